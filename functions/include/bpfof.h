@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The ABI between a storage function and the bpf-of target.
+ *
+ * A storage function is one C function in a section named "bpfof/<name>":
+ *
+ *     SEC("bpfof/get")
+ *     int get(struct bpfof_ctx *ctx) { ... }
+ *
+ * The target reads a block and calls the function on it. The function either
+ * asks for more reads (sets next_offset[], next_size[], next_file[] and reads)
+ * or ends the chain (sets done and out_len: the first out_len bytes of scratch
+ * are the answer). It returns 0, or a non-zero code that aborts the chain and
+ * reaches the host as it is.
+ *
+ * Everything a function can name lies in one private arena: its stack (512
+ * bytes a frame, 8 frames), the context, the scratch buffer and the data read.
+ * Any other access ends the chain with "function fault". No macro, annotation
+ * or bounds check is needed to please a verifier.
+ *
+ * Compile with:  clang -O2 -g -target bpf -mcpu=v3 -I include -c f.bpf.c -o f.bpf.o
+ */
+#ifndef BPFOF_H
+#define BPFOF_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed char __s8;
+typedef short __s16;
+typedef int __s32;
+typedef long long __s64;
+
+#define SEC(name) __attribute__((section(name), used))
+
+/* Reads one hop may ask for, and the size of scratch in bytes. */
+#define BPFOF_MAX_READS 16
+#define BPFOF_SCRATCH_SIZE 4096
+/* Bytes that one hop may read, each read rounded out to whole logical blocks. */
+#define BPFOF_MAX_HOP_BYTES 65536
+
+/*
+ * Inputs are written afresh before every call; a function that changes them
+ * changes only its own copy. Outputs are cleared when a hop begins and shared
+ * by the calls of that hop, so each call may append reads.
+ */
+struct bpfof_ctx {
+	/* in: the bytes just read, exactly as many as were asked for */
+	__u8 *data;
+	__u8 *data_end;
+	/* in: the request's private buffer: argument in, answer out */
+	__u8 *scratch;
+	/* in: the file offset of data, in bytes */
+	__u64 offset;
+	/* in: size of scratch in bytes */
+	__u32 scratch_size;
+	/* in: number of this hop, from 0 */
+	__u32 hop;
+	/* in: which read of this hop data is, from 0 (calls come in order) */
+	__u32 read_index;
+	/* in: which file of the request's list data came from, from 0 */
+	__u32 file;
+
+	/* out: number of entries of next_*[] that are set, at most 16 */
+	__u32 reads;
+	/* out: non-zero ends the chain at once */
+	__u32 done;
+	/* out: length of the answer, the first bytes of scratch */
+	__u32 out_len;
+	__u32 reserved;
+	/* out: the next reads: file offset in bytes, size in bytes (an entry of
+	 * size 0 is skipped), and index into the request's file list */
+	__u64 next_offset[BPFOF_MAX_READS];
+	__u32 next_size[BPFOF_MAX_READS];
+	__u32 next_file[BPFOF_MAX_READS];
+};
+
+/*
+ * Helpers. All lengths are in bytes; each call costs 1 unit of the instruction
+ * budget for every 8 bytes, and faults if a range leaves the arena.
+ */
+
+/* memcmp: < 0, 0, > 0 as the first differing byte compares. */
+static __s64 (*const bpfof_memcmp)(const void *a, const void *b, __u64 len) = (void *)1;
+/* memmove: the ranges may overlap. Returns 0. */
+static __s64 (*const bpfof_memmove)(void *to, const void *from, __u64 len) = (void *)2;
+/* memset: fills with the low byte of value. Returns 0. */
+static __s64 (*const bpfof_memset)(void *to, __u64 value, __u64 len) = (void *)3;
+
+#endif
