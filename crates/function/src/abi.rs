@@ -1,0 +1,73 @@
+//! The layout that a storage function sees, shared with `functions/include/bpfof.h`.
+//!
+//! Guest addresses run upwards from [`GUEST_BASE`]; the first page is not mapped, so that a null
+//! pointer faults:
+//!
+//! ```text
+//! 1000h  stack, 8 frames of 512 bytes, the entry's frame on top
+//! 2000h  context (struct bpfof_ctx)
+//! 3000h  scratch
+//! 4000h  data read in this hop; accessible up to the end of the block the call is for
+//! ```
+
+/// Lowest guest address, in bytes. Below it every access faults.
+pub const GUEST_BASE: u64 = 0x1000;
+/// Bytes of stack of one frame (RFC 9669 leaves it to the platform; Linux and clang use 512).
+pub const FRAME_BYTES: u64 = 512;
+/// Depth of calls, the entry included (as in Linux).
+pub const MAX_FRAMES: u64 = 8;
+/// Guest address of the top of the entry function's stack frame: the first value of r10.
+pub const STACK_TOP: u64 = GUEST_BASE + MAX_FRAMES * FRAME_BYTES;
+/// Guest address of the context.
+pub const CONTEXT: u64 = 0x2000;
+/// Guest address of scratch.
+pub const SCRATCH: u64 = 0x3000;
+/// Size of scratch in bytes (XRP §4.1.1).
+pub const SCRATCH_BYTES: usize = 4096;
+/// Guest address of the data of a hop. Page-aligned, so that direct I/O can write there.
+pub const DATA: u64 = 0x4000;
+/// Bytes one hop may read, all reads together, each rounded out to logical blocks.
+pub const MAX_HOP_BYTES: usize = 65536;
+/// Reads one hop may ask for (XRP §4.1.1: fan-out 16).
+pub const MAX_READS: usize = 16;
+/// Size of an arena in bytes.
+pub const ARENA_BYTES: usize = (DATA - GUEST_BASE) as usize + MAX_HOP_BYTES;
+
+/// Instructions of one program. Bounds compile time (about 8 µs an instruction) and code memory.
+pub const MAX_INSTRUCTIONS: usize = 4096;
+/// Size of an object file in bytes: room for debug information of the largest program.
+pub const MAX_OBJECT_BYTES: usize = 1 << 20;
+
+/// Offsets of the fields of `struct bpfof_ctx`, in bytes from [`CONTEXT`].
+pub mod context {
+    /// `data`: guest address of the block the call is for.
+    pub const DATA: usize = 0;
+    /// `data_end`: guest address of its end.
+    pub const DATA_END: usize = 8;
+    /// `scratch`: guest address of scratch.
+    pub const SCRATCH: usize = 16;
+    /// `offset`: file offset of the block in bytes.
+    pub const OFFSET: usize = 24;
+    /// `scratch_size` in bytes.
+    pub const SCRATCH_SIZE: usize = 32;
+    /// `hop`: from 0.
+    pub const HOP: usize = 36;
+    /// `read_index`: which read of the hop.
+    pub const READ_INDEX: usize = 40;
+    /// `file`: index into the request's file list.
+    pub const FILE: usize = 44;
+    /// `reads`: entries of the `next_*` arrays that are set.
+    pub const READS: usize = 48;
+    /// `done`: non-zero ends the chain.
+    pub const DONE: usize = 52;
+    /// `out_len`: length of the answer in bytes.
+    pub const OUT_LEN: usize = 56;
+    /// `next_offset[16]`, u64 file offsets in bytes.
+    pub const NEXT_OFFSET: usize = 64;
+    /// `next_size[16]`, u32 sizes in bytes.
+    pub const NEXT_SIZE: usize = 192;
+    /// `next_file[16]`, u32 indices.
+    pub const NEXT_FILE: usize = 256;
+    /// Size of the whole context.
+    pub const BYTES: usize = 320;
+}

@@ -1,0 +1,178 @@
+//! The private memory of one chain: stack, context, scratch and data, in one allocation.
+//!
+//! `unsafe` is confined to the allocation itself; everything else is slices at fixed offsets.
+#![allow(unsafe_code)]
+
+use crate::abi::{self, context};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
+use std::ptr::NonNull;
+
+const LAYOUT: Layout = match Layout::from_size_align(abi::ARENA_BYTES, 4096) {
+    Ok(layout) => layout,
+    Err(_) => panic!("the arena's size and alignment are constants that fit"),
+};
+
+const CONTEXT_AT: usize = (abi::CONTEXT - abi::GUEST_BASE) as usize;
+const SCRATCH_AT: usize = (abi::SCRATCH - abi::GUEST_BASE) as usize;
+const DATA_AT: usize = (abi::DATA - abi::GUEST_BASE) as usize;
+
+/// All the memory that a storage function can name, zeroed when made.
+///
+/// Its address does not change while it lives, so a device may write into the data area.
+#[derive(Debug)]
+pub struct Arena {
+    memory: NonNull<u8>,
+}
+
+// SAFETY: the arena owns its allocation exclusively; no thread-bound state is attached to it.
+unsafe impl Send for Arena {}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Arena::new()
+    }
+}
+
+impl Arena {
+    /// Allocates a zeroed arena of [`abi::ARENA_BYTES`], page-aligned.
+    pub fn new() -> Arena {
+        // SAFETY: LAYOUT has a non-zero size.
+        let memory = unsafe { alloc_zeroed(LAYOUT) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(LAYOUT) };
+        Arena { memory }
+    }
+
+    /// The whole arena; index 0 is guest address [`abi::GUEST_BASE`].
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the allocation is ARENA_BYTES long, initialised (zeroed) and borrowed with self.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), abi::ARENA_BYTES) }
+    }
+
+    /// The whole arena, mutable; index 0 is guest address [`abi::GUEST_BASE`].
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and self is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), abi::ARENA_BYTES) }
+    }
+
+    /// Start of the data area, for devices that write there on their own. Valid for
+    /// [`abi::MAX_HOP_BYTES`] bytes while the arena lives. While a device may write, nobody may
+    /// hold a slice of the arena.
+    pub fn data_ptr(&mut self) -> *mut u8 {
+        // SAFETY: DATA_AT is inside the allocation.
+        unsafe { self.memory.as_ptr().add(DATA_AT) }
+    }
+
+    /// A range of the data area, in bytes from its start.
+    ///
+    /// # Panics
+    /// If the range leaves the data area: ranges come from the engine, which bounds them.
+    pub fn data_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.bytes_mut()[DATA_AT..][range]
+    }
+
+    /// The scratch buffer, [`abi::SCRATCH_BYTES`] long.
+    pub fn scratch(&self) -> &[u8] {
+        &self.bytes()[SCRATCH_AT..SCRATCH_AT + abi::SCRATCH_BYTES]
+    }
+
+    /// The scratch buffer, mutable.
+    pub fn scratch_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes_mut()[SCRATCH_AT..SCRATCH_AT + abi::SCRATCH_BYTES]
+    }
+
+    /// Zeroes everything, so that the next tenant finds nothing of the last.
+    pub fn wipe(&mut self) {
+        self.bytes_mut().fill(0);
+    }
+
+    /// Puts the argument at the start of scratch and zeroes the rest.
+    ///
+    /// # Panics
+    /// If the argument is longer than scratch: the request's parser bounds it.
+    pub fn set_argument(&mut self, argument: &[u8]) {
+        let (head, tail) = self.scratch_mut().split_at_mut(argument.len());
+        head.copy_from_slice(argument);
+        tail.fill(0);
+    }
+
+    /// Writes a u32 field of the context (see [`abi::context`]).
+    #[inline]
+    pub fn set_context_u32(&mut self, at: usize, value: u32) {
+        let at = CONTEXT_AT + at;
+        self.bytes_mut()[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Writes a u64 field of the context.
+    #[inline]
+    pub fn set_context_u64(&mut self, at: usize, value: u64) {
+        let at = CONTEXT_AT + at;
+        self.bytes_mut()[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Reads a u32 field of the context.
+    #[inline]
+    pub fn context_u32(&self, at: usize) -> u32 {
+        let at = CONTEXT_AT + at;
+        u32::from_le_bytes(self.bytes()[at..at + 4].try_into().expect("4 bytes"))
+    }
+
+    /// Reads a u64 field of the context.
+    #[inline]
+    pub fn context_u64(&self, at: usize) -> u64 {
+        let at = CONTEXT_AT + at;
+        u64::from_le_bytes(self.bytes()[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    /// Clears the outputs, as a hop begins.
+    #[inline]
+    pub fn begin_hop(&mut self, hop: u32) {
+        self.set_context_u32(context::HOP, hop);
+        self.set_context_u32(context::READS, 0);
+        self.set_context_u32(context::DONE, 0);
+        self.set_context_u32(context::OUT_LEN, 0);
+    }
+
+    /// Writes the inputs of one call: the block at `data` (bytes from the start of the data area),
+    /// read from `offset_bytes` of file number `file`. Returns the limit of the call for
+    /// [`NativeFunction::call`](crate::NativeFunction::call) and
+    /// [`interpret`](crate::interpret()).
+    #[inline]
+    pub fn begin_call(
+        &mut self,
+        data: Range<usize>,
+        offset_bytes: u64,
+        file: u32,
+        read_index: u32,
+    ) -> Limit {
+        assert!(data.start <= data.end && data.end <= abi::MAX_HOP_BYTES);
+        self.set_context_u64(context::DATA, abi::DATA + data.start as u64);
+        self.set_context_u64(context::DATA_END, abi::DATA + data.end as u64);
+        self.set_context_u64(context::SCRATCH, abi::SCRATCH);
+        self.set_context_u64(context::OFFSET, offset_bytes);
+        self.set_context_u32(context::SCRATCH_SIZE, abi::SCRATCH_BYTES as u32);
+        self.set_context_u32(context::READ_INDEX, read_index);
+        self.set_context_u32(context::FILE, file);
+        Limit(DATA_AT + data.end)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout, freed once.
+        unsafe { dealloc(self.memory.as_ptr(), LAYOUT) }
+    }
+}
+
+/// The end of what a call may access: bytes from the start of the arena. Bytes beyond may belong
+/// to an earlier chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit(usize);
+
+impl Limit {
+    /// Bytes from the start of the arena, at most [`abi::ARENA_BYTES`] and at least the start of
+    /// the data area.
+    pub fn bytes(self) -> usize {
+        self.0
+    }
+}

@@ -1,0 +1,257 @@
+//! The oracle: runs a program instruction by instruction, as RFC 9669 describes it, with the
+//! confinement and the costs of the native code. Slow and plain on purpose.
+
+use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
+use crate::arena::{Arena, Limit};
+use crate::fault::{Fault, FaultKind};
+use crate::helper;
+use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
+use crate::program::Program;
+
+/// Runs `program` on `arena` up to `limit`. `budget` is in instructions and is charged as native
+/// code charges it: backward jumps, calls and helpers. Returns r0.
+pub fn interpret(
+    program: &Program,
+    arena: &mut Arena,
+    limit: Limit,
+    budget: &mut i64,
+) -> Result<u64, Fault> {
+    let memory = &mut arena.bytes_mut()[..limit.bytes()];
+    let mut machine = Machine { memory, budget, registers: [0; 11], frames: Vec::new(), pc: 0 };
+    machine.registers[Register::R1.index()] = abi::CONTEXT;
+    machine.registers[Register::FRAME.index()] = STACK_TOP;
+    loop {
+        let pc = machine.pc;
+        let step = machine.step(program).map_err(|kind| Fault { kind, pc })?;
+        if let Some(result) = step {
+            return Ok(result);
+        }
+    }
+}
+
+struct Frame {
+    return_to: u32,
+    saved: [u64; 4],
+}
+
+struct Machine<'a> {
+    memory: &'a mut [u8],
+    budget: &'a mut i64,
+    registers: [u64; 11],
+    frames: Vec<Frame>,
+    pc: u32,
+}
+
+impl Machine<'_> {
+    fn step(&mut self, program: &Program) -> Result<Option<u64>, FaultKind> {
+        let pc = self.pc;
+        self.pc += 1;
+        match program.instructions()[pc as usize] {
+            Instruction::Alu { wide, op, dst, src } => {
+                let value = alu(wide, op, self.get(dst), self.operand(src));
+                self.set(dst, value);
+            }
+            Instruction::Negate { wide: true, dst } => {
+                self.set(dst, self.get(dst).wrapping_neg());
+            }
+            Instruction::Negate { wide: false, dst } => {
+                self.set(dst, u64::from((self.get(dst) as u32).wrapping_neg()));
+            }
+            Instruction::Endian { swap, width, dst } => {
+                self.set(dst, endian(swap, width, self.get(dst)));
+            }
+            Instruction::LoadConstant { dst, value } => {
+                self.set(dst, value);
+                self.pc += 1;
+            }
+            Instruction::ConstantTail => unreachable!("no jump lands on a constant's second slot"),
+            Instruction::Load { width, dst, base, offset } => {
+                let value = self.load(self.address(base, offset), width)?;
+                self.set(dst, value);
+            }
+            Instruction::Store { width, base, offset, src } => {
+                self.store(self.address(base, offset), width, self.operand(src))?;
+            }
+            Instruction::Atomic { .. } => self.atomic(program.instructions()[pc as usize])?,
+            Instruction::Jump { target } => self.jump(pc, target)?,
+            Instruction::Branch { wide, condition, dst, src, target } => {
+                if holds(wide, condition, self.get(dst), self.operand(src)) {
+                    self.jump(pc, target)?;
+                }
+            }
+            Instruction::CallHelper { helper } => {
+                let arguments = [self.registers[1], self.registers[2], self.registers[3]];
+                self.registers[0] = helper.run(self.memory, self.budget, arguments)?;
+                self.registers[1..6].fill(0);
+            }
+            Instruction::CallLocal { target } => self.call(program, target)?,
+            Instruction::Exit => return Ok(self.exit()),
+        }
+        Ok(None)
+    }
+
+    fn get(&self, register: Register) -> u64 {
+        self.registers[register.index()]
+    }
+
+    fn set(&mut self, register: Register, value: u64) {
+        self.registers[register.index()] = value;
+    }
+
+    fn operand(&self, operand: Operand) -> u64 {
+        match operand {
+            Operand::Register(register) => self.get(register),
+            Operand::Immediate(value) => i64::from(value) as u64,
+        }
+    }
+
+    fn address(&self, base: Register, offset: i16) -> u64 {
+        self.get(base).wrapping_add(i64::from(offset) as u64)
+    }
+
+    fn charge(&mut self, cost: i64) -> Result<(), FaultKind> {
+        *self.budget -= cost;
+        if *self.budget < 0 { Err(FaultKind::Budget) } else { Ok(()) }
+    }
+
+    fn jump(&mut self, pc: u32, target: u32) -> Result<(), FaultKind> {
+        self.pc = target;
+        Program::jump_cost(pc, target).map_or(Ok(()), |cost| self.charge(cost))
+    }
+
+    fn call(&mut self, program: &Program, target: u32) -> Result<(), FaultKind> {
+        self.charge(program.call_cost(target))?;
+        let frame = self.registers[10] - FRAME_BYTES;
+        if frame == GUEST_BASE {
+            return Err(FaultKind::StackOverflow);
+        }
+        let saved = self.registers[6..10].try_into().expect("4 registers");
+        self.frames.push(Frame { return_to: self.pc, saved });
+        self.registers[0] = 0;
+        self.registers[6..10].fill(0);
+        self.registers[10] = frame;
+        self.pc = target;
+        Ok(())
+    }
+
+    fn exit(&mut self) -> Option<u64> {
+        let Some(frame) = self.frames.pop() else { return Some(self.registers[0]) };
+        self.registers[1..6].fill(0);
+        self.registers[6..10].copy_from_slice(&frame.saved);
+        self.registers[10] += FRAME_BYTES;
+        self.pc = frame.return_to;
+        None
+    }
+
+    fn load(&self, address: u64, width: Width) -> Result<u64, FaultKind> {
+        let bytes = &self.memory[helper::range(self.memory.len(), address, width.bytes())?];
+        let mut value = [0; 8];
+        value[..bytes.len()].copy_from_slice(bytes);
+        Ok(u64::from_le_bytes(value))
+    }
+
+    fn store(&mut self, address: u64, width: Width, value: u64) -> Result<(), FaultKind> {
+        let range = helper::range(self.memory.len(), address, width.bytes())?;
+        let bytes = &mut self.memory[range];
+        bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
+        Ok(())
+    }
+
+    fn atomic(&mut self, instruction: Instruction) -> Result<(), FaultKind> {
+        let Instruction::Atomic { op, fetch, wide, base, offset, src } = instruction else {
+            unreachable!("called for atomics only");
+        };
+        let width = if wide { Width::Bits64 } else { Width::Bits32 };
+        let address = self.address(base, offset);
+        let old = self.load(address, width)?;
+        let operand = self.get(src);
+        let r0 = if wide { self.registers[0] } else { u64::from(self.registers[0] as u32) };
+        let new = match op {
+            AtomicOp::Add => old.wrapping_add(operand),
+            AtomicOp::Or => old | operand,
+            AtomicOp::And => old & operand,
+            AtomicOp::Xor => old ^ operand,
+            AtomicOp::Exchange => operand,
+            AtomicOp::CompareExchange if old == r0 => operand,
+            AtomicOp::CompareExchange => old,
+        };
+        self.store(address, width, new)?;
+        match op {
+            AtomicOp::CompareExchange => self.registers[0] = old,
+            _ if fetch => self.set(src, old),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn alu(wide: bool, op: AluOp, a: u64, b: u64) -> u64 {
+    if wide { alu64(op, a, b) } else { u64::from(alu32(op, a as u32, b as u32)) }
+}
+
+fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
+    match op {
+        AluOp::Add => a.wrapping_add(b),
+        AluOp::Sub => a.wrapping_sub(b),
+        AluOp::Mul => a.wrapping_mul(b),
+        AluOp::Div => a.checked_div(b).unwrap_or(0),
+        AluOp::Or => a | b,
+        AluOp::And => a & b,
+        AluOp::Lsh => a.wrapping_shl(b as u32),
+        AluOp::Rsh => a.wrapping_shr(b as u32),
+        AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+        AluOp::Xor => a ^ b,
+        AluOp::Mov => b,
+        AluOp::Arsh => (a as i64).wrapping_shr(b as u32) as u64,
+    }
+}
+
+fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
+    match op {
+        AluOp::Add => a.wrapping_add(b),
+        AluOp::Sub => a.wrapping_sub(b),
+        AluOp::Mul => a.wrapping_mul(b),
+        AluOp::Div => a.checked_div(b).unwrap_or(0),
+        AluOp::Or => a | b,
+        AluOp::And => a & b,
+        AluOp::Lsh => a.wrapping_shl(b),
+        AluOp::Rsh => a.wrapping_shr(b),
+        AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+        AluOp::Xor => a ^ b,
+        AluOp::Mov => b,
+        AluOp::Arsh => (a as i32).wrapping_shr(b) as u32,
+    }
+}
+
+fn endian(swap: bool, width: Width, value: u64) -> u64 {
+    match (width, swap) {
+        (Width::Bits16, false) => u64::from(value as u16),
+        (Width::Bits16, true) => u64::from((value as u16).swap_bytes()),
+        (Width::Bits32, false) => u64::from(value as u32),
+        (Width::Bits32, true) => u64::from((value as u32).swap_bytes()),
+        (_, false) => value,
+        (_, true) => value.swap_bytes(),
+    }
+}
+
+fn holds(wide: bool, condition: Condition, a: u64, b: u64) -> bool {
+    let (a, b) = if wide { (a, b) } else { (u64::from(a as u32), u64::from(b as u32)) };
+    let (sa, sb) = if wide {
+        (a as i64, b as i64)
+    } else {
+        (i64::from(a as u32 as i32), i64::from(b as u32 as i32))
+    };
+    match condition {
+        Condition::Eq => a == b,
+        Condition::Ne => a != b,
+        Condition::Set => a & b != 0,
+        Condition::Gt => a > b,
+        Condition::Ge => a >= b,
+        Condition::Lt => a < b,
+        Condition::Le => a <= b,
+        Condition::Sgt => sa > sb,
+        Condition::Sge => sa >= sb,
+        Condition::Slt => sa < sb,
+        Condition::Sle => sa <= sb,
+    }
+}

@@ -1,0 +1,41 @@
+//! Storage functions: eBPF programs that a host ships to the target, confined by construction.
+//!
+//! Data flows one way:
+//!
+//! 1. [`object`]: an ELF object, as clang writes it, becomes one [`Program`] for each
+//!    `bpfof/<name>` section.
+//! 2. [`program`]: raw instructions are checked once and become typed ones ([`instruction`]).
+//! 3. [`native`] translates them to machine code with Cranelift; [`interpreter`] runs the same
+//!    instructions and is the oracle that the translation is tested against.
+//! 4. Either engine runs on an [`Arena`]: all the memory that a function can name.
+//!
+//! # Confinement
+//!
+//! Guest pointers are offsets into the arena, never host addresses. Every access is compared with
+//! the bounds of what the call may see; a violation is a [`Fault`] that names the instruction.
+//! Every backward jump and every call pays into an instruction budget, so each call ends. Calls
+//! reach only the object's own functions and the [`helper`]s.
+//!
+//! # What this crate does not do
+//!
+//! No I/O, no file maps, no decisions about reads: that is `bpfof-chain`. No data sections and no
+//! maps in objects yet, no instructions beyond what clang emits for C at `-mcpu=v3`. Timing side
+//! channels are not closed: speculative execution may run past a bounds check.
+
+pub mod abi;
+mod arena;
+mod fault;
+pub mod fuzz;
+pub mod helper;
+pub mod instruction;
+mod interpreter;
+pub mod native;
+pub mod object;
+pub mod program;
+
+pub use arena::{Arena, Limit};
+pub use fault::{Fault, FaultKind};
+pub use interpreter::interpret;
+pub use native::{CompileError, NativeFunction};
+pub use object::{Object, ObjectError};
+pub use program::{Program, ProgramError};

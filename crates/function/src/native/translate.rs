@@ -1,0 +1,685 @@
+//! Checked instructions to Cranelift's intermediate form.
+//!
+//! Each eBPF function becomes one native function. Registers and the budget are SSA variables.
+//! The entry takes the machine alone; local functions take (machine, frame, budget, r1–r5) and
+//! return (r0, budget), where a negative budget says that a fault has been recorded.
+
+use super::{CompileError, FAULT_BUDGET, FAULT_MEMORY, FAULT_STACK, Machine};
+use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
+use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
+use crate::program::Program;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{
+    AbiParam, Block, BlockArg, FuncRef, InstBuilder, MemFlagsData, Signature, Type, Value, types,
+};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
+use cranelift_jit::JITModule;
+use cranelift_module::{FuncId, Linkage, Module};
+use std::collections::{BTreeMap, HashMap};
+use std::mem::offset_of;
+use std::ops::Range;
+
+/// The name under which translated code finds `helper_entry`.
+pub(super) const HELPER_SYMBOL: &str = "bpfof_helper";
+/// A negative budget: the callee recorded a fault.
+const FAULTED: i64 = i64::MIN;
+
+fn failed(error: impl std::fmt::Display) -> CompileError {
+    CompileError(error.to_string())
+}
+
+/// Translates a program into `module`. Returns the entry and the size of all code in bytes.
+pub(super) fn translate(
+    module: &mut JITModule,
+    program: &Program,
+) -> Result<(FuncId, usize), CompileError> {
+    let signatures = Signatures::new(module);
+    let helper = module
+        .declare_function(HELPER_SYMBOL, Linkage::Import, &signatures.helper)
+        .map_err(failed)?;
+    let entry = module
+        .declare_function("entry", Linkage::Local, &signatures.entry)
+        .map_err(failed)?;
+    let mut locals = BTreeMap::new();
+    for function in called_functions(program) {
+        let name = format!("f{}", function.start);
+        let id = module
+            .declare_function(&name, Linkage::Local, &signatures.local)
+            .map_err(failed)?;
+        locals.insert(function.start, (id, function));
+    }
+    let first = program.functions()[0].clone();
+    let mut code_bytes = 0;
+    let mut define = |id: FuncId, range: Range<u32>, form: Form| -> Result<(), CompileError> {
+        let mut context = module.make_context();
+        context.func.signature = match form {
+            Form::Entry => signatures.entry.clone(),
+            Form::Local => signatures.local.clone(),
+        };
+        let helper = module.declare_func_in_func(helper, &mut context.func);
+        let callees = locals
+            .iter()
+            .map(|(start, (id, _))| (*start, module.declare_func_in_func(*id, &mut context.func)))
+            .collect();
+        let mut scratch = FunctionBuilderContext::new();
+        let builder = FunctionBuilder::new(&mut context.func, &mut scratch);
+        Translator::new(builder, program, range, form, helper, callees)
+            .run()
+            .finalize(module.target_config());
+        module.define_function(id, &mut context).map_err(failed)?;
+        code_bytes += context.compiled_code().map_or(0, |code| code.code_buffer().len());
+        Ok(())
+    };
+    define(entry, first, Form::Entry)?;
+    for (id, range) in locals.values() {
+        define(*id, range.clone(), Form::Local)?;
+    }
+    module.finalize_definitions().map_err(failed)?;
+    Ok((entry, code_bytes))
+}
+
+/// The functions that some instruction calls; the entry is among them only if it recurses.
+fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
+    let targets: std::collections::BTreeSet<u32> = program
+        .instructions()
+        .iter()
+        .filter_map(|instruction| match *instruction {
+            Instruction::CallLocal { target } => Some(target),
+            _ => None,
+        })
+        .collect();
+    program.functions().iter().filter(move |f| targets.contains(&f.start)).cloned()
+}
+
+struct Signatures {
+    entry: Signature,
+    local: Signature,
+    helper: Signature,
+}
+
+impl Signatures {
+    fn new(module: &JITModule) -> Signatures {
+        let pointer = module.target_config().pointer_type();
+        let make = |parameters: &[Type], results: usize| {
+            let mut signature = module.make_signature();
+            signature.params.extend(parameters.iter().map(|&ty| AbiParam::new(ty)));
+            signature.returns.extend(vec![AbiParam::new(types::I64); results]);
+            signature
+        };
+        let (wide, narrow) = (types::I64, types::I32);
+        Signatures {
+            entry: make(&[pointer], 1),
+            local: make(&[pointer, wide, wide, wide, wide, wide, wide, wide], 2),
+            helper: make(&[pointer, narrow, narrow, wide, wide, wide], 1),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Entry,
+    Local,
+}
+
+struct Translator<'a> {
+    builder: FunctionBuilder<'a>,
+    program: &'a Program,
+    range: Range<u32>,
+    form: Form,
+    helper: FuncRef,
+    callees: BTreeMap<u32, FuncRef>,
+    registers: [Variable; 11],
+    budget: Variable,
+    machine: Value,
+    base: Value,
+    /// `limit - width` for each width, as [`Width`] orders them.
+    limits: [Value; 4],
+    blocks: BTreeMap<u32, Block>,
+    /// Edges into each block that are not translated yet; at 0 the block is sealed, which lets
+    /// the values of registers be known in it.
+    open_edges: BTreeMap<u32, usize>,
+    /// Parameters: kind, pc, address.
+    fault: Block,
+    /// Where a callee's or helper's recorded fault is passed on.
+    unwind: Block,
+    /// For a base value, the range of offsets that earlier instructions of this block have proved
+    /// to be accessible.
+    proved: HashMap<Value, Range<i64>>,
+    /// What is accessible on every path: around the context and the frame.
+    always: HashMap<Value, Range<i64>>,
+}
+
+const FLAGS: MemFlagsData = MemFlagsData::new().with_notrap();
+
+impl<'a> Translator<'a> {
+    fn new(
+        mut builder: FunctionBuilder<'a>,
+        program: &'a Program,
+        range: Range<u32>,
+        form: Form,
+        helper: FuncRef,
+        callees: BTreeMap<u32, FuncRef>,
+    ) -> Translator<'a> {
+        let entry = builder.create_block();
+        builder.append_block_params_for_function_params(entry);
+        builder.switch_to_block(entry);
+        builder.seal_block(entry);
+        let registers = std::array::from_fn(|_| builder.declare_var(types::I64));
+        let budget = builder.declare_var(types::I64);
+        let (fault, unwind) = (builder.create_block(), builder.create_block());
+        for ty in [types::I32, types::I32, types::I64] {
+            builder.append_block_param(fault, ty);
+        }
+        builder.set_cold_block(fault);
+        builder.set_cold_block(unwind);
+        let machine = builder.block_params(entry)[0];
+        let base =
+            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
+        let limit =
+            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, limit) as i32);
+        let limits = [1, 2, 4, 8].map(|width| builder.ins().iadd_imm_s(limit, -width));
+        let mut translator = Translator {
+            builder,
+            program,
+            range,
+            form,
+            helper,
+            callees,
+            registers,
+            budget,
+            machine,
+            base,
+            limits,
+            blocks: BTreeMap::new(),
+            open_edges: BTreeMap::new(),
+            fault,
+            unwind,
+            proved: HashMap::new(),
+            always: HashMap::new(),
+        };
+        translator.set_up_registers(entry);
+        translator.find_blocks();
+        translator
+    }
+
+    fn set_up_registers(&mut self, entry: Block) {
+        let zero = self.builder.ins().iconst(types::I64, 0);
+        for register in self.registers {
+            self.builder.def_var(register, zero);
+        }
+        let parameters = self.builder.block_params(entry).to_vec();
+        let budget = match self.form {
+            Form::Entry => {
+                let context = self.builder.ins().iconst(types::I64, abi::CONTEXT as i64);
+                self.builder.def_var(self.registers[1], context);
+                let frame = self.builder.ins().iconst(types::I64, STACK_TOP as i64);
+                self.builder.def_var(self.registers[10], frame);
+                // Every call may access all that lies below the data.
+                for (value, address) in [(context, abi::CONTEXT), (frame, STACK_TOP)] {
+                    let below = |end: u64| end as i64 - address as i64;
+                    self.always.insert(value, below(GUEST_BASE)..below(abi::DATA));
+                }
+                self.load_machine(types::I64, offset_of!(Machine, budget))
+            }
+            Form::Local => {
+                self.builder.def_var(self.registers[10], parameters[1]);
+                // The caller checked the depth, so the frame lies in the stack.
+                self.always.insert(parameters[1], -(FRAME_BYTES as i64)..0);
+                for (register, value) in self.registers[1..6].iter().zip(&parameters[3..]) {
+                    self.builder.def_var(*register, *value);
+                }
+                parameters[2]
+            }
+        };
+        self.builder.def_var(self.budget, budget);
+        self.proved.clone_from(&self.always);
+    }
+
+    /// Finds the instructions that jumps land on and counts the edges into each.
+    fn find_blocks(&mut self) {
+        for pc in self.range.clone() {
+            match self.program.instructions()[pc as usize] {
+                Instruction::Jump { target } => self.add_edge(target),
+                Instruction::Branch { target, .. } => self.add_edge(target),
+                _ => {}
+            }
+        }
+        let starts: Vec<u32> = self.blocks.keys().copied().collect();
+        for start in starts {
+            if start == self.range.start || self.falls_into(start) {
+                self.add_edge(start);
+            }
+        }
+    }
+
+    fn add_edge(&mut self, target: u32) {
+        let builder = &mut self.builder;
+        self.blocks.entry(target).or_insert_with(|| builder.create_block());
+        *self.open_edges.entry(target).or_insert(0) += 1;
+    }
+
+    /// Whether the instruction before `pc` runs on into it.
+    fn falls_into(&self, pc: u32) -> bool {
+        let before = self.program.instructions()[pc as usize - 1];
+        !matches!(before, Instruction::Exit | Instruction::Jump { .. })
+    }
+
+    fn close_edge(&mut self, target: u32) {
+        let Some(open) = self.open_edges.get_mut(&target) else { return };
+        *open -= 1;
+        if *open == 0 {
+            self.builder.seal_block(self.blocks[&target]);
+        }
+    }
+
+    fn run(mut self) -> FunctionBuilder<'a> {
+        let mut reachable = true;
+        for pc in self.range.clone() {
+            if let Some(&block) = self.blocks.get(&pc) {
+                if reachable {
+                    self.builder.ins().jump(block, &[]);
+                    self.close_edge(pc);
+                }
+                self.builder.switch_to_block(block);
+                // What one path has checked, another may not have.
+                self.proved.clone_from(&self.always);
+                reachable = true;
+            }
+            let instruction = self.program.instructions()[pc as usize];
+            if !reachable {
+                self.skip_edges(&instruction, pc);
+                continue;
+            }
+            reachable = self.instruction(pc, &instruction);
+        }
+        self.finish_cold_blocks();
+        self.builder.seal_all_blocks();
+        self.builder
+    }
+
+    /// Unreachable instructions are not translated; their edges must still be counted off.
+    fn skip_edges(&mut self, instruction: &Instruction, pc: u32) {
+        match *instruction {
+            Instruction::Jump { target } | Instruction::Branch { target, .. } => {
+                self.close_edge(target);
+            }
+            _ => {}
+        }
+        let next = pc + 1;
+        if self.blocks.contains_key(&next) && self.falls_into(next) {
+            self.close_edge(next);
+        }
+    }
+
+    fn finish_cold_blocks(&mut self) {
+        self.builder.switch_to_block(self.fault);
+        let parameters = self.builder.block_params(self.fault).to_vec();
+        for (value, at) in parameters.into_iter().zip([
+            offset_of!(Machine, fault),
+            offset_of!(Machine, fault_pc),
+            offset_of!(Machine, fault_address),
+        ]) {
+            self.builder.ins().store(FLAGS, value, self.machine, at as i32);
+        }
+        self.builder.ins().jump(self.unwind, &[]);
+        self.builder.switch_to_block(self.unwind);
+        let zero = self.builder.ins().iconst(types::I64, 0);
+        match self.form {
+            Form::Entry => self.builder.ins().return_(&[zero]),
+            Form::Local => {
+                let faulted = self.builder.ins().iconst(types::I64, FAULTED);
+                self.builder.ins().return_(&[zero, faulted])
+            }
+        };
+    }
+
+    /// Translates one instruction; false if control does not reach the next.
+    fn instruction(&mut self, pc: u32, instruction: &Instruction) -> bool {
+        match *instruction {
+            Instruction::Alu { wide, op, dst, src } => self.alu(wide, op, dst, src),
+            Instruction::Negate { wide, dst } => {
+                let value = self.get_sized(dst, wide);
+                let value = self.builder.ins().ineg(value);
+                self.set_sized(dst, value);
+            }
+            Instruction::Endian { swap, width, dst } => self.endian(swap, width, dst),
+            Instruction::LoadConstant { dst, value } => {
+                let value = self.builder.ins().iconst(types::I64, value as i64);
+                self.set(dst, value);
+            }
+            Instruction::ConstantTail => {}
+            Instruction::Load { width, dst, base, offset } => {
+                let address = self.checked_address(pc, base, offset, width);
+                let value = self.builder.ins().load(int_type(width), FLAGS, address, 0);
+                self.set_sized(dst, value);
+            }
+            Instruction::Store { width, base, offset, src } => {
+                let address = self.checked_address(pc, base, offset, width);
+                let value = self.operand(src, true);
+                let value = self.narrow(value, width);
+                self.builder.ins().store(FLAGS, value, address, 0);
+            }
+            Instruction::Atomic { op, fetch, wide, base, offset, src } => {
+                self.atomic(pc, op, fetch, wide, (base, offset), src);
+            }
+            Instruction::Jump { target } => {
+                self.jump(pc, target);
+                return false;
+            }
+            Instruction::Branch { wide, condition, dst, src, target } => {
+                self.branch(pc, wide, condition, (dst, src), target);
+            }
+            Instruction::CallHelper { helper } => self.call_helper(pc, helper as u32),
+            Instruction::CallLocal { target } => self.call_local(pc, target),
+            Instruction::Exit => {
+                self.exit();
+                return false;
+            }
+        }
+        true
+    }
+
+    fn get(&mut self, register: Register) -> Value {
+        self.builder.use_var(self.registers[register.index()])
+    }
+
+    fn set(&mut self, register: Register, value: Value) {
+        self.builder.def_var(self.registers[register.index()], value);
+    }
+
+    /// A register's value in 64 bits, or its lower 32.
+    fn get_sized(&mut self, register: Register, wide: bool) -> Value {
+        let value = self.get(register);
+        if wide { value } else { self.builder.ins().ireduce(types::I32, value) }
+    }
+
+    /// Zero-extends a narrower value into a register.
+    fn set_sized(&mut self, register: Register, value: Value) {
+        let wide = self.builder.func.dfg.value_type(value) == types::I64;
+        let value = if wide { value } else { self.builder.ins().uextend(types::I64, value) };
+        self.set(register, value);
+    }
+
+    fn operand(&mut self, operand: Operand, wide: bool) -> Value {
+        match operand {
+            Operand::Register(register) => self.get_sized(register, wide),
+            Operand::Immediate(value) if wide => {
+                self.builder.ins().iconst(types::I64, i64::from(value))
+            }
+            Operand::Immediate(value) => {
+                self.builder.ins().iconst(types::I32, i64::from(value as u32))
+            }
+        }
+    }
+
+    fn narrow(&mut self, value: Value, width: Width) -> Value {
+        match width {
+            Width::Bits64 => value,
+            _ => self.builder.ins().ireduce(int_type(width), value),
+        }
+    }
+
+    fn alu(&mut self, wide: bool, op: AluOp, dst: Register, src: Operand) {
+        let b = self.operand(src, wide);
+        if op == AluOp::Mov {
+            return self.set_sized(dst, b);
+        }
+        let a = self.get_sized(dst, wide);
+        let ins = self.builder.ins();
+        let value = match op {
+            AluOp::Add => ins.iadd(a, b),
+            AluOp::Sub => ins.isub(a, b),
+            AluOp::Mul => ins.imul(a, b),
+            AluOp::Or => ins.bor(a, b),
+            AluOp::And => ins.band(a, b),
+            AluOp::Xor => ins.bxor(a, b),
+            AluOp::Lsh => ins.ishl(a, b),
+            AluOp::Rsh => ins.ushr(a, b),
+            AluOp::Arsh => ins.sshr(a, b),
+            AluOp::Div | AluOp::Mod => self.divide(op, a, b),
+            AluOp::Mov => b,
+        };
+        self.set_sized(dst, value);
+    }
+
+    /// Division by zero gives 0, modulo by zero the dividend (RFC 9669 §4.1).
+    fn divide(&mut self, op: AluOp, a: Value, b: Value) -> Value {
+        let ty = self.builder.func.dfg.value_type(a);
+        let zero = self.builder.ins().iconst(ty, 0);
+        let one = self.builder.ins().iconst(ty, 1);
+        let by_zero = self.builder.ins().icmp(IntCC::Equal, b, zero);
+        let divisor = self.builder.ins().select(by_zero, one, b);
+        if op == AluOp::Div {
+            let quotient = self.builder.ins().udiv(a, divisor);
+            self.builder.ins().select(by_zero, zero, quotient)
+        } else {
+            let remainder = self.builder.ins().urem(a, divisor);
+            self.builder.ins().select(by_zero, a, remainder)
+        }
+    }
+
+    fn endian(&mut self, swap: bool, width: Width, dst: Register) {
+        let value = self.get(dst);
+        let value = self.narrow(value, width);
+        let value = if swap { self.builder.ins().bswap(value) } else { value };
+        self.set_sized(dst, value);
+    }
+
+    /// The host address of `base + offset`, after a check unless one is proved already.
+    fn checked_address(&mut self, pc: u32, base: Register, offset: i16, width: Width) -> Value {
+        let value = self.get(base);
+        let offset = i64::from(offset);
+        let distance = self.builder.ins().iadd_imm_s(value, offset - GUEST_BASE as i64);
+        let range = offset..offset + width.bytes() as i64;
+        let known = self.proved.get(&value).cloned();
+        let proved =
+            known.as_ref().is_some_and(|k| k.start <= range.start && range.end <= k.end);
+        if !proved {
+            let limit = self.limits[width.bytes().trailing_zeros() as usize];
+            let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, limit);
+            let address = self.builder.ins().iadd_imm_s(value, offset);
+            self.fault_if(outside, FAULT_MEMORY, pc, address);
+            // Both ends in the arena, no wider than an i16: so is all between.
+            let hull = known.map_or(range.clone(), |k| {
+                k.start.min(range.start)..k.end.max(range.end)
+            });
+            self.proved.insert(value, hull);
+        }
+        self.builder.ins().iadd(self.base, distance)
+    }
+
+    fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Value) {
+        let kind = self.builder.ins().iconst(types::I32, i64::from(kind));
+        let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
+        let arguments = [kind, pc, address].map(BlockArg::Value);
+        let next = self.builder.create_block();
+        self.builder.ins().brif(condition, self.fault, &arguments, next, &[]);
+        self.builder.switch_to_block(next);
+        self.builder.seal_block(next);
+    }
+
+    fn atomic(
+        &mut self,
+        pc: u32,
+        op: AtomicOp,
+        fetch: bool,
+        wide: bool,
+        (base, offset): (Register, i16),
+        src: Register,
+    ) {
+        // The arena is private to the chain, so a plain read-modify-write is atomic enough.
+        let (width, ty) =
+            if wide { (Width::Bits64, types::I64) } else { (Width::Bits32, types::I32) };
+        let address = self.checked_address(pc, base, offset, width);
+        let operand = self.get_sized(src, wide);
+        let old = self.builder.ins().load(ty, FLAGS, address, 0);
+        let new = match op {
+            AtomicOp::Add => self.builder.ins().iadd(old, operand),
+            AtomicOp::Or => self.builder.ins().bor(old, operand),
+            AtomicOp::And => self.builder.ins().band(old, operand),
+            AtomicOp::Xor => self.builder.ins().bxor(old, operand),
+            AtomicOp::Exchange => operand,
+            AtomicOp::CompareExchange => {
+                let expected = self.get_sized(Register::R0, wide);
+                let equal = self.builder.ins().icmp(IntCC::Equal, old, expected);
+                self.builder.ins().select(equal, operand, old)
+            }
+        };
+        self.builder.ins().store(FLAGS, new, address, 0);
+        match op {
+            AtomicOp::CompareExchange => self.set_sized(Register::R0, old),
+            _ if fetch => self.set_sized(src, old),
+            _ => {}
+        }
+    }
+
+    fn charge(&mut self, cost: i64, pc: u32) {
+        let budget = self.builder.use_var(self.budget);
+        let left = self.builder.ins().iadd_imm_s(budget, -cost);
+        self.builder.def_var(self.budget, left);
+        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
+        let zero = self.builder.ins().iconst(types::I64, 0);
+        self.fault_if(spent, FAULT_BUDGET, pc, zero);
+    }
+
+    fn jump(&mut self, pc: u32, target: u32) {
+        if let Some(cost) = Program::jump_cost(pc, target) {
+            self.charge(cost, pc);
+        }
+        self.builder.ins().jump(self.blocks[&target], &[]);
+        self.close_edge(target);
+    }
+
+    fn branch(
+        &mut self,
+        pc: u32,
+        wide: bool,
+        condition: Condition,
+        (dst, src): (Register, Operand),
+        target: u32,
+    ) {
+        let a = self.get_sized(dst, wide);
+        let b = self.operand(src, wide);
+        let holds = match int_condition(condition) {
+            Some(code) => self.builder.ins().icmp(code, a, b),
+            None => self.builder.ins().band(a, b),
+        };
+        let next = self.builder.create_block();
+        if Program::jump_cost(pc, target).is_some() {
+            let edge = self.builder.create_block();
+            self.builder.ins().brif(holds, edge, &[], next, &[]);
+            self.builder.switch_to_block(edge);
+            self.builder.seal_block(edge);
+            let left = self.builder.use_var(self.budget);
+            self.jump(pc, target);
+            self.builder.switch_to_block(next);
+            self.builder.seal_block(next);
+            self.builder.def_var(self.budget, left);
+        } else {
+            self.builder.ins().brif(holds, self.blocks[&target], &[], next, &[]);
+            self.close_edge(target);
+            self.builder.switch_to_block(next);
+            self.builder.seal_block(next);
+        }
+    }
+
+    fn load_machine(&mut self, ty: Type, at: usize) -> Value {
+        self.builder.ins().load(ty, FLAGS, self.machine, at as i32)
+    }
+
+    fn store_budget(&mut self) {
+        let budget = self.builder.use_var(self.budget);
+        let at = offset_of!(Machine, budget) as i32;
+        self.builder.ins().store(FLAGS, budget, self.machine, at);
+    }
+
+    fn unwind_if(&mut self, condition: Value) {
+        let next = self.builder.create_block();
+        self.builder.ins().brif(condition, self.unwind, &[], next, &[]);
+        self.builder.switch_to_block(next);
+        self.builder.seal_block(next);
+    }
+
+    fn clear_argument_registers(&mut self) {
+        let zero = self.builder.ins().iconst(types::I64, 0);
+        for register in &self.registers[1..6] {
+            self.builder.def_var(*register, zero);
+        }
+    }
+
+    fn call_helper(&mut self, pc: u32, number: u32) {
+        self.store_budget();
+        let number = self.builder.ins().iconst(types::I32, i64::from(number));
+        let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
+        let [a, b, c] = [1, 2, 3].map(|index| self.builder.use_var(self.registers[index]));
+        let call = self.builder.ins().call(self.helper, &[self.machine, number, pc, a, b, c]);
+        let result = self.builder.inst_results(call)[0];
+        let fault = self.load_machine(types::I32, offset_of!(Machine, fault));
+        self.unwind_if(fault);
+        let budget = self.load_machine(types::I64, offset_of!(Machine, budget));
+        self.builder.def_var(self.budget, budget);
+        self.set(Register::R0, result);
+        self.clear_argument_registers();
+    }
+
+    fn call_local(&mut self, pc: u32, target: u32) {
+        self.charge(self.program.call_cost(target), pc);
+        let frame = self.get(Register::FRAME);
+        let frame = self.builder.ins().iadd_imm_s(frame, -(FRAME_BYTES as i64));
+        let base = GUEST_BASE as i64;
+        let overflow = self.builder.ins().icmp_imm_s(IntCC::Equal, frame, base);
+        self.fault_if(overflow, FAULT_STACK, pc, frame);
+        let budget = self.builder.use_var(self.budget);
+        let mut arguments = vec![self.machine, frame, budget];
+        arguments.extend((1..6).map(|index| self.builder.use_var(self.registers[index])));
+        let call = self.builder.ins().call(self.callees[&target], &arguments);
+        let [result, budget] = *self.builder.inst_results(call) else {
+            unreachable!("local functions return two values");
+        };
+        let faulted = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, budget, 0);
+        self.unwind_if(faulted);
+        self.builder.def_var(self.budget, budget);
+        self.set(Register::R0, result);
+        self.clear_argument_registers();
+    }
+
+    fn exit(&mut self) {
+        let result = self.get(Register::R0);
+        match self.form {
+            Form::Entry => {
+                self.store_budget();
+                self.builder.ins().return_(&[result]);
+            }
+            Form::Local => {
+                let budget = self.builder.use_var(self.budget);
+                self.builder.ins().return_(&[result, budget]);
+            }
+        }
+    }
+}
+
+fn int_type(width: Width) -> Type {
+    match width {
+        Width::Bits8 => types::I8,
+        Width::Bits16 => types::I16,
+        Width::Bits32 => types::I32,
+        Width::Bits64 => types::I64,
+    }
+}
+
+/// None for the bit test, which is not a comparison.
+fn int_condition(condition: Condition) -> Option<IntCC> {
+    Some(match condition {
+        Condition::Eq => IntCC::Equal,
+        Condition::Ne => IntCC::NotEqual,
+        Condition::Set => return None,
+        Condition::Gt => IntCC::UnsignedGreaterThan,
+        Condition::Ge => IntCC::UnsignedGreaterThanOrEqual,
+        Condition::Lt => IntCC::UnsignedLessThan,
+        Condition::Le => IntCC::UnsignedLessThanOrEqual,
+        Condition::Sgt => IntCC::SignedGreaterThan,
+        Condition::Sge => IntCC::SignedGreaterThanOrEqual,
+        Condition::Slt => IntCC::SignedLessThan,
+        Condition::Sle => IntCC::SignedLessThanOrEqual,
+    })
+}

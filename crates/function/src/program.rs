@@ -1,0 +1,439 @@
+//! Checked programs: what both engines may assume without looking again.
+//!
+//! The checks are structural (RFC 9669 §3–5): known opcodes, existing registers, zero reserved
+//! fields, jumps to instructions of the same function, calls to functions and helpers that exist,
+//! no way to run off the end. What an instruction does with memory is checked when it runs.
+
+use crate::abi::MAX_INSTRUCTIONS;
+use crate::helper::Helper;
+use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Why a program was refused, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("instruction {pc}: {problem}")]
+pub struct ProgramError {
+    /// Index of the instruction, in 8-byte slots.
+    pub pc: u32,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What can be wrong with an instruction.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The program has no instructions or is not a whole number of slots.
+    #[error("the program is empty or not a multiple of 8 bytes")]
+    Length,
+    /// More than [`MAX_INSTRUCTIONS`].
+    #[error("the program has more than {MAX_INSTRUCTIONS} instructions")]
+    TooLong,
+    /// Not an instruction of eBPF up to version 3.
+    #[error(
+        "opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3)"
+    )]
+    UnknownOpcode(u8),
+    /// r11 to r15, or a write to r10.
+    #[error("register r{0} cannot be used here")]
+    Register(u8),
+    /// A field that must be zero is not, or selects a later instruction set version.
+    #[error("reserved field set, or an instruction of ISA v4 (compile with -mcpu=v3)")]
+    Reserved,
+    /// A jump or call leaves its function or hits the middle of a 16-byte instruction.
+    #[error("jump or call to {0}, which is not an instruction of this function")]
+    Target(i64),
+    /// No such helper.
+    #[error("helper {0} does not exist (see functions/include/bpfof.h)")]
+    UnknownHelper(i32),
+    /// A function's last instruction lets execution run past its end.
+    #[error("execution can run past the end of the function")]
+    FallsThrough,
+    /// A 64-bit constant that refers to a map or data section.
+    #[error("reference to a map or data section; pass constants in code or in scratch")]
+    DataReference,
+}
+
+/// A checked program: the entry function at slot 0, followed by the functions it calls.
+#[derive(Clone, Debug)]
+pub struct Program {
+    instructions: Vec<Instruction>,
+    functions: Vec<Range<u32>>,
+}
+
+impl Program {
+    /// Checks a program: `code` is 8-byte slots in the encoding of RFC 9669 §3, little-endian,
+    /// local call targets relative to the next slot.
+    pub fn parse(code: &[u8]) -> Result<Program, ProgramError> {
+        let (slots, rest) = code.as_chunks::<8>();
+        if slots.is_empty() || !rest.is_empty() {
+            return Err(ProgramError { pc: 0, problem: Problem::Length });
+        }
+        if slots.len() > MAX_INSTRUCTIONS {
+            let pc = MAX_INSTRUCTIONS as u32;
+            return Err(ProgramError { pc, problem: Problem::TooLong });
+        }
+        let mut instructions = Vec::with_capacity(slots.len());
+        while instructions.len() < slots.len() {
+            let pc = instructions.len();
+            let decoded =
+                decode(slots, pc).map_err(|problem| ProgramError { pc: pc as u32, problem })?;
+            instructions.push(decoded);
+            if matches!(decoded, Instruction::LoadConstant { .. }) {
+                instructions.push(Instruction::ConstantTail);
+            }
+        }
+        let functions = split_functions(&instructions);
+        let program = Program { instructions, functions };
+        program.check_flow()?;
+        Ok(program)
+    }
+
+    /// The instructions, one per 8-byte slot.
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// The functions as ranges of slots, the entry first, in order and without gaps.
+    pub fn functions(&self) -> &[Range<u32>] {
+        &self.functions
+    }
+
+    /// What a call of the function at `target` costs before it runs: its length in slots.
+    pub fn call_cost(&self, target: u32) -> i64 {
+        self.functions
+            .binary_search_by_key(&target, |function| function.start)
+            .map_or(0, |index| self.functions[index].len() as i64)
+    }
+
+    /// What a jump from `pc` to `target` costs: the slots between, if it goes backwards. Any cycle
+    /// goes back as far as it goes forward, so the sum bounds the instructions executed.
+    pub fn jump_cost(pc: u32, target: u32) -> Option<i64> {
+        (target <= pc).then(|| i64::from(pc - target) + 1)
+    }
+
+    fn check_flow(&self) -> Result<(), ProgramError> {
+        for function in &self.functions {
+            for pc in function.clone() {
+                let instruction = self.instructions[pc as usize];
+                if let Some(target) = jump_target(&instruction) {
+                    self.check_target(pc, target, function)?;
+                }
+            }
+            let last = function.end - 1;
+            let ends = matches!(
+                self.instructions[last as usize],
+                Instruction::Exit | Instruction::Jump { .. }
+            );
+            if !ends {
+                return Err(ProgramError { pc: last, problem: Problem::FallsThrough });
+            }
+        }
+        self.check_calls()
+    }
+
+    fn check_target(
+        &self,
+        pc: u32,
+        target: u32,
+        function: &Range<u32>,
+    ) -> Result<(), ProgramError> {
+        let lands = function.contains(&target)
+            && self.instructions[target as usize] != Instruction::ConstantTail;
+        if lands {
+            return Ok(());
+        }
+        Err(ProgramError { pc, problem: Problem::Target(i64::from(target)) })
+    }
+
+    fn check_calls(&self) -> Result<(), ProgramError> {
+        for (pc, instruction) in self.instructions.iter().enumerate() {
+            let Instruction::CallLocal { target } = *instruction else { continue };
+            if self.instructions[target as usize] == Instruction::ConstantTail {
+                let problem = Problem::Target(i64::from(target));
+                return Err(ProgramError { pc: pc as u32, problem });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn jump_target(instruction: &Instruction) -> Option<u32> {
+    match *instruction {
+        Instruction::Jump { target } | Instruction::Branch { target, .. } => Some(target),
+        _ => None,
+    }
+}
+
+/// A function runs from its first slot, a call's target, to the next function.
+fn split_functions(instructions: &[Instruction]) -> Vec<Range<u32>> {
+    let mut starts = BTreeSet::from([0]);
+    starts.extend(instructions.iter().filter_map(|instruction| match *instruction {
+        Instruction::CallLocal { target } => Some(target),
+        _ => None,
+    }));
+    let ends = starts.iter().skip(1).copied().chain([instructions.len() as u32]);
+    starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+}
+
+/// The fields of one slot (RFC 9669 §3.1).
+struct Slot {
+    opcode: u8,
+    dst: u8,
+    src: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+impl Slot {
+    fn new(bytes: &[u8; 8]) -> Slot {
+        let [opcode, registers, o0, o1, i0, i1, i2, i3] = *bytes;
+        Slot {
+            opcode,
+            dst: registers & 0xf,
+            src: registers >> 4,
+            offset: i16::from_le_bytes([o0, o1]),
+            immediate: i32::from_le_bytes([i0, i1, i2, i3]),
+        }
+    }
+
+    fn readable(number: u8) -> Result<Register, Problem> {
+        Register::new(number).ok_or(Problem::Register(number))
+    }
+
+    fn writable(number: u8) -> Result<Register, Problem> {
+        match Register::new(number) {
+            Some(Register::FRAME) | None => Err(Problem::Register(number)),
+            Some(register) => Ok(register),
+        }
+    }
+
+    fn require(condition: bool) -> Result<(), Problem> {
+        if condition { Ok(()) } else { Err(Problem::Reserved) }
+    }
+
+    /// The source operand of arithmetic and branches (RFC 9669 §3.3: bit 3 of the opcode).
+    fn operand(&self) -> Result<Operand, Problem> {
+        if self.opcode & 0x08 == 0 {
+            Slot::require(self.src == 0)?;
+            return Ok(Operand::Immediate(self.immediate));
+        }
+        Slot::require(self.immediate == 0)?;
+        Ok(Operand::Register(Slot::readable(self.src)?))
+    }
+
+    fn width(&self) -> Width {
+        match self.opcode & 0x18 {
+            0x00 => Width::Bits32,
+            0x08 => Width::Bits16,
+            0x10 => Width::Bits8,
+            _ => Width::Bits64,
+        }
+    }
+}
+
+fn decode(slots: &[[u8; 8]], pc: usize) -> Result<Instruction, Problem> {
+    let slot = Slot::new(&slots[pc]);
+    match slot.opcode & 0x07 {
+        0x00 => decode_constant(&slot, slots.get(pc + 1)),
+        0x01..=0x03 => decode_memory(&slot),
+        0x04 | 0x07 => decode_alu(&slot),
+        _ => decode_jump(&slot, pc as i64, slots.len() as i64),
+    }
+}
+
+/// RFC 9669 §5.4: the only instruction of two slots.
+fn decode_constant(slot: &Slot, tail: Option<&[u8; 8]>) -> Result<Instruction, Problem> {
+    if slot.opcode != 0x18 {
+        return Err(Problem::UnknownOpcode(slot.opcode));
+    }
+    let tail = Slot::new(tail.ok_or(Problem::FallsThrough)?);
+    if slot.src != 0 {
+        return Err(Problem::DataReference);
+    }
+    let clean = (tail.opcode, tail.dst, tail.src, tail.offset, slot.offset) == (0, 0, 0, 0, 0);
+    Slot::require(clean)?;
+    let value = u64::from(slot.immediate as u32) | u64::from(tail.immediate as u32) << 32;
+    Ok(Instruction::LoadConstant { dst: Slot::writable(slot.dst)?, value })
+}
+
+/// RFC 9669 §5.1–5.3.
+fn decode_memory(slot: &Slot) -> Result<Instruction, Problem> {
+    let (width, offset) = (slot.width(), slot.offset);
+    match slot.opcode & !0x18 {
+        0x61 => {
+            Slot::require(slot.immediate == 0)?;
+            let (dst, base) = (Slot::writable(slot.dst)?, Slot::readable(slot.src)?);
+            Ok(Instruction::Load { width, dst, base, offset })
+        }
+        0x62 => {
+            Slot::require(slot.src == 0)?;
+            let (base, src) = (Slot::readable(slot.dst)?, Operand::Immediate(slot.immediate));
+            Ok(Instruction::Store { width, base, offset, src })
+        }
+        0x63 => {
+            Slot::require(slot.immediate == 0)?;
+            let src = Operand::Register(Slot::readable(slot.src)?);
+            Ok(Instruction::Store { width, base: Slot::readable(slot.dst)?, offset, src })
+        }
+        0xc3 => decode_atomic(slot, width),
+        _ => Err(Problem::UnknownOpcode(slot.opcode)),
+    }
+}
+
+fn decode_atomic(slot: &Slot, width: Width) -> Result<Instruction, Problem> {
+    let wide = match width {
+        Width::Bits32 => false,
+        Width::Bits64 => true,
+        _ => return Err(Problem::UnknownOpcode(slot.opcode)),
+    };
+    let fetch = slot.immediate & 1 != 0;
+    let op = match slot.immediate & !1 {
+        0x00 => AtomicOp::Add,
+        0x40 => AtomicOp::Or,
+        0x50 => AtomicOp::And,
+        0xa0 => AtomicOp::Xor,
+        0xe0 if fetch => AtomicOp::Exchange,
+        0xf0 if fetch => AtomicOp::CompareExchange,
+        _ => return Err(Problem::Reserved),
+    };
+    let writes_source = fetch && op != AtomicOp::CompareExchange;
+    let src = if writes_source { Slot::writable(slot.src) } else { Slot::readable(slot.src) }?;
+    let base = Slot::readable(slot.dst)?;
+    Ok(Instruction::Atomic { op, fetch, wide, base, offset: slot.offset, src })
+}
+
+/// RFC 9669 §4.1–4.2. A non-zero offset selects signed division and sign extension (v4).
+fn decode_alu(slot: &Slot) -> Result<Instruction, Problem> {
+    let wide = slot.opcode & 0x07 == 0x07;
+    let dst = Slot::writable(slot.dst)?;
+    Slot::require(slot.offset == 0)?;
+    let op = match slot.opcode >> 4 {
+        0x0 => AluOp::Add,
+        0x1 => AluOp::Sub,
+        0x2 => AluOp::Mul,
+        0x3 => AluOp::Div,
+        0x4 => AluOp::Or,
+        0x5 => AluOp::And,
+        0x6 => AluOp::Lsh,
+        0x7 => AluOp::Rsh,
+        0x8 => {
+            Slot::require(slot.src == 0 && slot.immediate == 0 && slot.opcode & 0x08 == 0)?;
+            return Ok(Instruction::Negate { wide, dst });
+        }
+        0x9 => AluOp::Mod,
+        0xa => AluOp::Xor,
+        0xb => AluOp::Mov,
+        0xc => AluOp::Arsh,
+        0xd if !wide => {
+            Slot::require(slot.src == 0)?;
+            let width = match slot.immediate {
+                16 => Width::Bits16,
+                32 => Width::Bits32,
+                64 => Width::Bits64,
+                _ => return Err(Problem::Reserved),
+            };
+            return Ok(Instruction::Endian { swap: slot.opcode & 0x08 != 0, width, dst });
+        }
+        _ => return Err(Problem::UnknownOpcode(slot.opcode)),
+    };
+    Ok(Instruction::Alu { wide, op, dst, src: slot.operand()? })
+}
+
+/// RFC 9669 §4.3.
+fn decode_jump(slot: &Slot, pc: i64, len: i64) -> Result<Instruction, Problem> {
+    let wide = slot.opcode & 0x07 == 0x05;
+    let target = |distance: i64| {
+        let target = pc + 1 + distance;
+        if (0..len).contains(&target) { Ok(target as u32) } else { Err(Problem::Target(target)) }
+    };
+    let condition = match slot.opcode >> 4 {
+        0x0 if slot.opcode == 0x05 => {
+            Slot::require(slot.dst == 0 && slot.src == 0 && slot.immediate == 0)?;
+            return Ok(Instruction::Jump { target: target(i64::from(slot.offset))? });
+        }
+        0x8 if slot.opcode == 0x85 => {
+            Slot::require(slot.dst == 0 && slot.offset == 0)?;
+            return match slot.src {
+                0 => Helper::from_number(slot.immediate)
+                    .map(|helper| Instruction::CallHelper { helper })
+                    .ok_or(Problem::UnknownHelper(slot.immediate)),
+                1 => Ok(Instruction::CallLocal { target: target(i64::from(slot.immediate))? }),
+                _ => Err(Problem::Reserved),
+            };
+        }
+        0x9 if slot.opcode == 0x95 => {
+            let clean = (slot.dst, slot.src, slot.offset, slot.immediate) == (0, 0, 0, 0);
+            Slot::require(clean)?;
+            return Ok(Instruction::Exit);
+        }
+        0x1 => Condition::Eq,
+        0x2 => Condition::Gt,
+        0x3 => Condition::Ge,
+        0x4 => Condition::Set,
+        0x5 => Condition::Ne,
+        0x6 => Condition::Sgt,
+        0x7 => Condition::Sge,
+        0xa => Condition::Lt,
+        0xb => Condition::Le,
+        0xc => Condition::Slt,
+        0xd => Condition::Sle,
+        _ => return Err(Problem::UnknownOpcode(slot.opcode)),
+    };
+    let dst = Slot::readable(slot.dst)?;
+    let target = target(i64::from(slot.offset))?;
+    Ok(Instruction::Branch { wide, condition, dst, src: slot.operand()?, target })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+
+    fn problem(slots: &[[u8; 8]]) -> Problem {
+        Program::parse(slots.as_flattened()).expect_err("must be refused").problem
+    }
+
+    #[test]
+    fn hostile_shapes_are_refused_with_their_reason() {
+        assert_eq!(problem(&[]), Problem::Length);
+        assert_eq!(problem(&[[0xb7, 0, 0, 0, 1, 0, 0, 0]]), Problem::FallsThrough);
+        assert_eq!(problem(&[[0xb7, 10, 0, 0, 1, 0, 0, 0], EXIT]), Problem::Register(10));
+        assert_eq!(problem(&[[0xb7, 11, 0, 0, 1, 0, 0, 0], EXIT]), Problem::Register(11));
+        assert_eq!(problem(&[[0x05, 0, 5, 0, 0, 0, 0, 0], EXIT]), Problem::Target(6));
+        assert_eq!(problem(&[[0x05, 0, 0xf0, 0xff, 0, 0, 0, 0], EXIT]), Problem::Target(-15));
+        assert_eq!(problem(&[[0x85, 0, 0, 0, 99, 0, 0, 0], EXIT]), Problem::UnknownHelper(99));
+        assert_eq!(problem(&[[0xff; 8], EXIT]), Problem::Register(15));
+        assert_eq!(problem(&[[0x18, 0, 0, 0, 0, 0, 0, 0]]), Problem::FallsThrough);
+        assert_eq!(problem(&[[0x18, 0x10, 0, 0, 0, 0, 0, 0], [0; 8], EXIT]), Problem::DataReference);
+        // Into the middle of a 64-bit constant, by jump and by call.
+        let constant = [[0x18, 0, 0, 0, 1, 0, 0, 0], [0; 8]];
+        let jump = [0x05, 0, 0xfe, 0xff, 0, 0, 0, 0];
+        assert_eq!(problem(&[constant[0], constant[1], jump]), Problem::Target(1));
+        let call = [0x85, 0x10, 0, 0, 0xfe, 0xff, 0xff, 0xff];
+        assert!(Program::parse([constant[0], constant[1], call, EXIT].as_flattened()).is_err());
+    }
+
+    #[test]
+    fn signed_division_of_a_later_version_is_refused() {
+        assert_eq!(problem(&[[0x37, 0, 1, 0, 2, 0, 0, 0], EXIT]), Problem::Reserved);
+    }
+
+    #[test]
+    fn functions_are_split_at_call_targets() {
+        let call = [0x85, 0x10, 0, 0, 1, 0, 0, 0];
+        let program = Program::parse([call, EXIT, EXIT].as_flattened()).expect("valid");
+        assert_eq!(program.functions(), [0..2, 2..3]);
+        assert_eq!(program.call_cost(2), 1);
+        assert_eq!(Program::jump_cost(7, 4), Some(4));
+        assert_eq!(Program::jump_cost(4, 7), None);
+    }
+
+    #[test]
+    fn a_jump_may_not_cross_into_another_function() {
+        let call = [0x85, 0x10, 0, 0, 1, 0, 0, 0];
+        let jump = [0x05, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(problem(&[call, jump, EXIT]), Problem::Target(2));
+    }
+}

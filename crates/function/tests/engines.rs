@@ -1,0 +1,249 @@
+//! Both engines on hand-written programs, hostile ones and random ones.
+
+use bpfof_function::{
+    Arena, Fault, FaultKind, NativeFunction, Object, Program, abi, fuzz, interpret,
+};
+use proptest::prelude::*;
+
+/// One 8-byte slot (RFC 9669 §3.1).
+fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
+    let [o0, o1] = offset.to_le_bytes();
+    let [i0, i1, i2, i3] = immediate.to_le_bytes();
+    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
+}
+
+const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+
+fn mov(dst: u8, immediate: i32) -> [u8; 8] {
+    slot(0xb7, dst, 0, 0, immediate)
+}
+
+/// Runs a program on both engines with 512 bytes of data, requires agreement, returns the outcome.
+fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
+    let program = Program::parse(slots.as_flattened()).expect("a valid program");
+    let native = NativeFunction::compile(&program).expect("translates");
+    let outcomes = [true, false].map(|native_code| {
+        let mut arena = Arena::new();
+        arena.begin_hop(0);
+        let limit = arena.begin_call(0..512, 0, 0, 0);
+        let mut budget = budget;
+        let result = if native_code {
+            native.call(&mut arena, limit, &mut budget)
+        } else {
+            interpret(&program, &mut arena, limit, &mut budget)
+        };
+        (result, result.is_ok().then_some(budget))
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    outcomes[0].0
+}
+
+fn constant(dst: u8, value: u64) -> [[u8; 8]; 2] {
+    [slot(0x18, dst, 0, 0, value as i32), slot(0, 0, 0, 0, (value >> 32) as i32)]
+}
+
+/// Loads `width` bytes at an absolute address.
+fn load_at(address: u64, opcode: u8) -> Result<u64, Fault> {
+    let [first, second] = constant(2, address);
+    run(&[first, second, slot(opcode, 0, 2, 0, 0), EXIT], 100)
+}
+
+#[test]
+fn accesses_are_bounded_to_the_byte() {
+    let end = abi::DATA + 512;
+    for (opcode, width) in [(0x71, 1), (0x69, 2), (0x61, 4), (0x79, 8)] {
+        for address in [abi::GUEST_BASE, end - width] {
+            assert!(load_at(address, opcode).is_ok(), "{address:#x} is inside");
+        }
+        let outside = [
+            0,
+            abi::GUEST_BASE - 1,
+            end - width + 1,
+            end,
+            u64::MAX,
+            u64::MAX - width + 1,
+            1 << 63,
+            1 << 32 | abi::DATA,
+            abi::GUEST_BASE + abi::ARENA_BYTES as u64,
+        ];
+        for address in outside {
+            let fault = Fault { kind: FaultKind::Memory { address }, pc: 2 };
+            assert_eq!(load_at(address, opcode), Err(fault), "{address:#x} is outside");
+        }
+    }
+}
+
+#[test]
+fn what_one_path_checked_is_not_trusted_on_another() {
+    // if (r2 == 0) goto L; r0 = *(u8 *)(r3 + 0); L: r0 = *(u8 *)(r3 + 0)
+    let [first, second] = constant(3, abi::DATA + 512);
+    let program = [
+        first,
+        second,
+        slot(0x15, 2, 0, 1, 0),
+        slot(0x71, 0, 3, 0, 0),
+        slot(0x71, 0, 3, 0, 0),
+        EXIT,
+    ];
+    let kind = FaultKind::Memory { address: abi::DATA + 512 };
+    assert_eq!(run(&program, 100), Err(Fault { kind, pc: 4 }));
+}
+
+#[test]
+fn a_check_of_a_wide_range_does_not_cover_what_lies_past_it() {
+    let base = constant(3, abi::DATA + 504);
+    let mut program = base.to_vec();
+    program.extend([slot(0x79, 0, 3, 0, 0), slot(0x71, 0, 3, -8, 0), slot(0x71, 0, 3, 7, 0)]);
+    program.extend([slot(0x71, 0, 3, 8, 0), EXIT]);
+    let kind = FaultKind::Memory { address: abi::DATA + 512 };
+    assert_eq!(run(&program, 100), Err(Fault { kind, pc: 5 }));
+}
+
+#[test]
+fn endless_loops_run_out_of_budget() {
+    assert_eq!(
+        run(&[slot(0x05, 0, 0, -1, 0), EXIT], 1000),
+        Err(Fault { kind: FaultKind::Budget, pc: 0 })
+    );
+    let counting = [mov(0, 0), slot(0x07, 0, 0, 0, 1), slot(0x25, 0, 0, -2, -1), EXIT];
+    assert!(run(&counting, 1000).is_ok());
+    let forever = [mov(0, 0), slot(0x07, 0, 0, 0, 1), slot(0x55, 0, 0, -2, 0), EXIT];
+    assert_eq!(run(&forever, 1000), Err(Fault { kind: FaultKind::Budget, pc: 2 }));
+}
+
+#[test]
+fn recursion_ends_at_the_eighth_frame() {
+    let recursive = [slot(0x85, 0, 1, 0, -1), EXIT];
+    assert_eq!(run(&recursive, 1000), Err(Fault { kind: FaultKind::StackOverflow, pc: 0 }));
+    assert_eq!(run(&recursive, 3), Err(Fault { kind: FaultKind::Budget, pc: 0 }));
+}
+
+#[test]
+fn local_calls_keep_the_callers_registers_and_frame() {
+    let program = [
+        mov(6, 5),
+        slot(0x7a, 10, 0, -8, 7),
+        mov(1, 30),
+        slot(0x85, 0, 1, 0, 4),
+        slot(0x0f, 0, 6, 0, 0),
+        slot(0x79, 2, 10, -8, 0),
+        slot(0x0f, 0, 2, 0, 0),
+        EXIT,
+        mov(6, 1),
+        slot(0x7a, 10, 0, -8, 100),
+        slot(0xbf, 0, 1, 0, 0),
+        EXIT,
+    ];
+    assert_eq!(run(&program, 100), Ok(42));
+}
+
+#[test]
+fn helpers_are_bounded_and_pay() {
+    let call = |number| slot(0x85, 0, 0, 0, number);
+    let fill = |len| [slot(0x79, 1, 1, 0, 0), mov(2, 0x41), mov(3, len), call(3), EXIT];
+    assert_eq!(run(&fill(512), 100), Ok(0));
+    let kind = FaultKind::Memory { address: abi::DATA };
+    assert_eq!(run(&fill(513), 100), Err(Fault { kind, pc: 3 }));
+    assert_eq!(run(&fill(-1), 100), Err(Fault { kind: FaultKind::Budget, pc: 3 }));
+    assert_eq!(run(&fill(512), 63), Err(Fault { kind: FaultKind::Budget, pc: 3 }));
+    let compare = [
+        slot(0x79, 2, 1, 0, 0),
+        slot(0x72, 2, 0, 3, 9),
+        slot(0xbf, 1, 2, 0, 0),
+        slot(0x07, 2, 0, 0, 8),
+        mov(3, 4),
+        call(1),
+        EXIT,
+    ];
+    assert_eq!(run(&compare, 100), Ok(1));
+}
+
+#[test]
+fn division_and_shifts_at_the_edges() {
+    let alu = |opcode: u8, a: i32, b: i32| run(&[mov(0, a), slot(opcode, 0, 0, 0, b), EXIT], 10);
+    assert_eq!(alu(0x37, 7, 0), Ok(0));
+    assert_eq!(alu(0x97, 7, 0), Ok(7));
+    assert_eq!(alu(0x34, -1, 0), Ok(0));
+    assert_eq!(alu(0x94, -1, 0), Ok(0xffff_ffff));
+    assert_eq!(alu(0x67, 1, 65), Ok(2));
+    assert_eq!(alu(0x64, 1, 33), Ok(2));
+    assert_eq!(alu(0xc4, -8, 1), Ok(0xffff_fffc));
+    assert_eq!(alu(0xc7, -8, 1), Ok(-4i64 as u64));
+    assert_eq!(alu(0xdc, 0x0102_0304, 16), Ok(0x0403));
+    assert_eq!(alu(0xdc, 0x0102_0304, 64), Ok(0x0403_0201_0000_0000));
+    assert_eq!(alu(0xd4, -1, 32), Ok(0xffff_ffff));
+}
+
+#[test]
+fn atomics_on_memory() {
+    let program = |immediate, opcode| {
+        [
+            slot(0x7a, 10, 0, -8, 5),
+            mov(0, 5),
+            mov(2, 3),
+            slot(opcode, 10, 2, -8, immediate),
+            slot(0x79, 3, 10, -8, 0),
+            slot(0x67, 3, 0, 0, 8),
+            slot(0x4f, 3, 2, 0, 0),
+            slot(0xbf, 0, 3, 0, 0),
+            EXIT,
+        ]
+    };
+    for opcode in [0xdb, 0xc3] {
+        assert_eq!(run(&program(0x00, opcode), 10), Ok(8 << 8 | 3));
+        assert_eq!(run(&program(0x01, opcode), 10), Ok(8 << 8 | 5));
+        assert_eq!(run(&program(0xe1, opcode), 10), Ok(3 << 8 | 5));
+        assert_eq!(run(&program(0xf1, opcode), 10), Ok(3 << 8 | 3));
+    }
+}
+
+#[test]
+fn damaged_objects_are_errors() {
+    for bytes in [&b""[..], b"\x7fELF", &[0; 64], &[0xff; 4096]] {
+        assert!(Object::parse(bytes).is_err());
+        fuzz::object(bytes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Random instruction streams: the engines agree, and nothing beyond the limit is touched.
+    #[test]
+    fn random_streams_stay_confined(data in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fuzz::differential(&data);
+    }
+
+    /// Random streams made of plausible opcodes and pointers, which get much further.
+    #[test]
+    fn plausible_streams_stay_confined(
+        visible in any::<u8>(),
+        slots in proptest::collection::vec(plausible_slot(), 1..48),
+    ) {
+        let mut data = vec![visible];
+        data.extend(slots.concat());
+        fuzz::differential(&data);
+    }
+}
+
+fn plausible_slot() -> impl Strategy<Value = [u8; 8]> {
+    let opcode = prop_oneof![
+        proptest::sample::select(vec![0x61, 0x69, 0x71, 0x79, 0x62, 0x6a, 0x72, 0x7a]),
+        proptest::sample::select(vec![0x63, 0x6b, 0x73, 0x7b, 0xc3, 0xdb, 0x85, 0x05]),
+        proptest::sample::select(vec![0x07, 0x0f, 0x17, 0x1f, 0xbf, 0xb7, 0xb4, 0xbc, 0x3f, 0x9c]),
+        proptest::sample::select(vec![0x15, 0x1d, 0x25, 0x2d, 0x55, 0x5d, 0x6d, 0xc5, 0x46, 0xa6]),
+        any::<u8>(),
+    ];
+    let offset = prop_oneof![-16i16..16, any::<i16>()];
+    let immediate = prop_oneof![
+        -16i32..16,
+        Just(abi::DATA as i32),
+        Just(abi::DATA as i32 + 255),
+        Just(abi::CONTEXT as i32),
+        Just(0x50),
+        Just(0xf1),
+        any::<i32>()
+    ];
+    (opcode, 0u8..11, prop_oneof![Just(0u8), Just(1), 0u8..11], offset, immediate)
+        .prop_map(|(opcode, dst, src, offset, immediate)| slot(opcode, dst, src, offset, immediate))
+}
