@@ -81,9 +81,10 @@ impl Arena {
         &mut self.bytes_mut()[SCRATCH_AT..SCRATCH_AT + abi::SCRATCH_BYTES]
     }
 
-    /// Zeroes everything, so that the next tenant finds nothing of the last.
+    /// Zeroes stack, context and scratch, so that the next tenant finds nothing of the last. The
+    /// data area needs no wiping: a call sees only what was read for it.
     pub fn wipe(&mut self) {
-        self.bytes_mut().fill(0);
+        self.bytes_mut()[..DATA_AT].fill(0);
     }
 
     /// Puts the argument at the start of scratch and zeroes the rest.

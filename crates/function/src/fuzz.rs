@@ -22,12 +22,10 @@ pub fn differential(data: &[u8]) {
     let code = repair(code);
     let Ok(program) = Program::parse(&code) else { return };
     let native = NativeFunction::compile(&program).expect("a checked program can be translated");
-    let expected = run(usize::from(visible), |arena, limit, budget| {
-        interpret(&program, arena, limit, budget)
-    });
-    let actual = run(usize::from(visible), |arena, limit, budget| {
-        native.call(arena, limit, budget)
-    });
+    let expected =
+        run(usize::from(visible), |arena, limit, budget| interpret(&program, arena, limit, budget));
+    let actual =
+        run(usize::from(visible), |arena, limit, budget| native.call(arena, limit, budget));
     assert_eq!(expected.0, actual.0, "the engines disagree on the outcome: {program:?}");
     let differs = expected.1.bytes().iter().zip(actual.1.bytes()).position(|(a, b)| a != b);
     assert_eq!(differs, None, "the engines disagree on memory: {program:?}");

@@ -30,9 +30,7 @@ pub enum Problem {
     #[error("the program has more than {MAX_INSTRUCTIONS} instructions")]
     TooLong,
     /// Not an instruction of eBPF up to version 3.
-    #[error(
-        "opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3)"
-    )]
+    #[error("opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3)")]
     UnknownOpcode(u8),
     /// r11 to r15, or a write to r10.
     #[error("register r{0} cannot be used here")]
@@ -406,7 +404,10 @@ mod tests {
         assert_eq!(problem(&[[0x85, 0, 0, 0, 99, 0, 0, 0], EXIT]), Problem::UnknownHelper(99));
         assert_eq!(problem(&[[0xff; 8], EXIT]), Problem::Register(15));
         assert_eq!(problem(&[[0x18, 0, 0, 0, 0, 0, 0, 0]]), Problem::FallsThrough);
-        assert_eq!(problem(&[[0x18, 0x10, 0, 0, 0, 0, 0, 0], [0; 8], EXIT]), Problem::DataReference);
+        assert_eq!(
+            problem(&[[0x18, 0x10, 0, 0, 0, 0, 0, 0], [0; 8], EXIT]),
+            Problem::DataReference
+        );
         // Into the middle of a 64-bit constant, by jump and by call.
         let constant = [[0x18, 0, 0, 0, 1, 0, 0, 0], [0; 8]];
         let jump = [0x05, 0, 0xfe, 0xff, 0, 0, 0, 0];

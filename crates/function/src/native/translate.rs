@@ -37,15 +37,13 @@ pub(super) fn translate(
     let helper = module
         .declare_function(HELPER_SYMBOL, Linkage::Import, &signatures.helper)
         .map_err(failed)?;
-    let entry = module
-        .declare_function("entry", Linkage::Local, &signatures.entry)
-        .map_err(failed)?;
+    let entry =
+        module.declare_function("entry", Linkage::Local, &signatures.entry).map_err(failed)?;
     let mut locals = BTreeMap::new();
     for function in called_functions(program) {
         let name = format!("f{}", function.start);
-        let id = module
-            .declare_function(&name, Linkage::Local, &signatures.local)
-            .map_err(failed)?;
+        let id =
+            module.declare_function(&name, Linkage::Local, &signatures.local).map_err(failed)?;
         locals.insert(function.start, (id, function));
     }
     let first = program.functions()[0].clone();
@@ -173,8 +171,7 @@ impl<'a> Translator<'a> {
         builder.set_cold_block(fault);
         builder.set_cold_block(unwind);
         let machine = builder.block_params(entry)[0];
-        let base =
-            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
+        let base = builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
         let limit =
             builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, limit) as i32);
         let limits = [1, 2, 4, 8].map(|width| builder.ins().iadd_imm_s(limit, -width));
@@ -472,17 +469,15 @@ impl<'a> Translator<'a> {
         let distance = self.builder.ins().iadd_imm_s(value, offset - GUEST_BASE as i64);
         let range = offset..offset + width.bytes() as i64;
         let known = self.proved.get(&value).cloned();
-        let proved =
-            known.as_ref().is_some_and(|k| k.start <= range.start && range.end <= k.end);
+        let proved = known.as_ref().is_some_and(|k| k.start <= range.start && range.end <= k.end);
         if !proved {
             let limit = self.limits[width.bytes().trailing_zeros() as usize];
             let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, limit);
             let address = self.builder.ins().iadd_imm_s(value, offset);
             self.fault_if(outside, FAULT_MEMORY, pc, address);
             // Both ends in the arena, no wider than an i16: so is all between.
-            let hull = known.map_or(range.clone(), |k| {
-                k.start.min(range.start)..k.end.max(range.end)
-            });
+            let hull =
+                known.map_or(range.clone(), |k| k.start.min(range.start)..k.end.max(range.end));
             self.proved.insert(value, hull);
         }
         self.builder.ins().iadd(self.base, distance)

@@ -1,0 +1,551 @@
+//! Chains: from a start to an outcome, one hop at a time.
+
+use crate::tables::Tables;
+use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, SCRATCH_BYTES, context};
+use bpfof_function::{Arena, Fault, FaultKind};
+
+/// Budgets of one chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Hops.
+    pub hops: u32,
+    /// Bytes read, each read rounded out to logical blocks.
+    pub bytes: u64,
+    /// Instructions, all calls together (see [`bpfof_function::Program::jump_cost`]).
+    pub instructions: u64,
+    /// Instructions of one call: bounds how long the thread serves nobody else.
+    pub instructions_per_call: u32,
+    /// Chains one engine runs at a time. Each takes an arena of
+    /// [`abi::ARENA_BYTES`].
+    pub chains: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            // A scan of all leaves of a 6-level BPF-KV database takes 28.6 million hops.
+            hops: 1 << 25,
+            bytes: 1 << 40,
+            instructions: 1 << 36,
+            // About 130 µs of machine time.
+            instructions_per_call: 1_000_000,
+            chains: 1024,
+        }
+    }
+}
+
+/// A file as the request names it: id and the version the host believes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileVersion {
+    /// File id of the association.
+    pub id: u32,
+    /// Version of its map.
+    pub version: u64,
+}
+
+/// What starts a chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// Who asks. An arena is wiped when it goes from one owner to another.
+    pub owner: u64,
+    /// The namespace read.
+    pub namespace: u32,
+    /// Its logical block size in bytes, a power of two.
+    pub block_bytes: u32,
+    /// The function to run.
+    pub function: u32,
+    /// The files the chain may read, 1 to [`MAX_READS`].
+    pub files: &'a [FileVersion],
+    /// Index into `files` of the first read.
+    pub first_file: u32,
+    /// File offset of the first read in bytes.
+    pub first_offset_bytes: u64,
+    /// Size of the first read in bytes.
+    pub first_size_bytes: u32,
+    /// Prefix of scratch, at most [`SCRATCH_BYTES`] long.
+    pub argument: &'a [u8],
+    /// The longest answer the host accepts, in bytes.
+    pub answer_max_bytes: u32,
+}
+
+/// Names a chain of one engine while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainId(u32);
+
+impl ChainId {
+    /// A small number, for tables beside the engine: below the engine's limit of chains.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The chain with this index.
+    pub fn from_index(index: usize) -> ChainId {
+        ChainId(index as u32)
+    }
+}
+
+/// A read the engine asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRead {
+    /// For which chain.
+    pub chain: ChainId,
+    /// Where in the namespace, in bytes: whole logical blocks.
+    pub device_offset: u64,
+    /// Length in bytes: whole logical blocks.
+    pub length: u32,
+    /// Where the data goes, in bytes from the start of the chain's data area.
+    pub data_at: u32,
+}
+
+/// A chain's successful end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Hops done.
+    pub hops: u32,
+    /// The answer is this many bytes from the start of scratch.
+    pub length_bytes: u32,
+}
+
+/// How a chain ends. On an error the number of hops done comes with the cause.
+pub type Outcome = Result<Answer, (ChainError, u32)>;
+
+/// Why a chain failed. The numbers are indices into the request's file list unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// No function with the id of the request, or it was unloaded meanwhile.
+    #[error("unknown function")]
+    UnknownFunction,
+    /// No map for a file of the request.
+    #[error("file {0} of the request has no map")]
+    UnknownFile(u32),
+    /// A map has another version than the request believes.
+    #[error("file {0} of the request has a map of another version")]
+    StaleFileMap(u32),
+    /// A read of something that is not mapped, or past the end.
+    #[error("read outside file {0} of the request")]
+    OutsideFile(u32),
+    /// [`Limits::hops`].
+    #[error("hop budget exhausted")]
+    HopBudget,
+    /// [`Limits::bytes`].
+    #[error("byte budget exhausted")]
+    ByteBudget,
+    /// A call of the function faulted, or an instruction budget is exhausted.
+    #[error("{0}")]
+    Fault(Fault),
+    /// The function returned this code.
+    #[error("the function aborted with code {0}")]
+    Abort(u32),
+    /// The function's outputs make no sense.
+    #[error("{0}")]
+    InvalidOutput(InvalidOutput),
+    /// The answer has this many bytes, more than the host accepts.
+    #[error("the answer of {0} bytes is longer than the host accepts")]
+    AnswerTooLong(u32),
+    /// The device could not read.
+    #[error("the device failed to read")]
+    Device,
+    /// [`Limits::chains`].
+    #[error("too many chains are running")]
+    TooManyChains,
+}
+
+/// What is wrong with a function's outputs. The discriminants go over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidOutput {
+    /// Neither done nor a read.
+    #[error("the function neither ended the chain nor asked for a read")]
+    NoProgress = 1,
+    /// `reads` is more than [`MAX_READS`].
+    #[error("the function asked for more than 16 reads")]
+    TooManyReads = 2,
+    /// A read of a file that the request does not list.
+    #[error("the function asked for a file that the request does not list")]
+    NoSuchFile = 3,
+    /// The reads of the hop do not fit [`MAX_HOP_BYTES`].
+    #[error("the function asked for more than 64 KiB in one hop")]
+    HopTooLarge = 4,
+    /// `out_len` is more than [`SCRATCH_BYTES`].
+    #[error("the answer is longer than scratch")]
+    AnswerOutsideScratch = 5,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
+    file: u32,
+    offset: u64,
+    /// The bytes asked for, in the data area.
+    start: u32,
+    end: u32,
+}
+
+#[derive(Debug)]
+struct Chain {
+    arena: Arena,
+    owner: u64,
+    running: bool,
+    namespace: u32,
+    block_mask: u64,
+    function: u32,
+    files: [FileVersion; MAX_READS],
+    file_count: usize,
+    answer_max_bytes: u32,
+    hop: u32,
+    bytes_left: u64,
+    instructions_left: u64,
+    reads: [Read; MAX_READS],
+    read_count: usize,
+    /// Device reads of this hop that have not completed.
+    pending: u32,
+    device_failed: bool,
+}
+
+/// What a hop leads to.
+enum Step {
+    Reads,
+    Done(u32),
+}
+
+/// Runs the chains of one thread.
+#[derive(Debug)]
+pub struct Engine {
+    limits: Limits,
+    chains: Vec<Chain>,
+    free: Vec<u32>,
+}
+
+impl Engine {
+    /// An engine without chains. Arenas are made as they are first needed and kept.
+    pub fn new(limits: Limits) -> Engine {
+        Engine { limits, chains: Vec::new(), free: Vec::new() }
+    }
+
+    /// The limits it was made with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Chains that have been started and not released.
+    pub fn running(&self) -> usize {
+        self.chains.len() - self.free.len()
+    }
+
+    /// Starts a chain and emits its first reads. Report each with
+    /// [`completed`](Engine::completed), also if the chain is no longer wanted.
+    pub fn start(
+        &mut self,
+        start: &Start<'_>,
+        tables: &Tables,
+        mut emit: impl FnMut(DeviceRead),
+    ) -> Result<ChainId, ChainError> {
+        if tables.function_index(start.function).is_none() {
+            return Err(ChainError::UnknownFunction);
+        }
+        let id = self.acquire(start.owner)?;
+        let chain = &mut self.chains[id.index()];
+        chain.begin(start, &self.limits);
+        let first = (start.first_file, start.first_offset_bytes, start.first_size_bytes);
+        let started = chain
+            .check_versions(tables)
+            .and_then(|()| chain.plan(id, tables, 1, |_, _| first, &mut emit));
+        match started {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.release(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Reports one device read of a chain; its data is in place if `ok`. Once all reads of the hop
+    /// are in, calls the function and emits the next reads. A finished chain gives its outcome;
+    /// take the answer from [`scratch`](Engine::scratch), then [`release`](Engine::release) it.
+    #[inline]
+    pub fn completed(
+        &mut self,
+        id: ChainId,
+        ok: bool,
+        tables: &Tables,
+        mut emit: impl FnMut(DeviceRead),
+    ) -> Option<Outcome> {
+        let chain = &mut self.chains[id.index()];
+        debug_assert!(chain.running && chain.pending > 0);
+        chain.pending -= 1;
+        chain.device_failed |= !ok;
+        if chain.pending > 0 {
+            return None;
+        }
+        match chain.hop(id, &self.limits, tables, &mut emit) {
+            Ok(Step::Reads) => None,
+            Ok(Step::Done(length_bytes)) => Some(Ok(Answer { hops: chain.hop, length_bytes })),
+            Err(error) => Some(Err((error, chain.hop))),
+        }
+    }
+
+    /// Where a read's data goes, for devices that copy.
+    ///
+    /// # Panics
+    /// If the read is not one that this engine emitted.
+    #[inline]
+    pub fn data_mut(&mut self, read: &DeviceRead) -> &mut [u8] {
+        let start = read.data_at as usize;
+        self.chains[read.chain.index()].arena.data_mut(start..start + read.length as usize)
+    }
+
+    /// Where a read's data goes, for devices that write on their own: valid for the read's length
+    /// until the chain is released, which must not happen before the device is done.
+    pub fn data_ptr(&mut self, read: &DeviceRead) -> *mut u8 {
+        self.chains[read.chain.index()].arena.data_ptr().wrapping_add(read.data_at as usize)
+    }
+
+    /// Scratch of a finished chain, the answer at its start.
+    pub fn scratch(&self, id: ChainId) -> &[u8] {
+        self.chains[id.index()].arena.scratch()
+    }
+
+    /// Gives a finished chain's arena back.
+    pub fn release(&mut self, id: ChainId) {
+        let chain = &mut self.chains[id.index()];
+        assert!(chain.running && chain.pending == 0, "released while the device may write");
+        chain.running = false;
+        self.free.push(id.0);
+    }
+
+    fn acquire(&mut self, owner: u64) -> Result<ChainId, ChainError> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.chains.len() < self.limits.chains => {
+                self.chains.push(Chain::new(owner));
+                self.chains.len() as u32 - 1
+            }
+            None => return Err(ChainError::TooManyChains),
+        };
+        let chain = &mut self.chains[index as usize];
+        if chain.owner != owner {
+            chain.arena.wipe();
+            chain.owner = owner;
+        }
+        chain.running = true;
+        Ok(ChainId(index))
+    }
+}
+
+impl Chain {
+    fn new(owner: u64) -> Chain {
+        Chain {
+            arena: Arena::new(),
+            owner,
+            running: false,
+            namespace: 0,
+            block_mask: 0,
+            function: 0,
+            files: Default::default(),
+            file_count: 0,
+            answer_max_bytes: 0,
+            hop: 0,
+            bytes_left: 0,
+            instructions_left: 0,
+            reads: Default::default(),
+            read_count: 0,
+            pending: 0,
+            device_failed: false,
+        }
+    }
+
+    fn begin(&mut self, start: &Start<'_>, limits: &Limits) {
+        assert!((1..=MAX_READS).contains(&start.files.len()), "the request's parser bounds files");
+        self.namespace = start.namespace;
+        self.block_mask = u64::from(start.block_bytes) - 1;
+        self.function = start.function;
+        self.files[..start.files.len()].copy_from_slice(start.files);
+        self.file_count = start.files.len();
+        self.answer_max_bytes = start.answer_max_bytes;
+        self.hop = 0;
+        self.bytes_left = limits.bytes;
+        self.instructions_left = limits.instructions;
+        self.pending = 0;
+        self.device_failed = false;
+        self.arena.set_argument(start.argument);
+    }
+
+    /// BPF-oF §4.2.1: the maps must be those the host believes in.
+    #[inline]
+    fn check_versions(&self, tables: &Tables) -> Result<(), ChainError> {
+        for (index, file) in self.files[..self.file_count].iter().enumerate() {
+            match tables.map(self.namespace, file.id) {
+                Some(map) if map.version() == file.version => {}
+                Some(_) => return Err(ChainError::StaleFileMap(index as u32)),
+                None => return Err(ChainError::UnknownFile(index as u32)),
+            }
+        }
+        Ok(())
+    }
+
+    fn hop(
+        &mut self,
+        id: ChainId,
+        limits: &Limits,
+        tables: &Tables,
+        emit: &mut impl FnMut(DeviceRead),
+    ) -> Result<Step, ChainError> {
+        if self.device_failed {
+            return Err(ChainError::Device);
+        }
+        let function = tables.function(self.function).ok_or(ChainError::UnknownFunction)?;
+        self.arena.begin_hop(self.hop);
+        self.hop += 1;
+        for index in 0..self.read_count {
+            self.check_versions(tables)?;
+            let read = self.reads[index];
+            let data = read.start as usize..read.end as usize;
+            let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
+            let granted = self.instructions_left.min(u64::from(limits.instructions_per_call));
+            let mut budget = granted as i64;
+            let code = function
+                .native
+                .call(&mut self.arena, limit, &mut budget)
+                .map_err(ChainError::Fault)?;
+            self.instructions_left -= granted - budget as u64;
+            if code as u32 != 0 {
+                return Err(ChainError::Abort(code as u32));
+            }
+            if self.arena.context_u32(context::DONE) != 0 {
+                return self.answer();
+            }
+        }
+        if self.hop >= limits.hops {
+            return Err(ChainError::HopBudget);
+        }
+        let count = self.arena.context_u32(context::READS) as usize;
+        if count > MAX_READS {
+            return Err(ChainError::InvalidOutput(InvalidOutput::TooManyReads));
+        }
+        self.plan(id, tables, count, next_read, emit)?;
+        Ok(Step::Reads)
+    }
+
+    fn answer(&self) -> Result<Step, ChainError> {
+        let length = self.arena.context_u32(context::OUT_LEN);
+        if length as usize > SCRATCH_BYTES {
+            return Err(ChainError::InvalidOutput(InvalidOutput::AnswerOutsideScratch));
+        }
+        if length > self.answer_max_bytes {
+            return Err(ChainError::AnswerTooLong(length));
+        }
+        Ok(Step::Done(length))
+    }
+
+    /// Lays the next `count` reads, each (file, offset, size), out in the data area and emits
+    /// them. Nothing is emitted unless all of them are good.
+    #[inline]
+    fn plan(
+        &mut self,
+        id: ChainId,
+        tables: &Tables,
+        count: usize,
+        next: impl Fn(&Arena, usize) -> (u32, u64, u32),
+        emit: &mut impl FnMut(DeviceRead),
+    ) -> Result<(), ChainError> {
+        let mut at = 0;
+        self.read_count = 0;
+        for index in 0..count {
+            let (file, offset, size) = next(&self.arena, index);
+            if size > 0 {
+                at = self.place(tables, at, (file, offset, size))?;
+            }
+        }
+        if self.read_count == 0 {
+            return Err(ChainError::InvalidOutput(InvalidOutput::NoProgress));
+        }
+        self.bytes_left = self.bytes_left.checked_sub(at).ok_or(ChainError::ByteBudget)?;
+        let mut at = 0;
+        for index in 0..self.read_count {
+            at = self.emit_read(id, tables, index, at, emit);
+        }
+        Ok(())
+    }
+
+    /// Checks one read, rounded out to logical blocks, and puts it at `at` of the data area.
+    /// Returns where the next one goes.
+    #[inline]
+    fn place(
+        &mut self,
+        tables: &Tables,
+        at: u64,
+        (file, offset, size): (u32, u64, u32),
+    ) -> Result<u64, ChainError> {
+        if file as usize >= self.file_count {
+            return Err(ChainError::InvalidOutput(InvalidOutput::NoSuchFile));
+        }
+        let outside = ChainError::OutsideFile(file);
+        let map = tables
+            .map(self.namespace, self.files[file as usize].id)
+            .ok_or(ChainError::UnknownFile(file))?;
+        let end = offset.checked_add(u64::from(size)).ok_or(outside)?;
+        if end > map.length_bytes() {
+            return Err(outside);
+        }
+        let (first, last) = self.round_out(offset, end);
+        let rounded = last - first;
+        if at + rounded > MAX_HOP_BYTES as u64 {
+            return Err(ChainError::InvalidOutput(InvalidOutput::HopTooLarge));
+        }
+        if !map.translate(first, rounded, |_, _| ()) {
+            return Err(outside);
+        }
+        let start = (at + offset - first) as u32;
+        self.reads[self.read_count] = Read { file, offset, start, end: start + size };
+        self.read_count += 1;
+        Ok(at + rounded)
+    }
+
+    /// Whole logical blocks around a range; `end` is within a file, so nothing overflows.
+    fn round_out(&self, offset: u64, end: u64) -> (u64, u64) {
+        (offset & !self.block_mask, (end + self.block_mask) & !self.block_mask)
+    }
+
+    #[inline]
+    fn emit_read(
+        &mut self,
+        id: ChainId,
+        tables: &Tables,
+        index: usize,
+        at: u64,
+        emit: &mut impl FnMut(DeviceRead),
+    ) -> u64 {
+        let read = self.reads[index];
+        let end = read.offset + u64::from(read.end - read.start);
+        let (first, last) = self.round_out(read.offset, end);
+        let Some(map) = tables.map(self.namespace, self.files[read.file as usize].id) else {
+            unreachable!("placed with the same tables");
+        };
+        let mut data_at = at as u32;
+        let pending = &mut self.pending;
+        map.translate(first, last - first, |device_offset, length| {
+            let length = length as u32;
+            emit(DeviceRead { chain: id, device_offset, length, data_at });
+            data_at += length;
+            *pending += 1;
+        });
+        at + last - first
+    }
+}
+
+/// The read that a function asks for in entry `index` of its outputs: file, offset, size.
+#[inline]
+fn next_read(arena: &Arena, index: usize) -> (u32, u64, u32) {
+    (
+        arena.context_u32(context::NEXT_FILE + 4 * index),
+        arena.context_u64(context::NEXT_OFFSET + 8 * index),
+        arena.context_u32(context::NEXT_SIZE + 4 * index),
+    )
+}
+
+impl ChainError {
+    /// True for an exhausted instruction budget.
+    pub fn is_instruction_budget(&self) -> bool {
+        matches!(self, ChainError::Fault(Fault { kind: FaultKind::Budget, .. }))
+    }
+}
+
+const _: () = assert!(abi::MAX_HOP_BYTES <= u32::MAX as usize);

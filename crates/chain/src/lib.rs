@@ -1,0 +1,28 @@
+//! The resubmission engine: runs chains of dependent reads (XRP §4, BPF-oF §4.2).
+//!
+//! Sans-I/O: the caller starts a chain with [`Engine::start`], performs the [`DeviceRead`]s that
+//! come out, puts their data where they say, and reports each with [`Engine::completed`], until
+//! the chain has an [`Outcome`]. One engine belongs to one thread; nothing in it is shared,
+//! locked or allocated while chains run.
+//!
+//! - [`map`]: file maps, which turn file offsets into device offsets and carry a version.
+//! - [`tables`]: the functions and file maps of one association, replaced as a whole.
+//! - [`engine`]: chains, hops, fan-out and budgets.
+//!
+//! # What this crate does not do
+//!
+//! It knows no sockets, no devices and no NVMe statuses. It does not run chains fairly between
+//! connections: the order of completions decides, and the caller makes that order.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod map;
+pub mod tables;
+
+pub use engine::{
+    Answer, ChainError, ChainId, DeviceRead, Engine, FileVersion, InvalidOutput, Limits, Outcome,
+    Start,
+};
+pub use map::{Extent, FileMap, MapError};
+pub use tables::{Function, Tables, WHOLE_NAMESPACE};

@@ -1,0 +1,108 @@
+//! The functions and file maps of one association.
+//!
+//! A table is immutable; a change makes a new one that shares what did not change. Readers keep
+//! the one they have until they look for a newer one, so the read side takes no lock.
+
+use crate::map::FileMap;
+use bpfof_function::NativeFunction;
+use std::sync::Arc;
+
+/// The file id that names the whole namespace.
+pub const WHOLE_NAMESPACE: u32 = 0;
+
+/// An installed storage function.
+#[derive(Debug)]
+pub struct Function {
+    /// The id the host uses, never 0.
+    pub id: u32,
+    /// Its name in the object.
+    pub name: String,
+    /// Number of eBPF instructions (8-byte slots).
+    pub instructions: u32,
+    /// Its machine code.
+    pub native: NativeFunction,
+}
+
+/// Functions and file maps, each sorted by id.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    functions: Vec<Arc<Function>>,
+    maps: Vec<(u32, Arc<FileMap>)>,
+    whole_namespaces: Vec<FileMap>,
+}
+
+impl Tables {
+    /// Tables without functions over namespaces of which each is one file, id 0.
+    pub fn new(whole_namespaces: Vec<FileMap>) -> Tables {
+        Tables { whole_namespaces, ..Tables::default() }
+    }
+
+    /// The function with this id.
+    #[inline]
+    pub fn function(&self, id: u32) -> Option<&Function> {
+        self.function_index(id).map(|index| &*self.functions[index])
+    }
+
+    /// Where in [`functions`](Tables::functions) the function with this id stands.
+    #[inline]
+    pub fn function_index(&self, id: u32) -> Option<usize> {
+        self.functions.binary_search_by_key(&id, |function| function.id).ok()
+    }
+
+    /// All functions, by id.
+    pub fn functions(&self) -> &[Arc<Function>] {
+        &self.functions
+    }
+
+    /// The map of a file in a namespace; id [`WHOLE_NAMESPACE`] is the namespace itself.
+    #[inline]
+    pub fn map(&self, namespace: u32, file: u32) -> Option<&FileMap> {
+        if file == WHOLE_NAMESPACE {
+            return self.whole_namespaces.iter().find(|map| map.namespace() == namespace);
+        }
+        let index = self.maps.binary_search_by_key(&file, |(id, _)| *id).ok()?;
+        Some(&*self.maps[index].1).filter(|map| map.namespace() == namespace)
+    }
+
+    /// How many file maps there are, namespaces not counted.
+    pub fn map_count(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// Whether a map for this file id is set.
+    pub fn has_map(&self, file: u32) -> bool {
+        self.maps.binary_search_by_key(&file, |(id, _)| *id).is_ok()
+    }
+
+    /// These tables with a function more. Its id must be larger than every other.
+    pub fn with_function(&self, function: Function) -> Tables {
+        let mut tables = self.clone();
+        tables.functions.push(Arc::new(function));
+        tables
+    }
+
+    /// These tables without a function; None if there is none with this id.
+    pub fn without_function(&self, id: u32) -> Option<Tables> {
+        let index = self.function_index(id)?;
+        let mut tables = self.clone();
+        tables.functions.remove(index);
+        Some(tables)
+    }
+
+    /// These tables with a file's map set or replaced.
+    pub fn with_map(&self, file: u32, map: FileMap) -> Tables {
+        let mut tables = self.clone();
+        match tables.maps.binary_search_by_key(&file, |(id, _)| *id) {
+            Ok(index) => tables.maps[index].1 = Arc::new(map),
+            Err(index) => tables.maps.insert(index, (file, Arc::new(map))),
+        }
+        tables
+    }
+
+    /// These tables without a file's map.
+    pub fn without_map(&self, file: u32) -> Tables {
+        let mut tables = self.clone();
+        tables.maps.retain(|(id, _)| *id != file);
+        tables
+    }
+}

@@ -1,0 +1,417 @@
+//! The engine against a naive model: random files, maps and functions' outputs.
+//!
+//! The function under test is a small eBPF program that obeys the block it is given: the block
+//! holds the outputs to set. So random blocks are random behaviour, and the model only has to
+//! follow the same blocks byte by byte.
+
+use bpfof_chain::*;
+use bpfof_function::{NativeFunction, Program, abi};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+const BLOCK: u64 = 512;
+const NAMESPACE_BLOCKS: u64 = 64;
+/// Outputs as the context holds them, from `reads` on, then the code to return.
+const ORDER_BYTES: usize = abi::context::BYTES - abi::context::READS;
+const RETURN_AT: usize = ORDER_BYTES;
+const SMALLEST_ORDER: u32 = ORDER_BYTES as u32 + 8;
+
+fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
+    let [o0, o1] = offset.to_le_bytes();
+    let [i0, i1, i2, i3] = immediate.to_le_bytes();
+    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
+}
+
+/// Counts its calls in scratch and does what the block says; ends the chain on a short block.
+fn obedient() -> Function {
+    let code = [
+        slot(0xbf, 6, 1, 0, 0),  // r6 = ctx
+        slot(0x79, 7, 6, 0, 0),  // r7 = data
+        slot(0x79, 8, 6, 16, 0), // r8 = scratch
+        slot(0x79, 2, 8, 0, 0),  // scratch[0] += 1
+        slot(0x07, 2, 0, 0, 1),
+        slot(0x7b, 8, 2, 0, 0),
+        slot(0x79, 2, 8, 8, 0), // scratch[8] = scratch[8] * 31 + offset
+        slot(0x27, 2, 0, 0, 31),
+        slot(0x79, 3, 6, 24, 0),
+        slot(0x0f, 2, 3, 0, 0),
+        slot(0x7b, 8, 2, 8, 0),
+        slot(0x79, 3, 6, 8, 0), // r3 = data_end - data
+        slot(0x1f, 3, 7, 0, 0),
+        slot(0x35, 3, 0, 4, SMALLEST_ORDER as i32), // if r3 >= smallest goto obey
+        slot(0x62, 6, 0, 52, 1),                    // done = 1
+        slot(0x62, 6, 0, 56, 16),                   // out_len = 16
+        slot(0xb7, 0, 0, 0, 0),
+        slot(0x95, 0, 0, 0, 0),
+        slot(0xbf, 1, 6, 0, 0), // obey: memmove(&ctx->reads, data, ORDER)
+        slot(0x07, 1, 0, 0, 48),
+        slot(0xbf, 2, 7, 0, 0),
+        slot(0xb7, 3, 0, 0, ORDER_BYTES as i32),
+        slot(0x85, 0, 0, 0, 2),
+        slot(0x61, 0, 7, RETURN_AT as i16, 0),
+        slot(0x95, 0, 0, 0, 0),
+    ];
+    let program = Program::parse(code.as_flattened()).expect("valid");
+    let native = NativeFunction::compile(&program).expect("translates");
+    Function { id: 1, name: "obedient".into(), instructions: code.len() as u32, native }
+}
+
+#[derive(Clone, Debug)]
+struct Order {
+    reads: u32,
+    done: bool,
+    out_len: u32,
+    code: u32,
+    next: Vec<(u64, u32, u32)>,
+}
+
+impl Order {
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; SMALLEST_ORDER as usize];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        let base = abi::context::READS;
+        put(0, &self.reads.to_le_bytes());
+        put(abi::context::DONE - base, &u32::from(self.done).to_le_bytes());
+        put(abi::context::OUT_LEN - base, &self.out_len.to_le_bytes());
+        for (index, (offset, size, file)) in self.next.iter().enumerate() {
+            put(abi::context::NEXT_OFFSET - base + 8 * index, &offset.to_le_bytes());
+            put(abi::context::NEXT_SIZE - base + 4 * index, &size.to_le_bytes());
+            put(abi::context::NEXT_FILE - base + 4 * index, &file.to_le_bytes());
+        }
+        put(RETURN_AT, &self.code.to_le_bytes());
+        bytes
+    }
+}
+
+/// A world: the namespace's bytes, and per file its map as (file block → namespace block) and its
+/// length.
+#[derive(Clone, Debug)]
+struct World {
+    namespace: Vec<u8>,
+    files: Vec<(Vec<Option<u64>>, u64)>,
+    first: (u32, u64, u32),
+    limits: Limits,
+    answer_max: u32,
+}
+
+fn file_map(blocks: &[Option<u64>], length: u64) -> FileMap {
+    let mut extents: Vec<Extent> = Vec::new();
+    for (index, block) in blocks.iter().enumerate() {
+        let Some(block) = block else { continue };
+        let (file_offset, device_offset) = (index as u64 * BLOCK, block * BLOCK);
+        match extents.last_mut() {
+            Some(last)
+                if last.file_offset + last.length == file_offset
+                    && last.device_offset + last.length == device_offset =>
+            {
+                last.length += BLOCK;
+            }
+            _ => extents.push(Extent { file_offset, device_offset, length: BLOCK }),
+        }
+    }
+    FileMap::new(1, 1, length, extents, NAMESPACE_BLOCKS * BLOCK, BLOCK as u32).expect("valid")
+}
+
+/// What the chain should come to: (calls, digest of offsets, hops) or the error.
+fn model(world: &World) -> Result<(u64, u64, u32), ChainError> {
+    let (mut calls, mut digest, mut hops) = (0u64, 0u64, 0);
+    let mut bytes_left = world.limits.bytes;
+    let mut reads = vec![world.first];
+    loop {
+        let blocks = |(_, offset, size): (u32, u64, u32)| {
+            (offset + u64::from(size)).div_ceil(BLOCK) - offset / BLOCK
+        };
+        let mut data = Vec::new();
+        let mut total = 0;
+        for &read in &reads {
+            let bytes = read_file(world, read)?;
+            total += blocks(read) * BLOCK;
+            if total > abi::MAX_HOP_BYTES as u64 {
+                return Err(ChainError::InvalidOutput(InvalidOutput::HopTooLarge));
+            }
+            data.push((read.1, bytes));
+        }
+        if reads.is_empty() {
+            return Err(ChainError::InvalidOutput(InvalidOutput::NoProgress));
+        }
+        bytes_left = bytes_left.checked_sub(total).ok_or(ChainError::ByteBudget)?;
+        hops += 1;
+        let mut context = (0u32, Vec::new());
+        for (offset, block) in data {
+            calls += 1;
+            digest = digest.wrapping_mul(31).wrapping_add(offset);
+            if block.len() < SMALLEST_ORDER as usize {
+                return finish(world, 16).map(|()| (calls, digest, hops));
+            }
+            let order = parse(&block);
+            if order.code != 0 {
+                return Err(ChainError::Abort(order.code));
+            }
+            if order.done {
+                return finish(world, order.out_len).map(|()| (calls, digest, hops));
+            }
+            context = (order.reads, order.next);
+        }
+        if hops >= world.limits.hops {
+            return Err(ChainError::HopBudget);
+        }
+        if context.0 > 16 {
+            return Err(ChainError::InvalidOutput(InvalidOutput::TooManyReads));
+        }
+        reads = context.1.into_iter().take(context.0 as usize).map(|(o, s, f)| (f, o, s)).collect();
+        reads.retain(|read| read.2 > 0);
+    }
+}
+
+fn finish(world: &World, length: u32) -> Result<(), ChainError> {
+    if length as usize > abi::SCRATCH_BYTES {
+        return Err(ChainError::InvalidOutput(InvalidOutput::AnswerOutsideScratch));
+    }
+    if length > world.answer_max { Err(ChainError::AnswerTooLong(length)) } else { Ok(()) }
+}
+
+fn parse(block: &[u8]) -> Order {
+    let base = abi::context::READS;
+    let u32_at = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("4"));
+    let u64_at = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("8"));
+    let next = (0..16).map(|index| {
+        (
+            u64_at(abi::context::NEXT_OFFSET - base + 8 * index),
+            u32_at(abi::context::NEXT_SIZE - base + 4 * index),
+            u32_at(abi::context::NEXT_FILE - base + 4 * index),
+        )
+    });
+    Order {
+        reads: u32_at(0),
+        done: u32_at(abi::context::DONE - base) != 0,
+        out_len: u32_at(abi::context::OUT_LEN - base),
+        code: u32_at(RETURN_AT),
+        next: next.collect(),
+    }
+}
+
+fn read_file(world: &World, (file, offset, size): (u32, u64, u32)) -> Result<Vec<u8>, ChainError> {
+    let no_file = ChainError::InvalidOutput(InvalidOutput::NoSuchFile);
+    let (blocks, length) = world.files.get(file as usize).ok_or(no_file)?;
+    let outside = ChainError::OutsideFile(file);
+    let end = offset.checked_add(u64::from(size)).filter(|end| end <= length).ok_or(outside)?;
+    (offset..end)
+        .map(|at| {
+            let block = blocks.get((at / BLOCK) as usize).copied().flatten().ok_or(outside)?;
+            Ok(world.namespace[(block * BLOCK + at % BLOCK) as usize])
+        })
+        .collect()
+}
+
+/// Runs the engine, completing its reads in an order that `shuffle` picks.
+fn run(
+    world: &World,
+    shuffle: &mut dyn FnMut(usize) -> usize,
+) -> Result<(u64, u64, u32), ChainError> {
+    let mut tables = Tables::new(vec![]).with_function(obedient());
+    for (index, (blocks, length)) in world.files.iter().enumerate() {
+        tables = tables.with_map(index as u32 + 1, file_map(blocks, *length));
+    }
+    let files: Vec<_> =
+        (1..=world.files.len() as u32).map(|id| FileVersion { id, version: 1 }).collect();
+    let mut engine = Engine::new(world.limits);
+    let mut queue = VecDeque::new();
+    let start = Start {
+        owner: 1,
+        namespace: 1,
+        block_bytes: BLOCK as u32,
+        function: 1,
+        files: &files,
+        first_file: world.first.0,
+        first_offset_bytes: world.first.1,
+        first_size_bytes: world.first.2,
+        argument: &[],
+        answer_max_bytes: world.answer_max,
+    };
+    let id = engine.start(&start, &tables, |read| queue.push_back(read))?;
+    loop {
+        let read = queue.remove(shuffle(queue.len())).expect("a chain that runs has reads");
+        let at = read.device_offset as usize;
+        let data = &world.namespace[at..at + read.length as usize];
+        engine.data_mut(&read).copy_from_slice(data);
+        let outcome = engine.completed(read.chain, true, &tables, |read| queue.push_back(read));
+        let Some(outcome) = outcome else { continue };
+        assert!(queue.is_empty());
+        let word = |at: usize| {
+            u64::from_le_bytes(engine.scratch(id)[at..at + 8].try_into().expect("8 bytes"))
+        };
+        let result = (word(0), word(8));
+        engine.release(id);
+        assert_eq!(engine.running(), 0);
+        return outcome.map(|a| (result.0, result.1, a.hops)).map_err(|(error, _)| error);
+    }
+}
+
+fn order(files: u32) -> impl Strategy<Value = Order> {
+    let offset = prop_oneof![
+        8 => (0..40u64).prop_map(|block| block * BLOCK),
+        2 => 0..20_000u64,
+        1 => any::<u64>()
+    ];
+    let size = prop_oneof![
+        6 => Just(BLOCK as u32),
+        2 => 0..2000u32,
+        1 => Just(6000),
+        1 => any::<u32>()
+    ];
+    let next = proptest::collection::vec((offset, size, 0..files + files / 3), 16);
+    let reads = prop_oneof![8 => 1..4u32, 2 => 0..17u32, 1 => any::<u32>()];
+    let done = proptest::bool::weighted(0.1);
+    let out_len = prop_oneof![Just(16u32), 0..5000u32];
+    let code = prop_oneof![20 => Just(0u32), 1 => any::<u32>()];
+    (reads, done, out_len, code, next).prop_map(|(reads, done, out_len, code, next)| Order {
+        reads,
+        done,
+        out_len,
+        code,
+        next,
+    })
+}
+
+fn world() -> impl Strategy<Value = World> {
+    let file = (
+        proptest::collection::vec(
+            prop_oneof![9 => (0..NAMESPACE_BLOCKS).prop_map(Some), 1 => Just(None)],
+            40,
+        ),
+        prop_oneof![Just(40 * BLOCK), 0..21_000u64],
+    );
+    let files = proptest::collection::vec(file, 1..5);
+    files.prop_flat_map(|files| {
+        let count = files.len() as u32;
+        let orders = proptest::collection::vec(order(count), NAMESPACE_BLOCKS as usize);
+        let limits = (1..40u32, prop_oneof![Just(1u64 << 30), 0..60_000u64]);
+        (Just(files), orders, limits, prop_oneof![Just(4096u32), 0..4096u32], 0..count).prop_map(
+            |(files, orders, (hops, bytes), answer_max, first)| {
+                let mut namespace = vec![0; (NAMESPACE_BLOCKS * BLOCK) as usize];
+                for (block, order) in orders.iter().enumerate() {
+                    let bytes = order.bytes();
+                    namespace[block * BLOCK as usize..][..bytes.len()].copy_from_slice(&bytes);
+                }
+                let limits = Limits { hops, bytes, ..Limits::default() };
+                World { namespace, files, first: (first, 0, BLOCK as u32), limits, answer_max }
+            },
+        )
+    })
+}
+
+/// Errors of one hop can be met in another order than the model's; only then may they differ.
+fn same_end(a: &ChainError, b: &ChainError) -> bool {
+    let planning = |error: &ChainError| {
+        matches!(
+            error,
+            ChainError::OutsideFile(_)
+                | ChainError::InvalidOutput(InvalidOutput::NoSuchFile | InvalidOutput::HopTooLarge)
+        )
+    };
+    a == b || planning(a) && planning(b)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_engine_does_what_the_model_does(world in world(), picks in any::<[u8; 16]>()) {
+        let mut turn = 0;
+        let actual = run(&world, &mut |choices| {
+            turn += 1;
+            usize::from(picks[turn % picks.len()]) % choices
+        });
+        match (model(&world), actual) {
+            (Err(expected), Err(actual)) => prop_assert!(same_end(&expected, &actual), "{expected:?} {actual:?}"),
+            (expected, actual) => prop_assert_eq!(expected, actual),
+        }
+    }
+}
+
+fn one_file_world() -> World {
+    let order = Order { reads: 1, done: false, out_len: 0, code: 0, next: vec![(0, 512, 0)] };
+    let mut namespace = vec![0; (NAMESPACE_BLOCKS * BLOCK) as usize];
+    namespace[..SMALLEST_ORDER as usize].copy_from_slice(&order.bytes());
+    let limits = Limits { hops: 1000, ..Limits::default() };
+    World {
+        namespace,
+        files: vec![(vec![Some(0)], 512)],
+        first: (0, 0, 512),
+        limits,
+        answer_max: 16,
+    }
+}
+
+#[test]
+fn a_pointer_cycle_ends_with_the_hop_budget() {
+    assert_eq!(run(&one_file_world(), &mut |_| 0), Err(ChainError::HopBudget));
+}
+
+/// Starts the one-file world's chain and changes the tables between its first two hops.
+fn change_tables(change: impl Fn(&Tables) -> Tables) -> Option<Outcome> {
+    let world = one_file_world();
+    let tables = Tables::new(vec![])
+        .with_function(obedient())
+        .with_map(1, file_map(&world.files[0].0, world.files[0].1));
+    let mut engine = Engine::new(world.limits);
+    let mut reads = Vec::new();
+    let start = Start {
+        owner: 1,
+        namespace: 1,
+        block_bytes: BLOCK as u32,
+        function: 1,
+        files: &[FileVersion { id: 1, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 512,
+        argument: &[],
+        answer_max_bytes: 16,
+    };
+    let id = engine.start(&start, &tables, |read| reads.push(read)).expect("starts");
+    let read = reads.pop().expect("one read");
+    engine.data_mut(&read).copy_from_slice(&world.namespace[..512]);
+    assert_eq!(engine.completed(id, true, &tables, |read| reads.push(read)), None);
+    let read = reads.pop().expect("the next read");
+    engine.data_mut(&read).copy_from_slice(&world.namespace[..512]);
+    engine.completed(id, true, &change(&tables), |_| ())
+}
+
+#[test]
+fn a_map_that_changes_under_a_chain_stops_it() {
+    let newer = FileMap::new(1, 2, 512, vec![], 1 << 20, 512).expect("valid");
+    let stale = change_tables(|tables| tables.with_map(1, newer.clone()));
+    assert_eq!(stale, Some(Err((ChainError::StaleFileMap(0), 1 + 1))));
+    let gone = change_tables(|tables| tables.without_map(1));
+    assert_eq!(gone, Some(Err((ChainError::UnknownFile(0), 2))));
+    let unloaded = change_tables(|tables| tables.without_function(1).expect("installed"));
+    assert_eq!(unloaded, Some(Err((ChainError::UnknownFunction, 1))));
+    assert_eq!(change_tables(Tables::clone), None);
+}
+
+#[test]
+fn a_failed_device_read_and_a_full_engine_are_errors() {
+    let world = one_file_world();
+    let tables = Tables::new(vec![FileMap::whole_namespace(1, 4096)]).with_function(obedient());
+    let mut engine = Engine::new(Limits { chains: 1, ..world.limits });
+    let start = Start {
+        owner: 1,
+        namespace: 1,
+        block_bytes: BLOCK as u32,
+        function: 1,
+        files: &[FileVersion { id: WHOLE_NAMESPACE, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 512,
+        argument: &[],
+        answer_max_bytes: 16,
+    };
+    let id = engine.start(&start, &tables, |_| ()).expect("starts");
+    assert_eq!(engine.start(&start, &tables, |_| ()), Err(ChainError::TooManyChains));
+    let outcome = engine.completed(id, false, &tables, |_| ());
+    assert_eq!(outcome, Some(Err((ChainError::Device, 0))));
+    engine.release(id);
+    let outside = Start { first_offset_bytes: 4000, ..start };
+    assert_eq!(engine.start(&outside, &tables, |_| ()), Err(ChainError::OutsideFile(0)));
+    assert_eq!(engine.running(), 0);
+}
