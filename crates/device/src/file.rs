@@ -1,0 +1,149 @@
+//! A namespace in a file or on a block device.
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statx};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+
+/// Why a file cannot be a namespace, with what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The file does not exist and no size was given.
+    #[error("{path} does not exist; give size=… to create it")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The kernel refused something.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{path} is neither a regular file nor a block device")]
+    Kind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Smaller than what was asked for, or than one block.
+    #[error("{path} has {have} bytes, which is less than {want}")]
+    TooSmall {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        have: u64,
+        /// The size needed in bytes.
+        want: u64,
+    },
+    /// Another process serves it.
+    #[error("{path} is in use by another target; stop that one first")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// An open file or block device.
+#[derive(Debug)]
+pub struct FileNamespace {
+    file: File,
+    size_bytes: u64,
+    direct: bool,
+}
+
+impl FileNamespace {
+    /// Opens `path` for a namespace of `size_bytes` (default: all of it, in whole blocks of
+    /// `block_bytes`). A regular file that does not exist is created sparse if a size is given; one
+    /// that is smaller is grown. Uses direct I/O where the file system allows it for this block
+    /// size. Locks the file against other targets.
+    pub fn open(
+        path: &Path,
+        size_bytes: Option<u64>,
+        block_bytes: u32,
+    ) -> Result<FileNamespace, FileError> {
+        let failed = |action| {
+            let path = path.to_owned();
+            move |error: rustix::io::Errno| FileError::Io { action, path, source: error.into() }
+        };
+        let create = if size_bytes.is_some() { OFlags::CREATE } else { OFlags::empty() };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | create;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = open(path, flags, mode).map_err(|error| match error {
+            rustix::io::Errno::NOENT => FileError::Missing { path: path.to_owned() },
+            error => failed("open")(error),
+        })?;
+        let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed("examine"))?.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+            return Err(FileError::Kind { path: path.to_owned() });
+        }
+        rustix::fs::flock(&fd, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| FileError::Locked { path: path.to_owned() })?;
+        let file = File::from(fd);
+        let size = settle_size(&file, path, kind, size_bytes, block_bytes)?;
+        let direct = allows_direct(&file, block_bytes);
+        if direct {
+            let flags = rustix::fs::fcntl_getfl(&file).map_err(failed("examine"))?;
+            rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)
+                .map_err(failed("use direct I/O on"))?;
+        }
+        Ok(FileNamespace { file, size_bytes: size, direct })
+    }
+
+    /// Its size in bytes, whole blocks.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Whether I/O bypasses the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// For the ring.
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+fn settle_size(
+    file: &File,
+    path: &Path,
+    kind: FileType,
+    wanted: Option<u64>,
+    block_bytes: u32,
+) -> Result<u64, FileError> {
+    use std::io::{Seek, SeekFrom};
+    let failed = |action| {
+        let path = path.to_owned();
+        move |source| FileError::Io { action, path, source }
+    };
+    let mut handle = file;
+    let mut have = handle.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
+    if let Some(wanted) = wanted.filter(|wanted| *wanted > have && kind == FileType::RegularFile) {
+        file.set_len(wanted).map_err(failed("grow"))?;
+        have = wanted;
+    }
+    let block = u64::from(block_bytes);
+    let want = wanted.unwrap_or(have) / block * block;
+    if want == 0 || want > have {
+        let want = wanted.unwrap_or(block).max(block);
+        return Err(FileError::TooSmall { path: path.to_owned(), have, want });
+    }
+    Ok(want)
+}
+
+/// Direct I/O needs offsets aligned to what the file system says, and we issue whole blocks.
+fn allows_direct(file: &File, block_bytes: u32) -> bool {
+    let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(0x2000))
+    else {
+        return false;
+    };
+    let alignment = found.stx_dio_offset_align;
+    alignment != 0 && alignment <= block_bytes && found.stx_dio_mem_align <= block_bytes.max(4096)
+}

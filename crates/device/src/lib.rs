@@ -1,0 +1,29 @@
+//! What a namespace is made of, and the ring that a reactor does its I/O on.
+//!
+//! - [`Ring`]: io_uring, owning every buffer while the kernel may touch it. Sockets and files of a
+//!   reactor share one, so that there is one place to wait.
+//! - [`MemoryNamespace`]: a namespace in memory. Its operations are copies; a [`DelayQueue`] says
+//!   when each is due, so that a latency model can make it behave like a device.
+//! - [`FileNamespace`]: a namespace in a file or on a block device, opened for direct I/O where the
+//!   file system allows it.
+//! - [`IoBuffer`]: page-aligned memory for direct I/O.
+//!
+//! # What this crate does not do
+//!
+//! It knows no NVMe commands and no chains: the target decides what to read and when.
+//!
+//! # Unsafe code
+//!
+//! Only in `ring`, `buffer` and `memory`.
+
+mod buffer;
+mod delay;
+mod file;
+mod memory;
+mod ring;
+
+pub use buffer::IoBuffer;
+pub use delay::{DelayQueue, LatencyModel};
+pub use file::{FileError, FileNamespace};
+pub use memory::MemoryNamespace;
+pub use ring::{Buffer, Completion, Ring, RingError};

@@ -1,0 +1,464 @@
+//! Commands of admin queues, and fabrics commands.
+
+use crate::connection::{
+    Close, Connection, IN_CAPSULE_BYTES, MAX_IO_QUEUES, MAX_QUEUE_ENTRIES, Reply, State,
+};
+use crate::controller::Controller;
+use crate::executor::{Executor, Load};
+use crate::identify;
+use bpfof_chain::{Extent, FileMap, Function};
+use bpfof_function::abi::MAX_OBJECT_BYTES;
+use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
+use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
+use bpfof_nvme::{AdminCommand, FabricsCommand, Sgl, Sqe, Status, Upload, features};
+use std::sync::Arc;
+
+/// Functions of one association: code memory is a few KiB each.
+pub(crate) const MAX_FUNCTIONS: usize = 64;
+/// File maps of one association.
+pub(crate) const MAX_FILE_MAPS: usize = 4096;
+/// Extents of one file map: 768 KiB on the wire.
+pub(crate) const MAX_EXTENTS: usize = 32768;
+/// Bytes of a file map object.
+const MAX_MAP_BYTES: usize = 32 + 24 * MAX_EXTENTS;
+/// Asynchronous event requests one host may leave with us.
+const MAX_ASYNC_EVENTS: usize = 4;
+/// Function Report: the message of the last load.
+const LAST_LOAD: u32 = u32::MAX;
+
+/// What an admin connection keeps between commands.
+#[derive(Debug, Default)]
+pub(crate) struct AdminState {
+    function_upload: Option<PartialUpload>,
+    map_upload: Option<PartialUpload>,
+    /// Why the last Function Load was refused; empty if it was not.
+    load_message: String,
+    last_function: u32,
+    /// One at a time: a load takes memory and a thread.
+    loading: bool,
+    /// Parked requests. No event of ours completes them yet, as hosts expect of a quiet device.
+    async_events: usize,
+    async_event_config: u32,
+}
+
+#[derive(Debug)]
+struct PartialUpload {
+    total: u32,
+    entry: u32,
+    data: Vec<u8>,
+}
+
+type Answered = Result<(), Reply>;
+
+fn invalid_field() -> Reply {
+    Status::INVALID_FIELD.with_dnr().into()
+}
+
+impl Connection {
+    /// A command of the admin queue with its data, if that is here.
+    pub(crate) fn admin_command(
+        &mut self,
+        sqe: &Sqe,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Close> {
+        let controller = Arc::clone(self.controller.as_ref().expect("an admin queue has one"));
+        let answered = match AdminCommand::parse(sqe) {
+            Ok(AdminCommand::Fabrics(FabricsCommand::Disconnect)) => {
+                self.complete(sqe.cid, Reply::default());
+                return Err(Close::Disconnect);
+            }
+            Ok(AdminCommand::Fabrics(command)) => {
+                self.admin_fabrics(sqe.cid, command, &controller)
+            }
+            Ok(_) if !controller.is_ready() => {
+                Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into())
+            }
+            Ok(command) => self.ready_command(sqe, command, data, &controller, x),
+            Err(status) => Err(status.into()),
+        };
+        if let Err(reply) = answered {
+            self.refuse(sqe, reply, x.now_ns);
+        }
+        Ok(())
+    }
+
+    fn ready_command(
+        &mut self,
+        sqe: &Sqe,
+        command: AdminCommand,
+        data: &[u8],
+        controller: &Arc<Controller>,
+        x: &mut Executor,
+    ) -> Answered {
+        let cid = sqe.cid;
+        match command {
+            AdminCommand::Identify { cns, nsid, csi, .. } => {
+                let page = identify::page(&x.subsystem, controller, cns, nsid, csi)?;
+                self.answer(sqe, Reply::default(), &page)
+            }
+            AdminCommand::GetLogPage { lid, length_bytes, offset_bytes, .. } => {
+                let page = identify::log_page(lid)?;
+                let start = usize::try_from(offset_bytes).map_err(|_| invalid_field())?;
+                let rest = page.get(start..).ok_or_else(invalid_field)?;
+                let length = usize::try_from(length_bytes).map_err(|_| invalid_field())?;
+                let mut answer = rest.to_vec();
+                answer.resize(length.min(sqe.sgl.length_bytes as usize), 0);
+                self.answer(sqe, Reply::default(), &answer)
+            }
+            AdminCommand::SetFeatures { fid, cdw11, save, .. } => {
+                if save {
+                    return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr().into());
+                }
+                let dw0 = self.set_feature(fid, cdw11)?;
+                self.complete(cid, Reply { dw0, ..Reply::default() });
+                Ok(())
+            }
+            AdminCommand::GetFeatures { fid, .. } => {
+                let dw0 = self.feature(fid, controller)?;
+                self.complete(cid, Reply { dw0, ..Reply::default() });
+                Ok(())
+            }
+            AdminCommand::AsyncEventRequest => self.park_async_event(),
+            // Nothing can be taken back once a device has it: DW0 bit 0 says "not aborted".
+            AdminCommand::Abort { .. } => {
+                self.complete(cid, Reply { dw0: 1, ..Reply::default() });
+                Ok(())
+            }
+            AdminCommand::KeepAlive => {
+                self.complete(cid, Reply::default());
+                Ok(())
+            }
+            AdminCommand::FunctionUnload { function } => {
+                self.unload(cid, function, controller)
+            }
+            AdminCommand::FunctionReport { function, length_bytes } => {
+                let report = self.report(function, controller)?;
+                let dw0 = report.len() as u32;
+                let shown = report.len().min(length_bytes as usize);
+                self.answer(sqe, Reply { dw0, ..Reply::default() }, &report[..shown])
+            }
+            AdminCommand::PushdownIdentify { length_bytes } => {
+                let limits = identify::pushdown_limits(&x.subsystem).to_bytes();
+                let shown = limits.len().min(length_bytes as usize);
+                self.answer(sqe, Reply::default(), &limits[..shown])
+            }
+            AdminCommand::FunctionLoad(upload, entry) => {
+                self.upload(sqe, upload, entry, data, controller, x)
+            }
+            AdminCommand::FileMapSet(upload) => self.upload(sqe, upload, 0, data, controller, x),
+            AdminCommand::Fabrics(_) | AdminCommand::Unknown(_) => {
+                Err(Status::INVALID_OPCODE.with_dnr().into())
+            }
+        }
+    }
+
+    /// Sends an admin command's data, which must fit what the host offers.
+    fn answer(&mut self, sqe: &Sqe, reply: Reply, data: &[u8]) -> Answered {
+        if sqe.sgl.kind != Sgl::TRANSPORT && !data.is_empty() {
+            return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
+        }
+        if (sqe.sgl.length_bytes as usize) < data.len() {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
+        }
+        self.send_data(sqe.cid, reply, data.len(), |to| to.copy_from_slice(data));
+        Ok(())
+    }
+
+    fn set_feature(&mut self, fid: u8, cdw11: u32) -> Result<u32, Reply> {
+        match fid {
+            features::NUMBER_OF_QUEUES => {
+                // FFFFh is invalid; both halves are 0's based (NVMe Base 2.0 §5.27.1.5).
+                let (submission, completion) = (cdw11 as u16, (cdw11 >> 16) as u16);
+                if submission == u16::MAX || completion == u16::MAX {
+                    return Err(invalid_field());
+                }
+                Ok(features::number_of_queues(submission.min(MAX_IO_QUEUES - 1) + 1))
+            }
+            features::ASYNC_EVENT_CONFIGURATION => {
+                self.admin.get_or_insert_default().async_event_config = cdw11;
+                Ok(0)
+            }
+            features::KEEP_ALIVE_TIMER | features::HOST_BEHAVIOR_SUPPORT => Ok(0),
+            _ => Err(invalid_field()),
+        }
+    }
+
+    fn feature(&mut self, fid: u8, controller: &Controller) -> Result<u32, Reply> {
+        match fid {
+            features::NUMBER_OF_QUEUES => Ok(features::number_of_queues(MAX_IO_QUEUES)),
+            features::ASYNC_EVENT_CONFIGURATION => {
+                Ok(self.admin.get_or_insert_default().async_event_config)
+            }
+            features::KEEP_ALIVE_TIMER => Ok(controller.kato_ms),
+            // Bit 0: enabled; it cannot be switched off.
+            features::VOLATILE_WRITE_CACHE => Ok(1),
+            _ => Err(invalid_field()),
+        }
+    }
+
+    fn park_async_event(&mut self) -> Answered {
+        let admin = self.admin.get_or_insert_default();
+        if admin.async_events == MAX_ASYNC_EVENTS {
+            return Err(Status::ASYNC_EVENT_LIMIT.with_dnr().into());
+        }
+        admin.async_events += 1;
+        Ok(())
+    }
+
+    fn admin_fabrics(
+        &mut self,
+        cid: u16,
+        command: FabricsCommand,
+        controller: &Controller,
+    ) -> Answered {
+        match command {
+            FabricsCommand::PropertyGet { offset, size8 } => {
+                let value = property(offset, size8, controller).ok_or_else(invalid_field)?;
+                let reply =
+                    Reply { dw0: value as u32, dw1: (value >> 32) as u32, ..Reply::default() };
+                self.complete(cid, reply);
+                Ok(())
+            }
+            FabricsCommand::PropertySet { offset: offset::CC, size8: false, value } => {
+                let config = ControllerConfig::from(value as u32);
+                self.reset_queues |= controller.configure(config);
+                log::debug!("{}: controller configuration {value:#x}", self.name());
+                self.complete(cid, Reply::default());
+                Ok(())
+            }
+            FabricsCommand::PropertySet { .. } => Err(invalid_field()),
+            FabricsCommand::Connect { .. } => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into()),
+            _ => Err(Status::INVALID_OPCODE.with_dnr().into()),
+        }
+    }
+
+    /// Fabrics commands on a connected I/O queue: none that we support.
+    pub(crate) fn io_fabrics(&mut self, sqe: &Sqe, command: FabricsCommand, now_ns: u64) {
+        let status = match command {
+            FabricsCommand::Connect { .. } => Status::COMMAND_SEQUENCE_ERROR,
+            _ => Status::INVALID_OPCODE,
+        };
+        self.refuse(sqe, status.with_dnr(), now_ns);
+    }
+
+    /// docs/protocol.md, Uploads. Without its data yet, asks for it first.
+    fn upload(
+        &mut self,
+        sqe: &Sqe,
+        upload: Upload,
+        entry: u32,
+        data: &[u8],
+        controller: &Arc<Controller>,
+        x: &mut Executor,
+    ) -> Answered {
+        let length = sqe.sgl.length_bytes;
+        let is_function = sqe.opcode == bpfof_nvme::opcode::admin::FUNCTION_LOAD;
+        let limit = if is_function { MAX_OBJECT_BYTES } else { MAX_MAP_BYTES };
+        let slot = self.open_upload(is_function);
+        let fits = upload.offset_bytes.checked_add(length);
+        let in_order = upload.offset_bytes == 0
+            || slot.as_ref().is_some_and(|partial| {
+                (partial.data.len(), partial.total, partial.entry)
+                    == (upload.offset_bytes as usize, upload.total_bytes, entry)
+            });
+        let good = length > 0
+            && upload.total_bytes as usize <= limit
+            && fits.is_some_and(|end| end <= upload.total_bytes)
+            && length <= crate::connection::MAX_TRANSFER_BYTES
+            && in_order;
+        if !good {
+            *slot = None;
+            return Err(invalid_field());
+        }
+        if data.len() != length as usize {
+            if sqe.sgl.kind != Sgl::TRANSPORT {
+                return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
+            }
+            let sqe = *sqe;
+            self.request_data(sqe.cid, length, x, |data| State::AdminData { sqe, data });
+            return Ok(());
+        }
+        let fresh = PartialUpload { total: upload.total_bytes, entry, data: Vec::new() };
+        if upload.offset_bytes == 0 {
+            *slot = Some(fresh);
+        }
+        let Some(partial) = slot else { return Err(invalid_field()) };
+        partial.data.extend_from_slice(data);
+        if partial.data.len() < upload.total_bytes as usize {
+            self.complete(sqe.cid, Reply::default());
+            return Ok(());
+        }
+        let object = slot.take().map(|partial| partial.data).unwrap_or_default();
+        if is_function {
+            self.load(sqe.cid, object, entry, controller, x)
+        } else {
+            self.set_map(sqe.cid, &object, controller, x)
+        }
+    }
+
+    fn open_upload(&mut self, is_function: bool) -> &mut Option<PartialUpload> {
+        let admin = self.admin.get_or_insert_default();
+        if is_function { &mut admin.function_upload } else { &mut admin.map_upload }
+    }
+
+    fn load(
+        &mut self,
+        cid: u16,
+        object: Vec<u8>,
+        entry: u32,
+        controller: &Arc<Controller>,
+        x: &mut Executor,
+    ) -> Answered {
+        let admin = self.admin.get_or_insert_default();
+        if admin.loading {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
+        }
+        if controller.tables().functions().len() >= MAX_FUNCTIONS {
+            admin.load_message =
+                format!("{MAX_FUNCTIONS} functions are installed; unload one first");
+            return Err(Status::RESOURCE_LIMIT.with_dnr().into());
+        }
+        admin.loading = true;
+        admin.last_function += 1;
+        let function = admin.last_function;
+        let command = self.occupy(cid, State::Load);
+        let serial = self.serial;
+        x.loads.push(Load { command, serial, function, entry, object });
+        Ok(())
+    }
+
+    /// A compilation has ended: installs the function and answers.
+    pub(crate) fn loaded(&mut self, slot: u16, outcome: Result<Function, String>) {
+        let (cid, _) = self.vacate(slot);
+        let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
+        admin.loading = false;
+        match outcome {
+            Ok(function) => {
+                admin.load_message.clear();
+                let id = function.id;
+                log::info!(
+                    "{}: function {id} is {:?}: {} instructions, {} bytes of code, compiled in {:?}",
+                    controller.host_nqn,
+                    function.name,
+                    function.instructions,
+                    function.native.code_bytes(),
+                    function.native.compile_time(),
+                );
+                controller.publish(controller.tables().with_function(function));
+                self.complete(cid, Reply { dw0: id, ..Reply::default() });
+            }
+            Err(message) => {
+                log::info!("{}: function refused: {message}", controller.host_nqn);
+                admin.load_message = message;
+                self.complete(cid, Status::FUNCTION_REJECTED.with_dnr().into());
+            }
+        }
+    }
+
+    fn unload(&mut self, cid: u16, function: u32, controller: &Controller) -> Answered {
+        let tables = controller
+            .tables()
+            .without_function(function)
+            .ok_or(Reply::from(Status::UNKNOWN_FUNCTION.with_dnr()))?;
+        controller.publish(tables);
+        controller.forget_counters(function);
+        self.complete(cid, Reply::default());
+        Ok(())
+    }
+
+    /// docs/protocol.md, File Map Set.
+    fn set_map(
+        &mut self,
+        cid: u16,
+        object: &[u8],
+        controller: &Controller,
+        x: &Executor,
+    ) -> Answered {
+        let map = FileMapObject::parse(object).map_err(|_| invalid_field())?;
+        let index = x.subsystem.namespace_index(map.nsid).ok_or_else(invalid_field)?;
+        let tables = controller.tables();
+        if map.version == 0 {
+            controller.publish(tables.without_map(map.file));
+            self.complete(cid, Reply::default());
+            return Ok(());
+        }
+        if tables.map_count() >= MAX_FILE_MAPS && !tables.has_map(map.file) {
+            return Err(Status::RESOURCE_LIMIT.with_dnr().into());
+        }
+        let extents = map.extents.iter().map(|extent| Extent {
+            file_offset: extent.file_offset,
+            device_offset: extent.device_offset,
+            length: extent.length_bytes,
+        });
+        let namespace = x.namespace(index);
+        let checked = FileMap::new(
+            map.nsid,
+            map.version,
+            map.length_bytes,
+            extents.collect(),
+            namespace.size_bytes(),
+            namespace.block_bytes(),
+        );
+        let checked = checked.map_err(|error| {
+            log::info!("{}: map of file {} refused: {error}", self.name(), map.file);
+            invalid_field()
+        })?;
+        controller.publish(tables.with_map(map.file, checked));
+        self.complete(cid, Reply::default());
+        Ok(())
+    }
+
+    /// docs/protocol.md, Function Report.
+    fn report(&mut self, function: u32, controller: &Controller) -> Result<Vec<u8>, Reply> {
+        if function == LAST_LOAD {
+            return Ok(self.admin.get_or_insert_default().load_message.clone().into_bytes());
+        }
+        let tables = controller.tables();
+        if function != 0 && tables.function(function).is_none() {
+            return Err(Status::UNKNOWN_FUNCTION.with_dnr().into());
+        }
+        let wanted = tables.functions().iter().filter(|f| function == 0 || f.id == function);
+        Ok(wanted
+            .flat_map(|installed| {
+                let counters = controller.counters(installed.id);
+                FunctionReportEntry {
+                    function: installed.id,
+                    instructions: installed.instructions,
+                    native_bytes: installed.native.code_bytes() as u32,
+                    fault_pc: counters.fault_pc.unwrap_or(NO_FAULT),
+                    chains: counters.chains,
+                    hops: counters.hops,
+                    read_bytes: counters.read_bytes,
+                    faults: counters.faults,
+                    aborts: counters.aborts,
+                    compile_us: installed.native.compile_time().as_micros() as u64,
+                    name: installed.name.as_str().into(),
+                }
+                .to_bytes()
+            })
+            .collect())
+    }
+}
+
+/// Properties (NVMe Base 2.0 §3.1.3). None for an unknown one or a wrong size.
+fn property(at: u32, size8: bool, controller: &Controller) -> Option<u64> {
+    match (at, size8) {
+        (offset::CAP, true) => Some(
+            Cap {
+                mqes: MAX_QUEUE_ENTRIES - 1,
+                cqr: true,
+                timeout_500ms: 20,
+                css: 1,
+                ..Cap::default()
+            }
+            .into(),
+        ),
+        (offset::VS, false) => Some(Version::V1_4.0.into()),
+        (offset::CC, false) => Some(u32::from(controller.config()).into()),
+        (offset::CSTS, false) => Some(u32::from(controller.status()).into()),
+        _ => None,
+    }
+}
+
+const _: () = assert!(IN_CAPSULE_BYTES <= crate::connection::MAX_TRANSFER_BYTES);

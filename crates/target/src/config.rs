@@ -1,0 +1,312 @@
+//! What a target serves: from command-line options or a TOML file.
+
+use bpfof_chain::Limits;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The name a target has unless it is given another.
+const DEFAULT_NQN: &str = "nqn.2026-01.io.bpf-of:target";
+
+/// Everything a target needs to start.
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// NVMe qualified name of the subsystem.
+    pub nqn: String,
+    /// Namespaces, ids from 1 in this order.
+    pub namespaces: Vec<NamespaceConfig>,
+    /// The processors to run a reactor on. Empty: one reactor, not pinned.
+    pub cores: Vec<usize>,
+    /// Never sleep: for processors that do nothing else.
+    pub poll: bool,
+    /// How long to look for work before sleeping, in µs.
+    pub spin_us: u32,
+    /// Budgets of each chain.
+    pub limits: Limits,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        TargetConfig {
+            listen: SocketAddr::from(([127, 0, 0, 1], 4420)),
+            nqn: DEFAULT_NQN.to_owned(),
+            namespaces: Vec::new(),
+            cores: Vec::new(),
+            poll: false,
+            spin_us: 50,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// One namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// What it is made of.
+    pub source: NamespaceSource,
+    /// Logical block size in bytes: 512 or 4096.
+    pub lba_bytes: u32,
+}
+
+/// What a namespace is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamespaceSource {
+    /// Zeroed memory, gone when the target stops.
+    Memory {
+        /// Size in bytes.
+        size_bytes: u64,
+        /// Time of each operation in µs.
+        latency_us: u64,
+        /// Most operations a second, 0 for no ceiling.
+        iops: u64,
+    },
+    /// A file or block device.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Size in bytes; default all of it.
+        size_bytes: Option<u64>,
+    },
+}
+
+/// What is wrong with a configuration, and where.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A namespace option.
+    #[error("namespace {text:?}: {problem}; write mem:size=1GiB[,lba=512][,latency_us=3][,iops=N] or file:path=FILE[,size=…][,lba=512]")]
+    Namespace {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The file's contents; the message names line and column.
+    #[error("{path}: {message}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and reason.
+        message: String,
+    },
+    /// No namespace at all.
+    #[error("no namespace to serve; give --namespace mem:size=1GiB or file:path=FILE")]
+    NoNamespace,
+    /// Not an NVMe qualified name.
+    #[error("{0:?} is not an NVMe qualified name; write nqn.YYYY-MM.reverse.domain:name, at most 223 bytes")]
+    Nqn(String),
+}
+
+/// Parses a size in bytes with an optional suffix: K, M, G, T (or KiB, MiB, …: powers of 1024).
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "K" | "KiB" | "k" => 1u64 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "T" | "TiB" => 1 << 40,
+        other => return Err(format!("unknown unit {other:?} in {text:?} (use K, M, G, T)")),
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(factor))
+        .ok_or_else(|| format!("{text:?} is not a size"))
+}
+
+impl std::str::FromStr for NamespaceConfig {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        NamespaceConfig::parse(text)
+            .map_err(|problem| ConfigError::Namespace { text: text.to_owned(), problem })
+    }
+}
+
+impl NamespaceConfig {
+    fn parse(text: &str) -> Result<NamespaceConfig, String> {
+        let (kind, options) = text.split_once(':').unwrap_or((text, ""));
+        let (mut size, mut path, mut lba, mut latency_us, mut iops) = (None, None, 512, 0, 0);
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
+            let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
+            match (kind, key) {
+                (_, "size") => size = Some(parse_size(value)?),
+                (_, "lba") => lba = number()?,
+                ("file", "path") => path = Some(PathBuf::from(value)),
+                ("mem", "latency_us") => latency_us = number()?,
+                ("mem", "iops") => iops = number()?,
+                _ => return Err(format!("unknown option {key:?} for {kind:?}")),
+            }
+        }
+        let source = match kind {
+            "mem" => NamespaceSource::Memory {
+                size_bytes: size.ok_or("size is missing")?,
+                latency_us,
+                iops,
+            },
+            "file" => {
+                NamespaceSource::File { path: path.ok_or("path is missing")?, size_bytes: size }
+            }
+            other => return Err(format!("unknown kind {other:?}")),
+        };
+        NamespaceConfig::check(source, lba)
+    }
+
+    fn check(source: NamespaceSource, lba: u64) -> Result<NamespaceConfig, String> {
+        if lba != 512 && lba != 4096 {
+            return Err(format!("lba={lba} is not 512 or 4096"));
+        }
+        if let NamespaceSource::Memory { size_bytes, latency_us, iops } = source {
+            if size_bytes < lba {
+                return Err(format!("a size of {size_bytes} bytes is less than one block"));
+            }
+            // An hour, and the nanosecond clock's resolution.
+            if latency_us > 3_600_000_000 || iops > 1_000_000_000 {
+                return Err("latency_us is at most 3600000000, iops at most 1000000000".into());
+            }
+        }
+        Ok(NamespaceConfig { source, lba_bytes: lba as u32 })
+    }
+}
+
+/// The file's form. Namespaces are written as on the command line.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct FileForm {
+    listen: Option<SocketAddr>,
+    nqn: Option<String>,
+    #[serde(default)]
+    namespaces: Vec<toml::Spanned<String>>,
+    cores: Option<Vec<usize>>,
+    poll: Option<bool>,
+    spin_us: Option<u32>,
+    max_hops: Option<u32>,
+    max_chain_bytes: Option<u64>,
+    max_instructions: Option<u64>,
+    max_instructions_per_call: Option<u32>,
+    max_chains: Option<usize>,
+}
+
+impl TargetConfig {
+    /// Reads a TOML file over the defaults.
+    pub fn from_file(path: &Path) -> Result<TargetConfig, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        TargetConfig::from_toml(&text)
+            .map_err(|message| ConfigError::File { path: path.to_owned(), message })
+    }
+
+    /// Parses TOML over the defaults. The error names line and column.
+    pub fn from_toml(text: &str) -> Result<TargetConfig, String> {
+        let place = |at: usize| {
+            let before = &text[..text.floor_char_boundary(at)];
+            let line = before.matches('\n').count() + 1;
+            let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+            format!("line {line}, column {column}")
+        };
+        let form: FileForm = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            format!("{}: {}", place(at), error.message())
+        })?;
+        let mut config = TargetConfig::default();
+        for namespace in form.namespaces {
+            let at = namespace.span().start;
+            let parsed = namespace.get_ref().parse().map_err(|e| format!("{}: {e}", place(at)))?;
+            config.namespaces.push(parsed);
+        }
+        let limits = &mut config.limits;
+        set(&mut limits.hops, form.max_hops);
+        set(&mut limits.bytes, form.max_chain_bytes);
+        set(&mut limits.instructions, form.max_instructions);
+        set(&mut limits.instructions_per_call, form.max_instructions_per_call);
+        set(&mut limits.chains, form.max_chains);
+        set(&mut config.listen, form.listen);
+        set(&mut config.nqn, form.nqn);
+        set(&mut config.cores, form.cores);
+        set(&mut config.poll, form.poll);
+        set(&mut config.spin_us, form.spin_us);
+        Ok(config)
+    }
+
+    /// Checks what can be checked without opening anything.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.namespaces.is_empty() {
+            return Err(ConfigError::NoNamespace);
+        }
+        // NVMe Base 2.0 §4.5: at most 223 bytes, and a date after "nqn.".
+        let date_at = self.nqn.strip_prefix("nqn.").map(str::as_bytes);
+        let dated = date_at.is_some_and(|rest| rest.len() > 8 && rest[4] == b'-' && rest[7] == b'.');
+        if self.nqn.len() > 223 || !dated {
+            return Err(ConfigError::Nqn(self.nqn.clone()));
+        }
+        Ok(())
+    }
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_parsed_and_bad_ones_explained() {
+        let parse = |text: &str| text.parse::<NamespaceConfig>();
+        let memory = parse("mem:size=1GiB,lba=4096,latency_us=3,iops=700000").expect("good");
+        let source = NamespaceSource::Memory { size_bytes: 1 << 30, latency_us: 3, iops: 700_000 };
+        assert_eq!(memory, NamespaceConfig { source, lba_bytes: 4096 });
+        let file = parse("file:path=/x,size=2M").expect("good");
+        let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
+        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512 });
+        for (text, reason) in [
+            ("mem", "size is missing"),
+            ("mem:size=x", "not a size"),
+            ("mem:size=1Q", "unknown unit"),
+            ("mem:size=1G,lba=513", "not 512 or 4096"),
+            ("mem:size=100", "less than one block"),
+            ("mem:size=1G,path=/x", "unknown option"),
+            ("mem:size=99999999999999T", "not a size"),
+            ("disk:size=1G", "unknown kind"),
+            ("file:size", "no value"),
+            ("file:", "path is missing"),
+        ] {
+            let message = parse(text).expect_err(text).to_string();
+            assert!(message.contains(reason) && message.contains("write mem:"), "{message}");
+        }
+    }
+
+    #[test]
+    fn files_name_line_and_column() {
+        let good = "listen = \"127.0.0.1:9\"\nnamespaces = [\"mem:size=1M\"]\nmax-hops = 5\n";
+        let config = TargetConfig::from_toml(good).expect("good");
+        assert_eq!((config.listen.port(), config.limits.hops), (9, 5));
+        assert!(config.check().is_ok());
+        for (text, reason) in [
+            ("poll = 3", "line 1, column 8"),
+            ("\nnamespaces = [\"mem:size=1M\", \"mem\"]", "line 2, column 30"),
+            ("\n\n  colour = 1", "line 3, column 3"),
+            ("listen = \"nowhere\"", "line 1, column 10"),
+        ] {
+            let message = TargetConfig::from_toml(text).expect_err(text);
+            assert!(message.starts_with(reason), "{message}");
+        }
+        assert!(matches!(TargetConfig::default().check(), Err(ConfigError::NoNamespace)));
+        let nqn = TargetConfig { nqn: "disk".into(), ..config };
+        assert!(matches!(nqn.check(), Err(ConfigError::Nqn(_))));
+    }
+}

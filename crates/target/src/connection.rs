@@ -1,0 +1,583 @@
+//! One connection's protocol, without its socket: bytes in, commands to the executor, bytes out.
+
+use crate::admin::AdminState;
+use crate::controller::{Controller, Counters};
+use crate::executor::{CommandId, Executor};
+use bpfof_chain::Tables;
+use bpfof_device::IoBuffer;
+use bpfof_nvme::fabrics::{
+    CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData, SQHD_NO_FLOW_CONTROL,
+};
+use bpfof_nvme::tcp::{
+    C2hData, CapsuleResp, DataPdu, Digests, Fes, H2cData, IcReq, IcResp, Pdu, PduError, PduEvent,
+    PduReceiver, R2t, Sender, TermReq, data_digest,
+};
+use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Data that a command may carry in its capsule, in bytes: the size that fabrics commands need
+/// anyway, and more than a Pushdown request can have.
+pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
+/// Largest transfer of one command in bytes (MDTS 5 with 4 KiB pages).
+pub(crate) const MAX_TRANSFER_BYTES: u32 = 128 << 10;
+/// Entries of a queue.
+pub(crate) const MAX_QUEUE_ENTRIES: u16 = 1024;
+/// I/O queues of an association.
+pub(crate) const MAX_IO_QUEUES: u16 = 128;
+/// Most data of one H2CData PDU in bytes. Payloads are streamed, so it costs no buffer.
+const MAX_H2C_DATA_BYTES: u32 = MAX_TRANSFER_BYTES;
+/// Unsent bytes at which a connection stops taking commands.
+const TX_HIGH_WATER_BYTES: usize = 1 << 20;
+/// Bytes of data that the commands in flight of one connection may hold; beyond it the
+/// connection stops taking commands until some complete.
+const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
+/// Log lines about refused commands that one connection may cause in a second.
+const LOG_LINES_PER_SECOND: u32 = 10;
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Close {
+    /// The peer broke the protocol; it has been told.
+    #[error("protocol error: {0}")]
+    Protocol(#[from] PduError),
+    /// The peer says that we broke it.
+    #[error("the host ended the connection: {0}")]
+    Peer(String),
+    /// A Disconnect command, answered.
+    #[error("the host disconnected")]
+    Disconnect,
+}
+
+/// What a command waits for.
+#[derive(Debug)]
+pub(crate) enum State {
+    Free,
+    Read { namespace: usize, offset: u64, length: u32 },
+    Write { namespace: usize, offset: u64, fua: bool, data: Incoming },
+    /// Flush or Write Zeroes: nothing left to do but to answer.
+    Plain,
+    Chain,
+    /// An admin command whose data arrives by H2CData.
+    AdminData { sqe: Sqe, data: Incoming },
+    /// A function being compiled.
+    Load,
+}
+
+/// Data on its way in by R2T and H2CData.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    buffer: Option<IoBuffer>,
+    received: u32,
+    length: u32,
+    intact: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) cid: u16,
+    pub(crate) state: State,
+}
+
+/// The queue a connection carries.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) id: u16,
+    entries: u16,
+    head: u16,
+    flow_control: bool,
+}
+
+/// A completion's variable parts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) status: Status,
+    pub(crate) dw0: u32,
+    pub(crate) dw1: u32,
+}
+
+impl From<Status> for Reply {
+    fn from(status: Status) -> Self {
+        Reply { status, dw0: 0, dw1: 0 }
+    }
+}
+
+#[derive(Debug, Default)]
+struct LogBudget {
+    second: u64,
+    lines: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Index in the reactor's table.
+    pub(crate) index: u32,
+    /// Never used again, unlike the index.
+    pub(crate) serial: u64,
+    pub(crate) peer: SocketAddr,
+    /// Bytes to send.
+    pub(crate) tx: Vec<u8>,
+    /// When the last command came, for the keep-alive timer.
+    pub(crate) last_command_ns: u64,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) controller: Option<Arc<Controller>>,
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) admin: Option<Box<AdminState>>,
+    pub(crate) slots: Vec<Slot>,
+    /// The host reset or shut down the controller: its I/O queues must go.
+    pub(crate) reset_queues: bool,
+    free: Vec<u16>,
+    generation: u64,
+    receiver: PduReceiver,
+    digests: Digests,
+    hpda: u8,
+    in_flight_bytes: usize,
+    counted: Vec<(u32, Counters)>,
+    log_budget: LogBudget,
+}
+
+impl Connection {
+    pub(crate) fn new(index: u32, serial: u64, peer: SocketAddr, now_ns: u64) -> Connection {
+        Connection {
+            index,
+            serial,
+            peer,
+            tx: Vec::new(),
+            last_command_ns: now_ns,
+            queue: None,
+            controller: None,
+            tables: Arc::default(),
+            admin: None,
+            slots: Vec::new(),
+            reset_queues: false,
+            free: Vec::new(),
+            generation: 0,
+            // The longest capsule: header, header digest, padding, data, data digest.
+            receiver: PduReceiver::for_target(72 + 4 + 128 + IN_CAPSULE_BYTES + 4),
+            digests: Digests::default(),
+            hpda: 0,
+            in_flight_bytes: 0,
+            counted: Vec::new(),
+            log_budget: LogBudget::default(),
+        }
+    }
+
+    /// For logs: who is at the other end.
+    pub(crate) fn name(&self) -> String {
+        let queue = self.queue.as_ref().map_or(String::new(), |queue| format!(" queue {}", queue.id));
+        match &self.controller {
+            Some(controller) => format!("{} ({}{queue})", controller.host_nqn, self.peer),
+            None => format!("{} (not connected)", self.peer),
+        }
+    }
+
+    /// Whether a command is being worked on, so that the slots must stay.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.free.len() < self.slots.len()
+    }
+
+    /// Whether it takes no commands until some are answered or sent.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.tx.len() >= TX_HIGH_WATER_BYTES || self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+    }
+
+    /// Takes newer tables of the association if there are any.
+    #[inline]
+    pub(crate) fn refresh_tables(&mut self) {
+        if let Some(controller) = &self.controller {
+            controller.refresh(&mut self.generation, &mut self.tables);
+        }
+    }
+
+    /// Works on received bytes; returns how many it used. The rest must come again, with more
+    /// behind it or once the connection is no longer paused. On an error `tx` holds what to tell
+    /// the peer before closing.
+    pub(crate) fn receive(&mut self, input: &[u8], x: &mut Executor) -> Result<usize, Close> {
+        let mut used = 0;
+        while !self.is_paused() {
+            let rest = &input[used..];
+            let outcome = match self.receiver.next(rest) {
+                Ok(None) => break,
+                Ok(Some((length, event))) => {
+                    used += length;
+                    self.event(event, x)
+                }
+                Err(error) => Err(error.into()),
+            };
+            if let Err(close) = outcome {
+                if let Close::Protocol(error) = &close {
+                    TermReq::for_error(error, Sender::Controller, rest).encode_into(&mut self.tx);
+                }
+                return Err(close);
+            }
+        }
+        Ok(used)
+    }
+
+    fn event(&mut self, event: PduEvent<'_>, x: &mut Executor) -> Result<(), Close> {
+        match event {
+            PduEvent::Header(Pdu::CapsuleCmd { sqe, data, digest_ok }) => {
+                self.last_command_ns = x.now_ns;
+                self.command(&sqe, data, digest_ok, x)
+            }
+            PduEvent::Data { pdu: DataPdu::H2c(pdu), offset_bytes, bytes, last_fragment, digest_ok } => {
+                self.incoming(&pdu, offset_bytes, bytes, (last_fragment, digest_ok), x)
+            }
+            PduEvent::Header(Pdu::IcReq(request)) => {
+                self.initialize(&request);
+                Ok(())
+            }
+            PduEvent::Header(Pdu::TermReq(request)) => {
+                Err(Close::Peer(format!("{} (information {:#x})", request.fes, request.fei)))
+            }
+            _ => Err(PduError::sequence("a PDU that only controllers send").into()),
+        }
+    }
+
+    /// NVMe/TCP 1.0 §3.6.2.2: the host's digests are granted.
+    fn initialize(&mut self, request: &IcReq) {
+        self.digests = request.digests;
+        self.hpda = request.hpda;
+        IcResp {
+            pfv: 0,
+            cpda: 0,
+            digests: request.digests,
+            maxh2cdata_bytes: MAX_H2C_DATA_BYTES,
+        }
+        .encode_into(&mut self.tx);
+        self.receiver.set_digests(self.digests);
+    }
+
+    fn command(
+        &mut self,
+        sqe: &Sqe,
+        data: &[u8],
+        digest_ok: bool,
+        x: &mut Executor,
+    ) -> Result<(), Close> {
+        let Some(queue) = &mut self.queue else {
+            self.before_connect(sqe, data, digest_ok, x);
+            return Ok(());
+        };
+        queue.head = (queue.head + 1) % queue.entries;
+        let is_admin = queue.id == 0;
+        if self.free.is_empty() {
+            let reason = "more commands outstanding than the queue has entries";
+            return Err(PduError::new(Fes::LimitExceeded, 0, reason).into());
+        }
+        if let Err(status) = check_common(sqe, data, digest_ok) {
+            self.refuse(sqe, status, x.now_ns);
+        } else if is_admin {
+            return self.admin_command(sqe, data, x);
+        } else {
+            self.io_command(sqe, data, x);
+        }
+        Ok(())
+    }
+
+    /// Until Connect succeeds nothing else is allowed (NVMe Base 2.0 §3.3.2.2).
+    fn before_connect(&mut self, sqe: &Sqe, data: &[u8], digest_ok: bool, x: &mut Executor) {
+        let parsed = AdminCommand::parse(sqe);
+        let Ok(AdminCommand::Fabrics(connect @ FabricsCommand::Connect { .. })) = parsed else {
+            return self.refuse(sqe, Status::COMMAND_SEQUENCE_ERROR.with_dnr(), x.now_ns);
+        };
+        let checked = check_common(sqe, data, digest_ok).map_err(Reply::from);
+        match checked.and_then(|()| self.connect(connect, data, x)) {
+            Ok(id) => {
+                log::info!("{}: connected to controller {id}", self.name());
+                let reply = Reply { dw0: u32::from(id), ..Reply::default() };
+                self.complete(sqe.cid, reply);
+            }
+            Err(reply) => {
+                log::warn!("{}: Connect refused: {}", self.name(), reply.status);
+                self.complete(sqe.cid, reply);
+            }
+        }
+    }
+
+    /// NVMe Base 2.0 §6.3. Returns the controller id.
+    fn connect(&mut self, connect: FabricsCommand, data: &[u8], x: &mut Executor) -> Result<u16, Reply> {
+        let FabricsCommand::Connect { recfmt, qid, sqsize, cattr, kato_ms } = connect else {
+            return Err(Status::INVALID_FIELD.into());
+        };
+        if recfmt != 0 {
+            return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into());
+        }
+        let invalid = |at: u32, in_data: u32| Reply {
+            status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
+            dw0: at | in_data << 16,
+            dw1: 0,
+        };
+        let bytes = data.first_chunk().ok_or(Reply::from(Status::DATA_SGL_LENGTH_INVALID))?;
+        let data = ConnectData::from_bytes(bytes)
+            .map_err(|error| invalid(u32::from(error.offset()), 1))?;
+        if data.subnqn != x.subsystem.nqn {
+            return Err(invalid(256, 1));
+        }
+        if sqsize == 0 || sqsize >= MAX_QUEUE_ENTRIES {
+            return Err(invalid(44, 0));
+        }
+        let controller = if qid == 0 {
+            if data.cntlid != CNTLID_DYNAMIC {
+                return Err(invalid(16, 1));
+            }
+            self.admin = Some(Box::default());
+            x.subsystem
+                .add_controller(&data.hostnqn, data.hostid, kato_ms)
+                .ok_or(Reply::from(Status::CONNECT_CONTROLLER_BUSY))?
+        } else {
+            let controller = x.subsystem.controller(data.cntlid).ok_or(invalid(16, 1))?;
+            if controller.host_nqn != data.hostnqn || controller.host_id != data.hostid {
+                return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+            }
+            if !controller.is_ready() {
+                return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
+            }
+            if qid > MAX_IO_QUEUES || !controller.add_queue(qid) {
+                return Err(invalid(42, 0));
+            }
+            controller
+        };
+        let entries = sqsize + 1;
+        let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
+        self.queue = Some(Queue { id: qid, entries, head: 1, flow_control });
+        self.slots = (0..entries).map(|_| Slot { cid: 0, state: State::Free }).collect();
+        self.free = (0..entries).rev().collect();
+        let id = controller.id;
+        self.controller = Some(controller);
+        self.refresh_tables();
+        Ok(id)
+    }
+
+    /// Whether the queue goes without submission queue flow control, which allows the SUCCESS flag.
+    fn is_unthrottled(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| !queue.flow_control)
+    }
+
+    /// Takes a slot. There is one: `command` has looked.
+    pub(crate) fn occupy(&mut self, cid: u16, state: State) -> CommandId {
+        let slot = self.free.pop().expect("checked before the command was taken");
+        self.in_flight_bytes += held_bytes(&state);
+        self.slots[usize::from(slot)] = Slot { cid, state };
+        CommandId { connection: self.index, slot }
+    }
+
+    /// Gives a slot back and returns what it held.
+    pub(crate) fn vacate(&mut self, slot: u16) -> (u16, State) {
+        let Slot { cid, state } = &mut self.slots[usize::from(slot)];
+        let state = std::mem::replace(state, State::Free);
+        self.in_flight_bytes -= held_bytes(&state);
+        self.free.push(slot);
+        (*cid, state)
+    }
+
+    /// Sends a completion.
+    #[inline]
+    pub(crate) fn complete(&mut self, cid: u16, reply: Reply) {
+        let (sqid, sqhd) = match &self.queue {
+            Some(queue) if queue.flow_control => (queue.id, queue.head),
+            Some(queue) => (queue.id, SQHD_NO_FLOW_CONTROL),
+            None => (0, 0),
+        };
+        let Reply { status, dw0, dw1 } = reply;
+        let cqe = Cqe { dw0, dw1, sqhd, sqid, cid, status };
+        CapsuleResp { cqe }.encode_into(&mut self.tx, self.digests);
+    }
+
+    /// Sends a completion with an error, and logs it.
+    pub(crate) fn refuse(&mut self, sqe: &Sqe, reply: impl Into<Reply>, now_ns: u64) {
+        let reply = reply.into();
+        self.log_refusal(sqe.opcode, &reply, now_ns);
+        self.complete(sqe.cid, reply);
+    }
+
+    pub(crate) fn log_refusal(&mut self, opcode: u8, reply: &Reply, now_ns: u64) {
+        let second = now_ns / 1_000_000_000;
+        if self.log_budget.second != second {
+            self.log_budget = LogBudget { second, lines: 0 };
+        }
+        self.log_budget.lines += 1;
+        if self.log_budget.lines <= LOG_LINES_PER_SECOND {
+            let Reply { status, dw0, .. } = reply;
+            log::info!("{}: command {opcode:02X}h: {status}, DW0 {dw0:#x}", self.name());
+        } else if self.log_budget.lines == LOG_LINES_PER_SECOND + 1 {
+            log::info!("{}: more refused commands this second are not logged", self.name());
+        }
+    }
+
+    /// Sends data of `length` bytes, which `fill` puts in place, and the completion.
+    #[inline]
+    pub(crate) fn send_data(
+        &mut self,
+        cid: u16,
+        reply: Reply,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let bare = reply.status.is_success() && reply.dw0 == 0 && reply.dw1 == 0;
+        let success = bare && self.is_unthrottled();
+        if length > 0 {
+            C2hData {
+                cccid: cid,
+                data_offset_bytes: 0,
+                data_length_bytes: length as u32,
+                last: true,
+                success,
+            }
+            .encode_header_into(&mut self.tx, self.digests, self.hpda);
+            let start = self.tx.len();
+            self.tx.resize(start + length, 0);
+            fill(&mut self.tx[start..]);
+            if self.digests.data {
+                let digest = data_digest(&self.tx[start..]);
+                self.tx.extend_from_slice(&digest);
+            }
+        }
+        if !success || length == 0 {
+            self.complete(cid, reply);
+        }
+    }
+
+    /// Asks the host for a command's data.
+    pub(crate) fn request_data(
+        &mut self,
+        cid: u16,
+        length: u32,
+        x: &mut Executor,
+        state: impl FnOnce(Incoming) -> State,
+    ) {
+        let buffer = Some(x.buffer(length as usize));
+        let incoming = Incoming { buffer, received: 0, length, intact: true };
+        let id = self.occupy(cid, state(incoming));
+        R2t { cccid: cid, ttag: id.slot, offset_bytes: 0, length_bytes: length }
+            .encode_into(&mut self.tx, self.digests);
+    }
+
+    /// A piece of a command's data (NVMe/TCP 1.0 §3.3.2).
+    fn incoming(
+        &mut self,
+        pdu: &H2cData,
+        offset: u32,
+        bytes: &[u8],
+        (last_fragment, digest_ok): (bool, bool),
+        x: &mut Executor,
+    ) -> Result<(), Close> {
+        let out_of_range = |reason| PduError::new(Fes::DataTransferOutOfRange, 0, reason);
+        let slot = self.slots.get_mut(usize::from(pdu.ttag)).filter(|slot| slot.cid == pdu.cccid);
+        let Some(Slot { state: State::Write { data, .. } | State::AdminData { data, .. }, .. }) = slot
+        else {
+            return Err(PduError::invalid_field(8, "data for a command that waits for none").into());
+        };
+        let Some(buffer) = data.buffer.as_mut().filter(|_| data.received < data.length) else {
+            return Err(PduError::invalid_field(8, "data for a command that has it all").into());
+        };
+        if pdu.data_length_bytes > MAX_H2C_DATA_BYTES {
+            return Err(PduError::new(Fes::LimitExceeded, 16, "H2CData above MAXH2CDATA").into());
+        }
+        if offset != data.received || bytes.len() as u32 > data.length - data.received {
+            return Err(out_of_range("data out of order or beyond what was asked for").into());
+        }
+        buffer[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+        data.received += bytes.len() as u32;
+        data.intact &= digest_ok;
+        if !last_fragment || data.received < data.length {
+            if last_fragment && pdu.last {
+                return Err(out_of_range("the last H2CData ends before the data").into());
+            }
+            return Ok(());
+        }
+        self.data_complete(pdu.ttag, x)
+    }
+
+    fn data_complete(&mut self, slot: u16, x: &mut Executor) -> Result<(), Close> {
+        let state = &mut self.slots[usize::from(slot)].state;
+        let (State::Write { data, .. } | State::AdminData { data, .. }) = state else {
+            return Ok(());
+        };
+        let (Some(buffer), intact) = (data.buffer.take(), data.intact) else { return Ok(()) };
+        self.in_flight_bytes -= buffer.len();
+        if !intact {
+            x.recycle(buffer);
+            let (cid, _) = self.vacate(slot);
+            self.complete(cid, Status::TRANSIENT_TRANSPORT_ERROR.into());
+            return Ok(());
+        }
+        if let State::Write { namespace, offset, fua, .. } = *state {
+            self.write(CommandId { connection: self.index, slot }, (namespace, offset, fua), buffer, x);
+            return Ok(());
+        }
+        let (_, state) = self.vacate(slot);
+        let State::AdminData { sqe, .. } = state else { return Ok(()) };
+        let outcome = self.admin_command(&sqe, &buffer, x);
+        x.recycle(buffer);
+        outcome
+    }
+
+    /// The connection is closing: forgets the commands that wait for the peer's data. What is left
+    /// is with a device, a chain or a compiler and must come back.
+    pub(crate) fn abandon(&mut self, x: &mut Executor) {
+        for slot in 0..self.slots.len() as u16 {
+            let state = &mut self.slots[usize::from(slot)].state;
+            let (State::Write { data, .. } | State::AdminData { data, .. }) = state else { continue };
+            if let Some(buffer) = data.buffer.take() {
+                self.in_flight_bytes -= buffer.len();
+                x.recycle(buffer);
+                self.vacate(slot);
+            }
+        }
+    }
+
+    /// Adds to what a function is known to have done; published at the end of the turn.
+    pub(crate) fn count(&mut self, function: u32) -> &mut Counters {
+        let index = self.counted.iter().position(|(id, _)| *id == function).unwrap_or_else(|| {
+            self.counted.push((function, Counters::default()));
+            self.counted.len() - 1
+        });
+        &mut self.counted[index].1
+    }
+
+    /// Publishes the counters of this turn.
+    pub(crate) fn publish_counters(&mut self) {
+        if let Some(controller) = &self.controller {
+            for (function, counters) in self.counted.drain(..) {
+                controller.count(function, &counters);
+            }
+        }
+    }
+}
+
+fn held_bytes(state: &State) -> usize {
+    match state {
+        State::Read { length, .. } => *length as usize,
+        State::Write { data, .. } | State::AdminData { data, .. } => {
+            data.buffer.as_ref().map_or(0, |buffer| buffer.len())
+        }
+        _ => 0,
+    }
+}
+
+impl Incoming {
+    /// For data that came in the capsule: nothing to wait for.
+    pub(crate) fn none() -> Incoming {
+        Incoming { buffer: None, received: 0, length: 0, intact: true }
+    }
+}
+
+/// What holds for every command: no fused operations, SGLs, data that matches its descriptor.
+fn check_common(sqe: &Sqe, data: &[u8], digest_ok: bool) -> Result<(), Status> {
+    if !digest_ok {
+        return Err(Status::TRANSIENT_TRANSPORT_ERROR);
+    }
+    // FUSE in bits 1:0, PSDT in bits 7:6 (NVMe Base 2.0 §3.3.3.1).
+    if sqe.flags & 0x03 != 0 || sqe.flags & 0xc0 == 0 {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    let fits = match sqe.sgl.kind {
+        Sgl::IN_CAPSULE_OFFSET => {
+            sqe.sgl.address == 0 && sqe.sgl.length_bytes as usize == data.len()
+        }
+        _ => data.is_empty(),
+    };
+    if fits { Ok(()) } else { Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()) }
+}

@@ -1,0 +1,143 @@
+//! One association: the state that its admin queue and its I/O queues share.
+
+use bpfof_chain::Tables;
+use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a function has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) chains: u64,
+    pub(crate) hops: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) faults: u64,
+    pub(crate) aborts: u64,
+    /// pc of the last fault.
+    pub(crate) fault_pc: Option<u32>,
+}
+
+impl Counters {
+    fn add(&mut self, other: &Counters) {
+        self.chains += other.chains;
+        self.hops += other.hops;
+        self.read_bytes += other.read_bytes;
+        self.faults += other.faults;
+        self.aborts += other.aborts;
+        self.fault_pc = other.fault_pc.or(self.fault_pc);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Registers {
+    config: ControllerConfig,
+    status: Csts,
+    queues: BTreeSet<u16>,
+}
+
+/// The shared state of an association. Only its admin connection changes the tables.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) id: u16,
+    pub(crate) host_nqn: String,
+    pub(crate) host_id: [u8; 16],
+    pub(crate) kato_ms: u32,
+    registers: Mutex<Registers>,
+    tables: Mutex<Arc<Tables>>,
+    /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
+    generation: AtomicU64,
+    counters: Mutex<BTreeMap<u32, Counters>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Controller {
+    pub(crate) fn new(
+        id: u16,
+        host_nqn: String,
+        host_id: [u8; 16],
+        kato_ms: u32,
+        tables: Tables,
+    ) -> Controller {
+        Controller {
+            id,
+            host_nqn,
+            host_id,
+            kato_ms,
+            registers: Mutex::default(),
+            tables: Mutex::new(Arc::new(tables)),
+            generation: AtomicU64::new(1),
+            counters: Mutex::default(),
+        }
+    }
+
+    /// Takes newer tables if there are any.
+    #[inline]
+    pub(crate) fn refresh(&self, generation: &mut u64, tables: &mut Arc<Tables>) {
+        let current = self.generation.load(Ordering::Acquire);
+        if current != *generation {
+            *tables = Arc::clone(&lock(&self.tables));
+            *generation = current;
+        }
+    }
+
+    /// The newest tables.
+    pub(crate) fn tables(&self) -> Arc<Tables> {
+        Arc::clone(&lock(&self.tables))
+    }
+
+    /// Replaces the tables. A reader that sees the new generation finds the new tables, or yet
+    /// newer ones.
+    pub(crate) fn publish(&self, tables: Tables) {
+        *lock(&self.tables) = Arc::new(tables);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn count(&self, function: u32, counters: &Counters) {
+        lock(&self.counters).entry(function).or_default().add(counters);
+    }
+
+    pub(crate) fn counters(&self, function: u32) -> Counters {
+        lock(&self.counters).get(&function).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn forget_counters(&self, function: u32) {
+        lock(&self.counters).remove(&function);
+    }
+
+    pub(crate) fn config(&self) -> ControllerConfig {
+        lock(&self.registers).config
+    }
+
+    pub(crate) fn status(&self) -> Csts {
+        lock(&self.registers).status
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.status().ready
+    }
+
+    /// Property Set of CC (NVMe Base 2.0 §3.1.3.5). True if the I/O queues must go: the host
+    /// disables the controller or shuts it down.
+    pub(crate) fn configure(&self, config: ControllerConfig) -> bool {
+        let mut registers = lock(&self.registers);
+        let was_enabled = registers.config.enable;
+        registers.config = config;
+        registers.status.ready = config.enable;
+        let shut_down = config.shutdown != Shutdown::None;
+        registers.status.shutdown = if shut_down { Csts::SHUTDOWN_COMPLETE } else { 0 };
+        shut_down || was_enabled && !config.enable
+    }
+
+    /// Registers an I/O queue; false if the id is taken.
+    pub(crate) fn add_queue(&self, qid: u16) -> bool {
+        lock(&self.registers).queues.insert(qid)
+    }
+
+    pub(crate) fn remove_queue(&self, qid: u16) {
+        lock(&self.registers).queues.remove(&qid);
+    }
+}

@@ -1,0 +1,233 @@
+//! One reactor's work behind the protocol: device operations and chains, without devices.
+//!
+//! Connections submit; the reactor takes operations out, performs them and reports back. Memory
+//! operations wait in a queue in which chains take turns hop by hop, so that the memory of one is
+//! fetched while another runs. File operations are handed to the reactor's ring.
+
+use crate::namespace::{Backing, Namespace};
+use crate::subsystem::Subsystem;
+use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Function, Outcome, Start, Tables};
+use bpfof_device::{DelayQueue, IoBuffer};
+use bpfof_function::{NativeFunction, Object};
+use std::sync::Arc;
+
+/// A command of a connection of this reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommandId {
+    pub(crate) connection: u32,
+    pub(crate) slot: u16,
+}
+
+/// An operation on a memory namespace that is due.
+#[derive(Debug)]
+pub(crate) enum MemoryOperation {
+    /// A read of a chain.
+    Chain(DeviceRead),
+    /// What a command's slot describes.
+    Command(CommandId),
+}
+
+/// An operation for the ring, on the file of namespace number `namespace`.
+#[derive(Debug)]
+pub(crate) enum FileOperation {
+    Read { namespace: usize, buffer: IoBuffer, offset: u64, command: CommandId },
+    ChainRead { namespace: usize, read: DeviceRead },
+    Write { namespace: usize, buffer: IoBuffer, offset: u64, fua: bool, command: CommandId },
+    Sync { namespace: usize, command: CommandId },
+    Zero { namespace: usize, offset: u64, length: u64, command: CommandId },
+}
+
+/// A function to be compiled beside the reactor.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) command: CommandId,
+    /// The connection's number, unlike its index never used again.
+    pub(crate) serial: u64,
+    pub(crate) function: u32,
+    pub(crate) entry: u32,
+    pub(crate) object: Vec<u8>,
+}
+
+impl Load {
+    /// Parses, checks and translates the object. The error is for the host to read.
+    pub(crate) fn run(&self) -> Result<Function, String> {
+        let object = Object::parse(&self.object).map_err(|error| error.to_string())?;
+        let entry = object.into_entry(self.entry as usize).map_err(|error| error.to_string())?;
+        let native = NativeFunction::compile(&entry.program).map_err(|error| error.to_string())?;
+        let instructions = entry.program.instructions().len() as u32;
+        Ok(Function { id: self.function, name: entry.name, instructions, native })
+    }
+}
+
+/// Buffers kept for reuse. More are made under load and freed afterwards.
+const SPARE_BUFFERS: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    command: CommandId,
+    namespace: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) subsystem: Arc<Subsystem>,
+    /// The reactor's clock, read once a turn.
+    pub(crate) now_ns: u64,
+    pub(crate) file_operations: Vec<FileOperation>,
+    pub(crate) loads: Vec<Load>,
+    engine: Engine,
+    /// One queue a namespace; those of files stay empty.
+    memory: Vec<DelayQueue<MemoryOperation>>,
+    /// By chain index.
+    owners: Vec<Owner>,
+    buffers: Vec<IoBuffer>,
+}
+
+impl Executor {
+    pub(crate) fn new(subsystem: Arc<Subsystem>) -> Executor {
+        let memory = subsystem.namespaces.iter().map(|_| DelayQueue::default()).collect();
+        Executor {
+            engine: Engine::new(subsystem.limits),
+            subsystem,
+            now_ns: 0,
+            file_operations: Vec::new(),
+            loads: Vec::new(),
+            memory,
+            owners: Vec::new(),
+            buffers: Vec::new(),
+        }
+    }
+
+    /// A zero-length-to-`length` buffer for direct I/O; its contents are left over from earlier
+    /// use and are overwritten before anyone sees them.
+    pub(crate) fn buffer(&mut self, length: usize) -> IoBuffer {
+        match self.buffers.pop() {
+            Some(mut buffer) if buffer.capacity() >= length => {
+                buffer.set_len(length);
+                buffer
+            }
+            _ => IoBuffer::new(length),
+        }
+    }
+
+    pub(crate) fn recycle(&mut self, buffer: IoBuffer) {
+        if self.buffers.len() < SPARE_BUFFERS {
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// Queues a command on a memory namespace; `range` is what it is about to read, if it reads.
+    #[inline]
+    pub(crate) fn submit_memory(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        range: Option<(u64, u32)>,
+    ) {
+        let Backing::Memory(memory) = &self.subsystem.namespaces[namespace].backing else { return };
+        if let Some((offset, length)) = range {
+            memory.prefetch(offset, length);
+        }
+        let operation = MemoryOperation::Command(command);
+        self.memory[namespace].push(memory.latency(), self.now_ns, operation);
+    }
+
+    /// Takes a memory operation that is due, and its namespace.
+    #[inline]
+    pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
+        for (namespace, queue) in self.memory.iter_mut().enumerate() {
+            if let Some(operation) = queue.pop(self.now_ns) {
+                return Some((namespace, operation));
+            }
+        }
+        None
+    }
+
+    /// When the next memory operation is due.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.memory.iter().filter_map(DelayQueue::next_due_ns).min()
+    }
+
+    /// Starts a chain for a command.
+    #[inline]
+    pub(crate) fn start_chain(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        start: &Start<'_>,
+        tables: &Tables,
+    ) -> Result<(), ChainError> {
+        let Executor { engine, memory, file_operations, subsystem, now_ns, .. } = self;
+        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns: *now_ns };
+        let chain = engine.start(start, tables, |read| sink.read(read))?;
+        let owner = Owner { command, namespace };
+        match self.owners.get_mut(chain.index()) {
+            Some(slot) => *slot = owner,
+            None => self.owners.push(owner),
+        }
+        Ok(())
+    }
+
+    /// The command that a running chain belongs to.
+    #[inline]
+    pub(crate) fn chain_owner(&self, chain: ChainId) -> CommandId {
+        self.owners[chain.index()].command
+    }
+
+    /// Copies a due chain read from its memory namespace.
+    #[inline]
+    pub(crate) fn copy_chain_read(&mut self, namespace: usize, read: &DeviceRead) {
+        if let Backing::Memory(memory) = &self.subsystem.namespaces[namespace].backing {
+            memory.read(read.device_offset, self.engine.data_mut(read));
+        }
+    }
+
+    /// Reports a chain's read to the engine; a finished chain must be released.
+    #[inline]
+    pub(crate) fn chain_read_done(
+        &mut self,
+        chain: ChainId,
+        ok: bool,
+        tables: &Tables,
+    ) -> Option<Outcome> {
+        let namespace = self.owners[chain.index()].namespace;
+        let Executor { engine, memory, file_operations, subsystem, now_ns, .. } = self;
+        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns: *now_ns };
+        engine.completed(chain, ok, tables, |read| sink.read(read))
+    }
+
+    pub(crate) fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    pub(crate) fn namespace(&self, index: usize) -> &Namespace {
+        &self.subsystem.namespaces[index]
+    }
+}
+
+/// Where the engine's reads go.
+struct Sink<'a> {
+    subsystem: &'a Subsystem,
+    namespace: usize,
+    memory: &'a mut [DelayQueue<MemoryOperation>],
+    file_operations: &'a mut Vec<FileOperation>,
+    now_ns: u64,
+}
+
+impl Sink<'_> {
+    #[inline]
+    fn read(&mut self, read: DeviceRead) {
+        let namespace = self.namespace;
+        match &self.subsystem.namespaces[namespace].backing {
+            Backing::Memory(memory) => {
+                memory.prefetch(read.device_offset, read.length);
+                let operation = MemoryOperation::Chain(read);
+                self.memory[namespace].push(memory.latency(), self.now_ns, operation);
+            }
+            Backing::File(_) => {
+                self.file_operations.push(FileOperation::ChainRead { namespace, read });
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Commands of I/O queues: the NVM command set and pushdown.
+
+use crate::connection::{Connection, IN_CAPSULE_BYTES, Incoming, MAX_TRANSFER_BYTES, Reply, State};
+use crate::executor::{CommandId, Executor, FileOperation};
+use crate::namespace::Backing;
+use bpfof_chain::{Answer, ChainError, ChainId, FileVersion, Outcome, Start, WHOLE_NAMESPACE};
+use bpfof_device::IoBuffer;
+use bpfof_function::abi;
+use bpfof_nvme::vendor::{PushdownRequest, PushdownShort};
+use bpfof_nvme::{NvmCommand, Rw, Sgl, Sqe, Status};
+
+impl Connection {
+    pub(crate) fn io_command(&mut self, sqe: &Sqe, data: &[u8], x: &mut Executor) {
+        let taken = match NvmCommand::parse(sqe) {
+            Ok(NvmCommand::Fabrics(command)) => return self.io_fabrics(sqe, command, x.now_ns),
+            Ok(NvmCommand::Unknown(_)) => Err(Status::INVALID_OPCODE.with_dnr().into()),
+            Ok(command) => self.nvm_command(sqe, command, data, x),
+            Err(status) => Err(status.into()),
+        };
+        if let Err(reply) = taken {
+            self.refuse(sqe, reply, x.now_ns);
+        }
+    }
+
+    /// Takes a command of a namespace, or says why not.
+    fn nvm_command(
+        &mut self,
+        sqe: &Sqe,
+        command: NvmCommand,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        let invalid = Reply::from(Status::INVALID_NAMESPACE.with_dnr());
+        let namespace = x.subsystem.namespace_index(sqe.nsid).ok_or(invalid)?;
+        match command {
+            NvmCommand::Read(rw) => self.take_read(sqe, rw, namespace, x),
+            NvmCommand::Write(rw) => self.take_write(sqe, rw, namespace, data, x),
+            NvmCommand::Flush => {
+                self.take_flush(sqe.cid, namespace, x);
+                Ok(())
+            }
+            NvmCommand::WriteZeroes(rw) => self.take_write_zeroes(sqe, rw, namespace, x),
+            NvmCommand::Pushdown => self.take_pushdown(sqe, namespace, data, x),
+            NvmCommand::PushdownShort(short) => self.take_short(sqe, &short, namespace, x),
+            _ => Err(Status::INVALID_OPCODE.with_dnr().into()),
+        }
+    }
+
+    fn take_read(
+        &mut self,
+        sqe: &Sqe,
+        rw: Rw,
+        namespace: usize,
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        let (offset, length) = byte_range(x, namespace, rw, true)?;
+        if sqe.sgl.kind != Sgl::TRANSPORT {
+            return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
+        }
+        if sqe.sgl.length_bytes != length {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
+        }
+        let command = self.occupy(sqe.cid, State::Read { namespace, offset, length });
+        match x.namespace(namespace).backing {
+            Backing::Memory(_) => x.submit_memory(namespace, command, Some((offset, length))),
+            Backing::File(_) => {
+                let buffer = x.buffer(length as usize);
+                x.file_operations.push(FileOperation::Read { namespace, buffer, offset, command });
+            }
+        }
+        Ok(())
+    }
+
+    fn take_write(
+        &mut self,
+        sqe: &Sqe,
+        rw: Rw,
+        namespace: usize,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        let (offset, length) = byte_range(x, namespace, rw, true)?;
+        if sqe.sgl.length_bytes != length {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
+        }
+        let fua = rw.fua;
+        match sqe.sgl.kind {
+            Sgl::TRANSPORT => self.request_data(sqe.cid, length, x, |data| State::Write {
+                namespace,
+                offset,
+                fua,
+                data,
+            }),
+            Sgl::IN_CAPSULE_OFFSET => {
+                let data_state = Incoming::none();
+                let state = State::Write { namespace, offset, fua, data: data_state };
+                let command = self.occupy(sqe.cid, state);
+                let mut buffer = x.buffer(length as usize);
+                buffer.copy_from_slice(data);
+                self.write(command, (namespace, offset, fua), buffer, x);
+            }
+            _ => return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into()),
+        }
+        Ok(())
+    }
+
+    /// Performs a write whose data is here.
+    pub(crate) fn write(
+        &mut self,
+        command: CommandId,
+        (namespace, offset, fua): (usize, u64, bool),
+        buffer: IoBuffer,
+        x: &mut Executor,
+    ) {
+        if let Backing::Memory(memory) = &x.namespace(namespace).backing {
+            memory.write(offset, &buffer);
+            x.recycle(buffer);
+            x.submit_memory(namespace, command, None);
+            return;
+        }
+        let operation = FileOperation::Write { namespace, buffer, offset, fua, command };
+        x.file_operations.push(operation);
+    }
+
+    fn take_flush(&mut self, cid: u16, namespace: usize, x: &mut Executor) {
+        let command = self.occupy(cid, State::Plain);
+        match x.namespace(namespace).backing {
+            Backing::Memory(_) => x.submit_memory(namespace, command, None),
+            Backing::File(_) => {
+                x.file_operations.push(FileOperation::Sync { namespace, command });
+            }
+        }
+    }
+
+    fn take_write_zeroes(
+        &mut self,
+        sqe: &Sqe,
+        rw: Rw,
+        namespace: usize,
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        let (offset, length) = byte_range(x, namespace, rw, false)?;
+        let length = u64::from(length);
+        let command = self.occupy(sqe.cid, State::Plain);
+        if let Backing::Memory(memory) = &x.namespace(namespace).backing {
+            memory.zero(offset, length);
+            x.submit_memory(namespace, command, None);
+        } else {
+            let operation = FileOperation::Zero { namespace, offset, length, command };
+            x.file_operations.push(operation);
+        }
+        Ok(())
+    }
+
+    /// docs/protocol.md, Pushdown.
+    #[inline]
+    fn take_pushdown(
+        &mut self,
+        sqe: &Sqe,
+        namespace: usize,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        if sqe.sgl.kind != Sgl::IN_CAPSULE_OFFSET {
+            return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
+        }
+        let malformed = |at| Reply {
+            status: Status::MALFORMED_REQUEST.with_dnr(),
+            dw0: at,
+            dw1: 0,
+        };
+        let request = PushdownRequest::parse(data, abi::MAX_READS as u16)
+            .map_err(|malformed_at| malformed(malformed_at.at))?;
+        let header = request.header();
+        let mut files = [FileVersion::default(); abi::MAX_READS];
+        let count = usize::from(header.files);
+        for (to, from) in files.iter_mut().zip(request.files()) {
+            *to = FileVersion { id: from.id, version: from.version };
+        }
+        let start = Start {
+            owner: self.serial,
+            namespace: sqe.nsid,
+            block_bytes: x.namespace(namespace).block_bytes(),
+            function: header.function,
+            files: &files[..count],
+            first_file: u32::from(header.first_file),
+            first_offset_bytes: header.first_offset_bytes,
+            first_size_bytes: header.first_size_bytes,
+            argument: request.scratch(),
+            answer_max_bytes: header.answer_max_bytes,
+        };
+        self.start_chain(sqe.cid, namespace, &start, x)
+    }
+
+    /// docs/protocol.md, Pushdown Short.
+    fn take_short(
+        &mut self,
+        sqe: &Sqe,
+        short: &PushdownShort,
+        namespace: usize,
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        if sqe.sgl.kind != Sgl::TRANSPORT {
+            return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
+        }
+        if short.first_blocks == 0 {
+            let status = Status::MALFORMED_REQUEST.with_dnr();
+            return Err(Reply { status, dw0: PushdownShort::FIRST_BLOCKS_AT, dw1: 0 });
+        }
+        self.refresh_tables();
+        let id = u32::from(short.file);
+        let version = self.tables.map(sqe.nsid, id).map_or(0, |map| map.version());
+        let block_bytes = x.namespace(namespace).block_bytes();
+        let start = Start {
+            owner: self.serial,
+            namespace: sqe.nsid,
+            block_bytes,
+            function: short.function,
+            files: &[FileVersion { id, version }],
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: u32::from(short.first_blocks) * block_bytes,
+            argument: &short.argument,
+            answer_max_bytes: sqe.sgl.length_bytes,
+        };
+        self.start_chain(sqe.cid, namespace, &start, x)
+    }
+
+    #[inline]
+    fn start_chain(
+        &mut self,
+        cid: u16,
+        namespace: usize,
+        start: &Start<'_>,
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        self.refresh_tables();
+        let command = self.occupy(cid, State::Chain);
+        let started = x.start_chain(namespace, command, start, &self.tables);
+        if self.tables.function_index(start.function).is_some() {
+            self.count(start.function).chains += 1;
+        }
+        started.map_err(|error| {
+            self.vacate(command.slot);
+            chain_error(error, 0)
+        })
+    }
+
+    /// A chain of this connection has ended: answers and releases it.
+    #[inline]
+    pub(crate) fn chain_done(
+        &mut self,
+        slot: u16,
+        chain: ChainId,
+        outcome: Outcome,
+        x: &mut Executor,
+    ) {
+        let (cid, _) = self.vacate(slot);
+        let usage = x.engine().usage(chain);
+        let counters = self.count(usage.function);
+        counters.hops += u64::from(usage.hops);
+        counters.read_bytes += usage.bytes;
+        match outcome {
+            Ok(Answer { hops, length_bytes }) => {
+                let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };
+                let length = length_bytes as usize;
+                let answer = &x.engine().scratch(chain)[..length];
+                self.send_data(cid, reply, length, |to| to.copy_from_slice(answer));
+            }
+            Err((error, hops)) => {
+                match error {
+                    ChainError::Fault(fault) => {
+                        counters.faults += 1;
+                        counters.fault_pc = Some(fault.pc);
+                    }
+                    ChainError::Abort(_) => counters.aborts += 1,
+                    _ => {}
+                }
+                let reply = chain_error(error, hops);
+                self.log_refusal(bpfof_nvme::opcode::nvm::PUSHDOWN, &reply, x.now_ns);
+                log::debug!("{}: chain ended after {hops} hops: {error}", self.name());
+                self.complete(cid, reply);
+            }
+        }
+        x.engine().release(chain);
+    }
+
+    /// A command on a memory namespace is due.
+    #[inline]
+    pub(crate) fn memory_done(&mut self, slot: u16, x: &mut Executor) {
+        let (cid, state) = self.vacate(slot);
+        if let State::Read { namespace, offset, length } = state
+            && let Backing::Memory(memory) = &x.namespace(namespace).backing
+        {
+            let reply = Reply::default();
+            return self.send_data(cid, reply, length as usize, |to| memory.read(offset, to));
+        }
+        self.complete(cid, Reply::default());
+    }
+
+    /// A command's file operation has completed with a system call's `result`.
+    pub(crate) fn file_done(
+        &mut self,
+        slot: u16,
+        result: i32,
+        buffer: Option<IoBuffer>,
+        x: &mut Executor,
+    ) {
+        let (cid, state) = self.vacate(slot);
+        let length = buffer.as_ref().map_or(0, |buffer| buffer.len());
+        let ok = result >= 0 && result as usize == length;
+        let reply = if ok { Reply::default() } else { self.file_error(&state, result, x).into() };
+        match (&state, &buffer) {
+            (State::Read { .. }, Some(buffer)) if ok => {
+                self.send_data(cid, reply, length, |to| to.copy_from_slice(buffer));
+            }
+            _ => self.complete(cid, reply),
+        }
+        if let Some(buffer) = buffer {
+            x.recycle(buffer);
+        }
+    }
+
+    /// The status for a failed system call (or a short one), logged with its cause.
+    fn file_error(&self, state: &State, result: i32, x: &Executor) -> Status {
+        let cause = match result {
+            0.. => std::io::Error::from(std::io::ErrorKind::UnexpectedEof),
+            error => std::io::Error::from_raw_os_error(-error),
+        };
+        let (what, status) = match state {
+            State::Read { .. } => ("read", Status::UNRECOVERED_READ_ERROR),
+            _ if cause.kind() == std::io::ErrorKind::StorageFull => {
+                ("write", Status::CAPACITY_EXCEEDED.with_dnr())
+            }
+            State::Write { .. } => ("write", Status::WRITE_FAULT),
+            _ => ("flush or write zeroes", Status::INTERNAL_ERROR),
+        };
+        let place = match state {
+            State::Read { namespace, offset, .. } | State::Write { namespace, offset, .. } => {
+                format!("{} at byte {offset}", x.namespace(*namespace).description)
+            }
+            _ => "file".to_owned(),
+        };
+        log::error!("{}: {what} of {place} failed: {cause}", self.name());
+        status
+    }
+}
+
+/// A command's range in bytes, checked against the namespace; `transfers` if data of that length
+/// crosses the network.
+#[inline]
+fn byte_range(x: &Executor, namespace: usize, rw: Rw, transfers: bool) -> Result<(u64, u32), Reply> {
+    let namespace = x.namespace(namespace);
+    let end = rw.slba.checked_add(u64::from(rw.blocks));
+    if end.is_none_or(|end| end > namespace.blocks) {
+        return Err(Status::LBA_OUT_OF_RANGE.with_dnr().into());
+    }
+    let length = u64::from(rw.blocks) << namespace.block_shift;
+    if transfers && length > u64::from(MAX_TRANSFER_BYTES) {
+        return Err(Status::INVALID_FIELD.with_dnr().into());
+    }
+    Ok((rw.slba << namespace.block_shift, length as u32))
+}
+
+/// docs/protocol.md, Statuses.
+fn chain_error(error: ChainError, hops: u32) -> Reply {
+    let (status, dw0) = match error {
+        ChainError::UnknownFunction => (Status::UNKNOWN_FUNCTION, 0),
+        ChainError::UnknownFile(index) => (Status::UNKNOWN_FILE, index),
+        ChainError::StaleFileMap(index) => (Status::STALE_FILE_MAP, index),
+        ChainError::OutsideFile(index) => (Status::READ_OUTSIDE_FILE, index),
+        ChainError::HopBudget => (Status::HOP_BUDGET_EXHAUSTED, 0),
+        ChainError::ByteBudget => (Status::BYTE_BUDGET_EXHAUSTED, 0),
+        ChainError::Fault(fault) if error.is_instruction_budget() => {
+            (Status::INSTRUCTION_BUDGET_EXHAUSTED, fault.pc)
+        }
+        ChainError::Fault(fault) => (Status::FUNCTION_FAULT, fault.pc),
+        ChainError::Abort(code) => (Status::FUNCTION_ABORT, code),
+        ChainError::InvalidOutput(reason) => (Status::INVALID_FUNCTION_OUTPUT, reason as u32),
+        ChainError::AnswerTooLong(length) => (Status::ANSWER_TOO_LONG, length),
+        ChainError::Device => (Status::UNRECOVERED_READ_ERROR, 0),
+        ChainError::TooManyChains => (Status::RESOURCE_LIMIT, 0),
+    };
+    Reply { status: status.with_dnr(), dw0, dw1: hops }
+}
+
+const _: () = assert!(WHOLE_NAMESPACE == 0, "Pushdown Short and file maps reserve file id 0");
+// The largest Pushdown request fits a capsule.
+const _: () = assert!(32 + 16 * abi::MAX_READS + abi::SCRATCH_BYTES <= IN_CAPSULE_BYTES as usize);

@@ -1,0 +1,112 @@
+//! Namespaces: what they are made of and how hosts recognise them.
+
+use crate::config::{NamespaceConfig, NamespaceSource};
+use bpfof_chain::FileMap;
+use bpfof_device::{FileError, FileNamespace, LatencyModel, MemoryNamespace};
+
+/// What holds a namespace's blocks.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    Memory(MemoryNamespace),
+    File(FileNamespace),
+}
+
+/// One namespace of the subsystem, shared by all reactors.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    pub(crate) nsid: u32,
+    pub(crate) block_shift: u32,
+    pub(crate) blocks: u64,
+    pub(crate) backing: Backing,
+    /// Stable across restarts: made from the subsystem's name, the id and the file.
+    pub(crate) nguid: [u8; 16],
+    /// For logs.
+    pub(crate) description: String,
+}
+
+/// Why a namespace cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceError {
+    /// The kernel gives no address space for it.
+    #[error("namespace {nsid}: cannot reserve {size_bytes} bytes of memory: {source}")]
+    Memory {
+        /// Namespace id.
+        nsid: u32,
+        /// What was asked for.
+        size_bytes: u64,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The file cannot be used.
+    #[error("namespace {nsid}: {source}")]
+    File {
+        /// Namespace id.
+        nsid: u32,
+        /// The reason.
+        source: FileError,
+    },
+}
+
+impl Namespace {
+    pub(crate) fn open(
+        nsid: u32,
+        config: &NamespaceConfig,
+        subsystem: &str,
+    ) -> Result<Namespace, NamespaceError> {
+        let block_bytes = config.lba_bytes;
+        let (backing, size_bytes, description) = match &config.source {
+            NamespaceSource::Memory { size_bytes, latency_us, iops } => {
+                let size_bytes = size_bytes / u64::from(block_bytes) * u64::from(block_bytes);
+                let model = LatencyModel::new(*latency_us, *iops);
+                let memory = MemoryNamespace::new(size_bytes, model)
+                    .map_err(|source| NamespaceError::Memory { nsid, size_bytes, source })?;
+                let description = format!("volatile memory, latency {latency_us} µs");
+                (Backing::Memory(memory), size_bytes, description)
+            }
+            NamespaceSource::File { path, size_bytes } => {
+                let file = FileNamespace::open(path, *size_bytes, block_bytes)
+                    .map_err(|source| NamespaceError::File { nsid, source })?;
+                let size_bytes = file.size_bytes();
+                let how = if file.is_direct() { "direct I/O" } else { "through the page cache" };
+                let description = format!("{}, {how}", path.display());
+                (Backing::File(file), size_bytes, description)
+            }
+        };
+        let identity = match &config.source {
+            NamespaceSource::Memory { .. } => format!("{subsystem}/{nsid}"),
+            NamespaceSource::File { path, .. } => format!("{subsystem}/{nsid}/{}", path.display()),
+        };
+        Ok(Namespace {
+            nsid,
+            block_shift: block_bytes.trailing_zeros(),
+            blocks: size_bytes / u64::from(block_bytes),
+            backing,
+            nguid: fnv1a_128(identity.as_bytes()).to_be_bytes(),
+            description,
+        })
+    }
+
+    pub(crate) fn block_bytes(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.blocks << self.block_shift
+    }
+
+    pub(crate) fn whole_file(&self) -> FileMap {
+        FileMap::whole_namespace(self.nsid, self.size_bytes())
+    }
+
+    /// Whether acknowledged writes may sit in a cache that a Flush empties.
+    pub(crate) fn has_volatile_cache(&self) -> bool {
+        matches!(self.backing, Backing::File(_))
+    }
+}
+
+/// FNV-1a with 128 bits: an identifier that is the same on every start.
+pub(crate) fn fnv1a_128(bytes: &[u8]) -> u128 {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}

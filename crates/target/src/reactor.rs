@@ -1,0 +1,566 @@
+//! One thread's loop: sockets and files on one ring, connections and chains on one core.
+//!
+//! A turn: take what the ring has completed, run memory operations that are due, hand new file
+//! operations to the ring, send what each connection has to say with one send, then wait. Waiting
+//! spins for a while before it sleeps, unless there is nothing to hope for.
+#![allow(unsafe_code)]
+
+use crate::connection::{Close, Connection};
+use crate::executor::{CommandId, Executor, FileOperation, MemoryOperation};
+use crate::namespace::Backing;
+use crate::subsystem::Subsystem;
+use bpfof_chain::{ChainId, Function};
+use bpfof_device::{Buffer, Completion, Ring, RingError};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Submissions one ring takes at a time.
+const RING_ENTRIES: u32 = 1024;
+/// Bytes one receive can bring in; also the longest PDU that must be whole.
+const RX_BYTES: usize = 128 << 10;
+/// Memory operations between two looks at the ring, so that long chains keep nobody waiting.
+const MEMORY_OPERATIONS_PER_TURN: usize = 512;
+/// Connections of one reactor. A connection takes about 160 KiB, and up to 5 MiB of data in
+/// flight.
+const MAX_CONNECTIONS: usize = 4096;
+/// How often timers are looked at, and the longest sleep.
+const TICK: Duration = Duration::from_secs(1);
+/// Time for a peer to get through Connect.
+const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
+/// Time that commands in flight get when the target stops.
+const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// What others ask of a reactor.
+pub(crate) enum Message {
+    /// Serve this connection.
+    Adopt(OwnedFd, SocketAddr),
+    /// End the I/O queues of this controller; with `true` also its admin queue.
+    EndQueues(u16, bool),
+    /// A function has been compiled, or not.
+    Loaded { command: CommandId, serial: u64, outcome: Result<Function, String> },
+    /// Finish what is in flight and end.
+    Stop,
+}
+
+/// Where to send messages to a reactor.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    sender: Sender<Message>,
+    event: Arc<OwnedFd>,
+}
+
+impl Mailbox {
+    pub(crate) fn new(sender: Sender<Message>, event: Arc<OwnedFd>) -> Mailbox {
+        Mailbox { sender, event }
+    }
+
+    pub(crate) fn send(&self, message: Message) {
+        // A reactor that has ended needs no messages.
+        if self.sender.send(message).is_ok() {
+            let _ = rustix::io::write(&self.event, &1u64.to_le_bytes());
+        }
+    }
+}
+
+/// What a reactor is made with.
+pub(crate) struct Setup {
+    pub(crate) index: usize,
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) messages: Receiver<Message>,
+    pub(crate) event: Arc<OwnedFd>,
+    /// Of all reactors, in order.
+    pub(crate) mailboxes: Arc<Mutex<Vec<Mailbox>>>,
+    pub(crate) spin: Duration,
+    pub(crate) poll: bool,
+}
+
+/// A connection with its socket and buffers.
+struct Entry {
+    connection: Connection,
+    socket: OwnedFd,
+    opened_ns: u64,
+    /// None while the kernel receives into it.
+    rx: Option<Vec<u8>>,
+    rx_filled: usize,
+    /// The buffer that is not being filled; None while the kernel sends from it.
+    spare_tx: Option<Vec<u8>>,
+    dirty: bool,
+    closing: bool,
+}
+
+/// Kinds of operations, in the top byte of a token.
+mod token {
+    pub(super) const WAKE: u64 = 1 << 56;
+    pub(super) const RECV: u64 = 2 << 56;
+    pub(super) const SEND: u64 = 3 << 56;
+    pub(super) const COMMAND: u64 = 4 << 56;
+    /// Bits 55:32 chain, 31:0 length.
+    pub(super) const CHAIN: u64 = 5 << 56;
+    pub(super) const KIND: u64 = 0xff << 56;
+}
+
+fn command_token(command: CommandId) -> u64 {
+    token::COMMAND | u64::from(command.connection) << 16 | u64::from(command.slot)
+}
+
+pub(crate) struct Reactor {
+    // Dropped first: it waits for operations that write into the executor's memory.
+    ring: Ring,
+    x: Executor,
+    entries: Vec<Option<Entry>>,
+    dirty: Vec<u32>,
+    setup: Setup,
+    clock: Instant,
+    next_serial: u64,
+    next_tick_ns: u64,
+    stop_at_ns: Option<u64>,
+}
+
+impl Reactor {
+    /// Makes the reactor of the calling thread.
+    pub(crate) fn new(setup: Setup) -> Result<Reactor, RingError> {
+        let mut ring = Ring::new(RING_ENTRIES)?;
+        ring.read_event(&setup.event, token::WAKE);
+        Ok(Reactor {
+            ring,
+            x: Executor::new(Arc::clone(&setup.subsystem)),
+            entries: Vec::new(),
+            dirty: Vec::new(),
+            // Serials of all reactors differ.
+            next_serial: (setup.index as u64) << 48 | 1,
+            setup,
+            clock: Instant::now(),
+            next_tick_ns: 0,
+            stop_at_ns: None,
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(&mut self) -> std::io::Result<()> {
+        while !self.is_finished() {
+            self.wait()?;
+            self.x.now_ns = self.clock.elapsed().as_nanos() as u64;
+            while let Some(completion) = self.ring.completion() {
+                self.completed(completion);
+            }
+            self.run_memory();
+            self.end_turn();
+            if self.x.now_ns >= self.next_tick_ns {
+                self.tick();
+            }
+        }
+        Ok(())
+    }
+
+    fn is_finished(&self) -> bool {
+        self.stop_at_ns.is_some_and(|at| {
+            self.x.now_ns >= at || self.entries.iter().all(Option::is_none)
+        })
+    }
+
+    /// Submits, and waits for news unless memory operations are due.
+    fn wait(&mut self) -> std::io::Result<()> {
+        self.ring.submit(None)?;
+        let mut sleep = TICK;
+        if let Some(due_ns) = self.x.next_due_ns() {
+            let now_ns = self.clock.elapsed().as_nanos() as u64;
+            if due_ns <= now_ns {
+                return Ok(());
+            }
+            sleep = sleep.min(Duration::from_nanos(due_ns - now_ns));
+        }
+        if self.ring.has_news() {
+            return self.ring.submit(None);
+        }
+        let begun = Instant::now();
+        let spin = if self.setup.poll { TICK } else { self.setup.spin };
+        while begun.elapsed() < spin.min(sleep) {
+            for _ in 0..32 {
+                if self.ring.has_news() {
+                    return self.ring.submit(None);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        match sleep.checked_sub(begun.elapsed()) {
+            Some(rest) if !self.setup.poll => self.ring.submit(Some(rest)),
+            _ => Ok(()),
+        }
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        let index = completion.token as u32;
+        match completion.token & token::KIND {
+            token::WAKE => {
+                self.ring.read_event(&self.setup.event, token::WAKE);
+                while let Ok(message) = self.setup.messages.try_recv() {
+                    self.message(message);
+                }
+            }
+            token::RECV => self.received(index, completion),
+            token::SEND => self.sent(index, completion),
+            token::COMMAND => {
+                let (connection, slot) = ((completion.token >> 16) as u32, completion.token as u16);
+                let buffer = match completion.buffer {
+                    Some(Buffer::Aligned(buffer)) => Some(buffer),
+                    _ => None,
+                };
+                if let Some(entry) = &mut self.entries[connection as usize] {
+                    entry.connection.file_done(slot, completion.result, buffer, &mut self.x);
+                    self.mark_dirty(connection);
+                }
+            }
+            _ => {
+                let chain = ChainId::from_index((completion.token >> 32 & 0xff_ffff) as usize);
+                let ok = completion.result == index as i32;
+                if !ok && completion.result < 0 {
+                    let cause = std::io::Error::from_raw_os_error(-completion.result);
+                    log::error!("read for a chain failed: {cause}");
+                }
+                self.chain_read_done(chain, ok);
+            }
+        }
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Adopt(socket, peer) => self.adopt(socket, peer),
+            Message::EndQueues(controller, and_admin) => {
+                for index in 0..self.entries.len() {
+                    let Some(entry) = &self.entries[index] else { continue };
+                    let connection = &entry.connection;
+                    let ours = connection.controller.as_ref().is_some_and(|c| c.id == controller);
+                    let is_admin = connection.admin.is_some();
+                    if ours && (and_admin || !is_admin) {
+                        self.close(index as u32, "the controller was reset or is gone");
+                    }
+                }
+            }
+            Message::Loaded { command, serial, outcome } => {
+                let entry = self.entries.get_mut(command.connection as usize);
+                if let Some(Some(entry)) = entry
+                    && entry.connection.serial == serial
+                {
+                    entry.connection.loaded(command.slot, outcome);
+                    self.mark_dirty(command.connection);
+                }
+            }
+            Message::Stop => {
+                self.stop_at_ns = Some(self.x.now_ns + STOP_TIMEOUT_NS);
+                for index in 0..self.entries.len() {
+                    if self.entries[index].is_some() {
+                        self.close(index as u32, "the target stops");
+                    }
+                }
+            }
+        }
+    }
+
+    fn adopt(&mut self, socket: OwnedFd, peer: SocketAddr) {
+        let index = match self.entries.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if self.entries.len() < MAX_CONNECTIONS => {
+                self.entries.push(None);
+                self.entries.len() - 1
+            }
+            None => {
+                log::warn!("{peer}: refused, {MAX_CONNECTIONS} connections are open");
+                return;
+            }
+        };
+        if self.stop_at_ns.is_some() {
+            return;
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let connection = Connection::new(index as u32, serial, peer, self.x.now_ns);
+        self.entries[index] = Some(Entry {
+            connection,
+            socket,
+            opened_ns: self.x.now_ns,
+            rx: Some(vec![0; RX_BYTES]),
+            rx_filled: 0,
+            spare_tx: Some(Vec::new()),
+            dirty: false,
+            closing: false,
+        });
+        self.receive_more(index as u32);
+    }
+
+    fn fd(&self, index: u32) -> Option<RawFd> {
+        self.entries[index as usize].as_ref().map(|entry| entry.socket.as_raw_fd())
+    }
+
+    /// Arms a receive unless one is armed or the connection is paused or closing.
+    fn receive_more(&mut self, index: u32) {
+        let Some(fd) = self.fd(index) else { return };
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        if entry.closing || entry.connection.is_paused() {
+            return;
+        }
+        if let Some(buffer) = entry.rx.take() {
+            self.ring.recv(fd, buffer, entry.rx_filled, token::RECV | u64::from(index));
+        }
+    }
+
+    fn received(&mut self, index: u32, completion: Completion) {
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        if let Some(Buffer::Bytes(buffer)) = completion.buffer {
+            entry.rx = Some(buffer);
+        }
+        if entry.closing {
+            return self.remove_if_done(index);
+        }
+        match completion.result {
+            0 => self.close(index, "the host closed the connection"),
+            error if error < 0 => {
+                let cause = std::io::Error::from_raw_os_error(-error);
+                self.close(index, &format!("receive failed: {cause}"));
+            }
+            length => {
+                entry.rx_filled += length as usize;
+                self.process(index);
+            }
+        }
+    }
+
+    /// Gives what has been received to the connection.
+    fn process(&mut self, index: u32) {
+        self.mark_dirty(index);
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        let Some(rx) = &mut entry.rx else { return };
+        match entry.connection.receive(&rx[..entry.rx_filled], &mut self.x) {
+            Ok(used) => {
+                rx.copy_within(used..entry.rx_filled, 0);
+                entry.rx_filled -= used;
+                self.after_commands(index);
+                self.receive_more(index);
+            }
+            Err(close) => {
+                if let Close::Protocol(error) = &close {
+                    log::warn!("{}: {error}", entry.connection.name());
+                }
+                self.flush(index);
+                self.close(index, &close.to_string());
+            }
+        }
+    }
+
+    /// What commands asked for beyond the executor: compilations and the end of queues.
+    fn after_commands(&mut self, index: u32) {
+        for load in self.x.loads.drain(..) {
+            let mailboxes = self.setup.mailboxes.lock().expect("no panic while held");
+            let mailbox = mailboxes[self.setup.index].clone();
+            std::thread::spawn(move || {
+                let (command, serial, outcome) = (load.command, load.serial, load.run());
+                mailbox.send(Message::Loaded { command, serial, outcome });
+            });
+        }
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        if std::mem::take(&mut entry.connection.reset_queues)
+            && let Some(controller) = &entry.connection.controller
+        {
+            let id = controller.id;
+            self.broadcast(id, false);
+        }
+    }
+
+    fn broadcast(&self, controller: u16, and_admin: bool) {
+        for mailbox in self.setup.mailboxes.lock().expect("no panic while held").iter() {
+            mailbox.send(Message::EndQueues(controller, and_admin));
+        }
+    }
+
+    fn run_memory(&mut self) {
+        for _ in 0..MEMORY_OPERATIONS_PER_TURN {
+            let Some((namespace, operation)) = self.x.pop_memory() else { return };
+            match operation {
+                MemoryOperation::Chain(read) => {
+                    self.x.copy_chain_read(namespace, &read);
+                    self.chain_read_done(read.chain, true);
+                }
+                MemoryOperation::Command(command) => {
+                    if let Some(entry) = &mut self.entries[command.connection as usize] {
+                        entry.connection.memory_done(command.slot, &mut self.x);
+                        self.mark_dirty(command.connection);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn chain_read_done(&mut self, chain: ChainId, ok: bool) {
+        let owner = self.x.chain_owner(chain);
+        let Some(entry) = &mut self.entries[owner.connection as usize] else { return };
+        let connection = &mut entry.connection;
+        connection.refresh_tables();
+        let outcome = self.x.chain_read_done(chain, ok && !entry.closing, &connection.tables);
+        if let Some(outcome) = outcome {
+            connection.chain_done(owner.slot, chain, outcome, &mut self.x);
+            self.mark_dirty(owner.connection);
+        }
+    }
+
+    #[inline]
+    fn mark_dirty(&mut self, index: u32) {
+        if let Some(entry) = &mut self.entries[index as usize]
+            && !entry.dirty
+        {
+            entry.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    fn end_turn(&mut self) {
+        self.submit_file_operations();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for index in dirty.drain(..) {
+            let Some(entry) = &mut self.entries[index as usize] else { continue };
+            entry.dirty = false;
+            entry.connection.publish_counters();
+            self.flush(index);
+            self.resume(index);
+            self.remove_if_done(index);
+        }
+        // Resuming may have marked connections again: they come with the next turn.
+        if self.dirty.is_empty() {
+            self.dirty = dirty;
+        }
+        self.submit_file_operations();
+    }
+
+    /// A connection that was paused with received bytes left goes on.
+    fn resume(&mut self, index: u32) {
+        let Some(entry) = &self.entries[index as usize] else { return };
+        let is_waiting = entry.rx.is_some() && !entry.closing && !entry.connection.is_paused();
+        if is_waiting && entry.rx_filled > 0 {
+            self.process(index);
+        } else if is_waiting {
+            self.receive_more(index);
+        }
+    }
+
+    fn submit_file_operations(&mut self) {
+        let Reactor { x, ring, .. } = self;
+        let mut operations = std::mem::take(&mut x.file_operations);
+        let fd = |x: &Executor, namespace: usize| match &x.namespace(namespace).backing {
+            Backing::File(file) => file.fd(),
+            Backing::Memory(_) => unreachable!("memory operations do not come here"),
+        };
+        for operation in operations.drain(..) {
+            match operation {
+                FileOperation::Read { namespace, buffer, offset, command } => {
+                    ring.read(fd(x, namespace), buffer, offset, command_token(command));
+                }
+                FileOperation::ChainRead { namespace, read } => {
+                    let chain = (read.chain.index() as u64) << 32;
+                    let token = token::CHAIN | chain | u64::from(read.length);
+                    let (fd, to) = (fd(x, namespace), x.engine().data_ptr(&read));
+                    // SAFETY: the arena stays where it is and belongs to this read until it is
+                    // reported (the engine asserts that on release), and it is dropped after
+                    // the ring, which waits for the kernel.
+                    unsafe { ring.read_into(fd, to, read.length, read.device_offset, token) }
+                }
+                FileOperation::Write { namespace, buffer, offset, fua, command } => {
+                    ring.write(fd(x, namespace), buffer, offset, fua, command_token(command));
+                }
+                FileOperation::Sync { namespace, command } => {
+                    ring.sync(fd(x, namespace), command_token(command));
+                }
+                FileOperation::Zero { namespace, offset, length, command } => {
+                    ring.zero(fd(x, namespace), offset, length, command_token(command));
+                }
+            }
+        }
+        self.x.file_operations = operations;
+    }
+
+    /// Sends what a connection has to say, if nothing is on its way already.
+    fn flush(&mut self, index: u32) {
+        let Some(fd) = self.fd(index) else { return };
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        if entry.connection.tx.is_empty() {
+            return;
+        }
+        if let Some(spare) = entry.spare_tx.take() {
+            let full = std::mem::replace(&mut entry.connection.tx, spare);
+            self.ring.send(fd, full, 0, token::SEND | u64::from(index));
+        }
+    }
+
+    fn sent(&mut self, index: u32, completion: Completion) {
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        let Some(Buffer::Bytes(mut buffer)) = completion.buffer else { return };
+        let complete = completion.result == buffer.len() as i32;
+        buffer.clear();
+        buffer.shrink_to(2 * RX_BYTES);
+        entry.spare_tx = Some(buffer);
+        if entry.closing {
+            self.flush(index);
+            return self.remove_if_done(index);
+        }
+        if !complete {
+            let cause = std::io::Error::from_raw_os_error(-completion.result.min(0));
+            return self.close(index, &format!("send failed: {cause}"));
+        }
+        self.mark_dirty(index);
+    }
+
+    /// Begins to close a connection: no more commands; what is in flight comes back first.
+    fn close(&mut self, index: u32, reason: &str) {
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        if entry.closing {
+            return;
+        }
+        entry.closing = true;
+        log::info!("{}: closed: {reason}", entry.connection.name());
+        entry.connection.abandon(&mut self.x);
+        // Ends the receive; what is being sent still goes out.
+        let _ = rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Read);
+        let connection = &entry.connection;
+        if let (Some(controller), Some(queue)) = (&connection.controller, &connection.queue) {
+            let id = controller.id;
+            controller.remove_queue(queue.id);
+            if connection.admin.is_some() {
+                self.setup.subsystem.remove_controller(id);
+                self.broadcast(id, true);
+            }
+        }
+        self.mark_dirty(index);
+        self.remove_if_done(index);
+    }
+
+    fn remove_if_done(&mut self, index: u32) {
+        let Some(entry) = &self.entries[index as usize] else { return };
+        let idle = entry.rx.is_some() && entry.spare_tx.is_some() && !entry.connection.is_busy();
+        let told = entry.connection.tx.is_empty();
+        if entry.closing && idle && told && !entry.dirty {
+            self.entries[index as usize] = None;
+        }
+    }
+
+    /// Once a second: peers that are silent.
+    fn tick(&mut self) {
+        let now_ns = self.x.now_ns;
+        self.next_tick_ns = now_ns + TICK.as_nanos() as u64;
+        for index in 0..self.entries.len() {
+            let Some(entry) = &self.entries[index] else { continue };
+            let connection = &entry.connection;
+            let silent_ns = now_ns.saturating_sub(connection.last_command_ns);
+            let kato_ns = connection
+                .controller
+                .as_ref()
+                .filter(|_| connection.admin.is_some())
+                .map_or(0, |controller| u64::from(controller.kato_ms) * 1_000_000);
+            if connection.controller.is_none() && now_ns - entry.opened_ns > CONNECT_TIMEOUT_NS {
+                self.close(index as u32, "no Connect within 10 seconds");
+            } else if kato_ns > 0 && silent_ns > kato_ns {
+                self.close(index as u32, "keep-alive timeout");
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Starting and stopping: the listener, the threads, the reactors.
+
+use crate::config::{ConfigError, TargetConfig};
+use crate::namespace::{Namespace, NamespaceError};
+use crate::reactor::{Mailbox, Message, Reactor, Setup};
+use crate::subsystem::Subsystem;
+use bpfof_device::RingError;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// Socket buffers in bytes, fixed so that the kernel does not tune them (i10 §3.2): room for the
+/// data of a full queue of small reads.
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+
+/// Why a target does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A namespace.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The address is taken.
+    #[error("{0} is in use, perhaps by another target; stop it or choose another --listen")]
+    AddressInUse(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// No ring for a reactor.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// A processor of the configuration.
+    #[error("cannot run on processor {core}: {source}")]
+    Core {
+        /// Its number.
+        core: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Threads or event counters.
+    #[error("cannot start a reactor: {0}")]
+    Start(io::Error),
+}
+
+/// A running target. Dropping it stops it.
+pub struct Server {
+    address: SocketAddr,
+    mailboxes: Arc<Mutex<Vec<Mailbox>>>,
+    reactors: Vec<JoinHandle<()>>,
+    acceptor: Option<JoinHandle<()>>,
+    stop_accepting: Arc<OwnedFd>,
+}
+
+impl Server {
+    /// Opens the namespaces, listens, and starts one reactor for each processor of the
+    /// configuration.
+    pub fn start(config: &TargetConfig) -> Result<Server, ServerError> {
+        config.check()?;
+        let listener = listen(config.listen)?;
+        let address = listener.local_addr().map_err(ServerError::Start)?;
+        let mut namespaces = Vec::new();
+        for (nsid, namespace) in (1..).zip(&config.namespaces) {
+            let opened = Namespace::open(nsid, namespace, &config.nqn)?;
+            let (blocks, bytes) = (opened.blocks, opened.block_bytes());
+            log::info!("namespace {nsid}: {blocks} blocks of {bytes} bytes, {}", opened.description);
+            namespaces.push(opened);
+        }
+        let subsystem = Arc::new(Subsystem::new(config.nqn.clone(), config.limits, namespaces));
+        let stop_accepting = event().map_err(ServerError::Start)?;
+        let mut server = Server {
+            address,
+            mailboxes: Arc::default(),
+            reactors: Vec::new(),
+            acceptor: None,
+            stop_accepting,
+        };
+        let cores: Vec<Option<usize>> = match config.cores.as_slice() {
+            [] => vec![None],
+            cores => cores.iter().copied().map(Some).collect(),
+        };
+        for core in cores {
+            server.start_reactor(core, config, &subsystem)?;
+        }
+        let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
+        let stop = Arc::clone(&server.stop_accepting);
+        let acceptor = std::thread::Builder::new().name("accept".into());
+        let acceptor = acceptor.spawn(move || accept(&listener, &stop, &mailboxes));
+        server.acceptor = Some(acceptor.map_err(ServerError::Start)?);
+        log::info!("{} listens on {address}", config.nqn);
+        Ok(server)
+    }
+
+    fn start_reactor(
+        &mut self,
+        core: Option<usize>,
+        config: &TargetConfig,
+        subsystem: &Arc<Subsystem>,
+    ) -> Result<(), ServerError> {
+        let index = self.reactors.len();
+        let (sender, messages) = channel();
+        let event = event().map_err(ServerError::Start)?;
+        let mailbox = Mailbox::new(sender, Arc::clone(&event));
+        self.mailboxes.lock().expect("no panic while held").push(mailbox);
+        let setup = Setup {
+            index,
+            subsystem: Arc::clone(subsystem),
+            messages,
+            event,
+            mailboxes: Arc::clone(&self.mailboxes),
+            spin: Duration::from_micros(config.spin_us.into()),
+            poll: config.poll,
+        };
+        let (ready, started) = channel();
+        let thread = std::thread::Builder::new().name(format!("reactor {index}"));
+        let thread = thread
+            .spawn(move || run_reactor(core, setup, &ready))
+            .map_err(ServerError::Start)?;
+        self.reactors.push(thread);
+        wait_started(&started)
+    }
+
+    /// The address it listens on, with the port if the configuration left it to the kernel.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops accepting, lets commands in flight end (at most 5 seconds), closes everything.
+    pub fn stop(mut self) {
+        self.shut_down();
+    }
+
+    fn shut_down(&mut self) {
+        let _ = rustix::io::write(&self.stop_accepting, &1u64.to_le_bytes());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        for mailbox in self.mailboxes.lock().expect("no panic while held").iter() {
+            mailbox.send(Message::Stop);
+        }
+        for reactor in self.reactors.drain(..) {
+            let _ = reactor.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn event() -> io::Result<Arc<OwnedFd>> {
+    Ok(Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?))
+}
+
+fn wait_started(started: &Receiver<Result<(), ServerError>>) -> Result<(), ServerError> {
+    let died = || ServerError::Start(io::Error::other("the reactor's thread ended"));
+    started.recv().unwrap_or_else(|_| Err(died()))
+}
+
+fn run_reactor(
+    core: Option<usize>,
+    setup: Setup,
+    ready: &std::sync::mpsc::Sender<Result<(), ServerError>>,
+) {
+    let index = setup.index;
+    let made = pin(core).and_then(|()| Ok(Reactor::new(setup)?));
+    let mut reactor = match made {
+        Ok(reactor) => reactor,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    let _ = ready.send(Ok(()));
+    if let Err(error) = reactor.run() {
+        log::error!("reactor {index} ended: {error}");
+    }
+}
+
+fn pin(core: Option<usize>) -> Result<(), ServerError> {
+    let Some(core) = core else { return Ok(()) };
+    let outside = || io::Error::other("no such processor");
+    if core >= CpuSet::MAX_CPU {
+        return Err(ServerError::Core { core, source: outside() });
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set)
+        .map_err(|source| ServerError::Core { core, source: source.into() })
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    use socket2::{Domain, Socket, Type};
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
+        _ => ServerError::Listen { address, source },
+    };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
+    socket.set_reuse_address(true).map_err(failed)?;
+    socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
+    socket.set_send_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
+    socket.bind(&address.into()).map_err(failed)?;
+    socket.listen(BACKLOG).map_err(failed)?;
+    socket.set_nonblocking(true).map_err(failed)?;
+    Ok(socket.into())
+}
+
+/// Accepts connections and deals them out to the reactors in turn.
+fn accept(listener: &TcpListener, stop: &OwnedFd, mailboxes: &[Mailbox]) {
+    let mut next = 0;
+    loop {
+        let mut wanted =
+            [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        if poll(&mut wanted, None).is_err() {
+            continue;
+        }
+        if !wanted[1].revents().is_empty() {
+            return;
+        }
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                mailboxes[next % mailboxes.len()].send(Message::Adopt(prepare(stream), peer));
+                next += 1;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                // Out of descriptors, say: others may close theirs.
+                log::warn!("cannot accept a connection: {error}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+fn prepare(stream: TcpStream) -> OwnedFd {
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    let socket = socket2::SockRef::from(&stream);
+    // Without these the connection works, only less well.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    let _ = stream.set_nonblocking(false);
+    stream.into()
+}
