@@ -129,9 +129,7 @@ impl Arena {
     #[inline]
     pub fn begin_hop(&mut self, hop: u32) {
         self.set_context_u32(context::HOP, hop);
-        self.set_context_u32(context::READS, 0);
-        self.set_context_u32(context::DONE, 0);
-        self.set_context_u32(context::OUT_LEN, 0);
+        self.bytes_mut()[CONTEXT_AT + context::READS..CONTEXT_AT + context::BYTES].fill(0);
     }
 
     /// Writes the inputs of one call: the block at `data` (bytes from the start of the data area),
