@@ -15,7 +15,7 @@ use cranelift_codegen::ir::{
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use cranelift_jit::JITModule;
 use cranelift_module::{FuncId, Linkage, Module};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -78,7 +78,7 @@ pub(super) fn translate(
 
 /// The functions that some instruction calls; the entry is among them only if it recurses.
 fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
-    let targets: std::collections::BTreeSet<u32> = program
+    let targets: BTreeSet<u32> = program
         .instructions()
         .iter()
         .filter_map(|instruction| match *instruction {
@@ -145,6 +145,9 @@ struct Translator<'a> {
     proved: HashMap<Value, Range<i64>>,
     /// What is accessible on every path: around the context and the frame.
     always: HashMap<Value, Range<i64>>,
+    /// Branches over one arithmetic instruction, which become selects: such code is written to
+    /// search without mispredicted branches.
+    selects: BTreeSet<u32>,
 }
 
 const FLAGS: MemFlagsData = MemFlagsData::new().with_notrap();
@@ -193,6 +196,7 @@ impl<'a> Translator<'a> {
             unwind,
             proved: HashMap::new(),
             always: HashMap::new(),
+            selects: BTreeSet::new(),
         };
         translator.set_up_registers(entry);
         translator.find_blocks();
@@ -234,11 +238,26 @@ impl<'a> Translator<'a> {
 
     /// Finds the instructions that jumps land on and counts the edges into each.
     fn find_blocks(&mut self) {
-        for pc in self.range.clone() {
-            match self.program.instructions()[pc as usize] {
-                Instruction::Jump { target } => self.add_edge(target),
-                Instruction::Branch { target, .. } => self.add_edge(target),
-                _ => {}
+        let instructions = &self.program.instructions()[..self.range.end as usize];
+        let jumps: Vec<(u32, u32, bool)> = self
+            .range
+            .clone()
+            .filter_map(|pc| match instructions[pc as usize] {
+                Instruction::Jump { target } => Some((pc, target, false)),
+                Instruction::Branch { target, .. } => Some((pc, target, true)),
+                _ => None,
+            })
+            .collect();
+        let landings: BTreeSet<u32> = jumps.iter().map(|(_, target, _)| *target).collect();
+        for (pc, target, is_branch) in jumps {
+            let skips_one = is_branch
+                && target == pc + 2
+                && !landings.contains(&(pc + 1))
+                && is_cheap(&instructions[pc as usize + 1]);
+            if skips_one {
+                self.selects.insert(pc);
+            } else {
+                self.add_edge(target);
             }
         }
         let starts: Vec<u32> = self.blocks.keys().copied().collect();
@@ -271,7 +290,8 @@ impl<'a> Translator<'a> {
 
     fn run(mut self) -> FunctionBuilder<'a> {
         let mut reachable = true;
-        for pc in self.range.clone() {
+        let mut pcs = self.range.clone();
+        while let Some(pc) = pcs.next() {
             if let Some(&block) = self.blocks.get(&pc) {
                 if reachable {
                     self.builder.ins().jump(block, &[]);
@@ -287,6 +307,11 @@ impl<'a> Translator<'a> {
                 self.skip_edges(&instruction, pc);
                 continue;
             }
+            if self.selects.contains(&pc) {
+                self.select(&instruction, pc);
+                pcs.next();
+                continue;
+            }
             reachable = self.instruction(pc, &instruction);
         }
         self.finish_cold_blocks();
@@ -297,6 +322,7 @@ impl<'a> Translator<'a> {
     /// Unreachable instructions are not translated; their edges must still be counted off.
     fn skip_edges(&mut self, instruction: &Instruction, pc: u32) {
         match *instruction {
+            Instruction::Branch { .. } if self.selects.contains(&pc) => {}
             Instruction::Jump { target } | Instruction::Branch { target, .. } => {
                 self.close_edge(target);
             }
@@ -545,6 +571,38 @@ impl<'a> Translator<'a> {
         self.close_edge(target);
     }
 
+    fn condition(
+        &mut self,
+        wide: bool,
+        condition: Condition,
+        (dst, src): (Register, Operand),
+    ) -> Value {
+        let a = self.get_sized(dst, wide);
+        let b = self.operand(src, wide);
+        match int_condition(condition) {
+            Some(code) => self.builder.ins().icmp(code, a, b),
+            None => self.builder.ins().band(a, b),
+        }
+    }
+
+    /// A branch over one arithmetic instruction, and that instruction.
+    fn select(&mut self, branch: &Instruction, pc: u32) {
+        let skipped = self.program.instructions()[pc as usize + 1];
+        let (
+            Instruction::Branch { wide, condition, dst, src, .. },
+            Instruction::Alu { dst: changed, .. },
+        ) = (*branch, skipped)
+        else {
+            unreachable!("`selects` holds only such pairs");
+        };
+        let skips = self.condition(wide, condition, (dst, src));
+        let old = self.get(changed);
+        self.instruction(pc + 1, &skipped);
+        let new = self.get(changed);
+        let value = self.builder.ins().select(skips, old, new);
+        self.set(changed, value);
+    }
+
     fn branch(
         &mut self,
         pc: u32,
@@ -553,12 +611,7 @@ impl<'a> Translator<'a> {
         (dst, src): (Register, Operand),
         target: u32,
     ) {
-        let a = self.get_sized(dst, wide);
-        let b = self.operand(src, wide);
-        let holds = match int_condition(condition) {
-            Some(code) => self.builder.ins().icmp(code, a, b),
-            None => self.builder.ins().band(a, b),
-        };
+        let holds = self.condition(wide, condition, (dst, src));
         let next = self.builder.create_block();
         if Program::jump_cost(pc, target).is_some() {
             let edge = self.builder.create_block();
@@ -651,6 +704,11 @@ impl<'a> Translator<'a> {
             }
         }
     }
+}
+
+/// Arithmetic that costs less to do in vain than a mispredicted branch.
+fn is_cheap(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Alu { op, .. } if !matches!(op, AluOp::Div | AluOp::Mod))
 }
 
 fn int_type(width: Width) -> Type {
