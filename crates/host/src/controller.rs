@@ -1,0 +1,346 @@
+//! An association with a target: its admin queue, and the lanes it opens.
+
+use crate::queue::{Queue, QueueConnect};
+use crate::{
+    Error, InitiatorConfig, Lane, LostReason, NamespaceInfo, Options, PushdownLimits, SubmitError,
+    TargetUrl,
+};
+use bpfof_nvme::fabrics::{
+    CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, Cap, ControllerConfig, Csts, FabricsCommand,
+    Shutdown, Version, offset,
+};
+use bpfof_nvme::identify::{
+    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, cns, parse_namespace_list,
+};
+use bpfof_nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, Digests};
+use bpfof_nvme::{AdminCommand, Cqe, Sqe, features};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Requests in flight on the admin queue: what a Linux host uses; the calls here need one.
+const ADMIN_DEPTH: u16 = 31;
+/// Most data of one command in bytes, whatever a target allows: bounds the buffers of a lane.
+const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// Least wait for a controller to become ready or shut down: CAP.TO may be 0, a shutdown has no
+/// bound.
+const READY_MIN: Duration = Duration::from_secs(5);
+/// Pause between looks at CSTS.
+const READY_PAUSE: Duration = Duration::from_millis(1);
+/// Controller type of a discovery controller (NVMe Base 2.0 §5.17.2.1, CNTRLTYPE).
+const CNTRLTYPE_DISCOVERY: u8 = 2;
+/// I/O queues asked for: more threads than that share lanes.
+const QUEUES_ASKED: u16 = 1024;
+/// Namespaces that a lane knows: one identify list of them.
+const NAMESPACES_MAX: usize = 1024;
+
+/// Queue identifiers that no lane of an association uses, the longest unused first: a target may
+/// notice a closed connection late.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueIds(Arc<Mutex<VecDeque<u16>>>);
+
+impl QueueIds {
+    fn new(granted: u16) -> Self {
+        Self(Arc::new(Mutex::new((1..=granted).collect())))
+    }
+
+    fn take(&self) -> Option<u16> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    pub(crate) fn give_back(&self, qid: u16) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(qid);
+    }
+}
+
+/// An association with a target, through its admin queue. All calls block.
+///
+/// Functions and file maps belong to the association and vanish with it. Dropping a controller
+/// closes the admin connection, upon which the target ends the lanes too.
+#[derive(Debug)]
+pub struct Controller {
+    url: TargetUrl,
+    options: Options,
+    pub(crate) admin: Queue,
+    cap: Cap,
+    version: Version,
+    identify: IdentifyController,
+    granted: u32,
+    ids: QueueIds,
+    namespaces: Arc<[NamespaceInfo]>,
+    pub(crate) limits: Option<PushdownLimits>,
+}
+
+impl Controller {
+    /// Connects to the subsystem of `url` and brings a controller to life.
+    ///
+    /// # Errors
+    /// No connection, no such subsystem, a target that refuses this host, or that breaks the
+    /// protocol.
+    pub fn connect(url: &TargetUrl, options: Options) -> Result<Self, Error> {
+        let initiator = InitiatorConfig {
+            admin: true,
+            digests: digests(&options),
+            depth: ADMIN_DEPTH,
+            in_capsule_bytes: ADMIN_IN_CAPSULE_BYTES as u32,
+            max_transfer_bytes: TRANSFER_MAX_BYTES,
+            namespaces: Arc::new([]),
+        };
+        let (admin, cntlid) = Queue::connect(QueueConnect {
+            url,
+            options: &options,
+            initiator,
+            qid: 0,
+            cattr: 0,
+            cntlid: CNTLID_DYNAMIC,
+        })?;
+        let mut controller = Self {
+            url: url.clone(),
+            options,
+            admin,
+            cap: Cap::default(),
+            version: Version::default(),
+            identify: IdentifyController::default(),
+            granted: 0,
+            ids: QueueIds::new(0),
+            namespaces: Arc::new([]),
+            limits: None,
+        };
+        controller.start()?;
+        if controller.identify.cntlid != cntlid {
+            return Err(Error::BadAnswer("Identify names another controller than Connect"));
+        }
+        Ok(controller)
+    }
+
+    /// Enables the controller and learns what it can do.
+    fn start(&mut self) -> Result<(), Error> {
+        self.cap = Cap::from(self.property(offset::CAP, true)?);
+        self.version = Version(self.property(offset::VS, false)? as u32);
+        let config = ControllerConfig { mps: self.cap.mpsmin, ..ControllerConfig::ENABLED };
+        self.set_property(offset::CC, config.into())?;
+        let limit = Duration::from_millis(u64::from(self.cap.timeout_500ms) * 500).max(READY_MIN);
+        self.wait_status("CSTS.RDY", limit, |status| status.ready)?;
+        self.identify = self.identify_controller()?;
+        if self.identify.cntrltype == CNTRLTYPE_DISCOVERY {
+            return Ok(());
+        }
+        let asked = features::number_of_queues(QUEUES_ASKED);
+        let sqe = AdminCommand::set_features(features::NUMBER_OF_QUEUES, asked);
+        let (answer, _) = self.admin.call("Set Features", sqe, &[], 0)?;
+        self.granted = features::queues_granted(answer.dw0).min(u32::from(QUEUES_ASKED));
+        self.ids = QueueIds::new(self.granted as u16);
+        self.refresh_namespaces()
+    }
+
+    /// Waits until `done` holds of CSTS.
+    fn wait_status(
+        &mut self,
+        step: &'static str,
+        limit: Duration,
+        done: impl Fn(&Csts) -> bool,
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            let status = Csts::from(self.property(offset::CSTS, false)? as u32);
+            if done(&status) {
+                return Ok(());
+            }
+            if status.fatal {
+                return Err(Error::BadAnswer("the controller reports a fatal error (CSTS.CFS)"));
+            }
+            if started.elapsed() > limit {
+                let waited_ms = started.elapsed().as_millis() as u64;
+                return Err(Error::NotReady { step, waited_ms });
+            }
+            std::thread::sleep(READY_PAUSE);
+        }
+    }
+
+    fn property(&mut self, offset: u32, size8: bool) -> Result<u64, Error> {
+        let sqe = FabricsCommand::PropertyGet { offset, size8 }.to_sqe();
+        let (answer, _) = self.admin.call("Property Get", sqe, &[], 0)?;
+        Ok(answer.dw01())
+    }
+
+    fn set_property(&mut self, offset: u32, value: u32) -> Result<(), Error> {
+        let value = u64::from(value);
+        let sqe = FabricsCommand::PropertySet { offset, size8: false, value }.to_sqe();
+        self.admin.call("Property Set", sqe, &[], 0).map(|_| ())
+    }
+
+    /// The address this controller was connected to.
+    #[must_use]
+    pub const fn url(&self) -> &TargetUrl {
+        &self.url
+    }
+
+    /// Version of the NVMe specification that the controller reports (property VS).
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Controller capabilities (property CAP).
+    #[must_use]
+    pub const fn capabilities(&self) -> Cap {
+        self.cap
+    }
+
+    /// Whether the admin connection is open.
+    #[must_use]
+    pub const fn is_connected(&self) -> bool {
+        self.admin.is_connected()
+    }
+
+    /// The active namespaces, as of the connection or the last
+    /// [`refresh_namespaces`](Self::refresh_namespaces); lanes know these.
+    #[must_use]
+    pub fn namespaces(&self) -> &[NamespaceInfo] {
+        &self.namespaces
+    }
+
+    /// Asks the target for its active namespaces again, for lanes opened from now on. Namespaces
+    /// without a usable block format are left out.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn refresh_namespaces(&mut self) -> Result<(), Error> {
+        let mut namespaces = Vec::new();
+        for nsid in self.active_namespaces()?.into_iter().take(NAMESPACES_MAX) {
+            let identify = self.identify_block(cns::NAMESPACE, nsid)?;
+            let identify = IdentifyNamespace::from_bytes(&identify);
+            namespaces.extend(NamespaceInfo::from_identify(nsid, &identify));
+        }
+        self.namespaces = namespaces.into();
+        Ok(())
+    }
+
+    /// Identify Controller (NVMe Base 2.0 §5.17.2.1).
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn identify_controller(&mut self) -> Result<IdentifyController, Error> {
+        let block = self.identify_block(cns::CONTROLLER, 0)?;
+        Ok(IdentifyController::from_bytes(&block))
+    }
+
+    /// Size and block of a namespace.
+    ///
+    /// # Errors
+    /// As the target answered; [`Error::BadAnswer`] for a namespace with a block format that no
+    /// lane can transfer, such as one with metadata.
+    pub fn identify_namespace(&mut self, nsid: u32) -> Result<NamespaceInfo, Error> {
+        let identify = IdentifyNamespace::from_bytes(&self.identify_block(cns::NAMESPACE, nsid)?);
+        NamespaceInfo::from_identify(nsid, &identify)
+            .ok_or(Error::BadAnswer("the namespace has no block format without metadata"))
+    }
+
+    /// Identifiers of the active namespaces, ascending, the first 1024 (NVMe Base 2.0 §5.17.2.2).
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn active_namespaces(&mut self) -> Result<Vec<u32>, Error> {
+        let block = self.identify_block(cns::ACTIVE_NAMESPACES, 0)?;
+        Ok(parse_namespace_list(&block).collect())
+    }
+
+    fn identify_block(&mut self, cns: u8, nsid: u32) -> Result<[u8; IDENTIFY_BYTES], Error> {
+        let sqe = AdminCommand::identify(cns, nsid);
+        let (_, data) = self.admin.call("Identify", sqe, &[], IDENTIFY_BYTES as u32)?;
+        data.first_chunk().copied().ok_or(Error::BadAnswer("Identify returned too little"))
+    }
+
+    /// Any admin command: sends `data_out`, accepts up to `data_in_max_bytes`. Its identifier,
+    /// flags and data pointer are filled in. Of the completion dwords 0 and 1 are returned.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn admin_command(
+        &mut self,
+        sqe: Sqe,
+        data_out: &[u8],
+        data_in_max_bytes: u32,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        let name = crate::names::command_name(true, sqe.opcode, sqe.nsid as u8);
+        self.admin.call(name, sqe, data_out, data_in_max_bytes)
+    }
+
+    /// Most data of one command in bytes.
+    pub(crate) fn max_transfer_bytes(&self) -> u32 {
+        let limit = self.identify.max_transfer_bytes(self.cap.mpsmin);
+        let limit = limit.unwrap_or(u64::from(TRANSFER_MAX_BYTES));
+        limit.min(u64::from(TRANSFER_MAX_BYTES)) as u32
+    }
+
+    /// Opens a lane on the next I/O queue.
+    ///
+    /// # Errors
+    /// [`Error::NoQueueLeft`] if all granted queues are in use; otherwise as for
+    /// [`connect`](Self::connect).
+    pub fn open_lane(&self) -> Result<Lane, Error> {
+        if !self.is_connected() {
+            return Err(SubmitError::NotConnected.into());
+        }
+        let qid = self.ids.take().ok_or(Error::NoQueueLeft { granted: self.granted })?;
+        let initiator = InitiatorConfig {
+            admin: false,
+            digests: digests(&self.options),
+            depth: self.options.queue_depth.min(self.cap.mqes),
+            in_capsule_bytes: u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX),
+            max_transfer_bytes: self.max_transfer_bytes(),
+            namespaces: Arc::clone(&self.namespaces),
+        };
+        let connected = Queue::connect(QueueConnect {
+            url: &self.url,
+            options: &self.options,
+            initiator,
+            qid,
+            cattr: CATTR_DISABLE_SQ_FLOW_CONTROL,
+            cntlid: self.identify.cntlid,
+        });
+        match connected {
+            Ok((queue, _)) => Ok(Lane::new(queue, qid, self.ids.clone())),
+            Err(error) => {
+                self.ids.give_back(qid);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts a new association in place of this one, after it was lost or to start afresh. Lanes
+    /// of the old one must be [reconnected](Lane::reconnect), functions loaded and file maps set
+    /// again: they belonged to the old association.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect); the controller then stays as it was.
+    pub fn reconnect(&mut self) -> Result<(), Error> {
+        *self = Self::connect(&self.url, self.options.clone())?;
+        Ok(())
+    }
+
+    /// Shuts the controller down in order and closes the connection. Close the lanes first: the
+    /// target ends them.
+    ///
+    /// # Errors
+    /// As the target answered; the connection is closed in any case.
+    pub fn disconnect(mut self) -> Result<(), Error> {
+        let shutdown = Shutdown::Normal;
+        let config =
+            ControllerConfig { mps: self.cap.mpsmin, shutdown, ..ControllerConfig::ENABLED };
+        self.set_property(offset::CC, config.into())?;
+        self.wait_status("CSTS.SHST", READY_MIN, |status| {
+            status.shutdown == Csts::SHUTDOWN_COMPLETE
+        })
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.admin.close(LostReason::HungUp);
+    }
+}
+
+const fn digests(options: &Options) -> Digests {
+    Digests { header: options.header_digest, data: options.data_digest }
+}

@@ -1,0 +1,251 @@
+//! What can go wrong, in words that say what to do.
+
+use crate::UrlError;
+use bpfof_nvme::Status;
+use bpfof_nvme::tcp::{Fes, PduError};
+use std::fmt;
+use std::io;
+use thiserror::Error;
+
+/// An error of a controller or a lane.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The address is unusable.
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    /// The host name has no address.
+    #[error("cannot find {host}: {source}; check the host name in the address")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No TCP connection.
+    #[error("cannot connect to {address}: {source}; check that a target listens there")]
+    Connect {
+        /// Host and port.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The connection is gone, and every request in flight with it.
+    #[error("the connection to the target is lost: {0}")]
+    Lost(#[from] LostReason),
+    /// The handshake or the start of the controller took too long.
+    #[error("the target did not become ready within {waited_ms} ms ({step})")]
+    NotReady {
+        /// What was waited for.
+        step: &'static str,
+        /// How long, in ms.
+        waited_ms: u64,
+    },
+    /// The target refused a command.
+    #[error("{command}: {source}")]
+    Command {
+        /// The command.
+        command: &'static str,
+        /// Its status.
+        source: CommandError,
+    },
+    /// The data of a request arrived damaged.
+    #[error("data arrived damaged (data digest); the request can be repeated")]
+    DataDigest,
+    /// The request cannot be sent.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// A blocking call on a lane with requests in flight.
+    #[error("the lane has {0} requests in flight; wait for them before a blocking call")]
+    LaneBusy(usize),
+    /// All queues that the target grants are in use.
+    #[error("the target grants {granted} I/O queues and all are in use; close a lane first")]
+    NoQueueLeft {
+        /// Queues granted.
+        granted: u32,
+    },
+    /// The target wants authentication.
+    #[error("the target asks for authentication, which this host does not support; turn it off")]
+    AuthenticationRequired,
+    /// An answer contradicts the specification or itself.
+    #[error("the target's answer makes no sense: {0}")]
+    BadAnswer(&'static str),
+    /// The target is an ordinary disk.
+    #[error("the target does not support pushdown; is it a bpf-of target?")]
+    NotPushdownTarget,
+    /// The target speaks another version of the pushdown protocol.
+    #[error("the target speaks pushdown protocol {found}, this host {ours}; update the older one")]
+    ProtocolVersion {
+        /// The target's.
+        found: u16,
+        /// This library's.
+        ours: u16,
+    },
+    /// An object is larger than the target takes.
+    #[error("the object has {bytes} bytes, the target accepts {max_bytes}")]
+    ObjectTooLarge {
+        /// Size of the object.
+        bytes: u64,
+        /// The target's limit.
+        max_bytes: u64,
+    },
+    /// The target refused a function.
+    #[error("the target refused the function: {0}")]
+    FunctionRejected(String),
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LostReason {
+    /// The target closed it.
+    #[error("the target closed it")]
+    Closed,
+    /// This side closed it.
+    #[error("it was closed by this host")]
+    HungUp,
+    /// The operating system reported an error.
+    #[error("{0}")]
+    Io(io::ErrorKind),
+    /// The target broke the protocol.
+    #[error("the target broke the protocol: {0}")]
+    Protocol(PduError),
+    /// The target ended it for an error that it saw.
+    #[error("the target ended it: {fes} (information {fei:#x})")]
+    Terminated {
+        /// Fatal error status.
+        fes: Fes,
+        /// Fatal error information.
+        fei: u32,
+    },
+    /// The target does not do the digests that were asked for.
+    #[error("the target declined the digests asked for; turn header and data digests off")]
+    DigestsDeclined,
+    /// A command was not answered in time.
+    #[error("{command} was not answered within {waited_ms} ms")]
+    Timeout {
+        /// The command.
+        command: &'static str,
+        /// How long it was in flight, in ms.
+        waited_ms: u64,
+    },
+}
+
+/// A request that the target answered with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandError {
+    /// The status.
+    pub status: Status,
+    /// Dword 0 of the completion: details, as the status defines them.
+    pub dw0: u32,
+    /// Dword 1 of the completion: hops done, for a chain.
+    pub dw1: u32,
+}
+
+impl std::error::Error for CommandError {}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, dw0, dw1 } = *self;
+        write!(f, "{status}")?;
+        let is = |other: Status| status.same_code(other);
+        if is(Status::UNKNOWN_FUNCTION) {
+            f.write_str(": load the function on this connection first")
+        } else if is(Status::UNKNOWN_FILE) {
+            write!(f, ": file {dw0} of the request has no map; set it first")
+        } else if is(Status::STALE_FILE_MAP) {
+            write!(f, ": file {dw0} of the request has changed; read its map again and retry")
+        } else if is(Status::READ_OUTSIDE_FILE) {
+            write!(f, ": hop {dw1} reads outside the map of file {dw0} of the request")
+        } else if is(Status::HOP_BUDGET_EXHAUSTED) || is(Status::BYTE_BUDGET_EXHAUSTED) {
+            write!(f, ": the chain ended after {dw1} hops; is there a cycle in the data?")
+        } else if is(Status::INSTRUCTION_BUDGET_EXHAUSTED) {
+            write!(f, ": at pc {dw0} after {dw1} hops; the function runs too long")
+        } else if is(Status::FUNCTION_FAULT) {
+            write!(f, ": at pc {dw0} after {dw1} hops; bpfof function check shows the source line")
+        } else if is(Status::FUNCTION_ABORT) {
+            write!(f, ": the function returned {} after {dw1} hops", dw0.cast_signed())
+        } else if is(Status::INVALID_FUNCTION_OUTPUT) {
+            let cause = match dw0 {
+                1 => "neither done nor a read",
+                2 => "more reads than a hop may ask for",
+                3 => "a file that the request does not list",
+                4 => "more bytes than a hop may read",
+                5 => "an answer longer than scratch",
+                _ => "an unknown cause",
+            };
+            write!(f, ": after {dw1} hops the function left {cause}")
+        } else if is(Status::MALFORMED_REQUEST) {
+            write!(f, ": byte {dw0} of the request")
+        } else if is(Status::ANSWER_TOO_LONG) {
+            write!(f, ": it has {dw0} bytes; allow for as many")
+        } else if is(Status::RESOURCE_LIMIT) {
+            f.write_str(": the target's limit for this connection is reached; unload or wait")
+        } else if is(Status::INVALID_NAMESPACE) {
+            f.write_str(": the namespace does not exist; check ns in the address")
+        } else if is(Status::LBA_OUT_OF_RANGE) {
+            f.write_str(": the range ends behind the namespace")
+        } else if is(Status::CONNECT_INVALID_HOST) {
+            f.write_str(": the target does not admit this host's NQN")
+        } else if is(Status::CONNECT_INVALID_PARAMETERS) {
+            f.write_str(": check the subsystem's NQN in the address")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// How a request ended that did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RequestError {
+    /// The target answered with an error.
+    #[error(transparent)]
+    Command(CommandError),
+    /// Its data arrived damaged; the connection is intact, and the request can be repeated.
+    #[error("data arrived damaged (data digest); the request can be repeated")]
+    DataDigest,
+    /// The connection was lost before the answer. Whether the target performed the request is
+    /// unknown.
+    #[error("the connection was lost with the request in flight: {0}")]
+    Lost(LostReason),
+}
+
+impl RequestError {
+    /// The error of a blocking call of `command`.
+    pub(crate) fn of(self, command: &'static str) -> Error {
+        match self {
+            Self::Command(source) => Error::Command { command, source },
+            Self::DataDigest => Error::DataDigest,
+            Self::Lost(reason) => Error::Lost(reason),
+        }
+    }
+}
+
+/// Why a request was not accepted. Nothing of it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SubmitError {
+    /// As many requests as the queue holds are in flight: receive completions first.
+    #[error("the queue is full; receive completions first")]
+    QueueFull,
+    /// The connection is not open.
+    #[error("the connection is not open; reconnect")]
+    NotConnected,
+    /// The namespace does not exist, or appeared after the lane was opened.
+    #[error("namespace {nsid} does not exist")]
+    UnknownNamespace {
+        /// The namespace asked for.
+        nsid: u32,
+    },
+    /// Offset or length is not a multiple of the logical block, or the length is 0.
+    #[error("offset and length must be multiples of {block_bytes} bytes, the length not 0")]
+    Unaligned {
+        /// The logical block of the namespace.
+        block_bytes: u32,
+    },
+    /// More data than one command may transfer.
+    #[error("{bytes} bytes are more than one command can transfer ({max_bytes})")]
+    TooLong {
+        /// What was asked for.
+        bytes: u64,
+        /// What is possible.
+        max_bytes: u64,
+    },
+}

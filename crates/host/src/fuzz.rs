@@ -1,0 +1,115 @@
+//! Entry point for fuzzing: a hostile target. Unit tests call it too.
+
+use crate::{
+    Completion, FileVersion, Initiator, InitiatorConfig, LostReason, NamespaceInfo, PushdownCall,
+    Request, RequestError,
+};
+use bpfof_nvme::Sqe;
+use bpfof_nvme::opcode::nvm;
+use bpfof_nvme::tcp::{Digests, IcResp};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const NSID: u32 = 1;
+const BLOCK_BYTES: u32 = 512;
+/// Longest answer of the fuzzed chain and of the fuzzed raw command, in bytes.
+const ANSWER_BYTES: u32 = 64;
+
+/// Requests of every kind; the number is their tag.
+fn request(tag: u64) -> Request<'static> {
+    const FILES: &[FileVersion] = &[FileVersion { id: 1, version: 1 }];
+    let (nsid, offset_bytes, length_bytes) = (NSID, 0, BLOCK_BYTES);
+    match tag % 7 {
+        0 => Request::Read { nsid, offset_bytes, length_bytes },
+        // Longer than the capsule takes: goes by R2T.
+        1 => Request::Write { nsid, offset_bytes, data: &[7; 4096], fua: true },
+        2 => Request::Write { nsid, offset_bytes, data: &[7; 512], fua: false },
+        3 => Request::Flush { nsid },
+        4 => Request::WriteZeroes { nsid, offset_bytes, length_bytes, fua: false },
+        5 => Request::Pushdown(PushdownCall {
+            nsid,
+            function: 1,
+            files: FILES,
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: BLOCK_BYTES,
+            scratch: b"argument",
+            answer_max_bytes: ANSWER_BYTES,
+        }),
+        _ => {
+            let sqe = Sqe::new(nvm::VERIFY, nsid);
+            Request::Raw { sqe, data_out: &[], data_in_max_bytes: ANSWER_BYTES }
+        }
+    }
+}
+
+/// Checks what a completion may look like, whatever the target sent.
+fn check(completion: &Completion<'_>) {
+    if let Ok(done) = completion.result {
+        let length = done.data.len();
+        match completion.tag % 7 {
+            0 => assert_eq!(length, BLOCK_BYTES as usize),
+            5 => assert!(length <= ANSWER_BYTES as usize && length == done.dw1 as usize),
+            6 => assert!(length <= ANSWER_BYTES as usize),
+            _ => assert_eq!(length, 0),
+        }
+    }
+}
+
+/// A target that sends anything: no panic, no memory beyond what the requests need, and each
+/// request ends exactly once.
+///
+/// Byte 0: bits 0 and 1 digests, bit 2 start with a good ICResp. Byte 1: length of the pieces in
+/// which the rest is received.
+pub fn initiator(data: &[u8]) {
+    let Some((&[settings, piece], rest)) = data.split_first_chunk() else { return };
+    let digests = Digests::from_bits(settings);
+    let namespace =
+        NamespaceInfo { nsid: NSID, blocks: 1000, block_bytes: BLOCK_BYTES, nguid: [0; 16] };
+    let mut initiator = Initiator::new(InitiatorConfig {
+        admin: false,
+        digests,
+        depth: 7,
+        in_capsule_bytes: 1024,
+        max_transfer_bytes: 4096,
+        namespaces: Arc::new([namespace]),
+    });
+    let mut stream = Vec::new();
+    if settings & 4 != 0 {
+        IcResp { digests, maxh2cdata_bytes: 4096, ..IcResp::default() }.encode_into(&mut stream);
+    }
+    stream.extend_from_slice(rest);
+
+    let mut open = BTreeMap::new();
+    let mut next_tag = 0;
+    let mut buffer = Vec::new();
+    for piece in stream.chunks(usize::from(piece).max(1)) {
+        while initiator.submit(next_tag, &request(next_tag)).is_ok() {
+            open.insert(next_tag, ());
+            next_tag += 1;
+        }
+        let waiting = initiator.outgoing().len();
+        assert!(waiting <= 64 << 10, "{waiting} bytes wait to be sent");
+        initiator.sent(waiting, 0);
+        buffer.extend_from_slice(piece);
+        let received = initiator.receive(&buffer, &mut |completion| {
+            check(&completion);
+            assert!(open.remove(&completion.tag).is_some(), "completed twice");
+        });
+        let Ok(used) = received else { break };
+        buffer.drain(..used);
+        assert!(buffer.len() < 256, "input is hoarded");
+    }
+    assert_eq!(initiator.in_flight(), open.len());
+    initiator.fail(LostReason::Closed);
+    let reason = initiator.failure();
+    for _ in 0..2 {
+        initiator.lost(&mut |completion| {
+            assert!(
+                matches!(completion.result, Err(RequestError::Lost(why)) if Some(why) == reason)
+            );
+            assert!(open.remove(&completion.tag).is_some(), "completed twice");
+        });
+        assert!(open.is_empty(), "a request has no end");
+    }
+}

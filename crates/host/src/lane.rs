@@ -1,0 +1,281 @@
+//! A lane: one I/O queue pair, its connection and its buffers.
+
+use crate::controller::{Controller, QueueIds};
+use crate::queue::Queue;
+use crate::{Completion, Error, LostReason, PushdownCall, Request, RequestError, SubmitError};
+use std::time::Duration;
+
+/// Longest sleep of a blocking call before it looks around again. Its end is the command timeout.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Most bytes of one request of a long transfer: enough for full speed, and a lane full of them
+/// holds 16 MiB, not 128.
+const CHUNK_MAX_BYTES: usize = 128 << 10;
+
+/// How a chain went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainInfo {
+    /// Hops it took: rounds of reads with a call of the function each.
+    pub hops: u32,
+}
+
+/// One I/O queue pair, its TCP connection and its buffers, for one thread at a time.
+///
+/// Nothing is allocated per request once the buffers have grown. When the connection is lost, each
+/// request in flight completes exactly once, with [`RequestError::Lost`], at the next
+/// [`poll`](Self::poll) or [`wait`](Self::wait), which then return the reason. Dropping a lane
+/// closes its connection; requests in flight end without a completion.
+#[derive(Debug)]
+pub struct Lane {
+    queue: Queue,
+    qid: u16,
+    ids: QueueIds,
+}
+
+impl Lane {
+    pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds) -> Self {
+        Self { queue, qid, ids }
+    }
+
+    /// Queues a request; it is sent by the next [`flush_doorbell`](Self::flush_doorbell) or
+    /// [`wait`](Self::wait). The completion carries `tag`.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing is queued then.
+    #[inline]
+    pub fn submit(&mut self, tag: u64, request: Request<'_>) -> Result<(), SubmitError> {
+        self.queue.submit(tag, &request)
+    }
+
+    /// Sends all queued requests in one system call. What the kernel does not take now goes with
+    /// the next `poll` or `wait`.
+    ///
+    /// # Errors
+    /// The connection is lost; `poll` or `wait` reports the requests in flight.
+    pub fn flush_doorbell(&mut self) -> Result<(), Error> {
+        self.queue.ring()
+    }
+
+    /// Receives what is there, without waiting; calls `on_completion` for each request that ended
+    /// and returns their number.
+    ///
+    /// # Errors
+    /// The connection is lost; the requests in flight were reported to `on_completion`.
+    pub fn poll(&mut self, on_completion: &mut dyn FnMut(Completion<'_>)) -> Result<usize, Error> {
+        self.queue.poll(on_completion)
+    }
+
+    /// Sends all queued requests and waits until at least one request ended or `timeout` passed
+    /// (then 0): spins at first where that has paid, then sleeps, unless
+    /// [`Options::poll`](crate::Options::poll) forbids it.
+    ///
+    /// # Errors
+    /// The connection is lost; the requests in flight were reported to `on_completion`.
+    pub fn wait(
+        &mut self,
+        timeout: Duration,
+        on_completion: &mut dyn FnMut(Completion<'_>),
+    ) -> Result<usize, Error> {
+        self.queue.wait(timeout, on_completion)
+    }
+
+    /// Requests in flight, those not yet sent included.
+    #[must_use]
+    pub const fn requests_in_flight(&self) -> usize {
+        self.queue.initiator().in_flight()
+    }
+
+    /// Requests that may be in flight.
+    #[must_use]
+    pub const fn depth(&self) -> u16 {
+        self.queue.initiator().config().depth
+    }
+
+    /// Most data of one request, in bytes.
+    #[must_use]
+    pub const fn max_transfer_bytes(&self) -> u32 {
+        self.queue.initiator().config().max_transfer_bytes
+    }
+
+    /// Queue identifier of the lane at the target.
+    #[must_use]
+    pub const fn qid(&self) -> u16 {
+        self.qid
+    }
+
+    /// Whether the connection is open.
+    #[must_use]
+    pub const fn is_connected(&self) -> bool {
+        self.queue.is_connected()
+    }
+
+    /// Bytes sent on the connection so far, without TCP and IP headers.
+    #[must_use]
+    pub const fn bytes_sent(&self) -> u64 {
+        self.queue.sent_bytes()
+    }
+
+    /// Bytes received on the connection so far, without TCP and IP headers.
+    #[must_use]
+    pub const fn bytes_received(&self) -> u64 {
+        self.queue.received_bytes()
+    }
+
+    /// Replaces the connection by a new one of `controller`'s present association, after
+    /// [`Controller::reconnect`] if the association was lost too. The byte counters start at 0.
+    /// Functions and file maps belong to the association: after a new one the caller loads and
+    /// sets them again, and function ids change.
+    ///
+    /// # Errors
+    /// [`Error::LaneBusy`] until the requests in flight have been reported by `poll` or `wait`;
+    /// those of [`Controller::open_lane`]. The lane stays as it was.
+    pub fn reconnect(&mut self, controller: &Controller) -> Result<(), Error> {
+        self.require_idle()?;
+        *self = controller.open_lane()?;
+        Ok(())
+    }
+
+    fn require_idle(&self) -> Result<(), Error> {
+        match self.requests_in_flight() {
+            0 => Ok(()),
+            busy => Err(Error::LaneBusy(busy)),
+        }
+    }
+
+    /// Reads `data.len()` bytes from `offset_bytes` on, several requests at a time where one does
+    /// not hold them.
+    ///
+    /// # Errors
+    /// The first that any of the requests met; `data` is then undefined. The lane must be idle.
+    pub fn read(&mut self, nsid: u32, offset_bytes: u64, data: &mut [u8]) -> Result<(), Error> {
+        self.require_idle()?;
+        let length = data.len();
+        let chunk = self.chunk_bytes();
+        let request = |at: usize| Request::Read {
+            nsid,
+            offset_bytes: offset_bytes + at as u64,
+            length_bytes: chunk.min(length - at) as u32,
+        };
+        let mut take = |at: usize, bytes: &[u8]| {
+            if let Some(place) = data.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+            }
+        };
+        self.pipeline("Read", length, chunk, &request, &mut take)
+    }
+
+    /// Writes `data` at `offset_bytes`, several requests at a time where one does not hold it.
+    /// The data is stable after the next [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// The first that any of the requests met; what of the range was written is then unknown. The
+    /// lane must be idle.
+    pub fn write(&mut self, nsid: u32, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
+        self.require_idle()?;
+        let chunk = self.chunk_bytes();
+        let request = |at: usize| Request::Write {
+            nsid,
+            offset_bytes: offset_bytes + at as u64,
+            data: data.get(at..data.len().min(at + chunk)).unwrap_or(&[]),
+            fua: false,
+        };
+        self.pipeline("Write", data.len(), chunk, &request, &mut |_, _| {})
+    }
+
+    /// Brings all completed writes to stable storage.
+    ///
+    /// # Errors
+    /// As the target answered. The lane must be idle.
+    pub fn flush(&mut self, nsid: u32) -> Result<(), Error> {
+        self.require_idle()?;
+        self.pipeline("Flush", 1, 1, &|_| Request::Flush { nsid }, &mut |_, _| {})
+    }
+
+    /// Runs one chain and puts its answer into `answer`, whose contents it replaces.
+    ///
+    /// # Errors
+    /// As the target answered. The lane must be idle.
+    pub fn pushdown(
+        &mut self,
+        call: &PushdownCall<'_>,
+        answer: &mut Vec<u8>,
+    ) -> Result<ChainInfo, Error> {
+        self.require_idle()?;
+        self.submit(0, Request::Pushdown(*call))?;
+        answer.clear();
+        let mut end = None;
+        while end.is_none() {
+            self.queue.wait(WAIT, &mut |completion| {
+                end = Some(completion.result.map(|done| {
+                    answer.extend_from_slice(done.data);
+                    ChainInfo { hops: done.dw0 }
+                }));
+            })?;
+        }
+        match end {
+            Some(Ok(info)) => Ok(info),
+            Some(Err(error)) => Err(error.of("Pushdown")),
+            None => Err(Error::BadAnswer("a chain without an end")),
+        }
+    }
+
+    /// Bytes of one request of a long transfer.
+    fn chunk_bytes(&self) -> usize {
+        (self.max_transfer_bytes() as usize).clamp(1, CHUNK_MAX_BYTES)
+    }
+
+    /// Covers `length` bytes by requests of up to `chunk`, as many at a time as the queue holds;
+    /// `take` gets what each returned, and where it belongs.
+    fn pipeline<'a>(
+        &mut self,
+        name: &'static str,
+        length: usize,
+        chunk: usize,
+        request: &dyn Fn(usize) -> Request<'a>,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), Error> {
+        let (mut at, mut first_error) = (0, None::<RequestError>);
+        loop {
+            while at < length && first_error.is_none() {
+                match self.submit(at as u64, request(at)) {
+                    Ok(()) => at += chunk,
+                    Err(SubmitError::QueueFull) => break,
+                    Err(error) => {
+                        self.drain(&mut first_error, take)?;
+                        return Err(error.into());
+                    }
+                }
+            }
+            if self.requests_in_flight() == 0 {
+                break;
+            }
+            self.queue.wait(WAIT, &mut |completion| match completion.result {
+                Ok(done) => take(completion.tag as usize, done.data),
+                Err(error) => first_error = Some(first_error.unwrap_or(error)),
+            })?;
+        }
+        first_error.map_or(Ok(()), |error| Err(error.of(name)))
+    }
+
+    /// Waits for all requests in flight.
+    fn drain(
+        &mut self,
+        first_error: &mut Option<RequestError>,
+        take: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), Error> {
+        while self.requests_in_flight() != 0 {
+            self.queue.wait(WAIT, &mut |completion| match completion.result {
+                Ok(done) => take(completion.tag as usize, done.data),
+                Err(error) => *first_error = Some(error),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.queue.close(LostReason::HungUp);
+        self.ids.give_back(self.qid);
+    }
+}

@@ -1,0 +1,52 @@
+//! The host side of bpf-of: an NVMe/TCP initiator in user space.
+//!
+//! # What it is
+//! [`Controller`] is an association with a target: one admin queue, with blocking calls. It opens
+//! [`Lane`]s: each is one I/O queue, its TCP connection and its buffers, meant for one thread. A
+//! lane takes ordinary reads and writes, and chains of reads that the target follows by itself
+//! ([`Request::Pushdown`]). No kernel module, no root, no huge pages.
+//!
+//! # How data flows through it
+//! [`Lane::submit`] encodes a request behind those that wait already; [`Lane::flush_doorbell`]
+//! sends them all in one system call; [`Lane::poll`] and [`Lane::wait`] receive what has arrived
+//! in one system call and hand out each completion, its data still in the receive buffer where
+//! that is possible. Below the socket is [`Initiator`], which knows no socket: bytes in,
+//! completions and bytes out.
+//!
+//! # What it does not do
+//! It does not share a lane between threads, cache, retry, or reconnect by itself: an error says
+//! what happened, and [`Controller::reconnect`] and [`Lane::reconnect`] start again. It sends no
+//! keep alive (it asks for none) and no asynchronous event request; it does not authenticate or
+//! encrypt. Every byte a target sends may be hostile: what breaks the protocol ends the connection
+//! with a typed error, and each request in flight ends exactly once.
+
+mod controller;
+mod error;
+mod functions;
+pub mod fuzz;
+mod initiator;
+mod lane;
+mod maps;
+mod names;
+mod namespace;
+mod options;
+mod queue;
+mod request;
+mod slot;
+mod socket;
+mod url;
+
+pub use controller::Controller;
+pub use error::{CommandError, Error, LostReason, RequestError, SubmitError};
+pub use functions::FunctionId;
+pub use initiator::{Initiator, InitiatorConfig};
+pub use lane::{ChainInfo, Lane};
+pub use namespace::NamespaceInfo;
+pub use options::Options;
+pub use request::{Completion, Done, PushdownCall, Request};
+pub use url::{DEFAULT_NSID, TargetUrl, UrlError};
+
+pub use bpfof_nvme::vendor::{
+    Extent, FileMapObject, FileVersion, FunctionReportEntry, PushdownLimits,
+};
+pub use bpfof_nvme::{Cqe, Sqe, Status};

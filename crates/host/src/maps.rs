@@ -1,0 +1,31 @@
+//! File maps of an association.
+
+use crate::{Controller, Error, FileMapObject};
+use bpfof_nvme::AdminCommand;
+
+impl Controller {
+    /// Sets the map of a file, in place of the one it had (protocol.md, File Map Set).
+    ///
+    /// # Errors
+    /// [`Error::ObjectTooLarge`] for more extents than the target takes; otherwise as the target
+    /// answered, in particular Invalid Field in Command for a map that breaks a rule or names
+    /// blocks outside the namespace.
+    pub fn set_file_map(&mut self, map: &FileMapObject) -> Result<(), Error> {
+        let extents = u64::from(self.pushdown_limits()?.extents);
+        let max_bytes =
+            FileMapObject::HEADER_BYTES as u64 + extents * FileMapObject::EXTENT_BYTES as u64;
+        let mut object = Vec::with_capacity(
+            FileMapObject::HEADER_BYTES + map.extents.len() * FileMapObject::EXTENT_BYTES,
+        );
+        map.encode_into(&mut object);
+        self.upload(&object, max_bytes, AdminCommand::file_map_set).map(|_| ())
+    }
+
+    /// Removes the map of file `file`; chains that read it end with Unknown File.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn remove_file_map(&mut self, nsid: u32, file: u32) -> Result<(), Error> {
+        self.set_file_map(&FileMapObject::removal(nsid, file))
+    }
+}

@@ -1,0 +1,91 @@
+//! How to connect and how to wait.
+
+use std::fmt::Write;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Settings of a [`Controller`](crate::Controller) and its lanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// NQN by which the target knows this host. By default made from the default `host_id`.
+    pub host_nqn: String,
+    /// Identifier of this host. By default random, the same within a process.
+    pub host_id: [u8; 16],
+    /// Requests that a lane may have in flight, 1 to 4095; the target may allow fewer.
+    pub queue_depth: u16,
+    /// Protect PDU headers by a CRC32C.
+    pub header_digest: bool,
+    /// Protect PDU data by a CRC32C.
+    pub data_digest: bool,
+    /// Longest time to open a connection, handshake included.
+    pub connect_timeout: Duration,
+    /// Longest time from sending a request to its completion. A request that takes longer ends
+    /// its lane.
+    pub command_timeout: Duration,
+    /// Never sleep while waiting. For threads that own a core.
+    pub poll: bool,
+    /// How long to spin before sleeping, in µs, where spinning has paid so far.
+    pub spin_us: u32,
+}
+
+/// Default for requests in flight: what a Linux host uses.
+const QUEUE_DEPTH: u16 = 128;
+
+impl Default for Options {
+    fn default() -> Self {
+        let host_id = process_host_id();
+        Self {
+            host_nqn: uuid_nqn(&host_id),
+            host_id,
+            queue_depth: QUEUE_DEPTH,
+            header_digest: false,
+            data_digest: false,
+            connect_timeout: Duration::from_secs(5),
+            command_timeout: Duration::from_secs(30),
+            poll: false,
+            spin_us: 50,
+        }
+    }
+}
+
+/// A random UUID (version 4), drawn once. Without a source of randomness it is made of the process
+/// id, which is all the uniqueness there is then.
+fn process_host_id() -> [u8; 16] {
+    static ID: OnceLock<[u8; 16]> = OnceLock::new();
+    *ID.get_or_init(|| {
+        let mut id = [0; 16];
+        if getrandom::fill(&mut id).is_err() {
+            id[..4].copy_from_slice(&std::process::id().to_be_bytes());
+        }
+        id[6] = (id[6] & 0x0F) | 0x40;
+        id[8] = (id[8] & 0x3F) | 0x80;
+        id
+    })
+}
+
+/// The NQN of a host that has only a UUID (NVMe Base 2.0 §4.5).
+fn uuid_nqn(id: &[u8; 16]) -> String {
+    let mut nqn = String::from("nqn.2014-08.org.nvmexpress:uuid:");
+    for (index, byte) in id.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            nqn.push('-');
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(nqn, "{byte:02x}");
+    }
+    nqn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identity_is_stable_and_well_formed() {
+        let options = Options::default();
+        assert_eq!(options, Options::default());
+        assert_eq!(options.host_nqn.len(), "nqn.2014-08.org.nvmexpress:uuid:".len() + 36);
+        let nqn = uuid_nqn(&std::array::from_fn(|index| index as u8));
+        assert!(nqn.ends_with(":00010203-0405-0607-0809-0a0b0c0d0e0f"), "{nqn}");
+    }
+}

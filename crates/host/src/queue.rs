@@ -1,0 +1,281 @@
+//! One queue pair on its connection: the initiator's bytes go to a socket and come from it.
+
+use crate::socket::Socket;
+use crate::{
+    Completion, Error, Initiator, InitiatorConfig, LostReason, Options, Request, SubmitError,
+    TargetUrl,
+};
+use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
+use bpfof_nvme::{Cqe, Sqe, Status};
+use std::time::{Duration, Instant};
+
+/// Receive buffer in bytes: what the kernel holds for a busy lane comes in one call.
+const RECEIVE_BYTES: usize = 256 << 10;
+/// Part of the command timeout after which slots are looked through again, so that a timeout is
+/// late by at most this part and costs nothing per request.
+const EXPIRY_CHECKS: u64 = 8;
+/// Reserved bits of Connect's answer that ask for authentication (NVMe Base 2.0 §6.3, AUTHREQ).
+const AUTHENTICATION_BITS: u32 = 0xFFFF_0000;
+
+/// A queue pair and its connection.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// `None` once the connection is over.
+    socket: Option<Socket>,
+    initiator: Initiator,
+    buffer: Box<[u8]>,
+    /// What of `buffer` was received and not used.
+    start: usize,
+    end: usize,
+    clock: Instant,
+    next_check_us: u64,
+    timeout_us: u64,
+    spin: Duration,
+    never_sleep: bool,
+    /// Whether the last wait was short enough for spinning.
+    spin_pays: bool,
+    sent_bytes: u64,
+    received_bytes: u64,
+    /// Why nothing more can be sent. The connection stays open until what the target said before
+    /// has been read: it may give the reason.
+    send_error: Option<LostReason>,
+}
+
+/// How a queue is connected.
+pub(crate) struct QueueConnect<'a> {
+    pub(crate) url: &'a TargetUrl,
+    pub(crate) options: &'a Options,
+    pub(crate) initiator: InitiatorConfig,
+    pub(crate) qid: u16,
+    pub(crate) cattr: u8,
+    pub(crate) cntlid: u16,
+}
+
+type OnCompletion<'f> = dyn FnMut(Completion<'_>) + 'f;
+
+impl Queue {
+    /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
+    /// too.
+    pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
+        let QueueConnect { url, options, initiator, qid, cattr, cntlid } = connect;
+        let started = Instant::now();
+        let socket = Socket::connect(&url.host, url.port, options.connect_timeout)?;
+        let mut queue = Self {
+            socket: Some(socket),
+            initiator: Initiator::new(initiator),
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            clock: started,
+            next_check_us: 0,
+            timeout_us: micros(options.connect_timeout),
+            spin: Duration::from_micros(u64::from(options.spin_us)),
+            never_sleep: options.poll,
+            spin_pays: true,
+            sent_bytes: 0,
+            received_bytes: 0,
+            send_error: None,
+        };
+        while !queue.initiator.is_ready() {
+            queue.wait(Duration::from_millis(10), &mut |_| {})?;
+            let waited = started.elapsed();
+            if waited > options.connect_timeout {
+                let waited_ms = micros(waited) / 1000;
+                return Err(Error::NotReady { step: "ICResp", waited_ms });
+            }
+        }
+        let sqsize = queue.initiator.config().depth;
+        let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr, kato_ms: 0 };
+        let data = ConnectData {
+            hostid: options.host_id,
+            cntlid,
+            subnqn: url.nqn.clone(),
+            hostnqn: options.host_nqn.clone(),
+        };
+        let (answer, _) = queue.call("Connect", command.to_sqe(), &data.to_bytes(), 0)?;
+        if answer.dw0 & AUTHENTICATION_BITS != 0 {
+            return Err(Error::AuthenticationRequired);
+        }
+        queue.timeout_us = micros(options.command_timeout);
+        log::debug!("{url}: queue {qid} connected with room for {sqsize} requests");
+        Ok((queue, answer.dw0 as u16))
+    }
+
+    pub(crate) const fn initiator(&self) -> &Initiator {
+        &self.initiator
+    }
+
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    pub(crate) const fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    pub(crate) const fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    #[inline]
+    pub(crate) fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
+        self.initiator.submit(tag, request)
+    }
+
+    /// Sends what waits, as far as the kernel takes it now; the rest goes with the next poll.
+    pub(crate) fn ring(&mut self) -> Result<(), Error> {
+        let now_us = self.now_us();
+        self.initiator.ring();
+        self.send(now_us);
+        match self.initiator.failure().or(self.send_error) {
+            Some(reason) => Err(reason.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Receives once, hands out what ended, and returns how many requests that were.
+    pub(crate) fn poll(&mut self, on_completion: &mut OnCompletion<'_>) -> Result<usize, Error> {
+        let before = self.initiator.completed();
+        if let Err(reason) = self.exchange(on_completion) {
+            self.close(reason);
+            let reason = self.initiator.failure().unwrap_or(reason);
+            self.initiator.lost(on_completion);
+            return Err(reason.into());
+        }
+        Ok((self.initiator.completed() - before) as usize)
+    }
+
+    /// Rings, then waits until a request ended, at most `timeout`.
+    pub(crate) fn wait(
+        &mut self,
+        timeout: Duration,
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<usize, Error> {
+        // A failure is reported by `poll`, together with the requests that it ended.
+        let _ = self.ring();
+        let started = Instant::now();
+        let mut slept = false;
+        loop {
+            let ready = self.initiator.is_ready();
+            let ended = self.poll(on_completion)?;
+            let waited = started.elapsed();
+            if ended != 0 || ready != self.initiator.is_ready() {
+                // A sleep that was hardly longer than a spin would have been better spun through.
+                self.spin_pays = waited <= self.spin * (1 + u32::from(slept));
+                return Ok(ended);
+            }
+            if waited >= timeout {
+                return Ok(0);
+            }
+            if self.never_sleep || (self.spin_pays && waited < self.spin) {
+                std::hint::spin_loop();
+                continue;
+            }
+            slept = true;
+            self.sleep(timeout - waited)?;
+        }
+    }
+
+    /// Sleeps until the socket has something, at most until timeouts must be looked at.
+    fn sleep(&self, at_most: Duration) -> Result<(), Error> {
+        let until_check = self.next_check_us.saturating_sub(self.now_us()).max(1000);
+        let at_most = at_most.min(Duration::from_micros(until_check));
+        match &self.socket {
+            Some(socket) => Ok(socket.sleep(self.initiator.is_urgent(), at_most)?),
+            None => Ok(()),
+        }
+    }
+
+    /// One receive, one send if one is due, and the timeouts.
+    fn exchange(&mut self, on_completion: &mut OnCompletion<'_>) -> Result<(), LostReason> {
+        let now_us = self.now_us();
+        let Some(socket) = &mut self.socket else {
+            return Err(self.initiator.failure().unwrap_or(LostReason::HungUp));
+        };
+        let received = socket.receive(self.buffer.get_mut(self.end..).unwrap_or(&mut []))?;
+        if received != 0 {
+            self.received_bytes += received as u64;
+            self.end += received;
+            let input = self.buffer.get(self.start..self.end).unwrap_or(&[]);
+            self.start += self.initiator.receive(input, on_completion)?;
+            // What remains is less than a header: moving it keeps the room behind it large.
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.initiator.is_urgent() {
+            self.send(now_us);
+        }
+        if let Some(reason) = self.send_error.filter(|_| received == 0) {
+            return Err(reason);
+        }
+        if now_us >= self.next_check_us {
+            self.next_check_us = now_us + self.timeout_us / EXPIRY_CHECKS;
+            if let Some(reason) = self.initiator.expired(now_us, self.timeout_us) {
+                return Err(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what waits, as far as the kernel takes it.
+    fn send(&mut self, now_us: u64) {
+        let bytes = self.initiator.outgoing();
+        if let Some(socket) = &mut self.socket
+            && self.send_error.is_none()
+            && !bytes.is_empty()
+        {
+            match socket.send(bytes) {
+                Ok(sent) => {
+                    self.sent_bytes += sent as u64;
+                    self.initiator.sent(sent, now_us);
+                }
+                Err(reason) => self.send_error = Some(reason),
+            }
+        }
+    }
+
+    /// Ends the connection; a report to the target is sent if it can be at once.
+    pub(crate) fn close(&mut self, reason: LostReason) {
+        self.initiator.fail(reason);
+        let report = self.initiator.outgoing();
+        if let Some(mut socket) = self.socket.take()
+            && !report.is_empty()
+        {
+            let _ = socket.send(report);
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        micros(self.clock.elapsed())
+    }
+
+    /// Sends one command and waits for its end. No other request may be in flight.
+    pub(crate) fn call(
+        &mut self,
+        name: &'static str,
+        sqe: Sqe,
+        data_out: &[u8],
+        data_in_max_bytes: u32,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        self.submit(0, &Request::Raw { sqe, data_out, data_in_max_bytes })?;
+        let mut answer = None;
+        while answer.is_none() {
+            self.wait(Duration::from_secs(1), &mut |completion| {
+                answer = Some(completion.result.map(|done| {
+                    let (dw0, dw1, status) = (done.dw0, done.dw1, Status::SUCCESS);
+                    (Cqe { dw0, dw1, status, ..Cqe::default() }, done.data.to_vec())
+                }));
+            })?;
+        }
+        match answer {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(error)) => Err(error.of(name)),
+            None => Err(Error::BadAnswer("a command without an end")),
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,113 @@
+//! What a lane is asked for, and what it answers.
+
+use crate::RequestError;
+use bpfof_nvme::Sqe;
+use bpfof_nvme::vendor::{FileVersion, PushdownParts};
+
+/// A request. Offsets and lengths are in bytes and multiples of the namespace's logical block.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Read into the lane's memory; the completion has the data.
+    Read {
+        /// Namespace.
+        nsid: u32,
+        /// Offset in the namespace.
+        offset_bytes: u64,
+        /// Length, not 0.
+        length_bytes: u32,
+    },
+    /// Write.
+    Write {
+        /// Namespace.
+        nsid: u32,
+        /// Offset in the namespace.
+        offset_bytes: u64,
+        /// What to write, not empty; copied before `submit` returns.
+        data: &'a [u8],
+        /// Complete only when the data is on stable storage.
+        fua: bool,
+    },
+    /// Bring all completed writes to stable storage.
+    Flush {
+        /// Namespace.
+        nsid: u32,
+    },
+    /// Make a range read as zeroes.
+    WriteZeroes {
+        /// Namespace.
+        nsid: u32,
+        /// Offset in the namespace.
+        offset_bytes: u64,
+        /// Length, not 0.
+        length_bytes: u32,
+        /// Complete only when the zeroes are on stable storage.
+        fua: bool,
+    },
+    /// Run a storage function on a chain of reads at the target.
+    Pushdown(PushdownCall<'a>),
+    /// Any command. Its identifier, flags and data pointer are filled in.
+    Raw {
+        /// The command.
+        sqe: Sqe,
+        /// Data to send; copied before `submit` returns.
+        data_out: &'a [u8],
+        /// Most data to accept.
+        data_in_max_bytes: u32,
+    },
+}
+
+/// A chain of reads that a storage function follows at the target (docs/protocol.md, Pushdown).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushdownCall<'a> {
+    /// Namespace of the files.
+    pub nsid: u32,
+    /// Function, as [`Controller::load_function`](crate::Controller::load_function) names it.
+    pub function: u32,
+    /// The files it may read, and the versions this host believes their maps to have.
+    pub files: &'a [FileVersion],
+    /// File of the first read, an index into `files`.
+    pub first_file: u16,
+    /// File offset of the first read.
+    pub first_offset_bytes: u64,
+    /// Size of the first read.
+    pub first_size_bytes: u32,
+    /// The argument: the first bytes of scratch. The rest is zero.
+    pub scratch: &'a [u8],
+    /// Longest answer to accept.
+    pub answer_max_bytes: u32,
+}
+
+impl<'a> PushdownCall<'a> {
+    /// The request as it is encoded.
+    pub(crate) const fn parts(&self) -> PushdownParts<'a> {
+        PushdownParts {
+            function: self.function,
+            files: self.files,
+            first_file: self.first_file,
+            first_offset_bytes: self.first_offset_bytes,
+            first_size_bytes: self.first_size_bytes,
+            scratch: self.scratch,
+            answer_max_bytes: self.answer_max_bytes,
+        }
+    }
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion<'a> {
+    /// The tag that was given to `submit`.
+    pub tag: u64,
+    /// How it ended.
+    pub result: Result<Done<'a>, RequestError>,
+}
+
+/// A request that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done<'a> {
+    /// What was read, or the answer of a chain. Valid during the call only.
+    pub data: &'a [u8],
+    /// Dword 0 of the completion; of a chain, the number of hops.
+    pub dw0: u32,
+    /// Dword 1 of the completion; of a chain, the length of the answer.
+    pub dw1: u32,
+}

@@ -1,0 +1,83 @@
+//! A TCP connection that never blocks where it is not asked to.
+
+use crate::{Error, LostReason};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket as RawSocket, Type};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// A connected socket. Its kernel buffers are left to grow by themselves: a fixed size would be
+/// cut to net.core.rmem_max, which is less than what the kernel grows them to.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: TcpStream,
+}
+
+impl Socket {
+    /// Connects to the first address of `host` that answers within `timeout`.
+    pub(crate) fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, Error> {
+        let deadline = Instant::now() + timeout;
+        let addresses = (host, port)
+            .to_socket_addrs()
+            .map_err(|source| Error::Resolve { host: host.to_owned(), source })?;
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match Self::connect_one(address, left) {
+                Ok(socket) => return Ok(socket),
+                Err(error) => last = error,
+            }
+        }
+        Err(Error::Connect { address: format!("{host}:{port}"), source: last })
+    }
+
+    fn connect_one(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        if timeout.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let socket =
+            RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.connect_timeout(&address.into(), timeout)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { stream: socket.into() })
+    }
+
+    /// Sends what the kernel takes now; returns how many bytes that is, possibly 0.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<usize, LostReason> {
+        match self.stream.write(bytes) {
+            Ok(sent) => Ok(sent),
+            Err(error) if is_transient(&error) => Ok(0),
+            Err(error) => Err(LostReason::Io(error.kind())),
+        }
+    }
+
+    /// Receives what is there; 0 if that is nothing.
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, LostReason> {
+        match self.stream.read(buffer) {
+            Ok(0) => Err(LostReason::Closed),
+            Ok(received) => Ok(received),
+            Err(error) if is_transient(&error) => Ok(0),
+            Err(error) => Err(LostReason::Io(error.kind())),
+        }
+    }
+
+    /// Sleeps until something can be received (or sent, with `or_send`), at most `timeout`.
+    pub(crate) fn sleep(&self, or_send: bool, timeout: Duration) -> Result<(), LostReason> {
+        let send = if or_send { PollFlags::OUT } else { PollFlags::empty() };
+        let mut set = [PollFd::new(&self.stream, PollFlags::IN | send)];
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        match poll(&mut set, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(LostReason::Io(io::Error::from(error).kind())),
+        }
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,315 @@
+//! A small target for tests: one memory namespace, two I/O queues, chains that reverse their
+//! argument. It blocks, trusts its host, and can be told to misbehave.
+
+use bpfof_nvme::fabrics::{Cap, ConnectData, ControllerConfig, Csts, FabricsCommand, offset};
+use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace, cns, namespace_list};
+use bpfof_nvme::tcp::{
+    C2hData, CapsuleResp, Digests, IcResp, Pdu, PduEvent, PduReceiver, R2t, data_digest,
+};
+use bpfof_nvme::vendor::{PushdownLimits, PushdownRequest};
+use bpfof_nvme::{AdminCommand, Cqe, NvmCommand, Rw, Sgl, Sqe, Status, features};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub(crate) const NQN: &str = "nqn.2026-01.org.example:fake";
+pub(crate) const BLOCKS: u64 = 2048;
+const CNTLID: u16 = 7;
+
+/// What all connections share, and how the target misbehaves.
+#[derive(Default)]
+pub(crate) struct Shared {
+    pub(crate) memory: Mutex<Vec<u8>>,
+    pub(crate) uploads: Mutex<Vec<Vec<u8>>>,
+    pub(crate) connections: AtomicUsize,
+    /// Never answer I/O commands.
+    pub(crate) silent: AtomicBool,
+    /// Close the connection upon an I/O command.
+    pub(crate) hang_up: AtomicBool,
+    /// Be an ordinary target.
+    pub(crate) no_pushdown: AtomicBool,
+    /// Refuse functions.
+    pub(crate) reject: AtomicBool,
+}
+
+pub(crate) fn start() -> (SocketAddr, Arc<Shared>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let shared = Arc::new(Shared::default());
+    *shared.memory.lock().unwrap() = vec![0; BLOCKS as usize * 512];
+    let for_all = Arc::clone(&shared);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let shared = Arc::clone(&for_all);
+            std::thread::spawn(move || {
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                Connection::new(stream.unwrap(), &shared).run();
+                shared.connections.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    (address, shared)
+}
+
+struct Connection<'s> {
+    stream: TcpStream,
+    shared: &'s Shared,
+    digests: Digests,
+    qid: u16,
+    config: ControllerConfig,
+    upload: Vec<u8>,
+    /// Commands whose data comes by R2T.
+    waiting: HashMap<u16, (Sqe, Vec<u8>)>,
+    out: Vec<u8>,
+}
+
+/// A command's end: status, dwords 0 and 1, data.
+type Answer = (Status, u32, u32, Vec<u8>);
+
+const fn ok(dw0: u32, dw1: u32) -> Answer {
+    (Status::SUCCESS, dw0, dw1, Vec::new())
+}
+
+impl<'s> Connection<'s> {
+    fn new(stream: TcpStream, shared: &'s Shared) -> Self {
+        let (config, upload, waiting) = (ControllerConfig::default(), vec![], HashMap::new());
+        let digests = Digests::default();
+        Self { stream, shared, digests, qid: 0, config, upload, waiting, out: Vec::new() }
+    }
+
+    fn run(mut self) {
+        let mut receiver = PduReceiver::for_target(16 << 10);
+        let (mut buffer, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+        while let Ok(count @ 1..) = self.stream.read(&mut chunk) {
+            buffer.extend_from_slice(&chunk[..count]);
+            let mut used = 0;
+            while let Some((consumed, event)) = receiver.next(&buffer[used..]).unwrap() {
+                used += consumed;
+                if !self.event(event, &mut receiver) {
+                    return;
+                }
+            }
+            buffer.drain(..used);
+            if self.stream.write_all(&self.out).is_err() {
+                return;
+            }
+            self.out.clear();
+        }
+    }
+
+    /// Returns whether to go on.
+    fn event(&mut self, event: PduEvent<'_>, receiver: &mut PduReceiver) -> bool {
+        match event {
+            PduEvent::Header(Pdu::IcReq(request)) => {
+                self.digests = request.digests;
+                receiver.set_digests(self.digests);
+                let digests = self.digests;
+                let response = IcResp { digests, maxh2cdata_bytes: 4096, ..IcResp::default() };
+                response.encode_into(&mut self.out);
+            }
+            PduEvent::Header(Pdu::CapsuleCmd { sqe, data, digest_ok: true }) => {
+                if self.qid != 0 && self.shared.hang_up.load(Ordering::SeqCst) {
+                    return false;
+                }
+                if self.qid != 0 && self.shared.silent.load(Ordering::SeqCst) {
+                    return true;
+                }
+                let to_controller = sqe.opcode & 3 == 1 && sqe.sgl.length_bytes != 0;
+                if to_controller && sqe.sgl.kind == Sgl::TRANSPORT {
+                    self.waiting.insert(sqe.cid, (sqe, Vec::new()));
+                    self.ask(sqe.cid);
+                } else {
+                    self.end(&sqe, data);
+                }
+            }
+            PduEvent::Data {
+                pdu: bpfof_nvme::tcp::DataPdu::H2c(pdu),
+                bytes,
+                last_fragment,
+                ..
+            } => {
+                let (sqe, data) = self.waiting.get_mut(&pdu.cccid).unwrap();
+                data.extend_from_slice(bytes);
+                let sqe = *sqe;
+                if data.len() == sqe.sgl.length_bytes as usize && last_fragment {
+                    let (_, data) = self.waiting.remove(&pdu.cccid).unwrap();
+                    self.end(&sqe, &data);
+                } else if pdu.last && last_fragment {
+                    self.ask(pdu.cccid);
+                }
+            }
+            PduEvent::Header(Pdu::TermReq(_)) => return false,
+            other => panic!("{other:?}"),
+        }
+        true
+    }
+
+    /// Asks for the next 6000 bytes, more than one H2CData PDU may carry.
+    fn ask(&mut self, cccid: u16) {
+        let (sqe, data) = &self.waiting[&cccid];
+        let offset_bytes = data.len() as u32;
+        let length_bytes = (sqe.sgl.length_bytes - offset_bytes).min(6000);
+        R2t { cccid, ttag: 5, offset_bytes, length_bytes }.encode_into(&mut self.out, self.digests);
+    }
+
+    fn end(&mut self, sqe: &Sqe, data: &[u8]) {
+        let (status, dw0, dw1, answer) =
+            if self.qid == 0 { self.admin(sqe, data) } else { self.io(sqe, data) };
+        // Data goes in two halves, the second with SUCCESS where there is nothing else to say.
+        let success = sqe.opcode == 2 && self.qid != 0;
+        let (first, second) = answer.split_at(answer.len() / 2);
+        let mut at = 0;
+        for (half, last) in [(first, false), (second, true)] {
+            if half.is_empty() {
+                continue;
+            }
+            C2hData {
+                cccid: sqe.cid,
+                data_offset_bytes: at,
+                data_length_bytes: half.len() as u32,
+                last,
+                success: success && last,
+            }
+            .encode_header_into(&mut self.out, self.digests, 0);
+            self.out.extend_from_slice(half);
+            if self.digests.data {
+                self.out.extend_from_slice(&data_digest(half));
+            }
+            at += half.len() as u32;
+        }
+        if answer.is_empty() || !success {
+            let cqe = Cqe { dw0, dw1, cid: sqe.cid, status, ..Cqe::default() };
+            CapsuleResp { cqe }.encode_into(&mut self.out, self.digests);
+        }
+    }
+
+    fn fabrics(&mut self, command: FabricsCommand, data: &[u8]) -> Answer {
+        match command {
+            FabricsCommand::Connect { qid, .. } => {
+                let connect = ConnectData::from_bytes(data.first_chunk().unwrap()).unwrap();
+                if connect.subnqn != NQN {
+                    return (
+                        Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
+                        256 | 1 << 16,
+                        0,
+                        vec![],
+                    );
+                }
+                self.qid = qid;
+                ok(CNTLID.into(), 0)
+            }
+            FabricsCommand::PropertyGet { offset: offset::CAP, .. } => {
+                let cap = Cap { mqes: 63, timeout_500ms: 2, css: 1, ..Cap::default() };
+                let bits = u64::from(cap);
+                ok(bits as u32, (bits >> 32) as u32)
+            }
+            FabricsCommand::PropertyGet { offset: offset::VS, .. } => ok(0x2_0000, 0),
+            FabricsCommand::PropertyGet { .. } => {
+                let shutdown = if self.config.shutdown as u8 != 0 { 2 } else { 0 };
+                ok(Csts { ready: self.config.enable, fatal: false, shutdown }.into(), 0)
+            }
+            FabricsCommand::PropertySet { value, .. } => {
+                self.config = ControllerConfig::from(value as u32);
+                ok(0, 0)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+        let plain = self.shared.no_pushdown.load(Ordering::SeqCst);
+        match AdminCommand::parse(sqe).unwrap() {
+            AdminCommand::Fabrics(command) => self.fabrics(command, data),
+            AdminCommand::Identify { cns: cns::CONTROLLER, .. } => {
+                let identify = IdentifyController {
+                    cntlid: CNTLID,
+                    mdts: 1,
+                    ioccsz_16b: 260,
+                    ..Default::default()
+                };
+                (Status::SUCCESS, 0, 0, identify.to_bytes().to_vec())
+            }
+            AdminCommand::Identify { cns: cns::ACTIVE_NAMESPACES, nsid, .. } => {
+                (Status::SUCCESS, 0, 0, namespace_list([1], nsid).to_vec())
+            }
+            AdminCommand::Identify { nsid: 1, .. } => {
+                let mut identify = IdentifyNamespace { nsze: BLOCKS, ..Default::default() };
+                identify.lbaf[0].lbads = 9;
+                (Status::SUCCESS, 0, 0, identify.to_bytes().to_vec())
+            }
+            AdminCommand::Identify { .. } => (Status::INVALID_NAMESPACE.with_dnr(), 0, 0, vec![]),
+            AdminCommand::SetFeatures { .. } => ok(features::number_of_queues(2), 0),
+            AdminCommand::PushdownIdentify { .. } if plain => {
+                (Status::INVALID_OPCODE.with_dnr(), 0, 0, vec![])
+            }
+            AdminCommand::PushdownIdentify { .. } => {
+                let limits = PushdownLimits {
+                    protocol_version: 1,
+                    object_bytes: 30_000,
+                    extents: 10,
+                    ..Default::default()
+                };
+                (Status::SUCCESS, 0, 0, limits.to_bytes().to_vec())
+            }
+            AdminCommand::FunctionLoad(upload, entry) => {
+                self.upload.extend_from_slice(data);
+                if self.upload.len() < upload.total_bytes as usize {
+                    return ok(0, 0);
+                }
+                self.shared.uploads.lock().unwrap().push(std::mem::take(&mut self.upload));
+                if self.shared.reject.load(Ordering::SeqCst) {
+                    return (Status::FUNCTION_REJECTED, 0, 0, vec![]);
+                }
+                ok(40 + entry, 0)
+            }
+            AdminCommand::FileMapSet(_) => {
+                self.shared.uploads.lock().unwrap().push(data.to_vec());
+                ok(0, 0)
+            }
+            AdminCommand::FunctionUnload { function: 42 } => ok(0, 0),
+            AdminCommand::FunctionUnload { .. } => (Status::UNKNOWN_FUNCTION, 0, 0, vec![]),
+            AdminCommand::FunctionReport { length_bytes, .. } => {
+                // Longer than the first buffer, so that the host must ask again.
+                let message = format!("{:>5000}", "because");
+                let length = (length_bytes as usize).min(message.len());
+                (Status::SUCCESS, 5000, 0, message.as_bytes()[..length].to_vec())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn io(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+        let mut memory = self.shared.memory.lock().unwrap();
+        let place = |rw: Rw| {
+            let start = rw.slba as usize * 512;
+            start..start + rw.blocks as usize * 512
+        };
+        match NvmCommand::parse(sqe).unwrap() {
+            NvmCommand::Fabrics(_) => panic!("a fabrics command on an open I/O queue"),
+            NvmCommand::Flush => ok(0, 0),
+            NvmCommand::Read(rw) => match memory.get(place(rw)) {
+                Some(bytes) => (Status::SUCCESS, 0, 0, bytes.to_vec()),
+                None => (Status::LBA_OUT_OF_RANGE.with_dnr(), 0, 0, vec![]),
+            },
+            NvmCommand::Write(rw) => {
+                memory[place(rw)].copy_from_slice(data);
+                ok(0, 0)
+            }
+            NvmCommand::WriteZeroes(rw) => {
+                memory[place(rw)].fill(0);
+                ok(0, 0)
+            }
+            NvmCommand::Pushdown => {
+                let request = PushdownRequest::parse(data, 4).unwrap();
+                if request.header().function != 42 {
+                    return (Status::UNKNOWN_FUNCTION, 0, 0, vec![]);
+                }
+                let answer: Vec<u8> = request.scratch().iter().rev().copied().collect();
+                (Status::SUCCESS, 3, answer.len() as u32, answer)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Controller and lanes against a small target, over real sockets.
+
+mod fake_target;
+
+use bpfof_host::{
+    Controller, Error, FileMapObject, FileVersion, FunctionId, Lane, LostReason, Options,
+    PushdownCall, Request, RequestError, SubmitError, TargetUrl,
+};
+use fake_target::{NQN, Shared};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+fn url(address: SocketAddr) -> TargetUrl {
+    format!("nvme-tcp://{address}/{NQN}").parse().unwrap()
+}
+
+fn connect(options: Options) -> (Controller, Lane, Arc<Shared>) {
+    let (address, shared) = fake_target::start();
+    let controller = Controller::connect(&url(address), options).unwrap();
+    let lane = controller.open_lane().unwrap();
+    (controller, lane, shared)
+}
+
+fn both_digests() -> Options {
+    Options { header_digest: true, data_digest: true, ..Options::default() }
+}
+
+const CALL: PushdownCall<'_> = PushdownCall {
+    nsid: 1,
+    function: 42,
+    files: &[FileVersion { id: 0, version: 1 }],
+    first_file: 0,
+    first_offset_bytes: 0,
+    first_size_bytes: 512,
+    scratch: b"stressed",
+    answer_max_bytes: 64,
+};
+
+#[test]
+fn reads_and_writes_of_all_sizes() {
+    for options in [Options::default(), both_digests(), Options { poll: true, ..both_digests() }] {
+        let (mut controller, mut lane, shared) = connect(options);
+        let namespace = controller.identify_namespace(1).unwrap();
+        assert_eq!((namespace.blocks, namespace.block_bytes), (fake_target::BLOCKS, 512));
+        assert_eq!(controller.active_namespaces().unwrap(), [1]);
+        assert_eq!((lane.depth(), lane.max_transfer_bytes(), lane.qid()), (63, 8192, 1));
+        let data: Vec<u8> = (0..900 * 512).map(|index| (index / 500) as u8).collect();
+        let mut back = vec![0; data.len()];
+        lane.write(1, 512, &data).unwrap();
+        lane.flush(1).unwrap();
+        assert_eq!(shared.memory.lock().unwrap()[512..512 + data.len()], data);
+        lane.read(1, 512, &mut back).unwrap();
+        assert!(back == data);
+        assert!(lane.bytes_sent() > data.len() as u64 && lane.bytes_received() > data.len() as u64);
+        let mut block = [0; 512];
+        lane.read(1, 512 + 1024, &mut block).unwrap();
+        assert_eq!(block, data[1024..1536]);
+        lane.read(1, 0, &mut []).unwrap();
+        let error = lane.read(1, fake_target::BLOCKS * 512, &mut block).unwrap_err();
+        assert!(error.to_string().contains("the range ends behind the namespace"), "{error}");
+        assert!(lane.is_connected());
+        drop(lane);
+        controller.disconnect().unwrap();
+    }
+}
+
+#[test]
+fn chains() {
+    let (_controller, mut lane, _) = connect(both_digests());
+    let mut answer = b"old".to_vec();
+    let info = lane.pushdown(&CALL, &mut answer).unwrap();
+    assert_eq!((&answer[..], info.hops), (&b"desserts"[..], 3));
+    let empty = PushdownCall { scratch: b"", ..CALL };
+    lane.pushdown(&empty, &mut answer).unwrap();
+    assert_eq!(answer, b"");
+    let unknown = PushdownCall { function: 1, ..CALL };
+    let error = lane.pushdown(&unknown, &mut answer).unwrap_err();
+    let text = "Pushdown: Unknown Function (7h/01h): load the function on this connection first";
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn many_requests_at_once_complete_with_their_tags() {
+    let (_controller, mut lane, shared) = connect(Options::default());
+    for (block, bytes) in shared.memory.lock().unwrap().chunks_mut(512).enumerate() {
+        bytes.fill(block as u8);
+    }
+    let (mut next, mut seen) = (0, vec![0; 2000]);
+    let mut done = 0;
+    while done < seen.len() {
+        while next < seen.len() as u64 {
+            let (nsid, offset_bytes, length_bytes) = (1, next * 512, 512);
+            match lane.submit(next, Request::Read { nsid, offset_bytes, length_bytes }) {
+                Ok(()) => next += 1,
+                Err(SubmitError::QueueFull) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        done += lane
+            .wait(Duration::from_secs(5), &mut |completion| {
+                seen[completion.tag as usize] += 1;
+                let data = completion.result.unwrap().data;
+                assert_eq!(data, [completion.tag as u8; 512]);
+            })
+            .unwrap();
+    }
+    assert!(seen.iter().all(|&times| times == 1));
+    assert_eq!(lane.wait(Duration::from_millis(5), &mut |_| {}).unwrap(), 0);
+    lane.submit(1, Request::Flush { nsid: 1 }).unwrap();
+    assert!(matches!(lane.flush(1), Err(Error::LaneBusy(1))));
+    lane.flush_doorbell().unwrap();
+    while lane.poll(&mut |_| {}).unwrap() == 0 {}
+}
+
+#[test]
+fn functions_and_file_maps() {
+    let (mut controller, _lane, shared) = connect(Options::default());
+    let object: Vec<u8> = (0..20_000).map(|index| (index / 77) as u8).collect();
+    assert_eq!(controller.load_function(&object, 2).unwrap(), FunctionId(42));
+    assert_eq!(shared.uploads.lock().unwrap().pop().unwrap(), object);
+    controller.unload_function(FunctionId(42)).unwrap();
+    assert!(matches!(controller.unload_function(FunctionId(1)), Err(Error::Command { .. })));
+    let error = controller.load_function(&[0; 30_001], 0).unwrap_err();
+    assert_eq!(error.to_string(), "the object has 30001 bytes, the target accepts 30000");
+    shared.reject.store(true, Ordering::SeqCst);
+    let error = controller.load_function(&object, 0).unwrap_err();
+    assert!(matches!(&error, Error::FunctionRejected(why) if why.trim() == "because"), "{error}");
+
+    let map = FileMapObject { file: 3, nsid: 1, version: 1, length_bytes: 5, extents: vec![] };
+    controller.set_file_map(&map).unwrap();
+    let sent = shared.uploads.lock().unwrap().pop().unwrap();
+    assert_eq!(FileMapObject::parse(&sent), Ok(map.clone()));
+    controller.remove_file_map(1, 3).unwrap();
+    let sent = shared.uploads.lock().unwrap().pop().unwrap();
+    assert_eq!(FileMapObject::parse(&sent), Ok(FileMapObject::removal(1, 3)));
+    let extent = bpfof_host::Extent { file_offset: 0, device_offset: 0, length_bytes: 512 };
+    let long = FileMapObject { extents: vec![extent; 11], ..map };
+    assert!(matches!(controller.set_file_map(&long), Err(Error::ObjectTooLarge { .. })));
+}
+
+#[test]
+fn an_ordinary_target_is_told_apart() {
+    let (mut controller, _lane, shared) = connect(Options::default());
+    shared.no_pushdown.store(true, Ordering::SeqCst);
+    let error = controller.load_function(b"x", 0).unwrap_err();
+    assert!(matches!(error, Error::NotPushdownTarget));
+}
+
+#[test]
+fn connecting_fails_in_words() {
+    let (address, _shared) = fake_target::start();
+    let wrong = TargetUrl { nqn: "nqn.2026-01.org.example:other".into(), ..url(address) };
+    let error = Controller::connect(&wrong, Options::default()).unwrap_err().to_string();
+    assert!(error.ends_with("check the subsystem's NQN in the address"), "{error}");
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = Controller::connect(&url(unused), Options::default()).unwrap_err();
+    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    // Something that listens and says nothing.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = Options { connect_timeout: Duration::from_millis(50), ..Options::default() };
+    let error = Controller::connect(&url(mute.local_addr().unwrap()), options).unwrap_err();
+    assert!(matches!(error, Error::NotReady { step: "ICResp", .. }), "{error}");
+}
+
+#[test]
+fn queues_are_granted_taken_and_given_back() {
+    let (controller, lane, _) = connect(Options::default());
+    let second = controller.open_lane().unwrap();
+    assert_eq!(second.qid(), 2);
+    assert!(matches!(controller.open_lane(), Err(Error::NoQueueLeft { granted: 2 })));
+    drop(lane);
+    assert_eq!(controller.open_lane().unwrap().qid(), 1);
+}
+
+/// The ends of all requests in flight, which are lost.
+fn losses(lane: &mut Lane) -> (Vec<u64>, LostReason) {
+    let mut tags = Vec::new();
+    let started = Instant::now();
+    loop {
+        assert!(started.elapsed() < Duration::from_secs(10));
+        let waited = lane.wait(Duration::from_secs(1), &mut |completion| {
+            assert!(matches!(completion.result, Err(RequestError::Lost(_))));
+            tags.push(completion.tag);
+        });
+        match waited {
+            Ok(_) => {}
+            Err(Error::Lost(reason)) => break (tags, reason),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_lost_connection_ends_each_request_once_and_can_be_replaced() {
+    let (mut controller, mut lane, shared) = connect(Options::default());
+    shared.hang_up.store(true, Ordering::SeqCst);
+    for tag in 0..10 {
+        lane.submit(tag, Request::Flush { nsid: 1 }).unwrap();
+    }
+    let (mut tags, reason) = losses(&mut lane);
+    tags.sort_unstable();
+    assert_eq!(tags, (0..10).collect::<Vec<_>>());
+    assert!(matches!(reason, LostReason::Closed | LostReason::Io(_)), "{reason}");
+    assert!(!lane.is_connected());
+    assert_eq!(lane.submit(1, Request::Flush { nsid: 1 }), Err(SubmitError::NotConnected));
+    assert_eq!(losses(&mut lane), (vec![], reason));
+    shared.hang_up.store(false, Ordering::SeqCst);
+    lane.reconnect(&controller).unwrap();
+    lane.flush(1).unwrap();
+    controller.reconnect().unwrap();
+    lane.reconnect(&controller).unwrap();
+    lane.flush(1).unwrap();
+}
+
+#[test]
+fn a_silent_target_is_given_up() {
+    let command_timeout = Duration::from_millis(80);
+    let (_controller, mut lane, shared) =
+        connect(Options { command_timeout, ..Options::default() });
+    shared.silent.store(true, Ordering::SeqCst);
+    lane.submit(8, Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 }).unwrap();
+    lane.submit(9, Request::Pushdown(CALL)).unwrap();
+    let started = Instant::now();
+    let (tags, reason) = losses(&mut lane);
+    assert_eq!(tags.len(), 2);
+    assert!(matches!(reason, LostReason::Timeout { waited_ms: 80..1000, .. }), "{reason}");
+    assert!(started.elapsed() < Duration::from_secs(2));
+    drop(lane);
+    let mut open = shared.connections.load(Ordering::SeqCst);
+    while open > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+        open = shared.connections.load(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,268 @@
+//! Commands of the admin queue, parsed once, and their constructors (NVMe Base 2.0 §5, protocol.md).
+
+use crate::fabrics::FabricsCommand;
+use crate::opcode::{admin, fabrics};
+use crate::{Sgl, Sqe, Status};
+
+/// The place of a chunk in an upload (protocol.md, "Uploads").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upload {
+    /// Length of the whole object in bytes (CDW10).
+    pub total_bytes: u32,
+    /// Offset of this chunk in bytes (CDW11).
+    pub offset_bytes: u32,
+}
+
+/// A command of the admin queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminCommand {
+    /// Identify (NVMe Base 2.0 §5.17).
+    Identify {
+        /// Which structure (CDW10 bits 7:0).
+        cns: u8,
+        /// Namespace, or where a list starts.
+        nsid: u32,
+        /// Controller identifier (CDW10 bits 31:16).
+        cntid: u16,
+        /// Command set identifier (CDW11 bits 31:24).
+        csi: u8,
+    },
+    /// Get Log Page (§5.16).
+    GetLogPage {
+        /// Log page identifier (CDW10 bits 7:0).
+        lid: u8,
+        /// Log specific parameter (CDW10 bits 14:8).
+        lsp: u8,
+        /// Retain Asynchronous Event (CDW10 bit 15).
+        rae: bool,
+        /// Bytes to return (CDW10 bits 31:16 and CDW11 bits 15:0, there 0's based dwords).
+        length_bytes: u64,
+        /// Where to start in the log page, in bytes (CDW12 and 13).
+        offset_bytes: u64,
+        /// Namespace.
+        nsid: u32,
+    },
+    /// Get Features (§5.15).
+    GetFeatures {
+        /// Feature identifier (CDW10 bits 7:0).
+        fid: u8,
+        /// Which value (CDW10 bits 10:8).
+        sel: u8,
+        /// CDW11, as the feature defines it.
+        cdw11: u32,
+        /// Namespace.
+        nsid: u32,
+    },
+    /// Set Features (§5.27).
+    SetFeatures {
+        /// Feature identifier (CDW10 bits 7:0).
+        fid: u8,
+        /// Keep the value across resets (CDW10 bit 31).
+        save: bool,
+        /// CDW11, as the feature defines it.
+        cdw11: u32,
+        /// Namespace.
+        nsid: u32,
+    },
+    /// Asynchronous Event Request (§5.2).
+    AsyncEventRequest,
+    /// Abort (§5.1).
+    Abort {
+        /// Submission queue of the command to abort (CDW10 bits 15:0).
+        sqid: u16,
+        /// Its command identifier (CDW10 bits 31:16).
+        cid: u16,
+    },
+    /// Keep Alive (§5.18).
+    KeepAlive,
+    /// Function Load (protocol.md): the chunk, and the index of the entry point's section.
+    FunctionLoad(Upload, u32),
+    /// File Map Set (protocol.md).
+    FileMapSet(Upload),
+    /// Function Unload (protocol.md).
+    FunctionUnload {
+        /// Function id (CDW10).
+        function: u32,
+    },
+    /// Function Report (protocol.md).
+    FunctionReport {
+        /// Function id, [`AdminCommand::ALL_FUNCTIONS`] or [`AdminCommand::LAST_LOAD_MESSAGE`]
+        /// (CDW10).
+        function: u32,
+        /// Length of the host's buffer in bytes (CDW11).
+        length_bytes: u32,
+    },
+    /// Pushdown Identify (protocol.md).
+    PushdownIdentify {
+        /// Length of the host's buffer in bytes (CDW11).
+        length_bytes: u32,
+    },
+    /// A fabrics command (NVMe Base 2.0 §6).
+    Fabrics(FabricsCommand),
+    /// Any other opcode.
+    Unknown(u8),
+}
+
+impl AdminCommand {
+    /// Function Report: entries of all functions (protocol.md).
+    pub const ALL_FUNCTIONS: u32 = 0;
+    /// Function Report: the message of the last Function Load (protocol.md).
+    pub const LAST_LOAD_MESSAGE: u32 = 0xFFFF_FFFF;
+
+    /// Parses a command. Only vendor commands have their reserved fields checked.
+    ///
+    /// # Errors
+    /// The status to answer: Invalid Field in Command if a reserved field of a vendor command is
+    /// set.
+    pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        Ok(match sqe.opcode {
+            admin::IDENTIFY => Self::Identify {
+                cns: sqe.cdw10 as u8,
+                nsid: sqe.nsid,
+                cntid: (sqe.cdw10 >> 16) as u16,
+                csi: (sqe.cdw11 >> 24) as u8,
+            },
+            admin::GET_LOG_PAGE => Self::get_log_page_from(sqe),
+            admin::GET_FEATURES => Self::GetFeatures {
+                fid: sqe.cdw10 as u8,
+                sel: (sqe.cdw10 >> 8) as u8 & 7,
+                cdw11: sqe.cdw11,
+                nsid: sqe.nsid,
+            },
+            admin::SET_FEATURES => Self::SetFeatures {
+                fid: sqe.cdw10 as u8,
+                save: sqe.cdw10 >> 31 != 0,
+                cdw11: sqe.cdw11,
+                nsid: sqe.nsid,
+            },
+            admin::ASYNC_EVENT_REQUEST => Self::AsyncEventRequest,
+            admin::ABORT => Self::Abort { sqid: sqe.cdw10 as u16, cid: (sqe.cdw10 >> 16) as u16 },
+            admin::KEEP_ALIVE => Self::KeepAlive,
+            admin::FUNCTION_LOAD
+            | admin::FILE_MAP_SET
+            | admin::FUNCTION_UNLOAD
+            | admin::FUNCTION_REPORT
+            | admin::PUSHDOWN_IDENTIFY => return Self::parse_vendor(sqe),
+            fabrics::FABRICS => Self::Fabrics(FabricsCommand::parse(sqe)),
+            other => Self::Unknown(other),
+        })
+    }
+
+    fn get_log_page_from(sqe: &Sqe) -> Self {
+        let dwords = u64::from(sqe.cdw10 >> 16) | u64::from(sqe.cdw11 & 0xFFFF) << 16;
+        Self::GetLogPage {
+            lid: sqe.cdw10 as u8,
+            lsp: (sqe.cdw10 >> 8) as u8 & 0x7F,
+            rae: sqe.cdw10 & 1 << 15 != 0,
+            length_bytes: (dwords + 1) * 4,
+            offset_bytes: u64::from(sqe.cdw12) | u64::from(sqe.cdw13) << 32,
+            nsid: sqe.nsid,
+        }
+    }
+
+    fn parse_vendor(sqe: &Sqe) -> Result<Self, Status> {
+        let upload = Upload { total_bytes: sqe.cdw10, offset_bytes: sqe.cdw11 };
+        let (command, reserved) = match sqe.opcode {
+            admin::FUNCTION_LOAD => (Self::FunctionLoad(upload, sqe.cdw13), sqe.cdw12),
+            admin::FILE_MAP_SET => (Self::FileMapSet(upload), sqe.cdw12 | sqe.cdw13),
+            admin::FUNCTION_UNLOAD => {
+                (Self::FunctionUnload { function: sqe.cdw10 }, sqe.cdw11 | sqe.cdw12 | sqe.cdw13)
+            }
+            admin::FUNCTION_REPORT => (
+                Self::FunctionReport { function: sqe.cdw10, length_bytes: sqe.cdw11 },
+                sqe.cdw12 | sqe.cdw13,
+            ),
+            admin::PUSHDOWN_IDENTIFY => (
+                Self::PushdownIdentify { length_bytes: sqe.cdw11 },
+                sqe.cdw10 | sqe.cdw12 | sqe.cdw13,
+            ),
+            other => (Self::Unknown(other), 0),
+        };
+        if reserved | sqe.cdw2 | sqe.cdw3 | sqe.cdw14 | sqe.cdw15 != 0 {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        Ok(command)
+    }
+
+    /// Identify structure `cns` of `nsid` into 4096 bytes (NVMe Base 2.0 §5.17).
+    #[must_use]
+    pub fn identify(cns: u8, nsid: u32) -> Sqe {
+        Sqe { cdw10: u32::from(cns), sgl: Sgl::transport(4096), ..Sqe::new(admin::IDENTIFY, nsid) }
+    }
+
+    /// Get Log Page `lid`: `length_bytes` (a multiple of 4, at least 4; rounded down) from
+    /// `offset_bytes` on (NVMe Base 2.0 §5.16).
+    #[must_use]
+    pub fn get_log_page(lid: u8, nsid: u32, offset_bytes: u64, length_bytes: u32) -> Sqe {
+        let dwords = (length_bytes / 4).max(1) - 1;
+        Sqe {
+            cdw10: u32::from(lid) | (dwords & 0xFFFF) << 16,
+            cdw11: dwords >> 16,
+            cdw12: offset_bytes as u32,
+            cdw13: (offset_bytes >> 32) as u32,
+            sgl: Sgl::transport((dwords + 1) * 4),
+            ..Sqe::new(admin::GET_LOG_PAGE, nsid)
+        }
+    }
+
+    /// Set Features (NVMe Base 2.0 §5.27).
+    #[must_use]
+    pub fn set_features(fid: u8, cdw11: u32) -> Sqe {
+        Sqe { cdw10: u32::from(fid), cdw11, ..Sqe::new(admin::SET_FEATURES, 0) }
+    }
+
+    /// Get Features, the current value (NVMe Base 2.0 §5.15).
+    #[must_use]
+    pub fn get_features(fid: u8) -> Sqe {
+        Sqe { cdw10: u32::from(fid), ..Sqe::new(admin::GET_FEATURES, 0) }
+    }
+
+    /// Keep Alive (NVMe Base 2.0 §5.18).
+    #[must_use]
+    pub fn keep_alive() -> Sqe {
+        Sqe::new(admin::KEEP_ALIVE, 0)
+    }
+
+    /// Function Load of one chunk; the caller adds the data (protocol.md).
+    #[must_use]
+    pub fn function_load(upload: Upload, entry: u32) -> Sqe {
+        Sqe { cdw13: entry, ..Self::upload(admin::FUNCTION_LOAD, upload) }
+    }
+
+    /// File Map Set of one chunk; the caller adds the data (protocol.md).
+    #[must_use]
+    pub fn file_map_set(upload: Upload) -> Sqe {
+        Self::upload(admin::FILE_MAP_SET, upload)
+    }
+
+    fn upload(opcode: u8, upload: Upload) -> Sqe {
+        Sqe { cdw10: upload.total_bytes, cdw11: upload.offset_bytes, ..Sqe::new(opcode, 0) }
+    }
+
+    /// Function Unload (protocol.md).
+    #[must_use]
+    pub fn function_unload(function: u32) -> Sqe {
+        Sqe { cdw10: function, ..Sqe::new(admin::FUNCTION_UNLOAD, 0) }
+    }
+
+    /// Function Report into a buffer of `length_bytes` (protocol.md).
+    #[must_use]
+    pub fn function_report(function: u32, length_bytes: u32) -> Sqe {
+        Sqe {
+            cdw10: function,
+            cdw11: length_bytes,
+            sgl: Sgl::transport(length_bytes),
+            ..Sqe::new(admin::FUNCTION_REPORT, 0)
+        }
+    }
+
+    /// Pushdown Identify into a buffer of `length_bytes` (protocol.md).
+    #[must_use]
+    pub fn pushdown_identify(length_bytes: u32) -> Sqe {
+        Sqe {
+            cdw11: length_bytes,
+            sgl: Sgl::transport(length_bytes),
+            ..Sqe::new(admin::PUSHDOWN_IDENTIFY, 0)
+        }
+    }
+}

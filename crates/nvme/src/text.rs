@@ -1,0 +1,92 @@
+//! Fixed-size text fields: space-padded ASCII and zero-padded UTF-8.
+
+use crate::bytes::Field;
+use std::fmt;
+
+macro_rules! text_field {
+    ($(#[$meta:meta])* $name:ident, $pad:literal) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub struct $name<const N: usize>([u8; N]);
+
+        impl<const N: usize> $name<N> {
+            /// Pads `text` to the field, or cuts it at a character boundary.
+            #[must_use]
+            pub fn new(text: &str) -> Self {
+                let mut length = text.len().min(N);
+                while !text.is_char_boundary(length) {
+                    length -= 1;
+                }
+                let mut bytes = [$pad; N];
+                for (to, from) in bytes.iter_mut().zip(&text.as_bytes()[..length]) {
+                    *to = *from;
+                }
+                Self(bytes)
+            }
+
+            /// The bytes of the field, padding included.
+            #[must_use]
+            pub const fn bytes(&self) -> &[u8; N] {
+                &self.0
+            }
+        }
+
+        impl<const N: usize> Default for $name<N> {
+            fn default() -> Self {
+                Self([$pad; N])
+            }
+        }
+
+        impl<const N: usize> From<&str> for $name<N> {
+            fn from(text: &str) -> Self {
+                Self::new(text)
+            }
+        }
+
+        impl<const N: usize> From<[u8; N]> for $name<N> {
+            fn from(bytes: [u8; N]) -> Self {
+                Self(bytes)
+            }
+        }
+
+        impl<const N: usize> fmt::Debug for $name<N> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", self.to_string())
+            }
+        }
+
+        impl<const N: usize> Field for $name<N> {
+            const BYTES: usize = N;
+            fn get(from: &[u8], at: usize) -> Self {
+                Self(<[u8; N]>::get(from, at))
+            }
+            fn put(&self, to: &mut [u8], at: usize) {
+                self.0.put(to, at);
+            }
+        }
+    };
+}
+
+text_field! {
+    /// ASCII text padded with spaces (NVMe Base 2.0 §5.17.2.1, SN). `to_string` gives the
+    /// text without its padding; bytes that are no UTF-8 are shown as U+FFFD.
+    SpacePadded, b' '
+}
+text_field! {
+    /// UTF-8 text padded with zeroes, such as an NQN (NVMe Base 2.0 §4.5). `to_string` gives the
+    /// text before the first zero; bytes that are no UTF-8 are shown as U+FFFD.
+    NulPadded, 0
+}
+
+impl<const N: usize> fmt::Display for SpacePadded<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(String::from_utf8_lossy(&self.0).trim_end_matches([' ', '\0']))
+    }
+}
+
+impl<const N: usize> fmt::Display for NulPadded<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.split(|&byte| byte == 0).next().unwrap_or(&[]);
+        f.write_str(&String::from_utf8_lossy(text))
+    }
+}

@@ -1,0 +1,37 @@
+//! The answer of Pushdown Identify (protocol.md).
+
+use crate::bytes::wire_struct;
+
+wire_struct! {
+    /// What a target can do and how much (protocol.md, Pushdown Identify).
+    pub struct PushdownLimits [64] {
+        /// PV: protocol version (offset 0).
+        0 => protocol_version: u16,
+        /// Files that one request may name (offset 2).
+        2 => files: u16,
+        /// Size of scratch (offset 4).
+        4 => scratch_bytes: u32,
+        /// Reads that one hop may ask for (offset 8).
+        8 => reads_per_hop: u32,
+        /// Bytes that one hop may read, each read rounded out to logical blocks (offset 12).
+        12 => hop_bytes: u32,
+        /// Hop budget of a chain (offset 16).
+        16 => hops: u32,
+        /// Functions that an association may hold (offset 20).
+        20 => functions: u32,
+        /// File maps that an association may hold (offset 24).
+        24 => file_maps: u32,
+        /// Extents of one file map (offset 28).
+        28 => extents: u32,
+        /// Byte budget of a chain (offset 32).
+        32 => chain_bytes: u64,
+        /// Instruction budget of a chain (offset 40).
+        40 => chain_instructions: u64,
+        /// Size limit of a function object (offset 48).
+        48 => object_bytes: u32,
+        /// Instruction budget of one call (offset 52).
+        52 => call_instructions: u32,
+        /// Function types; bit 0 is [`FUNCTION_TYPE_EBPF`](super::FUNCTION_TYPE_EBPF) (offset 56).
+        56 => function_types: u32,
+    }
+}

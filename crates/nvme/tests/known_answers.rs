@@ -1,0 +1,334 @@
+//! Layouts as the specifications give them, byte by byte.
+
+use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
+use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace, LbaFormat};
+use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog};
+use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
+use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
+use bpfof_nvme::vendor::{
+    FileVersion, FunctionReportEntry, Malformed, PushdownLimits, PushdownParts, PushdownRequest,
+    PushdownShort,
+};
+use bpfof_nvme::{AdminCommand, Cqe, DsmRange, NvmCommand, Rw, Sqe, Status, Upload};
+
+const NONE: Digests = Digests { header: false, data: false };
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+#[test]
+fn crc32c_check_value() {
+    assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    assert_eq!(crc32c(&[0; 32]), 0x8A91_36AA);
+}
+
+#[test]
+fn identify_controller_offsets() {
+    let bytes = IdentifyController {
+        vid: 0x1234,
+        serial: "SN".into(),
+        model: "MODEL".into(),
+        firmware: "1.0".into(),
+        cmic: 2,
+        mdts: 5,
+        cntlid: 0x0102,
+        ver: 0x0002_0000,
+        oaes: 0x100,
+        ctratt: 1,
+        cntrltype: 1,
+        oacs: 3,
+        acl: 4,
+        aerl: 5,
+        frmw: 6,
+        lpa: 7,
+        kas_100ms: 10,
+        sqes: 0x66,
+        cqes: 0x44,
+        maxcmd: 128,
+        nn: 9,
+        oncs: 0x0D,
+        vwc: 7,
+        awun: 11,
+        awupf: 12,
+        sgls: 0x10_0001,
+        subnqn: "nqn.x".into(),
+        ioccsz_16b: 4,
+        iorcsz_16b: 1,
+        fcatt: 1,
+        msdbd: 1,
+        ofcs: 1,
+        ..IdentifyController::default()
+    }
+    .to_bytes();
+    assert_eq!(bytes[0..2], [0x34, 0x12]);
+    assert_eq!(&bytes[4..24], b"SN                  ");
+    assert_eq!(&bytes[24..30], b"MODEL ");
+    assert_eq!(&bytes[64..72], b"1.0     ");
+    assert_eq!((bytes[76], bytes[77], bytes[78], bytes[79]), (2, 5, 2, 1));
+    assert_eq!((word(&bytes, 80), word(&bytes, 92), word(&bytes, 96)), (0x2_0000, 0x100, 1));
+    assert_eq!((bytes[111], bytes[256], bytes[258], bytes[259]), (1, 3, 4, 5));
+    assert_eq!((bytes[260], bytes[261], bytes[320]), (6, 7, 10));
+    assert_eq!((bytes[512], bytes[513], bytes[514], bytes[516]), (0x66, 0x44, 128, 9));
+    assert_eq!((bytes[520], bytes[525], bytes[526], bytes[528]), (0x0D, 7, 11, 12));
+    assert_eq!(word(&bytes, 536), 0x10_0001);
+    assert_eq!(&bytes[768..774], b"nqn.x\0");
+    assert_eq!((bytes[1792], bytes[1796], bytes[1802], bytes[1803], bytes[1804]), (4, 1, 1, 1, 1));
+    let read = IdentifyController::from_bytes(&bytes);
+    assert_eq!((read.serial.to_string(), read.subnqn.to_string()), ("SN".into(), "nqn.x".into()));
+    assert_eq!(read.max_transfer_bytes(0), Some(131_072));
+    assert_eq!(read.in_capsule_bytes(), 0);
+}
+
+#[test]
+fn identify_namespace_offsets() {
+    let mut namespace = IdentifyNamespace {
+        nsze: 1,
+        ncap: 2,
+        nuse: 3,
+        nsfeat: 4,
+        flbas: 1,
+        nmic: 1,
+        dlfeat: 9,
+        anagrpid: 6,
+        nguid: [7; 16],
+        eui64: [8; 8],
+        ..IdentifyNamespace::default()
+    };
+    namespace.lbaf[1] = LbaFormat { metadata_bytes: 8, lbads: 12, performance: 1 };
+    let bytes = namespace.to_bytes();
+    assert_eq!((bytes[0], bytes[8], bytes[16], bytes[24], bytes[26]), (1, 2, 3, 4, 1));
+    assert_eq!((bytes[30], bytes[33], bytes[92], bytes[104], bytes[120]), (1, 9, 6, 7, 8));
+    assert_eq!(bytes[132..136], [8, 0, 12, 1]);
+    assert_eq!(namespace.format().block_bytes(), Some(4096));
+    assert_eq!(LbaFormat::default().block_bytes(), None);
+}
+
+#[test]
+fn log_page_offsets() {
+    let entry = DiscoveryEntry {
+        trtype: 3,
+        adrfam: 1,
+        subtype: 2,
+        treq: 6,
+        portid: 1,
+        cntlid: 0xFFFF,
+        asqsz: 32,
+        trsvcid: "4420".into(),
+        subnqn: "nqn.y".into(),
+        traddr: "127.0.0.1".into(),
+        ..DiscoveryEntry::default()
+    }
+    .to_bytes();
+    assert_eq!(entry[..12], [3, 1, 2, 6, 1, 0, 0xFF, 0xFF, 32, 0, 0, 0]);
+    assert_eq!((&entry[32..37], &entry[256..262]), (&b"4420 "[..], &b"nqn.y\0"[..]));
+    assert_eq!(&entry[512..522], b"127.0.0.1 ");
+    let header = DiscoveryHeader { generation: 5, records: 2, recfmt: 0 }.to_bytes();
+    assert_eq!((header[0], header[8]), (5, 2));
+    let smart = SmartLog { temperature_kelvin: 300, host_reads: 1, ..SmartLog::default() };
+    assert_eq!((smart.to_bytes()[1..3].to_vec(), smart.to_bytes()[64]), (vec![44, 1], 1));
+    let error = ErrorLogEntry { error_count: 1, lba: 2, nsid: 3, ..ErrorLogEntry::default() };
+    assert_eq!((error.to_bytes()[16], error.to_bytes()[24]), (2, 3));
+}
+
+#[test]
+fn commands_as_linux_sends_them() {
+    // Connect of the admin queue: 32 entries, 5 s keep alive.
+    let connect =
+        FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 5000 };
+    let bytes = Sqe { cid: 0x1000, ..connect.to_sqe() }.to_bytes();
+    assert_eq!(bytes[..8], [0x7F, 0x40, 0x00, 0x10, 0x01, 0, 0, 0]);
+    assert_eq!(bytes[24..40], [0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0x01]);
+    assert_eq!((word(&bytes, 40), word(&bytes, 44), word(&bytes, 48)), (0, 0x1F, 5000));
+    let sqe = Sqe::from_bytes(&bytes);
+    assert_eq!(AdminCommand::parse(&sqe), Ok(AdminCommand::Fabrics(connect)));
+    // An I/O queue without flow control.
+    let lane = FabricsCommand::Connect { recfmt: 0, qid: 1, sqsize: 127, cattr: 4, kato_ms: 0 };
+    assert_eq!((lane.to_sqe().cdw10, lane.to_sqe().cdw11), (0x1_0000, 0x4_007F));
+    assert_eq!(NvmCommand::parse(&lane.to_sqe()), Ok(NvmCommand::Fabrics(lane)));
+    let cc = FabricsCommand::PropertySet { offset: 0x14, size8: false, value: 0x46_0001 };
+    assert_eq!((cc.to_sqe().cdw11, cc.to_sqe().cdw12), (0x14, 0x46_0001));
+
+    let read = Rw { slba: 0x1_0000_0002, blocks: 8, fua: true };
+    let sqe = read.to_sqe(2, 1);
+    assert_eq!((sqe.cdw10, sqe.cdw11, sqe.cdw12), (2, 1, 0x4000_0007));
+    assert_eq!(NvmCommand::parse(&sqe), Ok(NvmCommand::Read(read)));
+
+    let log = AdminCommand::get_log_page(0x70, 0, 1 << 33, 4096);
+    assert_eq!((log.cdw10, log.cdw12, log.cdw13), (0x03FF_0070, 0, 2));
+    let AdminCommand::GetLogPage { length_bytes, offset_bytes, .. } =
+        AdminCommand::parse(&log).unwrap()
+    else {
+        panic!("not Get Log Page");
+    };
+    assert_eq!((length_bytes, offset_bytes), (4096, 1 << 33));
+    let range = DsmRange { attributes: 1, blocks: 2, slba: 3 };
+    assert_eq!(DsmRange::list(&range.to_bytes(), 4).collect::<Vec<_>>(), [range]);
+}
+
+#[test]
+fn completion_layout() {
+    let cqe = Cqe { dw0: 1, dw1: 2, sqhd: 3, sqid: 4, cid: 5, status: Status::STALE_FILE_MAP };
+    let bytes = [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 4, 0, 5, 0, 0x06, 0x8E];
+    assert_eq!(cqe.to_bytes(), bytes);
+    assert_eq!(Cqe::from_bytes(&bytes), cqe);
+}
+
+#[test]
+fn pdu_layouts() {
+    let mut out = Vec::new();
+    let digests = Digests { header: true, data: true };
+    IcReq { pfv: 0, hpda: 1, digests, maxr2t: 2 }.encode_into(&mut out);
+    assert_eq!(
+        (out.len(), &out[..16]),
+        (128, &[0, 0, 128, 0, 128, 0, 0, 0, 0, 0, 1, 3, 2, 0, 0, 0][..])
+    );
+    out.clear();
+    IcResp { pfv: 0, cpda: 0, digests: NONE, maxh2cdata_bytes: 0x2_0000 }.encode_into(&mut out);
+    assert_eq!(out[..16], [1, 0, 128, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+    out.clear();
+    CapsuleCmd { sqe: Sqe::new(2, 1), data: &[] }.encode_into(&mut out, NONE, 0);
+    assert_eq!((out.len(), &out[..10]), (72, &[4, 0, 72, 0, 72, 0, 0, 0, 2, 0x40][..]));
+    out.clear();
+    CapsuleCmd { sqe: Sqe::new(1, 1), data: b"data" }.encode_into(&mut out, digests, 0);
+    assert_eq!((out.len(), &out[..8]), (84, &[4, 3, 72, 76, 84, 0, 0, 0][..]));
+    assert_eq!(out[72..76], crc32c(&out[..72]).to_le_bytes());
+    assert_eq!(out[80..84], crc32c(b"data").to_le_bytes());
+    out.clear();
+    let cqe = Cqe { cid: 7, ..Cqe::default() };
+    CapsuleResp { cqe }.encode_into(&mut out, digests);
+    assert_eq!((out.len(), &out[..8], out[20]), (28, &[5, 1, 24, 0, 28, 0, 0, 0][..], 7));
+    out.clear();
+    let c2h = C2hData {
+        cccid: 7,
+        data_offset_bytes: 1,
+        data_length_bytes: 512,
+        last: true,
+        success: true,
+    };
+    c2h.encode_header_into(&mut out, NONE, 0);
+    let expected = [7, 0x0C, 24, 24, 24, 2, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0];
+    assert_eq!(out, expected);
+    out.clear();
+    c2h.encode_header_into(&mut out, digests, 31);
+    assert_eq!((out.len(), &out[..8]), (128, &[7, 0x0F, 24, 128, 132, 2, 0, 0][..]));
+    out.clear();
+    let h2c =
+        H2cData { cccid: 1, ttag: 2, data_offset_bytes: 3, data_length_bytes: 4, last: false };
+    h2c.encode_header_into(&mut out, NONE, 0);
+    assert_eq!(out[..20], [6, 0, 24, 24, 28, 0, 0, 0, 1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+    out.clear();
+    R2t { cccid: 1, ttag: 2, offset_bytes: 3, length_bytes: 4 }.encode_into(&mut out, NONE);
+    assert_eq!(out[..20], [9, 0, 24, 0, 24, 0, 0, 0, 1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+    let (error, pdu) = (PduError::invalid_field(4, "test"), out.clone());
+    out.clear();
+    TermReq::for_error(&error, Sender::Controller, &pdu).encode_into(&mut out);
+    assert_eq!(out[..14], [3, 0, 24, 0, 48, 0, 0, 0, 1, 0, 4, 0, 0, 0]);
+    assert_eq!((Fes::from_code(1), &out[24..]), (Fes::InvalidHeaderField, &pdu[..24]));
+}
+
+#[test]
+fn connect_data_layout() {
+    let data =
+        ConnectData { hostid: [1; 16], cntlid: 0xFFFF, subnqn: "s".into(), hostnqn: "h".into() };
+    let bytes = data.to_bytes();
+    assert_eq!((bytes[15], bytes[16], bytes[17], bytes[18]), (1, 0xFF, 0xFF, 0));
+    assert_eq!((bytes[256], bytes[257], bytes[512], bytes[513]), (b's', 0, b'h', 0));
+}
+
+#[test]
+fn pushdown_request_layout_and_rules() {
+    let files = [FileVersion { id: 1, version: 2 }, FileVersion { id: 3, version: 4 }];
+    let parts = PushdownParts {
+        function: 9,
+        files: &files,
+        first_file: 1,
+        first_offset_bytes: 0x200,
+        first_size_bytes: 512,
+        scratch: b"argument",
+        answer_max_bytes: 64,
+    };
+    let mut bytes = Vec::new();
+    parts.encode_into(&mut bytes);
+    assert_eq!(bytes.len(), 72);
+    assert_eq!(
+        bytes[..24],
+        [9, 0, 0, 0, 2, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 8, 0, 0, 0]
+    );
+    assert_eq!(bytes[24..40], [64, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    let request = PushdownRequest::parse(&bytes, 2).unwrap();
+    assert_eq!(request.files().collect::<Vec<_>>(), files);
+    assert_eq!((request.file(1), request.file(2)), (Some(files[1]), None));
+    assert_eq!(request.scratch(), b"argument");
+
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = bytes.clone();
+        change(&mut bytes);
+        PushdownRequest::parse(&bytes, 2).unwrap_err()
+    };
+    assert_eq!(refused(&|b| b[4] = 0), Malformed { at: 4 });
+    assert_eq!(refused(&|b| b[4] = 3), Malformed { at: 4 });
+    assert_eq!(refused(&|b| b[6] = 2), Malformed { at: 6 });
+    assert_eq!(refused(&|b| b[28] = 1), Malformed { at: 28 });
+    assert_eq!(refused(&|b| b[52] = 1), Malformed { at: 52 });
+    assert_eq!(refused(&|b| b.push(0)), Malformed { at: 20 });
+    assert_eq!(refused(&|b| b.truncate(40)), Malformed { at: 40 });
+    assert_eq!(refused(&|b| b.truncate(31)), Malformed { at: 31 });
+}
+
+#[test]
+fn vendor_layouts() {
+    let short = PushdownShort {
+        function: 1,
+        file: 2,
+        first_blocks: 3,
+        argument: std::array::from_fn(|i| i as u8),
+    };
+    let sqe = short.to_sqe(4, 64);
+    assert_eq!((sqe.opcode, sqe.nsid, sqe.cdw2, sqe.cdw3), (0x82, 4, 1, 0x3_0002));
+    assert_eq!((sqe.cdw10, sqe.cdw15, sqe.sgl.length_bytes), (0x0302_0100, 0x1716_1514, 64));
+    assert_eq!(NvmCommand::parse(&sqe), Ok(NvmCommand::PushdownShort(short)));
+    let nothing = PushdownShort { first_blocks: 0, ..short }.to_sqe(4, 64);
+    assert_eq!(NvmCommand::parse(&nothing), Err(Status::MALFORMED_REQUEST));
+
+    let limits = PushdownLimits {
+        protocol_version: 1,
+        files: 2,
+        chain_bytes: 3,
+        chain_instructions: 4,
+        call_instructions: 5,
+        function_types: 6,
+        ..PushdownLimits::default()
+    }
+    .to_bytes();
+    assert_eq!((limits[0], limits[2], limits[32], limits[40]), (1, 2, 3, 4));
+    assert_eq!((limits[52], limits[56]), (5, 6));
+    let entry = FunctionReportEntry { compile_us: 7, name: "get".into(), ..Default::default() };
+    assert_eq!((entry.to_bytes()[56], &entry.to_bytes()[64..68]), (7, &b"get\0"[..]));
+
+    let upload = Upload { total_bytes: 10, offset_bytes: 5 };
+    let load = AdminCommand::function_load(upload, 2);
+    assert_eq!((load.opcode, load.cdw10, load.cdw11, load.cdw13), (0xC1, 10, 5, 2));
+    assert_eq!(AdminCommand::parse(&load), Ok(AdminCommand::FunctionLoad(upload, 2)));
+    for (sqe, allowed) in [
+        (load, [10, 11, 13].as_slice()),
+        (AdminCommand::file_map_set(upload), &[10, 11]),
+        (AdminCommand::function_unload(1), &[10]),
+        (AdminCommand::function_report(1, 2), &[10, 11]),
+        (AdminCommand::pushdown_identify(64), &[11]),
+        (Sqe::new(0x83, 1), &[]),
+    ] {
+        for dword in [2, 3, 10, 11, 12, 13, 14, 15] {
+            let mut bytes = sqe.to_bytes();
+            let at = if dword < 10 { dword * 4 } else { 40 + (dword - 10) * 4 };
+            bytes[at] = 0xFF;
+            let sqe = Sqe::from_bytes(&bytes);
+            let ok = if sqe.opcode == 0x83 {
+                NvmCommand::parse(&sqe).is_ok()
+            } else {
+                AdminCommand::parse(&sqe).is_ok()
+            };
+            assert_eq!(ok, allowed.contains(&dword), "opcode {:x} dword {dword}", sqe.opcode);
+        }
+    }
+}
