@@ -106,6 +106,17 @@ pub struct Answer {
     pub length_bytes: u32,
 }
 
+/// What a chain has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The function it runs.
+    pub function: u32,
+    /// Hops begun.
+    pub hops: u32,
+    /// Bytes read or being read, in whole logical blocks.
+    pub bytes: u64,
+}
+
 /// How a chain ends. On an error the number of hops done comes with the cause.
 pub type Outcome = Result<Answer, (ChainError, u32)>;
 
@@ -301,6 +312,14 @@ impl Engine {
     /// Scratch of a finished chain, the answer at its start.
     pub fn scratch(&self, id: ChainId) -> &[u8] {
         self.chains[id.index()].arena.scratch()
+    }
+
+    /// What a chain has used so far.
+    #[inline]
+    pub fn usage(&self, id: ChainId) -> Usage {
+        let chain = &self.chains[id.index()];
+        let bytes = self.limits.bytes - chain.bytes_left;
+        Usage { function: chain.function, hops: chain.hop, bytes }
     }
 
     /// Gives a finished chain's arena back.

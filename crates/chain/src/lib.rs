@@ -22,7 +22,7 @@ pub mod tables;
 
 pub use engine::{
     Answer, ChainError, ChainId, DeviceRead, Engine, FileVersion, InvalidOutput, Limits, Outcome,
-    Start,
+    Start, Usage,
 };
 pub use map::{Extent, FileMap, MapError};
 pub use tables::{Function, Tables, WHOLE_NAMESPACE};

@@ -93,6 +93,11 @@ impl FileMap {
         self.length_bytes
     }
 
+    /// How many extents it has.
+    pub fn extent_count(&self) -> usize {
+        self.extents.len()
+    }
+
     /// Translates `length` bytes at `offset`, both whole logical blocks: calls `piece` with
     /// (namespace offset, length in bytes) for each contiguous run, in file order. False, perhaps
     /// after some calls, if a byte is not mapped.

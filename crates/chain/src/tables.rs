@@ -69,24 +69,32 @@ impl Tables {
         self.maps.len()
     }
 
+    /// How many extents the maps of all files but this one have together.
+    pub fn extent_count(&self, except_file: u32) -> usize {
+        let others = self.maps.iter().filter(|(id, _)| *id != except_file);
+        others.map(|(_, map)| map.extent_count()).sum()
+    }
+
     /// Whether a map for this file id is set.
     pub fn has_map(&self, file: u32) -> bool {
         self.maps.binary_search_by_key(&file, |(id, _)| *id).is_ok()
     }
 
-    /// These tables with a function more. Its id must be larger than every other.
-    pub fn with_function(&self, function: Function) -> Tables {
-        let mut tables = self.clone();
-        tables.functions.push(Arc::new(function));
+    /// These tables with a function more, in place of one with the same id.
+    pub fn with_function(&self, function: impl Into<Arc<Function>>) -> Tables {
+        let (mut tables, function) = (self.clone(), function.into());
+        match tables.functions.binary_search_by_key(&function.id, |known| known.id) {
+            Ok(index) => tables.functions[index] = function,
+            Err(index) => tables.functions.insert(index, function),
+        }
         tables
     }
 
-    /// These tables without a function; None if there is none with this id.
-    pub fn without_function(&self, id: u32) -> Option<Tables> {
-        let index = self.function_index(id)?;
+    /// These tables without a function.
+    pub fn without_function(&self, id: u32) -> Tables {
         let mut tables = self.clone();
-        tables.functions.remove(index);
-        Some(tables)
+        tables.functions.retain(|function| function.id != id);
+        tables
     }
 
     /// These tables with a file's map set or replaced.

@@ -243,8 +243,7 @@ impl Ring {
         self.push_backlog();
         let outcome = match wait {
             Some(time) => {
-                let time =
-                    types::Timespec::new().sec(time.as_secs()).nsec(time.subsec_nanos());
+                let time = types::Timespec::new().sec(time.as_secs()).nsec(time.subsec_nanos());
                 let arguments = types::SubmitArgs::new().timespec(&time);
                 self.uring.submitter().submit_with_args(1, &arguments)
             }
@@ -256,7 +255,9 @@ impl Ring {
             }
         };
         match outcome.map_err(|error| (error.raw_os_error(), error)) {
-            Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => Ok(()),
+            Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => {
+                Ok(())
+            }
             Err((_, error)) => Err(error),
         }
     }

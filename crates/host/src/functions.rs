@@ -2,7 +2,7 @@
 
 use crate::{Controller, Error, PushdownLimits, Status};
 use bpfof_nvme::vendor::{FunctionReportEntry, PROTOCOL_VERSION};
-use bpfof_nvme::{AdminCommand, Sqe, Upload};
+use bpfof_nvme::{AdminCommand, Installation, Sqe, Upload};
 use std::fmt;
 
 /// First buffer for a report or message, in bytes; the answer says if more is needed.
@@ -59,12 +59,28 @@ impl Controller {
     /// [`Error::FunctionRejected`] with the target's words; [`Error::ObjectTooLarge`]; those of
     /// [`pushdown_limits`](Self::pushdown_limits).
     pub fn load_function(&mut self, object: &[u8], entry_index: u32) -> Result<FunctionId, Error> {
+        self.load(object, Installation { entry: entry_index, kept: false })
+    }
+
+    /// The same for all associations: the function stays until it is unloaded or the target stops.
+    ///
+    /// # Errors
+    /// Those of [`load_function`](Self::load_function).
+    pub fn install_function(
+        &mut self,
+        object: &[u8],
+        entry_index: u32,
+    ) -> Result<FunctionId, Error> {
+        self.load(object, Installation { entry: entry_index, kept: true })
+    }
+
+    fn load(&mut self, object: &[u8], installation: Installation) -> Result<FunctionId, Error> {
         let max_bytes = u64::from(self.pushdown_limits()?.object_bytes);
         if object.is_empty() {
             return Err(Error::FunctionRejected("the object is empty".to_owned()));
         }
-        let loaded =
-            self.upload(object, max_bytes, |chunk| AdminCommand::function_load(chunk, entry_index));
+        let loaded = self
+            .upload(object, max_bytes, |chunk| AdminCommand::function_load(chunk, installation));
         match loaded {
             Ok(0) => Err(Error::BadAnswer("Function Load answered with function 0")),
             Ok(function) => Ok(FunctionId(function)),

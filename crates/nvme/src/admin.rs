@@ -13,6 +13,20 @@ pub struct Upload {
     pub offset_bytes: u32,
 }
 
+/// What Function Load installs (protocol.md).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Installation {
+    /// The entry point: which `bpfof/…` section of the object, in file order (CDW13).
+    pub entry: u32,
+    /// Installed for all associations until it is unloaded, not for this one (CDW12 bit 0).
+    pub kept: bool,
+}
+
+impl Installation {
+    /// Bit 0 of CDW12.
+    const KEPT: u32 = 1;
+}
+
 /// A command of the admin queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdminCommand {
@@ -76,7 +90,7 @@ pub enum AdminCommand {
     /// Keep Alive (§5.18).
     KeepAlive,
     /// Function Load (protocol.md): the chunk, and the index of the entry point's section.
-    FunctionLoad(Upload, u32),
+    FunctionLoad(Upload, Installation),
     /// File Map Set (protocol.md).
     FileMapSet(Upload),
     /// Function Unload (protocol.md).
@@ -163,7 +177,11 @@ impl AdminCommand {
     fn parse_vendor(sqe: &Sqe) -> Result<Self, Status> {
         let upload = Upload { total_bytes: sqe.cdw10, offset_bytes: sqe.cdw11 };
         let (command, reserved) = match sqe.opcode {
-            admin::FUNCTION_LOAD => (Self::FunctionLoad(upload, sqe.cdw13), sqe.cdw12),
+            admin::FUNCTION_LOAD => {
+                let kept = sqe.cdw12 & Installation::KEPT != 0;
+                let installation = Installation { entry: sqe.cdw13, kept };
+                (Self::FunctionLoad(upload, installation), sqe.cdw12 & !Installation::KEPT)
+            }
             admin::FILE_MAP_SET => (Self::FileMapSet(upload), sqe.cdw12 | sqe.cdw13),
             admin::FUNCTION_UNLOAD => {
                 (Self::FunctionUnload { function: sqe.cdw10 }, sqe.cdw11 | sqe.cdw12 | sqe.cdw13)
@@ -225,8 +243,10 @@ impl AdminCommand {
 
     /// Function Load of one chunk; the caller adds the data (protocol.md).
     #[must_use]
-    pub fn function_load(upload: Upload, entry: u32) -> Sqe {
-        Sqe { cdw13: entry, ..Self::upload(admin::FUNCTION_LOAD, upload) }
+    pub fn function_load(upload: Upload, installation: Installation) -> Sqe {
+        let Installation { entry, kept } = installation;
+        let cdw12 = u32::from(kept) * Installation::KEPT;
+        Sqe { cdw12, cdw13: entry, ..Self::upload(admin::FUNCTION_LOAD, upload) }
     }
 
     /// File Map Set of one chunk; the caller adds the data (protocol.md).

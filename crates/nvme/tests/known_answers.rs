@@ -9,7 +9,7 @@ use bpfof_nvme::vendor::{
     FileVersion, FunctionReportEntry, Malformed, PushdownLimits, PushdownParts, PushdownRequest,
     PushdownShort,
 };
-use bpfof_nvme::{AdminCommand, Cqe, DsmRange, NvmCommand, Rw, Sqe, Status, Upload};
+use bpfof_nvme::{AdminCommand, Cqe, DsmRange, Installation, NvmCommand, Rw, Sqe, Status, Upload};
 
 const NONE: Digests = Digests { header: false, data: false };
 
@@ -307,9 +307,12 @@ fn vendor_layouts() {
     assert_eq!((entry.to_bytes()[56], &entry.to_bytes()[64..68]), (7, &b"get\0"[..]));
 
     let upload = Upload { total_bytes: 10, offset_bytes: 5 };
-    let load = AdminCommand::function_load(upload, 2);
+    let load = AdminCommand::function_load(upload, Installation { entry: 2, kept: true });
     assert_eq!((load.opcode, load.cdw10, load.cdw11, load.cdw13), (0xC1, 10, 5, 2));
-    assert_eq!(AdminCommand::parse(&load), Ok(AdminCommand::FunctionLoad(upload, 2)));
+    assert_eq!(
+        AdminCommand::parse(&load),
+        Ok(AdminCommand::FunctionLoad(upload, Installation { entry: 2, kept: true }))
+    );
     for (sqe, allowed) in [
         (load, [10, 11, 13].as_slice()),
         (AdminCommand::file_map_set(upload), &[10, 11]),

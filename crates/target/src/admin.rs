@@ -1,16 +1,18 @@
 //! Commands of admin queues, and fabrics commands.
 
 use crate::connection::{
-    Close, Connection, IN_CAPSULE_BYTES, MAX_IO_QUEUES, MAX_QUEUE_ENTRIES, Reply, State,
+    Close, Connection, IN_CAPSULE_BYTES, MAX_IO_QUEUES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
+    Reply, State,
 };
 use crate::controller::Controller;
 use crate::executor::{Executor, Load};
 use crate::identify;
+use crate::subsystem::{Subsystem, is_kept};
 use bpfof_chain::{Extent, FileMap, Function};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
-use bpfof_nvme::{AdminCommand, FabricsCommand, Sgl, Sqe, Status, Upload, features};
+use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload, features};
 use std::sync::Arc;
 
 /// Functions of one association: code memory is a few KiB each.
@@ -19,6 +21,8 @@ pub(crate) const MAX_FUNCTIONS: usize = 64;
 pub(crate) const MAX_FILE_MAPS: usize = 4096;
 /// Extents of one file map: 768 KiB on the wire.
 pub(crate) const MAX_EXTENTS: usize = 32768;
+/// Extents of all file maps of one association: 24 MiB.
+const MAX_ASSOCIATION_EXTENTS: usize = 1 << 20;
 /// Bytes of a file map object.
 const MAX_MAP_BYTES: usize = 32 + 24 * MAX_EXTENTS;
 /// Asynchronous event requests one host may leave with us.
@@ -44,7 +48,7 @@ pub(crate) struct AdminState {
 #[derive(Debug)]
 struct PartialUpload {
     total: u32,
-    entry: u32,
+    installation: Installation,
     data: Vec<u8>,
 }
 
@@ -64,13 +68,7 @@ impl Connection {
     ) -> Result<(), Close> {
         let controller = Arc::clone(self.controller.as_ref().expect("an admin queue has one"));
         let answered = match AdminCommand::parse(sqe) {
-            Ok(AdminCommand::Fabrics(FabricsCommand::Disconnect)) => {
-                self.complete(sqe.cid, Reply::default());
-                return Err(Close::Disconnect);
-            }
-            Ok(AdminCommand::Fabrics(command)) => {
-                self.admin_fabrics(sqe.cid, command, &controller)
-            }
+            Ok(AdminCommand::Fabrics(command)) => self.admin_fabrics(sqe.cid, command, &controller),
             Ok(_) if !controller.is_ready() => {
                 Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into())
             }
@@ -101,9 +99,11 @@ impl Connection {
                 let page = identify::log_page(lid)?;
                 let start = usize::try_from(offset_bytes).map_err(|_| invalid_field())?;
                 let rest = page.get(start..).ok_or_else(invalid_field)?;
-                let length = usize::try_from(length_bytes).map_err(|_| invalid_field())?;
+                if length_bytes > u64::from(MAX_TRANSFER_BYTES) {
+                    return Err(invalid_field());
+                }
                 let mut answer = rest.to_vec();
-                answer.resize(length.min(sqe.sgl.length_bytes as usize), 0);
+                answer.resize((length_bytes as usize).min(sqe.sgl.length_bytes as usize), 0);
                 self.answer(sqe, Reply::default(), &answer)
             }
             AdminCommand::SetFeatures { fid, cdw11, save, .. } => {
@@ -130,10 +130,10 @@ impl Connection {
                 Ok(())
             }
             AdminCommand::FunctionUnload { function } => {
-                self.unload(cid, function, controller)
+                self.unload(cid, function, controller, &x.subsystem)
             }
             AdminCommand::FunctionReport { function, length_bytes } => {
-                let report = self.report(function, controller)?;
+                let report = self.report(function, controller, &x.subsystem)?;
                 let dw0 = report.len() as u32;
                 let shown = report.len().min(length_bytes as usize);
                 self.answer(sqe, Reply { dw0, ..Reply::default() }, &report[..shown])
@@ -143,10 +143,12 @@ impl Connection {
                 let shown = limits.len().min(length_bytes as usize);
                 self.answer(sqe, Reply::default(), &limits[..shown])
             }
-            AdminCommand::FunctionLoad(upload, entry) => {
-                self.upload(sqe, upload, entry, data, controller, x)
+            AdminCommand::FunctionLoad(upload, installation) => {
+                self.upload(sqe, upload, installation, data, controller, x)
             }
-            AdminCommand::FileMapSet(upload) => self.upload(sqe, upload, 0, data, controller, x),
+            AdminCommand::FileMapSet(upload) => {
+                self.upload(sqe, upload, Installation::default(), data, controller, x)
+            }
             AdminCommand::Fabrics(_) | AdminCommand::Unknown(_) => {
                 Err(Status::INVALID_OPCODE.with_dnr().into())
             }
@@ -229,17 +231,29 @@ impl Connection {
             }
             FabricsCommand::PropertySet { .. } => Err(invalid_field()),
             FabricsCommand::Connect { .. } => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into()),
+            // Only for I/O queues (NVMe Base 2.0 §6.4).
+            FabricsCommand::Disconnect => Err(Status::INVALID_QUEUE_TYPE.with_dnr().into()),
             _ => Err(Status::INVALID_OPCODE.with_dnr().into()),
         }
     }
 
-    /// Fabrics commands on a connected I/O queue: none that we support.
-    pub(crate) fn io_fabrics(&mut self, sqe: &Sqe, command: FabricsCommand, now_ns: u64) {
+    /// Fabrics commands on a connected I/O queue: only Disconnect.
+    pub(crate) fn io_fabrics(
+        &mut self,
+        sqe: &Sqe,
+        command: FabricsCommand,
+        now_ns: u64,
+    ) -> Result<(), Close> {
         let status = match command {
+            FabricsCommand::Disconnect => {
+                self.complete(sqe.cid, Reply::default());
+                return Err(Close::Disconnect);
+            }
             FabricsCommand::Connect { .. } => Status::COMMAND_SEQUENCE_ERROR,
             _ => Status::INVALID_OPCODE,
         };
         self.refuse(sqe, status.with_dnr(), now_ns);
+        Ok(())
     }
 
     /// docs/protocol.md, Uploads. Without its data yet, asks for it first.
@@ -247,7 +261,7 @@ impl Connection {
         &mut self,
         sqe: &Sqe,
         upload: Upload,
-        entry: u32,
+        installation: Installation,
         data: &[u8],
         controller: &Arc<Controller>,
         x: &mut Executor,
@@ -259,13 +273,13 @@ impl Connection {
         let fits = upload.offset_bytes.checked_add(length);
         let in_order = upload.offset_bytes == 0
             || slot.as_ref().is_some_and(|partial| {
-                (partial.data.len(), partial.total, partial.entry)
-                    == (upload.offset_bytes as usize, upload.total_bytes, entry)
+                (partial.data.len(), partial.total, partial.installation)
+                    == (upload.offset_bytes as usize, upload.total_bytes, installation)
             });
         let good = length > 0
             && upload.total_bytes as usize <= limit
             && fits.is_some_and(|end| end <= upload.total_bytes)
-            && length <= crate::connection::MAX_TRANSFER_BYTES
+            && length <= MAX_TRANSFER_BYTES
             && in_order;
         if !good {
             *slot = None;
@@ -279,7 +293,7 @@ impl Connection {
             self.request_data(sqe.cid, length, x, |data| State::AdminData { sqe, data });
             return Ok(());
         }
-        let fresh = PartialUpload { total: upload.total_bytes, entry, data: Vec::new() };
+        let fresh = PartialUpload { total: upload.total_bytes, installation, data: Vec::new() };
         if upload.offset_bytes == 0 {
             *slot = Some(fresh);
         }
@@ -291,7 +305,7 @@ impl Connection {
         }
         let object = slot.take().map(|partial| partial.data).unwrap_or_default();
         if is_function {
-            self.load(sqe.cid, object, entry, controller, x)
+            self.load(sqe.cid, object, installation, controller, x)
         } else {
             self.set_map(sqe.cid, &object, controller, x)
         }
@@ -306,7 +320,7 @@ impl Connection {
         &mut self,
         cid: u16,
         object: Vec<u8>,
-        entry: u32,
+        installation: Installation,
         controller: &Arc<Controller>,
         x: &mut Executor,
     ) -> Answered {
@@ -314,9 +328,9 @@ impl Connection {
         if admin.loading {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
         }
-        if controller.tables().functions().len() >= MAX_FUNCTIONS {
-            admin.load_message =
-                format!("{MAX_FUNCTIONS} functions are installed; unload one first");
+        let tables = controller.tables();
+        let own = tables.functions().iter().filter(|function| !is_kept(function.id)).count();
+        if own >= MAX_FUNCTIONS {
             return Err(Status::RESOURCE_LIMIT.with_dnr().into());
         }
         admin.loading = true;
@@ -324,28 +338,42 @@ impl Connection {
         let function = admin.last_function;
         let command = self.occupy(cid, State::Load);
         let serial = self.serial;
-        x.loads.push(Load { command, serial, function, entry, object });
+        x.loads.push(Load { command, serial, function, installation, object });
         Ok(())
     }
 
     /// A compilation has ended: installs the function and answers.
-    pub(crate) fn loaded(&mut self, slot: u16, outcome: Result<Function, String>) {
+    pub(crate) fn loaded(
+        &mut self,
+        slot: u16,
+        installation: Installation,
+        outcome: Result<Function, String>,
+        subsystem: &Subsystem,
+    ) {
         let (cid, _) = self.vacate(slot);
         let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
         admin.loading = false;
         match outcome {
             Ok(function) => {
                 admin.load_message.clear();
-                let id = function.id;
-                log::info!(
-                    "{}: function {id} is {:?}: {} instructions, {} bytes of code, compiled in {:?}",
-                    controller.host_nqn,
+                let about = format!(
+                    "{:?}: {} instructions, {} bytes of code, compiled in {:?}",
                     function.name,
                     function.instructions,
                     function.native.code_bytes(),
                     function.native.compile_time(),
                 );
-                controller.publish(controller.tables().with_function(function));
+                let id = if installation.kept {
+                    subsystem.keep_function(function)
+                } else {
+                    let id = function.id;
+                    controller.update(|tables| tables.with_function(function));
+                    Some(id)
+                };
+                let Some(id) = id else {
+                    return self.complete(cid, Status::RESOURCE_LIMIT.with_dnr().into());
+                };
+                log::info!("{}: function {id} is {about}", controller.host_nqn);
                 self.complete(cid, Reply { dw0: id, ..Reply::default() });
             }
             Err(message) => {
@@ -356,13 +384,22 @@ impl Connection {
         }
     }
 
-    fn unload(&mut self, cid: u16, function: u32, controller: &Controller) -> Answered {
-        let tables = controller
-            .tables()
-            .without_function(function)
-            .ok_or(Reply::from(Status::UNKNOWN_FUNCTION.with_dnr()))?;
-        controller.publish(tables);
-        controller.forget_counters(function);
+    fn unload(
+        &mut self,
+        cid: u16,
+        function: u32,
+        controller: &Controller,
+        subsystem: &Subsystem,
+    ) -> Answered {
+        if controller.tables().function(function).is_none() {
+            return Err(Status::UNKNOWN_FUNCTION.with_dnr().into());
+        }
+        if is_kept(function) {
+            subsystem.drop_function(function);
+        } else {
+            controller.update(|tables| tables.without_function(function));
+            controller.counters.remove(function);
+        }
         self.complete(cid, Reply::default());
         Ok(())
     }
@@ -379,11 +416,13 @@ impl Connection {
         let index = x.subsystem.namespace_index(map.nsid).ok_or_else(invalid_field)?;
         let tables = controller.tables();
         if map.version == 0 {
-            controller.publish(tables.without_map(map.file));
+            controller.update(|tables| tables.without_map(map.file));
             self.complete(cid, Reply::default());
             return Ok(());
         }
-        if tables.map_count() >= MAX_FILE_MAPS && !tables.has_map(map.file) {
+        let too_many = tables.map_count() >= MAX_FILE_MAPS && !tables.has_map(map.file);
+        let extents = tables.extent_count(map.file) + map.extents.len();
+        if too_many || extents > MAX_ASSOCIATION_EXTENTS {
             return Err(Status::RESOURCE_LIMIT.with_dnr().into());
         }
         let extents = map.extents.iter().map(|extent| Extent {
@@ -404,13 +443,18 @@ impl Connection {
             log::info!("{}: map of file {} refused: {error}", self.name(), map.file);
             invalid_field()
         })?;
-        controller.publish(tables.with_map(map.file, checked));
+        controller.update(|tables| tables.with_map(map.file, checked));
         self.complete(cid, Reply::default());
         Ok(())
     }
 
     /// docs/protocol.md, Function Report.
-    fn report(&mut self, function: u32, controller: &Controller) -> Result<Vec<u8>, Reply> {
+    fn report(
+        &mut self,
+        function: u32,
+        controller: &Controller,
+        subsystem: &Subsystem,
+    ) -> Result<Vec<u8>, Reply> {
         if function == LAST_LOAD {
             return Ok(self.admin.get_or_insert_default().load_message.clone().into_bytes());
         }
@@ -421,7 +465,10 @@ impl Connection {
         let wanted = tables.functions().iter().filter(|f| function == 0 || f.id == function);
         Ok(wanted
             .flat_map(|installed| {
-                let counters = controller.counters(installed.id);
+                let counters = match is_kept(installed.id) {
+                    true => subsystem.kept_counters.get(installed.id),
+                    false => controller.counters.get(installed.id),
+                };
                 FunctionReportEntry {
                     function: installed.id,
                     instructions: installed.instructions,
@@ -461,4 +508,4 @@ fn property(at: u32, size8: bool, controller: &Controller) -> Option<u64> {
     }
 }
 
-const _: () = assert!(IN_CAPSULE_BYTES <= crate::connection::MAX_TRANSFER_BYTES);
+const _: () = assert!(IN_CAPSULE_BYTES <= MAX_TRANSFER_BYTES);

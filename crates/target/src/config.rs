@@ -75,7 +75,9 @@ pub enum NamespaceSource {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A namespace option.
-    #[error("namespace {text:?}: {problem}; write mem:size=1GiB[,lba=512][,latency_us=3][,iops=N] or file:path=FILE[,size=…][,lba=512]")]
+    #[error(
+        "namespace {text:?}: {problem}; write mem:size=1GiB[,lba=512][,latency_us=3][,iops=N] or file:path=FILE[,size=…][,lba=512]"
+    )]
     Namespace {
         /// What was given.
         text: String,
@@ -102,7 +104,9 @@ pub enum ConfigError {
     #[error("no namespace to serve; give --namespace mem:size=1GiB or file:path=FILE")]
     NoNamespace,
     /// Not an NVMe qualified name.
-    #[error("{0:?} is not an NVMe qualified name; write nqn.YYYY-MM.reverse.domain:name, at most 223 bytes")]
+    #[error(
+        "{0:?} is not an NVMe qualified name; write nqn.YYYY-MM.reverse.domain:name, at most 223 bytes"
+    )]
     Nqn(String),
 }
 
@@ -246,7 +250,8 @@ impl TargetConfig {
         }
         // NVMe Base 2.0 §4.5: at most 223 bytes, and a date after "nqn.".
         let date_at = self.nqn.strip_prefix("nqn.").map(str::as_bytes);
-        let dated = date_at.is_some_and(|rest| rest.len() > 8 && rest[4] == b'-' && rest[7] == b'.');
+        let dated =
+            date_at.is_some_and(|rest| rest.len() > 8 && rest[4] == b'-' && rest[7] == b'.');
         if self.nqn.len() > 223 || !dated {
             return Err(ConfigError::Nqn(self.nqn.clone()));
         }

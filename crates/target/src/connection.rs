@@ -3,6 +3,7 @@
 use crate::admin::AdminState;
 use crate::controller::{Controller, Counters};
 use crate::executor::{CommandId, Executor};
+use crate::subsystem::{Subsystem, is_kept};
 use bpfof_chain::Tables;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::fabrics::{
@@ -13,6 +14,7 @@ use bpfof_nvme::tcp::{
     PduReceiver, R2t, Sender, TermReq, data_digest,
 };
 use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -29,8 +31,9 @@ pub(crate) const MAX_IO_QUEUES: u16 = 128;
 const MAX_H2C_DATA_BYTES: u32 = MAX_TRANSFER_BYTES;
 /// Unsent bytes at which a connection stops taking commands.
 const TX_HIGH_WATER_BYTES: usize = 1 << 20;
-/// Bytes of data that the commands in flight of one connection may hold; beyond it the
-/// connection stops taking commands until some complete.
+/// Bytes of data that devices work on for one connection; beyond it the connection stops taking
+/// commands until some complete. Writes are not asked for their data either while that and what
+/// has been asked for are more than this together, so a connection holds at most twice as much.
 const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
 /// Log lines about refused commands that one connection may cause in a second.
 const LOG_LINES_PER_SECOND: u32 = 10;
@@ -53,24 +56,48 @@ pub(crate) enum Close {
 #[derive(Debug)]
 pub(crate) enum State {
     Free,
-    Read { namespace: usize, offset: u64, length: u32 },
-    Write { namespace: usize, offset: u64, fua: bool, data: Incoming },
+    Read {
+        namespace: usize,
+        offset: u64,
+        length: u32,
+    },
+    Write {
+        namespace: usize,
+        offset: u64,
+        fua: bool,
+        data: Incoming,
+    },
     /// Flush or Write Zeroes: nothing left to do but to answer.
     Plain,
+    /// Write Zeroes with Force Unit Access: the file must be flushed before the answer.
+    ZeroesThenSync {
+        namespace: usize,
+    },
     Chain,
     /// An admin command whose data arrives by H2CData.
-    AdminData { sqe: Sqe, data: Incoming },
+    AdminData {
+        sqe: Sqe,
+        data: Incoming,
+    },
     /// A function being compiled.
     Load,
 }
 
-/// Data on its way in by R2T and H2CData.
+/// Data that a command brings.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    buffer: Option<IoBuffer>,
-    received: u32,
     length: u32,
-    intact: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Not asked for: other commands hold as much data as the connection may.
+    Unasked,
+    /// On its way by R2T and H2CData.
+    Arriving { buffer: IoBuffer, received: u32, intact: bool },
+    /// Here, and with whoever works on it.
+    Here,
 }
 
 #[derive(Debug)]
@@ -132,7 +159,12 @@ pub(crate) struct Connection {
     receiver: PduReceiver,
     digests: Digests,
     hpda: u8,
+    /// Bytes that devices work on.
     in_flight_bytes: usize,
+    /// Bytes that the host has been asked for.
+    awaited_bytes: usize,
+    /// Commands whose data the host has not been asked for, in order.
+    unasked: VecDeque<u16>,
     counted: Vec<(u32, Counters)>,
     log_budget: LogBudget,
 }
@@ -158,6 +190,8 @@ impl Connection {
             digests: Digests::default(),
             hpda: 0,
             in_flight_bytes: 0,
+            awaited_bytes: 0,
+            unasked: VecDeque::new(),
             counted: Vec::new(),
             log_budget: LogBudget::default(),
         }
@@ -165,7 +199,8 @@ impl Connection {
 
     /// For logs: who is at the other end.
     pub(crate) fn name(&self) -> String {
-        let queue = self.queue.as_ref().map_or(String::new(), |queue| format!(" queue {}", queue.id));
+        let queue =
+            self.queue.as_ref().map_or(String::new(), |queue| format!(" queue {}", queue.id));
         match &self.controller {
             Some(controller) => format!("{} ({}{queue})", controller.host_nqn, self.peer),
             None => format!("{} (not connected)", self.peer),
@@ -221,9 +256,13 @@ impl Connection {
                 self.last_command_ns = x.now_ns;
                 self.command(&sqe, data, digest_ok, x)
             }
-            PduEvent::Data { pdu: DataPdu::H2c(pdu), offset_bytes, bytes, last_fragment, digest_ok } => {
-                self.incoming(&pdu, offset_bytes, bytes, (last_fragment, digest_ok), x)
-            }
+            PduEvent::Data {
+                pdu: DataPdu::H2c(pdu),
+                offset_bytes,
+                bytes,
+                last_fragment,
+                digest_ok,
+            } => self.incoming(&pdu, offset_bytes, bytes, (last_fragment, digest_ok), x),
             PduEvent::Header(Pdu::IcReq(request)) => {
                 self.initialize(&request);
                 Ok(())
@@ -239,13 +278,8 @@ impl Connection {
     fn initialize(&mut self, request: &IcReq) {
         self.digests = request.digests;
         self.hpda = request.hpda;
-        IcResp {
-            pfv: 0,
-            cpda: 0,
-            digests: request.digests,
-            maxh2cdata_bytes: MAX_H2C_DATA_BYTES,
-        }
-        .encode_into(&mut self.tx);
+        IcResp { pfv: 0, cpda: 0, digests: request.digests, maxh2cdata_bytes: MAX_H2C_DATA_BYTES }
+            .encode_into(&mut self.tx);
         self.receiver.set_digests(self.digests);
     }
 
@@ -271,7 +305,7 @@ impl Connection {
         } else if is_admin {
             return self.admin_command(sqe, data, x);
         } else {
-            self.io_command(sqe, data, x);
+            return self.io_command(sqe, data, x);
         }
         Ok(())
     }
@@ -297,7 +331,12 @@ impl Connection {
     }
 
     /// NVMe Base 2.0 §6.3. Returns the controller id.
-    fn connect(&mut self, connect: FabricsCommand, data: &[u8], x: &mut Executor) -> Result<u16, Reply> {
+    fn connect(
+        &mut self,
+        connect: FabricsCommand,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<u16, Reply> {
         let FabricsCommand::Connect { recfmt, qid, sqsize, cattr, kato_ms } = connect else {
             return Err(Status::INVALID_FIELD.into());
         };
@@ -315,6 +354,10 @@ impl Connection {
         if data.subnqn != x.subsystem.nqn {
             return Err(invalid(256, 1));
         }
+        // The name goes into logs.
+        if data.hostnqn.contains(char::is_control) {
+            return Err(invalid(512, 1));
+        }
         if sqsize == 0 || sqsize >= MAX_QUEUE_ENTRIES {
             return Err(invalid(44, 0));
         }
@@ -322,10 +365,12 @@ impl Connection {
             if data.cntlid != CNTLID_DYNAMIC {
                 return Err(invalid(16, 1));
             }
-            self.admin = Some(Box::default());
-            x.subsystem
+            let controller = x
+                .subsystem
                 .add_controller(&data.hostnqn, data.hostid, kato_ms)
-                .ok_or(Reply::from(Status::CONNECT_CONTROLLER_BUSY))?
+                .ok_or(Reply::from(Status::CONNECT_CONTROLLER_BUSY))?;
+            self.admin = Some(Box::default());
+            controller
         } else {
             let controller = x.subsystem.controller(data.cntlid).ok_or(invalid(16, 1))?;
             if controller.host_nqn != data.hostnqn || controller.host_id != data.hostid {
@@ -358,7 +403,9 @@ impl Connection {
     /// Takes a slot. There is one: `command` has looked.
     pub(crate) fn occupy(&mut self, cid: u16, state: State) -> CommandId {
         let slot = self.free.pop().expect("checked before the command was taken");
-        self.in_flight_bytes += held_bytes(&state);
+        let (in_flight, awaited) = held_bytes(&state);
+        self.in_flight_bytes += in_flight;
+        self.awaited_bytes += awaited;
         self.slots[usize::from(slot)] = Slot { cid, state };
         CommandId { connection: self.index, slot }
     }
@@ -367,7 +414,9 @@ impl Connection {
     pub(crate) fn vacate(&mut self, slot: u16) -> (u16, State) {
         let Slot { cid, state } = &mut self.slots[usize::from(slot)];
         let state = std::mem::replace(state, State::Free);
-        self.in_flight_bytes -= held_bytes(&state);
+        let (in_flight, awaited) = held_bytes(&state);
+        self.in_flight_bytes -= in_flight;
+        self.awaited_bytes -= awaited;
         self.free.push(slot);
         (*cid, state)
     }
@@ -439,7 +488,7 @@ impl Connection {
         }
     }
 
-    /// Asks the host for a command's data.
+    /// Asks the host for a command's data, at once or when there is room for it.
     pub(crate) fn request_data(
         &mut self,
         cid: u16,
@@ -447,11 +496,32 @@ impl Connection {
         x: &mut Executor,
         state: impl FnOnce(Incoming) -> State,
     ) {
-        let buffer = Some(x.buffer(length as usize));
-        let incoming = Incoming { buffer, received: 0, length, intact: true };
-        let id = self.occupy(cid, state(incoming));
-        R2t { cccid: cid, ttag: id.slot, offset_bytes: 0, length_bytes: length }
-            .encode_into(&mut self.tx, self.digests);
+        let id = self.occupy(cid, state(Incoming { length, stage: Stage::Unasked }));
+        self.unasked.push_back(id.slot);
+        self.ask(x);
+    }
+
+    /// Asks for data that has not been asked for, as far as there is room for it. The host may
+    /// send commands ahead of that data, so the connection must not wait for it with its ears
+    /// closed.
+    pub(crate) fn ask(&mut self, x: &mut Executor) {
+        while let Some(&slot) = self.unasked.front() {
+            let Slot { cid, state } = &mut self.slots[usize::from(slot)];
+            let (State::Write { data, .. } | State::AdminData { data, .. }) = state else {
+                self.unasked.pop_front();
+                continue;
+            };
+            let held = self.in_flight_bytes + self.awaited_bytes;
+            if held > 0 && held + data.length as usize > MAX_IN_FLIGHT_BYTES {
+                return;
+            }
+            self.unasked.pop_front();
+            let buffer = x.buffer(data.length as usize);
+            self.awaited_bytes += buffer.len();
+            data.stage = Stage::Arriving { buffer, received: 0, intact: true };
+            R2t { cccid: *cid, ttag: slot, offset_bytes: 0, length_bytes: data.length }
+                .encode_into(&mut self.tx, self.digests);
+        }
     }
 
     /// A piece of a command's data (NVMe/TCP 1.0 §3.3.2).
@@ -465,23 +535,24 @@ impl Connection {
     ) -> Result<(), Close> {
         let out_of_range = |reason| PduError::new(Fes::DataTransferOutOfRange, 0, reason);
         let slot = self.slots.get_mut(usize::from(pdu.ttag)).filter(|slot| slot.cid == pdu.cccid);
-        let Some(Slot { state: State::Write { data, .. } | State::AdminData { data, .. }, .. }) = slot
+        let Some(Slot { state: State::Write { data, .. } | State::AdminData { data, .. }, .. }) =
+            slot
         else {
             return Err(PduError::invalid_field(8, "data for a command that waits for none").into());
         };
-        let Some(buffer) = data.buffer.as_mut().filter(|_| data.received < data.length) else {
-            return Err(PduError::invalid_field(8, "data for a command that has it all").into());
+        let Stage::Arriving { buffer, received, intact } = &mut data.stage else {
+            return Err(PduError::invalid_field(8, "data that was not asked for").into());
         };
         if pdu.data_length_bytes > MAX_H2C_DATA_BYTES {
             return Err(PduError::new(Fes::LimitExceeded, 16, "H2CData above MAXH2CDATA").into());
         }
-        if offset != data.received || bytes.len() as u32 > data.length - data.received {
+        if offset != *received || bytes.len() as u32 > data.length - *received {
             return Err(out_of_range("data out of order or beyond what was asked for").into());
         }
         buffer[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
-        data.received += bytes.len() as u32;
-        data.intact &= digest_ok;
-        if !last_fragment || data.received < data.length {
+        *received += bytes.len() as u32;
+        *intact &= digest_ok;
+        if !last_fragment || *received < data.length {
             if last_fragment && pdu.last {
                 return Err(out_of_range("the last H2CData ends before the data").into());
             }
@@ -495,22 +566,31 @@ impl Connection {
         let (State::Write { data, .. } | State::AdminData { data, .. }) = state else {
             return Ok(());
         };
-        let (Some(buffer), intact) = (data.buffer.take(), data.intact) else { return Ok(()) };
-        self.in_flight_bytes -= buffer.len();
+        let stage = std::mem::replace(&mut data.stage, Stage::Here);
+        let Stage::Arriving { buffer, intact, .. } = stage else { return Ok(()) };
+        self.awaited_bytes -= buffer.len();
+        self.in_flight_bytes += held_bytes(state).0;
         if !intact {
             x.recycle(buffer);
             let (cid, _) = self.vacate(slot);
             self.complete(cid, Status::TRANSIENT_TRANSPORT_ERROR.into());
+            self.ask(x);
             return Ok(());
         }
         if let State::Write { namespace, offset, fua, .. } = *state {
-            self.write(CommandId { connection: self.index, slot }, (namespace, offset, fua), buffer, x);
+            self.write(
+                CommandId { connection: self.index, slot },
+                (namespace, offset, fua),
+                buffer,
+                x,
+            );
             return Ok(());
         }
         let (_, state) = self.vacate(slot);
         let State::AdminData { sqe, .. } = state else { return Ok(()) };
         let outcome = self.admin_command(&sqe, &buffer, x);
         x.recycle(buffer);
+        self.ask(x);
         outcome
     }
 
@@ -518,14 +598,22 @@ impl Connection {
     /// is with a device, a chain or a compiler and must come back.
     pub(crate) fn abandon(&mut self, x: &mut Executor) {
         for slot in 0..self.slots.len() as u16 {
-            let state = &mut self.slots[usize::from(slot)].state;
-            let (State::Write { data, .. } | State::AdminData { data, .. }) = state else { continue };
-            if let Some(buffer) = data.buffer.take() {
-                self.in_flight_bytes -= buffer.len();
+            let state = &self.slots[usize::from(slot)].state;
+            let (State::Write { data, .. } | State::AdminData { data, .. }) = state else {
+                continue;
+            };
+            if matches!(data.stage, Stage::Here) {
+                continue;
+            }
+            let (State::Write { data, .. } | State::AdminData { data, .. }) = self.vacate(slot).1
+            else {
+                continue;
+            };
+            if let Stage::Arriving { buffer, .. } = data.stage {
                 x.recycle(buffer);
-                self.vacate(slot);
             }
         }
+        self.unasked.clear();
     }
 
     /// Adds to what a function is known to have done; published at the end of the turn.
@@ -538,29 +626,33 @@ impl Connection {
     }
 
     /// Publishes the counters of this turn.
-    pub(crate) fn publish_counters(&mut self) {
-        if let Some(controller) = &self.controller {
-            for (function, counters) in self.counted.drain(..) {
-                controller.count(function, &counters);
-            }
+    pub(crate) fn publish_counters(&mut self, subsystem: &Subsystem) {
+        let Some(controller) = &self.controller else { return };
+        for (function, counters) in self.counted.drain(..) {
+            let table =
+                if is_kept(function) { &subsystem.kept_counters } else { &controller.counters };
+            table.add(function, &counters);
         }
     }
 }
 
-fn held_bytes(state: &State) -> usize {
+/// Bytes that a device works on for a command, and bytes that the host has been asked for.
+fn held_bytes(state: &State) -> (usize, usize) {
     match state {
-        State::Read { length, .. } => *length as usize,
-        State::Write { data, .. } | State::AdminData { data, .. } => {
-            data.buffer.as_ref().map_or(0, |buffer| buffer.len())
-        }
-        _ => 0,
+        State::Read { length, .. } => (*length as usize, 0),
+        State::Write { data, .. } | State::AdminData { data, .. } => match data.stage {
+            Stage::Unasked => (0, 0),
+            Stage::Arriving { .. } => (0, data.length as usize),
+            Stage::Here => (data.length as usize, 0),
+        },
+        _ => (0, 0),
     }
 }
 
 impl Incoming {
-    /// For data that came in the capsule: nothing to wait for.
-    pub(crate) fn none() -> Incoming {
-        Incoming { buffer: None, received: 0, length: 0, intact: true }
+    /// Data of `length` bytes that came in the capsule: nothing to wait for.
+    pub(crate) fn here(length: u32) -> Incoming {
+        Incoming { length, stage: Stage::Here }
     }
 }
 

@@ -29,6 +29,24 @@ impl Counters {
     }
 }
 
+/// Counters of functions, by id.
+#[derive(Debug, Default)]
+pub(crate) struct CounterTable(Mutex<BTreeMap<u32, Counters>>);
+
+impl CounterTable {
+    pub(crate) fn add(&self, function: u32, counters: &Counters) {
+        lock(&self.0).entry(function).or_default().add(counters);
+    }
+
+    pub(crate) fn get(&self, function: u32) -> Counters {
+        lock(&self.0).get(&function).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn remove(&self, function: u32) {
+        lock(&self.0).remove(&function);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Registers {
     config: ControllerConfig,
@@ -47,7 +65,8 @@ pub(crate) struct Controller {
     tables: Mutex<Arc<Tables>>,
     /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
     generation: AtomicU64,
-    counters: Mutex<BTreeMap<u32, Counters>>,
+    /// Of the association's own functions.
+    pub(crate) counters: CounterTable,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,7 +89,7 @@ impl Controller {
             registers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
             generation: AtomicU64::new(1),
-            counters: Mutex::default(),
+            counters: CounterTable::default(),
         }
     }
 
@@ -89,23 +108,12 @@ impl Controller {
         Arc::clone(&lock(&self.tables))
     }
 
-    /// Replaces the tables. A reader that sees the new generation finds the new tables, or yet
+    /// Changes the tables. A reader that sees the new generation finds the new tables, or yet
     /// newer ones.
-    pub(crate) fn publish(&self, tables: Tables) {
-        *lock(&self.tables) = Arc::new(tables);
+    pub(crate) fn update(&self, change: impl FnOnce(&Tables) -> Tables) {
+        let mut tables = lock(&self.tables);
+        *tables = Arc::new(change(&tables));
         self.generation.fetch_add(1, Ordering::Release);
-    }
-
-    pub(crate) fn count(&self, function: u32, counters: &Counters) {
-        lock(&self.counters).entry(function).or_default().add(counters);
-    }
-
-    pub(crate) fn counters(&self, function: u32) -> Counters {
-        lock(&self.counters).get(&function).copied().unwrap_or_default()
-    }
-
-    pub(crate) fn forget_counters(&self, function: u32) {
-        lock(&self.counters).remove(&function);
     }
 
     pub(crate) fn config(&self) -> ControllerConfig {

@@ -9,6 +9,7 @@ use crate::subsystem::Subsystem;
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Function, Outcome, Start, Tables};
 use bpfof_device::{DelayQueue, IoBuffer};
 use bpfof_function::{NativeFunction, Object};
+use bpfof_nvme::Installation;
 use std::sync::Arc;
 
 /// A command of a connection of this reactor.
@@ -44,19 +45,36 @@ pub(crate) struct Load {
     /// The connection's number, unlike its index never used again.
     pub(crate) serial: u64,
     pub(crate) function: u32,
-    pub(crate) entry: u32,
+    pub(crate) installation: Installation,
     pub(crate) object: Vec<u8>,
 }
+
+/// Longest reason for refusing a function, in bytes: it may quote names from the object.
+const MAX_REASON_BYTES: usize = 1024;
+/// Longest name of a function, in bytes: what Function Report has room for.
+const MAX_NAME_BYTES: usize = 64;
 
 impl Load {
     /// Parses, checks and translates the object. The error is for the host to read.
     pub(crate) fn run(&self) -> Result<Function, String> {
-        let object = Object::parse(&self.object).map_err(|error| error.to_string())?;
-        let entry = object.into_entry(self.entry as usize).map_err(|error| error.to_string())?;
-        let native = NativeFunction::compile(&entry.program).map_err(|error| error.to_string())?;
+        let object = Object::parse(&self.object).map_err(reason)?;
+        let entry = object.into_entry(self.installation.entry as usize).map_err(reason)?;
+        let native = NativeFunction::compile(&entry.program).map_err(reason)?;
         let instructions = entry.program.instructions().len() as u32;
-        Ok(Function { id: self.function, name: entry.name, instructions, native })
+        let name = cut(entry.name, MAX_NAME_BYTES);
+        Ok(Function { id: self.function, name, instructions, native })
     }
+}
+
+/// An error in printable words: it is logged as well.
+fn reason(error: impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    cut(text.replace(char::is_control, "\u{fffd}"), MAX_REASON_BYTES)
+}
+
+fn cut(mut text: String, max_bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(max_bytes));
+    text
 }
 
 /// Buffers kept for reuse. More are made under load and freed afterwards.
@@ -79,6 +97,8 @@ pub(crate) struct Executor {
     engine: Engine,
     /// One queue a namespace; those of files stay empty.
     memory: Vec<DelayQueue<MemoryOperation>>,
+    /// The queue whose turn it is.
+    turn: usize,
     /// By chain index.
     owners: Vec<Owner>,
     buffers: Vec<IoBuffer>,
@@ -94,6 +114,7 @@ impl Executor {
             file_operations: Vec::new(),
             loads: Vec::new(),
             memory,
+            turn: 0,
             owners: Vec::new(),
             buffers: Vec::new(),
         }
@@ -133,12 +154,14 @@ impl Executor {
         self.memory[namespace].push(memory.latency(), self.now_ns, operation);
     }
 
-    /// Takes a memory operation that is due, and its namespace.
+    /// Takes a memory operation that is due, and its namespace. Namespaces take turns: a chain
+    /// without end keeps its queue from ever being empty.
     #[inline]
     pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
-        for (namespace, queue) in self.memory.iter_mut().enumerate() {
-            if let Some(operation) = queue.pop(self.now_ns) {
-                return Some((namespace, operation));
+        for _ in 0..self.memory.len() {
+            self.turn = (self.turn + 1) % self.memory.len();
+            if let Some(operation) = self.memory[self.turn].pop(self.now_ns) {
+                return Some((self.turn, operation));
             }
         }
         None

@@ -33,9 +33,11 @@ pub(crate) fn page(
             .ok_or(Reply::from(Status::INVALID_NAMESPACE.with_dnr()))
     };
     match cns {
-        cns::NAMESPACE if nsid == ALL_NAMESPACES => {
-            Ok(IdentifyNamespace { lbaf: [LbaFormat { lbads: 9, ..LbaFormat::default() }; 16], ..IdentifyNamespace::default() }.to_bytes())
+        cns::NAMESPACE if nsid == ALL_NAMESPACES => Ok(IdentifyNamespace {
+            lbaf: [LbaFormat { lbads: 9, ..LbaFormat::default() }; 16],
+            ..IdentifyNamespace::default()
         }
+        .to_bytes()),
         cns::NAMESPACE => Ok(identify_namespace(namespace()?).to_bytes()),
         cns::CONTROLLER => Ok(identify_controller(subsystem, controller).to_bytes()),
         cns::ACTIVE_NAMESPACES if nsid >= ALL_NAMESPACES - 1 => {
@@ -86,6 +88,8 @@ fn identify_controller(subsystem: &Subsystem, controller: &Controller) -> Identi
         // SGLs, transport and in-capsule with an offset.
         sgls: 1 | 1 << 20,
         subnqn: subsystem.nqn.as_str().into(),
+        // Disconnect.
+        ofcs: 1,
         ioccsz_16b: (64 + IN_CAPSULE_BYTES) / 16,
         iorcsz_16b: 1,
         msdbd: 1,

@@ -1,6 +1,8 @@
 //! Commands of I/O queues: the NVM command set and pushdown.
 
-use crate::connection::{Connection, IN_CAPSULE_BYTES, Incoming, MAX_TRANSFER_BYTES, Reply, State};
+use crate::connection::{
+    Close, Connection, IN_CAPSULE_BYTES, Incoming, MAX_TRANSFER_BYTES, Reply, State,
+};
 use crate::executor::{CommandId, Executor, FileOperation};
 use crate::namespace::Backing;
 use bpfof_chain::{Answer, ChainError, ChainId, FileVersion, Outcome, Start, WHOLE_NAMESPACE};
@@ -10,16 +12,26 @@ use bpfof_nvme::vendor::{PushdownRequest, PushdownShort};
 use bpfof_nvme::{NvmCommand, Rw, Sgl, Sqe, Status};
 
 impl Connection {
-    pub(crate) fn io_command(&mut self, sqe: &Sqe, data: &[u8], x: &mut Executor) {
+    pub(crate) fn io_command(
+        &mut self,
+        sqe: &Sqe,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Close> {
         let taken = match NvmCommand::parse(sqe) {
             Ok(NvmCommand::Fabrics(command)) => return self.io_fabrics(sqe, command, x.now_ns),
             Ok(NvmCommand::Unknown(_)) => Err(Status::INVALID_OPCODE.with_dnr().into()),
             Ok(command) => self.nvm_command(sqe, command, data, x),
+            // Only a Pushdown Short that reads nothing.
+            Err(status) if status.same_code(Status::MALFORMED_REQUEST) => {
+                Err(malformed(PushdownShort::FIRST_BLOCKS_AT))
+            }
             Err(status) => Err(status.into()),
         };
         if let Err(reply) = taken {
             self.refuse(sqe, reply, x.now_ns);
         }
+        Ok(())
     }
 
     /// Takes a command of a namespace, or says why not.
@@ -92,8 +104,7 @@ impl Connection {
                 data,
             }),
             Sgl::IN_CAPSULE_OFFSET => {
-                let data_state = Incoming::none();
-                let state = State::Write { namespace, offset, fua, data: data_state };
+                let state = State::Write { namespace, offset, fua, data: Incoming::here(length) };
                 let command = self.occupy(sqe.cid, state);
                 let mut buffer = x.buffer(length as usize);
                 buffer.copy_from_slice(data);
@@ -141,7 +152,10 @@ impl Connection {
     ) -> Result<(), Reply> {
         let (offset, length) = byte_range(x, namespace, rw, false)?;
         let length = u64::from(length);
-        let command = self.occupy(sqe.cid, State::Plain);
+        let is_memory = matches!(x.namespace(namespace).backing, Backing::Memory(_));
+        let durable = rw.fua && !is_memory;
+        let state = if durable { State::ZeroesThenSync { namespace } } else { State::Plain };
+        let command = self.occupy(sqe.cid, state);
         if let Backing::Memory(memory) = &x.namespace(namespace).backing {
             memory.zero(offset, length);
             x.submit_memory(namespace, command, None);
@@ -164,14 +178,15 @@ impl Connection {
         if sqe.sgl.kind != Sgl::IN_CAPSULE_OFFSET {
             return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
         }
-        let malformed = |at| Reply {
-            status: Status::MALFORMED_REQUEST.with_dnr(),
-            dw0: at,
-            dw1: 0,
-        };
         let request = PushdownRequest::parse(data, abi::MAX_READS as u16)
-            .map_err(|malformed_at| malformed(malformed_at.at))?;
+            .map_err(|error| malformed(error.at))?;
         let header = request.header();
+        if request.scratch().len() > abi::SCRATCH_BYTES {
+            return Err(malformed(PushdownRequest::SCRATCH_BYTES_AT));
+        }
+        if header.first_size_bytes == 0 {
+            return Err(malformed(PushdownRequest::FIRST_SIZE_AT));
+        }
         let mut files = [FileVersion::default(); abi::MAX_READS];
         let count = usize::from(header.files);
         for (to, from) in files.iter_mut().zip(request.files()) {
@@ -202,10 +217,6 @@ impl Connection {
     ) -> Result<(), Reply> {
         if sqe.sgl.kind != Sgl::TRANSPORT {
             return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
-        }
-        if short.first_blocks == 0 {
-            let status = Status::MALFORMED_REQUEST.with_dnr();
-            return Err(Reply { status, dw0: PushdownShort::FIRST_BLOCKS_AT, dw1: 0 });
         }
         self.refresh_tables();
         let id = u32::from(short.file);
@@ -293,9 +304,11 @@ impl Connection {
             && let Backing::Memory(memory) = &x.namespace(namespace).backing
         {
             let reply = Reply::default();
-            return self.send_data(cid, reply, length as usize, |to| memory.read(offset, to));
+            self.send_data(cid, reply, length as usize, |to| memory.read(offset, to));
+        } else {
+            self.complete(cid, Reply::default());
         }
-        self.complete(cid, Reply::default());
+        self.ask(x);
     }
 
     /// A command's file operation has completed with a system call's `result`.
@@ -306,6 +319,14 @@ impl Connection {
         buffer: Option<IoBuffer>,
         x: &mut Executor,
     ) {
+        if let State::ZeroesThenSync { namespace } = self.slots[usize::from(slot)].state
+            && result == 0
+        {
+            self.slots[usize::from(slot)].state = State::Plain;
+            let command = CommandId { connection: self.index, slot };
+            x.file_operations.push(FileOperation::Sync { namespace, command });
+            return;
+        }
         let (cid, state) = self.vacate(slot);
         let length = buffer.as_ref().map_or(0, |buffer| buffer.len());
         let ok = result >= 0 && result as usize == length;
@@ -319,6 +340,7 @@ impl Connection {
         if let Some(buffer) = buffer {
             x.recycle(buffer);
         }
+        self.ask(x);
     }
 
     /// The status for a failed system call (or a short one), logged with its cause.
@@ -349,7 +371,12 @@ impl Connection {
 /// A command's range in bytes, checked against the namespace; `transfers` if data of that length
 /// crosses the network.
 #[inline]
-fn byte_range(x: &Executor, namespace: usize, rw: Rw, transfers: bool) -> Result<(u64, u32), Reply> {
+fn byte_range(
+    x: &Executor,
+    namespace: usize,
+    rw: Rw,
+    transfers: bool,
+) -> Result<(u64, u32), Reply> {
     let namespace = x.namespace(namespace);
     let end = rw.slba.checked_add(u64::from(rw.blocks));
     if end.is_none_or(|end| end > namespace.blocks) {
@@ -360,6 +387,11 @@ fn byte_range(x: &Executor, namespace: usize, rw: Rw, transfers: bool) -> Result
         return Err(Status::INVALID_FIELD.with_dnr().into());
     }
     Ok((rw.slba << namespace.block_shift, length as u32))
+}
+
+/// Malformed Request: the field at this byte of the request is at fault.
+fn malformed(at: u32) -> Reply {
+    Reply { status: Status::MALFORMED_REQUEST.with_dnr(), dw0: at, dw1: 0 }
 }
 
 /// docs/protocol.md, Statuses.

@@ -6,11 +6,12 @@
 #![allow(unsafe_code)]
 
 use crate::connection::{Close, Connection};
-use crate::executor::{CommandId, Executor, FileOperation, MemoryOperation};
+use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation};
 use crate::namespace::Backing;
 use crate::subsystem::Subsystem;
 use bpfof_chain::{ChainId, Function};
 use bpfof_device::{Buffer, Completion, Ring, RingError};
+use bpfof_nvme::Installation;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender};
@@ -23,13 +24,15 @@ const RING_ENTRIES: u32 = 1024;
 const RX_BYTES: usize = 128 << 10;
 /// Memory operations between two looks at the ring, so that long chains keep nobody waiting.
 const MEMORY_OPERATIONS_PER_TURN: usize = 512;
-/// Connections of one reactor. A connection takes about 160 KiB, and up to 5 MiB of data in
-/// flight.
+/// Connections of one reactor. A connection takes about 160 KiB, and up to 9 MiB of data in flight
+/// and unsent.
 const MAX_CONNECTIONS: usize = 4096;
 /// How often timers are looked at, and the longest sleep.
 const TICK: Duration = Duration::from_secs(1);
 /// Time for a peer to get through Connect.
 const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
+/// Time that a peer gets to take what is left to say to it when its connection closes.
+const LINGER_NS: u64 = 5_000_000_000;
 /// Time that commands in flight get when the target stops.
 const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
 
@@ -40,7 +43,12 @@ pub(crate) enum Message {
     /// End the I/O queues of this controller; with `true` also its admin queue.
     EndQueues(u16, bool),
     /// A function has been compiled, or not.
-    Loaded { command: CommandId, serial: u64, outcome: Result<Function, String> },
+    Loaded {
+        command: CommandId,
+        serial: u64,
+        installation: Installation,
+        outcome: Result<Function, String>,
+    },
     /// Finish what is in flight and end.
     Stop,
 }
@@ -73,6 +81,8 @@ pub(crate) struct Setup {
     pub(crate) event: Arc<OwnedFd>,
     /// Of all reactors, in order.
     pub(crate) mailboxes: Arc<Mutex<Vec<Mailbox>>>,
+    /// Where time starts: the same for all, because latency models are shared.
+    pub(crate) clock: Instant,
     pub(crate) spin: Duration,
     pub(crate) poll: bool,
 }
@@ -89,6 +99,9 @@ struct Entry {
     spare_tx: Option<Vec<u8>>,
     dirty: bool,
     closing: bool,
+    /// Chains end at their next hop: nobody waits for their answers.
+    cuts_chains: bool,
+    closed_ns: u64,
 }
 
 /// Kinds of operations, in the top byte of a token.
@@ -131,8 +144,8 @@ impl Reactor {
             dirty: Vec::new(),
             // Serials of all reactors differ.
             next_serial: (setup.index as u64) << 48 | 1,
+            clock: setup.clock,
             setup,
-            clock: Instant::now(),
             next_tick_ns: 0,
             stop_at_ns: None,
         })
@@ -156,9 +169,8 @@ impl Reactor {
     }
 
     fn is_finished(&self) -> bool {
-        self.stop_at_ns.is_some_and(|at| {
-            self.x.now_ns >= at || self.entries.iter().all(Option::is_none)
-        })
+        self.stop_at_ns
+            .is_some_and(|at| self.x.now_ns >= at || self.entries.iter().all(Option::is_none))
     }
 
     /// Submits, and waits for news unless memory operations are due.
@@ -174,6 +186,10 @@ impl Reactor {
         }
         if self.ring.has_news() {
             return self.ring.submit(None);
+        }
+        // Left over from the end of the last turn.
+        if !self.dirty.is_empty() {
+            return Ok(());
         }
         let begun = Instant::now();
         let spin = if self.setup.poll { TICK } else { self.setup.spin };
@@ -239,12 +255,12 @@ impl Reactor {
                     }
                 }
             }
-            Message::Loaded { command, serial, outcome } => {
+            Message::Loaded { command, serial, installation, outcome } => {
                 let entry = self.entries.get_mut(command.connection as usize);
                 if let Some(Some(entry)) = entry
                     && entry.connection.serial == serial
                 {
-                    entry.connection.loaded(command.slot, outcome);
+                    entry.connection.loaded(command.slot, installation, outcome, &self.x.subsystem);
                     self.mark_dirty(command.connection);
                 }
             }
@@ -286,6 +302,8 @@ impl Reactor {
             spare_tx: Some(Vec::new()),
             dirty: false,
             closing: false,
+            cuts_chains: false,
+            closed_ns: 0,
         });
         self.receive_more(index as u32);
     }
@@ -343,6 +361,7 @@ impl Reactor {
                 if let Close::Protocol(error) = &close {
                     log::warn!("{}: {error}", entry.connection.name());
                 }
+                self.after_commands(index);
                 self.flush(index);
                 self.close(index, &close.to_string());
             }
@@ -353,11 +372,7 @@ impl Reactor {
     fn after_commands(&mut self, index: u32) {
         for load in self.x.loads.drain(..) {
             let mailboxes = self.setup.mailboxes.lock().expect("no panic while held");
-            let mailbox = mailboxes[self.setup.index].clone();
-            std::thread::spawn(move || {
-                let (command, serial, outcome) = (load.command, load.serial, load.run());
-                mailbox.send(Message::Loaded { command, serial, outcome });
-            });
+            compile(load, mailboxes[self.setup.index].clone());
         }
         let Some(entry) = &mut self.entries[index as usize] else { return };
         if std::mem::take(&mut entry.connection.reset_queues)
@@ -398,7 +413,7 @@ impl Reactor {
         let Some(entry) = &mut self.entries[owner.connection as usize] else { return };
         let connection = &mut entry.connection;
         connection.refresh_tables();
-        let outcome = self.x.chain_read_done(chain, ok && !entry.closing, &connection.tables);
+        let outcome = self.x.chain_read_done(chain, ok && !entry.cuts_chains, &connection.tables);
         if let Some(outcome) = outcome {
             connection.chain_done(owner.slot, chain, outcome, &mut self.x);
             self.mark_dirty(owner.connection);
@@ -421,7 +436,7 @@ impl Reactor {
         for index in dirty.drain(..) {
             let Some(entry) = &mut self.entries[index as usize] else { continue };
             entry.dirty = false;
-            entry.connection.publish_counters();
+            entry.connection.publish_counters(&self.setup.subsystem);
             self.flush(index);
             self.resume(index);
             self.remove_if_done(index);
@@ -517,6 +532,8 @@ impl Reactor {
             return;
         }
         entry.closing = true;
+        entry.closed_ns = self.x.now_ns;
+        entry.cuts_chains = self.stop_at_ns.is_none();
         log::info!("{}: closed: {reason}", entry.connection.name());
         entry.connection.abandon(&mut self.x);
         // Ends the receive; what is being sent still goes out.
@@ -543,12 +560,18 @@ impl Reactor {
         }
     }
 
-    /// Once a second: peers that are silent.
+    /// Once a second: peers that are silent, or do not take what is sent to them.
     fn tick(&mut self) {
         let now_ns = self.x.now_ns;
         self.next_tick_ns = now_ns + TICK.as_nanos() as u64;
         for index in 0..self.entries.len() {
             let Some(entry) = &self.entries[index] else { continue };
+            if entry.closing {
+                if now_ns - entry.closed_ns > LINGER_NS {
+                    let _ = rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Both);
+                }
+                continue;
+            }
             let connection = &entry.connection;
             let silent_ns = now_ns.saturating_sub(connection.last_command_ns);
             let kato_ns = connection
@@ -562,5 +585,22 @@ impl Reactor {
                 self.close(index as u32, "keep-alive timeout");
             }
         }
+    }
+}
+
+/// Compiles a function on a thread of its own; the outcome comes as a message.
+fn compile(load: Load, mailbox: Mailbox) {
+    let Load { command, serial, installation, .. } = load;
+    let report = move |mailbox: &Mailbox, outcome| {
+        mailbox.send(Message::Loaded { command, serial, installation, outcome });
+    };
+    let to = mailbox.clone();
+    let thread = std::thread::Builder::new().name("compile".into()).spawn(move || {
+        let outcome = std::panic::catch_unwind(|| load.run());
+        let defect = || Err("the compiler gave up on it, which is a defect of the target".into());
+        report(&to, outcome.unwrap_or_else(|_| defect()));
+    });
+    if let Err(error) = thread {
+        report(&mailbox, Err(format!("the target has no thread to compile it on: {error}")));
     }
 }

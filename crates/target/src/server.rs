@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -77,11 +77,15 @@ impl Server {
         for (nsid, namespace) in (1..).zip(&config.namespaces) {
             let opened = Namespace::open(nsid, namespace, &config.nqn)?;
             let (blocks, bytes) = (opened.blocks, opened.block_bytes());
-            log::info!("namespace {nsid}: {blocks} blocks of {bytes} bytes, {}", opened.description);
+            log::info!(
+                "namespace {nsid}: {blocks} blocks of {bytes} bytes, {}",
+                opened.description
+            );
             namespaces.push(opened);
         }
         let subsystem = Arc::new(Subsystem::new(config.nqn.clone(), config.limits, namespaces));
         let stop_accepting = event().map_err(ServerError::Start)?;
+        let clock = Instant::now();
         let mut server = Server {
             address,
             mailboxes: Arc::default(),
@@ -94,7 +98,7 @@ impl Server {
             cores => cores.iter().copied().map(Some).collect(),
         };
         for core in cores {
-            server.start_reactor(core, config, &subsystem)?;
+            server.start_reactor(core, config, &subsystem, clock)?;
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
         let stop = Arc::clone(&server.stop_accepting);
@@ -110,6 +114,7 @@ impl Server {
         core: Option<usize>,
         config: &TargetConfig,
         subsystem: &Arc<Subsystem>,
+        clock: Instant,
     ) -> Result<(), ServerError> {
         let index = self.reactors.len();
         let (sender, messages) = channel();
@@ -122,14 +127,14 @@ impl Server {
             messages,
             event,
             mailboxes: Arc::clone(&self.mailboxes),
+            clock,
             spin: Duration::from_micros(config.spin_us.into()),
             poll: config.poll,
         };
         let (ready, started) = channel();
         let thread = std::thread::Builder::new().name(format!("reactor {index}"));
-        let thread = thread
-            .spawn(move || run_reactor(core, setup, &ready))
-            .map_err(ServerError::Start)?;
+        let thread =
+            thread.spawn(move || run_reactor(core, setup, &ready)).map_err(ServerError::Start)?;
         self.reactors.push(thread);
         wait_started(&started)
     }
@@ -225,8 +230,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
 fn accept(listener: &TcpListener, stop: &OwnedFd, mailboxes: &[Mailbox]) {
     let mut next = 0;
     loop {
-        let mut wanted =
-            [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let mut wanted = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         if poll(&mut wanted, None).is_err() {
             continue;
         }

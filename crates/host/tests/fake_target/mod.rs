@@ -253,7 +253,7 @@ impl<'s> Connection<'s> {
                 };
                 (Status::SUCCESS, 0, 0, limits.to_bytes().to_vec())
             }
-            AdminCommand::FunctionLoad(upload, entry) => {
+            AdminCommand::FunctionLoad(upload, installation) => {
                 self.upload.extend_from_slice(data);
                 if self.upload.len() < upload.total_bytes as usize {
                     return ok(0, 0);
@@ -262,7 +262,7 @@ impl<'s> Connection<'s> {
                 if self.shared.reject.load(Ordering::SeqCst) {
                     return (Status::FUNCTION_REJECTED, 0, 0, vec![]);
                 }
-                ok(40 + entry, 0)
+                ok(40 + installation.entry, 0)
             }
             AdminCommand::FileMapSet(_) => {
                 self.shared.uploads.lock().unwrap().push(data.to_vec());

@@ -1,0 +1,72 @@
+# Everything a contributor runs. The CI runs `make test` and nothing else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# Tools that scripts/setup.sh builds at pinned versions come before those of the machine.
+export PATH := $(CURDIR)/.tools/bin:$(PATH)
+
+BPFOF := $(or $(CARGO_TARGET_DIR),target)/release/bpfof
+
+# How long `make fuzz` runs each target, in seconds, and which targets.
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
+
+# Of cargo-deny's checks the one for advisories is left out: it downloads a database.
+DENY_CHECKS := bans licenses sources
+
+.PHONY: help setup test lint doc fuzz-check release demo bench fuzz clean
+
+help: ## list the targets (the default)
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
+
+setup: ## install what building and testing need and this machine lacks
+	@scripts/setup.sh cargo-deny
+
+test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
+	cargo test --workspace --locked
+
+lint: setup ## formatting, clippy, and the dependencies' versions, licences and sources
+	cargo fmt --check
+	cargo fmt --check --manifest-path fuzz/Cargo.toml
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo deny check --hide-inclusion-graph $(DENY_CHECKS)
+	cargo deny --manifest-path fuzz/Cargo.toml check --hide-inclusion-graph $(DENY_CHECKS)
+
+doc: setup ## the documentation of all crates; warnings are errors
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+fuzz-check: setup ## compile the fuzz targets without the sanitizer
+	cargo check --manifest-path fuzz/Cargo.toml --locked
+
+release:
+	@scripts/setup.sh
+	cargo build --release -p bpfof-cli --locked
+
+demo: release ## build and run the demonstration
+	$(BPFOF) demo
+
+bench: release ## compare pushdown with plain reads (bench-kv.json), and measure a hop
+	$(BPFOF) bench kv --levels 6 --json bench-kv.json
+	cargo bench -p bpfof-device --locked
+
+# The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
+# toolchain take it, so that no second toolchain is needed.
+fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
+	@scripts/setup.sh cargo-fuzz
+	$(MAKE) --no-print-directory -C functions
+	mkdir -p fuzz/corpus/function_object
+	cp functions/build/*.bpf.o fuzz/corpus/function_object/
+	@for target in $(FUZZ_TARGETS); do \
+		echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz "$$target" -- \
+			-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1; \
+	done
+
+clean: ## remove what was built; keep .tools and what fuzzing has found
+	cargo clean
+	cargo clean --manifest-path fuzz/Cargo.toml
+	$(MAKE) --no-print-directory -C functions clean
+	rm -rf demo-output bench-kv.json

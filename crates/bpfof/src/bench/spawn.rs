@@ -1,0 +1,88 @@
+//! A target of our own, as a process on a processor of its own.
+
+use bpfof_host::TargetUrl;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A running `bpfof target`; dropped, it is stopped.
+pub(crate) struct ChildTarget {
+    child: Child,
+    pub(crate) url: TargetUrl,
+}
+
+/// Processors for host and target: one each where there are two.
+pub(crate) fn processors() -> (usize, Option<usize>) {
+    match std::thread::available_parallelism() {
+        Ok(count) if count.get() > 1 => (0, Some(1)),
+        _ => (0, None),
+    }
+}
+
+/// Keeps the calling thread on a processor.
+pub(crate) fn pin(processor: usize) -> std::io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+impl ChildTarget {
+    /// Starts this program as a target on a port that the kernel chooses, with one namespace.
+    pub(crate) fn start(namespace: &str, poll: bool) -> Result<ChildTarget, String> {
+        let failed = |error: std::io::Error| format!("cannot start a target: {error}");
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut command = Command::new(program);
+        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
+        command.args(["--exit-with-parent", "--namespace", namespace]);
+        if let Some(processor) = processors().1 {
+            command.args(["--cores", &processor.to_string()]);
+        }
+        if poll {
+            command.arg("--poll");
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(failed)?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(failed)?;
+        }
+        let announced: Option<serde_json::Value> = serde_json::from_str(&line).ok();
+        let url = announced.as_ref().and_then(|value| value["url"].as_str()?.parse().ok());
+        match url {
+            Some(url) => Ok(ChildTarget { child, url }),
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err("the target did not start; its own message is above".to_owned())
+            }
+        }
+    }
+
+    /// Processor time the target has used so far, in ns.
+    pub(crate) fn cpu_ns(&self) -> Option<u64> {
+        process_cpu_ns(self.child.id())
+    }
+}
+
+impl Drop for ChildTarget {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Processor time of all threads of a process, in ns: the first field of each schedstat.
+fn process_cpu_ns(pid: u32) -> Option<u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut total = 0;
+    for task in tasks.flatten() {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        total += text.split(' ').next()?.parse::<u64>().ok()?;
+    }
+    Some(total)
+}
+
+/// Processor time of this process, in ns.
+pub(crate) fn own_cpu_ns() -> Option<u64> {
+    process_cpu_ns(std::process::id())
+}

@@ -1,0 +1,150 @@
+//! `bpfof doctor`: what is wrong with this machine and what to do.
+
+use crate::Outcome;
+use bpfof_device::Ring;
+use clap::Args;
+use serde::Serialize;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
+
+/// Kernel that io_uring's features need.
+const KERNEL: (u32, u32) = (6, 1);
+/// Descriptors: a connection takes one, and a target may have 4096.
+const DESCRIPTORS: u64 = 8192;
+
+/// Checks kernel, io_uring, limits, the port and the tools, and says what to do about each
+/// problem. Ends with an error if a target cannot run.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The address a target would listen on.
+    #[arg(long, default_value = "127.0.0.1:4420")]
+    listen: SocketAddr,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Good,
+    /// A target runs, but not as well as it could.
+    Warning,
+    /// A target does not run.
+    Problem,
+}
+
+#[derive(Serialize)]
+struct Finding {
+    check: &'static str,
+    verdict: Verdict,
+    found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<&'static str>,
+}
+
+fn finding(
+    check: &'static str,
+    good: bool,
+    otherwise: Verdict,
+    found: String,
+    remedy: &'static str,
+) -> Finding {
+    let verdict = if good { Verdict::Good } else { otherwise };
+    Finding { check, verdict, found, remedy: (!good).then_some(remedy) }
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let findings = [
+        kernel(),
+        io_uring(),
+        descriptors(),
+        port(options.listen),
+        processors(),
+        large_pages(),
+        clang(),
+    ];
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        for Finding { check, verdict, found, remedy } in &findings {
+            let mark = match verdict {
+                Verdict::Good => "ok     ",
+                Verdict::Warning => "warning",
+                Verdict::Problem => "PROBLEM",
+            };
+            println!("{mark} {check}: {found}");
+            if let Some(remedy) = remedy {
+                println!("        {remedy}");
+            }
+        }
+    }
+    if findings.iter().any(|finding| finding.verdict == Verdict::Problem) {
+        return Err("a target cannot run here until the problems above are solved".into());
+    }
+    Ok(())
+}
+
+fn kernel() -> Finding {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let remedy = "install Linux 6.1 or later";
+    finding("kernel", version >= KERNEL, Verdict::Problem, release, remedy)
+}
+
+fn io_uring() -> Finding {
+    let (good, found) = match Ring::new(8) {
+        Ok(_) => (true, "available".to_owned()),
+        Err(error) => (false, error.to_string()),
+    };
+    let remedy = "set kernel.io_uring_disabled to 0, or allow io_uring in the container";
+    finding("io_uring", good, Verdict::Problem, found, remedy)
+}
+
+fn descriptors() -> Finding {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let found = limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let good = limit.is_none_or(|limit| limit >= DESCRIPTORS);
+    let remedy = "for thousands of connections raise it: ulimit -n 8192";
+    finding("open files", good, Verdict::Warning, found, remedy)
+}
+
+fn port(listen: SocketAddr) -> Finding {
+    let (good, found) = match TcpListener::bind(listen) {
+        Ok(_) => (true, format!("{listen} is free")),
+        Err(error) => (false, format!("{listen}: {error}")),
+    };
+    let remedy = "stop what listens there (ss -ltnp), or choose another --listen";
+    finding("port", good, Verdict::Problem, found, remedy)
+}
+
+fn processors() -> Finding {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let remedy = "benchmarks need two: one for the host, one for the target";
+    finding("processors", count > 1, Verdict::Warning, count.to_string(), remedy)
+}
+
+fn large_pages() -> Finding {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let found = std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let good = !found.is_empty() && !found.contains("[never]");
+    let found = if found.is_empty() { "not supported".to_owned() } else { found };
+    let remedy = "memory namespaces are faster with it: echo madvise to \
+                  /sys/kernel/mm/transparent_hugepage/enabled";
+    finding("transparent large pages", good, Verdict::Warning, found, remedy)
+}
+
+fn clang() -> Finding {
+    let name = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let output = Command::new(&name).arg("--print-targets").stderr(Stdio::null()).output();
+    let (good, found) = match output {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).contains("bpf") => {
+            (true, format!("{name} compiles for BPF"))
+        }
+        Ok(_) => (false, format!("{name} does not compile for BPF")),
+        Err(error) => (false, format!("{name}: {error}")),
+    };
+    let remedy = "needed only to compile storage functions: apt-get install clang";
+    finding("clang", good, Verdict::Warning, found, remedy)
+}

@@ -1,0 +1,198 @@
+//! `bpfof function …`.
+
+use crate::Outcome;
+use bpfof_function::{NativeFunction, Object};
+use bpfof_host::{Controller, FunctionId, TargetUrl};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Check an object file as a target does, without one.
+    Check(Check),
+    /// Install a function on a target for all its hosts, until it is unloaded or the target stops.
+    Load(Load),
+    /// List the functions installed on a target and what they have done.
+    List(Target),
+    /// Remove an installed function.
+    Unload(Unload),
+}
+
+#[derive(Args)]
+pub(crate) struct Check {
+    /// Object file, as `clang -O2 -g -target bpf -mcpu=v3 -c` makes it.
+    file: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Target {
+    /// The target: nvme-tcp://HOST:PORT/NQN.
+    #[arg(long)]
+    target: TargetUrl,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Load {
+    #[command(flatten)]
+    target: Target,
+    /// Object file.
+    file: PathBuf,
+    /// Name of the entry point, the section name after `bpfof/` [default: the only one].
+    #[arg(long)]
+    entry: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Unload {
+    #[command(flatten)]
+    target: Target,
+    /// The id that `load` and `list` print.
+    id: u32,
+}
+
+pub(crate) fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Check(options) => check(options),
+        Command::Load(options) => load(options),
+        Command::List(options) => list(options),
+        Command::Unload(options) => unload(options),
+    }
+}
+
+#[derive(Serialize)]
+struct CheckedEntry {
+    name: String,
+    instructions: usize,
+    functions: usize,
+    native_bytes: usize,
+    compile_us: u128,
+}
+
+fn read_object(path: &PathBuf) -> Result<(Vec<u8>, Object), String> {
+    let bytes = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let object = Object::parse(&bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok((bytes, object))
+}
+
+fn check(options: &Check) -> Outcome {
+    let (_, object) = read_object(&options.file)?;
+    let mut entries = Vec::new();
+    for entry in object.entries() {
+        let native = NativeFunction::compile(&entry.program)?;
+        entries.push(CheckedEntry {
+            name: entry.name.clone(),
+            instructions: entry.program.instructions().len(),
+            functions: entry.program.functions().len(),
+            native_bytes: native.code_bytes(),
+            compile_us: native.compile_time().as_micros(),
+        });
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&entries)?);
+        return Ok(());
+    }
+    for entry in entries {
+        let CheckedEntry { name, instructions, functions, native_bytes, compile_us } = entry;
+        println!(
+            "{name}: good; {instructions} instructions in {functions} functions, {native_bytes} \
+             bytes of native code, compiled in {compile_us} µs"
+        );
+    }
+    Ok(())
+}
+
+fn load(options: &Load) -> Outcome {
+    let (bytes, object) = read_object(&options.file)?;
+    let names: Vec<&str> = object.entries().iter().map(|entry| entry.name.as_str()).collect();
+    let index = match &options.entry {
+        None if names.len() == 1 => 0,
+        None => return Err(format!("name one with --entry: {}", names.join(", ")).into()),
+        Some(wanted) => names
+            .iter()
+            .position(|name| name == wanted)
+            .ok_or(format!("no entry {wanted:?}; the object has: {}", names.join(", ")))?,
+    };
+    let mut controller = connect(&options.target)?;
+    let id = controller.install_function(&bytes, index as u32)?;
+    if options.target.json {
+        println!("{}", serde_json::json!({ "id": id.0, "name": names[index] }));
+    } else {
+        println!("{} is installed as function {}", names[index], id.0);
+    }
+    controller.disconnect()?;
+    Ok(())
+}
+
+fn list(options: &Target) -> Outcome {
+    let mut controller = connect(options)?;
+    let report = controller.function_report()?;
+    controller.disconnect()?;
+    if options.json {
+        let entries: Vec<_> = report
+            .iter()
+            .map(|entry| {
+                serde_json::json!({
+                    "id": entry.function,
+                    "name": entry.name.to_string(),
+                    "instructions": entry.instructions,
+                    "native_bytes": entry.native_bytes,
+                    "compile_us": entry.compile_us,
+                    "chains": entry.chains,
+                    "hops": entry.hops,
+                    "read_bytes": entry.read_bytes,
+                    "faults": entry.faults,
+                    "aborts": entry.aborts,
+                })
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&entries)?);
+        return Ok(());
+    }
+    if report.is_empty() {
+        println!("no function is installed; see `bpfof function load --help`");
+        return Ok(());
+    }
+    println!(
+        "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
+        "id", "name", "insns", "chains", "hops", "bytes read", "faults", "aborts"
+    );
+    for entry in &report {
+        println!(
+            "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
+            entry.function,
+            entry.name.to_string(),
+            entry.instructions,
+            entry.chains,
+            entry.hops,
+            entry.read_bytes,
+            entry.faults,
+            entry.aborts
+        );
+    }
+    Ok(())
+}
+
+fn unload(options: &Unload) -> Outcome {
+    let mut controller = connect(&options.target)?;
+    controller.unload_function(FunctionId(options.id))?;
+    controller.disconnect()?;
+    if options.target.json {
+        println!("{}", serde_json::json!({ "unloaded": options.id }));
+    } else {
+        println!("function {} is removed", options.id);
+    }
+    Ok(())
+}
+
+fn connect(options: &Target) -> Result<Controller, Box<dyn std::error::Error>> {
+    let mut controller = Controller::connect(&options.target, bpfof_host::Options::default())?;
+    controller.pushdown_limits()?;
+    Ok(controller)
+}

@@ -1,0 +1,73 @@
+//! The command line `bpfof`.
+//!
+//! Each subcommand is a module with its options and a `run`. They glue: the work is in the
+//! libraries.
+
+mod bench;
+mod demo;
+mod doctor;
+mod function;
+mod kv;
+mod progress;
+mod session;
+mod target;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Chains of dependent reads, run at the storage target in one network round trip.
+#[derive(Parser)]
+#[command(name = "bpfof", version, about, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve namespaces over NVMe/TCP, with pushdown.
+    Target(target::Options),
+    /// Check, install and list storage functions.
+    #[command(subcommand)]
+    Function(function::Command),
+    /// BPF-KV: a key-value store whose lookups run at the target.
+    #[command(subcommand)]
+    Kv(kv::Command),
+    /// Measure pushdown against plain reads over the network.
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Start a target, check a thousand answers, measure, plot.
+    Demo(demo::Options),
+    /// Look for what would keep a target from running well here.
+    Doctor(doctor::Options),
+}
+
+/// What a subcommand ends with: an error in words for the user.
+pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Target(options) => target::run(&options),
+        Command::Function(command) => function::run(&command),
+        Command::Kv(command) => kv::run(&command),
+        Command::Bench(command) => bench::run(&command),
+        Command::Demo(options) => demo::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // Someone closed the pipe we print to, as `head` does: not an error.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bpfof: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

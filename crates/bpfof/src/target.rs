@@ -1,0 +1,111 @@
+//! `bpfof target`.
+
+use crate::Outcome;
+use bpfof_target::{NamespaceConfig, Server, TargetConfig};
+use clap::Args;
+use log::LevelFilter;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// NVMe qualified name of the subsystem [default: nqn.2026-01.io.bpf-of:target].
+    #[arg(long)]
+    nqn: Option<String>,
+    /// A namespace, repeatable, ids from 1: mem:size=1GiB[,lba=512|4096][,latency_us=3][,iops=N]
+    /// or file:path=FILE[,size=10GiB][,lba=512|4096].
+    #[arg(long = "namespace", value_name = "SPEC")]
+    namespaces: Vec<NamespaceConfig>,
+    /// Processors to run a reactor on, for example 0,1 [default: one reactor, not pinned].
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    cores: Option<Vec<usize>>,
+    /// Never sleep: lower latency, all of the processors.
+    #[arg(long)]
+    poll: bool,
+    /// How long to look for work before sleeping, in µs [default: 50].
+    #[arg(long, value_name = "MICROSECONDS")]
+    spin_us: Option<u32>,
+    /// Hop budget of a chain [default: 33554432].
+    #[arg(long)]
+    max_hops: Option<u32>,
+    /// TOML file with listen, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// max-instructions, max-instructions-per-call, max-chains; options override it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON line with the address once it listens.
+    #[arg(long)]
+    json: bool,
+    /// Log warnings and errors only.
+    #[arg(long, short)]
+    quiet: bool,
+    /// Log what each refused command and chain met.
+    #[arg(long, short)]
+    verbose: bool,
+    /// Stop when the process that started this one ends.
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let level = match (options.quiet, options.verbose) {
+        (true, _) => LevelFilter::Warn,
+        (_, true) => LevelFilter::Debug,
+        _ => LevelFilter::Info,
+    };
+    env_logger::Builder::new().filter_level(LevelFilter::Warn).filter_module("bpfof", level).init();
+    if options.exit_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
+    // Before the server starts, so that no signal is lost.
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let config = configuration(options)?;
+    let server = Server::start(&config)?;
+    announce(options.json, &server, &config);
+    if let Some(signal) = signals.forever().next() {
+        log::info!("signal {signal}: stopping");
+    }
+    server.stop();
+    Ok(())
+}
+
+fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::Error>> {
+    let mut config = match &options.config {
+        Some(path) => TargetConfig::from_file(path)?,
+        None => TargetConfig::default(),
+    };
+    if !options.namespaces.is_empty() {
+        config.namespaces.clone_from(&options.namespaces);
+    }
+    if let Some(listen) = options.listen {
+        config.listen = listen;
+    }
+    if let Some(nqn) = &options.nqn {
+        config.nqn.clone_from(nqn);
+    }
+    if let Some(cores) = &options.cores {
+        config.cores.clone_from(cores);
+    }
+    if let Some(spin_us) = options.spin_us {
+        config.spin_us = spin_us;
+    }
+    if let Some(max_hops) = options.max_hops {
+        config.limits.hops = max_hops;
+    }
+    config.poll |= options.poll;
+    Ok(config)
+}
+
+fn announce(json: bool, server: &Server, config: &TargetConfig) {
+    let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
+    if json {
+        println!("{}", serde_json::json!({ "listening": server.address(), "url": url }));
+    } else {
+        log::info!("hosts reach it as {url}?ns=1");
+    }
+}

@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
+#
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz]
+#
+# Debian packages need root or sudo. The cargo tools named as arguments are compiled at pinned
+# versions into .tools/. Does nothing, in under a second, where nothing is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly CARGO_DENY_VERSION=0.20.2
+readonly CARGO_FUZZ_VERSION=0.13.2
+
+fail() {
+	echo "setup: $*" >&2
+	exit 1
+}
+
+# Each probe prints what was found, and fails if the thing is missing or does not work.
+
+probe_clang() {
+	echo 'int f(void) { return 0; }' |
+		"${CLANG:-clang}" -target bpf -mcpu=v3 -x c -c - -o /dev/null &&
+		"${CLANG:-clang}" -dumpversion
+}
+
+probe_llvm_objdump() {
+	llvm-objdump --version | sed -n 's/.*version \([0-9.]*\).*/\1/p' | grep .
+}
+
+probe_cc() {
+	echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null && cc -dumpfullversion -dumpversion
+}
+
+probe_cxx() {
+	printf '#include <cstdint>\nint main() { return 0; }\n' | c++ -x c++ - -o /dev/null &&
+		c++ -dumpfullversion -dumpversion
+}
+
+probe_python3() {
+	python3 --version | cut -d ' ' -f 2
+}
+
+probe_font() {
+	{
+		find /usr/share/fonts /usr/local/share/fonts "${HOME:-/}/.local/share/fonts" \
+			-name DejaVuSans.ttf -print -quit || true # some of them do not exist
+	} | grep .
+}
+
+# probe, what is printed, Debian package
+readonly THINGS=(
+	"probe_clang        clang         clang"
+	"probe_llvm_objdump llvm-objdump  llvm"
+	"probe_cc           cc            gcc,libc6-dev"
+	"probe_cxx          c++           g++"
+	"probe_python3      python3       python3"
+	"probe_font         dejavu-fonts  fonts-dejavu-core"
+)
+
+install_packages() {
+	local as_root=()
+	command -v apt-get >/dev/null ||
+		fail "this is not Debian; install what its packages $* contain, then run this again"
+	if [[ $(id -u) != 0 ]]; then
+		command -v sudo >/dev/null || fail "as root, run: apt-get install $*"
+		as_root=(sudo)
+	fi
+	"${as_root[@]}" apt-get update -qq || fail "apt-get update failed; see above"
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y -qq --no-install-recommends "$@" >/dev/null ||
+		fail "apt-get install $* failed; see above"
+}
+
+setup_packages() {
+	local thing probe name package found missing=() packages=()
+	for thing in "${THINGS[@]}"; do
+		read -r probe name package <<<"$thing"
+		if found=$("$probe" 2>/dev/null); then
+			echo "$name: found $found"
+		else
+			echo "$name: installing ${package//,/ }…"
+			missing+=("$thing")
+			packages+=(${package//,/ })
+		fi
+	done
+	[[ ${#missing[@]} == 0 ]] && return
+	install_packages "${packages[@]}"
+	hash -r
+	for thing in "${missing[@]}"; do
+		read -r probe name package <<<"$thing"
+		found=$("$probe") || fail "$name still does not work, although ${package//,/ } is installed"
+		echo "$name: installed $found"
+	done
+}
+
+# Prints the version of rustc if it, rustfmt and clippy are there.
+probe_rust() {
+	local root
+	root=$(rustc --print sysroot) && [[ -x $root/bin/cargo-fmt && -x $root/bin/cargo-clippy ]] &&
+		rustc --version | cut -d ' ' -f 2
+}
+
+setup_rust() {
+	local pinned found
+	pinned=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+	if ! found=$(probe_rust 2>/dev/null); then
+		command -v rustup >/dev/null ||
+			fail "no Rust: install rustup as https://rustup.rs says, then run this again"
+		echo "rust: installing $pinned…"
+		rustup toolchain install "$pinned" --profile minimal --component rustfmt,clippy ||
+			fail "rustup could not install Rust $pinned; see above"
+		found=$(probe_rust) || fail "Rust $pinned is installed, but rustc, rustfmt or clippy is not found"
+	fi
+	if [[ $(printf '%s\n' "$pinned" "$found" | sort -V | head -n 1) != "$pinned" ]]; then
+		fail "Rust $found is too old: $pinned is needed (rustup reads it from rust-toolchain.toml)"
+	elif [[ $found == "$pinned" ]]; then
+		echo "rust: found $found"
+	else
+		echo "rust: found $found, not the pinned $pinned: lints and formatting may differ"
+	fi
+}
+
+# setup_tool NAME VERSION: a cargo subcommand, not optimised, because it compiles in a third of
+# the time so and runs for a second.
+setup_tool() {
+	local name=$1 version=$2 problems
+	if [[ $(".tools/bin/$name" --version 2>/dev/null) == "$name $version" ]]; then
+		echo "$name: found $version"
+		return
+	fi
+	echo "$name: installing $version into .tools (takes a minute or two)…"
+	problems=$(env -u RUSTFLAGS CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --force \
+		--root .tools --version "=$version" "$name" 2>&1) ||
+		fail "cargo could not install $name $version: $problems"
+	echo "$name: installed $version"
+}
+
+setup_packages
+setup_rust
+for tool in "$@"; do
+	case $tool in
+	cargo-deny) setup_tool cargo-deny "$CARGO_DENY_VERSION" ;;
+	cargo-fuzz) setup_tool cargo-fuzz "$CARGO_FUZZ_VERSION" ;;
+	*) fail "unknown tool $tool; known are cargo-deny and cargo-fuzz" ;;
+	esac
+done
