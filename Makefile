@@ -35,8 +35,9 @@ lint: setup ## formatting, clippy, and the dependencies' versions, licences and 
 	cargo deny check --hide-inclusion-graph $(DENY_CHECKS)
 	cargo deny --manifest-path fuzz/Cargo.toml check --hide-inclusion-graph $(DENY_CHECKS)
 
-doc: setup ## the documentation of all crates; warnings are errors
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+# Libraries only: the command line's doc comments are its help, which is not Markdown.
+doc: setup ## the documentation of all libraries; warnings are errors
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --lib --no-deps --locked
 
 fuzz-check: setup ## compile the fuzz targets without the sanitizer
 	cargo check --manifest-path fuzz/Cargo.toml --locked

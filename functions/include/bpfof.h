@@ -42,8 +42,10 @@ typedef long long __s64;
 
 /*
  * Inputs are written afresh before every call; a function that changes them
- * changes only its own copy. Outputs are cleared when a hop begins and shared
- * by the calls of that hop, so each call may append reads.
+ * changes only its own copy. Outputs are zero when a chain begins. When a hop
+ * begins, reads, done and out_len are cleared, and so are the entries of
+ * next_*[] that the last hop used. The calls of a hop share them, so each call
+ * may append reads.
  */
 struct bpfof_ctx {
 	/* in: the bytes just read, exactly as many as were asked for */

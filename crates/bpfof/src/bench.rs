@@ -284,9 +284,12 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// A larger database measures nothing new: the caches of a processor are far smaller.
+const DATABASE_MAX_BYTES: u64 = 5 << 30;
+
 /// The largest part of a database that takes at most a third of the free memory.
 fn extent_that_fits(levels: u32) -> Result<Extent, Box<dyn std::error::Error>> {
-    let free = free_memory_bytes().unwrap_or(1 << 30) / 3;
+    let free = (free_memory_bytes().unwrap_or(1 << 30) / 3).min(DATABASE_MAX_BYTES);
     let full = Extent::full(levels)?;
     if full.written_bytes() <= free {
         return Ok(full);

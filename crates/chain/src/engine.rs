@@ -188,6 +188,8 @@ struct Read {
     /// The bytes asked for, in the data area.
     start: u32,
     end: u32,
+    /// Where the logical blocks around them are in the namespace, if in one piece there.
+    device_offset: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -384,7 +386,7 @@ impl Chain {
         self.instructions_left = limits.instructions;
         self.pending = 0;
         self.device_failed = false;
-        self.arena.set_argument(start.argument);
+        self.arena.begin_chain(start.argument);
     }
 
     /// BPF-oF §4.2.1: the maps must be those the host believes in.
@@ -509,11 +511,18 @@ impl Chain {
         if at + rounded > MAX_HOP_BYTES as u64 {
             return Err(ChainError::InvalidOutput(InvalidOutput::HopTooLarge));
         }
-        if !map.translate(first, rounded, |_, _| ()) {
+        let (mut pieces, mut piece) = (0, 0);
+        let mapped = map.translate(first, rounded, |device_offset, _| {
+            pieces += 1;
+            piece = device_offset;
+        });
+        if !mapped {
             return Err(outside);
         }
         let start = (at + offset - first) as u32;
-        self.reads[self.read_count] = Read { file, offset, start, end: start + size };
+        let device_offset = (pieces == 1).then_some(piece);
+        let end = start + size;
+        self.reads[self.read_count] = Read { file, offset, start, end, device_offset };
         self.read_count += 1;
         Ok(at + rounded)
     }
@@ -535,6 +544,12 @@ impl Chain {
         let read = self.reads[index];
         let end = read.offset + u64::from(read.end - read.start);
         let (first, last) = self.round_out(read.offset, end);
+        if let Some(device_offset) = read.device_offset {
+            self.pending += 1;
+            let length = (last - first) as u32;
+            emit(DeviceRead { chain: id, device_offset, length, data_at: at as u32 });
+            return at + last - first;
+        }
         let Some(map) = tables.map(self.namespace, self.files[read.file as usize].id) else {
             unreachable!("placed with the same tables");
         };

@@ -42,11 +42,17 @@ impl LatencyModel {
 #[derive(Debug)]
 pub struct DelayQueue<T> {
     queue: VecDeque<(u64, T)>,
+    /// Operations to take before the next group is announced.
+    until_group: usize,
 }
+
+/// Operations whose memory is fetched together, so that their page walks overlap, while the group
+/// before them is worked on.
+const GROUP: usize = 8;
 
 impl<T> Default for DelayQueue<T> {
     fn default() -> Self {
-        DelayQueue { queue: VecDeque::new() }
+        DelayQueue { queue: VecDeque::new(), until_group: 0 }
     }
 }
 
@@ -59,12 +65,19 @@ impl<T> DelayQueue<T> {
         self.queue.push_back((due_ns, operation));
     }
 
-    /// Takes the next operation if it is due.
+    /// Takes the next operation if it is due. `soon` is told of operations whose turn comes shortly,
+    /// for it to prefetch their memory: once in a while a group of them.
     #[inline]
-    pub fn pop(&mut self, now_ns: u64) -> Option<T> {
+    pub fn pop(&mut self, now_ns: u64, soon: impl FnMut(&T)) -> Option<T> {
         if self.queue.front()?.0 > now_ns {
             return None;
         }
+        if self.until_group == 0 {
+            self.until_group = GROUP;
+            let ahead = GROUP.min(self.queue.len())..(2 * GROUP).min(self.queue.len());
+            self.queue.range(ahead).map(|(_, operation)| operation).for_each(soon);
+        }
+        self.until_group -= 1;
         self.queue.pop_front().map(|(_, operation)| operation)
     }
 
@@ -91,17 +104,27 @@ mod tests {
     #[test]
     fn latency_and_ceiling() {
         assert!(LatencyModel::new(0, 0).is_none());
+        let pop = |queue: &mut DelayQueue<i32>| queue.pop(9000, |_| ());
         let model = LatencyModel::new(3, 1_000_000).expect("a model");
         let mut queue = DelayQueue::default();
         for operation in 0..3 {
             queue.push(Some(&model), 100, operation);
         }
-        assert_eq!(queue.pop(3099), None);
-        assert_eq!(queue.pop(3100), Some(0));
+        assert_eq!(queue.pop(3099, |_| ()), None);
+        assert_eq!(queue.pop(3100, |_| ()), Some(0));
         assert_eq!(queue.next_due_ns(), Some(4100));
-        assert_eq!(queue.pop(4099), None);
-        assert_eq!((queue.pop(9000), queue.pop(9000), queue.pop(9000)), (Some(1), Some(2), None));
+        assert_eq!(queue.pop(4099, |_| ()), None);
+        assert_eq!((pop(&mut queue), pop(&mut queue), pop(&mut queue)), (Some(1), Some(2), None));
+        for operation in 0..20 {
+            queue.push(None, 9000, operation);
+        }
+        let mut announced = Vec::new();
+        for operation in 0..20 {
+            assert_eq!(queue.pop(9000, |soon| announced.push(*soon)), Some(operation));
+        }
+        // The first three were taken above, so the groups begin after five more.
+        assert_eq!(announced, (13..20).collect::<Vec<_>>());
         queue.push(None, 50, 7);
-        assert_eq!(queue.pop(0), Some(7));
+        assert_eq!(queue.pop(0, |_| ()), Some(7));
     }
 }

@@ -138,6 +138,9 @@ fn settle_size(
     Ok(want)
 }
 
+/// What the memory of chains is aligned to.
+const MEMORY_ALIGNMENT_BYTES: u32 = 512;
+
 /// Direct I/O needs offsets aligned to what the file system says, and we issue whole blocks.
 fn allows_direct(file: &File, block_bytes: u32) -> bool {
     let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(0x2000))
@@ -145,5 +148,5 @@ fn allows_direct(file: &File, block_bytes: u32) -> bool {
         return false;
     };
     let alignment = found.stx_dio_offset_align;
-    alignment != 0 && alignment <= block_bytes && found.stx_dio_mem_align <= block_bytes.max(4096)
+    alignment != 0 && alignment <= block_bytes && found.stx_dio_mem_align <= MEMORY_ALIGNMENT_BYTES
 }

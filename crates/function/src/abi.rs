@@ -24,7 +24,7 @@ pub const CONTEXT: u64 = 0x2000;
 pub const SCRATCH: u64 = 0x3000;
 /// Size of scratch in bytes (XRP §4.1.1).
 pub const SCRATCH_BYTES: usize = 4096;
-/// Guest address of the data of a hop. Page-aligned, so that direct I/O can write there.
+/// Guest address of the data of a hop. Arenas align it to 512 bytes for direct I/O.
 pub const DATA: u64 = 0x4000;
 /// Bytes one hop may read, all reads together, each rounded out to logical blocks.
 pub const MAX_HOP_BYTES: usize = 65536;

@@ -7,8 +7,15 @@ use crate::abi::{self, context};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-const LAYOUT: Layout = match Layout::from_size_align(abi::ARENA_BYTES, 4096) {
+/// Distance in bytes by which arenas made one after the other are shifted against pages, so that
+/// their hot parts do not compete for the same lines of the first-level cache. Direct I/O into the
+/// data area needs this alignment.
+const COLOUR_BYTES: usize = 512;
+const COLOURS: usize = 4096 / COLOUR_BYTES;
+
+const LAYOUT: Layout = match Layout::from_size_align(abi::ARENA_BYTES + 4096, 4096) {
     Ok(layout) => layout,
     Err(_) => panic!("the arena's size and alignment are constants that fit"),
 };
@@ -22,6 +29,8 @@ const DATA_AT: usize = (abi::DATA - abi::GUEST_BASE) as usize;
 /// Its address does not change while it lives, so a device may write into the data area.
 #[derive(Debug)]
 pub struct Arena {
+    allocation: NonNull<u8>,
+    /// The first byte, within the allocation.
     memory: NonNull<u8>,
 }
 
@@ -35,17 +44,21 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// Allocates a zeroed arena of [`abi::ARENA_BYTES`], page-aligned.
+    /// Allocates a zeroed arena of [`abi::ARENA_BYTES`], its data area aligned to 512 bytes.
     pub fn new() -> Arena {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
         // SAFETY: LAYOUT has a non-zero size.
-        let memory = unsafe { alloc_zeroed(LAYOUT) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(LAYOUT) };
-        Arena { memory }
+        let allocation = unsafe { alloc_zeroed(LAYOUT) };
+        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(LAYOUT) };
+        let colour = MADE.fetch_add(1, Ordering::Relaxed) % COLOURS;
+        // SAFETY: the allocation has a page more than ARENA_BYTES.
+        let memory = unsafe { allocation.add(colour * COLOUR_BYTES) };
+        Arena { allocation, memory }
     }
 
     /// The whole arena; index 0 is guest address [`abi::GUEST_BASE`].
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the allocation is ARENA_BYTES long, initialised (zeroed) and borrowed with self.
+        // SAFETY: from `memory` on the allocation has ARENA_BYTES, initialised (zeroed) and borrowed with self.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), abi::ARENA_BYTES) }
     }
 
@@ -87,11 +100,13 @@ impl Arena {
         self.bytes_mut()[..DATA_AT].fill(0);
     }
 
-    /// Puts the argument at the start of scratch and zeroes the rest.
+    /// Begins a chain: puts the argument at the start of scratch and zeroes the rest, and the
+    /// context.
     ///
     /// # Panics
     /// If the argument is longer than scratch: the request's parser bounds it.
-    pub fn set_argument(&mut self, argument: &[u8]) {
+    pub fn begin_chain(&mut self, argument: &[u8]) {
+        self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].fill(0);
         let (head, tail) = self.scratch_mut().split_at_mut(argument.len());
         head.copy_from_slice(argument);
         tail.fill(0);
@@ -125,11 +140,19 @@ impl Arena {
         u64::from_le_bytes(self.bytes()[at..at + 8].try_into().expect("8 bytes"))
     }
 
-    /// Clears the outputs, as a hop begins.
+    /// Clears the outputs, as a hop begins: the counts, and the reads that the last hop asked for.
     #[inline]
     pub fn begin_hop(&mut self, hop: u32) {
+        let asked = (self.context_u32(context::READS) as usize).min(abi::MAX_READS);
+        for index in 0..asked {
+            self.set_context_u64(context::NEXT_OFFSET + 8 * index, 0);
+            self.set_context_u32(context::NEXT_SIZE + 4 * index, 0);
+            self.set_context_u32(context::NEXT_FILE + 4 * index, 0);
+        }
         self.set_context_u32(context::HOP, hop);
-        self.bytes_mut()[CONTEXT_AT + context::READS..CONTEXT_AT + context::BYTES].fill(0);
+        self.set_context_u32(context::READS, 0);
+        self.set_context_u32(context::DONE, 0);
+        self.set_context_u32(context::OUT_LEN, 0);
     }
 
     /// Writes the inputs of one call: the block at `data` (bytes from the start of the data area),
@@ -159,7 +182,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout, freed once.
-        unsafe { dealloc(self.memory.as_ptr(), LAYOUT) }
+        unsafe { dealloc(self.allocation.as_ptr(), LAYOUT) }
     }
 }
 

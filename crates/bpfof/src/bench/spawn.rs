@@ -3,6 +3,7 @@
 use bpfof_host::TargetUrl;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 
 /// A running `bpfof target`; dropped, it is stopped.
 pub(crate) struct ChildTarget {
@@ -10,12 +11,15 @@ pub(crate) struct ChildTarget {
     pub(crate) url: TargetUrl,
 }
 
-/// Processors for host and target: one each where there are two.
+/// Processors for host and target: one each where there are two. Asked first before anything is
+/// pinned, since then there is but one.
 pub(crate) fn processors() -> (usize, Option<usize>) {
-    match std::thread::available_parallelism() {
-        Ok(count) if count.get() > 1 => (0, Some(1)),
-        _ => (0, None),
-    }
+    static ALLOWED: OnceLock<(usize, Option<usize>)> = OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let Ok(set) = rustix::thread::sched_getaffinity(None) else { return (0, None) };
+        let mut allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core));
+        (allowed.next().unwrap_or(0), allowed.next())
+    })
 }
 
 /// Keeps the calling thread on a processor.
