@@ -324,7 +324,7 @@ impl Session {
                     Step::Read(reads) => reads.to_vec(),
                     Step::Done(value) => return Ok(value.copied()),
                 };
-                self.feed(&reads, &mut |index, data| cursor.feed(index, data))?;
+                self.feed(&reads, |index, data| cursor.feed(index, data))?;
             }
         }
         let Some(argument) = get_argument(key) else { return Ok(None) };
@@ -348,7 +348,7 @@ impl Session {
             cursor.reset(range, start);
             while let Step::Read(reads) = cursor.step() {
                 let reads = reads.to_vec();
-                self.feed(&reads, &mut |index, data| cursor.feed(index, data))?;
+                self.feed(&reads, |index, data| cursor.feed(index, data))?;
                 for pair in cursor.pairs() {
                     print(pair.key, &pair.value)?;
                 }
@@ -386,7 +386,7 @@ impl Session {
                     Step::Read(reads) => reads.to_vec(),
                     Step::Done(summary) => return Ok(summary),
                 };
-                self.feed(&reads, &mut |index, data| cursor.feed(index, data))?;
+                self.feed(&reads, |index, data| cursor.feed(index, data))?;
             }
         }
         let mut pushdown = AggregatePushdown::new(range, what, start, self.hops_max);
@@ -404,7 +404,7 @@ impl Session {
     fn feed(
         &mut self,
         reads: &[ReadRequest],
-        feed: &mut dyn FnMut(usize, &[u8]) -> Result<(), bpfkv::Corrupt>,
+        mut feed: impl FnMut(usize, &[u8]) -> Result<(), bpfkv::Corrupt>,
     ) -> Outcome {
         for (index, read) in reads.iter().enumerate() {
             let mut data = vec![0; read.length_bytes as usize];

@@ -60,7 +60,7 @@ fn repair(code: &[u8]) -> Vec<u8> {
     let len = slots.len() as i64;
     for (pc, slot) in slots.iter_mut().enumerate() {
         let class = slot[0] & 0x07;
-        slot[1] = (slot[1] & 0x0f) % 11 | ((slot[1] >> 4) % 11) << 4;
+        slot[1] = ((slot[1] & 0x0f) % 11) | (((slot[1] >> 4) % 11) << 4);
         let is_jump = matches!(class, 5 | 6) && !matches!(slot[0], 0x85 | 0x95);
         if is_jump {
             let offset = i64::from(i16::from_le_bytes([slot[2], slot[3]]));

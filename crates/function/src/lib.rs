@@ -5,7 +5,7 @@
 //! 1. [`object`]: an ELF object, as clang writes it, becomes one [`Program`] for each
 //!    `bpfof/<name>` section.
 //! 2. [`program`]: raw instructions are checked once and become typed ones ([`instruction`]).
-//! 3. [`native`] translates them to machine code with Cranelift; [`interpreter`] runs the same
+//! 3. [`native`] translates them to machine code with Cranelift; [`interpret`] runs the same
 //!    instructions and is the oracle that the translation is tested against.
 //! 4. Either engine runs on an [`Arena`]: all the memory that a function can name.
 //!

@@ -1,4 +1,4 @@
-//! Native code: translation by Cranelift ([`translate`]), its memory and its calls.
+//! Native code: translation by Cranelift (`translate`), its memory and its calls.
 //!
 //! The machine code works on a `Machine`, the host's own state of one call, and on the arena it
 //! points to. Code memory is never writable and executable at once (Cranelift maps it writable,

@@ -261,7 +261,7 @@ impl Function {
         native: bool,
     ) -> Result<(Vec<u8>, Plan), Failure> {
         let mut arena = Arena::new();
-        arena.set_argument(argument);
+        arena.begin_chain(argument);
         let mut reads = vec![ReadRequest { offset_bytes: first_offset_bytes, length_bytes: 512 }];
         let mut plan = Vec::new();
         for hop in 0..self.hop_budget {
