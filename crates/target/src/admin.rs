@@ -96,15 +96,7 @@ impl Connection {
                 self.answer(sqe, Reply::default(), &page)
             }
             AdminCommand::GetLogPage { lid, length_bytes, offset_bytes, .. } => {
-                let page = identify::log_page(lid)?;
-                let start = usize::try_from(offset_bytes).map_err(|_| invalid_field())?;
-                let rest = page.get(start..).ok_or_else(invalid_field)?;
-                if length_bytes > u64::from(MAX_TRANSFER_BYTES) {
-                    return Err(invalid_field());
-                }
-                let mut answer = rest.to_vec();
-                answer.resize((length_bytes as usize).min(sqe.sgl.length_bytes as usize), 0);
-                self.answer(sqe, Reply::default(), &answer)
+                self.log_page(sqe, lid, offset_bytes, length_bytes)
             }
             AdminCommand::SetFeatures { fid, cdw11, save, .. } => {
                 if save {
@@ -153,6 +145,19 @@ impl Connection {
                 Err(Status::INVALID_OPCODE.with_dnr().into())
             }
         }
+    }
+
+    /// NVMe Base 2.0 §5.16: what lies behind a page's end reads as zero.
+    fn log_page(&mut self, sqe: &Sqe, lid: u8, offset_bytes: u64, length_bytes: u64) -> Answered {
+        let page = identify::log_page(lid)?;
+        let start = usize::try_from(offset_bytes).map_err(|_| invalid_field())?;
+        let rest = page.get(start..).ok_or_else(invalid_field)?;
+        if length_bytes > u64::from(MAX_TRANSFER_BYTES) {
+            return Err(invalid_field());
+        }
+        let mut answer = rest.to_vec();
+        answer.resize((length_bytes as usize).min(sqe.sgl.length_bytes as usize), 0);
+        self.answer(sqe, Reply::default(), &answer)
     }
 
     /// Sends an admin command's data, which must fit what the host offers.

@@ -113,6 +113,10 @@ pub enum ConfigError {
 /// Parses a size in bytes with an optional suffix: K, M, G, T (or KiB, MiB, …: powers of 1024).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let no_size = || format!("{text:?} is not a size");
+    if digits.is_empty() {
+        return Err(no_size());
+    }
     let factor = match &text[digits.len()..] {
         "" | "B" => 1,
         "K" | "KiB" | "k" => 1u64 << 10,
@@ -121,11 +125,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "T" | "TiB" => 1 << 40,
         other => return Err(format!("unknown unit {other:?} in {text:?} (use K, M, G, T)")),
     };
-    digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|number| number.checked_mul(factor))
-        .ok_or_else(|| format!("{text:?} is not a size"))
+    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)).ok_or_else(no_size)
 }
 
 impl std::str::FromStr for NamespaceConfig {

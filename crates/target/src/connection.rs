@@ -35,6 +35,8 @@ const TX_HIGH_WATER_BYTES: usize = 1 << 20;
 /// commands until some complete. Writes are not asked for their data either while that and what
 /// has been asked for are more than this together, so a connection holds at most twice as much.
 const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
+/// Time for a peer to get through Connect.
+const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
 /// Log lines about refused commands that one connection may cause in a second.
 const LOG_LINES_PER_SECOND: u32 = 10;
 
@@ -145,8 +147,9 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     /// Bytes to send.
     pub(crate) tx: Vec<u8>,
+    opened_ns: u64,
     /// When the last command came, for the keep-alive timer.
-    pub(crate) last_command_ns: u64,
+    last_command_ns: u64,
     pub(crate) queue: Option<Queue>,
     pub(crate) controller: Option<Arc<Controller>>,
     pub(crate) tables: Arc<Tables>,
@@ -176,6 +179,7 @@ impl Connection {
             serial,
             peer,
             tx: Vec::new(),
+            opened_ns: now_ns,
             last_command_ns: now_ns,
             queue: None,
             controller: None,
@@ -215,6 +219,22 @@ impl Connection {
     /// Whether it takes no commands until some are answered or sent.
     pub(crate) fn is_paused(&self) -> bool {
         self.tx.len() >= TX_HIGH_WATER_BYTES || self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+    }
+
+    /// Bytes of data held for commands: with a device, or asked of the host.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.in_flight_bytes + self.awaited_bytes
+    }
+
+    /// Why the peer is to be given up for its silence, if it is.
+    pub(crate) fn overdue(&self, now_ns: u64) -> Option<&'static str> {
+        let Some(controller) = &self.controller else {
+            let late = now_ns.saturating_sub(self.opened_ns) > CONNECT_TIMEOUT_NS;
+            return late.then_some("no Connect within 10 seconds");
+        };
+        let kato_ns = u64::from(controller.kato_ms) * 1_000_000;
+        let late = now_ns.saturating_sub(self.last_command_ns) > kato_ns;
+        (self.admin.is_some() && kato_ns > 0 && late).then_some("keep-alive timeout")
     }
 
     /// Takes newer tables of the association if there are any.

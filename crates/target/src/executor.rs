@@ -24,8 +24,9 @@ pub(crate) struct CommandId {
 pub(crate) enum MemoryOperation {
     /// A read of a chain.
     Chain(DeviceRead),
-    /// What a command's slot describes.
-    Command(CommandId),
+    /// What a command's slot describes; `range` is what it reads, if it reads: offset and length
+    /// in bytes.
+    Command { command: CommandId, range: Option<(u64, u32)> },
 }
 
 /// An operation for the ring, on the file of namespace number `namespace`.
@@ -147,10 +148,7 @@ impl Executor {
         range: Option<(u64, u32)>,
     ) {
         let Backing::Memory(memory) = &self.subsystem.namespaces[namespace].backing else { return };
-        if let Some((offset, length)) = range {
-            memory.prefetch(offset, length);
-        }
-        let operation = MemoryOperation::Command(command);
+        let operation = MemoryOperation::Command { command, range };
         self.memory[namespace].push(memory.latency(), self.now_ns, operation);
     }
 
@@ -160,7 +158,17 @@ impl Executor {
     pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
         for _ in 0..self.memory.len() {
             self.turn = (self.turn + 1) % self.memory.len();
-            if let Some(operation) = self.memory[self.turn].pop(self.now_ns) {
+            let Backing::Memory(memory) = &self.subsystem.namespaces[self.turn].backing else {
+                continue;
+            };
+            let soon = |operation: &MemoryOperation| match operation {
+                MemoryOperation::Chain(read) => memory.prefetch(read.device_offset, read.length),
+                MemoryOperation::Command { range: Some((offset, length)), .. } => {
+                    memory.prefetch(*offset, *length);
+                }
+                MemoryOperation::Command { range: None, .. } => {}
+            };
+            if let Some(operation) = self.memory[self.turn].pop(self.now_ns, soon) {
                 return Some((self.turn, operation));
             }
         }
@@ -244,7 +252,6 @@ impl Sink<'_> {
         let namespace = self.namespace;
         match &self.subsystem.namespaces[namespace].backing {
             Backing::Memory(memory) => {
-                memory.prefetch(read.device_offset, read.length);
                 let operation = MemoryOperation::Chain(read);
                 self.memory[namespace].push(memory.latency(), self.now_ns, operation);
             }
@@ -252,5 +259,17 @@ impl Sink<'_> {
                 self.file_operations.push(FileOperation::ChainRead { namespace, read });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_printable_and_short() {
+        assert_eq!(reason("a\nb\u{1b}[2J"), "a\u{fffd}b\u{fffd}[2J");
+        let long = reason("ä".repeat(2000));
+        assert!(long.len() <= MAX_REASON_BYTES && long.ends_with('ä'));
     }
 }

@@ -1,1 +1,606 @@
-//! Entry points for fuzzing.
+//! Entry points for fuzzing, also run by tests so that they stay green.
+//!
+//! [`connection`] plays a host that obeys no rules against an admin connection and an I/O
+//! connection over memory namespaces. A host's receiver reads all that the target answers, so that
+//! a PDU which breaks the protocol is found too.
+
+use crate::config::{NamespaceConfig, NamespaceSource};
+use crate::connection::{Connection, MAX_TRANSFER_BYTES};
+use crate::executor::{Executor, MemoryOperation};
+use crate::namespace::{Backing, Namespace};
+use crate::subsystem::Subsystem;
+use bpfof_chain::{Function, Limits};
+use bpfof_function::{NativeFunction, Program};
+use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand, offset};
+use bpfof_nvme::tcp::{
+    CapsuleCmd, Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t, data_digest,
+};
+use bpfof_nvme::vendor::{Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort};
+use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Upload, opcode};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+
+/// The subsystem of a [`Rig`].
+pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:rig";
+/// Most bytes that a connection may have to send: the high-water mark, what was being read when it
+/// was reached, and an answer for each entry of the queue.
+const TX_MAX_BYTES: usize = 16 << 20;
+/// Bytes of each namespace.
+const NAMESPACE_BYTES: u64 = 1 << 20;
+
+/// A target without threads, sockets and devices: one executor over two memory namespaces, the
+/// first with logical blocks of 512 bytes, the second of 4096.
+pub(crate) struct Rig {
+    pub(crate) x: Executor,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One connection of a [`Rig`], with what a reactor keeps beside it.
+pub(crate) struct Line {
+    pub(crate) connection: Connection,
+    pub(crate) open: bool,
+    rx: Vec<u8>,
+}
+
+impl Rig {
+    pub(crate) fn new(limits: Limits) -> Rig {
+        let open = |nsid, lba_bytes| {
+            let source =
+                NamespaceSource::Memory { size_bytes: NAMESPACE_BYTES, latency_us: 0, iops: 0 };
+            Namespace::open(nsid, &NamespaceConfig { source, lba_bytes }, NQN)
+                .expect("a small mapping")
+        };
+        let namespaces = vec![open(1, 512), open(2, 4096)];
+        let subsystem = Arc::new(Subsystem::new(NQN.to_owned(), limits, namespaces));
+        Rig { x: Executor::new(subsystem), lines: Vec::new() }
+    }
+
+    /// Opens a connection and returns its number.
+    pub(crate) fn open(&mut self) -> usize {
+        let index = self.lines.len();
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let connection = Connection::new(index as u32, index as u64 + 1, peer, self.x.now_ns);
+        self.lines.push(Line { connection, open: true, rx: Vec::new() });
+        index
+    }
+
+    /// Writes to a namespace behind the protocol's back.
+    pub(crate) fn store(&self, namespace: usize, offset: u64, bytes: &[u8]) {
+        if let Backing::Memory(memory) = &self.x.namespace(namespace).backing {
+            memory.write(offset, bytes);
+        }
+    }
+
+    /// Bytes arrive on a connection.
+    pub(crate) fn feed(&mut self, line: usize, bytes: &[u8]) {
+        if self.lines[line].open {
+            self.lines[line].rx.extend_from_slice(bytes);
+            self.pump(line);
+        }
+    }
+
+    /// Gives the connection what it has not used; closes it on an error.
+    fn pump(&mut self, line: usize) {
+        let Line { connection, open, rx } = &mut self.lines[line];
+        if !*open {
+            return;
+        }
+        match connection.receive(rx, &mut self.x) {
+            Ok(used) => {
+                rx.drain(..used);
+            }
+            Err(_) => self.close(line),
+        }
+        let tx_bytes = self.lines[line].connection.tx.len();
+        assert!(tx_bytes < TX_MAX_BYTES, "{tx_bytes} bytes wait to be sent");
+    }
+
+    /// Closes a connection as a reactor does.
+    pub(crate) fn close(&mut self, line: usize) {
+        let Line { connection, open, rx } = &mut self.lines[line];
+        *open = false;
+        rx.clear();
+        connection.abandon(&mut self.x);
+    }
+
+    /// Performs memory operations and compilations until there are none.
+    pub(crate) fn work(&mut self) {
+        let mut idle = false;
+        while !idle {
+            idle = true;
+            while self.step() {
+                idle = false;
+            }
+            for load in std::mem::take(&mut self.x.loads) {
+                let connection = &mut self.lines[load.command.connection as usize].connection;
+                let outcome = load.run();
+                let subsystem = Arc::clone(&self.x.subsystem);
+                connection.loaded(load.command.slot, load.installation, outcome, &subsystem);
+                idle = false;
+            }
+            assert!(self.x.file_operations.is_empty(), "there are no files");
+            for line in 0..self.lines.len() {
+                self.pump(line);
+            }
+        }
+    }
+
+    /// Performs one memory operation; false if there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some((namespace, operation)) = self.x.pop_memory() else { return false };
+        match operation {
+            MemoryOperation::Command { command, .. } => {
+                let connection = &mut self.lines[command.connection as usize].connection;
+                connection.memory_done(command.slot, &mut self.x);
+            }
+            MemoryOperation::Chain(read) => {
+                self.x.copy_chain_read(namespace, &read);
+                let owner = self.x.chain_owner(read.chain);
+                let line = &mut self.lines[owner.connection as usize];
+                line.connection.refresh_tables();
+                let tables = &line.connection.tables;
+                if let Some(outcome) = self.x.chain_read_done(read.chain, line.open, tables) {
+                    line.connection.chain_done(owner.slot, read.chain, outcome, &mut self.x);
+                }
+            }
+        }
+        true
+    }
+
+    /// Takes what a connection has to send.
+    pub(crate) fn output(&mut self, line: usize) -> Vec<u8> {
+        let output = std::mem::take(&mut self.lines[line].connection.tx);
+        self.pump(line);
+        output
+    }
+
+    /// Closes all connections and checks that nothing is left behind.
+    pub(crate) fn finish(&mut self) {
+        for line in 0..self.lines.len() {
+            self.close(line);
+        }
+        self.work();
+        for Line { connection, .. } in &mut self.lines {
+            assert!(!connection.is_busy(), "a command slot is lost");
+            assert_eq!(connection.held_bytes(), 0, "data is held for no command");
+        }
+        assert_eq!(self.x.engine().running(), 0, "a chain is lost");
+    }
+}
+
+/// A capsule on the wire.
+pub(crate) fn capsule(sqe: Sqe, data: &[u8], digests: Digests) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    CapsuleCmd { sqe, data }.encode_into(&mut bytes, digests, 0);
+    bytes
+}
+
+/// A whole H2CData PDU on the wire.
+pub(crate) fn h2c_data(pdu: H2cData, data: &[u8], digests: Digests) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    pdu.encode_header_into(&mut bytes, digests, 0);
+    bytes.extend_from_slice(data);
+    if digests.data {
+        bytes.extend_from_slice(&data_digest(data));
+    }
+    bytes
+}
+
+/// Connect for queue `qid` with `sqsize` + 1 entries; queue 0 makes a controller, others join it.
+pub(crate) fn connect_command(qid: u16, sqsize: u16, kato_ms: u32) -> (Sqe, Vec<u8>) {
+    let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr: 0, kato_ms };
+    let data = ConnectData {
+        hostid: [3; 16],
+        cntlid: if qid == 0 { u16::MAX } else { 1 },
+        subnqn: NQN.to_owned(),
+        hostnqn: "nqn.2026-01.io.bpf-of:peer".to_owned(),
+    };
+    (command.to_sqe(), data.to_bytes().to_vec())
+}
+
+/// Property Set that enables the controller.
+pub(crate) fn enable_command() -> Sqe {
+    let value = u32::from(ControllerConfig::ENABLED).into();
+    FabricsCommand::PropertySet { offset: offset::CC, size8: false, value }.to_sqe()
+}
+
+/// Id of the function that structured input can call: it follows the pointer at the start of each
+/// block, and ends at a null pointer with 8 bytes of scratch as its answer.
+const FOLLOW: u32 = 7;
+
+fn follow() -> Arc<Function> {
+    static FUNCTION: OnceLock<Arc<Function>> = OnceLock::new();
+    // (opcode, registers, offset, immediate), as RFC 9669 §3 lays them out.
+    const CODE: [(u8, u8, i16, i32); 16] = [
+        (0x79, 0x12, 0, 0),   // r2 = ctx->data
+        (0x79, 0x23, 0, 0),   // r3 = *(u64 *)r2
+        (0x15, 0x03, 7, 0),   // if r3 == 0 goto done
+        (0x7b, 0x31, 64, 0),  // ctx->next_offset[0] = r3
+        (0xb7, 0x04, 0, 512), // r4 = 512
+        (0x63, 0x41, 192, 0), // ctx->next_size[0] = r4
+        (0xb7, 0x04, 0, 1),   // r4 = 1
+        (0x63, 0x41, 48, 0),  // ctx->reads = r4
+        (0xb7, 0x00, 0, 0),   // r0 = 0
+        (0x95, 0x00, 0, 0),   // exit
+        (0xb7, 0x04, 0, 8),   // done: r4 = 8
+        (0x63, 0x41, 56, 0),  // ctx->out_len = r4
+        (0xb7, 0x04, 0, 1),   // r4 = 1
+        (0x63, 0x41, 52, 0),  // ctx->done = r4
+        (0xb7, 0x00, 0, 0),   // r0 = 0
+        (0x95, 0x00, 0, 0),   // exit
+    ];
+    let function = FUNCTION.get_or_init(|| {
+        let slot = |(opcode, registers, offset, immediate): (u8, u8, i16, i32)| {
+            let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), immediate.to_le_bytes());
+            [opcode, registers, a, b, c, d, e, f]
+        };
+        let program = Program::parse(&CODE.map(slot).concat()).expect("a valid program");
+        let native = NativeFunction::compile(&program).expect("it can be translated");
+        let (name, instructions) = ("follow".to_owned(), CODE.len() as u32);
+        Arc::new(Function { id: FOLLOW, name, instructions, native })
+    });
+    Arc::clone(function)
+}
+
+/// Structure out of bytes; zeroes when they are used up.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn bytes(&mut self, length: usize) -> &'a [u8] {
+        let (head, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        head
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.bytes(1).first().copied().unwrap_or(0)
+    }
+
+    fn number(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        for (to, from) in bytes.iter_mut().zip(self.bytes(8)) {
+            *to = *from;
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    /// A number at or near a limit, a small one, or any.
+    fn edge(&mut self) -> u64 {
+        match self.byte() % 12 {
+            0 => 0,
+            1 => 512,
+            2 => 4096,
+            3 => 8192,
+            4 => u64::from(MAX_TRANSFER_BYTES),
+            5 => NAMESPACE_BYTES,
+            6 => u64::MAX,
+            7 => u64::MAX - 511,
+            8 => u64::from(u32::MAX),
+            9 => self.number(),
+            _ => u64::from(self.byte()),
+        }
+    }
+}
+
+/// What the host at the other end of a line has heard.
+struct Ear {
+    receiver: PduReceiver,
+    inbox: Vec<u8>,
+    r2ts: Vec<R2t>,
+    next_cid: u16,
+}
+
+/// A host whose every choice is made by the input.
+struct Host<'a> {
+    rig: Rig,
+    input: Input<'a>,
+    ears: Vec<Ear>,
+    digests: Digests,
+}
+
+/// Plays `data` as a host: random bytes on a new connection, random bytes after the handshake, or
+/// a sequence of commands, transfers and uploads with fields from `data`, all split at random.
+/// Nothing may panic, what the target says must be valid, what it keeps to send is bounded, and
+/// when the host is gone nothing of it is left.
+pub fn connection(data: &[u8]) {
+    let mut input = Input(data);
+    let mode = input.byte();
+    let digests = Digests { header: mode & 4 != 0, data: mode & 8 != 0 };
+    let limits = Limits { hops: 64, chains: 8, instructions_per_call: 10_000, ..Limits::default() };
+    let mut host = Host { rig: Rig::new(limits), input, ears: Vec::new(), digests };
+    let admin = host.open();
+    match mode & 3 {
+        0 => {}
+        1 => host.handshake(admin, 0),
+        _ => {
+            host.handshake(admin, 0);
+            host.furnish();
+            let io = host.open();
+            host.handshake(io, 1);
+            while !host.input.0.is_empty() {
+                host.act();
+            }
+        }
+    }
+    let rest = host.input.bytes(data.len());
+    host.say(admin, rest.to_vec());
+    host.listen();
+    host.rig.finish();
+}
+
+impl Host<'_> {
+    fn open(&mut self) -> usize {
+        self.ears.push(Ear {
+            receiver: PduReceiver::for_host(),
+            inbox: Vec::new(),
+            r2ts: Vec::new(),
+            next_cid: 0,
+        });
+        self.rig.open()
+    }
+
+    fn handshake(&mut self, line: usize, qid: u16) {
+        let mut request = Vec::new();
+        let hpda = self.input.byte() % 32;
+        IcReq { hpda, digests: self.digests, ..IcReq::default() }.encode_into(&mut request);
+        self.rig.feed(line, &request);
+        let (connect, data) = connect_command(qid, 15, 0);
+        self.rig.feed(line, &capsule(connect, &data, self.digests));
+        if qid == 0 {
+            self.rig.feed(line, &capsule(enable_command(), &[], self.digests));
+        }
+        self.listen();
+        assert!(self.rig.lines[line].connection.controller.is_some(), "the handshake works");
+    }
+
+    /// Installs a function, and stores a list of eight blocks, a block that points to itself and
+    /// one that points nowhere.
+    fn furnish(&mut self) {
+        let controller = self.rig.lines[0].connection.controller.clone().expect("connected");
+        controller.update(|tables| tables.with_function(follow()));
+        for namespace in 0..2 {
+            for block in 0..7 {
+                self.rig.store(namespace, block * 512, &((block + 1) * 512).to_le_bytes());
+            }
+            self.rig.store(namespace, 8 * 512, &(8u64 * 512).to_le_bytes());
+            self.rig.store(namespace, 9 * 512, &(u64::MAX - 8).to_le_bytes());
+        }
+    }
+
+    /// Sends bytes in two pieces, with one of them damaged now and then.
+    fn say(&mut self, line: usize, mut bytes: Vec<u8>) {
+        let (at, chance) = (self.input.number() as usize, self.input.byte());
+        if chance & 31 == 31 && !bytes.is_empty() {
+            let index = at % bytes.len();
+            bytes[index] ^= 1 << (chance >> 5);
+        }
+        let (head, tail) = bytes.split_at(at % (bytes.len() + 1));
+        self.rig.feed(line, head);
+        self.rig.feed(line, tail);
+    }
+
+    /// Lets the target work, and reads what it says.
+    fn listen(&mut self) {
+        self.rig.work();
+        for (line, ear) in self.ears.iter_mut().enumerate() {
+            ear.inbox.extend(self.rig.output(line));
+            let mut used = 0;
+            loop {
+                let next = ear.receiver.next(&ear.inbox[used..]);
+                let next = next.unwrap_or_else(|error| panic!("the target broke a rule: {error}"));
+                let Some((length, event)) = next else { break };
+                used += length;
+                match event {
+                    PduEvent::Header(Pdu::IcResp(response)) => {
+                        ear.receiver.set_digests(response.digests);
+                    }
+                    PduEvent::Header(Pdu::R2t(r2t)) => ear.r2ts.push(r2t),
+                    PduEvent::Data { digest_ok: false, last_fragment: true, .. } => {
+                        panic!("a wrong data digest");
+                    }
+                    _ => {}
+                }
+            }
+            ear.inbox.drain(..used);
+        }
+    }
+
+    fn act(&mut self) {
+        match self.input.byte() % 12 {
+            0..=2 => self.read_or_write(),
+            3 | 4 => self.pushdown(),
+            5 => self.pushdown_short(),
+            6 | 7 => self.transfer(),
+            8 => self.admin(),
+            9 => self.upload(),
+            10 => {
+                let line = usize::from(self.input.byte() & 1);
+                let mut sqe = [0; Sqe::BYTES];
+                let fields = self.input.bytes(Sqe::BYTES);
+                sqe[..fields.len()].copy_from_slice(fields);
+                self.command(line, Sqe::from_bytes(&sqe), &[]);
+            }
+            _ => self.listen(),
+        }
+    }
+
+    fn command(&mut self, line: usize, mut sqe: Sqe, data: &[u8]) {
+        let next_cid = &mut self.ears[line].next_cid;
+        (sqe.cid, *next_cid) = (*next_cid, next_cid.wrapping_add(1));
+        let bytes = capsule(sqe, data, self.digests);
+        self.say(line, bytes);
+    }
+
+    fn read_or_write(&mut self) {
+        let nsid = u32::from(self.input.byte() % 4);
+        let opcodes = [opcode::nvm::READ, opcode::nvm::WRITE, opcode::nvm::WRITE_ZEROES, 0, 0x0c];
+        let opcode = opcodes[usize::from(self.input.byte()) % opcodes.len()];
+        let blocks = (self.input.edge() as u32 % 300).max(1);
+        let rw = Rw { slba: self.input.edge(), blocks, fua: self.input.byte() & 1 != 0 };
+        let mut sqe = rw.to_sqe(opcode, nsid);
+        let block_bytes = if nsid == 2 { 4096 } else { 512 };
+        let right = blocks * block_bytes;
+        let choice = self.input.byte();
+        let length_bytes = if choice & 7 == 7 { self.input.edge() as u32 } else { right };
+        let in_capsule = choice & 8 != 0 && opcode == opcode::nvm::WRITE && right <= 8192;
+        sqe.sgl =
+            if in_capsule { Sgl::in_capsule(length_bytes) } else { Sgl::transport(length_bytes) };
+        if choice & 0x70 == 0x70 {
+            sqe.sgl.kind = self.input.byte();
+        }
+        let data = vec![choice; if in_capsule { right as usize } else { 0 }];
+        self.command(1, sqe, &data);
+    }
+
+    fn pushdown(&mut self) {
+        let choice = self.input.byte();
+        let count = usize::from(self.input.byte()) % 19;
+        let file = |input: &mut Input<'_>| FileVersion {
+            id: u32::from(input.byte() % 3),
+            version: u64::from(input.byte() % 3),
+        };
+        let mut files: Vec<FileVersion> = (0..count).map(|_| file(&mut self.input)).collect();
+        if choice & 1 == 0 {
+            files = vec![FileVersion { id: 0, version: 1 }];
+        }
+        let scratch = vec![choice; self.input.edge() as usize % 8000];
+        let parts = PushdownParts {
+            function: if choice & 2 == 0 { FOLLOW } else { self.input.edge() as u32 },
+            files: &files,
+            first_file: if choice & 4 == 0 { 0 } else { u16::from(self.input.byte()) },
+            first_offset_bytes: if choice & 8 == 0 {
+                u64::from(self.input.byte() % 12) * 512
+            } else {
+                self.input.edge()
+            },
+            first_size_bytes: if choice & 16 == 0 { 512 } else { self.input.edge() as u32 },
+            scratch: &scratch,
+            answer_max_bytes: if choice & 32 == 0 { 64 } else { self.input.edge() as u32 },
+        };
+        let mut data = Vec::new();
+        parts.encode_into(&mut data);
+        if choice & 64 != 0 {
+            let at = self.input.number() as usize % data.len();
+            data[at] = self.input.byte();
+        }
+        let mut sqe = Sqe::new(opcode::nvm::PUSHDOWN, u32::from(self.input.byte() % 3));
+        sqe.sgl = Sgl::in_capsule(data.len() as u32);
+        self.command(1, sqe, &data);
+    }
+
+    fn pushdown_short(&mut self) {
+        let mut argument = [0; 24];
+        let given = self.input.bytes(24);
+        argument[..given.len()].copy_from_slice(given);
+        let short = PushdownShort {
+            function: if self.input.byte() & 3 == 0 { self.input.edge() as u32 } else { FOLLOW },
+            file: u16::from(self.input.byte() % 3),
+            first_blocks: u16::from(self.input.byte() % 4),
+            argument,
+        };
+        let length = self.input.edge() as u32;
+        let sqe = short.to_sqe(u32::from(self.input.byte() % 3), length);
+        self.command(1, sqe, &[]);
+    }
+
+    /// Data for an R2T, or for none.
+    fn transfer(&mut self) {
+        self.listen();
+        let line = usize::from(self.input.byte() & 1);
+        let choice = self.input.byte();
+        let ear = &mut self.ears[line];
+        let mut r2t = R2t { length_bytes: 512, ..R2t::default() };
+        if !ear.r2ts.is_empty() {
+            let index = usize::from(choice) % ear.r2ts.len();
+            r2t = ear.r2ts[index];
+            if choice & 1 == 0 {
+                ear.r2ts.remove(index);
+            }
+        }
+        let mut pdu = H2cData {
+            cccid: r2t.cccid,
+            ttag: r2t.ttag,
+            data_offset_bytes: 0,
+            data_length_bytes: r2t.length_bytes,
+            last: true,
+        };
+        match self.input.byte() % 16 {
+            0 => pdu.ttag = self.input.number() as u16,
+            1 => pdu.cccid = self.input.number() as u16,
+            2 => pdu.data_offset_bytes = self.input.edge() as u32,
+            3 => pdu.data_length_bytes = self.input.edge() as u32 % 300_000 + 1,
+            4 => pdu.data_length_bytes = pdu.data_length_bytes / 2 + 1,
+            5 => {
+                // Two pieces, as they should be.
+                let half = pdu.data_length_bytes / 2;
+                if half > 0 {
+                    let first = H2cData { data_length_bytes: half, last: false, ..pdu };
+                    self.say(line, h2c_data(first, &vec![choice; half as usize], self.digests));
+                    pdu.data_offset_bytes = half;
+                    pdu.data_length_bytes -= half;
+                }
+            }
+            _ => {}
+        }
+        let data = vec![choice; pdu.data_length_bytes as usize];
+        self.say(line, h2c_data(pdu, &data, self.digests));
+    }
+
+    fn admin(&mut self) {
+        let (a, b, choice) = (self.input.edge(), self.input.edge(), self.input.byte());
+        let sqe = match choice % 12 {
+            0 => AdminCommand::identify(a as u8, b as u32),
+            1 => AdminCommand::get_log_page(a as u8 % 8, 0, self.input.edge(), b as u32),
+            2 => AdminCommand::get_features(a as u8),
+            3 => AdminCommand::set_features(a as u8, b as u32),
+            4 => AdminCommand::function_report(a as u32, b as u32),
+            5 => AdminCommand::function_unload(a as u32),
+            6 => AdminCommand::pushdown_identify(b as u32),
+            7 => Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0),
+            8 => Sqe::new(opcode::admin::ABORT, 0),
+            9 => FabricsCommand::PropertyGet { offset: a as u32, size8: b & 1 != 0 }.to_sqe(),
+            10 => {
+                FabricsCommand::PropertySet { offset: offset::CC, size8: false, value: a }.to_sqe()
+            }
+            _ => Sqe::new(a as u8, b as u32),
+        };
+        self.command(0, sqe, &[]);
+    }
+
+    /// A chunk of a function or of a file map, in its capsule or to be asked for.
+    fn upload(&mut self) {
+        let choice = self.input.byte();
+        let mut object = self.input.bytes(usize::from(choice)).to_vec();
+        if choice & 1 == 0 {
+            object.clear();
+            let extent = |input: &mut Input<'_>| Extent {
+                file_offset: u64::from(input.byte()) * 512,
+                device_offset: u64::from(input.byte()) * 512,
+                length_bytes: u64::from(input.byte()) * 512,
+            };
+            let (file, version) = (u32::from(self.input.byte() % 3), u64::from(choice & 2) / 2);
+            let count = usize::from(self.input.byte() % 5);
+            let extents = (0..count).map(|_| extent(&mut self.input)).collect();
+            let length_bytes = self.input.edge();
+            let nsid = u32::from(self.input.byte() % 3);
+            FileMapObject { file, nsid, version, length_bytes, extents }.encode_into(&mut object);
+        }
+        let whole = object.len() as u32;
+        let total_bytes = if choice & 4 == 0 { whole } else { self.input.edge() as u32 };
+        let offset_bytes = if choice & 8 == 0 { 0 } else { self.input.edge() as u32 };
+        let upload = Upload { total_bytes, offset_bytes };
+        let installation = Installation { entry: u32::from(choice >> 6), kept: choice & 16 != 0 };
+        let mut sqe = match choice & 1 {
+            0 => AdminCommand::file_map_set(upload),
+            _ => AdminCommand::function_load(upload, installation),
+        };
+        if choice & 32 == 0 {
+            sqe.sgl = Sgl::in_capsule(whole);
+            self.command(0, sqe, &object);
+        } else {
+            let length = self.input.edge() as u32;
+            sqe.sgl = Sgl::transport(if length.is_multiple_of(2) { whole } else { length });
+            self.command(0, sqe, &[]);
+        }
+    }
+}

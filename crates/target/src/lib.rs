@@ -30,6 +30,8 @@ mod namespace;
 mod reactor;
 mod server;
 mod subsystem;
+#[cfg(test)]
+mod tests;
 
 pub use bpfof_chain::Limits;
 pub use config::{ConfigError, NamespaceConfig, NamespaceSource, TargetConfig, parse_size};

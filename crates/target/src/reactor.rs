@@ -29,8 +29,6 @@ const MEMORY_OPERATIONS_PER_TURN: usize = 512;
 const MAX_CONNECTIONS: usize = 4096;
 /// How often timers are looked at, and the longest sleep.
 const TICK: Duration = Duration::from_secs(1);
-/// Time for a peer to get through Connect.
-const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
 /// Time that a peer gets to take what is left to say to it when its connection closes.
 const LINGER_NS: u64 = 5_000_000_000;
 /// Time that commands in flight get when the target stops.
@@ -47,7 +45,7 @@ pub(crate) enum Message {
         command: CommandId,
         serial: u64,
         installation: Installation,
-        outcome: Result<Function, String>,
+        outcome: Box<Result<Function, String>>,
     },
     /// Finish what is in flight and end.
     Stop,
@@ -91,7 +89,6 @@ pub(crate) struct Setup {
 struct Entry {
     connection: Connection,
     socket: OwnedFd,
-    opened_ns: u64,
     /// None while the kernel receives into it.
     rx: Option<Vec<u8>>,
     rx_filled: usize,
@@ -260,7 +257,8 @@ impl Reactor {
                 if let Some(Some(entry)) = entry
                     && entry.connection.serial == serial
                 {
-                    entry.connection.loaded(command.slot, installation, outcome, &self.x.subsystem);
+                    let subsystem = &self.setup.subsystem;
+                    entry.connection.loaded(command.slot, installation, *outcome, subsystem);
                     self.mark_dirty(command.connection);
                 }
             }
@@ -296,7 +294,6 @@ impl Reactor {
         self.entries[index] = Some(Entry {
             connection,
             socket,
-            opened_ns: self.x.now_ns,
             rx: Some(vec![0; RX_BYTES]),
             rx_filled: 0,
             spare_tx: Some(Vec::new()),
@@ -397,7 +394,7 @@ impl Reactor {
                     self.x.copy_chain_read(namespace, &read);
                     self.chain_read_done(read.chain, true);
                 }
-                MemoryOperation::Command(command) => {
+                MemoryOperation::Command { command, .. } => {
                     if let Some(entry) = &mut self.entries[command.connection as usize] {
                         entry.connection.memory_done(command.slot, &mut self.x);
                         self.mark_dirty(command.connection);
@@ -572,17 +569,8 @@ impl Reactor {
                 }
                 continue;
             }
-            let connection = &entry.connection;
-            let silent_ns = now_ns.saturating_sub(connection.last_command_ns);
-            let kato_ns = connection
-                .controller
-                .as_ref()
-                .filter(|_| connection.admin.is_some())
-                .map_or(0, |controller| u64::from(controller.kato_ms) * 1_000_000);
-            if connection.controller.is_none() && now_ns - entry.opened_ns > CONNECT_TIMEOUT_NS {
-                self.close(index as u32, "no Connect within 10 seconds");
-            } else if kato_ns > 0 && silent_ns > kato_ns {
-                self.close(index as u32, "keep-alive timeout");
+            if let Some(reason) = entry.connection.overdue(now_ns) {
+                self.close(index as u32, reason);
             }
         }
     }
@@ -592,6 +580,7 @@ impl Reactor {
 fn compile(load: Load, mailbox: Mailbox) {
     let Load { command, serial, installation, .. } = load;
     let report = move |mailbox: &Mailbox, outcome| {
+        let outcome = Box::new(outcome);
         mailbox.send(Message::Loaded { command, serial, installation, outcome });
     };
     let to = mailbox.clone();

@@ -1,0 +1,59 @@
+//! Silent peers, by a clock that the test moves.
+
+use super::peer::Peer;
+use crate::fuzz::{Rig, capsule, connect_command};
+use bpfof_chain::Limits;
+use bpfof_nvme::tcp::{Digests, IcReq};
+use bpfof_nvme::{AdminCommand, Status};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+#[test]
+fn a_host_that_does_not_connect_is_given_up_after_ten_seconds() {
+    let mut rig = Rig::new(Limits::default());
+    rig.x.now_ns = 7 * SECOND_NS;
+    let line = rig.open();
+    let overdue = |rig: &Rig, seconds: u64| {
+        rig.lines[line].connection.overdue(rig.x.now_ns + seconds * SECOND_NS)
+    };
+    assert_eq!(overdue(&rig, 10), None);
+    assert_eq!(overdue(&rig, 11), Some("no Connect within 10 seconds"));
+    // ICReq alone buys no time.
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    rig.x.now_ns += 9 * SECOND_NS;
+    rig.feed(line, &request);
+    assert_eq!(overdue(&rig, 2), Some("no Connect within 10 seconds"));
+    let (sqe, data) = connect_command(0, 31, 0);
+    rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    // No keep-alive timeout was asked for.
+    assert_eq!(overdue(&rig, 1_000_000), None);
+}
+
+#[test]
+fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
+    let mut rig = Rig::new(Limits::default());
+    let line = rig.open();
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    rig.feed(line, &request);
+    let (sqe, data) = connect_command(0, 31, 5_000);
+    rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    let overdue = |rig: &Rig, ns: u64| rig.lines[line].connection.overdue(ns);
+    assert_eq!(overdue(&rig, 5 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 5 * SECOND_NS + 1), Some("keep-alive timeout"));
+    // Every command keeps it alive, also one that is refused.
+    rig.x.now_ns = 4 * SECOND_NS;
+    rig.feed(line, &capsule(AdminCommand::keep_alive(), &[], Digests::default()));
+    assert_eq!(overdue(&rig, 9 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 9 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+#[test]
+fn an_io_queue_may_be_silent() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let io = Peer::connect(&mut rig, 1, 31);
+    assert_eq!(rig.lines[io.line].connection.overdue(u64::MAX), None);
+    assert_eq!(admin.call(&mut rig, AdminCommand::keep_alive(), &[]).status, Status::SUCCESS);
+}
