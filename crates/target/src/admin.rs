@@ -14,6 +14,7 @@ use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
 use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload, features};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Functions of one association: code memory is a few KiB each.
 pub(crate) const MAX_FUNCTIONS: usize = 64;
@@ -102,7 +103,7 @@ impl Connection {
                 if save {
                     return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr().into());
                 }
-                let dw0 = self.set_feature(fid, cdw11)?;
+                let dw0 = self.set_feature(fid, cdw11, controller)?;
                 self.complete(cid, Reply { dw0, ..Reply::default() });
                 Ok(())
             }
@@ -172,7 +173,7 @@ impl Connection {
         Ok(())
     }
 
-    fn set_feature(&mut self, fid: u8, cdw11: u32) -> Result<u32, Reply> {
+    fn set_feature(&mut self, fid: u8, cdw11: u32, controller: &Controller) -> Result<u32, Reply> {
         match fid {
             features::NUMBER_OF_QUEUES => {
                 // FFFFh is invalid; both halves are 0's based (NVMe Base 2.0 §5.27.1.5).
@@ -186,7 +187,10 @@ impl Connection {
                 self.admin.get_or_insert_default().async_event_config = cdw11;
                 Ok(0)
             }
-            features::KEEP_ALIVE_TIMER | features::HOST_BEHAVIOR_SUPPORT => Ok(0),
+            features::KEEP_ALIVE_TIMER => {
+                controller.kato_ms.store(cdw11, Ordering::Relaxed);
+                Ok(0)
+            }
             _ => Err(invalid_field()),
         }
     }
@@ -197,7 +201,7 @@ impl Connection {
             features::ASYNC_EVENT_CONFIGURATION => {
                 Ok(self.admin.get_or_insert_default().async_event_config)
             }
-            features::KEEP_ALIVE_TIMER => Ok(controller.kato_ms),
+            features::KEEP_ALIVE_TIMER => Ok(controller.kato_ms.load(Ordering::Relaxed)),
             // Bit 0: enabled; it cannot be switched off.
             features::VOLATILE_WRITE_CACHE => Ok(1),
             _ => Err(invalid_field()),

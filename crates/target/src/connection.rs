@@ -17,6 +17,7 @@ use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Data that a command may carry in its capsule, in bytes: the size that fabrics commands need
 /// anyway, and more than a Pushdown request can have.
@@ -232,7 +233,7 @@ impl Connection {
             let late = now_ns.saturating_sub(self.opened_ns) > CONNECT_TIMEOUT_NS;
             return late.then_some("no Connect within 10 seconds");
         };
-        let kato_ns = u64::from(controller.kato_ms) * 1_000_000;
+        let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
         let late = now_ns.saturating_sub(self.last_command_ns) > kato_ns;
         (self.admin.is_some() && kato_ns > 0 && late).then_some("keep-alive timeout")
     }

@@ -3,7 +3,7 @@
 use bpfof_chain::Tables;
 use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a function has done so far.
@@ -60,7 +60,8 @@ pub(crate) struct Controller {
     pub(crate) id: u16,
     pub(crate) host_nqn: String,
     pub(crate) host_id: [u8; 16],
-    pub(crate) kato_ms: u32,
+    /// Keep-alive timeout in ms, 0 for none.
+    pub(crate) kato_ms: AtomicU32,
     registers: Mutex<Registers>,
     tables: Mutex<Arc<Tables>>,
     /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
@@ -85,7 +86,7 @@ impl Controller {
             id,
             host_nqn,
             host_id,
-            kato_ms,
+            kato_ms: AtomicU32::new(kato_ms),
             registers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
             generation: AtomicU64::new(1),

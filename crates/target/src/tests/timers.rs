@@ -50,6 +50,17 @@ fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
 }
 
 #[test]
+fn the_keep_alive_timeout_can_be_changed() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, 2_000);
+    assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
+    let overdue = |rig: &Rig, ns: u64| rig.lines[admin.line].connection.overdue(ns);
+    assert_eq!(overdue(&rig, 2 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+#[test]
 fn an_io_queue_may_be_silent() {
     let mut rig = Rig::new(Limits::default());
     let mut admin = Peer::connect(&mut rig, 0, 31);
