@@ -166,7 +166,8 @@ fn create_file(path: &PathBuf, extent: &Extent, stop: &AtomicBool) -> Outcome {
 pub(crate) fn create_on_target(url: &TargetUrl, extent: &Extent, stop: &AtomicBool) -> Outcome {
     let (mut controller, mut lane) = connect(url, HostOptions::default())?;
     let nsid = url.nsid;
-    let have = controller.identify_namespace(nsid)?.size_bytes();
+    let info = controller.identify_namespace(nsid)?;
+    let have = info.size_bytes();
     let need = extent.layout().file_bytes();
     if have < need {
         let levels = extent.layout().levels();
@@ -176,12 +177,53 @@ pub(crate) fn create_on_target(url: &TargetUrl, extent: &Extent, stop: &AtomicBo
         )
         .into());
     }
-    write(extent, stop, &mut |offset, bytes| {
-        lane.write(nsid, offset, bytes).map_err(io::Error::other)
-    })?;
+    let mut blocks = WholeBlocks { block: info.block_bytes as usize, offset: 0, data: Vec::new() };
+    let mut send = |offset, bytes: &[u8]| lane.write(nsid, offset, bytes).map_err(io::Error::other);
+    write(extent, stop, &mut |offset, bytes| blocks.write(offset, bytes, &mut send))?;
+    blocks.finish(&mut send)?;
     lane.flush(nsid)?;
     controller.disconnect()?;
     Ok(())
+}
+
+/// Makes writes of whole logical blocks out of writes of 512-byte blocks at ascending offsets.
+/// What lies between them becomes zero, in so far as it shares a logical block with them.
+struct WholeBlocks {
+    block: usize,
+    /// Where `data` goes: a multiple of the block.
+    offset: u64,
+    data: Vec<u8>,
+}
+
+type Send<'a> = &'a mut dyn FnMut(u64, &[u8]) -> io::Result<()>;
+
+impl WholeBlocks {
+    fn write(&mut self, offset: u64, bytes: &[u8], send: Send<'_>) -> io::Result<()> {
+        let end = self.offset + self.data.len() as u64;
+        if offset >= end.next_multiple_of(self.block as u64) && offset != end {
+            self.finish(send)?;
+            self.offset = offset / self.block as u64 * self.block as u64;
+        }
+        self.data.resize((offset - self.offset) as usize, 0);
+        self.data.extend_from_slice(bytes);
+        let whole = self.data.len() / self.block * self.block;
+        if whole > 0 {
+            send(self.offset, &self.data[..whole])?;
+            self.data.drain(..whole);
+            self.offset += whole as u64;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, send: Send<'_>) -> io::Result<()> {
+        if self.data.is_empty() {
+            return Ok(());
+        }
+        self.data.resize(self.data.len().next_multiple_of(self.block), 0);
+        send(self.offset, &self.data)?;
+        self.data.clear();
+        Ok(())
+    }
 }
 
 fn write(
@@ -412,5 +454,42 @@ impl Session {
             feed(index, &data)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unaligned_writes_become_whole_blocks() {
+        let mut disk = vec![0xff; 65536];
+        let mut send = |offset: u64, bytes: &[u8]| {
+            assert!(offset % 4096 == 0 && bytes.len() % 4096 == 0 && !bytes.is_empty());
+            disk[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        };
+        let mut blocks = WholeBlocks { block: 4096, offset: 0, data: Vec::new() };
+        for (offset, length, byte) in
+            [(0, 512, 1), (512, 8192, 2), (9216, 512, 3), (33280, 4096, 4), (61440, 4096, 5)]
+        {
+            blocks.write(offset, &vec![byte; length], &mut send).expect("sends");
+        }
+        blocks.finish(&mut send).expect("sends");
+        let expected = |at: usize| match at {
+            0..512 => 1,
+            512..8704 => 2,
+            8704..9216 => 0,
+            9216..9728 => 3,
+            9728..12288 => 0,
+            12288..32768 => 0xff,
+            32768..33280 => 0,
+            33280..37376 => 4,
+            37376..40960 => 0,
+            61440.. => 5,
+            _ => 0xff,
+        };
+        let wrong = disk.iter().enumerate().position(|(at, byte)| *byte != expected(at));
+        assert_eq!(wrong, None);
     }
 }

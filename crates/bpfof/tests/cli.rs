@@ -1,0 +1,228 @@
+//! The command line as a user meets it: real processes, real sockets, text in and out.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const BPFOF: &str = env!("CARGO_BIN_EXE_bpfof");
+
+fn bpfof(arguments: &[&str]) -> Output {
+    Command::new(BPFOF).args(arguments).output().expect("bpfof starts")
+}
+
+/// Standard output of a command that must succeed.
+fn good(arguments: &[&str]) -> String {
+    let output = bpfof(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&good(arguments)).expect("JSON")
+}
+
+/// Standard error of a command that must fail, without a panic.
+fn bad(arguments: &[&str]) -> String {
+    let output = bpfof(arguments);
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(!output.status.success(), "{arguments:?} succeeded");
+    assert!(!errors.contains("panicked"), "{errors}");
+    errors
+}
+
+/// A target process, killed when dropped.
+struct Target {
+    child: Child,
+    address: String,
+    url: String,
+}
+
+impl Target {
+    fn start(namespaces: &[&str]) -> Target {
+        let mut command = Command::new(BPFOF);
+        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
+        for namespace in namespaces {
+            command.args(["--namespace", namespace]);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("bpfof starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let announced: Value = serde_json::from_str(&line).expect("JSON");
+        let text = |key: &str| announced[key].as_str().expect("a string").to_owned();
+        Target { child, address: text("listening"), url: text("url") }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("it runs");
+    }
+
+    /// The exit code, within ten seconds.
+    fn wait(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("waits") {
+                return status.code();
+            }
+            std::thread::yield_now();
+        }
+        panic!("the target does not end");
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_store_both_ways() {
+    let target = Target::start(&["mem:size=8MiB", "mem:size=8MiB,lba=4096"]);
+    for namespace in ["1", "2"] {
+        let url = &format!("{}?ns={namespace}", target.url);
+        good(&["kv", "create", "--levels", "3", "--target", url]);
+        for path in [&["--cache", "0"][..], &["--plain"], &["--cache", "2"]] {
+            let run = |words: &[&str]| {
+                let (command, rest) = words.split_first().expect("a command");
+                let head = ["kv", command, "--target", url, "--json"];
+                json(&[&head[..], path, rest].concat())
+            };
+            let got = run(&["get", "0", "29790", "4242"]);
+            let values: Vec<_> = (0..3).map(|i| got[i]["value"].as_str().expect("found")).collect();
+            assert_eq!(values, ["0", "29790", "4242"]);
+            let pairs = run(&["range", "100", "200", "--exclude-begin", "--include-end"]);
+            let pairs = pairs.as_array().expect("a list");
+            assert_eq!(pairs.len(), 100);
+            assert_eq!((&pairs[0]["key"], &pairs[99]["value"]), (&101.into(), &"200".into()));
+            assert_eq!(run(&["aggregate", "count", "5", "29000"])["result"], 28_995);
+            // Eight spaces, as a number.
+            assert_eq!(
+                run(&["aggregate", "max", "5", "29000"])["result"],
+                0x2020_2020_2020_2020_u64
+            );
+        }
+        let missing = bad(&["kv", "get", "--target", url, "29791"]);
+        assert!(missing.contains("not found"), "{missing}");
+    }
+}
+
+#[test]
+fn functions_are_installed_for_all_hosts() {
+    let target = Target::start(&["mem:size=8MiB"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = folder.path().join("get.o");
+    std::fs::write(&object, bpfkv::GET_OBJECT).expect("writes");
+    let object = object.to_str().expect("UTF-8");
+    assert_eq!(json(&["function", "check", "--json", object])[0]["name"], "get");
+    let url = target.url.as_str();
+    let id = json(&["function", "load", "--target", url, "--json", object])["id"].to_string();
+    let list = json(&["function", "list", "--target", url, "--json"]);
+    assert_eq!((&list[0]["name"], list[0]["id"].to_string()), (&"get".into(), id.clone()));
+    good(&["function", "unload", "--target", url, &id]);
+    assert_eq!(json(&["function", "list", "--target", url, "--json"]), Value::Array(vec![]));
+    assert!(bad(&["function", "unload", "--target", url, &id]).contains("Unknown Function"));
+    let no_entry = bad(&["function", "load", "--target", url, "--entry", "put", object]);
+    assert!(no_entry.contains("the object has: get"), "{no_entry}");
+    std::fs::write(object, b"\x7fELF and nothing else").expect("writes");
+    assert!(bad(&["function", "check", object]).contains("not a readable ELF object"));
+}
+
+#[test]
+fn a_target_stops_on_sigterm_and_says_when_it_cannot_start() {
+    let mut target = Target::start(&["mem:size=1MiB"]);
+    let taken = bad(&["target", "--listen", &target.address, "--namespace", "mem:size=1MiB", "-q"]);
+    assert!(taken.contains("is in use") && taken.contains("--listen"), "{taken}");
+    target.signal(rustix::process::Signal::TERM);
+    assert_eq!(target.wait(), Some(0));
+    assert!(bad(&["target"]).contains("--namespace mem:size=1GiB"));
+    assert!(bad(&["target", "--namespace", "mem"]).contains("size is missing"));
+    assert!(bad(&["target", "--namespace", "file:path=/nowhere"]).contains("give size="));
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("target.toml");
+    std::fs::write(&config, "poll = true\nnamespace = 3\n").expect("writes");
+    let message = bad(&["target", "--config", config.to_str().expect("UTF-8")]);
+    assert!(message.contains("line 2, column 1"), "{message}");
+}
+
+#[test]
+fn a_killed_target_loses_no_file_and_its_hosts_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = folder.path().join("disk");
+    let namespace = format!("file:path={},size=8M", disk.display());
+    let mut target = Target::start(&[&namespace]);
+    good(&["kv", "create", "--levels", "3", "--target", &target.url]);
+    target.signal(rustix::process::Signal::KILL);
+    assert_eq!(target.wait(), None);
+    let gone = bad(&["kv", "get", "--target", &target.url, "7"]);
+    assert!(gone.contains("check that a target listens there"), "{gone}");
+    let target = Target::start(&[&namespace]);
+    assert_eq!(good(&["kv", "get", "--target", &target.url, "7"]), "7 7\n");
+}
+
+#[test]
+fn databases_are_refused_that_do_not_fit_or_are_none() {
+    let target = Target::start(&["mem:size=1MiB"]);
+    let small = bad(&["kv", "create", "--levels", "4", "--target", &target.url]);
+    assert!(small.contains("fewer --levels"), "{small}");
+    let none = bad(&["kv", "get", "--target", &target.url, "1"]);
+    assert!(none.contains("not a BPF-KV database"), "{none}");
+    assert!(bad(&["kv", "get", "--target", "127.0.0.1:1", "1"]).contains("nvme-tcp://"));
+    assert!(
+        bad(&["kv", "get", "--target", "nvme-tcp://127.0.0.1:1/nqn.x", "1"]).contains("connect")
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("db");
+    let path = file.to_str().expect("UTF-8");
+    good(&["kv", "create", "--levels", "2", "--file", path]);
+    let before = std::fs::metadata(&file).expect("exists").len();
+    assert!(bad(&["kv", "create", "--levels", "1", "--file", path]).contains("File exists"));
+    assert_eq!(std::fs::metadata(&file).expect("exists").len(), before);
+    assert!(bad(&["kv", "range", "--target", &target.url, "5", "1"]).contains("above its end"));
+}
+
+fn bench(folder: &Path, target: Option<&str>) -> Value {
+    let out: PathBuf = folder.join("out.json");
+    let out = out.to_str().expect("UTF-8");
+    let mut arguments = vec!["bench", "kv", "--levels", "3", "--repetitions", "1"];
+    arguments.extend(["--milliseconds", "20", "--cached", "0,2", "--json", out]);
+    arguments.extend(target.map(|url| ["--target", url]).into_iter().flatten());
+    good(&arguments);
+    serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON")
+}
+
+#[test]
+fn the_benchmark_writes_its_cases() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = Target::start(&["mem:size=8MiB"]);
+    good(&["kv", "create", "--levels", "3", "--target", &target.url]);
+    for url in [None, Some(target.url.as_str())] {
+        let cases = bench(folder.path(), url);
+        let cases = cases.as_array().expect("a list");
+        assert_eq!(cases.len(), 2 * 2 + 2 * (3 + 2));
+        for case in cases {
+            for path in ["plain", "pushdown"] {
+                assert!(case[path]["ops_per_s"].as_f64().expect("a number") > 0.0, "{case}");
+                assert_eq!(case[path]["target_cpu_us_per_op"].is_null(), url.is_some(), "{case}");
+            }
+            assert!(case["ratio"]["net_bytes"].as_f64().expect("a number") > 0.0, "{case}");
+        }
+        let get = &cases[0];
+        assert_eq!((&get["bench"], get["hops"].as_f64()), (&"kv-get".into(), Some(4.0)));
+    }
+    assert!(bad(&["bench", "kv", "--json", "/nowhere/out.json"]).contains("cannot write"));
+}
+
+#[test]
+fn the_doctor_finds_a_taken_port() {
+    let target = Target::start(&["mem:size=1MiB"]);
+    let output = bpfof(&["doctor", "--listen", &target.address]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(!output.status.success());
+    assert!(text.contains("PROBLEM port") && text.contains("--listen"), "{text}");
+}
