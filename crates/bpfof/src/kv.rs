@@ -465,7 +465,7 @@ mod tests {
     fn unaligned_writes_become_whole_blocks() {
         let mut disk = vec![0xff; 65536];
         let mut send = |offset: u64, bytes: &[u8]| {
-            assert!(offset % 4096 == 0 && bytes.len() % 4096 == 0 && !bytes.is_empty());
+            assert!(offset.is_multiple_of(4096) && bytes.len().is_multiple_of(4096));
             disk[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
             Ok(())
         };
