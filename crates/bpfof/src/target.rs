@@ -28,7 +28,7 @@ pub(crate) struct Options {
     /// Never sleep: lower latency, all of the processors.
     #[arg(long)]
     poll: bool,
-    /// How long to look for work before sleeping, in µs [default: 50].
+    /// How long to look for work before sleeping, in µs, where that has paid so far [default: 200].
     #[arg(long, value_name = "MICROSECONDS")]
     spin_us: Option<u32>,
     /// Hop budget of a chain [default: 33554432].

@@ -43,7 +43,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(30),
             poll: false,
-            spin_us: 50,
+            spin_us: 200,
         }
     }
 }

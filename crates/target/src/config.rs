@@ -21,7 +21,7 @@ pub struct TargetConfig {
     pub cores: Vec<usize>,
     /// Never sleep: for processors that do nothing else.
     pub poll: bool,
-    /// How long to look for work before sleeping, in µs.
+    /// How long to look for work before sleeping, in µs, where looking has paid so far.
     pub spin_us: u32,
     /// Budgets of each chain.
     pub limits: Limits,
@@ -35,7 +35,7 @@ impl Default for TargetConfig {
             namespaces: Vec::new(),
             cores: Vec::new(),
             poll: false,
-            spin_us: 50,
+            spin_us: 200,
             limits: Limits::default(),
         }
     }

@@ -127,6 +127,8 @@ pub(crate) struct Reactor {
     next_serial: u64,
     next_tick_ns: u64,
     stop_at_ns: Option<u64>,
+    /// Whether the last wait was short enough for spinning.
+    spin_pays: bool,
 }
 
 impl Reactor {
@@ -145,6 +147,7 @@ impl Reactor {
             setup,
             next_tick_ns: 0,
             stop_at_ns: None,
+            spin_pays: true,
         })
     }
 
@@ -189,19 +192,27 @@ impl Reactor {
             return Ok(());
         }
         let begun = Instant::now();
-        let spin = if self.setup.poll { TICK } else { self.setup.spin };
+        let spin = match (self.setup.poll, self.spin_pays) {
+            (true, _) => TICK,
+            (_, true) => self.setup.spin,
+            _ => Duration::ZERO,
+        };
         while begun.elapsed() < spin.min(sleep) {
             for _ in 0..32 {
                 if self.ring.has_news() {
+                    self.spin_pays = true;
                     return self.ring.submit(None);
                 }
                 std::hint::spin_loop();
             }
         }
         match sleep.checked_sub(begun.elapsed()) {
-            Some(rest) if !self.setup.poll => self.ring.submit(Some(rest)),
-            _ => Ok(()),
+            Some(rest) if !self.setup.poll => self.ring.submit(Some(rest))?,
+            _ => return Ok(()),
         }
+        // A sleep that was hardly longer than a spin would have been better spun through.
+        self.spin_pays = begun.elapsed() <= 2 * self.setup.spin;
+        Ok(())
     }
 
     fn completed(&mut self, completion: Completion) {
