@@ -121,8 +121,8 @@ impl Executor {
         }
     }
 
-    /// A zero-length-to-`length` buffer for direct I/O; its contents are left over from earlier
-    /// use and are overwritten before anyone sees them.
+    /// A buffer of `length` bytes for direct I/O, a spare one if it is large enough. Its contents
+    /// may be left over from earlier use: whoever takes it overwrites them before they are seen.
     pub(crate) fn buffer(&mut self, length: usize) -> IoBuffer {
         match self.buffers.pop() {
             Some(mut buffer) if buffer.capacity() >= length => {
