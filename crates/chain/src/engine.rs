@@ -1,6 +1,7 @@
 //! Chains: from a start to an outcome, one hop at a time.
 
-use crate::tables::Tables;
+use crate::map::FileMap;
+use crate::tables::{MapIndex, Tables};
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, SCRATCH_BYTES, context};
 use bpfof_function::{Arena, Fault, FaultKind};
 
@@ -117,7 +118,7 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// How a chain ends. On an error the number of hops done comes with the cause.
+/// How a chain ends. On an error the number of hops begun comes with the cause.
 pub type Outcome = Result<Answer, (ChainError, u32)>;
 
 /// Why a chain failed. The numbers are indices into the request's file list unless said otherwise.
@@ -202,6 +203,10 @@ struct Chain {
     function: u32,
     files: [FileVersion; MAX_READS],
     file_count: usize,
+    /// The tables in which the function and the files were found, by their serial; 0 before that.
+    found_in: u64,
+    function_index: usize,
+    maps: [MapIndex; MAX_READS],
     answer_max_bytes: u32,
     hop: u32,
     bytes_left: u64,
@@ -259,7 +264,7 @@ impl Engine {
         chain.begin(start, &self.limits);
         let first = (start.first_file, start.first_offset_bytes, start.first_size_bytes);
         let started = chain
-            .check_versions(tables)
+            .find(tables)
             .and_then(|()| chain.plan(id, tables, 1, |_, _| first, &mut emit));
         match started {
             Ok(()) => Ok(id),
@@ -362,6 +367,9 @@ impl Chain {
             function: 0,
             files: Default::default(),
             file_count: 0,
+            found_in: 0,
+            function_index: 0,
+            maps: Default::default(),
             answer_max_bytes: 0,
             hop: 0,
             bytes_left: 0,
@@ -380,6 +388,7 @@ impl Chain {
         self.function = start.function;
         self.files[..start.files.len()].copy_from_slice(start.files);
         self.file_count = start.files.len();
+        self.found_in = 0;
         self.answer_max_bytes = start.answer_max_bytes;
         self.hop = 0;
         self.bytes_left = limits.bytes;
@@ -389,17 +398,34 @@ impl Chain {
         self.arena.begin_chain(start.argument);
     }
 
-    /// BPF-oF §4.2.1: the maps must be those the host believes in.
+    /// Finds the function and the files, whose maps must be those the host believes in (BPF-oF
+    /// §4.2.1). What was found holds as long as the tables are the same.
     #[inline]
-    fn check_versions(&self, tables: &Tables) -> Result<(), ChainError> {
-        for (index, file) in self.files[..self.file_count].iter().enumerate() {
-            match tables.map(self.namespace, file.id) {
-                Some(map) if map.version() == file.version => {}
-                Some(_) => return Err(ChainError::StaleFileMap(index as u32)),
-                None => return Err(ChainError::UnknownFile(index as u32)),
+    fn find(&mut self, tables: &Tables) -> Result<(), ChainError> {
+        if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables) }
+    }
+
+    #[cold]
+    fn find_anew(&mut self, tables: &Tables) -> Result<(), ChainError> {
+        self.function_index =
+            tables.function_index(self.function).ok_or(ChainError::UnknownFunction)?;
+        for index in 0..self.file_count {
+            let file = self.files[index];
+            let unknown = ChainError::UnknownFile(index as u32);
+            let at = tables.map_index(self.namespace, file.id).ok_or(unknown)?;
+            if tables.map_at(at).is_none_or(|map| map.version() != file.version) {
+                return Err(ChainError::StaleFileMap(index as u32));
             }
+            self.maps[index] = at;
         }
+        self.found_in = tables.serial();
         Ok(())
+    }
+
+    /// The map of a file of the request, after [`Chain::find`] with the same tables.
+    #[inline]
+    fn map<'a>(&self, tables: &'a Tables, file: u32) -> Result<&'a FileMap, ChainError> {
+        tables.map_at(self.maps[file as usize]).ok_or(ChainError::UnknownFile(file))
     }
 
     fn hop(
@@ -412,11 +438,12 @@ impl Chain {
         if self.device_failed {
             return Err(ChainError::Device);
         }
-        let function = tables.function(self.function).ok_or(ChainError::UnknownFunction)?;
         self.arena.begin_hop(self.hop);
         self.hop += 1;
+        self.find(tables)?;
+        let function =
+            tables.functions().get(self.function_index).ok_or(ChainError::UnknownFunction)?;
         for index in 0..self.read_count {
-            self.check_versions(tables)?;
             let read = self.reads[index];
             let data = read.start as usize..read.end as usize;
             let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
@@ -499,9 +526,7 @@ impl Chain {
             return Err(ChainError::InvalidOutput(InvalidOutput::NoSuchFile));
         }
         let outside = ChainError::OutsideFile(file);
-        let map = tables
-            .map(self.namespace, self.files[file as usize].id)
-            .ok_or(ChainError::UnknownFile(file))?;
+        let map = self.map(tables, file)?;
         let end = offset.checked_add(u64::from(size)).ok_or(outside)?;
         if end > map.length_bytes() {
             return Err(outside);
@@ -511,16 +536,13 @@ impl Chain {
         if at + rounded > MAX_HOP_BYTES as u64 {
             return Err(ChainError::InvalidOutput(InvalidOutput::HopTooLarge));
         }
-        let (mut pieces, mut piece) = (0, 0);
-        let mapped = map.translate(first, rounded, |device_offset, _| {
-            pieces += 1;
-            piece = device_offset;
-        });
-        if !mapped {
+        let (device_offset, contiguous) = map.find(first).ok_or(outside)?;
+        let in_one_piece = contiguous >= rounded;
+        if !in_one_piece && !map.translate(first, rounded, |_, _| ()) {
             return Err(outside);
         }
         let start = (at + offset - first) as u32;
-        let device_offset = (pieces == 1).then_some(piece);
+        let device_offset = in_one_piece.then_some(device_offset);
         let end = start + size;
         self.reads[self.read_count] = Read { file, offset, start, end, device_offset };
         self.read_count += 1;
@@ -550,7 +572,7 @@ impl Chain {
             emit(DeviceRead { chain: id, device_offset, length, data_at: at as u32 });
             return at + last - first;
         }
-        let Some(map) = tables.map(self.namespace, self.files[read.file as usize].id) else {
+        let Ok(map) = self.map(tables, read.file) else {
             unreachable!("placed with the same tables");
         };
         let mut data_at = at as u32;

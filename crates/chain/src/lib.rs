@@ -25,4 +25,4 @@ pub use engine::{
     Start, Usage,
 };
 pub use map::{Extent, FileMap, MapError};
-pub use tables::{Function, Tables, WHOLE_NAMESPACE};
+pub use tables::{Function, MapIndex, Tables, WHOLE_NAMESPACE};

@@ -98,32 +98,35 @@ impl FileMap {
         self.extents.len()
     }
 
+    /// Where the byte at `offset` is in the namespace, and how many bytes from there on are
+    /// contiguous; `None` if it is not mapped.
+    #[inline]
+    pub fn find(&self, offset: u64) -> Option<(u64, u64)> {
+        let index = match self.extents.len() {
+            1 => 0,
+            _ => self.extents.partition_point(|extent| extent.file_offset + extent.length <= offset),
+        };
+        let extent = self.extents.get(index)?;
+        let inside = offset.checked_sub(extent.file_offset)?;
+        let left = extent.length.checked_sub(inside).filter(|left| *left > 0)?;
+        Some((extent.device_offset + inside, left))
+    }
+
     /// Translates `length` bytes at `offset`, both whole logical blocks: calls `piece` with
     /// (namespace offset, length in bytes) for each contiguous run, in file order. False, perhaps
     /// after some calls, if a byte is not mapped.
-    #[inline]
     pub fn translate(
         &self,
         mut offset: u64,
         mut length: u64,
         mut piece: impl FnMut(u64, u64),
     ) -> bool {
-        let mut index = if self.extents.len() == 1 {
-            0
-        } else {
-            self.extents.partition_point(|extent| extent.file_offset + extent.length <= offset)
-        };
         while length > 0 {
-            let Some(extent) = self.extents.get(index) else { return false };
-            let Some(inside) = offset.checked_sub(extent.file_offset) else { return false };
-            let Some(left) = extent.length.checked_sub(inside).filter(|left| *left > 0) else {
-                return false;
-            };
+            let Some((device_offset, left)) = self.find(offset) else { return false };
             let run = left.min(length);
-            piece(extent.device_offset + inside, run);
+            piece(device_offset, run);
             offset += run;
             length -= run;
-            index += 1;
         }
         true
     }

@@ -6,6 +6,7 @@
 use crate::map::FileMap;
 use bpfof_function::NativeFunction;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The file id that names the whole namespace.
 pub const WHOLE_NAMESPACE: u32 = 0;
@@ -26,15 +27,44 @@ pub struct Function {
 /// Functions and file maps, each sorted by id.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
+    /// 0 for tables without anything in them.
+    serial: u64,
     functions: Vec<Arc<Function>>,
     maps: Vec<(u32, Arc<FileMap>)>,
-    whole_namespaces: Vec<FileMap>,
+    whole_namespaces: Vec<Arc<FileMap>>,
+}
+
+/// Where in a [`Tables`] a map is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapIndex(u32);
+
+impl MapIndex {
+    /// Set for a whole namespace.
+    const WHOLE: u32 = 1 << 31;
 }
 
 impl Tables {
     /// Tables without functions over namespaces of which each is one file, id 0.
     pub fn new(whole_namespaces: Vec<FileMap>) -> Tables {
-        Tables { whole_namespaces, ..Tables::default() }
+        let whole_namespaces = whole_namespaces.into_iter().map(Arc::new).collect();
+        Tables { serial: Tables::next_serial(), whole_namespaces, ..Tables::default() }
+    }
+
+    /// Tables with the same serial have the same contents, so what was found in one holds for the
+    /// other.
+    #[inline]
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    fn next_serial() -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A copy to be changed.
+    fn successor(&self) -> Tables {
+        Tables { serial: Tables::next_serial(), ..self.clone() }
     }
 
     /// The function with this id.
@@ -57,11 +87,30 @@ impl Tables {
     /// The map of a file in a namespace; id [`WHOLE_NAMESPACE`] is the namespace itself.
     #[inline]
     pub fn map(&self, namespace: u32, file: u32) -> Option<&FileMap> {
-        if file == WHOLE_NAMESPACE {
-            return self.whole_namespaces.iter().find(|map| map.namespace() == namespace);
+        self.map_index(namespace, file).and_then(|index| self.map_at(index))
+    }
+
+    /// Where [`map`](Tables::map) finds it.
+    pub fn map_index(&self, namespace: u32, file: u32) -> Option<MapIndex> {
+        let (index, kind, map) = if file == WHOLE_NAMESPACE {
+            let index = self.whole_namespaces.iter().position(|m| m.namespace() == namespace)?;
+            (index, MapIndex::WHOLE, &self.whole_namespaces[index])
+        } else {
+            let index = self.maps.binary_search_by_key(&file, |(id, _)| *id).ok()?;
+            (index, 0, &self.maps[index].1)
+        };
+        (map.namespace() == namespace).then_some(MapIndex(index as u32 | kind))
+    }
+
+    /// The map that [`map_index`](Tables::map_index) found in tables of this serial.
+    #[inline]
+    pub fn map_at(&self, index: MapIndex) -> Option<&FileMap> {
+        let at = (index.0 & !MapIndex::WHOLE) as usize;
+        if index.0 & MapIndex::WHOLE != 0 {
+            self.whole_namespaces.get(at).map(|map| &**map)
+        } else {
+            self.maps.get(at).map(|(_, map)| &**map)
         }
-        let index = self.maps.binary_search_by_key(&file, |(id, _)| *id).ok()?;
-        Some(&*self.maps[index].1).filter(|map| map.namespace() == namespace)
     }
 
     /// How many file maps there are, namespaces not counted.
@@ -82,7 +131,7 @@ impl Tables {
 
     /// These tables with a function more, in place of one with the same id.
     pub fn with_function(&self, function: impl Into<Arc<Function>>) -> Tables {
-        let (mut tables, function) = (self.clone(), function.into());
+        let (mut tables, function) = (self.successor(), function.into());
         match tables.functions.binary_search_by_key(&function.id, |known| known.id) {
             Ok(index) => tables.functions[index] = function,
             Err(index) => tables.functions.insert(index, function),
@@ -92,14 +141,14 @@ impl Tables {
 
     /// These tables without a function.
     pub fn without_function(&self, id: u32) -> Tables {
-        let mut tables = self.clone();
+        let mut tables = self.successor();
         tables.functions.retain(|function| function.id != id);
         tables
     }
 
     /// These tables with a file's map set or replaced.
     pub fn with_map(&self, file: u32, map: FileMap) -> Tables {
-        let mut tables = self.clone();
+        let mut tables = self.successor();
         match tables.maps.binary_search_by_key(&file, |(id, _)| *id) {
             Ok(index) => tables.maps[index].1 = Arc::new(map),
             Err(index) => tables.maps.insert(index, (file, Arc::new(map))),
@@ -109,7 +158,7 @@ impl Tables {
 
     /// These tables without a file's map.
     pub fn without_map(&self, file: u32) -> Tables {
-        let mut tables = self.clone();
+        let mut tables = self.successor();
         tables.maps.retain(|(id, _)| *id != file);
         tables
     }

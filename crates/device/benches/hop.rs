@@ -70,6 +70,7 @@ impl World {
     }
 
     /// Runs chains until `count` more have ended, with as many in flight as before.
+    #[inline(never)]
     fn run(&mut self, mut count: u64) {
         while count > 0 {
             let World { engine, tables, queue, memory, .. } = self;
