@@ -167,13 +167,36 @@ impl Queue {
             if waited >= timeout {
                 return Ok(0);
             }
-            if self.never_sleep || (self.spin_pays && waited < self.spin) {
-                std::hint::spin_loop();
+            let spin = match (self.never_sleep, self.spin_pays) {
+                (true, _) => timeout,
+                (_, true) => self.spin.min(timeout),
+                _ => Duration::ZERO,
+            };
+            if self.spin_until(started, spin)? {
                 continue;
             }
-            slept = true;
-            self.sleep(timeout - waited)?;
+            if !self.never_sleep {
+                slept = true;
+                self.sleep(timeout.saturating_sub(started.elapsed()))?;
+            }
         }
+    }
+
+    /// Looks whether the socket has something until that is so, timeouts must be looked at, or
+    /// `length` has passed since `started`; then it returns false. Looking takes no lock of the
+    /// socket, which the kernel holds while it delivers; a receive would get in its way.
+    fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, Error> {
+        let Some(socket) = &self.socket else { return Ok(true) };
+        while started.elapsed() < length {
+            if socket.sleep(self.initiator.is_urgent(), Duration::ZERO)? {
+                return Ok(true);
+            }
+            if self.now_us() >= self.next_check_us {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(false)
     }
 
     /// Sleeps until the socket has something, at most until timeouts must be looked at.
@@ -181,7 +204,10 @@ impl Queue {
         let until_check = self.next_check_us.saturating_sub(self.now_us()).max(1000);
         let at_most = at_most.min(Duration::from_micros(until_check));
         match &self.socket {
-            Some(socket) => Ok(socket.sleep(self.initiator.is_urgent(), at_most)?),
+            Some(socket) => {
+                socket.sleep(self.initiator.is_urgent(), at_most)?;
+                Ok(())
+            }
             None => Ok(()),
         }
     }

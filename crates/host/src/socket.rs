@@ -63,8 +63,9 @@ impl Socket {
         }
     }
 
-    /// Sleeps until something can be received (or sent, with `or_send`), at most `timeout`.
-    pub(crate) fn sleep(&self, or_send: bool, timeout: Duration) -> Result<(), LostReason> {
+    /// Sleeps until something can be received (or sent, with `or_send`), at most `timeout`; false
+    /// if that is nothing.
+    pub(crate) fn sleep(&self, or_send: bool, timeout: Duration) -> Result<bool, LostReason> {
         let send = if or_send { PollFlags::OUT } else { PollFlags::empty() };
         let mut set = [PollFd::new(&self.stream, PollFlags::IN | send)];
         let timeout = Timespec {
@@ -72,7 +73,8 @@ impl Socket {
             tv_nsec: timeout.subsec_nanos().into(),
         };
         match poll(&mut set, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(ready) => Ok(ready != 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(LostReason::Io(io::Error::from(error).kind())),
         }
     }
