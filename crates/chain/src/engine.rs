@@ -263,9 +263,8 @@ impl Engine {
         let chain = &mut self.chains[id.index()];
         chain.begin(start, &self.limits);
         let first = (start.first_file, start.first_offset_bytes, start.first_size_bytes);
-        let started = chain
-            .find(tables)
-            .and_then(|()| chain.plan(id, tables, 1, |_, _| first, &mut emit));
+        let started =
+            chain.find(tables).and_then(|()| chain.plan(id, tables, 1, |_, _| first, &mut emit));
         match started {
             Ok(()) => Ok(id),
             Err(error) => {

@@ -104,7 +104,9 @@ impl FileMap {
     pub fn find(&self, offset: u64) -> Option<(u64, u64)> {
         let index = match self.extents.len() {
             1 => 0,
-            _ => self.extents.partition_point(|extent| extent.file_offset + extent.length <= offset),
+            _ => {
+                self.extents.partition_point(|extent| extent.file_offset + extent.length <= offset)
+            }
         };
         let extent = self.extents.get(index)?;
         let inside = offset.checked_sub(extent.file_offset)?;

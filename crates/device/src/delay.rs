@@ -46,9 +46,11 @@ pub struct DelayQueue<T> {
     until_group: usize,
 }
 
-/// Operations whose memory is fetched together, so that their page walks overlap, while the group
-/// before them is worked on.
-const GROUP: usize = 8;
+/// Operations whose memory is fetched together, so that their page walks overlap.
+const GROUP: usize = 4;
+/// How many operations ahead that is: enough work to cover the way from memory, and little enough
+/// to still be in the cache then.
+const AHEAD: usize = 8;
 
 impl<T> Default for DelayQueue<T> {
     fn default() -> Self {
@@ -74,7 +76,8 @@ impl<T> DelayQueue<T> {
         }
         if self.until_group == 0 {
             self.until_group = GROUP;
-            let ahead = GROUP.min(self.queue.len())..(2 * GROUP).min(self.queue.len());
+            let waiting = self.queue.len();
+            let ahead = AHEAD.min(waiting)..(AHEAD + GROUP).min(waiting);
             self.queue.range(ahead).map(|(_, operation)| operation).for_each(soon);
         }
         self.until_group -= 1;
@@ -122,8 +125,8 @@ mod tests {
         for operation in 0..20 {
             assert_eq!(queue.pop(9000, |soon| announced.push(*soon)), Some(operation));
         }
-        // The first three were taken above, so the groups begin after five more.
-        assert_eq!(announced, (13..20).collect::<Vec<_>>());
+        // The first three were taken above, so the next group is announced by operation 1.
+        assert_eq!(announced, (9..20).collect::<Vec<_>>());
         queue.push(None, 50, 7);
         assert_eq!(queue.pop(0, |_| ()), Some(7));
     }
