@@ -78,7 +78,7 @@ impl World {
             let read = queue.pop(0, soon).expect("chains in flight have reads");
             memory.read(read.device_offset, engine.data_mut(&read));
             let outcome =
-                engine.completed(read.chain, true, tables, |read| queue.push(None, 0, read));
+                engine.completed(read.chain, true, tables, |read| queue.push_active(read, soon));
             if let Some(outcome) = outcome {
                 let answer = outcome.expect("a sound database");
                 let scratch = &engine.scratch(read.chain)[..answer.length_bytes as usize];

@@ -38,14 +38,23 @@ impl LatencyModel {
     }
 }
 
-/// One reactor's operations on one memory namespace, in the order in which they are due.
+/// One reactor's operations on one memory namespace.
+///
+/// Operations wait until they are due. A few at a time are *active*: they take turns, and what
+/// follows one of them may join them again without waiting. So some chains end while others have
+/// not begun, and their answers are on the way meanwhile.
 #[derive(Debug)]
 pub struct DelayQueue<T> {
-    queue: VecDeque<(u64, T)>,
+    active: VecDeque<T>,
+    /// In the order in which they are due.
+    waiting: VecDeque<(u64, T)>,
     /// Operations to take before the next group is announced.
     until_group: usize,
 }
 
+/// Operations that are active at a time, unless those that join again are more: enough to compute
+/// on some while the memory of others is fetched.
+const ACTIVE: usize = 16;
 /// Operations whose memory is fetched together, so that their page walks overlap.
 const GROUP: usize = 4;
 /// How many operations ahead that is: enough work to cover the way from memory, and little enough
@@ -54,7 +63,7 @@ const AHEAD: usize = 8;
 
 impl<T> Default for DelayQueue<T> {
     fn default() -> Self {
-        DelayQueue { queue: VecDeque::new(), until_group: 0 }
+        DelayQueue { active: VecDeque::new(), waiting: VecDeque::new(), until_group: 0 }
     }
 }
 
@@ -64,39 +73,58 @@ impl<T> DelayQueue<T> {
     #[inline]
     pub fn push(&mut self, model: Option<&LatencyModel>, now_ns: u64, operation: T) {
         let due_ns = model.map_or(0, |model| model.due_ns(now_ns));
-        self.queue.push_back((due_ns, operation));
+        self.waiting.push_back((due_ns, operation));
     }
 
-    /// Takes the next operation if it is due. `soon` is told of operations whose turn comes shortly,
-    /// for it to prefetch their memory: once in a while a group of them.
+    /// Adds an operation that follows one just taken, due at once. `soon` is told of it if too few
+    /// are active for [`pop`](Self::pop) to do that.
+    #[inline]
+    pub fn push_active(&mut self, operation: T, soon: impl FnOnce(&T)) {
+        if self.active.len() < AHEAD {
+            soon(&operation);
+        }
+        self.active.push_back(operation);
+    }
+
+    /// Takes the next operation if one is due. `soon` is told of operations whose turn comes
+    /// shortly, for it to prefetch their memory: once in a while a group of them.
     #[inline]
     pub fn pop(&mut self, now_ns: u64, soon: impl FnMut(&T)) -> Option<T> {
-        if self.queue.front()?.0 > now_ns {
-            return None;
+        while self.active.len() < ACTIVE
+            && let Some((due_ns, _)) = self.waiting.front()
+            && *due_ns <= now_ns
+            && let Some((_, operation)) = self.waiting.pop_front()
+        {
+            self.active.push_back(operation);
         }
+        let operation = self.active.pop_front()?;
         if self.until_group == 0 {
             self.until_group = GROUP;
-            let waiting = self.queue.len();
-            let ahead = AHEAD.min(waiting)..(AHEAD + GROUP).min(waiting);
-            self.queue.range(ahead).map(|(_, operation)| operation).for_each(soon);
+            let active = self.active.len();
+            let ahead = (AHEAD - 1).min(active)..(AHEAD + GROUP - 1).min(active);
+            self.active.range(ahead).for_each(soon);
         }
         self.until_group -= 1;
-        self.queue.pop_front().map(|(_, operation)| operation)
+        Some(operation)
     }
 
     /// When the next operation is due.
     pub fn next_due_ns(&self) -> Option<u64> {
-        self.queue.front().map(|(due_ns, _)| *due_ns)
+        if self.active.is_empty() {
+            self.waiting.front().map(|(due_ns, _)| *due_ns)
+        } else {
+            Some(0)
+        }
     }
 
-    /// Operations waiting.
+    /// Operations waiting or active.
     pub fn len(&self) -> usize {
-        self.queue.len()
+        self.active.len() + self.waiting.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.len() == 0
     }
 }
 
@@ -118,16 +146,38 @@ mod tests {
         assert_eq!(queue.next_due_ns(), Some(4100));
         assert_eq!(queue.pop(4099, |_| ()), None);
         assert_eq!((pop(&mut queue), pop(&mut queue), pop(&mut queue)), (Some(1), Some(2), None));
-        for operation in 0..20 {
-            queue.push(None, 9000, operation);
-        }
-        let mut announced = Vec::new();
-        for operation in 0..20 {
-            assert_eq!(queue.pop(9000, |soon| announced.push(*soon)), Some(operation));
-        }
-        // The first three were taken above, so the next group is announced by operation 1.
-        assert_eq!(announced, (9..20).collect::<Vec<_>>());
         queue.push(None, 50, 7);
         assert_eq!(queue.pop(0, |_| ()), Some(7));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_few_take_turns_and_the_others_wait() {
+        let mut queue = DelayQueue::default();
+        for chain in 0..20 {
+            queue.push(None, 0, (chain, 0));
+        }
+        let (mut taken, mut announced) = (Vec::new(), Vec::new());
+        while let Some((chain, hop)) = queue.pop(0, |soon| announced.push(*soon)) {
+            taken.push((chain, hop));
+            if hop < 2 {
+                queue.push_active((chain, hop + 1), |soon| announced.push(*soon));
+            }
+        }
+        let first = (0..3).flat_map(|hop| (0..16).map(move |chain| (chain, hop)));
+        let second = (0..3).flat_map(|hop| (16..20).map(move |chain| (chain, hop)));
+        let in_turn = |(chain, hop): &(i32, i32)| *hop < 2 || *chain < 16;
+        // The last four join as the first sixteen end, so only their order among themselves is
+        // that of `second`.
+        assert_eq!(taken.len(), 60);
+        assert_eq!(taken[..32], first.clone().take(32).collect::<Vec<_>>()[..]);
+        let late: Vec<_> = taken.iter().copied().filter(|(chain, _)| *chain >= 16).collect();
+        assert_eq!(late, second.collect::<Vec<_>>());
+        // Each operation but the first few is announced exactly once, before it is taken.
+        let mut once = announced.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), announced.len());
+        assert!(announced.iter().filter(|operation| in_turn(operation)).count() >= 48);
     }
 }

@@ -81,6 +81,11 @@ fn cut(mut text: String, max_bytes: usize) -> String {
 /// Buffers kept for reuse. More are made under load and freed afterwards.
 const SPARE_BUFFERS: usize = 64;
 
+/// Hops that a chain on a memory namespace does before it waits behind those that have not begun.
+/// More than a lookup takes, so that lookups end in the order in which they came; long scans take
+/// turns.
+const HOPS_PER_TURN: u32 = 16;
+
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     command: CommandId,
@@ -190,7 +195,8 @@ impl Executor {
         tables: &Tables,
     ) -> Result<(), ChainError> {
         let Executor { engine, memory, file_operations, subsystem, now_ns, .. } = self;
-        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns: *now_ns };
+        let now_ns = *now_ns;
+        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns, yields: true };
         let chain = engine.start(start, tables, |read| sink.read(read))?;
         let owner = Owner { command, namespace };
         match self.owners.get_mut(chain.index()) {
@@ -224,7 +230,9 @@ impl Executor {
     ) -> Option<Outcome> {
         let namespace = self.owners[chain.index()].namespace;
         let Executor { engine, memory, file_operations, subsystem, now_ns, .. } = self;
-        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns: *now_ns };
+        let yields = engine.usage(chain).hops % HOPS_PER_TURN == HOPS_PER_TURN - 1;
+        let now_ns = *now_ns;
+        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns, yields };
         engine.completed(chain, ok, tables, |read| sink.read(read))
     }
 
@@ -244,6 +252,8 @@ struct Sink<'a> {
     memory: &'a mut [DelayQueue<MemoryOperation>],
     file_operations: &'a mut Vec<FileOperation>,
     now_ns: u64,
+    /// Whether the chain waits behind others now.
+    yields: bool,
 }
 
 impl Sink<'_> {
@@ -253,7 +263,13 @@ impl Sink<'_> {
         match &self.subsystem.namespaces[namespace].backing {
             Backing::Memory(memory) => {
                 let operation = MemoryOperation::Chain(read);
-                self.memory[namespace].push(memory.latency(), self.now_ns, operation);
+                let (queue, latency) = (&mut self.memory[namespace], memory.latency());
+                if self.yields || latency.is_some() {
+                    queue.push(latency, self.now_ns, operation);
+                } else {
+                    let soon = |_: &_| memory.prefetch(read.device_offset, read.length);
+                    queue.push_active(operation, soon);
+                }
             }
             Backing::File(_) => {
                 self.file_operations.push(FileOperation::ChainRead { namespace, read });
