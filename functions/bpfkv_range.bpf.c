@@ -132,7 +132,9 @@ static inline int normalise(struct bpfkv_range_request *request)
 static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 {
 	__u8 *slot = walk->asked, *seen = walk->seen;
-	__u32 reads = 0, pages = 0;
+	__u64 *offset = ctx->next_offset;
+	__u32 *size = ctx->next_size;
+	__u64 pages = 0;
 	/* The current read, and the end of its last page; at first a read that
 	 * no block is in or next to. */
 	__u64 start = BPFKV_NO_KEY, end = BPFKV_NO_KEY, page_end = BPFKV_NO_KEY;
@@ -148,19 +150,23 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 				break;
 			start = end = block;
 			page_end = block & ~(__u64)(PAGE_BYTES - 1);
-			ctx->next_offset[reads++] = block;
+			*offset++ = block;
+			size++;
 		}
-		for (; page_end < stop; page_end += PAGE_BYTES) {
-			if (pages == PAGES_MAX) {
-				/* What is left of the run waits for its turn. */
-				to = stop = page_end;
-				break;
+		if (page_end < stop) {
+			__u64 more = (stop - page_end + PAGE_BYTES - 1) / PAGE_BYTES;
+
+			/* What is left of the run then waits for its turn. */
+			if (more > PAGES_MAX - pages) {
+				more = PAGES_MAX - pages;
+				to = stop = page_end + more * PAGE_BYTES;
 			}
-			pages++;
+			pages += more;
+			page_end += more * PAGE_BYTES;
 		}
 		if (stop > end) {
 			end = stop;
-			ctx->next_size[reads - 1] = end - start;
+			size[-1] = end - start;
 		}
 		if (to <= from)
 			break;
@@ -168,11 +174,10 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 	}
 	walk->asked = slot;
 	if (slot == seen && walk->next_leaf) {
-		ctx->next_offset[reads] = walk->next_leaf;
-		ctx->next_size[reads] = BPFKV_BLOCK_BYTES;
-		reads++;
+		*offset++ = walk->next_leaf;
+		*size = BPFKV_BLOCK_BYTES;
 	}
-	ctx->reads = reads;
+	ctx->reads = offset - ctx->next_offset;
 	return 0;
 }
 
@@ -239,7 +244,7 @@ static inline void add(struct bpfkv_summary *summary, __u64 low, __s64 high)
 static inline __u8 *summarise(const struct bpfof_ctx *ctx, const struct walk *walk,
 			      struct bpfkv_summary *summary)
 {
-	__u8 *first = walk->filled, *slot = first, *asked = walk->asked;
+	__u8 *slot = walk->filled, *asked = walk->asked;
 	__s64 high = 0, min = summary->min, max = summary->max;
 	__u64 sum = 0;
 	const __u8 *at;
@@ -262,7 +267,6 @@ static inline __u8 *summarise(const struct bpfof_ctx *ctx, const struct walk *wa
 				max = number;
 		}
 	}
-	summary->count += (__u64)(slot - first) / BPFKV_VALUE_BYTES;
 	summary->min = min;
 	summary->max = max;
 	add(summary, sum - ((__u64)high << 32), high);
@@ -302,6 +306,9 @@ static inline const __u64 *run_end(const __u64 *at, const __u64 *stop)
 {
 	__u64 pointer = at[BPFKV_FANOUT];
 
+	/* Scattered values are runs of one. */
+	if (stop - at > 1 && at[BPFKV_FANOUT + 1] != pointer + BPFKV_VALUE_BYTES)
+		return at + 1;
 	while (stop - at > 4) {
 		if (at[4] <= at[3] || at[1] <= at[0] || at[2] <= at[1] || at[3] <= at[2])
 			return 0;
@@ -356,15 +363,14 @@ static inline int take(struct range *range, struct walk *walk, const __u64 *at, 
 	return 0;
 }
 
-/* As take, but only counts; trusts the order inside a leaf. */
-static inline int count(struct range *range, const __u64 *at, const __u64 *stop)
+/* As take, where no value is wanted; trusts the order inside a leaf. */
+static inline int pass(struct range *range, const __u64 *at, const __u64 *stop)
 {
 	__u64 first = at[0], last = stop[-1];
 
 	if (first < range->request.begin || last < first)
 		return BPFKV_KEYS_NOT_ASCENDING;
 	range->request.begin = last + 1;
-	range->summary.count += stop - at;
 	return 0;
 }
 
@@ -415,8 +421,10 @@ static inline int leaf(const struct bpfof_ctx *ctx, struct range *range, struct 
 	if ((__u64)(stop - at) > room)
 		taken = at + room;
 	if (at != taken) {
+		if (range->request.flags & AGGREGATE)
+			range->summary.count += taken - at;
 		if (range->request.flags & BPFKV_COUNT)
-			error = count(range, at, taken);
+			error = pass(range, at, taken);
 		else
 			error = take(range, walk, at, taken);
 		if (error)
