@@ -45,13 +45,15 @@ struct bpfkv_value {
 #define BPFKV_BAD_VALUE_POINTER 3
 #define BPFKV_KEYS_NOT_ASCENDING 4
 #define BPFKV_EMPTY_NODE 5
-/* Not the database but the request: unknown or contradictory flags. */
+/* Not the database but the request: unknown or contradictory flags, or a
+ * scratch that is too small. */
 #define BPFKV_BAD_REQUEST 6
 
 /*
  * bpfkv_get: one key. The first read is a node, as a rule the root, of 512
  * bytes. "Not found" is an answer of the status alone, 8 bytes. BPFKV_NO_KEY
- * must not be asked for: nodes that are not full hold it.
+ * must not be asked for: nodes that are not full hold it. Scratch must have
+ * room for the answer, and needs no more.
  */
 struct bpfkv_get_request {
 	__u64 key;
@@ -86,20 +88,17 @@ struct bpfkv_range_request {
 };
 
 /*
- * The answer: this header, then `pairs` pairs, or the summary, or only its
- * count. A range goes on while next_leaf is not 0: the next request has its
- * first read there and begins, inclusively, with next_key.
+ * The answer: this header, then `pairs` values and behind them their keys, 8
+ * bytes each, or the summary, or only its count. If the range goes on, the next
+ * request has its first read at next_leaf and begins, inclusively, with
+ * next_key.
  */
 struct bpfkv_range_answer {
 	__u64 next_key;
 	__u64 next_leaf;
 	__u32 pairs;
-	__u32 reserved;
-};
-
-struct bpfkv_pair {
-	__u64 key;
-	struct bpfkv_value value;
+	/* 1: the range goes on, 0: it is finished and next_leaf is 0 */
+	__u32 more;
 };
 
 /* Over the first 8 bytes of each value, as a signed integer. */
@@ -113,8 +112,20 @@ struct bpfkv_summary {
 	__s64 max;
 };
 
-/* As many as fit between the answer's header and the walk's state. */
-#define BPFKV_PAIRS_MAX 56
+/*
+ * Bytes of scratch that a range needs: an answer of so many pairs ends where
+ * the state of the walk begins, which is at the end of scratch. A range with
+ * more pairs than fit takes several calls. A summary needs a place for what is
+ * to be read of one leaf.
+ */
+#define BPFKV_WALK_BYTES 64
+#define BPFKV_PAIRS_SCRATCH(pairs) \
+	(sizeof(struct bpfkv_range_answer) + (pairs) * (8 + BPFKV_VALUE_BYTES) + BPFKV_WALK_BYTES)
+#define BPFKV_SUMMARY_SCRATCH \
+	(sizeof(struct bpfkv_range_answer) + sizeof(struct bpfkv_summary) + \
+	 BPFKV_FANOUT * BPFKV_VALUE_BYTES + BPFKV_WALK_BYTES)
+#define BPFKV_COUNT_SCRATCH \
+	(sizeof(struct bpfkv_range_answer) + 8 + BPFKV_WALK_BYTES)
 
 /*
  * Adds `keys` to `at` by one instruction that a branch skips: clang would make

@@ -40,6 +40,8 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 	const __u64 *after;
 	__u64 key, pointer = get->value_pointer;
 
+	if (ctx->scratch_size < sizeof(struct bpfkv_get_answer))
+		return BPFKV_BAD_REQUEST;
 	if (pointer) {
 		__u64 in_block = pointer & (BPFKV_BLOCK_BYTES - BPFKV_VALUE_BYTES);
 

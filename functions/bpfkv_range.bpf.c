@@ -7,12 +7,16 @@
  * leaf, so that each leaf costs one hop. Only a leaf whose values lie in more
  * than PAGES_MAX pages takes further hops.
  *
- * A leaf is gone when its values arrive. Each of its pairs therefore gets a
- * slot at once, with the value's file offset where the value will be. Slots
- * are handed out in the order of keys, blocks are asked for in the order of
- * slots, and calls come in the order of reads, so three counters say all:
- * slots below `filled` have their value, those below `asked` have their block
- * in this hop, those below `seen` have their key.
+ * A leaf is gone when its values arrive. So its keys are copied at once, and
+ * each value gets the slot where it will be. Values that follow each other in
+ * the file, in the order of keys, are a run and cost one copy; a database that
+ * was written in the order of keys has one run a leaf. Until a run is here its
+ * first slot says where it is in the file.
+ *
+ * Slots are handed out in the order of keys, blocks are asked for in the order
+ * of slots, and calls come in the order of reads, so three places in the slots
+ * say all: those below `filled` have their value, those below `asked` have
+ * their block in this hop, those below `seen` have their key.
  */
 #include "bpfkv.h"
 
@@ -30,6 +34,7 @@
 #define AGGREGATE (BPFKV_COUNT | BPFKV_SUMMARY)
 #define FLAGS (BPFKV_EXCLUSIVE_BEGIN | BPFKV_INCLUSIVE_END | AGGREGATE)
 
+/* The start of scratch. */
 struct range {
 	union {
 		/* begin is the smallest key that may still come; after the
@@ -38,38 +43,66 @@ struct range {
 		struct bpfkv_range_answer answer;
 	};
 	union {
-		struct bpfkv_pair pair[BPFKV_PAIRS_MAX];
-		/* aggregates use the slots from 1 on, and only for one leaf */
-		struct bpfkv_summary summary;
+		/* the slots; behind the last one the keys, which move up to
+		 * the values in the end */
+		struct bpfkv_value value[1];
+		struct {
+			struct bpfkv_summary summary;
+			/* aggregates use the slots for one leaf at a time */
+			struct bpfkv_value leaf[BPFKV_FANOUT];
+		};
 	};
-	/* the leaf that is read with, or after, the values of this one; 0: none */
-	__u64 next_leaf;
-	/* what becomes answer.next_leaf */
-	__u64 resume_leaf;
-	__u32 filled;
-	__u32 asked;
-	__u32 seen;
-	/* non-zero once the first leaf was met */
-	__u32 walking;
 };
 
-_Static_assert(sizeof(struct range) <= BPFOF_SCRATCH_SIZE, "scratch is too small");
+/* The end of scratch. */
+struct walk {
+	/* addresses of slots, see above; 0 until the first leaf was met */
+	__u8 *filled;
+	__u8 *asked;
+	__u8 *seen;
+	/* the end of the slots, where the keys begin, and the next key's place */
+	__u8 *slots_end;
+	__u8 *key;
+	/* the leaf that is read with, or after, the values of this one; 0: none */
+	__u64 next_leaf;
+	/* what becomes answer.next_leaf and answer.more */
+	__u64 resume_leaf;
+	__u64 more;
+};
 
-static inline int finish(struct bpfof_ctx *ctx, struct range *range)
+_Static_assert(sizeof(struct walk) == BPFKV_WALK_BYTES, "bpfkv.h says how long the state is");
+_Static_assert(sizeof(struct range) + BPFKV_WALK_BYTES == BPFKV_SUMMARY_SCRATCH,
+	       "bpfkv.h says what an aggregate needs");
+
+/* What to do next, besides nothing (0) and aborting with one of the codes. */
+#define ASK (-1)
+#define FINISH (-2)
+
+/* Values that follow each other: their file offset and its end. */
+struct run {
+	__u64 start;
+	__u64 end;
+};
+
+static inline int finish(struct bpfof_ctx *ctx, struct range *range, const struct walk *walk)
 {
-	__u32 length = sizeof(range->answer), pairs = 0;
+	__u32 flags = range->request.flags;
+	__u64 length = sizeof(range->answer), pairs = 0, key_bytes;
 
-	if (range->request.flags & BPFKV_SUMMARY) {
+	if (flags & BPFKV_SUMMARY) {
 		length += sizeof(range->summary);
-	} else if (range->request.flags & BPFKV_COUNT) {
+	} else if (flags & BPFKV_COUNT) {
 		length += sizeof(range->summary.count);
-	} else {
-		pairs = range->seen;
-		length += pairs * sizeof(struct bpfkv_pair);
+	} else if (walk->seen) {
+		key_bytes = walk->key - walk->slots_end;
+		if (walk->seen != walk->slots_end)
+			bpfof_memmove(walk->seen, walk->slots_end, key_bytes);
+		length = walk->seen + key_bytes - (__u8 *)range;
+		pairs = key_bytes / sizeof(__u64);
 	}
-	range->answer.next_leaf = range->resume_leaf;
+	range->answer.next_leaf = walk->resume_leaf;
 	range->answer.pairs = pairs;
-	range->answer.reserved = 0;
+	range->answer.more = walk->more;
 	ctx->out_len = length;
 	ctx->done = 1;
 	return 0;
@@ -96,53 +129,95 @@ static inline int normalise(struct bpfkv_range_request *request)
 
 /* Asks for the blocks of the slots from `asked` on, and for the next leaf
  * once all are asked for. Values in neighbouring blocks share a read. */
-static inline int ask(struct bpfof_ctx *ctx, struct range *range)
+static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 {
-	__u32 slot = range->asked, seen = range->seen, reads = 0, pages = 0;
-	/* The current read; at first one that no block is in or next to. */
-	__u64 start = BPFKV_NO_KEY, end = BPFKV_NO_KEY;
+	__u8 *slot = walk->asked, *seen = walk->seen;
+	__u64 *offset = ctx->next_offset;
+	__u32 *size = ctx->next_size;
+	__u64 pages = 0;
+	/* The current read, and the end of its last page; at first a read that
+	 * no block is in or next to. */
+	__u64 start = BPFKV_NO_KEY, end = BPFKV_NO_KEY, page_end = BPFKV_NO_KEY;
 
-	for (; slot < seen; slot++) {
-		__u64 block = range->pair[slot].value.word[0] & ~(__u64)(BPFKV_BLOCK_BYTES - 1);
+	while (slot < seen) {
+		const struct run *run = (const struct run *)slot;
+		__u64 from = run->start, to = run->end;
+		__u64 block = from & ~(__u64)(BPFKV_BLOCK_BYTES - 1);
+		__u64 stop = (to + BPFKV_BLOCK_BYTES - 1) & ~(__u64)(BPFKV_BLOCK_BYTES - 1);
 
-		if (block - start < end - start)
-			continue;
-		if (block != end || block % PAGE_BYTES == 0) {
+		if (block - start > end - start) {
 			if (pages == PAGES_MAX)
 				break;
-			pages++;
+			start = end = block;
+			page_end = block & ~(__u64)(PAGE_BYTES - 1);
+			*offset++ = block;
+			size++;
 		}
-		if (block != end) {
-			start = block;
-			ctx->next_offset[reads++] = block;
+		if (page_end < stop) {
+			__u64 more = (stop - page_end + PAGE_BYTES - 1) / PAGE_BYTES;
+
+			/* What is left of the run then waits for its turn. */
+			if (more > PAGES_MAX - pages) {
+				more = PAGES_MAX - pages;
+				to = stop = page_end + more * PAGE_BYTES;
+			}
+			pages += more;
+			page_end += more * PAGE_BYTES;
 		}
-		end = block + BPFKV_BLOCK_BYTES;
-		ctx->next_size[reads - 1] = end - start;
+		if (stop > end) {
+			end = stop;
+			size[-1] = end - start;
+		}
+		if (to <= from)
+			break;
+		slot += to - from;
 	}
-	range->asked = slot;
-	if (slot == seen && range->next_leaf) {
-		ctx->next_offset[reads] = range->next_leaf;
-		ctx->next_size[reads] = BPFKV_BLOCK_BYTES;
-		reads++;
+	walk->asked = slot;
+	if (slot == seen && walk->next_leaf) {
+		*offset++ = walk->next_leaf;
+		*size = BPFKV_BLOCK_BYTES;
 	}
-	ctx->reads = reads;
+	ctx->reads = offset - ctx->next_offset;
 	return 0;
 }
 
-/* Gives the slots whose values are in this read their values. */
-static inline __u32 fill(const struct bpfof_ctx *ctx, struct range *range)
+/*
+ * The bytes of the run at `slot` that are in this read, and where: 0 if it is
+ * in a later one. What a read does not have of its last run becomes a run.
+ */
+static inline __u64 arrived(const struct bpfof_ctx *ctx, __u8 *slot, const __u8 **at)
 {
-	__u64 offset = ctx->offset, length = ctx->data_end - ctx->data;
-	const __u8 *data = ctx->data;
-	__u32 slot = range->filled, asked = range->asked;
+	const struct run *run = (const struct run *)slot;
+	__u64 length = ctx->data_end - ctx->data, start = run->start, end = run->end;
+	__u64 skip = start - ctx->offset;
 
-	for (; slot < asked; slot++) {
-		struct bpfkv_value *value = &range->pair[slot].value;
-		__u64 at = value->word[0] - offset;
+	if (skip >= length)
+		return 0;
+	*at = ctx->data + skip;
+	length -= skip;
+	if (end - start > length) {
+		struct run *rest = (struct run *)(slot + length);
 
-		if (at >= length)
+		rest->start = start + length;
+		rest->end = end;
+		return length;
+	}
+	return end - start;
+}
+
+/* Gives the slots whose values are in this read their values. */
+static inline __u8 *fill(const struct bpfof_ctx *ctx, const struct walk *walk)
+{
+	__u8 *slot = walk->filled, *asked = walk->asked;
+	const __u8 *at;
+
+	while (slot < asked) {
+		__u64 bytes = arrived(ctx, slot, &at);
+
+		if (!bytes)
 			break;
-		*value = *(const struct bpfkv_value *)(data + at);
+		bpfof_memmove(slot, at, bytes);
+		slot += bytes;
 	}
 	return slot;
 }
@@ -166,158 +241,219 @@ static inline void add(struct bpfkv_summary *summary, __u64 low, __s64 high)
  * 2^37, which is what the sum modulo 2^64 leaves of them. No value needs a
  * carry.
  */
-static inline __u32 summarise(const struct bpfof_ctx *ctx, struct range *range)
+static inline __u8 *summarise(const struct bpfof_ctx *ctx, const struct walk *walk,
+			      struct bpfkv_summary *summary)
 {
-	__u64 offset = ctx->offset, length = ctx->data_end - ctx->data, sum = 0;
-	const __u8 *data = ctx->data;
-	struct bpfkv_summary *summary = &range->summary;
+	__u8 *slot = walk->filled, *asked = walk->asked;
 	__s64 high = 0, min = summary->min, max = summary->max;
-	__u32 first = range->filled, slot = first, asked = range->asked;
+	__u64 sum = 0;
+	const __u8 *at;
 
-	for (; slot < asked; slot++) {
-		__u64 at = range->pair[slot].value.word[0] - offset;
-		__s64 number;
+	while (slot < asked) {
+		__u64 bytes = arrived(ctx, slot, &at);
+		const __u8 *stop = at + bytes;
 
-		if (at >= length)
+		if (!bytes)
 			break;
-		number = *(const __s64 *)(data + at);
-		sum += number;
-		high += number >> 32;
-		if (number < min)
-			min = number;
-		if (number > max)
-			max = number;
+		slot += bytes;
+		for (; at < stop; at += BPFKV_VALUE_BYTES) {
+			__s64 number = *(const __s64 *)at;
+
+			sum += number;
+			high += number >> 32;
+			if (number < min)
+				min = number;
+			if (number > max)
+				max = number;
+		}
 	}
-	summary->count += slot - first;
 	summary->min = min;
 	summary->max = max;
 	add(summary, sum - ((__u64)high << 32), high);
 	return slot;
 }
 
-static inline int values(struct bpfof_ctx *ctx, struct range *range)
+/* The answer ends here; the range goes on at this leaf. */
+static inline void resume(struct walk *walk, __u64 leaf)
 {
-	__u32 filled;
+	walk->resume_leaf = leaf;
+	walk->more = 1;
+}
+
+static inline int values(const struct bpfof_ctx *ctx, struct range *range, struct walk *walk)
+{
+	__u8 *filled;
 
 	if (range->request.flags & BPFKV_SUMMARY)
-		filled = summarise(ctx, range);
+		filled = summarise(ctx, walk, &range->summary);
 	else
-		filled = fill(ctx, range);
-	range->filled = filled;
-	if (filled < range->asked)
+		filled = fill(ctx, walk);
+	walk->filled = filled;
+	if (filled < walk->asked)
 		return 0;
-	if (filled < range->seen)
-		return ask(ctx, range);
+	if (filled < walk->seen)
+		return ASK;
 	/* The next leaf is the next read of this hop. */
-	if (range->next_leaf)
-		return 0;
-	return finish(ctx, range);
+	return walk->next_leaf ? 0 : FINISH;
 }
 
 /*
- * Gives the keys from `at` to before `stop` their slots, as far as there are
- * slots. Returns the first key without a slot.
+ * Past the keys from `at` to before `stop` whose values follow that of `at`.
+ * Returns 0 if a key does not ascend. Four at a time where there are so many:
+ * what the checks of one have shown to be in the arena holds for all.
  */
-static inline const __u64 *take(struct range *range, const __u64 *at, const __u64 *stop,
-				int *error)
+static inline const __u64 *run_end(const __u64 *at, const __u64 *stop)
 {
-	__u32 seen = range->seen;
-	__u64 begin = range->request.begin, bits = 0;
+	__u64 pointer = at[BPFKV_FANOUT];
 
-	if (stop - at > BPFKV_PAIRS_MAX - seen)
-		stop = at + (BPFKV_PAIRS_MAX - seen);
-	range->seen = seen + (stop - at);
-	for (struct bpfkv_pair *pair = &range->pair[seen]; at < stop; at++, pair++) {
-		__u64 key = at[0], offset = at[BPFKV_FANOUT] ^ BPFKV_ON_DISK;
-
-		if (key < begin || key == BPFKV_NO_KEY)
-			*error = BPFKV_KEYS_NOT_ASCENDING;
-		begin = key + 1;
-		bits |= offset;
-		pair->key = key;
-		pair->value.word[0] = offset;
+	/* Scattered values are runs of one. */
+	if (stop - at > 1 && at[BPFKV_FANOUT + 1] != pointer + BPFKV_VALUE_BYTES)
+		return at + 1;
+	while (stop - at > 4) {
+		if (at[4] <= at[3] || at[1] <= at[0] || at[2] <= at[1] || at[3] <= at[2])
+			return 0;
+		if (at[BPFKV_FANOUT + 4] != pointer + 4 * BPFKV_VALUE_BYTES ||
+		    at[BPFKV_FANOUT + 1] != pointer + 1 * BPFKV_VALUE_BYTES ||
+		    at[BPFKV_FANOUT + 2] != pointer + 2 * BPFKV_VALUE_BYTES ||
+		    at[BPFKV_FANOUT + 3] != pointer + 3 * BPFKV_VALUE_BYTES)
+			break;
+		pointer += 4 * BPFKV_VALUE_BYTES;
+		at += 4;
 	}
-	range->request.begin = begin;
-	if (!bpfkv_is_value_pointer(bits ^ BPFKV_ON_DISK))
-		*error = BPFKV_BAD_VALUE_POINTER;
-	return stop;
+	while (++at < stop) {
+		if (at[0] <= at[-1])
+			return 0;
+		pointer += BPFKV_VALUE_BYTES;
+		if (at[BPFKV_FANOUT] != pointer)
+			break;
+	}
+	return at;
 }
 
-/* As take, but only counts. */
-static inline const __u64 *count(struct range *range, const __u64 *at, const __u64 *stop,
-				 int *error)
+/* Gives the keys from `at` to before `stop` their slots. */
+static inline int take(struct range *range, struct walk *walk, const __u64 *at, const __u64 *stop)
 {
-	if (at == stop)
-		return stop;
-	if (at[0] < range->request.begin || stop[-1] < at[0])
-		*error = BPFKV_KEYS_NOT_ASCENDING;
-	range->request.begin = stop[-1] + 1;
-	range->summary.count += stop - at;
-	return stop;
+	__u8 *slot = walk->seen;
+	__u64 bytes = (const __u8 *)stop - (const __u8 *)at, last = stop[-1];
+
+	if (at[0] < range->request.begin || last == BPFKV_NO_KEY)
+		return BPFKV_KEYS_NOT_ASCENDING;
+	range->request.begin = last + 1;
+	if (!(range->request.flags & BPFKV_SUMMARY)) {
+		bpfof_memmove(walk->key, at, bytes);
+		walk->key += bytes;
+	}
+	while (at < stop) {
+		const __u64 *after = run_end(at, stop);
+		struct run *run = (struct run *)slot;
+		__u64 pointer = at[BPFKV_FANOUT];
+		__u64 length = (after - at) * (__u64)BPFKV_VALUE_BYTES;
+
+		if (!after || (after < stop && after[0] <= after[-1]))
+			return BPFKV_KEYS_NOT_ASCENDING;
+		/* The last pointer of a run may have lost the bit of the first. */
+		if (!bpfkv_is_value_pointer(pointer) || (__s64)(pointer + length - 1) >= 0)
+			return BPFKV_BAD_VALUE_POINTER;
+		run->start = pointer ^ BPFKV_ON_DISK;
+		run->end = (pointer ^ BPFKV_ON_DISK) + length;
+		slot += length;
+		at = after;
+	}
+	walk->seen = slot;
+	return 0;
 }
 
-static inline int leaf(struct bpfof_ctx *ctx, struct range *range)
+/* As take, where no value is wanted; trusts the order inside a leaf. */
+static inline int pass(struct range *range, const __u64 *at, const __u64 *stop)
+{
+	__u64 first = at[0], last = stop[-1];
+
+	if (first < range->request.begin || last < first)
+		return BPFKV_KEYS_NOT_ASCENDING;
+	range->request.begin = last + 1;
+	return 0;
+}
+
+/* The first leaf was met: lays scratch out. */
+static inline void begin(const struct bpfof_ctx *ctx, struct range *range, struct walk *walk)
+{
+	__u32 space = ctx->scratch_size - (sizeof(range->answer) + sizeof(*walk));
+	__u32 pairs = space / (sizeof(struct bpfkv_value) + sizeof(__u64));
+
+	if (range->request.flags & AGGREGATE) {
+		range->summary.min = (__s64)(BPFKV_ON_DISK - 1);
+		range->summary.max = (__s64)BPFKV_ON_DISK;
+		/* One slot more than a leaf needs: aggregates are never full. */
+		walk->slots_end = (__u8 *)&range->leaf[BPFKV_FANOUT + 1];
+		return;
+	}
+	walk->filled = walk->asked = walk->seen = (__u8 *)range->value;
+	walk->slots_end = walk->key = (__u8 *)&range->value[pairs];
+}
+
+static inline int leaf(const struct bpfof_ctx *ctx, struct range *range, struct walk *walk)
 {
 	const struct bpfkv_node *node = (const struct bpfkv_node *)ctx->data;
 	const __u64 *at = node->key;
 	const __u64 *keys_end = &node->key[BPFKV_FANOUT], *stop, *taken;
-	__u64 next = node->next;
+	__u64 next = node->next, room;
 	__u32 hops_max = range->request.hops_max;
 	int error = 0;
 
-	range->next_leaf = 0;
+	walk->next_leaf = 0;
 	if (node->key[0] == BPFKV_NO_KEY)
 		return BPFKV_EMPTY_NODE;
-	if (range->request.flags & BPFKV_SUMMARY)
-		range->filled = range->asked = range->seen = 1;
-	if (range->walking) {
+	if (walk->seen) {
 		if (hops_max && ctx->hop + HOPS_PER_LEAF >= hops_max) {
-			range->resume_leaf = ctx->offset;
-			return finish(ctx, range);
+			resume(walk, ctx->offset);
+			return FINISH;
 		}
 	} else {
-		range->walking = 1;
-		if (range->request.flags & BPFKV_SUMMARY) {
-			range->summary.min = (__s64)(BPFKV_ON_DISK - 1);
-			range->summary.max = (__s64)BPFKV_ON_DISK;
-		}
+		begin(ctx, range, walk);
 		at = bpfkv_upper_bound(at, range->request.begin);
 		if (at != node->key && at[-1] == range->request.begin)
 			at--;
 	}
-	stop = bpfkv_upper_bound(node->key, range->request.end);
-	if (range->request.flags & BPFKV_COUNT)
-		taken = count(range, at, stop, &error);
-	else
-		taken = take(range, at, stop, &error);
-	if (error)
-		return error;
+	if (range->request.flags & AGGREGATE)
+		walk->filled = walk->asked = walk->seen = (__u8 *)range->leaf;
+	stop = taken = bpfkv_upper_bound(node->key, range->request.end);
+	room = (__u64)(walk->slots_end - walk->seen) / BPFKV_VALUE_BYTES;
+	if ((__u64)(stop - at) > room)
+		taken = at + room;
+	if (at != taken) {
+		if (range->request.flags & AGGREGATE)
+			range->summary.count += taken - at;
+		if (range->request.flags & BPFKV_COUNT)
+			error = pass(range, at, taken);
+		else
+			error = take(range, walk, at, taken);
+		if (error)
+			return error;
+	}
 	if (taken < stop) {
-		range->resume_leaf = ctx->offset;
+		resume(walk, ctx->offset);
 	} else if (range->request.begin <= range->request.end &&
 		   (stop == keys_end || *stop == BPFKV_NO_KEY)) {
 		/* Neither the last key wanted nor a key after it is here. */
 		if (next % BPFKV_BLOCK_BYTES || next & BPFKV_ON_DISK)
 			return BPFKV_BAD_NODE_POINTER;
-		if (range->seen == BPFKV_PAIRS_MAX)
-			range->resume_leaf = next;
-		else
-			range->next_leaf = next;
+		if (walk->seen != walk->slots_end)
+			walk->next_leaf = next;
+		else if (next)
+			resume(walk, next);
 	}
-	if (range->asked < range->seen || range->next_leaf)
-		return ask(ctx, range);
-	return finish(ctx, range);
+	return walk->asked < walk->seen || walk->next_leaf ? ASK : FINISH;
 }
 
-static inline int node(struct bpfof_ctx *ctx, struct range *range)
+static inline int node(struct bpfof_ctx *ctx, struct range *range, struct walk *walk)
 {
 	const struct bpfkv_node *node = (const struct bpfkv_node *)ctx->data;
 	const __u64 *after;
 	__u64 pointer;
 
 	if (node->type == BPFKV_LEAF)
-		return leaf(ctx, range);
-	if (node->type != BPFKV_INTERNAL || range->walking)
+		return leaf(ctx, range, walk);
+	if (node->type != BPFKV_INTERNAL || walk->seen)
 		return BPFKV_BAD_NODE_TYPE;
 	after = bpfkv_upper_bound(node->key, range->request.begin);
 	/* A range may begin before the first key. */
@@ -332,19 +468,36 @@ static inline int node(struct bpfof_ctx *ctx, struct range *range)
 	return 0;
 }
 
+/* Whether the flags make sense and scratch has room for what they ask. */
+static inline int is_good(__u32 flags, __u32 scratch_size)
+{
+	__u32 needed = BPFKV_PAIRS_SCRATCH(1);
+
+	if (flags & BPFKV_SUMMARY)
+		needed = BPFKV_SUMMARY_SCRATCH;
+	else if (flags & BPFKV_COUNT)
+		needed = BPFKV_COUNT_SCRATCH;
+	return !(flags & ~FLAGS) && (flags & AGGREGATE) != AGGREGATE && scratch_size >= needed;
+}
+
 SEC("bpfof/range")
 int bpfkv_range(struct bpfof_ctx *ctx)
 {
 	struct range *range = (struct range *)ctx->scratch;
-	__u32 flags = range->request.flags;
+	struct walk *walk = (struct walk *)(ctx->scratch + ctx->scratch_size) - 1;
+	int next;
 
-	if (ctx->hop == 0) {
-		if (flags & ~FLAGS || (flags & AGGREGATE) == AGGREGATE)
-			return BPFKV_BAD_REQUEST;
-		if (!normalise(&range->request))
-			return finish(ctx, range);
-	}
-	if (range->filled < range->asked)
-		return values(ctx, range);
-	return node(ctx, range);
+	if (ctx->hop == 0 && !is_good(range->request.flags, ctx->scratch_size))
+		return BPFKV_BAD_REQUEST;
+	if (ctx->hop == 0 && !normalise(&range->request))
+		next = FINISH;
+	else if (walk->filled < walk->asked)
+		next = values(ctx, range, walk);
+	else
+		next = node(ctx, range, walk);
+	if (next == ASK)
+		return ask(ctx, walk);
+	if (next == FINISH)
+		return finish(ctx, range, walk);
+	return next;
 }

@@ -34,9 +34,12 @@ typedef long long __s64;
 
 #define SEC(name) __attribute__((section(name), used))
 
-/* Reads one hop may ask for, and the size of scratch in bytes. */
+/* Reads one hop may ask for. */
 #define BPFOF_MAX_READS 16
+/* The size of scratch in bytes, unless the request declares another, and the
+ * largest that it may declare. */
 #define BPFOF_SCRATCH_SIZE 4096
+#define BPFOF_MAX_SCRATCH_SIZE 16384
 /* Bytes that one hop may read, each read rounded out to whole logical blocks. */
 #define BPFOF_MAX_HOP_BYTES 65536
 
@@ -55,7 +58,9 @@ struct bpfof_ctx {
 	__u8 *scratch;
 	/* in: the file offset of data, in bytes */
 	__u64 offset;
-	/* in: size of scratch in bytes */
+	/* in: size of scratch in bytes, as the request declared it. So much is
+	 * zero behind the argument; what lies behind it is whatever earlier
+	 * chains of the same association left there. No answer is longer. */
 	__u32 scratch_size;
 	/* in: number of this hop, from 0 */
 	__u32 hop;

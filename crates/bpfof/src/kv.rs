@@ -4,7 +4,7 @@ use crate::session::{Session, SessionError, connect, explain};
 use crate::{Outcome, progress};
 use bpfkv::create::{Extent, write_database};
 use bpfkv::pushdown::{
-    AggregatePushdown, GET_ANSWER_BYTES, RangePushdown, get_answer, get_argument,
+    AggregatePushdown, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown, get_answer, get_argument,
 };
 use bpfkv::{
     Aggregate, AggregateCursor, GetCursor, KeyRange, RangeCursor, ReadRequest, Step, Value,
@@ -370,7 +370,8 @@ impl Session {
             }
         }
         let Some(argument) = get_argument(key) else { return Ok(None) };
-        let call = self.call(self.get, start, &argument, GET_ANSWER_BYTES as u32);
+        let sizes = (GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES);
+        let call = self.call(self.get, start, &argument, sizes);
         let mut answer = Vec::new();
         self.lane.pushdown(&call, &mut answer).map_err(explain)?;
         Ok(get_answer(&answer)?.copied())
@@ -398,11 +399,12 @@ impl Session {
             }
             return Ok(());
         }
-        let mut pushdown = RangePushdown::new(range, start, self.hops_max);
+        let mut pushdown = RangePushdown::new(range, start, self.hops_max)
+            .with_scratch_limit(self.scratch_max_bytes);
         let mut answer = Vec::new();
         while let Some(next) = pushdown.call() {
-            let (offset, most) = (next.first_offset_bytes, next.answer_max_bytes);
-            let call = self.call(self.range, offset, &next.argument, most);
+            let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
+            let call = self.call(self.range, next.first_offset_bytes, &next.argument, sizes);
             self.lane.pushdown(&call, &mut answer).map_err(explain)?;
             for (key, value) in pushdown.answer(&answer)? {
                 print(key, value)?;
@@ -434,8 +436,8 @@ impl Session {
         let mut pushdown = AggregatePushdown::new(range, what, start, self.hops_max);
         let mut answer = Vec::new();
         while let Some(next) = pushdown.call() {
-            let (offset, most) = (next.first_offset_bytes, next.answer_max_bytes);
-            let call = self.call(self.range, offset, &next.argument, most);
+            let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
+            let call = self.call(self.range, next.first_offset_bytes, &next.argument, sizes);
             self.lane.pushdown(&call, &mut answer).map_err(explain)?;
             pushdown.answer(&answer)?;
         }

@@ -33,6 +33,8 @@ pub(crate) struct Session {
     pub(crate) range: FunctionId,
     /// Hops one chain may take at this target.
     pub(crate) hops_max: u32,
+    /// Largest scratch of a chain at this target, in bytes.
+    pub(crate) scratch_max_bytes: u32,
     pub(crate) cache: Cache,
     /// Levels of the tree.
     pub(crate) levels: u32,
@@ -60,10 +62,20 @@ impl Session {
             detect::detect(size_bytes, &mut |offset, data| read(&mut lane, nsid, offset, data))?;
         let get = controller.load_function(bpfkv::GET_OBJECT, 0)?;
         let range = controller.load_function(bpfkv::RANGE_OBJECT, 0)?;
-        let hops_max = limits.hops;
+        let (hops_max, scratch_max_bytes) = (limits.hops, limits.scratch_bytes);
         let levels = detected.levels;
         let cache = Cache::load(0, &mut |_, _| Ok(()))?;
-        let mut session = Session { controller, lane, nsid, get, range, hops_max, cache, levels };
+        let mut session = Session {
+            controller,
+            lane,
+            nsid,
+            get,
+            range,
+            hops_max,
+            scratch_max_bytes,
+            cache,
+            levels,
+        };
         session.cache_levels(cached_levels)?;
         Ok(session)
     }
@@ -75,13 +87,14 @@ impl Session {
         Ok(())
     }
 
-    /// A call of one of the functions on the database.
+    /// A call of one of the functions on the database, with the longest answer and the scratch that
+    /// it needs, in bytes.
     pub(crate) fn call<'a>(
         &self,
         function: FunctionId,
         first_offset_bytes: u64,
         scratch: &'a [u8],
-        answer_max_bytes: u32,
+        (answer_max_bytes, scratch_size_bytes): (u32, u32),
     ) -> PushdownCall<'a> {
         PushdownCall {
             nsid: self.nsid,
@@ -91,6 +104,7 @@ impl Session {
             first_offset_bytes,
             first_size_bytes: FIRST_READ_BYTES,
             scratch,
+            scratch_size_bytes,
             answer_max_bytes,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::map::FileMap;
 use crate::tables::{MapIndex, Tables};
-use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, SCRATCH_BYTES, context};
+use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
 use bpfof_function::{Arena, Fault, FaultKind};
 
 /// Budgets of one chain.
@@ -63,8 +63,10 @@ pub struct Start<'a> {
     pub first_offset_bytes: u64,
     /// Size of the first read in bytes.
     pub first_size_bytes: u32,
-    /// Prefix of scratch, at most [`SCRATCH_BYTES`] long.
+    /// Prefix of scratch, at most `scratch_bytes` long.
     pub argument: &'a [u8],
+    /// Size of scratch in bytes, at most [`abi::MAX_SCRATCH_BYTES`].
+    pub scratch_bytes: u32,
     /// The longest answer the host accepts, in bytes.
     pub answer_max_bytes: u32,
 }
@@ -177,7 +179,7 @@ pub enum InvalidOutput {
     /// The reads of the hop do not fit [`MAX_HOP_BYTES`].
     #[error("the function asked for more than 64 KiB in one hop")]
     HopTooLarge = 4,
-    /// `out_len` is more than [`SCRATCH_BYTES`].
+    /// `out_len` is more than [`Start::scratch_bytes`].
     #[error("the answer is longer than scratch")]
     AnswerOutsideScratch = 5,
 }
@@ -394,7 +396,7 @@ impl Chain {
         self.instructions_left = limits.instructions;
         self.pending = 0;
         self.device_failed = false;
-        self.arena.begin_chain(start.argument);
+        self.arena.begin_chain(start.argument, start.scratch_bytes as usize);
     }
 
     /// Finds the function and the files, whose maps must be those the host believes in (BPF-oF
@@ -404,7 +406,6 @@ impl Chain {
         if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables) }
     }
 
-    #[cold]
     fn find_anew(&mut self, tables: &Tables) -> Result<(), ChainError> {
         self.function_index =
             tables.function_index(self.function).ok_or(ChainError::UnknownFunction)?;
@@ -473,7 +474,7 @@ impl Chain {
 
     fn answer(&self) -> Result<Step, ChainError> {
         let length = self.arena.context_u32(context::OUT_LEN);
-        if length as usize > SCRATCH_BYTES {
+        if length as usize > self.arena.scratch().len() {
             return Err(ChainError::InvalidOutput(InvalidOutput::AnswerOutsideScratch));
         }
         if length > self.answer_max_bytes {

@@ -92,6 +92,7 @@ struct World {
     first: (u32, u64, u32),
     limits: Limits,
     answer_max: u32,
+    scratch: u32,
 }
 
 fn file_map(blocks: &[Option<u64>], length: u64) -> FileMap {
@@ -164,7 +165,7 @@ fn model(world: &World) -> Result<(u64, u64, u32), ChainError> {
 }
 
 fn finish(world: &World, length: u32) -> Result<(), ChainError> {
-    if length as usize > abi::SCRATCH_BYTES {
+    if length > world.scratch {
         return Err(ChainError::InvalidOutput(InvalidOutput::AnswerOutsideScratch));
     }
     if length > world.answer_max { Err(ChainError::AnswerTooLong(length)) } else { Ok(()) }
@@ -226,6 +227,7 @@ fn run(
         first_offset_bytes: world.first.1,
         first_size_bytes: world.first.2,
         argument: &[],
+        scratch_bytes: world.scratch,
         answer_max_bytes: world.answer_max,
     };
     let id = engine.start(&start, &tables, |read| queue.push_back(read))?;
@@ -262,7 +264,7 @@ fn order(files: u32) -> impl Strategy<Value = Order> {
     let next = proptest::collection::vec((offset, size, 0..files + files / 3), 16);
     let reads = prop_oneof![8 => 1..4u32, 2 => 0..17u32, 1 => any::<u32>()];
     let done = proptest::bool::weighted(0.1);
-    let out_len = prop_oneof![Just(16u32), 0..5000u32];
+    let out_len = prop_oneof![Just(16u32), 0..5000u32, 16_383..16_386u32];
     let code = prop_oneof![20 => Just(0u32), 1 => any::<u32>()];
     (reads, done, out_len, code, next).prop_map(|(reads, done, out_len, code, next)| Order {
         reads,
@@ -286,15 +288,18 @@ fn world() -> impl Strategy<Value = World> {
         let count = files.len() as u32;
         let orders = proptest::collection::vec(order(count), NAMESPACE_BLOCKS as usize);
         let limits = (1..40u32, prop_oneof![Just(1u64 << 30), 0..60_000u64]);
-        (Just(files), orders, limits, prop_oneof![Just(4096u32), 0..4096u32], 0..count).prop_map(
-            |(files, orders, (hops, bytes), answer_max, first)| {
+        let scratch = prop_oneof![Just(16u32), Just(4096), Just(16_384), 16..16_385u32];
+        let sizes = (prop_oneof![Just(16_384u32), 0..4096u32], scratch);
+        (Just(files), orders, limits, sizes, 0..count).prop_map(
+            |(files, orders, (hops, bytes), (answer_max, scratch), first)| {
                 let mut namespace = vec![0; (NAMESPACE_BLOCKS * BLOCK) as usize];
                 for (block, order) in orders.iter().enumerate() {
                     let bytes = order.bytes();
                     namespace[block * BLOCK as usize..][..bytes.len()].copy_from_slice(&bytes);
                 }
                 let limits = Limits { hops, bytes, ..Limits::default() };
-                World { namespace, files, first: (first, 0, BLOCK as u32), limits, answer_max }
+                let first = (first, 0, BLOCK as u32);
+                World { namespace, files, first, limits, answer_max, scratch }
             },
         )
     })
@@ -340,6 +345,7 @@ fn one_file_world() -> World {
         first: (0, 0, 512),
         limits,
         answer_max: 16,
+        scratch: 4096,
     }
 }
 
@@ -366,6 +372,7 @@ fn change_tables(change: impl Fn(&Tables) -> Tables) -> Option<Outcome> {
         first_offset_bytes: 0,
         first_size_bytes: 512,
         argument: &[],
+        scratch_bytes: 4096,
         answer_max_bytes: 16,
     };
     let id = engine.start(&start, &tables, |read| reads.push(read)).expect("starts");
@@ -404,6 +411,7 @@ fn a_failed_device_read_and_a_full_engine_are_errors() {
         first_offset_bytes: 0,
         first_size_bytes: 512,
         argument: &[],
+        scratch_bytes: 4096,
         answer_max_bytes: 16,
     };
     let id = engine.start(&start, &tables, |_| ()).expect("starts");

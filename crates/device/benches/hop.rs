@@ -1,10 +1,16 @@
-//! What one hop of a chain costs on a memory namespace, the function included: BPF-KV gets, 32
-//! chains taking turns as in a reactor. Divide by the hops of a get (levels + 1).
+//! What one hop of a chain costs on a memory namespace, the function included: 32 chains of BPF-KV
+//! taking turns as in a reactor.
 //!
-//! `kv-get/N`: a database of N levels. 3 fits the processor's cache, 5 (2.2 GiB) does not.
+//! `kv-get/N`: lookups in a database of N levels. 3 fits the processor's cache, 5 (2.2 GiB) does
+//! not. Divide by the hops of a get (levels + 1). `kv-range-64/N`: ranges of 64 pairs, three leaves
+//! as a rule; `kv-sum-64/N`: the sum of so many values.
 
 use bpfkv::create::{Extent, write_database};
-use bpfkv::pushdown::{FIRST_READ_BYTES, GET_ANSWER_BYTES, get_answer, get_argument};
+use bpfkv::pushdown::{
+    AggregatePushdown, FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown,
+    get_answer, get_argument,
+};
+use bpfkv::{Aggregate, KeyRange};
 use bpfof_chain::{
     DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Start, Tables, WHOLE_NAMESPACE,
 };
@@ -17,7 +23,18 @@ use std::ops::ControlFlow;
 /// Chains in flight.
 const DEPTH: u64 = 32;
 
+/// Pairs of a range.
+const PAIRS: u64 = 64;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    Get,
+    Range,
+    Sum,
+}
+
 struct World {
+    work: Work,
     memory: MemoryNamespace,
     tables: Tables,
     engine: Engine,
@@ -27,7 +44,7 @@ struct World {
 }
 
 impl World {
-    fn new(levels: u32) -> World {
+    fn new(levels: u32, work: Work) -> World {
         let extent = Extent::full(levels).expect("levels");
         let size = extent.layout().file_bytes().next_multiple_of(4096);
         let memory = MemoryNamespace::new(size, None).expect("address space");
@@ -36,11 +53,13 @@ impl World {
             Ok(())
         };
         write_database(&extent, &mut sink, &mut |_, _| ControlFlow::Continue(())).expect("memory");
-        let entry = Object::parse(bpfkv::GET_OBJECT).expect("parses").into_entry(0).expect("entry");
+        let object = if work == Work::Get { bpfkv::GET_OBJECT } else { bpfkv::RANGE_OBJECT };
+        let entry = Object::parse(object).expect("parses").into_entry(0).expect("entry");
         let native = NativeFunction::compile(&entry.program).expect("translates");
         let function = Function { id: 1, name: entry.name, instructions: 0, native };
         let whole = FileMap::whole_namespace(1, size);
         World {
+            work,
             memory,
             tables: Tables::new(vec![whole]).with_function(function),
             engine: Engine::new(Limits::default()),
@@ -52,7 +71,18 @@ impl World {
 
     fn start(&mut self) {
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let key = ((u128::from(self.random) * u128::from(self.keys)) >> 64) as u64;
+        let key = ((u128::from(self.random) * u128::from(self.keys - PAIRS)) >> 64) as u64;
+        let (get, range) = (get_argument(key).expect("a key"), KeyRange::new(key, key + PAIRS));
+        let range = range.expect("in order");
+        let call = match self.work {
+            Work::Get => None,
+            Work::Range => RangePushdown::new(&range, 0, 0).call(),
+            Work::Sum => AggregatePushdown::new(&range, Aggregate::Sum, 0, 0).call(),
+        };
+        let (argument, answer_max_bytes, scratch_bytes) = match &call {
+            None => (&get[..], GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES),
+            Some(call) => (&call.argument[..], call.answer_max_bytes, call.scratch_size_bytes),
+        };
         let start = Start {
             owner: 1,
             namespace: 1,
@@ -62,8 +92,9 @@ impl World {
             first_file: 0,
             first_offset_bytes: 0,
             first_size_bytes: FIRST_READ_BYTES,
-            argument: &get_argument(key).expect("a key"),
-            answer_max_bytes: GET_ANSWER_BYTES as u32,
+            argument,
+            scratch_bytes,
+            answer_max_bytes,
         };
         let World { engine, tables, queue, .. } = self;
         engine.start(&start, tables, |read| queue.push(None, 0, read)).expect("starts");
@@ -82,7 +113,11 @@ impl World {
             if let Some(outcome) = outcome {
                 let answer = outcome.expect("a sound database");
                 let scratch = &engine.scratch(read.chain)[..answer.length_bytes as usize];
-                black_box(get_answer(scratch).expect("an answer").expect("found"));
+                if self.work == Work::Get {
+                    black_box(get_answer(scratch).expect("an answer").expect("found"));
+                } else {
+                    black_box(scratch);
+                }
                 engine.release(read.chain);
                 count -= 1;
                 self.start();
@@ -92,22 +127,27 @@ impl World {
 }
 
 fn hops(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("kv-get");
-    for levels in [3, 5] {
-        let mut world = World::new(levels);
-        for _ in 0..DEPTH {
-            world.start();
-        }
-        group.throughput(Throughput::Elements(u64::from(levels) + 1));
-        group.bench_function(levels.to_string(), |bencher| {
-            bencher.iter_custom(|count| {
-                let begun = std::time::Instant::now();
-                world.run(count);
-                begun.elapsed()
+    for (work, name) in
+        [(Work::Get, "kv-get"), (Work::Range, "kv-range-64"), (Work::Sum, "kv-sum-64")]
+    {
+        let mut group = criterion.benchmark_group(name);
+        for levels in [3, 5] {
+            let mut world = World::new(levels, work);
+            for _ in 0..DEPTH {
+                world.start();
+            }
+            let elements = if work == Work::Get { u64::from(levels) + 1 } else { PAIRS };
+            group.throughput(Throughput::Elements(elements));
+            group.bench_function(levels.to_string(), |bencher| {
+                bencher.iter_custom(|count| {
+                    let begun = std::time::Instant::now();
+                    world.run(count);
+                    begun.elapsed()
+                });
             });
-        });
+        }
+        group.finish();
     }
-    group.finish();
 }
 
 criterion_group!(benches, hops);

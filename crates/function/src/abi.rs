@@ -7,7 +7,7 @@
 //! 1000h  stack, 8 frames of 512 bytes, the entry's frame on top
 //! 2000h  context (struct bpfof_ctx)
 //! 3000h  scratch
-//! 4000h  data read in this hop; accessible up to the end of the block the call is for
+//! 7000h  data read in this hop; accessible up to the end of the block the call is for
 //! ```
 
 /// Lowest guest address, in bytes. Below it every access faults.
@@ -22,10 +22,13 @@ pub const STACK_TOP: u64 = GUEST_BASE + MAX_FRAMES * FRAME_BYTES;
 pub const CONTEXT: u64 = 0x2000;
 /// Guest address of scratch.
 pub const SCRATCH: u64 = 0x3000;
-/// Size of scratch in bytes (XRP §4.1.1).
-pub const SCRATCH_BYTES: usize = 4096;
+/// Size of scratch in bytes for a request that declares none (XRP §4.1.1).
+pub const DEFAULT_SCRATCH_BYTES: usize = 4096;
+/// Largest scratch that a request may declare, in bytes. A range of 226 pairs of BPF-KV is one
+/// answer of this size; with the default it is five, each with a round trip of its own.
+pub const MAX_SCRATCH_BYTES: usize = 16384;
 /// Guest address of the data of a hop. Arenas align it to 512 bytes for direct I/O.
-pub const DATA: u64 = 0x4000;
+pub const DATA: u64 = SCRATCH + MAX_SCRATCH_BYTES as u64;
 /// Bytes one hop may read, all reads together, each rounded out to logical blocks.
 pub const MAX_HOP_BYTES: usize = 65536;
 /// Reads one hop may ask for (XRP §4.1.1: fan-out 16).
@@ -48,7 +51,7 @@ pub mod context {
     pub const SCRATCH: usize = 16;
     /// `offset`: file offset of the block in bytes.
     pub const OFFSET: usize = 24;
-    /// `scratch_size` in bytes.
+    /// `scratch_size`: bytes that the request declared.
     pub const SCRATCH_SIZE: usize = 32;
     /// `hop`: from 0.
     pub const HOP: usize = 36;

@@ -32,6 +32,8 @@ pub struct Arena {
     allocation: NonNull<u8>,
     /// The first byte, within the allocation.
     memory: NonNull<u8>,
+    /// Size of the chain's scratch, at most [`abi::MAX_SCRATCH_BYTES`].
+    scratch_bytes: usize,
 }
 
 // SAFETY: the arena owns its allocation exclusively; no thread-bound state is attached to it.
@@ -53,7 +55,7 @@ impl Arena {
         let colour = MADE.fetch_add(1, Ordering::Relaxed) % COLOURS;
         // SAFETY: the allocation has a page more than ARENA_BYTES.
         let memory = unsafe { allocation.add(colour * COLOUR_BYTES) };
-        Arena { allocation, memory }
+        Arena { allocation, memory, scratch_bytes: abi::DEFAULT_SCRATCH_BYTES }
     }
 
     /// The whole arena; index 0 is guest address [`abi::GUEST_BASE`].
@@ -84,30 +86,31 @@ impl Arena {
         &mut self.bytes_mut()[DATA_AT..][range]
     }
 
-    /// The scratch buffer, [`abi::SCRATCH_BYTES`] long.
+    /// The scratch buffer, as long as [`begin_chain`](Arena::begin_chain) made it; before the
+    /// first chain [`abi::DEFAULT_SCRATCH_BYTES`].
     pub fn scratch(&self) -> &[u8] {
-        &self.bytes()[SCRATCH_AT..SCRATCH_AT + abi::SCRATCH_BYTES]
+        &self.bytes()[SCRATCH_AT..SCRATCH_AT + self.scratch_bytes]
     }
 
-    /// The scratch buffer, mutable.
-    pub fn scratch_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes_mut()[SCRATCH_AT..SCRATCH_AT + abi::SCRATCH_BYTES]
-    }
-
-    /// Zeroes stack, context and scratch, so that the next tenant finds nothing of the last. The
-    /// data area needs no wiping: a call sees only what was read for it.
+    /// Zeroes stack, context and all that can be scratch, so that the next tenant finds nothing of
+    /// the last. The data area needs no wiping: a call sees only what was read for it.
     pub fn wipe(&mut self) {
         self.bytes_mut()[..DATA_AT].fill(0);
     }
 
-    /// Begins a chain: puts the argument at the start of scratch and zeroes the rest, and the
-    /// context.
+    /// Begins a chain with a scratch of `scratch_bytes`: puts the argument at its start and zeroes
+    /// the rest, and the context. What lies behind stays as earlier chains left it, because
+    /// zeroing more than the chain uses costs time and evicts others from the cache.
     ///
     /// # Panics
-    /// If the argument is longer than scratch: the request's parser bounds it.
-    pub fn begin_chain(&mut self, argument: &[u8]) {
+    /// If the argument is longer than scratch, or scratch than [`abi::MAX_SCRATCH_BYTES`]: the
+    /// request's parser bounds both.
+    pub fn begin_chain(&mut self, argument: &[u8], scratch_bytes: usize) {
+        assert!(scratch_bytes <= abi::MAX_SCRATCH_BYTES);
+        self.scratch_bytes = scratch_bytes;
         self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].fill(0);
-        let (head, tail) = self.scratch_mut().split_at_mut(argument.len());
+        let scratch = &mut self.bytes_mut()[SCRATCH_AT..SCRATCH_AT + scratch_bytes];
+        let (head, tail) = scratch.split_at_mut(argument.len());
         head.copy_from_slice(argument);
         tail.fill(0);
     }
@@ -172,7 +175,7 @@ impl Arena {
         self.set_context_u64(context::DATA_END, abi::DATA + data.end as u64);
         self.set_context_u64(context::SCRATCH, abi::SCRATCH);
         self.set_context_u64(context::OFFSET, offset_bytes);
-        self.set_context_u32(context::SCRATCH_SIZE, abi::SCRATCH_BYTES as u32);
+        self.set_context_u32(context::SCRATCH_SIZE, self.scratch_bytes as u32);
         self.set_context_u32(context::READ_INDEX, read_index);
         self.set_context_u32(context::FILE, file);
         Limit(DATA_AT + data.end)

@@ -34,6 +34,7 @@ fn request(tag: u64) -> Request<'static> {
             first_offset_bytes: 0,
             first_size_bytes: BLOCK_BYTES,
             scratch: b"argument",
+            scratch_size_bytes: 0,
             answer_max_bytes: ANSWER_BYTES,
         }),
         _ => {

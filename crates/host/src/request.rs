@@ -71,8 +71,13 @@ pub struct PushdownCall<'a> {
     pub first_offset_bytes: u64,
     /// Size of the first read.
     pub first_size_bytes: u32,
-    /// The argument: the first bytes of scratch. The rest is zero.
+    /// The argument: the first bytes of scratch. The rest is zero. It travels in the command's
+    /// capsule, which limits its length.
     pub scratch: &'a [u8],
+    /// Size of scratch in bytes: at least the argument, and at most what
+    /// [`PushdownLimits`](crate::PushdownLimits) says. The target clears so much for each chain,
+    /// and no answer is longer. 0 is the default, 4096.
+    pub scratch_size_bytes: u32,
     /// Longest answer to accept.
     pub answer_max_bytes: u32,
 }
@@ -88,6 +93,7 @@ impl<'a> PushdownCall<'a> {
             first_size_bytes: self.first_size_bytes,
             scratch: self.scratch,
             answer_max_bytes: self.answer_max_bytes,
+            scratch_size_bytes: self.scratch_size_bytes,
         }
     }
 }

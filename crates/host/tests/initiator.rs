@@ -177,6 +177,7 @@ const CALL: PushdownCall<'_> = PushdownCall {
     first_offset_bytes: 4096,
     first_size_bytes: 512,
     scratch: b"key",
+    scratch_size_bytes: 12_345,
     answer_max_bytes: 64,
 };
 
@@ -247,6 +248,7 @@ fn commands_on_the_wire() {
     let request = PushdownRequest::parse(&data, 8).unwrap();
     assert_eq!(request.files().collect::<Vec<_>>(), FILES);
     assert_eq!((request.scratch(), request.header().answer_max_bytes), (&b"key"[..], 64));
+    assert_eq!(request.header().scratch_size_bytes, 12_345);
     assert_eq!(sqe.sgl, bpfof_nvme::Sgl::in_capsule(data.len() as u32));
     let write = Request::Write { nsid: 1, offset_bytes: 512, data: &[9; 512], fua: true };
     host.initiator.submit(3, &write).unwrap();

@@ -35,6 +35,7 @@ const CALL: PushdownCall<'_> = PushdownCall {
     first_offset_bytes: 0,
     first_size_bytes: 512,
     scratch: b"stressed",
+    scratch_size_bytes: 0,
     answer_max_bytes: 64,
 };
 

@@ -194,6 +194,7 @@ pub fn vendor(data: &[u8]) {
     if let Ok(request) = PushdownRequest::parse(data, 64) {
         let files: Vec<FileVersion> = request.files().collect();
         let header = request.header();
+        assert!(request.scratch().len() <= header.effective_scratch_bytes() as usize);
         let parts = PushdownParts {
             function: header.function,
             files: &files,
@@ -202,6 +203,7 @@ pub fn vendor(data: &[u8]) {
             first_size_bytes: header.first_size_bytes,
             scratch: request.scratch(),
             answer_max_bytes: header.answer_max_bytes,
+            scratch_size_bytes: header.scratch_size_bytes,
         };
         let mut encoded = Vec::new();
         parts.encode_into(&mut encoded);

@@ -7,7 +7,10 @@ mod report;
 
 pub use file_map::{Extent, FILE_ID_NAMESPACE, FileMapObject};
 pub use limits::PushdownLimits;
-pub use pushdown::{FileVersion, PushdownHeader, PushdownParts, PushdownRequest, PushdownShort};
+pub use pushdown::{
+    DEFAULT_SCRATCH_BYTES, FileVersion, PushdownHeader, PushdownParts, PushdownRequest,
+    PushdownShort,
+};
 pub use report::{FunctionReportEntry, NO_FAULT};
 
 use thiserror::Error;

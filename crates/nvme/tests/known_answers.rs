@@ -6,7 +6,7 @@ use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, Smart
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
 use bpfof_nvme::vendor::{
-    FileVersion, FunctionReportEntry, Malformed, PushdownLimits, PushdownParts, PushdownRequest,
+    DEFAULT_SCRATCH_BYTES,     FileVersion, FunctionReportEntry, Malformed, PushdownLimits, PushdownParts, PushdownRequest,
     PushdownShort,
 };
 use bpfof_nvme::{AdminCommand, Cqe, DsmRange, Installation, NvmCommand, Rw, Sqe, Status, Upload};
@@ -247,6 +247,7 @@ fn pushdown_request_layout_and_rules() {
         first_size_bytes: 512,
         scratch: b"argument",
         answer_max_bytes: 64,
+        scratch_size_bytes: 0x3020,
     };
     let mut bytes = Vec::new();
     parts.encode_into(&mut bytes);
@@ -255,11 +256,16 @@ fn pushdown_request_layout_and_rules() {
         bytes[..24],
         [9, 0, 0, 0, 2, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 8, 0, 0, 0]
     );
-    assert_eq!(bytes[24..40], [64, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[24..40], [64, 0, 0, 0, 0x20, 0x30, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     let request = PushdownRequest::parse(&bytes, 2).unwrap();
     assert_eq!(request.files().collect::<Vec<_>>(), files);
     assert_eq!((request.file(1), request.file(2)), (Some(files[1]), None));
     assert_eq!(request.scratch(), b"argument");
+    assert_eq!(request.header().effective_scratch_bytes(), 0x3020);
+    let mut default = bytes.clone();
+    default[28..32].fill(0);
+    let request = PushdownRequest::parse(&default, 2).unwrap();
+    assert_eq!((request.header().effective_scratch_bytes(), DEFAULT_SCRATCH_BYTES), (4096, 4096));
 
     let refused = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = bytes.clone();
@@ -269,7 +275,15 @@ fn pushdown_request_layout_and_rules() {
     assert_eq!(refused(&|b| b[4] = 0), Malformed { at: 4 });
     assert_eq!(refused(&|b| b[4] = 3), Malformed { at: 4 });
     assert_eq!(refused(&|b| b[6] = 2), Malformed { at: 6 });
-    assert_eq!(refused(&|b| b[28] = 1), Malformed { at: 28 });
+    // Scratch must hold the prefix of 8 bytes.
+    assert_eq!(refused(&|b| b[28..30].copy_from_slice(&[7, 0])), Malformed { at: 28 });
+    let mut exact = bytes.clone();
+    exact[28..30].copy_from_slice(&[8, 0]);
+    assert!(PushdownRequest::parse(&exact, 2).is_ok());
+    let long = PushdownParts { scratch: &[0; 4097], scratch_size_bytes: 0, ..parts };
+    let mut encoded = Vec::new();
+    long.encode_into(&mut encoded);
+    assert_eq!(PushdownRequest::parse(&encoded, 2), Err(Malformed { at: 28 }));
     assert_eq!(refused(&|b| b[52] = 1), Malformed { at: 52 });
     assert_eq!(refused(&|b| b.push(0)), Malformed { at: 20 });
     assert_eq!(refused(&|b| b.truncate(40)), Malformed { at: 40 });

@@ -6,7 +6,9 @@ use bpfof_nvme::tcp::{
     C2hData, CapsuleCmd, CapsuleResp, DataPdu, Digests, Fes, H2cData, IcReq, IcResp, Pdu, PduError,
     PduEvent, PduReceiver, R2t, data_digest,
 };
-use bpfof_nvme::vendor::{Extent, FileMapObject, FileVersion, PushdownParts};
+use bpfof_nvme::vendor::{
+    Extent, FileMapObject, FileVersion, Malformed, PushdownParts, PushdownRequest,
+};
 use bpfof_nvme::{Cqe, Sqe, Status};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -132,6 +134,7 @@ proptest! {
         ids in vec(any::<(u32, u64)>(), 1..20),
         scratch in vec(any::<u8>(), 0..300),
         numbers in any::<(u32, u64, u32, u32)>(),
+        scratch_size in prop_oneof![Just(0), 0..600_u32, any::<u32>()],
         first in any::<prop::sample::Index>(),
         flip in any::<(prop::sample::Index, u8)>(),
     ) {
@@ -146,8 +149,12 @@ proptest! {
             first_size_bytes: numbers.2,
             scratch: &scratch,
             answer_max_bytes: numbers.3,
+            scratch_size_bytes: scratch_size,
         }
         .encode_into(&mut bytes);
+        let fits = scratch_size == 0 || scratch.len() <= scratch_size as usize;
+        let refused = PushdownRequest::parse(&bytes, 64).err();
+        prop_assert_eq!(refused, (!fits).then_some(Malformed { at: 28 }));
         fuzz::vendor(&bytes);
         let at = flip.0.index(bytes.len());
         bytes[at] ^= flip.1;

@@ -476,6 +476,7 @@ impl Host<'_> {
             first_size_bytes: if choice & 16 == 0 { 512 } else { self.input.edge() as u32 },
             scratch: &scratch,
             answer_max_bytes: if choice & 32 == 0 { 64 } else { self.input.edge() as u32 },
+            scratch_size_bytes: if choice & 128 == 0 { 0 } else { self.input.edge() as u32 },
         };
         let mut data = Vec::new();
         parts.encode_into(&mut data);

@@ -133,7 +133,7 @@ pub(crate) fn pushdown_limits(subsystem: &Subsystem) -> PushdownLimits {
     PushdownLimits {
         protocol_version: PROTOCOL_VERSION,
         files: abi::MAX_READS as u16,
-        scratch_bytes: abi::SCRATCH_BYTES as u32,
+        scratch_bytes: abi::MAX_SCRATCH_BYTES as u32,
         reads_per_hop: abi::MAX_READS as u32,
         hop_bytes: abi::MAX_HOP_BYTES as u32,
         hops: limits.hops,

@@ -8,7 +8,7 @@ use crate::namespace::Backing;
 use bpfof_chain::{Answer, ChainError, ChainId, FileVersion, Outcome, Start, WHOLE_NAMESPACE};
 use bpfof_device::IoBuffer;
 use bpfof_function::abi;
-use bpfof_nvme::vendor::{PushdownRequest, PushdownShort};
+use bpfof_nvme::vendor::{DEFAULT_SCRATCH_BYTES, PushdownRequest, PushdownShort};
 use bpfof_nvme::{NvmCommand, Rw, Sgl, Sqe, Status};
 
 impl Connection {
@@ -181,8 +181,9 @@ impl Connection {
         let request = PushdownRequest::parse(data, abi::MAX_READS as u16)
             .map_err(|error| malformed(error.at))?;
         let header = request.header();
-        if request.scratch().len() > abi::SCRATCH_BYTES {
-            return Err(malformed(PushdownRequest::SCRATCH_BYTES_AT));
+        let scratch_bytes = header.effective_scratch_bytes();
+        if scratch_bytes > abi::MAX_SCRATCH_BYTES as u32 {
+            return Err(malformed(PushdownRequest::SCRATCH_SIZE_AT));
         }
         if header.first_size_bytes == 0 {
             return Err(malformed(PushdownRequest::FIRST_SIZE_AT));
@@ -202,6 +203,7 @@ impl Connection {
             first_offset_bytes: header.first_offset_bytes,
             first_size_bytes: header.first_size_bytes,
             argument: request.scratch(),
+            scratch_bytes,
             answer_max_bytes: header.answer_max_bytes,
         };
         self.start_chain(sqe.cid, namespace, &start, x)
@@ -232,6 +234,7 @@ impl Connection {
             first_offset_bytes: 0,
             first_size_bytes: u32::from(short.first_blocks) * block_bytes,
             argument: &short.argument,
+            scratch_bytes: DEFAULT_SCRATCH_BYTES,
             answer_max_bytes: sqe.sgl.length_bytes,
         };
         self.start_chain(sqe.cid, namespace, &start, x)
@@ -417,5 +420,7 @@ fn chain_error(error: ChainError, hops: u32) -> Reply {
 }
 
 const _: () = assert!(WHOLE_NAMESPACE == 0, "Pushdown Short and file maps reserve file id 0");
-// The largest Pushdown request fits a capsule.
-const _: () = assert!(32 + 16 * abi::MAX_READS + abi::SCRATCH_BYTES <= IN_CAPSULE_BYTES as usize);
+const _: () = assert!(DEFAULT_SCRATCH_BYTES as usize == abi::DEFAULT_SCRATCH_BYTES);
+// Arguments are limited by the capsule. One that fills the default scratch always fits.
+const _: () =
+    assert!(32 + 16 * abi::MAX_READS + abi::DEFAULT_SCRATCH_BYTES <= IN_CAPSULE_BYTES as usize);

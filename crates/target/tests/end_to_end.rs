@@ -3,7 +3,8 @@
 mod common;
 
 use bpfkv::pushdown::{
-    AggregatePushdown, FIRST_READ_BYTES, GET_ANSWER_BYTES, RangePushdown, get_answer, get_argument,
+    AggregatePushdown, FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown,
+    get_answer, get_argument,
 };
 use bpfkv::{
     Aggregate, AggregateCursor, Corrupt, GetCursor, KeyRange, Pair, RangeCursor, ReadRequest, Step,
@@ -158,23 +159,31 @@ impl Store<'_> {
         }
     }
 
-    fn call(&mut self, function: FunctionId, first: u64, scratch: &[u8], max: u32) -> Vec<u8> {
+    fn call(
+        &mut self,
+        function: FunctionId,
+        first_offset_bytes: u64,
+        scratch: &[u8],
+        (answer_max_bytes, scratch_size_bytes): (u32, u32),
+    ) -> Vec<u8> {
         let call = PushdownCall {
             nsid: 1,
             function: function.0,
             files: self.files,
             first_file: 0,
-            first_offset_bytes: first,
+            first_offset_bytes,
             first_size_bytes: FIRST_READ_BYTES,
             scratch,
-            answer_max_bytes: max,
+            scratch_size_bytes,
+            answer_max_bytes,
         };
         run(self.lane, &call).expect("it succeeds").0
     }
 
     fn get(&mut self, key: u64) -> Option<Value> {
         let argument = get_argument(key)?;
-        let answer = self.call(self.get, 0, &argument, GET_ANSWER_BYTES as u32);
+        let sizes = (GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES);
+        let answer = self.call(self.get, 0, &argument, sizes);
         get_answer(&answer).expect("an answer").copied()
     }
 
@@ -182,8 +191,8 @@ impl Store<'_> {
         let mut pushdown = RangePushdown::new(range, 0, 0);
         let mut pairs = Vec::new();
         while let Some(call) = pushdown.call() {
-            let max = call.answer_max_bytes;
-            let answer = self.call(self.range, call.first_offset_bytes, &call.argument, max);
+            let sizes = (call.answer_max_bytes, call.scratch_size_bytes);
+            let answer = self.call(self.range, call.first_offset_bytes, &call.argument, sizes);
             let found = pushdown.answer(&answer).expect("an answer");
             pairs.extend(found.map(|(key, value)| Pair { key, value: *value }));
         }
@@ -193,8 +202,8 @@ impl Store<'_> {
     fn aggregate(&mut self, range: &KeyRange, aggregate: Aggregate) -> Summary {
         let mut pushdown = AggregatePushdown::new(range, aggregate, 0, 0);
         while let Some(call) = pushdown.call() {
-            let max = call.answer_max_bytes;
-            let answer = self.call(self.range, call.first_offset_bytes, &call.argument, max);
+            let sizes = (call.answer_max_bytes, call.scratch_size_bytes);
+            let answer = self.call(self.range, call.first_offset_bytes, &call.argument, sizes);
             pushdown.answer(&answer).expect("an answer");
         }
         *pushdown.summary()
@@ -210,7 +219,7 @@ impl Store<'_> {
             assert_eq!(value, self.plain_get(key), "key {key}");
             assert_eq!(value.is_some(), key < keys);
         }
-        for length in [0, 1, 40, 57, 500] {
+        for length in [0, 1, 40, 64, 227, 500] {
             let begin = numbers.below(keys);
             let range = KeyRange::new(begin, begin + length).expect("in order");
             for range in [range, range.exclude_begin().include_end()] {

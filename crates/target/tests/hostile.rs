@@ -354,7 +354,10 @@ fn requests_that_make_no_sense() {
     assert_eq!(status(PushdownCall { files: &many, ..good }), (malformed, 4));
     assert_eq!(status(PushdownCall { first_file: 1, ..good }), (malformed, 6));
     assert_eq!(status(PushdownCall { first_size_bytes: 0, ..good }), (malformed, 16));
-    assert_eq!(status(PushdownCall { scratch: &[0; 4097], ..good }), (malformed, 20));
+    assert_eq!(status(PushdownCall { scratch: &[0; 4097], ..good }), (malformed, 28));
+    assert_eq!(status(PushdownCall { scratch_size_bytes: 16_385, ..good }), (malformed, 28));
+    let short = PushdownCall { scratch: &[0; 9], scratch_size_bytes: 8, ..good };
+    assert_eq!(status(short), (malformed, 28));
     let function = answer.0 + 1;
     assert_eq!(status(PushdownCall { function, ..good }).0, Status::UNKNOWN_FUNCTION);
     let large = PushdownCall { first_size_bytes: 65537, ..good };
@@ -364,6 +367,48 @@ fn requests_that_make_no_sense() {
     assert_eq!(status(outside), (Status::READ_OUTSIDE_FILE, 0));
     assert_eq!(status(PushdownCall { nsid: 9, ..good }).0, Status::INVALID_NAMESPACE.with_dnr());
     assert!(run(&mut lane, &PushdownCall { scratch: &[0; 4096], ..good }).is_ok());
+}
+
+#[test]
+fn scratch_is_as_large_as_declared() {
+    let (server, mut controller, mut lane, object) = small_budgets();
+    let function = load(&mut controller, &object, "answer");
+    let asked = |length: u32| length.to_le_bytes();
+    for (declared, size) in [(0, 4096), (4, 4), (4095, 4095), (16_384, 16_384)] {
+        let (fits, longer) = (asked(size), asked(size + 1));
+        let good = PushdownCall {
+            scratch_size_bytes: declared,
+            answer_max_bytes: u32::from(u16::MAX),
+            ..call(function, &fits)
+        };
+        let (answer, _) = run(&mut lane, &good).expect("it fits");
+        assert_eq!((answer.len() as u32, &answer[..4]), (size, &fits[..]));
+        assert!(answer[4..].iter().all(|byte| *byte == 0), "{declared}");
+        let error = run(&mut lane, &PushdownCall { scratch: &longer, ..good }).expect_err("longer");
+        assert_eq!((error.status, error.dw0), (Status::INVALID_FUNCTION_OUTPUT, 5), "{declared}");
+    }
+    // An address in scratch behind what is declared keeps what this association left there,
+    // and nothing of another.
+    let far = (bpfof_function::abi::SCRATCH + 16_000).to_le_bytes();
+    let store = load(&mut controller, &object, "store");
+    let peek = load(&mut controller, &object, "load");
+    assert_eq!(run(&mut lane, &call(store, &far)).expect("in the arena").0.len(), 1);
+    let small = PushdownCall { scratch_size_bytes: 8, ..call(peek, &far) };
+    assert_eq!(run(&mut lane, &small).expect("in the arena").0, [1]);
+    let (mut other, mut other_lane) = connect(&server, false);
+    let peek = load(&mut other, &object, "load");
+    let small = PushdownCall { function: peek.0, ..small };
+    assert_eq!(run(&mut other_lane, &small).expect("in the arena").0, [0]);
+    // All of a scratch is zero when a chain begins, whatever earlier chains left there.
+    assert_eq!(run(&mut lane, &call(store, &far)).expect("in the arena").0.len(), 1);
+    let length = asked(16_384);
+    let whole = PushdownCall {
+        scratch_size_bytes: 16_384,
+        answer_max_bytes: 16_384,
+        ..call(function, &length)
+    };
+    let (answer, _) = run(&mut lane, &whole).expect("it fits");
+    assert!(answer[4..].iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -3,10 +3,10 @@
 //! [`GET_OBJECT`](crate::GET_OBJECT) takes one key. [`RANGE_OBJECT`](crate::RANGE_OBJECT) takes a
 //! range and answers with pairs or a summary; if they do not fit an answer, or would take more hops
 //! than allowed, it says where to go on: [`RangePushdown`] and [`AggregatePushdown`] turn that into
-//! the next call.
+//! the next call. Every call says how much scratch it needs, because the target clears so much.
 
 use crate::corrupt::Defect;
-use crate::format::{BLOCK_BYTES, NO_KEY, NODE_BYTES, POINTER_ON_DISK, VALUE_BYTES, Value};
+use crate::format::{BLOCK_BYTES, FANOUT, NO_KEY, NODE_BYTES, POINTER_ON_DISK, VALUE_BYTES, Value};
 use crate::range::{Aggregate, KeyRange, Summary};
 
 /// Size of the first read of every call, in bytes: a node.
@@ -15,12 +15,14 @@ pub const FIRST_READ_BYTES: u32 = NODE_BYTES as u32;
 pub const GET_ARGUMENT_BYTES: usize = 8;
 /// Length of the longest answer of `get`, in bytes.
 pub const GET_ANSWER_BYTES: usize = 8 + VALUE_BYTES;
+/// Scratch that `get` needs, in bytes.
+pub const GET_SCRATCH_BYTES: u32 = GET_ANSWER_BYTES as u32;
 /// Length of the argument of `range`, in bytes: it fits Pushdown Short.
 pub const RANGE_ARGUMENT_BYTES: usize = 24;
-/// Most pairs in one answer of `range`.
-pub const PAIRS_MAX: usize = 56;
-/// Length of the longest answer of `range`, in bytes.
-pub const RANGE_ANSWER_BYTES: usize = HEADER_BYTES + PAIRS_MAX * PAIR_BYTES;
+/// Largest scratch that `range` makes use of, in bytes: the largest that a target of ours allows.
+pub const RANGE_SCRATCH_BYTES: u32 = 16_384;
+/// Most pairs in one answer of `range`, with a scratch of [`RANGE_SCRATCH_BYTES`].
+pub const PAIRS_MAX: usize = pairs_in(RANGE_SCRATCH_BYTES);
 /// Fewest hops with which a range of the deepest tree makes progress.
 pub const HOPS_MIN: u32 = 11;
 
@@ -28,6 +30,10 @@ const HEADER_BYTES: usize = 24;
 const PAIR_BYTES: usize = 8 + VALUE_BYTES;
 const COUNT_BYTES: usize = 8;
 const SUMMARY_BYTES: usize = 40;
+/// The state of a walk, at the end of scratch.
+const WALK_BYTES: usize = 64;
+/// The place in scratch of what is to be read of one leaf, for aggregates over values.
+const LEAF_BYTES: usize = FANOUT * VALUE_BYTES;
 
 const FOUND: u64 = 1;
 const NOT_FOUND: u64 = 0;
@@ -36,7 +42,7 @@ const FLAG_INCLUSIVE_END: u32 = 2;
 const FLAG_COUNT: u32 = 4;
 const FLAG_SUMMARY: u32 = 8;
 
-/// Abort code for flags that the function does not know.
+/// Abort code for flags that the function does not know, and for too little scratch.
 const BAD_REQUEST: u32 = 6;
 
 /// An answer that the storage function cannot have given: another function ran, or the target is
@@ -49,7 +55,7 @@ pub struct BadAnswer(&'static str);
 pub fn describe_abort(code: u32) -> String {
     match Defect::from_abort_code(code) {
         Some(defect) => format!("the storage function met a corrupt BPF-KV node: {defect}"),
-        None if code == BAD_REQUEST => "the BPF-KV request has unknown flags".to_owned(),
+        None if code == BAD_REQUEST => "the BPF-KV request has unknown flags or too little scratch".to_owned(),
         None => format!("abort code {code} is none of BPF-KV's"),
     }
 }
@@ -85,12 +91,21 @@ pub struct Call {
     pub argument: [u8; RANGE_ARGUMENT_BYTES],
     /// Longest answer, in bytes.
     pub answer_max_bytes: u32,
+    /// Size of scratch, in bytes.
+    pub scratch_size_bytes: u32,
+}
+
+/// Pairs that fit an answer in a scratch of this size, in bytes.
+const fn pairs_in(scratch_bytes: u32) -> usize {
+    (scratch_bytes as usize).saturating_sub(HEADER_BYTES + WALK_BYTES) / PAIR_BYTES
 }
 
 /// A range read by as many calls as it takes: one for each [`PAIRS_MAX`] pairs.
 #[derive(Debug)]
 pub struct RangePushdown {
     calls: Calls,
+    /// Most pairs in one answer.
+    pairs_max: usize,
 }
 
 impl RangePushdown {
@@ -99,13 +114,24 @@ impl RangePushdown {
     /// `hops_max` hops (0: as many as it needs); a target that allows fewer than [`HOPS_MIN`] may
     /// not do for deep trees.
     pub fn new(range: &KeyRange, start_bytes: u64, hops_max: u32) -> RangePushdown {
-        let answer_max_bytes = RANGE_ANSWER_BYTES as u32;
-        RangePushdown { calls: Calls::new(range, start_bytes, 0, hops_max, answer_max_bytes) }
+        RangePushdown { calls: Calls::new(range, start_bytes, 0, hops_max), pairs_max: PAIRS_MAX }
+    }
+
+    /// The same with calls that need no more scratch than this, in bytes, for targets that allow
+    /// less than [`RANGE_SCRATCH_BYTES`]. It must have room for one pair (160 bytes), which it has
+    /// at every target.
+    pub fn with_scratch_limit(mut self, scratch_bytes: u32) -> RangePushdown {
+        self.pairs_max = pairs_in(scratch_bytes).clamp(1, PAIRS_MAX);
+        self
     }
 
     /// The call to make, `None` when the range is finished.
     pub fn call(&self) -> Option<Call> {
-        self.calls.call()
+        // No two keys are the same, so a short range needs little.
+        let keys = (self.calls.last - self.calls.begin).saturating_add(1);
+        let pairs = usize::try_from(keys).map_or(self.pairs_max, |keys| keys.min(self.pairs_max));
+        let answer_bytes = HEADER_BYTES + pairs * PAIR_BYTES;
+        self.calls.call(answer_bytes, answer_bytes + WALK_BYTES)
     }
 
     /// Takes the answer to that call and gives its pairs.
@@ -114,35 +140,37 @@ impl RangePushdown {
     /// [`BadAnswer`].
     pub fn answer<'a>(&mut self, answer: &'a [u8]) -> Result<Pairs<'a>, BadAnswer> {
         let (header, rest) = Header::parse(answer)?;
-        let (pairs, remainder) = rest.as_chunks::<PAIR_BYTES>();
-        if pairs.len() != header.pairs as usize || !remainder.is_empty() {
-            return Err(BadAnswer("it has the wrong length"));
+        let wrong_length = BadAnswer("it has the wrong length");
+        let pairs = header.pairs as usize;
+        if pairs > PAIRS_MAX || rest.len() != pairs * PAIR_BYTES {
+            return Err(wrong_length);
         }
+        let (values, keys) = rest.split_at_checked(pairs * VALUE_BYTES).ok_or(wrong_length)?;
+        let (values, keys) = (values.as_chunks().0, keys.as_chunks().0);
         let mut begin = self.calls.begin;
-        for pair in pairs {
-            let key = pair_key(pair);
+        for key in keys {
+            let key = u64::from_le_bytes(*key);
             if key < begin || key > self.calls.last {
                 return Err(BadAnswer("its keys do not ascend or are not in the range"));
             }
             begin = key + 1;
         }
         self.calls.advance(&header, begin)?;
-        Ok(Pairs { pairs: pairs.iter() })
+        Ok(Pairs { pairs: keys.iter().zip(values) })
     }
 }
 
 /// The pairs of an answer, in the order of keys.
 #[derive(Clone, Debug)]
 pub struct Pairs<'a> {
-    pairs: std::slice::Iter<'a, [u8; PAIR_BYTES]>,
+    pairs: std::iter::Zip<std::slice::Iter<'a, [u8; 8]>, std::slice::Iter<'a, Value>>,
 }
 
 impl<'a> Iterator for Pairs<'a> {
     type Item = (u64, &'a Value);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let pair = self.pairs.next()?;
-        pair.last_chunk().map(|value| (pair_key(pair), value))
+        self.pairs.next().map(|(key, value)| (u64::from_le_bytes(*key), value))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -169,11 +197,9 @@ impl AggregatePushdown {
         hops_max: u32,
     ) -> AggregatePushdown {
         let reads_values = aggregate.reads_values();
-        let (flag, length) =
-            if reads_values { (FLAG_SUMMARY, SUMMARY_BYTES) } else { (FLAG_COUNT, COUNT_BYTES) };
-        let answer_max_bytes = (HEADER_BYTES + length) as u32;
+        let flag = if reads_values { FLAG_SUMMARY } else { FLAG_COUNT };
         AggregatePushdown {
-            calls: Calls::new(range, start_bytes, flag, hops_max, answer_max_bytes),
+            calls: Calls::new(range, start_bytes, flag, hops_max),
             reads_values,
             summary: Summary::default(),
         }
@@ -181,7 +207,10 @@ impl AggregatePushdown {
 
     /// The call to make, `None` when the range is finished.
     pub fn call(&self) -> Option<Call> {
-        self.calls.call()
+        let (length, leaf) =
+            if self.reads_values { (SUMMARY_BYTES, LEAF_BYTES) } else { (COUNT_BYTES, 0) };
+        let answer_bytes = HEADER_BYTES + length;
+        self.calls.call(answer_bytes, answer_bytes + leaf + WALK_BYTES)
     }
 
     /// Takes the answer to that call.
@@ -213,7 +242,6 @@ struct Calls {
     last: u64,
     flags: u32,
     hops_max: u32,
-    answer_max_bytes: u32,
     /// File offset of the next call's first read, in bytes.
     first_offset_bytes: Option<u64>,
     /// The last call met no key, which happens only before the first key of the range.
@@ -221,13 +249,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn new(
-        range: &KeyRange,
-        start_bytes: u64,
-        flags: u32,
-        hops_max: u32,
-        answer_max_bytes: u32,
-    ) -> Calls {
+    fn new(range: &KeyRange, start_bytes: u64, flags: u32, hops_max: u32) -> Calls {
         let bounds = range.bounds();
         let (begin, last) = bounds.unwrap_or_default();
         Calls {
@@ -235,23 +257,22 @@ impl Calls {
             last,
             flags: flags | FLAG_INCLUSIVE_END,
             hops_max,
-            answer_max_bytes,
             first_offset_bytes: bounds.map(|_| start_bytes),
             stalled: false,
         }
     }
 
-    fn call(&self) -> Option<Call> {
+    fn call(&self, answer_bytes: usize, scratch_bytes: usize) -> Option<Call> {
         let mut argument = [0; RANGE_ARGUMENT_BYTES];
         argument[..8].copy_from_slice(&self.begin.to_le_bytes());
         argument[8..16].copy_from_slice(&self.last.to_le_bytes());
         argument[16..20].copy_from_slice(&self.flags.to_le_bytes());
         argument[20..].copy_from_slice(&self.hops_max.to_le_bytes());
-        let answer_max_bytes = self.answer_max_bytes;
         self.first_offset_bytes.map(|first_offset_bytes| Call {
             first_offset_bytes,
             argument,
-            answer_max_bytes,
+            answer_max_bytes: answer_bytes as u32,
+            scratch_size_bytes: scratch_bytes as u32,
         })
     }
 
@@ -261,7 +282,7 @@ impl Calls {
         if self.first_offset_bytes.is_none() {
             return Err(BadAnswer("no call was made"));
         }
-        if header.next_leaf == 0 {
+        if !header.more {
             self.first_offset_bytes = None;
             return Ok(());
         }
@@ -285,6 +306,7 @@ struct Header {
     next_key: u64,
     next_leaf: u64,
     pairs: u32,
+    more: bool,
 }
 
 impl Header {
@@ -292,10 +314,14 @@ impl Header {
         let short = BadAnswer("it is too short");
         let (next_key, rest) = split_u64(answer).ok_or(short)?;
         let (next_leaf, rest) = split_u64(rest).ok_or(short)?;
-        let (pairs, rest) = split_u64(rest).ok_or(short)?;
-        // The upper half is reserved.
-        let pairs = u32::try_from(pairs).map_err(|_| BadAnswer("a reserved field is set"))?;
-        Ok((Header { next_key, next_leaf, pairs }, rest))
+        let (word, rest) = split_u64(rest).ok_or(short)?;
+        let pairs = word as u32;
+        let more = match word >> 32 {
+            0 if next_leaf == 0 => false,
+            1 => true,
+            _ => return Err(BadAnswer("it does not say whether the range goes on")),
+        };
+        Ok((Header { next_key, next_leaf, pairs, more }, rest))
     }
 }
 
@@ -314,10 +340,6 @@ fn parse_summary(bytes: &[u8]) -> Option<Summary> {
     let sum = (u128::from(sum_high) << 64 | u128::from(sum_low)) as i128;
     let min_max = (count != 0).then_some((min as i64, max as i64));
     rest.is_empty().then_some(Summary { count, sum, min_max })
-}
-
-fn pair_key(pair: &[u8; PAIR_BYTES]) -> u64 {
-    pair.first_chunk().map_or(0, |key| u64::from_le_bytes(*key))
 }
 
 #[inline]

@@ -2,7 +2,7 @@
 
 use crate::session::{Session, explain_request};
 use bpfkv::pushdown::{
-    AggregatePushdown, GET_ANSWER_BYTES, RangePushdown, get_answer, get_argument,
+    AggregatePushdown, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown, get_answer, get_argument,
 };
 use bpfkv::{Aggregate, AggregateCursor, GetCursor, KeyRange, RangeCursor, ReadRequest, Step};
 use bpfof_host::{Completion, Request, SubmitError};
@@ -181,13 +181,16 @@ impl<'a> Driver<'a> {
                 *found = false;
                 let argument = get_argument(key).ok_or("not a key")?;
                 let (session, tag) = (&mut self.session, index as u64);
-                let call = session.call(session.get, start, &argument, GET_ANSWER_BYTES as u32);
+                let sizes = (GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES);
+                let call = session.call(session.get, start, &argument, sizes);
                 slot.outstanding = 1;
                 let submitted = session.lane.submit(tag, Request::Pushdown(call));
                 return submitted.map_err(|error| error.to_string());
             }
             Cursor::Range(range_pushdown, pairs) => {
-                *range_pushdown = Some(RangePushdown::new(&range, start, hops_max));
+                let made = RangePushdown::new(&range, start, hops_max)
+                    .with_scratch_limit(self.session.scratch_max_bytes);
+                *range_pushdown = Some(made);
                 *pairs = 0;
             }
             Cursor::Aggregate(aggregate) => {
@@ -254,8 +257,8 @@ impl<'a> Driver<'a> {
             return if complete { Ok(false) } else { Err(wrong()) };
         };
         let session = &mut self.session;
-        let (offset, most) = (next.first_offset_bytes, next.answer_max_bytes);
-        let call = session.call(session.range, offset, &next.argument, most);
+        let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
+        let call = session.call(session.range, next.first_offset_bytes, &next.argument, sizes);
         slot.outstanding = 1;
         let submitted = session.lane.submit(index as u64, Request::Pushdown(call));
         submitted.map_err(|error| error.to_string())?;

@@ -9,7 +9,7 @@ wire_struct! {
         0 => protocol_version: u16,
         /// Files that one request may name (offset 2).
         2 => files: u16,
-        /// Size of scratch (offset 4).
+        /// Largest scratch that a request may declare (offset 4).
         4 => scratch_bytes: u32,
         /// Reads that one hop may ask for (offset 8).
         8 => reads_per_hop: u32,

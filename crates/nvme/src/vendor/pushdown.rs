@@ -31,10 +31,26 @@ pub struct PushdownHeader {
     pub scratch_bytes: u32,
     /// Longest answer that the host accepts (offset 24).
     pub answer_max_bytes: u32,
+    /// Size of the chain's scratch; 0 means [`DEFAULT_SCRATCH_BYTES`] (offset 28).
+    pub scratch_size_bytes: u32,
 }
+
+/// Size of the scratch of a request that declares none, in bytes (protocol.md, Pushdown).
+pub const DEFAULT_SCRATCH_BYTES: u32 = 4096;
 
 const HEADER_BYTES: usize = 32;
 const FILE_BYTES: usize = 16;
+
+impl PushdownHeader {
+    /// Size of the chain's scratch in bytes: what the request declares, or the default.
+    #[must_use]
+    pub const fn effective_scratch_bytes(&self) -> u32 {
+        match self.scratch_size_bytes {
+            0 => DEFAULT_SCRATCH_BYTES,
+            declared => declared,
+        }
+    }
+}
 
 /// A Pushdown request as received: checked, and still in the buffer it came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +65,8 @@ impl<'a> PushdownRequest<'a> {
     pub const HEADER_BYTES: usize = HEADER_BYTES;
     /// Size of an entry of the file list, in bytes.
     pub const FILE_BYTES: usize = FILE_BYTES;
-    /// Offset of the scratch length: what to blame when it is above the target's scratch size.
-    pub const SCRATCH_BYTES_AT: u32 = 20;
+    /// Offset of the scratch size: what to blame when it is above the target's limit.
+    pub const SCRATCH_SIZE_AT: u32 = 28;
     /// Offset of the first read's size: what to blame when the target does not accept it.
     pub const FIRST_SIZE_AT: u32 = 16;
 
@@ -59,7 +75,8 @@ impl<'a> PushdownRequest<'a> {
     ///
     /// # Errors
     /// [`Malformed`] for a request that is too short or too long for its counts, names no file or
-    /// more than `max_files`, starts at a file it does not list, or sets a reserved field.
+    /// more than `max_files`, starts at a file it does not list, has a scratch that does not hold
+    /// its prefix, or sets a reserved field.
     #[inline]
     pub fn parse(bytes: &'a [u8], max_files: u16) -> Result<Self, Malformed> {
         let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
@@ -73,6 +90,7 @@ impl<'a> PushdownRequest<'a> {
             first_size_bytes: get(fixed, 16),
             scratch_bytes: get(fixed, 20),
             answer_max_bytes: get(fixed, 24),
+            scratch_size_bytes: get(fixed, 28),
         };
         if header.files == 0 || header.files > max_files {
             return malformed(4);
@@ -80,15 +98,15 @@ impl<'a> PushdownRequest<'a> {
         if header.first_file >= header.files {
             return malformed(6);
         }
-        if get::<u32>(fixed, 28) != 0 {
-            return malformed(28);
-        }
         let list_bytes = usize::from(header.files) * FILE_BYTES;
         let Some((list, scratch)) = rest.split_at_checked(list_bytes) else {
             return malformed(bytes.len());
         };
         if scratch.len() != header.scratch_bytes as usize {
             return malformed(20);
+        }
+        if header.scratch_bytes > header.effective_scratch_bytes() {
+            return malformed(Self::SCRATCH_SIZE_AT as usize);
         }
         let files = list.as_chunks().0;
         for (index, file) in files.iter().enumerate() {
@@ -140,6 +158,8 @@ pub struct PushdownParts<'a> {
     pub scratch: &'a [u8],
     /// Longest answer accepted.
     pub answer_max_bytes: u32,
+    /// Size of scratch; 0 means [`DEFAULT_SCRATCH_BYTES`].
+    pub scratch_size_bytes: u32,
 }
 
 impl PushdownParts<'_> {
@@ -160,6 +180,7 @@ impl PushdownParts<'_> {
         put(&mut fixed, 16, self.first_size_bytes);
         put(&mut fixed, 20, self.scratch.len() as u32);
         put(&mut fixed, 24, self.answer_max_bytes);
+        put(&mut fixed, 28, self.scratch_size_bytes);
         out.extend_from_slice(&fixed);
         for file in self.files {
             let mut entry = [0; FILE_BYTES];
@@ -180,7 +201,7 @@ pub struct PushdownShort {
     pub file: u16,
     /// Size of the first read in logical blocks, not 0 (CDW3 bits 31:16).
     pub first_blocks: u16,
-    /// The first bytes of scratch (CDW10 to 15).
+    /// The first bytes of scratch (CDW10 to 15), which has [`DEFAULT_SCRATCH_BYTES`].
     pub argument: [u8; 24],
 }
 

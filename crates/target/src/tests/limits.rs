@@ -57,6 +57,7 @@ fn call(function: u32) -> PushdownParts<'static> {
         first_size_bytes: 512,
         scratch: &[1, 0, 0, 0, 0, 0, 0, 0],
         answer_max_bytes: 72,
+        scratch_size_bytes: 0,
     }
 }
 
@@ -78,9 +79,12 @@ fn malformed_requests_name_the_field() {
     assert_eq!(refused(&PushdownParts { files: &[file; 17], ..good }, &|_| ()), 4);
     assert_eq!(refused(&PushdownParts { first_file: 1, ..good }, &|_| ()), 6);
     assert_eq!(refused(&PushdownParts { first_size_bytes: 0, ..good }, &|_| ()), 16);
-    assert_eq!(refused(&PushdownParts { scratch: &[0; 4097], ..good }, &|_| ()), 20);
+    // A scratch size that does not hold the argument, or is above the limit.
+    assert_eq!(refused(&PushdownParts { scratch: &[0; 4097], ..good }, &|_| ()), 28);
+    assert_eq!(refused(&PushdownParts { scratch_size_bytes: 7, ..good }, &|_| ()), 28);
+    assert_eq!(refused(&PushdownParts { scratch_size_bytes: 16_385, ..good }, &|_| ()), 28);
+    assert_eq!(refused(&PushdownParts { scratch_size_bytes: u32::MAX, ..good }, &|_| ()), 28);
     assert_eq!(refused(&good, &|data| data[20] += 1), 20);
-    assert_eq!(refused(&good, &|data| data[28] = 1), 28);
     assert_eq!(refused(&good, &|data| data[32 + 4] = 1), 36);
     assert_eq!(refused(&good, &|data| data.truncate(31)), 31);
     assert_eq!(refused(&good, &|data| data.truncate(40)), 40);
@@ -91,6 +95,15 @@ fn malformed_requests_name_the_field() {
     assert_eq!(answer.dw0, PushdownShort::FIRST_BLOCKS_AT);
     // Limits themselves are fine.
     let (sqe, data) = pushdown(&PushdownParts { files: &[file; 16], scratch: &[0; 4096], ..good });
+    assert_eq!(io.call(&mut rig, sqe, &data).status, Status::FUNCTION_ABORT.with_dnr());
+    // The longest argument that fits a capsule, in the largest scratch.
+    let (sqe, data) = pushdown(&PushdownParts {
+        files: &[file; 16],
+        scratch: &[0; 8192 - 32 - 16 * 16],
+        scratch_size_bytes: 16_384,
+        ..good
+    });
+    assert_eq!(data.len(), 8192);
     assert_eq!(io.call(&mut rig, sqe, &data).status, Status::FUNCTION_ABORT.with_dnr());
     rig.finish();
 }

@@ -200,6 +200,7 @@ fn record_io(recorder: &mut Recorder, function: u32) {
             first_size_bytes: 512,
             scratch: &get_argument(23).expect("a key"),
             answer_max_bytes: 72,
+            scratch_size_bytes: 72,
         });
         let (answer, cqe) = recorder.call(IO, sqe, &data);
         let value = get_answer(&answer).expect("an answer").expect("found");

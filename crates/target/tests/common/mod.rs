@@ -112,6 +112,7 @@ pub(crate) fn call(function: FunctionId, scratch: &[u8]) -> PushdownCall<'_> {
         first_offset_bytes: 0,
         first_size_bytes: 512,
         scratch,
+        scratch_size_bytes: 0,
         answer_max_bytes: 4096,
     }
 }

@@ -76,11 +76,12 @@ proptest! {
         }
         let mut pushdown = RangePushdown::new(&range, 0, 0);
         let mut calls = 0;
+        let more = 1u64 << 32;
         for (key, leaf) in next.iter().cycle().take(1000) {
             if pushdown.call().is_none() {
                 break;
             }
-            let answer = [key.to_le_bytes(), (leaf * 512).to_le_bytes(), [0; 8]].concat();
+            let answer = [key.to_le_bytes(), (leaf * 512).to_le_bytes(), more.to_le_bytes()].concat();
             calls += u64::from(pushdown.answer(&answer).is_ok());
         }
         prop_assert!(calls <= 2 * 11);

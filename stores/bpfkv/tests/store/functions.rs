@@ -1,9 +1,10 @@
 //! The storage functions as their header documents them, for callers other than this crate.
 
-use crate::support::{Failure, Function, stock};
+use crate::support::{Failure, Function, Model, Random, pushed_pairs, sparse, stock};
 use bpfkv::create::Extent;
 use bpfkv::format::value_text;
-use bpfkv::{GET_OBJECT, RANGE_OBJECT};
+use bpfkv::pushdown::{PAIRS_MAX, RangePushdown};
+use bpfkv::{GET_OBJECT, KeyRange, RANGE_OBJECT};
 
 fn argument(begin: u64, end: u64, flags: u32, hops_max: u32) -> Vec<u8> {
     [&begin.to_le_bytes()[..], &end.to_le_bytes(), &flags.to_le_bytes(), &hops_max.to_le_bytes()]
@@ -31,18 +32,75 @@ fn flags_shape_the_range() {
         (950, max, 2, 950, 11),
         (961, max, 0, 0, 0),
     ] {
-        let (answer, _) = range.run(&file, 0, &argument(begin, end, flags, 0)).unwrap();
+        let (answer, _) = range.run(&file, 0, &argument(begin, end, flags, 0), 4096).unwrap();
         assert_eq!(answer[8..16], [0; 8], "the range is finished");
+        // The number of pairs, and no more to come.
         assert_eq!(answer[16..24], u64::to_le_bytes(count), "{begin} {end} {flags}");
         assert_eq!(answer.len() as u64, 24 + 72 * count);
-        for (key, pair) in (first..).zip(answer[24..].chunks(72)) {
-            assert_eq!(pair[..8], u64::to_le_bytes(key));
-            assert_eq!(pair[8..], value_text(key));
+        let (values, keys) = answer[24..].split_at(64 * count as usize);
+        for (key, (text, found)) in (first..).zip(values.chunks(64).zip(keys.chunks(8))) {
+            assert_eq!(found, u64::to_le_bytes(key));
+            assert_eq!(text, value_text(key));
         }
     }
     for flags in [16, 12, 1 << 31] {
-        let refused = range.run(&file, 0, &argument(0, 9, flags, 0));
+        let refused = range.run(&file, 0, &argument(0, 9, flags, 0), 4096);
         assert_eq!(refused, Err(Failure::Abort(6)));
+    }
+}
+
+#[test]
+fn too_little_scratch_is_refused() {
+    let file = stock(&Extent::full(2).unwrap());
+    let range = Function::load(RANGE_OBJECT);
+    let refused = Err(Failure::Abort(6));
+    // A header and the state of the walk; one pair, the count, or the summary and one leaf.
+    for (flags, needed) in [(0, 24 + 72 + 64), (4, 24 + 8 + 64), (8, 24 + 40 + 31 * 64 + 64)] {
+        let argument = argument(3, 40, flags, 0);
+        assert!(range.run(&file, 0, &argument, needed).is_ok());
+        for size in [needed - 1, 80, 24] {
+            assert_eq!(range.run(&file, 0, &argument, size), refused, "{flags} {size}");
+        }
+    }
+    let get = Function::load(GET_OBJECT);
+    let key = 7u64.to_le_bytes();
+    assert_eq!(get.run(&file, 0, &key, 71), refused);
+    assert_eq!(get.run(&file, 0, &key, 8), refused);
+    assert!(get.run(&file, 0, &key, 72).is_ok());
+}
+
+/// A tree of one level has its only leaf at offset 0, which is where such a range goes on.
+#[test]
+fn an_answer_that_fills_up_in_the_root() {
+    let file = stock(&Extent::full(1).unwrap());
+    let range = Function::load(RANGE_OBJECT);
+    let (answer, _) = range.run(&file, 0, &argument(2, 20, 0, 0), 24 + 3 * 72 + 64).unwrap();
+    assert_eq!(answer[..8], 5u64.to_le_bytes());
+    assert_eq!((&answer[8..16], &answer[16..24]), (&[0; 8][..], &[3, 0, 0, 0, 1, 0, 0, 0][..]));
+}
+
+/// Dense answers of as many pairs as fit, whatever the size of scratch, and one call for them.
+#[test]
+fn ranges_of_many_lengths_and_sizes_of_scratch() {
+    let model: Model = (0..2000).map(|key| (key, value_text(key))).collect();
+    let dense = stock(&Extent::full(3).unwrap());
+    let scattered = sparse(&model, &mut Random(5), false);
+    let function = Function::load(RANGE_OBJECT);
+    assert_eq!(PAIRS_MAX, 226);
+    for file in [&dense, &scattered] {
+        for length in [1, 31, 32, 64, 220, 221, 226, 227, 1000] {
+            for limit in [160, 231, 232, 4096, 16_383, 16_384, u32::MAX] {
+                let range = KeyRange::new(17, 17 + length).unwrap();
+                let pushdown = RangePushdown::new(&range, 0, 0).with_scratch_limit(limit);
+                let scratch = pushdown.call().unwrap().scratch_size_bytes;
+                let most = (u64::from(limit.min(16_384)) - 24 - 64) / 72;
+                assert_eq!(u64::from(scratch), 24 + 72 * length.min(most) + 64);
+                let (pairs, plans) = pushed_pairs(&function, file, pushdown, 0).unwrap();
+                assert!(pairs.iter().map(|pair| pair.key).eq(17..17 + length));
+                assert!(pairs.iter().all(|pair| pair.value == value_text(pair.key)));
+                assert_eq!(plans.len() as u64, length.div_ceil(most), "{length} {limit}");
+            }
+        }
     }
 }
 
@@ -52,7 +110,7 @@ fn a_leaf_costs_one_hop() {
     let range = Function::load(RANGE_OBJECT);
     let hops = |begin: u64, count, flags| {
         let argument = argument(begin, begin + count, flags, 0);
-        range.run(&file, 0, &argument).unwrap().1.len()
+        range.run(&file, 0, &argument, 16_384).unwrap().1.len()
     };
     // Three levels, then the values: with the next leaf while the range goes on.
     assert_eq!(hops(31, 31, 0), 4);
@@ -61,9 +119,9 @@ fn a_leaf_costs_one_hop() {
     // Counting reads leaves only.
     assert_eq!(hops(31, 10 * 31, 4), 3 + 9);
     let get = Function::load(GET_OBJECT);
-    let (_, plan) = get.run(&file, 0, &77u64.to_le_bytes()).unwrap();
+    let (_, plan) = get.run(&file, 0, &77u64.to_le_bytes(), 72).unwrap();
     assert_eq!(plan.len(), 4);
-    let (answer, plan) = get.run(&file, 0, &30_000u64.to_le_bytes()).unwrap();
+    let (answer, plan) = get.run(&file, 0, &30_000u64.to_le_bytes(), 72).unwrap();
     assert_eq!((answer, plan.len()), (vec![0; 8], 3));
 }
 
@@ -71,14 +129,16 @@ fn a_leaf_costs_one_hop() {
 fn a_full_answer_says_where_to_go_on() {
     let file = stock(&Extent::full(3).unwrap());
     let range = Function::load(RANGE_OBJECT);
-    let (answer, _) = range.run(&file, 0, &argument(0, 500, 0, 0)).unwrap();
+    let (answer, _) = range.run(&file, 0, &argument(0, 500, 0, 0), 24 + 56 * 72 + 64).unwrap();
     assert_eq!(answer.len(), 24 + 56 * 72);
     assert_eq!(answer[..8], 56u64.to_le_bytes());
     // Keys 31 to 61 are in the second leaf: after the root and 31 nodes of the second level.
     assert_eq!(answer[8..16], (33 * 512u64).to_le_bytes());
+    assert_eq!(answer[16..24], (1u64 << 32 | 56).to_le_bytes());
     // A limit on hops ends a chain at a leaf.
-    let (answer, plan) = range.run(&file, 0, &argument(0, 20_000, 8, 11)).unwrap();
+    let (answer, plan) = range.run(&file, 0, &argument(0, 20_000, 8, 11), 4096).unwrap();
     assert!(plan.len() <= 11);
     assert_eq!(answer.len(), 64);
     assert_ne!(answer[8..16], [0; 8]);
+    assert_eq!(answer[16..24], (1u64 << 32).to_le_bytes());
 }

@@ -3,6 +3,7 @@
 use crate::support::*;
 use bpfkv::create::Extent;
 use bpfkv::format::{NO_KEY, value_text};
+use bpfkv::pushdown::{PAIRS_MAX, RangePushdown};
 use bpfkv::{
     Aggregate, Cache, CacheError, GET_OBJECT, KeyRange, Pair, RANGE_OBJECT, Summary, Value,
 };
@@ -67,7 +68,10 @@ fn check_range(file: &[u8], cache: &Cache, model: &Model, range: &KeyRange, seed
         if let [plan] = plans.as_slice() {
             assert_eq!(*plan, plain_plan, "the baseline reads what the function reads");
         }
-        assert!(plans.len() <= expected.len() / 56 + 1);
+        assert!(plans.len() <= expected.len() / PAIRS_MAX + 1);
+        let little = RangePushdown::new(range, start, 0)
+            .with_scratch_limit(160 + random.below(4000) as u32);
+        assert_eq!(pushed_pairs(&RANGE, file, little, 0).unwrap().0, expected);
         let hops_max = 11 + random.below(8) as u32;
         assert_eq!(pushed_range(&RANGE, file, range, start, hops_max).unwrap().0, expected);
         for aggregate in [Aggregate::Count, Aggregate::Sum] {
@@ -143,7 +147,7 @@ fn stock_databases() {
             for _ in 0..40 {
                 check_get(&file, &cache, &model, random.next() % (extent.keys() + 3));
             }
-            for length in [0, 1, 2, 8, 31, 32, 56, 57, 100, 1000] {
+            for length in [0, 1, 2, 8, 31, 32, 64, 100, 226, 227, 1000] {
                 let begin = random.next() % (extent.keys() + 3);
                 let range = key_range(begin, length, random.next() as u8);
                 check_range(&file, &cache, &model, &range, random.next());

@@ -3,7 +3,7 @@
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::{FANOUT, NO_KEY, POINTER_ON_DISK};
 use bpfkv::pushdown::{
-    AggregatePushdown, BadAnswer, Call, RangePushdown, get_answer, get_argument,
+    AggregatePushdown, BadAnswer, Call, GET_SCRATCH_BYTES, RangePushdown, get_answer, get_argument,
 };
 use bpfkv::{
     Aggregate, AggregateCursor, Corrupt, GetCursor, KeyRange, Pair, RangeCursor, ReadRequest, Step,
@@ -240,28 +240,38 @@ impl Function {
     }
 
     /// Runs a chain on both engines, requires that they agree, returns the answer and the reads of
-    /// each hop.
+    /// each hop. The chain gets `scratch_bytes` of scratch, and behind it what an earlier one left.
     pub(crate) fn run(
         &self,
         file: &[u8],
         first_offset_bytes: u64,
         argument: &[u8],
+        scratch_bytes: u32,
     ) -> Result<(Vec<u8>, Plan), Failure> {
-        let interpreted = self.chain(file, first_offset_bytes, argument, false);
-        let native = self.chain(file, first_offset_bytes, argument, true);
+        let interpreted = self.chain(file, first_offset_bytes, (argument, scratch_bytes), false);
+        let native = self.chain(file, first_offset_bytes, (argument, scratch_bytes), true);
         assert_eq!(interpreted, native);
         native
+    }
+
+    /// The same for a call of `range`.
+    pub(crate) fn run_call(&self, file: &[u8], call: &Call) -> Result<(Vec<u8>, Plan), Failure> {
+        let scratch_bytes = call.scratch_size_bytes;
+        let ran = self.run(file, call.first_offset_bytes, &call.argument, scratch_bytes)?;
+        assert!(ran.0.len() <= call.answer_max_bytes as usize);
+        Ok(ran)
     }
 
     fn chain(
         &self,
         file: &[u8],
         first_offset_bytes: u64,
-        argument: &[u8],
+        (argument, scratch_bytes): (&[u8], u32),
         native: bool,
     ) -> Result<(Vec<u8>, Plan), Failure> {
         let mut arena = Arena::new();
-        arena.begin_chain(argument);
+        arena.begin_chain(&[0xa5; abi::MAX_SCRATCH_BYTES], abi::MAX_SCRATCH_BYTES);
+        arena.begin_chain(argument, scratch_bytes as usize);
         let mut reads = vec![ReadRequest { offset_bytes: first_offset_bytes, length_bytes: 512 }];
         let mut plan = Vec::new();
         for hop in 0..self.hop_budget {
@@ -287,6 +297,9 @@ impl Function {
                     plan.push(reads);
                     let length = arena.context_u32(context::OUT_LEN) as usize;
                     let answer = arena.scratch().get(..length).ok_or(Failure::BadOutput)?;
+                    let behind = &arena.bytes()[SCRATCH_AT..][..abi::MAX_SCRATCH_BYTES];
+                    let behind = &behind[scratch_bytes as usize..];
+                    assert!(behind.iter().all(|byte| *byte == 0xa5), "written behind scratch");
                     return Ok((answer.to_vec(), plan));
                 }
             }
@@ -296,6 +309,9 @@ impl Function {
         Err(Failure::TooManySteps)
     }
 }
+
+/// Where scratch is in an arena.
+const SCRATCH_AT: usize = (abi::SCRATCH - abi::GUEST_BASE) as usize;
 
 /// What the function asks for: within the protocol's limits even on blocks of 4096 bytes.
 fn next_reads(arena: &Arena) -> Option<Vec<ReadRequest>> {
@@ -324,7 +340,7 @@ pub(crate) fn pushed_get(
     start: u64,
 ) -> Result<Option<Value>, Failure> {
     let Some(argument) = get_argument(key) else { return Ok(None) };
-    let (answer, _) = get.run(file, start, &argument)?;
+    let (answer, _) = get.run(file, start, &argument, GET_SCRATCH_BYTES)?;
     Ok(get_answer(&answer)?.copied())
 }
 
@@ -336,11 +352,18 @@ pub(crate) fn pushed_range(
     start: u64,
     hops_max: u32,
 ) -> Result<(Vec<Pair>, Vec<Plan>), Failure> {
-    let mut pushdown = RangePushdown::new(range, start, hops_max);
+    pushed_pairs(function, file, RangePushdown::new(range, start, hops_max), hops_max)
+}
+
+pub(crate) fn pushed_pairs(
+    function: &Function,
+    file: &[u8],
+    mut pushdown: RangePushdown,
+    hops_max: u32,
+) -> Result<(Vec<Pair>, Vec<Plan>), Failure> {
     let (mut pairs, mut plans) = (Vec::new(), Vec::new());
-    while let Some(Call { first_offset_bytes, argument, answer_max_bytes }) = pushdown.call() {
-        let (answer, plan) = function.run(file, first_offset_bytes, &argument)?;
-        assert!(answer.len() <= answer_max_bytes as usize);
+    while let Some(call) = pushdown.call() {
+        let (answer, plan) = function.run_call(file, &call)?;
         assert!(hops_max < 11 || plan.len() <= hops_max as usize);
         let answered = pushdown.answer(&answer)?;
         pairs.extend(answered.map(|(key, value)| Pair { key, value: *value }));
@@ -359,9 +382,8 @@ pub(crate) fn pushed_aggregate(
 ) -> Result<(Summary, usize), Failure> {
     let mut pushdown = AggregatePushdown::new(range, aggregate, start, hops_max);
     let mut calls = 0;
-    while let Some(Call { first_offset_bytes, argument, answer_max_bytes }) = pushdown.call() {
-        let (answer, _) = function.run(file, first_offset_bytes, &argument)?;
-        assert!(answer.len() <= answer_max_bytes as usize);
+    while let Some(call) = pushdown.call() {
+        let (answer, _) = function.run_call(file, &call)?;
         pushdown.answer(&answer)?;
         calls += 1;
     }
