@@ -18,12 +18,16 @@ fn mov(dst: u8, immediate: i32) -> [u8; 8] {
     slot(0xb7, dst, 0, 0, immediate)
 }
 
-/// Runs a program on both engines with 512 bytes of data, requires agreement, returns the outcome.
+/// Runs a program on both engines with 512 bytes of data and a numbered scratch, requires agreement
+/// also about memory, returns the outcome.
 fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
     let program = Program::parse(slots.as_flattened()).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("translates");
     let outcomes = [true, false].map(|native_code| {
         let mut arena = Arena::new();
+        for (index, byte) in arena.scratch_mut().iter_mut().enumerate() {
+            *byte = (index % 251) as u8;
+        }
         arena.begin_hop(0);
         let limit = arena.begin_call(0..512, 0, 0, 0);
         let mut budget = budget;
@@ -32,9 +36,11 @@ fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
         } else {
             interpret(&program, &mut arena, limit, &mut budget)
         };
-        (result, result.is_ok().then_some(budget))
+        (result, result.is_ok().then_some(budget), arena.bytes().to_vec())
     });
-    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(outcomes[0].0, outcomes[1].0);
+    assert_eq!(outcomes[0].1, outcomes[1].1, "budgets differ");
+    assert!(outcomes[0].2 == outcomes[1].2, "memory differs");
     outcomes[0].0
 }
 
@@ -156,6 +162,63 @@ fn helpers_are_bounded_and_pay() {
         EXIT,
     ];
     assert_eq!(run(&compare, 100), Ok(1));
+}
+
+/// Helpers with lengths that are constants, and the same lengths from memory: the one may be
+/// translated without a call, the other never is.
+#[test]
+fn helpers_do_the_same_whatever_is_known_of_the_length() {
+    let scratch = abi::SCRATCH as i32;
+    let end = abi::DATA as i32 + 512;
+    let lengths = (0..=20).chain([31, 32, 33, 63, 64, 65, 127, 128, 129, 251, 512, 513]);
+    for len in lengths {
+        // Apart, overlapping both ways, equal for a whole period of the pattern, up to the end of
+        // the data, past it.
+        let places = [
+            (scratch, scratch + 1000),
+            (scratch + 3, scratch),
+            (scratch, scratch + 9),
+            (scratch, scratch + 251),
+            (end - len, scratch),
+            (scratch, end - len),
+            (end - len + 1, scratch),
+            (scratch, end - len + 1),
+            (abi::GUEST_BASE as i32 - 1, scratch),
+            (scratch, -1),
+        ];
+        for (a, b) in places {
+            for helper in 1..=3 {
+                let program = |length: [u8; 8]| {
+                    let keep = slot(0x7a, 10, 0, -8, len);
+                    let call = slot(0x85, 0, 0, 0, helper);
+                    run(&[keep, mov(1, a), mov(2, b), length, call, EXIT], 99)
+                };
+                let constant = program(mov(3, len));
+                let narrow = program(slot(0xb4, 3, 0, 0, len));
+                let loaded = program(slot(0x79, 3, 10, -8, 0));
+                assert_eq!(constant, loaded, "helper {helper}, {len} bytes, {a:#x} {b:#x}");
+                assert_eq!(constant, narrow, "helper {helper}, {len} bytes, {a:#x} {b:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn comparing_finds_the_first_difference() {
+    for len in 1..=40 {
+        for at in 0..len {
+            // scratch[0..] against scratch[251..]: equal, but for the byte that is changed.
+            let compare = |change: i32| {
+                let bytes = slot(0x72, 1, 0, at as i16, change);
+                let length = mov(3, len);
+                let (a, b) = (abi::SCRATCH as i32, abi::SCRATCH as i32 + 251);
+                run(&[mov(1, a), bytes, mov(2, b), length, slot(0x85, 0, 0, 0, 1), EXIT], 99)
+            };
+            assert_eq!(compare(at), Ok(0));
+            assert_eq!(compare(at - 1), Ok(if at == 0 { 1 } else { -1i64 as u64 }));
+            assert_eq!(compare(at + 1), Ok(1));
+        }
+    }
 }
 
 #[test]
