@@ -18,9 +18,9 @@
 //!
 //! # What this crate does not do
 //!
-//! No I/O, no file maps, no decisions about reads: that is `bpfof-chain`. No data sections and no
-//! maps in objects yet, no instructions beyond what clang emits for C at `-mcpu=v3`. Timing side
-//! channels are not closed: speculative execution may run past a bounds check.
+//! No I/O, no file maps, no decisions about reads: that is `bpfof-chain`. Of RFC 9669 all is
+//! there but what it leaves to the platform (maps, BTF ids) and the deprecated packet access. No data
+//! sections in objects yet. Timing side channels are not closed: speculative execution may run past a bounds check.
 
 pub mod abi;
 mod arena;

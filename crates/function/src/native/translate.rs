@@ -373,15 +373,24 @@ impl<'a> Translator<'a> {
                 let value = self.builder.ins().ineg(value);
                 self.set_sized(dst, value);
             }
+            Instruction::SignExtend { wide, width, dst, src } => {
+                let value = self.get(src);
+                let value = self.narrow(value, width);
+                let ty = if wide { types::I64 } else { types::I32 };
+                let value = self.builder.ins().sextend(ty, value);
+                self.set_sized(dst, value);
+            }
             Instruction::Endian { swap, width, dst } => self.endian(swap, width, dst),
             Instruction::LoadConstant { dst, value } => {
                 let value = self.builder.ins().iconst(types::I64, value as i64);
                 self.set(dst, value);
             }
             Instruction::ConstantTail => {}
-            Instruction::Load { width, dst, base, offset } => {
+            Instruction::Load { width, signed, dst, base, offset } => {
                 let address = self.checked_address(pc, base, offset, width);
                 let value = self.builder.ins().load(int_type(width), FLAGS, address, 0);
+                let value =
+                    if signed { self.builder.ins().sextend(types::I64, value) } else { value };
                 self.set_sized(dst, value);
             }
             Instruction::Store { width, base, offset, src } => {
@@ -473,24 +482,46 @@ impl<'a> Translator<'a> {
             AluOp::Lsh => ins.ishl(a, b),
             AluOp::Rsh => ins.ushr(a, b),
             AluOp::Arsh => ins.sshr(a, b),
-            AluOp::Div | AluOp::Mod => self.divide(op, a, b),
+            AluOp::Div | AluOp::Mod => self.divide(op == AluOp::Div, a, b),
+            AluOp::SignedDiv | AluOp::SignedMod => self.divide_signed(op == AluOp::SignedDiv, a, b),
             AluOp::Mov => b,
         };
         self.set_sized(dst, value);
     }
 
     /// Division by zero gives 0, modulo by zero the dividend (RFC 9669 §4.1).
-    fn divide(&mut self, op: AluOp, a: Value, b: Value) -> Value {
+    fn divide(&mut self, quotient: bool, a: Value, b: Value) -> Value {
         let ty = self.builder.func.dfg.value_type(a);
         let zero = self.builder.ins().iconst(ty, 0);
         let one = self.builder.ins().iconst(ty, 1);
         let by_zero = self.builder.ins().icmp(IntCC::Equal, b, zero);
         let divisor = self.builder.ins().select(by_zero, one, b);
-        if op == AluOp::Div {
+        if quotient {
             let quotient = self.builder.ins().udiv(a, divisor);
             self.builder.ins().select(by_zero, zero, quotient)
         } else {
             let remainder = self.builder.ins().urem(a, divisor);
+            self.builder.ins().select(by_zero, a, remainder)
+        }
+    }
+
+    /// As `divide`. The least value by -1, which traps on some machines, gives itself and no
+    /// remainder, which is what the negated dividend is.
+    fn divide_signed(&mut self, quotient: bool, a: Value, b: Value) -> Value {
+        let ty = self.builder.func.dfg.value_type(a);
+        let zero = self.builder.ins().iconst(ty, 0);
+        let one = self.builder.ins().iconst(ty, 1);
+        let by_zero = self.builder.ins().icmp(IntCC::Equal, b, zero);
+        let by_minus_one = self.builder.ins().icmp_imm_s(IntCC::Equal, b, -1);
+        let special = self.builder.ins().bor(by_zero, by_minus_one);
+        let divisor = self.builder.ins().select(special, one, b);
+        if quotient {
+            let quotient = self.builder.ins().sdiv(a, divisor);
+            let negated = self.builder.ins().ineg(a);
+            let quotient = self.builder.ins().select(by_minus_one, negated, quotient);
+            self.builder.ins().select(by_zero, zero, quotient)
+        } else {
+            let remainder = self.builder.ins().srem(a, divisor);
             self.builder.ins().select(by_zero, a, remainder)
         }
     }
@@ -641,7 +672,11 @@ impl<'a> Translator<'a> {
 
 /// Arithmetic that costs less to do in vain than a mispredicted branch.
 fn is_cheap(instruction: &Instruction) -> bool {
-    matches!(instruction, Instruction::Alu { op, .. } if !matches!(op, AluOp::Div | AluOp::Mod))
+    use AluOp::{Div, Mod, SignedDiv, SignedMod};
+    matches!(
+        instruction,
+        Instruction::Alu { op, .. } if !matches!(op, Div | Mod | SignedDiv | SignedMod)
+    )
 }
 
 fn int_type(width: Width) -> Type {
