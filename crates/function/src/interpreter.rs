@@ -17,12 +17,13 @@ pub fn interpret(
     budget: &mut i64,
 ) -> Result<u64, Fault> {
     let memory = &mut arena.bytes_mut()[..limit.bytes()];
+    let data_end = GUEST_BASE + limit.bytes() as u64;
     let mut machine = Machine { memory, budget, registers: [0; 11], frames: Vec::new(), pc: 0 };
     machine.registers[Register::R1.index()] = abi::CONTEXT;
     machine.registers[Register::FRAME.index()] = STACK_TOP;
     loop {
         let pc = machine.pc;
-        let step = machine.step(program).map_err(|kind| Fault { kind, pc })?;
+        let step = machine.step(program).map_err(|kind| Fault { kind, pc, data_end })?;
         if let Some(result) = step {
             return Ok(result);
         }

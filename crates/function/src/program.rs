@@ -7,6 +7,7 @@
 use crate::abi::MAX_INSTRUCTIONS;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
+use crate::source::SourceMap;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -57,6 +58,7 @@ pub enum Problem {
 pub struct Program {
     instructions: Vec<Instruction>,
     functions: Vec<Range<u32>>,
+    sources: SourceMap,
 }
 
 impl Program {
@@ -82,7 +84,7 @@ impl Program {
             }
         }
         let functions = split_functions(&instructions);
-        let program = Program { instructions, functions };
+        let program = Program { instructions, functions, sources: SourceMap::default() };
         program.check_flow()?;
         Ok(program)
     }
@@ -90,6 +92,16 @@ impl Program {
     /// The instructions, one per 8-byte slot.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
+    }
+
+    /// The program with what is known of its source.
+    pub fn with_sources(self, sources: SourceMap) -> Program {
+        Program { sources, ..self }
+    }
+
+    /// The source lines of its instructions, as far as the object has them.
+    pub fn sources(&self) -> &SourceMap {
+        &self.sources
     }
 
     /// The functions as ranges of slots, the entry first, in order and without gaps.

@@ -18,6 +18,11 @@ fn mov(dst: u8, immediate: i32) -> [u8; 8] {
     slot(0xb7, dst, 0, 0, immediate)
 }
 
+/// A fault of a call with 512 bytes of data.
+fn fault(kind: FaultKind, pc: u32) -> Fault {
+    Fault { kind, pc, data_end: abi::DATA + 512 }
+}
+
 /// Runs a program on both engines with 512 bytes of data and a numbered scratch, requires agreement
 /// also about memory, returns the outcome.
 fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
@@ -73,8 +78,8 @@ fn accesses_are_bounded_to_the_byte() {
             abi::GUEST_BASE + abi::ARENA_BYTES as u64,
         ];
         for address in outside {
-            let fault = Fault { kind: FaultKind::Memory { address }, pc: 2 };
-            assert_eq!(load_at(address, opcode), Err(fault), "{address:#x} is outside");
+            let outside = fault(FaultKind::Memory { address }, 2);
+            assert_eq!(load_at(address, opcode), Err(outside), "{address:#x} is outside");
         }
     }
 }
@@ -92,7 +97,7 @@ fn what_one_path_checked_is_not_trusted_on_another() {
         EXIT,
     ];
     let kind = FaultKind::Memory { address: abi::DATA + 512 };
-    assert_eq!(run(&program, 100), Err(Fault { kind, pc: 4 }));
+    assert_eq!(run(&program, 100), Err(fault(kind, 4)));
 }
 
 #[test]
@@ -102,26 +107,23 @@ fn a_check_of_a_wide_range_does_not_cover_what_lies_past_it() {
     program.extend([slot(0x79, 0, 3, 0, 0), slot(0x71, 0, 3, -8, 0), slot(0x71, 0, 3, 7, 0)]);
     program.extend([slot(0x71, 0, 3, 8, 0), EXIT]);
     let kind = FaultKind::Memory { address: abi::DATA + 512 };
-    assert_eq!(run(&program, 100), Err(Fault { kind, pc: 5 }));
+    assert_eq!(run(&program, 100), Err(fault(kind, 5)));
 }
 
 #[test]
 fn endless_loops_run_out_of_budget() {
-    assert_eq!(
-        run(&[slot(0x05, 0, 0, -1, 0), EXIT], 1000),
-        Err(Fault { kind: FaultKind::Budget, pc: 0 })
-    );
+    assert_eq!(run(&[slot(0x05, 0, 0, -1, 0), EXIT], 1000), Err(fault(FaultKind::Budget, 0)));
     let counting = [mov(0, 0), slot(0x07, 0, 0, 0, 1), slot(0x25, 0, 0, -2, -1), EXIT];
     assert!(run(&counting, 1000).is_ok());
     let forever = [mov(0, 0), slot(0x07, 0, 0, 0, 1), slot(0x55, 0, 0, -2, 0), EXIT];
-    assert_eq!(run(&forever, 1000), Err(Fault { kind: FaultKind::Budget, pc: 2 }));
+    assert_eq!(run(&forever, 1000), Err(fault(FaultKind::Budget, 2)));
 }
 
 #[test]
 fn recursion_ends_at_the_eighth_frame() {
     let recursive = [slot(0x85, 0, 1, 0, -1), EXIT];
-    assert_eq!(run(&recursive, 1000), Err(Fault { kind: FaultKind::StackOverflow, pc: 0 }));
-    assert_eq!(run(&recursive, 3), Err(Fault { kind: FaultKind::Budget, pc: 0 }));
+    assert_eq!(run(&recursive, 1000), Err(fault(FaultKind::StackOverflow, 0)));
+    assert_eq!(run(&recursive, 3), Err(fault(FaultKind::Budget, 0)));
 }
 
 #[test]
@@ -149,9 +151,9 @@ fn helpers_are_bounded_and_pay() {
     let fill = |len| [slot(0x79, 1, 1, 0, 0), mov(2, 0x41), mov(3, len), call(3), EXIT];
     assert_eq!(run(&fill(512), 100), Ok(0));
     let kind = FaultKind::Memory { address: abi::DATA };
-    assert_eq!(run(&fill(513), 100), Err(Fault { kind, pc: 3 }));
-    assert_eq!(run(&fill(-1), 100), Err(Fault { kind: FaultKind::Budget, pc: 3 }));
-    assert_eq!(run(&fill(512), 63), Err(Fault { kind: FaultKind::Budget, pc: 3 }));
+    assert_eq!(run(&fill(513), 100), Err(fault(kind, 3)));
+    assert_eq!(run(&fill(-1), 100), Err(fault(FaultKind::Budget, 3)));
+    assert_eq!(run(&fill(512), 63), Err(fault(FaultKind::Budget, 3)));
     let compare = [
         slot(0x79, 2, 1, 0, 0),
         slot(0x72, 2, 0, 3, 9),

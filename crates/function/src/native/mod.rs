@@ -7,6 +7,7 @@
 
 mod translate;
 
+use crate::abi::GUEST_BASE;
 use crate::arena::{Arena, Limit};
 use crate::fault::{Fault, FaultKind};
 use crate::program::Program;
@@ -46,6 +47,8 @@ const FAULT_STACK: u32 = 3;
 pub struct NativeFunction {
     entry: extern "C" fn(*mut Machine) -> u64,
     module: Option<JITModule>,
+    /// To tell people what went wrong.
+    program: Program,
     code_bytes: usize,
     compile_time: Duration,
 }
@@ -88,7 +91,8 @@ impl NativeFunction {
         // SAFETY: the entry function was defined with exactly this signature, in the C convention.
         let entry: extern "C" fn(*mut Machine) -> u64 = unsafe { std::mem::transmute(code) };
         let compile_time = started.elapsed();
-        Ok(NativeFunction { entry, module: Some(module), code_bytes, compile_time })
+        let program = program.clone();
+        Ok(NativeFunction { entry, module: Some(module), program, code_bytes, compile_time })
     }
 
     /// Size of the machine code in bytes.
@@ -121,7 +125,12 @@ impl NativeFunction {
             FAULT_STACK => FaultKind::StackOverflow,
             _ => FaultKind::Memory { address: machine.fault_address },
         };
-        Err(Fault { kind, pc: machine.fault_pc })
+        Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + machine.limit })
+    }
+
+    /// The program it was translated from.
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 }
 
