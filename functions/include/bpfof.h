@@ -19,6 +19,7 @@
  * or bounds check is needed to please a verifier.
  *
  * Compile with:  clang -O2 -g -target bpf -mcpu=v3 -I include -c f.bpf.c -o f.bpf.o
+ * (-mcpu=v4, of clang 18 and later, runs too: signed division, sign extension.)
  */
 #ifndef BPFOF_H
 #define BPFOF_H

@@ -133,11 +133,18 @@ fn load(options: &Load) -> Outcome {
 fn list(options: &Target) -> Outcome {
     let mut controller = connect(options)?;
     let report = controller.function_report()?;
+    let mut last_faults = Vec::new();
+    for entry in &report {
+        let faulted = entry.faults != 0;
+        let fault = faulted.then(|| controller.last_fault(FunctionId(entry.function)));
+        last_faults.push(fault.transpose()?.flatten());
+    }
     controller.disconnect()?;
     if options.json {
         let entries: Vec<_> = report
             .iter()
-            .map(|entry| {
+            .zip(&last_faults)
+            .map(|(entry, last_fault)| {
                 serde_json::json!({
                     "id": entry.function,
                     "name": entry.name.to_string(),
@@ -149,6 +156,7 @@ fn list(options: &Target) -> Outcome {
                     "read_bytes": entry.read_bytes,
                     "faults": entry.faults,
                     "aborts": entry.aborts,
+                    "last_fault": last_fault,
                 })
             })
             .collect();
@@ -163,7 +171,7 @@ fn list(options: &Target) -> Outcome {
         "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
         "id", "name", "insns", "chains", "hops", "bytes read", "faults", "aborts"
     );
-    for entry in &report {
+    for (entry, last_fault) in report.iter().zip(&last_faults) {
         println!(
             "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
             entry.function,
@@ -175,6 +183,9 @@ fn list(options: &Target) -> Outcome {
             entry.faults,
             entry.aborts
         );
+        if let Some(fault) = last_fault {
+            println!("{:>10} last fault: {fault}", "");
+        }
     }
     Ok(())
 }

@@ -1,6 +1,12 @@
 //! How a call of a storage function can fail.
 
+use crate::abi::{self, GUEST_BASE, MAX_FRAMES, context};
+use crate::program::Program;
 use std::fmt;
+use std::ops::Range;
+
+/// An address so far from a region, in bytes, is said to have missed it.
+const NEAR_BYTES: u64 = GUEST_BASE / 2;
 
 /// A call that was ended by the confinement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +15,8 @@ pub struct Fault {
     pub kind: FaultKind,
     /// Index of the instruction, in 8-byte slots of the program.
     pub pc: u32,
+    /// Guest address of the end of the data that the call was for, and so of all it could access.
+    pub data_end: u64,
 }
 
 /// The cause of a [`Fault`].
@@ -25,19 +33,70 @@ pub enum FaultKind {
     StackOverflow,
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Fault {
+    /// What happened in words, as far as it is known without the program.
+    fn problem(&self) -> String {
         match self.kind {
             FaultKind::Memory { address } => {
-                write!(f, "instruction {}: access outside the arena at {address:#x}", self.pc)
+                format!("access outside its memory at {address:#x}{}", self.regions(address))
             }
-            FaultKind::Budget => {
-                write!(f, "instruction {}: instruction budget exhausted", self.pc)
-            }
-            FaultKind::StackOverflow => {
-                write!(f, "instruction {}: more than 8 nested calls", self.pc)
-            }
+            FaultKind::Budget => "instruction budget exhausted".to_owned(),
+            FaultKind::StackOverflow => format!("more than {MAX_FRAMES} nested calls"),
         }
+    }
+
+    /// What a call may access, and where the address lies among it.
+    fn regions(&self, address: u64) -> String {
+        let regions = [
+            ("stack", GUEST_BASE..abi::STACK_TOP),
+            ("context", abi::CONTEXT..abi::CONTEXT + context::BYTES as u64),
+            ("scratch", abi::SCRATCH..abi::DATA),
+            ("data", abi::DATA..self.data_end),
+        ];
+        let near = |range: &Range<u64>| {
+            // An access that begins inside may still end outside.
+            let past = address.wrapping_sub(range.end);
+            let before = range.start.wrapping_sub(address);
+            match (range.contains(&address), past < NEAR_BYTES, before <= NEAR_BYTES) {
+                (true, ..) => Some((0, "which runs past the end of".to_owned())),
+                (_, true, _) => Some((past + 1, format!("{past} bytes past the end of"))),
+                (_, _, true) => Some((before, format!("{before} bytes before"))),
+                _ => None,
+            }
+        };
+        let nearest = regions
+            .iter()
+            .filter_map(|(name, range)| near(range).map(|(far, words)| (far, words, name)))
+            .min();
+        let nearest = match nearest {
+            Some((_, words, name)) => format!(", {words} the {name}"),
+            None if address < NEAR_BYTES => ", a null pointer".to_owned(),
+            None => String::new(),
+        };
+        let list =
+            regions.map(|(name, range)| format!("{name} {:#x}..{:#x}", range.start, range.end));
+        format!("{nearest} ({})", list.join(", "))
+    }
+
+    /// The fault in words, with the instruction and its source line.
+    pub fn explain(&self, program: &Program) -> String {
+        let instruction = program
+            .instructions()
+            .get(self.pc as usize)
+            .map(|instruction| format!(" `{instruction}`"))
+            .unwrap_or_default();
+        let (place, text) = match program.sources().find(self.pc) {
+            Some(line) if line.text.is_empty() => (format!("{line}: "), String::new()),
+            Some(line) => (format!("{line}: "), format!(" in `{}`", line.text)),
+            None => Default::default(),
+        };
+        format!("{place}instruction {}{instruction}{text}: {}", self.pc, self.problem())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "instruction {}: {}", self.pc, self.problem())
     }
 }
 

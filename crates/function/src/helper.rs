@@ -28,6 +28,15 @@ impl Helper {
         }
     }
 
+    /// Its name in C.
+    pub fn name(self) -> &'static str {
+        match self {
+            Helper::Memcmp => "bpfof_memcmp",
+            Helper::Memmove => "bpfof_memmove",
+            Helper::Memset => "bpfof_memset",
+        }
+    }
+
     /// Runs the helper on `memory`, what the call may access, with r1–r3 as arguments. Charges
     /// one unit of `budget` for every 8 bytes, before any byte is touched.
     pub(crate) fn run(

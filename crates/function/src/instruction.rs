@@ -43,6 +43,8 @@ pub enum AluOp {
     Mul,
     /// Unsigned; by zero gives 0.
     Div,
+    /// Signed, towards zero; by zero gives 0, the least value by -1 gives the least value.
+    SignedDiv,
     Or,
     And,
     /// The amount is masked to the operand width.
@@ -51,6 +53,8 @@ pub enum AluOp {
     Rsh,
     /// Unsigned; by zero leaves the destination.
     Mod,
+    /// Signed, with the sign of the dividend; by zero leaves the destination.
+    SignedMod,
     Xor,
     Mov,
     /// Arithmetic; the amount is masked.
@@ -114,14 +118,17 @@ pub enum Instruction {
     Alu { wide: bool, op: AluOp, dst: Register, src: Operand },
     /// `dst = -dst`.
     Negate { wide: bool, dst: Register },
+    /// `dst` = the lower `width` of `src`, sign-extended to 64 bits, or to 32 with the upper half
+    /// zeroed.
+    SignExtend { wide: bool, width: Width, dst: Register, src: Register },
     /// Truncates to `width` and, for `swap`, reverses the bytes (little-endian machines).
     Endian { swap: bool, width: Width, dst: Register },
     /// `dst` = a 64-bit constant; takes two slots.
     LoadConstant { dst: Register, value: u64 },
     /// The second slot of [`Instruction::LoadConstant`]; never executed.
     ConstantTail,
-    /// `dst = *(src + offset)`, zero-extended.
-    Load { width: Width, dst: Register, base: Register, offset: i16 },
+    /// `dst = *(base + offset)`, extended to 64 bits: with the sign for `signed`, else with zeros.
+    Load { width: Width, signed: bool, dst: Register, base: Register, offset: i16 },
     /// `*(base + offset) = src`.
     Store { width: Width, base: Register, offset: i16, src: Operand },
     /// Read-modify-write of `*(base + offset)`; `fetch` puts the old value into `src`.

@@ -17,12 +17,13 @@ pub fn interpret(
     budget: &mut i64,
 ) -> Result<u64, Fault> {
     let memory = &mut arena.bytes_mut()[..limit.bytes()];
+    let data_end = GUEST_BASE + limit.bytes() as u64;
     let mut machine = Machine { memory, budget, registers: [0; 11], frames: Vec::new(), pc: 0 };
     machine.registers[Register::R1.index()] = abi::CONTEXT;
     machine.registers[Register::FRAME.index()] = STACK_TOP;
     loop {
         let pc = machine.pc;
-        let step = machine.step(program).map_err(|kind| Fault { kind, pc })?;
+        let step = machine.step(program).map_err(|kind| Fault { kind, pc, data_end })?;
         if let Some(result) = step {
             return Ok(result);
         }
@@ -57,6 +58,10 @@ impl Machine<'_> {
             Instruction::Negate { wide: false, dst } => {
                 self.set(dst, u64::from((self.get(dst) as u32).wrapping_neg()));
             }
+            Instruction::SignExtend { wide, width, dst, src } => {
+                let value = sign_extend(self.get(src), width);
+                self.set(dst, if wide { value } else { u64::from(value as u32) });
+            }
             Instruction::Endian { swap, width, dst } => {
                 self.set(dst, endian(swap, width, self.get(dst)));
             }
@@ -65,9 +70,9 @@ impl Machine<'_> {
                 self.pc += 1;
             }
             Instruction::ConstantTail => unreachable!("no jump lands on a constant's second slot"),
-            Instruction::Load { width, dst, base, offset } => {
+            Instruction::Load { width, signed, dst, base, offset } => {
                 let value = self.load(self.address(base, offset), width)?;
-                self.set(dst, value);
+                self.set(dst, if signed { sign_extend(value, width) } else { value });
             }
             Instruction::Store { width, base, offset, src } => {
                 self.store(self.address(base, offset), width, self.operand(src))?;
@@ -195,11 +200,15 @@ fn alu64(op: AluOp, a: u64, b: u64) -> u64 {
         AluOp::Sub => a.wrapping_sub(b),
         AluOp::Mul => a.wrapping_mul(b),
         AluOp::Div => a.checked_div(b).unwrap_or(0),
+        AluOp::SignedDiv if b == 0 => 0,
+        AluOp::SignedDiv => (a as i64).wrapping_div(b as i64) as u64,
         AluOp::Or => a | b,
         AluOp::And => a & b,
         AluOp::Lsh => a.wrapping_shl(b as u32),
         AluOp::Rsh => a.wrapping_shr(b as u32),
         AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+        AluOp::SignedMod if b == 0 => a,
+        AluOp::SignedMod => (a as i64).wrapping_rem(b as i64) as u64,
         AluOp::Xor => a ^ b,
         AluOp::Mov => b,
         AluOp::Arsh => (a as i64).wrapping_shr(b as u32) as u64,
@@ -212,15 +221,29 @@ fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
         AluOp::Sub => a.wrapping_sub(b),
         AluOp::Mul => a.wrapping_mul(b),
         AluOp::Div => a.checked_div(b).unwrap_or(0),
+        AluOp::SignedDiv if b == 0 => 0,
+        AluOp::SignedDiv => (a as i32).wrapping_div(b as i32) as u32,
         AluOp::Or => a | b,
         AluOp::And => a & b,
         AluOp::Lsh => a.wrapping_shl(b),
         AluOp::Rsh => a.wrapping_shr(b),
         AluOp::Mod => a.checked_rem(b).unwrap_or(a),
+        AluOp::SignedMod if b == 0 => a,
+        AluOp::SignedMod => (a as i32).wrapping_rem(b as i32) as u32,
         AluOp::Xor => a ^ b,
         AluOp::Mov => b,
         AluOp::Arsh => (a as i32).wrapping_shr(b) as u32,
     }
+}
+
+fn sign_extend(value: u64, width: Width) -> u64 {
+    let extended = match width {
+        Width::Bits8 => i64::from(value as i8),
+        Width::Bits16 => i64::from(value as i16),
+        Width::Bits32 => i64::from(value as i32),
+        Width::Bits64 => value as i64,
+    };
+    extended as u64
 }
 
 fn endian(swap: bool, width: Width, value: u64) -> u64 {

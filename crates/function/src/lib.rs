@@ -12,18 +12,20 @@
 //! # Confinement
 //!
 //! Guest pointers are offsets into the arena, never host addresses. Every access is compared with
-//! the bounds of what the call may see; a violation is a [`Fault`] that names the instruction.
+//! the bounds of what the call may see; a violation is a [`Fault`] that names the instruction, and
+//! its source line if the object was compiled with -g.
 //! Every backward jump and every call pays into an instruction budget, so each call ends. Calls
 //! reach only the object's own functions and the [`helper`]s.
 //!
 //! # What this crate does not do
 //!
-//! No I/O, no file maps, no decisions about reads: that is `bpfof-chain`. No data sections and no
-//! maps in objects yet, no instructions beyond what clang emits for C at `-mcpu=v3`. Timing side
-//! channels are not closed: speculative execution may run past a bounds check.
+//! No I/O, no file maps, no decisions about reads: that is `bpfof-chain`. Of RFC 9669 all is
+//! there but what it leaves to the platform (maps, BTF ids) and the deprecated packet access. No data
+//! sections in objects yet. Timing side channels are not closed: speculative execution may run past a bounds check.
 
 pub mod abi;
 mod arena;
+mod disassembly;
 mod fault;
 pub mod fuzz;
 pub mod helper;
@@ -32,6 +34,7 @@ mod interpreter;
 pub mod native;
 pub mod object;
 pub mod program;
+mod source;
 
 pub use arena::{Arena, Limit};
 pub use fault::{Fault, FaultKind};
@@ -39,3 +42,4 @@ pub use interpreter::interpret;
 pub use native::{CompileError, NativeFunction};
 pub use object::{Object, ObjectError};
 pub use program::{Program, ProgramError};
+pub use source::{SourceLine, SourceMap};

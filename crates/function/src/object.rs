@@ -1,7 +1,9 @@
 //! ELF objects, as clang writes them for `-target bpf`, to checked programs.
 
+use crate::abi::MAX_INSTRUCTIONS;
 use crate::abi::MAX_OBJECT_BYTES;
 use crate::program::{Program, ProgramError};
+use crate::source::{DebugInfo, SourceMap};
 use object::elf::R_BPF_64_32;
 use object::read::elf::{ElfFile64, ElfSection64};
 use object::{
@@ -13,6 +15,9 @@ type Elf<'a> = ElfFile64<'a, LittleEndian>;
 
 /// Entry sections are named with this prefix; what follows is the function's name.
 pub const ENTRY_PREFIX: &str = "bpfof/";
+
+/// Slots of a section that source lines are kept of: more are no program anyway.
+const MAX_SLOTS: u64 = MAX_INSTRUCTIONS as u64;
 
 /// A parsed function object: its entry points, in file order.
 #[derive(Debug)]
@@ -53,8 +58,10 @@ pub enum ObjectError {
         entries: usize,
     },
     /// A relocation that the loader cannot resolve.
-    #[error("{section}: instruction {pc}: {problem}")]
+    #[error("{place}{section}: instruction {pc}: {problem}")]
     Relocation {
+        /// The source line, for people: empty or ending in a colon and a blank.
+        place: String,
         /// Name of the section.
         section: String,
         /// Slot within the section.
@@ -63,8 +70,10 @@ pub enum ObjectError {
         problem: &'static str,
     },
     /// A program that fails the checks.
-    #[error("{name}: {source}")]
+    #[error("{place}{name}: {source}")]
     Program {
+        /// The source line, for people: empty or ending in a colon and a blank.
+        place: String,
         /// The entry's name.
         name: String,
         /// The reason.
@@ -82,14 +91,20 @@ impl Object {
         if elf.architecture() != Architecture::Bpf {
             return Err(ObjectError::NotBpf);
         }
+        let [btf, extension] = [".BTF", ".BTF.ext"]
+            .map(|name| elf.section_by_name(name).and_then(|section| section.data().ok()));
+        let debug = DebugInfo::parse(btf.unwrap_or_default(), extension.unwrap_or_default());
         let mut entries = Vec::new();
         for section in elf.sections() {
             let Ok(name) = section.name() else { continue };
             let Some(name) = name.strip_prefix(ENTRY_PREFIX) else { continue };
-            let code = link(&elf, &section)?;
-            let program = Program::parse(&code)
-                .map_err(|source| ObjectError::Program { name: name.to_owned(), source })?;
-            entries.push(Entry { name: name.to_owned(), program });
+            let (code, sources) = link(&elf, &section, &debug)?;
+            let name = name.to_owned();
+            let program = Program::parse(&code).map_err(|source| {
+                let place = place(&sources, source.pc);
+                ObjectError::Program { place, name: name.clone(), source }
+            })?;
+            entries.push(Entry { name, program: program.with_sources(sources) });
         }
         if entries.is_empty() { Err(ObjectError::NoEntry) } else { Ok(Object { entries }) }
     }
@@ -110,11 +125,25 @@ fn elf_error(error: object::Error) -> ObjectError {
     ObjectError::Elf(error.to_string())
 }
 
+/// The source line of an instruction, to begin a message with.
+fn place(sources: &SourceMap, pc: u32) -> String {
+    match sources.find(pc) {
+        Some(line) if line.text.is_empty() => format!("{line}: "),
+        Some(line) => format!("{line}: `{}`: ", line.text),
+        None => String::new(),
+    }
+}
+
 /// The code of an entry section, followed by `.text` if anything there is called, with the calls
-/// between them resolved.
-fn link(elf: &Elf<'_>, entry: &ElfSection64<'_, '_, LittleEndian>) -> Result<Vec<u8>, ObjectError> {
+/// between them resolved; and the source lines of it.
+fn link(
+    elf: &Elf<'_>,
+    entry: &ElfSection64<'_, '_, LittleEndian>,
+    debug: &DebugInfo<'_>,
+) -> Result<(Vec<u8>, SourceMap), ObjectError> {
     let mut code = entry.data().map_err(elf_error)?.to_vec();
     let mut layout = vec![(entry.index(), 0)];
+    let mut sources = SourceMap::default();
     let text = elf.section_by_name(".text").filter(|text| text.size() > 0);
     let calls_text = |section: &ElfSection64<'_, '_, LittleEndian>| {
         section.relocations().any(|(_, relocation)| {
@@ -127,9 +156,20 @@ fn link(elf: &Elf<'_>, entry: &ElfSection64<'_, '_, LittleEndian>) -> Result<Vec
     }
     for (index, base) in layout.clone() {
         let section = elf.section_by_index(index).map_err(elf_error)?;
-        relocate(elf, &section, base, &layout, &mut code)?;
+        if let Ok(name) = section.name() {
+            sources.add(debug, name, base as u32, (section.size() / 8).min(MAX_SLOTS) as u32);
+        }
+        relocate(elf, &section, base, &layout, &mut code).map_err(|(offset, problem)| {
+            let pc = offset / 8;
+            ObjectError::Relocation {
+                place: place(&sources, (base as u64).saturating_add(pc) as u32),
+                section: section.name().unwrap_or("?").to_owned(),
+                pc,
+                problem,
+            }
+        })?;
     }
-    Ok(code)
+    Ok((code, sources))
 }
 
 fn target_section(elf: &Elf<'_>, target: RelocationTarget) -> Option<SectionIndex> {
@@ -145,13 +185,9 @@ fn relocate(
     base: usize,
     layout: &[(SectionIndex, usize)],
     code: &mut [u8],
-) -> Result<(), ObjectError> {
+) -> Result<(), (u64, &'static str)> {
     for (offset, relocation) in section.relocations() {
-        let fail = |problem| ObjectError::Relocation {
-            section: section.name().unwrap_or("?").to_owned(),
-            pc: offset / 8,
-            problem,
-        };
+        let fail = |problem| (offset, problem);
         let RelocationFlags::Elf { r_type: R_BPF_64_32 } = relocation.flags() else {
             return Err(fail(
                 "refers to a map or data section (.rodata, .data, .bss); keep constants in code or \
@@ -161,7 +197,9 @@ fn relocate(
         let RelocationTarget::Symbol(symbol) = relocation.target() else {
             return Err(fail("relocation without a symbol"));
         };
-        let symbol = elf.symbol_by_index(symbol).map_err(elf_error)?;
+        let symbol = elf
+            .symbol_by_index(symbol)
+            .map_err(|_| fail("relocation to a symbol that does not exist"))?;
         let callee = symbol
             .section_index()
             .and_then(|index| layout.iter().find(|(section, _)| *section == index))

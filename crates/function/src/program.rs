@@ -7,6 +7,7 @@
 use crate::abi::MAX_INSTRUCTIONS;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
+use crate::source::SourceMap;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -29,14 +30,14 @@ pub enum Problem {
     /// More than [`MAX_INSTRUCTIONS`].
     #[error("the program has more than {MAX_INSTRUCTIONS} instructions")]
     TooLong,
-    /// Not an instruction of eBPF up to version 3.
-    #[error("opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3)")]
+    /// Not an instruction of RFC 9669 (the deprecated packet access is none either).
+    #[error("opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3 or v4)")]
     UnknownOpcode(u8),
     /// r11 to r15, or a write to r10.
     #[error("register r{0} cannot be used here")]
     Register(u8),
-    /// A field that must be zero is not, or selects a later instruction set version.
-    #[error("reserved field set, or an instruction of ISA v4 (compile with -mcpu=v3)")]
+    /// A field that must be zero is not, or one that selects an instruction has no meaning.
+    #[error("a field of the instruction has a value that RFC 9669 does not define")]
     Reserved,
     /// A jump or call leaves its function or hits the middle of a 16-byte instruction.
     #[error("jump or call to {0}, which is not an instruction of this function")]
@@ -57,6 +58,7 @@ pub enum Problem {
 pub struct Program {
     instructions: Vec<Instruction>,
     functions: Vec<Range<u32>>,
+    sources: SourceMap,
 }
 
 impl Program {
@@ -82,7 +84,7 @@ impl Program {
             }
         }
         let functions = split_functions(&instructions);
-        let program = Program { instructions, functions };
+        let program = Program { instructions, functions, sources: SourceMap::default() };
         program.check_flow()?;
         Ok(program)
     }
@@ -90,6 +92,16 @@ impl Program {
     /// The instructions, one per 8-byte slot.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
+    }
+
+    /// The program with what is known of its source.
+    pub fn with_sources(self, sources: SourceMap) -> Program {
+        Program { sources, ..self }
+    }
+
+    /// The source lines of its instructions, as far as the object has them.
+    pub fn sources(&self) -> &SourceMap {
+        &self.sources
     }
 
     /// The functions as ranges of slots, the entry first, in order and without gaps.
@@ -216,8 +228,12 @@ impl Slot {
             Slot::require(self.src == 0)?;
             return Ok(Operand::Immediate(self.immediate));
         }
+        Ok(Operand::Register(self.source_register()?))
+    }
+
+    fn source_register(&self) -> Result<Register, Problem> {
         Slot::require(self.immediate == 0)?;
-        Ok(Operand::Register(Slot::readable(self.src)?))
+        Slot::readable(self.src)
     }
 
     fn width(&self) -> Width {
@@ -262,7 +278,12 @@ fn decode_memory(slot: &Slot) -> Result<Instruction, Problem> {
         0x61 => {
             Slot::require(slot.immediate == 0)?;
             let (dst, base) = (Slot::writable(slot.dst)?, Slot::readable(slot.src)?);
-            Ok(Instruction::Load { width, dst, base, offset })
+            Ok(Instruction::Load { width, signed: false, dst, base, offset })
+        }
+        0x81 if width != Width::Bits64 => {
+            Slot::require(slot.immediate == 0)?;
+            let (dst, base) = (Slot::writable(slot.dst)?, Slot::readable(slot.src)?);
+            Ok(Instruction::Load { width, signed: true, dst, base, offset })
         }
         0x62 => {
             Slot::require(slot.src == 0)?;
@@ -301,41 +322,66 @@ fn decode_atomic(slot: &Slot, width: Width) -> Result<Instruction, Problem> {
     Ok(Instruction::Atomic { op, fetch, wide, base, offset: slot.offset, src })
 }
 
-/// RFC 9669 §4.1–4.2. A non-zero offset selects signed division and sign extension (v4).
+/// RFC 9669 §4.1–4.2.
 fn decode_alu(slot: &Slot) -> Result<Instruction, Problem> {
     let wide = slot.opcode & 0x07 == 0x07;
     let dst = Slot::writable(slot.dst)?;
-    Slot::require(slot.offset == 0)?;
-    let op = match slot.opcode >> 4 {
-        0x0 => AluOp::Add,
-        0x1 => AluOp::Sub,
-        0x2 => AluOp::Mul,
-        0x3 => AluOp::Div,
-        0x4 => AluOp::Or,
-        0x5 => AluOp::And,
-        0x6 => AluOp::Lsh,
-        0x7 => AluOp::Rsh,
-        0x8 => {
+    // The offset selects signed division and sign extension, and is zero otherwise.
+    let op = match (slot.opcode >> 4, slot.offset) {
+        (0x0, 0) => AluOp::Add,
+        (0x1, 0) => AluOp::Sub,
+        (0x2, 0) => AluOp::Mul,
+        (0x3, 0) => AluOp::Div,
+        (0x3, 1) => AluOp::SignedDiv,
+        (0x4, 0) => AluOp::Or,
+        (0x5, 0) => AluOp::And,
+        (0x6, 0) => AluOp::Lsh,
+        (0x7, 0) => AluOp::Rsh,
+        (0x8, 0) => {
             Slot::require(slot.src == 0 && slot.immediate == 0 && slot.opcode & 0x08 == 0)?;
             return Ok(Instruction::Negate { wide, dst });
         }
-        0x9 => AluOp::Mod,
-        0xa => AluOp::Xor,
-        0xb => AluOp::Mov,
-        0xc => AluOp::Arsh,
-        0xd if !wide => {
-            Slot::require(slot.src == 0)?;
-            let width = match slot.immediate {
-                16 => Width::Bits16,
-                32 => Width::Bits32,
-                64 => Width::Bits64,
-                _ => return Err(Problem::Reserved),
-            };
-            return Ok(Instruction::Endian { swap: slot.opcode & 0x08 != 0, width, dst });
-        }
+        (0x9, 0) => AluOp::Mod,
+        (0x9, 1) => AluOp::SignedMod,
+        (0xa, 0) => AluOp::Xor,
+        (0xb, 0) => AluOp::Mov,
+        (0xb, bits) => return decode_sign_extend(slot, wide, dst, bits),
+        (0xc, 0) => AluOp::Arsh,
+        (0xd, 0) => return decode_endian(slot, wide, dst),
+        (0x0..=0xd, _) => return Err(Problem::Reserved),
         _ => return Err(Problem::UnknownOpcode(slot.opcode)),
     };
     Ok(Instruction::Alu { wide, op, dst, src: slot.operand()? })
+}
+
+/// RFC 9669 §4.1: MOVSX, from a register only, to more bits than it comes from.
+fn decode_sign_extend(
+    slot: &Slot,
+    wide: bool,
+    dst: Register,
+    bits: i16,
+) -> Result<Instruction, Problem> {
+    let width = match bits {
+        8 => Width::Bits8,
+        16 => Width::Bits16,
+        32 if wide => Width::Bits32,
+        _ => return Err(Problem::Reserved),
+    };
+    Slot::require(slot.opcode & 0x08 != 0)?;
+    Ok(Instruction::SignExtend { wide, width, dst, src: slot.source_register()? })
+}
+
+/// RFC 9669 §4.2: the source bit selects big-endian, the wide class swaps whatever the machine is.
+fn decode_endian(slot: &Slot, wide: bool, dst: Register) -> Result<Instruction, Problem> {
+    let big_endian = slot.opcode & 0x08 != 0;
+    Slot::require(slot.src == 0 && !(wide && big_endian))?;
+    let width = match slot.immediate {
+        16 => Width::Bits16,
+        32 => Width::Bits32,
+        64 => Width::Bits64,
+        _ => return Err(Problem::Reserved),
+    };
+    Ok(Instruction::Endian { swap: wide || big_endian, width, dst })
 }
 
 /// RFC 9669 §4.3.
@@ -349,6 +395,11 @@ fn decode_jump(slot: &Slot, pc: i64, len: i64) -> Result<Instruction, Problem> {
         0x0 if slot.opcode == 0x05 => {
             Slot::require(slot.dst == 0 && slot.src == 0 && slot.immediate == 0)?;
             return Ok(Instruction::Jump { target: target(i64::from(slot.offset))? });
+        }
+        // The long jump: its distance is in the immediate.
+        0x0 if slot.opcode == 0x06 => {
+            Slot::require(slot.dst == 0 && slot.src == 0 && slot.offset == 0)?;
+            return Ok(Instruction::Jump { target: target(i64::from(slot.immediate))? });
         }
         0x8 if slot.opcode == 0x85 => {
             Slot::require(slot.dst == 0 && slot.offset == 0)?;
@@ -417,8 +468,38 @@ mod tests {
     }
 
     #[test]
-    fn signed_division_of_a_later_version_is_refused() {
-        assert_eq!(problem(&[[0x37, 0, 1, 0, 2, 0, 0, 0], EXIT]), Problem::Reserved);
+    fn fields_without_a_meaning_are_refused() {
+        let undefined = [
+            // Signed division is offset 1; nothing else has one.
+            [0x37, 0, 2, 0, 2, 0, 0, 0],
+            [0x07, 0, 1, 0, 2, 0, 0, 0],
+            // Sign extension: from an immediate, from 24 bits, from 32 to 32.
+            [0xb7, 0, 8, 0, 2, 0, 0, 0],
+            [0xbf, 0, 24, 0, 0, 0, 0, 0],
+            [0xbc, 0, 32, 0, 0, 0, 0, 0],
+            // Byte swaps: of 24 bits, with a source bit in the wide class.
+            [0xd4, 0, 0, 0, 24, 0, 0, 0],
+            [0xdf, 0, 0, 0, 16, 0, 0, 0],
+            // Jumps with a distance in the other field.
+            [0x05, 0, 0, 0, 1, 0, 0, 0],
+            [0x06, 0, 1, 0, 0, 0, 0, 0],
+            // Calls by BTF id; an atomic operation that does not exist, and one without fetch.
+            [0x85, 0x20, 0, 0, 1, 0, 0, 0],
+            [0xdb, 0, 0, 0, 0x10, 0, 0, 0],
+            [0xdb, 0, 0, 0, 0xe0, 0, 0, 0],
+        ];
+        for slot in undefined {
+            assert_eq!(problem(&[slot, EXIT]), Problem::Reserved, "{slot:02x?}");
+        }
+    }
+
+    #[test]
+    fn opcodes_without_an_instruction_are_refused() {
+        // Packet access, a sign-extending load of 64 bits, byte-wide atomics, an indirect call.
+        for opcode in [0x20, 0x28, 0x40, 0x50, 0x99, 0xd3, 0xcb, 0x8d, 0xe5, 0xe7] {
+            let refused = problem(&[[opcode, 0, 0, 0, 0, 0, 0, 0], EXIT]);
+            assert_eq!(refused, Problem::UnknownOpcode(opcode));
+        }
     }
 
     #[test]

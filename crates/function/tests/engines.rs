@@ -18,12 +18,21 @@ fn mov(dst: u8, immediate: i32) -> [u8; 8] {
     slot(0xb7, dst, 0, 0, immediate)
 }
 
-/// Runs a program on both engines with 512 bytes of data, requires agreement, returns the outcome.
+/// A fault of a call with 512 bytes of data.
+fn fault(kind: FaultKind, pc: u32) -> Fault {
+    Fault { kind, pc, data_end: abi::DATA + 512 }
+}
+
+/// Runs a program on both engines with 512 bytes of data and a numbered scratch, requires agreement
+/// also about memory, returns the outcome.
 fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
     let program = Program::parse(slots.as_flattened()).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("translates");
     let outcomes = [true, false].map(|native_code| {
         let mut arena = Arena::new();
+        for (index, byte) in arena.scratch_mut().iter_mut().enumerate() {
+            *byte = (index % 251) as u8;
+        }
         arena.begin_hop(0);
         let limit = arena.begin_call(0..512, 0, 0, 0);
         let mut budget = budget;
@@ -32,9 +41,11 @@ fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
         } else {
             interpret(&program, &mut arena, limit, &mut budget)
         };
-        (result, result.is_ok().then_some(budget))
+        (result, result.is_ok().then_some(budget), arena.bytes().to_vec())
     });
-    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(outcomes[0].0, outcomes[1].0);
+    assert_eq!(outcomes[0].1, outcomes[1].1, "budgets differ");
+    assert!(outcomes[0].2 == outcomes[1].2, "memory differs");
     outcomes[0].0
 }
 
@@ -67,8 +78,8 @@ fn accesses_are_bounded_to_the_byte() {
             abi::GUEST_BASE + abi::ARENA_BYTES as u64,
         ];
         for address in outside {
-            let fault = Fault { kind: FaultKind::Memory { address }, pc: 2 };
-            assert_eq!(load_at(address, opcode), Err(fault), "{address:#x} is outside");
+            let outside = fault(FaultKind::Memory { address }, 2);
+            assert_eq!(load_at(address, opcode), Err(outside), "{address:#x} is outside");
         }
     }
 }
@@ -86,7 +97,7 @@ fn what_one_path_checked_is_not_trusted_on_another() {
         EXIT,
     ];
     let kind = FaultKind::Memory { address: abi::DATA + 512 };
-    assert_eq!(run(&program, 100), Err(Fault { kind, pc: 4 }));
+    assert_eq!(run(&program, 100), Err(fault(kind, 4)));
 }
 
 #[test]
@@ -96,26 +107,23 @@ fn a_check_of_a_wide_range_does_not_cover_what_lies_past_it() {
     program.extend([slot(0x79, 0, 3, 0, 0), slot(0x71, 0, 3, -8, 0), slot(0x71, 0, 3, 7, 0)]);
     program.extend([slot(0x71, 0, 3, 8, 0), EXIT]);
     let kind = FaultKind::Memory { address: abi::DATA + 512 };
-    assert_eq!(run(&program, 100), Err(Fault { kind, pc: 5 }));
+    assert_eq!(run(&program, 100), Err(fault(kind, 5)));
 }
 
 #[test]
 fn endless_loops_run_out_of_budget() {
-    assert_eq!(
-        run(&[slot(0x05, 0, 0, -1, 0), EXIT], 1000),
-        Err(Fault { kind: FaultKind::Budget, pc: 0 })
-    );
+    assert_eq!(run(&[slot(0x05, 0, 0, -1, 0), EXIT], 1000), Err(fault(FaultKind::Budget, 0)));
     let counting = [mov(0, 0), slot(0x07, 0, 0, 0, 1), slot(0x25, 0, 0, -2, -1), EXIT];
     assert!(run(&counting, 1000).is_ok());
     let forever = [mov(0, 0), slot(0x07, 0, 0, 0, 1), slot(0x55, 0, 0, -2, 0), EXIT];
-    assert_eq!(run(&forever, 1000), Err(Fault { kind: FaultKind::Budget, pc: 2 }));
+    assert_eq!(run(&forever, 1000), Err(fault(FaultKind::Budget, 2)));
 }
 
 #[test]
 fn recursion_ends_at_the_eighth_frame() {
     let recursive = [slot(0x85, 0, 1, 0, -1), EXIT];
-    assert_eq!(run(&recursive, 1000), Err(Fault { kind: FaultKind::StackOverflow, pc: 0 }));
-    assert_eq!(run(&recursive, 3), Err(Fault { kind: FaultKind::Budget, pc: 0 }));
+    assert_eq!(run(&recursive, 1000), Err(fault(FaultKind::StackOverflow, 0)));
+    assert_eq!(run(&recursive, 3), Err(fault(FaultKind::Budget, 0)));
 }
 
 #[test]
@@ -143,9 +151,9 @@ fn helpers_are_bounded_and_pay() {
     let fill = |len| [slot(0x79, 1, 1, 0, 0), mov(2, 0x41), mov(3, len), call(3), EXIT];
     assert_eq!(run(&fill(512), 100), Ok(0));
     let kind = FaultKind::Memory { address: abi::DATA };
-    assert_eq!(run(&fill(513), 100), Err(Fault { kind, pc: 3 }));
-    assert_eq!(run(&fill(-1), 100), Err(Fault { kind: FaultKind::Budget, pc: 3 }));
-    assert_eq!(run(&fill(512), 63), Err(Fault { kind: FaultKind::Budget, pc: 3 }));
+    assert_eq!(run(&fill(513), 100), Err(fault(kind, 3)));
+    assert_eq!(run(&fill(-1), 100), Err(fault(FaultKind::Budget, 3)));
+    assert_eq!(run(&fill(512), 63), Err(fault(FaultKind::Budget, 3)));
     let compare = [
         slot(0x79, 2, 1, 0, 0),
         slot(0x72, 2, 0, 3, 9),
@@ -156,6 +164,63 @@ fn helpers_are_bounded_and_pay() {
         EXIT,
     ];
     assert_eq!(run(&compare, 100), Ok(1));
+}
+
+/// Helpers with lengths that are constants, and the same lengths from memory: the one may be
+/// translated without a call, the other never is.
+#[test]
+fn helpers_do_the_same_whatever_is_known_of_the_length() {
+    let scratch = abi::SCRATCH as i32;
+    let end = abi::DATA as i32 + 512;
+    let lengths = (0..=20).chain([31, 32, 33, 63, 64, 65, 127, 128, 129, 251, 512, 513]);
+    for len in lengths {
+        // Apart, overlapping both ways, equal for a whole period of the pattern, up to the end of
+        // the data, past it.
+        let places = [
+            (scratch, scratch + 1000),
+            (scratch + 3, scratch),
+            (scratch, scratch + 9),
+            (scratch, scratch + 251),
+            (end - len, scratch),
+            (scratch, end - len),
+            (end - len + 1, scratch),
+            (scratch, end - len + 1),
+            (abi::GUEST_BASE as i32 - 1, scratch),
+            (scratch, -1),
+        ];
+        for (a, b) in places {
+            for helper in 1..=3 {
+                let program = |length: [u8; 8]| {
+                    let keep = slot(0x7a, 10, 0, -8, len);
+                    let call = slot(0x85, 0, 0, 0, helper);
+                    run(&[keep, mov(1, a), mov(2, b), length, call, EXIT], 99)
+                };
+                let constant = program(mov(3, len));
+                let narrow = program(slot(0xb4, 3, 0, 0, len));
+                let loaded = program(slot(0x79, 3, 10, -8, 0));
+                assert_eq!(constant, loaded, "helper {helper}, {len} bytes, {a:#x} {b:#x}");
+                assert_eq!(constant, narrow, "helper {helper}, {len} bytes, {a:#x} {b:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn comparing_finds_the_first_difference() {
+    for len in 1..=40 {
+        for at in 0..len {
+            // scratch[0..] against scratch[251..]: equal, but for the byte that is changed.
+            let compare = |change: i32| {
+                let bytes = slot(0x72, 1, 0, at as i16, change);
+                let length = mov(3, len);
+                let (a, b) = (abi::SCRATCH as i32, abi::SCRATCH as i32 + 251);
+                run(&[mov(1, a), bytes, mov(2, b), length, slot(0x85, 0, 0, 0, 1), EXIT], 99)
+            };
+            assert_eq!(compare(at), Ok(0));
+            assert_eq!(compare(at - 1), Ok(if at == 0 { 1 } else { -1i64 as u64 }));
+            assert_eq!(compare(at + 1), Ok(1));
+        }
+    }
 }
 
 #[test]

@@ -110,28 +110,42 @@ impl Controller {
         Ok(FunctionReportEntry::list(&report).collect())
     }
 
+    /// The last fault of a function in words: source line, instruction, and what it missed. None
+    /// if it has not faulted.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn last_fault(&mut self, function: FunctionId) -> Result<Option<String>, Error> {
+        let command = |length| AdminCommand::last_fault(function.0, length);
+        let text = text(&self.whole_answer(command)?);
+        Ok(Some(text).filter(|text| !text.is_empty()))
+    }
+
     /// Why the last Function Load was refused.
     fn load_message(&mut self) -> Result<String, Error> {
-        let message = self.report(AdminCommand::LAST_LOAD_MESSAGE)?;
-        let text = message.split(|&byte| byte == 0).next().unwrap_or(&[]);
+        let text = text(&self.report(AdminCommand::LAST_LOAD_MESSAGE)?);
         if text.is_empty() {
             return Ok("it gave no reason".to_owned());
         }
-        Ok(String::from_utf8_lossy(text).into_owned())
+        Ok(text)
     }
 
     /// A report as a whole, at most [`REPORT_MAX_BYTES`].
     fn report(&mut self, function: u32) -> Result<Vec<u8>, Error> {
+        self.whole_answer(|length| AdminCommand::function_report(function, length))
+    }
+
+    /// The answer to a command that is made for a buffer length and says in dword 0 how long the
+    /// answer is.
+    fn whole_answer(&mut self, command: impl Fn(u32) -> Sqe) -> Result<Vec<u8>, Error> {
         let most = REPORT_MAX_BYTES.min(self.max_transfer_bytes());
         let length = REPORT_BYTES.min(most);
-        let sqe = AdminCommand::function_report(function, length);
-        let (answer, data) = self.admin_command(sqe, &[], length)?;
+        let (answer, data) = self.admin_command(command(length), &[], length)?;
         if answer.dw0 <= length {
             return Ok(data);
         }
         let length = answer.dw0.min(most);
-        let sqe = AdminCommand::function_report(function, length);
-        Ok(self.admin_command(sqe, &[], length)?.1)
+        Ok(self.admin_command(command(length), &[], length)?.1)
     }
 
     /// Sends `object` in chunks; returns dword 0 of the last.
@@ -155,4 +169,10 @@ impl Controller {
         }
         Ok(last)
     }
+}
+
+/// A message of the target: up to its padding.
+fn text(message: &[u8]) -> String {
+    let text = message.split(|&byte| byte == 0).next().unwrap_or(&[]);
+    String::from_utf8_lossy(text).into_owned()
 }

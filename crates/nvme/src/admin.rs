@@ -105,6 +105,8 @@ pub enum AdminCommand {
         function: u32,
         /// Length of the host's buffer in bytes (CDW11).
         length_bytes: u32,
+        /// Instead of entries, the last fault of this one function in words (CDW12 bit 0).
+        last_fault: bool,
     },
     /// Pushdown Identify (protocol.md).
     PushdownIdentify {
@@ -187,8 +189,12 @@ impl AdminCommand {
                 (Self::FunctionUnload { function: sqe.cdw10 }, sqe.cdw11 | sqe.cdw12 | sqe.cdw13)
             }
             admin::FUNCTION_REPORT => (
-                Self::FunctionReport { function: sqe.cdw10, length_bytes: sqe.cdw11 },
-                sqe.cdw12 | sqe.cdw13,
+                Self::FunctionReport {
+                    function: sqe.cdw10,
+                    length_bytes: sqe.cdw11,
+                    last_fault: sqe.cdw12 & 1 != 0,
+                },
+                sqe.cdw12 & !1 | sqe.cdw13,
             ),
             admin::PUSHDOWN_IDENTIFY => (
                 Self::PushdownIdentify { length_bytes: sqe.cdw11 },
@@ -274,6 +280,13 @@ impl AdminCommand {
             sgl: Sgl::transport(length_bytes),
             ..Sqe::new(admin::FUNCTION_REPORT, 0)
         }
+    }
+
+    /// Function Report: the last fault of one function in words, into a buffer of `length_bytes`
+    /// (protocol.md).
+    #[must_use]
+    pub fn last_fault(function: u32, length_bytes: u32) -> Sqe {
+        Sqe { cdw12: 1, ..Self::function_report(function, length_bytes) }
     }
 
     /// Pushdown Identify into a buffer of `length_bytes` (protocol.md).

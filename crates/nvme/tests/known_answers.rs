@@ -327,6 +327,10 @@ fn vendor_layouts() {
         AdminCommand::parse(&load),
         Ok(AdminCommand::FunctionLoad(upload, Installation { entry: 2, kept: true }))
     );
+    let fault = AdminCommand::last_fault(3, 2);
+    assert_eq!((fault.opcode, fault.cdw10, fault.cdw11, fault.cdw12), (0xC6, 3, 2, 1));
+    let report = AdminCommand::FunctionReport { function: 3, length_bytes: 2, last_fault: true };
+    assert_eq!(AdminCommand::parse(&fault), Ok(report));
     for (sqe, allowed) in [
         (load, [10, 11, 13].as_slice()),
         (AdminCommand::file_map_set(upload), &[10, 11]),

@@ -4,7 +4,7 @@ use crate::connection::{
     Close, Connection, IN_CAPSULE_BYTES, MAX_IO_QUEUES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
     Reply, State,
 };
-use crate::controller::Controller;
+use crate::controller::{Controller, Counters};
 use crate::executor::{Executor, Load};
 use crate::identify;
 use crate::subsystem::{Subsystem, is_kept};
@@ -125,8 +125,11 @@ impl Connection {
             AdminCommand::FunctionUnload { function } => {
                 self.unload(cid, function, controller, &x.subsystem)
             }
-            AdminCommand::FunctionReport { function, length_bytes } => {
-                let report = self.report(function, controller, &x.subsystem)?;
+            AdminCommand::FunctionReport { function, length_bytes, last_fault } => {
+                let report = match last_fault {
+                    true => last_fault_message(function, controller, &x.subsystem)?,
+                    false => self.report(function, controller, &x.subsystem)?,
+                };
                 let dw0 = report.len() as u32;
                 let shown = report.len().min(length_bytes as usize);
                 self.answer(sqe, Reply { dw0, ..Reply::default() }, &report[..shown])
@@ -474,15 +477,12 @@ impl Connection {
         let wanted = tables.functions().iter().filter(|f| function == 0 || f.id == function);
         Ok(wanted
             .flat_map(|installed| {
-                let counters = match is_kept(installed.id) {
-                    true => subsystem.kept_counters.get(installed.id),
-                    false => controller.counters.get(installed.id),
-                };
+                let counters = counters(installed.id, controller, subsystem);
                 FunctionReportEntry {
                     function: installed.id,
                     instructions: installed.instructions,
                     native_bytes: installed.native.code_bytes() as u32,
-                    fault_pc: counters.fault_pc.unwrap_or(NO_FAULT),
+                    fault_pc: counters.last_fault.map_or(NO_FAULT, |fault| fault.pc),
                     chains: counters.chains,
                     hops: counters.hops,
                     read_bytes: counters.read_bytes,
@@ -495,6 +495,26 @@ impl Connection {
             })
             .collect())
     }
+}
+
+fn counters(function: u32, controller: &Controller, subsystem: &Subsystem) -> Counters {
+    match is_kept(function) {
+        true => subsystem.kept_counters.get(function),
+        false => controller.counters.get(function),
+    }
+}
+
+/// docs/protocol.md, Function Report, bit 0 of CDW12.
+fn last_fault_message(
+    function: u32,
+    controller: &Controller,
+    subsystem: &Subsystem,
+) -> Result<Vec<u8>, Reply> {
+    let tables = controller.tables();
+    let installed = tables.function(function).ok_or(Status::UNKNOWN_FUNCTION.with_dnr())?;
+    let fault = counters(function, controller, subsystem).last_fault;
+    let message = fault.map(|fault| fault.explain(installed.native.program()));
+    Ok(message.unwrap_or_default().into_bytes())
 }
 
 /// Properties (NVMe Base 2.0 §3.1.3). None for an unknown one or a wrong size.

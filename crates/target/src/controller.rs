@@ -1,6 +1,7 @@
 //! One association: the state that its admin queue and its I/O queues share.
 
 use bpfof_chain::Tables;
+use bpfof_function::Fault;
 use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,8 +15,7 @@ pub(crate) struct Counters {
     pub(crate) read_bytes: u64,
     pub(crate) faults: u64,
     pub(crate) aborts: u64,
-    /// pc of the last fault.
-    pub(crate) fault_pc: Option<u32>,
+    pub(crate) last_fault: Option<Fault>,
 }
 
 impl Counters {
@@ -25,7 +25,7 @@ impl Counters {
         self.read_bytes += other.read_bytes;
         self.faults += other.faults;
         self.aborts += other.aborts;
-        self.fault_pc = other.fault_pc.or(self.fault_pc);
+        self.last_fault = other.last_fault.or(self.last_fault);
     }
 }
 

@@ -285,7 +285,7 @@ impl Connection {
                 match error {
                     ChainError::Fault(fault) => {
                         counters.faults += 1;
-                        counters.fault_pc = Some(fault.pc);
+                        counters.last_fault = Some(fault);
                     }
                     ChainError::Abort(_) => counters.aborts += 1,
                     _ => {}

@@ -10,6 +10,7 @@ use bpfkv::{
     Aggregate, AggregateCursor, Corrupt, GetCursor, KeyRange, Pair, RangeCursor, ReadRequest, Step,
     Summary, Value,
 };
+use bpfof_function::abi;
 use bpfof_host::{
     Controller, Error, Extent, FileMapObject, FileVersion, FunctionId, Lane, Options, PushdownCall,
     Request, RequestError, Status,
@@ -476,6 +477,11 @@ fn functions_are_counted_unloaded_and_refused() {
     assert_eq!(counters, expected);
     assert_eq!((report[2].fault_pc, report[0].fault_pc), (pc, u32::MAX));
     assert!(report.iter().all(|entry| entry.instructions > 1 && entry.native_bytes > 10));
+    let words = controller.last_fault(null).expect("answered").expect("it faulted");
+    assert!(words.contains("hostile.bpf.c:"), "{words}");
+    let data = format!("data {:#x}..{:#x})", abi::DATA, abi::DATA + 512);
+    assert!(words.ends_with(&data), "{words}");
+    assert_eq!(controller.last_fault(walk).expect("answered"), None);
 
     controller.unload_function(walk).expect("unloaded");
     let error = run(&mut lane, &call(walk, &[])).expect_err("gone");

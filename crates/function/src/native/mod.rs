@@ -7,9 +7,9 @@
 
 mod translate;
 
+use crate::abi::GUEST_BASE;
 use crate::arena::{Arena, Limit};
 use crate::fault::{Fault, FaultKind};
-use crate::helper::Helper;
 use crate::program::Program;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
@@ -47,6 +47,8 @@ const FAULT_STACK: u32 = 3;
 pub struct NativeFunction {
     entry: extern "C" fn(*mut Machine) -> u64,
     module: Option<JITModule>,
+    /// To tell people what went wrong.
+    program: Program,
     code_bytes: usize,
     compile_time: Duration,
 }
@@ -67,7 +69,14 @@ impl NativeFunction {
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
         let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
-        builder.symbol(translate::HELPER_SYMBOL, helper_entry as *const u8);
+        for bulk in translate::Bulk::ALL {
+            let function: extern "C" fn(*mut u8, u64, u64) -> u64 = match bulk {
+                translate::Bulk::Compare => compare_bytes,
+                translate::Bulk::Copy => copy_bytes,
+                translate::Bulk::Fill => fill_bytes,
+            };
+            builder.symbol(bulk.symbol(), function as *const u8);
+        }
         let mut module = JITModule::new(builder);
         let translated = translate::translate(&mut module, program);
         let (entry, code_bytes) = match translated {
@@ -82,7 +91,8 @@ impl NativeFunction {
         // SAFETY: the entry function was defined with exactly this signature, in the C convention.
         let entry: extern "C" fn(*mut Machine) -> u64 = unsafe { std::mem::transmute(code) };
         let compile_time = started.elapsed();
-        Ok(NativeFunction { entry, module: Some(module), code_bytes, compile_time })
+        let program = program.clone();
+        Ok(NativeFunction { entry, module: Some(module), program, code_bytes, compile_time })
     }
 
     /// Size of the machine code in bytes.
@@ -115,7 +125,12 @@ impl NativeFunction {
             FAULT_STACK => FaultKind::StackOverflow,
             _ => FaultKind::Memory { address: machine.fault_address },
         };
-        Err(Fault { kind, pc: machine.fault_pc })
+        Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + machine.limit })
+    }
+
+    /// The program it was translated from.
+    pub fn program(&self) -> &Program {
+        &self.program
     }
 }
 
@@ -146,33 +161,28 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
         .map_err(|error| CompileError(error.to_string()))
 }
 
-/// What translated code calls for every helper: number, program counter and r1–r3. The budget and
-/// any fault go through the machine.
-extern "C" fn helper_entry(
-    machine: *mut Machine,
-    number: u32,
-    pc: u32,
-    a: u64,
-    b: u64,
-    c: u64,
-) -> u64 {
-    // SAFETY: translated code passes on the pointer it was called with by `call`, where the
-    // machine lives on the stack and is not otherwise borrowed while the code runs.
-    let machine = unsafe { &mut *machine };
-    // SAFETY: base and limit describe the arena that `call` borrows mutably for its duration.
-    let memory = unsafe { std::slice::from_raw_parts_mut(machine.base, machine.limit as usize) };
-    let outcome = Helper::from_number(number as i32)
-        .map_or(Ok(0), |helper| helper.run(memory, &mut machine.budget, [a, b, c]));
-    outcome.unwrap_or_else(|kind| {
-        machine.fault_pc = pc;
-        machine.fault = match kind {
-            FaultKind::Memory { address } => {
-                machine.fault_address = address;
-                FAULT_MEMORY
-            }
-            FaultKind::Budget => FAULT_BUDGET,
-            FaultKind::StackOverflow => FAULT_STACK,
-        };
-        0
-    })
+/// What translated code calls for long or variable lengths once it has charged and checked both
+/// ranges: `to` and `from` are host addresses inside the arena.
+extern "C" fn copy_bytes(to: *mut u8, from: u64, len: u64) -> u64 {
+    // SAFETY: translated code has compared both ranges with the limit of the call, and the arena
+    // is borrowed mutably while it runs.
+    unsafe { std::ptr::copy(from as *const u8, to, len as usize) };
+    0
+}
+
+/// As [`copy_bytes`], for filling with the low byte of `value`.
+extern "C" fn fill_bytes(to: *mut u8, value: u64, len: u64) -> u64 {
+    // SAFETY: as in `copy_bytes`, for one range.
+    unsafe { std::ptr::write_bytes(to, value as u8, len as usize) };
+    0
+}
+
+/// As [`copy_bytes`], for comparing: -1, 0 or 1.
+extern "C" fn compare_bytes(a: *mut u8, b: u64, len: u64) -> u64 {
+    // SAFETY: as in `copy_bytes`; nothing is written while the slices live.
+    let (a, b) = unsafe {
+        let len = len as usize;
+        (std::slice::from_raw_parts(a, len), std::slice::from_raw_parts(b as *const u8, len))
+    };
+    a.cmp(b) as i64 as u64
 }

@@ -4,13 +4,17 @@
 //! The entry takes the machine alone; local functions take (machine, frame, budget, r1–r5) and
 //! return (r0, budget), where a negative budget says that a fault has been recorded.
 
-use super::{CompileError, FAULT_BUDGET, FAULT_MEMORY, FAULT_STACK, Machine};
+mod access;
+mod bulk;
+
+use super::{CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
-use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
+use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;
+pub(super) use bulk::Bulk;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
-    AbiParam, Block, BlockArg, FuncRef, InstBuilder, MemFlagsData, Signature, Type, Value, types,
+    AbiParam, Block, FuncRef, InstBuilder, MemFlagsData, Signature, Type, Value, types,
 };
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use cranelift_jit::JITModule;
@@ -19,8 +23,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// The name under which translated code finds `helper_entry`.
-pub(super) const HELPER_SYMBOL: &str = "bpfof_helper";
 /// A negative budget: the callee recorded a fault.
 const FAULTED: i64 = i64::MIN;
 
@@ -34,9 +36,13 @@ pub(super) fn translate(
     program: &Program,
 ) -> Result<(FuncId, usize), CompileError> {
     let signatures = Signatures::new(module);
-    let helper = module
-        .declare_function(HELPER_SYMBOL, Linkage::Import, &signatures.helper)
-        .map_err(failed)?;
+    let mut imports = BTreeMap::new();
+    for bulk in Bulk::ALL {
+        let id = module
+            .declare_function(bulk.symbol(), Linkage::Import, &signatures.bulk)
+            .map_err(failed)?;
+        imports.insert(bulk, id);
+    }
     let entry =
         module.declare_function("entry", Linkage::Local, &signatures.entry).map_err(failed)?;
     let mut locals = BTreeMap::new();
@@ -54,14 +60,17 @@ pub(super) fn translate(
             Form::Entry => signatures.entry.clone(),
             Form::Local => signatures.local.clone(),
         };
-        let helper = module.declare_func_in_func(helper, &mut context.func);
+        let bulk = imports
+            .iter()
+            .map(|(bulk, id)| (*bulk, module.declare_func_in_func(*id, &mut context.func)))
+            .collect();
         let callees = locals
             .iter()
             .map(|(start, (id, _))| (*start, module.declare_func_in_func(*id, &mut context.func)))
             .collect();
         let mut scratch = FunctionBuilderContext::new();
         let builder = FunctionBuilder::new(&mut context.func, &mut scratch);
-        Translator::new(builder, program, range, form, helper, callees)
+        Translator::new(builder, program, range, form, bulk, callees)
             .run()
             .finalize(module.target_config());
         module.define_function(id, &mut context).map_err(failed)?;
@@ -92,7 +101,7 @@ fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
 struct Signatures {
     entry: Signature,
     local: Signature,
-    helper: Signature,
+    bulk: Signature,
 }
 
 impl Signatures {
@@ -104,11 +113,11 @@ impl Signatures {
             signature.returns.extend(vec![AbiParam::new(types::I64); results]);
             signature
         };
-        let (wide, narrow) = (types::I64, types::I32);
+        let wide = types::I64;
         Signatures {
             entry: make(&[pointer], 1),
             local: make(&[pointer, wide, wide, wide, wide, wide, wide, wide], 2),
-            helper: make(&[pointer, narrow, narrow, wide, wide, wide], 1),
+            bulk: make(&[pointer, wide, wide], 1),
         }
     }
 }
@@ -124,14 +133,14 @@ struct Translator<'a> {
     program: &'a Program,
     range: Range<u32>,
     form: Form,
-    helper: FuncRef,
+    bulk: BTreeMap<Bulk, FuncRef>,
     callees: BTreeMap<u32, FuncRef>,
     registers: [Variable; 11],
     budget: Variable,
     machine: Value,
     base: Value,
-    /// `limit - width` for each width, as [`Width`] orders them.
-    limits: [Value; 4],
+    /// What the call may access, in bytes from `base`.
+    limit: Value,
     blocks: BTreeMap<u32, Block>,
     /// Edges into each block that are not translated yet; at 0 the block is sealed, which lets
     /// the values of registers be known in it.
@@ -158,7 +167,7 @@ impl<'a> Translator<'a> {
         program: &'a Program,
         range: Range<u32>,
         form: Form,
-        helper: FuncRef,
+        bulk: BTreeMap<Bulk, FuncRef>,
         callees: BTreeMap<u32, FuncRef>,
     ) -> Translator<'a> {
         let entry = builder.create_block();
@@ -177,19 +186,18 @@ impl<'a> Translator<'a> {
         let base = builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
         let limit =
             builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, limit) as i32);
-        let limits = [1, 2, 4, 8].map(|width| builder.ins().iadd_imm_s(limit, -width));
         let mut translator = Translator {
             builder,
             program,
             range,
             form,
-            helper,
+            bulk,
             callees,
             registers,
             budget,
             machine,
             base,
-            limits,
+            limit,
             blocks: BTreeMap::new(),
             open_edges: BTreeMap::new(),
             fault,
@@ -365,15 +373,24 @@ impl<'a> Translator<'a> {
                 let value = self.builder.ins().ineg(value);
                 self.set_sized(dst, value);
             }
+            Instruction::SignExtend { wide, width, dst, src } => {
+                let value = self.get(src);
+                let value = self.narrow(value, width);
+                let ty = if wide { types::I64 } else { types::I32 };
+                let value = self.builder.ins().sextend(ty, value);
+                self.set_sized(dst, value);
+            }
             Instruction::Endian { swap, width, dst } => self.endian(swap, width, dst),
             Instruction::LoadConstant { dst, value } => {
                 let value = self.builder.ins().iconst(types::I64, value as i64);
                 self.set(dst, value);
             }
             Instruction::ConstantTail => {}
-            Instruction::Load { width, dst, base, offset } => {
+            Instruction::Load { width, signed, dst, base, offset } => {
                 let address = self.checked_address(pc, base, offset, width);
                 let value = self.builder.ins().load(int_type(width), FLAGS, address, 0);
+                let value =
+                    if signed { self.builder.ins().sextend(types::I64, value) } else { value };
                 self.set_sized(dst, value);
             }
             Instruction::Store { width, base, offset, src } => {
@@ -392,7 +409,7 @@ impl<'a> Translator<'a> {
             Instruction::Branch { wide, condition, dst, src, target } => {
                 self.branch(pc, wide, condition, (dst, src), target);
             }
-            Instruction::CallHelper { helper } => self.call_helper(pc, helper as u32),
+            Instruction::CallHelper { helper } => self.call_helper(pc, helper),
             Instruction::CallLocal { target } => self.call_local(pc, target),
             Instruction::Exit => {
                 self.exit();
@@ -443,6 +460,12 @@ impl<'a> Translator<'a> {
     }
 
     fn alu(&mut self, wide: bool, op: AluOp, dst: Register, src: Operand) {
+        if let (AluOp::Mov, Operand::Immediate(value)) = (op, src) {
+            // One constant, so that `constant` finds it.
+            let value = if wide { i64::from(value) } else { i64::from(value as u32) };
+            let value = self.builder.ins().iconst(types::I64, value);
+            return self.set(dst, value);
+        }
         let b = self.operand(src, wide);
         if op == AluOp::Mov {
             return self.set_sized(dst, b);
@@ -459,24 +482,46 @@ impl<'a> Translator<'a> {
             AluOp::Lsh => ins.ishl(a, b),
             AluOp::Rsh => ins.ushr(a, b),
             AluOp::Arsh => ins.sshr(a, b),
-            AluOp::Div | AluOp::Mod => self.divide(op, a, b),
+            AluOp::Div | AluOp::Mod => self.divide(op == AluOp::Div, a, b),
+            AluOp::SignedDiv | AluOp::SignedMod => self.divide_signed(op == AluOp::SignedDiv, a, b),
             AluOp::Mov => b,
         };
         self.set_sized(dst, value);
     }
 
     /// Division by zero gives 0, modulo by zero the dividend (RFC 9669 §4.1).
-    fn divide(&mut self, op: AluOp, a: Value, b: Value) -> Value {
+    fn divide(&mut self, quotient: bool, a: Value, b: Value) -> Value {
         let ty = self.builder.func.dfg.value_type(a);
         let zero = self.builder.ins().iconst(ty, 0);
         let one = self.builder.ins().iconst(ty, 1);
         let by_zero = self.builder.ins().icmp(IntCC::Equal, b, zero);
         let divisor = self.builder.ins().select(by_zero, one, b);
-        if op == AluOp::Div {
+        if quotient {
             let quotient = self.builder.ins().udiv(a, divisor);
             self.builder.ins().select(by_zero, zero, quotient)
         } else {
             let remainder = self.builder.ins().urem(a, divisor);
+            self.builder.ins().select(by_zero, a, remainder)
+        }
+    }
+
+    /// As `divide`. The least value by -1, which traps on some machines, gives itself and no
+    /// remainder, which is what the negated dividend is.
+    fn divide_signed(&mut self, quotient: bool, a: Value, b: Value) -> Value {
+        let ty = self.builder.func.dfg.value_type(a);
+        let zero = self.builder.ins().iconst(ty, 0);
+        let one = self.builder.ins().iconst(ty, 1);
+        let by_zero = self.builder.ins().icmp(IntCC::Equal, b, zero);
+        let by_minus_one = self.builder.ins().icmp_imm_s(IntCC::Equal, b, -1);
+        let special = self.builder.ins().bor(by_zero, by_minus_one);
+        let divisor = self.builder.ins().select(special, one, b);
+        if quotient {
+            let quotient = self.builder.ins().sdiv(a, divisor);
+            let negated = self.builder.ins().ineg(a);
+            let quotient = self.builder.ins().select(by_minus_one, negated, quotient);
+            self.builder.ins().select(by_zero, zero, quotient)
+        } else {
+            let remainder = self.builder.ins().srem(a, divisor);
             self.builder.ins().select(by_zero, a, remainder)
         }
     }
@@ -486,72 +531,6 @@ impl<'a> Translator<'a> {
         let value = self.narrow(value, width);
         let value = if swap { self.builder.ins().bswap(value) } else { value };
         self.set_sized(dst, value);
-    }
-
-    /// The host address of `base + offset`, after a check unless one is proved already.
-    fn checked_address(&mut self, pc: u32, base: Register, offset: i16, width: Width) -> Value {
-        let value = self.get(base);
-        let offset = i64::from(offset);
-        let distance = self.builder.ins().iadd_imm_s(value, offset - GUEST_BASE as i64);
-        let range = offset..offset + width.bytes() as i64;
-        let known = self.proved.get(&value).cloned();
-        let proved = known.as_ref().is_some_and(|k| k.start <= range.start && range.end <= k.end);
-        if !proved {
-            let limit = self.limits[width.bytes().trailing_zeros() as usize];
-            let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, limit);
-            let address = self.builder.ins().iadd_imm_s(value, offset);
-            self.fault_if(outside, FAULT_MEMORY, pc, address);
-            // Both ends in the arena, no wider than an i16: so is all between.
-            let hull =
-                known.map_or(range.clone(), |k| k.start.min(range.start)..k.end.max(range.end));
-            self.proved.insert(value, hull);
-        }
-        self.builder.ins().iadd(self.base, distance)
-    }
-
-    fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Value) {
-        let kind = self.builder.ins().iconst(types::I32, i64::from(kind));
-        let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
-        let arguments = [kind, pc, address].map(BlockArg::Value);
-        let next = self.builder.create_block();
-        self.builder.ins().brif(condition, self.fault, &arguments, next, &[]);
-        self.builder.switch_to_block(next);
-        self.builder.seal_block(next);
-    }
-
-    fn atomic(
-        &mut self,
-        pc: u32,
-        op: AtomicOp,
-        fetch: bool,
-        wide: bool,
-        (base, offset): (Register, i16),
-        src: Register,
-    ) {
-        // The arena is private to the chain, so a plain read-modify-write is atomic enough.
-        let (width, ty) =
-            if wide { (Width::Bits64, types::I64) } else { (Width::Bits32, types::I32) };
-        let address = self.checked_address(pc, base, offset, width);
-        let operand = self.get_sized(src, wide);
-        let old = self.builder.ins().load(ty, FLAGS, address, 0);
-        let new = match op {
-            AtomicOp::Add => self.builder.ins().iadd(old, operand),
-            AtomicOp::Or => self.builder.ins().bor(old, operand),
-            AtomicOp::And => self.builder.ins().band(old, operand),
-            AtomicOp::Xor => self.builder.ins().bxor(old, operand),
-            AtomicOp::Exchange => operand,
-            AtomicOp::CompareExchange => {
-                let expected = self.get_sized(Register::R0, wide);
-                let equal = self.builder.ins().icmp(IntCC::Equal, old, expected);
-                self.builder.ins().select(equal, operand, old)
-            }
-        };
-        self.builder.ins().store(FLAGS, new, address, 0);
-        match op {
-            AtomicOp::CompareExchange => self.set_sized(Register::R0, old),
-            _ if fetch => self.set_sized(src, old),
-            _ => {}
-        }
     }
 
     fn charge(&mut self, cost: i64, pc: u32) {
@@ -655,21 +634,6 @@ impl<'a> Translator<'a> {
         }
     }
 
-    fn call_helper(&mut self, pc: u32, number: u32) {
-        self.store_budget();
-        let number = self.builder.ins().iconst(types::I32, i64::from(number));
-        let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
-        let [a, b, c] = [1, 2, 3].map(|index| self.builder.use_var(self.registers[index]));
-        let call = self.builder.ins().call(self.helper, &[self.machine, number, pc, a, b, c]);
-        let result = self.builder.inst_results(call)[0];
-        let fault = self.load_machine(types::I32, offset_of!(Machine, fault));
-        self.unwind_if(fault);
-        let budget = self.load_machine(types::I64, offset_of!(Machine, budget));
-        self.builder.def_var(self.budget, budget);
-        self.set(Register::R0, result);
-        self.clear_argument_registers();
-    }
-
     fn call_local(&mut self, pc: u32, target: u32) {
         self.charge(self.program.call_cost(target), pc);
         let frame = self.get(Register::FRAME);
@@ -708,7 +672,11 @@ impl<'a> Translator<'a> {
 
 /// Arithmetic that costs less to do in vain than a mispredicted branch.
 fn is_cheap(instruction: &Instruction) -> bool {
-    matches!(instruction, Instruction::Alu { op, .. } if !matches!(op, AluOp::Div | AluOp::Mod))
+    use AluOp::{Div, Mod, SignedDiv, SignedMod};
+    matches!(
+        instruction,
+        Instruction::Alu { op, .. } if !matches!(op, Div | Mod | SignedDiv | SignedMod)
+    )
 }
 
 fn int_type(width: Width) -> Type {

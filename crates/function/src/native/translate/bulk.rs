@@ -1,0 +1,221 @@
+//! The helpers that compare, copy and fill memory. Charges and checks are translated like those of
+//! instructions; short constant lengths need no call at all.
+
+use super::{FLAGS, Translator};
+use crate::abi::GUEST_BASE;
+use crate::helper::Helper;
+use crate::instruction::Register;
+use crate::native::{FAULT_BUDGET, FAULT_MEMORY};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{
+    BlockArg, InstBuilder, InstructionData, Opcode, Type, Value, ValueDef, types,
+};
+
+/// Constant lengths up to this are translated without a call: 8 registers of 16 bytes.
+const INLINE_BYTES: i64 = 128;
+
+/// A host function that translated code calls.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::native) enum Bulk {
+    Compare,
+    Copy,
+    Fill,
+}
+
+impl Bulk {
+    pub(in crate::native) const ALL: [Bulk; 3] = [Bulk::Compare, Bulk::Copy, Bulk::Fill];
+
+    /// The name under which translated code finds it.
+    pub(in crate::native) fn symbol(self) -> &'static str {
+        match self {
+            Bulk::Compare => "bpfof_compare",
+            Bulk::Copy => "bpfof_copy",
+            Bulk::Fill => "bpfof_fill",
+        }
+    }
+}
+
+impl From<Helper> for Bulk {
+    fn from(helper: Helper) -> Bulk {
+        match helper {
+            Helper::Memcmp => Bulk::Compare,
+            Helper::Memmove => Bulk::Copy,
+            Helper::Memset => Bulk::Fill,
+        }
+    }
+}
+
+impl Translator<'_> {
+    /// The faults, their order and the charge are those of [`Helper::run`].
+    pub(super) fn call_helper(&mut self, pc: u32, helper: Helper) {
+        let bulk = Bulk::from(helper);
+        let [a, b, len] = [1, 2, 3].map(|index| self.builder.use_var(self.registers[index]));
+        let result = match self.constant(len) {
+            Some(len) if (0..=INLINE_BYTES).contains(&len) => self.inline(pc, bulk, a, b, len),
+            _ => self.call_bulk(pc, bulk, a, b, len),
+        };
+        self.set(Register::R0, result);
+        self.clear_argument_registers();
+    }
+
+    /// The value, if it is a constant of 64 bits.
+    fn constant(&self, value: Value) -> Option<i64> {
+        let dfg = &self.builder.func.dfg;
+        let ValueDef::Result(instruction, _) = dfg.value_def(dfg.resolve_aliases(value)) else {
+            return None;
+        };
+        match dfg.insts[instruction] {
+            InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => Some(imm.bits()),
+            _ => None,
+        }
+    }
+
+    fn inline(&mut self, pc: u32, bulk: Bulk, a: Value, b: Value, len: i64) -> Value {
+        if len >= 8 {
+            self.charge(len / 8, pc);
+        }
+        let first = self.checked_range(pc, a, 0, len);
+        match bulk {
+            Bulk::Compare => {
+                let second = self.checked_range(pc, b, 0, len);
+                return self.compare(first, second, len);
+            }
+            Bulk::Copy => {
+                let second = self.checked_range(pc, b, 0, len);
+                // The ranges may overlap: all loads come before the first store.
+                let loaded: Vec<(Value, i32)> = pieces(len, 16)
+                    .into_iter()
+                    .map(|(at, width)| {
+                        (self.builder.ins().load(piece_type(width), FLAGS, second, at), at)
+                    })
+                    .collect();
+                for (value, at) in loaded {
+                    self.builder.ins().store(FLAGS, value, first, at);
+                }
+            }
+            Bulk::Fill => self.fill(first, b, len),
+        }
+        self.builder.ins().iconst(types::I64, 0)
+    }
+
+    fn fill(&mut self, to: Value, value: Value, len: i64) {
+        let byte = self.builder.ins().ireduce(types::I8, value);
+        let wide = (len >= 16).then(|| self.builder.ins().splat(types::I8X16, byte));
+        let byte = self.builder.ins().uextend(types::I64, byte);
+        let eight = self.builder.ins().imul_imm_s(byte, 0x0101_0101_0101_0101);
+        for (at, width) in pieces(len, 16) {
+            let value = match (width, wide) {
+                (16, Some(wide)) => wide,
+                (8, _) => eight,
+                _ => self.builder.ins().ireduce(piece_type(width), eight),
+            };
+            self.builder.ins().store(FLAGS, value, to, at);
+        }
+    }
+
+    /// -1, 0 or 1, as the first differing byte compares.
+    fn compare(&mut self, a: Value, b: Value, len: i64) -> Value {
+        let pieces = pieces(len, 8);
+        let Some((&(last_at, last_width), earlier)) = pieces.split_last() else {
+            return self.builder.ins().iconst(types::I64, 0);
+        };
+        let differ = self.builder.create_block();
+        let [x, y] = [0, 1].map(|_| self.builder.append_block_param(differ, types::I64));
+        for &(at, width) in earlier {
+            let [x, y] = [a, b].map(|from| self.load_piece(from, at, width));
+            let unequal = self.builder.ins().icmp(IntCC::NotEqual, x, y);
+            let next = self.builder.create_block();
+            let arguments = [x, y].map(BlockArg::Value);
+            self.builder.ins().brif(unequal, differ, &arguments, next, &[]);
+            self.builder.switch_to_block(next);
+            self.builder.seal_block(next);
+        }
+        let last = [a, b].map(|from| BlockArg::Value(self.load_piece(from, last_at, last_width)));
+        self.builder.ins().jump(differ, &last);
+        self.builder.switch_to_block(differ);
+        self.builder.seal_block(differ);
+        // The first byte decides first, so it must become the most significant.
+        let [x, y] = [x, y].map(|value| self.builder.ins().bswap(value));
+        let above = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, x, y);
+        let below = self.builder.ins().icmp(IntCC::UnsignedLessThan, x, y);
+        let order = self.builder.ins().isub(above, below);
+        self.builder.ins().sextend(types::I64, order)
+    }
+
+    fn load_piece(&mut self, from: Value, at: i32, width: i64) -> Value {
+        let value = self.builder.ins().load(piece_type(width), FLAGS, from, at);
+        if width == 8 { value } else { self.builder.ins().uextend(types::I64, value) }
+    }
+
+    fn call_bulk(&mut self, pc: u32, bulk: Bulk, a: Value, b: Value, len: Value) -> Value {
+        let cost = self.builder.ins().ushr_imm_u(len, 3);
+        let budget = self.builder.use_var(self.budget);
+        // The budget is not negative and the cost below 2^61: this does not wrap.
+        let left = self.builder.ins().isub(budget, cost);
+        self.builder.def_var(self.budget, left);
+        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
+        let zero = self.builder.ins().iconst(types::I64, 0);
+        self.fault_if(spent, FAULT_BUDGET, pc, zero);
+        let too_long = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, len, self.limit);
+        self.fault_if(too_long, FAULT_MEMORY, pc, a);
+        let last = self.builder.ins().isub(self.limit, len);
+        let first = self.checked_before(pc, a, last);
+        let second = match bulk {
+            Bulk::Fill => b,
+            Bulk::Compare | Bulk::Copy => self.checked_before(pc, b, last),
+        };
+        let call = self.builder.ins().call(self.bulk[&bulk], &[first, second, len]);
+        self.builder.inst_results(call)[0]
+    }
+
+    /// The host address of a guest address that is at most `last` bytes into the arena.
+    fn checked_before(&mut self, pc: u32, value: Value, last: Value) -> Value {
+        let distance = self.builder.ins().iadd_imm_s(value, -(GUEST_BASE as i64));
+        let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, last);
+        self.fault_if(outside, FAULT_MEMORY, pc, value);
+        self.builder.ins().iadd(self.base, distance)
+    }
+}
+
+/// Cuts `len` bytes into (offset, width) pieces of power-of-two widths up to `widest`. The last
+/// one overlaps the one before where that saves pieces.
+fn pieces(len: i64, widest: i64) -> Vec<(i32, i64)> {
+    if len == 0 {
+        return Vec::new();
+    }
+    let width = widest.min(1 << len.ilog2());
+    let mut pieces: Vec<(i32, i64)> =
+        (0..len / width).map(|index| ((index * width) as i32, width)).collect();
+    if len % width != 0 {
+        pieces.push(((len - width) as i32, width));
+    }
+    pieces
+}
+
+fn piece_type(width: i64) -> Type {
+    match width {
+        1 => types::I8,
+        2 => types::I16,
+        4 => types::I32,
+        8 => types::I64,
+        _ => types::I8X16,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_byte_and_no_other() {
+        for widest in [8, 16] {
+            for len in 0..=INLINE_BYTES {
+                let mut covered = vec![false; len as usize];
+                for (at, width) in pieces(len, widest) {
+                    covered[at as usize..][..width as usize].fill(true);
+                }
+                assert!(covered.iter().all(|covered| *covered), "{len} bytes by {widest}");
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Which source line an instruction comes from, as clang -g says it in BTF (the line information
+//! of the sections `.BTF` and `.BTF.ext`, Linux: Documentation/bpf/btf.rst).
+//!
+//! BTF rather than DWARF: it needs no relocation, says it in fixed-size records, and carries the
+//! text of the lines, which the target has no file of. It is for people only: whatever it claims
+//! cannot change what a program does, and damaged parts are left out.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Longest file name or source text kept, in bytes.
+const MAX_TEXT_BYTES: usize = 200;
+/// Different file names and texts kept of one section; all further ones are empty.
+const MAX_TEXTS: usize = 8192;
+
+/// A place in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// The file as it was named to the compiler.
+    pub file: Arc<str>,
+    /// From 1.
+    pub line: u32,
+    /// The line itself without leading blanks, empty if the object does not have it.
+    pub text: Arc<str>,
+}
+
+impl fmt::Display for SourceLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// The source lines of a program, by instruction.
+#[derive(Clone, Debug, Default)]
+pub struct SourceMap {
+    /// First instruction of each line, ascending.
+    lines: Vec<(u32, SourceLine)>,
+}
+
+impl SourceMap {
+    /// The line that instruction `pc` comes from.
+    pub fn find(&self, pc: u32) -> Option<&SourceLine> {
+        let after = self.lines.partition_point(|(start, _)| *start <= pc);
+        after.checked_sub(1).map(|index| &self.lines[index].1)
+    }
+
+    /// Adds what is known of a section of `slots` instructions that begins at instruction `base`,
+    /// behind all that are there already.
+    pub(crate) fn add(&mut self, debug: &DebugInfo<'_>, section: &str, base: u32, slots: u32) {
+        let mut strings = Strings { all: debug.strings, known: HashMap::new() };
+        let mut next = 0;
+        let Some(records) = debug.records(section) else { return };
+        for record in records {
+            let Some([offset, file, text, place]) = words::<4>(record) else { return };
+            let pc = offset / 8;
+            // One record an instruction, in order: no more of them than instructions.
+            if pc < next || pc >= slots {
+                continue;
+            }
+            next = pc + 1;
+            let (file, text) = (strings.get(file), strings.get(text));
+            // The lower 10 bits are the column.
+            self.lines.push((base + pc, SourceLine { file, line: place >> 10, text }));
+        }
+    }
+}
+
+/// The two sections.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DebugInfo<'a> {
+    strings: &'a [u8],
+    /// Record size and what follows it: for each section its name, a count and the records.
+    line_info: &'a [u8],
+}
+
+impl<'a> DebugInfo<'a> {
+    /// From the contents of `.BTF` and `.BTF.ext`; empty if they are not what they should be.
+    pub(crate) fn parse(btf: &'a [u8], extension: &'a [u8]) -> DebugInfo<'a> {
+        // Both headers: magic, version and flags, then the header's length; offsets count from
+        // the header's end.
+        let part = |section: &'a [u8], offset_at: usize| {
+            let [magic, header, ..] = words::<2>(section)?;
+            let [offset, length] = words::<2>(section.get(offset_at..)?)?;
+            (magic & 0x00ff_ffff == 0x0001_eb9f).then_some(())?;
+            let start = (header as usize).checked_add(offset as usize)?;
+            section.get(start..start.checked_add(length as usize)?)
+        };
+        let (strings, line_info) = (part(btf, 16), part(extension, 16));
+        DebugInfo { strings: strings.unwrap_or_default(), line_info: line_info.unwrap_or_default() }
+    }
+
+    /// The records of a section.
+    fn records(&self, section: &str) -> Option<impl Iterator<Item = &'a [u8]>> {
+        let [record_bytes] = words::<1>(self.line_info)?;
+        let record_bytes = record_bytes as usize;
+        let mut rest = self.line_info.get(4..)?;
+        (record_bytes >= 16).then_some(())?;
+        loop {
+            let [name, count] = words::<2>(rest)?;
+            let length = (count as usize).checked_mul(record_bytes)?;
+            let records = rest.get(8..)?.get(..length)?;
+            if string(self.strings, name) == section.as_bytes() {
+                return Some(records.chunks_exact(record_bytes));
+            }
+            rest = &rest[8 + length..];
+        }
+    }
+}
+
+/// The first little-endian words of `bytes`.
+fn words<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
+    let (words, _) = bytes.get(..4 * N)?.as_chunks::<4>();
+    let mut all = [0; N];
+    for (word, bytes) in all.iter_mut().zip(words) {
+        *word = u32::from_le_bytes(*bytes);
+    }
+    Some(all)
+}
+
+/// The string at an offset, up to its NUL and at most [`MAX_TEXT_BYTES`].
+fn string(strings: &[u8], offset: u32) -> &[u8] {
+    let rest = strings.get(offset as usize..).unwrap_or_default();
+    let rest = &rest[..rest.len().min(MAX_TEXT_BYTES)];
+    rest.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+struct Strings<'a> {
+    all: &'a [u8],
+    known: HashMap<u32, Arc<str>>,
+}
+
+impl Strings<'_> {
+    fn get(&mut self, offset: u32) -> Arc<str> {
+        if let Some(known) = self.known.get(&offset) {
+            return known.clone();
+        }
+        if self.known.len() >= MAX_TEXTS {
+            return Arc::default();
+        }
+        let text = String::from_utf8_lossy(string(self.all, offset));
+        let text: Arc<str> = text.trim().replace(char::is_control, " ").into();
+        self.known.insert(offset, text.clone());
+        text
+    }
+}

@@ -1,0 +1,55 @@
+//! C to objects, with every clang that this machine has.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A compiler and what it compiles for.
+#[derive(Clone, Debug)]
+pub(crate) struct Clang {
+    program: String,
+    cpu: &'static str,
+}
+
+impl Clang {
+    /// The one that functions are built with.
+    pub(crate) fn default() -> Clang {
+        let program = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+        Clang { program, cpu: "v3" }
+    }
+
+    /// Every clang that is installed, for every instruction set that it knows.
+    pub(crate) fn all() -> Vec<Clang> {
+        let versions = (14..=22).map(|version| format!("clang-{version}"));
+        let mut found: Vec<Clang> = versions
+            .chain([Clang::default().program])
+            .flat_map(|program| {
+                ["v1", "v2", "v3", "v4"].map(|cpu| Clang { program: program.clone(), cpu })
+            })
+            .filter(|clang| clang.run(Path::new("/dev/null"), Path::new("/dev/null")))
+            .collect();
+        found.dedup_by_key(|clang| (clang.program.clone(), clang.cpu));
+        assert!(!found.is_empty(), "no clang for eBPF is installed: run `make setup`");
+        found
+    }
+
+    /// Compiles `tests/objects/<name>.bpf.c`.
+    pub(crate) fn compile(&self, name: &str) -> Vec<u8> {
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/objects/{name}.bpf.c"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let object = directory.path().join("function.o");
+        assert!(self.run(&source, &object), "{self:?} refuses {}", source.display());
+        std::fs::read(object).expect("an object")
+    }
+
+    fn run(&self, source: &Path, object: &Path) -> bool {
+        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../functions/include");
+        Command::new(&self.program)
+            .args("-O2 -g -Wall -Wextra -Werror -target bpf -x c -c".split(' '))
+            .args([&format!("-mcpu={}", self.cpu), "-I", include, "-o"])
+            .args([object, source])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
