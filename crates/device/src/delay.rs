@@ -164,20 +164,16 @@ mod tests {
                 queue.push_active((chain, hop + 1), |soon| announced.push(*soon));
             }
         }
-        let first = (0..3).flat_map(|hop| (0..16).map(move |chain| (chain, hop)));
-        let second = (0..3).flat_map(|hop| (16..20).map(move |chain| (chain, hop)));
-        let in_turn = |(chain, hop): &(i32, i32)| *hop < 2 || *chain < 16;
-        // The last four join as the first sixteen end, so only their order among themselves is
-        // that of `second`.
         assert_eq!(taken.len(), 60);
-        assert_eq!(taken[..32], first.clone().take(32).collect::<Vec<_>>()[..]);
-        let late: Vec<_> = taken.iter().copied().filter(|(chain, _)| *chain >= 16).collect();
-        assert_eq!(late, second.collect::<Vec<_>>());
-        // Each operation but the first few is announced exactly once, before it is taken.
-        let mut once = announced.clone();
-        once.sort_unstable();
-        once.dedup();
-        assert_eq!(once.len(), announced.len());
-        assert!(announced.iter().filter(|operation| in_turn(operation)).count() >= 48);
+        let first_turns = (0..2).flat_map(|hop| (0..16).map(move |chain| (chain, hop)));
+        assert_eq!(taken[..32], first_turns.collect::<Vec<_>>()[..]);
+        // The last four begin as the first sixteen end.
+        let late = taken.iter().copied().filter(|(chain, _)| *chain >= 16);
+        let expected = (0..3).flat_map(|hop| (16..20).map(move |chain| (chain, hop)));
+        assert_eq!(late.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+        let count = announced.len();
+        announced.sort_unstable();
+        announced.dedup();
+        assert!(announced.len() == count && count > 40, "each at most once, and most of them");
     }
 }
