@@ -184,6 +184,7 @@ pub enum InvalidOutput {
     AnswerOutsideScratch = 5,
 }
 
+/// A read of a hop.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     file: u32,
@@ -191,8 +192,12 @@ struct Read {
     /// The bytes asked for, in the data area.
     start: u32,
     end: u32,
-    /// Where the logical blocks around them are in the namespace, if in one piece there.
-    device_offset: Option<u64>,
+    /// The logical blocks around them: in the data area, and in the namespace from the first on.
+    data_at: u32,
+    length: u32,
+    device_offset: u64,
+    /// Whether they are contiguous in the namespace.
+    in_one_piece: bool,
 }
 
 #[derive(Debug)]
@@ -484,7 +489,7 @@ impl Chain {
     }
 
     /// Lays the next `count` reads, each (file, offset, size), out in the data area and emits
-    /// them. Nothing is emitted unless all of them are good.
+    /// them. Nothing is emitted unless all of them are good. A read of size 0 is left out.
     #[inline]
     fn plan(
         &mut self,
@@ -494,34 +499,51 @@ impl Chain {
         next: impl Fn(&Arena, usize) -> (u32, u64, u32),
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<(), ChainError> {
-        let mut at = 0;
         self.read_count = 0;
+        let mut at = 0;
         for index in 0..count {
-            let (file, offset, size) = next(&self.arena, index);
-            if size > 0 {
-                at = self.place(tables, at, (file, offset, size))?;
+            let asked = next(&self.arena, index);
+            if asked.2 == 0 {
+                continue;
+            }
+            let read = self.place(tables, at, asked)?;
+            at += read.length;
+            self.reads[self.read_count] = read;
+            self.read_count += 1;
+            // What a lookup does: nothing else to wait for.
+            if count == 1 {
+                self.pay(at)?;
+                self.emit(id, tables, &read, emit);
+                return Ok(());
             }
         }
         if self.read_count == 0 {
             return Err(ChainError::InvalidOutput(InvalidOutput::NoProgress));
         }
-        self.bytes_left = self.bytes_left.checked_sub(at).ok_or(ChainError::ByteBudget)?;
-        let mut at = 0;
+        self.pay(at)?;
         for index in 0..self.read_count {
-            at = self.emit_read(id, tables, index, at, emit);
+            let read = self.reads[index];
+            self.emit(id, tables, &read, emit);
         }
         Ok(())
     }
 
-    /// Checks one read, rounded out to logical blocks, and puts it at `at` of the data area.
-    /// Returns where the next one goes.
+    #[inline]
+    fn pay(&mut self, bytes: u32) -> Result<(), ChainError> {
+        let left = self.bytes_left.checked_sub(u64::from(bytes));
+        self.bytes_left = left.ok_or(ChainError::ByteBudget)?;
+        Ok(())
+    }
+
+    /// Checks one read (file, offset, size), and puts the logical blocks around it at `data_at` of
+    /// the data area.
     #[inline]
     fn place(
-        &mut self,
+        &self,
         tables: &Tables,
-        at: u64,
+        data_at: u32,
         (file, offset, size): (u32, u64, u32),
-    ) -> Result<u64, ChainError> {
+    ) -> Result<Read, ChainError> {
         if file as usize >= self.file_count {
             return Err(ChainError::InvalidOutput(InvalidOutput::NoSuchFile));
         }
@@ -531,59 +553,45 @@ impl Chain {
         if end > map.length_bytes() {
             return Err(outside);
         }
-        let (first, last) = self.round_out(offset, end);
-        let rounded = last - first;
-        if at + rounded > MAX_HOP_BYTES as u64 {
+        // A file's length is such that this does not overflow.
+        let first = offset & !self.block_mask;
+        let length = ((end + self.block_mask) & !self.block_mask) - first;
+        if u64::from(data_at) + length > MAX_HOP_BYTES as u64 {
             return Err(ChainError::InvalidOutput(InvalidOutput::HopTooLarge));
         }
         let (device_offset, contiguous) = map.find(first).ok_or(outside)?;
-        let in_one_piece = contiguous >= rounded;
-        if !in_one_piece && !map.translate(first, rounded, |_, _| ()) {
+        let in_one_piece = contiguous >= length;
+        if !in_one_piece && !map.translate(first, length, |_, _| ()) {
             return Err(outside);
         }
-        let start = (at + offset - first) as u32;
-        let device_offset = in_one_piece.then_some(device_offset);
-        let end = start + size;
-        self.reads[self.read_count] = Read { file, offset, start, end, device_offset };
-        self.read_count += 1;
-        Ok(at + rounded)
+        let start = data_at + (offset - first) as u32;
+        let (end, length) = (start + size, length as u32);
+        Ok(Read { file, offset, start, end, data_at, length, device_offset, in_one_piece })
     }
 
-    /// Whole logical blocks around a range; `end` is within a file, so nothing overflows.
-    fn round_out(&self, offset: u64, end: u64) -> (u64, u64) {
-        (offset & !self.block_mask, (end + self.block_mask) & !self.block_mask)
-    }
-
+    /// Asks the device for a read: one that was placed with the same tables.
     #[inline]
-    fn emit_read(
+    fn emit(
         &mut self,
-        id: ChainId,
+        chain: ChainId,
         tables: &Tables,
-        index: usize,
-        at: u64,
+        read: &Read,
         emit: &mut impl FnMut(DeviceRead),
-    ) -> u64 {
-        let read = self.reads[index];
-        let end = read.offset + u64::from(read.end - read.start);
-        let (first, last) = self.round_out(read.offset, end);
-        if let Some(device_offset) = read.device_offset {
+    ) {
+        let Read { mut data_at, length, device_offset, .. } = *read;
+        if read.in_one_piece {
             self.pending += 1;
-            let length = (last - first) as u32;
-            emit(DeviceRead { chain: id, device_offset, length, data_at: at as u32 });
-            return at + last - first;
+            return emit(DeviceRead { chain, device_offset, length, data_at });
         }
-        let Ok(map) = self.map(tables, read.file) else {
-            unreachable!("placed with the same tables");
-        };
-        let mut data_at = at as u32;
+        let Ok(map) = self.map(tables, read.file) else { unreachable!("placed before") };
         let pending = &mut self.pending;
-        map.translate(first, last - first, |device_offset, length| {
+        let first = read.offset & !self.block_mask;
+        map.translate(first, u64::from(length), |device_offset, length| {
             let length = length as u32;
-            emit(DeviceRead { chain: id, device_offset, length, data_at });
+            emit(DeviceRead { chain, device_offset, length, data_at });
             data_at += length;
             *pending += 1;
         });
-        at + last - first
     }
 }
 

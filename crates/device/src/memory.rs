@@ -117,11 +117,11 @@ impl MemoryNamespace {
     pub fn prefetch(&self, offset: u64, length: u32) {
         let from = self.check(offset, length as usize);
         #[cfg(target_arch = "x86_64")]
-        for line in (0..(length as usize).min(512)).step_by(64) {
+        for line in 0..(length / 64).min(8) as usize {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             // To the second level: the first has other work, and the copy streams from there.
             // SAFETY: prefetching has no effect but on caches, and the address is in the mapping.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(from.add(line).cast()) }
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(from.add(64 * line).cast()) }
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = from;

@@ -162,7 +162,7 @@ impl Executor {
     #[inline]
     pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
         for _ in 0..self.memory.len() {
-            self.turn = (self.turn + 1) % self.memory.len();
+            self.turn = if self.turn + 1 < self.memory.len() { self.turn + 1 } else { 0 };
             let Backing::Memory(memory) = &self.subsystem.namespaces[self.turn].backing else {
                 continue;
             };
