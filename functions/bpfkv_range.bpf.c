@@ -392,12 +392,12 @@ static inline void begin(const struct bpfof_ctx *ctx, struct range *range, struc
 	__u32 space = ctx->scratch_size - (sizeof(range->answer) + sizeof(*walk));
 	__u32 pairs = space / (sizeof(struct bpfkv_value) + sizeof(__u64));
 
-	if (range->request.flags & AGGREGATE) {
+	if (range->request.flags & BPFKV_SUMMARY) {
 		range->summary.min = (__s64)(BPFKV_ON_DISK - 1);
 		range->summary.max = (__s64)BPFKV_ON_DISK;
-		walk->filled = walk->asked = walk->seen = (__u8 *)range->leaf;
-		return;
 	}
+	if (range->request.flags & AGGREGATE)
+		return;
 	walk->filled = walk->asked = walk->seen = (__u8 *)range->value;
 	walk->slots_end = walk->key = (__u8 *)&range->value[pairs];
 }
