@@ -60,7 +60,8 @@ struct walk {
 	__u8 *filled;
 	__u8 *asked;
 	__u8 *seen;
-	/* the end of the slots, where the keys begin, and the next key's place */
+	/* the end of the slots, where the keys begin, and the next key's place;
+	 * 0 for aggregates, which never run out of slots */
 	__u8 *slots_end;
 	__u8 *key;
 	/* the leaf that is read with, or after, the values of this one; 0: none */
@@ -157,7 +158,7 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 			__u64 more = (stop - page_end + PAGE_BYTES - 1) / PAGE_BYTES;
 
 			/* What is left of the run then waits for its turn. */
-			if (more > PAGES_MAX - pages) {
+			if (__builtin_expect(more > PAGES_MAX - pages, 0)) {
 				more = PAGES_MAX - pages;
 				to = stop = page_end + more * PAGE_BYTES;
 			}
@@ -182,19 +183,19 @@ static inline int ask(struct bpfof_ctx *ctx, struct walk *walk)
 }
 
 /*
- * The bytes of the run at `slot` that are in this read, and where: 0 if it is
- * in a later one. What a read does not have of its last run becomes a run.
+ * The bytes of the run at `slot` that are in a read of `length` bytes at
+ * `offset`, from `skip` on: 0 if they are in a later read. What a read does not
+ * have of its last run becomes a run.
  */
-static inline __u64 arrived(const struct bpfof_ctx *ctx, __u8 *slot, const __u8 **at)
+static inline __u64 arrived(__u8 *slot, __u64 offset, __u64 length, __u64 *skip)
 {
 	const struct run *run = (const struct run *)slot;
-	__u64 length = ctx->data_end - ctx->data, start = run->start, end = run->end;
-	__u64 skip = start - ctx->offset;
+	__u64 start = run->start, end = run->end, before = start - offset;
 
-	if (skip >= length)
+	if (before >= length)
 		return 0;
-	*at = ctx->data + skip;
-	length -= skip;
+	*skip = before;
+	length -= before;
 	if (end - start > length) {
 		struct run *rest = (struct run *)(slot + length);
 
@@ -209,14 +210,15 @@ static inline __u64 arrived(const struct bpfof_ctx *ctx, __u8 *slot, const __u8 
 static inline __u8 *fill(const struct bpfof_ctx *ctx, const struct walk *walk)
 {
 	__u8 *slot = walk->filled, *asked = walk->asked;
-	const __u8 *at;
+	const __u8 *data = ctx->data;
+	__u64 offset = ctx->offset, length = ctx->data_end - data, skip;
 
 	while (slot < asked) {
-		__u64 bytes = arrived(ctx, slot, &at);
+		__u64 bytes = arrived(slot, offset, length, &skip);
 
 		if (!bytes)
 			break;
-		bpfof_memmove(slot, at, bytes);
+		bpfof_memmove(slot, data + skip, bytes);
 		slot += bytes;
 	}
 	return slot;
@@ -246,17 +248,16 @@ static inline __u8 *summarise(const struct bpfof_ctx *ctx, const struct walk *wa
 {
 	__u8 *slot = walk->filled, *asked = walk->asked;
 	__s64 high = 0, min = summary->min, max = summary->max;
-	__u64 sum = 0;
-	const __u8 *at;
+	const __u8 *data = ctx->data;
+	__u64 offset = ctx->offset, length = ctx->data_end - data, sum = 0, skip;
 
 	while (slot < asked) {
-		__u64 bytes = arrived(ctx, slot, &at);
-		const __u8 *stop = at + bytes;
+		__u64 bytes = arrived(slot, offset, length, &skip);
 
 		if (!bytes)
 			break;
 		slot += bytes;
-		for (; at < stop; at += BPFKV_VALUE_BYTES) {
+		for (const __u8 *at = data + skip, *stop = at + bytes; at < stop; at += BPFKV_VALUE_BYTES) {
 			__s64 number = *(const __s64 *)at;
 
 			sum += number;
@@ -299,23 +300,23 @@ static inline int values(const struct bpfof_ctx *ctx, struct range *range, struc
 
 /*
  * Past the keys from `at` to before `stop` whose values follow that of `at`.
- * Returns 0 if a key does not ascend. Four at a time where there are so many:
- * what the checks of one have shown to be in the arena holds for all.
+ * Returns 0 if a key does not ascend. Four at a time where there are so many.
  */
 static inline const __u64 *run_end(const __u64 *at, const __u64 *stop)
 {
 	__u64 pointer = at[BPFKV_FANOUT];
 
-	/* Scattered values are runs of one. */
-	if (stop - at > 1 && at[BPFKV_FANOUT + 1] != pointer + BPFKV_VALUE_BYTES)
-		return at + 1;
 	while (stop - at > 4) {
-		if (at[4] <= at[3] || at[1] <= at[0] || at[2] <= at[1] || at[3] <= at[2])
+		__u64 first = at[0], last = at[BPFKV_FANOUT + 4];
+
+		/* Both ends are in the arena, so what is between needs no check. */
+		__asm__ volatile("" : "+r"(first), "+r"(last));
+		if (at[1] <= first || at[2] <= at[1] || at[3] <= at[2] || at[4] <= at[3])
 			return 0;
-		if (at[BPFKV_FANOUT + 4] != pointer + 4 * BPFKV_VALUE_BYTES ||
-		    at[BPFKV_FANOUT + 1] != pointer + 1 * BPFKV_VALUE_BYTES ||
+		if (at[BPFKV_FANOUT + 1] != pointer + 1 * BPFKV_VALUE_BYTES ||
 		    at[BPFKV_FANOUT + 2] != pointer + 2 * BPFKV_VALUE_BYTES ||
-		    at[BPFKV_FANOUT + 3] != pointer + 3 * BPFKV_VALUE_BYTES)
+		    at[BPFKV_FANOUT + 3] != pointer + 3 * BPFKV_VALUE_BYTES ||
+		    last != pointer + 4 * BPFKV_VALUE_BYTES)
 			break;
 		pointer += 4 * BPFKV_VALUE_BYTES;
 		at += 4;
@@ -335,6 +336,7 @@ static inline int take(struct range *range, struct walk *walk, const __u64 *at, 
 {
 	__u8 *slot = walk->seen;
 	__u64 bytes = (const __u8 *)stop - (const __u8 *)at, last = stop[-1];
+	__u64 starts = 0, ends = 0;
 
 	if (at[0] < range->request.begin || last == BPFKV_NO_KEY)
 		return BPFKV_KEYS_NOT_ASCENDING;
@@ -344,21 +346,31 @@ static inline int take(struct range *range, struct walk *walk, const __u64 *at, 
 		walk->key += bytes;
 	}
 	while (at < stop) {
-		const __u64 *after = run_end(at, stop);
+		const __u64 *after = at + 1;
 		struct run *run = (struct run *)slot;
-		__u64 pointer = at[BPFKV_FANOUT];
-		__u64 length = (after - at) * (__u64)BPFKV_VALUE_BYTES;
+		__u64 pointer = at[BPFKV_FANOUT], start = pointer ^ BPFKV_ON_DISK;
+		__u64 length = BPFKV_VALUE_BYTES;
 
-		if (!after || (after < stop && after[0] <= after[-1]))
-			return BPFKV_KEYS_NOT_ASCENDING;
-		/* The last pointer of a run may have lost the bit of the first. */
-		if (!bpfkv_is_value_pointer(pointer) || (__s64)(pointer + length - 1) >= 0)
-			return BPFKV_BAD_VALUE_POINTER;
-		run->start = pointer ^ BPFKV_ON_DISK;
-		run->end = (pointer ^ BPFKV_ON_DISK) + length;
+		if (after < stop) {
+			if (after[BPFKV_FANOUT] == pointer + BPFKV_VALUE_BYTES) {
+				after = run_end(at, stop);
+				if (!after)
+					return BPFKV_KEYS_NOT_ASCENDING;
+				length = (after - at) * (__u64)BPFKV_VALUE_BYTES;
+			}
+			if (after < stop && after[0] <= after[-1])
+				return BPFKV_KEYS_NOT_ASCENDING;
+		}
+		/* A run may go beyond the largest offset, where pointers end. */
+		starts |= start;
+		ends |= start + length - 1;
+		run->start = start;
+		run->end = start + length;
 		slot += length;
 		at = after;
 	}
+	if (!bpfkv_is_value_pointer(starts ^ BPFKV_ON_DISK) || (__s64)ends < 0)
+		return BPFKV_BAD_VALUE_POINTER;
 	walk->seen = slot;
 	return 0;
 }
@@ -380,13 +392,12 @@ static inline void begin(const struct bpfof_ctx *ctx, struct range *range, struc
 	__u32 space = ctx->scratch_size - (sizeof(range->answer) + sizeof(*walk));
 	__u32 pairs = space / (sizeof(struct bpfkv_value) + sizeof(__u64));
 
-	if (range->request.flags & AGGREGATE) {
+	if (range->request.flags & BPFKV_SUMMARY) {
 		range->summary.min = (__s64)(BPFKV_ON_DISK - 1);
 		range->summary.max = (__s64)BPFKV_ON_DISK;
-		/* One slot more than a leaf needs: aggregates are never full. */
-		walk->slots_end = (__u8 *)&range->leaf[BPFKV_FANOUT + 1];
-		return;
 	}
+	if (range->request.flags & AGGREGATE)
+		return;
 	walk->filled = walk->asked = walk->seen = (__u8 *)range->value;
 	walk->slots_end = walk->key = (__u8 *)&range->value[pairs];
 }
@@ -397,7 +408,7 @@ static inline int leaf(const struct bpfof_ctx *ctx, struct range *range, struct 
 	const __u64 *at = node->key;
 	const __u64 *keys_end = &node->key[BPFKV_FANOUT], *stop, *taken;
 	__u64 next = node->next, room;
-	__u32 hops_max = range->request.hops_max;
+	__u32 hops_max = range->request.hops_max, flags = range->request.flags;
 	int error = 0;
 
 	walk->next_leaf = 0;
@@ -414,16 +425,17 @@ static inline int leaf(const struct bpfof_ctx *ctx, struct range *range, struct 
 		if (at != node->key && at[-1] == range->request.begin)
 			at--;
 	}
-	if (range->request.flags & AGGREGATE)
-		walk->filled = walk->asked = walk->seen = (__u8 *)range->leaf;
 	stop = taken = bpfkv_upper_bound(node->key, range->request.end);
-	room = (__u64)(walk->slots_end - walk->seen) / BPFKV_VALUE_BYTES;
-	if ((__u64)(stop - at) > room)
-		taken = at + room;
+	if (flags & AGGREGATE) {
+		range->summary.count += stop - at;
+		walk->filled = walk->asked = walk->seen = (__u8 *)range->leaf;
+	} else {
+		room = (__u64)(walk->slots_end - walk->seen) / BPFKV_VALUE_BYTES;
+		if ((__u64)(stop - at) > room)
+			taken = at + room;
+	}
 	if (at != taken) {
-		if (range->request.flags & AGGREGATE)
-			range->summary.count += taken - at;
-		if (range->request.flags & BPFKV_COUNT)
+		if (flags & BPFKV_COUNT)
 			error = pass(range, at, taken);
 		else
 			error = take(range, walk, at, taken);

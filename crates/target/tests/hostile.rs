@@ -282,7 +282,7 @@ fn functions_that_misbehave() {
     };
     let fault = Status::FUNCTION_FAULT;
     assert_eq!(status("load", &[]).status, fault, "a null pointer");
-    for address in [1, 0xfff, 0x4200, 0x14000, 1 << 32, u64::MAX] {
+    for address in [1, 0xfff, 0x7200, 0x17000, 1 << 32, u64::MAX] {
         assert_eq!(status("load", &u64::to_le_bytes(address)).status, fault, "{address:#x}");
         assert_eq!(status("store", &u64::to_le_bytes(address)).status, fault, "{address:#x}");
     }
