@@ -1,6 +1,9 @@
-//! `bpfof bench …`: pushdown against plain reads, interleaved in one run.
+//! `bpfof bench …`: pushdown against plain reads, and reads against the network's own speed, each
+//! interleaved in one run.
 
 pub(crate) mod driver;
+mod floor;
+mod net;
 pub(crate) mod plot;
 pub(crate) mod report;
 pub(crate) mod spawn;
@@ -12,6 +15,7 @@ use bpfkv::create::Extent;
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use clap::{Args, Subcommand};
 use driver::{Driver, Path as Way, Run, Work};
+use hdrhistogram::{CreationError, Histogram};
 use report::{Case, Figures, Ratio};
 use spawn::ChildTarget;
 use std::path::PathBuf;
@@ -22,6 +26,8 @@ use std::time::Duration;
 pub(crate) enum Command {
     /// BPF-KV: gets, ranges and sums, plain and pushed down, cached and not.
     Kv(KvOptions),
+    /// Random reads over the network, against what TCP itself can do.
+    Net(net::NetOptions),
 }
 
 /// Every case runs plain and pushed down in turn, several times; figures are medians. `ratio` says
@@ -74,8 +80,10 @@ pub(crate) struct KvOptions {
 }
 
 pub(crate) fn run(command: &Command) -> Outcome {
-    let Command::Kv(options) = command;
-    kv_bench(options)
+    match command {
+        Command::Kv(options) => kv_bench(options),
+        Command::Net(options) => net::run(options),
+    }
 }
 
 fn kv_bench(options: &KvOptions) -> Outcome {
@@ -229,7 +237,7 @@ impl Bench {
         let before = used();
         let run = driver.run(time).map_err(|error| format!("{way}: {error}"))?;
         let after = used();
-        let spent = |after: Option<u64>, before: Option<u64>| Some(after? - before?);
+        let spent = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
         Ok((run, spent(after.0, before.0), spent(after.1, before.1)))
     }
 }
@@ -272,6 +280,11 @@ impl Samples {
             target_cpu_us_per_op: optional(&self.target_us),
         }
     }
+}
+
+/// For latencies in ns, up to a minute.
+fn latencies() -> Result<Histogram<u64>, CreationError> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3)
 }
 
 fn median(values: &[f64]) -> f64 {

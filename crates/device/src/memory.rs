@@ -70,6 +70,23 @@ impl MemoryNamespace {
         unsafe { opaque_copy(to.as_mut_ptr(), from, to.len()) }
     }
 
+    /// Appends `length` bytes at `offset` of the namespace to `to`.
+    ///
+    /// # Panics
+    /// If the range leaves the namespace.
+    #[inline]
+    pub fn append(&self, offset: u64, length: usize, to: &mut Vec<u8>) {
+        let from = self.check(offset, length);
+        to.reserve(length);
+        let end = to.len() + length;
+        // SAFETY: as in `read`; the room for `length` bytes behind the vector's end is reserved,
+        // and they are initialised by the copy before they become part of it.
+        unsafe {
+            opaque_copy(to.as_mut_ptr().add(to.len()), from, length);
+            to.set_len(end);
+        }
+    }
+
     /// Copies `from` into the namespace at `offset`.
     ///
     /// # Panics
@@ -265,6 +282,9 @@ mod tests {
         let mut out = vec![0; pattern.len()];
         memory.read(3, &mut out);
         assert_eq!(out, pattern);
+        let mut appended = b"before".to_vec();
+        memory.append(3, pattern.len(), &mut appended);
+        assert_eq!((&appended[..6], &appended[6..]), (&b"before"[..], &pattern[..]));
         memory.prefetch(0, 512);
         memory.zero(100, 13_000);
         memory.read(3, &mut out);

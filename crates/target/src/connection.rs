@@ -476,14 +476,14 @@ impl Connection {
         }
     }
 
-    /// Sends data of `length` bytes, which `fill` puts in place, and the completion.
+    /// Sends data of `length` bytes, which `append` adds to what is to be sent, and the completion.
     #[inline]
     pub(crate) fn send_data(
         &mut self,
         cid: u16,
         reply: Reply,
         length: usize,
-        fill: impl FnOnce(&mut [u8]),
+        append: impl FnOnce(&mut Vec<u8>),
     ) {
         let bare = reply.status.is_success() && reply.dw0 == 0 && reply.dw1 == 0;
         let success = bare && self.is_unthrottled();
@@ -497,8 +497,8 @@ impl Connection {
             }
             .encode_header_into(&mut self.tx, self.digests, self.hpda);
             let start = self.tx.len();
-            self.tx.resize(start + length, 0);
-            fill(&mut self.tx[start..]);
+            append(&mut self.tx);
+            debug_assert_eq!(self.tx.len(), start + length);
             if self.digests.data {
                 let digest = data_digest(&self.tx[start..]);
                 self.tx.extend_from_slice(&digest);

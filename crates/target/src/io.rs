@@ -279,7 +279,7 @@ impl Connection {
                 let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };
                 let length = length_bytes as usize;
                 let answer = &x.engine().scratch(chain)[..length];
-                self.send_data(cid, reply, length, |to| to.copy_from_slice(answer));
+                self.send_data(cid, reply, length, |to| to.extend_from_slice(answer));
             }
             Err((error, hops)) => {
                 match error {
@@ -307,7 +307,8 @@ impl Connection {
             && let Backing::Memory(memory) = &x.namespace(namespace).backing
         {
             let reply = Reply::default();
-            self.send_data(cid, reply, length as usize, |to| memory.read(offset, to));
+            let length = length as usize;
+            self.send_data(cid, reply, length, |to| memory.append(offset, length, to));
         } else {
             self.complete(cid, Reply::default());
         }
@@ -336,7 +337,7 @@ impl Connection {
         let reply = if ok { Reply::default() } else { self.file_error(&state, result, x).into() };
         match (&state, &buffer) {
             (State::Read { .. }, Some(buffer)) if ok => {
-                self.send_data(cid, reply, length, |to| to.copy_from_slice(buffer));
+                self.send_data(cid, reply, length, |to| to.extend_from_slice(buffer));
             }
             _ => self.complete(cid, reply),
         }

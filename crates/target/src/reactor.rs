@@ -25,6 +25,9 @@ const RX_BYTES: usize = 128 << 10;
 /// Memory operations of one turn, about 6 µs: as long as a send takes. Then what became ready leaves,
 /// and the host works on it meanwhile; and new commands come in.
 const MEMORY_OPERATIONS_PER_TURN: usize = 64;
+/// Bytes of data that end a turn, because they are a send's worth and still in the cache (i10 §2.3:
+/// caravans of up to 64 KiB).
+const MEMORY_BYTES_PER_TURN: usize = 64 << 10;
 /// Connections of one reactor. A connection takes about 160 KiB, and up to 9 MiB of data in flight
 /// and unsent.
 const MAX_CONNECTIONS: usize = 4096;
@@ -399,14 +402,19 @@ impl Reactor {
     }
 
     fn run_memory(&mut self) {
+        let mut bytes = 0;
         for _ in 0..MEMORY_OPERATIONS_PER_TURN {
+            if bytes >= MEMORY_BYTES_PER_TURN {
+                return;
+            }
             let Some((namespace, operation)) = self.x.pop_memory() else { return };
             match operation {
                 MemoryOperation::Chain(read) => {
                     self.x.copy_chain_read(namespace, &read);
                     self.chain_read_done(read.chain, true);
                 }
-                MemoryOperation::Command { command, .. } => {
+                MemoryOperation::Command { command, range } => {
+                    bytes += range.map_or(0, |(_, length)| length as usize);
                     if let Some(entry) = &mut self.entries[command.connection as usize] {
                         entry.connection.memory_done(command.slot, &mut self.x);
                         self.mark_dirty(command.connection);

@@ -1,5 +1,6 @@
 //! A closed loop of store operations: a fixed number in flight, plain or pushed down.
 
+use crate::bench::latencies;
 use crate::session::{Session, explain_request};
 use bpfkv::pushdown::{
     AggregatePushdown, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown, get_answer, get_argument,
@@ -115,8 +116,7 @@ impl<'a> Driver<'a> {
 
     /// Runs for `time`, then lets what is in flight end.
     pub(crate) fn run(&mut self, time: Duration) -> Result<Run, String> {
-        let mut latency =
-            Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(|error| error.to_string())?;
+        let mut latency = latencies().map_err(|error| error.to_string())?;
         let bytes = |session: &Session| session.lane.bytes_sent() + session.lane.bytes_received();
         let (begun, bytes_before) = (Instant::now(), bytes(self.session));
         let (mut now, mut operations) = (begun, 0);

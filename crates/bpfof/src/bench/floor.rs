@@ -1,0 +1,147 @@
+//! What TCP itself can do on this machine: messages of the size of a read and of its answer,
+//! without a protocol. A peer on the target's processor answers whatever has come with one send.
+
+use crate::bench::{latencies, spawn};
+use hdrhistogram::Histogram;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Bytes of a read command on the wire: PDU header and submission queue entry.
+const REQUEST_BYTES: usize = 72;
+/// Bytes of an answer on the wire besides its data: the header of C2HData.
+const ANSWER_HEADER_BYTES: usize = 24;
+/// Bytes one receive can bring in, as in the target and in the host.
+const RECEIVE_BYTES: usize = 256 << 10;
+
+/// How the ends wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// By looking again and again.
+    Polled,
+    /// In the kernel.
+    Blocking,
+}
+
+/// A run's figures.
+#[derive(Clone, Debug)]
+pub(crate) struct Floor {
+    pub(crate) messages_per_s: f64,
+    /// From a request to its answer in ns; only of single requests.
+    pub(crate) latency: Histogram<u64>,
+}
+
+/// Sends requests in batches of `batch`, `depth` of them outstanding, for `time`; each answer has
+/// `data_bytes` of data.
+pub(crate) fn measure(
+    wait: Wait,
+    data_bytes: usize,
+    depth: usize,
+    batch: usize,
+    time: Duration,
+) -> io::Result<Floor> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let answer_bytes = ANSWER_HEADER_BYTES + data_bytes;
+    let peer = std::thread::Builder::new().name("floor".into()).spawn(move || {
+        if let Some(processor) = spawn::processors().1 {
+            spawn::pin(processor)?;
+        }
+        let (stream, _) = listener.accept()?;
+        End::new(stream, wait)?.answer(answer_bytes)
+    })?;
+    let mut end = End::new(TcpStream::connect(address)?, wait)?;
+    let floor = end.ask(answer_bytes, depth, batch, time);
+    drop(end);
+    let peer = peer.join().map_err(|_| io::Error::other("the peer panicked"))?;
+    floor.and_then(|floor| peer.map(|()| floor))
+}
+
+/// One end of the connection.
+struct End {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl End {
+    fn new(stream: TcpStream, wait: Wait) -> io::Result<End> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(wait == Wait::Polled)?;
+        Ok(End { stream, buffer: vec![0; RECEIVE_BYTES] })
+    }
+
+    /// Receives something; 0 at the end of the stream.
+    fn receive(&mut self) -> io::Result<usize> {
+        loop {
+            match self.stream.read(&mut self.buffer) {
+                Err(error) if is_transient(&error) => std::hint::spin_loop(),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(error) if is_transient(&error) => std::hint::spin_loop(),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers requests until the other end hangs up.
+    fn answer(&mut self, answer_bytes: usize) -> io::Result<()> {
+        let most = RECEIVE_BYTES / REQUEST_BYTES + 1;
+        let answers = vec![0; most * answer_bytes];
+        let mut received = 0;
+        loop {
+            match self.receive()? {
+                0 => return Ok(()),
+                length => received += length,
+            }
+            let requests = received / REQUEST_BYTES;
+            received %= REQUEST_BYTES;
+            self.send(&answers[..requests * answer_bytes])?;
+        }
+    }
+
+    fn ask(
+        &mut self,
+        answer_bytes: usize,
+        depth: usize,
+        batch: usize,
+        time: Duration,
+    ) -> io::Result<Floor> {
+        let requests = vec![0; batch * REQUEST_BYTES];
+        let mut latency = latencies().map_err(io::Error::other)?;
+        let (mut outstanding, mut received, mut messages) = (0, 0, 0u64);
+        let begun = Instant::now();
+        let (mut sent, mut now) = (begun, begun);
+        while now - begun < time || outstanding > 0 {
+            while outstanding + batch <= depth && now - begun < time {
+                self.send(&requests)?;
+                outstanding += batch;
+                sent = now;
+            }
+            match self.receive()? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                length => received += length,
+            }
+            now = Instant::now();
+            let answers = received / answer_bytes;
+            received %= answer_bytes;
+            outstanding -= answers;
+            messages += answers as u64;
+            if depth == 1 && answers == 1 {
+                latency.saturating_record((now - sent).as_nanos() as u64);
+            }
+        }
+        Ok(Floor { messages_per_s: messages as f64 / (now - begun).as_secs_f64(), latency })
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
