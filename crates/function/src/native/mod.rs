@@ -42,6 +42,7 @@ struct Machine {
 const FAULT_MEMORY: u32 = 1;
 const FAULT_BUDGET: u32 = 2;
 const FAULT_STACK: u32 = 3;
+const FAULT_READ_ONLY: u32 = 4;
 
 /// A program as machine code.
 pub struct NativeFunction {
@@ -109,6 +110,7 @@ impl NativeFunction {
     /// [`Arena::begin_call`] gives. `budget` is in instructions. Returns r0.
     #[inline]
     pub fn call(&self, arena: &mut Arena, limit: Limit, budget: &mut i64) -> Result<u64, Fault> {
+        self.program.statics().begin_call(arena);
         let mut machine = Machine {
             base: arena.bytes_mut().as_mut_ptr(),
             limit: limit.bytes() as u64,
@@ -123,6 +125,7 @@ impl NativeFunction {
             0 => return Ok(result),
             FAULT_BUDGET => FaultKind::Budget,
             FAULT_STACK => FaultKind::StackOverflow,
+            FAULT_READ_ONLY => FaultKind::ReadOnly { address: machine.fault_address },
             _ => FaultKind::Memory { address: machine.fault_address },
         };
         Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + machine.limit })

@@ -138,6 +138,8 @@ struct Translator<'a> {
     registers: [Variable; 11],
     budget: Variable,
     machine: Value,
+    /// r10 of this function.
+    frame: Value,
     base: Value,
     /// What the call may access, in bytes from `base`.
     limit: Value,
@@ -196,6 +198,7 @@ impl<'a> Translator<'a> {
             registers,
             budget,
             machine,
+            frame: machine,
             base,
             limit,
             blocks: BTreeMap::new(),
@@ -223,6 +226,7 @@ impl<'a> Translator<'a> {
                 self.builder.def_var(self.registers[1], context);
                 let frame = self.builder.ins().iconst(types::I64, STACK_TOP as i64);
                 self.builder.def_var(self.registers[10], frame);
+                self.frame = frame;
                 // Every call may access all that lies below the data.
                 for (value, address) in [(context, abi::CONTEXT), (frame, STACK_TOP)] {
                     let below = |end: u64| end as i64 - address as i64;
@@ -232,6 +236,7 @@ impl<'a> Translator<'a> {
             }
             Form::Local => {
                 self.builder.def_var(self.registers[10], parameters[1]);
+                self.frame = parameters[1];
                 // The caller checked the depth, so the frame lies in the stack.
                 self.always.insert(parameters[1], -(FRAME_BYTES as i64)..0);
                 for (register, value) in self.registers[1..6].iter().zip(&parameters[3..]) {
@@ -395,6 +400,8 @@ impl<'a> Translator<'a> {
             }
             Instruction::Store { width, base, offset, src } => {
                 let address = self.checked_address(pc, base, offset, width);
+                let place = self.get(base);
+                self.check_write(pc, place, offset.into(), width.bytes() as i64);
                 let value = self.operand(src, true);
                 let value = self.narrow(value, width);
                 self.builder.ins().store(FLAGS, value, address, 0);

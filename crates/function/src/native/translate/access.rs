@@ -3,7 +3,7 @@
 use super::{FLAGS, Translator};
 use crate::abi::GUEST_BASE;
 use crate::instruction::{AtomicOp, Register, Width};
-use crate::native::FAULT_MEMORY;
+use crate::native::{FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types};
 
@@ -41,6 +41,23 @@ impl Translator<'_> {
         self.builder.ins().iadd(self.base, distance)
     }
 
+    /// Refuses a write of `len` bytes at `value + offset`, which the call may access, if it touches
+    /// constants. Functions without constants, and writes to the stack, need no check.
+    pub(super) fn check_write(&mut self, pc: u32, value: Value, offset: i64, len: i64) {
+        let constants = self.program.statics().constants();
+        let is_stack = value == self.frame && offset < 0;
+        if constants.is_empty() || is_stack {
+            return;
+        }
+        // Touched if the distance from len - 1 bytes before them is less than their size and that.
+        let first = constants.start as i64 - len + 1;
+        let size = constants.end as i64 - first;
+        let distance = self.builder.ins().iadd_imm_s(value, offset - first);
+        let touched = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, distance, size);
+        let address = self.builder.ins().iadd_imm_s(value, offset);
+        self.fault_if(touched, FAULT_READ_ONLY, pc, address);
+    }
+
     pub(super) fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Value) {
         let kind = self.builder.ins().iconst(types::I32, i64::from(kind));
         let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
@@ -64,6 +81,8 @@ impl Translator<'_> {
         let (width, ty) =
             if wide { (Width::Bits64, types::I64) } else { (Width::Bits32, types::I32) };
         let address = self.checked_address(pc, base, offset, width);
+        let place = self.get(base);
+        self.check_write(pc, place, offset.into(), width.bytes() as i64);
         let operand = self.get_sized(src, wide);
         let old = self.builder.ins().load(ty, FLAGS, address, 0);
         let new = match op {

@@ -5,7 +5,7 @@ use super::{FLAGS, Translator};
 use crate::abi::GUEST_BASE;
 use crate::helper::Helper;
 use crate::instruction::Register;
-use crate::native::{FAULT_BUDGET, FAULT_MEMORY};
+use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     BlockArg, InstBuilder, InstructionData, Opcode, Type, Value, ValueDef, types,
@@ -75,6 +75,9 @@ impl Translator<'_> {
             self.charge(len / 8, pc);
         }
         let first = self.checked_range(pc, a, 0, len);
+        if bulk != Bulk::Compare {
+            self.check_write(pc, a, 0, len);
+        }
         match bulk {
             Bulk::Compare => {
                 let second = self.checked_range(pc, b, 0, len);
@@ -160,12 +163,29 @@ impl Translator<'_> {
         self.fault_if(too_long, FAULT_MEMORY, pc, a);
         let last = self.builder.ins().isub(self.limit, len);
         let first = self.checked_before(pc, a, last);
+        if bulk != Bulk::Compare {
+            self.check_long_write(pc, a, len);
+        }
         let second = match bulk {
             Bulk::Fill => b,
             Bulk::Compare | Bulk::Copy => self.checked_before(pc, b, last),
         };
         let call = self.builder.ins().call(self.bulk[&bulk], &[first, second, len]);
         self.builder.inst_results(call)[0]
+    }
+
+    /// As `check_write`, for a length that is not known.
+    fn check_long_write(&mut self, pc: u32, value: Value, len: Value) {
+        let constants = self.program.statics().constants();
+        if constants.is_empty() {
+            return;
+        }
+        let (start, end) = (constants.start as i64, constants.end as i64);
+        let past = self.builder.ins().iadd(value, len);
+        let below = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, value, end);
+        let above = self.builder.ins().icmp_imm_u(IntCC::UnsignedGreaterThan, past, start);
+        let touched = self.builder.ins().band(below, above);
+        self.fault_if(touched, FAULT_READ_ONLY, pc, value);
     }
 
     /// The host address of a guest address that is at most `last` bytes into the arena.
