@@ -24,6 +24,7 @@
 //! side channels are not closed: speculative execution may run past a bounds check.
 
 pub mod abi;
+mod analysis;
 mod arena;
 mod disassembly;
 mod fault;
@@ -38,6 +39,7 @@ pub mod program;
 mod source;
 mod statics;
 
+pub use analysis::Summary;
 pub use arena::{Arena, Limit};
 pub use fault::{Fault, FaultKind};
 pub use interpreter::interpret;

@@ -32,13 +32,18 @@ impl Statics {
         self.constants().end..STATICS + self.image.len() as u64
     }
 
-    /// Puts the image into the arena if this is the first call of a chain. Later calls find what
-    /// the earlier ones made of it.
+    /// Puts the image into the arena, as the first call of a chain does by itself.
+    pub fn place(&self, arena: &mut Arena) {
+        arena.place_statics(&self.image);
+    }
+
+    /// Places the image if this is the first call of a chain. Later calls find what the earlier
+    /// ones made of it.
     #[inline]
     pub(crate) fn begin_call(&self, arena: &mut Arena) {
         // Hop 0 has one read, and so one call.
         if !self.image.is_empty() && arena.context_u32(context::HOP) == 0 {
-            arena.place_statics(&self.image);
+            self.place(arena);
         }
     }
 
