@@ -27,8 +27,8 @@ pub struct CompileError(String);
 struct Machine {
     /// Host address of guest address `GUEST_BASE`.
     base: *mut u8,
-    /// What the call may access, in bytes from `base`.
-    limit: u64,
+    /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`.
+    near_end: u64,
     /// Instructions left.
     budget: i64,
     /// 0, or a `FAULT_*` code.
@@ -38,6 +38,9 @@ struct Machine {
     /// The guest address at fault.
     fault_address: u64,
 }
+
+/// The widest access of an instruction. A limit is never below the start of the data area.
+const NEAR_END_BYTES: u64 = 8;
 
 const FAULT_MEMORY: u32 = 1;
 const FAULT_BUDGET: u32 = 2;
@@ -113,7 +116,7 @@ impl NativeFunction {
         self.program.statics().begin_call(arena);
         let mut machine = Machine {
             base: arena.bytes_mut().as_mut_ptr(),
-            limit: limit.bytes() as u64,
+            near_end: limit.bytes() as u64 - NEAR_END_BYTES,
             budget: *budget,
             fault: 0,
             fault_pc: 0,
@@ -128,7 +131,7 @@ impl NativeFunction {
             FAULT_READ_ONLY => FaultKind::ReadOnly { address: machine.fault_address },
             _ => FaultKind::Memory { address: machine.fault_address },
         };
-        Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + machine.limit })
+        Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + limit.bytes() as u64 })
     }
 
     /// The program it was translated from.

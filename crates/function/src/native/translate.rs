@@ -11,6 +11,7 @@ use super::{CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;
+use access::Fault;
 pub(super) use bulk::Bulk;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
@@ -141,8 +142,10 @@ struct Translator<'a> {
     /// r10 of this function.
     frame: Value,
     base: Value,
-    /// What the call may access, in bytes from `base`.
-    limit: Value,
+    /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`: one value
+    /// that accesses of all widths are compared with. It comes from memory, because Cranelift would
+    /// rather compute it anew each time than keep it.
+    near_end: Value,
     blocks: BTreeMap<u32, Block>,
     /// Edges into each block that are not translated yet; at 0 the block is sealed, which lets
     /// the values of registers be known in it.
@@ -160,6 +163,9 @@ struct Translator<'a> {
     /// search without mispredicted branches.
     selects: BTreeSet<u32>,
 }
+
+/// As a distance.
+const NEAR_END_BYTES: i64 = super::NEAR_END_BYTES as i64;
 
 const FLAGS: MemFlagsData = MemFlagsData::new().with_notrap();
 
@@ -186,8 +192,8 @@ impl<'a> Translator<'a> {
         builder.set_cold_block(unwind);
         let machine = builder.block_params(entry)[0];
         let base = builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
-        let limit =
-            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, limit) as i32);
+        let near_end =
+            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, near_end) as i32);
         let mut translator = Translator {
             builder,
             program,
@@ -200,7 +206,7 @@ impl<'a> Translator<'a> {
             machine,
             frame: machine,
             base,
-            limit,
+            near_end,
             blocks: BTreeMap::new(),
             open_edges: BTreeMap::new(),
             fault,
@@ -542,11 +548,11 @@ impl<'a> Translator<'a> {
 
     fn charge(&mut self, cost: i64, pc: u32) {
         let budget = self.builder.use_var(self.budget);
+        // Compared first: a comparison with 0 after the subtraction is an instruction more.
+        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, budget, cost);
+        self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
         let left = self.builder.ins().iadd_imm_s(budget, -cost);
         self.builder.def_var(self.budget, left);
-        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        let zero = self.builder.ins().iconst(types::I64, 0);
-        self.fault_if(spent, FAULT_BUDGET, pc, zero);
     }
 
     fn jump(&mut self, pc: u32, target: u32) {
@@ -647,7 +653,7 @@ impl<'a> Translator<'a> {
         let frame = self.builder.ins().iadd_imm_s(frame, -(FRAME_BYTES as i64));
         let base = GUEST_BASE as i64;
         let overflow = self.builder.ins().icmp_imm_s(IntCC::Equal, frame, base);
-        self.fault_if(overflow, FAULT_STACK, pc, frame);
+        self.fault_if(overflow, FAULT_STACK, pc, Fault::At(frame, 0));
         let budget = self.builder.use_var(self.budget);
         let mut arguments = vec![self.machine, frame, budget];
         arguments.extend((1..6).map(|index| self.builder.use_var(self.registers[index])));

@@ -1,11 +1,18 @@
 //! Accesses to the arena: their checks, and atomics.
 
-use super::{FLAGS, Translator};
+use super::{FLAGS, NEAR_END_BYTES, Translator};
 use crate::abi::GUEST_BASE;
 use crate::instruction::{AtomicOp, Register, Width};
 use crate::native::{FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types};
+
+/// The address that a fault is about.
+pub(super) enum Fault {
+    /// This value and offset.
+    At(Value, i64),
+    Nowhere,
+}
 
 impl Translator<'_> {
     /// The host address of `base + offset`, after a check unless one is proved already.
@@ -28,17 +35,37 @@ impl Translator<'_> {
         let known = self.proved.get(&value).cloned();
         let proved = known.as_ref().is_some_and(|k| k.start <= range.start && range.end <= k.end);
         if !proved {
-            // Every call may access more than `len` bytes, so this does not wrap.
-            let last = self.builder.ins().iadd_imm_s(self.limit, -len);
-            let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, last);
-            let address = self.builder.ins().iadd_imm_s(value, offset);
-            self.fault_if(outside, FAULT_MEMORY, pc, address);
+            self.check(pc, distance, len, Fault::At(value, offset));
             // Both ends in the arena, little further apart than an i16: so is all between.
             let hull =
                 known.map_or(range.clone(), |k| k.start.min(range.start)..k.end.max(range.end));
             self.proved.insert(value, hull);
         }
         self.builder.ins().iadd(self.base, distance)
+    }
+
+    /// Ends the call with a fault unless the `len` bytes at this distance from the arena's start
+    /// are accessible.
+    fn check(&mut self, pc: u32, distance: Value, len: i64, place: Fault) {
+        let above = IntCC::UnsignedGreaterThan;
+        if len >= NEAR_END_BYTES {
+            // Every call may access more than `len` bytes, so this does not wrap.
+            let last = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES - len);
+            let outside = self.builder.ins().icmp(above, distance, last);
+            return self.fault_if(outside, FAULT_MEMORY, pc, place);
+        }
+        let (close, next) = (self.builder.create_block(), self.builder.create_block());
+        self.builder.set_cold_block(close);
+        let near_end = self.builder.ins().icmp(above, distance, self.near_end);
+        self.builder.ins().brif(near_end, close, &[], next, &[]);
+        self.builder.seal_block(close);
+        self.builder.switch_to_block(close);
+        let last = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES - len);
+        let outside = self.builder.ins().icmp(above, distance, last);
+        self.fault_if(outside, FAULT_MEMORY, pc, place);
+        self.builder.ins().jump(next, &[]);
+        self.builder.seal_block(next);
+        self.builder.switch_to_block(next);
     }
 
     /// Refuses a write of `len` bytes at `value + offset`, which the call may access, if it touches
@@ -54,16 +81,25 @@ impl Translator<'_> {
         let size = constants.end as i64 - first;
         let distance = self.builder.ins().iadd_imm_s(value, offset - first);
         let touched = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, distance, size);
-        let address = self.builder.ins().iadd_imm_s(value, offset);
-        self.fault_if(touched, FAULT_READ_ONLY, pc, address);
+        self.fault_if(touched, FAULT_READ_ONLY, pc, Fault::At(value, offset));
     }
 
-    pub(super) fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Value) {
+    /// Ends the call with a fault if the condition holds. What the fault is about is put together
+    /// in a block of its own, out of the way of those that do not fault.
+    pub(super) fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Fault) {
+        let (cold, next) = (self.builder.create_block(), self.builder.create_block());
+        self.builder.set_cold_block(cold);
+        self.builder.ins().brif(condition, cold, &[], next, &[]);
+        self.builder.seal_block(cold);
+        self.builder.switch_to_block(cold);
         let kind = self.builder.ins().iconst(types::I32, i64::from(kind));
         let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
+        let address = match address {
+            Fault::At(value, offset) => self.builder.ins().iadd_imm_s(value, offset),
+            Fault::Nowhere => self.builder.ins().iconst(types::I64, 0),
+        };
         let arguments = [kind, pc, address].map(BlockArg::Value);
-        let next = self.builder.create_block();
-        self.builder.ins().brif(condition, self.fault, &arguments, next, &[]);
+        self.builder.ins().jump(self.fault, &arguments);
         self.builder.switch_to_block(next);
         self.builder.seal_block(next);
     }

@@ -1,7 +1,8 @@
 //! The helpers that compare, copy and fill memory. Charges and checks are translated like those of
 //! instructions; short constant lengths need no call at all.
 
-use super::{FLAGS, Translator};
+use super::access::Fault;
+use super::{FLAGS, NEAR_END_BYTES, Translator};
 use crate::abi::GUEST_BASE;
 use crate::helper::Helper;
 use crate::instruction::Register;
@@ -157,11 +158,11 @@ impl Translator<'_> {
         let left = self.builder.ins().isub(budget, cost);
         self.builder.def_var(self.budget, left);
         let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        let zero = self.builder.ins().iconst(types::I64, 0);
-        self.fault_if(spent, FAULT_BUDGET, pc, zero);
-        let too_long = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, len, self.limit);
-        self.fault_if(too_long, FAULT_MEMORY, pc, a);
-        let last = self.builder.ins().isub(self.limit, len);
+        self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
+        let limit = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES);
+        let too_long = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, len, limit);
+        self.fault_if(too_long, FAULT_MEMORY, pc, Fault::At(a, 0));
+        let last = self.builder.ins().isub(limit, len);
         let first = self.checked_before(pc, a, last);
         if bulk != Bulk::Compare {
             self.check_long_write(pc, a, len);
@@ -185,14 +186,14 @@ impl Translator<'_> {
         let below = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, value, end);
         let above = self.builder.ins().icmp_imm_u(IntCC::UnsignedGreaterThan, past, start);
         let touched = self.builder.ins().band(below, above);
-        self.fault_if(touched, FAULT_READ_ONLY, pc, value);
+        self.fault_if(touched, FAULT_READ_ONLY, pc, Fault::At(value, 0));
     }
 
     /// The host address of a guest address that is at most `last` bytes into the arena.
     fn checked_before(&mut self, pc: u32, value: Value, last: Value) -> Value {
         let distance = self.builder.ins().iadd_imm_s(value, -(GUEST_BASE as i64));
         let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, last);
-        self.fault_if(outside, FAULT_MEMORY, pc, value);
+        self.fault_if(outside, FAULT_MEMORY, pc, Fault::At(value, 0));
         self.builder.ins().iadd(self.base, distance)
     }
 }
