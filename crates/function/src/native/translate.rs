@@ -159,6 +159,10 @@ struct Translator<'a> {
     proved: HashMap<Value, Range<i64>>,
     /// What is accessible on every path: around the context and the frame.
     always: HashMap<Value, Range<i64>>,
+    /// While straight code is translated a second time (see `check_group`).
+    is_cold: bool,
+    /// Slots that may still be translated a second time. Bounds code size and compile time.
+    second_translations: usize,
     /// Branches over one arithmetic instruction, which become selects: such code is written to
     /// search without mispredicted branches.
     selects: BTreeSet<u32>,
@@ -194,6 +198,7 @@ impl<'a> Translator<'a> {
         let base = builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
         let near_end =
             builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, near_end) as i32);
+        let second_translations = range.len();
         let mut translator = Translator {
             builder,
             program,
@@ -213,6 +218,8 @@ impl<'a> Translator<'a> {
             unwind,
             proved: HashMap::new(),
             always: HashMap::new(),
+            is_cold: false,
+            second_translations,
             selects: BTreeSet::new(),
         };
         translator.set_up_registers(entry);
