@@ -49,9 +49,10 @@ release:
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
 
-bench: release ## compare pushdown with plain reads (bench-kv.json), and measure a hop
+bench: release ## compare pushdown with plain reads (bench-kv.json); measure a hop, and functions
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
 	cargo bench -p bpfof-device --locked
+	cargo bench -p bpfof-function --locked
 
 # The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
 # toolchain take it, so that no second toolchain is needed.

@@ -14,9 +14,15 @@
  * reaches the host as it is.
  *
  * Everything a function can name lies in one private arena: its stack (512
- * bytes a frame, 8 frames), the context, the scratch buffer and the data read.
- * Any other access ends the chain with "function fault". No macro, annotation
- * or bounds check is needed to please a verifier.
+ * bytes a frame, 8 frames), the context, its static data, the scratch buffer
+ * and the data read. Any other access ends the chain with "function fault", as
+ * does a write to constants. No macro, annotation or bounds check is needed to
+ * please a verifier.
+ *
+ * Static variables belong to the chain: they have their initial values when it
+ * begins and last from call to call. Variables, constants, strings and tables
+ * may take BPFOF_STATICS_SIZE bytes together. Functions may call others of
+ * the same object, in any section; there are no function pointers.
  *
  * Compile with:  clang -O2 -g -target bpf -mcpu=v3 -I include -c f.bpf.c -o f.bpf.o
  * (-mcpu=v4, of clang 18 and later, runs too: signed division, sign extension.)
@@ -41,6 +47,8 @@ typedef long long __s64;
  * largest that it may declare. */
 #define BPFOF_SCRATCH_SIZE 4096
 #define BPFOF_MAX_SCRATCH_SIZE 16384
+/* Static data of a function in bytes, constants included. */
+#define BPFOF_STATICS_SIZE 3072
 /* Bytes that one hop may read, each read rounded out to whole logical blocks. */
 #define BPFOF_MAX_HOP_BYTES 65536
 

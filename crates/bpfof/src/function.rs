@@ -1,31 +1,23 @@
 //! `bpfof function …`.
 
+mod check;
+
 use crate::Outcome;
-use bpfof_function::{NativeFunction, Object};
+use bpfof_function::Object;
 use bpfof_host::{Controller, FunctionId, TargetUrl};
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Check an object file as a target does, without one.
-    Check(Check),
+    Check(check::Check),
     /// Install a function on a target for all its hosts, until it is unloaded or the target stops.
     Load(Load),
     /// List the functions installed on a target and what they have done.
     List(Target),
     /// Remove an installed function.
     Unload(Unload),
-}
-
-#[derive(Args)]
-pub(crate) struct Check {
-    /// Object file, as `clang -O2 -g -target bpf -mcpu=v3 -c` makes it.
-    file: PathBuf,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args)]
@@ -59,20 +51,11 @@ pub(crate) struct Unload {
 
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
-        Command::Check(options) => check(options),
+        Command::Check(options) => check::run(options),
         Command::Load(options) => load(options),
         Command::List(options) => list(options),
         Command::Unload(options) => unload(options),
     }
-}
-
-#[derive(Serialize)]
-struct CheckedEntry {
-    name: String,
-    instructions: usize,
-    functions: usize,
-    native_bytes: usize,
-    compile_us: u128,
 }
 
 fn read_object(path: &PathBuf) -> Result<(Vec<u8>, Object), String> {
@@ -81,50 +64,29 @@ fn read_object(path: &PathBuf) -> Result<(Vec<u8>, Object), String> {
     Ok((bytes, object))
 }
 
-fn check(options: &Check) -> Outcome {
-    let (_, object) = read_object(&options.file)?;
-    let mut entries = Vec::new();
-    for entry in object.entries() {
-        let native = NativeFunction::compile(&entry.program)?;
-        entries.push(CheckedEntry {
-            name: entry.name.clone(),
-            instructions: entry.program.instructions().len(),
-            functions: entry.program.functions().len(),
-            native_bytes: native.code_bytes(),
-            compile_us: native.compile_time().as_micros(),
-        });
+/// The entry point with this name, or the only one.
+fn choose(object: &Object, wanted: Option<&str>) -> Result<usize, String> {
+    let names: Vec<&str> = object.entries().iter().map(|entry| entry.name.as_str()).collect();
+    match wanted {
+        None if names.len() == 1 => Ok(0),
+        None => Err(format!("name one with --entry: {}", names.join(", "))),
+        Some(wanted) => names
+            .iter()
+            .position(|name| *name == wanted)
+            .ok_or(format!("no entry {wanted:?}; the object has: {}", names.join(", "))),
     }
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&entries)?);
-        return Ok(());
-    }
-    for entry in entries {
-        let CheckedEntry { name, instructions, functions, native_bytes, compile_us } = entry;
-        println!(
-            "{name}: good; {instructions} instructions in {functions} functions, {native_bytes} \
-             bytes of native code, compiled in {compile_us} µs"
-        );
-    }
-    Ok(())
 }
 
 fn load(options: &Load) -> Outcome {
     let (bytes, object) = read_object(&options.file)?;
-    let names: Vec<&str> = object.entries().iter().map(|entry| entry.name.as_str()).collect();
-    let index = match &options.entry {
-        None if names.len() == 1 => 0,
-        None => return Err(format!("name one with --entry: {}", names.join(", ")).into()),
-        Some(wanted) => names
-            .iter()
-            .position(|name| name == wanted)
-            .ok_or(format!("no entry {wanted:?}; the object has: {}", names.join(", ")))?,
-    };
+    let index = choose(&object, options.entry.as_deref())?;
+    let name = &object.entries()[index].name;
     let mut controller = connect(&options.target)?;
     let id = controller.install_function(&bytes, index as u32)?;
     if options.target.json {
-        println!("{}", serde_json::json!({ "id": id.0, "name": names[index] }));
+        println!("{}", serde_json::json!({ "id": id.0, "name": name }));
     } else {
-        println!("{} is installed as function {}", names[index], id.0);
+        println!("{name} is installed as function {}", id.0);
     }
     controller.disconnect()?;
     Ok(())

@@ -113,6 +113,44 @@ fn a_store_both_ways() {
 }
 
 #[test]
+fn functions_are_checked_and_tried_without_a_target() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("writes");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let object = write("get.o", bpfkv::GET_OBJECT);
+    let check = |more: &[&str]| json(&[&["function", "check", "--json", &object], more].concat());
+    let found = &check(&[])[0];
+    assert!(found["worst_budget"].as_i64().is_some_and(|budget| budget < 1000), "{found}");
+    assert_eq!((&found["stack_frames"], &found["frame_used_bytes"]), (&1.into(), &0.into()));
+    assert_eq!((&found["helpers"], &found["run"]), (&Value::Array(vec![]), &Value::Null));
+    let text = good(&["function", "check", "--disasm", &object]);
+    assert!(text.contains("bpfkv_get.bpf.c:") && text.contains(": exit\n"), "{text}");
+
+    // A leaf with key 7, whose value is at 0x1040.
+    let mut leaf = [0xffu8; 512];
+    leaf[..16].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    leaf[16..24].copy_from_slice(&7u64.to_le_bytes());
+    leaf[264..272].copy_from_slice(&(1u64 << 63 | 0x1040).to_le_bytes());
+    let (leaf, short) = (write("leaf", &leaf), write("short", &leaf[..100]));
+    let run = |block: &str, key: u64| {
+        let scratch = write("key", &key.to_le_bytes());
+        check(&["--run", block, "--scratch", &scratch])[0]["run"].clone()
+    };
+    let there = run(&leaf, 7);
+    assert_eq!((&there["done"], &there["next"][0]["offset"]), (&false.into(), &0x1000.into()));
+    let missing = run(&leaf, 8);
+    assert_eq!(
+        (&missing["done"], &missing["answer_hex"]),
+        (&true.into(), &"0000000000000000".into())
+    );
+    let fault = bad(&["function", "check", "--run", &short, &object]);
+    assert!(fault.contains("bpfkv.h:") && fault.contains("past the end of the data"), "{fault}");
+}
+
+#[test]
 fn functions_are_installed_for_all_hosts() {
     let target = Target::start(&["mem:size=8MiB"]);
     let folder = tempfile::tempdir().expect("a folder");

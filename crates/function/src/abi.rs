@@ -6,6 +6,7 @@
 //! ```text
 //! 1000h  stack, 8 frames of 512 bytes, the entry's frame on top
 //! 2000h  context (struct bpfof_ctx)
+//! 2400h  static data of the function: constants, then variables
 //! 3000h  scratch
 //! 7000h  data read in this hop; accessible up to the end of the block the call is for
 //! ```
@@ -20,6 +21,10 @@ pub const MAX_FRAMES: u64 = 8;
 pub const STACK_TOP: u64 = GUEST_BASE + MAX_FRAMES * FRAME_BYTES;
 /// Guest address of the context.
 pub const CONTEXT: u64 = 0x2000;
+/// Guest address of the function's static data.
+pub const STATICS: u64 = 0x2400;
+/// Room for static data in bytes: up to scratch.
+pub const STATICS_BYTES: usize = 0xc00;
 /// Guest address of scratch.
 pub const SCRATCH: u64 = 0x3000;
 /// Size of scratch in bytes for a request that declares none (XRP §4.1.1).

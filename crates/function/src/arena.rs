@@ -21,6 +21,7 @@ const LAYOUT: Layout = match Layout::from_size_align(abi::ARENA_BYTES + 4096, 40
 };
 
 const CONTEXT_AT: usize = (abi::CONTEXT - abi::GUEST_BASE) as usize;
+const STATICS_AT: usize = (abi::STATICS - abi::GUEST_BASE) as usize;
 const SCRATCH_AT: usize = (abi::SCRATCH - abi::GUEST_BASE) as usize;
 const DATA_AT: usize = (abi::DATA - abi::GUEST_BASE) as usize;
 
@@ -92,8 +93,17 @@ impl Arena {
         &self.bytes()[SCRATCH_AT..SCRATCH_AT + self.scratch_bytes]
     }
 
-    /// Zeroes stack, context and all that can be scratch, so that the next tenant finds nothing of
-    /// the last. The data area needs no wiping: a call sees only what was read for it.
+    /// Puts a function's static data where it belongs.
+    ///
+    /// # Panics
+    /// If it is longer than [`abi::STATICS_BYTES`]: the linker bounds it.
+    pub(crate) fn place_statics(&mut self, image: &[u8]) {
+        self.bytes_mut()[STATICS_AT..SCRATCH_AT][..image.len()].copy_from_slice(image);
+    }
+
+    /// Zeroes stack, context, static data and all that can be scratch, so that the next tenant
+    /// finds nothing of the last. The data area needs no wiping: a call sees only what was read
+    /// for it.
     pub fn wipe(&mut self) {
         self.bytes_mut()[..DATA_AT].fill(0);
     }

@@ -2,6 +2,7 @@
 
 use crate::abi::{self, GUEST_BASE, MAX_FRAMES, context};
 use crate::program::Program;
+use crate::statics::Statics;
 use std::fmt;
 use std::ops::Range;
 
@@ -27,6 +28,11 @@ pub enum FaultKind {
         /// First byte of the access, as the function computed it.
         address: u64,
     },
+    /// A write to the constants of the function (see [`Statics`]), at this guest address.
+    ReadOnly {
+        /// First byte of the access.
+        address: u64,
+    },
     /// The instruction budget of the call is used up.
     Budget,
     /// More than [`MAX_FRAMES`](crate::abi::MAX_FRAMES) nested calls.
@@ -35,10 +41,17 @@ pub enum FaultKind {
 
 impl Fault {
     /// What happened in words, as far as it is known without the program.
-    fn problem(&self) -> String {
+    fn problem(&self, statics: &Statics) -> String {
         match self.kind {
             FaultKind::Memory { address } => {
-                format!("access outside its memory at {address:#x}{}", self.regions(address))
+                format!(
+                    "access outside its memory at {address:#x}{}",
+                    self.regions(address, statics)
+                )
+            }
+            FaultKind::ReadOnly { address } => {
+                let Range { start, end } = statics.constants();
+                format!("write to constant data at {address:#x} (constants {start:#x}..{end:#x})")
             }
             FaultKind::Budget => "instruction budget exhausted".to_owned(),
             FaultKind::StackOverflow => format!("more than {MAX_FRAMES} nested calls"),
@@ -46,10 +59,12 @@ impl Fault {
     }
 
     /// What a call may access, and where the address lies among it.
-    fn regions(&self, address: u64) -> String {
+    fn regions(&self, address: u64, statics: &Statics) -> String {
         let regions = [
             ("stack", GUEST_BASE..abi::STACK_TOP),
             ("context", abi::CONTEXT..abi::CONTEXT + context::BYTES as u64),
+            ("constants", statics.constants()),
+            ("variables", statics.variables()),
             ("scratch", abi::SCRATCH..abi::DATA),
             ("data", abi::DATA..self.data_end),
         ];
@@ -66,6 +81,7 @@ impl Fault {
         };
         let nearest = regions
             .iter()
+            .filter(|(_, range)| !range.is_empty())
             .filter_map(|(name, range)| near(range).map(|(far, words)| (far, words, name)))
             .min();
         let nearest = match nearest {
@@ -73,8 +89,10 @@ impl Fault {
             None if address < NEAR_BYTES => ", a null pointer".to_owned(),
             None => String::new(),
         };
-        let list =
-            regions.map(|(name, range)| format!("{name} {:#x}..{:#x}", range.start, range.end));
+        let there = regions.iter().filter(|(_, range)| !range.is_empty());
+        let list: Vec<String> = there
+            .map(|(name, range)| format!("{name} {:#x}..{:#x}", range.start, range.end))
+            .collect();
         format!("{nearest} ({})", list.join(", "))
     }
 
@@ -90,13 +108,17 @@ impl Fault {
             Some(line) => (format!("{line}: "), format!(" in `{}`", line.text)),
             None => Default::default(),
         };
-        format!("{place}instruction {}{instruction}{text}: {}", self.pc, self.problem())
+        format!(
+            "{place}instruction {}{instruction}{text}: {}",
+            self.pc,
+            self.problem(program.statics())
+        )
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "instruction {}: {}", self.pc, self.problem())
+        write!(f, "instruction {}: {}", self.pc, self.problem(&Statics::default()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Entry points for fuzzing, also run by unit tests so that they stay green.
 
 use crate::abi;
+use crate::statics::Statics;
 use crate::{Arena, Fault, NativeFunction, Object, Program, interpret};
 
 /// Instructions a fuzzed program may execute.
@@ -22,6 +23,10 @@ pub fn differential(data: &[u8]) {
     // As it is, a stream is hardly ever a program.
     for code in [code.to_vec(), repair(code)] {
         if let Ok(program) = Program::parse(&code) {
+            // Every other program has constants and variables.
+            let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
+            let constant_bytes = image.len() / 2;
+            let program = program.with_statics(Statics::new(image, constant_bytes));
             compare(visible, &program);
         }
     }

@@ -4,6 +4,7 @@
 
 use crate::abi::GUEST_BASE;
 use crate::fault::FaultKind;
+use crate::statics::Statics;
 
 /// A helper's number, the immediate of the call instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,7 @@ impl Helper {
     pub(crate) fn run(
         self,
         memory: &mut [u8],
+        statics: &Statics,
         budget: &mut i64,
         [a, b, len]: [u64; 3],
     ) -> Result<u64, FaultKind> {
@@ -51,6 +53,9 @@ impl Helper {
             return Err(FaultKind::Budget);
         }
         let first = range(memory.len(), a, len)?;
+        if self != Helper::Memcmp {
+            statics.check_write(a, len)?;
+        }
         match self {
             Helper::Memcmp => {
                 let second = range(memory.len(), b, len)?;

@@ -7,6 +7,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;
+use crate::statics::Statics;
 
 /// Runs `program` on `arena` up to `limit`. `budget` is in instructions and is charged as native
 /// code charges it: backward jumps, calls and helpers. Returns r0.
@@ -16,9 +17,17 @@ pub fn interpret(
     limit: Limit,
     budget: &mut i64,
 ) -> Result<u64, Fault> {
+    program.statics().begin_call(arena);
     let memory = &mut arena.bytes_mut()[..limit.bytes()];
     let data_end = GUEST_BASE + limit.bytes() as u64;
-    let mut machine = Machine { memory, budget, registers: [0; 11], frames: Vec::new(), pc: 0 };
+    let mut machine = Machine {
+        memory,
+        statics: program.statics(),
+        budget,
+        registers: [0; 11],
+        frames: Vec::new(),
+        pc: 0,
+    };
     machine.registers[Register::R1.index()] = abi::CONTEXT;
     machine.registers[Register::FRAME.index()] = STACK_TOP;
     loop {
@@ -37,6 +46,7 @@ struct Frame {
 
 struct Machine<'a> {
     memory: &'a mut [u8],
+    statics: &'a Statics,
     budget: &'a mut i64,
     registers: [u64; 11],
     frames: Vec<Frame>,
@@ -86,7 +96,8 @@ impl Machine<'_> {
             }
             Instruction::CallHelper { helper } => {
                 let arguments = [self.registers[1], self.registers[2], self.registers[3]];
-                self.registers[0] = helper.run(self.memory, self.budget, arguments)?;
+                self.registers[0] =
+                    helper.run(self.memory, self.statics, self.budget, arguments)?;
                 self.registers[1..6].fill(0);
             }
             Instruction::CallLocal { target } => self.call(program, target)?,
@@ -157,6 +168,7 @@ impl Machine<'_> {
 
     fn store(&mut self, address: u64, width: Width, value: u64) -> Result<(), FaultKind> {
         let range = helper::range(self.memory.len(), address, width.bytes())?;
+        self.statics.check_write(address, width.bytes())?;
         let bytes = &mut self.memory[range];
         bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
         Ok(())

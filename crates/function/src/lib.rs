@@ -3,7 +3,7 @@
 //! Data flows one way:
 //!
 //! 1. [`object`]: an ELF object, as clang writes it, becomes one [`Program`] for each
-//!    `bpfof/<name>` section.
+//!    `bpfof/<name>` section, with the functions it calls and its static data.
 //! 2. [`program`]: raw instructions are checked once and become typed ones ([`instruction`]).
 //! 3. [`native`] translates them to machine code with Cranelift; [`interpret`] runs the same
 //!    instructions and is the oracle that the translation is tested against.
@@ -20,10 +20,11 @@
 //! # What this crate does not do
 //!
 //! No I/O, no file maps, no decisions about reads: that is `bpfof-chain`. Of RFC 9669 all is
-//! there but what it leaves to the platform (maps, BTF ids) and the deprecated packet access. No data
-//! sections in objects yet. Timing side channels are not closed: speculative execution may run past a bounds check.
+//! there but what it leaves to the platform (maps, BTF ids) and the deprecated packet access. Timing
+//! side channels are not closed: speculative execution may run past a bounds check.
 
 pub mod abi;
+mod analysis;
 mod arena;
 mod disassembly;
 mod fault;
@@ -31,11 +32,14 @@ pub mod fuzz;
 pub mod helper;
 pub mod instruction;
 mod interpreter;
+mod link;
 pub mod native;
 pub mod object;
 pub mod program;
 mod source;
+mod statics;
 
+pub use analysis::Summary;
 pub use arena::{Arena, Limit};
 pub use fault::{Fault, FaultKind};
 pub use interpreter::interpret;
@@ -43,3 +47,4 @@ pub use native::{CompileError, NativeFunction};
 pub use object::{Object, ObjectError};
 pub use program::{Program, ProgramError};
 pub use source::{SourceLine, SourceMap};
+pub use statics::Statics;

@@ -1,23 +1,18 @@
 //! ELF objects, as clang writes them for `-target bpf`, to checked programs.
 
-use crate::abi::MAX_INSTRUCTIONS;
-use crate::abi::MAX_OBJECT_BYTES;
-use crate::program::{Program, ProgramError};
-use crate::source::{DebugInfo, SourceMap};
-use object::elf::R_BPF_64_32;
-use object::read::elf::{ElfFile64, ElfSection64};
-use object::{
-    Architecture, LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _,
-    RelocationFlags, RelocationTarget, SectionIndex,
-};
-
-type Elf<'a> = ElfFile64<'a, LittleEndian>;
+use crate::abi::{MAX_INSTRUCTIONS, MAX_OBJECT_BYTES, STATICS_BYTES};
+use crate::link::{Elf, LinkError, MAX_SECTIONS, link};
+use crate::program::{Problem, Program, ProgramError};
+use crate::source::DebugInfo;
+use object::{Architecture, Object as _, ObjectSection as _, SectionIndex};
 
 /// Entry sections are named with this prefix; what follows is the function's name.
 pub const ENTRY_PREFIX: &str = "bpfof/";
 
-/// Slots of a section that source lines are kept of: more are no program anyway.
-const MAX_SLOTS: u64 = MAX_INSTRUCTIONS as u64;
+/// Entry points of one object, and instructions of all of them. What they share counts for each,
+/// so that a small object cannot become a large one.
+const MAX_ENTRIES: usize = 64;
+const MAX_ALL_INSTRUCTIONS: usize = 16 * MAX_INSTRUCTIONS;
 
 /// A parsed function object: its entry points, in file order.
 #[derive(Debug)]
@@ -49,6 +44,12 @@ pub enum ObjectError {
     /// No `bpfof/…` section.
     #[error("no section named bpfof/<name>; mark the function with SEC(\"bpfof/<name>\")")]
     NoEntry,
+    /// More than an object may hold.
+    #[error(
+        "more than {MAX_ENTRIES} entry points, or all together of more than {MAX_ALL_INSTRUCTIONS} \
+         instructions; split the object"
+    )]
+    TooManyEntries,
     /// The asked-for entry does not exist.
     #[error("the object has {entries} entry points; number {index} does not exist")]
     NoSuchEntry {
@@ -68,6 +69,17 @@ pub enum ObjectError {
         pc: u64,
         /// What is wrong.
         problem: &'static str,
+    },
+    /// More static data than there is room for.
+    #[error(
+        "{name}: its static variables and constants take {bytes} bytes; the limit is \
+         {STATICS_BYTES} (pass tables in scratch, or read them as a block)"
+    )]
+    StaticsTooLarge {
+        /// The entry's name.
+        name: String,
+        /// What they take.
+        bytes: u64,
     },
     /// A program that fails the checks.
     #[error("{place}{name}: {source}")]
@@ -95,16 +107,16 @@ impl Object {
             .map(|name| elf.section_by_name(name).and_then(|section| section.data().ok()));
         let debug = DebugInfo::parse(btf.unwrap_or_default(), extension.unwrap_or_default());
         let mut entries = Vec::new();
+        let mut instructions = 0;
         for section in elf.sections() {
             let Ok(name) = section.name() else { continue };
             let Some(name) = name.strip_prefix(ENTRY_PREFIX) else { continue };
-            let (code, sources) = link(&elf, &section, &debug)?;
-            let name = name.to_owned();
-            let program = Program::parse(&code).map_err(|source| {
-                let place = place(&sources, source.pc);
-                ObjectError::Program { place, name: name.clone(), source }
-            })?;
-            entries.push(Entry { name, program: program.with_sources(sources) });
+            let entry = read_entry(&elf, section.index(), name, &debug)?;
+            instructions += entry.program.instructions().len();
+            entries.push(entry);
+            if entries.len() > MAX_ENTRIES || instructions > MAX_ALL_INSTRUCTIONS {
+                return Err(ObjectError::TooManyEntries);
+            }
         }
         if entries.is_empty() { Err(ObjectError::NoEntry) } else { Ok(Object { entries }) }
     }
@@ -125,99 +137,33 @@ fn elf_error(error: object::Error) -> ObjectError {
     ObjectError::Elf(error.to_string())
 }
 
-/// The source line of an instruction, to begin a message with.
-fn place(sources: &SourceMap, pc: u32) -> String {
-    match sources.find(pc) {
-        Some(line) if line.text.is_empty() => format!("{line}: "),
-        Some(line) => format!("{line}: `{}`: ", line.text),
-        None => String::new(),
-    }
-}
-
-/// The code of an entry section, followed by `.text` if anything there is called, with the calls
-/// between them resolved; and the source lines of it.
-fn link(
+fn read_entry(
     elf: &Elf<'_>,
-    entry: &ElfSection64<'_, '_, LittleEndian>,
+    section: SectionIndex,
+    name: &str,
     debug: &DebugInfo<'_>,
-) -> Result<(Vec<u8>, SourceMap), ObjectError> {
-    let mut code = entry.data().map_err(elf_error)?.to_vec();
-    let mut layout = vec![(entry.index(), 0)];
-    let mut sources = SourceMap::default();
-    let text = elf.section_by_name(".text").filter(|text| text.size() > 0);
-    let calls_text = |section: &ElfSection64<'_, '_, LittleEndian>| {
-        section.relocations().any(|(_, relocation)| {
-            target_section(elf, relocation.target()) == text.as_ref().map(|text| text.index())
-        })
-    };
-    if let Some(text) = text.as_ref().filter(|_| calls_text(entry)) {
-        layout.push((text.index(), code.len() / 8));
-        code.extend_from_slice(text.data().map_err(elf_error)?);
-    }
-    for (index, base) in layout.clone() {
-        let section = elf.section_by_index(index).map_err(elf_error)?;
-        if let Ok(name) = section.name() {
-            sources.add(debug, name, base as u32, (section.size() / 8).min(MAX_SLOTS) as u32);
+) -> Result<Entry, ObjectError> {
+    let linked = link(elf, section, debug).map_err(|error| match error {
+        LinkError::Relocation { section, offset, source, problem } => {
+            ObjectError::Relocation { place: source, section, pc: offset / 8, problem }
         }
-        relocate(elf, &section, base, &layout, &mut code).map_err(|(offset, problem)| {
-            let pc = offset / 8;
-            ObjectError::Relocation {
-                place: place(&sources, (base as u64).saturating_add(pc) as u32),
-                section: section.name().unwrap_or("?").to_owned(),
-                pc,
-                problem,
-            }
-        })?;
-    }
-    Ok((code, sources))
-}
-
-fn target_section(elf: &Elf<'_>, target: RelocationTarget) -> Option<SectionIndex> {
-    match target {
-        RelocationTarget::Symbol(index) => elf.symbol_by_index(index).ok()?.section_index(),
-        _ => None,
-    }
-}
-
-fn relocate(
-    elf: &Elf<'_>,
-    section: &ElfSection64<'_, '_, LittleEndian>,
-    base: usize,
-    layout: &[(SectionIndex, usize)],
-    code: &mut [u8],
-) -> Result<(), (u64, &'static str)> {
-    for (offset, relocation) in section.relocations() {
-        let fail = |problem| (offset, problem);
-        let RelocationFlags::Elf { r_type: R_BPF_64_32 } = relocation.flags() else {
-            return Err(fail(
-                "refers to a map or data section (.rodata, .data, .bss); keep constants in code or \
-                 pass them in scratch",
-            ));
-        };
-        let RelocationTarget::Symbol(symbol) = relocation.target() else {
-            return Err(fail("relocation without a symbol"));
-        };
-        let symbol = elf
-            .symbol_by_index(symbol)
-            .map_err(|_| fail("relocation to a symbol that does not exist"))?;
-        let callee = symbol
-            .section_index()
-            .and_then(|index| layout.iter().find(|(section, _)| *section == index))
-            .ok_or_else(|| fail("calls a function that the object does not define"))?;
-        let at = (offset as usize).checked_add(base * 8).filter(|at| at.is_multiple_of(8));
-        let slot = at
-            .and_then(|at| code.get_mut(at..)?.first_chunk_mut::<8>())
-            .ok_or_else(|| fail("relocation outside the section"))?;
-        let at = at.unwrap_or_default() / 8;
-        let [.., i0, i1, i2, i3] = *slot;
-        // The immediate holds the callee's slot within the symbol, minus one.
-        let inside = i64::from(i32::from_le_bytes([i0, i1, i2, i3])) + 1;
-        let target = (callee.1 as i64)
-            .checked_add((symbol.address() / 8) as i64)
-            .and_then(|target| target.checked_add(inside))
-            .and_then(|target| i32::try_from(target - at as i64 - 1).ok())
-            .ok_or_else(|| fail("call target out of range"))?;
-        slot[4..].copy_from_slice(&target.to_le_bytes());
-    }
-    Ok(())
+        LinkError::TooLong => {
+            let source = ProgramError { pc: MAX_INSTRUCTIONS as u32, problem: Problem::TooLong };
+            ObjectError::Program { place: String::new(), name: name.to_owned(), source }
+        }
+        LinkError::StaticsTooLarge(bytes) => {
+            ObjectError::StaticsTooLarge { name: name.to_owned(), bytes }
+        }
+        LinkError::TooManySections => {
+            ObjectError::Elf(format!("{name} refers to more than {MAX_SECTIONS} sections"))
+        }
+        LinkError::Elf(error) => elf_error(error),
+    })?;
+    let program = Program::parse(&linked.code).map_err(|source| {
+        let line = linked.sources.find(source.pc);
+        let place = line.map(|line| line.quoted()).unwrap_or_default();
+        ObjectError::Program { place, name: name.to_owned(), source }
+    })?;
+    let program = program.with_sources(linked.sources).with_statics(linked.statics);
+    Ok(Entry { name: name.to_owned(), program })
 }

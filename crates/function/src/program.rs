@@ -8,6 +8,7 @@ use crate::abi::MAX_INSTRUCTIONS;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use crate::source::SourceMap;
+use crate::statics::Statics;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -59,6 +60,7 @@ pub struct Program {
     instructions: Vec<Instruction>,
     functions: Vec<Range<u32>>,
     sources: SourceMap,
+    statics: Statics,
 }
 
 impl Program {
@@ -84,7 +86,12 @@ impl Program {
             }
         }
         let functions = split_functions(&instructions);
-        let program = Program { instructions, functions, sources: SourceMap::default() };
+        let program = Program {
+            instructions,
+            functions,
+            sources: SourceMap::default(),
+            statics: Statics::default(),
+        };
         program.check_flow()?;
         Ok(program)
     }
@@ -97,6 +104,16 @@ impl Program {
     /// The program with what is known of its source.
     pub fn with_sources(self, sources: SourceMap) -> Program {
         Program { sources, ..self }
+    }
+
+    /// The program with its static data, which its addresses are made for.
+    pub(crate) fn with_statics(self, statics: Statics) -> Program {
+        Program { statics, ..self }
+    }
+
+    /// Its static data.
+    pub fn statics(&self) -> &Statics {
+        &self.statics
     }
 
     /// The source lines of its instructions, as far as the object has them.

@@ -25,6 +25,17 @@ pub struct SourceLine {
     pub text: Arc<str>,
 }
 
+impl SourceLine {
+    /// Place and text, to begin a message with.
+    pub(crate) fn quoted(&self) -> String {
+        if self.text.is_empty() {
+            format!("{self}: ")
+        } else {
+            format!("{self}: `{}`: ", self.text)
+        }
+    }
+}
+
 impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)

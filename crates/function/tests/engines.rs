@@ -110,6 +110,37 @@ fn a_check_of_a_wide_range_does_not_cover_what_lies_past_it() {
     assert_eq!(run(&program, 100), Err(fault(kind, 5)));
 }
 
+/// Accesses through one register are checked together. `run` compares memory: what came before the
+/// fault must be done, what comes after it must not.
+#[test]
+fn accesses_checked_together_fault_one_by_one() {
+    let store = |offset, value| slot(0x7a, 3, 0, offset, value);
+    let at = |address: u64, accesses: &[[u8; 8]]| {
+        let mut program = constant(3, address).to_vec();
+        program.extend(accesses);
+        program.push(EXIT);
+        run(&program, 100)
+    };
+    let (end, start) = (abi::DATA + 512, abi::GUEST_BASE);
+    let copy = [store(0, 1), store(8, 2), slot(0x79, 5, 3, 16, 0), store(-8, 4)];
+    assert!(at(end - 24, &copy).is_ok());
+    assert!(at(start + 8, &copy).is_ok());
+    let outside = |address| FaultKind::Memory { address };
+    assert_eq!(at(end - 23, &copy), Err(fault(outside(end - 7), 4)));
+    assert_eq!(at(end - 8, &copy), Err(fault(outside(end), 3)));
+    assert_eq!(at(end, &copy), Err(fault(outside(end), 2)));
+    assert_eq!(at(start + 7, &copy), Err(fault(outside(start - 1), 5)));
+    assert_eq!(at(u64::MAX, &copy), Err(fault(outside(u64::MAX), 2)));
+    // Another register faults first, between two accesses of the group.
+    let other = [store(0, 1), slot(0x79, 5, 4, 0, 0), store(8, 2)];
+    assert_eq!(at(end - 8, &other), Err(fault(outside(0), 3)));
+    // The register changes between them, so it is no group.
+    let moved = [store(0, 1), slot(0x07, 3, 0, 0, -100), store(8, 2)];
+    assert!(at(end - 8, &moved).is_ok());
+    let loaded = [store(0, 0), slot(0x79, 3, 3, 0, 0), slot(0x79, 5, 3, 0, 0)];
+    assert_eq!(at(end - 8, &loaded), Err(fault(outside(0), 4)));
+}
+
 #[test]
 fn endless_loops_run_out_of_budget() {
     assert_eq!(run(&[slot(0x05, 0, 0, -1, 0), EXIT], 1000), Err(fault(FaultKind::Budget, 0)));
@@ -305,6 +336,7 @@ fn plausible_slot() -> impl Strategy<Value = [u8; 8]> {
         Just(abi::DATA as i32),
         Just(abi::DATA as i32 + 255),
         Just(abi::CONTEXT as i32),
+        Just(abi::STATICS as i32 + 145),
         Just(0x50),
         Just(0xf1),
         any::<i32>()

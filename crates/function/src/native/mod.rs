@@ -27,8 +27,8 @@ pub struct CompileError(String);
 struct Machine {
     /// Host address of guest address `GUEST_BASE`.
     base: *mut u8,
-    /// What the call may access, in bytes from `base`.
-    limit: u64,
+    /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`.
+    near_end: u64,
     /// Instructions left.
     budget: i64,
     /// 0, or a `FAULT_*` code.
@@ -39,9 +39,13 @@ struct Machine {
     fault_address: u64,
 }
 
+/// The widest access of an instruction. A limit is never below the start of the data area.
+const NEAR_END_BYTES: u64 = 8;
+
 const FAULT_MEMORY: u32 = 1;
 const FAULT_BUDGET: u32 = 2;
 const FAULT_STACK: u32 = 3;
+const FAULT_READ_ONLY: u32 = 4;
 
 /// A program as machine code.
 pub struct NativeFunction {
@@ -109,9 +113,10 @@ impl NativeFunction {
     /// [`Arena::begin_call`] gives. `budget` is in instructions. Returns r0.
     #[inline]
     pub fn call(&self, arena: &mut Arena, limit: Limit, budget: &mut i64) -> Result<u64, Fault> {
+        self.program.statics().begin_call(arena);
         let mut machine = Machine {
             base: arena.bytes_mut().as_mut_ptr(),
-            limit: limit.bytes() as u64,
+            near_end: limit.bytes() as u64 - NEAR_END_BYTES,
             budget: *budget,
             fault: 0,
             fault_pc: 0,
@@ -123,9 +128,10 @@ impl NativeFunction {
             0 => return Ok(result),
             FAULT_BUDGET => FaultKind::Budget,
             FAULT_STACK => FaultKind::StackOverflow,
+            FAULT_READ_ONLY => FaultKind::ReadOnly { address: machine.fault_address },
             _ => FaultKind::Memory { address: machine.fault_address },
         };
-        Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + machine.limit })
+        Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + limit.bytes() as u64 })
     }
 
     /// The program it was translated from.

@@ -11,6 +11,7 @@ use super::{CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;
+use access::Fault;
 pub(super) use bulk::Bulk;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
@@ -138,9 +139,13 @@ struct Translator<'a> {
     registers: [Variable; 11],
     budget: Variable,
     machine: Value,
+    /// r10 of this function.
+    frame: Value,
     base: Value,
-    /// What the call may access, in bytes from `base`.
-    limit: Value,
+    /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`: one value
+    /// that accesses of all widths are compared with. It comes from memory, because Cranelift would
+    /// rather compute it anew each time than keep it.
+    near_end: Value,
     blocks: BTreeMap<u32, Block>,
     /// Edges into each block that are not translated yet; at 0 the block is sealed, which lets
     /// the values of registers be known in it.
@@ -154,10 +159,17 @@ struct Translator<'a> {
     proved: HashMap<Value, Range<i64>>,
     /// What is accessible on every path: around the context and the frame.
     always: HashMap<Value, Range<i64>>,
+    /// While straight code is translated a second time (see `check_group`).
+    is_cold: bool,
+    /// Slots that may still be translated a second time. Bounds code size and compile time.
+    second_translations: usize,
     /// Branches over one arithmetic instruction, which become selects: such code is written to
     /// search without mispredicted branches.
     selects: BTreeSet<u32>,
 }
+
+/// As a distance.
+const NEAR_END_BYTES: i64 = super::NEAR_END_BYTES as i64;
 
 const FLAGS: MemFlagsData = MemFlagsData::new().with_notrap();
 
@@ -184,8 +196,9 @@ impl<'a> Translator<'a> {
         builder.set_cold_block(unwind);
         let machine = builder.block_params(entry)[0];
         let base = builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
-        let limit =
-            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, limit) as i32);
+        let near_end =
+            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, near_end) as i32);
+        let second_translations = range.len();
         let mut translator = Translator {
             builder,
             program,
@@ -196,14 +209,17 @@ impl<'a> Translator<'a> {
             registers,
             budget,
             machine,
+            frame: machine,
             base,
-            limit,
+            near_end,
             blocks: BTreeMap::new(),
             open_edges: BTreeMap::new(),
             fault,
             unwind,
             proved: HashMap::new(),
             always: HashMap::new(),
+            is_cold: false,
+            second_translations,
             selects: BTreeSet::new(),
         };
         translator.set_up_registers(entry);
@@ -223,6 +239,7 @@ impl<'a> Translator<'a> {
                 self.builder.def_var(self.registers[1], context);
                 let frame = self.builder.ins().iconst(types::I64, STACK_TOP as i64);
                 self.builder.def_var(self.registers[10], frame);
+                self.frame = frame;
                 // Every call may access all that lies below the data.
                 for (value, address) in [(context, abi::CONTEXT), (frame, STACK_TOP)] {
                     let below = |end: u64| end as i64 - address as i64;
@@ -232,6 +249,7 @@ impl<'a> Translator<'a> {
             }
             Form::Local => {
                 self.builder.def_var(self.registers[10], parameters[1]);
+                self.frame = parameters[1];
                 // The caller checked the depth, so the frame lies in the stack.
                 self.always.insert(parameters[1], -(FRAME_BYTES as i64)..0);
                 for (register, value) in self.registers[1..6].iter().zip(&parameters[3..]) {
@@ -395,6 +413,8 @@ impl<'a> Translator<'a> {
             }
             Instruction::Store { width, base, offset, src } => {
                 let address = self.checked_address(pc, base, offset, width);
+                let place = self.get(base);
+                self.check_write(pc, place, offset.into(), width.bytes() as i64);
                 let value = self.operand(src, true);
                 let value = self.narrow(value, width);
                 self.builder.ins().store(FLAGS, value, address, 0);
@@ -535,11 +555,11 @@ impl<'a> Translator<'a> {
 
     fn charge(&mut self, cost: i64, pc: u32) {
         let budget = self.builder.use_var(self.budget);
+        // Compared first: a comparison with 0 after the subtraction is an instruction more.
+        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, budget, cost);
+        self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
         let left = self.builder.ins().iadd_imm_s(budget, -cost);
         self.builder.def_var(self.budget, left);
-        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        let zero = self.builder.ins().iconst(types::I64, 0);
-        self.fault_if(spent, FAULT_BUDGET, pc, zero);
     }
 
     fn jump(&mut self, pc: u32, target: u32) {
@@ -640,7 +660,7 @@ impl<'a> Translator<'a> {
         let frame = self.builder.ins().iadd_imm_s(frame, -(FRAME_BYTES as i64));
         let base = GUEST_BASE as i64;
         let overflow = self.builder.ins().icmp_imm_s(IntCC::Equal, frame, base);
-        self.fault_if(overflow, FAULT_STACK, pc, frame);
+        self.fault_if(overflow, FAULT_STACK, pc, Fault::At(frame, 0));
         let budget = self.builder.use_var(self.budget);
         let mut arguments = vec![self.machine, frame, budget];
         arguments.extend((1..6).map(|index| self.builder.use_var(self.registers[index])));

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 #[derive(Clone, Debug)]
 pub(crate) struct Clang {
     program: String,
-    cpu: &'static str,
+    pub(crate) cpu: &'static str,
 }
 
 impl Clang {
@@ -25,7 +25,7 @@ impl Clang {
             .flat_map(|program| {
                 ["v1", "v2", "v3", "v4"].map(|cpu| Clang { program: program.clone(), cpu })
             })
-            .filter(|clang| clang.run(Path::new("/dev/null"), Path::new("/dev/null")))
+            .filter(|clang| clang.run(Path::new("/dev/null"), Path::new("/dev/null"), true))
             .collect();
         found.dedup_by_key(|clang| (clang.program.clone(), clang.cpu));
         assert!(!found.is_empty(), "no clang for eBPF is installed: run `make setup`");
@@ -38,17 +38,17 @@ impl Clang {
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/objects/{name}.bpf.c"));
         let directory = tempfile::tempdir().expect("a directory");
         let object = directory.path().join("function.o");
-        assert!(self.run(&source, &object), "{self:?} refuses {}", source.display());
+        assert!(self.run(&source, &object, false), "{self:?} refuses {}", source.display());
         std::fs::read(object).expect("an object")
     }
 
-    fn run(&self, source: &Path, object: &Path) -> bool {
+    fn run(&self, source: &Path, object: &Path, quiet: bool) -> bool {
         let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../functions/include");
         Command::new(&self.program)
             .args("-O2 -g -Wall -Wextra -Werror -target bpf -x c -c".split(' '))
             .args([&format!("-mcpu={}", self.cpu), "-I", include, "-o"])
             .args([object, source])
-            .stderr(Stdio::null())
+            .stderr(if quiet { Stdio::null() } else { Stdio::inherit() })
             .status()
             .is_ok_and(|status| status.success())
     }

@@ -2,7 +2,9 @@
 
 mod clang;
 
-use bpfof_function::{Arena, Fault, NativeFunction, Object, abi, fuzz, interpret, object::Entry};
+use bpfof_function::{
+    Arena, Fault, FaultKind, NativeFunction, Object, abi, fuzz, interpret, object::Entry,
+};
 use clang::Clang;
 use proptest::prelude::*;
 
@@ -74,7 +76,142 @@ fn refusals_name_the_line() {
         let call = refusal("refused_call");
         assert!(call.contains("/refused_call.bpf.c:9: "), "{call}");
         assert!(call.contains("calls a function that the object does not define"), "{call}");
+        let data = refusal("too_much_data");
+        assert!(
+            data.contains("refused: its static variables and constants take 3100 bytes"),
+            "{data}"
+        );
+        let pointer = refusal("function_pointer");
+        assert!(pointer.contains("/function_pointer.bpf.c:12: "), "{pointer}");
+        assert!(pointer.contains("takes the address of a function"), "{pointer}");
     }
+}
+
+/// What byte `index` of the data is.
+fn data(index: usize) -> u8 {
+    (7 * index + 3) as u8
+}
+
+/// Runs an entry on both engines until it is done; answers what it leaves at the start of scratch.
+fn chain(entry: &Entry) -> Result<u64, Fault> {
+    let native = NativeFunction::compile(&entry.program).expect("translates");
+    let mut arenas = [true, false].map(|is_native| (is_native, Arena::new()));
+    let outcomes = arenas.each_mut().map(|(is_native, arena)| {
+        for (index, byte) in arena.data_mut(0..512).iter_mut().enumerate() {
+            *byte = data(index);
+        }
+        arena.begin_chain(&[]);
+        for hop in 0..10 {
+            arena.begin_hop(hop);
+            let limit = arena.begin_call(0..512, 0, 0, 0);
+            let mut budget = 100_000;
+            let code = if *is_native {
+                native.call(arena, limit, &mut budget)?
+            } else {
+                interpret(&entry.program, arena, limit, &mut budget)?
+            };
+            assert_eq!(code, 0, "{}", entry.name);
+            if arena.context_u32(abi::context::DONE) != 0 {
+                let (answer, _) = arena.scratch().split_first_chunk().expect("8 bytes");
+                return Ok(u64::from_le_bytes(*answer));
+            }
+        }
+        panic!("{} does not end", entry.name);
+    });
+    assert_eq!(outcomes[0], outcomes[1], "{}", entry.name);
+    assert!(arenas[0].1.bytes() == arenas[1].1.bytes(), "{}: memory differs", entry.name);
+    outcomes[0]
+}
+
+/// The results of `natural.bpf.c`, from the same work in Rust.
+fn expected() -> Vec<(&'static str, u64)> {
+    let data: Vec<u8> = (0..512).map(data).collect();
+    let bytes = || data.iter().map(|&byte| u64::from(byte));
+    let indexed = bytes().zip(0..).map(|(byte, index)| byte * index).sum();
+    let walk = bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+    let pairs = data.as_chunks::<2>().0;
+    let backwards: i64 = pairs.iter().map(|&pair| i64::from(i16::from_le_bytes(pair)) * 3).sum();
+    let records = data.as_chunks::<8>().0;
+    let early = records.iter().find(|record| record[4] > 250 && record[6] < 100);
+    let early = early.map(|&[a, b, c, d, ..]| u32::from_le_bytes([a, b, c, d])).expect("one");
+    let table = |byte: &u8| match byte {
+        0 => 1,
+        3 => 500,
+        10 => 40,
+        17 => 3,
+        24 => 2000,
+        255 => 65535,
+        _ => 0,
+    };
+    let classes = [5, 81, 7, 1024, 3, 99, 12, 0, 64, 1, 0, 17];
+    let narrow = records.iter().fold(0i64, |sum, record| {
+        let wide = i64::from_le_bytes(*record);
+        let (middle, half, byte) = (wide as i32, wide as i16, wide as i8);
+        let sum = sum.wrapping_add(wide >> 40) ^ i64::from(middle);
+        let sum = sum.wrapping_add(i64::from(half) * i64::from(byte));
+        sum.wrapping_sub(i64::from((middle >> 4) as i8))
+    });
+    vec![
+        ("indexed", indexed),
+        ("walk", walk),
+        ("backwards", backwards as u64),
+        ("early", u64::from(early)),
+        ("strings", 71),
+        ("tables", data.iter().map(table).sum()),
+        ("switch", data.iter().map(|&byte| classes[usize::from(byte) % 12]).sum()),
+        ("variables", 3_000_000 + 100_000 + 200),
+        ("pointers", 321),
+        ("recursive", weigh(&data, 0, 1, 5)),
+        ("signed", narrow as u64),
+    ]
+}
+
+fn weigh(data: &[u8], first: usize, step: usize, depth: usize) -> u64 {
+    let mut frame: Vec<u64> = (0..8).map(|i| data[(first + i * step) % 512].into()).collect();
+    if depth > 0 {
+        frame[3] += weigh(data, first + 1, step + 2, depth - 1);
+    }
+    frame[0] + 2 * frame[3] + frame[7]
+}
+
+#[test]
+fn natural_c_runs_whatever_compiled_it() {
+    for clang in Clang::all() {
+        let object = clang.compile("natural");
+        for (name, expected) in expected() {
+            assert_eq!(chain(&entry(&object, name)), Ok(expected), "{name} by {clang:?}");
+        }
+        for name in ["write_constant", "fill_constant"] {
+            let entry = entry(&object, name);
+            let fault = chain(&entry).expect_err("a fault");
+            let FaultKind::ReadOnly { address } = fault.kind else { panic!("{name}: {fault:?}") };
+            assert!(entry.program.statics().constants().contains(&address), "{name} by {clang:?}");
+            let words = fault.explain(&entry.program);
+            assert!(words.contains("write to constant data at"), "{words}");
+        }
+    }
+}
+
+#[test]
+fn signed_division_of_v4_runs() {
+    let words = (0..512).map(data).collect::<Vec<u8>>();
+    let words = words.as_chunks::<4>().0.iter().map(|&word| i32::from_le_bytes(word));
+    // A word below 2^20 would divide by zero, which eBPF defines and C does not: there is none.
+    let quotient = |word: i32| i64::from(word) / i64::from(word >> 20);
+    let sum: i64 = words.map(|word| i64::from(word / 7 + word % 1000) + quotient(word)).sum();
+    for clang in Clang::all().iter().filter(|clang| clang.cpu == "v4") {
+        let object = clang.compile("division");
+        assert_eq!(chain(&entry(&object, "divide")), Ok(sum as u64), "{clang:?}");
+    }
+}
+
+#[test]
+fn functions_without_static_data_have_none() {
+    let object = Clang::default().compile("natural");
+    assert!(entry(&object, "walk").program.statics().constants().is_empty());
+    assert!(entry(&object, "walk").program.statics().variables().is_empty());
+    assert!(entry(&object, "tables").program.statics().variables().is_empty());
+    assert!(!entry(&object, "variables").program.statics().variables().is_empty());
 }
 
 proptest! {

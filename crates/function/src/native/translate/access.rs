@@ -1,11 +1,56 @@
 //! Accesses to the arena: their checks, and atomics.
 
-use super::{FLAGS, Translator};
+use super::{FLAGS, NEAR_END_BYTES, Translator};
 use crate::abi::GUEST_BASE;
-use crate::instruction::{AtomicOp, Register, Width};
-use crate::native::FAULT_MEMORY;
+use crate::instruction::{AtomicOp, Instruction, Register, Width};
+use crate::native::{FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value, types};
+use std::ops::Range;
+
+/// How many slots, and how far apart, the accesses that are checked at once may be.
+const GROUP_SLOTS: u32 = 64;
+const GROUP_BYTES: i64 = 2048;
+
+/// Accesses through one register in straight code.
+struct Group {
+    /// Offsets from the first byte to the last.
+    accesses: Range<i64>,
+    /// The last instruction of them.
+    last: u32,
+}
+
+fn leaves_straight_code(instruction: &Instruction) -> bool {
+    matches!(
+        instruction,
+        Instruction::Jump { .. }
+            | Instruction::Branch { .. }
+            | Instruction::CallHelper { .. }
+            | Instruction::CallLocal { .. }
+            | Instruction::Exit
+    )
+}
+
+/// Whether an instruction of straight code may change a register.
+fn may_write(instruction: &Instruction, register: Register) -> bool {
+    match *instruction {
+        Instruction::Alu { dst, .. }
+        | Instruction::Negate { dst, .. }
+        | Instruction::SignExtend { dst, .. }
+        | Instruction::Endian { dst, .. }
+        | Instruction::LoadConstant { dst, .. }
+        | Instruction::Load { dst, .. } => dst == register,
+        Instruction::Atomic { src, .. } => src == register || register == Register::R0,
+        _ => false,
+    }
+}
+
+/// The address that a fault is about.
+pub(super) enum Fault {
+    /// This value and offset.
+    At(Value, i64),
+    Nowhere,
+}
 
 impl Translator<'_> {
     /// The host address of `base + offset`, after a check unless one is proved already.
@@ -17,7 +62,98 @@ impl Translator<'_> {
         width: Width,
     ) -> Value {
         let value = self.get(base);
-        self.checked_range(pc, value, i64::from(offset), width.bytes() as i64)
+        let (offset, len) = (i64::from(offset), width.bytes() as i64);
+        if !self.is_proved(value, &(offset..offset + len)) {
+            self.check_group(pc, base, value);
+        }
+        self.checked_range(pc, value, offset, len)
+    }
+
+    fn is_proved(&self, value: Value, range: &Range<i64>) -> bool {
+        let known = self.proved.get(&value);
+        known.is_some_and(|known| known.start <= range.start && range.end <= known.end)
+    }
+
+    /// Remembers that a range of offsets from a value is accessible, and so all between it and
+    /// what was known before: both are in the arena, little further apart than an i16.
+    fn prove(&mut self, value: Value, range: Range<i64>) {
+        let hull = match self.proved.get(&value) {
+            Some(known) => known.start.min(range.start)..known.end.max(range.end),
+            None => range,
+        };
+        self.proved.insert(value, hull);
+    }
+
+    /// Checks at once what the instructions from `pc` on will access through a register, if that
+    /// is more than one access. Should the check fail, one of them will fault. They are therefore
+    /// translated a second time, in cold blocks and with a check for each, so that all that comes
+    /// before the fault is done and the right one is told.
+    fn check_group(&mut self, pc: u32, base: Register, value: Value) {
+        let Some(Group { accesses, last }) = self.group(pc, base) else { return };
+        let slots = (last - pc + 1) as usize;
+        if self.is_cold || slots > self.second_translations {
+            return;
+        }
+        self.second_translations -= slots;
+        let distance = self.builder.ins().iadd_imm_s(value, accesses.start - GUEST_BASE as i64);
+        let len = accesses.end - accesses.start;
+        // Every call may access more than GROUP_BYTES, so this does not wrap.
+        let limit = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES - len);
+        let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, limit);
+        let (cold, next) = (self.builder.create_block(), self.builder.create_block());
+        self.builder.set_cold_block(cold);
+        self.builder.ins().brif(outside, cold, &[], next, &[]);
+        self.builder.seal_block(cold);
+        self.builder.switch_to_block(cold);
+        let proved = self.proved.clone();
+        self.is_cold = true;
+        for pc in pc..=last {
+            let instruction = self.program.instructions()[pc as usize];
+            self.instruction(pc, &instruction);
+        }
+        self.is_cold = false;
+        self.proved = proved;
+        // Not reached: one of them has faulted.
+        self.fault(FAULT_MEMORY, last, Fault::At(value, accesses.start));
+        self.builder.switch_to_block(next);
+        self.builder.seal_block(next);
+        self.prove(value, accesses);
+    }
+
+    /// What the straight code from `pc` on accesses through a register until that changes, if it
+    /// is more than what `pc` accesses.
+    fn group(&self, pc: u32, base: Register) -> Option<Group> {
+        let mut group: Option<Group> = None;
+        let end = self.range.end.min(pc + GROUP_SLOTS);
+        for pc in pc..end {
+            let is_landing = group.is_some() && self.blocks.contains_key(&pc);
+            if is_landing || self.selects.contains(&pc) {
+                break;
+            }
+            let instruction = &self.program.instructions()[pc as usize];
+            let access = match *instruction {
+                Instruction::Load { width, base, offset, .. }
+                | Instruction::Store { width, base, offset, .. } => Some((base, offset, width)),
+                Instruction::Atomic { wide, base, offset, .. } => {
+                    Some((base, offset, if wide { Width::Bits64 } else { Width::Bits32 }))
+                }
+                _ => None,
+            };
+            if let Some((_, offset, width)) = access.filter(|(register, ..)| *register == base) {
+                let offset = i64::from(offset);
+                let range = offset..offset + width.bytes() as i64;
+                let before = group.as_ref().map_or(&range, |group| &group.accesses);
+                let accesses = before.start.min(range.start)..before.end.max(range.end);
+                if accesses.end - accesses.start > GROUP_BYTES {
+                    break;
+                }
+                group = Some(Group { accesses, last: pc });
+            }
+            if leaves_straight_code(instruction) || may_write(instruction, base) {
+                break;
+            }
+        }
+        group.filter(|group| group.last > pc)
     }
 
     /// The host address of the `len` bytes (at most a few hundred) at guest address
@@ -25,30 +161,85 @@ impl Translator<'_> {
     pub(super) fn checked_range(&mut self, pc: u32, value: Value, offset: i64, len: i64) -> Value {
         let distance = self.builder.ins().iadd_imm_s(value, offset - GUEST_BASE as i64);
         let range = offset..offset + len;
-        let known = self.proved.get(&value).cloned();
-        let proved = known.as_ref().is_some_and(|k| k.start <= range.start && range.end <= k.end);
-        if !proved {
-            // Every call may access more than `len` bytes, so this does not wrap.
-            let last = self.builder.ins().iadd_imm_s(self.limit, -len);
-            let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, last);
-            let address = self.builder.ins().iadd_imm_s(value, offset);
-            self.fault_if(outside, FAULT_MEMORY, pc, address);
-            // Both ends in the arena, little further apart than an i16: so is all between.
-            let hull =
-                known.map_or(range.clone(), |k| k.start.min(range.start)..k.end.max(range.end));
-            self.proved.insert(value, hull);
+        if !self.is_proved(value, &range) {
+            self.check(pc, distance, len, Fault::At(value, offset));
+            self.prove(value, range);
         }
         self.builder.ins().iadd(self.base, distance)
     }
 
-    pub(super) fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Value) {
-        let kind = self.builder.ins().iconst(types::I32, i64::from(kind));
-        let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
-        let arguments = [kind, pc, address].map(BlockArg::Value);
-        let next = self.builder.create_block();
-        self.builder.ins().brif(condition, self.fault, &arguments, next, &[]);
+    /// Ends the call with a fault unless the `len` bytes at this distance from the arena's start
+    /// are accessible.
+    fn check(&mut self, pc: u32, distance: Value, len: i64, place: Fault) {
+        let above = IntCC::UnsignedGreaterThan;
+        if len >= NEAR_END_BYTES {
+            // Every call may access more than `len` bytes, so this does not wrap.
+            let last = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES - len);
+            let outside = self.builder.ins().icmp(above, distance, last);
+            return self.fault_if(outside, FAULT_MEMORY, pc, place);
+        }
+        let (close, next) = (self.builder.create_block(), self.next_block());
+        self.builder.set_cold_block(close);
+        let near_end = self.builder.ins().icmp(above, distance, self.near_end);
+        self.builder.ins().brif(near_end, close, &[], next, &[]);
+        self.builder.seal_block(close);
+        self.builder.switch_to_block(close);
+        let last = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES - len);
+        let outside = self.builder.ins().icmp(above, distance, last);
+        self.fault_if(outside, FAULT_MEMORY, pc, place);
+        self.builder.ins().jump(next, &[]);
+        self.builder.seal_block(next);
+        self.builder.switch_to_block(next);
+    }
+
+    /// Refuses a write of `len` bytes at `value + offset`, which the call may access, if it touches
+    /// constants. Functions without constants, and writes to the stack, need no check.
+    pub(super) fn check_write(&mut self, pc: u32, value: Value, offset: i64, len: i64) {
+        let constants = self.program.statics().constants();
+        let is_stack = value == self.frame && offset < 0;
+        if constants.is_empty() || is_stack {
+            return;
+        }
+        // Touched if the distance from len - 1 bytes before them is less than their size and that.
+        let first = constants.start as i64 - len + 1;
+        let size = constants.end as i64 - first;
+        let distance = self.builder.ins().iadd_imm_s(value, offset - first);
+        let touched = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, distance, size);
+        self.fault_if(touched, FAULT_READ_ONLY, pc, Fault::At(value, offset));
+    }
+
+    /// Ends the call with a fault if the condition holds. What the fault is about is put together
+    /// in a block of its own, out of the way of those that do not fault.
+    pub(super) fn fault_if(&mut self, condition: Value, kind: u32, pc: u32, address: Fault) {
+        let (cold, next) = (self.builder.create_block(), self.next_block());
+        self.builder.set_cold_block(cold);
+        self.builder.ins().brif(condition, cold, &[], next, &[]);
+        self.builder.seal_block(cold);
+        self.builder.switch_to_block(cold);
+        self.fault(kind, pc, address);
         self.builder.switch_to_block(next);
         self.builder.seal_block(next);
+    }
+
+    /// A block to go on in: cold if this one is.
+    fn next_block(&mut self) -> Block {
+        let next = self.builder.create_block();
+        if self.is_cold {
+            self.builder.set_cold_block(next);
+        }
+        next
+    }
+
+    /// Ends the call with a fault.
+    fn fault(&mut self, kind: u32, pc: u32, address: Fault) {
+        let kind = self.builder.ins().iconst(types::I32, i64::from(kind));
+        let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
+        let address = match address {
+            Fault::At(value, offset) => self.builder.ins().iadd_imm_s(value, offset),
+            Fault::Nowhere => self.builder.ins().iconst(types::I64, 0),
+        };
+        let arguments = [kind, pc, address].map(BlockArg::Value);
+        self.builder.ins().jump(self.fault, &arguments);
     }
 
     pub(super) fn atomic(
@@ -64,6 +255,8 @@ impl Translator<'_> {
         let (width, ty) =
             if wide { (Width::Bits64, types::I64) } else { (Width::Bits32, types::I32) };
         let address = self.checked_address(pc, base, offset, width);
+        let place = self.get(base);
+        self.check_write(pc, place, offset.into(), width.bytes() as i64);
         let operand = self.get_sized(src, wide);
         let old = self.builder.ins().load(ty, FLAGS, address, 0);
         let new = match op {

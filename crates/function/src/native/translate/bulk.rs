@@ -1,11 +1,12 @@
 //! The helpers that compare, copy and fill memory. Charges and checks are translated like those of
 //! instructions; short constant lengths need no call at all.
 
-use super::{FLAGS, Translator};
+use super::access::Fault;
+use super::{FLAGS, NEAR_END_BYTES, Translator};
 use crate::abi::GUEST_BASE;
 use crate::helper::Helper;
 use crate::instruction::Register;
-use crate::native::{FAULT_BUDGET, FAULT_MEMORY};
+use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     BlockArg, InstBuilder, InstructionData, Opcode, Type, Value, ValueDef, types,
@@ -75,6 +76,9 @@ impl Translator<'_> {
             self.charge(len / 8, pc);
         }
         let first = self.checked_range(pc, a, 0, len);
+        if bulk != Bulk::Compare {
+            self.check_write(pc, a, 0, len);
+        }
         match bulk {
             Bulk::Compare => {
                 let second = self.checked_range(pc, b, 0, len);
@@ -154,12 +158,15 @@ impl Translator<'_> {
         let left = self.builder.ins().isub(budget, cost);
         self.builder.def_var(self.budget, left);
         let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        let zero = self.builder.ins().iconst(types::I64, 0);
-        self.fault_if(spent, FAULT_BUDGET, pc, zero);
-        let too_long = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, len, self.limit);
-        self.fault_if(too_long, FAULT_MEMORY, pc, a);
-        let last = self.builder.ins().isub(self.limit, len);
+        self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
+        let limit = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES);
+        let too_long = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, len, limit);
+        self.fault_if(too_long, FAULT_MEMORY, pc, Fault::At(a, 0));
+        let last = self.builder.ins().isub(limit, len);
         let first = self.checked_before(pc, a, last);
+        if bulk != Bulk::Compare {
+            self.check_long_write(pc, a, len);
+        }
         let second = match bulk {
             Bulk::Fill => b,
             Bulk::Compare | Bulk::Copy => self.checked_before(pc, b, last),
@@ -168,11 +175,25 @@ impl Translator<'_> {
         self.builder.inst_results(call)[0]
     }
 
+    /// As `check_write`, for a length that is not known.
+    fn check_long_write(&mut self, pc: u32, value: Value, len: Value) {
+        let constants = self.program.statics().constants();
+        if constants.is_empty() {
+            return;
+        }
+        let (start, end) = (constants.start as i64, constants.end as i64);
+        let past = self.builder.ins().iadd(value, len);
+        let below = self.builder.ins().icmp_imm_u(IntCC::UnsignedLessThan, value, end);
+        let above = self.builder.ins().icmp_imm_u(IntCC::UnsignedGreaterThan, past, start);
+        let touched = self.builder.ins().band(below, above);
+        self.fault_if(touched, FAULT_READ_ONLY, pc, Fault::At(value, 0));
+    }
+
     /// The host address of a guest address that is at most `last` bytes into the arena.
     fn checked_before(&mut self, pc: u32, value: Value, last: Value) -> Value {
         let distance = self.builder.ins().iadd_imm_s(value, -(GUEST_BASE as i64));
         let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, last);
-        self.fault_if(outside, FAULT_MEMORY, pc, value);
+        self.fault_if(outside, FAULT_MEMORY, pc, Fault::At(value, 0));
         self.builder.ins().iadd(self.base, distance)
     }
 }
