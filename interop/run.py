@@ -64,7 +64,7 @@ def boot(control, options):
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
     command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(CACHE / "initrd")]
     command += ["-append", f"console=ttyS0 panic=-1 {steps}"]
-    command += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net"]
+    command += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
     command += ["-serial", f"file:{RUN / 'guest.log'}"]
     command += ["-chardev", f"socket,id=control,path={control}", "-serial", "chardev:control"]
     return subprocess.Popen(command, stderr=open(RUN / "qemu.log", "wb"))

@@ -15,11 +15,16 @@ pub(crate) struct Options {
     /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Address and port to listen on for discovery only, usually port 8009 [default: none; hosts
+    /// can discover at --listen as well].
+    #[arg(long, value_name = "ADDRESS")]
+    discovery: Option<SocketAddr>,
     /// NVMe qualified name of the subsystem [default: nqn.2026-01.io.bpf-of:target].
     #[arg(long)]
     nqn: Option<String>,
     /// A namespace, repeatable, ids from 1: mem:size=1GiB[,lba=512|4096][,latency_us=3][,iops=N]
-    /// or file:path=FILE[,size=10GiB][,lba=512|4096].
+    /// or file:path=FILE[,size=10GiB][,lba=512|4096]; with nqn=NAME in a subsystem of that name,
+    /// where ids are from 1 again.
     #[arg(long = "namespace", value_name = "SPEC")]
     namespaces: Vec<NamespaceConfig>,
     /// Processors to run a reactor on, for example 0,1 [default: one reactor, not pinned].
@@ -34,7 +39,7 @@ pub(crate) struct Options {
     /// Hop budget of a chain [default: 33554432].
     #[arg(long)]
     max_hops: Option<u32>,
-    /// TOML file with listen, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// TOML file with listen, discovery, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains; options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -85,6 +90,7 @@ fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::
     if let Some(listen) = options.listen {
         config.listen = listen;
     }
+    config.discovery = options.discovery.or(config.discovery);
     if let Some(nqn) = &options.nqn {
         config.nqn.clone_from(nqn);
     }

@@ -55,6 +55,7 @@ pub struct FileNamespace {
     file: File,
     size_bytes: u64,
     direct: bool,
+    punches_holes: bool,
 }
 
 impl FileNamespace {
@@ -92,7 +93,8 @@ impl FileNamespace {
             rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)
                 .map_err(failed("use direct I/O on"))?;
         }
-        Ok(FileNamespace { file, size_bytes: size, direct })
+        let punches_holes = can_punch_holes(&file, kind);
+        Ok(FileNamespace { file, size_bytes: size, direct, punches_holes })
     }
 
     /// Its size in bytes, whole blocks.
@@ -103,6 +105,11 @@ impl FileNamespace {
     /// Whether I/O bypasses the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// Whether [`Ring::zero`](crate::Ring::zero) works on it.
+    pub fn punches_holes(&self) -> bool {
+        self.punches_holes
     }
 
     /// For the ring.
@@ -136,6 +143,24 @@ fn settle_size(
         return Err(FileError::TooSmall { path: path.to_owned(), have, want });
     }
     Ok(want)
+}
+
+/// Asks for a hole behind the end of a file, which changes nothing; of a block device its queue
+/// tells.
+fn can_punch_holes(file: &File, kind: FileType) -> bool {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let Ok(stat) = fstat(file) else { return false };
+    if kind == FileType::BlockDevice {
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        let device = format!("/sys/dev/block/{major}:{minor}");
+        // A partition has its disk's.
+        return ["queue", "../queue"].iter().any(|queue| {
+            let limit = std::fs::read_to_string(format!("{device}/{queue}/write_zeroes_max_bytes"));
+            limit.is_ok_and(|bytes| bytes.trim() != "0")
+        });
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, (stat.st_size as u64).next_multiple_of(4096), 4096).is_ok()
 }
 
 /// What the memory of chains is aligned to.

@@ -5,10 +5,10 @@
 //! a PDU which breaks the protocol is found too.
 
 use crate::config::{NamespaceConfig, NamespaceSource};
-use crate::connection::{Connection, MAX_TRANSFER_BYTES};
+use crate::connection::{Connection, Ends, MAX_TRANSFER_BYTES};
 use crate::executor::{Executor, MemoryOperation};
 use crate::namespace::{Backing, Namespace};
-use crate::subsystem::Subsystem;
+use crate::target::Target;
 use bpfof_chain::{Function, Limits};
 use bpfof_function::{NativeFunction, Program};
 use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand, offset};
@@ -47,19 +47,21 @@ impl Rig {
         let open = |nsid, lba_bytes| {
             let source =
                 NamespaceSource::Memory { size_bytes: NAMESPACE_BYTES, latency_us: 0, iops: 0 };
-            Namespace::open(nsid, &NamespaceConfig { source, lba_bytes }, NQN)
-                .expect("a small mapping")
+            let config = NamespaceConfig { source, lba_bytes, subsystem: None };
+            (NQN.to_owned(), Namespace::open(nsid, &config, NQN).expect("a small mapping"))
         };
         let namespaces = vec![open(1, 512), open(2, 4096)];
-        let subsystem = Arc::new(Subsystem::new(NQN.to_owned(), limits, namespaces));
-        Rig { x: Executor::new(subsystem), lines: Vec::new() }
+        let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
+        let target = Arc::new(Target::new(limits, namespaces, listeners));
+        Rig { x: Executor::new(target), lines: Vec::new() }
     }
 
     /// Opens a connection and returns its number.
     pub(crate) fn open(&mut self) -> usize {
         let index = self.lines.len();
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let connection = Connection::new(index as u32, index as u64 + 1, peer, self.x.now_ns);
+        let ends = Ends { peer, local: peer, discovery_only: false };
+        let connection = Connection::new(index as u32, index as u64 + 1, ends, self.x.now_ns);
         self.lines.push(Line { connection, open: true, rx: Vec::new() });
         index
     }
@@ -114,8 +116,7 @@ impl Rig {
             for load in std::mem::take(&mut self.x.loads) {
                 let connection = &mut self.lines[load.command.connection as usize].connection;
                 let outcome = load.run();
-                let subsystem = Arc::clone(&self.x.subsystem);
-                connection.loaded(load.command.slot, load.installation, outcome, &subsystem);
+                connection.loaded(load.command.slot, load.installation, outcome);
                 idle = false;
             }
             assert!(self.x.file_operations.is_empty(), "there are no files");
