@@ -70,6 +70,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     // Before the server starts, so that no signal is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let config = configuration(options)?;
+    raise_descriptor_limit();
     let server = Server::start(&config)?;
     announce(options.json, &server, &config);
     if let Some(signal) = signals.forever().next() {
@@ -77,6 +78,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     server.stop();
     Ok(())
+}
+
+/// Each connection takes a descriptor; the usual soft limit of 1024 is for programs that use
+/// `select`.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        log::warn!("cannot raise the limit of open files ({error}): few hosts can connect");
+    }
 }
 
 fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::Error>> {

@@ -473,3 +473,26 @@ fn chain_error(error: ChainError, hops: u32) -> Reply {
 const _: () = assert!(WHOLE_NAMESPACE == 0, "Pushdown Short and file maps reserve file id 0");
 // The largest Pushdown request fits a capsule.
 const _: () = assert!(32 + 16 * abi::MAX_READS + abi::SCRATCH_BYTES <= IN_CAPSULE_BYTES as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a disk without room, a host must hear that, and of a flush that failed that trying again
+    /// does not help.
+    #[test]
+    fn failures_have_their_status() {
+        let write = |errno: rustix::io::Errno| failure(false, true, io::Error::from(errno).kind());
+        let flush = |errno: rustix::io::Errno| failure(false, false, io::Error::from(errno).kind());
+        use rustix::io::Errno;
+        for full in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+            assert_eq!(write(full), Status::CAPACITY_EXCEEDED.with_dnr());
+            assert_eq!(flush(full), Status::CAPACITY_EXCEEDED.with_dnr());
+        }
+        assert_eq!(write(Errno::ROFS), Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        assert_eq!(write(Errno::IO), Status::WRITE_FAULT);
+        assert_eq!(flush(Errno::IO), Status::WRITE_FAULT.with_dnr());
+        let read = failure(true, false, io::Error::from(Errno::IO).kind());
+        assert_eq!(read, Status::UNRECOVERED_READ_ERROR);
+    }
+}

@@ -27,6 +27,9 @@ const MEMORY_OPERATIONS_PER_TURN: usize = 512;
 /// Connections of one reactor. A connection takes about 160 KiB, and up to 9 MiB of data in flight
 /// and unsent.
 const MAX_CONNECTIONS: usize = 4096;
+/// Of these, connections that have not got through Connect yet. One more costs the oldest its
+/// place, so that peers which only open connections keep nobody out.
+const MAX_STRANGERS: usize = 1024;
 /// How often timers are looked at, and the longest sleep.
 const TICK: Duration = Duration::from_secs(1);
 /// Time that a peer gets to take what is left to say to it when its connection closes.
@@ -284,7 +287,21 @@ impl Reactor {
         }
     }
 
+    /// Makes room for one more connection without a controller.
+    fn crowd_out_strangers(&mut self) {
+        let strangers = self.entries.iter().flatten();
+        let strangers = strangers.filter(|e| !e.closing && e.connection.controller.is_none());
+        let (count, oldest) = strangers.fold((0, None::<&Connection>), |(count, oldest), entry| {
+            let older = oldest.filter(|oldest| oldest.serial < entry.connection.serial);
+            (count + 1, Some(older.unwrap_or(&entry.connection)))
+        });
+        if let Some(index) = oldest.filter(|_| count >= MAX_STRANGERS).map(|oldest| oldest.index) {
+            self.close(index, "others came and it had not connected yet");
+        }
+    }
+
     fn adopt(&mut self, socket: OwnedFd, ends: Ends) {
+        self.crowd_out_strangers();
         let index = match self.entries.iter().position(Option::is_none) {
             Some(free) => free,
             None if self.entries.len() < MAX_CONNECTIONS => {
