@@ -30,14 +30,15 @@ class Target:
     """The target process; what it serves outlives it."""
 
     def __init__(self, program):
-        self.command = [str(program), "target", "--listen", LISTEN, "--discovery", DISCOVERY]
-        self.command += ["--nqn", NQN, "--verbose"]
-        for name, options in [("a", "size=1GiB"), ("b", "size=512MiB,lba=4096"), ("c", "size=1GiB")]:
-            disk = RUN / f"{name}.img"
-            disk.unlink(missing_ok=True)
-            self.command += ["--namespace", f"file:path={disk},{options}"]
         self.log = open(RUN / "target.log", "wb")
         self.process = None
+        self.command = [str(program), "target", "--listen", LISTEN, "--discovery", DISCOVERY]
+        self.command += ["--nqn", NQN, "--verbose"]
+        for name, options in [("a", ",size=1GiB"), ("b", ",size=512MiB,lba=4096"), ("grows", "")]:
+            disk = RUN / f"{name}.img"
+            disk.unlink(missing_ok=True)
+            self.command += ["--namespace", f"file:path={disk}{options}"]
+        self.grow(1 << 30)
 
     def start(self):
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
@@ -51,6 +52,13 @@ class Target:
                     break
                 time.sleep(0.05)
         sys.exit(f"the target does not listen on {LISTEN}; see {RUN}/target.log")
+
+    def grow(self, size_bytes):
+        """Gives the third disk another size."""
+        with open(RUN / "grows.img", "ab") as disk:
+            disk.truncate(size_bytes)
+        if self.process:
+            self.process.send_signal(signal.SIGHUP)
 
     def end(self, how):
         self.process.send_signal(how)
@@ -85,6 +93,8 @@ def follow(line, target):
                 target.end(signal.SIGKILL)
             elif rest == "start":
                 target.start()
+            elif rest == "grow":
+                target.grow(3 << 29)
             line.write("done\n")
             line.flush()
         elif word == "end":

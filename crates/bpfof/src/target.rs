@@ -4,12 +4,13 @@ use crate::Outcome;
 use bpfof_target::{NamespaceConfig, Server, TargetConfig};
 use clap::Args;
 use log::LevelFilter;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended.
+/// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended;
+/// on SIGHUP takes over the sizes of files that have grown, and tells the hosts.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
@@ -68,13 +69,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     // Before the server starts, so that no signal is lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let config = configuration(options)?;
     raise_descriptor_limit();
     let server = Server::start(&config)?;
     announce(options.json, &server, &config);
-    if let Some(signal) = signals.forever().next() {
-        log::info!("signal {signal}: stopping");
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            log::info!("signal {signal}: stopping");
+            break;
+        }
+        server.remeasure();
     }
     server.stop();
     Ok(())

@@ -97,6 +97,16 @@ impl Tables {
         tables
     }
 
+    /// These tables with the map of a whole namespace replaced.
+    pub fn with_whole_namespace(&self, map: FileMap) -> Tables {
+        let mut tables = self.clone();
+        let same = |known: &&mut FileMap| known.namespace() == map.namespace();
+        if let Some(known) = tables.whole_namespaces.iter_mut().find(same) {
+            *known = map;
+        }
+        tables
+    }
+
     /// These tables with a file's map set or replaced.
     pub fn with_map(&self, file: u32, map: FileMap) -> Tables {
         let mut tables = self.clone();

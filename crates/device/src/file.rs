@@ -53,7 +53,11 @@ pub enum FileError {
 #[derive(Debug)]
 pub struct FileNamespace {
     file: File,
+    /// When it was opened.
     size_bytes: u64,
+    block_bytes: u32,
+    /// Its size is given, whatever that of the file.
+    is_fixed: bool,
     direct: bool,
     punches_holes: bool,
 }
@@ -94,12 +98,28 @@ impl FileNamespace {
                 .map_err(failed("use direct I/O on"))?;
         }
         let punches_holes = can_punch_holes(&file, kind);
-        Ok(FileNamespace { file, size_bytes: size, direct, punches_holes })
+        let is_fixed = size_bytes.is_some();
+        Ok(FileNamespace { file, size_bytes: size, block_bytes, is_fixed, direct, punches_holes })
     }
 
-    /// Its size in bytes, whole blocks.
+    /// Its size in bytes when it was opened, whole blocks.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    /// Its size in bytes now, whole blocks: that of the file, unless [`open`](Self::open) was given
+    /// one.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn measure(&self) -> io::Result<u64> {
+        use std::io::{Seek, SeekFrom};
+        if self.is_fixed {
+            return Ok(self.size_bytes);
+        }
+        // Of a block device the kernel tells no size but this way. Nobody uses the position.
+        let bytes = (&self.file).seek(SeekFrom::End(0))?;
+        Ok(bytes - bytes % u64::from(self.block_bytes))
     }
 
     /// Whether I/O bypasses the page cache.

@@ -15,6 +15,7 @@ use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
 use bpfof_nvme::log_page::lid;
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
 use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Functions of one association: code memory is a few KiB each.
@@ -27,6 +28,12 @@ pub(crate) const MAX_EXTENTS: usize = 32768;
 const MAX_ASSOCIATION_EXTENTS: usize = 1 << 20;
 /// Bytes of a file map object.
 const MAX_MAP_BYTES: usize = 32 + 24 * MAX_EXTENTS;
+/// Namespace Attribute Changed, in OAES and in Asynchronous Event Configuration (NVMe Base 2.0
+/// §5.27.1.8).
+pub(crate) const NAMESPACE_CHANGED: u32 = 1 << 8;
+/// DW0 that ends an asynchronous event request: a notice (2), of a changed namespace attribute (0),
+/// about which the Changed Namespace List (4) says more (§5.2.1).
+const NAMESPACE_CHANGED_NOTICE: u32 = 2 | (lid::CHANGED_NAMESPACES as u32) << 16;
 /// Asynchronous event requests one host may leave with us.
 pub(crate) const MAX_ASYNC_EVENTS: usize = 4;
 /// Function Report: the message of the last load.
@@ -42,9 +49,11 @@ pub(crate) struct AdminState {
     last_function: u32,
     /// One at a time: a load takes memory and a thread.
     loading: bool,
-    /// Parked requests. No event of ours completes them yet, as hosts expect of a quiet device.
-    async_events: usize,
+    /// Identifiers of parked requests, oldest first.
+    async_events: VecDeque<u16>,
     async_event_config: u32,
+    /// The host knows of changed namespaces, but has not yet read which.
+    has_told: bool,
 }
 
 #[derive(Debug)]
@@ -98,9 +107,14 @@ impl Connection {
                 let page = identify::page(&x.target, controller, cns, nsid, csi)?;
                 self.answer(sqe, Reply::default(), &page)
             }
-            AdminCommand::GetLogPage { lid, length_bytes, offset_bytes, nsid, .. } => {
+            AdminCommand::GetLogPage { lid, rae, length_bytes, offset_bytes, nsid, .. } => {
                 let page = self.log(lid, nsid, controller, x)?;
-                self.log_page(sqe, &page, offset_bytes, length_bytes)
+                self.log_page(sqe, &page, offset_bytes, length_bytes)?;
+                if lid == lid::CHANGED_NAMESPACES && !rae {
+                    controller.forget_changes();
+                    self.admin.get_or_insert_default().has_told = false;
+                }
+                Ok(())
             }
             AdminCommand::SetFeatures { fid, cdw11, save, nsid } => {
                 if save {
@@ -117,7 +131,7 @@ impl Connection {
                 }
                 Ok(())
             }
-            AdminCommand::AsyncEventRequest => self.park_async_event(),
+            AdminCommand::AsyncEventRequest => self.park_async_event(cid),
             // Nothing can be taken back once a device has it: DW0 bit 0 says "not aborted".
             AdminCommand::Abort { .. } => {
                 self.complete(cid, Reply { dw0: 1, ..Reply::default() });
@@ -210,14 +224,30 @@ impl Connection {
 
     pub(crate) fn set_async_event_config(&mut self, config: u32) {
         self.admin.get_or_insert_default().async_event_config = config;
+        self.notify();
     }
 
-    fn park_async_event(&mut self) -> Answered {
+    /// Tells the host of changed namespaces: once, until it has read which; if it wants to know and
+    /// has left a request for it.
+    pub(crate) fn notify(&mut self) {
+        let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
+        let wanted = admin.async_event_config & NAMESPACE_CHANGED != 0 && !admin.has_told;
+        if !wanted || controller.changed_namespaces().is_empty() {
+            return;
+        }
+        if let Some(cid) = admin.async_events.pop_front() {
+            admin.has_told = true;
+            self.complete(cid, Reply { dw0: NAMESPACE_CHANGED_NOTICE, ..Reply::default() });
+        }
+    }
+
+    fn park_async_event(&mut self, cid: u16) -> Answered {
         let admin = self.admin.get_or_insert_default();
-        if admin.async_events == MAX_ASYNC_EVENTS {
+        if admin.async_events.len() == MAX_ASYNC_EVENTS {
             return Err(Status::ASYNC_EVENT_LIMIT.with_dnr().into());
         }
-        admin.async_events += 1;
+        admin.async_events.push_back(cid);
+        self.notify();
         Ok(())
     }
 
@@ -240,7 +270,8 @@ impl Connection {
                 let ended = controller.configure(config);
                 if ended && let Some(admin) = &mut self.admin {
                     // They end with the controller, without completions (§3.7.2).
-                    admin.async_events = 0;
+                    admin.async_events.clear();
+                    (admin.async_event_config, admin.has_told) = (0, false);
                 }
                 self.reset_queues |= ended;
                 log::debug!("{}: controller configuration {value:#x}", self.name());

@@ -71,6 +71,8 @@ pub(crate) struct Controller {
     /// When the last turn ended in which a command came on any queue, on the reactors' clock.
     pub(crate) last_traffic_ns: AtomicU64,
     pub(crate) errors: ErrorLog,
+    /// Namespaces that have changed since the host last read the log of them.
+    changed: Mutex<BTreeSet<u32>>,
     registers: Mutex<Registers>,
     tables: Mutex<Arc<Tables>>,
     /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
@@ -99,6 +101,7 @@ impl Controller {
             kato_ms: AtomicU32::new(kato_ms),
             last_traffic_ns: AtomicU64::new(0),
             errors: ErrorLog::default(),
+            changed: Mutex::default(),
             registers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
             generation: AtomicU64::new(1),
@@ -127,6 +130,20 @@ impl Controller {
         let mut tables = lock(&self.tables);
         *tables = Arc::new(change(&tables));
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn namespace_changed(&self, nsid: u32) {
+        lock(&self.changed).insert(nsid);
+    }
+
+    /// In ascending order.
+    pub(crate) fn changed_namespaces(&self) -> BTreeSet<u32> {
+        lock(&self.changed).clone()
+    }
+
+    /// The host has read of them.
+    pub(crate) fn forget_changes(&self) {
+        lock(&self.changed).clear();
     }
 
     pub(crate) fn config(&self) -> ControllerConfig {

@@ -1,6 +1,8 @@
 //! What the controller says of itself: identify structures and pushdown limits.
 
-use crate::admin::{MAX_ASYNC_EVENTS, MAX_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS};
+use crate::admin::{
+    MAX_ASYNC_EVENTS, MAX_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS, NAMESPACE_CHANGED,
+};
 use crate::connection::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, Reply};
 use crate::controller::Controller;
 use crate::health::ERROR_ENTRIES;
@@ -124,6 +126,8 @@ fn identify_controller(target: &Target, controller: &Controller) -> IdentifyCont
         mdts: max_transfer_exponent(),
         cntlid: controller.id,
         ver: Version::V1_4.0,
+        // Namespaces may change their size.
+        oaes: if is_discovery { 0 } else { NAMESPACE_CHANGED },
         // A 128-bit host identifier; keep-alive restarted by any traffic.
         ctratt: 1 | 1 << 6,
         cntrltype: if is_discovery { 2 } else { 1 },
@@ -158,10 +162,11 @@ fn identify_controller(target: &Target, controller: &Controller) -> IdentifyCont
 fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     let mut lbaf = [LbaFormat::default(); 16];
     lbaf[0].lbads = namespace.block_shift as u8;
+    let blocks = namespace.blocks();
     IdentifyNamespace {
-        nsze: namespace.blocks,
-        ncap: namespace.blocks,
-        nuse: namespace.blocks,
+        nsze: blocks,
+        ncap: blocks,
+        nuse: blocks,
         // Shared: every host sees it.
         nmic: 1,
         // Deallocated blocks read as zeroes, and Write Zeroes deallocates.

@@ -433,7 +433,7 @@ pub(crate) fn byte_range(
 ) -> Result<(u64, u32), Reply> {
     let namespace = x.namespace(namespace);
     let end = rw.slba.checked_add(u64::from(rw.blocks));
-    if end.is_none_or(|end| end > namespace.blocks) {
+    if end.is_none_or(|end| end > namespace.blocks()) {
         return Err(Status::LBA_OUT_OF_RANGE.with_dnr().into());
     }
     let length = u64::from(rw.blocks) << namespace.block_shift;

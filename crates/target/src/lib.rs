@@ -17,7 +17,8 @@
 //! # What this crate does not do
 //!
 //! No authentication, no TLS, no ANA, no reservations, no fused commands. It does not share a reactor
-//! fairly between connections beyond taking turns. What it serves is settled when it starts.
+//! fairly between connections beyond taking turns. Which namespaces there are is settled when
+//! it starts; only the sizes of files may change.
 
 mod admin;
 mod config;

@@ -4,6 +4,7 @@ use crate::config::{NamespaceConfig, NamespaceSource};
 use bpfof_chain::FileMap;
 use bpfof_device::{FileError, FileNamespace, LatencyModel, MemoryNamespace};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// What holds a namespace's blocks.
@@ -18,7 +19,7 @@ pub(crate) enum Backing {
 pub(crate) struct Namespace {
     pub(crate) nsid: u32,
     pub(crate) block_shift: u32,
-    pub(crate) blocks: u64,
+    blocks: AtomicU64,
     pub(crate) backing: Backing,
     /// Those of a file are the same on every start: made from its path and the subsystem's name.
     /// Those of memory are new each time, because what a host knows of its contents is gone: Linux
@@ -91,7 +92,7 @@ impl Namespace {
         Ok(Namespace {
             nsid,
             block_shift: block_bytes.trailing_zeros(),
-            blocks: size_bytes / u64::from(block_bytes),
+            blocks: AtomicU64::new(size_bytes / u64::from(block_bytes)),
             backing,
             nguid: fnv1a_128(identity.as_bytes()).to_be_bytes(),
             uuid: uuid(&identity),
@@ -103,8 +104,21 @@ impl Namespace {
         1 << self.block_shift
     }
 
+    /// Its size in logical blocks. It may change at any time.
+    #[inline]
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn size_bytes(&self) -> u64 {
-        self.blocks << self.block_shift
+        self.blocks() << self.block_shift
+    }
+
+    /// Takes over the size of the file; true if it has changed.
+    pub(crate) fn remeasure(&self) -> std::io::Result<bool> {
+        let Backing::File(file) = &self.backing else { return Ok(false) };
+        let blocks = file.measure()? >> self.block_shift;
+        Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
 
     pub(crate) fn whole_file(&self) -> FileMap {

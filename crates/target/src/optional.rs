@@ -153,7 +153,7 @@ impl Connection {
         for bytes in data.as_chunks().0.iter().take(ranges.into()) {
             let DsmRange { blocks, slba, .. } = DsmRange::from_bytes(bytes);
             let end = slba.checked_add(blocks.into());
-            if end.is_none_or(|end| end > place.blocks) {
+            if end.is_none_or(|end| end > place.blocks()) {
                 return Err(Status::LBA_OUT_OF_RANGE.with_dnr().into());
             }
             if deallocate && blocks > 0 {

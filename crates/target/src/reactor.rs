@@ -43,6 +43,8 @@ pub(crate) enum Message {
     Adopt(OwnedFd, Ends),
     /// End the I/O queues of this controller; with `true` also its admin queue.
     EndQueues(Arc<Controller>, bool),
+    /// Namespaces have changed: tell the hosts.
+    NamespacesChanged,
     /// A function has been compiled, or not.
     Loaded {
         command: CommandId,
@@ -264,6 +266,16 @@ impl Reactor {
                     let is_admin = connection.admin.is_some();
                     if ours && (and_admin || !is_admin) {
                         self.close(index as u32, "the controller was reset or is gone");
+                    }
+                }
+            }
+            Message::NamespacesChanged => {
+                for index in 0..self.entries.len() {
+                    if let Some(entry) = &mut self.entries[index]
+                        && !entry.closing
+                    {
+                        entry.connection.notify();
+                        self.mark_dirty(index as u32);
                     }
                 }
             }

@@ -62,6 +62,7 @@ pub enum ServerError {
 pub struct Server {
     address: SocketAddr,
     discovery_address: Option<SocketAddr>,
+    target: Arc<Target>,
     mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     reactors: Vec<JoinHandle<()>>,
     acceptor: Option<JoinHandle<()>>,
@@ -85,6 +86,7 @@ impl Server {
         let mut server = Server {
             address,
             discovery_address,
+            target: Arc::clone(&target),
             mailboxes: Arc::default(),
             reactors: Vec::new(),
             acceptor: None,
@@ -152,6 +154,16 @@ impl Server {
         self.discovery_address
     }
 
+    /// Looks again at the sizes of files that were given none, and tells the hosts of those that
+    /// have changed.
+    pub fn remeasure(&self) {
+        if self.target.remeasure() {
+            for mailbox in self.mailboxes.lock().expect("no panic while held").iter() {
+                mailbox.send(Message::NamespacesChanged);
+            }
+        }
+    }
+
     /// Stops accepting, lets commands in flight end (at most 5 seconds), closes everything.
     pub fn stop(mut self) {
         self.shut_down();
@@ -184,7 +196,7 @@ fn open_namespaces(config: &TargetConfig) -> Result<Vec<(String, Namespace)>, Se
         let nqn = namespace.subsystem.as_ref().unwrap_or(&config.nqn);
         let nsid = opened.iter().filter(|(of, _)| of == nqn).count() as u32 + 1;
         let namespace = Namespace::open(nsid, namespace, nqn)?;
-        let (blocks, bytes) = (namespace.blocks, namespace.block_bytes());
+        let (blocks, bytes) = (namespace.blocks(), namespace.block_bytes());
         let what = &namespace.description;
         log::info!("{nqn} namespace {nsid}: {blocks} blocks of {bytes} bytes, {what}");
         if !namespace.deallocates() {

@@ -26,8 +26,6 @@ pub(crate) struct Subsystem {
     pub(crate) nqn: String,
     /// Indices in the target's table; the first has namespace id 1.
     members: Vec<usize>,
-    /// Each member as one file.
-    whole: Vec<FileMap>,
     /// Of the kept functions.
     pub(crate) kept_counters: CounterTable,
     pub(crate) health: Health,
@@ -36,6 +34,8 @@ pub(crate) struct Subsystem {
 
 #[derive(Debug, Default)]
 struct Controllers {
+    /// Each namespace as one file.
+    whole: Vec<FileMap>,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
     /// Functions that every association has.
@@ -48,10 +48,9 @@ impl Subsystem {
         Subsystem {
             nqn,
             members,
-            whole,
             kept_counters: CounterTable::default(),
             health: Health::default(),
-            controllers: Mutex::default(),
+            controllers: Mutex::new(Controllers { whole, ..Controllers::default() }),
         }
     }
 
@@ -95,7 +94,7 @@ impl Subsystem {
             }
         }
         controllers.last_id = id;
-        let tables = Tables::new(self.whole.clone());
+        let tables = Tables::new(controllers.whole.clone());
         let tables = controllers
             .kept
             .iter()
@@ -136,6 +135,18 @@ impl Subsystem {
             controller.update(|tables| tables.without_function(id));
         }
         self.kept_counters.remove(id);
+    }
+
+    /// A namespace has changed its size: `whole` is it as one file.
+    pub(crate) fn namespace_changed(&self, nsid: u32, whole: &FileMap) {
+        let mut controllers = self.controllers();
+        for known in controllers.whole.iter_mut().filter(|known| known.namespace() == nsid) {
+            *known = whole.clone();
+        }
+        for controller in controllers.by_id.values() {
+            controller.update(|tables| tables.with_whole_namespace(whole.clone()));
+            controller.namespace_changed(nsid);
+        }
     }
 
     pub(crate) fn remove_controller(&self, id: u16) {

@@ -59,6 +59,26 @@ impl Target {
         &self.subsystems
     }
 
+    /// Looks at the sizes of all files again; true if one has changed.
+    pub(crate) fn remeasure(&self) -> bool {
+        let mut changed = false;
+        for subsystem in &self.subsystems {
+            for namespace in self.namespaces_of(subsystem) {
+                let what = format!("{} namespace {}", subsystem.nqn, namespace.nsid);
+                match namespace.remeasure() {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        log::info!("{what} has {} blocks now", namespace.blocks());
+                        subsystem.namespace_changed(namespace.nsid, &namespace.whole_file());
+                        changed = true;
+                    }
+                    Err(error) => log::error!("{what} cannot be measured: {error}"),
+                }
+            }
+        }
+        changed
+    }
+
     /// The namespaces of a subsystem, in the order of their ids.
     pub(crate) fn namespaces_of<'a>(
         &'a self,

@@ -299,6 +299,69 @@ fn async_events_end_with_the_controller() {
     }
 }
 
+/// A file that has grown: hosts that want to know are told once, and read which it is; the new
+/// blocks can be used.
+#[test]
+fn a_namespace_that_grows() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("grows");
+    std::fs::write(&path, vec![7; 1 << 20]).expect("written");
+    let source = bpfof_target::NamespaceSource::File { path: path.clone(), size_bytes: None };
+    let fixed = file(&directory.path().join("fixed"), 1 << 20, 512);
+    let server = start(vec![fixed.clone(), NamespaceConfig { source, ..fixed }]);
+    let (mut admin, mut io) = Peer::pair(&server, NONE, 15);
+    let grow = |bytes: u64| {
+        for name in ["grows", "fixed"] {
+            let file = std::fs::OpenOptions::new().write(true).open(directory.path().join(name));
+            file.and_then(|file| file.set_len(bytes)).expect("it grows");
+        }
+        server.remeasure();
+    };
+    let event = Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0);
+    let log = AdminCommand::get_log_page(lid::CHANGED_NAMESPACES, 0, 0, 4096);
+    let (page, _) = admin.call(AdminCommand::identify(cns::CONTROLLER, 0), &[]);
+    let identify = IdentifyController::from_bytes(page[..].try_into().expect("a page"));
+    assert_eq!(identify.oaes, 1 << 8);
+
+    // Not asked for: nothing is said, but the log knows.
+    let first = admin.send(event, &[]);
+    grow(2 << 20);
+    assert_eq!(admin.status(AdminCommand::keep_alive(), &[]), Status::SUCCESS);
+    // Asked for: what has happened before counts.
+    let config = features::ASYNC_EVENT_CONFIGURATION;
+    let enable = admin.send(AdminCommand::set_features(config, 1 << 8), &[]);
+    let mut ended = Vec::new();
+    for _ in 0..2 {
+        let Said::Response(cqe) = admin.hear() else { panic!("no response") };
+        ended.push((cqe.cid, cqe.dw0));
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, [(first, 0x0004_0002), (enable, 0)]);
+    // Told once, until the log has been read without Retain Asynchronous Event.
+    let second = admin.send(event, &[]);
+    grow(3 << 20);
+    let retained = Sqe { cdw10: log.cdw10 | 1 << 15, ..log };
+    for sqe in [retained, log] {
+        let (page, cqe) = admin.call(sqe, &[]);
+        assert_eq!((cqe.status, &page[..8]), (Status::SUCCESS, &[2, 0, 0, 0, 0, 0, 0, 0][..]));
+    }
+    assert_eq!(admin.call(log, &[]).0, [0; 4096]);
+    grow(4 << 20);
+    let Said::Response(cqe) = admin.hear() else { panic!("no response") };
+    assert_eq!((cqe.cid, cqe.dw0), (second, 0x0004_0002));
+
+    let mut size = |nsid| {
+        let (page, _) = admin.call(AdminCommand::identify(cns::NAMESPACE, nsid), &[]);
+        IdentifyNamespace::from_bytes(page[..].try_into().expect("a page")).nsze * 512
+    };
+    assert_eq!([size(1), size(2)], [1 << 20, 4 << 20]);
+    let last = Rw { slba: (4 << 11) - 1, blocks: 1, fua: false };
+    let write = Sqe { sgl: Sgl::in_capsule(512), ..last.to_sqe(opcode::nvm::WRITE, 2) };
+    assert_eq!(io.status(write, &[9; 512]), Status::SUCCESS);
+    let beyond = Sqe { nsid: 1, ..write };
+    assert!(io.status(beyond, &[9; 512]).same_code(Status::LBA_OUT_OF_RANGE));
+}
+
 /// Compare, Verify, Write Zeroes and Dataset Management, on memory and on a file that shrinks.
 #[test]
 fn optional_commands() {
