@@ -12,6 +12,7 @@ use crate::{discovery, logs};
 use bpfof_chain::{Extent, FileMap, Function};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
+use bpfof_nvme::identify::namespace_list;
 use bpfof_nvme::log_page::lid;
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
 use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload};
@@ -107,14 +108,18 @@ impl Connection {
                 let page = identify::page(&x.target, controller, cns, nsid, csi)?;
                 self.answer(sqe, Reply::default(), &page)
             }
-            AdminCommand::GetLogPage { lid, rae, length_bytes, offset_bytes, nsid, .. } => {
+            AdminCommand::GetLogPage {
+                lid: lid::CHANGED_NAMESPACES,
+                rae,
+                length_bytes,
+                offset_bytes,
+                ..
+            } if !controller.subsystem.is_discovery() => {
+                self.changed_namespaces(sqe, (offset_bytes, length_bytes), rae, controller)
+            }
+            AdminCommand::GetLogPage { lid, length_bytes, offset_bytes, nsid, .. } => {
                 let page = self.log(lid, nsid, controller, x)?;
-                self.log_page(sqe, &page, offset_bytes, length_bytes)?;
-                if lid == lid::CHANGED_NAMESPACES && !rae {
-                    controller.forget_changes();
-                    self.admin.get_or_insert_default().has_told = false;
-                }
-                Ok(())
+                self.log_page(sqe, &page, offset_bytes, length_bytes)
             }
             AdminCommand::SetFeatures { fid, cdw11, save, nsid } => {
                 if save {
@@ -148,6 +153,21 @@ impl Connection {
             _ if controller.subsystem.is_discovery() => {
                 Err(Status::INVALID_OPCODE.with_dnr().into())
             }
+            vendor => self.vendor_command(sqe, vendor, data, controller, x),
+        }
+    }
+
+    /// docs/protocol.md, Admin commands.
+    fn vendor_command(
+        &mut self,
+        sqe: &Sqe,
+        command: AdminCommand,
+        data: &[u8],
+        controller: &Arc<Controller>,
+        x: &mut Executor,
+    ) -> Answered {
+        let cid = sqe.cid;
+        match command {
             AdminCommand::FunctionUnload { function } => self.unload(cid, function, controller),
             AdminCommand::FunctionReport { function, length_bytes } => {
                 let report = self.report(function, controller)?;
@@ -166,7 +186,29 @@ impl Connection {
             AdminCommand::FileMapSet(upload) => {
                 self.upload(sqe, upload, Installation::default(), data, controller, x)
             }
+            _ => Err(Status::INVALID_OPCODE.with_dnr().into()),
         }
+    }
+
+    /// The Changed Namespace List (NVMe Base 2.0 §5.16.1.5). Reading it allows the next event,
+    /// unless `retain` (RAE) is set.
+    fn changed_namespaces(
+        &mut self,
+        sqe: &Sqe,
+        (offset_bytes, length_bytes): (u64, u64),
+        retain: bool,
+        controller: &Controller,
+    ) -> Answered {
+        let changed = controller.changed_namespaces();
+        let page = namespace_list(changed.iter().copied(), 0);
+        self.log_page(sqe, &page, offset_bytes, length_bytes)?;
+        if !retain {
+            controller.forget_changes(&changed);
+            self.admin.get_or_insert_default().has_told = false;
+            // What has changed since then.
+            self.notify();
+        }
+        Ok(())
     }
 
     /// A log page, whole (NVMe Base 2.0 §5.16).

@@ -141,9 +141,9 @@ impl Controller {
         lock(&self.changed).clone()
     }
 
-    /// The host has read of them.
-    pub(crate) fn forget_changes(&self) {
-        lock(&self.changed).clear();
+    /// The host has read of these, and asks for them anew.
+    pub(crate) fn forget_changes(&self, read: &BTreeSet<u32>) {
+        lock(&self.changed).retain(|nsid| !read.contains(nsid));
     }
 
     pub(crate) fn config(&self) -> ControllerConfig {

@@ -2,7 +2,6 @@
 
 use crate::connection::Reply;
 use crate::controller::Controller;
-use bpfof_nvme::identify::namespace_list;
 use bpfof_nvme::log_page::{
     EFFECT_BLOCKS_CHANGE, EFFECT_SUPPORTED, command_effects, firmware_slot, lid,
     supported_log_pages,
@@ -10,7 +9,7 @@ use bpfof_nvme::log_page::{
 use bpfof_nvme::opcode::{admin, nvm};
 use bpfof_nvme::{SpacePadded, Status};
 
-/// What [`page`] answers.
+/// What there is: [`page`], and the Changed Namespace List, which changes by being read.
 const SUPPORTED: &[u8] = &[
     lid::SUPPORTED,
     lid::ERROR,
@@ -59,7 +58,6 @@ pub(crate) fn page(lid: u8, nsid: u32, controller: &Controller) -> Result<Vec<u8
             controller.subsystem.health.smart(controller.errors.count()).to_bytes().to_vec()
         }
         lid::FIRMWARE_SLOT => firmware_slot(SpacePadded::new(env!("CARGO_PKG_VERSION"))).to_vec(),
-        lid::CHANGED_NAMESPACES => namespace_list(controller.changed_namespaces(), 0).to_vec(),
         lid::COMMAND_EFFECTS => effects(),
         _ => return Err(Status::INVALID_LOG_PAGE.with_dnr().into()),
     };
