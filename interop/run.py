@@ -34,7 +34,13 @@ class Target:
         self.process = None
         self.command = [str(program), "target", "--listen", LISTEN, "--discovery", DISCOVERY]
         self.command += ["--nqn", NQN, "--verbose"]
-        for name, options in [("a", ",size=1GiB"), ("b", ",size=512MiB,lba=4096"), ("grows", "")]:
+        other = f",size=64MiB,nqn={NQN}-other"
+        for name, options in [
+            ("a", ",size=1GiB"),
+            ("b", ",size=512MiB,lba=4096"),
+            ("grows", ""),
+            ("other", other),
+        ]:
             disk = RUN / f"{name}.img"
             disk.unlink(missing_ok=True)
             self.command += ["--namespace", f"file:path={disk}{options}"]

@@ -16,7 +16,7 @@ use bpfof_nvme::tcp::{
     CapsuleCmd, Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t, data_digest,
 };
 use bpfof_nvme::vendor::{Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort};
-use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Upload, opcode};
+use bpfof_nvme::{AdminCommand, DsmRange, Installation, Rw, Sgl, Sqe, Upload, opcode};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
@@ -407,8 +407,9 @@ impl Host<'_> {
     }
 
     fn act(&mut self) {
-        match self.input.byte() % 12 {
+        match self.input.byte() % 13 {
             0..=2 => self.read_or_write(),
+            12 => self.dataset_management(),
             3 | 4 => self.pushdown(),
             5 => self.pushdown_short(),
             6 | 7 => self.transfer(),
@@ -434,7 +435,8 @@ impl Host<'_> {
 
     fn read_or_write(&mut self) {
         let nsid = u32::from(self.input.byte() % 4);
-        let opcodes = [opcode::nvm::READ, opcode::nvm::WRITE, opcode::nvm::WRITE_ZEROES, 0, 0x0c];
+        use opcode::nvm::{COMPARE, FLUSH, READ, VERIFY, WRITE, WRITE_ZEROES};
+        let opcodes = [READ, WRITE, WRITE_ZEROES, FLUSH, VERIFY, COMPARE];
         let opcode = opcodes[usize::from(self.input.byte()) % opcodes.len()];
         let blocks = (self.input.edge() as u32 % 300).max(1);
         let rw = Rw { slba: self.input.edge(), blocks, fua: self.input.byte() & 1 != 0 };
@@ -443,7 +445,7 @@ impl Host<'_> {
         let right = blocks * block_bytes;
         let choice = self.input.byte();
         let length_bytes = if choice & 7 == 7 { self.input.edge() as u32 } else { right };
-        let in_capsule = choice & 8 != 0 && opcode == opcode::nvm::WRITE && right <= 8192;
+        let in_capsule = choice & 8 != 0 && matches!(opcode, WRITE | COMPARE) && right <= 8192;
         sqe.sgl =
             if in_capsule { Sgl::in_capsule(length_bytes) } else { Sgl::transport(length_bytes) };
         if choice & 0x70 == 0x70 {
@@ -451,6 +453,30 @@ impl Host<'_> {
         }
         let data = vec![choice; if in_capsule { right as usize } else { 0 }];
         self.command(1, sqe, &data);
+    }
+
+    fn dataset_management(&mut self) {
+        let choice = self.input.byte();
+        let count = usize::from(self.input.byte() % 4);
+        let mut data = Vec::new();
+        for _ in 0..count {
+            let (slba, blocks) = (self.input.edge(), self.input.edge() as u32);
+            data.extend(DsmRange { attributes: 0, blocks, slba }.to_bytes());
+        }
+        let length_bytes =
+            if choice & 7 == 7 { self.input.edge() as u32 } else { data.len() as u32 };
+        let in_capsule = choice & 8 != 0;
+        let sgl =
+            if in_capsule { Sgl::in_capsule(length_bytes) } else { Sgl::transport(length_bytes) };
+        // One range more or less than there are, now and then.
+        let ranges = count as u32 + u32::from(choice >> 6 & 1);
+        let sqe = Sqe {
+            cdw10: ranges.wrapping_sub(1),
+            cdw11: u32::from(choice >> 4),
+            sgl,
+            ..Sqe::new(opcode::nvm::DATASET_MANAGEMENT, u32::from(choice >> 5 & 3))
+        };
+        self.command(1, sqe, if in_capsule { &data } else { &[] });
     }
 
     fn pushdown(&mut self) {
