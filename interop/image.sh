@@ -11,10 +11,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 cd "$1"
 readonly SUITE=trixie
-readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod)
+readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat)
 # What the guest runs; /bin/busybox is there anyway.
 readonly PROGRAMS=(usr/sbin/nvme usr/bin/fio usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkfs.xfs
-	usr/sbin/xfs_repair usr/bin/kmod)
+	usr/sbin/xfs_repair usr/bin/kmod usr/bin/socat)
 readonly MODULES=(nvme-tcp ext4 xfs crc32c_generic crc32c-intel virtio_net virtio_pci)
 
 fail() {
@@ -61,6 +61,8 @@ fetch() {
 	apt-get install -qq -y --download-only "${PACKAGES[@]}" >/dev/null || fail "apt cannot fetch packages"
 	# Without its dependencies, which are about booting from a disk.
 	(cd apt/archives && apt-get download -qq "$kernel") || fail "apt cannot fetch $kernel"
+	# Older versions, which Debian no longer has.
+	apt-get autoclean -qq >/dev/null
 }
 
 unpack() {
@@ -120,10 +122,10 @@ archive() {
 }
 
 busybox=$PWD/packages/usr/bin/busybox
-own_apt
-[[ -n $(ls apt/archives/linux-image-*.deb 2>/dev/null) ]] || fetch
 # A run that was cut short leaves no base.cpio.
 if [[ ! -f base.cpio || base.cpio -ot $here/image.sh ]]; then
+	own_apt
+	fetch
 	unpack
 	rm -rf root
 	copy_programs
