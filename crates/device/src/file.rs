@@ -3,8 +3,9 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statx};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Why a file cannot be a namespace, with what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -87,8 +88,7 @@ impl FileNamespace {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(FileError::Kind { path: path.to_owned() });
         }
-        rustix::fs::flock(&fd, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| FileError::Locked { path: path.to_owned() })?;
+        lock(&fd).map_err(|_| FileError::Locked { path: path.to_owned() })?;
         let file = File::from(fd);
         let size = settle_size(&file, path, kind, size_bytes, block_bytes)?;
         let direct = allows_direct(&file, block_bytes);
@@ -135,6 +135,23 @@ impl FileNamespace {
     /// For the ring.
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
+    }
+}
+
+/// How long a lock may outlive its process.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Locks a file against other targets. When a target is killed, the kernel takes its ring apart
+/// after the process has gone, and with it the file and the lock: so the next one waits a little.
+fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
     }
 }
 
@@ -194,4 +211,26 @@ fn allows_direct(file: &File, block_bytes: u32) -> bool {
     };
     let alignment = found.stx_dio_offset_align;
     alignment != 0 && alignment <= block_bytes && found.stx_dio_mem_align <= MEMORY_ALIGNMENT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock that is given up a moment later, as after a kill, is waited for; one that stays is
+    /// reported.
+    #[test]
+    fn a_lock_that_outlives_its_process() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("disk");
+        let holder = FileNamespace::open(&path, Some(1 << 20), 512).expect("it opens");
+        let open = || FileNamespace::open(&path, None, 512);
+        assert!(matches!(open(), Err(FileError::Locked { .. })));
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(holder);
+        });
+        open().expect("the lock is gone after a moment");
+        late.join().expect("no panic");
+    }
 }
