@@ -24,16 +24,21 @@ fail() {
 
 # An apt of our own: its lists and packages are here, and it believes nothing to be installed.
 own_apt() {
+	local mirror
+	# Wherever this machine has its Debian from.
+	mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' |
+		sed -n '/^Debian /{s///p;q}')
+	[[ -n $mirror ]] || fail "apt knows no Debian here; has apt-get update been run?"
 	mkdir -p apt/lists/partial apt/archives/partial apt/etc/{apt.conf.d,preferences.d}
 	: >apt/status
 	# The keys of $SUITE may be newer than those this machine has: the packaged ones are signed by those.
 	[[ -d apt/keys ]] || {
 		(cd apt && apt-get download -qq debian-archive-keyring) ||
-			fail "apt cannot fetch debian-archive-keyring; is this Debian, and has apt-get update been run?"
+			fail "apt cannot fetch debian-archive-keyring"
 		dpkg-deb -x apt/debian-archive-keyring_*.deb apt/keys
 	}
 	echo "deb [signed-by=$PWD/apt/keys/usr/share/keyrings/debian-archive-keyring.gpg]" \
-		"http://deb.debian.org/debian $SUITE main" >apt/sources.list
+		"$mirror $SUITE main" >apt/sources.list
 	cat >apt/apt.conf <<-CONFIG
 		Dir::State "$PWD/apt";
 		Dir::State::status "$PWD/apt/status";
