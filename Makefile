@@ -17,7 +17,11 @@ FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 # Of cargo-deny's checks the one for advisories is left out: it downloads a database.
 DENY_CHECKS := bans licenses sources
 
-.PHONY: help setup test lint doc fuzz-check release demo bench fuzz clean
+# `make interop`: how long fio runs, in seconds, and how often the target is killed.
+FIO_SECONDS ?= 20
+KILLS ?= 3
+
+.PHONY: help setup test lint doc fuzz-check release demo bench interop fuzz clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -54,6 +58,11 @@ bench: release ## compare pushdown with plain reads (bench-kv.json); measure a h
 	cargo bench -p bpfof-device --locked
 	cargo bench -p bpfof-function --locked
 
+interop: release ## a stock Linux kernel in QEMU uses the target: file systems, fio, kill -9
+	@scripts/setup.sh qemu
+	interop/image.sh .interop
+	interop/run.py --target $(BPFOF) --fio-seconds $(FIO_SECONDS) --kills $(KILLS)
+
 # The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
 # toolchain take it, so that no second toolchain is needed.
 fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
@@ -67,7 +76,7 @@ fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
 			-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1; \
 	done
 
-clean: ## remove what was built; keep .tools and what fuzzing has found
+clean: ## remove what was built; keep .tools, .interop and what fuzzing has found
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean

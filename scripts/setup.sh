@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu]
 #
-# Debian packages need root or sudo. The cargo tools named as arguments are compiled at pinned
-# versions into .tools/. Does nothing, in under a second, where nothing is missing.
+# Debian packages need root or sudo; those for QEMU are installed if it is named. The cargo tools
+# named as arguments are compiled at pinned versions into .tools/. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -48,6 +48,14 @@ probe_font() {
 	} | grep .
 }
 
+probe_qemu() {
+	qemu-system-x86_64 --version | sed -n 's/.*version \([0-9.]*\).*/\1/p' | grep .
+}
+
+probe_xz() {
+	xz --version | sed -n 's/^xz .* //p' | grep .
+}
+
 # probe, what is printed, Debian package
 readonly THINGS=(
 	"probe_clang        clang         clang"
@@ -56,6 +64,11 @@ readonly THINGS=(
 	"probe_cxx          c++           g++"
 	"probe_python3      python3       python3"
 	"probe_font         dejavu-fonts  fonts-dejavu-core"
+)
+
+readonly QEMU_THINGS=(
+	"probe_qemu         qemu          qemu-system-x86"
+	"probe_xz           xz            xz-utils"
 )
 
 install_packages() {
@@ -72,9 +85,10 @@ install_packages() {
 		fail "apt-get install $* failed; see above"
 }
 
+# setup_packages THING…
 setup_packages() {
 	local thing probe name package found missing=() packages=()
-	for thing in "${THINGS[@]}"; do
+	for thing in "$@"; do
 		read -r probe name package <<<"$thing"
 		if found=$("$probe" 2>/dev/null); then
 			echo "$name: found $found"
@@ -136,12 +150,13 @@ setup_tool() {
 	echo "$name: installed $version"
 }
 
-setup_packages
+setup_packages "${THINGS[@]}"
 setup_rust
 for tool in "$@"; do
 	case $tool in
 	cargo-deny) setup_tool cargo-deny "$CARGO_DENY_VERSION" ;;
 	cargo-fuzz) setup_tool cargo-fuzz "$CARGO_FUZZ_VERSION" ;;
-	*) fail "unknown tool $tool; known are cargo-deny and cargo-fuzz" ;;
+	qemu) setup_packages "${QEMU_THINGS[@]}" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz and qemu" ;;
 	esac
 done

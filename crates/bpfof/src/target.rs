@@ -4,22 +4,28 @@ use crate::Outcome;
 use bpfof_target::{NamespaceConfig, Server, TargetConfig};
 use clap::Args;
 use log::LevelFilter;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended.
+/// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended;
+/// on SIGHUP takes over the sizes of files that have grown, and tells the hosts.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Address and port to listen on for discovery only, usually port 8009 [default: none; hosts
+    /// can discover at --listen as well].
+    #[arg(long, value_name = "ADDRESS")]
+    discovery: Option<SocketAddr>,
     /// NVMe qualified name of the subsystem [default: nqn.2026-01.io.bpf-of:target].
     #[arg(long)]
     nqn: Option<String>,
     /// A namespace, repeatable, ids from 1: mem:size=1GiB[,lba=512|4096][,latency_us=3][,iops=N]
-    /// or file:path=FILE[,size=10GiB][,lba=512|4096].
+    /// or file:path=FILE[,size=10GiB][,lba=512|4096]; with nqn=NAME in a subsystem of that name,
+    /// where ids are from 1 again.
     #[arg(long = "namespace", value_name = "SPEC")]
     namespaces: Vec<NamespaceConfig>,
     /// Processors to run a reactor on, for example 0,1 [default: one reactor, not pinned].
@@ -34,7 +40,7 @@ pub(crate) struct Options {
     /// Hop budget of a chain [default: 33554432].
     #[arg(long)]
     max_hops: Option<u32>,
-    /// TOML file with listen, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// TOML file with listen, discovery, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains; options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -63,15 +69,31 @@ pub(crate) fn run(options: &Options) -> Outcome {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
     // Before the server starts, so that no signal is lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let config = configuration(options)?;
+    raise_descriptor_limit();
     let server = Server::start(&config)?;
     announce(options.json, &server, &config);
-    if let Some(signal) = signals.forever().next() {
-        log::info!("signal {signal}: stopping");
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            log::info!("signal {signal}: stopping");
+            break;
+        }
+        server.remeasure();
     }
     server.stop();
     Ok(())
+}
+
+/// Each connection takes a descriptor; the usual soft limit of 1024 is for programs that use
+/// `select`.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        log::warn!("cannot raise the limit of open files ({error}): few hosts can connect");
+    }
 }
 
 fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::Error>> {
@@ -85,6 +107,7 @@ fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::
     if let Some(listen) = options.listen {
         config.listen = listen;
     }
+    config.discovery = options.discovery.or(config.discovery);
     if let Some(nqn) = &options.nqn {
         config.nqn.clone_from(nqn);
     }

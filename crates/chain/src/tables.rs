@@ -25,7 +25,7 @@ pub struct Function {
 }
 
 /// Functions and file maps, each sorted by id.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Tables {
     /// 0 for tables without anything in them.
     serial: u64,
@@ -64,7 +64,12 @@ impl Tables {
 
     /// A copy to be changed.
     fn successor(&self) -> Tables {
-        Tables { serial: Tables::next_serial(), ..self.clone() }
+        Tables {
+            serial: Tables::next_serial(),
+            functions: self.functions.clone(),
+            maps: self.maps.clone(),
+            whole_namespaces: self.whole_namespaces.clone(),
+        }
     }
 
     /// The function with this id.
@@ -143,6 +148,16 @@ impl Tables {
     pub fn without_function(&self, id: u32) -> Tables {
         let mut tables = self.successor();
         tables.functions.retain(|function| function.id != id);
+        tables
+    }
+
+    /// These tables with the map of a whole namespace replaced.
+    pub fn with_whole_namespace(&self, map: FileMap) -> Tables {
+        let mut tables = self.successor();
+        let same = |known: &&mut Arc<FileMap>| known.namespace() == map.namespace();
+        if let Some(known) = tables.whole_namespaces.iter_mut().find(same) {
+            *known = Arc::new(map);
+        }
         tables
     }
 

@@ -3,8 +3,9 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statx};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Why a file cannot be a namespace, with what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +54,13 @@ pub enum FileError {
 #[derive(Debug)]
 pub struct FileNamespace {
     file: File,
+    /// When it was opened.
     size_bytes: u64,
+    block_bytes: u32,
+    /// Its size is given, whatever that of the file.
+    is_fixed: bool,
     direct: bool,
+    punches_holes: bool,
 }
 
 impl FileNamespace {
@@ -82,8 +88,7 @@ impl FileNamespace {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(FileError::Kind { path: path.to_owned() });
         }
-        rustix::fs::flock(&fd, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| FileError::Locked { path: path.to_owned() })?;
+        lock(&fd).map_err(|_| FileError::Locked { path: path.to_owned() })?;
         let file = File::from(fd);
         let size = settle_size(&file, path, kind, size_bytes, block_bytes)?;
         let direct = allows_direct(&file, block_bytes);
@@ -92,12 +97,29 @@ impl FileNamespace {
             rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)
                 .map_err(failed("use direct I/O on"))?;
         }
-        Ok(FileNamespace { file, size_bytes: size, direct })
+        let punches_holes = can_punch_holes(&file, kind);
+        let is_fixed = size_bytes.is_some();
+        Ok(FileNamespace { file, size_bytes: size, block_bytes, is_fixed, direct, punches_holes })
     }
 
-    /// Its size in bytes, whole blocks.
+    /// Its size in bytes when it was opened, whole blocks.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    /// Its size in bytes now, whole blocks: that of the file, unless [`open`](Self::open) was given
+    /// one.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn measure(&self) -> io::Result<u64> {
+        use std::io::{Seek, SeekFrom};
+        if self.is_fixed {
+            return Ok(self.size_bytes);
+        }
+        // Of a block device the kernel tells no size but this way. Nobody uses the position.
+        let bytes = (&self.file).seek(SeekFrom::End(0))?;
+        Ok(bytes - bytes % u64::from(self.block_bytes))
     }
 
     /// Whether I/O bypasses the page cache.
@@ -105,9 +127,31 @@ impl FileNamespace {
         self.direct
     }
 
+    /// Whether [`Ring::zero`](crate::Ring::zero) works on it.
+    pub fn punches_holes(&self) -> bool {
+        self.punches_holes
+    }
+
     /// For the ring.
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
+    }
+}
+
+/// How long a lock may outlive its process.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Locks a file against other targets. When a target is killed, the kernel takes its ring apart
+/// after the process has gone, and with it the file and the lock: so the next one waits a little.
+fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match rustix::fs::flock(fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            outcome => return outcome,
+        }
     }
 }
 
@@ -138,6 +182,24 @@ fn settle_size(
     Ok(want)
 }
 
+/// Asks for a hole behind the end of a file, which changes nothing; of a block device its queue
+/// tells.
+fn can_punch_holes(file: &File, kind: FileType) -> bool {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let Ok(stat) = fstat(file) else { return false };
+    if kind == FileType::BlockDevice {
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        let device = format!("/sys/dev/block/{major}:{minor}");
+        // A partition has its disk's.
+        return ["queue", "../queue"].iter().any(|queue| {
+            let limit = std::fs::read_to_string(format!("{device}/{queue}/write_zeroes_max_bytes"));
+            limit.is_ok_and(|bytes| bytes.trim() != "0")
+        });
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, flags, (stat.st_size as u64).next_multiple_of(4096), 4096).is_ok()
+}
+
 /// What the memory of chains is aligned to.
 const MEMORY_ALIGNMENT_BYTES: u32 = 512;
 
@@ -149,4 +211,26 @@ fn allows_direct(file: &File, block_bytes: u32) -> bool {
     };
     let alignment = found.stx_dio_offset_align;
     alignment != 0 && alignment <= block_bytes && found.stx_dio_mem_align <= MEMORY_ALIGNMENT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock that is given up a moment later, as after a kill, is waited for; one that stays is
+    /// reported.
+    #[test]
+    fn a_lock_that_outlives_its_process() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("disk");
+        let holder = FileNamespace::open(&path, Some(1 << 20), 512).expect("it opens");
+        let open = || FileNamespace::open(&path, None, 512);
+        assert!(matches!(open(), Err(FileError::Locked { .. })));
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(holder);
+        });
+        open().expect("the lock is gone after a moment");
+        late.join().expect("no panic");
+    }
 }

@@ -4,10 +4,10 @@ mod controller;
 mod lists;
 mod namespace;
 
-pub use controller::IdentifyController;
+pub use controller::{IdentifyController, NvmController};
 pub use lists::{NamespaceDescriptor, namespace_descriptors, namespace_list, parse_namespace_list};
 pub use lists::{NamespaceDescriptorError, parse_namespace_descriptors};
-pub use namespace::{IdentifyNamespace, LbaFormat};
+pub use namespace::{IdentifyNamespace, IndependentNamespace, LbaFormat};
 
 /// Every identify structure is 4096 bytes (NVMe Base 2.0 §5.17).
 pub const IDENTIFY_BYTES: usize = 4096;

@@ -1,7 +1,9 @@
 //! Layouts as the specifications give them, byte by byte.
 
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
-use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace, LbaFormat};
+use bpfof_nvme::identify::{
+    IdentifyController, IdentifyNamespace, IndependentNamespace, LbaFormat, NvmController,
+};
 use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog};
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
@@ -102,6 +104,11 @@ fn identify_namespace_offsets() {
     assert_eq!(bytes[132..136], [8, 0, 12, 1]);
     assert_eq!(namespace.format().block_bytes(), Some(4096));
     assert_eq!(LbaFormat::default().block_bytes(), None);
+    let independent =
+        IndependentNamespace { nsfeat: 1, nmic: 2, rescap: 3, anagrpid: 4, nsattr: 5, nstat: 6 };
+    let bytes = independent.to_bytes();
+    assert_eq!(bytes[..16], [1, 2, 3, 0, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 6, 0]);
+    assert_eq!(NvmController { vsl: 5 }.to_bytes()[..2], [5, 0]);
 }
 
 #[test]

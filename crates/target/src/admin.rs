@@ -1,20 +1,23 @@
 //! Commands of admin queues, and fabrics commands.
 
 use crate::connection::{
-    Close, Connection, IN_CAPSULE_BYTES, MAX_IO_QUEUES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
-    Reply, State,
+    Close, Connection, IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, Reply, State,
 };
 use crate::controller::{Controller, Counters};
 use crate::executor::{Executor, Load};
+use crate::features::Feature;
 use crate::identify;
-use crate::subsystem::{Subsystem, is_kept};
+use crate::subsystem::is_kept;
+use crate::{discovery, logs};
 use bpfof_chain::{Extent, FileMap, Function};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
+use bpfof_nvme::identify::namespace_list;
+use bpfof_nvme::log_page::lid;
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
-use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload, features};
+use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Functions of one association: code memory is a few KiB each.
 pub(crate) const MAX_FUNCTIONS: usize = 64;
@@ -26,8 +29,14 @@ pub(crate) const MAX_EXTENTS: usize = 32768;
 const MAX_ASSOCIATION_EXTENTS: usize = 1 << 20;
 /// Bytes of a file map object.
 const MAX_MAP_BYTES: usize = 32 + 24 * MAX_EXTENTS;
+/// Namespace Attribute Changed, in OAES and in Asynchronous Event Configuration (NVMe Base 2.0
+/// §5.27.1.8).
+pub(crate) const NAMESPACE_CHANGED: u32 = 1 << 8;
+/// DW0 that ends an asynchronous event request: a notice (2), of a changed namespace attribute (0),
+/// about which the Changed Namespace List (4) says more (§5.2.1).
+const NAMESPACE_CHANGED_NOTICE: u32 = 2 | (lid::CHANGED_NAMESPACES as u32) << 16;
 /// Asynchronous event requests one host may leave with us.
-const MAX_ASYNC_EVENTS: usize = 4;
+pub(crate) const MAX_ASYNC_EVENTS: usize = 4;
 /// Function Report: the message of the last load.
 const LAST_LOAD: u32 = u32::MAX;
 
@@ -41,9 +50,11 @@ pub(crate) struct AdminState {
     last_function: u32,
     /// One at a time: a load takes memory and a thread.
     loading: bool,
-    /// Parked requests. No event of ours completes them yet, as hosts expect of a quiet device.
-    async_events: usize,
+    /// Identifiers of parked requests, oldest first.
+    async_events: VecDeque<u16>,
     async_event_config: u32,
+    /// The host knows of changed namespaces, but has not yet read which.
+    has_told: bool,
 }
 
 #[derive(Debug)]
@@ -55,7 +66,7 @@ struct PartialUpload {
 
 type Answered = Result<(), Reply>;
 
-fn invalid_field() -> Reply {
+pub(crate) fn invalid_field() -> Reply {
     Status::INVALID_FIELD.with_dnr().into()
 }
 
@@ -91,28 +102,41 @@ impl Connection {
         x: &mut Executor,
     ) -> Answered {
         let cid = sqe.cid;
+        let has_cache = || identify::has_volatile_cache(&x.target, &controller.subsystem);
         match command {
             AdminCommand::Identify { cns, nsid, csi, .. } => {
-                let page = identify::page(&x.subsystem, controller, cns, nsid, csi)?;
+                let page = identify::page(&x.target, controller, cns, nsid, csi)?;
                 self.answer(sqe, Reply::default(), &page)
             }
-            AdminCommand::GetLogPage { lid, length_bytes, offset_bytes, .. } => {
-                self.log_page(sqe, lid, offset_bytes, length_bytes)
+            AdminCommand::GetLogPage {
+                lid: lid::CHANGED_NAMESPACES,
+                rae,
+                length_bytes,
+                offset_bytes,
+                ..
+            } if !controller.subsystem.is_discovery() => {
+                self.changed_namespaces(sqe, (offset_bytes, length_bytes), rae, controller)
             }
-            AdminCommand::SetFeatures { fid, cdw11, save, .. } => {
+            AdminCommand::GetLogPage { lid, length_bytes, offset_bytes, nsid, .. } => {
+                let page = self.log(lid, nsid, controller, x)?;
+                self.log_page(sqe, &page, offset_bytes, length_bytes)
+            }
+            AdminCommand::SetFeatures { fid, cdw11, save, nsid } => {
                 if save {
                     return Err(Status::FEATURE_NOT_SAVEABLE.with_dnr().into());
                 }
-                let dw0 = self.set_feature(fid, cdw11, controller)?;
+                let dw0 = self.set_feature((fid, cdw11, nsid), controller, has_cache())?;
                 self.complete(cid, Reply { dw0, ..Reply::default() });
                 Ok(())
             }
-            AdminCommand::GetFeatures { fid, .. } => {
-                let dw0 = self.feature(fid, controller)?;
-                self.complete(cid, Reply { dw0, ..Reply::default() });
+            AdminCommand::GetFeatures { fid, sel, cdw11, .. } => {
+                match self.feature((fid, sel, cdw11), controller, has_cache())? {
+                    Feature::Dword(dw0) => self.complete(cid, Reply { dw0, ..Reply::default() }),
+                    Feature::Data(data) => return self.answer(sqe, Reply::default(), &data),
+                }
                 Ok(())
             }
-            AdminCommand::AsyncEventRequest => self.park_async_event(),
+            AdminCommand::AsyncEventRequest => self.park_async_event(cid),
             // Nothing can be taken back once a device has it: DW0 bit 0 says "not aborted".
             AdminCommand::Abort { .. } => {
                 self.complete(cid, Reply { dw0: 1, ..Reply::default() });
@@ -122,20 +146,40 @@ impl Connection {
                 self.complete(cid, Reply::default());
                 Ok(())
             }
-            AdminCommand::FunctionUnload { function } => {
-                self.unload(cid, function, controller, &x.subsystem)
+            AdminCommand::Fabrics(_) | AdminCommand::Unknown(_) => {
+                Err(Status::INVALID_OPCODE.with_dnr().into())
             }
+            // Functions and file maps belong to subsystems with namespaces.
+            _ if controller.subsystem.is_discovery() => {
+                Err(Status::INVALID_OPCODE.with_dnr().into())
+            }
+            vendor => self.vendor_command(sqe, vendor, data, controller, x),
+        }
+    }
+
+    /// docs/protocol.md, Admin commands.
+    fn vendor_command(
+        &mut self,
+        sqe: &Sqe,
+        command: AdminCommand,
+        data: &[u8],
+        controller: &Arc<Controller>,
+        x: &mut Executor,
+    ) -> Answered {
+        let cid = sqe.cid;
+        match command {
+            AdminCommand::FunctionUnload { function } => self.unload(cid, function, controller),
             AdminCommand::FunctionReport { function, length_bytes, last_fault } => {
                 let report = match last_fault {
-                    true => last_fault_message(function, controller, &x.subsystem)?,
-                    false => self.report(function, controller, &x.subsystem)?,
+                    true => last_fault_message(function, controller)?,
+                    false => self.report(function, controller)?,
                 };
                 let dw0 = report.len() as u32;
                 let shown = report.len().min(length_bytes as usize);
                 self.answer(sqe, Reply { dw0, ..Reply::default() }, &report[..shown])
             }
             AdminCommand::PushdownIdentify { length_bytes } => {
-                let limits = identify::pushdown_limits(&x.subsystem).to_bytes();
+                let limits = identify::pushdown_limits(&x.target.limits).to_bytes();
                 let shown = limits.len().min(length_bytes as usize);
                 self.answer(sqe, Reply::default(), &limits[..shown])
             }
@@ -145,15 +189,58 @@ impl Connection {
             AdminCommand::FileMapSet(upload) => {
                 self.upload(sqe, upload, Installation::default(), data, controller, x)
             }
-            AdminCommand::Fabrics(_) | AdminCommand::Unknown(_) => {
-                Err(Status::INVALID_OPCODE.with_dnr().into())
-            }
+            _ => Err(Status::INVALID_OPCODE.with_dnr().into()),
+        }
+    }
+
+    /// The Changed Namespace List (NVMe Base 2.0 §5.16.1.5). Reading it allows the next event,
+    /// unless `retain` (RAE) is set.
+    fn changed_namespaces(
+        &mut self,
+        sqe: &Sqe,
+        (offset_bytes, length_bytes): (u64, u64),
+        retain: bool,
+        controller: &Controller,
+    ) -> Answered {
+        let changed = controller.changed_namespaces();
+        let page = namespace_list(changed.iter().copied(), 0);
+        self.log_page(sqe, &page, offset_bytes, length_bytes)?;
+        if !retain {
+            controller.forget_changes(&changed);
+            self.admin.get_or_insert_default().has_told = false;
+            // What has changed since then.
+            self.notify();
+        }
+        Ok(())
+    }
+
+    /// A log page, whole (NVMe Base 2.0 §5.16).
+    fn log(
+        &self,
+        lid: u8,
+        nsid: u32,
+        controller: &Controller,
+        x: &Executor,
+    ) -> Result<Vec<u8>, Reply> {
+        match (lid, controller.subsystem.is_discovery()) {
+            (lid::DISCOVERY, true) => Ok(discovery::log_page(&x.target, &self.ends)),
+            (_, true) => Err(Status::INVALID_LOG_PAGE.with_dnr().into()),
+            (_, false) => logs::page(lid, nsid, controller),
         }
     }
 
     /// NVMe Base 2.0 §5.16: what lies behind a page's end reads as zero.
-    fn log_page(&mut self, sqe: &Sqe, lid: u8, offset_bytes: u64, length_bytes: u64) -> Answered {
-        let page = identify::log_page(lid)?;
+    fn log_page(
+        &mut self,
+        sqe: &Sqe,
+        page: &[u8],
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Answered {
+        // Bits 1:0 of the offset are zero (§5.16, LPOL).
+        if !offset_bytes.is_multiple_of(4) {
+            return Err(invalid_field());
+        }
         let start = usize::try_from(offset_bytes).map_err(|_| invalid_field())?;
         let rest = page.get(start..).ok_or_else(invalid_field)?;
         if length_bytes > u64::from(MAX_TRANSFER_BYTES) {
@@ -176,47 +263,36 @@ impl Connection {
         Ok(())
     }
 
-    fn set_feature(&mut self, fid: u8, cdw11: u32, controller: &Controller) -> Result<u32, Reply> {
-        match fid {
-            features::NUMBER_OF_QUEUES => {
-                // FFFFh is invalid; both halves are 0's based (NVMe Base 2.0 §5.27.1.5).
-                let (submission, completion) = (cdw11 as u16, (cdw11 >> 16) as u16);
-                if submission == u16::MAX || completion == u16::MAX {
-                    return Err(invalid_field());
-                }
-                Ok(features::number_of_queues(submission.min(MAX_IO_QUEUES - 1) + 1))
-            }
-            features::ASYNC_EVENT_CONFIGURATION => {
-                self.admin.get_or_insert_default().async_event_config = cdw11;
-                Ok(0)
-            }
-            features::KEEP_ALIVE_TIMER => {
-                controller.kato_ms.store(cdw11, Ordering::Relaxed);
-                Ok(0)
-            }
-            _ => Err(invalid_field()),
+    pub(crate) fn async_event_config(&mut self) -> u32 {
+        self.admin.get_or_insert_default().async_event_config
+    }
+
+    pub(crate) fn set_async_event_config(&mut self, config: u32) {
+        self.admin.get_or_insert_default().async_event_config = config;
+        self.notify();
+    }
+
+    /// Tells the host of changed namespaces: once, until it has read which; if it wants to know and
+    /// has left a request for it.
+    pub(crate) fn notify(&mut self) {
+        let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
+        let wanted = admin.async_event_config & NAMESPACE_CHANGED != 0 && !admin.has_told;
+        if !wanted || controller.changed_namespaces().is_empty() {
+            return;
+        }
+        if let Some(cid) = admin.async_events.pop_front() {
+            admin.has_told = true;
+            self.complete(cid, Reply { dw0: NAMESPACE_CHANGED_NOTICE, ..Reply::default() });
         }
     }
 
-    fn feature(&mut self, fid: u8, controller: &Controller) -> Result<u32, Reply> {
-        match fid {
-            features::NUMBER_OF_QUEUES => Ok(features::number_of_queues(MAX_IO_QUEUES)),
-            features::ASYNC_EVENT_CONFIGURATION => {
-                Ok(self.admin.get_or_insert_default().async_event_config)
-            }
-            features::KEEP_ALIVE_TIMER => Ok(controller.kato_ms.load(Ordering::Relaxed)),
-            // Bit 0: enabled; it cannot be switched off.
-            features::VOLATILE_WRITE_CACHE => Ok(1),
-            _ => Err(invalid_field()),
-        }
-    }
-
-    fn park_async_event(&mut self) -> Answered {
+    fn park_async_event(&mut self, cid: u16) -> Answered {
         let admin = self.admin.get_or_insert_default();
-        if admin.async_events == MAX_ASYNC_EVENTS {
+        if admin.async_events.len() == MAX_ASYNC_EVENTS {
             return Err(Status::ASYNC_EVENT_LIMIT.with_dnr().into());
         }
-        admin.async_events += 1;
+        admin.async_events.push_back(cid);
+        self.notify();
         Ok(())
     }
 
@@ -236,7 +312,13 @@ impl Connection {
             }
             FabricsCommand::PropertySet { offset: offset::CC, size8: false, value } => {
                 let config = ControllerConfig::from(value as u32);
-                self.reset_queues |= controller.configure(config);
+                let ended = controller.configure(config);
+                if ended && let Some(admin) = &mut self.admin {
+                    // They end with the controller, without completions (§3.7.2).
+                    admin.async_events.clear();
+                    (admin.async_event_config, admin.has_told) = (0, false);
+                }
+                self.reset_queues |= ended;
                 log::debug!("{}: controller configuration {value:#x}", self.name());
                 self.complete(cid, Reply::default());
                 Ok(())
@@ -360,7 +442,6 @@ impl Connection {
         slot: u16,
         installation: Installation,
         outcome: Result<Function, String>,
-        subsystem: &Subsystem,
     ) {
         let (cid, _) = self.vacate(slot);
         let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
@@ -376,7 +457,7 @@ impl Connection {
                     function.native.compile_time(),
                 );
                 let id = if installation.kept {
-                    subsystem.keep_function(function)
+                    controller.subsystem.keep_function(function)
                 } else {
                     let id = function.id;
                     controller.update(|tables| tables.with_function(function));
@@ -396,18 +477,12 @@ impl Connection {
         }
     }
 
-    fn unload(
-        &mut self,
-        cid: u16,
-        function: u32,
-        controller: &Controller,
-        subsystem: &Subsystem,
-    ) -> Answered {
+    fn unload(&mut self, cid: u16, function: u32, controller: &Controller) -> Answered {
         if controller.tables().function(function).is_none() {
             return Err(Status::UNKNOWN_FUNCTION.with_dnr().into());
         }
         if is_kept(function) {
-            subsystem.drop_function(function);
+            controller.subsystem.drop_function(function);
         } else {
             controller.update(|tables| tables.without_function(function));
             controller.counters.remove(function);
@@ -425,7 +500,7 @@ impl Connection {
         x: &Executor,
     ) -> Answered {
         let map = FileMapObject::parse(object).map_err(|_| invalid_field())?;
-        let index = x.subsystem.namespace_index(map.nsid).ok_or_else(invalid_field)?;
+        let index = controller.subsystem.namespace_index(map.nsid).ok_or_else(invalid_field)?;
         let tables = controller.tables();
         if map.version == 0 {
             controller.update(|tables| tables.without_map(map.file));
@@ -461,12 +536,7 @@ impl Connection {
     }
 
     /// docs/protocol.md, Function Report.
-    fn report(
-        &mut self,
-        function: u32,
-        controller: &Controller,
-        subsystem: &Subsystem,
-    ) -> Result<Vec<u8>, Reply> {
+    fn report(&mut self, function: u32, controller: &Controller) -> Result<Vec<u8>, Reply> {
         if function == LAST_LOAD {
             return Ok(self.admin.get_or_insert_default().load_message.clone().into_bytes());
         }
@@ -477,7 +547,7 @@ impl Connection {
         let wanted = tables.functions().iter().filter(|f| function == 0 || f.id == function);
         Ok(wanted
             .flat_map(|installed| {
-                let counters = counters(installed.id, controller, subsystem);
+                let counters = counters(installed.id, controller);
                 FunctionReportEntry {
                     function: installed.id,
                     instructions: installed.instructions,
@@ -497,22 +567,18 @@ impl Connection {
     }
 }
 
-fn counters(function: u32, controller: &Controller, subsystem: &Subsystem) -> Counters {
+fn counters(function: u32, controller: &Controller) -> Counters {
     match is_kept(function) {
-        true => subsystem.kept_counters.get(function),
+        true => controller.subsystem.kept_counters.get(function),
         false => controller.counters.get(function),
     }
 }
 
 /// docs/protocol.md, Function Report, bit 0 of CDW12.
-fn last_fault_message(
-    function: u32,
-    controller: &Controller,
-    subsystem: &Subsystem,
-) -> Result<Vec<u8>, Reply> {
+fn last_fault_message(function: u32, controller: &Controller) -> Result<Vec<u8>, Reply> {
     let tables = controller.tables();
     let installed = tables.function(function).ok_or(Status::UNKNOWN_FUNCTION.with_dnr())?;
-    let fault = counters(function, controller, subsystem).last_fault;
+    let fault = counters(function, controller).last_fault;
     let message = fault.map(|fault| fault.explain(installed.native.program()));
     Ok(message.unwrap_or_default().into_bytes())
 }

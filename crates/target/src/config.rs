@@ -1,6 +1,7 @@
 //! What a target serves: from command-line options or a TOML file.
 
 use bpfof_chain::Limits;
+use bpfof_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX_BYTES};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,12 @@ const DEFAULT_NQN: &str = "nqn.2026-01.io.bpf-of:target";
 pub struct TargetConfig {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// NVMe qualified name of the subsystem.
+    /// Where to listen for hosts that only ask what there is, usually port 8009. The discovery
+    /// subsystem is reached at `listen` as well.
+    pub discovery: Option<SocketAddr>,
+    /// NVMe qualified name of the subsystem of namespaces that name none.
     pub nqn: String,
-    /// Namespaces, ids from 1 in this order.
+    /// Namespaces; in each subsystem the ids are from 1 in this order.
     pub namespaces: Vec<NamespaceConfig>,
     /// The processors to run a reactor on. Empty: one reactor, not pinned.
     pub cores: Vec<usize>,
@@ -31,6 +35,7 @@ impl Default for TargetConfig {
     fn default() -> Self {
         TargetConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 4420)),
+            discovery: None,
             nqn: DEFAULT_NQN.to_owned(),
             namespaces: Vec::new(),
             cores: Vec::new(),
@@ -48,6 +53,8 @@ pub struct NamespaceConfig {
     pub source: NamespaceSource,
     /// Logical block size in bytes: 512 or 4096.
     pub lba_bytes: u32,
+    /// NVMe qualified name of the subsystem it belongs to, if not the target's.
+    pub subsystem: Option<String>,
 }
 
 /// What a namespace is made of.
@@ -76,7 +83,7 @@ pub enum NamespaceSource {
 pub enum ConfigError {
     /// A namespace option.
     #[error(
-        "namespace {text:?}: {problem}; write mem:size=1GiB[,lba=512][,latency_us=3][,iops=N] or file:path=FILE[,size=…][,lba=512]"
+        "namespace {text:?}: {problem}; write mem:size=1GiB[,lba=512][,nqn=NAME][,latency_us=3][,iops=N] or file:path=FILE[,size=…][,lba=512][,nqn=NAME]"
     )]
     Namespace {
         /// What was given.
@@ -141,12 +148,14 @@ impl NamespaceConfig {
     fn parse(text: &str) -> Result<NamespaceConfig, String> {
         let (kind, options) = text.split_once(':').unwrap_or((text, ""));
         let (mut size, mut path, mut lba, mut latency_us, mut iops) = (None, None, 512, 0, 0);
+        let mut subsystem = None;
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
             match (kind, key) {
                 (_, "size") => size = Some(parse_size(value)?),
                 (_, "lba") => lba = number()?,
+                (_, "nqn") => subsystem = Some(value.to_owned()),
                 ("file", "path") => path = Some(PathBuf::from(value)),
                 ("mem", "latency_us") => latency_us = number()?,
                 ("mem", "iops") => iops = number()?,
@@ -164,10 +173,17 @@ impl NamespaceConfig {
             }
             other => return Err(format!("unknown kind {other:?}")),
         };
-        NamespaceConfig::check(source, lba)
+        NamespaceConfig::check(source, lba, subsystem)
     }
 
-    fn check(source: NamespaceSource, lba: u64) -> Result<NamespaceConfig, String> {
+    fn check(
+        source: NamespaceSource,
+        lba: u64,
+        subsystem: Option<String>,
+    ) -> Result<NamespaceConfig, String> {
+        if let Some(nqn) = subsystem.as_ref().filter(|nqn| !is_nqn(nqn)) {
+            return Err(ConfigError::Nqn(nqn.clone()).to_string());
+        }
         if lba != 512 && lba != 4096 {
             return Err(format!("lba={lba} is not 512 or 4096"));
         }
@@ -180,7 +196,7 @@ impl NamespaceConfig {
                 return Err("latency_us is at most 3600000000, iops at most 1000000000".into());
             }
         }
-        Ok(NamespaceConfig { source, lba_bytes: lba as u32 })
+        Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem })
     }
 }
 
@@ -189,6 +205,7 @@ impl NamespaceConfig {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileForm {
     listen: Option<SocketAddr>,
+    discovery: Option<SocketAddr>,
     nqn: Option<String>,
     #[serde(default)]
     namespaces: Vec<toml::Spanned<String>>,
@@ -236,6 +253,7 @@ impl TargetConfig {
         set(&mut limits.instructions_per_call, form.max_instructions_per_call);
         set(&mut limits.chains, form.max_chains);
         set(&mut config.listen, form.listen);
+        config.discovery = form.discovery;
         set(&mut config.nqn, form.nqn);
         set(&mut config.cores, form.cores);
         set(&mut config.poll, form.poll);
@@ -248,15 +266,20 @@ impl TargetConfig {
         if self.namespaces.is_empty() {
             return Err(ConfigError::NoNamespace);
         }
-        // NVMe Base 2.0 §4.5: at most 223 bytes, and a date after "nqn.".
-        let date_at = self.nqn.strip_prefix("nqn.").map(str::as_bytes);
-        let dated =
-            date_at.is_some_and(|rest| rest.len() > 8 && rest[4] == b'-' && rest[7] == b'.');
-        if self.nqn.len() > 223 || !dated {
-            return Err(ConfigError::Nqn(self.nqn.clone()));
+        let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_ref());
+        match named.chain([&self.nqn]).find(|nqn| !is_nqn(nqn)) {
+            Some(nqn) => Err(ConfigError::Nqn(nqn.clone())),
+            None => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// NVMe Base 2.0 §4.5: at most 223 bytes, and a date after "nqn.". The discovery subsystem's name is
+/// taken.
+fn is_nqn(nqn: &str) -> bool {
+    let date_at = nqn.strip_prefix("nqn.").map(str::as_bytes);
+    let dated = date_at.is_some_and(|rest| rest.len() > 8 && rest[4] == b'-' && rest[7] == b'.');
+    nqn.len() <= NQN_MAX_BYTES && dated && nqn != DISCOVERY_NQN
 }
 
 fn set<T>(field: &mut T, value: Option<T>) {
@@ -274,10 +297,11 @@ mod tests {
         let parse = |text: &str| text.parse::<NamespaceConfig>();
         let memory = parse("mem:size=1GiB,lba=4096,latency_us=3,iops=700000").expect("good");
         let source = NamespaceSource::Memory { size_bytes: 1 << 30, latency_us: 3, iops: 700_000 };
-        assert_eq!(memory, NamespaceConfig { source, lba_bytes: 4096 });
-        let file = parse("file:path=/x,size=2M").expect("good");
+        assert_eq!(memory, NamespaceConfig { source, lba_bytes: 4096, subsystem: None });
+        let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other").expect("good");
         let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
-        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512 });
+        let subsystem = Some("nqn.2026-01.org:other".to_owned());
+        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem });
         for (text, reason) in [
             ("mem", "size is missing"),
             ("mem:size=x", "not a size"),
@@ -289,6 +313,8 @@ mod tests {
             ("disk:size=1G", "unknown kind"),
             ("file:size", "no value"),
             ("file:", "path is missing"),
+            ("mem:size=1M,nqn=disk", "not an NVMe qualified name"),
+            ("mem:size=1M,nqn=nqn.2014-08.org.nvmexpress.discovery", "not an NVMe qualified name"),
         ] {
             let message = parse(text).expect_err(text).to_string();
             assert!(message.contains(reason) && message.contains("write mem:"), "{message}");

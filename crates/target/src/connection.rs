@@ -3,7 +3,8 @@
 use crate::admin::AdminState;
 use crate::controller::{Controller, Counters};
 use crate::executor::{CommandId, Executor};
-use crate::subsystem::{Subsystem, is_kept};
+use crate::health::Traffic;
+use crate::subsystem::is_kept;
 use bpfof_chain::Tables;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::fabrics::{
@@ -70,6 +71,33 @@ pub(crate) enum State {
         fua: bool,
         data: Incoming,
     },
+    /// Compare: what the host expects, once it is here, while the device is read.
+    Compare {
+        namespace: usize,
+        offset: u64,
+        data: Incoming,
+        expected: Option<IoBuffer>,
+    },
+    /// Verify.
+    Verify {
+        namespace: usize,
+        offset: u64,
+        length: u32,
+    },
+    /// Dataset Management whose ranges arrive by H2CData.
+    Ranges {
+        namespace: usize,
+        ranges: u16,
+        deallocate: bool,
+        data: Incoming,
+    },
+    /// Dataset Management: offsets and lengths in bytes; those before `next` are done or with the
+    /// file.
+    Deallocate {
+        namespace: usize,
+        ranges: Vec<(u64, u64)>,
+        next: usize,
+    },
     /// Flush or Write Zeroes: nothing left to do but to answer.
     Plain,
     /// Write Zeroes with Force Unit Access: the file must be flushed before the answer.
@@ -84,6 +112,19 @@ pub(crate) enum State {
     },
     /// A function being compiled.
     Load,
+}
+
+impl State {
+    /// The data that the command brings, if it brings any.
+    fn incoming(&mut self) -> Option<&mut Incoming> {
+        match self {
+            State::Write { data, .. }
+            | State::Compare { data, .. }
+            | State::Ranges { data, .. }
+            | State::AdminData { data, .. } => Some(data),
+            _ => None,
+        }
+    }
 }
 
 /// Data that a command brings.
@@ -132,6 +173,16 @@ impl From<Status> for Reply {
     }
 }
 
+/// The two ends of a TCP connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) peer: SocketAddr,
+    /// The address that the host reached.
+    pub(crate) local: SocketAddr,
+    /// It came to the listener for discovery, where no other subsystem is served.
+    pub(crate) discovery_only: bool,
+}
+
 #[derive(Debug, Default)]
 struct LogBudget {
     second: u64,
@@ -145,7 +196,7 @@ pub(crate) struct Connection {
     pub(crate) index: u32,
     /// Never used again, unlike the index.
     pub(crate) serial: u64,
-    pub(crate) peer: SocketAddr,
+    pub(crate) ends: Ends,
     /// Bytes to send.
     pub(crate) tx: Vec<u8>,
     opened_ns: u64,
@@ -170,15 +221,17 @@ pub(crate) struct Connection {
     /// Commands whose data the host has not been asked for, in order.
     unasked: VecDeque<u16>,
     counted: Vec<(u32, Counters)>,
+    /// Since the end of the last turn.
+    pub(crate) traffic: Traffic,
     log_budget: LogBudget,
 }
 
 impl Connection {
-    pub(crate) fn new(index: u32, serial: u64, peer: SocketAddr, now_ns: u64) -> Connection {
+    pub(crate) fn new(index: u32, serial: u64, ends: Ends, now_ns: u64) -> Connection {
         Connection {
             index,
             serial,
-            peer,
+            ends,
             tx: Vec::new(),
             opened_ns: now_ns,
             last_command_ns: now_ns,
@@ -198,6 +251,7 @@ impl Connection {
             awaited_bytes: 0,
             unasked: VecDeque::new(),
             counted: Vec::new(),
+            traffic: Traffic::default(),
             log_budget: LogBudget::default(),
         }
     }
@@ -207,8 +261,8 @@ impl Connection {
         let queue =
             self.queue.as_ref().map_or(String::new(), |queue| format!(" queue {}", queue.id));
         match &self.controller {
-            Some(controller) => format!("{} ({}{queue})", controller.host_nqn, self.peer),
-            None => format!("{} (not connected)", self.peer),
+            Some(controller) => format!("{} ({}{queue})", controller.host_nqn, self.ends.peer),
+            None => format!("{} (not connected)", self.ends.peer),
         }
     }
 
@@ -234,7 +288,8 @@ impl Connection {
             return late.then_some("no Connect within 10 seconds");
         };
         let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
-        let late = now_ns.saturating_sub(self.last_command_ns) > kato_ns;
+        let last_ns = self.last_command_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
+        let late = now_ns.saturating_sub(last_ns) > kato_ns;
         (self.admin.is_some() && kato_ns > 0 && late).then_some("keep-alive timeout")
     }
 
@@ -372,9 +427,9 @@ impl Connection {
         let bytes = data.first_chunk().ok_or(Reply::from(Status::DATA_SGL_LENGTH_INVALID))?;
         let data = ConnectData::from_bytes(bytes)
             .map_err(|error| invalid(u32::from(error.offset()), 1))?;
-        if data.subnqn != x.subsystem.nqn {
-            return Err(invalid(256, 1));
-        }
+        let subsystem = x.target.subsystem(&data.subnqn);
+        let subsystem = subsystem.filter(|s| s.is_discovery() || !self.ends.discovery_only);
+        let Some(subsystem) = subsystem else { return Err(invalid(256, 1)) };
         // The name goes into logs.
         if data.hostnqn.contains(char::is_control) {
             return Err(invalid(512, 1));
@@ -386,21 +441,21 @@ impl Connection {
             if data.cntlid != CNTLID_DYNAMIC {
                 return Err(invalid(16, 1));
             }
-            let controller = x
-                .subsystem
+            let controller = subsystem
                 .add_controller(&data.hostnqn, data.hostid, kato_ms)
                 .ok_or(Reply::from(Status::CONNECT_CONTROLLER_BUSY))?;
             self.admin = Some(Box::default());
             controller
         } else {
-            let controller = x.subsystem.controller(data.cntlid).ok_or(invalid(16, 1))?;
+            let controller = subsystem.controller(data.cntlid).ok_or(invalid(16, 1))?;
             if controller.host_nqn != data.hostnqn || controller.host_id != data.hostid {
                 return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
             }
             if !controller.is_ready() {
                 return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
             }
-            if qid > MAX_IO_QUEUES || !controller.add_queue(qid) {
+            // A discovery controller has no I/O queues.
+            if subsystem.is_discovery() || !controller.add_queue(qid) {
                 return Err(invalid(42, 0));
             }
             controller
@@ -459,7 +514,17 @@ impl Connection {
     pub(crate) fn refuse(&mut self, sqe: &Sqe, reply: impl Into<Reply>, now_ns: u64) {
         let reply = reply.into();
         self.log_refusal(sqe.opcode, &reply, now_ns);
+        let lba = u64::from(sqe.cdw10) | u64::from(sqe.cdw11) << 32;
+        let is_io = self.queue.as_ref().is_some_and(|queue| queue.id != 0);
+        self.remember_error(sqe.cid, reply.status, sqe.nsid, if is_io { lba } else { 0 });
         self.complete(sqe.cid, reply);
+    }
+
+    /// Adds to the controller's error log.
+    pub(crate) fn remember_error(&self, cid: u16, status: Status, nsid: u32, lba: u64) {
+        if let (Some(controller), Some(queue)) = (&self.controller, &self.queue) {
+            controller.errors.add((queue.id, cid), status, nsid, lba);
+        }
     }
 
     pub(crate) fn log_refusal(&mut self, opcode: u8, reply: &Reply, now_ns: u64) {
@@ -528,7 +593,7 @@ impl Connection {
     pub(crate) fn ask(&mut self, x: &mut Executor) {
         while let Some(&slot) = self.unasked.front() {
             let Slot { cid, state } = &mut self.slots[usize::from(slot)];
-            let (State::Write { data, .. } | State::AdminData { data, .. }) = state else {
+            let Some(data) = state.incoming() else {
                 self.unasked.pop_front();
                 continue;
             };
@@ -556,9 +621,7 @@ impl Connection {
     ) -> Result<(), Close> {
         let out_of_range = |reason| PduError::new(Fes::DataTransferOutOfRange, 0, reason);
         let slot = self.slots.get_mut(usize::from(pdu.ttag)).filter(|slot| slot.cid == pdu.cccid);
-        let Some(Slot { state: State::Write { data, .. } | State::AdminData { data, .. }, .. }) =
-            slot
-        else {
+        let Some(data) = slot.and_then(|slot| slot.state.incoming()) else {
             return Err(PduError::invalid_field(8, "data for a command that waits for none").into());
         };
         let Stage::Arriving { buffer, received, intact } = &mut data.stage else {
@@ -584,9 +647,7 @@ impl Connection {
 
     fn data_complete(&mut self, slot: u16, x: &mut Executor) -> Result<(), Close> {
         let state = &mut self.slots[usize::from(slot)].state;
-        let (State::Write { data, .. } | State::AdminData { data, .. }) = state else {
-            return Ok(());
-        };
+        let Some(data) = state.incoming() else { return Ok(()) };
         let stage = std::mem::replace(&mut data.stage, Stage::Here);
         let Stage::Arriving { buffer, intact, .. } = stage else { return Ok(()) };
         self.awaited_bytes -= buffer.len();
@@ -598,18 +659,29 @@ impl Connection {
             self.ask(x);
             return Ok(());
         }
-        if let State::Write { namespace, offset, fua, .. } = *state {
-            self.write(
-                CommandId { connection: self.index, slot },
-                (namespace, offset, fua),
-                buffer,
-                x,
-            );
-            return Ok(());
+        let command = CommandId { connection: self.index, slot };
+        match *state {
+            State::Write { namespace, offset, fua, .. } => {
+                self.write(command, (namespace, offset, fua), buffer, x);
+                return Ok(());
+            }
+            State::Compare { namespace, offset, .. } => {
+                self.compare(command, (namespace, offset), buffer, x);
+                return Ok(());
+            }
+            _ => {}
         }
-        let (_, state) = self.vacate(slot);
-        let State::AdminData { sqe, .. } = state else { return Ok(()) };
-        let outcome = self.admin_command(&sqe, &buffer, x);
+        let outcome = match self.vacate(slot) {
+            (_, State::AdminData { sqe, .. }) => self.admin_command(&sqe, &buffer, x),
+            (cid, State::Ranges { namespace, ranges, deallocate, .. }) => {
+                let begun = self.deallocate(cid, (ranges, deallocate), namespace, &buffer, x);
+                if let Err(reply) = begun {
+                    self.complete(cid, reply);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        };
         x.recycle(buffer);
         self.ask(x);
         outcome
@@ -619,18 +691,14 @@ impl Connection {
     /// is with a device, a chain or a compiler and must come back.
     pub(crate) fn abandon(&mut self, x: &mut Executor) {
         for slot in 0..self.slots.len() as u16 {
-            let state = &self.slots[usize::from(slot)].state;
-            let (State::Write { data, .. } | State::AdminData { data, .. }) = state else {
-                continue;
-            };
-            if matches!(data.stage, Stage::Here) {
+            let data = self.slots[usize::from(slot)].state.incoming();
+            if data.is_none_or(|data| matches!(data.stage, Stage::Here)) {
                 continue;
             }
-            let (State::Write { data, .. } | State::AdminData { data, .. }) = self.vacate(slot).1
-            else {
-                continue;
-            };
-            if let Stage::Arriving { buffer, .. } = data.stage {
+            let (_, mut state) = self.vacate(slot);
+            let Some(data) = state.incoming() else { continue };
+            if let Stage::Arriving { buffer, .. } = std::mem::replace(&mut data.stage, Stage::Here)
+            {
                 x.recycle(buffer);
             }
         }
@@ -646,9 +714,12 @@ impl Connection {
         &mut self.counted[index].1
     }
 
-    /// Publishes the counters of this turn.
-    pub(crate) fn publish_counters(&mut self, subsystem: &Subsystem) {
+    /// Publishes the counters of this turn, and that the host is alive.
+    pub(crate) fn publish_counters(&mut self) {
         let Some(controller) = &self.controller else { return };
+        let subsystem = &controller.subsystem;
+        subsystem.health.add(&mut self.traffic);
+        controller.last_traffic_ns.fetch_max(self.last_command_ns, Ordering::Relaxed);
         for (function, counters) in self.counted.drain(..) {
             let table =
                 if is_kept(function) { &subsystem.kept_counters } else { &controller.counters };
@@ -660,10 +731,16 @@ impl Connection {
 /// Bytes that a device works on for a command, and bytes that the host has been asked for.
 fn held_bytes(state: &State) -> (usize, usize) {
     match state {
-        State::Read { length, .. } => (*length as usize, 0),
-        State::Write { data, .. } | State::AdminData { data, .. } => match data.stage {
+        State::Read { length, .. } | State::Verify { length, .. } => (*length as usize, 0),
+        State::Deallocate { ranges, .. } => (size_of_val(ranges.as_slice()), 0),
+        State::Write { data, .. }
+        | State::Compare { data, .. }
+        | State::Ranges { data, .. }
+        | State::AdminData { data, .. } => match data.stage {
             Stage::Unasked => (0, 0),
             Stage::Arriving { .. } => (0, data.length as usize),
+            // What is compared is held twice.
+            Stage::Here if matches!(state, State::Compare { .. }) => (2 * data.length as usize, 0),
             Stage::Here => (data.length as usize, 0),
         },
         _ => (0, 0),

@@ -1,5 +1,8 @@
 //! One association: the state that its admin queue and its I/O queues share.
 
+use crate::connection::MAX_IO_QUEUES;
+use crate::health::ErrorLog;
+use crate::subsystem::Subsystem;
 use bpfof_chain::Tables;
 use bpfof_function::Fault;
 use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
@@ -52,16 +55,24 @@ struct Registers {
     config: ControllerConfig,
     status: Csts,
     queues: BTreeSet<u16>,
+    /// I/O queues the host has asked for, if it has.
+    granted: Option<u16>,
 }
 
 /// The shared state of an association. Only its admin connection changes the tables.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: u16,
+    pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) host_nqn: String,
     pub(crate) host_id: [u8; 16],
     /// Keep-alive timeout in ms, 0 for none.
     pub(crate) kato_ms: AtomicU32,
+    /// When the last turn ended in which a command came on any queue, on the reactors' clock.
+    pub(crate) last_traffic_ns: AtomicU64,
+    pub(crate) errors: ErrorLog,
+    /// Namespaces that have changed since the host last read the log of them.
+    changed: Mutex<BTreeSet<u32>>,
     registers: Mutex<Registers>,
     tables: Mutex<Arc<Tables>>,
     /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
@@ -77,16 +88,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Controller {
     pub(crate) fn new(
         id: u16,
-        host_nqn: String,
-        host_id: [u8; 16],
+        subsystem: Arc<Subsystem>,
+        (host_nqn, host_id): (String, [u8; 16]),
         kato_ms: u32,
         tables: Tables,
     ) -> Controller {
         Controller {
             id,
+            subsystem,
             host_nqn,
             host_id,
             kato_ms: AtomicU32::new(kato_ms),
+            last_traffic_ns: AtomicU64::new(0),
+            errors: ErrorLog::default(),
+            changed: Mutex::default(),
             registers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
             generation: AtomicU64::new(1),
@@ -117,6 +132,20 @@ impl Controller {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
+    pub(crate) fn namespace_changed(&self, nsid: u32) {
+        lock(&self.changed).insert(nsid);
+    }
+
+    /// In ascending order.
+    pub(crate) fn changed_namespaces(&self) -> BTreeSet<u32> {
+        lock(&self.changed).clone()
+    }
+
+    /// The host has read of these, and asks for them anew.
+    pub(crate) fn forget_changes(&self, read: &BTreeSet<u32>) {
+        lock(&self.changed).retain(|nsid| !read.contains(nsid));
+    }
+
     pub(crate) fn config(&self) -> ControllerConfig {
         lock(&self.registers).config
     }
@@ -141,9 +170,25 @@ impl Controller {
         shut_down || was_enabled && !config.enable
     }
 
-    /// Registers an I/O queue; false if the id is taken.
+    /// Registers an I/O queue; false if the id is taken or more than was granted.
     pub(crate) fn add_queue(&self, qid: u16) -> bool {
-        lock(&self.registers).queues.insert(qid)
+        let mut registers = lock(&self.registers);
+        qid <= registers.granted.unwrap_or(MAX_IO_QUEUES) && registers.queues.insert(qid)
+    }
+
+    /// Allows the host `queues` I/O queues; false if it has some already.
+    pub(crate) fn grant_queues(&self, queues: u16) -> bool {
+        let mut registers = lock(&self.registers);
+        let is_first = registers.queues.is_empty();
+        if is_first {
+            registers.granted = Some(queues);
+        }
+        is_first
+    }
+
+    /// How many I/O queues the host may have.
+    pub(crate) fn granted_queues(&self) -> u16 {
+        lock(&self.registers).granted.unwrap_or(MAX_IO_QUEUES)
     }
 
     pub(crate) fn remove_queue(&self, qid: u16) {

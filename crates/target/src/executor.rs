@@ -5,7 +5,7 @@
 //! fetched while another runs. File operations are handed to the reactor's ring.
 
 use crate::namespace::{Backing, Namespace};
-use crate::subsystem::Subsystem;
+use crate::target::Target;
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Function, Outcome, Start, Tables};
 use bpfof_device::{DelayQueue, IoBuffer};
 use bpfof_function::{NativeFunction, Object};
@@ -95,7 +95,7 @@ struct Owner {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) target: Arc<Target>,
     /// The reactor's clock, read once a turn.
     pub(crate) now_ns: u64,
     pub(crate) file_operations: Vec<FileOperation>,
@@ -111,11 +111,11 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(subsystem: Arc<Subsystem>) -> Executor {
-        let memory = subsystem.namespaces.iter().map(|_| DelayQueue::default()).collect();
+    pub(crate) fn new(target: Arc<Target>) -> Executor {
+        let memory = target.namespaces.iter().map(|_| DelayQueue::default()).collect();
         Executor {
-            engine: Engine::new(subsystem.limits),
-            subsystem,
+            engine: Engine::new(target.limits),
+            target,
             now_ns: 0,
             file_operations: Vec::new(),
             loads: Vec::new(),
@@ -152,7 +152,7 @@ impl Executor {
         command: CommandId,
         range: Option<(u64, u32)>,
     ) {
-        let Backing::Memory(memory) = &self.subsystem.namespaces[namespace].backing else { return };
+        let Backing::Memory(memory) = &self.target.namespaces[namespace].backing else { return };
         let operation = MemoryOperation::Command { command, range };
         self.memory[namespace].push(memory.latency(), self.now_ns, operation);
     }
@@ -163,7 +163,7 @@ impl Executor {
     pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
         for _ in 0..self.memory.len() {
             self.turn = if self.turn + 1 < self.memory.len() { self.turn + 1 } else { 0 };
-            let Backing::Memory(memory) = &self.subsystem.namespaces[self.turn].backing else {
+            let Backing::Memory(memory) = &self.target.namespaces[self.turn].backing else {
                 continue;
             };
             let soon = |operation: &MemoryOperation| match operation {
@@ -194,9 +194,9 @@ impl Executor {
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let Executor { engine, memory, file_operations, subsystem, now_ns, .. } = self;
+        let Executor { engine, memory, file_operations, target, now_ns, .. } = self;
         let now_ns = *now_ns;
-        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns, yields: true };
+        let mut sink = Sink { target, namespace, memory, file_operations, now_ns, yields: true };
         let chain = engine.start(start, tables, |read| sink.read(read))?;
         let owner = Owner { command, namespace };
         match self.owners.get_mut(chain.index()) {
@@ -215,7 +215,7 @@ impl Executor {
     /// Copies a due chain read from its memory namespace.
     #[inline]
     pub(crate) fn copy_chain_read(&mut self, namespace: usize, read: &DeviceRead) {
-        if let Backing::Memory(memory) = &self.subsystem.namespaces[namespace].backing {
+        if let Backing::Memory(memory) = &self.target.namespaces[namespace].backing {
             memory.read(read.device_offset, self.engine.data_mut(read));
         }
     }
@@ -229,10 +229,10 @@ impl Executor {
         tables: &Tables,
     ) -> Option<Outcome> {
         let namespace = self.owners[chain.index()].namespace;
-        let Executor { engine, memory, file_operations, subsystem, now_ns, .. } = self;
+        let Executor { engine, memory, file_operations, target, now_ns, .. } = self;
         let yields = engine.usage(chain).hops % HOPS_PER_TURN == HOPS_PER_TURN - 1;
         let now_ns = *now_ns;
-        let mut sink = Sink { subsystem, namespace, memory, file_operations, now_ns, yields };
+        let mut sink = Sink { target, namespace, memory, file_operations, now_ns, yields };
         engine.completed(chain, ok, tables, |read| sink.read(read))
     }
 
@@ -241,13 +241,13 @@ impl Executor {
     }
 
     pub(crate) fn namespace(&self, index: usize) -> &Namespace {
-        &self.subsystem.namespaces[index]
+        &self.target.namespaces[index]
     }
 }
 
 /// Where the engine's reads go.
 struct Sink<'a> {
-    subsystem: &'a Subsystem,
+    target: &'a Target,
     namespace: usize,
     memory: &'a mut [DelayQueue<MemoryOperation>],
     file_operations: &'a mut Vec<FileOperation>,
@@ -260,7 +260,7 @@ impl Sink<'_> {
     #[inline]
     fn read(&mut self, read: DeviceRead) {
         let namespace = self.namespace;
-        match &self.subsystem.namespaces[namespace].backing {
+        match &self.target.namespaces[namespace].backing {
             Backing::Memory(memory) => {
                 let operation = MemoryOperation::Chain(read);
                 let (queue, latency) = (&mut self.memory[namespace], memory.latency());

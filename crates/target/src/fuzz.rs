@@ -5,10 +5,10 @@
 //! a PDU which breaks the protocol is found too.
 
 use crate::config::{NamespaceConfig, NamespaceSource};
-use crate::connection::{Connection, MAX_TRANSFER_BYTES};
+use crate::connection::{Connection, Ends, MAX_TRANSFER_BYTES};
 use crate::executor::{Executor, MemoryOperation};
 use crate::namespace::{Backing, Namespace};
-use crate::subsystem::Subsystem;
+use crate::target::Target;
 use bpfof_chain::{Function, Limits};
 use bpfof_function::{NativeFunction, Program};
 use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand, offset};
@@ -16,7 +16,7 @@ use bpfof_nvme::tcp::{
     CapsuleCmd, Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t, data_digest,
 };
 use bpfof_nvme::vendor::{Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort};
-use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Upload, opcode};
+use bpfof_nvme::{AdminCommand, DsmRange, Installation, Rw, Sgl, Sqe, Upload, opcode};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
@@ -47,19 +47,21 @@ impl Rig {
         let open = |nsid, lba_bytes| {
             let source =
                 NamespaceSource::Memory { size_bytes: NAMESPACE_BYTES, latency_us: 0, iops: 0 };
-            Namespace::open(nsid, &NamespaceConfig { source, lba_bytes }, NQN)
-                .expect("a small mapping")
+            let config = NamespaceConfig { source, lba_bytes, subsystem: None };
+            (NQN.to_owned(), Namespace::open(nsid, &config, NQN).expect("a small mapping"))
         };
         let namespaces = vec![open(1, 512), open(2, 4096)];
-        let subsystem = Arc::new(Subsystem::new(NQN.to_owned(), limits, namespaces));
-        Rig { x: Executor::new(subsystem), lines: Vec::new() }
+        let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
+        let target = Arc::new(Target::new(limits, namespaces, listeners));
+        Rig { x: Executor::new(target), lines: Vec::new() }
     }
 
     /// Opens a connection and returns its number.
     pub(crate) fn open(&mut self) -> usize {
         let index = self.lines.len();
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let connection = Connection::new(index as u32, index as u64 + 1, peer, self.x.now_ns);
+        let ends = Ends { peer, local: peer, discovery_only: false };
+        let connection = Connection::new(index as u32, index as u64 + 1, ends, self.x.now_ns);
         self.lines.push(Line { connection, open: true, rx: Vec::new() });
         index
     }
@@ -114,8 +116,7 @@ impl Rig {
             for load in std::mem::take(&mut self.x.loads) {
                 let connection = &mut self.lines[load.command.connection as usize].connection;
                 let outcome = load.run();
-                let subsystem = Arc::clone(&self.x.subsystem);
-                connection.loaded(load.command.slot, load.installation, outcome, &subsystem);
+                connection.loaded(load.command.slot, load.installation, outcome);
                 idle = false;
             }
             assert!(self.x.file_operations.is_empty(), "there are no files");
@@ -406,8 +407,9 @@ impl Host<'_> {
     }
 
     fn act(&mut self) {
-        match self.input.byte() % 12 {
+        match self.input.byte() % 13 {
             0..=2 => self.read_or_write(),
+            12 => self.dataset_management(),
             3 | 4 => self.pushdown(),
             5 => self.pushdown_short(),
             6 | 7 => self.transfer(),
@@ -433,7 +435,8 @@ impl Host<'_> {
 
     fn read_or_write(&mut self) {
         let nsid = u32::from(self.input.byte() % 4);
-        let opcodes = [opcode::nvm::READ, opcode::nvm::WRITE, opcode::nvm::WRITE_ZEROES, 0, 0x0c];
+        use opcode::nvm::{COMPARE, FLUSH, READ, VERIFY, WRITE, WRITE_ZEROES};
+        let opcodes = [READ, WRITE, WRITE_ZEROES, FLUSH, VERIFY, COMPARE];
         let opcode = opcodes[usize::from(self.input.byte()) % opcodes.len()];
         let blocks = (self.input.edge() as u32 % 300).max(1);
         let rw = Rw { slba: self.input.edge(), blocks, fua: self.input.byte() & 1 != 0 };
@@ -442,7 +445,7 @@ impl Host<'_> {
         let right = blocks * block_bytes;
         let choice = self.input.byte();
         let length_bytes = if choice & 7 == 7 { self.input.edge() as u32 } else { right };
-        let in_capsule = choice & 8 != 0 && opcode == opcode::nvm::WRITE && right <= 8192;
+        let in_capsule = choice & 8 != 0 && matches!(opcode, WRITE | COMPARE) && right <= 8192;
         sqe.sgl =
             if in_capsule { Sgl::in_capsule(length_bytes) } else { Sgl::transport(length_bytes) };
         if choice & 0x70 == 0x70 {
@@ -450,6 +453,30 @@ impl Host<'_> {
         }
         let data = vec![choice; if in_capsule { right as usize } else { 0 }];
         self.command(1, sqe, &data);
+    }
+
+    fn dataset_management(&mut self) {
+        let choice = self.input.byte();
+        let count = usize::from(self.input.byte() % 4);
+        let mut data = Vec::new();
+        for _ in 0..count {
+            let (slba, blocks) = (self.input.edge(), self.input.edge() as u32);
+            data.extend(DsmRange { attributes: 0, blocks, slba }.to_bytes());
+        }
+        let length_bytes =
+            if choice & 7 == 7 { self.input.edge() as u32 } else { data.len() as u32 };
+        let in_capsule = choice & 8 != 0;
+        let sgl =
+            if in_capsule { Sgl::in_capsule(length_bytes) } else { Sgl::transport(length_bytes) };
+        // One range more or less than there are, now and then.
+        let ranges = count as u32 + u32::from(choice >> 6 & 1);
+        let sqe = Sqe {
+            cdw10: ranges.wrapping_sub(1),
+            cdw11: u32::from(choice >> 4),
+            sgl,
+            ..Sqe::new(opcode::nvm::DATASET_MANAGEMENT, u32::from(choice >> 5 & 3))
+        };
+        self.command(1, sqe, if in_capsule { &data } else { &[] });
     }
 
     fn pushdown(&mut self) {

@@ -10,6 +10,7 @@ use bpfof_device::IoBuffer;
 use bpfof_function::abi;
 use bpfof_nvme::vendor::{DEFAULT_SCRATCH_BYTES, PushdownRequest, PushdownShort};
 use bpfof_nvme::{NvmCommand, Rw, Sgl, Sqe, Status};
+use std::io;
 
 impl Connection {
     pub(crate) fn io_command(
@@ -43,7 +44,9 @@ impl Connection {
         x: &mut Executor,
     ) -> Result<(), Reply> {
         let invalid = Reply::from(Status::INVALID_NAMESPACE.with_dnr());
-        let namespace = x.subsystem.namespace_index(sqe.nsid).ok_or(invalid)?;
+        let controller = self.controller.as_ref();
+        let namespace = controller.and_then(|c| c.subsystem.namespace_index(sqe.nsid));
+        let namespace = namespace.ok_or(invalid)?;
         match command {
             NvmCommand::Read(rw) => self.take_read(sqe, rw, namespace, x),
             NvmCommand::Write(rw) => self.take_write(sqe, rw, namespace, data, x),
@@ -52,6 +55,11 @@ impl Connection {
                 Ok(())
             }
             NvmCommand::WriteZeroes(rw) => self.take_write_zeroes(sqe, rw, namespace, x),
+            NvmCommand::Compare(rw) => self.take_compare(sqe, rw, namespace, data, x),
+            NvmCommand::Verify(rw) => self.take_verify(sqe, rw, namespace, x),
+            NvmCommand::DatasetManagement { ranges, deallocate } => {
+                self.take_dataset_management(sqe, (ranges, deallocate), namespace, data, x)
+            }
             NvmCommand::Pushdown => self.take_pushdown(sqe, namespace, data, x),
             NvmCommand::PushdownShort(short) => self.take_short(sqe, &short, namespace, x),
             _ => Err(Status::INVALID_OPCODE.with_dnr().into()),
@@ -72,6 +80,8 @@ impl Connection {
         if sqe.sgl.length_bytes != length {
             return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
         }
+        self.traffic.reads += 1;
+        self.traffic.read_bytes += u64::from(length);
         let command = self.occupy(sqe.cid, State::Read { namespace, offset, length });
         match x.namespace(namespace).backing {
             Backing::Memory(_) => x.submit_memory(namespace, command, Some((offset, length))),
@@ -95,6 +105,8 @@ impl Connection {
         if sqe.sgl.length_bytes != length {
             return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
         }
+        self.traffic.writes += 1;
+        self.traffic.written_bytes += u64::from(length);
         let fua = rw.fua;
         match sqe.sgl.kind {
             Sgl::TRANSPORT => self.request_data(sqe.cid, length, x, |data| State::Write {
@@ -151,6 +163,9 @@ impl Connection {
         x: &mut Executor,
     ) -> Result<(), Reply> {
         let (offset, length) = byte_range(x, namespace, rw, false)?;
+        if !x.namespace(namespace).deallocates() {
+            return Err(Status::INVALID_OPCODE.with_dnr().into());
+        }
         let length = u64::from(length);
         let is_memory = matches!(x.namespace(namespace).backing, Backing::Memory(_));
         let durable = rw.fua && !is_memory;
@@ -309,6 +324,8 @@ impl Connection {
             let reply = Reply::default();
             let length = length as usize;
             self.send_data(cid, reply, length, |to| memory.append(offset, length, to));
+        } else if let State::Compare { namespace, offset, expected: Some(expected), .. } = state {
+            self.compare_memory(cid, (namespace, offset), expected, x);
         } else {
             self.complete(cid, Reply::default());
         }
@@ -331,13 +348,22 @@ impl Connection {
             x.file_operations.push(FileOperation::Sync { namespace, command });
             return;
         }
+        let command = CommandId { connection: self.index, slot };
+        if result == 0 && self.deallocate_next(command, x) {
+            return;
+        }
         let (cid, state) = self.vacate(slot);
         let length = buffer.as_ref().map_or(0, |buffer| buffer.len());
         let ok = result >= 0 && result as usize == length;
-        let reply = if ok { Reply::default() } else { self.file_error(&state, result, x).into() };
-        match (&state, &buffer) {
+        let reply =
+            if ok { Reply::default() } else { self.file_error(cid, &state, result, x).into() };
+        match (state, &buffer) {
             (State::Read { .. }, Some(buffer)) if ok => {
                 self.send_data(cid, reply, length, |to| to.extend_from_slice(buffer));
+            }
+            (State::Compare { expected: Some(expected), .. }, Some(found)) if ok => {
+                self.compared(cid, &expected, found);
+                x.recycle(expected);
             }
             _ => self.complete(cid, reply),
         }
@@ -348,34 +374,62 @@ impl Connection {
     }
 
     /// The status for a failed system call (or a short one), logged with its cause.
-    fn file_error(&self, state: &State, result: i32, x: &Executor) -> Status {
-        let cause = match result {
-            0.. => std::io::Error::from(std::io::ErrorKind::UnexpectedEof),
-            error => std::io::Error::from_raw_os_error(-error),
+    fn file_error(&self, cid: u16, state: &State, result: i32, x: &Executor) -> Status {
+        let (what, place) = match *state {
+            State::Read { namespace, offset, .. }
+            | State::Compare { namespace, offset, .. }
+            | State::Verify { namespace, offset, .. } => ("read", Some((namespace, offset))),
+            State::Write { namespace, offset, .. } => ("write", Some((namespace, offset))),
+            State::Deallocate { .. } => ("deallocate", None),
+            _ => ("flush or write zeroes", None),
         };
-        let (what, status) = match state {
-            State::Read { .. } => ("read", Status::UNRECOVERED_READ_ERROR),
-            _ if cause.kind() == std::io::ErrorKind::StorageFull => {
-                ("write", Status::CAPACITY_EXCEEDED.with_dnr())
+        let is_read = what == "read";
+        let (status, cause) = match result {
+            0.. if is_read => {
+                (Status::UNRECOVERED_READ_ERROR, "the file is shorter than it was".to_owned())
             }
-            State::Write { .. } => ("write", Status::WRITE_FAULT),
-            _ => ("flush or write zeroes", Status::INTERNAL_ERROR),
-        };
-        let place = match state {
-            State::Read { namespace, offset, .. } | State::Write { namespace, offset, .. } => {
-                format!("{} at byte {offset}", x.namespace(*namespace).description)
+            // The kernel writes what still fits.
+            0.. => (Status::CAPACITY_EXCEEDED.with_dnr(), "the disk is full".to_owned()),
+            error => {
+                let cause = io::Error::from_raw_os_error(-error);
+                (failure(is_read, what == "write", cause.kind()), cause.to_string())
             }
-            _ => "file".to_owned(),
         };
-        log::error!("{}: {what} of {place} failed: {cause}", self.name());
+        let (nsid, lba, where_) = match place {
+            Some((namespace, offset)) => {
+                let namespace = x.namespace(namespace);
+                let at = format!("{} at byte {offset}", namespace.description);
+                (namespace.nsid, offset >> namespace.block_shift, at)
+            }
+            None => (0, 0, "file".to_owned()),
+        };
+        log::error!("{}: {what} of {where_} failed: {cause}", self.name());
+        self.remember_error(cid, status, nsid, lba);
+        if let Some(controller) = &self.controller {
+            controller.subsystem.health.media_error();
+        }
         status
+    }
+}
+
+/// The status for a system call's error.
+fn failure(is_read: bool, is_write: bool, kind: io::ErrorKind) -> Status {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match kind {
+        _ if is_read => Status::UNRECOVERED_READ_ERROR,
+        StorageFull | QuotaExceeded | FileTooLarge => Status::CAPACITY_EXCEEDED.with_dnr(),
+        ReadOnlyFilesystem => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+        _ if is_write => Status::WRITE_FAULT,
+        // A second flush would succeed, although what the first one lost is not there: the kernel
+        // tells of each lost write once. So the host must not try again.
+        _ => Status::WRITE_FAULT.with_dnr(),
     }
 }
 
 /// A command's range in bytes, checked against the namespace; `transfers` if data of that length
 /// crosses the network.
 #[inline]
-fn byte_range(
+pub(crate) fn byte_range(
     x: &Executor,
     namespace: usize,
     rw: Rw,
@@ -383,7 +437,7 @@ fn byte_range(
 ) -> Result<(u64, u32), Reply> {
     let namespace = x.namespace(namespace);
     let end = rw.slba.checked_add(u64::from(rw.blocks));
-    if end.is_none_or(|end| end > namespace.blocks) {
+    if end.is_none_or(|end| end > namespace.blocks()) {
         return Err(Status::LBA_OUT_OF_RANGE.with_dnr().into());
     }
     let length = u64::from(rw.blocks) << namespace.block_shift;
@@ -425,3 +479,26 @@ const _: () = assert!(DEFAULT_SCRATCH_BYTES as usize == abi::DEFAULT_SCRATCH_BYT
 // Arguments are limited by the capsule. One that fills the default scratch always fits.
 const _: () =
     assert!(32 + 16 * abi::MAX_READS + abi::DEFAULT_SCRATCH_BYTES <= IN_CAPSULE_BYTES as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a disk without room, a host must hear that, and of a flush that failed that trying again
+    /// does not help.
+    #[test]
+    fn failures_have_their_status() {
+        let write = |errno: rustix::io::Errno| failure(false, true, io::Error::from(errno).kind());
+        let flush = |errno: rustix::io::Errno| failure(false, false, io::Error::from(errno).kind());
+        use rustix::io::Errno;
+        for full in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+            assert_eq!(write(full), Status::CAPACITY_EXCEEDED.with_dnr());
+            assert_eq!(flush(full), Status::CAPACITY_EXCEEDED.with_dnr());
+        }
+        assert_eq!(write(Errno::ROFS), Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        assert_eq!(write(Errno::IO), Status::WRITE_FAULT);
+        assert_eq!(flush(Errno::IO), Status::WRITE_FAULT.with_dnr());
+        let read = failure(true, false, io::Error::from(Errno::IO).kind());
+        assert_eq!(read, Status::UNRECOVERED_READ_ERROR);
+    }
+}

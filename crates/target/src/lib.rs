@@ -7,29 +7,37 @@
 //! end of the turn one send a connection takes them out.
 //!
 //! - `config`: what to serve, from the command line or a file.
-//! - `namespace`, `subsystem`, `controller`: what is shared between reactors. Commands touch it
-//!   only by plain atomic loads.
-//! - `connection`, `admin`, `identify`, `io`: one connection's protocol, without sockets.
+//! - `target`, `namespace`, `subsystem`, `controller`, `health`: what is shared between reactors.
+//!   Commands touch it only by plain atomic loads.
+//! - `connection`, `admin`, `identify`, `features`, `discovery`, `io`, `optional`: one connection's
+//!   protocol, without sockets.
 //! - `executor`: one reactor's device operations and chains, without devices.
 //! - `reactor`, `server`: threads, sockets and the ring.
 //!
 //! # What this crate does not do
 //!
-//! One subsystem, no discovery controller, no authentication, no TLS, no ANA, no reservations. It
-//! does not share a reactor fairly between connections beyond taking turns.
+//! No authentication, no TLS, no ANA, no reservations, no fused commands. It does not share a reactor
+//! fairly between connections beyond taking turns. Which namespaces there are is settled when
+//! it starts; only the sizes of files may change.
 
 mod admin;
 mod config;
 mod connection;
 mod controller;
+mod discovery;
 mod executor;
+mod features;
 pub mod fuzz;
+mod health;
 mod identify;
 mod io;
+mod logs;
 mod namespace;
+mod optional;
 mod reactor;
 mod server;
 mod subsystem;
+mod target;
 #[cfg(test)]
 mod tests;
 

@@ -3,6 +3,9 @@
 use crate::config::{NamespaceConfig, NamespaceSource};
 use bpfof_chain::FileMap;
 use bpfof_device::{FileError, FileNamespace, LatencyModel, MemoryNamespace};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// What holds a namespace's blocks.
 #[derive(Debug)]
@@ -16,10 +19,14 @@ pub(crate) enum Backing {
 pub(crate) struct Namespace {
     pub(crate) nsid: u32,
     pub(crate) block_shift: u32,
-    pub(crate) blocks: u64,
+    blocks: AtomicU64,
     pub(crate) backing: Backing,
-    /// Stable across restarts: made from the subsystem's name, the id and the file.
+    /// Those of a file are the same on every start: made from its path and the subsystem's name.
+    /// Those of memory are new each time, because what a host knows of its contents is gone: Linux
+    /// then gives up the old namespace, instead of going on with zeroes.
     pub(crate) nguid: [u8; 16],
+    /// Likewise.
+    pub(crate) uuid: [u8; 16],
     /// For logs.
     pub(crate) description: String,
 }
@@ -73,15 +80,22 @@ impl Namespace {
             }
         };
         let identity = match &config.source {
-            NamespaceSource::Memory { .. } => format!("{subsystem}/{nsid}"),
-            NamespaceSource::File { path, .. } => format!("{subsystem}/{nsid}/{}", path.display()),
+            NamespaceSource::Memory { .. } => {
+                format!("{subsystem}/{nsid}/{}", this_process())
+            }
+            NamespaceSource::File { path, .. } => {
+                // It was opened a moment ago; whatever way it is named, it is one file.
+                let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+                format!("{subsystem}/{}", whole.display())
+            }
         };
         Ok(Namespace {
             nsid,
             block_shift: block_bytes.trailing_zeros(),
-            blocks: size_bytes / u64::from(block_bytes),
+            blocks: AtomicU64::new(size_bytes / u64::from(block_bytes)),
             backing,
             nguid: fnv1a_128(identity.as_bytes()).to_be_bytes(),
+            uuid: uuid(&identity),
             description,
         })
     }
@@ -90,18 +104,60 @@ impl Namespace {
         1 << self.block_shift
     }
 
+    /// Its size in logical blocks. It may change at any time.
+    #[inline]
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn size_bytes(&self) -> u64 {
-        self.blocks << self.block_shift
+        self.blocks() << self.block_shift
+    }
+
+    /// Takes over the size of the file; true if it has changed.
+    pub(crate) fn remeasure(&self) -> std::io::Result<bool> {
+        let Backing::File(file) = &self.backing else { return Ok(false) };
+        let blocks = file.measure()? >> self.block_shift;
+        Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
     }
 
     pub(crate) fn whole_file(&self) -> FileMap {
         FileMap::whole_namespace(self.nsid, self.size_bytes())
     }
 
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self.backing, Backing::Memory(_))
+    }
+
+    /// Whether ranges can be made zero by giving their blocks back.
+    pub(crate) fn deallocates(&self) -> bool {
+        match &self.backing {
+            Backing::Memory(_) => true,
+            Backing::File(file) => file.punches_holes(),
+        }
+    }
+
     /// Whether acknowledged writes may sit in a cache that a Flush empties.
     pub(crate) fn has_volatile_cache(&self) -> bool {
         matches!(self.backing, Backing::File(_))
     }
+}
+
+/// What tells this process from all others, and from itself after a restart.
+fn this_process() -> &'static str {
+    static ONCE: OnceLock<String> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        format!("{:?}/{}", since.ok(), std::process::id())
+    })
+}
+
+/// A UUID of version 8, whose bits are ours to choose but for six (RFC 9562 §5.8).
+fn uuid(identity: &str) -> [u8; 16] {
+    let mut bytes = fnv1a_128(format!("uuid/{identity}").as_bytes()).to_be_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
 }
 
 /// FNV-1a with 128 bits: an identifier that is the same on every start.

@@ -5,14 +5,14 @@
 //! spins for a while before it sleeps, unless there is nothing to hope for.
 #![allow(unsafe_code)]
 
-use crate::connection::{Close, Connection};
+use crate::connection::{Close, Connection, Ends};
+use crate::controller::Controller;
 use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation};
 use crate::namespace::Backing;
-use crate::subsystem::Subsystem;
+use crate::target::Target;
 use bpfof_chain::{ChainId, Function};
 use bpfof_device::{Buffer, Completion, Ring, RingError};
 use bpfof_nvme::Installation;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -31,6 +31,9 @@ const MEMORY_BYTES_PER_TURN: usize = 64 << 10;
 /// Connections of one reactor. A connection takes about 160 KiB, and up to 9 MiB of data in flight
 /// and unsent.
 const MAX_CONNECTIONS: usize = 4096;
+/// Of these, connections that have not got through Connect yet. One more costs the oldest its
+/// place, so that peers which only open connections keep nobody out.
+const MAX_STRANGERS: usize = 1024;
 /// How often timers are looked at, and the longest sleep.
 const TICK: Duration = Duration::from_secs(1);
 /// Time that a peer gets to take what is left to say to it when its connection closes.
@@ -41,9 +44,11 @@ const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
 /// What others ask of a reactor.
 pub(crate) enum Message {
     /// Serve this connection.
-    Adopt(OwnedFd, SocketAddr),
+    Adopt(OwnedFd, Ends),
     /// End the I/O queues of this controller; with `true` also its admin queue.
-    EndQueues(u16, bool),
+    EndQueues(Arc<Controller>, bool),
+    /// Namespaces have changed: tell the hosts.
+    NamespacesChanged,
     /// A function has been compiled, or not.
     Loaded {
         command: CommandId,
@@ -78,7 +83,7 @@ impl Mailbox {
 /// What a reactor is made with.
 pub(crate) struct Setup {
     pub(crate) index: usize,
-    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) target: Arc<Target>,
     pub(crate) messages: Receiver<Message>,
     pub(crate) event: Arc<OwnedFd>,
     /// Of all reactors, in order.
@@ -142,7 +147,7 @@ impl Reactor {
         ring.read_event(&setup.event, token::WAKE);
         Ok(Reactor {
             ring,
-            x: Executor::new(Arc::clone(&setup.subsystem)),
+            x: Executor::new(Arc::clone(&setup.target)),
             entries: Vec::new(),
             dirty: Vec::new(),
             // Serials of all reactors differ.
@@ -255,15 +260,26 @@ impl Reactor {
 
     fn message(&mut self, message: Message) {
         match message {
-            Message::Adopt(socket, peer) => self.adopt(socket, peer),
+            Message::Adopt(socket, ends) => self.adopt(socket, ends),
             Message::EndQueues(controller, and_admin) => {
                 for index in 0..self.entries.len() {
                     let Some(entry) = &self.entries[index] else { continue };
                     let connection = &entry.connection;
-                    let ours = connection.controller.as_ref().is_some_and(|c| c.id == controller);
+                    let its = connection.controller.as_ref();
+                    let ours = its.is_some_and(|its| Arc::ptr_eq(its, &controller));
                     let is_admin = connection.admin.is_some();
                     if ours && (and_admin || !is_admin) {
                         self.close(index as u32, "the controller was reset or is gone");
+                    }
+                }
+            }
+            Message::NamespacesChanged => {
+                for index in 0..self.entries.len() {
+                    if let Some(entry) = &mut self.entries[index]
+                        && !entry.closing
+                    {
+                        entry.connection.notify();
+                        self.mark_dirty(index as u32);
                     }
                 }
             }
@@ -272,8 +288,7 @@ impl Reactor {
                 if let Some(Some(entry)) = entry
                     && entry.connection.serial == serial
                 {
-                    let subsystem = &self.setup.subsystem;
-                    entry.connection.loaded(command.slot, installation, *outcome, subsystem);
+                    entry.connection.loaded(command.slot, installation, *outcome);
                     self.mark_dirty(command.connection);
                 }
             }
@@ -288,7 +303,21 @@ impl Reactor {
         }
     }
 
-    fn adopt(&mut self, socket: OwnedFd, peer: SocketAddr) {
+    /// Makes room for one more connection without a controller.
+    fn crowd_out_strangers(&mut self) {
+        let strangers = self.entries.iter().flatten();
+        let strangers = strangers.filter(|e| !e.closing && e.connection.controller.is_none());
+        let (count, oldest) = strangers.fold((0, None::<&Connection>), |(count, oldest), entry| {
+            let older = oldest.filter(|oldest| oldest.serial < entry.connection.serial);
+            (count + 1, Some(older.unwrap_or(&entry.connection)))
+        });
+        if let Some(index) = oldest.filter(|_| count >= MAX_STRANGERS).map(|oldest| oldest.index) {
+            self.close(index, "others came and it had not connected yet");
+        }
+    }
+
+    fn adopt(&mut self, socket: OwnedFd, ends: Ends) {
+        self.crowd_out_strangers();
         let index = match self.entries.iter().position(Option::is_none) {
             Some(free) => free,
             None if self.entries.len() < MAX_CONNECTIONS => {
@@ -296,6 +325,7 @@ impl Reactor {
                 self.entries.len() - 1
             }
             None => {
+                let peer = ends.peer;
                 log::warn!("{peer}: refused, {MAX_CONNECTIONS} connections are open");
                 return;
             }
@@ -305,7 +335,7 @@ impl Reactor {
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let connection = Connection::new(index as u32, serial, peer, self.x.now_ns);
+        let connection = Connection::new(index as u32, serial, ends, self.x.now_ns);
         self.entries[index] = Some(Entry {
             connection,
             socket,
@@ -390,14 +420,14 @@ impl Reactor {
         if std::mem::take(&mut entry.connection.reset_queues)
             && let Some(controller) = &entry.connection.controller
         {
-            let id = controller.id;
-            self.broadcast(id, false);
+            let controller = Arc::clone(controller);
+            self.broadcast(&controller, false);
         }
     }
 
-    fn broadcast(&self, controller: u16, and_admin: bool) {
+    fn broadcast(&self, controller: &Arc<Controller>, and_admin: bool) {
         for mailbox in self.setup.mailboxes.lock().expect("no panic while held").iter() {
-            mailbox.send(Message::EndQueues(controller, and_admin));
+            mailbox.send(Message::EndQueues(Arc::clone(controller), and_admin));
         }
     }
 
@@ -453,7 +483,7 @@ impl Reactor {
         for index in dirty.drain(..) {
             let Some(entry) = &mut self.entries[index as usize] else { continue };
             entry.dirty = false;
-            entry.connection.publish_counters(&self.setup.subsystem);
+            entry.connection.publish_counters();
             self.flush(index);
             self.resume(index);
             self.remove_if_done(index);
@@ -557,11 +587,11 @@ impl Reactor {
         let _ = rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Read);
         let connection = &entry.connection;
         if let (Some(controller), Some(queue)) = (&connection.controller, &connection.queue) {
-            let id = controller.id;
             controller.remove_queue(queue.id);
             if connection.admin.is_some() {
-                self.setup.subsystem.remove_controller(id);
-                self.broadcast(id, true);
+                controller.subsystem.remove_controller(controller.id);
+                let controller = Arc::clone(controller);
+                self.broadcast(&controller, true);
             }
         }
         self.mark_dirty(index);

@@ -1,9 +1,10 @@
 //! Starting and stopping: the listener, the threads, the reactors.
 
 use crate::config::{ConfigError, TargetConfig};
+use crate::connection::Ends;
 use crate::namespace::{Namespace, NamespaceError};
 use crate::reactor::{Mailbox, Message, Reactor, Setup};
-use crate::subsystem::Subsystem;
+use crate::target::Target;
 use bpfof_device::RingError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -60,6 +61,8 @@ pub enum ServerError {
 /// A running target. Dropping it stops it.
 pub struct Server {
     address: SocketAddr,
+    discovery_address: Option<SocketAddr>,
+    target: Arc<Target>,
     mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     reactors: Vec<JoinHandle<()>>,
     acceptor: Option<JoinHandle<()>>,
@@ -73,21 +76,17 @@ impl Server {
         config.check()?;
         let listener = listen(config.listen)?;
         let address = listener.local_addr().map_err(ServerError::Start)?;
-        let mut namespaces = Vec::new();
-        for (nsid, namespace) in (1..).zip(&config.namespaces) {
-            let opened = Namespace::open(nsid, namespace, &config.nqn)?;
-            let (blocks, bytes) = (opened.blocks, opened.block_bytes());
-            log::info!(
-                "namespace {nsid}: {blocks} blocks of {bytes} bytes, {}",
-                opened.description
-            );
-            namespaces.push(opened);
-        }
-        let subsystem = Arc::new(Subsystem::new(config.nqn.clone(), config.limits, namespaces));
+        let discovery = config.discovery.map(listen).transpose()?;
+        let discovery_address = discovery.as_ref().map(TcpListener::local_addr);
+        let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
+        let namespaces = open_namespaces(config)?;
+        let target = Arc::new(Target::new(config.limits, namespaces, vec![address]));
         let stop_accepting = event().map_err(ServerError::Start)?;
         let clock = Instant::now();
         let mut server = Server {
             address,
+            discovery_address,
+            target: Arc::clone(&target),
             mailboxes: Arc::default(),
             reactors: Vec::new(),
             acceptor: None,
@@ -98,14 +97,20 @@ impl Server {
             cores => cores.iter().copied().map(Some).collect(),
         };
         for core in cores {
-            server.start_reactor(core, config, &subsystem, clock)?;
+            server.start_reactor(core, config, &target, clock)?;
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
         let stop = Arc::clone(&server.stop_accepting);
         let acceptor = std::thread::Builder::new().name("accept".into());
-        let acceptor = acceptor.spawn(move || accept(&listener, &stop, &mailboxes));
+        let acceptor =
+            acceptor.spawn(move || accept(&listener, discovery.as_ref(), &stop, &mailboxes));
         server.acceptor = Some(acceptor.map_err(ServerError::Start)?);
-        log::info!("{} listens on {address}", config.nqn);
+        for subsystem in target.subsystems() {
+            log::info!("{} listens on {address}", subsystem.nqn);
+        }
+        if let Some(address) = discovery_address {
+            log::info!("discovery listens on {address}");
+        }
         Ok(server)
     }
 
@@ -113,7 +118,7 @@ impl Server {
         &mut self,
         core: Option<usize>,
         config: &TargetConfig,
-        subsystem: &Arc<Subsystem>,
+        target: &Arc<Target>,
         clock: Instant,
     ) -> Result<(), ServerError> {
         let index = self.reactors.len();
@@ -123,7 +128,7 @@ impl Server {
         self.mailboxes.lock().expect("no panic while held").push(mailbox);
         let setup = Setup {
             index,
-            subsystem: Arc::clone(subsystem),
+            target: Arc::clone(target),
             messages,
             event,
             mailboxes: Arc::clone(&self.mailboxes),
@@ -142,6 +147,21 @@ impl Server {
     /// The address it listens on, with the port if the configuration left it to the kernel.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of the listener for discovery, if there is one.
+    pub fn discovery_address(&self) -> Option<SocketAddr> {
+        self.discovery_address
+    }
+
+    /// Looks again at the sizes of files that were given none, and tells the hosts of those that
+    /// have changed.
+    pub fn remeasure(&self) {
+        if self.target.remeasure() {
+            for mailbox in self.mailboxes.lock().expect("no panic while held").iter() {
+                mailbox.send(Message::NamespacesChanged);
+            }
+        }
     }
 
     /// Stops accepting, lets commands in flight end (at most 5 seconds), closes everything.
@@ -167,6 +187,27 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// The namespaces of the configuration, each with the name of its subsystem.
+fn open_namespaces(config: &TargetConfig) -> Result<Vec<(String, Namespace)>, ServerError> {
+    let mut opened: Vec<(String, Namespace)> = Vec::new();
+    for namespace in &config.namespaces {
+        let nqn = namespace.subsystem.as_ref().unwrap_or(&config.nqn);
+        let nsid = opened.iter().filter(|(of, _)| of == nqn).count() as u32 + 1;
+        let namespace = Namespace::open(nsid, namespace, nqn)?;
+        let (blocks, bytes) = (namespace.blocks(), namespace.block_bytes());
+        let what = &namespace.description;
+        log::info!("{nqn} namespace {nsid}: {blocks} blocks of {bytes} bytes, {what}");
+        if !namespace.deallocates() {
+            log::warn!(
+                "{nqn} namespace {nsid}: this file system cannot punch holes, so that the \
+                 subsystem has neither Dataset Management nor Write Zeroes"
+            );
+        }
+        opened.push((nqn.clone(), namespace));
+    }
+    Ok(opened)
 }
 
 fn event() -> io::Result<Arc<OwnedFd>> {
@@ -227,27 +268,46 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
 }
 
 /// Accepts connections and deals them out to the reactors in turn.
-fn accept(listener: &TcpListener, stop: &OwnedFd, mailboxes: &[Mailbox]) {
+fn accept(
+    listener: &TcpListener,
+    discovery: Option<&TcpListener>,
+    stop: &OwnedFd,
+    mailboxes: &[Mailbox],
+) {
+    let listeners: Vec<(&TcpListener, bool)> =
+        [(listener, false)].into_iter().chain(discovery.map(|listener| (listener, true))).collect();
     let mut next = 0;
     loop {
-        let mut wanted = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let mut wanted = vec![PollFd::new(stop, PollFlags::IN)];
+        wanted.extend(listeners.iter().map(|(listener, _)| PollFd::new(*listener, PollFlags::IN)));
         if poll(&mut wanted, None).is_err() {
             continue;
         }
-        if !wanted[1].revents().is_empty() {
+        if !wanted[0].revents().is_empty() {
             return;
         }
-        match listener.accept() {
-            Ok((stream, peer)) => {
-                mailboxes[next % mailboxes.len()].send(Message::Adopt(prepare(stream), peer));
+        for (listener, discovery_only) in &listeners {
+            if let Some((socket, ends)) = accept_one(listener, *discovery_only) {
+                mailboxes[next % mailboxes.len()].send(Message::Adopt(socket, ends));
                 next += 1;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                // Out of descriptors, say: others may close theirs.
-                log::warn!("cannot accept a connection: {error}");
-                std::thread::sleep(Duration::from_millis(100));
-            }
+        }
+    }
+}
+
+fn accept_one(listener: &TcpListener, discovery_only: bool) -> Option<(OwnedFd, Ends)> {
+    let accepted = listener.accept().and_then(|(stream, peer)| {
+        let local = stream.local_addr()?;
+        Ok((prepare(stream), Ends { peer, local, discovery_only }))
+    });
+    match accepted {
+        Ok(accepted) => Some(accepted),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(error) => {
+            // Out of descriptors, say: others may close theirs.
+            log::warn!("cannot accept a connection: {error}");
+            std::thread::sleep(Duration::from_millis(100));
+            None
         }
     }
 }

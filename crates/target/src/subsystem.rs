@@ -1,12 +1,13 @@
-//! The subsystem: namespaces and the controllers of the hosts that are connected.
+//! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
 
 use crate::controller::{Controller, CounterTable};
-use crate::namespace::Namespace;
-use bpfof_chain::{Function, Limits, Tables};
+use crate::health::Health;
+use bpfof_chain::{FileMap, Function, Tables};
+use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Associations at a time. Each may hold 64 functions and its file maps.
+/// Associations of a subsystem at a time. Each may hold 64 functions and its file maps.
 const MAX_CONTROLLERS: usize = 1024;
 
 /// Functions kept beyond the associations that loaded them.
@@ -19,19 +20,22 @@ pub(crate) fn is_kept(function: u32) -> bool {
     function & KEPT != 0
 }
 
-/// What all reactors share.
+/// Shared by all reactors.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
     pub(crate) nqn: String,
-    pub(crate) limits: Limits,
-    pub(crate) namespaces: Vec<Namespace>,
+    /// Indices in the target's table; the first has namespace id 1.
+    members: Vec<usize>,
     /// Of the kept functions.
     pub(crate) kept_counters: CounterTable,
+    pub(crate) health: Health,
     controllers: Mutex<Controllers>,
 }
 
 #[derive(Debug, Default)]
 struct Controllers {
+    /// Each namespace as one file.
+    whole: Vec<FileMap>,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
     /// Functions that every association has.
@@ -40,13 +44,13 @@ struct Controllers {
 }
 
 impl Subsystem {
-    pub(crate) fn new(nqn: String, limits: Limits, namespaces: Vec<Namespace>) -> Subsystem {
+    pub(crate) fn new(nqn: String, members: Vec<usize>, whole: Vec<FileMap>) -> Subsystem {
         Subsystem {
             nqn,
-            limits,
-            namespaces,
+            members,
             kept_counters: CounterTable::default(),
-            controllers: Mutex::default(),
+            health: Health::default(),
+            controllers: Mutex::new(Controllers { whole, ..Controllers::default() }),
         }
     }
 
@@ -54,16 +58,25 @@ impl Subsystem {
         self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this is the discovery subsystem, which has no namespaces.
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.nqn == DISCOVERY_NQN
+    }
+
+    /// Its namespaces, as indices in the target's table.
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.members
+    }
+
     /// The index of the namespace with this id.
     #[inline]
     pub(crate) fn namespace_index(&self, nsid: u32) -> Option<usize> {
-        let index = (nsid as usize).checked_sub(1)?;
-        (index < self.namespaces.len()).then_some(index)
+        self.members.get((nsid as usize).checked_sub(1)?).copied()
     }
 
     /// Makes a controller for a host. None if there are too many.
     pub(crate) fn add_controller(
-        &self,
+        self: &Arc<Self>,
         host_nqn: &str,
         host_id: [u8; 16],
         kato_ms: u32,
@@ -81,11 +94,13 @@ impl Subsystem {
             }
         }
         controllers.last_id = id;
-        let whole = self.namespaces.iter().map(Namespace::whole_file).collect();
-        let tables = controllers.kept.iter().fold(Tables::new(whole), |tables, function| {
-            tables.with_function(Arc::clone(function))
-        });
-        let controller = Controller::new(id, host_nqn.to_owned(), host_id, kato_ms, tables);
+        let tables = Tables::new(controllers.whole.clone());
+        let tables = controllers
+            .kept
+            .iter()
+            .fold(tables, |tables, function| tables.with_function(Arc::clone(function)));
+        let host = (host_nqn.to_owned(), host_id);
+        let controller = Controller::new(id, Arc::clone(self), host, kato_ms, tables);
         let controller = Arc::new(controller);
         controllers.by_id.insert(id, Arc::clone(&controller));
         Some(controller)
@@ -120,6 +135,18 @@ impl Subsystem {
             controller.update(|tables| tables.without_function(id));
         }
         self.kept_counters.remove(id);
+    }
+
+    /// A namespace has changed its size: `whole` is it as one file.
+    pub(crate) fn namespace_changed(&self, nsid: u32, whole: &FileMap) {
+        let mut controllers = self.controllers();
+        for known in controllers.whole.iter_mut().filter(|known| known.namespace() == nsid) {
+            *known = whole.clone();
+        }
+        for controller in controllers.by_id.values() {
+            controller.update(|tables| tables.with_whole_namespace(whole.clone()));
+            controller.namespace_changed(nsid);
+        }
     }
 
     pub(crate) fn remove_controller(&self, id: u16) {

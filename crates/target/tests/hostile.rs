@@ -197,12 +197,14 @@ fn admin_commands_that_are_refused() {
         (Sqe { flags: 0, ..page }, invalid_field),
         (Sqe { flags: 0x41, ..page }, invalid_field),
         (log(0x99, 0, 512), Status::INVALID_LOG_PAGE),
-        (log(2, u64::MAX, 512), invalid_field),
+        (log(2, u64::MAX - 3, 512), invalid_field),
+        (log(2, 2, 512), invalid_field),
         (log(2, 0, u32::MAX), invalid_field),
         (AdminCommand::get_features(0x55), invalid_field),
         (AdminCommand::set_features(0x55, 0), invalid_field),
         (AdminCommand::set_features(7, 0xffff), invalid_field),
-        (AdminCommand::set_features(0x8000_0007_u32 as u8, 1), Status::SUCCESS),
+        // There are I/O queues already.
+        (AdminCommand::set_features(7, 1), Status::COMMAND_SEQUENCE_ERROR),
         (AdminCommand::function_unload(5), Status::UNKNOWN_FUNCTION),
         (AdminCommand::function_report(5, 128), Status::UNKNOWN_FUNCTION),
         (Sqe { cdw14: 1, ..AdminCommand::pushdown_identify(64) }, invalid_field),
@@ -222,7 +224,21 @@ fn io_commands_that_are_refused() {
     let blocks = NAMESPACE_BYTES / 512;
     let io_cases = [
         (Sqe::new(0x77, 1), Status::INVALID_OPCODE),
-        (Sqe::new(opcode::nvm::COMPARE, 1), Status::INVALID_OPCODE),
+        (rw(opcode::nvm::COMPARE, blocks, 512), Status::LBA_OUT_OF_RANGE),
+        (
+            Sqe { sgl: Sgl::transport(0), ..rw(opcode::nvm::VERIFY, blocks, 512) },
+            Status::LBA_OUT_OF_RANGE,
+        ),
+        (rw(opcode::nvm::VERIFY, 0, (128 << 10) + 512), invalid_field),
+        (
+            Sqe { cdw10: 255, ..Sqe::new(opcode::nvm::DATASET_MANAGEMENT, 1) },
+            Status::DATA_SGL_LENGTH_INVALID,
+        ),
+        // Reservation Register and Report.
+        (Sqe::new(0x0d, 1), Status::INVALID_OPCODE),
+        (Sqe::new(0x0e, 1), Status::INVALID_OPCODE),
+        // The first half of a fused Compare and Write.
+        (Sqe { flags: 0x41, ..rw(opcode::nvm::COMPARE, 0, 512) }, invalid_field),
         (Sqe { nsid: 0, ..rw(opcode::nvm::READ, 0, 512) }, Status::INVALID_NAMESPACE),
         (Sqe { nsid: 2, ..rw(opcode::nvm::READ, 0, 512) }, Status::INVALID_NAMESPACE),
         (Sqe { nsid: u32::MAX, ..rw(opcode::nvm::WRITE, 0, 512) }, Status::INVALID_NAMESPACE),

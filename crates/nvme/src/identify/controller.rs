@@ -119,6 +119,15 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// I/O command set specific Identify Controller of the NVM command set (NVM Command Set 1.0
+    /// §4.1.5.4): the fields that a target uses.
+    pub struct NvmController [4096] {
+        /// VSL: largest Verify is 2^this memory pages of CAP.MPSMIN; 0 is no limit (byte 0).
+        0 => vsl: u8,
+    }
+}
+
 impl IdentifyController {
     /// Largest data transfer in bytes with memory pages of 2^(12 + `mpsmin`) bytes, or `None`
     /// without a limit (MDTS).

@@ -60,6 +60,25 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// Command set independent Identify Namespace (NVMe Base 2.0 §5.17.2.8): the fields that a
+    /// target uses.
+    pub struct IndependentNamespace [4096] {
+        /// NSFEAT: features (byte 0).
+        0 => nsfeat: u8,
+        /// NMIC: bit 0: may be shared by controllers (byte 1).
+        1 => nmic: u8,
+        /// RESCAP: reservations (byte 2).
+        2 => rescap: u8,
+        /// ANAGRPID: ANA group (bytes 7:4).
+        4 => anagrpid: u32,
+        /// NSATTR: bit 0: write protected (byte 8).
+        8 => nsattr: u8,
+        /// NSTAT: bit 0: ready (byte 14).
+        14 => nstat: u8,
+    }
+}
+
 impl IdentifyNamespace {
     /// The LBA format in use (FLBAS bits 3:0).
     #[must_use]

@@ -278,6 +278,7 @@ fn a_stream_has_no_boundaries() {
 fn server() -> Server {
     let namespace = |lba_bytes| NamespaceConfig {
         source: NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 },
+        subsystem: None,
         lba_bytes,
     };
     let config = TargetConfig {

@@ -4,7 +4,7 @@ use super::peer::Peer;
 use crate::fuzz::{Rig, capsule, connect_command};
 use bpfof_chain::Limits;
 use bpfof_nvme::tcp::{Digests, IcReq};
-use bpfof_nvme::{AdminCommand, Status};
+use bpfof_nvme::{AdminCommand, Sqe, Status, opcode};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -58,6 +58,24 @@ fn the_keep_alive_timeout_can_be_changed() {
     let overdue = |rig: &Rig, ns: u64| rig.lines[admin.line].connection.overdue(ns);
     assert_eq!(overdue(&rig, 2 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+/// Linux sends no Keep Alive while there is traffic on any queue (CTRATT, bit 6).
+#[test]
+fn traffic_of_an_io_queue_keeps_the_association_alive() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, 2_000);
+    assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
+    rig.x.now_ns = 10 * SECOND_NS;
+    let flush = Sqe::new(opcode::nvm::FLUSH, 1);
+    assert_eq!(io.call(&mut rig, flush, &[]).status, Status::SUCCESS);
+    // As at the end of a turn.
+    rig.lines[io.line].connection.publish_counters();
+    let overdue = |rig: &Rig, ns: u64| rig.lines[admin.line].connection.overdue(ns);
+    assert_eq!(overdue(&rig, 12 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 12 * SECOND_NS + 1), Some("keep-alive timeout"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use bpfof_nvme::tcp::{
 use bpfof_nvme::{Cqe, Sqe, Status};
 use bpfof_target::Server;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// What the target says.
@@ -35,7 +35,11 @@ pub(crate) struct Peer {
 impl Peer {
     /// A TCP connection, nothing more.
     pub(crate) fn open(server: &Server) -> Peer {
-        let stream = TcpStream::connect(server.address()).expect("it listens");
+        Peer::open_at(server.address())
+    }
+
+    pub(crate) fn open_at(address: SocketAddr) -> Peer {
+        let stream = TcpStream::connect(address).expect("it listens");
         stream.set_nodelay(true).expect("a socket");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
         Peer {
@@ -58,24 +62,41 @@ impl Peer {
     ) -> Peer {
         let mut peer = Peer::open(server);
         peer.initialize(digests);
+        assert_eq!(peer.connect(NQN, qid, sqsize, cntlid), Status::SUCCESS);
+        peer
+    }
+
+    /// Sends Connect for a subsystem.
+    pub(crate) fn connect(&mut self, nqn: &str, qid: u16, sqsize: u16, cntlid: u16) -> Status {
         let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr: 0, kato_ms: 0 };
         let data = ConnectData {
             hostid: [5; 16],
             cntlid,
-            subnqn: NQN.to_owned(),
+            subnqn: nqn.to_owned(),
             hostnqn: "nqn.2026-01.io.bpf-of:raw".to_owned(),
         };
-        let (_, cqe) = peer.call(command.to_sqe(), &data.to_bytes());
-        assert_eq!(cqe.status, Status::SUCCESS);
+        self.status(command.to_sqe(), &data.to_bytes())
+    }
+
+    /// The enabled controller of a subsystem: its admin queue.
+    pub(crate) fn admin(address: SocketAddr, nqn: &str) -> Peer {
+        let mut peer = Peer::open_at(address);
+        peer.initialize(Digests::default());
+        assert_eq!(peer.connect(nqn, 0, 31, CNTLID_DYNAMIC), Status::SUCCESS);
+        peer.enable();
         peer
+    }
+
+    pub(crate) fn enable(&mut self) {
+        let value = u32::from(ControllerConfig::ENABLED).into();
+        let enable = FabricsCommand::PropertySet { offset: offset::CC, size8: false, value };
+        assert_eq!(self.status(enable.to_sqe(), &[]), Status::SUCCESS);
     }
 
     /// An enabled controller's admin queue, and one I/O queue of `sqsize` + 1 entries.
     pub(crate) fn pair(server: &Server, digests: Digests, sqsize: u16) -> (Peer, Peer) {
         let mut admin = Peer::queue(server, digests, 0, 31, CNTLID_DYNAMIC);
-        let value = u32::from(ControllerConfig::ENABLED).into();
-        let enable = FabricsCommand::PropertySet { offset: offset::CC, size8: false, value };
-        assert_eq!(admin.status(enable.to_sqe(), &[]), Status::SUCCESS);
+        admin.enable();
         let (page, _) = admin.call(bpfof_nvme::AdminCommand::identify(1, 0), &[]);
         let cntlid = u16::from_le_bytes([page[78], page[79]]);
         let io = Peer::queue(server, digests, 1, sqsize, cntlid);

@@ -1,0 +1,243 @@
+//! `kill -9` of a target under a verified load: what it has acknowledged is there after a restart.
+
+use bpfof_host::{Controller, Lane, Options, Request};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// How often the target is killed.
+const ROUNDS: u64 = 20;
+/// Logical block, and what one write writes: the unit that is promised to be written whole.
+const BLOCK: usize = 4096;
+/// Blocks of each namespace that are written.
+const BLOCKS: u64 = 512;
+/// Requests in flight on each lane.
+const DEPTH: usize = 16;
+/// A Flush on every so many writes.
+const FLUSH_EVERY: u64 = 24;
+/// Tags of flushes; those of writes are numbers of blocks.
+const FLUSH: u64 = 1 << 32;
+
+struct Target {
+    child: Child,
+    url: String,
+}
+
+impl Target {
+    fn start(disks: &[PathBuf]) -> Target {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bpfof"));
+        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
+        for disk in disks {
+            let spec = format!("file:path={},size=4MiB,lba={BLOCK}", disk.display());
+            command.args(["--namespace", &spec]);
+        }
+        command.args(["--namespace", "mem:size=1MiB"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("bpfof starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let announced: Value = serde_json::from_str(&line).expect("JSON");
+        let url = announced["url"].as_str().expect("a string").to_owned();
+        Target { child, url }
+    }
+
+    fn connect(&self) -> Controller {
+        Controller::connect(&self.url.parse().expect("an address"), Options::default())
+            .expect("it connects")
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // SIGKILL.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What is known of a block: each write of it has a number of its own.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    submitted: u64,
+    acknowledged: u64,
+    /// Acknowledged with FUA, or before a Flush that was acknowledged.
+    durable: u64,
+    in_flight: bool,
+}
+
+/// A block's contents: every word tells where it belongs and which write it is of.
+fn stamp(block: u64, write: u64) -> Vec<u8> {
+    let word = |at| (block << 48 | write << 16) ^ at;
+    (0..BLOCK as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// The load on one namespace.
+struct Load {
+    nsid: u32,
+    blocks: Vec<Known>,
+    /// What was acknowledged when the Flush in flight was submitted.
+    flushing: Option<Vec<u64>>,
+    writes: u64,
+    acknowledged: u64,
+    flushed: u64,
+    seed: u64,
+}
+
+impl Load {
+    fn new(nsid: u32) -> Load {
+        let blocks = vec![Known::default(); BLOCKS as usize];
+        let seed = 0x9e37_79b9_7f4a_7c15 ^ u64::from(nsid);
+        Load { nsid, blocks, flushing: None, writes: 0, acknowledged: 0, flushed: 0, seed }
+    }
+
+    fn submit(&mut self, lane: &mut Lane) {
+        while lane.requests_in_flight() < DEPTH {
+            if self.writes.is_multiple_of(FLUSH_EVERY) && self.flushing.is_none() {
+                self.flushing = Some(self.blocks.iter().map(|known| known.acknowledged).collect());
+                lane.submit(FLUSH, Request::Flush { nsid: self.nsid }).expect("there is room");
+            }
+            let block = random(&mut self.seed) % BLOCKS;
+            let known = &mut self.blocks[block as usize];
+            if known.in_flight {
+                continue;
+            }
+            self.writes += 1;
+            (known.submitted, known.in_flight) = (self.writes, true);
+            let write = Request::Write {
+                nsid: self.nsid,
+                offset_bytes: block * BLOCK as u64,
+                data: &stamp(block, self.writes),
+                fua: self.fua(block),
+            };
+            lane.submit(block, write).expect("there is room");
+        }
+    }
+
+    /// Some blocks are always written with FUA.
+    fn fua(&self, block: u64) -> bool {
+        block.is_multiple_of(16)
+    }
+
+    fn done(&mut self, tag: u64) {
+        if tag == FLUSH {
+            let covered = self.flushing.take().expect("one was submitted");
+            for (known, covered) in self.blocks.iter_mut().zip(covered) {
+                known.durable = known.durable.max(covered);
+            }
+            self.flushed += 1;
+            return;
+        }
+        let fua = self.fua(tag);
+        let known = &mut self.blocks[tag as usize];
+        (known.acknowledged, known.in_flight) = (known.submitted, false);
+        if fua {
+            known.durable = known.acknowledged;
+        }
+        self.acknowledged += 1;
+    }
+
+    /// Writes until the connection is lost.
+    fn run(&mut self, lane: &mut Lane) {
+        loop {
+            self.submit(lane);
+            let mut ended = Vec::new();
+            let outcome = lane.wait(Duration::from_secs(10), &mut |completion| {
+                if completion.result.is_ok() {
+                    ended.push(completion.tag);
+                }
+            });
+            for tag in ended {
+                self.done(tag);
+            }
+            if outcome.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Compares the namespace with what is known of it.
+    fn check(&mut self, lane: &mut Lane, round: u64) {
+        self.flushing = None;
+        let mut found = vec![0; BLOCKS as usize * BLOCK];
+        lane.read(self.nsid, 0, &mut found).expect("it can be read");
+        for (number, (known, found)) in self.blocks.iter_mut().zip(found.chunks(BLOCK)).enumerate()
+        {
+            let block = number as u64;
+            let word = u64::from_le_bytes(*found.first_chunk().expect("8 bytes"));
+            let write = word >> 16 & 0xffff_ffff;
+            let is_whole = found == stamp(block, write) || write == 0 && found == [0; BLOCK];
+            assert!(is_whole, "round {round}: block {block} is torn or was never written so");
+            assert!(
+                write >= known.durable,
+                "round {round}: block {block} has write {write}, {} was flushed",
+                known.durable
+            );
+            // More than hosts may expect: the kernel, which holds it, has not died.
+            assert!(
+                (known.acknowledged..=known.submitted).contains(&write),
+                "round {round}: block {block} has write {write}, {} was acknowledged",
+                known.acknowledged
+            );
+            *known = Known { submitted: write, acknowledged: write, in_flight: false, ..*known };
+        }
+    }
+}
+
+/// A file with direct I/O, and where there is such a thing one in the page cache.
+fn disks(directory: &Path) -> (Vec<PathBuf>, Option<tempfile::TempDir>) {
+    let mut disks = vec![directory.join("disk")];
+    let shared = tempfile::tempdir_in("/dev/shm").ok();
+    disks.extend(shared.as_ref().map(|directory| directory.path().join("disk")));
+    (disks, shared)
+}
+
+#[test]
+fn killed_twenty_times() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (disks, _shared) = disks(directory.path());
+    let mut loads: Vec<Load> = (1..).zip(&disks).map(|(nsid, _)| Load::new(nsid)).collect();
+    let mut seed = 0x2545_f491_4f6c_dd1d;
+    let mut identities: Vec<Vec<[u8; 16]>> = Vec::new();
+    for round in 0..=ROUNDS {
+        let mut target = Target::start(&disks);
+        let controller = target.connect();
+        identities.push(controller.namespaces().iter().map(|found| found.nguid).collect());
+        let mut lanes: Vec<Lane> =
+            loads.iter().map(|_| controller.open_lane().expect("a lane")).collect();
+        for (load, lane) in loads.iter_mut().zip(&mut lanes) {
+            load.check(lane, round);
+        }
+        if round == ROUNDS {
+            break;
+        }
+        let pause = Duration::from_millis(20 + random(&mut seed) % 100);
+        std::thread::scope(|scope| {
+            for (load, lane) in loads.iter_mut().zip(&mut lanes) {
+                scope.spawn(|| load.run(lane));
+            }
+            std::thread::sleep(pause);
+            target.child.kill().expect("it runs");
+        });
+    }
+    for load in &loads {
+        println!(
+            "namespace {}: {} writes acknowledged, {} flushes",
+            load.nsid, load.acknowledged, load.flushed
+        );
+        assert!(load.acknowledged > 10 * ROUNDS && load.flushed > ROUNDS);
+    }
+    // Files are recognised; memory, which has lost everything, is not.
+    let (first, last) = (&identities[0], &identities[ROUNDS as usize]);
+    let files = disks.len();
+    assert_eq!(first[..files], last[..files]);
+    assert_ne!(first[files], last[files]);
+}

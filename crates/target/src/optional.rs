@@ -1,0 +1,192 @@
+//! Optional commands of the NVM command set: Compare, Verify and Dataset Management.
+
+use crate::connection::{Connection, Incoming, Reply, State};
+use crate::executor::{CommandId, Executor, FileOperation};
+use crate::io::byte_range;
+use crate::namespace::Backing;
+use bpfof_device::IoBuffer;
+use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, Status};
+
+impl Connection {
+    /// Compare (NVM Command Set 1.0 §3.2.1).
+    pub(crate) fn take_compare(
+        &mut self,
+        sqe: &Sqe,
+        rw: Rw,
+        namespace: usize,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        let (offset, length) = byte_range(x, namespace, rw, true)?;
+        if sqe.sgl.length_bytes != length {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
+        }
+        self.traffic.reads += 1;
+        self.traffic.read_bytes += u64::from(length);
+        let state = |data| State::Compare { namespace, offset, data, expected: None };
+        match sqe.sgl.kind {
+            Sgl::TRANSPORT => self.request_data(sqe.cid, length, x, state),
+            Sgl::IN_CAPSULE_OFFSET => {
+                let command = self.occupy(sqe.cid, state(Incoming::here(length)));
+                let mut expected = x.buffer(length as usize);
+                expected.copy_from_slice(data);
+                self.compare(command, (namespace, offset), expected, x);
+            }
+            _ => return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into()),
+        }
+        Ok(())
+    }
+
+    /// Reads what is to be compared with the command's data, which is here.
+    pub(crate) fn compare(
+        &mut self,
+        command: CommandId,
+        (namespace, offset): (usize, u64),
+        from_host: IoBuffer,
+        x: &mut Executor,
+    ) {
+        let length = from_host.len();
+        if let State::Compare { expected, .. } = &mut self.slots[usize::from(command.slot)].state {
+            *expected = Some(from_host);
+        }
+        match x.namespace(namespace).backing {
+            Backing::Memory(_) => {
+                x.submit_memory(namespace, command, Some((offset, length as u32)));
+            }
+            Backing::File(_) => {
+                let buffer = x.buffer(length);
+                x.file_operations.push(FileOperation::Read { namespace, buffer, offset, command });
+            }
+        }
+    }
+
+    /// Answers a Compare on a memory namespace.
+    pub(crate) fn compare_memory(
+        &mut self,
+        cid: u16,
+        (namespace, offset): (usize, u64),
+        expected: IoBuffer,
+        x: &mut Executor,
+    ) {
+        let mut found = x.buffer(expected.len());
+        if let Backing::Memory(memory) = &x.namespace(namespace).backing {
+            memory.read(offset, &mut found);
+        }
+        self.compared(cid, &expected, &found);
+        x.recycle(expected);
+        x.recycle(found);
+    }
+
+    /// Answers a Compare: the same, or not.
+    pub(crate) fn compared(&mut self, cid: u16, expected: &[u8], found: &[u8]) {
+        let status =
+            if expected == found { Status::SUCCESS } else { Status::COMPARE_FAILURE.with_dnr() };
+        self.complete(cid, status.into());
+    }
+
+    /// Verify (§3.2.5): reads, and keeps what it has read to itself.
+    pub(crate) fn take_verify(
+        &mut self,
+        sqe: &Sqe,
+        rw: Rw,
+        namespace: usize,
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        let (offset, length) = byte_range(x, namespace, rw, true)?;
+        let command = self.occupy(sqe.cid, State::Verify { namespace, offset, length });
+        match x.namespace(namespace).backing {
+            Backing::Memory(_) => x.submit_memory(namespace, command, Some((offset, length))),
+            Backing::File(_) => {
+                let buffer = x.buffer(length as usize);
+                x.file_operations.push(FileOperation::Read { namespace, buffer, offset, command });
+            }
+        }
+        Ok(())
+    }
+
+    /// Dataset Management (§3.2.3).
+    pub(crate) fn take_dataset_management(
+        &mut self,
+        sqe: &Sqe,
+        (ranges, deallocate): (u16, bool),
+        namespace: usize,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        if !x.namespace(namespace).deallocates() {
+            return Err(Status::INVALID_OPCODE.with_dnr().into());
+        }
+        let length = u32::from(ranges) * DsmRange::BYTES as u32;
+        // Linux offers a whole page, whatever the number of ranges.
+        if sqe.sgl.length_bytes < length || sqe.sgl.length_bytes > MAX_RANGES_BYTES {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
+        }
+        match sqe.sgl.kind {
+            Sgl::TRANSPORT => {
+                let length = sqe.sgl.length_bytes;
+                self.request_data(sqe.cid, length, x, |data| State::Ranges {
+                    namespace,
+                    ranges,
+                    deallocate,
+                    data,
+                });
+                Ok(())
+            }
+            Sgl::IN_CAPSULE_OFFSET => {
+                self.deallocate(sqe.cid, (ranges, deallocate), namespace, data, x)
+            }
+            _ => Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into()),
+        }
+    }
+
+    /// Begins to deallocate the ranges, which are here. Other attributes are hints we do not use.
+    pub(crate) fn deallocate(
+        &mut self,
+        cid: u16,
+        (ranges, deallocate): (u16, bool),
+        namespace: usize,
+        data: &[u8],
+        x: &mut Executor,
+    ) -> Result<(), Reply> {
+        let place = x.namespace(namespace);
+        let mut list = Vec::with_capacity(usize::from(ranges));
+        for bytes in data.as_chunks().0.iter().take(ranges.into()) {
+            let DsmRange { blocks, slba, .. } = DsmRange::from_bytes(bytes);
+            let end = slba.checked_add(blocks.into());
+            if end.is_none_or(|end| end > place.blocks()) {
+                return Err(Status::LBA_OUT_OF_RANGE.with_dnr().into());
+            }
+            if deallocate && blocks > 0 {
+                list.push((slba << place.block_shift, u64::from(blocks) << place.block_shift));
+            }
+        }
+        if let Backing::Memory(memory) = &place.backing {
+            for (offset, length) in list {
+                memory.zero(offset, length);
+            }
+            let command = self.occupy(cid, State::Plain);
+            x.submit_memory(namespace, command, None);
+        } else if list.is_empty() {
+            self.complete(cid, Reply::default());
+        } else {
+            let command = self.occupy(cid, State::Deallocate { namespace, ranges: list, next: 0 });
+            self.deallocate_next(command, x);
+        }
+        Ok(())
+    }
+
+    /// Hands the next range of a Dataset Management command to its file, one at a time; false if
+    /// there is none left.
+    pub(crate) fn deallocate_next(&mut self, command: CommandId, x: &mut Executor) -> bool {
+        let state = &mut self.slots[usize::from(command.slot)].state;
+        let State::Deallocate { namespace, ranges, next } = state else { return false };
+        let Some(&(offset, length)) = ranges.get(*next) else { return false };
+        *next += 1;
+        let namespace = *namespace;
+        x.file_operations.push(FileOperation::Zero { namespace, offset, length, command });
+        true
+    }
+}
+
+/// Data of a Dataset Management command with as many ranges as there can be.
+const MAX_RANGES_BYTES: u32 = 256 * DsmRange::BYTES as u32;

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Makes the guest of the interoperability test: Debian's kernel and an initial RAM file system.
+#
+#   interop/image.sh DIRECTORY
+#
+# Leaves DIRECTORY/vmlinuz and DIRECTORY/initrd. Everything in them comes from Debian packages,
+# which apt fetches and authenticates with the keys of this machine; nothing of them is installed
+# here, and no root is needed. Packages stay in DIRECTORY, so that only the first run downloads.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1"
+cd "$1"
+readonly SUITE=trixie
+readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat)
+# What the guest runs; /bin/busybox is there anyway.
+readonly PROGRAMS=(usr/sbin/nvme usr/bin/fio usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkfs.xfs
+	usr/sbin/xfs_repair usr/bin/kmod usr/bin/socat)
+readonly MODULES=(nvme-tcp ext4 xfs crc32c_generic crc32c-intel virtio_net virtio_pci)
+
+fail() {
+	echo "interop image: $*" >&2
+	exit 1
+}
+
+# An apt of our own: its lists and packages are here, and it believes nothing to be installed.
+own_apt() {
+	local mirror
+	# Wherever this machine has its Debian from.
+	mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' |
+		sed -n '/^Debian /{s///p;q}')
+	[[ -n $mirror ]] || fail "apt knows no Debian here; has apt-get update been run?"
+	mkdir -p apt/lists/partial apt/archives/partial apt/etc/{apt.conf.d,preferences.d}
+	: >apt/status
+	# The keys of $SUITE may be newer than those this machine has: the packaged ones are signed by those.
+	[[ -d apt/keys ]] || {
+		(cd apt && apt-get download -qq debian-archive-keyring) ||
+			fail "apt cannot fetch debian-archive-keyring"
+		dpkg-deb -x apt/debian-archive-keyring_*.deb apt/keys
+	}
+	echo "deb [signed-by=$PWD/apt/keys/usr/share/keyrings/debian-archive-keyring.gpg]" \
+		"$mirror $SUITE main" >apt/sources.list
+	cat >apt/apt.conf <<-CONFIG
+		Dir::State "$PWD/apt";
+		Dir::State::status "$PWD/apt/status";
+		Dir::State::lists "$PWD/apt/lists";
+		Dir::Cache "$PWD/apt";
+		Dir::Cache::archives "$PWD/apt/archives";
+		Dir::Etc "$PWD/apt/etc";
+		Dir::Etc::sourcelist "$PWD/apt/sources.list";
+		Dir::Etc::sourceparts "-";
+		APT::Architecture "amd64";
+		APT::Architectures { "amd64"; };
+		APT::Install-Recommends "false";
+		APT::Sandbox::User "";
+		Acquire::Languages "none";
+		Binary::apt-get::APT::Keep-Downloaded-Packages "true";
+	CONFIG
+	export APT_CONFIG=$PWD/apt/apt.conf
+}
+
+fetch() {
+	local kernel
+	apt-get update -qq || fail "apt cannot read Debian's $SUITE"
+	kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-6[^ ]*\)/\1/p')
+	[[ -n $kernel ]] || fail "$SUITE has no linux-image-amd64"
+	apt-get install -qq -y --download-only "${PACKAGES[@]}" >/dev/null || fail "apt cannot fetch packages"
+	# Without its dependencies, which are about booting from a disk.
+	(cd apt/archives && apt-get download -qq "$kernel") || fail "apt cannot fetch $kernel"
+	# Older versions, which Debian no longer has.
+	apt-get autoclean -qq >/dev/null
+}
+
+unpack() {
+	local package
+	rm -rf packages
+	mkdir packages
+	for package in apt/archives/*.deb; do
+		dpkg-deb --fsys-tarfile "$package" | tar -x -C packages --exclude='./usr/share/*' \
+			--exclude='*/python3*' || fail "cannot unpack $package"
+	done
+}
+
+# Runs a program of the packages, with its own libraries, on this machine.
+packaged() {
+	local libraries=$PWD/packages/usr/lib/x86_64-linux-gnu
+	packages/usr/lib64/ld-linux-x86-64.so.2 --library-path "$libraries:$libraries/ceph" "$@"
+}
+
+copy_programs() {
+	local program libraries=usr/lib/x86_64-linux-gnu
+	mkdir -p root/{bin,dev,proc,sys,tmp,mnt,run,etc,lib64} root/usr/{bin,sbin} root/$libraries
+	cp packages/usr/bin/busybox root/bin/
+	cp -L packages/usr/lib64/ld-linux-x86-64.so.2 root/lib64/
+	for program in "${PROGRAMS[@]}"; do
+		cp "packages/$program" "root/$program"
+		packaged --list "packages/$program" >libraries || fail "$program: $(cat libraries)"
+		sed -n 's/.*=> \([^ ]*\) .*/\1/p' libraries
+	done | sort -u | xargs cp -L -t root/$libraries
+}
+
+# The modules we name and what they need, decompressed: that is quicker here than in the guest.
+copy_modules() {
+	local version module path from to
+	version=$(ls packages/usr/lib/modules)
+	from=packages/usr/lib/modules/$version
+	to=root/lib/modules/$version
+	packaged --argv0 depmod packages/usr/bin/kmod -b packages/usr "$version" ||
+		fail "depmod of $version failed"
+	for module in "${MODULES[@]}"; do
+		# A line is "a.ko: b.ko c.ko", with all that a.ko needs.
+		grep "/${module//[-_]/[-_]}\.ko[^ ]*:" "$from/modules.dep" | tr -d : | tr ' ' '\n' ||
+			grep -q "/${module//[-_]/[-_]}\.ko" "$from/modules.builtin" ||
+			fail "the kernel $version has no module $module"
+	done | sort -u >modules
+	while read -r path; do
+		mkdir -p "$to/${path%/*}"
+		xz -dc "$from/$path" >"$to/${path%.xz}" || fail "cannot decompress $path"
+	done <modules
+	cp "$from"/modules.{builtin,order} "$to/"
+	packaged --argv0 depmod packages/usr/bin/kmod -b root "$version" 2>/dev/null ||
+		fail "depmod of the guest's modules failed"
+}
+
+# archive DIRECTORY: as the kernel takes it. Several, one after the other, count as one.
+archive() {
+	(cd "$1" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null)
+}
+
+busybox=$PWD/packages/usr/bin/busybox
+# A run that was cut short leaves no base.cpio.
+if [[ ! -f base.cpio || base.cpio -ot $here/image.sh ]]; then
+	own_apt
+	fetch
+	unpack
+	rm -rf root
+	copy_programs
+	copy_modules
+	cp packages/boot/vmlinuz-* vmlinuz
+	archive root >base.cpio.new
+	mv base.cpio.new base.cpio
+fi
+rm -rf guest
+cp -r "$here/guest" guest
+chmod 755 guest/*
+archive guest | cat base.cpio - >initrd

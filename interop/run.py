@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Lets a stock Linux host use our target, and says how each step went.
+
+    interop/run.py [--fio-seconds N] [--kills N]
+
+Needs QEMU and the guest that interop/image.sh makes. The target and QEMU run on this machine as the
+calling user; their network is the loopback interface. The steps are in interop/guest/steps. Logs
+stay in .interop/run. The exit status is 0 only if each step went well.
+"""
+
+import argparse
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".interop"
+RUN = CACHE / "run"
+NQN = "nqn.2026-01.io.bpf-of:interop"
+# QEMU's user network shows the guest 127.0.0.1 as 10.0.2.2.
+LISTEN, DISCOVERY = "127.0.0.1:4420", "127.0.0.1:8009"
+# The longest that a step may be silent, in seconds.
+PATIENCE = 300
+
+
+class Target:
+    """The target process; what it serves outlives it."""
+
+    def __init__(self, program):
+        self.log = open(RUN / "target.log", "wb")
+        self.process = None
+        self.command = [str(program), "target", "--listen", LISTEN, "--discovery", DISCOVERY]
+        self.command += ["--nqn", NQN, "--verbose"]
+        other = f",size=64MiB,nqn={NQN}-other"
+        for name, options in [
+            ("a", ",size=1GiB"),
+            ("b", ",size=512MiB,lba=4096"),
+            ("grows", ""),
+            ("other", other),
+        ]:
+            disk = RUN / f"{name}.img"
+            disk.unlink(missing_ok=True)
+            self.command += ["--namespace", f"file:path={disk}{options}"]
+        self.grow(1 << 30)
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
+        address = LISTEN.split(":")
+        for _ in range(100):
+            try:
+                socket.create_connection(address, timeout=1).close()
+                return
+            except OSError:
+                if self.process.poll() is not None:
+                    break
+                time.sleep(0.05)
+        sys.exit(f"the target does not listen on {LISTEN}; see {RUN}/target.log")
+
+    def grow(self, size_bytes):
+        """Gives the third disk another size."""
+        with open(RUN / "grows.img", "ab") as disk:
+            disk.truncate(size_bytes)
+        if self.process:
+            self.process.send_signal(signal.SIGHUP)
+
+    def end(self, how):
+        self.process.send_signal(how)
+        self.process.wait(timeout=20)
+
+
+def boot(control, options):
+    """Starts the guest, with its second serial line at the socket `control`."""
+    steps = f"interop.fio_seconds={options.fio_seconds} interop.kills={options.kills}"
+    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "4"]
+    command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
+    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(CACHE / "initrd")]
+    command += ["-append", f"console=ttyS0 panic=-1 {steps}"]
+    command += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
+    command += ["-serial", f"file:{RUN / 'guest.log'}"]
+    command += ["-chardev", f"socket,id=control,path={control}", "-serial", "chardev:control"]
+    return subprocess.Popen(command, stderr=open(RUN / "qemu.log", "wb"))
+
+
+def follow(line, target):
+    """Prints what the guest reports and does what it asks for. Returns the number of failures."""
+    failures, begun = 0, time.monotonic()
+    for text in line:
+        word, _, rest = text.strip().partition(" ")
+        if word == "begin":
+            begun = time.monotonic()
+        elif word in ("ok", "fail"):
+            print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
+            failures += word == "fail"
+        elif word == "please":
+            if rest == "kill":
+                target.end(signal.SIGKILL)
+            elif rest == "start":
+                target.start()
+            elif rest == "grow":
+                target.grow(3 << 29)
+            line.write("done\n")
+            line.flush()
+        elif word == "end":
+            return failures
+    print("fail the guest stopped before its last step")
+    return failures + 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fio-seconds", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--target", default=ROOT / "target/release/bpfof")
+    options = parser.parse_args()
+    RUN.mkdir(parents=True, exist_ok=True)
+    control = RUN / "control"
+    control.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(control))
+    listener.listen(1)
+    listener.settimeout(20)
+    target = Target(options.target)
+    target.start()
+    guest = boot(control, options)
+    failures = 1
+    try:
+        connection, _ = listener.accept()
+        connection.settimeout(PATIENCE)
+        failures = follow(connection.makefile("rw", encoding="utf-8", errors="replace"), target)
+        guest.wait(timeout=30)
+        target.end(signal.SIGTERM)
+    except TimeoutError:
+        print(f"fail no word from the guest for {PATIENCE} s")
+    finally:
+        for process in (guest, target.process):
+            if process.poll() is None:
+                process.kill()
+    problems = [line for line in open(RUN / "target.log", errors="replace") if " ERROR " in line]
+    for problem in problems[:5]:
+        print(f"fail the target reports: {problem.strip()}")
+    print(f"{'failed' if failures or problems else 'passed'}; logs are in {RUN}")
+    sys.exit(1 if failures or problems else 0)
+
+
+if __name__ == "__main__":
+    main()
