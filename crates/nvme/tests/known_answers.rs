@@ -6,8 +6,8 @@ use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, Smart
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
 use bpfof_nvme::vendor::{
-    DEFAULT_SCRATCH_BYTES,     FileVersion, FunctionReportEntry, Malformed, PushdownLimits, PushdownParts, PushdownRequest,
-    PushdownShort,
+    DEFAULT_SCRATCH_BYTES, FileVersion, FunctionReportEntry, Malformed, PushdownLimits,
+    PushdownParts, PushdownRequest, PushdownShort,
 };
 use bpfof_nvme::{AdminCommand, Cqe, DsmRange, Installation, NvmCommand, Rw, Sqe, Status, Upload};
 

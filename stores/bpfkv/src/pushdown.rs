@@ -55,7 +55,9 @@ pub struct BadAnswer(&'static str);
 pub fn describe_abort(code: u32) -> String {
     match Defect::from_abort_code(code) {
         Some(defect) => format!("the storage function met a corrupt BPF-KV node: {defect}"),
-        None if code == BAD_REQUEST => "the BPF-KV request has unknown flags or too little scratch".to_owned(),
+        None if code == BAD_REQUEST => {
+            "the BPF-KV request has unknown flags or too little scratch".to_owned()
+        }
         None => format!("abort code {code} is none of BPF-KV's"),
     }
 }

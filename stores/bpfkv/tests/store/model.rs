@@ -69,8 +69,8 @@ fn check_range(file: &[u8], cache: &Cache, model: &Model, range: &KeyRange, seed
             assert_eq!(*plan, plain_plan, "the baseline reads what the function reads");
         }
         assert!(plans.len() <= expected.len() / PAIRS_MAX + 1);
-        let little = RangePushdown::new(range, start, 0)
-            .with_scratch_limit(160 + random.below(4000) as u32);
+        let little =
+            RangePushdown::new(range, start, 0).with_scratch_limit(160 + random.below(4000) as u32);
         assert_eq!(pushed_pairs(&RANGE, file, little, 0).unwrap().0, expected);
         let hops_max = 11 + random.below(8) as u32;
         assert_eq!(pushed_range(&RANGE, file, range, start, hops_max).unwrap().0, expected);
