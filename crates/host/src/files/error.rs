@@ -58,6 +58,9 @@ pub enum MapRefusal {
     /// The inode's change time is ahead of the clock, so that later changes may not show.
     #[error("the file's change time is in the future; touch it")]
     FutureChangeTime,
+    /// The target did not take the map.
+    #[error("the target did not take the map: {0}")]
+    Target(Box<crate::Error>),
 }
 
 impl MapRefusal {
