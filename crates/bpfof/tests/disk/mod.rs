@@ -59,7 +59,7 @@ impl Disk {
         let image = image.to_str().expect("UTF-8").to_owned();
         // Small extents, small groups: blocks are used again soon.
         let arguments: &[&str] = if kind == "ext4" {
-            &["-q", "-F", "-b", "4096", "-J", "size=4", &image]
+            &["-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", &image]
         } else {
             &["-q", "-f", &image]
         };
@@ -82,6 +82,12 @@ impl Disk {
     /// What the target serves.
     pub(crate) fn image(&self) -> PathBuf {
         self.folder.path().join("image")
+    }
+
+    /// Ends the target; the file system stays.
+    pub(crate) fn stop_target(&self) {
+        let pid = rustix::process::Pid::from_child(&self.target);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
     }
 
     pub(crate) fn connect(&self) -> Controller {

@@ -228,6 +228,12 @@ impl FileMaps {
         Ok(function)
     }
 
+    /// Calls `use_it` with the association's controller, for what else is to be asked of the
+    /// target; None without a target. Maps are not made meanwhile.
+    pub fn with_controller<T>(&self, use_it: impl FnOnce(&mut Controller) -> T) -> Option<T> {
+        self.shared.remote.as_ref().map(|remote| use_it(&mut remote.controller()))
+    }
+
     /// A lane of the association; None without a target.
     pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
         self.shared.remote.as_ref().map(|remote| remote.controller().open_lane()).transpose()
