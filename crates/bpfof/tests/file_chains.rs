@@ -218,6 +218,8 @@ fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
         let mut set = Set::new(&disk, 2, PATIENT);
         assert!(set.mapped() && set.files.iter().all(PushdownFile::is_leased), "{kind}");
         set.expect(3, 0);
+        // Machines are busy: one of the rounds must be quick.
+        let mut quickest = Duration::MAX;
         for generation in 1..6 {
             let begun = Instant::now();
             for (index, path) in set.paths.iter().enumerate() {
@@ -227,10 +229,12 @@ fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
                 file.set_len(0).expect("truncated");
                 file.write_all_at(&bytes, 0).expect("written");
             }
-            assert!(begun.elapsed() < Duration::from_secs(5), "{kind}: {:?}", begun.elapsed());
             set.expect(3, generation);
+            quickest = quickest.min(begun.elapsed());
             assert_eq!(set.expect(2, generation).executor, Executor::Target, "{kind}");
         }
+        // The keeper looks by itself once a second, so it was woken.
+        assert!(quickest < Duration::from_millis(500), "{kind}: {quickest:?}");
     }
 }
 

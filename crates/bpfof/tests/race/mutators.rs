@@ -116,7 +116,7 @@ fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers
             if numbers.below(2) == 0 {
                 target.sync_data().expect("synced");
             }
-            return target.set_len(length).expect("cut");
+            return insist(|| target.set_len(length));
         }
         way => {
             ledger.start(file, generation);
@@ -124,7 +124,7 @@ fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers
                 // In place.
                 1 | 2 => write(),
                 3 => {
-                    target.set_len(0).expect("cut");
+                    insist(|| target.set_len(0));
                     write();
                 }
                 4 => {
@@ -133,7 +133,8 @@ fn change(mount: &Path, ledger: &Ledger, file: u64, held: Option<&File>, numbers
                     write();
                 }
                 5 => {
-                    target.set_len(numbers.below(length)).expect("cut");
+                    let cut = numbers.below(length);
+                    insist(|| target.set_len(cut));
                     if numbers.below(2) == 0 {
                         target.sync_all().expect("synced");
                     }
@@ -172,7 +173,7 @@ fn replace(mount: &Path, numbers: &mut Numbers) -> u64 {
     if numbers.below(3) == 0 {
         fs::remove_file(&name).expect("removed");
     }
-    fs::rename(&new, &name).expect("renamed");
+    insist(|| fs::rename(&new, &name));
     numbers.below(15)
 }
 
@@ -180,7 +181,7 @@ fn replace(mount: &Path, numbers: &mut Numbers) -> u64 {
 fn fill(mount: &Path, numbers: &mut Numbers) -> u64 {
     let name = mount.join(format!("poison-{}", numbers.below(3)));
     let _ = fs::remove_file(&name);
-    let file = File::create(&name).expect("made");
+    let file = insist(|| File::create(&name));
     let most = if numbers.below(4) == 0 { u64::MAX } else { numbers.below(100) };
     let mut at = 0;
     for _ in 0..most {

@@ -227,13 +227,9 @@ impl PushdownReader {
         chain.looks.clear();
         chain.looks.extend(chain.files.iter().map(PushdownFile::looks));
         chain.pins.clear();
-        let pinned = chain.files.iter().all(|file| {
-            let pin = file.begin();
-            let begun = pin.is_some();
-            chain.pins.extend(pin);
-            begun
-        });
-        if !pinned {
+        // All of them, so that each that has no map asks for one.
+        chain.pins.extend(chain.files.iter().filter_map(PushdownFile::begin));
+        if chain.pins.len() < chain.files.len() {
             chain.pins.clear();
             self.stale(index);
             return;
