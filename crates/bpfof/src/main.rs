@@ -6,6 +6,7 @@
 mod bench;
 mod demo;
 mod doctor;
+mod file;
 mod function;
 mod kv;
 mod progress;
@@ -30,6 +31,9 @@ enum Command {
     /// Check, install and list storage functions.
     #[command(subcommand)]
     Function(function::Command),
+    /// Where files lie in a target's namespace.
+    #[command(subcommand)]
+    File(file::Command),
     /// BPF-KV: a key-value store whose lookups run at the target.
     #[command(subcommand)]
     Kv(kv::Command),
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Target(options) => target::run(&options),
         Command::Function(command) => function::run(&command),
+        Command::File(command) => file::run(&command),
         Command::Kv(command) => kv::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::Demo(options) => demo::run(&options),

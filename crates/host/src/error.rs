@@ -88,6 +88,9 @@ pub enum Error {
         /// The target's limit.
         max_bytes: u64,
     },
+    /// The thread that keeps file maps does not start.
+    #[error("cannot start the thread that keeps file maps: {0}")]
+    Thread(io::Error),
     /// The target refused a function.
     #[error("the target refused the function: {0}")]
     FunctionRejected(String),

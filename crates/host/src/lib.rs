@@ -22,6 +22,7 @@
 
 mod controller;
 mod error;
+pub mod files;
 mod functions;
 pub mod fuzz;
 mod initiator;

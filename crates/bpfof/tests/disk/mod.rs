@@ -1,0 +1,120 @@
+//! A target that serves an image, and a file system on the same image.
+#![allow(dead_code)] // Each test uses a part.
+
+use bpfof_host::{Controller, Options, TargetUrl};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+pub(crate) const BPFOF: &str = env!("CARGO_BIN_EXE_bpfof");
+
+/// File systems that are tested, and the smallest image that mkfs takes.
+pub(crate) const KINDS: [(&str, u64); 2] = [("ext4", 96 << 20), ("xfs", 320 << 20)];
+
+/// A program that must succeed.
+pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
+    let output = output(program, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output {
+    Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+/// Why this machine cannot mount an image, in words for the log of the tests.
+pub(crate) fn cannot_mount() -> Option<String> {
+    let why = if !rustix::process::geteuid().is_root() {
+        "this needs root, for loop devices and mounting"
+    } else if !output("losetup", &["--find"]).status.success() {
+        "there is no free loop device"
+    } else {
+        return None;
+    };
+    eprintln!("SKIPPED: {why}");
+    Some(why.to_owned())
+}
+
+/// An image, served by a target process as namespace 1 and mounted through a loop device.
+pub(crate) struct Disk {
+    folder: tempfile::TempDir,
+    device: String,
+    target: Child,
+    pub(crate) url: TargetUrl,
+}
+
+impl Disk {
+    pub(crate) fn new(kind: &str, size_bytes: u64) -> Disk {
+        Disk::mounted(kind, size_bytes, "rw")
+    }
+
+    pub(crate) fn mounted(kind: &str, size_bytes: u64, options: &str) -> Disk {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        let file = std::fs::File::create_new(&image).expect("an image");
+        file.set_len(size_bytes).expect("room");
+        let image = image.to_str().expect("UTF-8").to_owned();
+        // Small extents, small groups: blocks are used again soon.
+        let arguments: &[&str] = if kind == "ext4" {
+            &["-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", &image]
+        } else {
+            &["-q", "-f", &image]
+        };
+        run(&format!("mkfs.{kind}"), arguments);
+        // Direct I/O: a write that completes on the loop device is in the image.
+        let device = run("losetup", &["--direct-io=on", "--find", "--show", &image]);
+        let device = device.trim().to_owned();
+        let mount = folder.path().join("mount");
+        std::fs::create_dir(&mount).expect("a folder");
+        run("mount", &["-t", kind, "-o", options, &device, mount.to_str().expect("UTF-8")]);
+        let (target, url) = start_target(&format!("file:path={image}"));
+        Disk { folder, device, target, url }
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn mount(&self) -> PathBuf {
+        self.folder.path().join("mount")
+    }
+
+    /// What the target serves.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// Ends the target; the file system stays.
+    pub(crate) fn stop_target(&self) {
+        let pid = rustix::process::Pid::from_child(&self.target);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+    }
+
+    pub(crate) fn connect(&self) -> Controller {
+        Controller::connect(&self.url, Options::default()).expect("it connects")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = output("umount", &[self.mount()]);
+        let _ = output("losetup", &["--detach", &self.device]);
+        let _ = self.target.kill();
+        let _ = self.target.wait();
+    }
+}
+
+fn start_target(namespace: &str) -> (Child, TargetUrl) {
+    let mut child = Command::new(BPFOF)
+        .args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet", "--exit-with-parent"])
+        .args(["--namespace", namespace])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("bpfof starts");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let announced: Value = serde_json::from_str(&line).expect("JSON");
+    let url = announced["url"].as_str().expect("a string").parse().expect("an address");
+    (child, url)
+}

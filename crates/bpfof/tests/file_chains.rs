@@ -1,0 +1,347 @@
+//! Chains over real files on mounted ext4 and XFS: lookups in sorted tables, at the target and by
+//! the fall-back, while files stay as they are and while they change.
+
+mod disk;
+
+use bpfof_host::files::{
+    Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
+    ReadError, ReadInfo, ReadPushdown, StorageFunction,
+};
+use bpfof_host::{FileVersion, PushdownCall, Status};
+use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
+use disk::{Disk, KINDS, cannot_mount, output, run};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Waits for maps, so that chains run at the target whenever they can.
+const PATIENT: Policy = Policy { retries: 5, patience: Duration::from_secs(2), fall_back: true };
+
+fn value(table: u64, key: u64, generation: u64) -> Vec<u8> {
+    let mut value = format!("table {table} key {key} generation {generation} ").into_bytes();
+    value.resize(100 + key as usize % 50, b'.');
+    value
+}
+
+/// Table `table` has the keys that are multiples of `table + 2`.
+fn table(table: u64, generation: u64) -> (Vec<u8>, Root) {
+    let mut writer = TableWriter::new(Shape { data_block_bytes: 3000, fanout: 8 });
+    for key in (0..4000).filter(|key| key % (table + 2) == 0) {
+        writer.add(key, Some(&value(table, key, generation))).expect("in order");
+    }
+    writer.finish()
+}
+
+/// Files of a set of tables, and what looks keys up in it.
+struct Set {
+    maps: FileMaps,
+    reader: PushdownReader,
+    function: StorageFunction,
+    paths: Vec<PathBuf>,
+    files: Vec<PushdownFile>,
+    roots: Vec<Root>,
+}
+
+impl Set {
+    fn new(disk: &Disk, tables: u64, policy: Policy) -> Set {
+        let device = NamespaceDevice::new(disk.image()).expect("an image");
+        let maps = FileMaps::new(disk.connect(), 1, device).expect("a target");
+        let reader = PushdownReader::new(&maps, policy).expect("a lane");
+        let function = maps.load_function(GET_OBJECT, 0).expect("good");
+        let (paths, files, roots) = (Vec::new(), Vec::new(), Vec::new());
+        let mut set = Set { maps, reader, function, paths, files, roots };
+        for index in 0..tables {
+            let path = disk.mount().join(format!("table-{index}"));
+            let (bytes, root) = table(index, 0);
+            fs::write(&path, bytes).expect("written");
+            set.add(path, root);
+        }
+        set
+    }
+
+    fn add(&mut self, path: PathBuf, root: Root) {
+        self.files.push(self.maps.open(&path).expect("opens"));
+        self.paths.push(path);
+        self.roots.push(root);
+    }
+
+    fn mapped(&self) -> bool {
+        self.files.iter().all(|file| self.maps.wait_mapped(file, PATIENCE))
+    }
+
+    fn first_read(&self) -> FirstRead {
+        FirstRead { file: 0, offset_bytes: self.roots[0].offset, size_bytes: self.roots[0].size }
+    }
+
+    fn get(&mut self, key: u64) -> Result<(Vec<u8>, ReadInfo), ReadError> {
+        let mut scratch = get_argument(key, &self.roots).expect("1 to 16 tables");
+        let first = self.first_read();
+        let info = self.reader.read_pushdown(&self.files, first, &self.function, &mut scratch)?;
+        Ok((scratch, info))
+    }
+
+    /// Looks `key` up, expects it of `generation`, and says where the chain ran.
+    fn expect(&mut self, key: u64, generation: u64) -> ReadInfo {
+        let (answer, info) = self.get(key).expect("succeeds");
+        let tables = self.files.len() as u64;
+        let table = (0..tables).find(|table| key < 4000 && key % (table + 2) == 0);
+        let value = table.map(|table| value(table, key, generation));
+        let expected = match (&value, table) {
+            (Some(value), Some(table)) => Lookup::Found(table as u32, value),
+            _ => Lookup::NotFound,
+        };
+        assert_eq!(Lookup::parse(&answer), Some(expected), "key {key}");
+        info
+    }
+}
+
+#[test]
+fn the_target_and_the_fall_back_agree() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let mut set = Set::new(&disk, 9, PATIENT);
+        assert!(set.mapped(), "{kind}: {:?}", set.files[0].refusal());
+        assert!(set.files.iter().all(PushdownFile::is_leased), "{kind}");
+        let mut local = PushdownReader::new(&FileMaps::local(), PATIENT).expect("no target");
+        for key in (0..4100).step_by(7) {
+            let info = set.expect(key, 0);
+            assert_eq!((info.executor, info.stale), (Executor::Target, 0), "{kind} {key}");
+            let mut scratch = get_argument(key, &set.roots).expect("9 tables");
+            let first = set.first_read();
+            let here = local.read_pushdown(&set.files, first, &set.function, &mut scratch);
+            assert_eq!(here.expect("succeeds").hops, info.hops, "{kind} {key}");
+            assert_eq!(scratch, set.get(key).expect("succeeds").0);
+        }
+        // Errors are the same too.
+        let outside = FirstRead { offset_bytes: 1 << 40, ..set.first_read() };
+        for reader in [&mut set.reader, &mut local] {
+            let mut scratch = get_argument(1, &set.roots).expect("9 tables");
+            let error = reader
+                .read_pushdown(&set.files, outside, &set.function, &mut scratch)
+                .expect_err("outside");
+            let ReadError::Command(error) = error else { panic!("{error}") };
+            assert!(error.status.same_code(Status::READ_OUTSIDE_FILE), "{error}");
+        }
+    }
+}
+
+#[test]
+fn many_chains_at_once_complete_with_their_tags() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let mut set = Set::new(&disk, 4, PATIENT);
+    assert!(set.mapped());
+    // More than the lane holds.
+    let keys: Vec<u64> = (0..500).collect();
+    for key in &keys {
+        let scratch = get_argument(*key, &set.roots).expect("4 tables");
+        let call = ReadPushdown {
+            files: &set.files,
+            first_read: set.first_read(),
+            function: &set.function,
+            scratch: &scratch,
+            scratch_size_bytes: 1024,
+            answer_max_bytes: 1024,
+        };
+        set.reader.submit(*key, &call).expect("makes sense");
+    }
+    let mut seen = vec![0; keys.len()];
+    while set.reader.in_flight() > 0 {
+        set.reader.wait(PATIENCE, &mut |completion| {
+            let (answer, info) = completion.result.expect("succeeds");
+            let found = matches!(Lookup::parse(answer), Some(Lookup::Found(..)));
+            let key = completion.tag;
+            assert_eq!(found, (2..6).any(|divisor| key % divisor == 0), "{key}");
+            assert_eq!(info.executor, Executor::Target);
+            seen[key as usize] += 1;
+        });
+    }
+    assert!(seen.iter().all(|&times| times == 1));
+}
+
+/// Leaves free space in single blocks only.
+fn scatter_free_space(disk: &Disk) {
+    let ballast = disk.mount().join("ballast");
+    let path = ballast.to_str().expect("UTF-8");
+    for (step, unit) in [(1_u64 << 20, "1M"), (4096, "4K")] {
+        let fill = |at: u64| output("fallocate", &["-o", &at.to_string(), "-l", unit, path]);
+        let mut at = fs::metadata(&ballast).map_or(0, |found| found.len());
+        while fill(at).status.success() {
+            at += step;
+        }
+    }
+    for block in 0..400 {
+        let at = (block * 8192).to_string();
+        run("fallocate", &["--punch-hole", "-o", &at, "-l", "4096", path]);
+    }
+    // Blocks are free once the journal says so.
+    run("sync", &["-f", path]);
+}
+
+#[test]
+fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    scatter_free_space(&disk);
+    let mut set = Set::new(&disk, 4, PATIENT);
+    assert!(set.mapped(), "{:?}", set.files[0].refusal());
+    let device = NamespaceDevice::new(disk.image()).expect("an image");
+    let info = disk.connect().namespaces()[0];
+    for file in &set.files {
+        let layout = bpfof_host::files::file_layout(file.file(), &device, &info).expect("maps");
+        // Data blocks of 3,000 bytes: most cross a boundary of 4 KiB, which is one of extents.
+        let blocks = layout.length_bytes() / 4096;
+        assert!(layout.extents().len() as u64 > blocks * 3 / 4, "{layout:?}");
+    }
+    for key in 0..2000 {
+        assert_eq!(set.expect(key, 0).executor, Executor::Target);
+    }
+}
+
+/// Another thread opens for writing, and waits in the kernel until the lease is released.
+#[test]
+fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let mut set = Set::new(&disk, 2, PATIENT);
+        assert!(set.mapped() && set.files.iter().all(PushdownFile::is_leased), "{kind}");
+        set.expect(3, 0);
+        // Machines are busy: one of the rounds must be quick.
+        let mut quickest = Duration::MAX;
+        for generation in 1..6 {
+            let begun = Instant::now();
+            for (index, path) in set.paths.iter().enumerate() {
+                let (bytes, _) = table(index as u64, generation);
+                let file = OpenOptions::new().write(true).open(path).expect("opens");
+                // Of a new length in the middle of its life, and not written back.
+                file.set_len(0).expect("truncated");
+                file.write_all_at(&bytes, 0).expect("written");
+            }
+            set.expect(3, generation);
+            quickest = quickest.min(begun.elapsed());
+            assert_eq!(set.expect(2, generation).executor, Executor::Target, "{kind}");
+        }
+        // The keeper looks by itself once a second, so it was woken.
+        assert!(quickest < Duration::from_millis(500), "{kind}: {quickest:?}");
+    }
+}
+
+/// Who has a file open for writing keeps it from being leased. Then comparisons protect chains.
+#[test]
+fn files_that_are_open_for_writing_are_compared() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let (bytes, _) = table(0, 0);
+        let path = disk.mount().join("table-0");
+        fs::write(&path, &bytes).expect("written");
+        let writer = OpenOptions::new().write(true).open(&path).expect("opens");
+        let mut set = Set::new(&disk, 1, PATIENT);
+        assert!(set.mapped() && !set.files[0].is_leased(), "{kind}");
+        assert_eq!(set.expect(2, 0).executor, Executor::Target, "{kind}");
+        for generation in 1..6 {
+            // In place: the blocks stay where they are, and the new data is in memory only.
+            writer.write_all_at(&table(0, generation).0, 0).expect("written");
+            let info = set.expect(2, generation);
+            assert!(info.stale > 0 && info.executor == Executor::Target, "{kind}: {info:?}");
+            assert_eq!(set.expect(4, generation).stale, 0, "{kind}");
+            // And to other blocks.
+            writer.set_len(0).expect("truncated");
+            writer.write_all_at(&table(0, generation).0, 0).expect("written");
+            set.expect(2, generation);
+        }
+        // The holes of a file are zeroes, which only plain reads see.
+        writer.set_len(1 << 20).expect("grown");
+        let hole = FirstRead { file: 0, offset_bytes: 900_000, size_bytes: 512 };
+        let mut scratch = get_argument(1, &set.roots).expect("1 table");
+        let error = set
+            .reader
+            .read_pushdown(&set.files, hole, &set.function, &mut scratch)
+            .expect_err("zeroes are no block");
+        let ReadError::Command(error) = error else { panic!("{error}") };
+        assert!(error.status.same_code(Status::FUNCTION_ABORT), "{error}");
+    }
+}
+
+#[test]
+fn without_a_map_the_policy_decides() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    // Beside the image, not in it.
+    let path = disk.image().with_file_name("beside");
+    let (bytes, root) = table(0, 0);
+    fs::write(&path, bytes).expect("written");
+    let mut set = Set::new(&disk, 0, Policy::default());
+    set.add(path.clone(), root);
+    assert!(!set.mapped() && set.files[0].refusal().is_some());
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
+    let mut set = Set::new(&disk, 0, Policy { fall_back: false, ..Policy::default() });
+    set.add(path, root);
+    assert!(matches!(set.get(2), Err(ReadError::Stale)));
+    // A target that is gone.
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(set.mapped());
+    disk.stop_target();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
+}
+
+/// Maps of a thousand files; those of files that are closed go away.
+#[test]
+fn maps_come_and_go_with_their_files() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(set.mapped());
+    let call = |maps: &FileMaps, function: &StorageFunction, root: Root, id: u32| {
+        let mut lane = maps.with_controller(|c| c.open_lane()).expect("a target").expect("a lane");
+        let call = PushdownCall {
+            nsid: 1,
+            function: function.id().expect("loaded").0,
+            files: &[FileVersion { id, version: 1 }],
+            first_file: 0,
+            first_offset_bytes: root.offset,
+            first_size_bytes: root.size,
+            scratch: &get_argument(1, &[root]).expect("1 table"),
+            scratch_size_bytes: 0,
+            answer_max_bytes: 4096,
+        };
+        lane.pushdown(&call, &mut Vec::new())
+    };
+    // The first file of an association is number 1.
+    call(&set.maps, &set.function, set.roots[0], 1).expect("mapped");
+    set.files.clear();
+    let end = Instant::now() + PATIENCE;
+    while let Ok(_) = call(&set.maps, &set.function, set.roots[0], 1) {
+        assert!(Instant::now() < end, "the map of a closed file stays");
+    }
+    let error = call(&set.maps, &set.function, set.roots[0], 1).expect_err("closed");
+    assert!(error.to_string().contains("Unknown File"), "{error}");
+
+    let names: Vec<PathBuf> = (0..1000).map(|i| disk.mount().join(format!("small-{i}"))).collect();
+    names.iter().for_each(|path| fs::write(path, [7; 5000]).expect("written"));
+    File::open(&names[0]).and_then(|file| file.sync_all()).expect("synced");
+    run("sync", &["-f", disk.mount().to_str().expect("UTF-8")]);
+    let begun = Instant::now();
+    let files: Vec<_> = names.iter().map(|path| set.maps.open(path).expect("opens")).collect();
+    assert!(files.iter().all(|file| set.maps.wait_mapped(file, PATIENCE)));
+    println!("1,000 files registered in {:?}", begun.elapsed());
+    assert!(Path::new(&names[0]).exists() && begun.elapsed() < PATIENCE);
+}

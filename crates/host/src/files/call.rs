@@ -1,0 +1,139 @@
+//! What `read_pushdown` is asked for, and what it answers.
+
+use super::{PushdownFile, StorageFunction};
+use crate::{CommandError, Error};
+use bpfof_function::abi;
+use bpfof_nvme::vendor::DEFAULT_SCRATCH_BYTES;
+use std::path::PathBuf;
+use std::time::Duration;
+use thiserror::Error;
+
+/// The read that a chain begins with (BPF-oF §4.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstRead {
+    /// Index into the list of files.
+    pub file: u16,
+    /// File offset in bytes.
+    pub offset_bytes: u64,
+    /// Size in bytes, not 0.
+    pub size_bytes: u32,
+}
+
+/// A chain over files: the papers' `read_bpf_of` (BPF-oF §4.2.2, figure 4).
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPushdown<'a> {
+    /// The files it may read, 1 to 16, all on the same namespace.
+    pub files: &'a [PushdownFile],
+    /// Where it begins.
+    pub first_read: FirstRead,
+    /// What is run on each block.
+    pub function: &'a StorageFunction,
+    /// The argument: the first bytes of scratch. The rest is zero.
+    pub scratch: &'a [u8],
+    /// Size of scratch in bytes, at least the argument; 0 is the default, 4096.
+    pub scratch_size_bytes: u32,
+    /// Longest answer to accept, in bytes.
+    pub answer_max_bytes: u32,
+}
+
+impl ReadPushdown<'_> {
+    pub(crate) const fn effective_scratch_bytes(&self) -> u32 {
+        match self.scratch_size_bytes {
+            0 => DEFAULT_SCRATCH_BYTES,
+            declared => declared,
+        }
+    }
+
+    /// What a target would refuse, before a chain is begun anywhere.
+    pub(crate) fn check(&self) -> Result<(), ReadError> {
+        let refuse = |why| Err(ReadError::Request(why));
+        if self.files.is_empty() || self.files.len() > abi::MAX_READS {
+            return refuse("a chain reads 1 to 16 files");
+        }
+        if usize::from(self.first_read.file) >= self.files.len() {
+            return refuse("the first read is of a file that is not listed");
+        }
+        if self.first_read.size_bytes == 0 {
+            return refuse("the first read has no bytes");
+        }
+        let scratch = self.effective_scratch_bytes() as usize;
+        if scratch > abi::MAX_SCRATCH_BYTES || self.scratch.len() > scratch {
+            return refuse("the argument is longer than scratch, or scratch than 16384 bytes");
+        }
+        Ok(())
+    }
+}
+
+/// What to do when a file has changed, or has no map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Times a chain is tried again with new maps.
+    pub retries: u32,
+    /// How long to wait for them each time.
+    pub patience: Duration,
+    /// Then run the chain here, over plain reads. Otherwise it fails with
+    /// [`ReadError::Stale`].
+    pub fall_back: bool,
+}
+
+impl Default for Policy {
+    /// One retry within 20 ms, then plain reads.
+    fn default() -> Self {
+        Self { retries: 1, patience: Duration::from_millis(20), fall_back: true }
+    }
+}
+
+/// Where a chain ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executor {
+    /// At the target.
+    Target,
+    /// On this machine, over plain reads.
+    FallBack,
+}
+
+/// A chain that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadInfo {
+    /// Hops it took.
+    pub hops: u32,
+    /// Where it ran.
+    pub executor: Executor,
+    /// Times it was thrown away because a file had changed or had no map.
+    pub stale: u32,
+}
+
+/// How a chain ended that did not succeed.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The call makes no sense.
+    #[error("{0}")]
+    Request(&'static str),
+    /// A file changed while it was read, or has no map, each time it was tried; and the policy
+    /// allows no plain reads.
+    #[error("stale file map: a file changed or has no map; try again, or read it plainly")]
+    Stale,
+    /// The function or the files made it fail, in the same way at the target and here.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A plain read failed.
+    #[error("cannot read {path}: {source}")]
+    Plain {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The target could not be asked, and the policy allows no plain reads.
+    #[error(transparent)]
+    Target(#[from] Error),
+}
+
+/// The end of a chain that was submitted.
+#[derive(Debug)]
+pub struct ReadCompletion<'a> {
+    /// The tag that was given to `submit`.
+    pub tag: u64,
+    /// The answer, valid during the call only, and how it went.
+    pub result: Result<(&'a [u8], ReadInfo), ReadError>,
+}

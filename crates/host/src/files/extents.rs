@@ -1,0 +1,174 @@
+//! From what FIEMAP says to the extents of a file map.
+
+use super::MapRefusal;
+use super::sys::{self, RawExtent};
+use crate::Extent;
+use std::fs::File;
+
+/// Flags of `struct fiemap_extent` (Linux, Documentation/filesystems/fiemap.rst).
+mod flag {
+    pub(super) const LAST: u32 = 0x1;
+    pub(super) const UNKNOWN: u32 = 0x2;
+    pub(super) const DELALLOC: u32 = 0x4;
+    pub(super) const ENCODED: u32 = 0x8;
+    pub(super) const ENCRYPTED: u32 = 0x80;
+    pub(super) const NOT_ALIGNED: u32 = 0x100;
+    pub(super) const INLINE: u32 = 0x200;
+    pub(super) const TAIL: u32 = 0x400;
+    pub(super) const UNWRITTEN: u32 = 0x800;
+}
+
+/// Extents that lead to a refusal, and why. SHARED and MERGED are fine: the bytes are there.
+const REFUSED: [(u32, &str); 7] = [
+    // DELALLOC comes with UNKNOWN: the better reason first.
+    (flag::DELALLOC, "the file system has not written it to the device yet"),
+    (flag::INLINE, "it is stored inside the inode; larger files are not"),
+    (flag::TAIL, "it shares a block with other files"),
+    (flag::ENCRYPTED, "it is encrypted on the device"),
+    (flag::ENCODED, "it is compressed or otherwise encoded on the device"),
+    (flag::NOT_ALIGNED, "it is not whole blocks"),
+    (flag::UNKNOWN, "the file system does not tell where it is"),
+];
+
+/// What a file's extents are to be fitted to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// Length of the file in bytes.
+    pub(crate) length_bytes: u64,
+    /// Where the file system begins in the namespace, in bytes.
+    pub(crate) base_bytes: u64,
+    /// Logical block of the namespace in bytes.
+    pub(crate) block_bytes: u32,
+    /// Size of the namespace in bytes.
+    pub(crate) namespace_bytes: u64,
+}
+
+/// All extents of `file` within its length, as many calls of FIEMAP as they need.
+pub(crate) fn read(file: &File, length_bytes: u64) -> Result<Vec<RawExtent>, MapRefusal> {
+    let (mut extents, mut start) = (Vec::new(), 0);
+    while start < length_bytes {
+        let count = sys::fiemap(file, start, &mut extents)
+            .map_err(MapRefusal::io("cannot read the extents (FIEMAP)"))?;
+        let Some(last) = extents.last().filter(|_| count > 0) else { break };
+        let next = last.logical.saturating_add(last.length);
+        if last.flags & flag::LAST != 0 || next <= start {
+            break;
+        }
+        start = next;
+    }
+    Ok(extents)
+}
+
+/// The map of a file with these extents, in which holes and extents that were never written are
+/// gaps: reading one is outside the file for a chain, and left to plain reads.
+pub(crate) fn fit(raw: &[RawExtent], frame: &Frame) -> Result<Vec<Extent>, MapRefusal> {
+    let block = u64::from(frame.block_bytes);
+    // Of the last block the part behind the end of the file is mapped too, and never returned.
+    let end = frame.length_bytes.next_multiple_of(block);
+    let mut extents: Vec<Extent> = Vec::new();
+    for extent in raw {
+        if extent.logical >= frame.length_bytes {
+            break;
+        }
+        let refuse = |why| MapRefusal::Extent { offset_bytes: extent.logical, why };
+        if let Some((_, why)) = REFUSED.iter().find(|(flag, _)| extent.flags & flag != 0) {
+            return Err(refuse(why));
+        }
+        let device_offset = extent.physical.checked_add(frame.base_bytes);
+        let length_bytes = extent.length.min(end - extent.logical);
+        let inside = device_offset
+            .and_then(|offset| offset.checked_add(length_bytes))
+            .is_some_and(|end| end <= frame.namespace_bytes);
+        let (Some(device_offset), true) = (device_offset, inside) else {
+            return Err(refuse("it ends behind the namespace: is the right namespace named?"));
+        };
+        if [extent.logical, device_offset, length_bytes].iter().any(|value| value % block != 0) {
+            return Err(refuse("it is not whole logical blocks of the namespace"));
+        }
+        if extent.flags & flag::UNWRITTEN != 0 || length_bytes == 0 {
+            continue;
+        }
+        match extents.last_mut() {
+            Some(last)
+                if last.file_offset + last.length_bytes == extent.logical
+                    && last.device_offset + last.length_bytes == device_offset =>
+            {
+                last.length_bytes += length_bytes;
+            }
+            _ => extents.push(Extent { file_offset: extent.logical, device_offset, length_bytes }),
+        }
+    }
+    Ok(extents)
+}
+
+/// Whether some byte of the file is in no extent.
+pub(crate) fn has_gaps(extents: &[Extent], length_bytes: u64) -> bool {
+    let mut covered = 0;
+    for extent in extents {
+        if extent.file_offset != covered {
+            return true;
+        }
+        covered += extent.length_bytes;
+    }
+    covered < length_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: Frame = Frame {
+        length_bytes: 10_000,
+        base_bytes: 1 << 20,
+        block_bytes: 512,
+        namespace_bytes: 2 << 20,
+    };
+
+    fn raw(logical: u64, physical: u64, length: u64, flags: u32) -> RawExtent {
+        RawExtent { logical, physical, length, flags, ..RawExtent::default() }
+    }
+
+    fn extent(file_offset: u64, device_offset: u64, length_bytes: u64) -> Extent {
+        Extent { file_offset, device_offset, length_bytes }
+    }
+
+    #[test]
+    fn extents_are_moved_merged_and_cut_at_the_end() {
+        let found = [
+            raw(0, 0, 4096, 0),
+            raw(4096, 4096, 4096, 0x2000),
+            raw(8192, 65_536, 65_536, flag::LAST),
+            raw(1 << 20, 0, 4096, flag::DELALLOC),
+        ];
+        let base = FRAME.base_bytes;
+        let fitted = fit(&found, &FRAME).expect("good");
+        // 10,000 bytes end in block 19.
+        assert_eq!(fitted, [extent(0, base, 8192), extent(8192, base + 65_536, 2048)]);
+        assert!(!has_gaps(&fitted, 10_000));
+        assert!(has_gaps(&fitted, 10_241) && has_gaps(&fitted[1..], 10_000));
+    }
+
+    #[test]
+    fn what_was_never_written_is_a_gap() {
+        let found = [raw(0, 0, 4096, flag::UNWRITTEN), raw(8192, 8192, 4096, 0)];
+        let fitted = fit(&found, &FRAME).expect("good");
+        assert_eq!(fitted, [extent(8192, FRAME.base_bytes + 8192, 2048)]);
+        assert!(has_gaps(&fitted, 10_000) && has_gaps(&[], 1) && !has_gaps(&[], 0));
+    }
+
+    #[test]
+    fn every_reason_to_refuse() {
+        let why = |extent: RawExtent| match fit(&[extent], &FRAME) {
+            Err(MapRefusal::Extent { why, .. }) => why,
+            other => panic!("{other:?}"),
+        };
+        for (flags, reason) in REFUSED {
+            assert_eq!(why(raw(0, 0, 4096, flags | flag::LAST)), reason);
+        }
+        assert_eq!(why(raw(0, 0, 4096, flag::DELALLOC | flag::UNKNOWN)), REFUSED[0].1);
+        assert!(why(raw(0, 1 << 20, 4096, 0)).contains("behind the namespace"));
+        assert!(why(raw(0, u64::MAX, 4096, 0)).contains("behind the namespace"));
+        assert!(why(raw(100, 512, 4096, 0)).contains("whole logical blocks"));
+        assert!(why(raw(0, 100, 4096, 0)).contains("whole logical blocks"));
+    }
+}

@@ -1,0 +1,171 @@
+//! The fall-back executor: the same function, on this machine, over plain reads of the files.
+
+use super::function::LOCAL_ID;
+use super::{PushdownFile, ReadError, ReadPushdown};
+use crate::CommandError;
+use bpfof_chain::{
+    ChainError, DeviceRead, Engine, Extent, FileMap, FileVersion, Limits, Start, Tables,
+};
+use bpfof_function::abi;
+use bpfof_nvme::Status;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Each file is a stretch of a make-believe namespace, as long as this power of two.
+const FILE_SHIFT: u32 = 58;
+/// The make-believe namespace.
+const NAMESPACE: u32 = 1;
+/// All stretches together.
+const NAMESPACE_BYTES: u64 = (abi::MAX_READS as u64) << FILE_SHIFT;
+/// The one version of the maps here: they are made for one chain.
+const VERSION: u64 = 1;
+
+/// Runs chains one after the other.
+#[derive(Debug)]
+pub(crate) struct FallBack {
+    engine: Engine,
+    reads: Vec<DeviceRead>,
+}
+
+/// What a chain of the fall-back came to; the answer is in the given buffer.
+pub(crate) type FallBackResult = Result<u32, ReadError>;
+
+impl FallBack {
+    pub(crate) fn new() -> Self {
+        let limits = Limits { chains: 1, ..Limits::default() };
+        Self { engine: Engine::new(limits), reads: Vec::new() }
+    }
+
+    /// Runs one chain to its end; the number of hops. Reads of a file that changes meanwhile see
+    /// it as plain reads do.
+    pub(crate) fn run(
+        &mut self,
+        call: &ReadPushdown<'_>,
+        block_bytes: u32,
+        answer: &mut Vec<u8>,
+    ) -> FallBackResult {
+        let mut lengths = Vec::with_capacity(call.files.len());
+        let mut tables =
+            Tables::new(Vec::new()).with_function(call.function.local_function().clone());
+        let mut files = Vec::with_capacity(call.files.len());
+        for (index, file) in call.files.iter().enumerate() {
+            let length = file.file().metadata().map_err(|error| failed(file, error))?.len();
+            let id = index as u32 + 1;
+            tables = tables.with_map(
+                id,
+                map(index, length, block_bytes)
+                    .ok_or_else(|| failed(file, io::ErrorKind::FileTooLarge.into()))?,
+            );
+            files.push(FileVersion { id, version: VERSION });
+            lengths.push(length);
+        }
+        let start = Start {
+            owner: 0,
+            namespace: NAMESPACE,
+            block_bytes,
+            function: LOCAL_ID,
+            files: &files,
+            first_file: u32::from(call.first_read.file),
+            first_offset_bytes: call.first_read.offset_bytes,
+            first_size_bytes: call.first_read.size_bytes,
+            argument: call.scratch,
+            scratch_bytes: call.effective_scratch_bytes(),
+            answer_max_bytes: call.answer_max_bytes,
+        };
+        self.drive(call, &start, &tables, &lengths, answer)
+    }
+
+    fn drive(
+        &mut self,
+        call: &ReadPushdown<'_>,
+        start: &Start<'_>,
+        tables: &Tables,
+        lengths: &[u64],
+        answer: &mut Vec<u8>,
+    ) -> FallBackResult {
+        let Self { engine, reads } = self;
+        reads.clear();
+        let chain = engine
+            .start(start, tables, |read| reads.push(read))
+            .map_err(|error| refused(error, 0))?;
+        let mut problem = None;
+        while let Some(read) = reads.pop() {
+            let index = (read.device_offset >> FILE_SHIFT) as usize;
+            let done = match (call.files.get(index), lengths.get(index)) {
+                (Some(file), Some(&length)) => {
+                    let offset = read.device_offset & ((1 << FILE_SHIFT) - 1);
+                    fill(file.file(), offset, length, engine.data_mut(&read))
+                        .map_err(|error| failed(file, error))
+                }
+                _ => Err(ReadError::Request("a read of no file")),
+            };
+            let ok = done.is_ok();
+            problem = problem.or(done.err());
+            let Some(outcome) = engine.completed(chain, ok, tables, |read| reads.push(read)) else {
+                continue;
+            };
+            let result = match outcome {
+                Ok(done) => {
+                    answer.clear();
+                    let scratch = engine.scratch(chain);
+                    answer.extend_from_slice(
+                        scratch.get(..done.length_bytes as usize).unwrap_or(&[]),
+                    );
+                    Ok(done.hops)
+                }
+                Err((error, hops)) => Err(problem.unwrap_or_else(|| refused(error, hops))),
+            };
+            engine.release(chain);
+            return result;
+        }
+        Err(ReadError::Request("a chain without an end"))
+    }
+}
+
+/// A file of `length` bytes as a whole, in the stretch that is its own. None if it is too long.
+fn map(index: usize, length: u64, block_bytes: u32) -> Option<FileMap> {
+    let mapped = length.checked_next_multiple_of(u64::from(block_bytes))?;
+    let extent =
+        Extent { file_offset: 0, device_offset: (index as u64) << FILE_SHIFT, length: mapped };
+    let extents = if mapped == 0 { vec![] } else { vec![extent] };
+    if mapped > 1 << FILE_SHIFT {
+        return None;
+    }
+    FileMap::new(NAMESPACE, VERSION, length, extents, NAMESPACE_BYTES, block_bytes).ok()
+}
+
+/// Reads whole blocks; what lies behind the end of the file is zero, as on a device.
+fn fill(file: &File, offset: u64, length: u64, data: &mut [u8]) -> io::Result<()> {
+    let inside = length.saturating_sub(offset).min(data.len() as u64) as usize;
+    let (inside, behind) = data.split_at_mut(inside);
+    behind.fill(0);
+    // Ends early only if the file became shorter.
+    file.read_exact_at(inside, offset)
+}
+
+fn failed(file: &PushdownFile, source: io::Error) -> ReadError {
+    ReadError::Plain { path: file.path().to_owned(), source }
+}
+
+/// A failed chain as a target would report it.
+fn refused(error: ChainError, hops: u32) -> ReadError {
+    let (status, dw0) = match error {
+        ChainError::UnknownFunction => (Status::UNKNOWN_FUNCTION, 0),
+        ChainError::UnknownFile(index) => (Status::UNKNOWN_FILE, index),
+        ChainError::StaleFileMap(index) => (Status::STALE_FILE_MAP, index),
+        ChainError::OutsideFile(index) => (Status::READ_OUTSIDE_FILE, index),
+        ChainError::HopBudget => (Status::HOP_BUDGET_EXHAUSTED, 0),
+        ChainError::ByteBudget => (Status::BYTE_BUDGET_EXHAUSTED, 0),
+        ChainError::Fault(fault) if error.is_instruction_budget() => {
+            (Status::INSTRUCTION_BUDGET_EXHAUSTED, fault.pc)
+        }
+        ChainError::Fault(fault) => (Status::FUNCTION_FAULT, fault.pc),
+        ChainError::Abort(code) => (Status::FUNCTION_ABORT, code),
+        ChainError::InvalidOutput(output) => (Status::INVALID_FUNCTION_OUTPUT, output as u32),
+        ChainError::AnswerTooLong(length) => (Status::ANSWER_TOO_LONG, length),
+        ChainError::Device => (Status::UNRECOVERED_READ_ERROR, 0),
+        ChainError::TooManyChains => (Status::RESOURCE_LIMIT, 0),
+    };
+    ReadError::Command(CommandError { status: status.with_dnr(), dw0, dw1: hops })
+}

@@ -1,0 +1,49 @@
+//! A storage function on both sides: at the target, and here for the fall-back.
+
+use crate::{Error, FunctionId};
+use bpfof_chain::Function;
+use bpfof_function::{NativeFunction, Object};
+use std::sync::Arc;
+
+/// Its id in the tables of the fall-back.
+pub(crate) const LOCAL_ID: u32 = 1;
+
+/// A function that chains can run, here or at the target.
+#[derive(Clone, Debug)]
+pub struct StorageFunction {
+    local: Arc<Function>,
+    remote: Option<FunctionId>,
+}
+
+impl StorageFunction {
+    /// Translates the entry point `entry_index` of `object` for this machine.
+    pub(crate) fn local(object: &[u8], entry_index: u32) -> Result<Self, Error> {
+        let refused = |error: &dyn std::error::Error| Error::FunctionRejected(error.to_string());
+        let object = Object::parse(object).map_err(|error| refused(&error))?;
+        let entry = object.into_entry(entry_index as usize).map_err(|error| refused(&error))?;
+        let native = NativeFunction::compile(&entry.program).map_err(|error| refused(&error))?;
+        let instructions = u32::try_from(entry.program.instructions().len()).unwrap_or(u32::MAX);
+        let local = Function { id: LOCAL_ID, name: entry.name, instructions, native };
+        Ok(Self { local: Arc::new(local), remote: None })
+    }
+
+    pub(crate) const fn set_remote(&mut self, id: FunctionId) {
+        self.remote = Some(id);
+    }
+
+    pub(crate) const fn local_function(&self) -> &Arc<Function> {
+        &self.local
+    }
+
+    /// Its id at the target, if there is one.
+    #[must_use]
+    pub const fn id(&self) -> Option<FunctionId> {
+        self.remote
+    }
+
+    /// Its name: the section's after `bpfof/`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.local.name
+    }
+}

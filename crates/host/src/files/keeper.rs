@@ -1,0 +1,247 @@
+//! The keeper: one thread that makes maps, sends them, and gives leases back when somebody waits.
+
+use super::entry::{Entry, Mapping, enqueue};
+use super::lease::{self, Lease};
+use super::maps::{Remote, Shared};
+use super::snapshot::file_layout;
+use super::sys::{self, BreakSignal, LeaseState};
+use super::{FileLayout, MapRefusal};
+use crate::FileMapObject;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Looks around so often even if nothing wakes it.
+const IDLE: Duration = Duration::from_secs(1);
+/// And so often while chains drain.
+const DRAINING: Duration = Duration::from_millis(1);
+/// A file that cannot be mapped for the moment is not looked at again before.
+const PASSING: Duration = Duration::from_millis(5);
+/// And one that cannot be mapped at all.
+const REFUSED: Duration = Duration::from_secs(1);
+/// Files mapped before it looks for broken leases again.
+const BATCH: usize = 16;
+
+/// Starts the keeper; returns when it can be woken.
+pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    let (ready, started) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("bpfof-files".into()).spawn(move || {
+        let signal = BreakSignal::of_this_thread();
+        if let Ok(signal) = signal {
+            shared.set_signal(signal);
+            shared.kept.store(true, Ordering::SeqCst);
+        }
+        // Whoever started us waits.
+        let _ = ready.send(signal.as_ref().map(|_| ()).map_err(|error| error.kind()));
+        if let Ok(signal) = signal
+            && let Some(remote) = &shared.remote
+        {
+            Keeper { shared: &shared, remote, signal, leased: Vec::new() }.run();
+        }
+        shared.kept.store(false, Ordering::SeqCst);
+        shared.tell();
+    })?;
+    started.recv().unwrap_or(Err(io::ErrorKind::Other))?;
+    Ok(thread)
+}
+
+struct Keeper<'a> {
+    shared: &'a Shared,
+    remote: &'a Remote,
+    signal: BreakSignal,
+    /// Files with a lease, and the end of its drain once it is broken.
+    leased: Vec<(Arc<Entry>, Arc<Mapping>, Option<Instant>)>,
+}
+
+impl Keeper<'_> {
+    fn run(&mut self) {
+        loop {
+            let mut queue = mem::take(&mut *self.shared.queue());
+            for entry in &queue.removed {
+                self.remove(entry);
+            }
+            let rest = queue.refresh.split_off(BATCH.min(queue.refresh.len()));
+            let more = !rest.is_empty();
+            self.shared.queue().refresh.splice(..0, rest);
+            for entry in &queue.refresh {
+                entry.queued.store(false, Ordering::SeqCst);
+                self.refresh(entry);
+            }
+            if !queue.refresh.is_empty() {
+                self.shared.tell();
+            }
+            let draining = self.breaks();
+            if queue.stop {
+                break;
+            }
+            if !more {
+                self.signal.wait(if draining { DRAINING } else { IDLE });
+            }
+        }
+        for (entry, mapping, _) in mem::take(&mut self.leased) {
+            entry.status().mapping = None;
+            release(&entry, &mapping);
+        }
+    }
+
+    /// Removes the map of a file that nobody uses any more.
+    fn remove(&mut self, entry: &Arc<Entry>) {
+        for (_, mapping, _) in self.leased.extract_if(.., |(other, ..)| other.id == entry.id) {
+            release(entry, &mapping);
+        }
+        if mem::take(&mut *entry.status()).version != 0 {
+            self.unset(entry);
+        }
+    }
+
+    fn unset(&self, entry: &Entry) {
+        let nsid = self.remote.info.nsid;
+        if let Err(error) = self.remote.controller().remove_file_map(nsid, entry.id) {
+            log::debug!("{}: cannot remove its map: {error}", entry.path.display());
+        }
+    }
+
+    /// Releases leases that somebody waits for, as soon as their chains have ended. True while
+    /// some have not.
+    fn breaks(&mut self) -> bool {
+        let mut draining = false;
+        let mut released = Vec::new();
+        self.leased.retain_mut(|(entry, mapping, end)| {
+            let Some(lease) = &mapping.lease else { return false };
+            if end.is_none() {
+                if !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held {
+                    return true;
+                }
+                lease.start_break();
+                entry.status().mapping.take_if(|current| Arc::ptr_eq(current, mapping));
+                *end = Some(Instant::now() + lease.drain_time());
+            }
+            let late = end.is_some_and(|end| Instant::now() >= end);
+            if !lease.is_drained() && !late {
+                draining = true;
+                return true;
+            }
+            release(entry, mapping);
+            released.push((Arc::clone(entry), late));
+            false
+        });
+        for (entry, late) in released {
+            // The target then ends what still reads there.
+            if late {
+                self.unset(&entry);
+            }
+        }
+        draining
+    }
+
+    /// Gives a file a map that is right now, unless it has one or cannot have one.
+    fn refresh(&mut self, entry: &Arc<Entry>) {
+        let old = entry.status().mapping.clone();
+        let leased = old.as_ref().and_then(|mapping| mapping.lease.as_ref());
+        if leased.is_some_and(|lease| !lease.is_breaking())
+            && sys::lease_state(&entry.file) == LeaseState::Held
+            && old.as_ref().is_some_and(|mapping| mapping.layout.holds(&entry.file))
+        {
+            entry.status().looks += 1;
+            return;
+        }
+        if self.leased.iter().any(|(other, ..)| other.id == entry.id) {
+            // Its lease must be released first, once its chains have ended.
+            if let Some(lease) = leased {
+                lease.start_break();
+            }
+            if enqueue(entry) {
+                self.shared.queue().refresh.push(Arc::clone(entry));
+            }
+            return;
+        }
+        let made = self.make(entry);
+        let mut status = entry.status();
+        status.looks += 1;
+        match made {
+            Ok(mapping) => {
+                let mapping = Arc::new(mapping);
+                if mapping.lease.is_some() {
+                    self.leased.push((Arc::clone(entry), Arc::clone(&mapping), None));
+                }
+                status.version = mapping.version;
+                status.mapping = Some(mapping);
+                status.refusal = None;
+            }
+            Err(refusal) => {
+                log::debug!("{}: not mapped: {refusal}", entry.path.display());
+                status.mapping = None;
+                let pause = if refusal.is_passing() { PASSING } else { REFUSED };
+                status.not_before = Some(Instant::now() + pause);
+                status.refusal = Some(Arc::new(refusal));
+            }
+        }
+    }
+
+    /// Looks where the file is, under a lease if one can be had, and tells the target.
+    fn make(&self, entry: &Entry) -> Result<Mapping, MapRefusal> {
+        let mut lease = self.lease(entry);
+        let made = self.layout(entry);
+        // A break while the file was examined: the layout stands for itself, as without a lease.
+        if lease.is_some() && sys::lease_state(&entry.file) == LeaseState::Broken {
+            lease = None;
+        }
+        let made = made.and_then(|layout| {
+            let version = entry.status().version + 1;
+            self.send(entry, version, &layout)?;
+            let has_gaps = layout.has_gaps();
+            Ok((version, layout, has_gaps))
+        });
+        if lease.is_none() || made.is_err() {
+            // Also where there is none: then nothing happens.
+            let _ = sys::release_lease(&entry.file);
+        }
+        let (version, layout, has_gaps) = made?;
+        Ok(Mapping { version, layout, has_gaps, lease })
+    }
+
+    /// A read lease, which needs that nobody has the file open for writing, and to own the file.
+    fn lease(&self, entry: &Entry) -> Option<Lease> {
+        let break_time = lease::break_time().filter(|_| self.shared.checks)?;
+        match sys::take_lease(&entry.file, &self.signal) {
+            Ok(()) => Some(Lease::held(break_time)),
+            Err(error) => {
+                log::debug!("{}: no lease: {error}", entry.path.display());
+                None
+            }
+        }
+    }
+
+    fn layout(&self, entry: &Entry) -> Result<FileLayout, MapRefusal> {
+        let layout = file_layout(&entry.file, &self.remote.device, &self.remote.info)?;
+        let (extents, max) = (layout.extents().len(), self.remote.limits.extents as usize);
+        if extents > max {
+            return Err(MapRefusal::TooManyExtents { extents, max });
+        }
+        Ok(layout)
+    }
+
+    fn send(&self, entry: &Entry, version: u64, layout: &FileLayout) -> Result<(), MapRefusal> {
+        // Used up even if the target refuses it: a version never names two maps.
+        entry.status().version = version;
+        let map = FileMapObject {
+            file: entry.id,
+            nsid: self.remote.info.nsid,
+            version,
+            length_bytes: layout.length_bytes(),
+            extents: layout.extents().to_vec(),
+        };
+        Ok(self.remote.controller().set_file_map(&map)?)
+    }
+}
+
+fn release(entry: &Entry, mapping: &Mapping) {
+    if let Some(lease) = &mapping.lease {
+        lease.start_break();
+        lease.release(&entry.file);
+    }
+}

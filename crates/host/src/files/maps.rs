@@ -1,0 +1,272 @@
+//! The files of an association, and the thread that keeps their maps.
+
+use super::entry::{Entry, PushdownFile, enqueue};
+use super::keeper;
+use super::sys::BreakSignal;
+use super::{MapRefusal, NamespaceDevice, StorageFunction};
+use crate::{Controller, Error, Lane, NamespaceInfo, PushdownLimits};
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Logical block that chains without a target are rounded out to, in bytes.
+const LOCAL_BLOCK_BYTES: u32 = 512;
+
+/// A target, and what the namespace is on this machine.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) controller: Mutex<Controller>,
+    pub(crate) info: NamespaceInfo,
+    pub(crate) device: NamespaceDevice,
+    pub(crate) limits: PushdownLimits,
+}
+
+impl Remote {
+    pub(crate) fn controller(&self) -> MutexGuard<'_, Controller> {
+        self.controller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What waits for the keeper.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) refresh: Vec<Arc<Entry>>,
+    pub(crate) removed: Vec<Arc<Entry>>,
+    pub(crate) stop: bool,
+}
+
+/// What files, readers and the keeper share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) remote: Option<Remote>,
+    /// Whether versions are compared before and after chains.
+    pub(crate) checks: bool,
+    queue: Mutex<Queue>,
+    /// The keeper has looked at a file.
+    looked: Condvar,
+    signal: OnceLock<BreakSignal>,
+    /// The keeper runs.
+    pub(crate) kept: AtomicBool,
+    next_id: AtomicU32,
+}
+
+impl Shared {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_signal(&self, signal: BreakSignal) {
+        // Set once, by the keeper as it starts.
+        let _ = self.signal.set(signal);
+    }
+
+    fn wake(&self) {
+        if self.kept.load(Ordering::SeqCst)
+            && let Some(signal) = self.signal.get()
+        {
+            signal.wake();
+        }
+    }
+
+    pub(crate) fn refresh(&self, entry: &Arc<Entry>) {
+        if self.remote.is_some() && enqueue(entry) {
+            self.queue().refresh.push(Arc::clone(entry));
+            self.wake();
+        }
+    }
+
+    pub(crate) fn remove(&self, entry: Arc<Entry>) {
+        if self.remote.is_some() {
+            self.queue().removed.push(entry);
+            self.wake();
+        }
+    }
+
+    /// Tells those who wait that the keeper has looked at a file.
+    pub(crate) fn tell(&self) {
+        let _queue = self.queue();
+        self.looked.notify_all();
+    }
+
+    /// Waits until `done`, which is asked after each look of the keeper; false if `patience` ends
+    /// before.
+    pub(crate) fn wait_until(&self, patience: Duration, done: &mut dyn FnMut() -> bool) -> bool {
+        let end = Instant::now() + patience;
+        let mut queue = self.queue();
+        loop {
+            if done() {
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || !self.kept.load(Ordering::SeqCst) {
+                return false;
+            }
+            let waited = self.looked.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Logical block that reads are rounded out to.
+    pub(crate) fn block_bytes(&self) -> u32 {
+        self.remote.as_ref().map_or(LOCAL_BLOCK_BYTES, |remote| remote.info.block_bytes)
+    }
+}
+
+/// The files that chains of one association read, with their maps at its target.
+///
+/// A thread, the keeper, makes the maps, sends them, and gives leases back. Files stay usable when
+/// this is dropped; their chains then fall back to plain reads.
+#[derive(Debug)]
+pub struct FileMaps {
+    pub(crate) shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl FileMaps {
+    /// Files on namespace `nsid` of the target, which on this machine is `device`. A target
+    /// without pushdown is no error: chains then fall back to plain reads.
+    ///
+    /// # Errors
+    /// No such namespace; a target that cannot be asked; no thread.
+    pub fn new(controller: Controller, nsid: u32, device: NamespaceDevice) -> Result<Self, Error> {
+        Self::start(controller, nsid, device, true)
+    }
+
+    /// The same without comparing versions: answers may be wrong as soon as a file changes. For
+    /// tests that must notice that.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    #[doc(hidden)]
+    pub fn unchecked(
+        controller: Controller,
+        nsid: u32,
+        device: NamespaceDevice,
+    ) -> Result<Self, Error> {
+        Self::start(controller, nsid, device, false)
+    }
+
+    fn start(
+        mut controller: Controller,
+        nsid: u32,
+        device: NamespaceDevice,
+        checks: bool,
+    ) -> Result<Self, Error> {
+        let info = controller.identify_namespace(nsid)?;
+        let limits = match controller.pushdown_limits() {
+            Ok(limits) => limits,
+            Err(Error::NotPushdownTarget | Error::ProtocolVersion { .. }) => {
+                return Ok(Self::local());
+            }
+            Err(error) => return Err(error),
+        };
+        let remote = Remote { controller: Mutex::new(controller), info, device, limits };
+        let shared = Arc::new(Shared::new(Some(remote), checks));
+        let keeper = keeper::start(Arc::clone(&shared)).map_err(Error::Thread)?;
+        Ok(Self { shared, keeper: Some(keeper) })
+    }
+
+    /// Files without a target: chains run on this machine, over plain reads.
+    #[must_use]
+    pub fn local() -> Self {
+        Self { shared: Arc::new(Shared::new(None, true)), keeper: None }
+    }
+
+    /// Whether there is a target that chains are pushed to.
+    #[must_use]
+    pub fn has_target(&self) -> bool {
+        self.shared.remote.is_some()
+    }
+
+    /// Opens a file, and begins to map it.
+    ///
+    /// # Errors
+    /// The file cannot be opened. One that cannot be mapped is no error: see
+    /// [`PushdownFile::refusal`].
+    pub fn open(&self, path: impl AsRef<Path>) -> std::io::Result<PushdownFile> {
+        let file = OpenOptions::new().read(true).open(&path)?;
+        Ok(self.add(file, path.as_ref().to_owned()))
+    }
+
+    /// The same for a file that is open already, and is called `name` in messages. A lease is
+    /// possible only if it was opened for reading only.
+    #[must_use]
+    pub fn add(&self, file: File, name: PathBuf) -> PushdownFile {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let entry = Arc::new(Entry {
+            id,
+            file,
+            path: name,
+            status: Mutex::default(),
+            queued: AtomicBool::new(false),
+        });
+        let file = PushdownFile::new(entry, Arc::clone(&self.shared));
+        file.refresh();
+        file
+    }
+
+    /// Waits until `file` has a map or is refused one; true if it has.
+    #[must_use]
+    pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
+        self.shared.wait_until(patience, &mut || file.is_mapped() || file.refusal().is_some());
+        file.is_mapped()
+    }
+
+    /// Prepares a function for both sides: translated here, loaded at the target. `entry_index`
+    /// says which of the object's `bpfof/…` sections is the entry point.
+    ///
+    /// # Errors
+    /// [`Error::FunctionRejected`] if either side refuses it; what else the target answers.
+    pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
+        let mut function = StorageFunction::local(object, entry_index)?;
+        if let Some(remote) = &self.shared.remote {
+            function.set_remote(remote.controller().load_function(object, entry_index)?);
+        }
+        Ok(function)
+    }
+
+    /// Calls `use_it` with the association's controller, for what else is to be asked of the
+    /// target; None without a target. Maps are not made meanwhile.
+    pub fn with_controller<T>(&self, use_it: impl FnOnce(&mut Controller) -> T) -> Option<T> {
+        self.shared.remote.as_ref().map(|remote| use_it(&mut remote.controller()))
+    }
+
+    /// A lane of the association; None without a target.
+    pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
+        self.shared.remote.as_ref().map(|remote| remote.controller().open_lane()).transpose()
+    }
+}
+
+impl Shared {
+    fn new(remote: Option<Remote>, checks: bool) -> Self {
+        Self {
+            remote,
+            checks,
+            queue: Mutex::default(),
+            looked: Condvar::new(),
+            signal: OnceLock::new(),
+            kept: AtomicBool::new(false),
+            next_id: AtomicU32::new(1),
+        }
+    }
+}
+
+impl Drop for FileMaps {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            self.shared.queue().stop = true;
+            self.shared.wake();
+            // It cannot panic; if it did, it is gone as well.
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl From<Error> for MapRefusal {
+    fn from(error: Error) -> Self {
+        Self::Target(Box::new(error))
+    }
+}

@@ -1,0 +1,38 @@
+//! Chains over real files, safe while the files change.
+//!
+//! [`FileMaps`] opens files ([`PushdownFile`]) and keeps their maps at the target; a
+//! [`PushdownReader`] runs chains over them ([`PushdownReader::read_pushdown`], the papers' call):
+//! at the target while the maps hold, and otherwise on this machine over plain reads, with the same
+//! function and the same answer. What is guaranteed is in docs/files.md.
+//!
+//! # How it works
+//! - `device`, `extents`: where a file lies in the namespace, from sysfs and FIEMAP.
+//! - `snapshot`: that, together with what tells whether it still holds.
+//! - `lease`: with a read lease, who wants to change a file waits for the chains that read it.
+//! - `entry`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
+//! - `maps`, `keeper`: all files, and the thread that maps them and gives leases back.
+//! - `call`, `reader`, `fallback`, `function`: chains.
+//! - `sys`: the system calls.
+
+mod call;
+mod device;
+mod entry;
+mod error;
+mod extents;
+mod fallback;
+mod function;
+mod keeper;
+mod lease;
+mod maps;
+mod reader;
+mod snapshot;
+mod sys;
+
+pub use call::{Executor, FirstRead, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
+pub use device::NamespaceDevice;
+pub use entry::PushdownFile;
+pub use error::MapRefusal;
+pub use function::StorageFunction;
+pub use maps::FileMaps;
+pub use reader::PushdownReader;
+pub use snapshot::{FileLayout, file_layout};

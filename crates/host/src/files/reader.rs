@@ -1,0 +1,374 @@
+//! `read_pushdown`: chains over files, at the target while maps hold, and otherwise here.
+
+use super::call::{Executor, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
+use super::entry::Pin;
+use super::fallback::FallBack;
+use super::maps::Shared;
+use super::{FileMaps, FirstRead, PushdownFile, StorageFunction};
+use crate::{Error, FileVersion, Lane, PushdownCall, Request, RequestError, Status, SubmitError};
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest wait for the target while a chain waits for its maps too.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Longest wait of a blocking call before it looks around.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Runs chains over files, for one thread at a time.
+#[derive(Debug)]
+pub struct PushdownReader {
+    shared: Arc<Shared>,
+    lane: Option<Lane>,
+    policy: Policy,
+    fall_back: FallBack,
+    /// By the tag that the lane knows.
+    chains: Vec<Chain>,
+    free: Vec<usize>,
+    /// Chains that wait for new maps.
+    waiting: Vec<usize>,
+    /// Chains to be run here.
+    here: Vec<usize>,
+    versions: Vec<FileVersion>,
+}
+
+/// A call, kept until it ends so that it can be tried again.
+#[derive(Debug)]
+struct Chain {
+    tag: u64,
+    files: Vec<PushdownFile>,
+    first_read: FirstRead,
+    function: StorageFunction,
+    scratch: Vec<u8>,
+    scratch_size_bytes: u32,
+    answer_max_bytes: u32,
+    pins: Vec<Pin>,
+    /// How often the keeper had looked at each file when the chain was found stale.
+    looks: Vec<u64>,
+    stale: u32,
+    wait_until: Instant,
+    /// Why it cannot run at the target, for a policy without plain reads.
+    cause: Option<ReadError>,
+}
+
+impl Chain {
+    fn new(tag: u64, call: &ReadPushdown<'_>) -> Self {
+        Self {
+            tag,
+            files: call.files.to_vec(),
+            first_read: call.first_read,
+            function: call.function.clone(),
+            scratch: call.scratch.to_vec(),
+            scratch_size_bytes: call.scratch_size_bytes,
+            answer_max_bytes: call.answer_max_bytes,
+            pins: Vec::new(),
+            looks: Vec::new(),
+            stale: 0,
+            wait_until: Instant::now(),
+            cause: None,
+        }
+    }
+
+    fn call(&self) -> ReadPushdown<'_> {
+        ReadPushdown {
+            files: &self.files,
+            first_read: self.first_read,
+            function: &self.function,
+            scratch: &self.scratch,
+            scratch_size_bytes: self.scratch_size_bytes,
+            answer_max_bytes: self.answer_max_bytes,
+        }
+    }
+
+    /// Whether each file that had no map was looked at since.
+    fn is_due(&self) -> bool {
+        let mut files = self.files.iter().zip(&self.looks);
+        Instant::now() >= self.wait_until || files.all(|(file, looks)| file.looks() != *looks)
+    }
+}
+
+/// What became of a chain that the target has ended.
+enum Verdict {
+    Good(u32),
+    Failed(ReadError),
+    Stale,
+    /// Only plain reads can tell.
+    Here(Option<ReadError>),
+}
+
+impl PushdownReader {
+    /// A reader of the files of `maps`, on a lane of its own.
+    ///
+    /// # Errors
+    /// Those of [`Controller::open_lane`](crate::Controller::open_lane).
+    pub fn new(maps: &FileMaps, policy: Policy) -> Result<Self, Error> {
+        Ok(Self {
+            shared: Arc::clone(&maps.shared),
+            lane: maps.open_lane()?,
+            policy,
+            fall_back: FallBack::new(),
+            chains: Vec::new(),
+            free: Vec::new(),
+            waiting: Vec::new(),
+            here: Vec::new(),
+            versions: Vec::new(),
+        })
+    }
+
+    /// Runs one chain: `scratch` has the argument before and the answer after, which may be as
+    /// long as scratch by default is, 4096 bytes. On an error it is empty.
+    ///
+    /// # Errors
+    /// [`ReadError`]; [`ReadError::Request`] also while submitted chains have not ended.
+    pub fn read_pushdown(
+        &mut self,
+        files: &[PushdownFile],
+        first_read: FirstRead,
+        function: &StorageFunction,
+        scratch: &mut Vec<u8>,
+    ) -> Result<ReadInfo, ReadError> {
+        if self.in_flight() > 0 {
+            return Err(ReadError::Request("submitted chains have not ended"));
+        }
+        let answer_max_bytes = bpfof_nvme::vendor::DEFAULT_SCRATCH_BYTES;
+        let scratch_size_bytes = 0;
+        let argument = mem::take(scratch);
+        let call = ReadPushdown {
+            files,
+            first_read,
+            function,
+            scratch: &argument,
+            scratch_size_bytes,
+            answer_max_bytes,
+        };
+        self.submit(0, &call)?;
+        let mut end = None;
+        while end.is_none() {
+            self.wait(WAIT, &mut |completion| {
+                end = Some(completion.result.map(|(answer, info)| {
+                    scratch.extend_from_slice(answer);
+                    info
+                }));
+            });
+        }
+        end.unwrap_or(Err(ReadError::Request("a chain without an end")))
+    }
+
+    /// Chains submitted that have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.chains.len() - self.free.len()
+    }
+
+    /// Begins a chain; its completion, from [`wait`](Self::wait), carries `tag`. It leaves for the
+    /// target with the next `wait`.
+    ///
+    /// # Errors
+    /// [`ReadError::Request`] for a call that makes no sense. A full lane is no error: the chain
+    /// then waits or falls back, as the policy says.
+    pub fn submit(&mut self, tag: u64, call: &ReadPushdown<'_>) -> Result<(), ReadError> {
+        call.check()?;
+        let chain = Chain::new(tag, call);
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.chains[index] = chain;
+                index
+            }
+            None => {
+                self.chains.push(chain);
+                self.chains.len() - 1
+            }
+        };
+        self.start(index);
+        Ok(())
+    }
+
+    /// Sends what was submitted, and waits until a chain has ended or `timeout` passed. Chains
+    /// that fall back run in this call. Returns how many have ended.
+    pub fn wait(
+        &mut self,
+        timeout: Duration,
+        on_done: &mut dyn FnMut(ReadCompletion<'_>),
+    ) -> usize {
+        let end = Instant::now() + timeout;
+        loop {
+            for index in mem::take(&mut self.waiting) {
+                if self.chains[index].is_due() {
+                    self.start(index)
+                } else {
+                    self.waiting.push(index)
+                }
+            }
+            let done = self.run_here(on_done);
+            let left = end.saturating_duration_since(Instant::now());
+            let pause = match (done, self.waiting.is_empty()) {
+                (1.., _) => Duration::ZERO,
+                (0, true) => left,
+                (0, false) => left.min(LOOK_AGAIN),
+            };
+            let done = done + self.receive(pause, on_done);
+            if done > 0 || left.is_zero() || self.in_flight() == 0 {
+                return done;
+            }
+        }
+    }
+
+    /// Algorithm 1, and the request leaves for the lane; or the chain waits, or runs here.
+    fn start(&mut self, index: usize) {
+        let chain = &mut self.chains[index];
+        let (Some(lane), Some(function)) = (&mut self.lane, chain.function.id()) else {
+            self.here.push(index);
+            return;
+        };
+        let Some(remote) = &self.shared.remote else {
+            self.here.push(index);
+            return;
+        };
+        chain.looks.clear();
+        chain.looks.extend(chain.files.iter().map(PushdownFile::looks));
+        chain.pins.clear();
+        // All of them, so that each that has no map asks for one.
+        chain.pins.extend(chain.files.iter().filter_map(PushdownFile::begin));
+        if chain.pins.len() < chain.files.len() {
+            chain.pins.clear();
+            self.stale(index);
+            return;
+        }
+        self.versions.clear();
+        self.versions.extend(chain.pins.iter().map(Pin::version));
+        let request = Request::Pushdown(PushdownCall {
+            nsid: remote.info.nsid,
+            function: function.0,
+            files: &self.versions,
+            first_file: chain.first_read.file,
+            first_offset_bytes: chain.first_read.offset_bytes,
+            first_size_bytes: chain.first_read.size_bytes,
+            scratch: &chain.scratch,
+            scratch_size_bytes: chain.scratch_size_bytes,
+            answer_max_bytes: chain.answer_max_bytes,
+        });
+        match lane.submit(index as u64, request) {
+            Ok(()) => {}
+            Err(SubmitError::QueueFull) => {
+                chain.pins.clear();
+                chain.wait_until = Instant::now();
+                self.waiting.push(index);
+            }
+            Err(error) => {
+                chain.pins.clear();
+                chain.cause = Some(ReadError::Target(error.into()));
+                self.here.push(index);
+            }
+        }
+    }
+
+    /// A file has changed or has no map: the chain waits for new ones, or runs here.
+    fn stale(&mut self, index: usize) {
+        let chain = &mut self.chains[index];
+        let hopeless = chain.files.iter().any(|file| file.refusal().is_some());
+        chain.stale += 1;
+        if chain.stale > self.policy.retries || hopeless {
+            chain.cause = Some(ReadError::Stale);
+            self.here.push(index);
+            return;
+        }
+        chain.wait_until = Instant::now() + self.policy.patience;
+        // Files that have a good map are not looked at.
+        for (file, looks) in chain.files.iter().zip(&mut chain.looks) {
+            if file.is_mapped() {
+                *looks = u64::MAX;
+            }
+        }
+        self.waiting.push(index);
+    }
+
+    /// Takes what the target has answered.
+    fn receive(&mut self, timeout: Duration, on_done: &mut dyn FnMut(ReadCompletion<'_>)) -> usize {
+        let Some(lane) = self.lane.as_mut().filter(|lane| lane.requests_in_flight() > 0) else {
+            if !timeout.is_zero() && !self.waiting.is_empty() {
+                let waiting = self.waiting.iter().filter_map(|index| self.chains.get(*index));
+                let waiting: Vec<&Chain> = waiting.collect();
+                self.shared.wait_until(timeout, &mut || waiting.iter().any(|chain| chain.is_due()));
+            }
+            return 0;
+        };
+        let (chains, free) = (&mut self.chains, &mut self.free);
+        let (mut done, mut again, mut here) = (0, Vec::new(), Vec::new());
+        let received = lane.wait(timeout, &mut |completion| {
+            let index = completion.tag as usize;
+            let Some(chain) = chains.get_mut(index) else { return };
+            let result = match verdict(chain, completion.result.map(|done| done.dw0)) {
+                Verdict::Good(hops) => {
+                    let data = completion.result.map(|done| done.data).unwrap_or(&[]);
+                    Ok((data, ReadInfo { hops, executor: Executor::Target, stale: chain.stale }))
+                }
+                Verdict::Failed(error) => Err(error),
+                Verdict::Stale => return again.push(index),
+                Verdict::Here(cause) => {
+                    chain.cause = cause;
+                    return here.push(index);
+                }
+            };
+            done += 1;
+            free.push(index);
+            chain.files.clear();
+            on_done(ReadCompletion { tag: chain.tag, result });
+        });
+        if received.is_err() {
+            // Its requests were all reported; what follows runs here.
+            self.lane = None;
+        }
+        self.here.append(&mut here);
+        for index in again {
+            self.stale(index);
+        }
+        done
+    }
+
+    /// Runs the chains that the target cannot run.
+    fn run_here(&mut self, on_done: &mut dyn FnMut(ReadCompletion<'_>)) -> usize {
+        let here = mem::take(&mut self.here);
+        let mut answer = Vec::new();
+        for &index in &here {
+            let chain = &mut self.chains[index];
+            let cause = chain.cause.take();
+            let result = match cause {
+                Some(cause) if !self.policy.fall_back => Err(cause),
+                _ => self.fall_back.run(&chain.call(), self.shared.block_bytes(), &mut answer),
+            };
+            let (tag, stale) = (chain.tag, chain.stale);
+            chain.files.clear();
+            self.free.push(index);
+            let result = result
+                .map(|hops| (&answer[..], ReadInfo { hops, executor: Executor::FallBack, stale }));
+            on_done(ReadCompletion { tag, result });
+        }
+        here.len()
+    }
+}
+
+/// Algorithm 2: what the target says counts only if no file changed.
+fn verdict(chain: &mut Chain, result: Result<u32, RequestError>) -> Verdict {
+    let is = |error: &RequestError, status: Status| matches!(error, RequestError::Command(command) if command.status.same_code(status));
+    if let Err(error) = &result
+        && (is(error, Status::STALE_FILE_MAP) || is(error, Status::UNKNOWN_FILE))
+    {
+        chain.pins.iter().for_each(Pin::distrust);
+        chain.pins.clear();
+        return Verdict::Stale;
+    }
+    let gaps = chain.pins.iter().any(Pin::has_gaps);
+    // All of them: each asks for its new map.
+    let changed = chain.pins.drain(..).filter_map(|pin| (!pin.verify()).then_some(())).count();
+    match result {
+        Err(RequestError::Lost(reason)) => Verdict::Here(Some(ReadError::Target(reason.into()))),
+        Err(error @ RequestError::DataDigest) => {
+            Verdict::Here(Some(ReadError::Target(error.of("Pushdown"))))
+        }
+        _ if changed > 0 => Verdict::Stale,
+        Ok(hops) => Verdict::Good(hops),
+        // Holes read as zeroes, but not at the target.
+        Err(error) if gaps && is(&error, Status::READ_OUTSIDE_FILE) => Verdict::Here(None),
+        Err(RequestError::Command(error)) => Verdict::Failed(ReadError::Command(error)),
+    }
+}

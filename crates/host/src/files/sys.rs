@@ -1,0 +1,193 @@
+//! System calls on files that no safe crate offers: FIEMAP, inode flags, write-back, read leases and
+//! the signals that tell of their breaks.
+#![allow(unsafe_code)]
+
+use std::ffi::c_long;
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Extents that one FIEMAP call returns: 14 KiB of stack.
+const PAGE_EXTENTS: usize = 256;
+
+/// `_IOWR('f', 11, struct fiemap)`
+const FS_IOC_FIEMAP: u64 = 0xC020_660B;
+/// `_IOR('f', 1, long)`
+const FS_IOC_GETFLAGS: u64 = 0x8008_6601;
+/// `_IOR('X', 31, struct fsxattr)`
+const FS_IOC_FSGETXATTR: u64 = 0x801C_581F;
+
+const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+const F_OWNER_TID: i32 = 0;
+
+/// `struct fiemap_extent`. All in bytes; `physical` counts from the start of the file system's
+/// device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RawExtent {
+    pub(crate) logical: u64,
+    pub(crate) physical: u64,
+    pub(crate) length: u64,
+    pub(crate) reserved64: [u64; 2],
+    pub(crate) flags: u32,
+    pub(crate) reserved: [u32; 3],
+}
+
+/// `struct fiemap` with room for extents.
+#[repr(C)]
+struct FiemapPage {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [RawExtent; PAGE_EXTENTS],
+}
+
+/// Appends the extents of `file` from byte `start` on, as many as one call returns; their number.
+pub(crate) fn fiemap(file: &File, start: u64, into: &mut Vec<RawExtent>) -> io::Result<usize> {
+    let mut page = FiemapPage {
+        start,
+        length: u64::MAX - start,
+        flags: 0,
+        mapped: 0,
+        count: PAGE_EXTENTS as u32,
+        reserved: 0,
+        extents: [RawExtent::default(); PAGE_EXTENTS],
+    };
+    // SAFETY: the descriptor is open, and the kernel writes at most `count` extents behind the
+    // header, for which the structure, laid out as the kernel's, has room.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut page) })?;
+    let mapped = (page.mapped as usize).min(PAGE_EXTENTS);
+    into.extend(page.extents.iter().take(mapped));
+    Ok(mapped)
+}
+
+/// The inode flags of `file` (`FS_IOC_GETFLAGS`).
+pub(crate) fn inode_flags(file: &File) -> io::Result<u32> {
+    // The kernel writes an int; the ioctl's number says long, so there is room for that.
+    let mut flags: c_long = 0;
+    // SAFETY: the descriptor is open; the kernel writes at most a long.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_GETFLAGS as _, &raw mut flags) })?;
+    Ok(flags as u32)
+}
+
+/// `fsx_xflags` of `file` (`FS_IOC_FSGETXATTR`).
+pub(crate) fn extended_flags(file: &File) -> io::Result<u32> {
+    let mut attributes = [0_u32; 7];
+    // SAFETY: the descriptor is open; the kernel writes the 28 bytes of a struct fsxattr, whose
+    // first word is fsx_xflags.
+    check(unsafe {
+        libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR as _, attributes.as_mut_ptr())
+    })?;
+    Ok(attributes[0])
+}
+
+/// Writes all dirty pages of `file` to its device and waits until they are there. Costs little on
+/// a clean file: no metadata, no flush of the device's cache, which a reader of the same device
+/// does not need.
+pub(crate) fn write_back(file: &File) -> io::Result<()> {
+    let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: takes no memory of ours.
+    check(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, all) })
+}
+
+/// What a lease's file descriptor says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseState {
+    /// It is held, and nobody wants to change the file.
+    Held,
+    /// Somebody waits for it to be released, or it is gone.
+    Broken,
+}
+
+/// Takes a read lease on `file`. A break sends the signal of [`BreakSignal`] to the calling thread,
+/// which must have made one.
+pub(crate) fn take_lease(file: &File, signal: &BreakSignal) -> io::Result<()> {
+    let owner = [F_OWNER_TID, signal.thread];
+    let fd = file.as_raw_fd();
+    // SAFETY: the descriptor is open; the kernel reads a struct f_owner_ex, which is two ints.
+    check(unsafe { libc::fcntl(fd, F_SETOWN_EX, owner.as_ptr()) })?;
+    // Releasing a lease resets its signal, so it is set each time. Without it the signal would be
+    // SIGIO.
+    // SAFETY: takes an int.
+    check(unsafe { libc::fcntl(fd, F_SETSIG, signal.number) })?;
+    // SAFETY: takes an int.
+    check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) })
+}
+
+/// Releases the lease on `file`; who waits for that goes on.
+pub(crate) fn release_lease(file: &File) -> io::Result<()> {
+    // SAFETY: takes an int.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) })
+}
+
+/// The state of the lease on `file`.
+pub(crate) fn lease_state(file: &File) -> LeaseState {
+    // SAFETY: takes no argument.
+    let state = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
+    if state == libc::F_RDLCK { LeaseState::Held } else { LeaseState::Broken }
+}
+
+/// The signal by which the kernel tells one thread that a lease breaks, and by which other threads
+/// wake it. It is directed at that thread and blocked there, so no handler of the process sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BreakSignal {
+    number: i32,
+    thread: i32,
+}
+
+impl BreakSignal {
+    /// For the calling thread, which from now on must wait for it with [`wait`](Self::wait).
+    pub(crate) fn of_this_thread() -> io::Result<Self> {
+        let number = libc::SIGRTMAX() - 1;
+        let set = Self::set(number);
+        // SAFETY: the set is initialised; no old set is asked for.
+        let error =
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        Ok(Self { number, thread: rustix::thread::gettid().as_raw_nonzero().get() })
+    }
+
+    /// The signal, and SIGIO, which the kernel sends when too many signals are queued.
+    fn set(number: i32) -> libc::sigset_t {
+        // SAFETY: a sigset_t is plain integers, for which zero is a value.
+        let mut set: libc::sigset_t = unsafe { mem::zeroed() };
+        // SAFETY: the set is ours, the signals exist.
+        unsafe {
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, number);
+            libc::sigaddset(&raw mut set, libc::SIGIO);
+        }
+        set
+    }
+
+    /// Sleeps until the signal comes or `timeout` is over.
+    pub(crate) fn wait(&self, timeout: Duration) {
+        let set = Self::set(self.number);
+        let timeout =
+            libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+        // SAFETY: set and timeout are initialised; no siginfo is asked for. Failing (interrupted,
+        // timed out) is waking too.
+        unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const timeout) };
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn wake(&self) {
+        let process = std::process::id().cast_signed();
+        // SAFETY: takes no memory of ours. If the thread is gone, nothing happens.
+        unsafe { libc::syscall(libc::SYS_tgkill, process, self.thread, self.number) };
+    }
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
