@@ -39,6 +39,8 @@ const TX_HIGH_WATER_BYTES: usize = 1 << 20;
 const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
 /// Time for a peer to get through Connect.
 const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
+/// Time for a peer to get through one PDU that it has begun.
+const PDU_TIMEOUT_NS: u64 = 30_000_000_000;
 /// Log lines about refused commands that one connection may cause in a second.
 const LOG_LINES_PER_SECOND: u32 = 10;
 
@@ -202,6 +204,8 @@ pub(crate) struct Connection {
     opened_ns: u64,
     /// When the last command came, for the keep-alive timer.
     last_command_ns: u64,
+    /// Since when a PDU has been arriving that is not here entirely.
+    unfinished_since_ns: Option<u64>,
     pub(crate) queue: Option<Queue>,
     pub(crate) controller: Option<Arc<Controller>>,
     pub(crate) tables: Arc<Tables>,
@@ -235,6 +239,7 @@ impl Connection {
             tx: Vec::new(),
             opened_ns: now_ns,
             last_command_ns: now_ns,
+            unfinished_since_ns: None,
             queue: None,
             controller: None,
             tables: Arc::default(),
@@ -287,6 +292,10 @@ impl Connection {
             let late = now_ns.saturating_sub(self.opened_ns) > CONNECT_TIMEOUT_NS;
             return late.then_some("no Connect within 10 seconds");
         };
+        let begun_ns = self.unfinished_since_ns.filter(|_| !self.is_paused());
+        if begun_ns.is_some_and(|begun_ns| now_ns.saturating_sub(begun_ns) > PDU_TIMEOUT_NS) {
+            return Some("a PDU that did not arrive within 30 seconds");
+        }
         let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
         let last_ns = self.last_command_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
         let late = now_ns.saturating_sub(last_ns) > kato_ns;
@@ -305,13 +314,14 @@ impl Connection {
     /// behind it or once the connection is no longer paused. On an error `tx` holds what to tell
     /// the peer before closing.
     pub(crate) fn receive(&mut self, input: &[u8], x: &mut Executor) -> Result<usize, Close> {
-        let mut used = 0;
+        let (mut used, mut ended) = (0, false);
         while !self.is_paused() {
             let rest = &input[used..];
             let outcome = match self.receiver.next(rest) {
                 Ok(None) => break,
                 Ok(Some((length, event))) => {
                     used += length;
+                    ended |= !matches!(event, PduEvent::Data { last_fragment: false, .. });
                     self.event(event, x)
                 }
                 Err(error) => Err(error.into()),
@@ -323,6 +333,11 @@ impl Connection {
                 return Err(close);
             }
         }
+        // A paused connection does not let the peer finish.
+        let unfinished =
+            !self.is_paused() && (used < input.len() || self.receiver.is_within_data());
+        let begun_ns = self.unfinished_since_ns.filter(|_| !ended).unwrap_or(x.now_ns);
+        self.unfinished_since_ns = unfinished.then_some(begun_ns);
         Ok(used)
     }
 

@@ -119,6 +119,12 @@ impl PduReceiver {
         Self { from, digests, capsule_max_bytes, initialized: false, payload: None }
     }
 
+    /// Whether a PDU has begun whose data has not arrived entirely.
+    #[must_use]
+    pub const fn is_within_data(&self) -> bool {
+        self.payload.is_some()
+    }
+
     /// Smallest buffer that no PDU outgrows, in bytes.
     #[must_use]
     pub fn buffer_min_bytes(&self) -> usize {

@@ -1,10 +1,10 @@
 //! Silent peers, by a clock that the test moves.
 
-use super::peer::Peer;
-use crate::fuzz::{Rig, capsule, connect_command};
+use super::peer::{Peer, Said};
+use crate::fuzz::{Rig, capsule, connect_command, h2c_data};
 use bpfof_chain::Limits;
-use bpfof_nvme::tcp::{Digests, IcReq};
-use bpfof_nvme::{AdminCommand, Sqe, Status, opcode};
+use bpfof_nvme::tcp::{Digests, H2cData, IcReq};
+use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -58,6 +58,46 @@ fn the_keep_alive_timeout_can_be_changed() {
     let overdue = |rig: &Rig, ns: u64| rig.lines[admin.line].connection.overdue(ns);
     assert_eq!(overdue(&rig, 2 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+/// A byte now and then is not enough: each PDU has 30 seconds.
+#[test]
+fn a_host_that_does_not_finish_a_pdu_is_given_up() {
+    let mut rig = Rig::new(Limits::default());
+    let admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let overdue = |rig: &Rig, line: usize, seconds: u64| {
+        rig.lines[line].connection.overdue(seconds * SECOND_NS)
+    };
+    let late = Some("a PDU that did not arrive within 30 seconds");
+    let keep_alive = capsule(AdminCommand::keep_alive(), &[], Digests::default());
+    for second in 0..60u64 {
+        rig.x.now_ns = second * SECOND_NS;
+        rig.feed(admin.line, &keep_alive[second as usize..][..1]);
+    }
+    assert_eq!((overdue(&rig, admin.line, 30), overdue(&rig, admin.line, 31)), (None, late));
+    rig.feed(admin.line, &keep_alive[60..]);
+    assert_eq!(overdue(&rig, admin.line, 1000), None);
+
+    // The same within the data of a PDU, where pieces are taken as they come.
+    let write = Rw { slba: 0, blocks: 8, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+    io.send(&mut rig, Sqe { sgl: Sgl::transport(4096), ..write }, &[]);
+    let [Said::R2t(r2t)] = io.hear(&mut rig)[..] else { panic!("no R2T") };
+    let pdu = H2cData {
+        cccid: r2t.cccid,
+        ttag: r2t.ttag,
+        data_offset_bytes: 0,
+        data_length_bytes: 4096,
+        last: true,
+    };
+    let data = h2c_data(pdu, &[1; 4096], Digests::default());
+    rig.x.now_ns = 100 * SECOND_NS;
+    rig.feed(io.line, &data[..2000]);
+    rig.x.now_ns = 120 * SECOND_NS;
+    rig.feed(io.line, &data[2000..4000]);
+    assert_eq!((overdue(&rig, io.line, 130), overdue(&rig, io.line, 131)), (None, late));
+    rig.feed(io.line, &data[4000..]);
+    assert_eq!(overdue(&rig, io.line, 1000), None);
 }
 
 /// Linux sends no Keep Alive while there is traffic on any queue (CTRATT, bit 6).
