@@ -6,7 +6,7 @@
 //!
 //! `cargo bench -p bpfof-function -- filter` runs one case.
 
-use bpfof_function::{Arena, NativeFunction, Object};
+use bpfof_function::{Arena, NativeFunction, Object, abi};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -191,12 +191,15 @@ fn object(case: &Case, scratch: &Path) -> Object {
     Object::parse(&std::fs::read(object).expect("an object")).expect("a valid object")
 }
 
+/// Where scratch is in an arena.
+const SCRATCH_AT: usize = (abi::SCRATCH - abi::GUEST_BASE) as usize;
+
 fn measure(case: &Case) {
     let scratch = tempfile::tempdir().expect("a directory");
     let entry = object(case, scratch.path()).into_entry(0).expect("an entry");
     let native = NativeFunction::compile(&entry.program).expect("translates");
     let mut arena = Arena::new();
-    arena.begin_chain(&[]);
+    arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
     arena.data_mut(0..case.block.len()).copy_from_slice(&case.block);
     arena.begin_hop(0);
     let limit = arena.begin_call(0..case.block.len(), 0, 0, 0);
@@ -207,7 +210,7 @@ fn measure(case: &Case) {
         let started = Instant::now();
         for call in 0..case.calls {
             let argument = &case.arguments[call % case.arguments.len()];
-            arena.scratch_mut()[..argument.len()].copy_from_slice(argument);
+            arena.bytes_mut()[SCRATCH_AT..][..argument.len()].copy_from_slice(argument);
             let mut budget = 1_000_000;
             let code = native.call(&mut arena, limit, &mut budget);
             assert_eq!(code, Ok(0), "{}", case.name);
@@ -219,7 +222,7 @@ fn measure(case: &Case) {
         .scratch()
         .iter()
         .fold(0u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(*byte)));
-    let next = arena.context_u64(bpfof_function::abi::context::NEXT_OFFSET);
+    let next = arena.context_u64(abi::context::NEXT_OFFSET);
     assert_eq!(reference.line(), format!("{hash} {next}"), "{}: the results differ", case.name);
     assert!(reference.child.wait().expect("it ends").success());
     let fastest = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);

@@ -30,9 +30,8 @@ fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
     let native = NativeFunction::compile(&program).expect("translates");
     let outcomes = [true, false].map(|native_code| {
         let mut arena = Arena::new();
-        for (index, byte) in arena.scratch_mut().iter_mut().enumerate() {
-            *byte = (index % 251) as u8;
-        }
+        let numbered: Vec<u8> = (0..abi::DEFAULT_SCRATCH_BYTES).map(|i| (i % 251) as u8).collect();
+        arena.begin_chain(&numbered, numbered.len());
         arena.begin_hop(0);
         let limit = arena.begin_call(0..512, 0, 0, 0);
         let mut budget = budget;

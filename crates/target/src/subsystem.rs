@@ -106,6 +106,11 @@ impl Subsystem {
         Some(controller)
     }
 
+    /// The associations are over.
+    pub(crate) fn remove_all_controllers(&self) {
+        self.controllers().by_id.clear();
+    }
+
     pub(crate) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
         self.controllers().by_id.get(&id).cloned()
     }

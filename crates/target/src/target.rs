@@ -87,3 +87,12 @@ impl Target {
         subsystem.members().iter().map(|index| &self.namespaces[*index])
     }
 }
+
+impl Drop for Target {
+    /// Controllers and subsystems know each other; those that are left at the end go with it.
+    fn drop(&mut self) {
+        for subsystem in self.subsystems.iter().chain([&self.discovery]) {
+            subsystem.remove_all_controllers();
+        }
+    }
+}

@@ -26,6 +26,10 @@ pub(crate) struct Check {
     /// The argument for --run: what scratch begins with.
     #[arg(long, value_name = "FILE", requires = "run")]
     scratch: Option<PathBuf>,
+    /// Size of scratch for --run, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = abi::DEFAULT_SCRATCH_BYTES, requires = "run",
+          value_parser = scratch_size)]
+    scratch_size: usize,
     /// File offset of the block for --run, in bytes.
     #[arg(long, default_value_t = 0, requires = "run")]
     offset: u64,
@@ -35,6 +39,13 @@ pub(crate) struct Check {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn scratch_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size @ 1..=abi::MAX_SCRATCH_BYTES) => Ok(size),
+        _ => Err(format!("not a number from 1 to {}", abi::MAX_SCRATCH_BYTES)),
+    }
 }
 
 #[derive(Serialize)]
@@ -159,7 +170,7 @@ fn call(
 ) -> Result<Run, Box<dyn std::error::Error>> {
     let data = read_at_most(block, abi::MAX_HOP_BYTES)?;
     let argument = match &options.scratch {
-        Some(path) => read_at_most(path, abi::SCRATCH_BYTES)?,
+        Some(path) => read_at_most(path, options.scratch_size)?,
         None => Vec::new(),
     };
     let budget = i64::from(TargetConfig::default().limits.instructions_per_call);
@@ -170,7 +181,7 @@ fn call(
     for _ in 0..100 {
         arena.wipe();
         arena.data_mut(0..data.len()).copy_from_slice(&data);
-        arena.begin_chain(&argument);
+        arena.begin_chain(&argument, options.scratch_size);
         native.program().statics().place(&mut arena);
         arena.begin_hop(options.hop);
         let limit = arena.begin_call(0..data.len(), options.offset, 0, 0);
@@ -186,10 +197,9 @@ fn call(
     }
     let (first_ns, code, budget_used) = first_ns.unwrap_or_default();
     let length = arena.context_u32(context::OUT_LEN) as usize;
-    let answer = arena
-        .scratch()
-        .get(..length)
-        .ok_or_else(|| format!("out_len is {length}: scratch has {} bytes", abi::SCRATCH_BYTES))?;
+    let answer = arena.scratch().get(..length).ok_or_else(|| {
+        format!("out_len is {length}: scratch has {} bytes", options.scratch_size)
+    })?;
     let reads = arena.context_u32(context::READS) as usize;
     if reads > abi::MAX_READS {
         return Err(format!("reads is {reads}: a hop has at most {}", abi::MAX_READS).into());

@@ -19,7 +19,7 @@ fn run(entry: &Entry) -> Result<u64, Fault> {
     let native = NativeFunction::compile(&entry.program).expect("translates");
     let outcomes = [true, false].map(|is_native| {
         let mut arena = Arena::new();
-        arena.begin_chain(&[]);
+        arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
         arena.begin_hop(0);
         let limit = arena.begin_call(0..512, 0, 0, 0);
         let mut budget = 100_000;
@@ -100,7 +100,7 @@ fn chain(entry: &Entry) -> Result<u64, Fault> {
         for (index, byte) in arena.data_mut(0..512).iter_mut().enumerate() {
             *byte = data(index);
         }
-        arena.begin_chain(&[]);
+        arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
         for hop in 0..10 {
             arena.begin_hop(hop);
             let limit = arena.begin_call(0..512, 0, 0, 0);
