@@ -103,5 +103,9 @@ static __s64 (*const bpfof_memcmp)(const void *a, const void *b, __u64 len) = (v
 static __s64 (*const bpfof_memmove)(void *to, const void *from, __u64 len) = (void *)2;
 /* memset: fills with the low byte of value. Returns 0. */
 static __s64 (*const bpfof_memset)(void *to, __u64 value, __u64 len) = (void *)3;
+/* CRC-32C (Castagnoli) of len bytes that follow those with this crc; 0 at first. */
+static __u64 (*const bpfof_crc32c)(const void *data, __u64 crc, __u64 len) = (void *)4;
+/* memchr: where the low byte of byte is found first, len if it is not there. */
+static __u64 (*const bpfof_find)(const void *data, __u64 byte, __u64 len) = (void *)5;
 
 #endif

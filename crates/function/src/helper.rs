@@ -7,7 +7,7 @@ use crate::fault::FaultKind;
 use crate::statics::Statics;
 
 /// A helper's number, the immediate of the call instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Helper {
     /// `bpfof_memcmp(a, b, len)`.
@@ -16,17 +16,20 @@ pub enum Helper {
     Memmove = 2,
     /// `bpfof_memset(to, value, len)`.
     Memset = 3,
+    /// `bpfof_crc32c(data, crc, len)`.
+    Crc32c = 4,
+    /// `bpfof_find(data, byte, len)`.
+    Find = 5,
 }
 
 impl Helper {
+    /// All helpers.
+    pub const ALL: [Helper; 5] =
+        [Helper::Memcmp, Helper::Memmove, Helper::Memset, Helper::Crc32c, Helper::Find];
+
     /// The helper with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Helper> {
-        match number {
-            1 => Some(Helper::Memcmp),
-            2 => Some(Helper::Memmove),
-            3 => Some(Helper::Memset),
-            _ => None,
-        }
+        Helper::ALL.into_iter().find(|helper| *helper as i32 == number)
     }
 
     /// Its name in C.
@@ -35,7 +38,19 @@ impl Helper {
             Helper::Memcmp => "bpfof_memcmp",
             Helper::Memmove => "bpfof_memmove",
             Helper::Memset => "bpfof_memset",
+            Helper::Crc32c => "bpfof_crc32c",
+            Helper::Find => "bpfof_find",
         }
+    }
+
+    /// Whether r1, which is always a pointer to r3 bytes, is written to.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Helper::Memmove | Helper::Memset)
+    }
+
+    /// Whether r2 is a pointer to r3 bytes that are read, rather than a value.
+    pub(crate) fn reads_second(self) -> bool {
+        matches!(self, Helper::Memcmp | Helper::Memmove)
     }
 
     /// Runs the helper on `memory`, what the call may access, with r1–r3 as arguments. Charges
@@ -53,25 +68,34 @@ impl Helper {
             return Err(FaultKind::Budget);
         }
         let first = range(memory.len(), a, len)?;
-        if self != Helper::Memcmp {
+        if self.writes() {
             statics.check_write(a, len)?;
         }
-        match self {
-            Helper::Memcmp => {
-                let second = range(memory.len(), b, len)?;
-                Ok(memory[first].cmp(&memory[second]) as i64 as u64)
-            }
+        let second = if self.reads_second() { range(memory.len(), b, len)? } else { 0..0 };
+        Ok(match self {
+            Helper::Memcmp => memory[first].cmp(&memory[second]) as i64 as u64,
             Helper::Memmove => {
-                let second = range(memory.len(), b, len)?;
                 memory.copy_within(second, first.start);
-                Ok(0)
+                0
             }
             Helper::Memset => {
                 memory[first].fill(b as u8);
-                Ok(0)
+                0
             }
-        }
+            Helper::Crc32c => crc32c(&memory[first], b),
+            Helper::Find => find(&memory[first], b),
+        })
     }
+}
+
+/// CRC-32C (Castagnoli) of bytes that follow those whose CRC is the low half of `crc`.
+pub(crate) fn crc32c(bytes: &[u8], crc: u64) -> u64 {
+    u64::from(crc32c::crc32c_append(crc as u32, bytes))
+}
+
+/// Where the low byte of `byte` is found first; the number of bytes if it is not there.
+pub(crate) fn find(bytes: &[u8], byte: u64) -> u64 {
+    memchr::memchr(byte as u8, bytes).unwrap_or(bytes.len()) as u64
 }
 
 /// The part of a memory of `limit` bytes that `len` bytes at a guest address are.

@@ -219,7 +219,7 @@ fn helpers_do_the_same_whatever_is_known_of_the_length() {
             (scratch, -1),
         ];
         for (a, b) in places {
-            for helper in 1..=3 {
+            for helper in 1..=5 {
                 let program = |length: [u8; 8]| {
                     let keep = slot(0x7a, 10, 0, -8, len);
                     let call = slot(0x85, 0, 0, 0, helper);
@@ -233,6 +233,26 @@ fn helpers_do_the_same_whatever_is_known_of_the_length() {
             }
         }
     }
+}
+
+#[test]
+fn sums_and_finds() {
+    // The check value of CRC-32C, whole and in two parts; scratch is 0, 1, 2, …
+    let (digits, rest) =
+        (constant(4, u64::from_le_bytes(*b"12345678")), slot(0x72, 10, 0, -8, 0x39));
+    let text = [digits[0], digits[1], slot(0x7b, 10, 4, -16, 0), rest];
+    let to_text = [slot(0xbf, 1, 10, 0, 0), slot(0x07, 1, 0, 0, -16)];
+    let call = |number| slot(0x85, 0, 0, 0, number);
+    let whole = [&text[..], &to_text, &[mov(2, 0), mov(3, 9), call(4), EXIT]].concat();
+    assert_eq!(run(&whole, 100), Ok(0xe306_9283));
+    let first = [&to_text[..], &[mov(2, 0), mov(3, 5), call(4), slot(0xbf, 2, 0, 0, 0)]].concat();
+    let second = [&to_text[..], &[slot(0x07, 1, 0, 0, 5), mov(3, 4), call(4), EXIT]].concat();
+    assert_eq!(run(&[&text[..], &first, &second].concat(), 100), Ok(0xe306_9283));
+    let find = |byte, len| {
+        run(&[mov(1, abi::SCRATCH as i32), mov(2, byte), mov(3, len), call(5), EXIT], 100)
+    };
+    assert_eq!((find(77, 100), find(0x100 + 77, 100)), (Ok(77), Ok(77)));
+    assert_eq!((find(77, 77), find(0, 0)), (Ok(77), Ok(0)));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod translate;
 use crate::abi::GUEST_BASE;
 use crate::arena::{Arena, Limit};
 use crate::fault::{Fault, FaultKind};
+use crate::helper::{self, Helper};
 use crate::program::Program;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
@@ -73,13 +74,15 @@ impl NativeFunction {
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
         let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
-        for bulk in translate::Bulk::ALL {
-            let function: extern "C" fn(*mut u8, u64, u64) -> u64 = match bulk {
-                translate::Bulk::Compare => compare_bytes,
-                translate::Bulk::Copy => copy_bytes,
-                translate::Bulk::Fill => fill_bytes,
+        for helper in Helper::ALL {
+            let function: extern "C" fn(*mut u8, u64, u64) -> u64 = match helper {
+                Helper::Memcmp => compare_bytes,
+                Helper::Memmove => copy_bytes,
+                Helper::Memset => fill_bytes,
+                Helper::Crc32c => sum_bytes,
+                Helper::Find => find_byte,
             };
-            builder.symbol(bulk.symbol(), function as *const u8);
+            builder.symbol(helper.name(), function as *const u8);
         }
         let mut module = JITModule::new(builder);
         let translated = translate::translate(&mut module, program);
@@ -191,4 +194,16 @@ extern "C" fn compare_bytes(a: *mut u8, b: u64, len: u64) -> u64 {
         (std::slice::from_raw_parts(a, len), std::slice::from_raw_parts(b as *const u8, len))
     };
     a.cmp(b) as i64 as u64
+}
+
+/// As [`copy_bytes`], for [`Helper::Crc32c`] over one range.
+extern "C" fn sum_bytes(data: *mut u8, crc: u64, len: u64) -> u64 {
+    // SAFETY: as in `compare_bytes`, for one range.
+    helper::crc32c(unsafe { std::slice::from_raw_parts(data, len as usize) }, crc)
+}
+
+/// As [`copy_bytes`], for [`Helper::Find`] in one range.
+extern "C" fn find_byte(data: *mut u8, byte: u64, len: u64) -> u64 {
+    // SAFETY: as in `compare_bytes`, for one range.
+    helper::find(unsafe { std::slice::from_raw_parts(data, len as usize) }, byte)
 }

@@ -5,14 +5,14 @@
 //! return (r0, budget), where a negative budget says that a fault has been recorded.
 
 mod access;
-mod bulk;
+mod helpers;
 
 use super::{CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
+use crate::helper::Helper;
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;
 use access::Fault;
-pub(super) use bulk::Bulk;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     AbiParam, Block, FuncRef, InstBuilder, MemFlagsData, Signature, Type, Value, types,
@@ -38,11 +38,11 @@ pub(super) fn translate(
 ) -> Result<(FuncId, usize), CompileError> {
     let signatures = Signatures::new(module);
     let mut imports = BTreeMap::new();
-    for bulk in Bulk::ALL {
+    for helper in Helper::ALL {
         let id = module
-            .declare_function(bulk.symbol(), Linkage::Import, &signatures.bulk)
+            .declare_function(helper.name(), Linkage::Import, &signatures.helper)
             .map_err(failed)?;
-        imports.insert(bulk, id);
+        imports.insert(helper, id);
     }
     let entry =
         module.declare_function("entry", Linkage::Local, &signatures.entry).map_err(failed)?;
@@ -61,9 +61,9 @@ pub(super) fn translate(
             Form::Entry => signatures.entry.clone(),
             Form::Local => signatures.local.clone(),
         };
-        let bulk = imports
+        let helpers = imports
             .iter()
-            .map(|(bulk, id)| (*bulk, module.declare_func_in_func(*id, &mut context.func)))
+            .map(|(helper, id)| (*helper, module.declare_func_in_func(*id, &mut context.func)))
             .collect();
         let callees = locals
             .iter()
@@ -71,7 +71,7 @@ pub(super) fn translate(
             .collect();
         let mut scratch = FunctionBuilderContext::new();
         let builder = FunctionBuilder::new(&mut context.func, &mut scratch);
-        Translator::new(builder, program, range, form, bulk, callees)
+        Translator::new(builder, program, range, form, helpers, callees)
             .run()
             .finalize(module.target_config());
         module.define_function(id, &mut context).map_err(failed)?;
@@ -102,7 +102,7 @@ fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
 struct Signatures {
     entry: Signature,
     local: Signature,
-    bulk: Signature,
+    helper: Signature,
 }
 
 impl Signatures {
@@ -118,7 +118,7 @@ impl Signatures {
         Signatures {
             entry: make(&[pointer], 1),
             local: make(&[pointer, wide, wide, wide, wide, wide, wide, wide], 2),
-            bulk: make(&[pointer, wide, wide], 1),
+            helper: make(&[pointer, wide, wide], 1),
         }
     }
 }
@@ -134,7 +134,7 @@ struct Translator<'a> {
     program: &'a Program,
     range: Range<u32>,
     form: Form,
-    bulk: BTreeMap<Bulk, FuncRef>,
+    helpers: BTreeMap<Helper, FuncRef>,
     callees: BTreeMap<u32, FuncRef>,
     registers: [Variable; 11],
     budget: Variable,
@@ -179,7 +179,7 @@ impl<'a> Translator<'a> {
         program: &'a Program,
         range: Range<u32>,
         form: Form,
-        bulk: BTreeMap<Bulk, FuncRef>,
+        helpers: BTreeMap<Helper, FuncRef>,
         callees: BTreeMap<u32, FuncRef>,
     ) -> Translator<'a> {
         let entry = builder.create_block();
@@ -204,7 +204,7 @@ impl<'a> Translator<'a> {
             program,
             range,
             form,
-            bulk,
+            helpers,
             callees,
             registers,
             budget,

@@ -1,5 +1,5 @@
-//! The helpers that compare, copy and fill memory. Charges and checks are translated like those of
-//! instructions; short constant lengths need no call at all.
+//! Helpers. Charges and checks are translated like those of instructions; comparing, copying and
+//! filling short constant lengths needs no call at all.
 
 use super::access::Fault;
 use super::{FLAGS, NEAR_END_BYTES, Translator};
@@ -15,45 +15,13 @@ use cranelift_codegen::ir::{
 /// Constant lengths up to this are translated without a call: 8 registers of 16 bytes.
 const INLINE_BYTES: i64 = 128;
 
-/// A host function that translated code calls.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::native) enum Bulk {
-    Compare,
-    Copy,
-    Fill,
-}
-
-impl Bulk {
-    pub(in crate::native) const ALL: [Bulk; 3] = [Bulk::Compare, Bulk::Copy, Bulk::Fill];
-
-    /// The name under which translated code finds it.
-    pub(in crate::native) fn symbol(self) -> &'static str {
-        match self {
-            Bulk::Compare => "bpfof_compare",
-            Bulk::Copy => "bpfof_copy",
-            Bulk::Fill => "bpfof_fill",
-        }
-    }
-}
-
-impl From<Helper> for Bulk {
-    fn from(helper: Helper) -> Bulk {
-        match helper {
-            Helper::Memcmp => Bulk::Compare,
-            Helper::Memmove => Bulk::Copy,
-            Helper::Memset => Bulk::Fill,
-        }
-    }
-}
-
 impl Translator<'_> {
     /// The faults, their order and the charge are those of [`Helper::run`].
     pub(super) fn call_helper(&mut self, pc: u32, helper: Helper) {
-        let bulk = Bulk::from(helper);
         let [a, b, len] = [1, 2, 3].map(|index| self.builder.use_var(self.registers[index]));
         let result = match self.constant(len) {
-            Some(len) if (0..=INLINE_BYTES).contains(&len) => self.inline(pc, bulk, a, b, len),
-            _ => self.call_bulk(pc, bulk, a, b, len),
+            Some(len) if is_inline(helper, len) => self.inline(pc, helper, a, b, len),
+            _ => self.call_host(pc, helper, a, b, len),
         };
         self.set(Register::R0, result);
         self.clear_argument_registers();
@@ -71,33 +39,29 @@ impl Translator<'_> {
         }
     }
 
-    fn inline(&mut self, pc: u32, bulk: Bulk, a: Value, b: Value, len: i64) -> Value {
+    fn inline(&mut self, pc: u32, helper: Helper, a: Value, b: Value, len: i64) -> Value {
         if len >= 8 {
             self.charge(len / 8, pc);
         }
         let first = self.checked_range(pc, a, 0, len);
-        if bulk != Bulk::Compare {
+        if helper.writes() {
             self.check_write(pc, a, 0, len);
         }
-        match bulk {
-            Bulk::Compare => {
-                let second = self.checked_range(pc, b, 0, len);
-                return self.compare(first, second, len);
-            }
-            Bulk::Copy => {
-                let second = self.checked_range(pc, b, 0, len);
-                // The ranges may overlap: all loads come before the first store.
-                let loaded: Vec<(Value, i32)> = pieces(len, 16)
-                    .into_iter()
-                    .map(|(at, width)| {
-                        (self.builder.ins().load(piece_type(width), FLAGS, second, at), at)
-                    })
-                    .collect();
-                for (value, at) in loaded {
-                    self.builder.ins().store(FLAGS, value, first, at);
-                }
-            }
-            Bulk::Fill => self.fill(first, b, len),
+        if helper == Helper::Memset {
+            self.fill(first, b, len);
+            return self.builder.ins().iconst(types::I64, 0);
+        }
+        let second = self.checked_range(pc, b, 0, len);
+        if helper == Helper::Memcmp {
+            return self.compare(first, second, len);
+        }
+        // The ranges may overlap: all loads come before the first store.
+        let loaded: Vec<(Value, i32)> = pieces(len, 16)
+            .into_iter()
+            .map(|(at, width)| (self.builder.ins().load(piece_type(width), FLAGS, second, at), at))
+            .collect();
+        for (value, at) in loaded {
+            self.builder.ins().store(FLAGS, value, first, at);
         }
         self.builder.ins().iconst(types::I64, 0)
     }
@@ -151,7 +115,7 @@ impl Translator<'_> {
         if width == 8 { value } else { self.builder.ins().uextend(types::I64, value) }
     }
 
-    fn call_bulk(&mut self, pc: u32, bulk: Bulk, a: Value, b: Value, len: Value) -> Value {
+    fn call_host(&mut self, pc: u32, helper: Helper, a: Value, b: Value, len: Value) -> Value {
         let cost = self.builder.ins().ushr_imm_u(len, 3);
         let budget = self.builder.use_var(self.budget);
         // The budget is not negative and the cost below 2^61: this does not wrap.
@@ -164,14 +128,11 @@ impl Translator<'_> {
         self.fault_if(too_long, FAULT_MEMORY, pc, Fault::At(a, 0));
         let last = self.builder.ins().isub(limit, len);
         let first = self.checked_before(pc, a, last);
-        if bulk != Bulk::Compare {
+        if helper.writes() {
             self.check_long_write(pc, a, len);
         }
-        let second = match bulk {
-            Bulk::Fill => b,
-            Bulk::Compare | Bulk::Copy => self.checked_before(pc, b, last),
-        };
-        let call = self.builder.ins().call(self.bulk[&bulk], &[first, second, len]);
+        let second = if helper.reads_second() { self.checked_before(pc, b, last) } else { b };
+        let call = self.builder.ins().call(self.helpers[&helper], &[first, second, len]);
         self.builder.inst_results(call)[0]
     }
 
@@ -196,6 +157,12 @@ impl Translator<'_> {
         self.fault_if(outside, FAULT_MEMORY, pc, Fault::At(value, 0));
         self.builder.ins().iadd(self.base, distance)
     }
+}
+
+/// Whether a call with a constant length is translated to loads and stores.
+fn is_inline(helper: Helper, len: i64) -> bool {
+    let is_simple = matches!(helper, Helper::Memcmp | Helper::Memmove | Helper::Memset);
+    is_simple && (0..=INLINE_BYTES).contains(&len)
 }
 
 /// Cuts `len` bytes into (offset, width) pieces of power-of-two widths up to `widest`. The last
