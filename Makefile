@@ -17,7 +17,10 @@ FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets
 # Of cargo-deny's checks the one for advisories is left out: it downloads a database.
 DENY_CHECKS := bans licenses sources
 
-.PHONY: help setup test lint doc fuzz-check release demo bench fuzz clean
+# How long `make race` runs on each file system, in seconds.
+RACE_SECONDS ?= 600
+
+.PHONY: help setup test lint doc fuzz-check release demo bench race fuzz clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -52,6 +55,9 @@ demo: release ## build and run the demonstration
 bench: release ## compare pushdown with plain reads (bench-kv.json), and measure a hop
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
 	cargo bench -p bpfof-device --locked
+
+race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
+	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
 
 # The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
 # toolchain take it, so that no second toolchain is needed.

@@ -31,6 +31,11 @@ pub(crate) fn cannot_mount() -> Option<String> {
         "this needs root, for loop devices and mounting"
     } else if !output("losetup", &["--find"]).status.success() {
         "there is no free loop device"
+    } else if KINDS
+        .iter()
+        .any(|(kind, _)| Command::new(format!("mkfs.{kind}")).arg("-V").output().is_err())
+    {
+        "mkfs.ext4 or mkfs.xfs is missing; make setup installs them"
     } else {
         return None;
     };
