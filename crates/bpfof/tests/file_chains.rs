@@ -370,6 +370,21 @@ fn without_a_map_the_policy_decides() {
     let mut set = Set::new(&disk, 0, Policy { fall_back: false, ..Policy::default() });
     set.add(path, root);
     assert!(matches!(set.get(2), Err(ReadError::Stale)));
+    // A file that another association has a map of: its number means something else here.
+    let other = Set::new(&disk, 2, PATIENT);
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(other.mapped() && set.mapped());
+    set.files = other.files[..1].to_vec();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(set.mapped());
+    set.function = other.function.clone();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
+    // Nobody keeps its maps any more.
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(set.mapped());
+    set.maps = FileMaps::local();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
     // A target that is gone.
     let mut set = Set::new(&disk, 1, PATIENT);
     assert!(set.mapped());

@@ -113,6 +113,11 @@ impl PushdownFile {
         self.0.entry.status().refusal.clone()
     }
 
+    /// Whether it was opened by these maps, which gave it its id.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.0.shared, shared)
+    }
+
     /// How often the keeper has looked at the file.
     pub(crate) fn looks(&self) -> u64 {
         self.0.entry.status().looks

@@ -43,6 +43,8 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
             Keeper { shared: &shared, remote, signal, leased: Vec::new() }.run();
         }
         shared.kept.store(false, Ordering::SeqCst);
+        // Files that were closed meanwhile.
+        mem::take(&mut *shared.queue());
         shared.tell();
     })?;
     started.recv().unwrap_or(Err(io::ErrorKind::Other))?;
