@@ -102,7 +102,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = output("umount", &[self.mount()]);
+        // Tools that a killed process had started may still have files open, and so has a test
+        // that failed: the file system then goes away with the last of them.
+        if !output("umount", &[self.mount()]).status.success() {
+            let mount = self.mount();
+            let _ = output("umount", &["--lazy".as_ref(), mount.as_os_str()]);
+        }
         let _ = output("losetup", &["--detach", &self.device]);
         let _ = self.target.kill();
         let _ = self.target.wait();

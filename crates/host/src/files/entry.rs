@@ -141,8 +141,11 @@ impl PushdownFile {
             lease.start_break();
             status.mapping = Some(mapping);
         }
+        let has_newer = status.mapping.as_ref().is_some_and(|mapping| mapping.version != version);
         drop(status);
-        self.refresh();
+        if !has_newer {
+            self.refresh();
+        }
     }
 
     /// BPF-oF's algorithm 1 for this file: is the map that the target has the file's? Data that

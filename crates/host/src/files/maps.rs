@@ -12,9 +12,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Logical block that chains without a target are rounded out to, in bytes.
-const LOCAL_BLOCK_BYTES: u32 = 512;
-
 /// How long to wait for a map before it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -115,11 +112,6 @@ impl Shared {
     /// Whether maps are made and sent.
     pub(crate) fn is_kept(&self) -> bool {
         self.kept.load(Ordering::SeqCst)
-    }
-
-    /// Logical block that reads are rounded out to.
-    pub(crate) fn block_bytes(&self) -> u32 {
-        self.remote.as_ref().map_or(LOCAL_BLOCK_BYTES, |remote| remote.info.block_bytes)
     }
 }
 

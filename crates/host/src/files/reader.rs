@@ -337,7 +337,7 @@ impl PushdownReader {
             let cause = chain.cause.take();
             let result = match cause {
                 Some(cause) if !self.policy.fall_back => Err(cause),
-                _ => self.fall_back.run(&chain.call(), self.shared.block_bytes(), &mut answer),
+                _ => self.fall_back.run(&chain.call(), &mut answer),
             };
             let (tag, stale) = (chain.tag, chain.stale);
             chain.files.clear();
