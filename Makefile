@@ -21,7 +21,10 @@ DENY_CHECKS := bans licenses sources
 FIO_SECONDS ?= 20
 KILLS ?= 3
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop fuzz clean
+# How long `make race` runs on each file system, in seconds.
+RACE_SECONDS ?= 600
+
+.PHONY: help setup test lint doc fuzz-check release demo bench interop race fuzz clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -62,6 +65,9 @@ interop: release ## a stock Linux kernel in QEMU uses the target: file systems, 
 	@scripts/setup.sh qemu
 	interop/image.sh .interop
 	interop/run.py --target $(BPFOF) --fio-seconds $(FIO_SECONDS) --kills $(KILLS)
+
+race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
+	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
 
 # The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
 # toolchain take it, so that no second toolchain is needed.

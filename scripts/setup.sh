@@ -41,6 +41,15 @@ probe_python3() {
 	python3 --version | cut -d ' ' -f 2
 }
 
+# Not in everybody's PATH.
+probe_mkfs_ext4() {
+	PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -V 2>&1 | sed -n 's/^mke2fs \([0-9.]*\).*/\1/p' | grep .
+}
+
+probe_mkfs_xfs() {
+	PATH=$PATH:/usr/sbin:/sbin mkfs.xfs -V | sed -n 's/.*version \([0-9.]*\).*/\1/p' | grep .
+}
+
 probe_font() {
 	{
 		find /usr/share/fonts /usr/local/share/fonts "${HOME:-/}/.local/share/fonts" \
@@ -63,6 +72,8 @@ readonly THINGS=(
 	"probe_cc           cc            gcc,libc6-dev"
 	"probe_cxx          c++           g++"
 	"probe_python3      python3       python3"
+	"probe_mkfs_ext4    mkfs.ext4     e2fsprogs"
+	"probe_mkfs_xfs     mkfs.xfs      xfsprogs"
 	"probe_font         dejavu-fonts  fonts-dejavu-core"
 )
 

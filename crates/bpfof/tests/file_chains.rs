@@ -28,7 +28,7 @@ fn value(table: u64, key: u64, generation: u64) -> Vec<u8> {
 /// Table `table` has the keys that are multiples of `table + 2`.
 fn table(table: u64, generation: u64) -> (Vec<u8>, Root) {
     let mut writer = TableWriter::new(Shape { data_block_bytes: 3000, fanout: 8 });
-    for key in (0..4000).filter(|key| key % (table + 2) == 0) {
+    for key in (0..4000_u64).filter(|key| key.is_multiple_of(table + 2)) {
         writer.add(key, Some(&value(table, key, generation))).expect("in order");
     }
     writer.finish()
@@ -86,7 +86,7 @@ impl Set {
     fn expect(&mut self, key: u64, generation: u64) -> ReadInfo {
         let (answer, info) = self.get(key).expect("succeeds");
         let tables = self.files.len() as u64;
-        let table = (0..tables).find(|table| key < 4000 && key % (table + 2) == 0);
+        let table = (0..tables).find(|table| key < 4000 && key.is_multiple_of(table + 2));
         let value = table.map(|table| value(table, key, generation));
         let expected = match (&value, table) {
             (Some(value), Some(table)) => Lookup::Found(table as u32, value),
@@ -158,7 +158,7 @@ fn many_chains_at_once_complete_with_their_tags() {
             let (answer, info) = completion.result.expect("succeeds");
             let found = matches!(Lookup::parse(answer), Some(Lookup::Found(..)));
             let key = completion.tag;
-            assert_eq!(found, (2..6).any(|divisor| key % divisor == 0), "{key}");
+            assert_eq!(found, (2..6).any(|divisor| key.is_multiple_of(divisor)), "{key}");
             assert_eq!(info.executor, Executor::Target);
             seen[key as usize] += 1;
         });
@@ -277,6 +277,82 @@ fn files_that_are_open_for_writing_are_compared() {
     }
 }
 
+/// Submits a lookup of key 2, which the target gets only with the next `wait`.
+fn submit(set: &mut Set) {
+    let scratch = get_argument(2, &set.roots).expect("tables");
+    let call = ReadPushdown {
+        files: &set.files,
+        first_read: set.first_read(),
+        function: &set.function,
+        scratch: &scratch,
+        scratch_size_bytes: 0,
+        answer_max_bytes: 4096,
+    };
+    set.reader.submit(1, &call).expect("makes sense");
+}
+
+/// The end of that lookup: the value, and how it went.
+fn wait(set: &mut Set) -> (Vec<u8>, ReadInfo) {
+    let mut end = None;
+    while end.is_none() {
+        set.reader.wait(PATIENCE, &mut |completion| {
+            let (answer, info) = completion.result.expect("succeeds");
+            let Some(Lookup::Found(0, value)) = Lookup::parse(answer) else { panic!("{answer:?}") };
+            end = Some((value.to_vec(), info));
+        });
+    }
+    end.expect("ended")
+}
+
+/// Algorithm 2: what changes after the check before submission is caught after completion.
+#[test]
+fn a_change_under_a_chain_in_flight_makes_it_stale() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let path = disk.mount().join("table-0");
+        fs::write(&path, table(0, 0).0).expect("written");
+        let writer = OpenOptions::new().write(true).open(&path).expect("opens");
+        let mut set = Set::new(&disk, 1, PATIENT);
+        assert!(set.mapped() && !set.files[0].is_leased(), "{kind}");
+        for generation in 1..4 {
+            submit(&mut set);
+            // Other blocks; the old ones are anybody's.
+            writer.set_len(0).expect("cut");
+            writer.write_all_at(&table(0, generation).0, 0).expect("written");
+            let (found, info) = wait(&mut set);
+            assert!(info.stale > 0, "{kind}: {info:?}");
+            assert_eq!(found, value(0, 2, generation), "{kind}");
+        }
+    }
+}
+
+/// A lease makes who wants to write wait for the chain, which need not be tried again.
+#[test]
+fn a_lease_holds_until_chains_in_flight_have_ended() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let mut set = Set::new(&disk, 1, PATIENT);
+        assert!(set.mapped() && set.files[0].is_leased(), "{kind}");
+        submit(&mut set);
+        let path = set.paths[0].clone();
+        let writer = std::thread::spawn(move || OpenOptions::new().write(true).open(path));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!writer.is_finished(), "{kind}: the file was opened under a chain");
+        let (found, info) = wait(&mut set);
+        assert_eq!((info.stale, info.executor), (0, Executor::Target), "{kind}");
+        assert_eq!(found, value(0, 2, 0), "{kind}");
+        let file = writer.join().expect("no panic").expect("opens");
+        file.write_all_at(&table(0, 1).0, 0).expect("written");
+        set.expect(2, 1);
+    }
+}
+
 #[test]
 fn without_a_map_the_policy_decides() {
     if cannot_mount().is_some() {
@@ -294,6 +370,21 @@ fn without_a_map_the_policy_decides() {
     let mut set = Set::new(&disk, 0, Policy { fall_back: false, ..Policy::default() });
     set.add(path, root);
     assert!(matches!(set.get(2), Err(ReadError::Stale)));
+    // A file that another association has a map of: its number means something else here.
+    let other = Set::new(&disk, 2, PATIENT);
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(other.mapped() && set.mapped());
+    set.files = other.files[..1].to_vec();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(set.mapped());
+    set.function = other.function.clone();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
+    // Nobody keeps its maps any more.
+    let mut set = Set::new(&disk, 1, PATIENT);
+    assert!(set.mapped());
+    set.maps = FileMaps::local();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
     // A target that is gone.
     let mut set = Set::new(&disk, 1, PATIENT);
     assert!(set.mapped());
@@ -329,7 +420,7 @@ fn maps_come_and_go_with_their_files() {
     call(&set.maps, &set.function, set.roots[0], 1).expect("mapped");
     set.files.clear();
     let end = Instant::now() + PATIENCE;
-    while let Ok(_) = call(&set.maps, &set.function, set.roots[0], 1) {
+    while call(&set.maps, &set.function, set.roots[0], 1).is_ok() {
         assert!(Instant::now() < end, "the map of a closed file stays");
     }
     let error = call(&set.maps, &set.function, set.roots[0], 1).expect_err("closed");

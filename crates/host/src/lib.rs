@@ -13,6 +13,9 @@
 //! that is possible. Below the socket is [`Initiator`], which knows no socket: bytes in,
 //! completions and bytes out.
 //!
+//! [`files`] is built on that: chains over real files, safe while they change, which run on this
+//! machine where the target cannot help.
+//!
 //! # What it does not do
 //! It does not share a lane between threads, cache, retry, or reconnect by itself: an error says
 //! what happened, and [`Controller::reconnect`] and [`Lane::reconnect`] start again. It sends no

@@ -31,6 +31,11 @@ pub(crate) fn cannot_mount() -> Option<String> {
         "this needs root, for loop devices and mounting"
     } else if !output("losetup", &["--find"]).status.success() {
         "there is no free loop device"
+    } else if KINDS
+        .iter()
+        .any(|(kind, _)| Command::new(format!("mkfs.{kind}")).arg("-V").output().is_err())
+    {
+        "mkfs.ext4 or mkfs.xfs is missing; make setup installs them"
     } else {
         return None;
     };
@@ -97,7 +102,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = output("umount", &[self.mount()]);
+        // Tools that a killed process had started may still have files open, and so has a test
+        // that failed: the file system then goes away with the last of them.
+        if !output("umount", &[self.mount()]).status.success() {
+            let mount = self.mount();
+            let _ = output("umount", &["--lazy".as_ref(), mount.as_os_str()]);
+        }
         let _ = output("losetup", &["--detach", &self.device]);
         let _ = self.target.kill();
         let _ = self.target.wait();

@@ -71,7 +71,6 @@ struct Tally {
 }
 
 struct Race {
-    disk: Disk,
     ledger: Ledger,
     maps: FileMaps,
     function: StorageFunction,
@@ -83,6 +82,8 @@ struct Race {
     begun: Vec<Begun>,
     free: Vec<usize>,
     tally: Tally,
+    /// Last: unmounted when its files are closed.
+    disk: Disk,
 }
 
 fn race(kind: &str, size_bytes: u64) {

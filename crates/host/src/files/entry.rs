@@ -113,6 +113,11 @@ impl PushdownFile {
         self.0.entry.status().refusal.clone()
     }
 
+    /// Whether it was opened by these maps, which gave it its id.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.0.shared, shared)
+    }
+
     /// How often the keeper has looked at the file.
     pub(crate) fn looks(&self) -> u64 {
         self.0.entry.status().looks
@@ -136,8 +141,11 @@ impl PushdownFile {
             lease.start_break();
             status.mapping = Some(mapping);
         }
+        let has_newer = status.mapping.as_ref().is_some_and(|mapping| mapping.version != version);
         drop(status);
-        self.refresh();
+        if !has_newer {
+            self.refresh();
+        }
     }
 
     /// BPF-oF's algorithm 1 for this file: is the map that the target has the file's? Data that

@@ -8,7 +8,6 @@ use bpfof_chain::{
 };
 use bpfof_function::abi;
 use bpfof_nvme::Status;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -18,6 +17,9 @@ const FILE_SHIFT: u32 = 58;
 const NAMESPACE: u32 = 1;
 /// All stretches together.
 const NAMESPACE_BYTES: u64 = (abi::MAX_READS as u64) << FILE_SHIFT;
+/// Reads are not rounded out: bytes that nobody asked for may vanish from a file meanwhile. So a hop
+/// may read a little more here than at a target before it is refused.
+const BLOCK_BYTES: u32 = 1;
 /// The one version of the maps here: they are made for one chain.
 const VERSION: u64 = 1;
 
@@ -39,13 +41,7 @@ impl FallBack {
 
     /// Runs one chain to its end; the number of hops. Reads of a file that changes meanwhile see
     /// it as plain reads do.
-    pub(crate) fn run(
-        &mut self,
-        call: &ReadPushdown<'_>,
-        block_bytes: u32,
-        answer: &mut Vec<u8>,
-    ) -> FallBackResult {
-        let mut lengths = Vec::with_capacity(call.files.len());
+    pub(crate) fn run(&mut self, call: &ReadPushdown<'_>, answer: &mut Vec<u8>) -> FallBackResult {
         let mut tables =
             Tables::new(Vec::new()).with_function(call.function.local_function().clone());
         let mut files = Vec::with_capacity(call.files.len());
@@ -54,16 +50,15 @@ impl FallBack {
             let id = index as u32 + 1;
             tables = tables.with_map(
                 id,
-                map(index, length, block_bytes)
+                map(index, length)
                     .ok_or_else(|| failed(file, io::ErrorKind::FileTooLarge.into()))?,
             );
             files.push(FileVersion { id, version: VERSION });
-            lengths.push(length);
         }
         let start = Start {
             owner: 0,
             namespace: NAMESPACE,
-            block_bytes,
+            block_bytes: BLOCK_BYTES,
             function: LOCAL_ID,
             files: &files,
             first_file: u32::from(call.first_read.file),
@@ -73,7 +68,7 @@ impl FallBack {
             scratch_bytes: call.effective_scratch_bytes(),
             answer_max_bytes: call.answer_max_bytes,
         };
-        self.drive(call, &start, &tables, &lengths, answer)
+        self.drive(call, &start, &tables, answer)
     }
 
     fn drive(
@@ -81,7 +76,6 @@ impl FallBack {
         call: &ReadPushdown<'_>,
         start: &Start<'_>,
         tables: &Tables,
-        lengths: &[u64],
         answer: &mut Vec<u8>,
     ) -> FallBackResult {
         let Self { engine, reads } = self;
@@ -92,13 +86,15 @@ impl FallBack {
         let mut problem = None;
         while let Some(read) = reads.pop() {
             let index = (read.device_offset >> FILE_SHIFT) as usize;
-            let done = match (call.files.get(index), lengths.get(index)) {
-                (Some(file), Some(&length)) => {
+            let done = match call.files.get(index) {
+                // Ends early only if the file became shorter.
+                Some(file) => {
                     let offset = read.device_offset & ((1 << FILE_SHIFT) - 1);
-                    fill(file.file(), offset, length, engine.data_mut(&read))
+                    file.file()
+                        .read_exact_at(engine.data_mut(&read), offset)
                         .map_err(|error| failed(file, error))
                 }
-                _ => Err(ReadError::Request("a read of no file")),
+                None => Err(ReadError::Request("a read of no file")),
             };
             let ok = done.is_ok();
             problem = problem.or(done.err());
@@ -124,24 +120,14 @@ impl FallBack {
 }
 
 /// A file of `length` bytes as a whole, in the stretch that is its own. None if it is too long.
-fn map(index: usize, length: u64, block_bytes: u32) -> Option<FileMap> {
-    let mapped = length.checked_next_multiple_of(u64::from(block_bytes))?;
-    let extent =
-        Extent { file_offset: 0, device_offset: (index as u64) << FILE_SHIFT, length: mapped };
-    let extents = if mapped == 0 { vec![] } else { vec![extent] };
-    if mapped > 1 << FILE_SHIFT {
+fn map(index: usize, length: u64) -> Option<FileMap> {
+    let device_offset = (index as u64) << FILE_SHIFT;
+    let extent = Extent { file_offset: 0, device_offset, length };
+    let extents = if length == 0 { vec![] } else { vec![extent] };
+    if length > 1 << FILE_SHIFT {
         return None;
     }
-    FileMap::new(NAMESPACE, VERSION, length, extents, NAMESPACE_BYTES, block_bytes).ok()
-}
-
-/// Reads whole blocks; what lies behind the end of the file is zero, as on a device.
-fn fill(file: &File, offset: u64, length: u64, data: &mut [u8]) -> io::Result<()> {
-    let inside = length.saturating_sub(offset).min(data.len() as u64) as usize;
-    let (inside, behind) = data.split_at_mut(inside);
-    behind.fill(0);
-    // Ends early only if the file became shorter.
-    file.read_exact_at(inside, offset)
+    FileMap::new(NAMESPACE, VERSION, length, extents, NAMESPACE_BYTES, BLOCK_BYTES).ok()
 }
 
 fn failed(file: &PushdownFile, source: io::Error) -> ReadError {

@@ -12,7 +12,8 @@ pub(crate) const LOCAL_ID: u32 = 1;
 #[derive(Clone, Debug)]
 pub struct StorageFunction {
     local: Arc<Function>,
-    remote: Option<FunctionId>,
+    /// The association's serial number, and its id there.
+    remote: Option<(u64, FunctionId)>,
 }
 
 impl StorageFunction {
@@ -27,8 +28,13 @@ impl StorageFunction {
         Ok(Self { local: Arc::new(local), remote: None })
     }
 
-    pub(crate) const fn set_remote(&mut self, id: FunctionId) {
-        self.remote = Some(id);
+    pub(crate) const fn set_remote(&mut self, association: u64, id: FunctionId) {
+        self.remote = Some((association, id));
+    }
+
+    /// Its id in this association; None if it was loaded into another, or none.
+    pub(crate) fn id_in(&self, association: u64) -> Option<FunctionId> {
+        self.remote.filter(|(of, _)| *of == association).map(|(_, id)| id)
     }
 
     pub(crate) const fn local_function(&self) -> &Arc<Function> {
@@ -37,8 +43,8 @@ impl StorageFunction {
 
     /// Its id at the target, if there is one.
     #[must_use]
-    pub const fn id(&self) -> Option<FunctionId> {
-        self.remote
+    pub fn id(&self) -> Option<FunctionId> {
+        self.remote.map(|(_, id)| id)
     }
 
     /// Its name: the section's after `bpfof/`.

@@ -43,6 +43,8 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
             Keeper { shared: &shared, remote, signal, leased: Vec::new() }.run();
         }
         shared.kept.store(false, Ordering::SeqCst);
+        // Files that were closed meanwhile.
+        mem::take(&mut *shared.queue());
         shared.tell();
     })?;
     started.recv().unwrap_or(Err(io::ErrorKind::Other))?;
@@ -142,10 +144,11 @@ impl Keeper<'_> {
     fn refresh(&mut self, entry: &Arc<Entry>) {
         let old = entry.status().mapping.clone();
         let leased = old.as_ref().and_then(|mapping| mapping.lease.as_ref());
-        if leased.is_some_and(|lease| !lease.is_breaking())
-            && sys::lease_state(&entry.file) == LeaseState::Held
-            && old.as_ref().is_some_and(|mapping| mapping.layout.holds(&entry.file))
-        {
+        let guarded = leased.is_none_or(|lease| {
+            !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held
+        });
+        // Asked for twice: a new version would only make chains stale.
+        if guarded && old.as_ref().is_some_and(|mapping| mapping.layout.holds(&entry.file)) {
             entry.status().looks += 1;
             return;
         }

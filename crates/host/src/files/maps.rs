@@ -7,13 +7,13 @@ use super::{MapRefusal, NamespaceDevice, StorageFunction};
 use crate::{Controller, Error, Lane, NamespaceInfo, PushdownLimits};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Logical block that chains without a target are rounded out to, in bytes.
-const LOCAL_BLOCK_BYTES: u32 = 512;
+/// How long to wait for a map before it is asked for again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A target, and what the namespace is on this machine.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct Queue {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) remote: Option<Remote>,
+    /// Tells associations apart.
+    pub(crate) serial: u64,
     /// Whether versions are compared before and after chains.
     pub(crate) checks: bool,
     queue: Mutex<Queue>,
@@ -64,22 +66,20 @@ impl Shared {
     }
 
     fn wake(&self) {
-        if self.kept.load(Ordering::SeqCst)
-            && let Some(signal) = self.signal.get()
-        {
+        if let Some(signal) = self.signal.get() {
             signal.wake();
         }
     }
 
     pub(crate) fn refresh(&self, entry: &Arc<Entry>) {
-        if self.remote.is_some() && enqueue(entry) {
+        if self.is_kept() && enqueue(entry) {
             self.queue().refresh.push(Arc::clone(entry));
             self.wake();
         }
     }
 
     pub(crate) fn remove(&self, entry: Arc<Entry>) {
-        if self.remote.is_some() {
+        if self.is_kept() {
             self.queue().removed.push(entry);
             self.wake();
         }
@@ -101,7 +101,7 @@ impl Shared {
                 return true;
             }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || !self.kept.load(Ordering::SeqCst) {
+            if left.is_zero() || !self.is_kept() {
                 return false;
             }
             let waited = self.looked.wait_timeout(queue, left);
@@ -109,9 +109,9 @@ impl Shared {
         }
     }
 
-    /// Logical block that reads are rounded out to.
-    pub(crate) fn block_bytes(&self) -> u32 {
-        self.remote.as_ref().map_or(LOCAL_BLOCK_BYTES, |remote| remote.info.block_bytes)
+    /// Whether maps are made and sent.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::SeqCst)
     }
 }
 
@@ -211,8 +211,17 @@ impl FileMaps {
     /// Waits until `file` has a map or is refused one; true if it has.
     #[must_use]
     pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
-        self.shared.wait_until(patience, &mut || file.is_mapped() || file.refusal().is_some());
-        file.is_mapped()
+        let end = Instant::now() + patience;
+        loop {
+            let known = || file.is_mapped() || file.refusal().is_some();
+            let left = end.saturating_duration_since(Instant::now());
+            if known() || left.is_zero() || !self.shared.is_kept() {
+                return file.is_mapped();
+            }
+            // Again and again: a map may be lost as soon as it is made.
+            file.refresh();
+            self.shared.wait_until(left.min(ASK_AGAIN), &mut || known());
+        }
     }
 
     /// Prepares a function for both sides: translated here, loaded at the target. `entry_index`
@@ -223,13 +232,15 @@ impl FileMaps {
     pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
         let mut function = StorageFunction::local(object, entry_index)?;
         if let Some(remote) = &self.shared.remote {
-            function.set_remote(remote.controller().load_function(object, entry_index)?);
+            let id = remote.controller().load_function(object, entry_index)?;
+            function.set_remote(self.shared.serial, id);
         }
         Ok(function)
     }
 
     /// Calls `use_it` with the association's controller, for what else is to be asked of the
-    /// target; None without a target. Maps are not made meanwhile.
+    /// target; None without a target. Maps are not made meanwhile. Do not reconnect it: after a
+    /// lost connection make new `FileMaps`, for functions and readers belong to the association.
     pub fn with_controller<T>(&self, use_it: impl FnOnce(&mut Controller) -> T) -> Option<T> {
         self.shared.remote.as_ref().map(|remote| use_it(&mut remote.controller()))
     }
@@ -242,8 +253,10 @@ impl FileMaps {
 
 impl Shared {
     fn new(remote: Option<Remote>, checks: bool) -> Self {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
         Self {
             remote,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             checks,
             queue: Mutex::default(),
             looked: Condvar::new(),

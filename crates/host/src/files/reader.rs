@@ -216,11 +216,14 @@ impl PushdownReader {
     /// Algorithm 1, and the request leaves for the lane; or the chain waits, or runs here.
     fn start(&mut self, index: usize) {
         let chain = &mut self.chains[index];
-        let (Some(lane), Some(function)) = (&mut self.lane, chain.function.id()) else {
-            self.here.push(index);
-            return;
-        };
-        let Some(remote) = &self.shared.remote else {
+        // Numbers of files and functions mean something in one association only.
+        let ours = self.shared.is_kept() && chain.files.iter().all(|file| file.is_of(&self.shared));
+        let function = chain.function.id_in(self.shared.serial).filter(|_| ours);
+        let (Some(lane), Some(function), Some(remote)) =
+            (&mut self.lane, function, &self.shared.remote)
+        else {
+            let why = "there is no target, or files and function are not of the reader's FileMaps";
+            chain.cause = Some(ReadError::Request(why));
             self.here.push(index);
             return;
         };
@@ -334,7 +337,7 @@ impl PushdownReader {
             let cause = chain.cause.take();
             let result = match cause {
                 Some(cause) if !self.policy.fall_back => Err(cause),
-                _ => self.fall_back.run(&chain.call(), self.shared.block_bytes(), &mut answer),
+                _ => self.fall_back.run(&chain.call(), &mut answer),
             };
             let (tag, stale) = (chain.tag, chain.stale);
             chain.files.clear();
