@@ -56,8 +56,9 @@ release:
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
 
-bench: release ## compare pushdown with plain reads (bench-kv.json); measure a hop, and functions
+bench: release ## pushdown against plain reads, reads against TCP; a hop; functions against C
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
+	$(BPFOF) bench net --json bench-net.json
 	cargo bench -p bpfof-device --locked
 	cargo bench -p bpfof-function --locked
 
@@ -86,4 +87,4 @@ clean: ## remove what was built; keep .tools, .interop and what fuzzing has foun
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
-	rm -rf demo-output bench-kv.json
+	rm -rf demo-output bench-kv.json bench-net.json

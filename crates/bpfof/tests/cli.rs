@@ -180,7 +180,10 @@ fn a_target_stops_on_sigterm_and_says_when_it_cannot_start() {
     assert_eq!(target.wait(), Some(0));
     assert!(bad(&["target"]).contains("--namespace mem:size=1GiB"));
     assert!(bad(&["target", "--namespace", "mem"]).contains("size is missing"));
-    assert!(bad(&["target", "--namespace", "file:path=/nowhere"]).contains("give size="));
+    assert!(
+        bad(&["target", "--listen", "127.0.0.1:0", "--namespace", "file:path=/nowhere"])
+            .contains("give size=")
+    );
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("target.toml");
     std::fs::write(&config, "poll = true\nnamespace = 3\n").expect("writes");
@@ -232,6 +235,36 @@ fn bench(folder: &Path, target: Option<&str>) -> Value {
     arguments.extend(target.map(|url| ["--target", url]).into_iter().flatten());
     good(&arguments);
     serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON")
+}
+
+#[test]
+fn reads_are_measured_against_the_network() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = Target::start(&["mem:size=8MiB"]);
+    let out: PathBuf = folder.path().join("net.json");
+    let out = out.to_str().expect("UTF-8");
+    let run = |sizes| {
+        let mut arguments = vec!["bench", "net", "--target", &target.url, "--sizes", sizes];
+        arguments.extend(["--depths", "1,128", "--repetitions", "1", "--milliseconds", "20"]);
+        arguments.extend(["--json", out]);
+        bpfof(&arguments)
+    };
+    assert!(run("512").status.success());
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+    assert_eq!(report["cases"].as_array().expect("a list").len(), 2);
+    for case in report["cases"].as_array().expect("a list") {
+        for way in ["lane", "single_send"] {
+            assert!(case[way]["ops_per_s"].as_f64() > Some(0.0), "{case}");
+        }
+        assert!(case["floor_polled"]["messages_per_s"].as_f64() > Some(0.0), "{case}");
+    }
+    let summary = &report["summary"];
+    assert!(summary["qd1_over_pingpong_floor"].as_f64() > Some(0.0), "{summary}");
+    assert!(summary["qd128_512_over_batch_floor"].as_f64() > Some(0.0), "{summary}");
+    assert!(summary["qd128_4k_over_batch_floor"].is_null(), "{summary}");
+    let errors = String::from_utf8(run("100").stderr).expect("UTF-8");
+    assert!(errors.contains("--sizes 100: not a multiple"), "{errors}");
 }
 
 #[test]
