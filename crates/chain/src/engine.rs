@@ -4,6 +4,7 @@ use crate::map::FileMap;
 use crate::tables::{MapIndex, Tables};
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
 use bpfof_function::{Arena, Fault, FaultKind};
+use bpfof_nvme::Status;
 
 /// Budgets of one chain.
 #[derive(Clone, Copy, Debug)]
@@ -606,6 +607,27 @@ fn next_read(arena: &Arena, index: usize) -> (u32, u64, u32) {
 }
 
 impl ChainError {
+    /// How a target reports it (docs/protocol.md, Statuses): the status, and DW0 of the completion.
+    pub fn status(&self) -> (Status, u32) {
+        match *self {
+            ChainError::UnknownFunction => (Status::UNKNOWN_FUNCTION, 0),
+            ChainError::UnknownFile(index) => (Status::UNKNOWN_FILE, index),
+            ChainError::StaleFileMap(index) => (Status::STALE_FILE_MAP, index),
+            ChainError::OutsideFile(index) => (Status::READ_OUTSIDE_FILE, index),
+            ChainError::HopBudget => (Status::HOP_BUDGET_EXHAUSTED, 0),
+            ChainError::ByteBudget => (Status::BYTE_BUDGET_EXHAUSTED, 0),
+            ChainError::Fault(fault) if self.is_instruction_budget() => {
+                (Status::INSTRUCTION_BUDGET_EXHAUSTED, fault.pc)
+            }
+            ChainError::Fault(fault) => (Status::FUNCTION_FAULT, fault.pc),
+            ChainError::Abort(code) => (Status::FUNCTION_ABORT, code),
+            ChainError::InvalidOutput(output) => (Status::INVALID_FUNCTION_OUTPUT, output as u32),
+            ChainError::AnswerTooLong(length) => (Status::ANSWER_TOO_LONG, length),
+            ChainError::Device => (Status::UNRECOVERED_READ_ERROR, 0),
+            ChainError::TooManyChains => (Status::RESOURCE_LIMIT, 0),
+        }
+    }
+
     /// True for an exhausted instruction budget.
     pub fn is_instruction_budget(&self) -> bool {
         matches!(self, ChainError::Fault(Fault { kind: FaultKind::Budget, .. }))

@@ -11,7 +11,7 @@
 //!
 //! # What this crate does not do
 //!
-//! It knows no sockets, no devices and no NVMe statuses. It does not run chains fairly between
+//! It knows no sockets and no devices; of NVMe only the statuses in which its errors are told. It does not run chains fairly between
 //! connections: the order of completions decides, and the caller makes that order.
 
 #![forbid(unsafe_code)]

@@ -7,7 +7,6 @@ use bpfof_chain::{
     ChainError, DeviceRead, Engine, Extent, FileMap, FileVersion, Limits, Start, Tables,
 };
 use bpfof_function::abi;
-use bpfof_nvme::Status;
 use std::io;
 use std::os::unix::fs::FileExt;
 
@@ -136,22 +135,6 @@ fn failed(file: &PushdownFile, source: io::Error) -> ReadError {
 
 /// A failed chain as a target would report it.
 fn refused(error: ChainError, hops: u32) -> ReadError {
-    let (status, dw0) = match error {
-        ChainError::UnknownFunction => (Status::UNKNOWN_FUNCTION, 0),
-        ChainError::UnknownFile(index) => (Status::UNKNOWN_FILE, index),
-        ChainError::StaleFileMap(index) => (Status::STALE_FILE_MAP, index),
-        ChainError::OutsideFile(index) => (Status::READ_OUTSIDE_FILE, index),
-        ChainError::HopBudget => (Status::HOP_BUDGET_EXHAUSTED, 0),
-        ChainError::ByteBudget => (Status::BYTE_BUDGET_EXHAUSTED, 0),
-        ChainError::Fault(fault) if error.is_instruction_budget() => {
-            (Status::INSTRUCTION_BUDGET_EXHAUSTED, fault.pc)
-        }
-        ChainError::Fault(fault) => (Status::FUNCTION_FAULT, fault.pc),
-        ChainError::Abort(code) => (Status::FUNCTION_ABORT, code),
-        ChainError::InvalidOutput(output) => (Status::INVALID_FUNCTION_OUTPUT, output as u32),
-        ChainError::AnswerTooLong(length) => (Status::ANSWER_TOO_LONG, length),
-        ChainError::Device => (Status::UNRECOVERED_READ_ERROR, 0),
-        ChainError::TooManyChains => (Status::RESOURCE_LIMIT, 0),
-    };
+    let (status, dw0) = error.status();
     ReadError::Command(CommandError { status: status.with_dnr(), dw0, dw1: hops })
 }
