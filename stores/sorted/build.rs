@@ -1,46 +1,7 @@
 //! Compiles the storage functions of this store into the crate.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::{env, fs};
-
-const FUNCTIONS: [&str; 1] = ["sorted_get"];
-const HEADERS: [&str; 2] = ["sorted.h", "include/bpfof.h"];
+include!("../../functions/compile.rs");
 
 fn main() {
-    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let output = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let sources = manifest.join("../../functions");
-    let sources = fs::canonicalize(&sources).unwrap_or(sources);
-    println!("cargo::rerun-if-env-changed=CLANG");
-    for header in HEADERS {
-        println!("cargo::rerun-if-changed={}", sources.join(header).display());
-    }
-    for function in FUNCTIONS {
-        let source = format!("{function}.bpf.c");
-        println!("cargo::rerun-if-changed={}", sources.join(&source).display());
-        if let Err(problem) = compile(&sources, &source, &output.join(format!("{function}.bpf.o")))
-        {
-            println!("cargo::error={problem}");
-        }
-    }
-}
-
-/// Runs clang as functions/Makefile does; paths of this machine stay out of the object.
-fn compile(directory: &Path, source: &str, object: &Path) -> Result<(), String> {
-    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let status = Command::new(&clang)
-        .current_dir(directory)
-        .args("-O2 -g -Wall -Wextra -Werror -target bpf -mcpu=v3 -Iinclude".split(' '))
-        .arg(format!("-ffile-prefix-map={}=functions", directory.display()))
-        .args(["-c", source, "-o"])
-        .arg(object)
-        .status()
-        .map_err(|error| {
-            format!(
-                "storage functions are compiled with clang, and `{clang}` does not start \
-                 ({error}): run `make setup`, or name a clang in the variable CLANG"
-            )
-        })?;
-    if status.success() { Ok(()) } else { Err(format!("`{clang}` failed on functions/{source}")) }
+    compile_functions(&["sorted_get"], &["sorted.h", "include/bpfof.h"]);
 }
