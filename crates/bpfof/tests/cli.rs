@@ -184,6 +184,9 @@ fn a_target_stops_on_sigterm_and_says_when_it_cannot_start() {
         bad(&["target", "--listen", "127.0.0.1:0", "--namespace", "file:path=/nowhere"])
             .contains("give size=")
     );
+    let nowhere =
+        bad(&["target", "--listen", "127.0.0.1:0", "--namespace", "file:path=/nowhere/x,size=1M"]);
+    assert!(nowhere.contains("cannot open or create /nowhere/x: No such file"), "{nowhere}");
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("target.toml");
     std::fs::write(&config, "poll = true\nnamespace = 3\n").expect("writes");
@@ -264,7 +267,7 @@ fn reads_are_measured_against_the_network() {
     assert!(summary["qd128_512_over_batch_floor"].as_f64() > Some(0.0), "{summary}");
     assert!(summary["qd128_4k_over_batch_floor"].is_null(), "{summary}");
     let errors = String::from_utf8(run("100").stderr).expect("UTF-8");
-    assert!(errors.contains("--sizes 100: not a multiple"), "{errors}");
+    assert!(errors.contains("--sizes 100: a read is whole blocks of 512 bytes"), "{errors}");
 }
 
 #[test]

@@ -81,8 +81,11 @@ impl FileNamespace {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | create;
         let mode = Mode::RUSR | Mode::WUSR;
         let fd = open(path, flags, mode).map_err(|error| match error {
-            rustix::io::Errno::NOENT => FileError::Missing { path: path.to_owned() },
-            error => failed("open")(error),
+            // With a size, what is missing is the directory.
+            rustix::io::Errno::NOENT if size_bytes.is_none() => {
+                FileError::Missing { path: path.to_owned() }
+            }
+            error => failed(if size_bytes.is_some() { "open or create" } else { "open" })(error),
         })?;
         let kind = FileType::from_raw_mode(fstat(&fd).map_err(failed("examine"))?.st_mode);
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {

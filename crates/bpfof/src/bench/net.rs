@@ -118,7 +118,6 @@ struct Bench {
     lane: Lane,
     nsid: u32,
     size_bytes: u64,
-    block_bytes: u32,
     random: u64,
     child: Option<ChildTarget>,
 }
@@ -138,12 +137,13 @@ impl Bench {
         let host = HostOptions { queue_depth: 1023, poll: options.poll, ..HostOptions::default() };
         let nsid = url.nsid;
         let (mut controller, mut lane) = connect(&url, host)?;
+        let info = controller.identify_namespace(nsid)?;
+        let size_bytes = info.size_bytes();
+        check(options, size_bytes, info.block_bytes, &lane)?;
         if child.is_some() {
             fill(&mut lane, nsid)?;
         }
-        let info = controller.identify_namespace(nsid)?;
-        let (size_bytes, block_bytes) = (info.size_bytes(), info.block_bytes);
-        Ok(Bench { controller, lane, nsid, size_bytes, block_bytes, random: 1, child })
+        Ok(Bench { controller, lane, nsid, size_bytes, random: 1, child })
     }
 
     fn close(self) -> Outcome {
@@ -159,18 +159,6 @@ impl Bench {
         size_bytes: u32,
         queue_depth: u16,
     ) -> Result<Case, Box<dyn std::error::Error>> {
-        let unit = self.block_bytes.max(1);
-        if size_bytes == 0
-            || !size_bytes.is_multiple_of(unit)
-            || u64::from(size_bytes) > self.size_bytes
-        {
-            return Err(format!(
-                "--sizes {size_bytes}: not a multiple of the namespace's blocks of {unit} bytes \
-                 that fits its {} bytes",
-                self.size_bytes
-            )
-            .into());
-        }
         let depth = usize::from(queue_depth);
         let (mut lane, mut single) = (Samples::default(), Samples::default());
         let (mut polled, mut blocking) = (Floors::default(), Floors::default());
@@ -283,6 +271,30 @@ impl Bench {
         let places = self.size_bytes / u64::from(size_bytes);
         let place = (u128::from(self.random) * u128::from(places)) >> 64;
         place as u64 * u64::from(size_bytes)
+    }
+}
+
+/// Finds out before anything is measured whether all of it can be.
+fn check(
+    options: &NetOptions,
+    namespace_bytes: u64,
+    block_bytes: u32,
+    lane: &Lane,
+) -> Result<(), String> {
+    let most = namespace_bytes.min(u64::from(lane.max_transfer_bytes()));
+    for &size in &options.sizes {
+        if size == 0 || !size.is_multiple_of(block_bytes) || u64::from(size) > most {
+            return Err(format!(
+                "--sizes {size}: a read is whole blocks of {block_bytes} bytes, at most {most} \
+                 bytes here"
+            ));
+        }
+    }
+    match options.depths.iter().find(|depth| **depth > lane.depth()) {
+        Some(depth) => {
+            Err(format!("--depths {depth}: this target takes {} at a time", lane.depth()))
+        }
+        None => Ok(()),
     }
 }
 
