@@ -70,9 +70,14 @@ impl SourceMap {
                 continue;
             }
             next = pc + 1;
+            // The lower 10 bits are the column. Line 0 is the compiler's own: it goes with the
+            // line before.
+            let line = place >> 10;
+            if line == 0 {
+                continue;
+            }
             let (file, text) = (strings.get(file), strings.get(text));
-            // The lower 10 bits are the column.
-            self.lines.push((base + pc, SourceLine { file, line: place >> 10, text }));
+            self.lines.push((base + pc, SourceLine { file, line, text }));
         }
     }
 }

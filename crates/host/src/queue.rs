@@ -188,7 +188,7 @@ impl Queue {
     fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, Error> {
         let Some(socket) = &self.socket else { return Ok(true) };
         while started.elapsed() < length {
-            if socket.sleep(self.initiator.is_urgent(), Duration::ZERO)? {
+            if socket.wait_ready(self.initiator.is_urgent(), Duration::ZERO)? {
                 return Ok(true);
             }
             if self.now_us() >= self.next_check_us {
@@ -205,7 +205,7 @@ impl Queue {
         let at_most = at_most.min(Duration::from_micros(until_check));
         match &self.socket {
             Some(socket) => {
-                socket.sleep(self.initiator.is_urgent(), at_most)?;
+                socket.wait_ready(self.initiator.is_urgent(), at_most)?;
                 Ok(())
             }
             None => Ok(()),

@@ -63,9 +63,9 @@ impl Socket {
         }
     }
 
-    /// Sleeps until something can be received (or sent, with `or_send`), at most `timeout`; false
-    /// if that is nothing.
-    pub(crate) fn sleep(&self, or_send: bool, timeout: Duration) -> Result<bool, LostReason> {
+    /// Waits until something can be received (or sent, with `or_send`), at most `timeout`, which
+    /// may be 0. Whether that is so.
+    pub(crate) fn wait_ready(&self, or_send: bool, timeout: Duration) -> Result<bool, LostReason> {
         let send = if or_send { PollFlags::OUT } else { PollFlags::empty() };
         let mut set = [PollFd::new(&self.stream, PollFlags::IN | send)];
         let timeout = Timespec {
