@@ -102,29 +102,43 @@ impl Connection {
         x: &mut Executor,
     ) -> Result<(), Reply> {
         let (offset, length) = byte_range(x, namespace, rw, true)?;
+        let fua = rw.fua;
+        let state = |data| State::Write { namespace, offset, fua, data };
+        let here = self.take_data(sqe, data, length, x, state)?;
+        self.traffic.writes += 1;
+        self.traffic.written_bytes += u64::from(length);
+        if let Some((command, buffer)) = here {
+            self.write(command, (namespace, offset, fua), buffer, x);
+        }
+        Ok(())
+    }
+
+    /// Takes a command that brings `length` bytes of data, and gives it with the data if that came
+    /// in the capsule; else the host is asked for it.
+    pub(crate) fn take_data(
+        &mut self,
+        sqe: &Sqe,
+        data: &[u8],
+        length: u32,
+        x: &mut Executor,
+        state: impl FnOnce(Incoming) -> State,
+    ) -> Result<Option<(CommandId, IoBuffer)>, Reply> {
         if sqe.sgl.length_bytes != length {
             return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
         }
-        self.traffic.writes += 1;
-        self.traffic.written_bytes += u64::from(length);
-        let fua = rw.fua;
         match sqe.sgl.kind {
-            Sgl::TRANSPORT => self.request_data(sqe.cid, length, x, |data| State::Write {
-                namespace,
-                offset,
-                fua,
-                data,
-            }),
+            Sgl::TRANSPORT => {
+                self.request_data(sqe.cid, length, x, state);
+                Ok(None)
+            }
             Sgl::IN_CAPSULE_OFFSET => {
-                let state = State::Write { namespace, offset, fua, data: Incoming::here(length) };
-                let command = self.occupy(sqe.cid, state);
+                let command = self.occupy(sqe.cid, state(Incoming::here(length)));
                 let mut buffer = x.buffer(length as usize);
                 buffer.copy_from_slice(data);
-                self.write(command, (namespace, offset, fua), buffer, x);
+                Ok(Some((command, buffer)))
             }
-            _ => return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into()),
+            _ => Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into()),
         }
-        Ok(())
     }
 
     /// Performs a write whose data is here.
@@ -452,25 +466,9 @@ fn malformed(at: u32) -> Reply {
     Reply { status: Status::MALFORMED_REQUEST.with_dnr(), dw0: at, dw1: 0 }
 }
 
-/// docs/protocol.md, Statuses.
+/// A failed chain's completion.
 fn chain_error(error: ChainError, hops: u32) -> Reply {
-    let (status, dw0) = match error {
-        ChainError::UnknownFunction => (Status::UNKNOWN_FUNCTION, 0),
-        ChainError::UnknownFile(index) => (Status::UNKNOWN_FILE, index),
-        ChainError::StaleFileMap(index) => (Status::STALE_FILE_MAP, index),
-        ChainError::OutsideFile(index) => (Status::READ_OUTSIDE_FILE, index),
-        ChainError::HopBudget => (Status::HOP_BUDGET_EXHAUSTED, 0),
-        ChainError::ByteBudget => (Status::BYTE_BUDGET_EXHAUSTED, 0),
-        ChainError::Fault(fault) if error.is_instruction_budget() => {
-            (Status::INSTRUCTION_BUDGET_EXHAUSTED, fault.pc)
-        }
-        ChainError::Fault(fault) => (Status::FUNCTION_FAULT, fault.pc),
-        ChainError::Abort(code) => (Status::FUNCTION_ABORT, code),
-        ChainError::InvalidOutput(reason) => (Status::INVALID_FUNCTION_OUTPUT, reason as u32),
-        ChainError::AnswerTooLong(length) => (Status::ANSWER_TOO_LONG, length),
-        ChainError::Device => (Status::UNRECOVERED_READ_ERROR, 0),
-        ChainError::TooManyChains => (Status::RESOURCE_LIMIT, 0),
-    };
+    let (status, dw0) = error.status();
     Reply { status: status.with_dnr(), dw0, dw1: hops }
 }
 

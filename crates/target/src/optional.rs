@@ -1,6 +1,6 @@
 //! Optional commands of the NVM command set: Compare, Verify and Dataset Management.
 
-use crate::connection::{Connection, Incoming, Reply, State};
+use crate::connection::{Connection, Reply, State};
 use crate::executor::{CommandId, Executor, FileOperation};
 use crate::io::byte_range;
 use crate::namespace::Backing;
@@ -18,21 +18,12 @@ impl Connection {
         x: &mut Executor,
     ) -> Result<(), Reply> {
         let (offset, length) = byte_range(x, namespace, rw, true)?;
-        if sqe.sgl.length_bytes != length {
-            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
-        }
+        let state = |data| State::Compare { namespace, offset, data, expected: None };
+        let here = self.take_data(sqe, data, length, x, state)?;
         self.traffic.reads += 1;
         self.traffic.read_bytes += u64::from(length);
-        let state = |data| State::Compare { namespace, offset, data, expected: None };
-        match sqe.sgl.kind {
-            Sgl::TRANSPORT => self.request_data(sqe.cid, length, x, state),
-            Sgl::IN_CAPSULE_OFFSET => {
-                let command = self.occupy(sqe.cid, state(Incoming::here(length)));
-                let mut expected = x.buffer(length as usize);
-                expected.copy_from_slice(data);
-                self.compare(command, (namespace, offset), expected, x);
-            }
-            _ => return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into()),
+        if let Some((command, expected)) = here {
+            self.compare(command, (namespace, offset), expected, x);
         }
         Ok(())
     }
