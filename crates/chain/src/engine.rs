@@ -418,8 +418,8 @@ impl Chain {
         for index in 0..self.file_count {
             let file = self.files[index];
             let unknown = ChainError::UnknownFile(index as u32);
-            let at = tables.map_index(self.namespace, file.id).ok_or(unknown)?;
-            if tables.map_at(at).is_none_or(|map| map.version() != file.version) {
+            let (at, version) = tables.find_map(self.namespace, file.id).ok_or(unknown)?;
+            if version != file.version {
                 return Err(ChainError::StaleFileMap(index as u32));
             }
             self.maps[index] = at;

@@ -5,7 +5,7 @@
 //! the chain has an [`Outcome`]. One engine belongs to one thread; nothing in it is shared,
 //! locked or allocated while chains run.
 //!
-//! - [`map`]: file maps, which turn file offsets into device offsets and carry a version.
+//! - [`map`], `directory`: file maps, which turn file offsets into device offsets and carry a version.
 //! - [`tables`]: the functions and file maps of one association, replaced as a whole.
 //! - [`engine`]: chains, hops, fan-out and budgets.
 //!
@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod directory;
 pub mod engine;
 pub mod map;
 pub mod tables;

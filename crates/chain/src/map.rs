@@ -1,5 +1,7 @@
 //! File maps (XRP's metadata digest, §4.1.3): a file's extents and their version.
 
+use crate::directory::Directory;
+
 /// A run of a file that is contiguous in the namespace. All three are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -35,6 +37,7 @@ pub struct FileMap {
     version: u64,
     length_bytes: u64,
     extents: Box<[Extent]>,
+    directory: Directory,
 }
 
 impl FileMap {
@@ -68,14 +71,20 @@ impl FileMap {
                 return Err(MapError::OutsideNamespace(index));
             }
         }
-        Ok(FileMap { namespace, version, length_bytes, extents: extents.into() })
+        Ok(FileMap::of(namespace, version, length_bytes, extents))
+    }
+
+    fn of(namespace: u32, version: u64, length_bytes: u64, extents: Vec<Extent>) -> FileMap {
+        let end = extents.last().map_or(0, |last| last.file_offset + last.length);
+        let directory = Directory::new(&extents, end, |extent| extent.file_offset);
+        FileMap { namespace, version, length_bytes, extents: extents.into(), directory }
     }
 
     /// The whole of a namespace as one file, version 1.
     pub fn whole_namespace(namespace: u32, namespace_bytes: u64) -> FileMap {
         let extent = Extent { file_offset: 0, device_offset: 0, length: namespace_bytes };
         let extents = if namespace_bytes == 0 { vec![] } else { vec![extent] };
-        FileMap { namespace, version: 1, length_bytes: namespace_bytes, extents: extents.into() }
+        FileMap::of(namespace, 1, namespace_bytes, extents)
     }
 
     /// The namespace the file lies in.
@@ -104,9 +113,7 @@ impl FileMap {
     pub fn find(&self, offset: u64) -> Option<(u64, u64)> {
         let index = match self.extents.len() {
             1 => 0,
-            _ => {
-                self.extents.partition_point(|extent| extent.file_offset + extent.length <= offset)
-            }
+            _ => self.directory.find(&self.extents, offset, |extent| extent.file_offset)?,
         };
         let extent = self.extents.get(index)?;
         let inside = offset.checked_sub(extent.file_offset)?;

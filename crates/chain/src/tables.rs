@@ -3,6 +3,7 @@
 //! A table is immutable; a change makes a new one that shares what did not change. Readers keep
 //! the one they have until they look for a newer one, so the read side takes no lock.
 
+use crate::directory::Directory;
 use crate::map::FileMap;
 use bpfof_function::NativeFunction;
 use std::sync::Arc;
@@ -24,13 +25,24 @@ pub struct Function {
     pub native: NativeFunction,
 }
 
+/// A file's map; what tells whether it is the one that a request means is beside it.
+#[derive(Clone, Debug)]
+struct MapEntry {
+    file: u32,
+    namespace: u32,
+    version: u64,
+    map: Arc<FileMap>,
+}
+
 /// Functions and file maps, each sorted by id.
 #[derive(Debug, Default)]
 pub struct Tables {
     /// 0 for tables without anything in them.
     serial: u64,
     functions: Vec<Arc<Function>>,
-    maps: Vec<(u32, Arc<FileMap>)>,
+    maps: Vec<MapEntry>,
+    /// Of `maps`.
+    directory: Directory,
     whole_namespaces: Vec<Arc<FileMap>>,
 }
 
@@ -68,6 +80,7 @@ impl Tables {
             serial: Tables::next_serial(),
             functions: self.functions.clone(),
             maps: self.maps.clone(),
+            directory: self.directory.clone(),
             whole_namespaces: self.whole_namespaces.clone(),
         }
     }
@@ -92,29 +105,31 @@ impl Tables {
     /// The map of a file in a namespace; id [`WHOLE_NAMESPACE`] is the namespace itself.
     #[inline]
     pub fn map(&self, namespace: u32, file: u32) -> Option<&FileMap> {
-        self.map_index(namespace, file).and_then(|index| self.map_at(index))
+        self.find_map(namespace, file).and_then(|(index, _)| self.map_at(index))
     }
 
-    /// Where [`map`](Tables::map) finds it.
-    pub fn map_index(&self, namespace: u32, file: u32) -> Option<MapIndex> {
-        let (index, kind, map) = if file == WHOLE_NAMESPACE {
+    /// Where [`map`](Tables::map) finds it, and its version, without looking at the map itself.
+    #[inline]
+    pub fn find_map(&self, namespace: u32, file: u32) -> Option<(MapIndex, u64)> {
+        if file == WHOLE_NAMESPACE {
             let index = self.whole_namespaces.iter().position(|m| m.namespace() == namespace)?;
-            (index, MapIndex::WHOLE, &self.whole_namespaces[index])
-        } else {
-            let index = self.maps.binary_search_by_key(&file, |(id, _)| *id).ok()?;
-            (index, 0, &self.maps[index].1)
-        };
-        (map.namespace() == namespace).then_some(MapIndex(index as u32 | kind))
+            let version = self.whole_namespaces[index].version();
+            return Some((MapIndex(index as u32 | MapIndex::WHOLE), version));
+        }
+        let index = self.directory.find(&self.maps, u64::from(file), |e| u64::from(e.file))?;
+        let entry = self.maps.get(index)?;
+        (entry.file == file && entry.namespace == namespace)
+            .then_some((MapIndex(index as u32), entry.version))
     }
 
-    /// The map that [`map_index`](Tables::map_index) found in tables of this serial.
+    /// The map that [`find_map`](Tables::find_map) found in tables of this serial.
     #[inline]
     pub fn map_at(&self, index: MapIndex) -> Option<&FileMap> {
         let at = (index.0 & !MapIndex::WHOLE) as usize;
         if index.0 & MapIndex::WHOLE != 0 {
             self.whole_namespaces.get(at).map(|map| &**map)
         } else {
-            self.maps.get(at).map(|(_, map)| &**map)
+            self.maps.get(at).map(|entry| &*entry.map)
         }
     }
 
@@ -125,13 +140,13 @@ impl Tables {
 
     /// How many extents the maps of all files but this one have together.
     pub fn extent_count(&self, except_file: u32) -> usize {
-        let others = self.maps.iter().filter(|(id, _)| *id != except_file);
-        others.map(|(_, map)| map.extent_count()).sum()
+        let others = self.maps.iter().filter(|entry| entry.file != except_file);
+        others.map(|entry| entry.map.extent_count()).sum()
     }
 
     /// Whether a map for this file id is set.
     pub fn has_map(&self, file: u32) -> bool {
-        self.maps.binary_search_by_key(&file, |(id, _)| *id).is_ok()
+        self.maps.binary_search_by_key(&file, |entry| entry.file).is_ok()
     }
 
     /// These tables with a function more, in place of one with the same id.
@@ -164,9 +179,14 @@ impl Tables {
     /// These tables with a file's map set or replaced.
     pub fn with_map(&self, file: u32, map: FileMap) -> Tables {
         let mut tables = self.successor();
-        match tables.maps.binary_search_by_key(&file, |(id, _)| *id) {
-            Ok(index) => tables.maps[index].1 = Arc::new(map),
-            Err(index) => tables.maps.insert(index, (file, Arc::new(map))),
+        let (namespace, version) = (map.namespace(), map.version());
+        let entry = MapEntry { file, namespace, version, map: Arc::new(map) };
+        match tables.maps.binary_search_by_key(&file, |known| known.file) {
+            Ok(index) => tables.maps[index] = entry,
+            Err(index) => {
+                tables.maps.insert(index, entry);
+                tables.index_maps();
+            }
         }
         tables
     }
@@ -174,7 +194,13 @@ impl Tables {
     /// These tables without a file's map.
     pub fn without_map(&self, file: u32) -> Tables {
         let mut tables = self.successor();
-        tables.maps.retain(|(id, _)| *id != file);
+        tables.maps.retain(|entry| entry.file != file);
+        tables.index_maps();
         tables
+    }
+
+    fn index_maps(&mut self) {
+        let end = self.maps.last().map_or(0, |last| u64::from(last.file) + 1);
+        self.directory = Directory::new(&self.maps, end, |entry| u64::from(entry.file));
     }
 }
