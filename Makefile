@@ -24,7 +24,16 @@ KILLS ?= 3
 # How long `make race` runs on each file system, in seconds.
 RACE_SECONDS ?= 600
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop race fuzz clean
+# `make install` and `make uninstall`: where to, and what is put before that. BUILD_DIR has the
+# program and the libraries; unless it is given they are built first.
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+DESTDIR ?=
+BUILD_DIR ?=
+INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
+
+.PHONY: help setup test lint doc fuzz-check release demo bench interop race fuzz install uninstall \
+	clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -82,6 +91,17 @@ fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
 		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz "$$target" -- \
 			-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1; \
 	done
+
+install: ## install program, C library, headers, manual and functions below PREFIX (/usr/local)
+ifeq ($(BUILD_DIR),)
+	@scripts/setup.sh
+	cargo build --release -p bpfof-cli -p bpfof-capi --locked
+endif
+	$(MAKE) --no-print-directory -C functions
+	@$(INSTALL) install $(or $(BUILD_DIR),$(dir $(BPFOF)))
+
+uninstall: ## remove what make install has put there
+	@$(INSTALL) uninstall $(or $(BUILD_DIR),$(dir $(BPFOF)))
 
 clean: ## remove what was built; keep .tools, .interop and what fuzzing has found
 	cargo clean

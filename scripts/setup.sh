@@ -37,6 +37,10 @@ probe_cxx() {
 		c++ -dumpfullversion -dumpversion
 }
 
+probe_pkg_config() {
+	pkg-config --version
+}
+
 probe_python3() {
 	python3 --version | cut -d ' ' -f 2
 }
@@ -71,6 +75,7 @@ readonly THINGS=(
 	"probe_llvm_objdump llvm-objdump  llvm"
 	"probe_cc           cc            gcc,libc6-dev"
 	"probe_cxx          c++           g++"
+	"probe_pkg_config   pkg-config    pkg-config"
 	"probe_python3      python3       python3"
 	"probe_mkfs_ext4    mkfs.ext4     e2fsprogs"
 	"probe_mkfs_xfs     mkfs.xfs      xfsprogs"

@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Every call of libbpfof, with and without a target, checked.
+ *
+ *     calls OBJECT FILE0 FILE1 [URL DEVICE]
+ *
+ * Byte i of the files is i % 251 and i % 241. With URL and DEVICE all chains must run at the target;
+ * when this program says "kill", the target is to be ended, and a line on standard input says so.
+ */
+#include <bpfof.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHECK(condition) check((condition) != 0, #condition, __LINE__)
+#define THREADS 4
+#define CHAINS 500
+
+static const char *object, *paths[2], *url, *device;
+/* Where chains must run. */
+static uint32_t executor = BPFOF_HERE;
+
+static void check(int good, const char *condition, int line)
+{
+	if (!good) {
+		fprintf(stderr, "calls.c:%d: %s (errno %d, %s)\n", line, condition, errno,
+			bpfof_error());
+		exit(1);
+	}
+}
+
+static int opened(int index)
+{
+	int fd = open(paths[index], O_RDONLY);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static struct bpfof *session(uint32_t flags)
+{
+	struct bpfof_options options = BPFOF_OPTIONS_INIT;
+	struct bpfof *b;
+
+	options.flags = flags;
+	options.retries = 5;
+	options.patience_us = 2000000;
+	b = bpfof_open(url, device, &options);
+	CHECK(b);
+	CHECK(bpfof_has_target(b) == (url != NULL));
+	return b;
+}
+
+static void map(struct bpfof *b, int fd)
+{
+	if (url) {
+		CHECK(bpfof_wait_mapped(b, fd, 10000) == 0);
+	} else {
+		CHECK(bpfof_wait_mapped(b, fd, -1) == -1 && errno == ENOTCONN);
+	}
+}
+
+static uint64_t bytes(uint64_t from, uint64_t length, unsigned modulus)
+{
+	uint64_t sum = 0;
+
+	while (length--)
+		sum += from++ % modulus;
+	return sum;
+}
+
+/* One chain over two files with reads of two sizes in a hop; its answer is checked. */
+static void sum_chain(struct bpfof_reader *reader, const struct bpfof_function *sum, const int *fds,
+		      uint64_t size, uint64_t more)
+{
+	struct bpfof_read first = { 8, 16, 0 };
+	struct bpfof_result result;
+	uint64_t words[16] = { 0 };
+
+	words[1] = 2;
+	words[2] = size;
+	words[3] = more;
+	CHECK(bpfof_read_pushdown(reader, fds, 2, &first, sum, words, sizeof(words), 32, &result) == 48);
+	CHECK(words[0] == bytes(100, size + more, 251) + bytes(101, size, 241));
+	CHECK(words[4] == 2 && words[5] == size + more);
+	CHECK(result.length == 48 && result.error == 0 && result.message[0] == 0);
+	CHECK(result.hops == 2 && result.executor == executor && result.status == 0);
+}
+
+static void blocking(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
+{
+	struct bpfof_function *sum = bpfof_function_load_file(b, object, "sum");
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	static unsigned char scratch[BPFOF_SCRATCH_MAX];
+	struct bpfof_read first = { 0, 0, 1 };
+	uint32_t sizes[] = { 1, 7, 512, 4097, 16384 };
+	size_t i, byte;
+
+	CHECK(sum && fill);
+	sum_chain(reader, sum, fds, 10, 0);
+	sum_chain(reader, sum, fds, 3000, 5000);
+	/* Scratch of every size, a first read in the second file, no result. */
+	for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		first.size = sizes[i];
+		first.offset = 1000 * i;
+		CHECK(bpfof_read_pushdown(reader, fds, 2, &first, fill, scratch, sizes[i], 0, NULL) ==
+		      (ssize_t)sizes[i]);
+		for (byte = 0; byte < sizes[i]; byte++)
+			CHECK(scratch[byte] == (first.offset + byte) % 241);
+	}
+	bpfof_function_unload(sum);
+	bpfof_function_unload(fill);
+}
+
+/* What all chains of this function's kind end with. */
+static void fails(struct bpfof_reader *reader, const struct bpfof_function *fail, int fd,
+		  uint64_t how, int error, uint32_t status)
+{
+	struct bpfof_read first = { 0, 8, 0 };
+	struct bpfof_result result;
+
+	errno = 0;
+	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fail, &how, 8, 8, &result) == -1);
+	CHECK(errno == error && result.error == error && result.length == -1);
+	CHECK(result.status == status && *result.message && !strncmp(result.message, bpfof_error(), 255));
+	if (how == 1)
+		CHECK(result.value == 42 && result.hops == 1);
+}
+
+static void chain_errors(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
+{
+	struct bpfof_function *fail = bpfof_function_load_file(b, object, "fail");
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_read first = { 0, 64, 0 };
+	struct bpfof_result result;
+	char scratch[32];
+
+	CHECK(fail && fill);
+	fails(reader, fail, fds[0], 1, ECANCELED, 0x709);
+	fails(reader, fail, fds[0], 2, EFAULT, 0x708);
+	fails(reader, fail, fds[0], 3, ETIME, 0x707);
+	fails(reader, fail, fds[0], 4, EPROTO, 0x70a);
+	fails(reader, fail, fds[0], 5, EPROTO, 0x70a);
+	fails(reader, fail, fds[0], 6, ERANGE, 0x704);
+	/* An answer longer than scratch. */
+	CHECK(bpfof_read_pushdown(reader, fds, 1, &first, fill, scratch, 32, 0, &result) == -1);
+	CHECK(errno == EMSGSIZE && result.status == 0x70a);
+	/* No scratch, no answer. */
+	CHECK(bpfof_read_pushdown(reader, fds, 1, &first, fail, NULL, 0, 0, &result) == 0);
+	bpfof_function_unload(fail);
+	bpfof_function_unload(fill);
+}
+
+static void call_errors(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
+{
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_read first = { 0, 8, 0 }, wrong = { 0, 8, 1 }, empty = { 0, 0, 0 };
+	static char scratch[BPFOF_SCRATCH_MAX + 1];
+	int many[BPFOF_FILES_MAX + 1], bad = -1, pipes[2], writes, folder = open("/", O_RDONLY);
+	struct bpfof_result result;
+
+	CHECK(fill && folder >= 0 && pipe(pipes) == 0);
+	memset(many, 0, sizeof(many));
+#define REFUSED(errno_value, call) CHECK((errno = 0, (call) == -1 && errno == (errno_value) && *bpfof_error()))
+	REFUSED(EINVAL, bpfof_read_pushdown(NULL, fds, 1, &first, fill, scratch, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, NULL, 1, &first, fill, scratch, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, fds, 0, &first, fill, scratch, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, fds, 1, NULL, fill, scratch, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, fds, 1, &first, NULL, scratch, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, fds, 1, &first, fill, NULL, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, fds, 1, &first, fill, scratch, 8, 9, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, fds, 1, &wrong, fill, scratch, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, fds, 1, &empty, fill, scratch, 8, 0, NULL));
+	REFUSED(E2BIG, bpfof_read_pushdown(reader, fds, 1, &first, fill, scratch, sizeof(scratch), 0, &result));
+	CHECK(result.error == E2BIG && result.length == -1 && strstr(result.message, "16384"));
+	REFUSED(E2BIG, bpfof_read_pushdown(reader, many, BPFOF_FILES_MAX + 1, &first, fill, scratch, 8, 0, NULL));
+	REFUSED(EBADF, bpfof_read_pushdown(reader, &bad, 1, &first, fill, scratch, 8, 0, NULL));
+	bad = 9999;
+	REFUSED(EBADF, bpfof_read_pushdown(reader, &bad, 1, &first, fill, scratch, 8, 0, NULL));
+	REFUSED(EINVAL, bpfof_read_pushdown(reader, pipes, 1, &first, fill, scratch, 8, 0, NULL));
+	REFUSED(EISDIR, bpfof_read_pushdown(reader, &folder, 1, &first, fill, scratch, 8, 0, NULL));
+	writes = open(object, O_WRONLY);
+	REFUSED(EBADF, bpfof_add(b, writes));
+	REFUSED(EINVAL, bpfof_add(NULL, fds[0]));
+	REFUSED(ENOENT, bpfof_forget(b, writes));
+	REFUSED(EINVAL, bpfof_submit(reader, NULL));
+	REFUSED(EINVAL, bpfof_poll(reader, NULL, 1, 0));
+	REFUSED(EINVAL, (int)bpfof_read_pushdown_batch(reader, NULL, 1));
+	CHECK(bpfof_function_load(b, "no object", 9, NULL) == NULL && errno == ENOEXEC);
+	CHECK(bpfof_function_load(b, NULL, 9, NULL) == NULL && errno == EINVAL);
+	CHECK(bpfof_function_load_file(b, object, NULL) == NULL && errno == EINVAL);
+	CHECK(strstr(bpfof_error(), "sum, fill, fail"));
+	CHECK(bpfof_function_load_file(b, object, "none") == NULL && errno == ENOENT);
+	CHECK(bpfof_function_load_file(b, "/no/such/file", "fill") == NULL && errno == ENOENT);
+	CHECK(bpfof_function_load_file(NULL, object, "fill") == NULL && errno == EINVAL);
+	CHECK(bpfof_reader_open(NULL) == NULL && errno == EINVAL);
+	close(writes);
+	close(folder);
+	close(pipes[0]);
+	close(pipes[1]);
+	bpfof_function_unload(fill);
+}
+
+static void open_errors(void)
+{
+	struct bpfof_options options = BPFOF_OPTIONS_INIT;
+	struct { struct bpfof_options known; uint32_t unknown; } longer;
+	struct bpfof *b;
+
+	CHECK(!bpfof_open("http://localhost/", "/dev/null", NULL) && errno == EINVAL);
+	CHECK(!bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x", NULL, NULL) && errno == EINVAL);
+	CHECK(!bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x", "/no/such", NULL) && errno == ENOENT);
+	options.flags = 128;
+	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
+	options.flags = 0;
+	options.queue_depth = 5000;
+	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
+	options.queue_depth = 128;
+	options.size = 0;
+	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
+	/* As a program that was compiled with a later version, or an earlier one. */
+	options.size = sizeof(longer);
+	memset(&longer, 0, sizeof(longer));
+	longer.known = options;
+	bpfof_close(b = bpfof_open(NULL, NULL, &longer.known));
+	CHECK(b);
+	longer.unknown = 1;
+	CHECK(!bpfof_open(NULL, NULL, &longer.known) && errno == E2BIG);
+	options.size = sizeof(size_t) + 4;
+	bpfof_close(b = bpfof_open(NULL, NULL, &options));
+	CHECK(b);
+	/* Nobody listens: no error, unless it is to be one. */
+	b = bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x", paths[0], NULL);
+	CHECK(b && !bpfof_has_target(b) && strstr(bpfof_error(), "cannot connect"));
+	bpfof_close(b);
+	options.size = sizeof(options);
+	options.flags = BPFOF_NO_FALL_BACK;
+	CHECK(!bpfof_open("nvme-tcp://127.0.0.1:1/nqn.x", paths[0], &options) && errno == ECONNREFUSED);
+	bpfof_close(NULL);
+	bpfof_reader_close(NULL);
+	bpfof_function_unload(NULL);
+}
+
+struct piece {
+	struct bpfof_chain chain;
+	unsigned char scratch[64];
+};
+
+static void prepare(struct piece *piece, size_t index, const int *fds,
+		    const struct bpfof_function *fill)
+{
+	memset(piece, 0xee, sizeof(*piece));
+	piece->chain.fds = fds;
+	piece->chain.nfds = 2;
+	piece->chain.first.offset = index * 13;
+	piece->chain.first.size = 1 + index % 64;
+	piece->chain.first.file = index % 2;
+	piece->chain.function = fill;
+	piece->chain.scratch = piece->scratch;
+	piece->chain.scratch_len = sizeof(piece->scratch);
+	piece->chain.argument_len = 0;
+	piece->chain.user = piece;
+}
+
+static void right(const struct piece *piece, size_t index)
+{
+	const struct bpfof_result *result = &piece->chain.result;
+	size_t byte;
+
+	CHECK(result->error == 0 && result->length == (ssize_t)(1 + index % 64));
+	CHECK(result->executor == executor && result->hops == 1 && piece->chain.user == piece);
+	for (byte = 0; byte < 1 + index % 64; byte++)
+		CHECK(piece->scratch[byte] == (index * 13 + byte) % (index % 2 ? 241 : 251));
+}
+
+/* Chains in flight, a blocking call among them, and a batch; more than the queue holds. */
+static void many(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
+{
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct piece *pieces = (struct piece *)calloc(CHAINS, sizeof(*pieces));
+	struct bpfof_chain *chains = (struct bpfof_chain *)calloc(CHAINS, sizeof(*chains)), *ended[7];
+	struct bpfof_read first = { 5, 3, 0 };
+	unsigned char scratch[3];
+	size_t i, back = 0;
+	int got;
+
+	CHECK(fill && pieces && chains);
+	CHECK(bpfof_poll(reader, ended, 7, -1) == 0);
+	for (i = 0; i < CHAINS; i++) {
+		prepare(&pieces[i], i, fds, fill);
+		CHECK(bpfof_submit(reader, &pieces[i].chain) == 0);
+		if (i == CHAINS / 2)
+			CHECK(bpfof_read_pushdown(reader, fds, 1, &first, fill, scratch, 3, 0, NULL) == 3);
+	}
+	CHECK(scratch[0] == 5 && scratch[2] == 7 && bpfof_in_flight(reader) == CHAINS);
+	while ((got = bpfof_poll(reader, ended, 7, -1)) > 0) {
+		for (i = 0; i < (size_t)got; i++) {
+			struct piece *piece = (struct piece *)ended[i]->user;
+
+			right(piece, (size_t)(piece - pieces));
+			/* Each comes once. */
+			piece->chain.user = NULL;
+		}
+		back += (size_t)got;
+	}
+	CHECK(got == 0 && back == CHAINS && bpfof_in_flight(reader) == 0);
+
+	for (i = 0; i < CHAINS; i++) {
+		prepare(&pieces[i], i, fds, fill);
+		chains[i] = pieces[i].chain;
+		if (i == 9)
+			chains[i].nfds = 0;
+		if (i == 10)
+			chains[i].first.offset = 1ull << 40;
+	}
+	CHECK(bpfof_read_pushdown_batch(reader, chains, CHAINS) == CHAINS - 2);
+	CHECK(chains[9].result.error == EINVAL && chains[9].result.length == -1);
+	CHECK(chains[10].result.error == ERANGE && strstr(chains[10].result.message, "outside"));
+	for (i = 0; i < CHAINS; i++) {
+		pieces[i].chain = chains[i];
+		if (i != 9 && i != 10)
+			right(&pieces[i], i);
+	}
+	CHECK(bpfof_read_pushdown_batch(reader, NULL, 0) == 0);
+	free(chains);
+	free(pieces);
+	bpfof_function_unload(fill);
+}
+
+/* A descriptor's number that is used again; a file that was deleted; forgetting. */
+static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
+{
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_read first = { 1000, 1, 0 };
+	unsigned char scratch[1];
+	int fd = opened(0);
+
+	map(b, fd);
+	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fill, scratch, 1, 0, NULL) == 1);
+	CHECK(scratch[0] == 1000 % 251);
+	CHECK(close(fd) == 0 && opened(1) == fd);
+	map(b, fd);
+	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fill, scratch, 1, 0, NULL) == 1);
+	CHECK(scratch[0] == 1000 % 241);
+	CHECK(bpfof_forget(b, fd) == 0);
+	CHECK(bpfof_forget(b, fd) == -1 && errno == ENOENT);
+	close(fd);
+	bpfof_function_unload(fill);
+}
+
+struct worker {
+	pthread_t thread;
+	struct bpfof *b;
+	const struct bpfof_function *sum;
+	const int *fds;
+};
+
+static void *work(void *given)
+{
+	struct worker *worker = (struct worker *)given;
+	struct bpfof_reader *reader = bpfof_reader_open(worker->b);
+	int i;
+
+	CHECK(reader && !*bpfof_error());
+	for (i = 1; i <= 200; i++)
+		sum_chain(reader, worker->sum, worker->fds, (uint64_t)i, 3);
+	CHECK(bpfof_add(worker->b, -1) == -1 && strstr(bpfof_error(), "descriptor -1"));
+	bpfof_reader_close(reader);
+	return NULL;
+}
+
+static void threads(struct bpfof *b, const int *fds)
+{
+	struct worker workers[THREADS];
+	struct bpfof_function *sum = bpfof_function_load_file(b, object, "sum");
+	int i;
+
+	CHECK(sum);
+	for (i = 0; i < THREADS; i++) {
+		workers[i].b = b;
+		workers[i].sum = sum;
+		workers[i].fds = fds;
+		CHECK(pthread_create(&workers[i].thread, NULL, work, &workers[i]) == 0);
+	}
+	for (i = 0; i < THREADS; i++)
+		CHECK(pthread_join(workers[i].thread, NULL) == 0);
+	bpfof_function_unload(sum);
+}
+
+/* Handles may go in any order; what is in flight is then given up. */
+static void order(void)
+{
+	struct bpfof *b = session(0);
+	struct bpfof_reader *reader = bpfof_reader_open(b);
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_function *sum = bpfof_function_load_file(b, object, "sum");
+	int fds[2];
+	struct piece piece;
+
+	fds[0] = opened(0);
+	fds[1] = opened(1);
+	map(b, fds[0]);
+	map(b, fds[1]);
+	bpfof_close(b);
+	sum_chain(reader, sum, fds, 10, 0);
+	prepare(&piece, 3, fds, fill);
+	CHECK(bpfof_submit(reader, &piece.chain) == 0 && bpfof_in_flight(reader) == 1);
+	bpfof_reader_close(reader);
+	bpfof_function_unload(sum);
+	bpfof_function_unload(fill);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* The target is killed by the test meanwhile. */
+static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
+{
+	struct bpfof *strict = session(BPFOF_NO_FALL_BACK);
+	struct bpfof_reader *strict_reader = bpfof_reader_open(strict);
+	struct bpfof_function *fill = bpfof_function_load_file(strict, object, "fill");
+	struct bpfof_function *sum = bpfof_function_load_file(b, object, "sum");
+	struct bpfof_read first = { 0, 8, 0 };
+	char scratch[8], line[8];
+
+	map(strict, fds[0]);
+	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == 8);
+	printf("kill\n");
+	fflush(stdout);
+	CHECK(fgets(line, sizeof(line), stdin) != NULL);
+	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
+	CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == ESTALE);
+	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
+	/* The kernel may still be closing the target's port. */
+	CHECK(bpfof_reader_open(strict) == NULL && (errno == ECONNREFUSED || errno == ECONNRESET));
+	executor = BPFOF_HERE;
+	sum_chain(reader, sum, fds, 10, 0);
+	bpfof_function_unload(sum);
+	bpfof_function_unload(fill);
+	bpfof_reader_close(strict_reader);
+	bpfof_close(strict);
+}
+
+int main(int argc, char **argv)
+{
+	struct bpfof *b;
+	struct bpfof_reader *reader;
+	int fds[2];
+
+	CHECK(argc == 4 || argc == 6);
+	CHECK(bpfof_version() == BPFOF_VERSION && !strncmp(bpfof_version_string(), "0.1.0", 6));
+	CHECK(!*bpfof_error());
+	object = argv[1];
+	paths[0] = argv[2];
+	paths[1] = argv[3];
+	open_errors();
+	if (argc == 6) {
+		url = argv[4];
+		device = argv[5];
+		executor = BPFOF_AT_TARGET;
+	}
+	b = session(0);
+	reader = bpfof_reader_open(b);
+	CHECK(reader);
+	fds[0] = opened(0);
+	fds[1] = opened(1);
+	map(b, fds[0]);
+	map(b, fds[1]);
+	blocking(b, reader, fds);
+	chain_errors(b, reader, fds);
+	call_errors(b, reader, fds);
+	many(b, reader, fds);
+	descriptors(b, reader);
+	threads(b, fds);
+	order();
+	if (url)
+		target_gone(b, reader, fds);
+	bpfof_reader_close(reader);
+	bpfof_close(b);
+	close(fds[0]);
+	close(fds[1]);
+	printf("done\n");
+	return 0;
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * libbpfof: chains of dependent reads over files, run at the storage target.
+ *
+ *     struct bpfof *b = bpfof_open(url, "/dev/nvme1n1", NULL);
+ *     struct bpfof_function *find = bpfof_function_load_file(b, "find.bpf.o", NULL);
+ *     struct bpfof_reader *reader = bpfof_reader_open(b);
+ *     int fds[] = { open("/db/index", O_RDONLY), open("/db/data", O_RDONLY) };
+ *     struct bpfof_read first = { 0, 512, 0 };
+ *     length = bpfof_read_pushdown(reader, fds, 2, &first, find,
+ *                                  scratch, sizeof(scratch), argument_len, NULL);
+ *
+ * The first read is made, the storage function is called on its bytes and asks
+ * for the next reads, of any size and in any of the files, until it is done;
+ * the first bytes of scratch are then the answer. That happens at the target,
+ * in one round trip, where that is possible, and otherwise on this machine over
+ * plain reads of the same files, with the same answer. So a program works with
+ * and without a target. docs/files.md says what is guaranteed while other
+ * processes change the files.
+ *
+ * Storage functions are written with another header of the same name, which is
+ * installed apart: pkg-config --variable=functiondir bpfof.
+ *
+ * Errors. Calls return -1 or NULL and set errno; bpfof_error() tells in words
+ * what was attempted, why it failed, and what to do. No call ends the process:
+ * an internal error is ENOTRECOVERABLE, and what it happened to is unusable.
+ *
+ * Threads. A struct bpfof and its functions may be used by any number of
+ * threads at once. A reader is for one thread at a time; make one for each
+ * thread. A call on a reader that another call is using fails with EBUSY.
+ * Closing something that another thread is using is an error of the program.
+ * After fork() a child must not use what its parent opened.
+ *
+ * Signals. One thread of the library waits for SIGRTMAX - 1, which is sent to
+ * it alone. Calls go on after a signal.
+ */
+#ifndef LIBBPFOF_H
+#define LIBBPFOF_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of this header. */
+#define BPFOF_VERSION_MAJOR 0
+#define BPFOF_VERSION_MINOR 1
+#define BPFOF_VERSION_PATCH 0
+#define BPFOF_VERSION \
+	(BPFOF_VERSION_MAJOR * 1000000 + BPFOF_VERSION_MINOR * 1000 + BPFOF_VERSION_PATCH)
+
+/* Version of the library that is running, as BPFOF_VERSION and as "0.1.0". */
+uint32_t bpfof_version(void);
+const char *bpfof_version_string(void);
+
+/* Files of one chain; bytes of its scratch buffer. */
+#define BPFOF_FILES_MAX 16
+#define BPFOF_SCRATCH_MAX 16384
+
+/* A target, or none, and the files that chains read. */
+struct bpfof;
+/* A storage function, loaded on both sides. */
+struct bpfof_function;
+/* What runs chains, on a connection of its own. */
+struct bpfof_reader;
+
+/*
+ * Why the last call on this thread that failed did so, in words, or "". Valid
+ * until the next call on this thread.
+ */
+const char *bpfof_error(void);
+
+/* Fail rather than run a chain on this machine, or open without a target. */
+#define BPFOF_NO_FALL_BACK 1u
+/* Never sleep while waiting. For threads that own a processor. */
+#define BPFOF_POLL 2u
+
+/* Start from BPFOF_OPTIONS_INIT. */
+struct bpfof_options {
+	/* sizeof(struct bpfof_options): it may grow in later versions */
+	size_t size;
+	/* BPFOF_NO_FALL_BACK, BPFOF_POLL */
+	uint32_t flags;
+	/* how often a chain is tried again whose files have changed, and how
+	 * long it waits for their new maps each time */
+	uint32_t retries;
+	uint32_t patience_us;
+	/* longest time to connect; and from sending a chain to its end, after
+	 * which the connection is given up */
+	uint32_t connect_timeout_ms;
+	uint32_t command_timeout_ms;
+	/* chains that a reader has at the target at once, 1 to 4095 */
+	uint32_t queue_depth;
+};
+
+#define BPFOF_OPTIONS_INIT { sizeof(struct bpfof_options), 0, 1, 20000, 5000, 30000, 128 }
+
+/*
+ * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N]). device is
+ * what its namespace is on this machine: the block device that the kernel made
+ * of it, or the disk or image file that a target on this machine serves. A
+ * wrong device of the right size gives wrong answers. options may be NULL.
+ *
+ * With url NULL there is no target, and all chains run here. They do so as well
+ * if the target cannot be reached or knows no pushdown, unless BPFOF_NO_FALL_BACK
+ * is set; bpfof_has_target() is then 0 and bpfof_error() tells why.
+ *
+ * A connection that is lost is not made again: chains run here from then on.
+ */
+struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof_options *options);
+
+/*
+ * NULL is allowed. Readers and functions may be closed before or after; the
+ * connection and the files are closed with the last of them.
+ */
+void bpfof_close(struct bpfof *bpfof);
+
+/* Whether there was a target when it was opened. */
+int bpfof_has_target(const struct bpfof *bpfof);
+
+/*
+ * Files are named by descriptors of regular files, open for reading. The first
+ * use of one, or bpfof_add(), opens the same file once more, for reading only,
+ * and begins to find out where it lies; the caller's descriptor is not used
+ * after that and may be closed. A number that is used again for another file
+ * is noticed.
+ *
+ * If nobody has the file open for writing, the caller's descriptor included, a
+ * read lease guards it, and chains over it cost least.
+ */
+int bpfof_add(struct bpfof *bpfof, int fd);
+
+/*
+ * Waits until the target knows where the file lies; a negative timeout is
+ * endless. Fails with ETIMEDOUT, with ENOTCONN without a target, and with
+ * ENOTSUP if it cannot know, for reasons that bpfof_error() tells: chains that
+ * read the file then run here. Need not be called.
+ */
+int bpfof_wait_mapped(struct bpfof *bpfof, int fd, int timeout_ms);
+
+/*
+ * Closes what bpfof_add() opened, after the chains that read it have ended. A
+ * file that was deleted keeps its space until then. Fails with ENOENT if the
+ * number is not known; it may have been closed already.
+ */
+int bpfof_forget(struct bpfof *bpfof, int fd);
+
+/*
+ * Loads a storage function from an ELF object, as clang writes it for -target
+ * bpf. entry is the name of its section after "bpfof/"; NULL is the only one of
+ * the object. Fails with ENOEXEC if the object is refused, with ENOENT if it
+ * has no such entry. bpfof_function_load_file() reads the object from a file.
+ */
+struct bpfof_function *bpfof_function_load(struct bpfof *bpfof, const void *object, size_t length,
+					   const char *entry);
+struct bpfof_function *bpfof_function_load_file(struct bpfof *bpfof, const char *path,
+						const char *entry);
+
+/* Unloads it here and at the target, after its chains have ended. NULL is allowed. */
+void bpfof_function_unload(struct bpfof_function *function);
+
+/*
+ * A reader for chains over the files of bpfof. Fails with EAGAIN if the target
+ * grants no more connections.
+ */
+struct bpfof_reader *bpfof_reader_open(struct bpfof *bpfof);
+
+/* Chains that have not ended never do; their memory is not touched any more. NULL is allowed. */
+void bpfof_reader_close(struct bpfof_reader *reader);
+
+/* The read that a chain begins with. */
+struct bpfof_read {
+	/* file offset and size in bytes; the size is not 0 */
+	uint64_t offset;
+	uint32_t size;
+	/* index into the chain's list of descriptors */
+	uint32_t file;
+};
+
+/* Where a chain ran. */
+#define BPFOF_AT_TARGET 1u
+#define BPFOF_HERE 2u
+
+/* How a chain ended. */
+struct bpfof_result {
+	/* length of the answer in bytes, or -1 */
+	ssize_t length;
+	/* 0 or an errno value, see below */
+	int32_t error;
+	/* BPFOF_AT_TARGET or BPFOF_HERE if it succeeded */
+	uint32_t executor;
+	/* hops it took: rounds of reads and calls of the function */
+	uint32_t hops;
+	/* times it was thrown away because a file had changed or had no map */
+	uint32_t stale;
+	/* the protocol's status (type << 8 | code) if one ended it, and what
+	 * that says more: the code that the function returned for ECANCELED,
+	 * the file for ERANGE, the instruction for EFAULT and ETIME */
+	uint32_t status;
+	uint32_t value;
+	/* bpfof_error() for this chain */
+	char message[256];
+};
+
+/*
+ * Errors of chains:
+ *
+ * EBADF         a descriptor is not open for reading
+ * EINVAL        the call makes no sense, a descriptor is of no regular file
+ * E2BIG         more than BPFOF_FILES_MAX files or BPFOF_SCRATCH_MAX bytes of scratch
+ * ECANCELED     the function returned a number other than 0
+ * EFAULT        the function used memory that is not its own
+ * ETIME         the function ran too long
+ * ELOOP         too many hops, or bytes read: is there a cycle in the data?
+ * EPROTO        the function asked for what is not allowed
+ * ERANGE        the chain reads beyond the end of a file
+ * EMSGSIZE      the answer is longer than scratch
+ * ENOENT        the function was unloaded
+ * EIO, …        a read failed; as read() sets it for reads on this machine
+ * ENOBUFS       the target's limits are reached
+ * EREMOTEIO     another status of the target
+ *
+ * and only with BPFOF_NO_FALL_BACK:
+ *
+ * ESTALE        a file changed each time, or has no map
+ * ENOTCONN      there is no target, or function or reader are of another struct bpfof
+ * ECONNRESET    the connection was lost
+ */
+
+/*
+ * Runs one chain and waits for its end: reads in the files of fds, beginning
+ * with first, calling function. scratch has scratch_len bytes, at most
+ * BPFOF_SCRATCH_MAX; the first argument_len are the function's argument, the
+ * others are zero for it. Returns the length of the answer, which is in scratch
+ * then; what is behind it is undefined. result may be NULL.
+ */
+ssize_t bpfof_read_pushdown(struct bpfof_reader *reader, const int *fds, size_t nfds,
+			    const struct bpfof_read *first, const struct bpfof_function *function,
+			    void *scratch, size_t scratch_len, size_t argument_len,
+			    struct bpfof_result *result);
+
+/* A chain, for those who have many in flight. */
+struct bpfof_chain {
+	/* as bpfof_read_pushdown() takes them */
+	const int *fds;
+	size_t nfds;
+	struct bpfof_read first;
+	const struct bpfof_function *function;
+	void *scratch;
+	size_t scratch_len;
+	size_t argument_len;
+	/* the caller's own */
+	void *user;
+	/* how it ended */
+	struct bpfof_result result;
+};
+
+/*
+ * Begins a chain; it leaves with the next bpfof_poll(). The chain and its
+ * scratch must stay where they are, and untouched, until bpfof_poll() has
+ * returned it; fds need not, and the descriptors may be closed.
+ */
+int bpfof_submit(struct bpfof_reader *reader, struct bpfof_chain *chain);
+
+/*
+ * Waits until a chain has ended, at most timeout_ms; a negative timeout is
+ * endless. Returns how many have ended and stores them, in the order of their
+ * ends, at most max; 0 if none are in flight or none has ended in time. Whether
+ * a chain succeeded is in its result. Chains that run on this machine do so
+ * during this call, whatever the timeout.
+ */
+int bpfof_poll(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
+	       int timeout_ms);
+
+/* Chains that were submitted and not returned by bpfof_poll(). */
+size_t bpfof_in_flight(const struct bpfof_reader *reader);
+
+/*
+ * Runs count chains, as many at once as options.queue_depth says, and waits for
+ * all of them. Returns how many succeeded; the result of each is in it.
+ */
+ssize_t bpfof_read_pushdown_batch(struct bpfof_reader *reader, struct bpfof_chain *chains,
+				  size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,100 @@
+//! The structures of `bpfof.h`, field by field as there.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+
+/// `BPFOF_NO_FALL_BACK`
+pub(crate) const NO_FALL_BACK: u32 = 1;
+/// `BPFOF_POLL`
+pub(crate) const POLL: u32 = 2;
+/// `BPFOF_AT_TARGET`
+pub(crate) const AT_TARGET: u32 = 1;
+/// `BPFOF_HERE`
+pub(crate) const HERE: u32 = 2;
+
+/// Bytes of a message, its final zero included.
+pub(crate) const MESSAGE_BYTES: usize = 256;
+
+/// `struct bpfof_options`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) size: usize,
+    pub(crate) flags: u32,
+    pub(crate) retries: u32,
+    pub(crate) patience_us: u32,
+    pub(crate) connect_timeout_ms: u32,
+    pub(crate) command_timeout_ms: u32,
+    pub(crate) queue_depth: u32,
+}
+
+impl Default for Options {
+    /// `BPFOF_OPTIONS_INIT`
+    fn default() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            flags: 0,
+            retries: 1,
+            patience_us: 20_000,
+            connect_timeout_ms: 5000,
+            command_timeout_ms: 30_000,
+            queue_depth: 128,
+        }
+    }
+}
+
+/// `struct bpfof_read`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    pub(crate) offset: u64,
+    pub(crate) size: u32,
+    pub(crate) file: u32,
+}
+
+/// `struct bpfof_result`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) length: isize,
+    pub(crate) error: i32,
+    pub(crate) executor: u32,
+    pub(crate) hops: u32,
+    pub(crate) stale: u32,
+    pub(crate) status: u32,
+    pub(crate) value: u32,
+    pub(crate) message: [c_char; MESSAGE_BYTES],
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self {
+            length: 0,
+            error: 0,
+            executor: 0,
+            hops: 0,
+            stale: 0,
+            status: 0,
+            value: 0,
+            message: [0; MESSAGE_BYTES],
+        }
+    }
+}
+
+/// `struct bpfof_chain`
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) fds: *const c_int,
+    pub(crate) nfds: usize,
+    pub(crate) first: Read,
+    pub(crate) function: *const Function,
+    pub(crate) scratch: *mut c_void,
+    pub(crate) scratch_len: usize,
+    pub(crate) argument_len: usize,
+    pub(crate) user: *mut c_void,
+    /// The caller need not have written there.
+    pub(crate) outcome: MaybeUninit<Outcome>,
+}
+
+pub(crate) use crate::session::Function;

@@ -1,0 +1,216 @@
+//! What can go wrong: an errno value, the numbers that explain it, and words.
+
+use bpfof_host::files::{MapRefusal, ReadError};
+use bpfof_host::{CommandError, Error, Status, SubmitError};
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::io;
+
+/// Why a call failed, or how a chain ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) errno: i32,
+    /// Status type and code if a status ended it, otherwise 0.
+    pub(crate) status: u32,
+    /// What the status says more.
+    pub(crate) value: u32,
+    /// Hops until then.
+    pub(crate) hops: u32,
+    pub(crate) message: String,
+}
+
+thread_local! {
+    /// What `bpfof_error` tells on this thread.
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// What [`Failure::keep`] kept last on this thread. Valid until it keeps something else.
+pub(crate) fn last_message() -> *const c_char {
+    // A thread that is ending has no message any more.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+impl Failure {
+    pub(crate) fn new(errno: i32, message: impl Into<String>) -> Self {
+        Self { errno, status: 0, value: 0, hops: 0, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(libc::EINVAL, message)
+    }
+
+    /// A bug of ours; what it happened to may be half done.
+    pub(crate) fn internal() -> Self {
+        let message = "internal error of libbpfof, told on standard error; please report it";
+        Self::new(libc::ENOTRECOVERABLE, message)
+    }
+
+    pub(crate) fn io(attempt: &str, error: &io::Error) -> Self {
+        Self::new(errno_of(error), format!("{attempt}: {error}"))
+    }
+
+    /// Keeps the message for `bpfof_error`.
+    pub(crate) fn keep(&self) {
+        let message = CString::new(self.message.replace('\0', " ")).unwrap_or_default();
+        // A thread that is ending needs none.
+        let _ = LAST.try_with(|last| *last.borrow_mut() = message);
+    }
+
+    /// Writes the message into a field of C's, cut to fit, with a zero behind it.
+    pub(crate) fn message_into(&self, field: &mut [c_char]) {
+        let Some((end, room)) = field.split_last_mut() else { return };
+        *end = 0;
+        // Whole characters only.
+        let cut = self.message.floor_char_boundary(room.len());
+        let bytes = self.message.bytes().take(cut).chain(std::iter::repeat(0));
+        room.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
+    }
+
+    /// How a chain ended.
+    pub(crate) fn of_chain(error: &ReadError) -> Self {
+        let message = error.to_string();
+        match error {
+            ReadError::Command(command) => Self::of_command(command),
+            ReadError::Stale => Self::new(libc::ESTALE, message),
+            ReadError::Plain { source, .. } => Self::new(errno_of(source), message),
+            ReadError::Target(error) => Self::of_error(error),
+            // The call was checked when it was made, so what is missing is the target.
+            ReadError::Request(_) => Self::new(libc::ENOTCONN, message),
+        }
+    }
+
+    /// A chain that a status ended, at the target or here.
+    fn of_command(error: &CommandError) -> Self {
+        let is = |status: &Status| error.status.same_code(*status);
+        let known = CHAIN_ERRNOS.iter().find(|(status, _)| is(status));
+        let too_long = is(&Status::INVALID_FUNCTION_OUTPUT) && error.dw0 == ANSWER_OUTSIDE_SCRATCH;
+        Self {
+            errno: match known {
+                _ if too_long => libc::EMSGSIZE,
+                Some((_, errno)) => *errno,
+                None => libc::EREMOTEIO,
+            },
+            status: u32::from(error.status.sct()) << 8 | u32::from(error.status.sc()),
+            value: error.dw0,
+            hops: error.dw1,
+            message: error.to_string(),
+        }
+    }
+
+    /// What the target, or the way to it, refused.
+    pub(crate) fn of_error(error: &Error) -> Self {
+        let errno = match error {
+            Error::Url(_) => libc::EINVAL,
+            Error::Resolve { .. } => libc::EHOSTUNREACH,
+            Error::Connect { source, .. } => errno_of(source),
+            Error::Thread(source) => errno_of(source),
+            Error::Lost(_) => libc::ECONNRESET,
+            Error::Submit(SubmitError::NotConnected) => libc::ENOTCONN,
+            Error::NotReady { .. } => libc::ETIMEDOUT,
+            Error::Command { source, .. } => {
+                let message = error.to_string();
+                return Self { message, ..Self::of_command(source) };
+            }
+            Error::NoQueueLeft { .. } | Error::LaneBusy(_) => libc::EAGAIN,
+            Error::AuthenticationRequired => libc::EACCES,
+            Error::NotPushdownTarget => libc::EOPNOTSUPP,
+            Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,
+            Error::ObjectTooLarge { .. } => libc::EFBIG,
+            Error::FunctionRejected(_) => libc::ENOEXEC,
+            Error::BadAnswer(_) => libc::EPROTO,
+            Error::DataDigest | Error::Submit(_) => libc::EIO,
+        };
+        Self::new(errno, error.to_string())
+    }
+
+    /// Why a file has no map, or a namespace is none.
+    pub(crate) fn of_refusal(refusal: &MapRefusal) -> Self {
+        let errno = match refusal {
+            MapRefusal::Io { source, .. } => errno_of(source),
+            MapRefusal::Target(error) => return Self::of_error(error),
+            _ => libc::ENOTSUP,
+        };
+        Self::new(errno, refusal.to_string())
+    }
+}
+
+/// What Invalid Function Output says of an answer longer than scratch (protocol.md, "Statuses"). A
+/// caller has room for all of scratch, so an answer is never too long for anything else.
+const ANSWER_OUTSIDE_SCRATCH: u32 = 5;
+
+/// Statuses of chains; the header tells them.
+const CHAIN_ERRNOS: [(Status, i32); 11] = [
+    (Status::UNKNOWN_FUNCTION, libc::ENOENT),
+    (Status::READ_OUTSIDE_FILE, libc::ERANGE),
+    (Status::HOP_BUDGET_EXHAUSTED, libc::ELOOP),
+    (Status::BYTE_BUDGET_EXHAUSTED, libc::ELOOP),
+    (Status::INSTRUCTION_BUDGET_EXHAUSTED, libc::ETIME),
+    (Status::FUNCTION_FAULT, libc::EFAULT),
+    (Status::FUNCTION_ABORT, libc::ECANCELED),
+    (Status::INVALID_FUNCTION_OUTPUT, libc::EPROTO),
+    (Status::RESOURCE_LIMIT, libc::ENOBUFS),
+    (Status::UNRECOVERED_READ_ERROR, libc::EIO),
+    (Status::ACCESS_DENIED, libc::EACCES),
+];
+
+fn errno_of(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or_else(|| match error.kind() {
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        // The file became shorter while it was read.
+        io::ErrorKind::UnexpectedEof => libc::ESTALE,
+        io::ErrorKind::FileTooLarge => libc::EFBIG,
+        _ => libc::EIO,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_at_characters_and_end_in_a_zero() {
+        let failure = Failure::invalid("abcä");
+        let cut = |room: usize| {
+            let mut field = vec![1; room];
+            failure.message_into(&mut field);
+            field.iter().map(|byte| *byte as u8).collect::<Vec<u8>>()
+        };
+        assert_eq!(cut(0), b"");
+        assert_eq!(cut(1), b"\0");
+        assert_eq!(cut(4), b"abc\0");
+        assert_eq!(cut(5), b"abc\0\0");
+        assert_eq!(cut(6), "abcä\0".as_bytes());
+        assert_eq!(cut(8), "abcä\0\0\0".as_bytes());
+    }
+
+    #[test]
+    fn each_thread_has_its_own_message() {
+        let last = || {
+            // The pointer is to this thread's message, which nobody replaces meanwhile.
+            LAST.with(|last| last.borrow().to_str().expect("UTF-8").to_owned())
+        };
+        Failure::invalid("one\0two").keep();
+        assert_eq!(last(), "one two");
+        std::thread::spawn(move || assert_eq!(last(), "")).join().expect("no panic");
+        assert_eq!(last(), "one two");
+    }
+
+    #[test]
+    fn statuses_tell_their_details() {
+        let error = CommandError { status: Status::FUNCTION_ABORT.with_dnr(), dw0: 7, dw1: 3 };
+        let failure = Failure::of_chain(&ReadError::Command(error));
+        assert_eq!((failure.errno, failure.status), (libc::ECANCELED, 0x709));
+        assert_eq!((failure.value, failure.hops), (7, 3));
+        assert!(failure.message.contains("returned 7"), "{}", failure.message);
+        let errno = |status| {
+            let error = CommandError { status, dw0: 5, dw1: 0 };
+            Failure::of_chain(&ReadError::Command(error)).errno
+        };
+        assert_eq!(errno(Status::HOP_BUDGET_EXHAUSTED), libc::ELOOP);
+        assert_eq!(errno(Status::BYTE_BUDGET_EXHAUSTED), libc::ELOOP);
+        assert_eq!(errno(Status::INVALID_FUNCTION_OUTPUT), libc::EMSGSIZE);
+        assert_eq!(errno(Status::RESOURCE_LIMIT), libc::ENOBUFS);
+        assert_eq!(errno(Status::INTERNAL_PATH_ERROR), libc::EREMOTEIO);
+    }
+}

@@ -1,0 +1,203 @@
+//! A `struct bpfof`: a target, or none, and the files of the caller's descriptors.
+
+use crate::abi::{NO_FALL_BACK, Options, POLL};
+use crate::descriptor::{self, Identity};
+use crate::failure::Failure;
+use bpfof_function::Object;
+use bpfof_function::object::Entry;
+use bpfof_host::files::{FileMaps, NamespaceDevice, Policy, PushdownFile, StorageFunction};
+use bpfof_host::{Controller, Error, TargetUrl};
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// Longest single wait of an endless one.
+const WAIT: Duration = Duration::from_secs(1);
+/// A file that cannot be mapped for the moment is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Shared by the handle, its functions and its readers, so that they may go in any order.
+#[derive(Debug)]
+pub(crate) struct Session {
+    maps: FileMaps,
+    policy: Policy,
+    queue_depth: usize,
+    files: RwLock<HashMap<c_int, (Identity, PushdownFile)>>,
+}
+
+/// A loaded storage function.
+#[derive(Debug)]
+pub(crate) struct Function {
+    session: Arc<Session>,
+    pub(crate) loaded: StorageFunction,
+}
+
+/// A wait's end; None is never.
+pub(crate) fn timeout_of(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+impl Session {
+    /// Without a target if `target` is None, or cannot be reached and the options allow that: then
+    /// also why.
+    pub(crate) fn open(
+        target: Option<(&str, &Path)>,
+        options: &Options,
+    ) -> Result<(Session, Option<Failure>), Failure> {
+        if options.flags & !(NO_FALL_BACK | POLL) != 0 {
+            return Err(Failure::invalid("options.flags has bits that this version does not know"));
+        }
+        let queue_depth = u16::try_from(options.queue_depth).ok().filter(|d| (1..4096).contains(d));
+        let queue_depth =
+            queue_depth.ok_or_else(|| Failure::invalid("options.queue_depth is not 1 to 4095"))?;
+        let fall_back = options.flags & NO_FALL_BACK == 0;
+        let policy = Policy {
+            retries: options.retries,
+            patience: Duration::from_micros(options.patience_us.into()),
+            fall_back,
+        };
+        let (maps, why) = match target {
+            None => (FileMaps::local(), None),
+            Some((url, device)) => {
+                // Mistakes are errors whatever the options say.
+                let url: TargetUrl = url.parse().map_err(|e| Failure::of_error(&Error::Url(e)))?;
+                let device = NamespaceDevice::new(device).map_err(|e| Failure::of_refusal(&e))?;
+                match connect(&url, device, options, queue_depth) {
+                    Ok(maps) => (maps, None),
+                    Err(why) if fall_back => (FileMaps::local(), Some(why)),
+                    Err(why) => return Err(why),
+                }
+            }
+        };
+        let session =
+            Session { maps, policy, queue_depth: queue_depth.into(), files: RwLock::default() };
+        Ok((session, why))
+    }
+
+    pub(crate) fn maps(&self) -> &FileMaps {
+        &self.maps
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Chains that a reader has at the target at once.
+    pub(crate) fn queue_depth(&self) -> usize {
+        self.queue_depth
+    }
+
+    /// The file that `fd` stands for now. Opens it once more if it is not known.
+    pub(crate) fn file(&self, fd: c_int) -> Result<PushdownFile, Failure> {
+        let identity = descriptor::identity(fd)?;
+        let known = |files: &HashMap<_, (Identity, PushdownFile)>| {
+            // The known file is open, so its inode is not used again.
+            files.get(&fd).filter(|(of, _)| *of == identity).map(|(_, file)| file.clone())
+        };
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = known(&files) {
+            return Ok(file);
+        }
+        drop(files);
+        let (file, path) = descriptor::reopen(fd, identity)?;
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have been faster.
+        if let Some(file) = known(&files) {
+            return Ok(file);
+        }
+        let file = self.maps.add(file, path);
+        files.insert(fd, (identity, file.clone()));
+        Ok(file)
+    }
+
+    pub(crate) fn wait_mapped(&self, fd: c_int, timeout: Option<Duration>) -> Result<(), Failure> {
+        let file = self.file(fd)?;
+        if !self.maps.has_target() {
+            return Err(Failure::new(libc::ENOTCONN, "there is no target that could map files"));
+        }
+        let end = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()));
+            if self.maps.wait_mapped(&file, left) {
+                return Ok(());
+            }
+            let (name, refusal) = (file.path().display(), file.refusal());
+            if let Some(refusal) = refusal.as_ref().filter(|refusal| !refusal.is_passing()) {
+                let why = Failure::of_refusal(refusal);
+                return Err(Failure { message: format!("{name} has no map: {refusal}"), ..why });
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return Err(Failure::new(libc::ETIMEDOUT, format!("{name} has no map yet")));
+            }
+            if refusal.is_some() {
+                std::thread::sleep(LOOK_AGAIN.min(left));
+            }
+        }
+    }
+
+    pub(crate) fn forget(&self, fd: c_int) -> Result<(), Failure> {
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        match files.remove(&fd) {
+            Some(_) => Ok(()),
+            None => Err(Failure::new(libc::ENOENT, format!("descriptor {fd} was never used"))),
+        }
+    }
+
+    /// Loads the entry point called `entry`, or the only one.
+    pub(crate) fn load(
+        self: &Arc<Self>,
+        object: &[u8],
+        entry: Option<&str>,
+    ) -> Result<Function, Failure> {
+        let parsed = Object::parse(object).map_err(|error| {
+            Failure::new(libc::ENOEXEC, format!("cannot load the function: {error}"))
+        })?;
+        let index = choose(parsed.entries(), entry)?;
+        let loaded =
+            self.maps.load_function(object, index).map_err(|error| Failure::of_error(&error))?;
+        Ok(Function { session: Arc::clone(self), loaded })
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        if let Some(id) = self.loaded.id() {
+            // A target that is gone has forgotten it as well.
+            self.session.maps.with_controller(|target| target.unload_function(id));
+        }
+    }
+}
+
+fn connect(
+    url: &TargetUrl,
+    device: NamespaceDevice,
+    options: &Options,
+    queue_depth: u16,
+) -> Result<FileMaps, Failure> {
+    let options = bpfof_host::Options {
+        queue_depth,
+        connect_timeout: Duration::from_millis(options.connect_timeout_ms.into()),
+        command_timeout: Duration::from_millis(options.command_timeout_ms.into()),
+        poll: options.flags & POLL != 0,
+        ..bpfof_host::Options::default()
+    };
+    let maps = Controller::connect(url, options)
+        .and_then(|controller| FileMaps::new(controller, url.nsid, device))
+        .map_err(|error| Failure::of_error(&error))?;
+    if maps.has_target() { Ok(maps) } else { Err(Failure::of_error(&Error::NotPushdownTarget)) }
+}
+
+fn choose(entries: &[Entry], wanted: Option<&str>) -> Result<u32, Failure> {
+    let names = || entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", ");
+    let index = match wanted {
+        None if entries.len() == 1 => Some(0),
+        None => return Err(Failure::invalid(format!("entry is NULL; name one of: {}", names()))),
+        Some(wanted) => entries.iter().position(|entry| entry.name == wanted),
+    };
+    index.and_then(|index| u32::try_from(index).ok()).ok_or_else(|| {
+        let wanted = wanted.unwrap_or_default();
+        Failure::new(libc::ENOENT, format!("no entry {wanted:?}; the object has: {}", names()))
+    })
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * What find.c and find.bpf.c both see: a file of records, linked into BUCKETS lists by key. Record
+ * number i is at byte i * sizeof(struct record); the first BUCKETS records are the heads.
+ */
+#ifndef RECORDS_H
+#define RECORDS_H
+
+#define BUCKETS 16
+
+struct record {
+	unsigned long long key;
+	/* file offset of the next record of the list; 0 ends it */
+	unsigned long long next;
+	char value[48];
+};
+
+/* The argument and, with value filled in, the answer. No answer: no such key. */
+struct query {
+	unsigned long long key;
+	char value[48];
+};
+
+/* What the function returns if the file is damaged. */
+#define BAD_RECORD 1
+
+#endif
