@@ -65,10 +65,12 @@ release:
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
 
-bench: release ## pushdown against plain reads, reads against TCP; a hop; functions against C
+bench: release ## pushdown against plain reads, reads against TCP; a hop, file maps; functions against C
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
 	$(BPFOF) bench net --json bench-net.json
 	cargo bench -p bpfof-device --locked
+	cargo bench -p bpfof-chain --locked
+	cargo bench -p bpfof-cli --bench files --locked
 	cargo bench -p bpfof-function --locked
 
 interop: release ## a stock Linux kernel in QEMU uses the target: file systems, fio, kill -9

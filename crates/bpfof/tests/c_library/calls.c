@@ -336,6 +336,7 @@ static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
 {
 	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
 	struct bpfof_read first = { 1000, 1, 0 };
+	struct bpfof_result result;
 	unsigned char scratch[1];
 	int fd = opened(0);
 
@@ -348,6 +349,15 @@ static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
 	CHECK(scratch[0] == 1000 % 241);
 	CHECK(bpfof_forget(b, fd) == 0);
 	CHECK(bpfof_forget(b, fd) == -1 && errno == ENOENT);
+	close(fd);
+	/* Open for writing too, so that there is no lease; and the name that it was opened by is gone. */
+	CHECK(link(paths[0], "spare") == 0);
+	fd = open("spare", O_RDWR);
+	CHECK(fd >= 0 && unlink("spare") == 0);
+	map(b, fd);
+	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fill, scratch, 1, 0, &result) == 1);
+	CHECK(scratch[0] == 1000 % 251 && result.executor == executor);
+	CHECK(bpfof_forget(b, fd) == 0);
 	close(fd);
 	bpfof_function_unload(fill);
 }

@@ -295,7 +295,7 @@ fn every_call_does_what_the_header_says() {
     let program = installed.compile("cc", &sources.join("calls.c"), "calls", &options);
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = installed.command(&program);
-    command.arg(&object).args(write_files(folder.path()));
+    command.arg(&object).args(write_files(folder.path())).current_dir(folder.path());
     expect_done(command, None);
     if cannot_mount().is_some() {
         return;
@@ -303,7 +303,7 @@ fn every_call_does_what_the_header_says() {
     for (kind, size_bytes) in disk::KINDS {
         let disk = Disk::new(kind, size_bytes);
         let mut command = installed.command(&program);
-        command.arg(&object).args(write_files(&disk.mount()));
+        command.arg(&object).args(write_files(&disk.mount())).current_dir(disk.mount());
         command.arg(disk.url.to_string()).arg(disk.image());
         expect_done(command, Some(&disk));
     }

@@ -99,3 +99,37 @@ unsafe fn close<T>(handle: *mut T) {
         Ok(())
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::last_message;
+    use std::io;
+
+    fn errno() -> Option<i32> {
+        io::Error::last_os_error().raw_os_error()
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        assert_eq!(call(-1, || panic!("as a test")), -1);
+        assert_eq!(errno(), Some(libc::ENOTRECOVERABLE));
+        // SAFETY: it ends in a zero, and this thread keeps nothing else meanwhile.
+        let message = unsafe { CStr::from_ptr(last_message()) };
+        assert!(message.to_str().expect("UTF-8").contains("report"), "{message:?}");
+    }
+
+    #[test]
+    fn pointers_are_looked_at_before_they_are_used() {
+        let (none, seven): (*const u64, u64) = (std::ptr::null(), 7);
+        // SAFETY: NULL, and a number that lives longer.
+        unsafe {
+            assert!(given(none, "it").is_err_and(|failure| failure.message == "it is NULL"));
+            assert_eq!(*given(&raw const seven, "it").expect("a number"), 7);
+            assert!(elements(none, 1, "it").is_err());
+            assert!(elements(none, 0, "it").expect("nothing").is_empty());
+            assert!(elements(&raw const seven, usize::MAX / 8, "it").is_err());
+            assert!(utf8(c"\xff".as_ptr(), "it").is_err());
+        }
+    }
+}

@@ -388,3 +388,40 @@ unsafe extern "C" fn bpfof_read_pushdown_batch(
         Ok(good)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::Options;
+    use std::io;
+
+    /// Calls that must fail, with errno.
+    fn refused(reader: &Reader) -> Option<i32> {
+        let reader = ptr::from_ref(reader).cast_mut();
+        let mut ended = ptr::null_mut();
+        // SAFETY: a reader, and room for one chain.
+        assert_eq!(unsafe { bpfof_poll(reader, &raw mut ended, 1, -1) }, -1);
+        io::Error::last_os_error().raw_os_error()
+    }
+
+    #[test]
+    fn a_reader_in_use_or_half_done_is_not_touched() {
+        let (session, _) = Session::open(None, &Options::default()).expect("without a target");
+        let session = Arc::new(session);
+        let reader = PushdownReader::new(session.maps(), session.policy()).expect("no target");
+        let core = Mutex::new(Core { reader, ended: VecDeque::new() });
+        let reader = Reader { session, core };
+        let in_use = reader.lock().expect("free");
+        assert_eq!(refused(&reader), Some(libc::EBUSY));
+        drop(in_use);
+        let panicked = std::thread::scope(|scope| {
+            let panics = || {
+                let _core = reader.lock();
+                panic!("as a test")
+            };
+            scope.spawn(panics).join().is_err()
+        });
+        assert!(panicked);
+        assert_eq!(refused(&reader), Some(libc::ENOTRECOVERABLE));
+    }
+}
