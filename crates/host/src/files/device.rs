@@ -98,7 +98,7 @@ impl NamespaceDevice {
             } else if folder.join("dm").exists() {
                 return Err(refuse(format!(
                     "{name} is a device mapper volume (LVM, encryption), whose table sysfs does \
-                     not show"
+                     not show; put the file system on the namespace or a partition of it"
                 )));
             } else if folder.exists() {
                 return Err(refuse(format!("{name} is neither a partition nor a loop device")));
@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(namespace.offset_of(makedev(7, 0)).expect("found"), 512);
         assert_eq!(namespace.offset_of(makedev(7, 1)).expect("found"), 512 + 2048 * 512);
         let why = |device| namespace.offset_of(device).expect_err("refused").to_string();
-        assert!(why(makedev(253, 0)).contains("device mapper"), "{}", why(makedev(253, 0)));
+        let mapped = why(makedev(253, 0));
+        assert!(mapped.contains("device mapper") && mapped.contains("partition"), "{mapped}");
         assert!(why(makedev(8, 0)).contains("neither a partition nor a loop device"));
         assert!(why(makedev(0, 40)).contains("no block device"));
         let other = folder.path().join("other");
