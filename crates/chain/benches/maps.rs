@@ -1,7 +1,7 @@
 //! What file maps cost a chain at the target.
 //!
 //! `lookup/N`: where a byte of a file of N extents lies, at random offsets that nothing can
-//! predict; XRP's digest took 96 ns (XRP §5.2). The offsets are made beforehand, and each lookup
+//! predict; XRP's digest took 96 ns (XRP §4.1.3). The offsets are made beforehand, and each lookup
 //! begins when the one before it has ended, as in a chain.
 //!
 //! `version-check/F`: a chain over F of 1,000 mapped files begins and is released; between F = 1
