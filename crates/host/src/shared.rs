@@ -163,7 +163,8 @@ impl SharedLane {
             if let Some(end) = state.take_end(tag, data) {
                 return end.map_err(|error| error.of(request.name()));
             }
-            state = if state.driven { self.sleep(state, tag) } else { self.drive(state, Some(tag)) };
+            state =
+                if state.driven { self.sleep(state, tag) } else { self.drive(state, Some(tag)) };
         }
     }
 
