@@ -7,6 +7,7 @@ mod net;
 pub(crate) mod plot;
 pub(crate) mod report;
 pub(crate) mod spawn;
+mod threads;
 
 use crate::session::Session;
 use crate::{Outcome, kv, progress};

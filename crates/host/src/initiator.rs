@@ -119,6 +119,12 @@ impl Initiator {
         self.slots.len() - self.free.len()
     }
 
+    /// Requests whose commands are all in [`outgoing`](Self::outgoing).
+    #[must_use]
+    pub const fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
     /// Requests completed since the beginning, those lost included.
     #[must_use]
     pub const fn completed(&self) -> u64 {

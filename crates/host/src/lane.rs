@@ -3,6 +3,7 @@
 use crate::controller::{Controller, QueueIds};
 use crate::queue::Queue;
 use crate::{Completion, Error, LostReason, PushdownCall, Request, RequestError, SubmitError};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Longest sleep of a blocking call before it looks around again. Its end is the command timeout.
@@ -135,7 +136,33 @@ impl Lane {
         Ok(())
     }
 
-    fn require_idle(&self) -> Result<(), Error> {
+    /// Requests queued and not sent, and bytes to send.
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        let initiator = self.queue.initiator();
+        (initiator.unsent(), initiator.outgoing().len())
+    }
+
+    /// Whether the kernel is to be asked when more can be sent.
+    pub(crate) fn wants_to_send(&self) -> bool {
+        self.queue.initiator().is_urgent()
+    }
+
+    /// See [`Queue::until_check`].
+    pub(crate) fn until_check(&self) -> Duration {
+        self.queue.until_check()
+    }
+
+    /// See [`Queue::descriptor`].
+    pub(crate) fn socket(&self) -> Result<OwnedFd, Error> {
+        self.queue.descriptor()
+    }
+
+    /// See [`Queue::waiting`].
+    pub(crate) const fn waiting(&self) -> (Duration, bool) {
+        self.queue.waiting()
+    }
+
+    pub(crate) fn require_idle(&self) -> Result<(), Error> {
         match self.requests_in_flight() {
             0 => Ok(()),
             busy => Err(Error::LaneBusy(busy)),

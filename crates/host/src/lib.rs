@@ -4,7 +4,7 @@
 //! [`Controller`] is an association with a target: one admin queue, with blocking calls. It opens
 //! [`Lane`]s: each is one I/O queue, its TCP connection and its buffers, meant for one thread. A
 //! lane takes ordinary reads and writes, and chains of reads that the target follows by itself
-//! ([`Request::Pushdown`]). No kernel module, no root, no huge pages.
+//! ([`Request::Pushdown`]). [`SharedLane`] lets any number of threads share one. No kernel module, no root, no huge pages.
 //!
 //! # How data flows through it
 //! [`Lane::submit`] encodes a request behind those that wait already; [`Lane::flush_doorbell`]
@@ -17,13 +17,14 @@
 //! machine where the target cannot help.
 //!
 //! # What it does not do
-//! It does not share a lane between threads, cache, retry, or reconnect by itself: an error says
+//! It does not cache, retry, or reconnect by itself: an error says
 //! what happened, and [`Controller::reconnect`] and [`Lane::reconnect`] start again. It sends no
 //! keep alive (it asks for none) and no asynchronous event request; it does not authenticate or
 //! encrypt. Every byte a target sends may be hostile: what breaks the protocol ends the connection
 //! with a typed error, and each request in flight ends exactly once.
 
 mod controller;
+mod doorbell;
 mod error;
 pub mod files;
 mod functions;
@@ -36,11 +37,13 @@ mod namespace;
 mod options;
 mod queue;
 mod request;
+mod shared;
 mod slot;
 mod socket;
 mod url;
 
 pub use controller::Controller;
+pub use doorbell::Caravan;
 pub use error::{CommandError, Error, LostReason, RequestError, SubmitError};
 pub use functions::FunctionId;
 pub use initiator::{Initiator, InitiatorConfig};
@@ -48,6 +51,7 @@ pub use lane::{ChainInfo, Lane};
 pub use namespace::NamespaceInfo;
 pub use options::Options;
 pub use request::{Completion, Done, PushdownCall, Request};
+pub use shared::{Answer, SharedLane, SharedLaneCounters, Urgency};
 pub use url::{DEFAULT_NSID, TargetUrl, UrlError};
 
 pub use bpfof_nvme::vendor::{

@@ -7,6 +7,7 @@ use crate::{
 };
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{Cqe, Sqe, Status};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Receive buffer in bytes: what the kernel holds for a busy lane comes in one call.
@@ -199,10 +200,25 @@ impl Queue {
         Ok(false)
     }
 
+    /// Time until timeouts must be looked at.
+    pub(crate) fn until_check(&self) -> Duration {
+        Duration::from_micros(self.next_check_us.saturating_sub(self.now_us()).max(1000))
+    }
+
+    /// A descriptor of the socket, to wait for it elsewhere.
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd, Error> {
+        let socket = self.socket.as_ref().ok_or(SubmitError::NotConnected)?;
+        Ok(socket.descriptor().map_err(|error| LostReason::Io(error.kind()))?)
+    }
+
+    /// How long to spin where that pays, and whether never to sleep.
+    pub(crate) const fn waiting(&self) -> (Duration, bool) {
+        (self.spin, self.never_sleep)
+    }
+
     /// Sleeps until the socket has something, at most until timeouts must be looked at.
     fn sleep(&self, at_most: Duration) -> Result<(), Error> {
-        let until_check = self.next_check_us.saturating_sub(self.now_us()).max(1000);
-        let at_most = at_most.min(Duration::from_micros(until_check));
+        let at_most = at_most.min(self.until_check());
         match &self.socket {
             Some(socket) => {
                 socket.wait_ready(self.initiator.is_urgent(), at_most)?;

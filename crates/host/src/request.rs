@@ -1,6 +1,7 @@
 //! What a lane is asked for, and what it answers.
 
 use crate::RequestError;
+use crate::names::command_name;
 use bpfof_nvme::Sqe;
 use bpfof_nvme::vendor::{FileVersion, PushdownParts};
 
@@ -54,6 +55,20 @@ pub enum Request<'a> {
         /// Most data to accept.
         data_in_max_bytes: u32,
     },
+}
+
+impl Request<'_> {
+    /// The command's name, for errors.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Request::Read { .. } => "Read",
+            Request::Write { .. } => "Write",
+            Request::Flush { .. } => "Flush",
+            Request::WriteZeroes { .. } => "Write Zeroes",
+            Request::Pushdown(_) => "Pushdown",
+            Request::Raw { sqe, .. } => command_name(false, sqe.opcode, sqe.nsid as u8),
+        }
+    }
 }
 
 /// A chain of reads that a storage function follows at the target (docs/protocol.md, Pushdown).

@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// A connected socket. Its kernel buffers are left to grow by themselves: a fixed size would be
@@ -63,20 +64,34 @@ impl Socket {
         }
     }
 
-    /// Waits until something can be received (or sent, with `or_send`), at most `timeout`, which
-    /// may be 0. Whether that is so.
+    /// Another descriptor of it, to wait for it elsewhere.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.stream.as_fd().try_clone_to_owned()
+    }
+
+    /// See [`wait_ready`].
     pub(crate) fn wait_ready(&self, or_send: bool, timeout: Duration) -> Result<bool, LostReason> {
-        let send = if or_send { PollFlags::OUT } else { PollFlags::empty() };
-        let mut set = [PollFd::new(&self.stream, PollFlags::IN | send)];
-        let timeout = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        match poll(&mut set, Some(&timeout)) {
-            Ok(ready) => Ok(ready != 0),
-            Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(LostReason::Io(io::Error::from(error).kind())),
-        }
+        wait_ready(&self.stream, or_send, timeout)
+    }
+}
+
+/// Waits until something can be received (or sent, with `or_send`), at most `timeout`, which may be
+/// 0. Whether that is so.
+pub(crate) fn wait_ready(
+    socket: impl AsFd,
+    or_send: bool,
+    timeout: Duration,
+) -> Result<bool, LostReason> {
+    let send = if or_send { PollFlags::OUT } else { PollFlags::empty() };
+    let mut set = [PollFd::new(&socket, PollFlags::IN | send)];
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match poll(&mut set, Some(&timeout)) {
+        Ok(ready) => Ok(ready != 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(LostReason::Io(io::Error::from(error).kind())),
     }
 }
 

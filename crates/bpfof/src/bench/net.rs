@@ -4,7 +4,7 @@ use crate::bench::driver::Run;
 use crate::bench::floor::{self, Wait};
 use crate::bench::report::Figures;
 use crate::bench::spawn::{self, ChildTarget};
-use crate::bench::{Samples, latencies, median};
+use crate::bench::{Samples, latencies, median, threads};
 use crate::session::connect;
 use crate::{Outcome, progress};
 use bpfof_host::{Controller, Lane, Options as HostOptions, Request, TargetUrl};
@@ -36,6 +36,10 @@ pub(crate) struct NetOptions {
     #[arg(long, value_delimiter = ',', default_value = "1,16,128",
           value_parser = clap::value_parser!(u16).range(1..=1023))]
     depths: Vec<u16>,
+    /// Threads on one processor that read one block at a time: with a connection each, and sharing
+    /// a lane; "" for none.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = thread_count)]
+    threads: Vec<usize>,
     /// Repetitions of each case.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -81,11 +85,14 @@ struct Summary {
     qd128_512_over_batch_floor: Option<f64>,
     /// Reads a second in shared sends over reads with a send each, at depth 128 and 512 bytes.
     lane_caravan_doorbell_over_single_send: Option<f64>,
+    /// Reads a second of 32 blocking threads on a shared lane over those with a connection each.
+    threads32_shared_over_private: Option<f64>,
 }
 
 #[derive(Serialize)]
 struct Report {
     cases: Vec<Case>,
+    threads: Vec<threads::Case>,
     summary: Summary,
 }
 
@@ -94,7 +101,8 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
         std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
     let mut bench = Bench::open(options)?;
-    let bar = progress::steps("measuring", (options.sizes.len() * options.depths.len()) as u64);
+    let steps = options.sizes.len() * options.depths.len() + options.threads.len();
+    let bar = progress::steps("measuring", steps as u64);
     let mut cases = Vec::new();
     for &size in &options.sizes {
         for &depth in &options.depths {
@@ -102,9 +110,14 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
             bar.inc(1);
         }
     }
+    let mut threads = Vec::new();
+    for &count in options.threads.iter().filter(|count| **count > 0) {
+        threads.push(bench.threads(options, count)?);
+        bar.inc(1);
+    }
     bar.finish_and_clear();
     bench.close()?;
-    let report = Report { summary: summary(&cases), cases };
+    let report = Report { summary: summary(&cases, &threads), cases, threads };
     print_table(&report);
     if let Some(path) = &options.json {
         std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
@@ -196,6 +209,21 @@ impl Bench {
         })
     }
 
+    /// The smallest reads, by blocking threads.
+    fn threads(
+        &self,
+        options: &NetOptions,
+        count: usize,
+    ) -> Result<threads::Case, Box<dyn std::error::Error>> {
+        let size_bytes = options.sizes.iter().copied().min().unwrap_or(512);
+        let target_cpu_ns = || self.child.as_ref().and_then(ChildTarget::cpu_ns);
+        let url = self.controller.url();
+        let place =
+            threads::Place { url, size_bytes: self.size_bytes, target_cpu_ns: &target_cpu_ns };
+        let time = Duration::from_millis(options.milliseconds);
+        threads::measure(&place, count, size_bytes, options.repetitions, time)
+    }
+
     fn cpu_ns(&self) -> (Option<u64>, Option<u64>) {
         (spawn::own_cpu_ns(), self.child.as_ref().and_then(ChildTarget::cpu_ns))
     }
@@ -274,6 +302,15 @@ impl Bench {
     }
 }
 
+/// A number of threads; nothing is none.
+fn thread_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        _ if text.is_empty() => Ok(0),
+        Ok(count @ 1..=100) => Ok(count),
+        _ => Err("a number of threads from 1 to 100, or nothing".into()),
+    }
+}
+
 /// Finds out before anything is measured whether all of it can be.
 fn check(
     options: &NetOptions,
@@ -319,6 +356,34 @@ fn is_filling(data: &[u8], offset: u64) -> bool {
         && data.last_chunk() == Some(&last.to_le_bytes())
 }
 
+fn print_threads(cases: &[threads::Case]) {
+    if cases.is_empty() {
+        return;
+    }
+    println!(
+        "{:<14} {:<18} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "threads", "way", "ops/s", "p50 µs", "p99 µs", "host µs", "target µs", "req/send"
+    );
+    for case in cases {
+        for (index, way) in case.ways.iter().enumerate() {
+            let label = format!("{} × {} B", case.threads, case.size_bytes);
+            let label = if index == 0 { label } else { String::new() };
+            let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+            let figures = &way.figures;
+            println!(
+                "{label:<14} {:<18} {:>9.0} {:>9.1} {:>9.1} {:>9} {:>9} {:>9.1}",
+                way.way.name(),
+                figures.ops_per_s,
+                figures.p50_us,
+                figures.p99_us,
+                cpu(figures.host_cpu_us_per_op),
+                cpu(figures.target_cpu_us_per_op),
+                way.requests_per_send,
+            );
+        }
+    }
+}
+
 #[derive(Default)]
 struct Floors {
     messages_per_s: Vec<f64>,
@@ -338,7 +403,7 @@ impl Case {
     }
 }
 
-fn summary(cases: &[Case]) -> Summary {
+fn summary(cases: &[Case], threads: &[threads::Case]) -> Summary {
     let find = |size: u32, depth: u16| {
         cases.iter().find(|case| case.size_bytes == size && case.queue_depth == depth)
     };
@@ -351,6 +416,10 @@ fn summary(cases: &[Case]) -> Summary {
         qd128_512_over_batch_floor: find(512, 128).map(over_floor),
         lane_caravan_doorbell_over_single_send: find(512, 128)
             .map(|case| case.lane.ops_per_s / case.single_send.ops_per_s),
+        threads32_shared_over_private: threads
+            .iter()
+            .find(|case| case.threads == 32)
+            .and_then(threads::Case::shared_over_private),
     }
 }
 
@@ -386,15 +455,18 @@ fn print_table(report: &Report) {
         qd128_4k_over_batch_floor,
         qd128_512_over_batch_floor,
         lane_caravan_doorbell_over_single_send,
+        threads32_shared_over_private,
     } = report.summary;
+    print_threads(&report.threads);
     for (name, value) in [
         ("latency at depth 1 over a polled ping-pong", qd1_over_pingpong_floor),
         ("4 KiB at depth 128 over batches of messages", qd128_4k_over_batch_floor),
         ("512 B at depth 128 over batches of messages", qd128_512_over_batch_floor),
         ("shared sends over a send each", lane_caravan_doorbell_over_single_send),
+        ("32 threads on a shared lane over a connection each", threads32_shared_over_private),
     ] {
         if let Some(value) = value {
-            println!("{name:<46} {value:.2}");
+            println!("{name:<50} {value:.2}");
         }
     }
 }

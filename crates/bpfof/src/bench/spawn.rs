@@ -86,7 +86,8 @@ fn process_cpu_ns(pid: u32) -> Option<u64> {
     Some(total)
 }
 
-/// Processor time of this process, in ns.
+/// Processor time of this process, threads that have ended included, in ns.
 pub(crate) fn own_cpu_ns() -> Option<u64> {
-    process_cpu_ns(std::process::id())
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Some(u64::try_from(time.tv_sec).ok()? * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }

@@ -1,0 +1,489 @@
+//! A lane that threads share, by flat combining: whoever waits drives the lane for all.
+//!
+//! A thread queues its request under a short lock. One of those that wait drives the lane: it waits
+//! for the socket without the lock, receives for everybody, hands out the answers, and passes the
+//! driving on when its own has come. No thread exists only to hand requests over, and requests of
+//! several threads leave in one send (i10 §3).
+
+use crate::doorbell::{Doorbell, Load};
+use crate::lane::Lane;
+use crate::socket::wait_ready;
+use crate::{
+    Caravan, ChainInfo, Controller, Error, PushdownCall, Request, RequestError, SubmitError,
+};
+use rustix::thread::futex;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::mem;
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest wait before timeouts and the lane's state are looked at again.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Whether a request may wait for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Urgency {
+    /// It may, as [`Caravan`] says.
+    #[default]
+    Normal,
+    /// It leaves at once and takes along what is queued (i10's no-delay flag).
+    NoDelay,
+}
+
+/// The answer to a request: dwords 0 and 1 of its completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Command specific; of a chain, its hops.
+    pub dw0: u32,
+    /// Command specific; of a chain, the length of its answer in bytes.
+    pub dw1: u32,
+}
+
+/// What a shared lane has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedLaneCounters {
+    /// Requests sent.
+    pub requests: u64,
+    /// Sends, of one caravan each.
+    pub caravans: u64,
+    /// Bytes sent on the connection, without TCP and IP headers.
+    pub bytes_sent: u64,
+    /// Bytes received on the connection, without TCP and IP headers.
+    pub bytes_received: u64,
+}
+
+/// A [`Lane`] for any number of threads: one queue pair and one connection to the target for all of
+/// them, so that their requests share sends, receives and interrupts. Calls block.
+///
+/// Nothing is allocated per request once the buffers have grown. When the connection is lost, every
+/// call in flight ends with [`RequestError::Lost`], later ones with [`SubmitError::NotConnected`]
+/// until [`reconnect`](Self::reconnect).
+#[derive(Debug)]
+pub struct SharedLane {
+    state: Mutex<State>,
+    /// Changes, under the lock, whenever calls end or the lane needs a driver. Callers sleep on it.
+    epoch: AtomicU32,
+    /// Of threads that found the queue full.
+    room: Condvar,
+    clock: Instant,
+    spin: Duration,
+    never_sleep: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    lane: Lane,
+    /// The lane's socket, to wait for without the lock.
+    socket: Arc<OwnedFd>,
+    /// By the tag that the lane knows.
+    calls: Vec<Call>,
+    free: Vec<u32>,
+    /// Whether a thread drives the lane.
+    driven: bool,
+    /// The call whose thread was woken to drive it last.
+    last_driver: usize,
+    doorbell: Doorbell,
+    /// The first call whose request is held: it looks after those that joined it too.
+    holder: Option<u32>,
+    /// Threads that found the queue full.
+    crowd: usize,
+    /// Whether the last wait of a driver was short enough for spinning.
+    spin_pays: bool,
+    counters: SharedLaneCounters,
+}
+
+/// One call, from its request to its answer.
+#[derive(Debug, Default)]
+struct Call {
+    sleeps: bool,
+    /// The caller's memory, for the answer's data.
+    data: Vec<u8>,
+    end: Option<Result<Answer, RequestError>>,
+}
+
+type Guard<'a> = MutexGuard<'a, State>;
+
+impl SharedLane {
+    /// Shares `lane`, whose requests must have ended.
+    ///
+    /// # Errors
+    /// [`Error::LaneBusy`]; the connection is over.
+    pub fn new(lane: Lane, caravan: Caravan) -> Result<SharedLane, Error> {
+        lane.require_idle()?;
+        let (spin, never_sleep) = lane.waiting();
+        let state = State {
+            socket: Arc::new(lane.socket()?),
+            lane,
+            calls: Vec::new(),
+            free: Vec::new(),
+            driven: false,
+            last_driver: 0,
+            doorbell: Doorbell::new(caravan),
+            holder: None,
+            crowd: 0,
+            spin_pays: true,
+            counters: SharedLaneCounters::default(),
+        };
+        Ok(SharedLane {
+            state: Mutex::new(state),
+            epoch: AtomicU32::new(0),
+            room: Condvar::new(),
+            clock: Instant::now(),
+            spin,
+            never_sleep,
+        })
+    }
+
+    /// Sends `request` and waits for its end. `data` gets what it returns, in place of its contents.
+    ///
+    /// # Errors
+    /// [`SubmitError`] for a request that the lane cannot take; as the target answered; the
+    /// connection is lost. `data` is then empty.
+    pub fn call(
+        &self,
+        request: Request<'_>,
+        urgency: Urgency,
+        data: &mut Vec<u8>,
+    ) -> Result<Answer, Error> {
+        data.clear();
+        let (mut state, tag) = self.queue(&request, data)?;
+        let now_us = self.now_us();
+        let no_delay = urgency == Urgency::NoDelay;
+        let load = state.load();
+        if state.doorbell.queued(load, no_delay, now_us) {
+            state.ring(now_us);
+        } else if state.holder.is_none() {
+            state.holder = Some(tag);
+        }
+        loop {
+            if let Some(end) = state.take_end(tag, data) {
+                return end.map_err(|error| error.of(request.name()));
+            }
+            state =
+                if state.driven { self.sleep(state, tag) } else { self.drive(state, Some(tag)) };
+        }
+    }
+
+    /// Queues a request in the lane; waits for room if there is none.
+    fn queue(
+        &self,
+        request: &Request<'_>,
+        data: &mut Vec<u8>,
+    ) -> Result<(Guard<'_>, u32), SubmitError> {
+        let mut state = self.lock();
+        loop {
+            match state.submit(request, data) {
+                Ok(tag) => return Ok((state, tag)),
+                Err(SubmitError::QueueFull) => {}
+                Err(error) => return Err(error),
+            }
+            if state.driven {
+                state.crowd += 1;
+                let woken = self.room.wait_timeout(state, WAIT);
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                state.crowd -= 1;
+            } else {
+                // What fills the queue may still be held.
+                state.ring(self.now_us());
+                state = self.drive(state, None);
+            }
+        }
+    }
+
+    /// Sleeps until the call has ended, its thread is to drive, or its held request must leave; or
+    /// for no reason.
+    fn sleep<'a>(&'a self, mut state: Guard<'a>, tag: u32) -> Guard<'a> {
+        let until = (state.holder == Some(tag)).then(|| {
+            let left_us = state.doorbell.patience_left_us(self.now_us());
+            after(Duration::from_micros(left_us.unwrap_or(0)))
+        });
+        state.set_sleeps(tag, true);
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        drop(state);
+        let flags = futex::Flags::PRIVATE;
+        // It ends early if the epoch has changed meanwhile.
+        let _ = futex::wait_bitset(&self.epoch, flags, epoch, until.as_ref(), bit(tag));
+        let mut state = self.lock();
+        state.set_sleeps(tag, false);
+        if state.holder == Some(tag) {
+            let now_us = self.now_us();
+            if state.doorbell.patience_left_us(now_us) == Some(0) {
+                state.ring(now_us);
+            }
+        }
+        state
+    }
+
+    /// Wakes those who sleep for one of the calls in `bits`. The lock is not held.
+    fn wake(&self, bits: u32) {
+        if let Some(bits) = NonZeroU32::new(bits) {
+            let everyone = i32::MAX.cast_unsigned();
+            let _ = futex::wake_bitset(&self.epoch, futex::Flags::PRIVATE, everyone, bits);
+        }
+    }
+
+    /// Receives for everybody until the caller's own request has ended; without one, until any has.
+    fn drive<'a>(&'a self, mut state: Guard<'a>, tag: Option<u32>) -> Guard<'a> {
+        state.driven = true;
+        loop {
+            let now_us = self.now_us();
+            let left_us = state.doorbell.patience_left_us(now_us);
+            if left_us == Some(0) {
+                state.ring(now_us);
+            }
+            let left = left_us.filter(|left| *left > 0).map_or(WAIT, Duration::from_micros);
+            let at_most = left.min(state.lane.until_check());
+            let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
+            let spin = if state.spin_pays { self.spin } else { Duration::ZERO };
+            drop(state);
+            let pays = self.wait(&socket, or_send, at_most, spin);
+            state = self.lock();
+            state.spin_pays = pays.unwrap_or(state.spin_pays);
+            let (ended, mut to_wake) = state.receive();
+            // Nothing is on its way any more that what is held could wait for.
+            if ended > 0 && state.is_idle() {
+                state.ring(self.now_us());
+            }
+            let over = match tag {
+                Some(tag) => state.has_ended(tag),
+                None => ended > 0 || !state.lane.is_connected(),
+            };
+            if over {
+                state.driven = false;
+                to_wake |= state.next_driver();
+            }
+            if to_wake != 0 {
+                self.epoch.fetch_add(1, Ordering::Relaxed);
+            }
+            let crowd = state.crowd;
+            drop(state);
+            self.wake(to_wake);
+            if crowd > 0 && (ended > 0 || over) {
+                self.room.notify_all();
+            }
+            state = self.lock();
+            if over {
+                return state;
+            }
+        }
+    }
+
+    /// Waits until the socket has something: spins for `spin`, letting other threads run, then
+    /// sleeps. Whether spinning has paid, or would have; `None` if nothing came.
+    fn wait(
+        &self,
+        socket: &OwnedFd,
+        or_send: bool,
+        at_most: Duration,
+        spin: Duration,
+    ) -> Option<bool> {
+        let begun = Instant::now();
+        let spin = if self.never_sleep { at_most } else { spin.min(at_most) };
+        loop {
+            // An error of poll shows itself in the receive that follows.
+            if wait_ready(socket, or_send, Duration::ZERO) != Ok(false) {
+                return Some(true);
+            }
+            if begun.elapsed() >= spin {
+                break;
+            }
+            thread::yield_now();
+        }
+        if self.never_sleep {
+            return None;
+        }
+        let left = at_most.saturating_sub(begun.elapsed());
+        let came = wait_ready(socket, or_send, left) != Ok(false);
+        came.then(|| begun.elapsed() <= 2 * self.spin)
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Reads `length_bytes` from `offset_bytes` on into `data`, whose contents they replace.
+    ///
+    /// # Errors
+    /// As the target answered; more than [`Lane::max_transfer_bytes`].
+    pub fn read(
+        &self,
+        nsid: u32,
+        offset_bytes: u64,
+        length_bytes: u32,
+        data: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let request = Request::Read { nsid, offset_bytes, length_bytes };
+        self.call(request, Urgency::Normal, data).map(|_| ())
+    }
+
+    /// Writes `data` at `offset_bytes`, stable after the next [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As the target answered; more than [`Lane::max_transfer_bytes`].
+    pub fn write(&self, nsid: u32, offset_bytes: u64, data: &[u8]) -> Result<(), Error> {
+        let request = Request::Write { nsid, offset_bytes, data, fua: false };
+        let end = self.call(request, Urgency::Normal, &mut Vec::new());
+        end.map(|_| ())
+    }
+
+    /// Brings all completed writes to stable storage.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn flush(&self, nsid: u32) -> Result<(), Error> {
+        let end = self.call(Request::Flush { nsid }, Urgency::Normal, &mut Vec::new());
+        end.map(|_| ())
+    }
+
+    /// Runs one chain and puts its answer into `answer`, whose contents it replaces.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn pushdown(
+        &self,
+        call: &PushdownCall<'_>,
+        answer: &mut Vec<u8>,
+    ) -> Result<ChainInfo, Error> {
+        let end = self.call(Request::Pushdown(*call), Urgency::Normal, answer);
+        end.map(|end| ChainInfo { hops: end.dw0 })
+    }
+
+    /// What the lane has done so far.
+    #[must_use]
+    pub fn counters(&self) -> SharedLaneCounters {
+        let state = self.lock();
+        let (bytes_sent, bytes_received) = (state.lane.bytes_sent(), state.lane.bytes_received());
+        SharedLaneCounters { bytes_sent, bytes_received, ..state.counters }
+    }
+
+    /// Replaces a lost connection by a new one, as [`Lane::reconnect`] does.
+    ///
+    /// # Errors
+    /// Those of [`Lane::reconnect`]: calls in flight must have ended.
+    pub fn reconnect(&self, controller: &Controller) -> Result<(), Error> {
+        let mut state = self.lock();
+        state.lane.reconnect(controller)?;
+        state.socket = Arc::new(state.lane.socket()?);
+        Ok(())
+    }
+}
+
+impl State {
+    fn load(&self) -> Load {
+        let (queued_requests, queued_bytes) = self.lane.queued();
+        let in_flight = self.lane.requests_in_flight() - queued_requests;
+        Load { queued_requests, queued_bytes, in_flight }
+    }
+
+    /// Whether requests are held although too little is in flight to wait for others.
+    fn is_idle(&self) -> bool {
+        let load = self.load();
+        load.queued_requests > 0 && self.doorbell.is_idle(load)
+    }
+
+    /// Sends all that is queued. That the connection is lost shows itself when receiving.
+    fn ring(&mut self, now_us: u64) {
+        let (requests, _) = self.lane.queued();
+        self.holder = None;
+        self.doorbell.rung(requests, now_us);
+        if requests > 0 {
+            self.counters.requests += requests as u64;
+            self.counters.caravans += 1;
+            let _ = self.lane.flush_doorbell();
+        }
+    }
+
+    /// Queues a request in the lane, with the memory for what it returns.
+    fn submit(&mut self, request: &Request<'_>, data: &mut Vec<u8>) -> Result<u32, SubmitError> {
+        let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
+        self.lane.submit(u64::from(tag), *request)?;
+        if self.free.pop().is_none() {
+            self.calls.push(Call::default());
+        }
+        if let Some(call) = self.calls.get_mut(tag as usize) {
+            call.data = mem::take(data);
+        }
+        Ok(tag)
+    }
+
+    /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
+    fn receive(&mut self) -> (usize, u32) {
+        let (mut ended, mut to_wake) = (0, 0);
+        let calls = &mut self.calls;
+        // A lost connection has ended every call in flight.
+        let _ = self.lane.poll(&mut |completion| {
+            let Some(call) = calls.get_mut(completion.tag as usize) else { return };
+            let data = &mut call.data;
+            call.end = Some(completion.result.map(|done| {
+                data.extend_from_slice(done.data);
+                Answer { dw0: done.dw0, dw1: done.dw1 }
+            }));
+            if call.sleeps {
+                to_wake |= bit(completion.tag as u32).get();
+            }
+            ended += 1;
+        });
+        self.doorbell.answered(ended);
+        (ended, to_wake)
+    }
+
+    fn set_sleeps(&mut self, tag: u32, sleeps: bool) {
+        if let Some(call) = self.calls.get_mut(tag as usize) {
+            call.sleeps = sleeps;
+        }
+    }
+
+    fn has_ended(&self, tag: u32) -> bool {
+        self.calls.get(tag as usize).is_some_and(|call| call.end.is_some())
+    }
+
+    /// Takes the end of a call, if it has come, and gives its room back.
+    fn take_end(&mut self, tag: u32, data: &mut Vec<u8>) -> Option<Result<Answer, RequestError>> {
+        let call = self.calls.get_mut(tag as usize)?;
+        let end = call.end.take()?;
+        *data = mem::take(&mut call.data);
+        if end.is_err() {
+            data.clear();
+        }
+        self.free.push(tag);
+        Some(end)
+    }
+
+    /// The bit of a caller that waits for the target, to be woken to drive the lane; 0 if none
+    /// sleeps. Those that are awake see by themselves that nobody drives.
+    fn next_driver(&mut self) -> u32 {
+        let count = self.calls.len();
+        for step in 1..=count {
+            let index = (self.last_driver + step) % count;
+            if self.calls.get(index).is_some_and(|call| call.sleeps && call.end.is_none()) {
+                self.last_driver = index;
+                return bit(index as u32).get();
+            }
+        }
+        0
+    }
+}
+
+/// By which of the futex's bits a caller sleeps. Callers that share one are woken for each other,
+/// and see that it was not for them.
+fn bit(tag: u32) -> NonZeroU32 {
+    NonZeroU32::new(1 << (tag % u32::BITS)).unwrap_or(NonZeroU32::MIN)
+}
+
+/// The time in `delay`, as futexes count it.
+fn after(delay: Duration) -> Timespec {
+    let now = clock_gettime(ClockId::Monotonic);
+    let nanoseconds = now.tv_nsec + i64::from(delay.subsec_nanos());
+    Timespec {
+        tv_sec: now.tv_sec + delay.as_secs().cast_signed() + nanoseconds / 1_000_000_000,
+        tv_nsec: nanoseconds % 1_000_000_000,
+    }
+}
