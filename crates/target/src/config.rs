@@ -1,8 +1,11 @@
 //! What a target serves: from command-line options or a TOML file.
 
+use crate::subsystem::MAX_NSID;
 use bpfof_chain::Limits;
+use bpfof_device::Layout;
 use bpfof_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX_BYTES};
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +22,7 @@ pub struct TargetConfig {
     pub discovery: Option<SocketAddr>,
     /// NVMe qualified name of the subsystem of namespaces that name none.
     pub nqn: String,
-    /// Namespaces; in each subsystem the ids are from 1 in this order.
+    /// Namespaces; in each subsystem the ids are from 1 in this order, but where one is given.
     pub namespaces: Vec<NamespaceConfig>,
     /// The processors to run a reactor on. Empty: one reactor, not pinned.
     pub cores: Vec<usize>,
@@ -55,6 +58,8 @@ pub struct NamespaceConfig {
     pub lba_bytes: u32,
     /// NVMe qualified name of the subsystem it belongs to, if not the target's.
     pub subsystem: Option<String>,
+    /// Namespace id, 1 to 1024; if none is given, its position among those of its subsystem.
+    pub nsid: Option<u32>,
 }
 
 /// What a namespace is made of.
@@ -76,6 +81,35 @@ pub enum NamespaceSource {
         /// Size in bytes; default all of it.
         size_bytes: Option<u64>,
     },
+    /// Several files or block devices.
+    Pieces {
+        /// Their paths, two or more, in the order in which they are used.
+        paths: Vec<PathBuf>,
+        /// Size of each in bytes; default all of it.
+        size_bytes: Option<u64>,
+        /// How the blocks lie in them.
+        layout: Layout,
+    },
+}
+
+impl NamespaceSource {
+    /// The files it is made of.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        match self {
+            NamespaceSource::Memory { .. } => &[],
+            NamespaceSource::File { path, .. } => std::slice::from_ref(path),
+            NamespaceSource::Pieces { paths, .. } => paths,
+        }
+    }
+
+    /// The size that each file is given, if one is.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
+        match self {
+            NamespaceSource::Memory { .. } => None,
+            NamespaceSource::File { size_bytes, .. }
+            | NamespaceSource::Pieces { size_bytes, .. } => *size_bytes,
+        }
+    }
 }
 
 /// What is wrong with a configuration, and where.
@@ -83,7 +117,7 @@ pub enum NamespaceSource {
 pub enum ConfigError {
     /// A namespace option.
     #[error(
-        "namespace {text:?}: {problem}; write mem:size=1GiB[,lba=512][,nqn=NAME][,latency_us=3][,iops=N] or file:path=FILE[,size=…][,lba=512][,nqn=NAME]"
+        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N], file:path=FILE[,size=…], stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…] or concat:path=FILE,path=FILE[,size=…], each with [,lba=512][,nqn=NAME][,nsid=1]"
     )]
     Namespace {
         /// What was given.
@@ -110,6 +144,28 @@ pub enum ConfigError {
     /// No namespace at all.
     #[error("no namespace to serve; give --namespace mem:size=1GiB or file:path=FILE")]
     NoNamespace,
+    /// Two namespaces of a subsystem have one id.
+    #[error(
+        "{nqn} has two namespaces with id {nsid}: one without nsid= has its position as its id; give each an nsid= of its own"
+    )]
+    SameId {
+        /// The subsystem.
+        nqn: String,
+        /// The id.
+        nsid: u32,
+    },
+    /// Namespaces without an id of their own beyond what there can be.
+    #[error("{nqn} has more than {MAX_NSID} namespaces")]
+    TooMany {
+        /// The subsystem.
+        nqn: String,
+    },
+    /// Two namespaces in one file.
+    #[error("{0} is in two places of the configuration; a file has one namespace")]
+    SameFile(PathBuf),
+    /// A setting that differs from that of the running target.
+    #[error("{0} cannot change while the target runs; restart it for that")]
+    Fixed(&'static str),
     /// Not an NVMe qualified name.
     #[error(
         "{0:?} is not an NVMe qualified name; write nqn.YYYY-MM.reverse.domain:name, at most 223 bytes"
@@ -147,8 +203,9 @@ impl std::str::FromStr for NamespaceConfig {
 impl NamespaceConfig {
     fn parse(text: &str) -> Result<NamespaceConfig, String> {
         let (kind, options) = text.split_once(':').unwrap_or((text, ""));
-        let (mut size, mut path, mut lba, mut latency_us, mut iops) = (None, None, 512, 0, 0);
-        let mut subsystem = None;
+        let (mut size, mut lba, mut latency_us, mut iops) = (None, 512, 0, 0);
+        let (mut subsystem, mut nsid) = (None, None);
+        let (mut paths, mut chunk_bytes) = (Vec::new(), DEFAULT_CHUNK_BYTES);
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
@@ -156,7 +213,10 @@ impl NamespaceConfig {
                 (_, "size") => size = Some(parse_size(value)?),
                 (_, "lba") => lba = number()?,
                 (_, "nqn") => subsystem = Some(value.to_owned()),
-                ("file", "path") => path = Some(PathBuf::from(value)),
+                (_, "nsid") => nsid = Some(number()?),
+                ("file", "path") => paths = vec![PathBuf::from(value)],
+                ("stripe" | "concat", "path") => paths.push(PathBuf::from(value)),
+                ("stripe", "chunk") => chunk_bytes = parse_size(value)?,
                 ("mem", "latency_us") => latency_us = number()?,
                 ("mem", "iops") => iops = number()?,
                 _ => return Err(format!("unknown option {key:?} for {kind:?}")),
@@ -168,24 +228,37 @@ impl NamespaceConfig {
                 latency_us,
                 iops,
             },
-            "file" => {
-                NamespaceSource::File { path: path.ok_or("path is missing")?, size_bytes: size }
+            "file" => NamespaceSource::File {
+                path: paths.pop().ok_or("path is missing")?,
+                size_bytes: size,
+            },
+            "stripe" => {
+                let layout = Layout::Striped { chunk_bytes };
+                NamespaceSource::Pieces { paths, size_bytes: size, layout }
+            }
+            "concat" => {
+                let layout = Layout::Concatenated;
+                NamespaceSource::Pieces { paths, size_bytes: size, layout }
             }
             other => return Err(format!("unknown kind {other:?}")),
         };
-        NamespaceConfig::check(source, lba, subsystem)
+        NamespaceConfig::check(source, lba, subsystem, nsid)
     }
 
     fn check(
         source: NamespaceSource,
         lba: u64,
         subsystem: Option<String>,
+        nsid: Option<u64>,
     ) -> Result<NamespaceConfig, String> {
         if let Some(nqn) = subsystem.as_ref().filter(|nqn| !is_nqn(nqn)) {
             return Err(ConfigError::Nqn(nqn.clone()).to_string());
         }
         if lba != 512 && lba != 4096 {
             return Err(format!("lba={lba} is not 512 or 4096"));
+        }
+        if let NamespaceSource::Pieces { paths, layout, .. } = &source {
+            check_pieces(paths.len(), *layout)?;
         }
         if let NamespaceSource::Memory { size_bytes, latency_us, iops } = source {
             if size_bytes < lba {
@@ -196,7 +269,35 @@ impl NamespaceConfig {
                 return Err("latency_us is at most 3600000000, iops at most 1000000000".into());
             }
         }
-        Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem })
+        if let Some(nsid) = nsid.filter(|nsid| !(1..=u64::from(MAX_NSID)).contains(nsid)) {
+            return Err(format!("nsid={nsid} is not 1 to {MAX_NSID}"));
+        }
+        let nsid = nsid.map(|nsid| nsid as u32);
+        Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem, nsid })
+    }
+}
+
+/// Most files of a namespace.
+const MAX_PIECES: usize = 64;
+/// What one file of a stripe gets before it is the next one's turn, unless it is said.
+const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
+/// Whole logical blocks and memory pages, and no more parts of one transfer than 33.
+const MIN_CHUNK_BYTES: u64 = 4096;
+/// Beyond it a stripe is rather a concatenation.
+const MAX_CHUNK_BYTES: u64 = 1 << 30;
+
+fn check_pieces(count: usize, layout: Layout) -> Result<(), String> {
+    if !(2..=MAX_PIECES).contains(&count) {
+        return Err(format!("{count} files; give path= 2 to {MAX_PIECES} times"));
+    }
+    match layout {
+        Layout::Striped { chunk_bytes }
+            if !chunk_bytes.is_power_of_two()
+                || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) =>
+        {
+            Err(format!("a chunk of {chunk_bytes} bytes; it is a power of two, 4KiB to 1GiB"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -268,7 +369,49 @@ impl TargetConfig {
         }
         let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_ref());
         match named.chain([&self.nqn]).find(|nqn| !is_nqn(nqn)) {
-            Some(nqn) => Err(ConfigError::Nqn(nqn.clone())),
+            Some(nqn) => return Err(ConfigError::Nqn(nqn.clone())),
+            None => self.placed()?,
+        };
+        let mut paths = HashSet::new();
+        let mut all = self.namespaces.iter().flat_map(|namespace| namespace.source.paths());
+        match all.find(|path| !paths.insert(path.as_path())) {
+            Some(path) => Err(ConfigError::SameFile(path.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// The namespaces, each with the name of its subsystem and its id there.
+    pub(crate) fn placed(&self) -> Result<Vec<(&str, u32, &NamespaceConfig)>, ConfigError> {
+        let mut placed: Vec<(&str, u32, &NamespaceConfig)> = Vec::new();
+        for namespace in &self.namespaces {
+            let nqn = namespace.subsystem.as_deref().unwrap_or(&self.nqn);
+            let before = placed.iter().filter(|(of, ..)| *of == nqn).count() as u32;
+            let nsid = namespace.nsid.unwrap_or(before + 1);
+            if nsid > MAX_NSID {
+                return Err(ConfigError::TooMany { nqn: nqn.to_owned() });
+            }
+            if placed.iter().any(|(of, taken, _)| (*of, *taken) == (nqn, nsid)) {
+                return Err(ConfigError::SameId { nqn: nqn.to_owned(), nsid });
+            }
+            placed.push((nqn, nsid, namespace));
+        }
+        Ok(placed)
+    }
+
+    /// Checks that a running target can go on with this configuration instead of `running`: only
+    /// namespaces may differ.
+    pub(crate) fn check_change(&self, running: &TargetConfig) -> Result<(), ConfigError> {
+        self.check()?;
+        let fixed = [
+            ("listen", self.listen == running.listen),
+            ("discovery", self.discovery == running.discovery),
+            ("cores", self.cores == running.cores),
+            ("poll", self.poll == running.poll),
+            ("spin-us", self.spin_us == running.spin_us),
+            ("a limit (max-…)", self.limits == running.limits),
+        ];
+        match fixed.into_iter().find(|(_, is_same)| !is_same) {
+            Some((what, _)) => Err(ConfigError::Fixed(what)),
             None => Ok(()),
         }
     }
@@ -297,11 +440,20 @@ mod tests {
         let parse = |text: &str| text.parse::<NamespaceConfig>();
         let memory = parse("mem:size=1GiB,lba=4096,latency_us=3,iops=700000").expect("good");
         let source = NamespaceSource::Memory { size_bytes: 1 << 30, latency_us: 3, iops: 700_000 };
-        assert_eq!(memory, NamespaceConfig { source, lba_bytes: 4096, subsystem: None });
-        let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other").expect("good");
+        assert_eq!(
+            memory,
+            NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: None }
+        );
+        let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other,nsid=7").expect("good");
         let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
         let subsystem = Some("nqn.2026-01.org:other".to_owned());
-        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem });
+        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem, nsid: Some(7) });
+        let stripe = parse("stripe:path=/b,path=/a,chunk=128K").expect("good").source;
+        let layout = Layout::Striped { chunk_bytes: 128 << 10 };
+        let paths = vec!["/b".into(), "/a".into()];
+        assert_eq!(stripe, NamespaceSource::Pieces { paths, size_bytes: None, layout });
+        let concat = parse("concat:path=/b,path=/a,size=1M,lba=4096").expect("good").source;
+        assert_eq!((concat.paths().len(), concat.file_bytes()), (2, Some(1 << 20)));
         for (text, reason) in [
             ("mem", "size is missing"),
             ("mem:size=x", "not a size"),
@@ -311,6 +463,13 @@ mod tests {
             ("mem:size=1G,path=/x", "unknown option"),
             ("mem:size=99999999999999T", "not a size"),
             ("disk:size=1G", "unknown kind"),
+            ("stripe:path=/a", "1 files; give path= 2 to 64 times"),
+            ("concat:", "0 files"),
+            ("stripe:path=/a,path=/b,chunk=5000", "a power of two"),
+            ("stripe:path=/a,path=/b,chunk=2K", "4KiB to 1GiB"),
+            ("concat:path=/a,path=/b,chunk=64K", "unknown option"),
+            ("mem:size=1G,nsid=0", "not 1 to 1024"),
+            ("mem:size=1G,nsid=1025", "not 1 to 1024"),
             ("file:size", "no value"),
             ("file:", "path is missing"),
             ("mem:size=1M,nqn=disk", "not an NVMe qualified name"),
@@ -337,6 +496,29 @@ mod tests {
             assert!(message.starts_with(reason), "{message}");
         }
         assert!(matches!(TargetConfig::default().check(), Err(ConfigError::NoNamespace)));
+        let with = |specs: &[&str]| {
+            let parse = |spec: &&str| format!("mem:size=1M{spec}").parse().expect("valid");
+            TargetConfig { namespaces: specs.iter().map(parse).collect(), ..config.clone() }
+        };
+        let ids = |specs: &[&str]| {
+            let config = with(specs);
+            let placed = config.placed().map_err(|error| error.to_string())?;
+            Ok::<_, String>(placed.iter().map(|(_, nsid, _)| *nsid).collect::<Vec<_>>())
+        };
+        let other = ",nqn=nqn.2026-01.org:other";
+        assert_eq!(ids(&["", ",nsid=9", "", other, ""]), Ok(vec![1, 9, 3, 1, 4]));
+        for specs in [["", ",nsid=1"], [",nsid=2", ""], [",nsid=5", ",nsid=5"]] {
+            let error = ids(&specs).expect_err("one id twice");
+            assert!(error.contains("two namespaces with id"), "{error}");
+        }
+        assert!(ids(&[""; 1025]).is_err_and(|error| error.contains("more than 1024")));
+        let twice =
+            ["file:path=/x", "file:path=/x,nsid=7"].map(|spec| spec.parse().expect("valid"));
+        let twice = TargetConfig { namespaces: twice.into(), ..config.clone() };
+        assert!(matches!(twice.check(), Err(ConfigError::SameFile(_))));
+        let polls = TargetConfig { poll: true, ..with(&["", ""]) };
+        assert!(matches!(polls.check_change(&config), Err(ConfigError::Fixed("poll"))));
+        assert!(with(&["", ""]).check_change(&config).is_ok());
         let nqn = TargetConfig { nqn: "disk".into(), ..config };
         assert!(matches!(nqn.check(), Err(ConfigError::Nqn(_))));
     }

@@ -9,9 +9,10 @@ use crate::connection::{Close, Connection, Ends};
 use crate::controller::Controller;
 use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation};
 use crate::namespace::Backing;
+use crate::places::Served;
 use crate::target::Target;
 use bpfof_chain::{ChainId, Function};
-use bpfof_device::{Buffer, Completion, Ring, RingError};
+use bpfof_device::{Buffer, Completion, Part, Ring, RingError, Volume};
 use bpfof_nvme::Installation;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender};
@@ -36,6 +37,8 @@ const MAX_CONNECTIONS: usize = 4096;
 const MAX_STRANGERS: usize = 1024;
 /// How often timers are looked at, and the longest sleep.
 const TICK: Duration = Duration::from_secs(1);
+/// The same while removed namespaces wait for the last of their commands.
+const LEAVING_TICK: Duration = Duration::from_millis(10);
 /// Time that a peer gets to take what is left to say to it when its connection closes.
 const LINGER_NS: u64 = 5_000_000_000;
 /// Time that commands in flight get when the target stops.
@@ -47,7 +50,9 @@ pub(crate) enum Message {
     Adopt(OwnedFd, Ends),
     /// End the I/O queues of this controller; with `true` also its admin queue.
     EndQueues(Arc<Controller>, bool),
-    /// Namespaces have changed: tell the hosts.
+    /// Serve these namespaces from now on and no others; then drop the sender.
+    Serve(Arc<[Served]>, Sender<()>),
+    /// Namespaces or the discovery log have changed: tell the hosts.
     NamespacesChanged,
     /// A function has been compiled, or not.
     Loaded {
@@ -131,6 +136,8 @@ pub(crate) struct Reactor {
     x: Executor,
     entries: Vec<Option<Entry>>,
     dirty: Vec<u32>,
+    /// Of the file operation that is being submitted.
+    parts: Vec<Part>,
     setup: Setup,
     clock: Instant,
     next_serial: u64,
@@ -150,6 +157,7 @@ impl Reactor {
             x: Executor::new(Arc::clone(&setup.target)),
             entries: Vec::new(),
             dirty: Vec::new(),
+            parts: Vec::new(),
             // Serials of all reactors differ.
             next_serial: (setup.index as u64) << 48 | 1,
             clock: setup.clock,
@@ -185,7 +193,7 @@ impl Reactor {
     /// Submits, and waits for news unless memory operations are due.
     fn wait(&mut self) -> std::io::Result<()> {
         self.ring.submit(None)?;
-        let mut sleep = TICK;
+        let mut sleep = self.tick_interval();
         if let Some(due_ns) = self.x.next_due_ns() {
             let now_ns = self.clock.elapsed().as_nanos() as u64;
             if due_ns <= now_ns {
@@ -272,6 +280,10 @@ impl Reactor {
                         self.close(index as u32, "the controller was reset or is gone");
                     }
                 }
+            }
+            Message::Serve(served, _done) => {
+                self.x.serve(&served);
+                self.let_namespaces_go();
             }
             Message::NamespacesChanged => {
                 for index in 0..self.entries.len() {
@@ -507,34 +519,35 @@ impl Reactor {
     }
 
     fn submit_file_operations(&mut self) {
-        let Reactor { x, ring, .. } = self;
+        let Reactor { x, ring, parts, .. } = self;
         let mut operations = std::mem::take(&mut x.file_operations);
-        let fd = |x: &Executor, namespace: usize| match &x.namespace(namespace).backing {
-            Backing::File(file) => file.fd(),
-            Backing::Memory(_) => unreachable!("memory operations do not come here"),
-        };
         for operation in operations.drain(..) {
             match operation {
                 FileOperation::Read { namespace, buffer, offset, command } => {
-                    ring.read(fd(x, namespace), buffer, offset, command_token(command));
+                    volume(x, namespace).parts(offset, buffer.len() as u64, parts);
+                    ring.read_parts(parts, buffer, command_token(command));
                 }
                 FileOperation::ChainRead { namespace, read } => {
                     let chain = (read.chain.index() as u64) << 32;
                     let token = token::CHAIN | chain | u64::from(read.length);
-                    let (fd, to) = (fd(x, namespace), x.engine().data_ptr(&read));
+                    volume(x, namespace).parts(read.device_offset, read.length.into(), parts);
+                    let to = x.engine().data_ptr(&read);
                     // SAFETY: the arena stays where it is and belongs to this read until it is
                     // reported (the engine asserts that on release), and it is dropped after
                     // the ring, which waits for the kernel.
-                    unsafe { ring.read_into(fd, to, read.length, read.device_offset, token) }
+                    unsafe { ring.read_parts_into(parts, to, token) }
                 }
                 FileOperation::Write { namespace, buffer, offset, fua, command } => {
-                    ring.write(fd(x, namespace), buffer, offset, fua, command_token(command));
+                    volume(x, namespace).parts(offset, buffer.len() as u64, parts);
+                    ring.write_parts(parts, buffer, fua, command_token(command));
                 }
                 FileOperation::Sync { namespace, command } => {
-                    ring.sync(fd(x, namespace), command_token(command));
+                    volume(x, namespace).whole(parts);
+                    ring.sync_parts(parts, command_token(command));
                 }
                 FileOperation::Zero { namespace, offset, length, command } => {
-                    ring.zero(fd(x, namespace), offset, length, command_token(command));
+                    volume(x, namespace).extents(offset, length, parts);
+                    ring.zero_parts(parts, command_token(command));
                 }
             }
         }
@@ -607,10 +620,26 @@ impl Reactor {
         }
     }
 
+    fn tick_interval(&mut self) -> Duration {
+        if self.x.places().has_leaving() { LEAVING_TICK } else { TICK }
+    }
+
+    /// Drops removed namespaces that no command works on any more.
+    fn let_namespaces_go(&mut self) {
+        let entries = self.entries.iter().flatten();
+        self.x.places().release_unused(entries.map(|entry| &entry.connection));
+        // Else it would come only after the sleep that is being prepared now.
+        let soon_ns = self.x.now_ns + self.tick_interval().as_nanos() as u64;
+        self.next_tick_ns = self.next_tick_ns.min(soon_ns);
+    }
+
     /// Once a second: peers that are silent, or do not take what is sent to them.
     fn tick(&mut self) {
         let now_ns = self.x.now_ns;
-        self.next_tick_ns = now_ns + TICK.as_nanos() as u64;
+        if self.x.places().has_leaving() {
+            self.let_namespaces_go();
+        }
+        self.next_tick_ns = now_ns + self.tick_interval().as_nanos() as u64;
         for index in 0..self.entries.len() {
             let Some(entry) = &self.entries[index] else { continue };
             if entry.closing {
@@ -623,6 +652,14 @@ impl Reactor {
                 self.close(index as u32, reason);
             }
         }
+    }
+}
+
+/// The files of a namespace that has some.
+fn volume(x: &Executor, namespace: usize) -> &Volume {
+    match &x.namespace(namespace).backing {
+        Backing::File(volume) => volume,
+        Backing::Memory(_) => unreachable!("memory operations do not come here"),
     }
 }
 
