@@ -1,7 +1,7 @@
 //! What a namespace is made of, and the ring that a reactor does its I/O on.
 //!
 //! - [`Ring`]: io_uring, owning every buffer while the kernel may touch it. Sockets and files of a
-//!   reactor share one, so that there is one place to wait.
+//!   reactor share one, so that there is one place to wait. The host's local executor has one too.
 //! - [`MemoryNamespace`]: a namespace in memory. Its operations are copies; a [`DelayQueue`] says
 //!   when each is due, so that a latency model can make it behave like a device.
 //! - [`FileNamespace`]: a namespace in a file or on a block device, opened for direct I/O where the
@@ -24,6 +24,6 @@ mod ring;
 
 pub use buffer::IoBuffer;
 pub use delay::{DelayQueue, LatencyModel};
-pub use file::{FileError, FileNamespace};
+pub use file::{FileError, FileNamespace, direct_block_bytes};
 pub use memory::MemoryNamespace;
-pub use ring::{Buffer, Completion, Ring, RingError};
+pub use ring::{Buffer, Completion, Ring, RingError, RingFile};

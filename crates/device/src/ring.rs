@@ -1,8 +1,9 @@
 //! io_uring, with the buffers it works on.
 //!
 //! Every buffer that the kernel may touch belongs to the ring from submission to completion, so
-//! that nothing can free or reuse it meanwhile. The exception is [`Ring::read_into`], for memory
-//! with an owner of its own. Dropping a ring cancels what is in flight and waits for it.
+//! that nothing can free or reuse it meanwhile. The exceptions are [`Ring::read_into`] and
+//! [`Ring::read_registered`], for memory with an owner of its own. Dropping a ring cancels what is in
+//! flight and waits for it.
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
@@ -45,6 +46,16 @@ pub struct Completion {
     pub buffer: Option<Buffer>,
 }
 
+/// A file, as an operation of a ring names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingFile {
+    /// An open descriptor.
+    Descriptor(RawFd),
+    /// A slot of the ring's table, which [`Ring::set_file`] filled. The kernel need not look the
+    /// descriptor up for each operation.
+    Registered(u32),
+}
+
 struct InFlight {
     token: u64,
     buffer: Option<Buffer>,
@@ -80,6 +91,23 @@ impl Ring {
             .build(entries)
             .or_else(|_| IoUring::new(entries))
             .map_err(RingError::Unavailable)?;
+        Ring::probed(uring)
+    }
+
+    /// A ring that one thread after the other may use, also with operations in flight.
+    pub fn movable(entries: u32) -> Result<Ring, RingError> {
+        let uring = IoUring::builder()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .setup_clamp()
+            .setup_cqsize(entries.saturating_mul(4))
+            .build(entries)
+            .or_else(|_| IoUring::new(entries))
+            .map_err(RingError::Unavailable)?;
+        Ring::probed(uring)
+    }
+
+    fn probed(uring: IoUring) -> Result<Ring, RingError> {
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe).map_err(RingError::Unavailable)?;
         for (code, name) in [
@@ -87,6 +115,7 @@ impl Ring {
             (opcode::Send::CODE, "send"),
             (opcode::Accept::CODE, "accept"),
             (opcode::Read::CODE, "read"),
+            (opcode::ReadFixed::CODE, "read into registered buffers"),
             (opcode::Write::CODE, "write"),
             (opcode::Fsync::CODE, "fsync"),
             (opcode::Fallocate::CODE, "fallocate"),
@@ -118,7 +147,7 @@ impl Ring {
         let entry = entry(slot.buffer.as_mut()).user_data(u64::from(index));
         if self.backlog.is_empty() {
             // SAFETY: the entry's memory is owned by its in-flight slot, or kept alive by the
-            // caller of `read_into`, until the completion is taken.
+            // caller of `read_into` or `read_registered`, until the completion is taken.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -205,8 +234,74 @@ impl Ring {
         offset: u64,
         token: u64,
     ) {
-        self.push(token, None, |_| {
-            opcode::Read::new(types::Fd(fd), to, length).offset(offset).build()
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.read_registered(RingFile::Descriptor(fd), None, (to, length), offset, token) }
+    }
+
+    /// Makes empty tables for `files` registered files and `buffers` registered buffers.
+    ///
+    /// # Errors
+    /// The kernel's answer: there are tables already, or too many entries.
+    pub fn make_tables(&mut self, files: u32, buffers: u32) -> io::Result<()> {
+        self.uring.submitter().register_files_sparse(files)?;
+        self.uring.submitter().register_buffers_sparse(buffers)
+    }
+
+    /// Fills a slot of the file table, or empties it. The ring holds the file open until then.
+    ///
+    /// # Errors
+    /// The kernel's answer, among others for a slot outside the table.
+    pub fn set_file(&mut self, slot: u32, fd: Option<RawFd>) -> io::Result<()> {
+        self.uring.submitter().register_files_update(slot, &[fd.unwrap_or(-1)]).map(drop)
+    }
+
+    /// Fills a slot of the buffer table: the kernel pins the memory once instead of for each
+    /// operation.
+    ///
+    /// # Safety
+    /// The memory must stay valid for writes until the ring is dropped.
+    ///
+    /// # Errors
+    /// The kernel's answer, among others when the limit of locked memory is reached.
+    pub unsafe fn set_buffer(
+        &mut self,
+        slot: u32,
+        memory: *mut u8,
+        length: usize,
+    ) -> io::Result<()> {
+        let memory = libc::iovec { iov_base: memory.cast(), iov_len: length };
+        // SAFETY: the caller keeps the memory valid while the table has it.
+        unsafe { self.uring.submitter().register_buffers_update(slot, &[memory], None) }
+    }
+
+    /// Reads `length` bytes of a file at `offset` into memory with an owner of its own; `buffer` is
+    /// the slot that has this memory, if one has.
+    ///
+    /// # Safety
+    /// As for [`read_into`](Self::read_into).
+    pub unsafe fn read_registered(
+        &mut self,
+        file: RingFile,
+        buffer: Option<u16>,
+        (to, length): (*mut u8, u32),
+        offset: u64,
+        token: u64,
+    ) {
+        self.push(token, None, |_| match (file, buffer) {
+            (RingFile::Descriptor(fd), None) => {
+                opcode::Read::new(types::Fd(fd), to, length).offset(offset).build()
+            }
+            (RingFile::Registered(slot), None) => {
+                opcode::Read::new(types::Fixed(slot), to, length).offset(offset).build()
+            }
+            (RingFile::Descriptor(fd), Some(buffer)) => {
+                opcode::ReadFixed::new(types::Fd(fd), to, length, buffer).offset(offset).build()
+            }
+            (RingFile::Registered(slot), Some(buffer)) => {
+                opcode::ReadFixed::new(types::Fixed(slot), to, length, buffer)
+                    .offset(offset)
+                    .build()
+            }
         });
     }
 

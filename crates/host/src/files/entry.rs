@@ -1,5 +1,6 @@
 //! A file that chains may read: its map, and the checks before and after each chain.
 
+use super::direct::DirectFile;
 use super::lease::Lease;
 use super::maps::Shared;
 use super::snapshot::{FileSystem, mark};
@@ -7,8 +8,8 @@ use super::{FileLayout, MapRefusal, sys};
 use crate::FileVersion;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// A map that the target has.
@@ -44,11 +45,44 @@ pub(crate) struct Entry {
     pub(crate) status: Mutex<Status>,
     /// Waits for the keeper already.
     pub(crate) queued: AtomicBool,
+    /// The file opened for direct reads, once a chain is to read it on this machine.
+    direct: OnceLock<Option<DirectFile>>,
 }
 
+/// Entries that are no more.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
 impl Entry {
+    pub(crate) fn new(id: u32, file: File, path: PathBuf) -> Self {
+        Self {
+            id,
+            file,
+            path,
+            status: Mutex::default(),
+            queued: AtomicBool::new(false),
+            direct: OnceLock::new(),
+        }
+    }
+
+    /// The file for direct reads; None if it has none.
+    pub(crate) fn direct(&self) -> Option<&DirectFile> {
+        self.direct.get_or_init(|| DirectFile::of(&self.file)).as_ref()
+    }
+
+    /// How many entries of this process have been closed: when the number changes, who holds a
+    /// file by other means looks which ones.
+    pub(crate) fn closed() -> u64 {
+        CLOSED.load(Ordering::Acquire)
+    }
+
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        CLOSED.fetch_add(1, Ordering::Release);
     }
 }
 

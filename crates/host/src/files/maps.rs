@@ -169,7 +169,9 @@ impl FileMaps {
         Ok(Self { shared, keeper: Some(keeper) })
     }
 
-    /// Files without a target: chains run on this machine, over plain reads.
+    /// Files without a target: chains run in this process, by direct reads on an io_uring where the
+    /// file system has them ([`Executor::Local`](super::Executor::Local)), and by plain ones
+    /// elsewhere.
     #[must_use]
     pub fn local() -> Self {
         Self { shared: Arc::new(Shared::new(None, true)), keeper: None }
@@ -196,13 +198,7 @@ impl FileMaps {
     #[must_use]
     pub fn add(&self, file: File, name: PathBuf) -> PushdownFile {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let entry = Arc::new(Entry {
-            id,
-            file,
-            path: name,
-            status: Mutex::default(),
-            queued: AtomicBool::new(false),
-        });
+        let entry = Arc::new(Entry::new(id, file, name));
         let file = PushdownFile::new(entry, Arc::clone(&self.shared));
         file.refresh();
         file

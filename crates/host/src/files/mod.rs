@@ -2,8 +2,8 @@
 //!
 //! [`FileMaps`] opens files ([`PushdownFile`]) and keeps their maps at the target; a
 //! [`PushdownReader`] runs chains over them ([`PushdownReader::read_pushdown`], the papers' call):
-//! at the target while the maps hold, and otherwise on this machine over plain reads, with the same
-//! function and the same answer. What is guaranteed is in docs/files.md.
+//! at the target while the maps hold, and otherwise on this machine, with the same function and the
+//! same answer: on an io_uring where there is no target, and over plain reads. What is guaranteed is in docs/files.md.
 //!
 //! # How it works
 //! - `device`, `extents`: where a file lies in the namespace, from sysfs and FIEMAP.
@@ -11,11 +11,13 @@
 //! - `lease`: with a read lease, who wants to change a file waits for the chains that read it.
 //! - `entry`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
 //! - `maps`, `keeper`: all files, and the thread that maps them and gives leases back.
-//! - `call`, `reader`, `fallback`, `function`: chains.
+//! - `call`, `reader`, `function`: chains, by one of three executors.
+//! - `local`, `direct`, `fallback`: two of them, on this machine.
 //! - `sys`: the system calls.
 
 mod call;
 mod device;
+mod direct;
 mod entry;
 mod error;
 mod extents;
@@ -23,6 +25,7 @@ mod fallback;
 mod function;
 mod keeper;
 mod lease;
+mod local;
 mod maps;
 mod reader;
 mod snapshot;

@@ -1,11 +1,14 @@
-//! `read_pushdown`: chains over files, at the target while maps hold, and otherwise here.
+//! `read_pushdown`: chains over files, at the target while maps hold, and otherwise here: by the
+//! local executor where there is no target, and by the fall-back.
 
 use super::call::{Executor, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
 use super::entry::Pin;
 use super::fallback::FallBack;
+use super::local::{End, Local, Started};
 use super::maps::Shared;
 use super::{FileMaps, FirstRead, PushdownFile, StorageFunction};
 use crate::{Error, FileVersion, Lane, PushdownCall, Request, RequestError, Status, SubmitError};
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,13 +24,17 @@ pub struct PushdownReader {
     shared: Arc<Shared>,
     lane: Option<Lane>,
     policy: Policy,
+    /// Where there is no target.
+    local: Option<Local>,
     fall_back: FallBack,
     /// By the tag that the lane knows.
     chains: Vec<Chain>,
     free: Vec<usize>,
     /// Chains that wait for new maps.
     waiting: Vec<usize>,
-    /// Chains to be run here.
+    /// Chains that wait for room in the local executor.
+    queue: VecDeque<usize>,
+    /// Chains for the fall-back.
     here: Vec<usize>,
     versions: Vec<FileVersion>,
 }
@@ -97,19 +104,27 @@ enum Verdict {
 }
 
 impl PushdownReader {
-    /// A reader of the files of `maps`, on a lane of its own.
+    /// A reader of the files of `maps`, on a lane of its own; without a target, on an io_uring of
+    /// its own where the kernel and the policy allow it.
     ///
     /// # Errors
     /// Those of [`Controller::open_lane`](crate::Controller::open_lane).
     pub fn new(maps: &FileMaps, policy: Policy) -> Result<Self, Error> {
+        let local = (policy.local && !maps.has_target()).then(Local::new).transpose();
+        let local = local.unwrap_or_else(|error| {
+            log::info!("chains run by plain reads: {error}");
+            None
+        });
         Ok(Self {
             shared: Arc::clone(&maps.shared),
             lane: maps.open_lane()?,
+            local,
             policy,
             fall_back: FallBack::new(),
             chains: Vec::new(),
             free: Vec::new(),
             waiting: Vec::new(),
+            queue: VecDeque::new(),
             here: Vec::new(),
             versions: Vec::new(),
         })
@@ -224,7 +239,12 @@ impl PushdownReader {
         else {
             let why = "there is no target, or files and function are not of the reader's FileMaps";
             chain.cause = Some(ReadError::Request(why));
-            self.here.push(index);
+            if self.local.is_some() {
+                self.queue.push_back(index);
+                self.start_local();
+            } else {
+                self.here.push(index);
+            }
             return;
         };
         chain.looks.clear();
@@ -265,6 +285,64 @@ impl PushdownReader {
         }
     }
 
+    /// Begins chains in the local executor, as many as it has room for.
+    fn start_local(&mut self) {
+        while let (Some(local), Some(&index)) = (&mut self.local, self.queue.front()) {
+            let chain = &mut self.chains[index];
+            match local.start(index, &chain.call()) {
+                Started::Yes => {}
+                Started::Full => return,
+                Started::Unknown(cause) => {
+                    local.measure(&chain.files);
+                    chain.cause = Some(cause);
+                    self.here.push(index);
+                }
+            }
+            self.queue.pop_front();
+        }
+    }
+
+    /// Lets the chains of the local executor go on; how many have ended.
+    fn turn_local(
+        &mut self,
+        timeout: Duration,
+        on_done: &mut dyn FnMut(ReadCompletion<'_>),
+    ) -> usize {
+        let Some(local) = &mut self.local else { return 0 };
+        let (chains, free, here) = (&mut self.chains, &mut self.free, &mut self.here);
+        let (mut done, before) = (0, here.len());
+        let turned = local.turn(timeout, &mut |index, end| {
+            let Some(chain) = chains.get_mut(index) else { return };
+            let result = match end {
+                End::Good(answer, hops) => {
+                    Ok((answer, ReadInfo { hops, executor: Executor::Local, stale: 0 }))
+                }
+                End::Failed(error) => Err(error),
+                End::Unknown(cause) => {
+                    chain.cause = Some(cause);
+                    return here.push(index);
+                }
+            };
+            done += 1;
+            free.push(index);
+            chain.files.clear();
+            on_done(ReadCompletion { tag: chain.tag, result });
+        });
+        for &index in &self.here[before..] {
+            local.measure(&self.chains[index].files);
+        }
+        if let Err(error) = turned {
+            log::warn!("io_uring failed, chains run by plain reads from now on: {error}");
+            self.local = None;
+            self.queue.clear();
+            let is_left = |index: &usize| !self.free.contains(index) && !self.here.contains(index);
+            let left: Vec<usize> = (0..self.chains.len()).filter(is_left).collect();
+            self.here.extend(left);
+        }
+        self.start_local();
+        done
+    }
+
     /// A file has changed or has no map: the chain waits for new ones, or runs here.
     fn stale(&mut self, index: usize) {
         let chain = &mut self.chains[index];
@@ -285,8 +363,11 @@ impl PushdownReader {
         self.waiting.push(index);
     }
 
-    /// Takes what the target has answered.
+    /// Takes what the target has answered, or the local executor has read.
     fn receive(&mut self, timeout: Duration, on_done: &mut dyn FnMut(ReadCompletion<'_>)) -> usize {
+        if self.local.as_ref().is_some_and(|local| local.in_flight() > 0) {
+            return self.turn_local(timeout, on_done);
+        }
         let Some(lane) = self.lane.as_mut().filter(|lane| lane.requests_in_flight() > 0) else {
             if !timeout.is_zero() && !self.waiting.is_empty() {
                 let waiting = self.waiting.iter().filter_map(|index| self.chains.get(*index));
