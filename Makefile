@@ -65,9 +65,10 @@ release:
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
 
-bench: release ## pushdown against plain reads, reads against TCP; a hop, file maps; functions against C
+bench: release ## pushdown against plain reads, reads against TCP; local chains; a hop, maps; functions
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
 	$(BPFOF) bench net --json bench-net.json
+	$(BPFOF) bench kv --executor local --json bench-local.json
 	cargo bench -p bpfof-device --locked
 	cargo bench -p bpfof-chain --locked
 	cargo bench -p bpfof-cli --bench files --locked
@@ -109,4 +110,4 @@ clean: ## remove what was built; keep .tools, .interop and what fuzzing has foun
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
-	rm -rf demo-output bench-kv.json bench-net.json
+	rm -rf demo-output bench-kv.json bench-net.json bench-local.json
