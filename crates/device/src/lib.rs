@@ -6,24 +6,27 @@
 //!   when each is due, so that a latency model can make it behave like a device.
 //! - [`FileNamespace`]: a namespace in a file or on a block device, opened for direct I/O where the
 //!   file system allows it.
+//! - [`NvmeDevice`], [`NvmeRing`]: an NVMe namespace of this machine, by commands.
 //! - [`IoBuffer`]: page-aligned memory for direct I/O.
 //!
 //! # What this crate does not do
 //!
-//! It knows no NVMe commands and no chains: the target decides what to read and when.
+//! But for the read of [`NvmeRing`] it knows no NVMe commands, and no chains: the target decides what to read and when.
 //!
 //! # Unsafe code
 //!
-//! Only in `ring`, `buffer` and `memory`.
+//! Only in `ring`, `nvme`, `buffer` and `memory`.
 
 mod buffer;
 mod delay;
 mod file;
 mod memory;
+mod nvme;
 mod ring;
 
 pub use buffer::IoBuffer;
 pub use delay::{DelayQueue, LatencyModel};
 pub use file::{FileError, FileNamespace, direct_block_bytes};
 pub use memory::MemoryNamespace;
+pub use nvme::{IDENTIFY_BYTES, NvmeDevice, NvmeRead, NvmeRing};
 pub use ring::{Buffer, Completion, Ring, RingError, RingFile};

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
-use io_uring::{IoUring, Probe, opcode, squeue, types};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -61,16 +61,21 @@ struct InFlight {
     buffer: Option<Buffer>,
 }
 
-/// One thread's io_uring.
-pub struct Ring {
-    uring: IoUring,
+/// One thread's io_uring. The kinds of its entries are those of sockets and files; commands of NVMe
+/// take larger ones ([`NvmeRing`](crate::NvmeRing)).
+pub struct Ring<S = squeue::Entry, C = cqueue::Entry>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    uring: IoUring<S, C>,
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u32>,
     /// Entries that did not fit the submission queue.
-    backlog: std::collections::VecDeque<squeue::Entry>,
+    backlog: std::collections::VecDeque<S>,
 }
 
-impl std::fmt::Debug for Ring {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> std::fmt::Debug for Ring<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ring({} in flight)", self.in_flight())
     }
@@ -93,21 +98,23 @@ impl Ring {
             .map_err(RingError::Unavailable)?;
         Ring::probed(uring)
     }
+}
 
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     /// A ring that one thread after the other may use, also with operations in flight.
-    pub fn movable(entries: u32) -> Result<Ring, RingError> {
+    pub fn movable(entries: u32) -> Result<Self, RingError> {
         let uring = IoUring::builder()
             .setup_coop_taskrun()
             .setup_taskrun_flag()
             .setup_clamp()
             .setup_cqsize(entries.saturating_mul(4))
             .build(entries)
-            .or_else(|_| IoUring::new(entries))
+            .or_else(|_| IoUring::builder().build(entries))
             .map_err(RingError::Unavailable)?;
         Ring::probed(uring)
     }
 
-    fn probed(uring: IoUring) -> Result<Ring, RingError> {
+    fn probed(uring: IoUring<S, C>) -> Result<Self, RingError> {
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe).map_err(RingError::Unavailable)?;
         for (code, name) in [
@@ -133,18 +140,19 @@ impl Ring {
         self.in_flight.len() - self.free.len()
     }
 
-    fn push(
+    pub(crate) fn push<E: Into<S>>(
         &mut self,
         token: u64,
         buffer: Option<Buffer>,
-        entry: impl FnOnce(Option<&mut Buffer>) -> squeue::Entry,
+        entry: impl FnOnce(Option<&mut Buffer>) -> E,
     ) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             self.in_flight.len() as u32 - 1
         });
         let slot = self.in_flight[index as usize].insert(InFlight { token, buffer });
-        let entry = entry(slot.buffer.as_mut()).user_data(u64::from(index));
+        let mut entry: S = entry(slot.buffer.as_mut()).into();
+        entry.set_user_data(u64::from(index));
         if self.backlog.is_empty() {
             // SAFETY: the entry's memory is owned by its in-flight slot, or kept alive by the
             // caller of `read_into` or `read_registered`, until the completion is taken.
@@ -367,7 +375,7 @@ impl Ring {
     #[inline]
     pub fn completion(&mut self) -> Option<Completion> {
         loop {
-            let entry = self.uring.completion().next()?;
+            let entry: cqueue::Entry = self.uring.completion().next()?.into();
             if entry.user_data() == CANCEL {
                 continue;
             }
@@ -381,7 +389,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
     fn drop(&mut self) {
         for entry in std::mem::take(&mut self.backlog) {
             // The kernel has never seen it.
@@ -390,7 +398,7 @@ impl Drop for Ring {
         }
         let cancel = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
         // SAFETY: a cancel refers to no memory.
-        let _ = unsafe { self.uring.submission().push(&cancel.user_data(CANCEL)) };
+        let _ = unsafe { self.uring.submission().push(&cancel.user_data(CANCEL).into()) };
         let mut left = self.in_flight();
         while left > 0 {
             if self.submit(Some(Duration::from_millis(100))).is_err() {
