@@ -74,10 +74,11 @@ bench: release ## pushdown against plain reads, reads against TCP; local chains;
 	cargo bench -p bpfof-cli --bench files --locked
 	cargo bench -p bpfof-function --locked
 
-interop: release ## a stock Linux kernel in QEMU uses the target: file systems, fio, kill -9
+interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives
 	@scripts/setup.sh qemu
 	interop/image.sh .interop
 	interop/run.py --target $(BPFOF) --fio-seconds $(FIO_SECONDS) --kills $(KILLS)
+	interop/passthrough.py
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture

@@ -11,13 +11,13 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use tempfile::TempDir;
 
-const KEYS: u64 = 3000;
+pub(crate) const KEYS: u64 = 3000;
 
-fn value(key: u64, generation: u64) -> Vec<u8> {
+pub(crate) fn value(key: u64, generation: u64) -> Vec<u8> {
     format!("key {key} of generation {generation}").into_bytes()
 }
 
-fn table(generation: u64) -> (Vec<u8>, Root) {
+pub(crate) fn table(generation: u64) -> (Vec<u8>, Root) {
     let mut writer = TableWriter::new(Shape { data_block_bytes: 1500, fanout: 5 });
     for key in 0..KEYS {
         writer.add(key, Some(&value(key, generation))).expect("in order");
@@ -26,13 +26,13 @@ fn table(generation: u64) -> (Vec<u8>, Root) {
 }
 
 /// A table in a file, and what reads it without a target.
-struct Store {
+pub(crate) struct Store {
     folder: TempDir,
-    maps: FileMaps,
-    reader: PushdownReader,
+    pub(crate) maps: FileMaps,
+    pub(crate) reader: PushdownReader,
     function: StorageFunction,
-    files: [PushdownFile; 1],
-    root: Root,
+    pub(crate) files: [PushdownFile; 1],
+    pub(crate) root: Root,
 }
 
 impl Store {
@@ -41,10 +41,13 @@ impl Store {
     }
 
     fn at(folder: TempDir, policy: Policy) -> Store {
+        Store::over(FileMaps::local(), folder, policy)
+    }
+
+    pub(crate) fn over(maps: FileMaps, folder: TempDir, policy: Policy) -> Store {
         let (bytes, root) = table(0);
         let path = folder.path().join("table");
         fs::write(&path, bytes).expect("room");
-        let maps = FileMaps::local();
         let reader = PushdownReader::new(&maps, policy).expect("no target");
         let function = maps.load_function(GET_OBJECT, 0).expect("good");
         let files = [maps.open(path).expect("opens")];
@@ -61,7 +64,7 @@ impl Store {
         if self.is_direct() { Executor::Local } else { Executor::FallBack }
     }
 
-    fn submit(&mut self, key: u64) {
+    pub(crate) fn submit(&mut self, key: u64) {
         let scratch = get_argument(key, &[self.root]).expect("a table");
         let call = ReadPushdown {
             files: &self.files,
@@ -74,7 +77,7 @@ impl Store {
         self.reader.submit(key, &call).expect("makes sense");
     }
 
-    fn get(&mut self, key: u64) -> Result<(Vec<u8>, ReadInfo), ReadError> {
+    pub(crate) fn get(&mut self, key: u64) -> Result<(Vec<u8>, ReadInfo), ReadError> {
         let mut scratch = get_argument(key, &[self.root]).expect("a table");
         let first = first_read(self.root);
         let info = self.reader.read_pushdown(&self.files, first, &self.function, &mut scratch)?;
@@ -82,7 +85,7 @@ impl Store {
     }
 
     /// Looks `key` up, expects it of `generation`, and says where the chain ran.
-    fn expect(&mut self, key: u64, generation: u64) -> Executor {
+    pub(crate) fn expect(&mut self, key: u64, generation: u64) -> Executor {
         let (answer, info) = self.get(key).expect("succeeds");
         let expected = value(key, generation);
         assert_eq!(Lookup::parse(&answer), Some(Lookup::Found(0, &expected)), "key {key}");

@@ -4,6 +4,7 @@
 #[path = "../disk/mod.rs"]
 mod disk;
 mod local;
+mod passthrough;
 mod world;
 
 use bpfof_host::files::{
@@ -11,6 +12,7 @@ use bpfof_host::files::{
     ReadPushdown, StorageFunction,
 };
 use disk::{Disk, cannot_mount};
+use passthrough::nvme;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -25,8 +27,11 @@ const PATIENT: Policy =
 /// Runs chains over plain reads only.
 const PLAIN: Policy = Policy { local: false, ..PATIENT };
 
-/// Compiles follow.bpf.c.
+/// Compiles follow.bpf.c; a machine without a compiler has it in a file.
 fn object() -> Vec<u8> {
+    if let Some(path) = std::env::var_os("BPFOF_FOLLOW_OBJECT") {
+        return std::fs::read(path).expect("an object");
+    }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().expect("a folder");
     let object = folder.path().join("follow.bpf.o");
@@ -52,13 +57,24 @@ struct Way {
     maps: FileMaps,
     function: StorageFunction,
     reader: PushdownReader,
+    /// Whether files need maps, which leave holes to plain reads.
+    has_maps: bool,
+    /// Where chains run.
+    executor: Executor,
 }
 
 impl Way {
-    fn new(maps: FileMaps, object: &[u8], policy: Policy) -> Way {
+    fn mapped(maps: FileMaps, object: &[u8], executor: Executor) -> Way {
+        let function = maps.load_function(object, 0).expect("good");
+        let reader = PushdownReader::new(&maps, PATIENT).expect("a reader");
+        Way { maps, function, reader, has_maps: true, executor }
+    }
+
+    fn local(object: &[u8], policy: Policy, executor: Executor) -> Way {
+        let maps = FileMaps::local();
         let function = maps.load_function(object, 0).expect("good");
         let reader = PushdownReader::new(&maps, policy).expect("a reader");
-        Way { maps, function, reader }
+        Way { maps, function, reader, has_maps: false, executor }
     }
 
     fn open(&self, paths: &[PathBuf]) -> Vec<PushdownFile> {
@@ -107,8 +123,8 @@ impl Way {
 struct Tally {
     good: usize,
     failed: usize,
-    local: usize,
-    target: usize,
+    /// Of each way, those that ran where they should.
+    as_meant: [usize; 4],
 }
 
 fn check(
@@ -119,22 +135,17 @@ fn check(
 ) -> Result<(), TestCaseError> {
     let paths = world.write(folder).expect("room");
     let mut first: Option<Vec<Ending>> = None;
-    for way in ways {
+    for (way, as_meant) in ways.iter_mut().zip(&mut tally.as_meant) {
         let files = way.open(&paths);
-        if way.maps.has_target() {
+        if way.has_maps {
             assert!(files.iter().all(|file| way.maps.wait_mapped(file, PATIENCE)));
         }
         let (endings, executors) = way.run(world, &files);
-        let ran = |executor| executors.iter().filter(|ran| **ran == executor).count();
-        tally.local += ran(Executor::Local);
-        tally.target += ran(Executor::Target);
+        *as_meant += executors.iter().filter(|ran| **ran == way.executor).count();
         match &first {
             None => {
                 tally.good += endings.iter().filter(|ending| ending.is_ok()).count();
                 tally.failed += endings.iter().filter(|ending| ending.is_err()).count();
-                if way.maps.has_target() && !world.has_hole() {
-                    assert!(executors.iter().all(|executor| *executor == Executor::Target));
-                }
                 first = Some(endings);
             }
             Some(first) => {
@@ -158,16 +169,21 @@ fn check(
 fn three_executors_give_the_same_answers() {
     let disk = cannot_mount().is_none().then(|| Disk::new("ext4", 96 << 20));
     let object = object();
+    let nvme = nvme().filter(|nvme| nvme.mount.is_some());
     let mut ways = Vec::new();
+    if let Some(nvme) = &nvme {
+        ways.push(Way::mapped(nvme.maps(), &object, Executor::Local));
+    }
     if let Some(disk) = &disk {
         let device = NamespaceDevice::new(disk.image()).expect("an image");
         let maps = FileMaps::new(disk.connect(), 1, device).expect("a target");
-        ways.push(Way::new(maps, &object, PATIENT));
+        ways.push(Way::mapped(maps, &object, Executor::Target));
     }
-    ways.push(Way::new(FileMaps::local(), &object, PATIENT));
-    ways.push(Way::new(FileMaps::local(), &object, PLAIN));
+    ways.push(Way::local(&object, PATIENT, Executor::Local));
+    ways.push(Way::local(&object, PLAIN, Executor::FallBack));
     let elsewhere = tempfile::tempdir().expect("a folder");
     let folder = disk.as_ref().map_or(elsewhere.path().to_owned(), Disk::mount);
+    let folder = nvme.as_ref().and_then(|nvme| nvme.mount.clone()).unwrap_or(folder);
     // The runner takes no closure that changes something.
     let state = RefCell::new((ways, Tally::default()));
     let config = Config { cases: 64, max_shrink_time: 60_000, ..Config::with_source_file(file!()) };
@@ -178,11 +194,15 @@ fn three_executors_give_the_same_answers() {
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    let (_, tally) = state.into_inner();
+    let (ways, tally) = state.into_inner();
     println!("{tally:?}");
-    assert!(tally.good > 100 && tally.failed > 100, "too little to compare: {tally:?}");
-    if disk.is_some() {
-        assert_eq!(tally.local, tally.good, "chains that were not run by io_uring: {tally:?}");
-        assert!(tally.target > tally.good / 2, "{tally:?}");
+    let Tally { good, failed, as_meant } = tally;
+    assert!(good > 100 && failed > 100, "too little to compare: {good} good, {failed} failed");
+    // Elsewhere there may be no direct I/O.
+    let is_disk = disk.is_some() || nvme.is_some();
+    for (way, as_meant) in ways.iter().zip(as_meant).filter(|_| is_disk) {
+        // A file with a hole keeps chains that go there from where they should run.
+        let least = if way.has_maps { good * 9 / 10 } else { good };
+        assert!(as_meant >= least, "{:?}: {as_meant} of {good} chains", way.executor);
     }
 }

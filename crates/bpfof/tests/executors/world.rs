@@ -118,10 +118,6 @@ impl World {
         (places, ends)
     }
 
-    pub(crate) fn has_hole(&self) -> bool {
-        self.hole_blocks > 0
-    }
-
     /// The read that a chain begins with.
     pub(crate) fn first_read(&self, record: u16) -> FirstRead {
         let (places, _) = self.places();

@@ -74,9 +74,10 @@ pub struct Policy {
     /// Then run the chain here, over plain reads. Otherwise it fails with
     /// [`ReadError::Stale`].
     pub fall_back: bool,
-    /// Where there is no target, run chains here by direct reads on an io_uring, many at once, and
-    /// only those that cannot be run so over plain reads. Past the page cache: what other reads
-    /// have brought into memory is read from the device nevertheless.
+    /// Where there is no target, run chains here on an io_uring, many at once, by direct reads or
+    /// ([`FileMaps::passthrough`](super::FileMaps::passthrough)) NVMe commands, and only those that
+    /// cannot be run so over plain reads. Past the page cache: what other reads have brought into
+    /// memory is read from the device nevertheless.
     pub local: bool,
 }
 
@@ -92,7 +93,7 @@ impl Default for Policy {
 pub enum Executor {
     /// At the target.
     Target,
-    /// On this machine, by direct reads on an io_uring.
+    /// On this machine, by direct reads or NVMe commands on an io_uring.
     Local,
     /// On this machine, over plain reads.
     FallBack,

@@ -47,13 +47,15 @@ pub(crate) struct Entry {
     pub(crate) queued: AtomicBool,
     /// The file opened for direct reads, once a chain is to read it on this machine.
     direct: OnceLock<Option<DirectFile>>,
+    /// It is the character device of the namespace, which needs no map.
+    is_whole_namespace: bool,
 }
 
 /// Entries that are no more.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 impl Entry {
-    pub(crate) fn new(id: u32, file: File, path: PathBuf) -> Self {
+    pub(crate) fn new(id: u32, file: File, path: PathBuf, is_whole_namespace: bool) -> Self {
         Self {
             id,
             file,
@@ -61,6 +63,7 @@ impl Entry {
             status: Mutex::default(),
             queued: AtomicBool::new(false),
             direct: OnceLock::new(),
+            is_whole_namespace,
         }
     }
 
@@ -128,10 +131,18 @@ impl PushdownFile {
     /// Whether the target has a map of it that was right when it was last looked at.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
+        if self.is_whole_namespace() {
+            return true;
+        }
         let status = self.0.entry.status();
         let lease =
             |mapping: &Arc<Mapping>| mapping.lease.as_ref().is_none_or(|l| !l.is_breaking());
         status.mapping.as_ref().is_some_and(lease)
+    }
+
+    /// Whether it is the namespace itself.
+    pub(crate) fn is_whole_namespace(&self) -> bool {
+        self.0.entry.is_whole_namespace
     }
 
     /// Whether a read lease guards the map. Without one, each chain is preceded and followed by
@@ -159,6 +170,9 @@ impl PushdownFile {
 
     /// Asks for a new map in the background.
     pub(crate) fn refresh(&self) {
+        if self.is_whole_namespace() {
+            return;
+        }
         if self.0.entry.status().not_before.is_some_and(|time| Instant::now() < time) {
             return;
         }
@@ -223,6 +237,10 @@ impl Pin {
     /// How a request names the file.
     pub(crate) fn version(&self) -> FileVersion {
         FileVersion { id: self.file.entry().id, version: self.mapping.version }
+    }
+
+    pub(crate) fn layout(&self) -> &FileLayout {
+        &self.mapping.layout
     }
 
     pub(crate) fn has_gaps(&self) -> bool {

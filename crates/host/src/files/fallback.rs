@@ -134,7 +134,11 @@ fn failed(file: &PushdownFile, source: io::Error) -> ReadError {
 }
 
 /// A failed chain as a target would report it.
-pub(crate) fn refused(error: ChainError, hops: u32) -> ReadError {
+pub(crate) fn command_error(error: ChainError, hops: u32) -> CommandError {
     let (status, dw0) = error.status();
-    ReadError::Command(CommandError { status: status.with_dnr(), dw0, dw1: hops })
+    CommandError { status: status.with_dnr(), dw0, dw1: hops }
+}
+
+pub(crate) fn refused(error: ChainError, hops: u32) -> ReadError {
+    ReadError::Command(command_error(error, hops))
 }

@@ -6,6 +6,7 @@
 //! same answer: on an io_uring where there is no target, and over plain reads. What is guaranteed is in docs/files.md.
 //!
 //! # How it works
+//! - `nvme`: a namespace of this machine in place of a target.
 //! - `device`, `extents`: where a file lies in the namespace, from sysfs and FIEMAP.
 //! - `snapshot`: that, together with what tells whether it still holds.
 //! - `lease`: with a read lease, who wants to change a file waits for the chains that read it.
@@ -27,6 +28,7 @@ mod keeper;
 mod lease;
 mod local;
 mod maps;
+mod nvme;
 mod reader;
 mod snapshot;
 mod sys;
@@ -37,5 +39,6 @@ pub use entry::PushdownFile;
 pub use error::MapRefusal;
 pub use function::StorageFunction;
 pub use maps::FileMaps;
+pub use nvme::NvmeNamespace;
 pub use reader::PushdownReader;
 pub use snapshot::{FileLayout, file_layout};

@@ -1,7 +1,8 @@
 //! What the engine of the local executor knows: files, each in a stretch of a make-believe
 //! namespace, and functions.
 
-use super::reads::ChainReads;
+use super::reads::FileReads;
+use super::with_function;
 use crate::files::entry::Entry;
 use crate::files::sys::length_bytes;
 use crate::files::{PushdownFile, StorageFunction};
@@ -66,7 +67,7 @@ impl Files {
     pub(super) fn find(
         &mut self,
         files: &[PushdownFile],
-        reads: &mut ChainReads,
+        reads: &mut FileReads,
         names: &mut Vec<FileVersion>,
     ) -> Option<u32> {
         self.let_go(reads);
@@ -83,7 +84,7 @@ impl Files {
         Some(block_bytes)
     }
 
-    fn add(&mut self, file: &PushdownFile, reads: &mut ChainReads) -> Option<usize> {
+    fn add(&mut self, file: &PushdownFile, reads: &mut FileReads) -> Option<usize> {
         let direct = file.entry().direct()?;
         let length_bytes = length_bytes(&direct.file).ok()?;
         let index = self.free.last().copied().unwrap_or(self.slots.len());
@@ -107,7 +108,7 @@ impl Files {
     }
 
     /// Frees the slots of files that were closed since; the ring held them open.
-    fn let_go(&mut self, reads: &mut ChainReads) {
+    fn let_go(&mut self, reads: &mut FileReads) {
         let closed = Entry::closed();
         if closed == self.closed {
             return;
@@ -144,17 +145,11 @@ impl Files {
         }
     }
 
-    /// The engine's number of a function. Those that nobody can call any more are forgotten when
-    /// there is a new one.
+    /// The engine's number of a function.
     pub(super) fn function(&mut self, function: &StorageFunction) -> u32 {
         let local = function.local_function();
         if self.tables.function_index(local.id).is_none() {
-            let unused = |known: &&Arc<_>| Arc::strong_count(known) == 1;
-            let unused = self.tables.functions().iter().filter(unused).map(|known| known.id);
-            for id in unused.collect::<Vec<u32>>() {
-                self.tables = self.tables.without_function(id);
-            }
-            self.tables = self.tables.with_function(Arc::clone(local));
+            self.tables = with_function(&self.tables, local);
         }
         local.id
     }

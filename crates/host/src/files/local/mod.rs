@@ -5,26 +5,31 @@
 //! offsets and keeps direct reads coherent with what was written, so there are no file maps and
 //! nothing to compare. What it cannot tell for certain ([`End::Unknown`]) the fall-back does.
 //!
-//! `files` is which files and functions the engine knows, `reads` the ring.
+//! [`Passthrough`] is the same for an NVMe namespace by its character device, where there is no file
+//! system to translate: with file maps, which are compared as for a target.
+//!
+//! `chains` runs the engine. `files` and `namespace` are which files and functions it knows, `reads`
+//! the rings.
 
+mod chains;
 mod files;
+mod namespace;
 mod reads;
 
 use super::fallback::refused;
 use super::{PushdownFile, ReadError, ReadPushdown};
 use bpfof_chain::{
-    Answer, ChainError, DeviceRead, Engine, FileVersion, InvalidOutput, Limits, Outcome, Start,
+    Answer, ChainError, FileVersion, Function, InvalidOutput, Outcome, Start, Tables,
 };
 use bpfof_device::RingError;
+use chains::Chains;
 pub(crate) use files::BLOCK_MAX_BYTES;
 use files::Files;
-use reads::ChainReads;
+pub(crate) use namespace::Passthrough;
+use reads::FileReads;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Chains in flight: what the drives of one machine take at once. Each has an arena of 92 KiB, of
-/// which the data area is pinned. Further chains wait.
-pub(crate) const CHAINS: usize = 256;
 
 /// Why a chain cannot run here, for a policy without plain reads.
 const NOT_DIRECT: &str = "a file cannot be read directly here, and the policy allows no plain reads: \
@@ -33,14 +38,8 @@ const NOT_DIRECT: &str = "a file cannot be read directly here, and the policy al
 /// Runs chains over files of this machine.
 #[derive(Debug)]
 pub(crate) struct Local {
-    /// Declared, and so dropped, before the engine, whose arenas the kernel writes to.
-    reads: ChainReads,
-    engine: Engine,
+    chains: Chains<FileReads>,
     files: Files,
-    /// Reads that the engine asked for and the ring does not have yet.
-    emitted: Vec<DeviceRead>,
-    /// The caller's number of each chain, by the engine's index.
-    numbers: Vec<usize>,
     versions: Vec<FileVersion>,
 }
 
@@ -68,30 +67,23 @@ pub(crate) enum Started {
 
 impl Local {
     pub(crate) fn new() -> Result<Self, RingError> {
-        let limits = Limits { chains: CHAINS, ..Limits::default() };
-        Ok(Self {
-            reads: ChainReads::new()?,
-            engine: Engine::new(limits),
-            files: Files::new(),
-            emitted: Vec::new(),
-            numbers: Vec::new(),
-            versions: Vec::new(),
-        })
+        let chains = Chains::new(FileReads::new()?);
+        Ok(Self { chains, files: Files::new(), versions: Vec::new() })
     }
 
     /// Chains that run.
     pub(crate) fn in_flight(&self) -> usize {
-        self.engine.running()
+        self.chains.running()
     }
 
     /// Begins a chain, which the caller calls `number`. Its first reads leave with the next
     /// [`turn`](Self::turn).
     pub(crate) fn start(&mut self, number: usize, call: &ReadPushdown<'_>) -> Started {
-        if self.engine.running() >= CHAINS {
+        if self.chains.is_full() {
             return Started::Full;
         }
-        let Self { reads, engine, files, emitted, numbers, versions } = self;
-        let Some(block_bytes) = files.find(call.files, reads, versions) else {
+        let Self { chains, files, versions } = self;
+        let Some(block_bytes) = files.find(call.files, &mut chains.reads, versions) else {
             return Started::Unknown(ReadError::Request(NOT_DIRECT));
         };
         let start = Start {
@@ -107,23 +99,9 @@ impl Local {
             scratch_bytes: call.effective_scratch_bytes(),
             answer_max_bytes: call.answer_max_bytes,
         };
-        match engine.start(&start, files.tables(), |read| emitted.push(read)) {
-            Ok(chain) => {
-                if numbers.len() <= chain.index() {
-                    numbers.resize(chain.index() + 1, 0);
-                }
-                numbers[chain.index()] = number;
-                self.submit();
-                Started::Yes
-            }
+        match chains.start(number, &start, files) {
+            Ok(()) => Started::Yes,
             Err(error) => Started::Unknown(refused(error, 0)),
-        }
-    }
-
-    /// Hands what the engine asked for to the ring.
-    fn submit(&mut self) {
-        for read in self.emitted.drain(..) {
-            self.reads.submit(&mut self.engine, &read, &self.files);
         }
     }
 
@@ -139,31 +117,25 @@ impl Local {
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> io::Result<usize> {
-        if self.engine.running() == 0 {
-            return Ok(0);
-        }
-        self.reads.wait(timeout)?;
-        let mut ended = 0;
-        while let Some((chain, ok)) = self.reads.completed() {
-            let emitted = &mut self.emitted;
-            let outcome =
-                self.engine.completed(chain, ok, self.files.tables(), |read| emitted.push(read));
-            let Some(outcome) = outcome else {
-                self.submit();
-                continue;
-            };
-            ended += 1;
-            let end = end(outcome, self.engine.scratch(chain));
-            on_end(self.numbers[chain.index()], end);
-            self.engine.release(chain);
-        }
-        Ok(ended)
+        self.chains.turn(timeout, &self.files, &mut |number, outcome, scratch| {
+            on_end(number, end(outcome, scratch));
+        })
     }
 
     /// Looks anew how long these files are: one has grown or shrunk, or a chain was wrong about it.
     pub(crate) fn measure(&mut self, files: &[PushdownFile]) {
         self.files.measure(files);
     }
+}
+
+/// These tables with a function that they do not have, and without those that nobody can call any
+/// more.
+fn with_function(tables: &Tables, function: &Arc<Function>) -> Tables {
+    let is_unused = |known: &&Arc<Function>| Arc::strong_count(known) == 1;
+    let unused: Vec<u32> =
+        tables.functions().iter().filter(is_unused).map(|known| known.id).collect();
+    let tables = tables.with_function(Arc::clone(function));
+    unused.iter().fold(tables, |tables, id| tables.without_function(*id))
 }
 
 fn end(outcome: Outcome, scratch: &[u8]) -> End<'_> {
