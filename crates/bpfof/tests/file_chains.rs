@@ -121,7 +121,8 @@ fn the_executors_agree() {
         for key in (0..4100).step_by(7) {
             let info = set.expect(key, 0);
             assert_eq!((info.executor, info.stale), (Executor::Target, 0), "{kind} {key}");
-            for (reader, executor) in &mut here {
+            // These read the disk for each hop, with its latency.
+            for (reader, executor) in here.iter_mut().filter(|_| key.is_multiple_of(35)) {
                 let mut scratch = get_argument(key, &set.roots).expect("9 tables");
                 let first = set.first_read();
                 let found = reader.read_pushdown(&set.files, first, &set.function, &mut scratch);
