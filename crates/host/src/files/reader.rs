@@ -3,14 +3,13 @@
 
 use super::call::{Executor, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
 use super::entry::Pin;
-use super::fallback::FallBack;
-use super::fallback::command_error;
+use super::fallback::{FallBack, command_error};
 use super::local::{End, Local, Passthrough, Started};
 use super::maps::Shared;
 use super::{FileMaps, FirstRead, PushdownFile, StorageFunction};
-use crate::CommandError;
 use crate::{
-    Error, FileVersion, FunctionId, Lane, PushdownCall, Request, RequestError, Status, SubmitError,
+    CommandError, Error, FileVersion, FunctionId, Lane, PushdownCall, Request, RequestError,
+    Status, SubmitError,
 };
 use bpfof_chain::{Answer, ChainError};
 use std::collections::VecDeque;
@@ -103,7 +102,7 @@ impl Chain {
     }
 }
 
-/// What became of a chain that the target has ended.
+/// What became of a chain that the target, or the namespace, has ended.
 enum Verdict {
     Good(u32),
     Failed(ReadError),
@@ -421,7 +420,10 @@ impl PushdownReader {
         let is_left = |index: &usize| known.iter().all(|known| !known.contains(index));
         let left: Vec<usize> = (0..self.chains.len()).filter(is_left).collect();
         for &index in &left {
-            self.chains[index].pins.clear();
+            let chain = &mut self.chains[index];
+            chain.pins.clear();
+            let why = "io_uring failed on this machine, and the policy allows no plain reads";
+            chain.cause = Some(ReadError::Request(why));
         }
         self.here.extend(left);
     }
