@@ -81,8 +81,11 @@ fn case(
     let mut samples: Vec<Samples> = ways.iter().map(|_| Samples::default()).collect();
     let time = Duration::from_millis(options.milliseconds);
     for repetition in 0..=options.repetitions {
-        for (way, samples) in ways.iter().zip(&mut samples) {
+        for turn in 0..ways.len() {
             database.check_stopped()?;
+            // Each way is first, and last, as often as the others.
+            let at = (turn + repetition) % ways.len();
+            let (way, samples) = (&ways[at], &mut samples[at]);
             let warm_up = repetition == 0;
             let time = if warm_up { time / 5 } else { time };
             let run = Load::new(database, depth, in_flight, time, repetition as u64 + 1)?;
