@@ -47,6 +47,7 @@ pub(super) struct Load<'a> {
     time: Duration,
     random: u64,
     begun: Instant,
+    cpu_before_ns: Option<u64>,
     run: Run,
 }
 
@@ -63,22 +64,39 @@ impl<'a> Load<'a> {
         let run =
             Run { operations: 0, elapsed: Duration::ZERO, cpu_ns: None, latency: latencies()? };
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Ok(Load { database, depth, in_flight, time, random, begun: Instant::now(), run })
+        Ok(Load {
+            database,
+            depth,
+            in_flight,
+            time,
+            random,
+            begun: Instant::now(),
+            cpu_before_ns: None,
+            run,
+        })
     }
 
     /// Looks keys up until the time is over.
     pub(super) fn run(mut self, way: Way) -> Result<Run> {
-        let before = spawn::own_cpu_ns();
-        self.begun = Instant::now();
         match way {
             Way::Read => self.read(),
             Way::Uring => self.uring(),
             Way::Ours => self.ours(),
         }?;
-        self.run.elapsed = self.begun.elapsed();
-        let after = spawn::own_cpu_ns();
-        self.run.cpu_ns = after.zip(before).map(|(after, before)| after.saturating_sub(before));
         Ok(self.run)
+    }
+
+    /// The time begins, with everything in place that the lookups need.
+    fn begin(&mut self) {
+        self.cpu_before_ns = spawn::own_cpu_ns();
+        self.begun = Instant::now();
+    }
+
+    /// The time is over, and nothing has been taken apart yet.
+    fn end(&mut self) {
+        self.run.elapsed = self.begun.elapsed();
+        let spent = spawn::own_cpu_ns().zip(self.cpu_before_ns);
+        self.run.cpu_ns = spent.map(|(after, before)| after.saturating_sub(before));
     }
 
     /// A random key and where its lookup begins.
@@ -105,6 +123,7 @@ impl<'a> Load<'a> {
         let mut buffer =
             IoBuffer::new(2 * self.database.block_bytes.max(FIRST_READ_BYTES) as usize);
         let mut cursor = GetCursor::new();
+        self.begin();
         loop {
             let (key, start) = self.next();
             let began = Instant::now();
@@ -121,6 +140,7 @@ impl<'a> Load<'a> {
                 cursor.feed(0, &buffer[skip..skip + wanted as usize])?;
             };
             if !self.count(key, value, began)? {
+                self.end();
                 return Ok(());
             }
         }
@@ -129,6 +149,7 @@ impl<'a> Load<'a> {
     fn uring(&mut self) -> Result<()> {
         let mut ring = Ring::new(self.in_flight as u32)?;
         let mut slots = Vec::new();
+        self.begin();
         for index in 0..self.in_flight {
             let mut slot = Slot { cursor: GetCursor::new(), key: 0, began: self.begun };
             let block = self.database.block_bytes.max(FIRST_READ_BYTES) as usize;
@@ -157,6 +178,7 @@ impl<'a> Load<'a> {
                 return Err(format!("no read was done within {PATIENCE:?}").into());
             }
         }
+        self.end();
         Ok(())
     }
 
@@ -166,6 +188,7 @@ impl<'a> Load<'a> {
         let mut slots = vec![(0, self.begun); self.in_flight];
         let mut ready: Vec<usize> = (0..self.in_flight).collect();
         let mut problem = None;
+        self.begin();
         loop {
             for index in ready.drain(..) {
                 let (key, start) = self.next();
@@ -173,6 +196,7 @@ impl<'a> Load<'a> {
                 submit(self.database, &mut reader, index, key, start)?;
             }
             if reader.in_flight() == 0 {
+                self.end();
                 return Ok(());
             }
             let ended = reader.wait(PATIENCE, &mut |completion| {
