@@ -65,18 +65,20 @@ release:
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
 
-bench: release ## pushdown against plain reads, reads against TCP; a hop, file maps; functions against C
+bench: release ## pushdown against plain reads, reads against TCP; local chains; a hop, maps; functions
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
 	$(BPFOF) bench net --json bench-net.json
+	$(BPFOF) bench kv --executor local --json bench-local.json
 	cargo bench -p bpfof-device --locked
 	cargo bench -p bpfof-chain --locked
 	cargo bench -p bpfof-cli --bench files --locked
 	cargo bench -p bpfof-function --locked
 
-interop: release ## a stock Linux kernel in QEMU uses the target: file systems, fio, kill -9
+interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives
 	@scripts/setup.sh qemu
 	interop/image.sh .interop
 	interop/run.py --target $(BPFOF) --fio-seconds $(FIO_SECONDS) --kills $(KILLS)
+	interop/passthrough.py
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
@@ -109,4 +111,4 @@ clean: ## remove what was built; keep .tools, .interop and what fuzzing has foun
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
-	rm -rf demo-output bench-kv.json bench-net.json
+	rm -rf demo-output bench-kv.json bench-net.json bench-local.json

@@ -15,7 +15,7 @@ readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat)
 # What the guest runs; /bin/busybox is there anyway.
 readonly PROGRAMS=(usr/sbin/nvme usr/bin/fio usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkfs.xfs
 	usr/sbin/xfs_repair usr/bin/kmod usr/bin/socat)
-readonly MODULES=(nvme-tcp ext4 xfs crc32c_generic crc32c-intel virtio_net virtio_pci)
+readonly MODULES=(nvme nvme-tcp ext4 xfs crc32c_generic crc32c-intel virtio_net virtio_pci)
 
 fail() {
 	echo "interop image: $*" >&2

@@ -1,8 +1,9 @@
-//! `bpfof bench …`: pushdown against plain reads, and reads against the network's own speed, each
-//! interleaved in one run.
+//! `bpfof bench …`: pushdown against plain reads, over the network and on files of this machine, and
+//! reads against the network's own speed, each interleaved in one run.
 
 pub(crate) mod driver;
 mod floor;
+mod local;
 mod net;
 pub(crate) mod plot;
 pub(crate) mod report;
@@ -14,7 +15,7 @@ use crate::{Outcome, kv, progress};
 use bpfkv::Layout;
 use bpfkv::create::Extent;
 use bpfof_host::{Options as HostOptions, TargetUrl};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use driver::{Driver, Path as Way, Run, Work};
 use hdrhistogram::{CreationError, Histogram};
 use report::{Case, Figures, Ratio};
@@ -26,9 +27,33 @@ use std::time::Duration;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// BPF-KV: gets, ranges and sums, plain and pushed down, cached and not.
-    Kv(KvOptions),
+    Kv(KvCommand),
     /// Random reads over the network, against what TCP itself can do.
     Net(net::NetOptions),
+}
+
+/// Where the chains of the benchmark run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KvExecutor {
+    /// At a target, against plain reads over the network.
+    Remote,
+    /// In this process on an io_uring, over a database in a file: XRP's table 3, latency against
+    /// depth, for read(), io_uring and ours.
+    Local,
+}
+
+#[derive(Args)]
+pub(crate) struct KvCommand {
+    /// Where chains run.
+    #[arg(long, value_enum, default_value = "remote")]
+    executor: KvExecutor,
+    /// With --executor local: the database, a file or block device that is read directly. A file
+    /// that does not exist is made, of --levels levels or as much of it as fits 3 GiB. By default
+    /// a file in /var/tmp, which is removed at the end.
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    options: KvOptions,
 }
 
 /// Every case runs plain and pushed down in turn, several times; figures are medians. `ratio` says
@@ -82,7 +107,13 @@ pub(crate) struct KvOptions {
 
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
-        Command::Kv(options) => kv_bench(options),
+        Command::Kv(KvCommand { executor: KvExecutor::Local, file, options }) => {
+            local::run(options, file.as_deref())
+        }
+        Command::Kv(KvCommand { file: Some(_), .. }) => {
+            Err("--file is for --executor local; a target has --target".into())
+        }
+        Command::Kv(KvCommand { options, .. }) => kv_bench(options),
         Command::Net(options) => net::run(options),
     }
 }
@@ -303,7 +334,11 @@ const DATABASE_MAX_BYTES: u64 = 5 << 30;
 
 /// The largest part of a database that takes at most a third of the free memory.
 fn extent_that_fits(levels: u32) -> Result<Extent, Box<dyn std::error::Error>> {
-    let free = (free_memory_bytes().unwrap_or(1 << 30) / 3).min(DATABASE_MAX_BYTES);
+    extent_within(levels, (free_memory_bytes().unwrap_or(1 << 30) / 3).min(DATABASE_MAX_BYTES))
+}
+
+/// The largest part of a database of which at most so many bytes are written.
+fn extent_within(levels: u32, free: u64) -> Result<Extent, Box<dyn std::error::Error>> {
     let full = Extent::full(levels)?;
     if full.written_bytes() <= free {
         return Ok(full);
@@ -317,7 +352,7 @@ fn extent_that_fits(levels: u32) -> Result<Extent, Box<dyn std::error::Error>> {
     }
     best.ok_or_else(|| {
         let need = full.written_bytes() / 31;
-        format!("{levels} levels need at least {need} bytes of memory; give fewer --levels").into()
+        format!("{levels} levels need at least {need} bytes, more than there is room for; give fewer --levels").into()
     })
 }
 

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -139,7 +139,7 @@ fn create(options: &Create) -> Outcome {
 }
 
 /// Set by Ctrl-C and SIGTERM, so that what is half done can be undone.
-fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
+pub(crate) fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -148,7 +148,7 @@ fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
 }
 
 /// A partial file is removed: what exists is whole.
-fn create_file(path: &PathBuf, extent: &Extent, stop: &AtomicBool) -> Outcome {
+pub(crate) fn create_file(path: &Path, extent: &Extent, stop: &AtomicBool) -> Outcome {
     let named = |error: io::Error| format!("cannot create {}: {error}", path.display());
     let file = std::fs::File::create_new(path).map_err(named)?;
     let written = file

@@ -335,6 +335,44 @@ fn the_benchmark_writes_its_cases() {
     assert!(bad(&["bench", "kv", "--json", "/nowhere/out.json"]).contains("cannot write"));
 }
 
+/// XRP's table: a database in a file, no target.
+#[test]
+fn local_chains_are_measured_against_reads() {
+    // Unlike /tmp, where the binary is is no memory.
+    let folder = tempfile::tempdir_in(Path::new(BPFOF).parent().expect("a folder"));
+    let folder = folder.expect("a folder");
+    let probe = std::fs::File::create(folder.path().join("probe")).expect("room");
+    if bpfof_device::direct_block_bytes(&probe).is_none() {
+        eprintln!("SKIPPED: there is no direct I/O here");
+        return;
+    }
+    let path = |name| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (file, out) = (path("db"), path("out.json"));
+    let local = ["bench", "kv", "--executor", "local", "--file", &file];
+    let run = [&local[..], &["--levels", "2", "--repetitions", "1", "--milliseconds", "20"]];
+    // The second time the database is there.
+    for _ in 0..2 {
+        let text = good(&[&run.concat()[..], &["--json", &out]].concat());
+        assert!(text.contains("XRP, table 3"), "{text}");
+        assert!(text.lines().any(|line| line.starts_with('2') && line.contains("20.6")), "{text}");
+        let text = std::fs::read_to_string(&out).expect("written");
+        let cases: Value = serde_json::from_str(&text).expect("JSON");
+        let cases = cases.as_array().expect("a list");
+        assert_eq!(cases.len(), 2 * 2);
+        for case in cases {
+            let alone = case["queue_depth"] == 1;
+            assert_eq!((case["read"].is_object(), case["paper"].is_object()), (alone, alone));
+            for way in ["io_uring", "ours"] {
+                let gets = case[way]["gets_per_s"].as_f64();
+                assert!(gets.expect("a number") > 0.0, "{case}");
+            }
+        }
+    }
+    assert!(bad(&[&local[..], &["--levels", "3"]].concat()).contains("give --levels 2"));
+    assert!(bad(&[&local[..], &["--cached", "0"]].concat()).contains("about a target"));
+    assert!(bad(&["bench", "kv", "--file", &file]).contains("--executor local"));
+}
+
 #[test]
 fn the_doctor_finds_a_taken_port() {
     let target = Target::start(&["mem:size=1MiB"]);

@@ -13,9 +13,9 @@
  * The first read is made, the storage function is called on its bytes and asks
  * for the next reads, of any size and in any of the files, until it is done;
  * the first bytes of scratch are then the answer. That happens at the target,
- * in one round trip, where that is possible, and otherwise on this machine over
- * plain reads of the same files, with the same answer. So a program works with
- * and without a target. docs/files.md says what is guaranteed while other
+ * in one round trip, where that is possible, and otherwise on this machine by
+ * reads of the same files, with the same answer: direct ones where there is no
+ * target, plain ones where there is. So a program works with and without. docs/files.md says what is guaranteed while other
  * processes change the files.
  *
  * Storage functions are written with another header of the same name, which is

@@ -57,6 +57,8 @@ impl Session {
             retries: options.retries,
             patience: Duration::from_micros(options.patience_us.into()),
             fall_back,
+            // What forbids plain reads forbids everything but the target.
+            local: fall_back,
         };
         let (maps, why) = match target {
             None => (FileMaps::local(), None),

@@ -255,14 +255,22 @@ fn can_punch_holes(file: &File, kind: FileType) -> bool {
 /// What the memory of chains is aligned to.
 const MEMORY_ALIGNMENT_BYTES: u32 = 512;
 
+/// What offsets and lengths of direct reads of this file must be multiples of, in bytes, a power of
+/// two; None if its file system has no direct I/O for it, or wants memory aligned to more than 512
+/// bytes, which the memory of chains is not.
+pub fn direct_block_bytes(file: &File) -> Option<u32> {
+    /// `STATX_DIOALIGN`
+    const DIRECT_ALIGNMENT: u32 = 0x2000;
+    let mask = StatxFlags::from_bits_retain(DIRECT_ALIGNMENT);
+    let found = statx(file, "", AtFlags::EMPTY_PATH, mask).ok()?;
+    let alignment = found.stx_dio_offset_align;
+    let is_good = alignment.is_power_of_two() && found.stx_dio_mem_align <= MEMORY_ALIGNMENT_BYTES;
+    is_good.then_some(alignment)
+}
+
 /// Direct I/O needs offsets aligned to what the file system says, and we issue whole blocks.
 fn allows_direct(file: &File, block_bytes: u32) -> bool {
-    let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(0x2000))
-    else {
-        return false;
-    };
-    let alignment = found.stx_dio_offset_align;
-    alignment != 0 && alignment <= block_bytes && found.stx_dio_mem_align <= MEMORY_ALIGNMENT_BYTES
+    direct_block_bytes(file).is_some_and(|alignment| alignment <= block_bytes)
 }
 
 #[cfg(test)]

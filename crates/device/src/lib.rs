@@ -1,32 +1,35 @@
 //! What a namespace is made of, and the ring that a reactor does its I/O on.
 //!
 //! - [`Ring`]: io_uring, owning every buffer while the kernel may touch it. Sockets and files of a
-//!   reactor share one, so that there is one place to wait.
+//!   reactor share one, so that there is one place to wait. The host's local executor has one too.
 //! - [`MemoryNamespace`]: a namespace in memory. Its operations are copies; a [`DelayQueue`] says
 //!   when each is due, so that a latency model can make it behave like a device.
 //! - [`FileNamespace`]: a namespace in a file or on a block device, opened for direct I/O where the
 //!   file system allows it. [`Volume`]: one in several of them, behind each other or in stripes. The
 //!   ring takes the parts of an operation on it as one operation, and works on them at once.
+//! - [`NvmeDevice`], [`NvmeRing`]: an NVMe namespace of this machine, by commands.
 //! - [`IoBuffer`]: page-aligned memory for direct I/O.
 //!
 //! # What this crate does not do
 //!
-//! It knows no NVMe commands and no chains: the target decides what to read and when.
+//! But for the read of [`NvmeRing`] it knows no NVMe commands, and no chains: the target decides what to read and when.
 //!
 //! # Unsafe code
 //!
-//! Only in `ring`, `buffer` and `memory`.
+//! Only in `ring`, `nvme`, `buffer` and `memory`.
 
 mod buffer;
 mod delay;
 mod file;
 mod memory;
+mod nvme;
 mod ring;
 mod volume;
 
 pub use buffer::IoBuffer;
 pub use delay::{DelayQueue, LatencyModel};
-pub use file::{FileError, FileNamespace};
+pub use file::{FileError, FileNamespace, direct_block_bytes};
 pub use memory::MemoryNamespace;
-pub use ring::{Buffer, Completion, Ring, RingError};
+pub use nvme::{IDENTIFY_BYTES, NvmeDevice, NvmeRead, NvmeRing};
+pub use ring::{Buffer, Completion, Ring, RingError, RingFile};
 pub use volume::{Layout, Part, Volume};

@@ -1,13 +1,14 @@
 //! io_uring, with the buffers it works on.
 //!
 //! Every buffer that the kernel may touch belongs to the ring from submission to completion, so
-//! that nothing can free or reuse it meanwhile. The exception is [`Ring::read_into`], for memory
-//! with an owner of its own. Dropping a ring cancels what is in flight and waits for it.
+//! that nothing can free or reuse it meanwhile. The exceptions are [`Ring::read_into`] and
+//! [`Ring::read_registered`], for memory with an owner of its own. Dropping a ring cancels what is in
+//! flight and waits for it.
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
 use crate::volume::Part;
-use io_uring::{IoUring, Probe, opcode, squeue, types};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -46,6 +47,16 @@ pub struct Completion {
     pub buffer: Option<Buffer>,
 }
 
+/// A file, as an operation of a ring names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingFile {
+    /// An open descriptor.
+    Descriptor(RawFd),
+    /// A slot of the ring's table, which [`Ring::set_file`] filled. The kernel need not look the
+    /// descriptor up for each operation.
+    Registered(u32),
+}
+
 struct InFlight {
     token: u64,
     buffer: Option<Buffer>,
@@ -71,18 +82,23 @@ struct Group {
     result: i32,
 }
 
-/// One thread's io_uring.
-pub struct Ring {
-    uring: IoUring,
+/// One thread's io_uring. The kinds of its entries are those of sockets and files; commands of NVMe
+/// take larger ones ([`NvmeRing`](crate::NvmeRing)).
+pub struct Ring<S = squeue::Entry, C = cqueue::Entry>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    uring: IoUring<S, C>,
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u32>,
     groups: Vec<Option<Group>>,
     free_groups: Vec<u32>,
     /// Entries that did not fit the submission queue.
-    backlog: std::collections::VecDeque<squeue::Entry>,
+    backlog: std::collections::VecDeque<S>,
 }
 
-impl std::fmt::Debug for Ring {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> std::fmt::Debug for Ring<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ring({} in flight)", self.in_flight())
     }
@@ -103,6 +119,25 @@ impl Ring {
             .build(entries)
             .or_else(|_| IoUring::new(entries))
             .map_err(RingError::Unavailable)?;
+        Ring::probed(uring)
+    }
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
+    /// A ring that one thread after the other may use, also with operations in flight.
+    pub fn movable(entries: u32) -> Result<Self, RingError> {
+        let uring = IoUring::builder()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .setup_clamp()
+            .setup_cqsize(entries.saturating_mul(4))
+            .build(entries)
+            .or_else(|_| IoUring::builder().build(entries))
+            .map_err(RingError::Unavailable)?;
+        Ring::probed(uring)
+    }
+
+    fn probed(uring: IoUring<S, C>) -> Result<Self, RingError> {
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe).map_err(RingError::Unavailable)?;
         for (code, name) in [
@@ -110,6 +145,7 @@ impl Ring {
             (opcode::Send::CODE, "send"),
             (opcode::Accept::CODE, "accept"),
             (opcode::Read::CODE, "read"),
+            (opcode::ReadFixed::CODE, "read into registered buffers"),
             (opcode::Write::CODE, "write"),
             (opcode::Fsync::CODE, "fsync"),
             (opcode::Fallocate::CODE, "fallocate"),
@@ -134,29 +170,31 @@ impl Ring {
         self.in_flight.len() - self.free.len()
     }
 
-    fn push(
+    pub(crate) fn push<E: Into<S>>(
         &mut self,
         token: u64,
         buffer: Option<Buffer>,
-        entry: impl FnOnce(Option<&mut Buffer>) -> squeue::Entry,
+        entry: impl FnOnce(Option<&mut Buffer>) -> E,
     ) {
         self.enqueue(InFlight { token, buffer, group: None }, entry);
     }
 
-    fn enqueue(
+    fn enqueue<E: Into<S>>(
         &mut self,
         in_flight: InFlight,
-        entry: impl FnOnce(Option<&mut Buffer>) -> squeue::Entry,
+        entry: impl FnOnce(Option<&mut Buffer>) -> E,
     ) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             self.in_flight.len() as u32 - 1
         });
         let slot = self.in_flight[index as usize].insert(in_flight);
-        let entry = entry(slot.buffer.as_mut()).user_data(u64::from(index));
+        let mut entry: S = entry(slot.buffer.as_mut()).into();
+        entry.set_user_data(u64::from(index));
         if self.backlog.is_empty() {
             // SAFETY: the entry's memory is owned by its in-flight slot or its group, or kept alive
-            // by the caller of `read_into` or `read_parts_into`, until the completion is taken.
+            // by the caller of `read_into`, `read_registered` or `read_parts_into`, until the
+            // completion is taken.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -243,8 +281,74 @@ impl Ring {
         offset: u64,
         token: u64,
     ) {
-        self.push(token, None, |_| {
-            opcode::Read::new(types::Fd(fd), to, length).offset(offset).build()
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.read_registered(RingFile::Descriptor(fd), None, (to, length), offset, token) }
+    }
+
+    /// Makes empty tables for `files` registered files and `buffers` registered buffers.
+    ///
+    /// # Errors
+    /// The kernel's answer: there are tables already, or too many entries.
+    pub fn make_tables(&mut self, files: u32, buffers: u32) -> io::Result<()> {
+        self.uring.submitter().register_files_sparse(files)?;
+        self.uring.submitter().register_buffers_sparse(buffers)
+    }
+
+    /// Fills a slot of the file table, or empties it. The ring holds the file open until then.
+    ///
+    /// # Errors
+    /// The kernel's answer, among others for a slot outside the table.
+    pub fn set_file(&mut self, slot: u32, fd: Option<RawFd>) -> io::Result<()> {
+        self.uring.submitter().register_files_update(slot, &[fd.unwrap_or(-1)]).map(drop)
+    }
+
+    /// Fills a slot of the buffer table: the kernel pins the memory once instead of for each
+    /// operation.
+    ///
+    /// # Safety
+    /// The memory must stay valid for writes until the ring is dropped.
+    ///
+    /// # Errors
+    /// The kernel's answer, among others when the limit of locked memory is reached.
+    pub unsafe fn set_buffer(
+        &mut self,
+        slot: u32,
+        memory: *mut u8,
+        length: usize,
+    ) -> io::Result<()> {
+        let memory = libc::iovec { iov_base: memory.cast(), iov_len: length };
+        // SAFETY: the caller keeps the memory valid while the table has it.
+        unsafe { self.uring.submitter().register_buffers_update(slot, &[memory], None) }
+    }
+
+    /// Reads `length` bytes of a file at `offset` into memory with an owner of its own; `buffer` is
+    /// the slot that has this memory, if one has.
+    ///
+    /// # Safety
+    /// As for [`read_into`](Self::read_into).
+    pub unsafe fn read_registered(
+        &mut self,
+        file: RingFile,
+        buffer: Option<u16>,
+        (to, length): (*mut u8, u32),
+        offset: u64,
+        token: u64,
+    ) {
+        self.push(token, None, |_| match (file, buffer) {
+            (RingFile::Descriptor(fd), None) => {
+                opcode::Read::new(types::Fd(fd), to, length).offset(offset).build()
+            }
+            (RingFile::Registered(slot), None) => {
+                opcode::Read::new(types::Fixed(slot), to, length).offset(offset).build()
+            }
+            (RingFile::Descriptor(fd), Some(buffer)) => {
+                opcode::ReadFixed::new(types::Fd(fd), to, length, buffer).offset(offset).build()
+            }
+            (RingFile::Registered(slot), Some(buffer)) => {
+                opcode::ReadFixed::new(types::Fixed(slot), to, length, buffer)
+                    .offset(offset)
+                    .build()
+            }
         });
     }
 
@@ -417,7 +521,7 @@ impl Ring {
     #[inline]
     pub fn completion(&mut self) -> Option<Completion> {
         loop {
-            let entry = self.uring.completion().next()?;
+            let entry: cqueue::Entry = self.uring.completion().next()?.into();
             if entry.user_data() == CANCEL {
                 continue;
             }
@@ -456,7 +560,7 @@ fn read_entry(part: &Part, to: *mut u8) -> squeue::Entry {
     opcode::Read::new(types::Fd(part.fd), to, part.length as u32).offset(part.offset).build()
 }
 
-impl Drop for Ring {
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
     fn drop(&mut self) {
         for entry in std::mem::take(&mut self.backlog) {
             // The kernel has never seen it.
@@ -465,7 +569,7 @@ impl Drop for Ring {
         }
         let cancel = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
         // SAFETY: a cancel refers to no memory.
-        let _ = unsafe { self.uring.submission().push(&cancel.user_data(CANCEL)) };
+        let _ = unsafe { self.uring.submission().push(&cancel.user_data(CANCEL).into()) };
         let mut left = self.in_flight();
         while left > 0 {
             if self.submit(Some(Duration::from_millis(100))).is_err() {

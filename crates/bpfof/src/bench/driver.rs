@@ -369,7 +369,7 @@ fn feed(
 }
 
 /// Whether a value is the one that the stock database has for a key, looked at closely for some.
-fn is_value(value: &bpfkv::Value, key: u64) -> bool {
+pub(crate) fn is_value(value: &bpfkv::Value, key: u64) -> bool {
     !key.is_multiple_of(CHECKED_VALUES) || *value == bpfkv::format::value_text(key)
 }
 

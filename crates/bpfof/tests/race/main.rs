@@ -164,7 +164,8 @@ impl Race {
     }
 
     fn run(&mut self, end: Instant) {
-        let policy = Policy { retries: 1, patience: Duration::from_millis(5), fall_back: true };
+        let policy =
+            Policy { retries: 1, patience: Duration::from_millis(5), fall_back: true, local: true };
         let mut reader = PushdownReader::new(&self.maps, policy).expect("a lane");
         while Instant::now() < end || reader.in_flight() > 0 {
             while let Some(slot) = self.free.pop().filter(|_| Instant::now() < end) {

@@ -95,7 +95,7 @@ fn outcome_of(end: &End<'_>) -> Outcome {
             outcome.length = answer.len() as isize;
             outcome.executor = match info.executor {
                 Executor::Target => AT_TARGET,
-                Executor::FallBack => HERE,
+                Executor::Local | Executor::FallBack => HERE,
             };
             (outcome.hops, outcome.stale) = (info.hops, info.stale);
         }

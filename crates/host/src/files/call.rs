@@ -74,12 +74,17 @@ pub struct Policy {
     /// Then run the chain here, over plain reads. Otherwise it fails with
     /// [`ReadError::Stale`].
     pub fall_back: bool,
+    /// Where there is no target, run chains here on an io_uring, many at once, by direct reads or
+    /// ([`FileMaps::passthrough`](super::FileMaps::passthrough)) NVMe commands, and only those that
+    /// cannot be run so over plain reads. Past the page cache: what other reads have brought into
+    /// memory is read from the device nevertheless.
+    pub local: bool,
 }
 
 impl Default for Policy {
-    /// One retry within 20 ms, then plain reads.
+    /// One retry within 20 ms, then plain reads; without a target direct ones.
     fn default() -> Self {
-        Self { retries: 1, patience: Duration::from_millis(20), fall_back: true }
+        Self { retries: 1, patience: Duration::from_millis(20), fall_back: true, local: true }
     }
 }
 
@@ -88,6 +93,8 @@ impl Default for Policy {
 pub enum Executor {
     /// At the target.
     Target,
+    /// On this machine, by direct reads or NVMe commands on an io_uring.
+    Local,
     /// On this machine, over plain reads.
     FallBack,
 }

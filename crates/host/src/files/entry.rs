@@ -1,5 +1,6 @@
 //! A file that chains may read: its map, and the checks before and after each chain.
 
+use super::direct::DirectFile;
 use super::lease::Lease;
 use super::maps::Shared;
 use super::snapshot::{FileSystem, mark};
@@ -7,8 +8,8 @@ use super::{FileLayout, MapRefusal, sys};
 use crate::FileVersion;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// A map that the target has.
@@ -44,11 +45,47 @@ pub(crate) struct Entry {
     pub(crate) status: Mutex<Status>,
     /// Waits for the keeper already.
     pub(crate) queued: AtomicBool,
+    /// The file opened for direct reads, once a chain is to read it on this machine.
+    direct: OnceLock<Option<DirectFile>>,
+    /// It is the character device of the namespace, which needs no map.
+    is_whole_namespace: bool,
 }
 
+/// Entries that are no more.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
 impl Entry {
+    pub(crate) fn new(id: u32, file: File, path: PathBuf, is_whole_namespace: bool) -> Self {
+        Self {
+            id,
+            file,
+            path,
+            status: Mutex::default(),
+            queued: AtomicBool::new(false),
+            direct: OnceLock::new(),
+            is_whole_namespace,
+        }
+    }
+
+    /// The file for direct reads; None if it has none.
+    pub(crate) fn direct(&self) -> Option<&DirectFile> {
+        self.direct.get_or_init(|| DirectFile::of(&self.file)).as_ref()
+    }
+
+    /// How many entries of this process have been closed: when the number changes, who holds a
+    /// file by other means looks which ones.
+    pub(crate) fn closed() -> u64 {
+        CLOSED.load(Ordering::Acquire)
+    }
+
     pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        CLOSED.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -94,10 +131,18 @@ impl PushdownFile {
     /// Whether the target has a map of it that was right when it was last looked at.
     #[must_use]
     pub fn is_mapped(&self) -> bool {
+        if self.is_whole_namespace() {
+            return true;
+        }
         let status = self.0.entry.status();
         let lease =
             |mapping: &Arc<Mapping>| mapping.lease.as_ref().is_none_or(|l| !l.is_breaking());
         status.mapping.as_ref().is_some_and(lease)
+    }
+
+    /// Whether it is the namespace itself.
+    pub(crate) fn is_whole_namespace(&self) -> bool {
+        self.0.entry.is_whole_namespace
     }
 
     /// Whether a read lease guards the map. Without one, each chain is preceded and followed by
@@ -125,6 +170,9 @@ impl PushdownFile {
 
     /// Asks for a new map in the background.
     pub(crate) fn refresh(&self) {
+        if self.is_whole_namespace() {
+            return;
+        }
         if self.0.entry.status().not_before.is_some_and(|time| Instant::now() < time) {
             return;
         }
@@ -189,6 +237,10 @@ impl Pin {
     /// How a request names the file.
     pub(crate) fn version(&self) -> FileVersion {
         FileVersion { id: self.file.entry().id, version: self.mapping.version }
+    }
+
+    pub(crate) fn layout(&self) -> &FileLayout {
+        &self.mapping.layout
     }
 
     pub(crate) fn has_gaps(&self) -> bool {

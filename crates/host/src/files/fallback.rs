@@ -1,6 +1,6 @@
 //! The fall-back executor: the same function, on this machine, over plain reads of the files.
 
-use super::function::LOCAL_ID;
+use super::sys::length_bytes;
 use super::{PushdownFile, ReadError, ReadPushdown};
 use crate::CommandError;
 use bpfof_chain::{
@@ -45,7 +45,7 @@ impl FallBack {
             Tables::new(Vec::new()).with_function(call.function.local_function().clone());
         let mut files = Vec::with_capacity(call.files.len());
         for (index, file) in call.files.iter().enumerate() {
-            let length = file.file().metadata().map_err(|error| failed(file, error))?.len();
+            let length = length_bytes(file.file()).map_err(|error| failed(file, error))?;
             let id = index as u32 + 1;
             tables = tables.with_map(
                 id,
@@ -58,7 +58,7 @@ impl FallBack {
             owner: 0,
             namespace: NAMESPACE,
             block_bytes: BLOCK_BYTES,
-            function: LOCAL_ID,
+            function: call.function.local_function().id,
             files: &files,
             first_file: u32::from(call.first_read.file),
             first_offset_bytes: call.first_read.offset_bytes,
@@ -134,7 +134,11 @@ fn failed(file: &PushdownFile, source: io::Error) -> ReadError {
 }
 
 /// A failed chain as a target would report it.
-fn refused(error: ChainError, hops: u32) -> ReadError {
+pub(crate) fn command_error(error: ChainError, hops: u32) -> CommandError {
     let (status, dw0) = error.status();
-    ReadError::Command(CommandError { status: status.with_dnr(), dw0, dw1: hops })
+    CommandError { status: status.with_dnr(), dw0, dw1: hops }
+}
+
+pub(crate) fn refused(error: ChainError, hops: u32) -> ReadError {
+    ReadError::Command(command_error(error, hops))
 }

@@ -1,12 +1,10 @@
-//! A storage function on both sides: at the target, and here for the fall-back.
+//! A storage function on both sides: at the target, and here for the other executors.
 
 use crate::{Error, FunctionId};
 use bpfof_chain::Function;
 use bpfof_function::{NativeFunction, Object};
 use std::sync::Arc;
-
-/// Its id in the tables of the fall-back.
-pub(crate) const LOCAL_ID: u32 = 1;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A function that chains can run, here or at the target.
 #[derive(Clone, Debug)]
@@ -24,7 +22,10 @@ impl StorageFunction {
         let entry = object.into_entry(entry_index as usize).map_err(|error| refused(&error))?;
         let native = NativeFunction::compile(&entry.program).map_err(|error| refused(&error))?;
         let instructions = u32::try_from(entry.program.instructions().len()).unwrap_or(u32::MAX);
-        let local = Function { id: LOCAL_ID, name: entry.name, instructions, native };
+        // Its id on this machine; no other function of the process has it.
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let local = Function { id, name: entry.name, instructions, native };
         Ok(Self { local: Arc::new(local), remote: None })
     }
 

@@ -102,7 +102,8 @@ impl Keeper<'_> {
 
     fn unset(&self, entry: &Entry) {
         let nsid = self.remote.info.nsid;
-        if let Err(error) = self.remote.controller().remove_file_map(nsid, entry.id) {
+        let Some(mut controller) = self.remote.controller() else { return };
+        if let Err(error) = controller.remove_file_map(nsid, entry.id) {
             log::debug!("{}: cannot remove its map: {error}", entry.path.display());
         }
     }
@@ -221,7 +222,7 @@ impl Keeper<'_> {
 
     fn layout(&self, entry: &Entry) -> Result<FileLayout, MapRefusal> {
         let layout = file_layout(&entry.file, &self.remote.device, &self.remote.info)?;
-        let (extents, max) = (layout.extents().len(), self.remote.limits.extents as usize);
+        let (extents, max) = (layout.extents().len(), self.remote.extents_max);
         if extents > max {
             return Err(MapRefusal::TooManyExtents { extents, max });
         }
@@ -238,7 +239,9 @@ impl Keeper<'_> {
             length_bytes: layout.length_bytes(),
             extents: layout.extents().to_vec(),
         };
-        Ok(self.remote.controller().set_file_map(&map)?)
+        // Readers in this process have the layout from the entry.
+        let controller = self.remote.controller();
+        Ok(controller.map_or(Ok(()), |mut controller| controller.set_file_map(&map))?)
     }
 }
 

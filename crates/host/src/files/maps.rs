@@ -3,8 +3,8 @@
 use super::entry::{Entry, PushdownFile, enqueue};
 use super::keeper;
 use super::sys::BreakSignal;
-use super::{MapRefusal, NamespaceDevice, StorageFunction};
-use crate::{Controller, Error, Lane, NamespaceInfo, PushdownLimits};
+use super::{MapRefusal, NamespaceDevice, NvmeNamespace, StorageFunction};
+use crate::{Controller, Error, Lane, NamespaceInfo};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,20 +15,47 @@ use std::time::{Duration, Instant};
 /// How long to wait for a map before it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A target, and what the namespace is on this machine.
+/// What runs the chains of files that have maps.
+#[derive(Debug)]
+pub(crate) enum Server {
+    /// A target.
+    Target(Box<Mutex<Controller>>),
+    /// Readers themselves, by a namespace of this machine.
+    Namespace(NvmeNamespace),
+}
+
+/// A target or namespace, and what the namespace is on this machine.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    pub(crate) controller: Mutex<Controller>,
+    pub(crate) server: Server,
     pub(crate) info: NamespaceInfo,
     pub(crate) device: NamespaceDevice,
-    pub(crate) limits: PushdownLimits,
+    /// Extents of a file that is mapped, at most.
+    pub(crate) extents_max: usize,
 }
 
 impl Remote {
-    pub(crate) fn controller(&self) -> MutexGuard<'_, Controller> {
-        self.controller.lock().unwrap_or_else(PoisonError::into_inner)
+    /// That of the target, if there is one.
+    pub(crate) fn controller(&self) -> Option<MutexGuard<'_, Controller>> {
+        match &self.server {
+            Server::Target(controller) => {
+                Some(controller.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            Server::Namespace(_) => None,
+        }
+    }
+
+    /// The namespace that readers read themselves.
+    pub(crate) const fn namespace(&self) -> Option<&NvmeNamespace> {
+        match &self.server {
+            Server::Target(_) => None,
+            Server::Namespace(namespace) => Some(namespace),
+        }
     }
 }
+
+/// Extents of a file for readers in this process, which hold them anyway: 24 MiB.
+const EXTENTS_MAX_HERE: usize = 1 << 20;
 
 /// What waits for the keeper.
 #[derive(Debug, Default)]
@@ -163,13 +190,33 @@ impl FileMaps {
             }
             Err(error) => return Err(error),
         };
-        let remote = Remote { controller: Mutex::new(controller), info, device, limits };
+        let extents_max = limits.extents as usize;
+        let server = Server::Target(Box::new(Mutex::new(controller)));
+        Self::keep(Remote { server, info, device, extents_max }, checks)
+    }
+
+    fn keep(remote: Remote, checks: bool) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new(Some(remote), checks));
         let keeper = keeper::start(Arc::clone(&shared)).map_err(Error::Thread)?;
         Ok(Self { shared, keeper: Some(keeper) })
     }
 
-    /// Files without a target: chains run on this machine, over plain reads.
+    /// Files on an NVMe namespace of this machine, of which `device` is the block device. Chains run
+    /// in this process and read by NVMe commands, past the file system and the block layer, with
+    /// the same maps and checks as at a target. The character device itself, opened as a file, is
+    /// the whole namespace.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn passthrough(namespace: NvmeNamespace, device: NamespaceDevice) -> Result<Self, Error> {
+        let info = namespace.info();
+        let server = Server::Namespace(namespace);
+        Self::keep(Remote { server, info, device, extents_max: EXTENTS_MAX_HERE }, true)
+    }
+
+    /// Files without a target: chains run in this process, by direct reads on an io_uring where the
+    /// file system has them ([`Executor::Local`](super::Executor::Local)), and by plain ones
+    /// elsewhere.
     #[must_use]
     pub fn local() -> Self {
         Self { shared: Arc::new(Shared::new(None, true)), keeper: None }
@@ -178,7 +225,7 @@ impl FileMaps {
     /// Whether there is a target that chains are pushed to.
     #[must_use]
     pub fn has_target(&self) -> bool {
-        self.shared.remote.is_some()
+        self.shared.remote.as_ref().is_some_and(|remote| remote.namespace().is_none())
     }
 
     /// Opens a file, and begins to map it.
@@ -196,13 +243,9 @@ impl FileMaps {
     #[must_use]
     pub fn add(&self, file: File, name: PathBuf) -> PushdownFile {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let entry = Arc::new(Entry {
-            id,
-            file,
-            path: name,
-            status: Mutex::default(),
-            queued: AtomicBool::new(false),
-        });
+        let namespace = self.shared.remote.as_ref().and_then(Remote::namespace);
+        let is_whole = namespace.is_some_and(|namespace| namespace.is(&file));
+        let entry = Arc::new(Entry::new(id, file, name, is_whole));
         let file = PushdownFile::new(entry, Arc::clone(&self.shared));
         file.refresh();
         file
@@ -231,8 +274,9 @@ impl FileMaps {
     /// [`Error::FunctionRejected`] if either side refuses it; what else the target answers.
     pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
         let mut function = StorageFunction::local(object, entry_index)?;
-        if let Some(remote) = &self.shared.remote {
-            let id = remote.controller().load_function(object, entry_index)?;
+        let remote = self.shared.remote.as_ref();
+        if let Some(mut controller) = remote.and_then(Remote::controller) {
+            let id = controller.load_function(object, entry_index)?;
             function.set_remote(self.shared.serial, id);
         }
         Ok(function)
@@ -242,12 +286,14 @@ impl FileMaps {
     /// target; None without a target. Maps are not made meanwhile. Do not reconnect it: after a
     /// lost connection make new `FileMaps`, for functions and readers belong to the association.
     pub fn with_controller<T>(&self, use_it: impl FnOnce(&mut Controller) -> T) -> Option<T> {
-        self.shared.remote.as_ref().map(|remote| use_it(&mut remote.controller()))
+        let mut controller = self.shared.remote.as_ref().and_then(Remote::controller)?;
+        Some(use_it(&mut controller))
     }
 
     /// A lane of the association; None without a target.
     pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
-        self.shared.remote.as_ref().map(|remote| remote.controller().open_lane()).transpose()
+        let controller = self.shared.remote.as_ref().and_then(Remote::controller);
+        controller.map(|controller| controller.open_lane()).transpose()
     }
 }
 

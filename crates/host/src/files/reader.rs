@@ -1,11 +1,18 @@
-//! `read_pushdown`: chains over files, at the target while maps hold, and otherwise here.
+//! `read_pushdown`: chains over files, at the target while maps hold, and otherwise here: by the
+//! local executor where there is no target, and by the fall-back.
 
 use super::call::{Executor, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
 use super::entry::Pin;
-use super::fallback::FallBack;
+use super::fallback::{FallBack, command_error};
+use super::local::{End, Local, Passthrough, Started};
 use super::maps::Shared;
 use super::{FileMaps, FirstRead, PushdownFile, StorageFunction};
-use crate::{Error, FileVersion, Lane, PushdownCall, Request, RequestError, Status, SubmitError};
+use crate::{
+    CommandError, Error, FileVersion, FunctionId, Lane, PushdownCall, Request, RequestError,
+    Status, SubmitError,
+};
+use bpfof_chain::{Answer, ChainError};
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,13 +28,21 @@ pub struct PushdownReader {
     shared: Arc<Shared>,
     lane: Option<Lane>,
     policy: Policy,
+    /// Where there is no target.
+    local: Option<Local>,
+    /// Where the namespace is of this machine.
+    passthrough: Option<Passthrough>,
+    /// Chains that it has refused.
+    refused: Vec<(usize, CommandError)>,
     fall_back: FallBack,
     /// By the tag that the lane knows.
     chains: Vec<Chain>,
     free: Vec<usize>,
     /// Chains that wait for new maps.
     waiting: Vec<usize>,
-    /// Chains to be run here.
+    /// Chains that wait for room in the local executor.
+    queue: VecDeque<usize>,
+    /// Chains for the fall-back.
     here: Vec<usize>,
     versions: Vec<FileVersion>,
 }
@@ -87,7 +102,7 @@ impl Chain {
     }
 }
 
-/// What became of a chain that the target has ended.
+/// What became of a chain that the target, or the namespace, has ended.
 enum Verdict {
     Good(u32),
     Failed(ReadError),
@@ -97,19 +112,31 @@ enum Verdict {
 }
 
 impl PushdownReader {
-    /// A reader of the files of `maps`, on a lane of its own.
+    /// A reader of the files of `maps`, on a lane of its own; without a target, on an io_uring of
+    /// its own where the kernel and the policy allow it.
     ///
     /// # Errors
     /// Those of [`Controller::open_lane`](crate::Controller::open_lane).
     pub fn new(maps: &FileMaps, policy: Policy) -> Result<Self, Error> {
+        let remote = maps.shared.remote.as_ref();
+        let namespace = remote.and_then(|remote| remote.namespace());
+        let plainly = |error| log::info!("chains run by plain reads: {error}");
+        let wanted = policy.local && remote.is_none();
+        let local = wanted.then(|| Local::new().map_err(plainly).ok()).flatten();
+        let namespace = namespace.filter(|_| policy.local);
+        let passthrough = namespace.and_then(|of| Passthrough::new(of).map_err(plainly).ok());
         Ok(Self {
             shared: Arc::clone(&maps.shared),
             lane: maps.open_lane()?,
+            local,
+            passthrough,
+            refused: Vec::new(),
             policy,
             fall_back: FallBack::new(),
             chains: Vec::new(),
             free: Vec::new(),
             waiting: Vec::new(),
+            queue: VecDeque::new(),
             here: Vec::new(),
             versions: Vec::new(),
         })
@@ -213,30 +240,45 @@ impl PushdownReader {
         }
     }
 
-    /// Algorithm 1, and the request leaves for the lane; or the chain waits, or runs here.
+    /// Algorithm 1, and the chain leaves for the target or the namespace; or it waits, or runs
+    /// otherwise.
     fn start(&mut self, index: usize) {
         let chain = &mut self.chains[index];
         // Numbers of files and functions mean something in one association only.
         let ours = self.shared.is_kept() && chain.files.iter().all(|file| file.is_of(&self.shared));
-        let function = chain.function.id_in(self.shared.serial).filter(|_| ours);
-        let (Some(lane), Some(function), Some(remote)) =
-            (&mut self.lane, function, &self.shared.remote)
-        else {
+        let function = chain.function.id_in(self.shared.serial);
+        let is_pinned = self.passthrough.is_some() || self.lane.is_some() && function.is_some();
+        if !ours || !is_pinned {
             let why = "there is no target, or files and function are not of the reader's FileMaps";
             chain.cause = Some(ReadError::Request(why));
-            self.here.push(index);
+            if self.local.is_some() {
+                self.queue.push_back(index);
+                self.start_local();
+            } else {
+                self.here.push(index);
+            }
             return;
-        };
+        }
         chain.looks.clear();
         chain.looks.extend(chain.files.iter().map(PushdownFile::looks));
         chain.pins.clear();
+        let mapped = || chain.files.iter().filter(|file| !file.is_whole_namespace());
         // All of them, so that each that has no map asks for one.
-        chain.pins.extend(chain.files.iter().filter_map(PushdownFile::begin));
-        if chain.pins.len() < chain.files.len() {
+        chain.pins.extend(mapped().filter_map(PushdownFile::begin));
+        if chain.pins.len() < mapped().count() {
             chain.pins.clear();
-            self.stale(index);
-            return;
+            return self.stale(index);
         }
+        match function {
+            Some(function) if self.lane.is_some() => self.send(index, function),
+            _ => self.start_passthrough(index),
+        }
+    }
+
+    /// A chain leaves for the lane.
+    fn send(&mut self, index: usize, function: FunctionId) {
+        let chain = &mut self.chains[index];
+        let (Some(lane), Some(remote)) = (&mut self.lane, &self.shared.remote) else { return };
         self.versions.clear();
         self.versions.extend(chain.pins.iter().map(Pin::version));
         let request = Request::Pushdown(PushdownCall {
@@ -252,17 +294,138 @@ impl PushdownReader {
         });
         match lane.submit(index as u64, request) {
             Ok(()) => {}
-            Err(SubmitError::QueueFull) => {
-                chain.pins.clear();
-                chain.wait_until = Instant::now();
-                self.waiting.push(index);
-            }
+            Err(SubmitError::QueueFull) => self.wait_for_room(index),
             Err(error) => {
                 chain.pins.clear();
                 chain.cause = Some(ReadError::Target(error.into()));
                 self.here.push(index);
             }
         }
+    }
+
+    /// A chain is begun by NVMe commands of this process.
+    fn start_passthrough(&mut self, index: usize) {
+        let Self { passthrough, shared, chains, .. } = self;
+        let remote = shared.remote.as_ref();
+        let namespace = remote.and_then(|remote| remote.namespace());
+        let (Some(passthrough), Some(namespace)) = (passthrough, namespace) else { return };
+        let chain = &chains[index];
+        match passthrough.start(index, &chain.call(), &chain.pins, namespace) {
+            Ok(()) => {}
+            Err(ChainError::TooManyChains) => self.wait_for_room(index),
+            Err(error) => self.refused.push((index, command_error(error, 0))),
+        }
+    }
+
+    /// A chain for which there is no room is tried again as soon as one has ended.
+    fn wait_for_room(&mut self, index: usize) {
+        let chain = &mut self.chains[index];
+        chain.pins.clear();
+        chain.wait_until = Instant::now();
+        self.waiting.push(index);
+    }
+
+    /// Begins chains in the local executor, as many as it has room for.
+    fn start_local(&mut self) {
+        while let (Some(local), Some(&index)) = (&mut self.local, self.queue.front()) {
+            let chain = &mut self.chains[index];
+            match local.start(index, &chain.call()) {
+                Started::Yes => {}
+                Started::Full => return,
+                Started::Unknown(cause) => {
+                    local.measure(&chain.files);
+                    chain.cause = Some(cause);
+                    self.here.push(index);
+                }
+            }
+            self.queue.pop_front();
+        }
+    }
+
+    /// Lets the chains of the local executor go on; how many have ended.
+    fn turn_local(
+        &mut self,
+        timeout: Duration,
+        on_done: &mut dyn FnMut(ReadCompletion<'_>),
+    ) -> usize {
+        let Some(local) = &mut self.local else { return 0 };
+        let (chains, free, here) = (&mut self.chains, &mut self.free, &mut self.here);
+        let (mut done, before) = (0, here.len());
+        let turned = local.turn(timeout, &mut |index, end| {
+            let Some(chain) = chains.get_mut(index) else { return };
+            let result = match end {
+                End::Good(answer, hops) => {
+                    Ok((answer, ReadInfo { hops, executor: Executor::Local, stale: 0 }))
+                }
+                End::Failed(error) => Err(error),
+                End::Unknown(cause) => {
+                    chain.cause = Some(cause);
+                    return here.push(index);
+                }
+            };
+            done += 1;
+            free.push(index);
+            chain.files.clear();
+            on_done(ReadCompletion { tag: chain.tag, result });
+        });
+        for &index in &self.here[before..] {
+            local.measure(&self.chains[index].files);
+        }
+        if let Err(error) = turned {
+            self.abandon(&error);
+        }
+        self.start_local();
+        done
+    }
+
+    /// Lets the chains of the namespace go on; how many have ended.
+    fn turn_passthrough(
+        &mut self,
+        timeout: Duration,
+        on_done: &mut dyn FnMut(ReadCompletion<'_>),
+    ) -> usize {
+        let Some(passthrough) = &mut self.passthrough else { return 0 };
+        let mut ended = Ended::new(&mut self.chains, &mut self.free, on_done);
+        let timeout = if self.refused.is_empty() { timeout } else { Duration::ZERO };
+        for (index, error) in self.refused.drain(..) {
+            ended.settle(index, Err(RequestError::Command(error)), Executor::Local);
+        }
+        let turned = passthrough.turn(timeout, &mut |index, outcome, scratch| {
+            let result = match outcome {
+                Ok(Answer { hops, length_bytes }) => {
+                    Ok((scratch.get(..length_bytes as usize).unwrap_or(&[]), hops))
+                }
+                Err((error, hops)) => Err(RequestError::Command(command_error(error, hops))),
+            };
+            ended.settle(index, result, Executor::Local);
+        });
+        let Ended { done, again, mut here, .. } = ended;
+        self.here.append(&mut here);
+        for index in again {
+            self.stale(index);
+        }
+        if let Err(error) = turned {
+            self.abandon(&error);
+        }
+        done
+    }
+
+    /// The ring of the executor on this machine is of no use any more: plain reads are left.
+    fn abandon(&mut self, error: &std::io::Error) {
+        log::warn!("io_uring failed, chains run by plain reads from now on: {error}");
+        self.local = None;
+        self.passthrough = None;
+        self.queue.clear();
+        let known = [&self.free, &self.here, &self.waiting];
+        let is_left = |index: &usize| known.iter().all(|known| !known.contains(index));
+        let left: Vec<usize> = (0..self.chains.len()).filter(is_left).collect();
+        for &index in &left {
+            let chain = &mut self.chains[index];
+            chain.pins.clear();
+            let why = "io_uring failed on this machine, and the policy allows no plain reads";
+            chain.cause = Some(ReadError::Request(why));
+        }
+        self.here.extend(left);
     }
 
     /// A file has changed or has no map: the chain waits for new ones, or runs here.
@@ -285,8 +448,17 @@ impl PushdownReader {
         self.waiting.push(index);
     }
 
-    /// Takes what the target has answered.
+    /// Takes what the target has answered, or the local executor has read.
     fn receive(&mut self, timeout: Duration, on_done: &mut dyn FnMut(ReadCompletion<'_>)) -> usize {
+        if self.local.as_ref().is_some_and(|local| local.in_flight() > 0) {
+            return self.turn_local(timeout, on_done);
+        }
+        let passthrough = self.passthrough.as_ref();
+        if passthrough.is_some_and(|passthrough| passthrough.in_flight() > 0)
+            || !self.refused.is_empty()
+        {
+            return self.turn_passthrough(timeout, on_done);
+        }
         let Some(lane) = self.lane.as_mut().filter(|lane| lane.requests_in_flight() > 0) else {
             if !timeout.is_zero() && !self.waiting.is_empty() {
                 let waiting = self.waiting.iter().filter_map(|index| self.chains.get(*index));
@@ -295,28 +467,13 @@ impl PushdownReader {
             }
             return 0;
         };
-        let (chains, free) = (&mut self.chains, &mut self.free);
-        let (mut done, mut again, mut here) = (0, Vec::new(), Vec::new());
+        let mut ended = Ended::new(&mut self.chains, &mut self.free, on_done);
         let received = lane.wait(timeout, &mut |completion| {
             let index = completion.tag as usize;
-            let Some(chain) = chains.get_mut(index) else { return };
-            let result = match verdict(chain, completion.result.map(|done| done.dw0)) {
-                Verdict::Good(hops) => {
-                    let data = completion.result.map(|done| done.data).unwrap_or(&[]);
-                    Ok((data, ReadInfo { hops, executor: Executor::Target, stale: chain.stale }))
-                }
-                Verdict::Failed(error) => Err(error),
-                Verdict::Stale => return again.push(index),
-                Verdict::Here(cause) => {
-                    chain.cause = cause;
-                    return here.push(index);
-                }
-            };
-            done += 1;
-            free.push(index);
-            chain.files.clear();
-            on_done(ReadCompletion { tag: chain.tag, result });
+            let result = completion.result.map(|done| (done.data, done.dw0));
+            ended.settle(index, result, Executor::Target);
         });
+        let Ended { done, again, mut here, .. } = ended;
         if received.is_err() {
             // Its requests were all reported; what follows runs here.
             self.lane = None;
@@ -347,6 +504,54 @@ impl PushdownReader {
             on_done(ReadCompletion { tag, result });
         }
         here.len()
+    }
+}
+
+/// Takes what has become of chains where maps are used, and tells the application of those that are
+/// over.
+struct Ended<'a> {
+    chains: &'a mut Vec<Chain>,
+    free: &'a mut Vec<usize>,
+    on_done: &'a mut dyn FnMut(ReadCompletion<'_>),
+    /// How many are over.
+    done: usize,
+    /// Those that are stale.
+    again: Vec<usize>,
+    /// Those of which only plain reads can tell.
+    here: Vec<usize>,
+}
+
+impl<'a> Ended<'a> {
+    const fn new(
+        chains: &'a mut Vec<Chain>,
+        free: &'a mut Vec<usize>,
+        on_done: &'a mut dyn FnMut(ReadCompletion<'_>),
+    ) -> Self {
+        Self { chains, free, on_done, done: 0, again: Vec::new(), here: Vec::new() }
+    }
+
+    /// A chain has ended; `result` is the answer and the hops.
+    fn settle(
+        &mut self,
+        index: usize,
+        result: Result<(&[u8], u32), RequestError>,
+        executor: Executor,
+    ) {
+        let Some(chain) = self.chains.get_mut(index) else { return };
+        let answer = result.as_ref().map_or(&[][..], |(answer, _)| answer);
+        let result = match verdict(chain, result.map(|(_, hops)| hops)) {
+            Verdict::Good(hops) => Ok((answer, ReadInfo { hops, executor, stale: chain.stale })),
+            Verdict::Failed(error) => Err(error),
+            Verdict::Stale => return self.again.push(index),
+            Verdict::Here(cause) => {
+                chain.cause = cause;
+                return self.here.push(index);
+            }
+        };
+        self.done += 1;
+        self.free.push(index);
+        chain.files.clear();
+        (self.on_done)(ReadCompletion { tag: chain.tag, result });
     }
 }
 

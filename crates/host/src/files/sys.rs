@@ -1,4 +1,4 @@
-//! System calls on files that no safe crate offers: FIEMAP, inode flags, write-back, read leases and
+//! System calls on files that no safe crate offers: FIEMAP, inode flags, sizes, write-back, read leases and
 //! the signals that tell of their breaks.
 #![allow(unsafe_code)]
 
@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
 /// Extents that one FIEMAP call returns: 14 KiB of stack.
@@ -18,6 +19,9 @@ const FS_IOC_FIEMAP: u64 = 0xC020_660B;
 const FS_IOC_GETFLAGS: u64 = 0x8008_6601;
 /// `_IOR('X', 31, struct fsxattr)`
 const FS_IOC_FSGETXATTR: u64 = 0x801C_581F;
+
+/// `_IOR(0x12, 114, size_t)`
+const BLKGETSIZE64: u64 = 0x8008_1272;
 
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
@@ -85,6 +89,18 @@ pub(crate) fn extended_flags(file: &File) -> io::Result<u32> {
         libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR as _, attributes.as_mut_ptr())
     })?;
     Ok(attributes[0])
+}
+
+/// The length of a file or block device in bytes.
+pub(crate) fn length_bytes(file: &File) -> io::Result<u64> {
+    let found = file.metadata()?;
+    if !found.file_type().is_block_device() {
+        return Ok(found.len());
+    }
+    let mut bytes = 0_u64;
+    // SAFETY: the descriptor is open; the kernel writes a u64.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64 as _, &raw mut bytes) })?;
+    Ok(bytes)
 }
 
 /// Writes all dirty pages of `file` to its device and waits until they are there. Costs little on

@@ -1,0 +1,99 @@
+//! `bpfof bench kv --executor local`: XRP's table 3 on a file of this machine, without a target.
+
+mod database;
+mod report;
+mod ways;
+
+use super::{KvOptions, spawn};
+use crate::{Outcome, progress};
+use clap::{Args, FromArgMatches};
+use database::Database;
+use report::{Case, Samples};
+use std::path::Path;
+use std::time::Duration;
+use ways::{Load, Way};
+
+/// The deepest tree of XRP's table.
+const DEPTH_MAX: u32 = 6;
+
+/// Looks keys up by `read()`, io_uring and the local executor in turn, at each depth of the tree.
+pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
+    refuse_what_means_nothing(options)?;
+    if let Some(path) = &options.json {
+        // Found out before the minutes that measuring takes.
+        std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    spawn::pin(spawn::processors().0)?;
+    let database = Database::open(file, options.levels)?;
+    let depths = 1..=options.levels.min(DEPTH_MAX);
+    let plan: Vec<(usize, u32)> = options
+        .depths
+        .iter()
+        .flat_map(|in_flight| depths.clone().map(|depth| (*in_flight, depth)))
+        .collect();
+    let bar = progress::steps("measuring", plan.len() as u64);
+    let mut cases = Vec::new();
+    for (in_flight, depth) in plan {
+        cases.push(case(options, &database, in_flight, depth)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    print!("{}", report::tables(&cases, &database));
+    if let Some(path) = &options.json {
+        std::fs::write(path, serde_json::to_string_pretty(&cases)? + "\n")?;
+    }
+    Ok(())
+}
+
+/// Options that are about a target would do nothing here.
+fn refuse_what_means_nothing(options: &KvOptions) -> Outcome {
+    let command = KvOptions::augment_args(clap::Command::new("defaults"));
+    let default = KvOptions::from_arg_matches(&command.get_matches_from(["defaults"]))?;
+    let given = [
+        (options.target.is_some(), "target"),
+        (options.latency_us != default.latency_us, "latency-us"),
+        (options.iops != default.iops, "iops"),
+        (options.cached != default.cached, "cached"),
+        (options.ranges != default.ranges, "ranges"),
+        (options.sums != default.sums, "sums"),
+        (options.poll, "poll"),
+        (options.plot.is_some(), "plot"),
+    ];
+    match given.iter().find(|(is_given, _)| *is_given) {
+        Some((_, name)) => {
+            Err(format!("--{name} is about a target; leave it out with --executor local").into())
+        }
+        None => Ok(()),
+    }
+}
+
+fn case(
+    options: &KvOptions,
+    database: &Database,
+    in_flight: usize,
+    depth: u32,
+) -> Result<Case, Box<dyn std::error::Error>> {
+    // Plain reads have one in flight for each thread.
+    let ways: &[Way] = match in_flight {
+        1 => &[Way::Read, Way::Uring, Way::Ours],
+        _ => &[Way::Uring, Way::Ours],
+    };
+    let mut samples: Vec<Samples> = ways.iter().map(|_| Samples::default()).collect();
+    let time = Duration::from_millis(options.milliseconds);
+    for repetition in 0..=options.repetitions {
+        for turn in 0..ways.len() {
+            database.check_stopped()?;
+            // Each way is first, and last, as often as the others.
+            let at = (turn + repetition) % ways.len();
+            let (way, samples) = (&ways[at], &mut samples[at]);
+            let warm_up = repetition == 0;
+            let time = if warm_up { time / 5 } else { time };
+            let run = Load::new(database, depth, in_flight, time, repetition as u64 + 1)?;
+            let run = run.run(*way).map_err(|error| format!("{way:?}: {error}"))?;
+            if !warm_up {
+                samples.add(&run);
+            }
+        }
+    }
+    Ok(Case::new(depth, in_flight, ways, &samples))
+}

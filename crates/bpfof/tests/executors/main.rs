@@ -1,0 +1,208 @@
+//! The three executors: at a target, by io_uring here, over plain reads here. They give the same
+//! answers to the same chains.
+
+#[path = "../disk/mod.rs"]
+mod disk;
+mod local;
+mod passthrough;
+mod world;
+
+use bpfof_host::files::{
+    Executor, FileMaps, NamespaceDevice, Policy, PushdownFile, PushdownReader, ReadError,
+    ReadPushdown, StorageFunction,
+};
+use disk::{Disk, cannot_mount};
+use passthrough::nvme;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use world::{STATE_BYTES, World, world};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Waits for maps, so that chains run at the target whenever they can.
+const PATIENT: Policy =
+    Policy { retries: 5, patience: Duration::from_secs(2), fall_back: true, local: true };
+/// Runs chains over plain reads only.
+const PLAIN: Policy = Policy { local: false, ..PATIENT };
+
+/// Compiles follow.bpf.c; a machine without a compiler has it in a file.
+fn object() -> Vec<u8> {
+    if let Some(path) = std::env::var_os("BPFOF_FOLLOW_OBJECT") {
+        return std::fs::read(path).expect("an object");
+    }
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = folder.path().join("follow.bpf.o");
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let status = Command::new(clang)
+        .args("-O2 -g -Wall -Wextra -Werror -target bpf -mcpu=v3".split(' '))
+        .arg("-I")
+        .arg(here.join("../../functions/include"))
+        .arg("-c")
+        .arg(here.join("tests/executors/follow.bpf.c"))
+        .arg("-o")
+        .arg(&object)
+        .status();
+    assert!(status.expect("clang, which make setup installs").success());
+    std::fs::read(object).expect("an object")
+}
+
+/// How a chain ended: answer and hops, or the words and numbers of the error.
+type Ending = Result<(Vec<u8>, u32), String>;
+
+/// One way to run chains.
+struct Way {
+    maps: FileMaps,
+    function: StorageFunction,
+    reader: PushdownReader,
+    /// Whether files need maps, which leave holes to plain reads.
+    has_maps: bool,
+    /// Where chains run.
+    executor: Executor,
+}
+
+impl Way {
+    fn mapped(maps: FileMaps, object: &[u8], executor: Executor) -> Way {
+        let function = maps.load_function(object, 0).expect("good");
+        let reader = PushdownReader::new(&maps, PATIENT).expect("a reader");
+        Way { maps, function, reader, has_maps: true, executor }
+    }
+
+    fn local(object: &[u8], policy: Policy, executor: Executor) -> Way {
+        let maps = FileMaps::local();
+        let function = maps.load_function(object, 0).expect("good");
+        let reader = PushdownReader::new(&maps, policy).expect("a reader");
+        Way { maps, function, reader, has_maps: false, executor }
+    }
+
+    fn open(&self, paths: &[PathBuf]) -> Vec<PushdownFile> {
+        paths.iter().map(|path| self.maps.open(path).expect("opens")).collect()
+    }
+
+    /// Runs all chains of a world at once; how each ended, and where those ran that succeeded.
+    fn run(&mut self, world: &World, files: &[PushdownFile]) -> (Vec<Ending>, Vec<Executor>) {
+        for (tag, (choice, record)) in world.chains.iter().enumerate() {
+            let call = ReadPushdown {
+                files,
+                first_read: world.first_read(*record),
+                function: &self.function,
+                scratch: &choice.to_le_bytes(),
+                // Longer than answers are accepted, so that they can be too long.
+                scratch_size_bytes: 1024,
+                answer_max_bytes: STATE_BYTES as u32,
+            };
+            self.reader.submit(tag as u64, &call).expect("makes sense");
+        }
+        let mut endings = vec![None; world.chains.len()];
+        let mut executors = Vec::new();
+        while self.reader.in_flight() > 0 {
+            self.reader.wait(PATIENCE, &mut |completion| {
+                let ending = match completion.result {
+                    Ok((answer, info)) => {
+                        executors.push(info.executor);
+                        Ok((answer.to_vec(), info.hops))
+                    }
+                    Err(ReadError::Command(error)) => Err(format!(
+                        "{error} (status {:?}, {:#x}, {:#x})",
+                        error.status, error.dw0, error.dw1
+                    )),
+                    Err(error) => Err(error.to_string()),
+                };
+                let before = endings[completion.tag as usize].replace(ending);
+                assert!(before.is_none(), "chain {} ended twice", completion.tag);
+            });
+        }
+        (endings.into_iter().map(|ending| ending.expect("ended")).collect(), executors)
+    }
+}
+
+/// How many chains ended in which way, to see that there was something to compare.
+#[derive(Debug, Default)]
+struct Tally {
+    good: usize,
+    failed: usize,
+    /// Of each way, those that ran where they should.
+    as_meant: [usize; 4],
+}
+
+fn check(
+    world: &World,
+    folder: &Path,
+    ways: &mut [Way],
+    tally: &mut Tally,
+) -> Result<(), TestCaseError> {
+    let paths = world.write(folder).expect("room");
+    let mut first: Option<Vec<Ending>> = None;
+    for (way, as_meant) in ways.iter_mut().zip(&mut tally.as_meant) {
+        let files = way.open(&paths);
+        if way.has_maps {
+            assert!(files.iter().all(|file| way.maps.wait_mapped(file, PATIENCE)));
+        }
+        let (endings, executors) = way.run(world, &files);
+        *as_meant += executors.iter().filter(|ran| **ran == way.executor).count();
+        match &first {
+            None => {
+                tally.good += endings.iter().filter(|ending| ending.is_ok()).count();
+                tally.failed += endings.iter().filter(|ending| ending.is_err()).count();
+                first = Some(endings);
+            }
+            Some(first) => {
+                for (chain, (one, other)) in first.iter().zip(&endings).enumerate() {
+                    if one != other {
+                        let text = format!("chain {chain}: {one:?} is not {other:?}");
+                        return Err(TestCaseError::fail(text));
+                    }
+                }
+            }
+        }
+    }
+    for path in paths {
+        std::fs::remove_file(path).expect("it is there");
+    }
+    Ok(())
+}
+
+/// Linked records with fan-out, of many sizes, in several files; and all that can go wrong.
+#[test]
+fn three_executors_give_the_same_answers() {
+    let disk = cannot_mount().is_none().then(|| Disk::new("ext4", 96 << 20));
+    let object = object();
+    let nvme = nvme().filter(|nvme| nvme.mount.is_some());
+    let mut ways = Vec::new();
+    if let Some(nvme) = &nvme {
+        ways.push(Way::mapped(nvme.maps(), &object, Executor::Local));
+    }
+    if let Some(disk) = &disk {
+        let device = NamespaceDevice::new(disk.image()).expect("an image");
+        let maps = FileMaps::new(disk.connect(), 1, device).expect("a target");
+        ways.push(Way::mapped(maps, &object, Executor::Target));
+    }
+    ways.push(Way::local(&object, PATIENT, Executor::Local));
+    ways.push(Way::local(&object, PLAIN, Executor::FallBack));
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let folder = disk.as_ref().map_or(elsewhere.path().to_owned(), Disk::mount);
+    let folder = nvme.as_ref().and_then(|nvme| nvme.mount.clone()).unwrap_or(folder);
+    // The runner takes no closure that changes something.
+    let state = RefCell::new((ways, Tally::default()));
+    let config = Config { cases: 64, max_shrink_time: 60_000, ..Config::with_source_file(file!()) };
+    let outcome = TestRunner::new(config).run(&world(), |world| {
+        let (ways, tally) = &mut *state.borrow_mut();
+        check(&world, &folder, ways, tally)
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    let (ways, tally) = state.into_inner();
+    println!("{tally:?}");
+    let Tally { good, failed, as_meant } = tally;
+    assert!(good > 100 && failed > 100, "too little to compare: {good} good, {failed} failed");
+    // Elsewhere there may be no direct I/O.
+    let is_disk = disk.is_some() || nvme.is_some();
+    for (way, as_meant) in ways.iter().zip(as_meant).filter(|_| is_disk) {
+        // A file with a hole keeps chains that go there from where they should run.
+        let least = if way.has_maps { good * 9 / 10 } else { good };
+        assert!(as_meant >= least, "{:?}: {as_meant} of {good} chains", way.executor);
+    }
+}

@@ -1,0 +1,31 @@
+//! A file opened once more, for direct reads past the page cache.
+
+use super::local::BLOCK_MAX_BYTES;
+use bpfof_device::direct_block_bytes;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+/// The same file as the one that the application opened, with a file position and flags of its own.
+#[derive(Debug)]
+pub(crate) struct DirectFile {
+    pub(crate) file: File,
+    /// What offsets and lengths of reads must be multiples of.
+    pub(crate) block_bytes: u32,
+}
+
+impl DirectFile {
+    /// None where the file system has no direct I/O for the file, or wants blocks that are larger
+    /// than those of disks; and where the process may not open it again.
+    pub(crate) fn of(file: &File) -> Option<Self> {
+        // Asked first, because opening what is no file may have effects.
+        let block_bytes = direct_block_bytes(file).filter(|block| *block <= BLOCK_MAX_BYTES)?;
+        // By the descriptor, for the name may be another file's by now, or nobody's.
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            .ok()?;
+        Some(Self { file, block_bytes })
+    }
+}

@@ -1,0 +1,107 @@
+//! Chains of this process: the engine, and whatever makes its reads.
+
+use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Limits, Outcome, Start, Tables};
+use std::io;
+use std::time::Duration;
+
+/// Chains in flight: what the drives of one machine take at once. Each has an arena of 92 KiB, of
+/// which the data area is pinned. Further chains wait.
+pub(super) const CHAINS: usize = 256;
+
+/// Makes the reads of chains, straight into their arenas.
+pub(super) trait Reads {
+    /// What is read, by the names that the engine knows.
+    type Files;
+
+    /// The functions and file maps of the engine.
+    fn tables(files: &Self::Files) -> &Tables;
+
+    /// Takes a read that `engine` has emitted.
+    fn submit(&mut self, engine: &mut Engine, read: &DeviceRead, files: &Self::Files);
+
+    /// One call into the kernel: all that was submitted leaves, and it waits for a completion.
+    fn wait(&mut self, timeout: Duration) -> io::Result<()>;
+
+    /// Takes a completion: its chain, and whether the data is there.
+    fn completed(&mut self) -> Option<(ChainId, bool)>;
+}
+
+/// Runs chains with the reads of `R`.
+#[derive(Debug)]
+pub(super) struct Chains<R> {
+    /// Declared, and so dropped, before the engine, whose arenas the kernel writes to.
+    pub(super) reads: R,
+    engine: Engine,
+    /// Reads that the engine asked for and `reads` does not have yet.
+    emitted: Vec<DeviceRead>,
+    /// The caller's number of each chain, by the engine's index.
+    numbers: Vec<usize>,
+}
+
+impl<R: Reads> Chains<R> {
+    pub(super) fn new(reads: R) -> Self {
+        let engine = Engine::new(Limits { chains: CHAINS, ..Limits::default() });
+        Self { reads, engine, emitted: Vec::new(), numbers: Vec::new() }
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.engine.running()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.running() >= CHAINS
+    }
+
+    /// Begins a chain, which the caller calls `number`. Its first reads leave with the next
+    /// [`turn`](Self::turn).
+    pub(super) fn start(
+        &mut self,
+        number: usize,
+        start: &Start<'_>,
+        files: &R::Files,
+    ) -> Result<(), ChainError> {
+        let emitted = &mut self.emitted;
+        let chain = self.engine.start(start, R::tables(files), |read| emitted.push(read))?;
+        if self.numbers.len() <= chain.index() {
+            self.numbers.resize(chain.index() + 1, 0);
+        }
+        self.numbers[chain.index()] = number;
+        self.submit(files);
+        Ok(())
+    }
+
+    fn submit(&mut self, files: &R::Files) {
+        for read in self.emitted.drain(..) {
+            self.reads.submit(&mut self.engine, &read, files);
+        }
+    }
+
+    /// One call into the kernel; then all reads that have completed are taken, and their chains go
+    /// on. `on_end` gets the number, the outcome and scratch of those that have ended; their count
+    /// is returned.
+    pub(super) fn turn(
+        &mut self,
+        timeout: Duration,
+        files: &R::Files,
+        on_end: &mut dyn FnMut(usize, Outcome, &[u8]),
+    ) -> io::Result<usize> {
+        if self.engine.running() == 0 {
+            return Ok(0);
+        }
+        self.reads.wait(timeout)?;
+        let mut ended = 0;
+        while let Some((chain, ok)) = self.reads.completed() {
+            let emitted = &mut self.emitted;
+            let tables = R::tables(files);
+            let outcome = self.engine.completed(chain, ok, tables, |read| emitted.push(read));
+            let Some(outcome) = outcome else {
+                self.submit(files);
+                continue;
+            };
+            ended += 1;
+            on_end(self.numbers[chain.index()], outcome, self.engine.scratch(chain));
+            self.engine.release(chain);
+        }
+        Ok(ended)
+    }
+}

@@ -1,0 +1,191 @@
+//! What the engine of the local executor knows: files, each in a stretch of a make-believe
+//! namespace, and functions.
+
+use super::reads::FileReads;
+use super::with_function;
+use crate::files::entry::Entry;
+use crate::files::sys::length_bytes;
+use crate::files::{PushdownFile, StorageFunction};
+use bpfof_chain::{Extent, FileMap, FileVersion, Tables};
+use bpfof_device::RingFile;
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Weak};
+
+/// The make-believe namespace.
+pub(super) const NAMESPACE: u32 = 1;
+/// Each file is a stretch of it as long as this power of two: 256 TiB. Longer ones go to the
+/// fall-back.
+const FILE_SHIFT: u32 = 48;
+/// Stretches that there is room for. Further files go to the fall-back.
+const FILES_MAX: usize = (1 << (u64::BITS - FILE_SHIFT)) - 1;
+/// The one version of the maps: there is nothing to compare, for the file system translates.
+const VERSION: u64 = 1;
+/// The largest block of direct I/O that chains read: the unit in which maps are made.
+pub(crate) const BLOCK_MAX_BYTES: u32 = 4096;
+
+/// A file that was read.
+#[derive(Debug)]
+struct Slot {
+    /// The slot is free when this is gone.
+    entry: Weak<Entry>,
+    fd: RawFd,
+    block_bytes: u32,
+    length_bytes: u64,
+    is_registered: bool,
+}
+
+/// Files and functions by the numbers that the engine knows them by.
+#[derive(Debug)]
+pub(super) struct Files {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Slots by the address of the entry. No other entry gets it while the slot has a [`Weak`].
+    by_entry: HashMap<usize, usize>,
+    tables: Tables,
+    /// Entries that had been closed when the slots were last looked through.
+    closed: u64,
+}
+
+impl Files {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_entry: HashMap::new(),
+            tables: Tables::new(Vec::new()),
+            closed: Entry::closed(),
+        }
+    }
+
+    pub(super) const fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Puts the engine's names of `files` into `names`, and returns the block that direct reads of
+    /// all of them need, in bytes. None if one cannot be read directly.
+    pub(super) fn find(
+        &mut self,
+        files: &[PushdownFile],
+        reads: &mut FileReads,
+        names: &mut Vec<FileVersion>,
+    ) -> Option<u32> {
+        self.let_go(reads);
+        names.clear();
+        let mut block_bytes = 1;
+        for file in files {
+            let slot = match self.by_entry.get(&address(file)) {
+                Some(slot) => *slot,
+                None => self.add(file, reads)?,
+            };
+            block_bytes = block_bytes.max(self.slots[slot].block_bytes);
+            names.push(FileVersion { id: id(slot), version: VERSION });
+        }
+        Some(block_bytes)
+    }
+
+    fn add(&mut self, file: &PushdownFile, reads: &mut FileReads) -> Option<usize> {
+        let direct = file.entry().direct()?;
+        let length_bytes = length_bytes(&direct.file).ok()?;
+        let index = self.free.last().copied().unwrap_or(self.slots.len());
+        let map = map(index, length_bytes)?;
+        let fd = direct.file.as_raw_fd();
+        let slot = Slot {
+            entry: Arc::downgrade(file.entry()),
+            fd,
+            block_bytes: direct.block_bytes,
+            length_bytes,
+            is_registered: reads.register(index, Some(fd)),
+        };
+        if self.free.pop().is_some() {
+            self.slots[index] = slot;
+        } else {
+            self.slots.push(slot);
+        }
+        self.tables = self.tables.with_map(id(index), map);
+        self.by_entry.insert(address(file), index);
+        Some(index)
+    }
+
+    /// Frees the slots of files that were closed since; the ring held them open.
+    fn let_go(&mut self, reads: &mut FileReads) {
+        let closed = Entry::closed();
+        if closed == self.closed {
+            return;
+        }
+        self.closed = closed;
+        let Self { slots, free, by_entry, .. } = self;
+        by_entry.retain(|_, index| {
+            let slot = &mut slots[*index];
+            let is_open = slot.entry.strong_count() > 0;
+            if !is_open {
+                if slot.is_registered {
+                    reads.register(*index, None);
+                }
+                free.push(*index);
+            }
+            is_open
+        });
+    }
+
+    /// Sees how long these files are now.
+    pub(super) fn measure(&mut self, files: &[PushdownFile]) {
+        for file in files {
+            let Some(index) = self.by_entry.get(&address(file)).copied() else { continue };
+            let Ok(length_bytes) = length_bytes(file.file()) else { continue };
+            let slot = &mut self.slots[index];
+            if slot.length_bytes == length_bytes {
+                continue;
+            }
+            // One that has become too long keeps its map: what lies behind goes to the fall-back.
+            if let Some(map) = map(index, length_bytes) {
+                slot.length_bytes = length_bytes;
+                self.tables = self.tables.with_map(id(index), map);
+            }
+        }
+    }
+
+    /// The engine's number of a function.
+    pub(super) fn function(&mut self, function: &StorageFunction) -> u32 {
+        let local = function.local_function();
+        if self.tables.function_index(local.id).is_none() {
+            self.tables = with_function(&self.tables, local);
+        }
+        local.id
+    }
+
+    /// Where a read of `length_bytes` at `device_offset` of the make-believe namespace goes: the
+    /// file, the offset in it, and how many bytes there are before its end.
+    pub(super) fn place(&self, device_offset: u64, length_bytes: u32) -> (RingFile, u64, u32) {
+        let index = (device_offset >> FILE_SHIFT) as usize;
+        let slot = &self.slots[index];
+        let offset = device_offset & ((1 << FILE_SHIFT) - 1);
+        let file = match slot.is_registered {
+            true => RingFile::Registered(index as u32),
+            false => RingFile::Descriptor(slot.fd),
+        };
+        let left = slot.length_bytes.saturating_sub(offset).min(u64::from(length_bytes));
+        (file, offset, left as u32)
+    }
+}
+
+fn address(file: &PushdownFile) -> usize {
+    Arc::as_ptr(file.entry()) as usize
+}
+
+/// The engine's number of the file in this slot; 0 would be the whole namespace.
+const fn id(slot: usize) -> u32 {
+    slot as u32 + 1
+}
+
+/// A file as a whole, in the stretch that is its own. None if there is no room for it.
+fn map(slot: usize, length_bytes: u64) -> Option<FileMap> {
+    if slot >= FILES_MAX || length_bytes > 1 << FILE_SHIFT {
+        return None;
+    }
+    // The last block is read whole.
+    let length = length_bytes.next_multiple_of(u64::from(BLOCK_MAX_BYTES));
+    let extent = Extent { file_offset: 0, device_offset: (slot as u64) << FILE_SHIFT, length };
+    let extents = if length == 0 { vec![] } else { vec![extent] };
+    FileMap::new(NAMESPACE, VERSION, length_bytes, extents, u64::MAX, BLOCK_MAX_BYTES).ok()
+}

@@ -1,0 +1,52 @@
+//! An NVMe namespace of this machine, by its character device.
+
+use super::MapRefusal;
+use crate::NamespaceInfo;
+use bpfof_device::NvmeDevice;
+use bpfof_nvme::identify::IdentifyNamespace;
+use rustix::fs::{FileType, fstat};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A namespace that chains read by NVMe commands of their own
+/// ([`FileMaps::passthrough`](super::FileMaps::passthrough)).
+#[derive(Debug)]
+pub struct NvmeNamespace {
+    pub(crate) device: Arc<NvmeDevice>,
+    pub(crate) info: NamespaceInfo,
+}
+
+impl NvmeNamespace {
+    /// The namespace with this character device, `/dev/ngXnY`. Who may read that device may read
+    /// the whole namespace.
+    ///
+    /// # Errors
+    /// The device cannot be opened, is no NVMe namespace, or has blocks with metadata.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, MapRefusal> {
+        let path = path.into();
+        let action = || format!("cannot use {} as an NVMe namespace", path.display());
+        let device = NvmeDevice::open(&path).map_err(MapRefusal::io(action()))?;
+        let identify = device.identify().map_err(MapRefusal::io(action()))?;
+        let identify = IdentifyNamespace::from_bytes(&identify);
+        let info = NamespaceInfo::from_identify(device.nsid(), &identify)
+            .ok_or(MapRefusal::Inode("the namespace has no block format without metadata"))?;
+        Ok(Self { device: Arc::new(device), info })
+    }
+
+    /// What the controller says of it.
+    #[must_use]
+    pub const fn info(&self) -> NamespaceInfo {
+        self.info
+    }
+
+    /// Whether `file` is this device: the whole namespace.
+    pub(crate) fn is(&self, file: &File) -> bool {
+        let number = |file: &File| {
+            let found = fstat(file).ok()?;
+            let kind = FileType::from_raw_mode(found.st_mode);
+            (kind == FileType::CharacterDevice).then_some(found.st_rdev)
+        };
+        number(file).is_some_and(|found| number(self.device.file()) == Some(found))
+    }
+}

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Runs chains on emulated NVMe drives by commands of our own, in a virtual machine.
+
+    interop/passthrough.py
+
+Needs QEMU and the guest that interop/image.sh makes. What runs there is the test of the executors,
+as cargo builds it here, from interop/nvme/init. Logs stay in .interop/nvme. The exit status is 0
+only if each step went well.
+"""
+
+import json
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".interop"
+RUN = CACHE / "nvme"
+BUSYBOX = CACHE / "root/bin/busybox"
+# Serial number, size and logical block of each drive in bytes. XFS takes no smaller one.
+DRIVES = [("ext4", 96 << 20, 512), ("xfs", 320 << 20, 512), ("bare", 16 << 20, 512)]
+DRIVES += [("large", 16 << 20, 4096)]
+# The longest that a step may be silent, in seconds.
+PATIENCE = 300
+
+
+def build():
+    """The test of the executors."""
+    command = ["cargo", "test", "-p", "bpfof-cli", "--test", "executors", "--no-run", "--locked"]
+    output = subprocess.run(
+        command + ["--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    ).stdout
+    messages = [json.loads(line) for line in output.splitlines()]
+    programs = [message["executable"] for message in messages if message.get("executable")]
+    return next(program for program in programs if "/executors-" in program)
+
+
+def initrd():
+    """The guest of image.sh with another first process, the test, and its storage function."""
+    guest = RUN / "guest"
+    shutil.rmtree(guest, ignore_errors=True)
+    guest.mkdir(parents=True)
+    shutil.copy(ROOT / "interop/nvme/init", guest / "init")
+    (guest / "init").chmod(0o755)
+    subprocess.run(["strip", "-o", guest / "executors", build()], check=True)
+    command = "clang -O2 -g -target bpf -mcpu=v3 -I functions/include -c".split()
+    source = "crates/bpfof/tests/executors/follow.bpf.c"
+    subprocess.run(command + [source, "-o", guest / "follow.bpf.o"], cwd=ROOT, check=True)
+    names = "\n".join(str(path.relative_to(guest)) for path in guest.iterdir())
+    command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
+    archive = subprocess.run(
+        command, cwd=guest, input=names.encode(), stdout=subprocess.PIPE, check=True
+    ).stdout
+    path = RUN / "initrd"
+    path.write_bytes((CACHE / "base.cpio").read_bytes() + archive)
+    return path
+
+
+def boot(control):
+    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
+    command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
+    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(initrd())]
+    command += ["-append", "console=ttyS0 panic=-1"]
+    for name, size, block in DRIVES:
+        image = RUN / f"{name}.img"
+        image.unlink(missing_ok=True)
+        with open(image, "wb") as disk:
+            disk.truncate(size)
+        command += ["-drive", f"file={image},if=none,id={name},format=raw,cache=unsafe"]
+        command += ["-device", f"nvme,serial={name},id=nvme-{name}"]
+        blocks = f"logical_block_size={block},physical_block_size={block}"
+        command += ["-device", f"nvme-ns,drive={name},bus=nvme-{name},{blocks}"]
+    command += ["-serial", f"file:{RUN / 'guest.log'}"]
+    command += ["-chardev", f"socket,id=control,path={control}", "-serial", "chardev:control"]
+    return subprocess.Popen(command, stderr=open(RUN / "qemu.log", "wb"))
+
+
+def follow(line):
+    """Prints what the guest reports. Returns the number of failures."""
+    failures, begun = 0, time.monotonic()
+    for text in line:
+        word, _, rest = text.strip().partition(" ")
+        if word == "begin":
+            begun = time.monotonic()
+        elif word in ("ok", "fail"):
+            print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
+            failures += word == "fail"
+        elif word == "end":
+            return failures
+    print("fail the guest stopped before its last step")
+    return failures + 1
+
+
+def main():
+    RUN.mkdir(parents=True, exist_ok=True)
+    control = RUN / "control"
+    control.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(control))
+    listener.listen(1)
+    listener.settimeout(20)
+    guest = boot(control)
+    failures = 1
+    try:
+        connection, _ = listener.accept()
+        connection.settimeout(PATIENCE)
+        failures = follow(connection.makefile("r", encoding="utf-8", errors="replace"))
+        guest.wait(timeout=30)
+    except TimeoutError:
+        print(f"fail no word from the guest for {PATIENCE} s")
+    finally:
+        if guest.poll() is None:
+            guest.kill()
+    print(f"{'failed' if failures else 'passed'}; logs are in {RUN}")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
