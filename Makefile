@@ -33,8 +33,8 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race fuzz install uninstall \
-	clean
+.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race fuzz \
+	install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
