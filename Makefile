@@ -9,6 +9,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
 
 BPFOF := $(or $(CARGO_TARGET_DIR),target)/release/bpfof
+BPFOF_DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
 
 # How long `make fuzz` runs each target, in seconds, and which targets.
 FUZZ_SECONDS ?= 600
@@ -32,17 +33,22 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop race fuzz install uninstall \
-	clean
+.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race fuzz \
+	install uninstall clean
 
 help: ## list the targets (the default)
-	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
 
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
 	cargo test --workspace --locked
+	@if command -v apt-get >/dev/null; then \
+		$(MAKE) --no-print-directory interop-fast; \
+	else \
+		echo "interop-fast: SKIPPED, apt fetches what its guest is made of"; \
+	fi
 
 lint: setup ## formatting, clippy, and the dependencies' versions, licences and sources
 	cargo fmt --check
@@ -75,10 +81,20 @@ bench: release ## pushdown against plain reads, reads against TCP; local chains;
 	cargo bench -p bpfof-function --locked
 
 interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives
-	@scripts/setup.sh qemu
+	@scripts/setup.sh qemu tshark
+	cargo build -p bpfof-cli --example tour --locked
+	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
 	interop/run.py --target $(BPFOF) --fio-seconds $(FIO_SECONDS) --kills $(KILLS)
 	interop/passthrough.py
+
+# With what `cargo test` has built, because there is no time for a release build.
+interop-fast: setup ## the quick part of it, with the debug build
+	@scripts/setup.sh qemu tshark
+	cargo build -p bpfof-cli --bin bpfof --example tour --locked
+	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
+	interop/image.sh .interop
+	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture

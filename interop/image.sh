@@ -142,4 +142,6 @@ fi
 rm -rf guest
 cp -r "$here/guest" guest
 chmod 755 guest/*
+"${MAKE:-make}" --no-print-directory -s -C "$here/../functions"
+cp "$here/../functions/build/bpfkv_get.bpf.o" guest/
 archive guest | cat base.cpio - >initrd

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Lets a stock Linux host use our target, and says how each step went.
 
-    interop/run.py [--fio-seconds N] [--kills N]
+    interop/run.py [--fast] [--fio-seconds N] [--kills N]
 
 Needs QEMU and the guest that interop/image.sh makes. The target and QEMU run on this machine as the
-calling user; their network is the loopback interface. The steps are in interop/guest/steps. Logs
-stay in .interop/run. The exit status is 0 only if each step went well.
+calling user; their network is the loopback interface. The steps are in interop/guest/steps; --fast
+takes those that `make test` has time for. Logs stay in .interop/run. The exit status is 0 only if
+each step went well and neither the guest's kernel nor the target warned (docs/interop.md).
 """
 
 import argparse
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -20,10 +22,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 NQN = "nqn.2026-01.io.bpf-of:interop"
-# QEMU's user network shows the guest 127.0.0.1 as 10.0.2.2.
-LISTEN, DISCOVERY = "127.0.0.1:4420", "127.0.0.1:8009"
+# Lines of a log that are shown of a failure: what is near its end says why.
+SHOWN_LINES = 60
 # The longest that a step may be silent, in seconds.
 PATIENCE = 300
+
+
+def free_ports():
+    """Two ports that nobody listens on."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
 
 
 class Target:
@@ -32,32 +43,41 @@ class Target:
     def __init__(self, program):
         self.log = open(RUN / "target.log", "wb")
         self.process = None
-        self.command = [str(program), "target", "--listen", LISTEN, "--discovery", DISCOVERY]
+        # QEMU's user network shows the guest 127.0.0.1 as 10.0.2.2.
+        self.port, self.discovery_port = free_ports()
+        self.command = [str(program), "target", "--listen", f"127.0.0.1:{self.port}"]
+        self.command += ["--discovery", f"127.0.0.1:{self.discovery_port}"]
         self.command += ["--nqn", NQN, "--verbose"]
+        store = RUN / "store.img"
+        store.unlink(missing_ok=True)
+        create = [str(program), "kv", "create", "--levels", "2", "--file", str(store)]
+        subprocess.run(create, check=True, capture_output=True)
         other = f",size=64MiB,nqn={NQN}-other"
         for name, options in [
             ("a", ",size=1GiB"),
             ("b", ",size=512MiB,lba=4096"),
             ("grows", ""),
+            ("store", ""),
             ("other", other),
         ]:
             disk = RUN / f"{name}.img"
-            disk.unlink(missing_ok=True)
+            if disk != store:
+                disk.unlink(missing_ok=True)
             self.command += ["--namespace", f"file:path={disk}{options}"]
         self.grow(1 << 30)
 
     def start(self):
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
-        address = LISTEN.split(":")
         for _ in range(100):
             try:
-                socket.create_connection(address, timeout=1).close()
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return
             except OSError:
                 if self.process.poll() is not None:
                     break
                 time.sleep(0.05)
-        sys.exit(f"the target does not listen on {LISTEN}; see {RUN}/target.log")
+        show_end("target.log")
+        sys.exit(f"fail the target does not listen on port {self.port}")
 
     def grow(self, size_bytes):
         """Gives the third disk another size."""
@@ -67,21 +87,34 @@ class Target:
             self.process.send_signal(signal.SIGHUP)
 
     def end(self, how):
+        """Returns the exit status."""
         self.process.send_signal(how)
-        self.process.wait(timeout=20)
+        return self.process.wait(timeout=20)
 
 
-def boot(control, options):
+def boot(control, options, target):
     """Starts the guest, with its second serial line at the socket `control`."""
     steps = f"interop.fio_seconds={options.fio_seconds} interop.kills={options.kills}"
+    steps += f" interop.port={target.port} interop.discovery_port={target.discovery_port}"
+    steps += " interop.fast=1" if options.fast else ""
     command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "4"]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
     command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(CACHE / "initrd")]
-    command += ["-append", f"console=ttyS0 panic=-1 {steps}"]
+    command += ["-append", f"console=ttyS0 panic=-1 log_buf_len=4M {steps}"]
     command += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
     command += ["-serial", f"file:{RUN / 'guest.log'}"]
     command += ["-chardev", f"socket,id=control,path={control}", "-serial", "chardev:control"]
     return subprocess.Popen(command, stderr=open(RUN / "qemu.log", "wb"))
+
+
+def show_end(name, since=""):
+    """Prints the end of a log, from the last line that is `since` on."""
+    lines = (RUN / name).read_text(errors="replace").splitlines()
+    begin = max((n for n, line in enumerate(lines) if line == since), default=0)
+    print(f"---- {name} ----")
+    for line in lines[max(begin, len(lines) - SHOWN_LINES) :]:
+        print(line)
+    print("----")
 
 
 def follow(line, target):
@@ -93,7 +126,10 @@ def follow(line, target):
             begun = time.monotonic()
         elif word in ("ok", "fail"):
             print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
-            failures += word == "fail"
+            if word == "fail":
+                failures += 1
+                show_end("guest.log", f"=== {rest.partition(':')[0]}")
+                show_end("target.log")
         elif word == "please":
             if rest == "kill":
                 target.end(signal.SIGKILL)
@@ -106,11 +142,14 @@ def follow(line, target):
         elif word == "end":
             return failures
     print("fail the guest stopped before its last step")
+    show_end("guest.log")
+    show_end("target.log")
     return failures + 1
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fast", action="store_true")
     parser.add_argument("--fio-seconds", type=int, default=20)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--target", default=ROOT / "target/release/bpfof")
@@ -124,23 +163,28 @@ def main():
     listener.settimeout(20)
     target = Target(options.target)
     target.start()
-    guest = boot(control, options)
+    guest = boot(control, options, target)
     failures = 1
     try:
         connection, _ = listener.accept()
         connection.settimeout(PATIENCE)
         failures = follow(connection.makefile("rw", encoding="utf-8", errors="replace"), target)
         guest.wait(timeout=30)
-        target.end(signal.SIGTERM)
+        status = target.end(signal.SIGTERM)
+        if status != 0:
+            print(f"fail the target ends with status {status}")
+            failures += 1
     except TimeoutError:
         print(f"fail no word from the guest for {PATIENCE} s")
+        show_end("guest.log")
+        show_end("target.log")
     finally:
         for process in (guest, target.process):
             if process.poll() is None:
                 process.kill()
     # Nothing that the guest does is a reason for the target to warn.
     lines = open(RUN / "target.log", errors="replace")
-    problems = [line for line in lines if " ERROR " in line or " WARN " in line]
+    problems = [line for line in lines if re.search(r" (ERROR|WARN) |panicked", line)]
     for problem in problems[:5]:
         print(f"fail the target reports: {problem.strip()}")
     print(f"{'failed' if failures or problems else 'passed'}; logs are in {RUN}")

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark]
 #
-# Debian packages need root or sudo; those for QEMU are installed if it is named. The cargo tools
-# named as arguments are compiled at pinned versions into .tools/. Does nothing, in under a second, where nothing is missing.
+# Debian packages need root or sudo; those for QEMU and tshark are installed if they are named. The
+# cargo tools named as arguments are compiled at pinned versions into .tools/. Does nothing, in under
+# a second, where nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -69,6 +70,10 @@ probe_xz() {
 	xz --version | sed -n 's/^xz .* //p' | grep .
 }
 
+probe_tshark() {
+	dumpcap --version >/dev/null && tshark --version | sed -n '1s/.*(Wireshark) \([0-9.]*[0-9]\).*/\1/p' | grep .
+}
+
 # probe, what is printed, Debian package
 readonly THINGS=(
 	"probe_clang        clang         clang"
@@ -85,6 +90,10 @@ readonly THINGS=(
 readonly QEMU_THINGS=(
 	"probe_qemu         qemu          qemu-system-x86"
 	"probe_xz           xz            xz-utils"
+)
+
+readonly TSHARK_THINGS=(
+	"probe_tshark       tshark        tshark"
 )
 
 install_packages() {
@@ -173,6 +182,7 @@ for tool in "$@"; do
 	cargo-deny) setup_tool cargo-deny "$CARGO_DENY_VERSION" ;;
 	cargo-fuzz) setup_tool cargo-fuzz "$CARGO_FUZZ_VERSION" ;;
 	qemu) setup_packages "${QEMU_THINGS[@]}" ;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz and qemu" ;;
+	tshark) setup_packages "${TSHARK_THINGS[@]}" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu and tshark" ;;
 	esac
 done

@@ -51,6 +51,14 @@ struct PartialUpload {
     data: Vec<u8>,
 }
 
+impl AdminState {
+    /// Bytes held of uploads that are not complete.
+    pub(crate) fn upload_bytes(&self) -> usize {
+        let parts = [&self.function_upload, &self.map_upload];
+        parts.into_iter().flatten().map(|partial| partial.data.len()).sum()
+    }
+}
+
 pub(crate) type Answered = Result<(), Reply>;
 
 pub(crate) fn invalid_field() -> Reply {

@@ -177,7 +177,8 @@ pub enum ConfigError {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let no_size = || format!("{text:?} is not a size");
-    if digits.is_empty() {
+    // A number of Rust's may have a sign.
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(no_size());
     }
     let factor = match &text[digits.len()..] {
@@ -214,6 +215,9 @@ impl NamespaceConfig {
                 (_, "lba") => lba = number()?,
                 (_, "nqn") => subsystem = Some(value.to_owned()),
                 (_, "nsid") => nsid = Some(number()?),
+                ("file" | "stripe" | "concat", "path") if value.is_empty() => {
+                    return Err("path is missing".to_owned());
+                }
                 ("file", "path") => paths = vec![PathBuf::from(value)],
                 ("stripe" | "concat", "path") => paths.push(PathBuf::from(value)),
                 ("stripe", "chunk") => chunk_bytes = parse_size(value)?,
@@ -419,7 +423,7 @@ impl TargetConfig {
 
 /// NVMe Base 2.0 §4.5: at most 223 bytes, and a date after "nqn.". The discovery subsystem's name is
 /// taken.
-fn is_nqn(nqn: &str) -> bool {
+pub(crate) fn is_nqn(nqn: &str) -> bool {
     let date_at = nqn.strip_prefix("nqn.").map(str::as_bytes);
     let dated = date_at.is_some_and(|rest| rest.len() > 8 && rest[4] == b'-' && rest[7] == b'.');
     nqn.len() <= NQN_MAX_BYTES && dated && nqn != DISCOVERY_NQN
@@ -456,7 +460,7 @@ mod tests {
         assert_eq!((concat.paths().len(), concat.file_bytes()), (2, Some(1 << 20)));
         for (text, reason) in [
             ("mem", "size is missing"),
-            ("mem:size=x", "not a size"),
+            ("mem:size=x", "is not a size"),
             ("mem:size=1Q", "unknown unit"),
             ("mem:size=1G,lba=513", "not 512 or 4096"),
             ("mem:size=100", "less than one block"),
@@ -472,6 +476,8 @@ mod tests {
             ("mem:size=1G,nsid=1025", "not 1 to 1024"),
             ("file:size", "no value"),
             ("file:", "path is missing"),
+            ("file:path=", "path is missing"),
+            ("mem:size=+1M", "is not a size"),
             ("mem:size=1M,nqn=disk", "not an NVMe qualified name"),
             ("mem:size=1M,nqn=nqn.2014-08.org.nvmexpress.discovery", "not an NVMe qualified name"),
         ] {

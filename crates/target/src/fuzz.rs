@@ -3,6 +3,17 @@
 //! [`connection`] plays a host that obeys no rules against an admin connection and an I/O
 //! connection over memory namespaces. A host's receiver reads all that the target answers, so that
 //! a PDU which breaks the protocol is found too.
+//!
+//! [`admin`] plays hosts that keep the rules of the transport, so that what is known of each command
+//! can be checked: it is answered once, with no more data than it announced. [`config`] reads
+//! configurations.
+
+mod admin;
+mod config;
+mod object;
+
+pub use admin::admin;
+pub use config::config;
 
 use crate::config::{NamespaceConfig, NamespaceSource};
 use crate::connection::{Connection, Ends, MAX_TRANSFER_BYTES};
@@ -58,9 +69,14 @@ impl Rig {
 
     /// Opens a connection and returns its number.
     pub(crate) fn open(&mut self) -> usize {
+        self.open_at(false)
+    }
+
+    /// The same at the listener for discovery, or at the other.
+    fn open_at(&mut self, discovery_only: bool) -> usize {
         let index = self.lines.len();
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let ends = Ends { peer, local: peer, discovery_only: false };
+        let ends = Ends { peer, local: peer, discovery_only };
         let connection = Connection::new(index as u32, index as u64 + 1, ends, self.x.now_ns);
         self.lines.push(Line { connection, open: true, rx: Vec::new() });
         index
@@ -242,8 +258,8 @@ pub(crate) fn enable_command() -> Sqe {
 /// block, and ends at a null pointer with 8 bytes of scratch as its answer.
 const FOLLOW: u32 = 7;
 
-fn follow() -> Arc<Function> {
-    static FUNCTION: OnceLock<Arc<Function>> = OnceLock::new();
+/// The function's instructions.
+fn follow_code() -> Vec<u8> {
     // (opcode, registers, offset, immediate), as RFC 9669 §3 lays them out.
     const CODE: [(u8, u8, i16, i32); 16] = [
         (0x79, 0x12, 0, 0),   // r2 = ctx->data
@@ -263,14 +279,19 @@ fn follow() -> Arc<Function> {
         (0xb7, 0x00, 0, 0),   // r0 = 0
         (0x95, 0x00, 0, 0),   // exit
     ];
+    let slot = |(opcode, registers, offset, immediate): (u8, u8, i16, i32)| {
+        let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), immediate.to_le_bytes());
+        [opcode, registers, a, b, c, d, e, f]
+    };
+    CODE.map(slot).concat()
+}
+
+fn follow() -> Arc<Function> {
+    static FUNCTION: OnceLock<Arc<Function>> = OnceLock::new();
     let function = FUNCTION.get_or_init(|| {
-        let slot = |(opcode, registers, offset, immediate): (u8, u8, i16, i32)| {
-            let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), immediate.to_le_bytes());
-            [opcode, registers, a, b, c, d, e, f]
-        };
-        let program = Program::parse(&CODE.map(slot).concat()).expect("a valid program");
+        let program = Program::parse(&follow_code()).expect("a valid program");
         let native = NativeFunction::compile(&program).expect("it can be translated");
-        let (name, instructions) = ("follow".to_owned(), CODE.len() as u32);
+        let (name, instructions) = ("follow".to_owned(), program.instructions().len() as u32);
         Arc::new(Function { id: FOLLOW, name, instructions, native })
     });
     Arc::clone(function)

@@ -39,11 +39,70 @@ fn seeds() {
     }
 }
 
+#[test]
+fn admin_seeds() {
+    fuzz::admin(&[]);
+    for mode in 0..32 {
+        for seed in 0..8 {
+            let mut data = vec![mode];
+            data.extend(noise(seed, 2000));
+            fuzz::admin(&data);
+        }
+    }
+    // Every kind of action alone, with the same byte for each of its choices.
+    for mode in [0, 3, 16, 24] {
+        for action in 0..32u8 {
+            for byte in [0, 1, 4, 8, 63, 255] {
+                let mut data = vec![mode, 0, 0, 0];
+                for _ in 0..20 {
+                    data.push(action);
+                    data.extend([byte; 20]);
+                }
+                fuzz::admin(&data);
+            }
+        }
+    }
+}
+
+#[test]
+fn configurations() {
+    for kind in 0..4 {
+        fuzz::config(&[kind]);
+        for seed in 0..200 {
+            let mut data = vec![kind];
+            data.extend(noise(seed, 300));
+            fuzz::config(&data);
+        }
+    }
+    for text in [
+        "\0namespaces = [\"mem:size=1M,lba=4096\", \"file:path=/dev/x=y\"]\nmax-hops = 5\n",
+        "\0namespaces = [\"\"]",
+        "\0listen = \"[::1]:9\"\n\n[",
+        "\u{1}mem:size=12MiB,nqn=nqn.2026-01.org.x:\"y\"",
+        "\u{1}file:path=\u{e9}\\,size=,lba",
+        "\u{2}12GiB",
+        "\u{2}+1",
+        "\u{2}99999999999999999999T",
+    ] {
+        fuzz::config(text.as_bytes());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes(data in proptest::collection::vec(any::<u8>(), 0..1500)) {
         fuzz::connection(&data);
+    }
+
+    #[test]
+    fn any_bytes_of_admin_commands(data in proptest::collection::vec(any::<u8>(), 0..1500)) {
+        fuzz::admin(&data);
+    }
+
+    #[test]
+    fn any_bytes_of_configurations(data in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fuzz::config(&data);
     }
 }

@@ -1,0 +1,201 @@
+//! Configurations: files, and what the command line takes.
+
+use super::Input;
+use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, is_nqn, parse_size};
+use bpfof_chain::Limits;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Reads `data` as a configuration file, as the text of a `--namespace` option or as a size; or
+/// makes a configuration of it, writes that down and reads it. What is refused is refused with its
+/// place; what is accepted keeps the rules, and is the same again when it is written down and read.
+pub fn config(data: &[u8]) {
+    let mut input = Input(data);
+    let kind = input.byte();
+    let text = String::from_utf8_lossy(input.0);
+    match kind % 4 {
+        0 => file(&text),
+        1 => namespace(&text),
+        2 => size(&text),
+        _ => {
+            let made = make(&mut input);
+            let text = written(&made);
+            let read = TargetConfig::from_toml(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            assert_eq!(shown(&read), shown(&made), "{text}");
+            assert!(made.check().is_ok() != made.namespaces.is_empty(), "{text}");
+        }
+    }
+}
+
+fn file(text: &str) {
+    match TargetConfig::from_toml(text) {
+        Ok(config) => {
+            config.namespaces.iter().for_each(check);
+            if config.check().is_ok() {
+                assert!(is_nqn(&config.nqn) && !config.namespaces.is_empty());
+            }
+            let written = written(&config);
+            let again = TargetConfig::from_toml(&written);
+            let again = again.unwrap_or_else(|error| panic!("{error}: {written}"));
+            assert_eq!(shown(&again), shown(&config), "{written}");
+        }
+        Err(message) => {
+            let (line, column) = place(&message).unwrap_or_else(|| panic!("no place: {message}"));
+            // The last line, which is empty, is one too.
+            let there = text.split('\n').nth(line - 1);
+            let there = there.unwrap_or_else(|| panic!("{message}: of {text:?}"));
+            assert!(column <= there.chars().count() + 2, "{message}: of {text:?}");
+        }
+    }
+}
+
+/// The numbers of "line 3, column 4: …".
+fn place(message: &str) -> Option<(usize, usize)> {
+    let (line, rest) = message.strip_prefix("line ")?.split_once(", column ")?;
+    let (column, reason) = rest.split_once(": ")?;
+    let place = (line.parse().ok()?, column.parse().ok()?);
+    (place.0 > 0 && place.1 > 0 && !reason.is_empty()).then_some(place)
+}
+
+fn namespace(text: &str) {
+    match text.parse::<NamespaceConfig>() {
+        Ok(config) => {
+            check(&config);
+            let option = option(&config);
+            let again = option.parse::<NamespaceConfig>();
+            assert_eq!(again.unwrap_or_else(|error| panic!("{error}: {text:?}")), config);
+        }
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.contains(&format!("{text:?}")) && message.contains("write mem:"));
+        }
+    }
+}
+
+/// The rules of a namespace.
+fn check(config: &NamespaceConfig) {
+    assert!(matches!(config.lba_bytes, 512 | 4096));
+    assert!(config.subsystem.as_ref().is_none_or(|nqn| is_nqn(nqn)));
+    match &config.source {
+        NamespaceSource::Memory { size_bytes, latency_us, iops } => {
+            assert!(*size_bytes >= u64::from(config.lba_bytes));
+            assert!(*latency_us <= 3_600_000_000 && *iops <= 1_000_000_000);
+        }
+        NamespaceSource::File { path, .. } => assert!(!path.as_os_str().is_empty()),
+    }
+}
+
+fn size(text: &str) {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" | "B" => Some(0),
+        "k" | "K" | "KiB" => Some(10),
+        "M" | "MiB" => Some(20),
+        "G" | "GiB" => Some(30),
+        "T" | "TiB" => Some(40),
+        _ => None,
+    };
+    let expected = number.parse::<u64>().ok().zip(shift);
+    let expected = expected.and_then(|(number, shift)| number.checked_mul(1 << shift));
+    assert_eq!(parse_size(text).ok(), expected, "{text:?}");
+}
+
+/// All of a configuration, to be compared.
+fn shown(config: &TargetConfig) -> String {
+    format!("{config:?}")
+}
+
+/// A namespace as a `--namespace` option.
+fn option(config: &NamespaceConfig) -> String {
+    let NamespaceConfig { source, lba_bytes, subsystem } = config;
+    let mut text = match source {
+        NamespaceSource::Memory { size_bytes, latency_us, iops } => {
+            format!("mem:size={size_bytes},latency_us={latency_us},iops={iops}")
+        }
+        NamespaceSource::File { path, size_bytes } => {
+            let size = size_bytes.map_or(String::new(), |size| format!(",size={size}"));
+            format!("file:path={}{size}", path.display())
+        }
+    };
+    text.push_str(&format!(",lba={lba_bytes}"));
+    if let Some(nqn) = subsystem {
+        text.push_str(&format!(",nqn={nqn}"));
+    }
+    text
+}
+
+/// A configuration as a file.
+fn written(config: &TargetConfig) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, limits } = config;
+    let discovery = discovery.map_or(String::new(), |at| format!("discovery = \"{at}\"\n"));
+    let namespaces: Vec<String> = namespaces.iter().map(|n| quoted(&option(n))).collect();
+    format!(
+        "listen = \"{listen}\"\n{discovery}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
+         poll = {poll}\nspin-us = {spin_us}\nmax-hops = {}\nmax-chain-bytes = {}\n\
+         max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n",
+        quoted(nqn),
+        namespaces.join(", "),
+        limits.hops,
+        limits.bytes,
+        limits.instructions,
+        limits.instructions_per_call,
+        limits.chains,
+    )
+}
+
+/// A configuration that keeps the rules.
+fn make(input: &mut Input<'_>) -> TargetConfig {
+    // TOML's integers have a sign.
+    let number = |input: &mut Input<'_>| input.edge() & i64::MAX as u64;
+    let address = |input: &mut Input<'_>| match input.byte() & 1 {
+        0 => SocketAddr::from((
+            std::net::Ipv4Addr::from(input.number() as u32),
+            input.number() as u16,
+        )),
+        _ => SocketAddr::from((u128::from(input.number()).to_be_bytes(), input.number() as u16)),
+    };
+    let (listen, choice) = (address(input), input.byte());
+    let discovery = (choice & 1 != 0).then(|| address(input));
+    let limits = Limits {
+        hops: number(input) as u32,
+        bytes: number(input),
+        instructions: number(input),
+        instructions_per_call: number(input) as u32,
+        chains: number(input) as usize,
+    };
+    let cores = (0..choice >> 4).map(|_| number(input) as usize).collect();
+    let (poll, spin_us) = (choice & 2 != 0, number(input) as u32);
+    let namespaces = (0..choice >> 2 & 3).map(|_| make_namespace(input)).collect();
+    let nqn = make_nqn(input);
+    TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, limits }
+}
+
+fn make_nqn(input: &mut Input<'_>) -> String {
+    format!("nqn.2026-01.org.x:{}", word(input))
+}
+
+/// Any text without commas, which end an option.
+fn word(input: &mut Input<'_>) -> String {
+    let length = usize::from(input.byte() % 32);
+    String::from_utf8_lossy(input.bytes(length)).replace(',', ";")
+}
+
+fn make_namespace(input: &mut Input<'_>) -> NamespaceConfig {
+    let choice = input.byte();
+    let lba_bytes = if choice & 1 == 0 { 512 } else { 4096 };
+    let subsystem = (choice & 2 != 0).then(|| make_nqn(input));
+    let source = match choice & 4 {
+        0 => NamespaceSource::Memory {
+            size_bytes: input.edge().max(u64::from(lba_bytes)),
+            latency_us: input.edge() % 3_600_000_001,
+            iops: input.edge() % 1_000_000_001,
+        },
+        _ => NamespaceSource::File {
+            path: PathBuf::from(format!("/{}", word(input))),
+            size_bytes: (choice & 8 != 0).then(|| input.edge()),
+        },
+    };
+    NamespaceConfig { source, lba_bytes, subsystem }
+}
