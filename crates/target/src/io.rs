@@ -319,7 +319,13 @@ impl Connection {
                     ChainError::Abort(_) => counters.aborts += 1,
                     _ => {}
                 }
-                let reply = chain_error(error, hops);
+                let reply = match error {
+                    // Cut short: no device has failed.
+                    ChainError::Device if self.abandoned => {
+                        Reply { status: Status::ABORTED_SQ_DELETION, dw0: 0, dw1: hops }
+                    }
+                    _ => chain_error(error, hops),
+                };
                 self.log_refusal(bpfof_nvme::opcode::nvm::PUSHDOWN, &reply, x.now_ns);
                 log::debug!("{}: chain ended after {hops} hops: {error}", self.name());
                 self.complete(cid, reply);
