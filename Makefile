@@ -24,6 +24,9 @@ KILLS ?= 3
 # How long `make race` runs on each file system, in seconds.
 RACE_SECONDS ?= 600
 
+# How long `make soak` plays seeds, in seconds.
+SOAK_SECONDS ?= 3600
+
 # `make install` and `make uninstall`: where to, and what is put before that. BUILD_DIR has the
 # program and the libraries; unless it is given they are built first.
 PREFIX ?= /usr/local
@@ -32,8 +35,8 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop race fuzz install uninstall \
-	clean
+.PHONY: help setup test lint doc fuzz-check release demo bench interop race soak fuzz install \
+	uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' Makefile
@@ -80,6 +83,10 @@ interop: release ## a stock Linux kernel in QEMU uses the target: file systems, 
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
+
+soak: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
+	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-target --lib --locked -- \
+		--ignored --exact tests::simulation::soak --nocapture
 
 # The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
 # toolchain take it, so that no second toolchain is needed.
