@@ -25,6 +25,9 @@ KILLS ?= 3
 # How long `make race` runs on each file system, in seconds.
 RACE_SECONDS ?= 600
 
+# How long `make soak` plays seeds, in seconds.
+SOAK_SECONDS ?= 3600
+
 # `make install` and `make uninstall`: where to, and what is put before that. BUILD_DIR has the
 # program and the libraries; unless it is given they are built first.
 PREFIX ?= /usr/local
@@ -33,7 +36,7 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race fuzz \
+.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race soak fuzz \
 	install uninstall clean
 
 help: ## list the targets (the default)
@@ -98,6 +101,10 @@ interop-fast: setup ## the quick part of it, with the debug build
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
+
+soak: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
+	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-target --lib --locked -- \
+		--ignored --exact tests::simulation::soak --nocapture
 
 # The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
 # toolchain take it, so that no second toolchain is needed.

@@ -279,6 +279,15 @@ impl Connection {
         }
     }
 
+    /// Whether this connection ends when the queues of a controller do, or, with `and_admin`, the
+    /// controller itself. The host may have opened queues since it reset the controller, before a
+    /// reactor hears of that: those stay.
+    pub(crate) fn ends_with(&self, controller: &Arc<Controller>, and_admin: bool) -> bool {
+        let its = self.controller.as_ref().is_some_and(|its| Arc::ptr_eq(its, controller));
+        let came = self.queue.as_ref().map_or(0, |queue| queue.resets);
+        its && (and_admin || self.admin.is_none() && came != controller.resets())
+    }
+
     /// Fabrics commands on a connected I/O queue: only Disconnect.
     pub(crate) fn io_fabrics(
         &mut self,

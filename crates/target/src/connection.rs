@@ -160,6 +160,8 @@ pub(crate) struct Slot {
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) id: u16,
+    /// How often the controller's queues had been ended when this one came.
+    pub(crate) resets: u32,
     entries: u16,
     head: u16,
     flow_control: bool,
@@ -217,6 +219,8 @@ pub(crate) struct Connection {
     pub(crate) slots: Vec<Slot>,
     /// The host reset or shut down the controller: its I/O queues must go.
     pub(crate) reset_queues: bool,
+    /// It is closing: chains are cut short.
+    pub(crate) abandoned: bool,
     free: Vec<u16>,
     generation: u64,
     receiver: PduReceiver,
@@ -250,6 +254,7 @@ impl Connection {
             admin: None,
             slots: Vec::new(),
             reset_queues: false,
+            abandoned: false,
             free: Vec::new(),
             generation: 0,
             // The longest capsule: header, header digest, padding, data, data digest.
@@ -456,7 +461,7 @@ impl Connection {
         if sqsize == 0 || sqsize >= MAX_QUEUE_ENTRIES {
             return Err(invalid(44, 0));
         }
-        let controller = if qid == 0 {
+        let (controller, resets) = if qid == 0 {
             if data.cntlid != CNTLID_DYNAMIC {
                 return Err(invalid(16, 1));
             }
@@ -464,7 +469,7 @@ impl Connection {
                 .add_controller(&data.hostnqn, data.hostid, kato_ms)
                 .ok_or(Reply::from(Status::CONNECT_CONTROLLER_BUSY))?;
             self.admin = Some(Box::default());
-            controller
+            (controller, 0)
         } else {
             let controller = subsystem.controller(data.cntlid).ok_or(invalid(16, 1))?;
             if controller.host_nqn != data.hostnqn || controller.host_id != data.hostid {
@@ -474,14 +479,12 @@ impl Connection {
                 return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
             }
             // A discovery controller has no I/O queues.
-            if subsystem.is_discovery() || !controller.add_queue(qid) {
-                return Err(invalid(42, 0));
-            }
-            controller
+            let added = if subsystem.is_discovery() { None } else { controller.add_queue(qid) };
+            (controller, added.ok_or(invalid(42, 0))?)
         };
         let entries = sqsize + 1;
         let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
-        self.queue = Some(Queue { id: qid, entries, head: 1, flow_control });
+        self.queue = Some(Queue { id: qid, resets, entries, head: 1, flow_control });
         self.slots = (0..entries).map(|_| Slot { cid: 0, state: State::Free }).collect();
         self.free = (0..entries).rev().collect();
         let id = controller.id;
@@ -709,6 +712,7 @@ impl Connection {
     /// The connection is closing: forgets the commands that wait for the peer's data. What is left
     /// is with a device, a chain or a compiler and must come back.
     pub(crate) fn abandon(&mut self, x: &mut Executor) {
+        self.abandoned = true;
         for slot in 0..self.slots.len() as u16 {
             let data = self.slots[usize::from(slot)].state.incoming();
             if data.is_none_or(|data| matches!(data.stage, Stage::Here)) {

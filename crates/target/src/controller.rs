@@ -55,6 +55,8 @@ struct Registers {
     config: ControllerConfig,
     status: Csts,
     queues: BTreeSet<u16>,
+    /// How often the host has ended all I/O queues.
+    resets: u32,
     /// I/O queues the host has asked for, if it has.
     granted: Option<u16>,
 }
@@ -167,13 +169,23 @@ impl Controller {
         registers.status.ready = config.enable;
         let shut_down = config.shutdown != Shutdown::None;
         registers.status.shutdown = if shut_down { Csts::SHUTDOWN_COMPLETE } else { 0 };
-        shut_down || was_enabled && !config.enable
+        let ends = shut_down || was_enabled && !config.enable;
+        registers.resets += u32::from(ends);
+        ends
     }
 
-    /// Registers an I/O queue; false if the id is taken or more than was granted.
-    pub(crate) fn add_queue(&self, qid: u16) -> bool {
+    /// Registers an I/O queue; none if the id is taken or more than was granted. Returns how often
+    /// all queues have been ended before it.
+    pub(crate) fn add_queue(&self, qid: u16) -> Option<u32> {
         let mut registers = lock(&self.registers);
-        qid <= registers.granted.unwrap_or(MAX_IO_QUEUES) && registers.queues.insert(qid)
+        let is_new =
+            qid <= registers.granted.unwrap_or(MAX_IO_QUEUES) && registers.queues.insert(qid);
+        is_new.then_some(registers.resets)
+    }
+
+    /// How often the host has ended all I/O queues, by a reset or a shutdown.
+    pub(crate) fn resets(&self) -> u32 {
+        lock(&self.registers).resets
     }
 
     /// Allows the host `queues` I/O queues; false if it has some already.

@@ -325,6 +325,10 @@ impl Connection {
                 let is_gone = state.namespace().is_some_and(|namespace| x.is_leaving(namespace));
                 let reply = match error {
                     ChainError::Device if is_gone => Status::INVALID_NAMESPACE.with_dnr().into(),
+                    // Cut short: no device has failed.
+                    ChainError::Device if self.abandoned => {
+                        Reply { status: Status::ABORTED_SQ_DELETION, dw0: 0, dw1: hops }
+                    }
                     error => chain_error(error, hops),
                 };
                 self.log_refusal(bpfof_nvme::opcode::nvm::PUSHDOWN, &reply, x.now_ns);

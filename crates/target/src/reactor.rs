@@ -272,11 +272,7 @@ impl Reactor {
             Message::EndQueues(controller, and_admin) => {
                 for index in 0..self.entries.len() {
                     let Some(entry) = &self.entries[index] else { continue };
-                    let connection = &entry.connection;
-                    let its = connection.controller.as_ref();
-                    let ours = its.is_some_and(|its| Arc::ptr_eq(its, &controller));
-                    let is_admin = connection.admin.is_some();
-                    if ours && (and_admin || !is_admin) {
+                    if entry.connection.ends_with(&controller, and_admin) {
                         self.close(index as u32, "the controller was reset or is gone");
                     }
                 }

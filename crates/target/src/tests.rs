@@ -1,7 +1,9 @@
 //! Tests of the protocol core, without sockets but for the scripted peer's.
 
+mod endings;
 mod fuzzing;
 mod limits;
 mod peer;
 mod scripted;
+mod simulation;
 mod timers;

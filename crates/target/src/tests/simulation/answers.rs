@@ -1,0 +1,156 @@
+//! What hosts are answered, compared with the model.
+
+use super::Checked;
+use super::hosts::Stage;
+use super::model::Fate;
+use super::requests::{Pending, What};
+use super::world::World;
+use bpfof_host::RequestError;
+use bpfof_nvme::Status;
+
+impl World {
+    /// A request on a link has ended.
+    pub(super) fn answered(
+        &mut self,
+        link: usize,
+        tag: u64,
+        result: Result<(Vec<u8>, u32, u32), RequestError>,
+    ) -> Checked {
+        let Some(pending) = self.pending.remove(&tag) else {
+            return Err(format!("link {link}: request {tag} ends twice"));
+        };
+        if pending.link != link {
+            let of = pending.link;
+            return Err(format!("link {link}: the answer to request {tag} of link {of}"));
+        }
+        self.trace(|| match &result {
+            Ok((data, dw0, _)) => {
+                format!("link {link}: request {tag}: {} bytes, DW0 {dw0:#x}", data.len())
+            }
+            Err(error) => format!("link {link}: request {tag}: {error}"),
+        });
+        let begun = pending.begun;
+        let outcome = match result {
+            Ok((data, dw0, _)) => self.succeeded(&pending, &data, dw0),
+            Err(RequestError::Command(error)) => self.failed(&pending, error.status),
+            Err(RequestError::DataDigest) => Err("data is damaged".to_owned()),
+            Err(RequestError::Lost(_)) => {
+                self.done.lost += 1;
+                self.end_writes(&pending, Fate::Lost { link })
+            }
+        };
+        self.model.end(begun);
+        outcome.map_err(|error| format!("link {link}, request {tag}, {:?}: {error}", pending.what))
+    }
+
+    fn succeeded(&mut self, pending: &Pending, data: &[u8], dw0: u32) -> Checked {
+        let Pending { link, begun, ref what } = *pending;
+        let host = self.clients[link].as_ref().map(|client| client.host);
+        match what {
+            What::Connect
+            | What::Enable
+            | What::Disable
+            | What::Status
+            | What::Queues
+            | What::Shutdown => self.started(link, what, true, dw0),
+            What::Plain | What::Disconnect => Ok(()),
+            What::NoFunction | What::BehindEnd => Err("it succeeds".into()),
+            What::Read { space, first, count } => {
+                let block_bytes = self.shapes[*space].block_bytes as usize;
+                if data.len() != count * block_bytes {
+                    return Err(format!("{} bytes are read", data.len()));
+                }
+                for (block, bytes) in (*first..).zip(data.chunks(block_bytes)) {
+                    let found = self.contents.find(bytes)?;
+                    self.model.seen((*space, block), found, begun)?;
+                }
+                Ok(())
+            }
+            What::Write { fua, .. } => self.end_writes(pending, Fate::Applied { durable: *fua }),
+            What::Flush { space } => {
+                self.model.flushed(*space, begun);
+                Ok(())
+            }
+            What::Compare { space, first, expected } => {
+                for (block, found) in (*first..).zip(expected) {
+                    self.model.seen((*space, block), *found, begun)?;
+                }
+                Ok(())
+            }
+            What::Chain(call) => {
+                let host = host.ok_or("the host is gone")?;
+                self.check_chain(host, call, begun, (data, dw0))
+            }
+            What::Map { file, version } => {
+                let (host, now) = (host.ok_or("the host is gone")?, self.model.tick());
+                self.hosts[host].maps.was_set(*file, *version, now);
+                Ok(())
+            }
+        }
+    }
+
+    fn failed(&mut self, pending: &Pending, status: Status) -> Checked {
+        let Pending { link, begun, ref what } = *pending;
+        let host = self.clients[link].as_ref().map(|client| client.host);
+        let disk_failed =
+            [Status::WRITE_FAULT, Status::CAPACITY_EXCEEDED, Status::UNRECOVERED_READ_ERROR]
+                .iter()
+                .any(|known| known.same_code(status));
+        let unexpected = || Err(format!("{status}"));
+        match what {
+            What::Connect if self.may_refuse(link) => self.started(link, what, false, 0),
+            What::BehindEnd if status.same_code(Status::LBA_OUT_OF_RANGE) => Ok(()),
+            What::NoFunction if status.same_code(Status::FUNCTION_REJECTED) => {
+                if let Some(host) = host {
+                    self.hosts[host].loads = false;
+                }
+                Ok(())
+            }
+            What::Compare { space, first, expected }
+                if status.same_code(Status::COMPARE_FAILURE) =>
+            {
+                let mut places = (*first..).zip(expected);
+                let model = &self.model;
+                match places.all(|(block, found)| model.is_certain((*space, block), *found, begun))
+                {
+                    true => Err("it fails, although the blocks can only hold that".into()),
+                    false => Ok(()),
+                }
+            }
+            What::Chain(call) => {
+                let host = host.ok_or("the host is gone")?;
+                self.check_chain_error((link, host), call, begun, status)
+            }
+            What::Write { .. } if disk_failed && self.settings.disk_errors => {
+                self.end_writes(pending, Fate::Perhaps)
+            }
+            What::Read { .. } | What::Flush { .. } | What::Compare { .. } | What::Plain
+                if disk_failed && self.settings.disk_errors =>
+            {
+                Ok(())
+            }
+            What::Write { .. } => {
+                self.end_writes(pending, Fate::Never)?;
+                unexpected()
+            }
+            _ => unexpected(),
+        }
+    }
+
+    /// Whether a queue may be refused: its association may be over or being reset, or its id in
+    /// use by a queue whose end the target has not heard of.
+    fn may_refuse(&self, link: usize) -> bool {
+        let is_lane = |client: &super::hosts::Client| !client.is_admin();
+        self.clients[link].as_ref().is_some_and(is_lane)
+            && self.stage(link) == Some(Stage::Starting)
+    }
+
+    /// What becomes of the blocks that a request writes, if it does.
+    fn end_writes(&mut self, pending: &Pending, fate: Fate) -> Checked {
+        let What::Write { space, blocks, .. } = &pending.what else { return Ok(()) };
+        for (block, write) in blocks {
+            self.model.written((*space, *block), *write, pending.begun, fate)?;
+        }
+        Ok(())
+    }
+}
