@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended;
-/// on SIGHUP takes over the sizes of files that have grown, and tells the hosts.
+/// on SIGHUP reads the configuration file again, takes over its namespaces and the sizes of files
+/// that have grown, and tells the hosts. A configuration that cannot be served changes nothing.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
@@ -25,7 +26,7 @@ pub(crate) struct Options {
     nqn: Option<String>,
     /// A namespace, repeatable, ids from 1: mem:size=1GiB[,lba=512|4096][,latency_us=3][,iops=N]
     /// or file:path=FILE[,size=10GiB][,lba=512|4096]; with nqn=NAME in a subsystem of that name,
-    /// where ids are from 1 again.
+    /// where ids are from 1 again; with nsid=N under that id, not its position.
     #[arg(long = "namespace", value_name = "SPEC")]
     namespaces: Vec<NamespaceConfig>,
     /// Processors to run a reactor on, for example 0,1 [default: one reactor, not pinned].
@@ -79,7 +80,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
             log::info!("signal {signal}: stopping");
             break;
         }
-        server.remeasure();
+        match configuration(options).and_then(|config| Ok(server.reload(&config)?)) {
+            Ok(()) => log::info!("signal {signal}: the configuration is taken over"),
+            Err(error) => log::error!("nothing has changed, the configuration is refused: {error}"),
+        }
     }
     server.stop();
     Ok(())

@@ -42,11 +42,20 @@ struct Target {
 
 impl Target {
     fn start(namespaces: &[&str]) -> Target {
-        let mut command = Command::new(BPFOF);
-        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
+        let mut command = Target::command();
         for namespace in namespaces {
             command.args(["--namespace", namespace]);
         }
+        Target::run(command)
+    }
+
+    fn command() -> Command {
+        let mut command = Command::new(BPFOF);
+        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
+        command
+    }
+
+    fn run(mut command: Command) -> Target {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("bpfof starts");
         let mut line = String::new();
         let output = child.stdout.take().expect("piped");
@@ -192,6 +201,40 @@ fn a_target_stops_on_sigterm_and_says_when_it_cannot_start() {
     std::fs::write(&config, "poll = true\nnamespace = 3\n").expect("writes");
     let message = bad(&["target", "--config", config.to_str().expect("UTF-8")]);
     assert!(message.contains("line 2, column 1"), "{message}");
+}
+
+#[test]
+fn a_target_takes_over_another_configuration() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("target.toml");
+    let disk = folder.path().join("disk");
+    let write = |namespaces: &str| {
+        std::fs::write(&config, format!("namespaces = [{namespaces}]\n")).expect("writes");
+    };
+    write("\"mem:size=1MiB\"");
+    let mut command = Target::command();
+    command.arg("--config").arg(&config).stderr(Stdio::piped());
+    let mut target = Target::run(command);
+    let mut errors = BufReader::new(target.child.stderr.take().expect("piped"));
+    let url = &format!("{}?ns=7", target.url);
+    let missing = bad(&["kv", "create", "--levels", "2", "--target", url]);
+    assert!(missing.contains("the namespace does not exist"), "{missing}");
+
+    write(&format!("\"mem:size=1MiB\", \"file:path={},size=1MiB,nsid=7\"", disk.display()));
+    target.signal(rustix::process::Signal::HUP);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !bpfof(&["kv", "create", "--levels", "2", "--target", url]).status.success() {
+        assert!(Instant::now() < deadline, "the namespace does not come");
+    }
+    write("\"mem:size=1MiB\", \"file:path=/nowhere,nsid=7\"");
+    target.signal(rustix::process::Signal::HUP);
+    let mut line = String::new();
+    while !line.contains("refused") {
+        line.clear();
+        assert!(errors.read_line(&mut line).expect("text") > 0, "the target ends");
+    }
+    assert!(line.contains("nothing has changed") && line.contains("/nowhere does not"), "{line}");
+    assert_eq!(good(&["kv", "get", "--target", url, "7"]), "7 7\n");
 }
 
 #[test]

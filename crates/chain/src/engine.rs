@@ -7,7 +7,7 @@ use bpfof_function::{Arena, Fault, FaultKind};
 use bpfof_nvme::Status;
 
 /// Budgets of one chain.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Hops.
     pub hops: u32,

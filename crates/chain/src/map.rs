@@ -107,6 +107,11 @@ impl FileMap {
         self.extents.len()
     }
 
+    /// Where its last extent in the namespace ends, in bytes from the namespace's start.
+    pub fn device_end(&self) -> u64 {
+        self.extents.iter().map(|e| e.device_offset + e.length).max().unwrap_or(0)
+    }
+
     /// Where the byte at `offset` is in the namespace, and how many bytes from there on are
     /// contiguous; `None` if it is not mapped.
     #[inline]

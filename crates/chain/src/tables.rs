@@ -166,13 +166,28 @@ impl Tables {
         tables
     }
 
-    /// These tables with the map of a whole namespace replaced.
-    pub fn with_whole_namespace(&self, map: FileMap) -> Tables {
+    /// These tables with a namespace that is new or has another size: `whole` is it as one file.
+    /// Maps of files that reach beyond its end go.
+    pub fn with_whole_namespace(&self, whole: FileMap) -> Tables {
         let mut tables = self.successor();
-        let same = |known: &&mut Arc<FileMap>| known.namespace() == map.namespace();
-        if let Some(known) = tables.whole_namespaces.iter_mut().find(same) {
-            *known = Arc::new(map);
+        let (namespace, bytes) = (whole.namespace(), whole.length_bytes());
+        let fits = |entry: &MapEntry| entry.map.device_end() <= bytes;
+        tables.maps.retain(|entry| entry.namespace != namespace || fits(entry));
+        tables.index_maps();
+        let known = tables.whole_namespaces.iter_mut().find(|map| map.namespace() == namespace);
+        match known {
+            Some(known) => *known = Arc::new(whole),
+            None => tables.whole_namespaces.push(Arc::new(whole)),
         }
+        tables
+    }
+
+    /// These tables without a namespace and the maps of files in it.
+    pub fn without_namespace(&self, namespace: u32) -> Tables {
+        let mut tables = self.successor();
+        tables.maps.retain(|entry| entry.namespace != namespace);
+        tables.index_maps();
+        tables.whole_namespaces.retain(|map| map.namespace() != namespace);
         tables
     }
 
@@ -202,5 +217,37 @@ impl Tables {
     fn index_maps(&mut self) {
         let end = self.maps.last().map_or(0, |last| u64::from(last.file) + 1);
         self.directory = Directory::new(&self.maps, end, |entry| u64::from(entry.file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::Extent;
+
+    #[test]
+    fn maps_go_with_their_namespace_or_its_end() {
+        let map = |namespace, device_offset| {
+            let extent = Extent { file_offset: 0, device_offset, length: 512 };
+            FileMap::new(namespace, 1, 512, vec![extent], 4096, 512).expect("valid")
+        };
+        let tables = Tables::new(vec![FileMap::whole_namespace(1, 4096)])
+            .with_whole_namespace(FileMap::whole_namespace(2, 4096))
+            .with_map(5, map(1, 0))
+            .with_map(6, map(1, 3584))
+            .with_map(7, map(2, 3584));
+        let known = |tables: &Tables| {
+            let maps = [(1, 0), (1, 5), (1, 6), (2, 0), (2, 7)];
+            maps.map(|(namespace, file)| tables.map(namespace, file).is_some())
+        };
+        assert_eq!(known(&tables), [true; 5]);
+        let smaller = tables.with_whole_namespace(FileMap::whole_namespace(1, 3584));
+        assert_eq!(known(&smaller), [true, true, false, true, true]);
+        assert_ne!(smaller.serial(), tables.serial());
+        let without = tables.without_namespace(1);
+        assert_eq!(known(&without), [false, false, false, true, true]);
+        let again = without.with_whole_namespace(FileMap::whole_namespace(1, 512));
+        assert_eq!(known(&again), [true, false, false, true, true]);
+        assert_eq!(again.map(1, WHOLE_NAMESPACE).map(FileMap::length_bytes), Some(512));
     }
 }

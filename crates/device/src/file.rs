@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Why a file cannot be a namespace, with what to do about it.
@@ -54,11 +55,13 @@ pub enum FileError {
 #[derive(Debug)]
 pub struct FileNamespace {
     file: File,
+    path: PathBuf,
+    kind: FileType,
     /// When it was opened.
     size_bytes: u64,
     block_bytes: u32,
-    /// Its size is given, whatever that of the file.
-    is_fixed: bool,
+    /// The size that it is given, whatever that of the file.
+    fixed_bytes: Mutex<Option<u64>>,
     direct: bool,
     punches_holes: bool,
 }
@@ -94,6 +97,7 @@ impl FileNamespace {
         lock(&fd).map_err(|_| FileError::Locked { path: path.to_owned() })?;
         let file = File::from(fd);
         let size = settle_size(&file, path, kind, size_bytes, block_bytes)?;
+        let fixed_bytes = Mutex::new(size_bytes.map(|_| size));
         let direct = allows_direct(&file, block_bytes);
         if direct {
             let flags = rustix::fs::fcntl_getfl(&file).map_err(failed("examine"))?;
@@ -101,8 +105,17 @@ impl FileNamespace {
                 .map_err(failed("use direct I/O on"))?;
         }
         let punches_holes = can_punch_holes(&file, kind);
-        let is_fixed = size_bytes.is_some();
-        Ok(FileNamespace { file, size_bytes: size, block_bytes, is_fixed, direct, punches_holes })
+        let path = path.to_owned();
+        Ok(FileNamespace {
+            file,
+            path,
+            kind,
+            size_bytes: size,
+            block_bytes,
+            fixed_bytes,
+            direct,
+            punches_holes,
+        })
     }
 
     /// Its size in bytes when it was opened, whole blocks.
@@ -110,15 +123,40 @@ impl FileNamespace {
         self.size_bytes
     }
 
-    /// Its size in bytes now, whole blocks: that of the file, unless [`open`](Self::open) was given
-    /// one.
+    /// What its size becomes, in bytes and whole blocks, with this one given (or all of the file)
+    /// instead of what [`open`](Self::open) was given. A regular file that is smaller is grown.
+    /// Nothing else changes before [`give_size`](Self::give_size).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn settle_size(&self, size_bytes: Option<u64>) -> Result<u64, FileError> {
+        settle_size(&self.file, &self.path, self.kind, size_bytes, self.block_bytes)
+    }
+
+    /// From now on it has this size, which [`settle_size`](Self::settle_size) has agreed to, or
+    /// that of the file.
+    pub fn give_size(&self, size_bytes: Option<u64>) {
+        let block = u64::from(self.block_bytes);
+        *self.fixed_bytes() = size_bytes.map(|bytes| bytes / block * block);
+    }
+
+    fn fixed_bytes(&self) -> MutexGuard<'_, Option<u64>> {
+        self.fixed_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size in bytes now, whole blocks: that of the file, unless it was given one.
     ///
     /// # Errors
     /// The kernel's answer.
     pub fn measure(&self) -> io::Result<u64> {
         use std::io::{Seek, SeekFrom};
-        if self.is_fixed {
-            return Ok(self.size_bytes);
+        if let Some(bytes) = *self.fixed_bytes() {
+            return Ok(bytes);
         }
         // Of a block device the kernel tells no size but this way. Nobody uses the position.
         let bytes = (&self.file).seek(SeekFrom::End(0))?;

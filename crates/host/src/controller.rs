@@ -2,8 +2,8 @@
 
 use crate::queue::{Queue, QueueConnect};
 use crate::{
-    Error, InitiatorConfig, Lane, LostReason, NamespaceInfo, Options, PushdownLimits, SubmitError,
-    TargetUrl,
+    CommandError, Error, InitiatorConfig, Lane, LostReason, NamespaceInfo, Options, PushdownLimits,
+    SubmitError, TargetUrl,
 };
 use bpfof_nvme::fabrics::{
     CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, Cap, ControllerConfig, Csts, FabricsCommand,
@@ -13,7 +13,7 @@ use bpfof_nvme::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, cns, parse_namespace_list,
 };
 use bpfof_nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, Digests};
-use bpfof_nvme::{AdminCommand, Cqe, Sqe, features};
+use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status, features};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -228,10 +228,17 @@ impl Controller {
     /// Size and block of a namespace.
     ///
     /// # Errors
-    /// As the target answered; [`Error::BadAnswer`] for a namespace with a block format that no
-    /// lane can transfer, such as one with metadata.
+    /// As the target answered, Invalid Namespace or Format for an id that no namespace has;
+    /// [`Error::BadAnswer`] for a namespace with a block format that no lane can transfer, such as
+    /// one with metadata.
     pub fn identify_namespace(&mut self, nsid: u32) -> Result<NamespaceInfo, Error> {
         let identify = IdentifyNamespace::from_bytes(&self.identify_block(cns::NAMESPACE, nsid)?);
+        // All zero for an id that is valid but inactive (NVM Command Set 1.0 §4.1.5.1).
+        if identify == IdentifyNamespace::default() {
+            let status = Status::INVALID_NAMESPACE.with_dnr();
+            let source = CommandError { status, dw0: 0, dw1: 0 };
+            return Err(Error::Command { command: "Identify", source });
+        }
         NamespaceInfo::from_identify(nsid, &identify)
             .ok_or(Error::BadAnswer("the namespace has no block format without metadata"))
     }

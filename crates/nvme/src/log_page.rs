@@ -142,6 +142,36 @@ wire_struct! {
     }
 }
 
+wire_struct! {
+    /// Header of the Asymmetric Namespace Access log (NVMe Base 2.0 §5.16.1.13).
+    pub struct AnaHeader [16] {
+        /// Change count of the log (bytes 7:0).
+        0 => change_count: u64,
+        /// Number of group descriptors that follow (bytes 9:8).
+        8 => groups: u16,
+    }
+}
+
+wire_struct! {
+    /// An ANA Group Descriptor without the namespace identifiers behind it, each a dword (NVMe Base
+    /// 2.0 §5.16.1.13).
+    pub struct AnaGroup [32] {
+        /// Group identifier, not 0 (bytes 3:0).
+        0 => group: u32,
+        /// Number of namespace identifiers that follow (bytes 7:4).
+        4 => namespaces: u32,
+        /// Change count of the group, 0 if there is none (bytes 15:8).
+        8 => change_count: u64,
+        /// Bits 3:0: the state; [`AnaGroup::OPTIMIZED`] (byte 16).
+        16 => state: u8,
+    }
+}
+
+impl AnaGroup {
+    /// ANA state: optimized (NVMe Base 2.0 §8.1.1).
+    pub const OPTIMIZED: u8 = 1;
+}
+
 /// Firmware Slot Information with one slot, active, holding `revision` (NVMe Base 2.0 §5.16.1.4).
 #[must_use]
 pub fn firmware_slot(revision: SpacePadded<8>) -> [u8; 512] {

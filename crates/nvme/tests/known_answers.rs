@@ -4,7 +4,9 @@ use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::identify::{
     IdentifyController, IdentifyNamespace, IndependentNamespace, LbaFormat, NvmController,
 };
-use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog};
+use bpfof_nvme::log_page::{
+    AnaGroup, AnaHeader, DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog,
+};
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
 use bpfof_nvme::vendor::{
@@ -136,6 +138,11 @@ fn log_page_offsets() {
     assert_eq!((smart.to_bytes()[1..3].to_vec(), smart.to_bytes()[64]), (vec![44, 1], 1));
     let error = ErrorLogEntry { error_count: 1, lba: 2, nsid: 3, ..ErrorLogEntry::default() };
     assert_eq!((error.to_bytes()[16], error.to_bytes()[24]), (2, 3));
+    let access = AnaHeader { change_count: 3, groups: 0x102 }.to_bytes();
+    assert_eq!(access, [3, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
+    let group = AnaGroup { group: 5, namespaces: 6, change_count: 7, state: AnaGroup::OPTIMIZED };
+    assert_eq!(group.to_bytes()[..17], [5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(group.to_bytes()[17..], [0; 15]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use crate::connection::{
     Close, Connection, IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, Reply, State,
 };
 use crate::controller::{Controller, Counters};
+use crate::events::Events;
 use crate::executor::{Executor, Load};
 use crate::features::Feature;
 use crate::identify;
@@ -12,11 +13,9 @@ use crate::{discovery, logs};
 use bpfof_chain::{Extent, FileMap, Function};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
-use bpfof_nvme::identify::namespace_list;
 use bpfof_nvme::log_page::lid;
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
 use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Functions of one association: code memory is a few KiB each.
@@ -29,14 +28,6 @@ pub(crate) const MAX_EXTENTS: usize = 32768;
 const MAX_ASSOCIATION_EXTENTS: usize = 1 << 20;
 /// Bytes of a file map object.
 const MAX_MAP_BYTES: usize = 32 + 24 * MAX_EXTENTS;
-/// Namespace Attribute Changed, in OAES and in Asynchronous Event Configuration (NVMe Base 2.0
-/// §5.27.1.8).
-pub(crate) const NAMESPACE_CHANGED: u32 = 1 << 8;
-/// DW0 that ends an asynchronous event request: a notice (2), of a changed namespace attribute (0),
-/// about which the Changed Namespace List (4) says more (§5.2.1).
-const NAMESPACE_CHANGED_NOTICE: u32 = 2 | (lid::CHANGED_NAMESPACES as u32) << 16;
-/// Asynchronous event requests one host may leave with us.
-pub(crate) const MAX_ASYNC_EVENTS: usize = 4;
 /// Function Report: the message of the last load.
 const LAST_LOAD: u32 = u32::MAX;
 
@@ -50,11 +41,7 @@ pub(crate) struct AdminState {
     last_function: u32,
     /// One at a time: a load takes memory and a thread.
     loading: bool,
-    /// Identifiers of parked requests, oldest first.
-    async_events: VecDeque<u16>,
-    async_event_config: u32,
-    /// The host knows of changed namespaces, but has not yet read which.
-    has_told: bool,
+    pub(crate) events: Events,
 }
 
 #[derive(Debug)]
@@ -64,7 +51,7 @@ struct PartialUpload {
     data: Vec<u8>,
 }
 
-type Answered = Result<(), Reply>;
+pub(crate) type Answered = Result<(), Reply>;
 
 pub(crate) fn invalid_field() -> Reply {
     Status::INVALID_FIELD.with_dnr().into()
@@ -102,10 +89,10 @@ impl Connection {
         x: &mut Executor,
     ) -> Answered {
         let cid = sqe.cid;
-        let has_cache = || identify::has_volatile_cache(&x.target, &controller.subsystem);
+        let has_cache = || controller.subsystem.traits().has_volatile_cache;
         match command {
             AdminCommand::Identify { cns, nsid, csi, .. } => {
-                let page = identify::page(&x.target, controller, cns, nsid, csi)?;
+                let page = identify::page(controller, cns, nsid, csi)?;
                 self.answer(sqe, Reply::default(), &page)
             }
             AdminCommand::GetLogPage {
@@ -117,9 +104,15 @@ impl Connection {
             } if !controller.subsystem.is_discovery() => {
                 self.changed_namespaces(sqe, (offset_bytes, length_bytes), rae, controller)
             }
-            AdminCommand::GetLogPage { lid, length_bytes, offset_bytes, nsid, .. } => {
-                let page = self.log(lid, nsid, controller, x)?;
-                self.log_page(sqe, &page, offset_bytes, length_bytes)
+            AdminCommand::GetLogPage { lid, lsp, rae, length_bytes, offset_bytes, nsid } => {
+                // Before the page is made: what comes in between is news.
+                let generation = controller.subsystem.log_generation();
+                let page = self.log((lid, lsp), nsid, controller, x)?;
+                self.log_page(sqe, &page, offset_bytes, length_bytes)?;
+                if controller.subsystem.is_discovery() {
+                    self.has_read_discovery_log(generation, rae);
+                }
+                Ok(())
             }
             AdminCommand::SetFeatures { fid, cdw11, save, nsid } => {
                 if save {
@@ -193,44 +186,26 @@ impl Connection {
         }
     }
 
-    /// The Changed Namespace List (NVMe Base 2.0 §5.16.1.5). Reading it allows the next event,
-    /// unless `retain` (RAE) is set.
-    fn changed_namespaces(
-        &mut self,
-        sqe: &Sqe,
-        (offset_bytes, length_bytes): (u64, u64),
-        retain: bool,
-        controller: &Controller,
-    ) -> Answered {
-        let changed = controller.changed_namespaces();
-        let page = namespace_list(changed.iter().copied(), 0);
-        self.log_page(sqe, &page, offset_bytes, length_bytes)?;
-        if !retain {
-            controller.forget_changes(&changed);
-            self.admin.get_or_insert_default().has_told = false;
-            // What has changed since then.
-            self.notify();
-        }
-        Ok(())
-    }
-
     /// A log page, whole (NVMe Base 2.0 §5.16).
     fn log(
         &self,
-        lid: u8,
+        (lid, lsp): (u8, u8),
         nsid: u32,
         controller: &Controller,
         x: &Executor,
     ) -> Result<Vec<u8>, Reply> {
         match (lid, controller.subsystem.is_discovery()) {
-            (lid::DISCOVERY, true) => Ok(discovery::log_page(&x.target, &self.ends)),
+            (lid::DISCOVERY, true) => {
+                let generation = controller.subsystem.log_generation();
+                Ok(discovery::log_page(&x.target, generation, &self.ends))
+            }
             (_, true) => Err(Status::INVALID_LOG_PAGE.with_dnr().into()),
-            (_, false) => logs::page(lid, nsid, controller),
+            (_, false) => logs::page(lid, (lsp, nsid), controller),
         }
     }
 
     /// NVMe Base 2.0 §5.16: what lies behind a page's end reads as zero.
-    fn log_page(
+    pub(crate) fn log_page(
         &mut self,
         sqe: &Sqe,
         page: &[u8],
@@ -263,39 +238,6 @@ impl Connection {
         Ok(())
     }
 
-    pub(crate) fn async_event_config(&mut self) -> u32 {
-        self.admin.get_or_insert_default().async_event_config
-    }
-
-    pub(crate) fn set_async_event_config(&mut self, config: u32) {
-        self.admin.get_or_insert_default().async_event_config = config;
-        self.notify();
-    }
-
-    /// Tells the host of changed namespaces: once, until it has read which; if it wants to know and
-    /// has left a request for it.
-    pub(crate) fn notify(&mut self) {
-        let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
-        let wanted = admin.async_event_config & NAMESPACE_CHANGED != 0 && !admin.has_told;
-        if !wanted || controller.changed_namespaces().is_empty() {
-            return;
-        }
-        if let Some(cid) = admin.async_events.pop_front() {
-            admin.has_told = true;
-            self.complete(cid, Reply { dw0: NAMESPACE_CHANGED_NOTICE, ..Reply::default() });
-        }
-    }
-
-    fn park_async_event(&mut self, cid: u16) -> Answered {
-        let admin = self.admin.get_or_insert_default();
-        if admin.async_events.len() == MAX_ASYNC_EVENTS {
-            return Err(Status::ASYNC_EVENT_LIMIT.with_dnr().into());
-        }
-        admin.async_events.push_back(cid);
-        self.notify();
-        Ok(())
-    }
-
     fn admin_fabrics(
         &mut self,
         cid: u16,
@@ -314,9 +256,7 @@ impl Connection {
                 let config = ControllerConfig::from(value as u32);
                 let ended = controller.configure(config);
                 if ended && let Some(admin) = &mut self.admin {
-                    // They end with the controller, without completions (§3.7.2).
-                    admin.async_events.clear();
-                    (admin.async_event_config, admin.has_told) = (0, false);
+                    admin.events.clear();
                 }
                 self.reset_queues |= ended;
                 log::debug!("{}: controller configuration {value:#x}", self.name());
@@ -500,7 +440,7 @@ impl Connection {
         x: &Executor,
     ) -> Answered {
         let map = FileMapObject::parse(object).map_err(|_| invalid_field())?;
-        let index = controller.subsystem.namespace_index(map.nsid).ok_or_else(invalid_field)?;
+        let index = x.find(&controller.subsystem, map.nsid).ok_or_else(invalid_field)?;
         let tables = controller.tables();
         if map.version == 0 {
             controller.update(|tables| tables.without_map(map.file));

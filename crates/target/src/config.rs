@@ -1,8 +1,10 @@
 //! What a target serves: from command-line options or a TOML file.
 
+use crate::subsystem::MAX_NSID;
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX_BYTES};
 use serde::Deserialize;
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +21,7 @@ pub struct TargetConfig {
     pub discovery: Option<SocketAddr>,
     /// NVMe qualified name of the subsystem of namespaces that name none.
     pub nqn: String,
-    /// Namespaces; in each subsystem the ids are from 1 in this order.
+    /// Namespaces; in each subsystem the ids are from 1 in this order, but where one is given.
     pub namespaces: Vec<NamespaceConfig>,
     /// The processors to run a reactor on. Empty: one reactor, not pinned.
     pub cores: Vec<usize>,
@@ -55,6 +57,8 @@ pub struct NamespaceConfig {
     pub lba_bytes: u32,
     /// NVMe qualified name of the subsystem it belongs to, if not the target's.
     pub subsystem: Option<String>,
+    /// Namespace id, 1 to 1024; if none is given, its position among those of its subsystem.
+    pub nsid: Option<u32>,
 }
 
 /// What a namespace is made of.
@@ -78,12 +82,23 @@ pub enum NamespaceSource {
     },
 }
 
+impl NamespaceSource {
+    /// The files it is made of.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        match self {
+            NamespaceSource::Memory { .. } => None,
+            NamespaceSource::File { path, .. } => Some(path.as_path()),
+        }
+        .into_iter()
+    }
+}
+
 /// What is wrong with a configuration, and where.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A namespace option.
     #[error(
-        "namespace {text:?}: {problem}; write mem:size=1GiB[,lba=512][,nqn=NAME][,latency_us=3][,iops=N] or file:path=FILE[,size=…][,lba=512][,nqn=NAME]"
+        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N] or file:path=FILE[,size=…], each with [,lba=512][,nqn=NAME][,nsid=1]"
     )]
     Namespace {
         /// What was given.
@@ -110,6 +125,28 @@ pub enum ConfigError {
     /// No namespace at all.
     #[error("no namespace to serve; give --namespace mem:size=1GiB or file:path=FILE")]
     NoNamespace,
+    /// Two namespaces of a subsystem have one id.
+    #[error(
+        "{nqn} has two namespaces with id {nsid}: one without nsid= has its position as its id; give each an nsid= of its own"
+    )]
+    SameId {
+        /// The subsystem.
+        nqn: String,
+        /// The id.
+        nsid: u32,
+    },
+    /// Namespaces without an id of their own beyond what there can be.
+    #[error("{nqn} has more than {MAX_NSID} namespaces")]
+    TooMany {
+        /// The subsystem.
+        nqn: String,
+    },
+    /// Two namespaces in one file.
+    #[error("{0} is in two places of the configuration; a file has one namespace")]
+    SameFile(PathBuf),
+    /// A setting that differs from that of the running target.
+    #[error("{0} cannot change while the target runs; restart it for that")]
+    Fixed(&'static str),
     /// Not an NVMe qualified name.
     #[error(
         "{0:?} is not an NVMe qualified name; write nqn.YYYY-MM.reverse.domain:name, at most 223 bytes"
@@ -148,7 +185,7 @@ impl NamespaceConfig {
     fn parse(text: &str) -> Result<NamespaceConfig, String> {
         let (kind, options) = text.split_once(':').unwrap_or((text, ""));
         let (mut size, mut path, mut lba, mut latency_us, mut iops) = (None, None, 512, 0, 0);
-        let mut subsystem = None;
+        let (mut subsystem, mut nsid) = (None, None);
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
@@ -156,6 +193,7 @@ impl NamespaceConfig {
                 (_, "size") => size = Some(parse_size(value)?),
                 (_, "lba") => lba = number()?,
                 (_, "nqn") => subsystem = Some(value.to_owned()),
+                (_, "nsid") => nsid = Some(number()?),
                 ("file", "path") => path = Some(PathBuf::from(value)),
                 ("mem", "latency_us") => latency_us = number()?,
                 ("mem", "iops") => iops = number()?,
@@ -173,13 +211,14 @@ impl NamespaceConfig {
             }
             other => return Err(format!("unknown kind {other:?}")),
         };
-        NamespaceConfig::check(source, lba, subsystem)
+        NamespaceConfig::check(source, lba, subsystem, nsid)
     }
 
     fn check(
         source: NamespaceSource,
         lba: u64,
         subsystem: Option<String>,
+        nsid: Option<u64>,
     ) -> Result<NamespaceConfig, String> {
         if let Some(nqn) = subsystem.as_ref().filter(|nqn| !is_nqn(nqn)) {
             return Err(ConfigError::Nqn(nqn.clone()).to_string());
@@ -196,7 +235,11 @@ impl NamespaceConfig {
                 return Err("latency_us is at most 3600000000, iops at most 1000000000".into());
             }
         }
-        Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem })
+        if let Some(nsid) = nsid.filter(|nsid| !(1..=u64::from(MAX_NSID)).contains(nsid)) {
+            return Err(format!("nsid={nsid} is not 1 to {MAX_NSID}"));
+        }
+        let nsid = nsid.map(|nsid| nsid as u32);
+        Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem, nsid })
     }
 }
 
@@ -268,7 +311,49 @@ impl TargetConfig {
         }
         let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_ref());
         match named.chain([&self.nqn]).find(|nqn| !is_nqn(nqn)) {
-            Some(nqn) => Err(ConfigError::Nqn(nqn.clone())),
+            Some(nqn) => return Err(ConfigError::Nqn(nqn.clone())),
+            None => self.placed()?,
+        };
+        let mut paths = HashSet::new();
+        let mut all = self.namespaces.iter().flat_map(|namespace| namespace.source.paths());
+        match all.find(|path| !paths.insert(*path)) {
+            Some(path) => Err(ConfigError::SameFile(path.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// The namespaces, each with the name of its subsystem and its id there.
+    pub(crate) fn placed(&self) -> Result<Vec<(&str, u32, &NamespaceConfig)>, ConfigError> {
+        let mut placed: Vec<(&str, u32, &NamespaceConfig)> = Vec::new();
+        for namespace in &self.namespaces {
+            let nqn = namespace.subsystem.as_deref().unwrap_or(&self.nqn);
+            let before = placed.iter().filter(|(of, ..)| *of == nqn).count() as u32;
+            let nsid = namespace.nsid.unwrap_or(before + 1);
+            if nsid > MAX_NSID {
+                return Err(ConfigError::TooMany { nqn: nqn.to_owned() });
+            }
+            if placed.iter().any(|(of, taken, _)| (*of, *taken) == (nqn, nsid)) {
+                return Err(ConfigError::SameId { nqn: nqn.to_owned(), nsid });
+            }
+            placed.push((nqn, nsid, namespace));
+        }
+        Ok(placed)
+    }
+
+    /// Checks that a running target can go on with this configuration instead of `running`: only
+    /// namespaces may differ.
+    pub(crate) fn check_change(&self, running: &TargetConfig) -> Result<(), ConfigError> {
+        self.check()?;
+        let fixed = [
+            ("listen", self.listen == running.listen),
+            ("discovery", self.discovery == running.discovery),
+            ("cores", self.cores == running.cores),
+            ("poll", self.poll == running.poll),
+            ("spin-us", self.spin_us == running.spin_us),
+            ("a limit (max-…)", self.limits == running.limits),
+        ];
+        match fixed.into_iter().find(|(_, is_same)| !is_same) {
+            Some((what, _)) => Err(ConfigError::Fixed(what)),
             None => Ok(()),
         }
     }
@@ -297,11 +382,14 @@ mod tests {
         let parse = |text: &str| text.parse::<NamespaceConfig>();
         let memory = parse("mem:size=1GiB,lba=4096,latency_us=3,iops=700000").expect("good");
         let source = NamespaceSource::Memory { size_bytes: 1 << 30, latency_us: 3, iops: 700_000 };
-        assert_eq!(memory, NamespaceConfig { source, lba_bytes: 4096, subsystem: None });
-        let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other").expect("good");
+        assert_eq!(
+            memory,
+            NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: None }
+        );
+        let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other,nsid=7").expect("good");
         let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
         let subsystem = Some("nqn.2026-01.org:other".to_owned());
-        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem });
+        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem, nsid: Some(7) });
         for (text, reason) in [
             ("mem", "size is missing"),
             ("mem:size=x", "not a size"),
@@ -311,6 +399,8 @@ mod tests {
             ("mem:size=1G,path=/x", "unknown option"),
             ("mem:size=99999999999999T", "not a size"),
             ("disk:size=1G", "unknown kind"),
+            ("mem:size=1G,nsid=0", "not 1 to 1024"),
+            ("mem:size=1G,nsid=1025", "not 1 to 1024"),
             ("file:size", "no value"),
             ("file:", "path is missing"),
             ("mem:size=1M,nqn=disk", "not an NVMe qualified name"),
@@ -337,6 +427,29 @@ mod tests {
             assert!(message.starts_with(reason), "{message}");
         }
         assert!(matches!(TargetConfig::default().check(), Err(ConfigError::NoNamespace)));
+        let with = |specs: &[&str]| {
+            let parse = |spec: &&str| format!("mem:size=1M{spec}").parse().expect("valid");
+            TargetConfig { namespaces: specs.iter().map(parse).collect(), ..config.clone() }
+        };
+        let ids = |specs: &[&str]| {
+            let config = with(specs);
+            let placed = config.placed().map_err(|error| error.to_string())?;
+            Ok::<_, String>(placed.iter().map(|(_, nsid, _)| *nsid).collect::<Vec<_>>())
+        };
+        let other = ",nqn=nqn.2026-01.org:other";
+        assert_eq!(ids(&["", ",nsid=9", "", other, ""]), Ok(vec![1, 9, 3, 1, 4]));
+        for specs in [["", ",nsid=1"], [",nsid=2", ""], [",nsid=5", ",nsid=5"]] {
+            let error = ids(&specs).expect_err("one id twice");
+            assert!(error.contains("two namespaces with id"), "{error}");
+        }
+        assert!(ids(&[""; 1025]).is_err_and(|error| error.contains("more than 1024")));
+        let twice =
+            ["file:path=/x", "file:path=/x,nsid=7"].map(|spec| spec.parse().expect("valid"));
+        let twice = TargetConfig { namespaces: twice.into(), ..config.clone() };
+        assert!(matches!(twice.check(), Err(ConfigError::SameFile(_))));
+        let polls = TargetConfig { poll: true, ..with(&["", ""]) };
+        assert!(matches!(polls.check_change(&config), Err(ConfigError::Fixed("poll"))));
+        assert!(with(&["", ""]).check_change(&config).is_ok());
         let nqn = TargetConfig { nqn: "disk".into(), ..config };
         assert!(matches!(nqn.check(), Err(ConfigError::Nqn(_))));
     }

@@ -101,12 +101,16 @@ pub(crate) enum State {
         next: usize,
     },
     /// Flush or Write Zeroes: nothing left to do but to answer.
-    Plain,
+    Plain {
+        namespace: usize,
+    },
     /// Write Zeroes with Force Unit Access: the file must be flushed before the answer.
     ZeroesThenSync {
         namespace: usize,
     },
-    Chain,
+    Chain {
+        namespace: usize,
+    },
     /// An admin command whose data arrives by H2CData.
     AdminData {
         sqe: Sqe,

@@ -6,11 +6,9 @@ use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
 use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader};
 use std::net::{IpAddr, SocketAddr};
 
-/// Nothing that the log page tells changes while the target runs.
-const GENERATION: u64 = 1;
-
-/// The log page, whole (NVMe Base 2.0 §5.16.1.23), for a host that reached us at `ends.local`.
-pub(crate) fn log_page(target: &Target, ends: &Ends) -> Vec<u8> {
+/// The log page of `generation` or later, whole (NVMe Base 2.0 §5.16.1.23), for a host that reached
+/// us at `ends.local`.
+pub(crate) fn log_page(target: &Target, generation: u64, ends: &Ends) -> Vec<u8> {
     let here = entry(DiscoveryEntry::SUBTYPE_CURRENT_DISCOVERY, DISCOVERY_NQN, 0, ends.local);
     let mut entries = vec![here];
     for subsystem in target.subsystems() {
@@ -21,7 +19,7 @@ pub(crate) fn log_page(target: &Target, ends: &Ends) -> Vec<u8> {
         }
     }
     let records = entries.len() as u64;
-    let header = DiscoveryHeader { generation: GENERATION, records, recfmt: 0 };
+    let header = DiscoveryHeader { generation, records, recfmt: 0 };
     let mut page = header.to_bytes().to_vec();
     page.extend(entries.iter().flat_map(DiscoveryEntry::to_bytes));
     page

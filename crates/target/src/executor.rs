@@ -5,6 +5,8 @@
 //! fetched while another runs. File operations are handed to the reactor's ring.
 
 use crate::namespace::{Backing, Namespace};
+use crate::places::{Places, Served};
+use crate::subsystem::Subsystem;
 use crate::target::Target;
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Function, Outcome, Start, Tables};
 use bpfof_device::{DelayQueue, IoBuffer};
@@ -101,7 +103,9 @@ pub(crate) struct Executor {
     pub(crate) file_operations: Vec<FileOperation>,
     pub(crate) loads: Vec<Load>,
     engine: Engine,
-    /// One queue a namespace; those of files stay empty.
+    /// Namespaces, by what commands have for them.
+    places: Places,
+    /// One queue a place; those of files stay empty.
     memory: Vec<DelayQueue<MemoryOperation>>,
     /// The queue whose turn it is.
     turn: usize,
@@ -112,18 +116,44 @@ pub(crate) struct Executor {
 
 impl Executor {
     pub(crate) fn new(target: Arc<Target>) -> Executor {
-        let memory = target.namespaces.iter().map(|_| DelayQueue::default()).collect();
-        Executor {
+        let served = target.served();
+        let mut executor = Executor {
             engine: Engine::new(target.limits),
             target,
             now_ns: 0,
             file_operations: Vec::new(),
             loads: Vec::new(),
-            memory,
+            places: Places::default(),
+            memory: Vec::new(),
             turn: 0,
             owners: Vec::new(),
             buffers: Vec::new(),
-        }
+        };
+        executor.serve(&served);
+        executor
+    }
+
+    /// Serves these namespaces from now on; of others only the commands that are in flight.
+    pub(crate) fn serve(&mut self, served: &[Served]) {
+        self.places.serve(served);
+        self.memory.resize_with(self.places.count(), DelayQueue::default);
+    }
+
+    /// The namespaces.
+    pub(crate) fn places(&mut self) -> &mut Places {
+        &mut self.places
+    }
+
+    /// The place of the namespace with this id.
+    #[inline]
+    pub(crate) fn find(&self, subsystem: &Subsystem, nsid: u32) -> Option<usize> {
+        self.places.find(subsystem, nsid)
+    }
+
+    /// Whether the namespace at this place has been removed.
+    #[inline]
+    pub(crate) fn is_leaving(&self, namespace: usize) -> bool {
+        self.places.is_leaving(namespace)
     }
 
     /// A buffer of `length` bytes for direct I/O, a spare one if it is large enough. Its contents
@@ -152,7 +182,7 @@ impl Executor {
         command: CommandId,
         range: Option<(u64, u32)>,
     ) {
-        let Backing::Memory(memory) = &self.target.namespaces[namespace].backing else { return };
+        let Backing::Memory(memory) = &self.places.get(namespace).backing else { return };
         let operation = MemoryOperation::Command { command, range };
         self.memory[namespace].push(memory.latency(), self.now_ns, operation);
     }
@@ -163,7 +193,9 @@ impl Executor {
     pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
         for _ in 0..self.memory.len() {
             self.turn = if self.turn + 1 < self.memory.len() { self.turn + 1 } else { 0 };
-            let Backing::Memory(memory) = &self.target.namespaces[self.turn].backing else {
+            let Some(Namespace { backing: Backing::Memory(memory), .. }) =
+                self.places.at(self.turn)
+            else {
                 continue;
             };
             let soon = |operation: &MemoryOperation| match operation {
@@ -194,9 +226,9 @@ impl Executor {
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let Executor { engine, memory, file_operations, target, now_ns, .. } = self;
+        let Executor { engine, memory, file_operations, places, now_ns, .. } = self;
         let now_ns = *now_ns;
-        let mut sink = Sink { target, namespace, memory, file_operations, now_ns, yields: true };
+        let mut sink = Sink { places, namespace, memory, file_operations, now_ns, yields: true };
         let chain = engine.start(start, tables, |read| sink.read(read))?;
         let owner = Owner { command, namespace };
         match self.owners.get_mut(chain.index()) {
@@ -215,12 +247,13 @@ impl Executor {
     /// Copies a due chain read from its memory namespace.
     #[inline]
     pub(crate) fn copy_chain_read(&mut self, namespace: usize, read: &DeviceRead) {
-        if let Backing::Memory(memory) = &self.target.namespaces[namespace].backing {
+        if let Backing::Memory(memory) = &self.places.get(namespace).backing {
             memory.read(read.device_offset, self.engine.data_mut(read));
         }
     }
 
-    /// Reports a chain's read to the engine; a finished chain must be released.
+    /// Reports a chain's read to the engine; a finished chain must be released. It ends if its
+    /// namespace has been removed: file maps may already be those of another with the same id.
     #[inline]
     pub(crate) fn chain_read_done(
         &mut self,
@@ -229,10 +262,11 @@ impl Executor {
         tables: &Tables,
     ) -> Option<Outcome> {
         let namespace = self.owners[chain.index()].namespace;
-        let Executor { engine, memory, file_operations, target, now_ns, .. } = self;
+        let Executor { engine, memory, file_operations, places, now_ns, .. } = self;
+        let ok = ok && !places.is_leaving(namespace);
         let yields = engine.usage(chain).hops % HOPS_PER_TURN == HOPS_PER_TURN - 1;
         let now_ns = *now_ns;
-        let mut sink = Sink { target, namespace, memory, file_operations, now_ns, yields };
+        let mut sink = Sink { places, namespace, memory, file_operations, now_ns, yields };
         engine.completed(chain, ok, tables, |read| sink.read(read))
     }
 
@@ -241,13 +275,13 @@ impl Executor {
     }
 
     pub(crate) fn namespace(&self, index: usize) -> &Namespace {
-        &self.target.namespaces[index]
+        self.places.get(index)
     }
 }
 
 /// Where the engine's reads go.
 struct Sink<'a> {
-    target: &'a Target,
+    places: &'a Places,
     namespace: usize,
     memory: &'a mut [DelayQueue<MemoryOperation>],
     file_operations: &'a mut Vec<FileOperation>,
@@ -260,7 +294,7 @@ impl Sink<'_> {
     #[inline]
     fn read(&mut self, read: DeviceRead) {
         let namespace = self.namespace;
-        match &self.target.namespaces[namespace].backing {
+        match &self.places.get(namespace).backing {
             Backing::Memory(memory) => {
                 let operation = MemoryOperation::Chain(read);
                 let (queue, latency) = (&mut self.memory[namespace], memory.latency());

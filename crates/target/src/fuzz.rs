@@ -47,7 +47,7 @@ impl Rig {
         let open = |nsid, lba_bytes| {
             let source =
                 NamespaceSource::Memory { size_bytes: NAMESPACE_BYTES, latency_us: 0, iops: 0 };
-            let config = NamespaceConfig { source, lba_bytes, subsystem: None };
+            let config = NamespaceConfig { source, lba_bytes, subsystem: None, nsid: None };
             (NQN.to_owned(), Namespace::open(nsid, &config, NQN).expect("a small mapping"))
         };
         let namespaces = vec![open(1, 512), open(2, 4096)];
@@ -70,6 +70,37 @@ impl Rig {
     pub(crate) fn store(&self, namespace: usize, offset: u64, bytes: &[u8]) {
         if let Backing::Memory(memory) = &self.x.namespace(namespace).backing {
             memory.write(offset, bytes);
+        }
+    }
+
+    /// Takes namespace 2 away, and gives another of `blocks` blocks the same id if that is not 0:
+    /// as a server does it, but with one reactor.
+    pub(crate) fn replace_namespace(&mut self, blocks: u64) {
+        let target = Arc::clone(&self.x.target);
+        let mut named: Vec<_> = target.served().into_iter().map(|(_, of)| of).collect();
+        named.retain(|namespace| namespace.nsid == 1);
+        let number = target.number(NQN);
+        let served = |named: &[Arc<Namespace>]| -> Vec<_> {
+            named.iter().map(|namespace| (number, Arc::clone(namespace))).collect()
+        };
+        self.x.serve(&served(&named));
+        target.retain(&served(&named));
+        if blocks > 0 {
+            let source =
+                NamespaceSource::Memory { size_bytes: blocks * 4096, latency_us: 0, iops: 0 };
+            let config =
+                NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: Some(2) };
+            let namespace = Namespace::open(2, &config, NQN).expect("a small mapping");
+            named.push(Arc::new(namespace.renewed(NQN)));
+            self.x.serve(&served(&named));
+        }
+        let named: Vec<_> = named.into_iter().map(|of| (NQN.to_owned(), of)).collect();
+        target.replace(&named);
+        self.x.places().release_unused(self.lines.iter().map(|line| &line.connection));
+        for line in &mut self.lines {
+            if line.open {
+                line.connection.notify();
+            }
         }
     }
 
@@ -166,6 +197,8 @@ impl Rig {
             assert_eq!(connection.held_bytes(), 0, "data is held for no command");
         }
         assert_eq!(self.x.engine().running(), 0, "a chain is lost");
+        self.x.places().release_unused(self.lines.iter().map(|line| &line.connection));
+        assert!(!self.x.places().has_leaving(), "a namespace is kept for no command");
     }
 }
 
@@ -407,7 +440,11 @@ impl Host<'_> {
     }
 
     fn act(&mut self) {
-        match self.input.byte() % 13 {
+        match self.input.byte() % 14 {
+            13 => {
+                let blocks = u64::from(self.input.byte() % 4) * 64;
+                self.rig.replace_namespace(blocks);
+            }
             0..=2 => self.read_or_write(),
             12 => self.dataset_management(),
             3 | 4 => self.pushdown(),
@@ -578,7 +615,7 @@ impl Host<'_> {
         let (a, b, choice) = (self.input.edge(), self.input.edge(), self.input.byte());
         let sqe = match choice % 12 {
             0 => AdminCommand::identify(a as u8, b as u32),
-            1 => AdminCommand::get_log_page(a as u8 % 8, 0, self.input.edge(), b as u32),
+            1 => AdminCommand::get_log_page(a as u8 % 16, 0, self.input.edge(), b as u32),
             2 => AdminCommand::get_features(a as u8),
             3 => AdminCommand::set_features(a as u8, b as u32),
             4 => AdminCommand::function_report(a as u32, b as u32),

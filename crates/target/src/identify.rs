@@ -1,14 +1,12 @@
 //! What the controller says of itself: identify structures and pushdown limits.
 
-use crate::admin::{
-    MAX_ASYNC_EVENTS, MAX_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS, NAMESPACE_CHANGED,
-};
+use crate::admin::{MAX_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS};
 use crate::connection::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, Reply};
 use crate::controller::Controller;
+use crate::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
 use crate::health::ERROR_ENTRIES;
 use crate::namespace::{Namespace, fnv1a_128};
-use crate::subsystem::Subsystem;
-use crate::target::Target;
+use crate::subsystem::{MAX_NSID, Subsystem, Traits};
 use bpfof_chain::Limits;
 use bpfof_function::abi;
 use bpfof_nvme::fabrics::Version;
@@ -22,23 +20,25 @@ use bpfof_nvme::{SpacePadded, Status};
 /// Names all active namespaces (NVMe Base 2.0 §3.2.1).
 const ALL_NAMESPACES: u32 = u32::MAX;
 
+/// The ANA group of all namespaces.
+pub(crate) const ANA_GROUP: u32 = 1;
+/// ANACAP bit 0: the state Optimized is reported (NVMe Base 2.0 §5.17.2.1).
+const ANA_REPORTS_OPTIMIZED: u8 = 1;
+/// ANACAP bit 6: the group of a namespace does not change while it is attached.
+const ANA_GROUPS_ARE_FIXED: u8 = 1 << 6;
+
 /// An identify structure (NVMe Base 2.0 §5.17).
 pub(crate) fn page(
-    target: &Target,
     controller: &Controller,
     cns: u8,
     nsid: u32,
     csi: u8,
 ) -> Result<[u8; IDENTIFY_BYTES], Reply> {
     let subsystem = &*controller.subsystem;
-    let namespace = || {
-        let index = subsystem.namespace_index(nsid);
-        index
-            .map(|index| &target.namespaces[index])
-            .ok_or(Reply::from(Status::INVALID_NAMESPACE.with_dnr()))
-    };
+    let namespace =
+        || subsystem.namespace(nsid).ok_or(Reply::from(Status::INVALID_NAMESPACE.with_dnr()));
     match cns {
-        cns::CONTROLLER => Ok(identify_controller(target, controller).to_bytes()),
+        cns::CONTROLLER => Ok(identify_controller(controller).to_bytes()),
         // A discovery controller knows no other structure.
         _ if subsystem.is_discovery() => Err(Status::INVALID_FIELD.with_dnr().into()),
         cns::NAMESPACE if nsid == ALL_NAMESPACES => Ok(IdentifyNamespace {
@@ -46,12 +46,17 @@ pub(crate) fn page(
             ..IdentifyNamespace::default()
         }
         .to_bytes()),
-        cns::NAMESPACE => Ok(identify_namespace(namespace()?).to_bytes()),
+        // An id that is valid and that no namespace has (NVM Command Set 1.0 §4.1.5.1).
+        cns::NAMESPACE if (1..=MAX_NSID).contains(&nsid) => {
+            let known = subsystem.namespace(nsid);
+            Ok(known.map_or([0; IDENTIFY_BYTES], |known| identify_namespace(&known).to_bytes()))
+        }
+        cns::NAMESPACE => Err(Status::INVALID_NAMESPACE.with_dnr().into()),
         cns::ACTIVE_NAMESPACES if nsid >= ALL_NAMESPACES - 1 => {
             Err(Status::INVALID_NAMESPACE.with_dnr().into())
         }
         cns::ACTIVE_NAMESPACES => {
-            Ok(namespace_list(target.namespaces_of(subsystem).map(|n| n.nsid), nsid))
+            Ok(namespace_list(subsystem.namespaces().iter().map(|n| n.nsid), nsid))
         }
         cns::NAMESPACE_DESCRIPTORS => {
             let namespace = namespace()?;
@@ -70,8 +75,9 @@ pub(crate) fn page(
         cns::INDEPENDENT_NAMESPACE => {
             namespace()?;
             // Shared, and ready.
-            Ok(IndependentNamespace { nmic: 1, nstat: 1, ..IndependentNamespace::default() }
-                .to_bytes())
+            let page =
+                IndependentNamespace { nmic: 1, nstat: 1, ..IndependentNamespace::default() };
+            Ok(IndependentNamespace { anagrpid: ANA_GROUP, ..page }.to_bytes())
         }
         _ => Err(Status::INVALID_FIELD.with_dnr().into()),
     }
@@ -82,19 +88,15 @@ fn max_transfer_exponent() -> u8 {
     (MAX_TRANSFER_BYTES / 4096).trailing_zeros() as u8
 }
 
-/// Whether a namespace of the subsystem may lose acknowledged writes that were not flushed.
-pub(crate) fn has_volatile_cache(target: &Target, subsystem: &Subsystem) -> bool {
-    target.namespaces_of(subsystem).any(Namespace::has_volatile_cache)
-}
-
 /// The model name says which kind of storage loses everything when the target stops.
-fn model(target: &Target, subsystem: &Subsystem) -> &'static str {
-    let mut namespaces = target.namespaces_of(subsystem);
+fn model(subsystem: &Subsystem) -> &'static str {
+    let namespaces = subsystem.namespaces();
+    let mut are_memory = namespaces.iter().map(|namespace| namespace.is_memory());
     if subsystem.is_discovery() {
         "bpf-of discovery"
-    } else if namespaces.all(Namespace::is_memory) {
+    } else if are_memory.clone().all(|is_memory| is_memory) {
         "bpf-of (volatile memory)"
-    } else if target.namespaces_of(subsystem).any(Namespace::is_memory) {
+    } else if are_memory.any(|is_memory| is_memory) {
         "bpf-of (files and volatile memory)"
     } else {
         "bpf-of"
@@ -102,32 +104,33 @@ fn model(target: &Target, subsystem: &Subsystem) -> &'static str {
 }
 
 /// Optional commands: Compare and Verify always, Dataset Management and Write Zeroes where each
-/// namespace can give blocks back.
-fn optional_commands(target: &Target, subsystem: &Subsystem) -> u16 {
+/// namespace can give blocks back. No Compare and Write (fused): see ARCHITECTURE.md, Decisions. No
+/// reservations.
+fn optional_commands(traits: Traits) -> u16 {
     const COMPARE_AND_VERIFY: u16 = 1 | 1 << 7;
     const DATASET_MANAGEMENT_AND_ZEROES: u16 = 1 << 2 | 1 << 3;
-    if target.namespaces_of(subsystem).all(Namespace::deallocates) {
+    if traits.deallocates {
         COMPARE_AND_VERIFY | DATASET_MANAGEMENT_AND_ZEROES
     } else {
         COMPARE_AND_VERIFY
     }
 }
 
-fn identify_controller(target: &Target, controller: &Controller) -> IdentifyController {
+fn identify_controller(controller: &Controller) -> IdentifyController {
     let subsystem = &*controller.subsystem;
     let serial = format!("{:016x}", fnv1a_128(subsystem.nqn.as_bytes()) as u64);
     let is_discovery = subsystem.is_discovery();
+    let traits = subsystem.traits();
     IdentifyController {
         serial: SpacePadded::new(&serial),
-        model: SpacePadded::new(model(target, subsystem)),
+        model: SpacePadded::new(model(subsystem)),
         firmware: SpacePadded::new(env!("CARGO_PKG_VERSION")),
-        // More than one controller (one a host) shares the subsystem.
-        cmic: 1 << 1,
+        // More than one controller (one a host) shares the subsystem; ANA is reported.
+        cmic: if is_discovery { 1 << 1 } else { 1 << 1 | 1 << 3 },
         mdts: max_transfer_exponent(),
         cntlid: controller.id,
         ver: Version::V1_4.0,
-        // Namespaces may change their size.
-        oaes: if is_discovery { 0 } else { NAMESPACE_CHANGED },
+        oaes: if is_discovery { DISCOVERY_CHANGED } else { NAMESPACE_CHANGED | ANA_CHANGED },
         // A 128-bit host identifier; keep-alive restarted by any traffic.
         ctratt: 1 | 1 << 6,
         cntrltype: if is_discovery { 2 } else { 1 },
@@ -140,13 +143,19 @@ fn identify_controller(target: &Target, controller: &Controller) -> IdentifyCont
         frmw: 1 | 1 << 1,
         npss: 0,
         kas_100ms: 1,
+        // One group of namespaces, which every controller reaches equally well and always will.
+        anatt_s: if is_discovery { 0 } else { 1 },
+        anacap: if is_discovery { 0 } else { ANA_REPORTS_OPTIMIZED | ANA_GROUPS_ARE_FIXED },
+        anagrpmax: if is_discovery { 0 } else { ANA_GROUP },
+        nanagrpid: if is_discovery { 0 } else { ANA_GROUP },
         sqes: 6 | 6 << 4,
         cqes: 4 | 4 << 4,
         maxcmd: MAX_QUEUE_ENTRIES,
-        nn: subsystem.members().len() as u32,
-        oncs: if is_discovery { 0 } else { optional_commands(target, subsystem) },
+        nn: if is_discovery { 0 } else { MAX_NSID },
+        mnan: if is_discovery { 0 } else { MAX_NSID },
+        oncs: if is_discovery { 0 } else { optional_commands(traits) },
         // Bits 2:1: Flush is for one namespace, not for all at once.
-        vwc: u8::from(has_volatile_cache(target, subsystem)) | 2 << 1,
+        vwc: u8::from(traits.has_volatile_cache) | 2 << 1,
         // SGLs, transport and in-capsule with an offset.
         sgls: 1 | 1 << 20,
         subnqn: subsystem.nqn.as_str().into(),
@@ -169,6 +178,7 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
         nuse: blocks,
         // Shared: every host sees it.
         nmic: 1,
+        anagrpid: ANA_GROUP,
         // Deallocated blocks read as zeroes, and Write Zeroes deallocates.
         dlfeat: if namespace.deallocates() { 1 | 1 << 3 } else { 0 },
         nguid: namespace.nguid,

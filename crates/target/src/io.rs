@@ -45,7 +45,7 @@ impl Connection {
     ) -> Result<(), Reply> {
         let invalid = Reply::from(Status::INVALID_NAMESPACE.with_dnr());
         let controller = self.controller.as_ref();
-        let namespace = controller.and_then(|c| c.subsystem.namespace_index(sqe.nsid));
+        let namespace = controller.and_then(|c| x.find(&c.subsystem, sqe.nsid));
         let namespace = namespace.ok_or(invalid)?;
         match command {
             NvmCommand::Read(rw) => self.take_read(sqe, rw, namespace, x),
@@ -160,7 +160,7 @@ impl Connection {
     }
 
     fn take_flush(&mut self, cid: u16, namespace: usize, x: &mut Executor) {
-        let command = self.occupy(cid, State::Plain);
+        let command = self.occupy(cid, State::Plain { namespace });
         match x.namespace(namespace).backing {
             Backing::Memory(_) => x.submit_memory(namespace, command, None),
             Backing::File(_) => {
@@ -183,7 +183,10 @@ impl Connection {
         let length = u64::from(length);
         let is_memory = matches!(x.namespace(namespace).backing, Backing::Memory(_));
         let durable = rw.fua && !is_memory;
-        let state = if durable { State::ZeroesThenSync { namespace } } else { State::Plain };
+        let state = match durable {
+            true => State::ZeroesThenSync { namespace },
+            false => State::Plain { namespace },
+        };
         let command = self.occupy(sqe.cid, state);
         if let Backing::Memory(memory) = &x.namespace(namespace).backing {
             memory.zero(offset, length);
@@ -278,7 +281,7 @@ impl Connection {
         x: &mut Executor,
     ) -> Result<(), Reply> {
         self.refresh_tables();
-        let command = self.occupy(cid, State::Chain);
+        let command = self.occupy(cid, State::Chain { namespace });
         let started = x.start_chain(namespace, command, start, &self.tables);
         if self.tables.function_index(start.function).is_some() {
             self.count(start.function).chains += 1;
@@ -298,7 +301,7 @@ impl Connection {
         outcome: Outcome,
         x: &mut Executor,
     ) {
-        let (cid, _) = self.vacate(slot);
+        let (cid, state) = self.vacate(slot);
         let usage = x.engine().usage(chain);
         let counters = self.count(usage.function);
         counters.hops += u64::from(usage.hops);
@@ -319,7 +322,11 @@ impl Connection {
                     ChainError::Abort(_) => counters.aborts += 1,
                     _ => {}
                 }
-                let reply = chain_error(error, hops);
+                let is_gone = state.namespace().is_some_and(|namespace| x.is_leaving(namespace));
+                let reply = match error {
+                    ChainError::Device if is_gone => Status::INVALID_NAMESPACE.with_dnr().into(),
+                    error => chain_error(error, hops),
+                };
                 self.log_refusal(bpfof_nvme::opcode::nvm::PUSHDOWN, &reply, x.now_ns);
                 log::debug!("{}: chain ended after {hops} hops: {error}", self.name());
                 self.complete(cid, reply);
@@ -357,7 +364,7 @@ impl Connection {
         if let State::ZeroesThenSync { namespace } = self.slots[usize::from(slot)].state
             && result == 0
         {
-            self.slots[usize::from(slot)].state = State::Plain;
+            self.slots[usize::from(slot)].state = State::Plain { namespace };
             let command = CommandId { connection: self.index, slot };
             x.file_operations.push(FileOperation::Sync { namespace, command });
             return;

@@ -9,22 +9,24 @@
 //! - `config`: what to serve, from the command line or a file.
 //! - `target`, `namespace`, `subsystem`, `controller`, `health`: what is shared between reactors.
 //!   Commands touch it only by plain atomic loads.
-//! - `connection`, `admin`, `identify`, `features`, `discovery`, `io`, `optional`: one connection's
-//!   protocol, without sockets.
-//! - `executor`: one reactor's device operations and chains, without devices.
+//! - `connection`, `admin`, `identify`, `features`, `events`, `logs`, `discovery`, `io`, `optional`:
+//!   one connection's protocol, without sockets.
+//! - `executor`, `places`: one reactor's device operations, chains and namespaces, without devices.
+//! - `reload`: another configuration for a running target.
 //! - `reactor`, `server`: threads, sockets and the ring.
 //!
 //! # What this crate does not do
 //!
-//! No authentication, no TLS, no ANA, no reservations, no fused commands. It does not share a reactor
-//! fairly between connections beyond taking turns. Which namespaces there are is settled when
-//! it starts; only the sizes of files may change.
+//! No authentication, no TLS, no reservations, no fused commands. It does not share a reactor fairly
+//! between connections beyond taking turns. Of its configuration only the namespaces can change
+//! while it runs.
 
 mod admin;
 mod config;
 mod connection;
 mod controller;
 mod discovery;
+mod events;
 mod executor;
 mod features;
 pub mod fuzz;
@@ -34,7 +36,9 @@ mod io;
 mod logs;
 mod namespace;
 mod optional;
+mod places;
 mod reactor;
+mod reload;
 mod server;
 mod subsystem;
 mod target;

@@ -3,15 +3,16 @@
 use crate::config::{NamespaceConfig, NamespaceSource};
 use bpfof_chain::FileMap;
 use bpfof_device::{FileError, FileNamespace, LatencyModel, MemoryNamespace};
-use std::sync::OnceLock;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-/// What holds a namespace's blocks.
-#[derive(Debug)]
+/// What holds a namespace's blocks. A namespace that gets another id shares it with itself.
+#[derive(Clone, Debug)]
 pub(crate) enum Backing {
-    Memory(MemoryNamespace),
-    File(FileNamespace),
+    Memory(Arc<MemoryNamespace>),
+    File(Arc<FileNamespace>),
 }
 
 /// One namespace of the subsystem, shared by all reactors.
@@ -29,6 +30,10 @@ pub(crate) struct Namespace {
     pub(crate) uuid: [u8; 16],
     /// For logs.
     pub(crate) description: String,
+    /// What it was opened as; only the size of a file may have changed since then.
+    pub(crate) source: NamespaceSource,
+    /// What nguid and uuid are made of, beside the name of the subsystem.
+    identity: String,
 }
 
 /// Why a namespace cannot be served.
@@ -52,6 +57,24 @@ pub enum NamespaceError {
         /// The reason.
         source: FileError,
     },
+    /// Memory of another size in place of one that is served.
+    #[error(
+        "namespace {nsid}: memory cannot become other memory while it is served; remove it, or give the new one an nsid= that is free"
+    )]
+    OtherMemory {
+        /// Namespace id.
+        nsid: u32,
+    },
+    /// A file that the running target serves in another way.
+    #[error(
+        "namespace {nsid}: {path} is being served with another block size or in another way; take it out first, and put it in again with a second SIGHUP"
+    )]
+    StillServed {
+        /// Namespace id.
+        nsid: u32,
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl Namespace {
@@ -68,7 +91,7 @@ impl Namespace {
                 let memory = MemoryNamespace::new(size_bytes, model)
                     .map_err(|source| NamespaceError::Memory { nsid, size_bytes, source })?;
                 let description = format!("volatile memory, latency {latency_us} µs");
-                (Backing::Memory(memory), size_bytes, description)
+                (Backing::Memory(Arc::new(memory)), size_bytes, description)
             }
             NamespaceSource::File { path, size_bytes } => {
                 let file = FileNamespace::open(path, *size_bytes, block_bytes)
@@ -76,28 +99,87 @@ impl Namespace {
                 let size_bytes = file.size_bytes();
                 let how = if file.is_direct() { "direct I/O" } else { "through the page cache" };
                 let description = format!("{}, {how}", path.display());
-                (Backing::File(file), size_bytes, description)
+                (Backing::File(Arc::new(file)), size_bytes, description)
             }
         };
         let identity = match &config.source {
-            NamespaceSource::Memory { .. } => {
-                format!("{subsystem}/{nsid}/{}", this_process())
-            }
+            NamespaceSource::Memory { .. } => format!("{nsid}/{}", this_process()),
             NamespaceSource::File { path, .. } => {
                 // It was opened a moment ago; whatever way it is named, it is one file.
-                let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
-                format!("{subsystem}/{}", whole.display())
+                path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string()
             }
         };
+        let (nguid, uuid) = identifiers(subsystem, &identity);
         Ok(Namespace {
             nsid,
             block_shift: block_bytes.trailing_zeros(),
             blocks: AtomicU64::new(size_bytes / u64::from(block_bytes)),
             backing,
-            nguid: fnv1a_128(identity.as_bytes()).to_be_bytes(),
-            uuid: uuid(&identity),
+            nguid,
+            uuid,
             description,
+            source: config.source.clone(),
+            identity,
         })
+    }
+
+    /// Just opened, in a target that may have had other memory under this id before.
+    pub(crate) fn renewed(mut self, subsystem: &str) -> Namespace {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if self.is_memory() {
+            self.identity = format!("{}/{}", self.identity, NEXT.fetch_add(1, Ordering::Relaxed));
+            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity);
+        }
+        self
+    }
+
+    /// The same storage under another id, or in another subsystem.
+    pub(crate) fn moved(&self, nsid: u32, subsystem: &str) -> Namespace {
+        let (nguid, uuid) = identifiers(subsystem, &self.identity);
+        Namespace {
+            nsid,
+            block_shift: self.block_shift,
+            blocks: AtomicU64::new(self.blocks()),
+            backing: self.backing.clone(),
+            nguid,
+            uuid,
+            description: self.description.clone(),
+            source: self.source.clone(),
+            identity: self.identity.clone(),
+        }
+    }
+
+    /// Whether it is what `config` describes, but perhaps for the size of a file.
+    pub(crate) fn is(&self, config: &NamespaceConfig) -> bool {
+        let is_same = match (&self.source, &config.source) {
+            (
+                NamespaceSource::File { path, .. },
+                NamespaceSource::File { path: configured, .. },
+            ) => path == configured,
+            (source, configured) => source == configured,
+        };
+        is_same && self.block_bytes() == config.lba_bytes
+    }
+
+    /// The size in blocks that it gets by `source`; of a file, which may have to grow for it.
+    pub(crate) fn settle_size(&self, source: &NamespaceSource) -> Result<u64, NamespaceError> {
+        let (Backing::File(file), NamespaceSource::File { size_bytes, .. }) =
+            (&self.backing, source)
+        else {
+            return Ok(self.blocks());
+        };
+        let failed = |source| NamespaceError::File { nsid: self.nsid, source };
+        Ok(file.settle_size(*size_bytes).map_err(failed)? >> self.block_shift)
+    }
+
+    /// Takes over the size that [`settle_size`](Self::settle_size) has found; true if it is another.
+    pub(crate) fn resize(&self, source: &NamespaceSource, blocks: u64) -> bool {
+        if let (Backing::File(file), NamespaceSource::File { size_bytes, .. }) =
+            (&self.backing, source)
+        {
+            file.give_size(*size_bytes);
+        }
+        self.blocks.swap(blocks, Ordering::Relaxed) != blocks
     }
 
     pub(crate) fn block_bytes(&self) -> u32 {
@@ -150,6 +232,12 @@ fn this_process() -> &'static str {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         format!("{:?}/{}", since.ok(), std::process::id())
     })
+}
+
+/// NGUID and UUID.
+fn identifiers(subsystem: &str, identity: &str) -> ([u8; 16], [u8; 16]) {
+    let identity = format!("{subsystem}/{identity}");
+    (fnv1a_128(identity.as_bytes()).to_be_bytes(), uuid(&identity))
 }
 
 /// A UUID of version 8, whose bits are ours to choose but for six (RFC 9562 §5.8).

@@ -155,7 +155,7 @@ impl Connection {
             for (offset, length) in list {
                 memory.zero(offset, length);
             }
-            let command = self.occupy(cid, State::Plain);
+            let command = self.occupy(cid, State::Plain { namespace });
             x.submit_memory(namespace, command, None);
         } else if list.is_empty() {
             self.complete(cid, Reply::default());

@@ -9,6 +9,7 @@ use crate::connection::{Close, Connection, Ends};
 use crate::controller::Controller;
 use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation};
 use crate::namespace::Backing;
+use crate::places::Served;
 use crate::target::Target;
 use bpfof_chain::{ChainId, Function};
 use bpfof_device::{Buffer, Completion, Ring, RingError};
@@ -36,6 +37,8 @@ const MAX_CONNECTIONS: usize = 4096;
 const MAX_STRANGERS: usize = 1024;
 /// How often timers are looked at, and the longest sleep.
 const TICK: Duration = Duration::from_secs(1);
+/// The same while removed namespaces wait for the last of their commands.
+const LEAVING_TICK: Duration = Duration::from_millis(10);
 /// Time that a peer gets to take what is left to say to it when its connection closes.
 const LINGER_NS: u64 = 5_000_000_000;
 /// Time that commands in flight get when the target stops.
@@ -47,7 +50,9 @@ pub(crate) enum Message {
     Adopt(OwnedFd, Ends),
     /// End the I/O queues of this controller; with `true` also its admin queue.
     EndQueues(Arc<Controller>, bool),
-    /// Namespaces have changed: tell the hosts.
+    /// Serve these namespaces from now on and no others; then drop the sender.
+    Serve(Arc<[Served]>, Sender<()>),
+    /// Namespaces or the discovery log have changed: tell the hosts.
     NamespacesChanged,
     /// A function has been compiled, or not.
     Loaded {
@@ -185,7 +190,7 @@ impl Reactor {
     /// Submits, and waits for news unless memory operations are due.
     fn wait(&mut self) -> std::io::Result<()> {
         self.ring.submit(None)?;
-        let mut sleep = TICK;
+        let mut sleep = self.tick_interval();
         if let Some(due_ns) = self.x.next_due_ns() {
             let now_ns = self.clock.elapsed().as_nanos() as u64;
             if due_ns <= now_ns {
@@ -272,6 +277,10 @@ impl Reactor {
                         self.close(index as u32, "the controller was reset or is gone");
                     }
                 }
+            }
+            Message::Serve(served, _done) => {
+                self.x.serve(&served);
+                self.let_namespaces_go();
             }
             Message::NamespacesChanged => {
                 for index in 0..self.entries.len() {
@@ -607,10 +616,26 @@ impl Reactor {
         }
     }
 
+    fn tick_interval(&mut self) -> Duration {
+        if self.x.places().has_leaving() { LEAVING_TICK } else { TICK }
+    }
+
+    /// Drops removed namespaces that no command works on any more.
+    fn let_namespaces_go(&mut self) {
+        let entries = self.entries.iter().flatten();
+        self.x.places().release_unused(entries.map(|entry| &entry.connection));
+        // Else it would come only after the sleep that is being prepared now.
+        let soon_ns = self.x.now_ns + self.tick_interval().as_nanos() as u64;
+        self.next_tick_ns = self.next_tick_ns.min(soon_ns);
+    }
+
     /// Once a second: peers that are silent, or do not take what is sent to them.
     fn tick(&mut self) {
         let now_ns = self.x.now_ns;
-        self.next_tick_ns = now_ns + TICK.as_nanos() as u64;
+        if self.x.places().has_leaving() {
+            self.let_namespaces_go();
+        }
+        self.next_tick_ns = now_ns + self.tick_interval().as_nanos() as u64;
         for index in 0..self.entries.len() {
             let Some(entry) = &self.entries[index] else { continue };
             if entry.closing {

@@ -2,8 +2,10 @@
 
 use crate::config::{ConfigError, TargetConfig};
 use crate::connection::Ends;
-use crate::namespace::{Namespace, NamespaceError};
+use crate::namespace::NamespaceError;
+use crate::places::Served;
 use crate::reactor::{Mailbox, Message, Reactor, Setup};
+use crate::reload::{self, Plan};
 use crate::target::Target;
 use bpfof_device::RingError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -12,7 +14,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,6 +65,8 @@ pub struct Server {
     address: SocketAddr,
     discovery_address: Option<SocketAddr>,
     target: Arc<Target>,
+    /// What it runs with. Held while that changes.
+    config: Mutex<TargetConfig>,
     mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     reactors: Vec<JoinHandle<()>>,
     acceptor: Option<JoinHandle<()>>,
@@ -79,7 +83,7 @@ impl Server {
         let discovery = config.discovery.map(listen).transpose()?;
         let discovery_address = discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
-        let namespaces = open_namespaces(config)?;
+        let namespaces = reload::open_all(config)?;
         let target = Arc::new(Target::new(config.limits, namespaces, vec![address]));
         let stop_accepting = event().map_err(ServerError::Start)?;
         let clock = Instant::now();
@@ -87,6 +91,7 @@ impl Server {
             address,
             discovery_address,
             target: Arc::clone(&target),
+            config: Mutex::new(config.clone()),
             mailboxes: Arc::default(),
             reactors: Vec::new(),
             acceptor: None,
@@ -157,10 +162,49 @@ impl Server {
     /// Looks again at the sizes of files that were given none, and tells the hosts of those that
     /// have changed.
     pub fn remeasure(&self) {
+        let _running = self.running();
         if self.target.remeasure() {
-            for mailbox in self.mailboxes.lock().expect("no panic while held").iter() {
-                mailbox.send(Message::NamespacesChanged);
-            }
+            self.tell(|| Message::NamespacesChanged);
+        }
+    }
+
+    /// Goes on with another configuration, in which only namespaces may differ: some may be new,
+    /// others gone; files may have another size, and those without a size are measured again. Hosts
+    /// hear of it. A namespace that stays serves on meanwhile, and so do the commands in flight on
+    /// one that goes; its chains end with Invalid Namespace or Format.
+    ///
+    /// # Errors
+    /// The configuration cannot be served; then nothing has changed, but perhaps that files have
+    /// been made or have grown for it.
+    pub fn reload(&self, config: &TargetConfig) -> Result<(), ServerError> {
+        let mut running = self.running();
+        config.check_change(&running)?;
+        let plan = Plan::new(&self.target, config)?;
+        let ended = plan.carry_out(&self.target, |served| self.serve(served.into()));
+        *running = config.clone();
+        for controller in ended {
+            self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
+        }
+        self.tell(|| Message::NamespacesChanged);
+        Ok(())
+    }
+
+    /// Gives these namespaces to all reactors, and returns when they serve no others.
+    fn serve(&self, served: Arc<[Served]>) {
+        let (done, all_done) = channel();
+        self.tell(|| Message::Serve(Arc::clone(&served), done.clone()));
+        drop(done);
+        // The end of the channel: each reactor has dropped its side, or has ended.
+        while all_done.recv().is_ok() {}
+    }
+
+    fn running(&self) -> MutexGuard<'_, TargetConfig> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, message: impl Fn() -> Message) {
+        for mailbox in self.mailboxes.lock().expect("no panic while held").iter() {
+            mailbox.send(message());
         }
     }
 
@@ -174,9 +218,7 @@ impl Server {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        for mailbox in self.mailboxes.lock().expect("no panic while held").iter() {
-            mailbox.send(Message::Stop);
-        }
+        self.tell(|| Message::Stop);
         for reactor in self.reactors.drain(..) {
             let _ = reactor.join();
         }
@@ -187,27 +229,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shut_down();
     }
-}
-
-/// The namespaces of the configuration, each with the name of its subsystem.
-fn open_namespaces(config: &TargetConfig) -> Result<Vec<(String, Namespace)>, ServerError> {
-    let mut opened: Vec<(String, Namespace)> = Vec::new();
-    for namespace in &config.namespaces {
-        let nqn = namespace.subsystem.as_ref().unwrap_or(&config.nqn);
-        let nsid = opened.iter().filter(|(of, _)| of == nqn).count() as u32 + 1;
-        let namespace = Namespace::open(nsid, namespace, nqn)?;
-        let (blocks, bytes) = (namespace.blocks(), namespace.block_bytes());
-        let what = &namespace.description;
-        log::info!("{nqn} namespace {nsid}: {blocks} blocks of {bytes} bytes, {what}");
-        if !namespace.deallocates() {
-            log::warn!(
-                "{nqn} namespace {nsid}: this file system cannot punch holes, so that the \
-                 subsystem has neither Dataset Management nor Write Zeroes"
-            );
-        }
-        opened.push((nqn.clone(), namespace));
-    }
-    Ok(opened)
 }
 
 fn event() -> io::Result<Arc<OwnedFd>> {

@@ -2,10 +2,16 @@
 
 use crate::controller::{Controller, CounterTable};
 use crate::health::Health;
-use bpfof_chain::{FileMap, Function, Tables};
+use crate::namespace::Namespace;
+use bpfof_chain::{Function, Tables};
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Largest namespace id, and most namespaces of a subsystem: as many as the Changed Namespace List
+/// can tell (NVMe Base 2.0 §5.16.1.5).
+pub(crate) const MAX_NSID: u32 = 1024;
 
 /// Associations of a subsystem at a time. Each may hold 64 functions and its file maps.
 const MAX_CONTROLLERS: usize = 1024;
@@ -24,18 +30,33 @@ pub(crate) fn is_kept(function: u32) -> bool {
 #[derive(Debug)]
 pub(crate) struct Subsystem {
     pub(crate) nqn: String,
-    /// Indices in the target's table; the first has namespace id 1.
-    members: Vec<usize>,
+    /// No other subsystem of the target has or gets it.
+    pub(crate) number: usize,
     /// Of the kept functions.
     pub(crate) kept_counters: CounterTable,
     pub(crate) health: Health,
+    /// Of the discovery subsystem: the generation of its log page.
+    log_generation: AtomicU64,
+    /// It is in the discovery log, and hosts can connect.
+    is_served: AtomicBool,
     controllers: Mutex<Controllers>,
+}
+
+/// What controllers announce because of the namespaces there are. A host looks once, when it
+/// connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traits {
+    /// A namespace may lose acknowledged writes that were not flushed.
+    pub(crate) has_volatile_cache: bool,
+    /// Each namespace can give blocks back.
+    pub(crate) deallocates: bool,
 }
 
 #[derive(Debug, Default)]
 struct Controllers {
-    /// Each namespace as one file.
-    whole: Vec<FileMap>,
+    /// In ascending order of their ids.
+    namespaces: Vec<Arc<Namespace>>,
+    traits: Traits,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
     /// Functions that every association has.
@@ -44,14 +65,18 @@ struct Controllers {
 }
 
 impl Subsystem {
-    pub(crate) fn new(nqn: String, members: Vec<usize>, whole: Vec<FileMap>) -> Subsystem {
-        Subsystem {
+    pub(crate) fn new(nqn: String, number: usize, namespaces: Vec<Arc<Namespace>>) -> Subsystem {
+        let subsystem = Subsystem {
             nqn,
-            members,
+            number,
             kept_counters: CounterTable::default(),
             health: Health::default(),
-            controllers: Mutex::new(Controllers { whole, ..Controllers::default() }),
-        }
+            log_generation: AtomicU64::default(),
+            is_served: AtomicBool::default(),
+            controllers: Mutex::default(),
+        };
+        subsystem.replace_namespaces(namespaces);
+        subsystem
     }
 
     fn controllers(&self) -> MutexGuard<'_, Controllers> {
@@ -63,15 +88,79 @@ impl Subsystem {
         self.nqn == DISCOVERY_NQN
     }
 
-    /// Its namespaces, as indices in the target's table.
-    pub(crate) fn members(&self) -> &[usize] {
-        &self.members
+    /// Its namespaces, in the order of their ids.
+    pub(crate) fn namespaces(&self) -> Vec<Arc<Namespace>> {
+        self.controllers().namespaces.clone()
     }
 
-    /// The index of the namespace with this id.
-    #[inline]
-    pub(crate) fn namespace_index(&self, nsid: u32) -> Option<usize> {
-        self.members.get((nsid as usize).checked_sub(1)?).copied()
+    /// The namespace with this id.
+    pub(crate) fn namespace(&self, nsid: u32) -> Option<Arc<Namespace>> {
+        self.controllers().namespaces.iter().find(|namespace| namespace.nsid == nsid).cloned()
+    }
+
+    /// What its controllers announce.
+    pub(crate) fn traits(&self) -> Traits {
+        self.controllers().traits
+    }
+
+    /// Takes over other namespaces. Associations lose the file maps of those that are gone, and
+    /// remember for their hosts which ids have changed.
+    pub(crate) fn replace_namespaces(&self, mut new: Vec<Arc<Namespace>>) {
+        new.sort_by_key(|namespace| namespace.nsid);
+        let mut controllers = self.controllers();
+        let only_in_first = |one: &[Arc<Namespace>], other: &[Arc<Namespace>]| {
+            let alone = |namespace: &&Arc<Namespace>| {
+                !other.iter().any(|known| Arc::ptr_eq(known, namespace))
+            };
+            one.iter().filter(alone).cloned().collect::<Vec<_>>()
+        };
+        let (gone, added) = (
+            only_in_first(&controllers.namespaces, &new),
+            only_in_first(&new, &controllers.namespaces),
+        );
+        for controller in controllers.by_id.values() {
+            for namespace in &gone {
+                controller.update(|tables| tables.without_namespace(namespace.nsid));
+                controller.namespace_changed(namespace.nsid);
+            }
+            for namespace in &added {
+                let whole = namespace.whole_file();
+                controller.update(|tables| tables.with_whole_namespace(whole));
+                controller.namespace_changed(namespace.nsid);
+            }
+        }
+        if !new.is_empty() {
+            controllers.traits = Traits {
+                has_volatile_cache: new.iter().any(|namespace| namespace.has_volatile_cache()),
+                deallocates: new.iter().all(|namespace| namespace.deallocates()),
+            };
+        }
+        controllers.namespaces = new;
+    }
+
+    /// Those of the hosts that are connected.
+    pub(crate) fn all_controllers(&self) -> Vec<Arc<Controller>> {
+        self.controllers().by_id.values().cloned().collect()
+    }
+
+    /// Whether hosts can connect to it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.is_served.load(Ordering::Relaxed)
+    }
+
+    /// True if that has changed.
+    pub(crate) fn set_served(&self, is_served: bool) -> bool {
+        self.is_served.swap(is_served, Ordering::Relaxed) != is_served
+    }
+
+    /// The generation of the discovery log page.
+    pub(crate) fn log_generation(&self) -> u64 {
+        self.log_generation.load(Ordering::Acquire)
+    }
+
+    /// What the discovery log page tells has changed.
+    pub(crate) fn next_log_generation(&self) {
+        self.log_generation.fetch_add(1, Ordering::Release);
     }
 
     /// Makes a controller for a host. None if there are too many.
@@ -94,7 +183,8 @@ impl Subsystem {
             }
         }
         controllers.last_id = id;
-        let tables = Tables::new(controllers.whole.clone());
+        let whole = controllers.namespaces.iter().map(|namespace| namespace.whole_file());
+        let tables = Tables::new(whole.collect());
         let tables = controllers
             .kept
             .iter()
@@ -142,15 +232,13 @@ impl Subsystem {
         self.kept_counters.remove(id);
     }
 
-    /// A namespace has changed its size: `whole` is it as one file.
-    pub(crate) fn namespace_changed(&self, nsid: u32, whole: &FileMap) {
-        let mut controllers = self.controllers();
-        for known in controllers.whole.iter_mut().filter(|known| known.namespace() == nsid) {
-            *known = whole.clone();
-        }
+    /// One of its namespaces has changed its size.
+    pub(crate) fn namespace_resized(&self, namespace: &Namespace) {
+        let controllers = self.controllers();
         for controller in controllers.by_id.values() {
-            controller.update(|tables| tables.with_whole_namespace(whole.clone()));
-            controller.namespace_changed(nsid);
+            let whole = namespace.whole_file();
+            controller.update(|tables| tables.with_whole_namespace(whole));
+            controller.namespace_changed(namespace.nsid);
         }
     }
 

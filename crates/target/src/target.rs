@@ -1,75 +1,121 @@
-//! What all reactors share: the namespaces, the subsystems they belong to, where these are reached.
+//! What all reactors share: the subsystems with their namespaces, and where these are reached.
 
 use crate::namespace::Namespace;
+use crate::places::Served;
 use crate::subsystem::Subsystem;
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) limits: Limits,
-    /// Of all subsystems, each as its own.
-    pub(crate) namespaces: Vec<Namespace>,
-    /// With namespaces, in the order of the configuration.
-    subsystems: Vec<Arc<Subsystem>>,
+    /// Each at the index that is its number. One that has lost its namespaces stays, for the hosts
+    /// that are connected to it, but is not found any more.
+    subsystems: Mutex<Vec<Arc<Subsystem>>>,
     discovery: Arc<Subsystem>,
     /// Where subsystems with namespaces are reached.
     pub(crate) listeners: Vec<SocketAddr>,
 }
 
 impl Target {
-    /// `namespaces` with the names of their subsystems; a subsystem's come in the order of their
-    /// ids, from 1 on.
+    /// `namespaces` with the names of their subsystems.
     pub(crate) fn new(
         limits: Limits,
         namespaces: Vec<(String, Namespace)>,
         listeners: Vec<SocketAddr>,
     ) -> Target {
-        let mut parts: Vec<(String, Vec<usize>)> = Vec::new();
-        for (index, (nqn, _)) in namespaces.iter().enumerate() {
-            match parts.iter_mut().find(|(name, _)| name == nqn) {
-                Some((_, members)) => members.push(index),
-                None => parts.push((nqn.clone(), vec![index])),
-            }
-        }
-        let namespaces: Vec<Namespace> = namespaces.into_iter().map(|(_, n)| n).collect();
-        let subsystems = parts.into_iter().map(|(nqn, members)| {
-            let whole = members.iter().map(|index| namespaces[*index].whole_file()).collect();
-            Arc::new(Subsystem::new(nqn, members, whole))
-        });
-        Target {
+        let discovery = Subsystem::new(DISCOVERY_NQN.to_owned(), usize::MAX, Vec::new());
+        let target = Target {
             limits,
-            subsystems: subsystems.collect(),
-            discovery: Arc::new(Subsystem::new(DISCOVERY_NQN.to_owned(), Vec::new(), Vec::new())),
-            namespaces,
+            subsystems: Mutex::default(),
+            discovery: Arc::new(discovery),
             listeners,
-        }
+        };
+        let shared = namespaces.into_iter().map(|(nqn, namespace)| (nqn, Arc::new(namespace)));
+        target.replace(&shared.collect::<Vec<_>>());
+        target
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Subsystem>>> {
+        self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The subsystem of this name; the discovery subsystem has a well-known one.
-    pub(crate) fn subsystem(&self, nqn: &str) -> Option<&Arc<Subsystem>> {
-        self.subsystems.iter().chain([&self.discovery]).find(|subsystem| subsystem.nqn == nqn)
+    pub(crate) fn subsystem(&self, nqn: &str) -> Option<Arc<Subsystem>> {
+        if nqn == DISCOVERY_NQN {
+            return Some(Arc::clone(&self.discovery));
+        }
+        self.subsystems().into_iter().find(|subsystem| subsystem.nqn == nqn)
     }
 
     /// Those with namespaces.
-    pub(crate) fn subsystems(&self) -> &[Arc<Subsystem>] {
-        &self.subsystems
+    pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
+        let mut subsystems = self.lock().clone();
+        subsystems.retain(|subsystem| subsystem.is_served());
+        subsystems
+    }
+
+    /// All namespaces, for reactors.
+    pub(crate) fn served(&self) -> Vec<Served> {
+        let of = |subsystem: &Arc<Subsystem>| {
+            let number = subsystem.number;
+            subsystem.namespaces().into_iter().map(move |namespace| (number, namespace))
+        };
+        self.lock().iter().flat_map(of).collect()
+    }
+
+    /// The number that the subsystem of this name has, or gets.
+    pub(crate) fn number(&self, nqn: &str) -> usize {
+        let mut subsystems = self.lock();
+        let known = subsystems.iter().find(|subsystem| subsystem.nqn == nqn);
+        known.map(|known| known.number).unwrap_or_else(|| {
+            let number = subsystems.len();
+            subsystems.push(Arc::new(Subsystem::new(nqn.to_owned(), number, Vec::new())));
+            number
+        })
+    }
+
+    /// Takes over these namespaces, with the names of their subsystems, in place of all others.
+    pub(crate) fn replace(&self, namespaces: &[(String, Arc<Namespace>)]) {
+        for (nqn, _) in namespaces {
+            self.number(nqn);
+        }
+        let mut has_changed = false;
+        for subsystem in self.lock().iter() {
+            let its = namespaces.iter().filter(|(nqn, _)| *nqn == subsystem.nqn);
+            let its: Vec<_> = its.map(|(_, namespace)| Arc::clone(namespace)).collect();
+            has_changed |= subsystem.set_served(!its.is_empty());
+            subsystem.replace_namespaces(its);
+        }
+        if has_changed {
+            self.discovery.next_log_generation();
+        }
+    }
+
+    /// Drops all namespaces but these. Their subsystems go on being served, because others are
+    /// about to follow.
+    pub(crate) fn retain(&self, keep: &[Served]) {
+        for subsystem in self.lock().iter() {
+            let mut its = subsystem.namespaces();
+            its.retain(|namespace| keep.iter().any(|(_, kept)| Arc::ptr_eq(kept, namespace)));
+            subsystem.replace_namespaces(its);
+        }
     }
 
     /// Looks at the sizes of all files again; true if one has changed.
     pub(crate) fn remeasure(&self) -> bool {
         let mut changed = false;
-        for subsystem in &self.subsystems {
-            for namespace in self.namespaces_of(subsystem) {
+        for subsystem in self.subsystems() {
+            for namespace in subsystem.namespaces() {
                 let what = format!("{} namespace {}", subsystem.nqn, namespace.nsid);
                 match namespace.remeasure() {
                     Ok(false) => {}
                     Ok(true) => {
                         log::info!("{what} has {} blocks now", namespace.blocks());
-                        subsystem.namespace_changed(namespace.nsid, &namespace.whole_file());
+                        subsystem.namespace_resized(&namespace);
                         changed = true;
                     }
                     Err(error) => log::error!("{what} cannot be measured: {error}"),
@@ -78,20 +124,12 @@ impl Target {
         }
         changed
     }
-
-    /// The namespaces of a subsystem, in the order of their ids.
-    pub(crate) fn namespaces_of<'a>(
-        &'a self,
-        subsystem: &'a Subsystem,
-    ) -> impl Iterator<Item = &'a Namespace> {
-        subsystem.members().iter().map(|index| &self.namespaces[*index])
-    }
 }
 
 impl Drop for Target {
     /// Controllers and subsystems know each other; those that are left at the end go with it.
     fn drop(&mut self) {
-        for subsystem in self.subsystems.iter().chain([&self.discovery]) {
+        for subsystem in self.lock().iter().chain([&self.discovery]) {
             subsystem.remove_all_controllers();
         }
     }

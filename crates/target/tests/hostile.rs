@@ -189,7 +189,7 @@ fn admin_commands_that_are_refused() {
         (Sqe::new(0xfe, 0), Status::INVALID_OPCODE),
         (Sqe::new(opcode::admin::DELETE_IO_SQ, 0), Status::INVALID_OPCODE),
         (AdminCommand::identify(0x77, 1), invalid_field),
-        (AdminCommand::identify(0, 2), Status::INVALID_NAMESPACE),
+        (AdminCommand::identify(0, 1025), Status::INVALID_NAMESPACE),
         (AdminCommand::identify(3, 0), Status::INVALID_NAMESPACE),
         (AdminCommand::identify(2, u32::MAX), Status::INVALID_NAMESPACE),
         (Sqe { sgl: Sgl::transport(4095), ..page }, Status::DATA_SGL_LENGTH_INVALID),

@@ -9,7 +9,9 @@ use bpfof_nvme::fabrics::{
 use bpfof_nvme::identify::{
     IdentifyController, IdentifyNamespace, NamespaceDescriptor, cns, parse_namespace_descriptors,
 };
-use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog, lid};
+use bpfof_nvme::log_page::{
+    AnaGroup, AnaHeader, DiscoveryEntry, DiscoveryHeader, ErrorLogEntry, SmartLog, lid,
+};
 use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::{AdminCommand, DsmRange, Rw, Sgl, Sqe, Status, features, opcode};
 use bpfof_target::{NamespaceConfig, Server, TargetConfig};
@@ -128,8 +130,10 @@ fn subsystems_and_identities() {
         let server = start(namespaces);
         let mut one = Peer::admin(server.address(), NQN);
         let mut other = Peer::admin(server.address(), OTHER);
+        // An id that could be, and one that could not.
+        assert_eq!(one.call(AdminCommand::identify(cns::NAMESPACE, 2), &[]).0, [0; 4096]);
         assert!(
-            one.status(AdminCommand::identify(cns::NAMESPACE, 2), &[])
+            one.status(AdminCommand::identify(cns::NAMESPACE, 1025), &[])
                 .same_code(Status::INVALID_NAMESPACE)
         );
         let (list, _) = other.call(AdminCommand::identify(cns::ACTIVE_NAMESPACES, 0), &[]);
@@ -321,7 +325,7 @@ fn a_namespace_that_grows() {
     let log = AdminCommand::get_log_page(lid::CHANGED_NAMESPACES, 0, 0, 4096);
     let (page, _) = admin.call(AdminCommand::identify(cns::CONTROLLER, 0), &[]);
     let identify = IdentifyController::from_bytes(page[..].try_into().expect("a page"));
-    assert_eq!(identify.oaes, 1 << 8);
+    assert_eq!(identify.oaes, 1 << 8 | 1 << 11);
 
     // Not asked for: nothing is said, but the log knows.
     let first = admin.send(event, &[]);
@@ -448,4 +452,90 @@ fn discovery_over_ipv6() {
             assert_eq!((entry.adrfam, entry.traddr.to_string().as_str()), expected);
         }
     }
+}
+
+/// Asymmetric namespace access: one group, optimized, whatever way the host comes.
+#[test]
+fn namespace_access() {
+    let of_other = NamespaceConfig { subsystem: Some(OTHER.to_owned()), ..memory(1 << 20, 512) };
+    let third = NamespaceConfig { nsid: Some(300), ..memory(1 << 20, 4096) };
+    let server = start(vec![memory(1 << 20, 512), of_other, third]);
+    let mut admin = Peer::admin(server.address(), NQN);
+    let (page, _) = admin.call(AdminCommand::identify(cns::CONTROLLER, 0), &[]);
+    let identify = IdentifyController::from_bytes(page[..].try_into().expect("a page"));
+    assert_eq!((identify.cmic, identify.anacap), (0b1010, 0b100_0001));
+    assert_eq!((identify.anagrpmax, identify.nanagrpid, identify.nn), (1, 1, 1024));
+    for nsid in [1, 300] {
+        let (page, _) = admin.call(AdminCommand::identify(cns::NAMESPACE, nsid), &[]);
+        let namespace = IdentifyNamespace::from_bytes(page[..].try_into().expect("a page"));
+        assert_eq!(namespace.anagrpid, 1);
+        let independent = AdminCommand::identify(cns::INDEPENDENT_NAMESPACE, nsid);
+        assert_eq!(admin.call(independent, &[]).0[4..8], [1, 0, 0, 0]);
+    }
+    let mut log = AdminCommand::get_log_page(lid::ANA, u32::MAX, 0, 64);
+    let (page, _) = admin.call(log, &[]);
+    let header = AnaHeader::from_bytes(page[..].first_chunk().expect("a header"));
+    let group = AnaGroup::from_bytes(page[16..].first_chunk().expect("a group"));
+    assert_eq!((header.change_count, header.groups), (0, 1));
+    assert_eq!((group.group, group.namespaces, group.state), (1, 2, AnaGroup::OPTIMIZED));
+    assert_eq!(page[48..], [1, 0, 0, 0, 44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // Return Groups Only.
+    log.cdw10 |= 1 << 8;
+    let (page, _) = admin.call(log, &[]);
+    assert_eq!((page[20], &page[48..]), (0, &[0; 16][..]));
+}
+
+/// Reservations and fused commands: not announced anywhere, refused everywhere, without effect.
+#[test]
+fn what_is_not_there_is_refused() {
+    let server = start(vec![memory(1 << 20, 512)]);
+    let (mut admin, mut io) = Peer::pair(&server, NONE, 15);
+    let (page, _) = admin.call(AdminCommand::identify(cns::CONTROLLER, 0), &[]);
+    let identify = IdentifyController::from_bytes(page[..].try_into().expect("a page"));
+    assert_eq!((identify.oncs & 1 << 5, identify.fuses, identify.acwu), (0, 0, 0));
+    let (page, _) = admin.call(AdminCommand::identify(cns::NAMESPACE, 1), &[]);
+    let namespace = IdentifyNamespace::from_bytes(page[..].try_into().expect("a page"));
+    assert_eq!(namespace.rescap, 0);
+    // Reservation Register, Report, Acquire and Release (NVMe Base 2.0 §7).
+    for opcode in [0x0d, 0x0e, 0x11, 0x15] {
+        for sgl in [Sgl::transport(16), Sgl::in_capsule(16)] {
+            let data = [0; 16];
+            let sqe = Sqe { sgl, cdw11: 3, ..Sqe::new(opcode, 1) };
+            let data = if sgl.kind == Sgl::IN_CAPSULE_OFFSET { &data[..] } else { &[] };
+            let status = io.status(sqe, data);
+            assert_eq!(status, Status::INVALID_OPCODE.with_dnr(), "{opcode:#x}");
+        }
+    }
+    // Reservation Notification Mask and Persistence; the log of notifications.
+    for fid in [0x82, 0x83] {
+        let get = Sqe { nsid: 1, ..AdminCommand::get_features(fid) };
+        assert!(admin.status(get, &[]).same_code(Status::INVALID_FIELD));
+        let set = Sqe { nsid: 1, ..AdminCommand::set_features(fid, 1) };
+        assert!(admin.status(set, &[]).same_code(Status::INVALID_FIELD));
+    }
+    let log = AdminCommand::get_log_page(0x80, 0, 0, 64);
+    assert!(admin.status(log, &[]).same_code(Status::INVALID_LOG_PAGE));
+
+    // Both halves of Compare and Write, in one send and by themselves.
+    let rw = |opcode, fuse| {
+        let sqe = Rw { slba: 8, blocks: 1, fua: false }.to_sqe(opcode, 1);
+        Sqe { sgl: Sgl::in_capsule(512), flags: sqe.flags | fuse, ..sqe }
+    };
+    let halves = [(rw(opcode::nvm::COMPARE, 1), [0; 512]), (rw(opcode::nvm::WRITE, 2), [9; 512])];
+    let pair = halves.map(|(sqe, data)| io.capsule(sqe, &data).0).concat();
+    io.send_bytes(&pair);
+    let mut refused = Vec::new();
+    for _ in 0..2 {
+        let Said::Response(cqe) = io.hear() else { panic!("no response") };
+        refused.push(cqe.status);
+    }
+    refused.extend(halves.map(|(sqe, data)| io.status(sqe, &data)));
+    assert_eq!(refused, [Status::INVALID_FIELD.with_dnr(); 4]);
+    let reserved = (rw(opcode::nvm::WRITE, 3), [9; 512]);
+    assert_eq!(io.status(reserved.0, &reserved.1), Status::INVALID_FIELD.with_dnr());
+    assert_eq!(
+        io.status(rw(opcode::nvm::COMPARE, 0), &[0; 512]),
+        Status::SUCCESS,
+        "nothing written"
+    );
 }

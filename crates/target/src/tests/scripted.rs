@@ -279,6 +279,7 @@ fn server() -> Server {
     let namespace = |lba_bytes| NamespaceConfig {
         source: NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 },
         subsystem: None,
+        nsid: None,
         lba_bytes,
     };
     let config = TargetConfig {

@@ -35,12 +35,13 @@ pub(crate) fn slow_memory(size_bytes: u64, lba_bytes: u32, latency_us: u64) -> N
         source: NamespaceSource::Memory { size_bytes, latency_us, iops: 0 },
         lba_bytes,
         subsystem: None,
+        nsid: None,
     }
 }
 
 pub(crate) fn file(path: &Path, size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
     let source = NamespaceSource::File { path: path.to_owned(), size_bytes: Some(size_bytes) };
-    NamespaceConfig { source, lba_bytes, subsystem: None }
+    NamespaceConfig { source, lba_bytes, subsystem: None, nsid: None }
 }
 
 /// A configuration on a port that the kernel chooses.
