@@ -43,6 +43,13 @@ pub enum FileError {
         /// The size needed in bytes.
         want: u64,
     },
+    /// One of several files that lie behind each other would get another size, and the blocks of
+    /// those behind it another place.
+    #[error("{path} cannot change its size, because blocks behind it would move")]
+    BlocksMove {
+        /// The file.
+        path: PathBuf,
+    },
     /// Another process serves it.
     #[error("{path} is in use by another target; stop that one first")]
     Locked {
@@ -136,8 +143,12 @@ impl FileNamespace {
     /// From now on it has this size, which [`settle_size`](Self::settle_size) has agreed to, or
     /// that of the file.
     pub fn give_size(&self, size_bytes: Option<u64>) {
-        let block = u64::from(self.block_bytes);
-        *self.fixed_bytes() = size_bytes.map(|bytes| bytes / block * block);
+        *self.fixed_bytes() = size_bytes.map(|bytes| self.whole_blocks(bytes));
+    }
+
+    /// A size rounded down to logical blocks.
+    pub(crate) fn whole_blocks(&self, bytes: u64) -> u64 {
+        bytes - bytes % u64::from(self.block_bytes)
     }
 
     fn fixed_bytes(&self) -> MutexGuard<'_, Option<u64>> {
@@ -160,7 +171,7 @@ impl FileNamespace {
         }
         // Of a block device the kernel tells no size but this way. Nobody uses the position.
         let bytes = (&self.file).seek(SeekFrom::End(0))?;
-        Ok(bytes - bytes % u64::from(self.block_bytes))
+        Ok(self.whole_blocks(bytes))
     }
 
     /// Whether I/O bypasses the page cache.

@@ -5,7 +5,8 @@
 //! - [`MemoryNamespace`]: a namespace in memory. Its operations are copies; a [`DelayQueue`] says
 //!   when each is due, so that a latency model can make it behave like a device.
 //! - [`FileNamespace`]: a namespace in a file or on a block device, opened for direct I/O where the
-//!   file system allows it.
+//!   file system allows it. [`Volume`]: one in several of them, behind each other or in stripes. The
+//!   ring takes the parts of an operation on it as one operation, and works on them at once.
 //! - [`IoBuffer`]: page-aligned memory for direct I/O.
 //!
 //! # What this crate does not do
@@ -21,9 +22,11 @@ mod delay;
 mod file;
 mod memory;
 mod ring;
+mod volume;
 
 pub use buffer::IoBuffer;
 pub use delay::{DelayQueue, LatencyModel};
 pub use file::{FileError, FileNamespace};
 pub use memory::MemoryNamespace;
 pub use ring::{Buffer, Completion, Ring, RingError};
+pub use volume::{Layout, Part, Volume};

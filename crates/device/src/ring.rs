@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
+use crate::volume::Part;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -48,6 +49,26 @@ pub struct Completion {
 struct InFlight {
     token: u64,
     buffer: Option<Buffer>,
+    /// It is a part of the operation with this index in `groups`.
+    group: Option<u32>,
+}
+
+/// What an operation in parts reads or writes.
+enum Memory {
+    None,
+    Owned(IoBuffer),
+    /// Of the caller of an unsafe method, who keeps it alive.
+    Lent(*mut u8),
+}
+
+/// An operation in parts, which completes when all of them have.
+struct Group {
+    token: u64,
+    /// Parts of it are reads or writes of this.
+    buffer: Option<Buffer>,
+    parts_left: u32,
+    /// Of all parts so far: the sum of what they give, or the first error.
+    result: i32,
 }
 
 /// One thread's io_uring.
@@ -55,6 +76,8 @@ pub struct Ring {
     uring: IoUring,
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u32>,
+    groups: Vec<Option<Group>>,
+    free_groups: Vec<u32>,
     /// Entries that did not fit the submission queue.
     backlog: std::collections::VecDeque<squeue::Entry>,
 }
@@ -96,7 +119,14 @@ impl Ring {
                 return Err(RingError::Lacks(name));
             }
         }
-        Ok(Ring { uring, in_flight: Vec::new(), free: Vec::new(), backlog: Default::default() })
+        Ok(Ring {
+            uring,
+            in_flight: Vec::new(),
+            free: Vec::new(),
+            groups: Vec::new(),
+            free_groups: Vec::new(),
+            backlog: Default::default(),
+        })
     }
 
     /// Operations submitted and not completed.
@@ -110,15 +140,23 @@ impl Ring {
         buffer: Option<Buffer>,
         entry: impl FnOnce(Option<&mut Buffer>) -> squeue::Entry,
     ) {
+        self.enqueue(InFlight { token, buffer, group: None }, entry);
+    }
+
+    fn enqueue(
+        &mut self,
+        in_flight: InFlight,
+        entry: impl FnOnce(Option<&mut Buffer>) -> squeue::Entry,
+    ) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             self.in_flight.len() as u32 - 1
         });
-        let slot = self.in_flight[index as usize].insert(InFlight { token, buffer });
+        let slot = self.in_flight[index as usize].insert(in_flight);
         let entry = entry(slot.buffer.as_mut()).user_data(u64::from(index));
         if self.backlog.is_empty() {
-            // SAFETY: the entry's memory is owned by its in-flight slot, or kept alive by the
-            // caller of `read_into`, until the completion is taken.
+            // SAFETY: the entry's memory is owned by its in-flight slot or its group, or kept alive
+            // by the caller of `read_into` or `read_parts_into`, until the completion is taken.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -221,21 +259,128 @@ impl Ring {
         });
     }
 
-    /// Makes all completed writes of a file durable.
-    pub fn sync(&mut self, fd: RawFd, token: u64) {
-        self.push(token, None, |_| {
-            opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build()
-        });
+    /// Begins an operation in parts: each is an entry, made with the place of its bytes in memory.
+    fn push_parts(
+        &mut self,
+        token: u64,
+        memory: Memory,
+        parts: &[Part],
+        entry: impl Fn(&Part, *mut u8) -> squeue::Entry,
+    ) {
+        let (base, buffer) = match memory {
+            Memory::None => (std::ptr::null_mut(), None),
+            Memory::Lent(base) => (base, None),
+            Memory::Owned(mut buffer) => {
+                let bytes: u64 = parts.iter().map(|part| part.length).sum();
+                assert_eq!(bytes, buffer.len() as u64, "the parts are those of the buffer");
+                (buffer.as_mut_ptr(), Some(Buffer::Aligned(buffer)))
+            }
+        };
+        let parts_left = parts.len() as u32;
+        let group = Some(Group { token, buffer, parts_left, result: 0 });
+        let index = match self.free_groups.pop() {
+            Some(index) => {
+                self.groups[index as usize] = group;
+                index
+            }
+            None => {
+                self.groups.push(group);
+                self.groups.len() as u32 - 1
+            }
+        };
+        let mut at = 0;
+        for part in parts {
+            let in_flight = InFlight { token, buffer: None, group: Some(index) };
+            let place = base.wrapping_add(at);
+            self.enqueue(in_flight, |_| entry(part, place));
+            at += part.length as usize;
+        }
     }
 
-    /// Makes a range of a file read as zeroes, giving its blocks back.
-    pub fn zero(&mut self, fd: RawFd, offset: u64, length: u64, token: u64) {
-        self.push(token, None, |_| {
-            opcode::Fallocate::new(types::Fd(fd), length)
-                .offset(offset)
+    /// Reads `buffer.len()` bytes from the parts, which have as many together. The result is the
+    /// number of bytes read, or the error of a part.
+    ///
+    /// # Panics
+    /// If the parts have more or fewer bytes, or there are none.
+    pub fn read_parts(&mut self, parts: &[Part], buffer: IoBuffer, token: u64) {
+        match parts {
+            [] => panic!("there is something to read"),
+            [part] => self.read(part.fd, buffer, part.offset, token),
+            parts => self.push_parts(token, Memory::Owned(buffer), parts, read_entry),
+        }
+    }
+
+    /// Reads from the parts into memory with an owner of its own; the result is as for
+    /// [`read_parts`](Self::read_parts).
+    ///
+    /// # Safety
+    /// As [`read_into`](Self::read_into), for the length of all parts.
+    ///
+    /// # Panics
+    /// If there are no parts.
+    pub unsafe fn read_parts_into(&mut self, parts: &[Part], to: *mut u8, token: u64) {
+        assert!(!parts.is_empty(), "there is something to read");
+        if let [part] = parts {
+            // SAFETY: as the caller promises.
+            return unsafe {
+                self.read_into(part.fd, to, part.length as u32, part.offset, token);
+            };
+        }
+        self.push_parts(token, Memory::Lent(to), parts, read_entry);
+    }
+
+    /// Writes `buffer` to the parts, which have its length together; with `fua`, durably. The result
+    /// is as for [`read_parts`](Self::read_parts).
+    ///
+    /// # Panics
+    /// If the parts have more or fewer bytes, or there are none.
+    pub fn write_parts(&mut self, parts: &[Part], buffer: IoBuffer, fua: bool, token: u64) {
+        match parts {
+            [] => panic!("there is something to write"),
+            [part] => self.write(part.fd, buffer, part.offset, fua, token),
+            parts => {
+                let flags = if fua { libc::RWF_DSYNC } else { 0 };
+                self.push_parts(token, Memory::Owned(buffer), parts, |part, from| {
+                    opcode::Write::new(types::Fd(part.fd), from, part.length as u32)
+                        .offset(part.offset)
+                        .rw_flags(flags)
+                        .build()
+                });
+            }
+        }
+    }
+
+    /// Makes all completed writes of these files durable.
+    ///
+    /// # Panics
+    /// If there are no files.
+    pub fn sync_parts(&mut self, files: &[Part], token: u64) {
+        let entry = |part: &Part| {
+            opcode::Fsync::new(types::Fd(part.fd)).flags(types::FsyncFlags::DATASYNC).build()
+        };
+        match files {
+            [] => panic!("there is something to flush"),
+            [file] => self.push(token, None, |_| entry(file)),
+            files => self.push_parts(token, Memory::None, files, |file, _| entry(file)),
+        }
+    }
+
+    /// Makes the parts read as zeroes, giving their blocks back.
+    ///
+    /// # Panics
+    /// If there are no parts.
+    pub fn zero_parts(&mut self, parts: &[Part], token: u64) {
+        let entry = |part: &Part| {
+            opcode::Fallocate::new(types::Fd(part.fd), part.length)
+                .offset(part.offset)
                 .mode(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE)
                 .build()
-        });
+        };
+        match parts {
+            [] => panic!("there is something to give back"),
+            [part] => self.push(token, None, |_| entry(part)),
+            parts => self.push_parts(token, Memory::None, parts, |part, _| entry(part)),
+        }
     }
 
     /// Submits what is queued. With `wait`, sleeps until a completion is there or the time is up.
@@ -277,13 +422,38 @@ impl Ring {
                 continue;
             }
             let index = entry.user_data() as usize;
-            let Some(InFlight { token, buffer }) = self.in_flight[index].take() else {
+            let Some(InFlight { token, buffer, group }) = self.in_flight[index].take() else {
                 unreachable!("each submission completes once");
             };
             self.free.push(index as u32);
-            return Some(Completion { token, result: entry.result(), buffer });
+            let Some(group) = group else {
+                return Some(Completion { token, result: entry.result(), buffer });
+            };
+            if let Some(completion) = self.part_completed(group, entry.result()) {
+                return Some(completion);
+            }
         }
     }
+
+    /// A part of a group has completed; perhaps the last.
+    fn part_completed(&mut self, index: u32, result: i32) -> Option<Completion> {
+        let group = self.groups[index as usize].as_mut()?;
+        group.parts_left -= 1;
+        group.result = match (group.result, result) {
+            (error @ ..0, _) | (_, error @ ..0) => error,
+            (before, bytes) => before + bytes,
+        };
+        if group.parts_left > 0 {
+            return None;
+        }
+        let Group { token, result, buffer, .. } = self.groups[index as usize].take()?;
+        self.free_groups.push(index);
+        Some(Completion { token, result, buffer })
+    }
+}
+
+fn read_entry(part: &Part, to: *mut u8) -> squeue::Entry {
+    opcode::Read::new(types::Fd(part.fd), to, part.length as u32).offset(part.offset).build()
 }
 
 impl Drop for Ring {
@@ -301,11 +471,82 @@ impl Drop for Ring {
             if self.submit(Some(Duration::from_millis(100))).is_err() {
                 // The kernel gives no completions any more; free nothing it may still write to.
                 std::mem::forget(std::mem::take(&mut self.in_flight));
+                std::mem::forget(std::mem::take(&mut self.groups));
                 return;
             }
-            while self.completion().is_some() {
-                left = self.in_flight();
-            }
+            // A completion may be that of a part, which is not given out.
+            while self.completion().is_some() {}
+            left = self.in_flight();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::{Layout, Volume};
+
+    fn complete(ring: &mut Ring, count: usize) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        while completions.len() < count {
+            ring.submit(Some(Duration::from_secs(10))).expect("the kernel answers");
+            completions.extend(std::iter::from_fn(|| ring.completion()));
+        }
+        completions
+    }
+
+    #[test]
+    fn parts_are_one_operation() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let paths = ["a", "b", "c"].map(|name| directory.path().join(name));
+        let layout = Layout::Striped { chunk_bytes: 4096 };
+        let volume = Volume::open(&paths, Some(1 << 20), 512, layout).expect("it opens");
+        let mut lent = IoBuffer::new(8192);
+        // Fewer submissions at a time than there are parts.
+        let mut ring = Ring::new(4).expect("a ring");
+        let pattern: Vec<u8> = (0..100_000u32 / 512 * 512).map(|at| (at / 7) as u8).collect();
+        let mut parts = Vec::new();
+        let mut buffer = IoBuffer::new(pattern.len());
+        buffer.copy_from_slice(&pattern);
+        volume.parts(512, pattern.len() as u64, &mut parts);
+        assert!(parts.len() > 20);
+        ring.write_parts(&parts, buffer, true, 1);
+        let [written] = &complete(&mut ring, 1)[..] else { panic!("one completion") };
+        assert_eq!((written.token, written.result), (1, pattern.len() as i32));
+        // All at once, each completed once: reads of all and of one block, a flush, and holes in
+        // what is not read.
+        ring.read_parts(&parts, IoBuffer::new(pattern.len()), 2);
+        volume.parts(1024, 512, &mut parts);
+        ring.read_parts(&parts, IoBuffer::new(512), 3);
+        volume.whole(&mut parts);
+        ring.sync_parts(&parts, 4);
+        volume.extents(1 << 20, 1 << 20, &mut parts);
+        assert_eq!(parts.len(), 3);
+        ring.zero_parts(&parts, 5);
+        volume.parts(512, 8192, &mut parts);
+        // SAFETY: `lent` lives longer than the ring, and is not touched before the completion.
+        unsafe { ring.read_parts_into(&parts, lent.as_mut_ptr(), 6) };
+        let mut completions = complete(&mut ring, 5);
+        completions.sort_by_key(|completion| completion.token);
+        let results: Vec<_> = completions.iter().map(|done| (done.token, done.result)).collect();
+        assert_eq!(results, [(2, pattern.len() as i32), (3, 512), (4, 0), (5, 0), (6, 8192)]);
+        let Some(Buffer::Aligned(all)) = &completions[0].buffer else { panic!("no buffer") };
+        assert!(all[..] == pattern && lent[..] == pattern[..8192]);
+        let Some(Buffer::Aligned(one)) = &completions[1].buffer else { panic!("no buffer") };
+        assert!(one[..] == pattern[512..1024]);
+
+        // One part fails, whichever comes first: the error of the whole.
+        let good = parts[0];
+        for (parts, token) in
+            [([good, Part { fd: -1, ..good }], 7), ([Part { fd: -1, ..good }, good], 8)]
+        {
+            ring.read_parts(&parts, IoBuffer::new(2 * good.length as usize), token);
+            let [failed] = &complete(&mut ring, 1)[..] else { panic!("one completion") };
+            assert_eq!((failed.token, failed.result), (token, -libc::EBADF));
+        }
+        // Dropped while parts are in flight and behind the queue: nothing is left to the kernel.
+        volume.parts(0, 65536, &mut parts);
+        ring.read_parts(&parts, IoBuffer::new(65536), 9);
+        assert_eq!(ring.in_flight(), parts.len());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::subsystem::MAX_NSID;
 use bpfof_chain::Limits;
+use bpfof_device::Layout;
 use bpfof_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX_BYTES};
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -80,16 +81,34 @@ pub enum NamespaceSource {
         /// Size in bytes; default all of it.
         size_bytes: Option<u64>,
     },
+    /// Several files or block devices.
+    Pieces {
+        /// Their paths, two or more, in the order in which they are used.
+        paths: Vec<PathBuf>,
+        /// Size of each in bytes; default all of it.
+        size_bytes: Option<u64>,
+        /// How the blocks lie in them.
+        layout: Layout,
+    },
 }
 
 impl NamespaceSource {
     /// The files it is made of.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        match self {
+            NamespaceSource::Memory { .. } => &[],
+            NamespaceSource::File { path, .. } => std::slice::from_ref(path),
+            NamespaceSource::Pieces { paths, .. } => paths,
+        }
+    }
+
+    /// The size that each file is given, if one is.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
         match self {
             NamespaceSource::Memory { .. } => None,
-            NamespaceSource::File { path, .. } => Some(path.as_path()),
+            NamespaceSource::File { size_bytes, .. }
+            | NamespaceSource::Pieces { size_bytes, .. } => *size_bytes,
         }
-        .into_iter()
     }
 }
 
@@ -98,7 +117,7 @@ impl NamespaceSource {
 pub enum ConfigError {
     /// A namespace option.
     #[error(
-        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N] or file:path=FILE[,size=…], each with [,lba=512][,nqn=NAME][,nsid=1]"
+        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N], file:path=FILE[,size=…], stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…] or concat:path=FILE,path=FILE[,size=…], each with [,lba=512][,nqn=NAME][,nsid=1]"
     )]
     Namespace {
         /// What was given.
@@ -184,8 +203,9 @@ impl std::str::FromStr for NamespaceConfig {
 impl NamespaceConfig {
     fn parse(text: &str) -> Result<NamespaceConfig, String> {
         let (kind, options) = text.split_once(':').unwrap_or((text, ""));
-        let (mut size, mut path, mut lba, mut latency_us, mut iops) = (None, None, 512, 0, 0);
+        let (mut size, mut lba, mut latency_us, mut iops) = (None, 512, 0, 0);
         let (mut subsystem, mut nsid) = (None, None);
+        let (mut paths, mut chunk_bytes) = (Vec::new(), DEFAULT_CHUNK_BYTES);
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
@@ -194,7 +214,9 @@ impl NamespaceConfig {
                 (_, "lba") => lba = number()?,
                 (_, "nqn") => subsystem = Some(value.to_owned()),
                 (_, "nsid") => nsid = Some(number()?),
-                ("file", "path") => path = Some(PathBuf::from(value)),
+                ("file", "path") => paths = vec![PathBuf::from(value)],
+                ("stripe" | "concat", "path") => paths.push(PathBuf::from(value)),
+                ("stripe", "chunk") => chunk_bytes = parse_size(value)?,
                 ("mem", "latency_us") => latency_us = number()?,
                 ("mem", "iops") => iops = number()?,
                 _ => return Err(format!("unknown option {key:?} for {kind:?}")),
@@ -206,8 +228,17 @@ impl NamespaceConfig {
                 latency_us,
                 iops,
             },
-            "file" => {
-                NamespaceSource::File { path: path.ok_or("path is missing")?, size_bytes: size }
+            "file" => NamespaceSource::File {
+                path: paths.pop().ok_or("path is missing")?,
+                size_bytes: size,
+            },
+            "stripe" => {
+                let layout = Layout::Striped { chunk_bytes };
+                NamespaceSource::Pieces { paths, size_bytes: size, layout }
+            }
+            "concat" => {
+                let layout = Layout::Concatenated;
+                NamespaceSource::Pieces { paths, size_bytes: size, layout }
             }
             other => return Err(format!("unknown kind {other:?}")),
         };
@@ -226,6 +257,9 @@ impl NamespaceConfig {
         if lba != 512 && lba != 4096 {
             return Err(format!("lba={lba} is not 512 or 4096"));
         }
+        if let NamespaceSource::Pieces { paths, layout, .. } = &source {
+            check_pieces(paths.len(), *layout)?;
+        }
         if let NamespaceSource::Memory { size_bytes, latency_us, iops } = source {
             if size_bytes < lba {
                 return Err(format!("a size of {size_bytes} bytes is less than one block"));
@@ -240,6 +274,30 @@ impl NamespaceConfig {
         }
         let nsid = nsid.map(|nsid| nsid as u32);
         Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem, nsid })
+    }
+}
+
+/// Most files of a namespace.
+const MAX_PIECES: usize = 64;
+/// What one file of a stripe gets before it is the next one's turn, unless it is said.
+const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
+/// Whole logical blocks and memory pages, and no more parts of one transfer than 33.
+const MIN_CHUNK_BYTES: u64 = 4096;
+/// Beyond it a stripe is rather a concatenation.
+const MAX_CHUNK_BYTES: u64 = 1 << 30;
+
+fn check_pieces(count: usize, layout: Layout) -> Result<(), String> {
+    if !(2..=MAX_PIECES).contains(&count) {
+        return Err(format!("{count} files; give path= 2 to {MAX_PIECES} times"));
+    }
+    match layout {
+        Layout::Striped { chunk_bytes }
+            if !chunk_bytes.is_power_of_two()
+                || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) =>
+        {
+            Err(format!("a chunk of {chunk_bytes} bytes; it is a power of two, 4KiB to 1GiB"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -316,7 +374,7 @@ impl TargetConfig {
         };
         let mut paths = HashSet::new();
         let mut all = self.namespaces.iter().flat_map(|namespace| namespace.source.paths());
-        match all.find(|path| !paths.insert(*path)) {
+        match all.find(|path| !paths.insert(path.as_path())) {
             Some(path) => Err(ConfigError::SameFile(path.to_owned())),
             None => Ok(()),
         }
@@ -390,6 +448,12 @@ mod tests {
         let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
         let subsystem = Some("nqn.2026-01.org:other".to_owned());
         assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem, nsid: Some(7) });
+        let stripe = parse("stripe:path=/b,path=/a,chunk=128K").expect("good").source;
+        let layout = Layout::Striped { chunk_bytes: 128 << 10 };
+        let paths = vec!["/b".into(), "/a".into()];
+        assert_eq!(stripe, NamespaceSource::Pieces { paths, size_bytes: None, layout });
+        let concat = parse("concat:path=/b,path=/a,size=1M,lba=4096").expect("good").source;
+        assert_eq!((concat.paths().len(), concat.file_bytes()), (2, Some(1 << 20)));
         for (text, reason) in [
             ("mem", "size is missing"),
             ("mem:size=x", "not a size"),
@@ -399,6 +463,11 @@ mod tests {
             ("mem:size=1G,path=/x", "unknown option"),
             ("mem:size=99999999999999T", "not a size"),
             ("disk:size=1G", "unknown kind"),
+            ("stripe:path=/a", "1 files; give path= 2 to 64 times"),
+            ("concat:", "0 files"),
+            ("stripe:path=/a,path=/b,chunk=5000", "a power of two"),
+            ("stripe:path=/a,path=/b,chunk=2K", "4KiB to 1GiB"),
+            ("concat:path=/a,path=/b,chunk=64K", "unknown option"),
             ("mem:size=1G,nsid=0", "not 1 to 1024"),
             ("mem:size=1G,nsid=1025", "not 1 to 1024"),
             ("file:size", "no value"),

@@ -2,7 +2,7 @@
 
 use crate::config::{NamespaceConfig, NamespaceSource};
 use bpfof_chain::FileMap;
-use bpfof_device::{FileError, FileNamespace, LatencyModel, MemoryNamespace};
+use bpfof_device::{FileError, FileNamespace, LatencyModel, Layout, MemoryNamespace, Volume};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,7 @@ use std::time::SystemTime;
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
     Memory(Arc<MemoryNamespace>),
-    File(Arc<FileNamespace>),
+    File(Arc<Volume>),
 }
 
 /// One namespace of the subsystem, shared by all reactors.
@@ -96,19 +96,27 @@ impl Namespace {
             NamespaceSource::File { path, size_bytes } => {
                 let file = FileNamespace::open(path, *size_bytes, block_bytes)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
-                let size_bytes = file.size_bytes();
-                let how = if file.is_direct() { "direct I/O" } else { "through the page cache" };
-                let description = format!("{}, {how}", path.display());
-                (Backing::File(Arc::new(file)), size_bytes, description)
+                volume(Volume::single(file), path.display().to_string())
+            }
+            NamespaceSource::Pieces { paths, size_bytes, layout } => {
+                let pieces = Volume::open(paths, *size_bytes, block_bytes, *layout)
+                    .map_err(|source| NamespaceError::File { nsid, source })?;
+                let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                let how = match layout {
+                    Layout::Concatenated => "one behind the other".to_owned(),
+                    Layout::Striped { chunk_bytes } => format!("striped by {chunk_bytes} bytes"),
+                };
+                if pieces.unused_bytes() > 0 {
+                    log::warn!(
+                        "{subsystem} namespace {nsid}: {} bytes of its files stay unused, because \
+                         a stripe is as long as its shortest file, in whole chunks",
+                        pieces.unused_bytes()
+                    );
+                }
+                volume(pieces, format!("{}, {how}", names.join(" + ")))
             }
         };
-        let identity = match &config.source {
-            NamespaceSource::Memory { .. } => format!("{nsid}/{}", this_process()),
-            NamespaceSource::File { path, .. } => {
-                // It was opened a moment ago; whatever way it is named, it is one file.
-                path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string()
-            }
-        };
+        let identity = identity(nsid, &config.source);
         let (nguid, uuid) = identifiers(subsystem, &identity);
         Ok(Namespace {
             nsid,
@@ -156,6 +164,10 @@ impl Namespace {
                 NamespaceSource::File { path, .. },
                 NamespaceSource::File { path: configured, .. },
             ) => path == configured,
+            (
+                NamespaceSource::Pieces { paths, layout, .. },
+                NamespaceSource::Pieces { paths: configured, layout: wanted, .. },
+            ) => (paths, layout) == (configured, wanted),
             (source, configured) => source == configured,
         };
         is_same && self.block_bytes() == config.lba_bytes
@@ -163,21 +175,15 @@ impl Namespace {
 
     /// The size in blocks that it gets by `source`; of a file, which may have to grow for it.
     pub(crate) fn settle_size(&self, source: &NamespaceSource) -> Result<u64, NamespaceError> {
-        let (Backing::File(file), NamespaceSource::File { size_bytes, .. }) =
-            (&self.backing, source)
-        else {
-            return Ok(self.blocks());
-        };
+        let Backing::File(volume) = &self.backing else { return Ok(self.blocks()) };
         let failed = |source| NamespaceError::File { nsid: self.nsid, source };
-        Ok(file.settle_size(*size_bytes).map_err(failed)? >> self.block_shift)
+        Ok(volume.settle_size(source.file_bytes()).map_err(failed)? >> self.block_shift)
     }
 
     /// Takes over the size that [`settle_size`](Self::settle_size) has found; true if it is another.
     pub(crate) fn resize(&self, source: &NamespaceSource, blocks: u64) -> bool {
-        if let (Backing::File(file), NamespaceSource::File { size_bytes, .. }) =
-            (&self.backing, source)
-        {
-            file.give_size(*size_bytes);
+        if let Backing::File(volume) = &self.backing {
+            volume.give_size(source.file_bytes());
         }
         self.blocks.swap(blocks, Ordering::Relaxed) != blocks
     }
@@ -232,6 +238,32 @@ fn this_process() -> &'static str {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         format!("{:?}/{}", since.ok(), std::process::id())
     })
+}
+
+fn volume(volume: Volume, what: String) -> (Backing, u64, String) {
+    let how = if volume.is_direct() { "direct I/O" } else { "through the page cache" };
+    let (bytes, description) = (volume.size_bytes(), format!("{what}, {how}"));
+    (Backing::File(Arc::new(volume)), bytes, description)
+}
+
+/// What tells storage that has just been opened from all other storage.
+fn identity(nsid: u32, source: &NamespaceSource) -> String {
+    // Whatever way a file is named, it is one file.
+    let whole =
+        |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string();
+    match source {
+        NamespaceSource::Memory { .. } => format!("{nsid}/{}", this_process()),
+        NamespaceSource::File { path, .. } => whole(path),
+        // The same files in another order, or laid out in another way, have other contents.
+        NamespaceSource::Pieces { paths, layout, .. } => {
+            let how = match layout {
+                Layout::Concatenated => "concat".to_owned(),
+                Layout::Striped { chunk_bytes } => format!("stripe {chunk_bytes}"),
+            };
+            // No path has a zero in it.
+            format!("{how}\0{}", paths.iter().map(whole).collect::<Vec<_>>().join("\0"))
+        }
+    }
 }
 
 /// NGUID and UUID.

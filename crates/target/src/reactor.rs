@@ -12,7 +12,7 @@ use crate::namespace::Backing;
 use crate::places::Served;
 use crate::target::Target;
 use bpfof_chain::{ChainId, Function};
-use bpfof_device::{Buffer, Completion, Ring, RingError};
+use bpfof_device::{Buffer, Completion, Part, Ring, RingError, Volume};
 use bpfof_nvme::Installation;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender};
@@ -136,6 +136,8 @@ pub(crate) struct Reactor {
     x: Executor,
     entries: Vec<Option<Entry>>,
     dirty: Vec<u32>,
+    /// Of the file operation that is being submitted.
+    parts: Vec<Part>,
     setup: Setup,
     clock: Instant,
     next_serial: u64,
@@ -155,6 +157,7 @@ impl Reactor {
             x: Executor::new(Arc::clone(&setup.target)),
             entries: Vec::new(),
             dirty: Vec::new(),
+            parts: Vec::new(),
             // Serials of all reactors differ.
             next_serial: (setup.index as u64) << 48 | 1,
             clock: setup.clock,
@@ -516,34 +519,35 @@ impl Reactor {
     }
 
     fn submit_file_operations(&mut self) {
-        let Reactor { x, ring, .. } = self;
+        let Reactor { x, ring, parts, .. } = self;
         let mut operations = std::mem::take(&mut x.file_operations);
-        let fd = |x: &Executor, namespace: usize| match &x.namespace(namespace).backing {
-            Backing::File(file) => file.fd(),
-            Backing::Memory(_) => unreachable!("memory operations do not come here"),
-        };
         for operation in operations.drain(..) {
             match operation {
                 FileOperation::Read { namespace, buffer, offset, command } => {
-                    ring.read(fd(x, namespace), buffer, offset, command_token(command));
+                    volume(x, namespace).parts(offset, buffer.len() as u64, parts);
+                    ring.read_parts(parts, buffer, command_token(command));
                 }
                 FileOperation::ChainRead { namespace, read } => {
                     let chain = (read.chain.index() as u64) << 32;
                     let token = token::CHAIN | chain | u64::from(read.length);
-                    let (fd, to) = (fd(x, namespace), x.engine().data_ptr(&read));
+                    volume(x, namespace).parts(read.device_offset, read.length.into(), parts);
+                    let to = x.engine().data_ptr(&read);
                     // SAFETY: the arena stays where it is and belongs to this read until it is
                     // reported (the engine asserts that on release), and it is dropped after
                     // the ring, which waits for the kernel.
-                    unsafe { ring.read_into(fd, to, read.length, read.device_offset, token) }
+                    unsafe { ring.read_parts_into(parts, to, token) }
                 }
                 FileOperation::Write { namespace, buffer, offset, fua, command } => {
-                    ring.write(fd(x, namespace), buffer, offset, fua, command_token(command));
+                    volume(x, namespace).parts(offset, buffer.len() as u64, parts);
+                    ring.write_parts(parts, buffer, fua, command_token(command));
                 }
                 FileOperation::Sync { namespace, command } => {
-                    ring.sync(fd(x, namespace), command_token(command));
+                    volume(x, namespace).whole(parts);
+                    ring.sync_parts(parts, command_token(command));
                 }
                 FileOperation::Zero { namespace, offset, length, command } => {
-                    ring.zero(fd(x, namespace), offset, length, command_token(command));
+                    volume(x, namespace).extents(offset, length, parts);
+                    ring.zero_parts(parts, command_token(command));
                 }
             }
         }
@@ -648,6 +652,14 @@ impl Reactor {
                 self.close(index as u32, reason);
             }
         }
+    }
+}
+
+/// The files of a namespace that has some.
+fn volume(x: &Executor, namespace: usize) -> &Volume {
+    match &x.namespace(namespace).backing {
+        Backing::File(volume) => volume,
+        Backing::Memory(_) => unreachable!("memory operations do not come here"),
     }
 }
 

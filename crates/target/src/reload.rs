@@ -13,7 +13,7 @@ use crate::places::Served;
 use crate::server::ServerError;
 use crate::subsystem::Subsystem;
 use crate::target::Target;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A namespace with the name of its subsystem.
@@ -133,10 +133,9 @@ fn check_new(
     if replaced.is_some_and(|(_, old)| is_memory(&old.source)) && is_memory(&config.source) {
         return Err(NamespaceError::OtherMemory { nsid });
     }
-    let files = known.iter().flat_map(|(_, old)| old.source.paths());
-    let files: Vec<&Path> = files.collect();
-    match config.source.paths().find(|path| files.contains(path)) {
-        Some(path) => Err(NamespaceError::StillServed { nsid, path: path.to_owned() }),
+    let files: Vec<&PathBuf> = known.iter().flat_map(|(_, old)| old.source.paths()).collect();
+    match config.source.paths().iter().find(|path| files.contains(path)) {
+        Some(path) => Err(NamespaceError::StillServed { nsid, path: path.clone() }),
         None => Ok(()),
     }
 }

@@ -16,7 +16,7 @@ use bpfof_host::{
     Request, RequestError, Status,
 };
 use bpfof_nvme::vendor::PushdownShort;
-use bpfof_target::{NamespaceConfig, Server, TargetConfig};
+use bpfof_target::{Layout, NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use common::{
     Numbers, WHOLE, call, compile, config, connect, database, file, load, memory, run, slow_memory,
     start, until, url,
@@ -34,6 +34,15 @@ fn for_all(test: impl Fn(NamespaceConfig, bool)) {
             let path = directory.path().join(format!("{lba_bytes}-{digests}"));
             test(file(&path, NAMESPACE_BYTES, lba_bytes), digests);
         }
+        // Three files each, in stripes of one block of 4096 bytes, or one behind the other.
+        let layout = match lba_bytes {
+            512 => Layout::Striped { chunk_bytes: 4096 },
+            _ => Layout::Concatenated,
+        };
+        let paths = (0..3).map(|index| directory.path().join(format!("{lba_bytes}-{index}")));
+        let size_bytes = Some(NAMESPACE_BYTES / 3);
+        let source = NamespaceSource::Pieces { paths: paths.collect(), size_bytes, layout };
+        test(NamespaceConfig { source, ..memory(NAMESPACE_BYTES, lba_bytes) }, lba_bytes == 512);
     }
 }
 
@@ -61,8 +70,10 @@ fn a_namespace_is_a_disk() {
         assert!(back == model, "the namespace differs from the model");
         drop((controller, lane));
         server.stop();
-        if let bpfof_target::NamespaceSource::File { path, .. } = &namespace.source {
+        if let NamespaceSource::File { path, .. } = &namespace.source {
             assert!(std::fs::read(path).expect("a file") == model, "the file differs");
+        }
+        if !matches!(namespace.source, NamespaceSource::Memory { .. }) {
             let server = start(vec![namespace.clone()]);
             let (controller, mut lane) = connect(&server, digests);
             assert_eq!(controller.namespaces()[0].nguid, info.nguid);

@@ -1,0 +1,332 @@
+//! Files or block devices as one namespace: one of them, several behind each other, or several in
+//! stripes.
+
+use crate::file::{FileError, FileNamespace};
+use std::io;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+/// How the blocks of a namespace lie in several files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// First all of the first file, then all of the second, and so on.
+    Concatenated,
+    /// In turns of `chunk_bytes`, a multiple of the logical block: RAID 0.
+    Striped {
+        /// What one file gets before it is the next one's turn.
+        chunk_bytes: u64,
+    },
+}
+
+/// Consecutive bytes of an operation that lie in one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The file, for the ring.
+    pub fd: RawFd,
+    /// Where they begin in the file, in bytes.
+    pub offset: u64,
+    /// How many there are.
+    pub length: u64,
+}
+
+/// Open files or block devices that are one namespace together.
+#[derive(Debug)]
+pub struct Volume {
+    pieces: Vec<FileNamespace>,
+    map: PieceMap,
+}
+
+/// Where bytes are, without the files themselves.
+#[derive(Debug)]
+enum PieceMap {
+    /// Where each piece begins. The last one has no end, because it may grow.
+    Concatenated(Vec<u64>),
+    Striped {
+        chunk_bytes: u64,
+        count: u64,
+    },
+}
+
+impl PieceMap {
+    /// Calls `part` with (piece, offset in it, length) for each run of the range, in its order.
+    fn parts(&self, mut offset: u64, mut length: u64, mut part: impl FnMut(usize, u64, u64)) {
+        while length > 0 {
+            let (piece, at, contiguous) = match self {
+                PieceMap::Concatenated(starts) => {
+                    let piece = starts.partition_point(|start| *start <= offset) - 1;
+                    let end = starts.get(piece + 1).copied().unwrap_or(u64::MAX);
+                    (piece, offset - starts[piece], end - offset)
+                }
+                PieceMap::Striped { chunk_bytes, count } => {
+                    let (chunk, within) = (offset / chunk_bytes, offset % chunk_bytes);
+                    let at = chunk / count * chunk_bytes + within;
+                    ((chunk % count) as usize, at, chunk_bytes - within)
+                }
+            };
+            let run = contiguous.min(length);
+            part(piece, at, run);
+            offset += run;
+            length -= run;
+        }
+    }
+
+    /// The same with one run for each piece at most: of a range, what lies in one piece is
+    /// contiguous there.
+    fn extents(&self, offset: u64, length: u64, mut part: impl FnMut(usize, u64, u64)) {
+        let PieceMap::Striped { chunk_bytes, count } = *self else {
+            return self.parts(offset, length, part);
+        };
+        // How much of a piece lies before a place of the whole.
+        let before = |piece: u64, place: u64| {
+            let (row, rest) = (place / (chunk_bytes * count), place % (chunk_bytes * count));
+            row * chunk_bytes + rest.saturating_sub(piece * chunk_bytes).min(chunk_bytes)
+        };
+        for piece in 0..count {
+            let (from, to) = (before(piece, offset), before(piece, offset + length));
+            if to > from {
+                part(piece as usize, from, to - from);
+            }
+        }
+    }
+
+    /// The size of the whole when the pieces have these sizes.
+    fn size_bytes(&self, sizes: &[u64]) -> u64 {
+        match self {
+            PieceMap::Concatenated(starts) => {
+                starts.last().unwrap_or(&0) + sizes.last().unwrap_or(&0)
+            }
+            PieceMap::Striped { chunk_bytes, count } => {
+                let least = sizes.iter().min().unwrap_or(&0);
+                least / chunk_bytes * chunk_bytes * count
+            }
+        }
+    }
+}
+
+impl Volume {
+    /// One file.
+    pub fn single(file: FileNamespace) -> Volume {
+        Volume { pieces: vec![file], map: PieceMap::Concatenated(vec![0]) }
+    }
+
+    /// Opens several files. `size_bytes` is that of each; of a stripe, what goes beyond whole chunks
+    /// and beyond the smallest file is left unused.
+    ///
+    /// # Errors
+    /// As [`FileNamespace::open`]; a file that is smaller than a chunk is too small.
+    pub fn open(
+        paths: &[PathBuf],
+        size_bytes: Option<u64>,
+        block_bytes: u32,
+        layout: Layout,
+    ) -> Result<Volume, FileError> {
+        let open = |path: &PathBuf| FileNamespace::open(path, size_bytes, block_bytes);
+        let pieces = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let map = match layout {
+            Layout::Concatenated => {
+                let ends = pieces.iter().scan(0, |end, piece| {
+                    *end += piece.size_bytes();
+                    Some(*end)
+                });
+                PieceMap::Concatenated([0].into_iter().chain(ends).take(pieces.len()).collect())
+            }
+            Layout::Striped { chunk_bytes } => {
+                let count = pieces.len() as u64;
+                PieceMap::Striped { chunk_bytes, count }
+            }
+        };
+        let volume = Volume { pieces, map };
+        volume.check_chunks(|piece| Ok(piece.size_bytes()))?;
+        Ok(volume)
+    }
+
+    /// Refuses files of a stripe that have no whole chunk. Gives the sizes.
+    fn check_chunks(
+        &self,
+        size: impl Fn(&FileNamespace) -> Result<u64, FileError>,
+    ) -> Result<Vec<u64>, FileError> {
+        let want = match self.map {
+            PieceMap::Concatenated(_) => 0,
+            PieceMap::Striped { chunk_bytes, .. } => chunk_bytes,
+        };
+        let checked = self.pieces.iter().map(|piece| match size(piece)? {
+            have if have < want => {
+                Err(FileError::TooSmall { path: piece.path().to_owned(), have, want })
+            }
+            have => Ok(have),
+        });
+        checked.collect()
+    }
+
+    /// Its size in bytes when it was opened, whole blocks.
+    pub fn size_bytes(&self) -> u64 {
+        let sizes: Vec<u64> = self.pieces.iter().map(FileNamespace::size_bytes).collect();
+        self.map.size_bytes(&sizes)
+    }
+
+    /// Bytes of its files that are not part of it, because a stripe is as long as its shortest
+    /// piece, in whole chunks.
+    pub fn unused_bytes(&self) -> u64 {
+        let all: u64 = self.pieces.iter().map(FileNamespace::size_bytes).sum();
+        all.saturating_sub(self.size_bytes())
+    }
+
+    /// Its size in bytes now (see [`FileNamespace::measure`]). Of files behind each other only the
+    /// last can change its size, else blocks would move.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn measure(&self) -> io::Result<u64> {
+        let sizes: io::Result<Vec<u64>> = self.pieces.iter().map(FileNamespace::measure).collect();
+        Ok(self.map.size_bytes(&sizes?))
+    }
+
+    /// What its size becomes with this one given to each piece (see
+    /// [`FileNamespace::settle_size`]).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if blocks would move.
+    pub fn settle_size(&self, size_bytes: Option<u64>) -> Result<u64, FileError> {
+        let before_last = match self.map {
+            PieceMap::Concatenated(_) => self.pieces.len() - 1,
+            PieceMap::Striped { .. } => 0,
+        };
+        for piece in &self.pieces[..before_last] {
+            let wanted = size_bytes.map(|bytes| piece.whole_blocks(bytes));
+            if wanted.is_some_and(|wanted| wanted != piece.size_bytes()) {
+                return Err(FileError::BlocksMove { path: piece.path().to_owned() });
+            }
+        }
+        let sizes = self.check_chunks(|piece| piece.settle_size(size_bytes))?;
+        Ok(self.map.size_bytes(&sizes))
+    }
+
+    /// From now on each piece has this size, to which [`settle_size`](Self::settle_size) has agreed,
+    /// or that of its file.
+    pub fn give_size(&self, size_bytes: Option<u64>) {
+        for piece in &self.pieces {
+            piece.give_size(size_bytes);
+        }
+    }
+
+    /// Whether I/O bypasses the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.pieces.iter().all(FileNamespace::is_direct)
+    }
+
+    /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on it.
+    pub fn punches_holes(&self) -> bool {
+        self.pieces.iter().all(FileNamespace::punches_holes)
+    }
+
+    /// Puts the parts of a range into `parts`, in the order of its bytes.
+    pub fn parts(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
+        parts.clear();
+        self.map.parts(offset, length, |piece, offset, length| {
+            parts.push(Part { fd: self.pieces[piece].fd(), offset, length });
+        });
+    }
+
+    /// Puts what a range covers of each piece into `parts`, whatever the order of its bytes.
+    pub fn extents(&self, offset: u64, length: u64, parts: &mut Vec<Part>) {
+        parts.clear();
+        self.map.extents(offset, length, |piece, offset, length| {
+            parts.push(Part { fd: self.pieces[piece].fd(), offset, length });
+        });
+    }
+
+    /// Puts each file into `parts`, without a range.
+    pub fn whole(&self, parts: &mut Vec<Part>) {
+        parts.clear();
+        parts.extend(self.pieces.iter().map(|piece| Part { fd: piece.fd(), offset: 0, length: 0 }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each byte of the whole is in one place, and no two are in the same; parts and extents cover
+    /// the same bytes.
+    #[test]
+    fn every_byte_has_its_place() {
+        // Sizes in units of a block, to try all ranges.
+        let concatenated = PieceMap::Concatenated(vec![0, 5, 6]);
+        let striped = PieceMap::Striped { chunk_bytes: 3, count: 4 };
+        for (map, sizes, size) in
+            [(concatenated, vec![5u64, 1, 7], 13), (striped, vec![9, 6, 8, 7], 24)]
+        {
+            assert_eq!(map.size_bytes(&sizes), size);
+            let place = |at| {
+                let mut places = Vec::new();
+                map.parts(at, 1, |piece, offset, length| places.push((piece, offset, length)));
+                let [(piece, offset, 1)] = places[..] else { panic!("{places:?}") };
+                assert!(offset < sizes[piece]);
+                (piece, offset)
+            };
+            let places: Vec<(usize, u64)> = (0..size).map(place).collect();
+            let unique: std::collections::BTreeSet<_> = places.iter().collect();
+            assert_eq!(unique.len(), places.len());
+            for from in 0..size {
+                for to in from..=size {
+                    let mut bytes = Vec::new();
+                    let mut add = |piece, offset: u64, length: u64| {
+                        assert!(length > 0);
+                        bytes.extend((offset..offset + length).map(|at| (piece, at)));
+                    };
+                    map.parts(from, to - from, &mut add);
+                    assert_eq!(bytes, places[from as usize..to as usize]);
+                    let mut covered = Vec::new();
+                    let mut pieces = Vec::new();
+                    map.extents(from, to - from, |piece, offset, length| {
+                        pieces.push(piece);
+                        covered.extend((offset..offset + length).map(|at| (piece, at)));
+                    });
+                    bytes.sort_unstable();
+                    covered.sort_unstable();
+                    assert_eq!(bytes, covered);
+                    pieces.dedup();
+                    assert!(pieces.is_sorted() && pieces.len() <= sizes.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_whole_chunks_and_blocks_do_not_move() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        let grow = |name: &str, bytes| {
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(path(name));
+            file.and_then(|file| file.set_len(bytes)).expect("it grows");
+        };
+        let paths = ["a", "b", "c"].map(path);
+        grow("a", 40_000);
+        grow("b", 20_000);
+        grow("c", 33_333);
+        let striped = Layout::Striped { chunk_bytes: 16384 };
+        let volume = Volume::open(&paths, None, 512, striped).expect("it opens");
+        assert_eq!((volume.size_bytes(), volume.unused_bytes()), (3 * 16384, 93184 - 49152));
+        grow("b", 50_000);
+        assert_eq!(volume.measure().expect("files"), 6 * 16384);
+        assert_eq!(volume.settle_size(None).expect("files"), 6 * 16384);
+        assert_eq!(volume.settle_size(Some(65536)).expect("files"), 12 * 16384);
+        volume.give_size(Some(65536));
+        assert_eq!(volume.measure().expect("files"), 12 * 16384);
+        let small = volume.settle_size(Some(8192)).expect_err("no whole chunk");
+        assert!(matches!(small, FileError::TooSmall { want: 16384, .. }), "{small}");
+        drop(volume);
+        let huge = Layout::Striped { chunk_bytes: 1 << 20 };
+        let error = Volume::open(&paths, None, 512, huge).expect_err("no whole chunk");
+        assert!(matches!(error, FileError::TooSmall { have: 65536, .. }), "{error}");
+
+        let volume = Volume::open(&paths, None, 4096, Layout::Concatenated).expect("it opens");
+        assert_eq!((volume.size_bytes(), volume.unused_bytes()), (3 * 65536, 0));
+        grow("a", 100_000);
+        grow("c", 70_000);
+        assert_eq!(volume.measure().expect("files"), 3 * 65536 + 4096);
+        let moves = volume.settle_size(Some(1 << 20)).expect_err("blocks would move");
+        assert!(matches!(moves, FileError::BlocksMove { .. }), "{moves}");
+        assert_eq!(std::fs::metadata(path("a")).expect("a file").len(), 100_000, "untouched");
+    }
+}
