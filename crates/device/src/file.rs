@@ -179,7 +179,7 @@ impl FileNamespace {
         self.direct
     }
 
-    /// Whether [`Ring::zero`](crate::Ring::zero) works on it.
+    /// Whether [`Ring::zero_parts`](crate::Ring::zero_parts) works on it.
     pub fn punches_holes(&self) -> bool {
         self.punches_holes
     }
