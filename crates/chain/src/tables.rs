@@ -171,7 +171,9 @@ impl Tables {
     pub fn with_whole_namespace(&self, whole: FileMap) -> Tables {
         let mut tables = self.successor();
         let (namespace, bytes) = (whole.namespace(), whole.length_bytes());
-        tables.maps.retain(|(_, map)| map.namespace() != namespace || map.device_end() <= bytes);
+        let fits = |entry: &MapEntry| entry.map.device_end() <= bytes;
+        tables.maps.retain(|entry| entry.namespace != namespace || fits(entry));
+        tables.index_maps();
         let known = tables.whole_namespaces.iter_mut().find(|map| map.namespace() == namespace);
         match known {
             Some(known) => *known = Arc::new(whole),
@@ -183,7 +185,8 @@ impl Tables {
     /// These tables without a namespace and the maps of files in it.
     pub fn without_namespace(&self, namespace: u32) -> Tables {
         let mut tables = self.successor();
-        tables.maps.retain(|(_, map)| map.namespace() != namespace);
+        tables.maps.retain(|entry| entry.namespace != namespace);
+        tables.index_maps();
         tables.whole_namespaces.retain(|map| map.namespace() != namespace);
         tables
     }
