@@ -5,9 +5,10 @@ use super::{
     FOLLOW, Input, NAMESPACE_BYTES, NQN, Rig, capsule, connect_command, enable_command, follow,
     follow_code, h2c_data,
 };
-use crate::admin::{MAX_ASYNC_EVENTS, MAX_FILE_MAPS, MAX_FUNCTIONS};
+use crate::admin::{MAX_FILE_MAPS, MAX_FUNCTIONS};
 use crate::connection::MAX_TRANSFER_BYTES;
 use crate::controller::Controller;
+use crate::events::MAX_ASYNC_EVENTS;
 use crate::subsystem::MAX_KEPT_FUNCTIONS;
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{

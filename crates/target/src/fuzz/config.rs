@@ -3,6 +3,7 @@
 use super::Input;
 use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, is_nqn, parse_size};
 use bpfof_chain::Limits;
+use bpfof_device::Layout;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ pub fn config(data: &[u8]) {
             let text = written(&made);
             let read = TargetConfig::from_toml(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
             assert_eq!(shown(&read), shown(&made), "{text}");
-            assert!(made.check().is_ok() != made.namespaces.is_empty(), "{text}");
+            assert!(made.check().is_err() || !made.namespaces.is_empty(), "{text}");
         }
     }
 }
@@ -82,7 +83,16 @@ fn check(config: &NamespaceConfig) {
             assert!(*latency_us <= 3_600_000_000 && *iops <= 1_000_000_000);
         }
         NamespaceSource::File { path, .. } => assert!(!path.as_os_str().is_empty()),
+        NamespaceSource::Pieces { paths, layout, .. } => {
+            assert!((2..=64).contains(&paths.len()));
+            assert!(paths.iter().all(|path| !path.as_os_str().is_empty()));
+            if let Layout::Striped { chunk_bytes } = layout {
+                assert!(chunk_bytes.is_power_of_two());
+                assert!((4 << 10..=1 << 30).contains(chunk_bytes));
+            }
+        }
     }
+    assert!(config.nsid.is_none_or(|nsid| (1..=1024).contains(&nsid)));
 }
 
 fn size(text: &str) {
@@ -108,19 +118,30 @@ fn shown(config: &TargetConfig) -> String {
 
 /// A namespace as a `--namespace` option.
 fn option(config: &NamespaceConfig) -> String {
-    let NamespaceConfig { source, lba_bytes, subsystem } = config;
+    let NamespaceConfig { source, lba_bytes, subsystem, nsid } = config;
+    let size = |bytes: &Option<u64>| bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
     let mut text = match source {
         NamespaceSource::Memory { size_bytes, latency_us, iops } => {
             format!("mem:size={size_bytes},latency_us={latency_us},iops={iops}")
         }
         NamespaceSource::File { path, size_bytes } => {
-            let size = size_bytes.map_or(String::new(), |size| format!(",size={size}"));
-            format!("file:path={}{size}", path.display())
+            format!("file:path={}{}", path.display(), size(size_bytes))
+        }
+        NamespaceSource::Pieces { paths, size_bytes, layout } => {
+            let paths: Vec<_> = paths.iter().map(|p| format!("path={}", p.display())).collect();
+            let (kind, chunk) = match layout {
+                Layout::Concatenated => ("concat", String::new()),
+                Layout::Striped { chunk_bytes } => ("stripe", format!(",chunk={chunk_bytes}")),
+            };
+            format!("{kind}:{}{chunk}{}", paths.join(","), size(size_bytes))
         }
     };
     text.push_str(&format!(",lba={lba_bytes}"));
     if let Some(nqn) = subsystem {
         text.push_str(&format!(",nqn={nqn}"));
+    }
+    if let Some(nsid) = nsid {
+        text.push_str(&format!(",nsid={nsid}"));
     }
     text
 }
@@ -186,16 +207,26 @@ fn make_namespace(input: &mut Input<'_>) -> NamespaceConfig {
     let choice = input.byte();
     let lba_bytes = if choice & 1 == 0 { 512 } else { 4096 };
     let subsystem = (choice & 2 != 0).then(|| make_nqn(input));
-    let source = match choice & 4 {
+    let path = |input: &mut Input<'_>| PathBuf::from(format!("/{}", word(input)));
+    let source = match choice >> 2 & 3 {
         0 => NamespaceSource::Memory {
             size_bytes: input.edge().max(u64::from(lba_bytes)),
             latency_us: input.edge() % 3_600_000_001,
             iops: input.edge() % 1_000_000_001,
         },
-        _ => NamespaceSource::File {
-            path: PathBuf::from(format!("/{}", word(input))),
-            size_bytes: (choice & 8 != 0).then(|| input.edge()),
+        1 => NamespaceSource::File {
+            path: path(input),
+            size_bytes: (choice & 16 != 0).then(|| input.edge()),
+        },
+        kind => NamespaceSource::Pieces {
+            paths: (0..2 + (choice >> 6)).map(|_| path(input)).collect(),
+            size_bytes: (choice & 16 != 0).then(|| input.edge()),
+            layout: match kind {
+                2 => Layout::Concatenated,
+                _ => Layout::Striped { chunk_bytes: 4096 << (input.byte() % 19) },
+            },
         },
     };
-    NamespaceConfig { source, lba_bytes, subsystem }
+    let nsid = (choice & 32 != 0).then(|| 1 + u32::from(input.byte()));
+    NamespaceConfig { source, lba_bytes, subsystem, nsid }
 }

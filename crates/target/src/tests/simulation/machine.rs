@@ -105,7 +105,8 @@ fn open(nsid: u32, shape: &Shape) -> (String, Namespace) {
             size_bytes: Some(size_bytes),
         }),
     };
-    let config = NamespaceConfig { source, lba_bytes: shape.block_bytes, subsystem: None };
+    let config =
+        NamespaceConfig { source, lba_bytes: shape.block_bytes, subsystem: None, nsid: None };
     let namespace = Namespace::open(nsid, &config, NQN).expect("a small file or mapping");
     assert!(namespace.deallocates(), "temporary files must be able to have holes");
     (NQN.to_owned(), namespace)
