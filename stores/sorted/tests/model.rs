@@ -25,7 +25,8 @@ impl Set {
     fn new(folder: &Path, tables: &[(Vec<u8>, Root)]) -> Set {
         let maps = FileMaps::local();
         let mut set = Set {
-            reader: PushdownReader::new(&maps, Policy::default()).expect("no target to ask"),
+            reader: PushdownReader::new(&maps, Policy { local: false, ..Policy::default() })
+                .expect("no target to ask"),
             function: maps.load_function(GET_OBJECT, 0).expect("good"),
             files: Vec::new(),
             roots: Vec::new(),

@@ -135,7 +135,7 @@ impl Users {
         Ok(Users::Shared(Box::new(lane), threads))
     }
 
-    /// Lets every thread read at random places for `time`.
+    /// Lets every thread read at random places for `time`. Returns the requests of one send too.
     fn run(
         self,
         place: &Place<'_>,
@@ -143,66 +143,50 @@ impl Users {
         time: Duration,
     ) -> Result<(Run, f64), Box<dyn std::error::Error>> {
         let nsid = place.url.nsid;
-        let threads = match &self {
-            Users::Private(lanes) => lanes.len(),
-            Users::Shared(_, threads) => *threads,
-        };
-        let barrier = Barrier::new(threads);
         let places = place.size_bytes / u64::from(size_bytes);
-        let reader = |seed: usize| Reader { places, size_bytes, random: 1 + seed as u64 };
+        let reader = |index: usize| Reader { places, size_bytes, random: 1 + index as u64 };
         let begun = Instant::now();
-        let mut lanes = match self {
+        let (latencies_of_threads, network_bytes, requests_per_send) = match self {
             Users::Private(lanes) => {
-                let outcomes = together(threads, lanes, |index, mut lane| {
+                let barrier = Barrier::new(lanes.len());
+                let ends = together(lanes, |index, mut lane| {
                     let mut data = vec![0; size_bytes as usize];
                     barrier.wait();
-                    let outcome =
-                        reader(index).run(time, |offset| lane.read(nsid, offset, &mut data));
-                    (outcome, lane.bytes_sent() + lane.bytes_received())
+                    let end = reader(index).run(time, |offset| lane.read(nsid, offset, &mut data));
+                    (end, lane.bytes_sent() + lane.bytes_received())
                 });
-                outcomes.into_iter().map(|(outcome, bytes)| (outcome, bytes, 1.0)).collect()
+                let bytes = ends.iter().map(|(_, bytes)| bytes).sum();
+                (ends.into_iter().map(|(end, _)| end).collect(), bytes, 1.0)
             }
-            Users::Shared(lane, _) => {
-                let readers = together(threads, vec![(); threads], |index, ()| {
+            Users::Shared(lane, threads) => {
+                let barrier = Barrier::new(threads);
+                let ends: Vec<_> = together(vec![(); threads], |index, ()| {
                     let mut data = Vec::with_capacity(size_bytes as usize);
                     barrier.wait();
                     reader(index).run(time, |offset| lane.read(nsid, offset, size_bytes, &mut data))
                 });
                 let counters = lane.counters();
                 let bytes = counters.bytes_sent + counters.bytes_received;
-                let per_send = counters.requests as f64 / counters.caravans.max(1) as f64;
-                let first = [bytes].into_iter().chain(std::iter::repeat(0));
-                let with_bytes = readers.into_iter().zip(first);
-                with_bytes.map(|(outcome, bytes)| (outcome, bytes, per_send)).collect::<Vec<_>>()
+                (ends, bytes, counters.requests as f64 / counters.caravans.max(1) as f64)
             }
         };
         let elapsed = begun.elapsed();
-        let mut run =
-            Run { operations: 0, elapsed, network_bytes: 0, hops: 0, latency: latencies()? };
-        let mut requests_per_send = 1.0;
-        for (outcome, bytes, per_send) in lanes.drain(..) {
-            let latency = outcome?;
-            run.operations += latency.len();
-            run.network_bytes += bytes;
-            run.latency.add(&latency)?;
-            requests_per_send = per_send;
+        let mut latency = latencies()?;
+        for of_thread in latencies_of_threads {
+            latency.add(of_thread?)?;
         }
-        Ok((run, requests_per_send))
+        let operations = latency.len();
+        Ok((Run { operations, elapsed, network_bytes, hops: 0, latency }, requests_per_send))
     }
 }
 
-/// Runs `work` on as many threads as there are `items`, and collects what they return.
-fn together<T: Send, R: Send>(
-    threads: usize,
-    items: Vec<T>,
-    work: impl Fn(usize, T) -> R + Sync,
-) -> Vec<R> {
+/// Runs `work` on a thread for each of `items`, and collects what they return.
+fn together<T: Send, R: Send>(items: Vec<T>, work: impl Fn(usize, T) -> R + Sync) -> Vec<R> {
     let work = &work;
     std::thread::scope(|scope| {
         let started: Vec<_> = items
             .into_iter()
             .enumerate()
-            .take(threads)
             .map(|(index, item)| scope.spawn(move || work(index, item)))
             .collect();
         let joined = started.into_iter().map(|thread| thread.join());
