@@ -90,7 +90,7 @@ impl World {
             false => self.done.crashes += 1,
         }
         drop(machine);
-        self.boot += 1;
+        self.forget_process();
         for (_, OnDisk { operation, .. }) in std::mem::take(&mut self.on_disk) {
             if let Some(disk) = self.disks[operation.disk].as_mut().filter(|_| !power) {
                 disk.abandon(operation, &mut self.random);

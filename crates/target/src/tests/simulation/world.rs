@@ -79,8 +79,6 @@ pub(super) enum Event {
 struct Scheduled {
     at: Time,
     number: u64,
-    /// Which of the target's processes it belongs to.
-    boot: u32,
     event: Event,
 }
 
@@ -149,7 +147,6 @@ pub(super) struct World {
     pub(super) now: Time,
     events: BinaryHeap<Scheduled>,
     next_number: u64,
-    pub(super) boot: u32,
     pub(super) machine: Option<Machine>,
     /// When each core takes its next turn.
     turns: Vec<Option<Time>>,
@@ -195,7 +192,6 @@ impl World {
             now: 0,
             events: BinaryHeap::new(),
             next_number: 0,
-            boot: 0,
             machine: Some(Machine::start(cores, &shapes, Arc::clone(&function))),
             turns: vec![None; cores],
             disks: shapes.iter().map(disk).collect(),
@@ -234,9 +230,6 @@ impl World {
             let Some(next) = self.events.pop() else {
                 return Err("nothing is scheduled, not even a look at the clock".to_owned());
             };
-            if next.boot != self.boot && next.event.belongs_to_process() {
-                continue;
-            }
             self.now = next.at;
             self.done.events += 1;
             if self.done.events > EVENTS_MAX {
@@ -281,9 +274,14 @@ impl World {
 
     /// Schedules an event.
     pub(super) fn after(&mut self, delay: Time, event: Event) {
-        let (at, number, boot) = (self.now + delay, self.next_number, self.boot);
+        let (at, number) = (self.now + delay, self.next_number);
         self.next_number += 1;
-        self.events.push(Scheduled { at, number, boot, event });
+        self.events.push(Scheduled { at, number, event });
+    }
+
+    /// The target's process is gone, and with it what it was about to do.
+    pub(super) fn forget_process(&mut self) {
+        self.events.retain(|scheduled| !scheduled.event.belongs_to_process());
     }
 
     /// The target's process; events of a process do not come without one.
