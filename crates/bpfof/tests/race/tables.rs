@@ -27,8 +27,8 @@ impl Value {
     fn encode(self) -> Vec<u8> {
         let words = [self.file, self.key, self.generation];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        // Torn values show.
-        let filler = (self.file ^ self.key ^ self.generation) as u8;
+        // Torn values show, and the zeroes of what is not written yet are none.
+        let filler = (self.file ^ self.key ^ self.generation) as u8 ^ 0x5A;
         bytes.resize(VALUE_BYTES, filler);
         bytes
     }
