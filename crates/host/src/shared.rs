@@ -283,13 +283,10 @@ impl SharedLane {
     ) -> Option<bool> {
         let begun = Instant::now();
         let spin = if self.never_sleep { at_most } else { spin.min(at_most) };
-        loop {
+        while begun.elapsed() < spin {
             // An error of poll shows itself in the receive that follows.
             if wait_ready(socket, or_send, Duration::ZERO) != Ok(false) {
                 return Some(true);
-            }
-            if begun.elapsed() >= spin {
-                break;
             }
             thread::yield_now();
         }

@@ -187,6 +187,24 @@ impl Executor {
         self.memory[namespace].push(memory.latency(), self.now_ns, operation);
     }
 
+    /// Queues a command that reads `range`: offset and length in bytes.
+    #[inline]
+    pub(crate) fn submit_read(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        (offset, length): (u64, u32),
+    ) {
+        match self.places.get(namespace).backing {
+            Backing::Memory(_) => self.submit_memory(namespace, command, Some((offset, length))),
+            Backing::File(_) => {
+                let buffer = self.buffer(length as usize);
+                let read = FileOperation::Read { namespace, buffer, offset, command };
+                self.file_operations.push(read);
+            }
+        }
+    }
+
     /// Takes a memory operation that is due, and its namespace. Namespaces take turns: a chain
     /// without end keeps its queue from ever being empty.
     #[inline]

@@ -260,7 +260,6 @@ const FOLLOW: u32 = 7;
 
 /// The function's instructions.
 fn follow_code() -> Vec<u8> {
-    // (opcode, registers, offset, immediate), as RFC 9669 §3 lays them out.
     const CODE: [(u8, u8, i16, i32); 16] = [
         (0x79, 0x12, 0, 0),   // r2 = ctx->data
         (0x79, 0x23, 0, 0),   // r3 = *(u64 *)r2
@@ -279,11 +278,17 @@ fn follow_code() -> Vec<u8> {
         (0xb7, 0x00, 0, 0),   // r0 = 0
         (0x95, 0x00, 0, 0),   // exit
     ];
-    let slot = |(opcode, registers, offset, immediate): (u8, u8, i16, i32)| {
+    assemble(&CODE)
+}
+
+/// Machine code of instructions, each (opcode, registers, offset, immediate) as RFC 9669 §3 lays
+/// them out.
+pub(crate) fn assemble(code: &[(u8, u8, i16, i32)]) -> Vec<u8> {
+    let slot = |&(opcode, registers, offset, immediate): &(u8, u8, i16, i32)| {
         let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), immediate.to_le_bytes());
         [opcode, registers, a, b, c, d, e, f]
     };
-    CODE.map(slot).concat()
+    code.iter().flat_map(slot).collect()
 }
 
 fn follow() -> Arc<Function> {

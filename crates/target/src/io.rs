@@ -83,13 +83,7 @@ impl Connection {
         self.traffic.reads += 1;
         self.traffic.read_bytes += u64::from(length);
         let command = self.occupy(sqe.cid, State::Read { namespace, offset, length });
-        match x.namespace(namespace).backing {
-            Backing::Memory(_) => x.submit_memory(namespace, command, Some((offset, length))),
-            Backing::File(_) => {
-                let buffer = x.buffer(length as usize);
-                x.file_operations.push(FileOperation::Read { namespace, buffer, offset, command });
-            }
-        }
+        x.submit_read(namespace, command, (offset, length));
         Ok(())
     }
 

@@ -36,19 +36,11 @@ impl Connection {
         from_host: IoBuffer,
         x: &mut Executor,
     ) {
-        let length = from_host.len();
+        let length = from_host.len() as u32;
         if let State::Compare { expected, .. } = &mut self.slots[usize::from(command.slot)].state {
             *expected = Some(from_host);
         }
-        match x.namespace(namespace).backing {
-            Backing::Memory(_) => {
-                x.submit_memory(namespace, command, Some((offset, length as u32)));
-            }
-            Backing::File(_) => {
-                let buffer = x.buffer(length);
-                x.file_operations.push(FileOperation::Read { namespace, buffer, offset, command });
-            }
-        }
+        x.submit_read(namespace, command, (offset, length));
     }
 
     /// Answers a Compare on a memory namespace.
@@ -85,13 +77,7 @@ impl Connection {
     ) -> Result<(), Reply> {
         let (offset, length) = byte_range(x, namespace, rw, true)?;
         let command = self.occupy(sqe.cid, State::Verify { namespace, offset, length });
-        match x.namespace(namespace).backing {
-            Backing::Memory(_) => x.submit_memory(namespace, command, Some((offset, length))),
-            Backing::File(_) => {
-                let buffer = x.buffer(length as usize);
-                x.file_operations.push(FileOperation::Read { namespace, buffer, offset, command });
-            }
-        }
+        x.submit_read(namespace, command, (offset, length));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use super::content::{CHAIN_BLOCK_BYTES, CHAIN_BLOCKS, Found};
 use super::model::Moment;
 use super::requests::{Pending, What};
 use super::world::World;
+use crate::fuzz::assemble;
 use bpfof_chain::Function;
 use bpfof_function::{NativeFunction, Program};
 use bpfof_host::{Extent, FileMapObject, FileVersion, PushdownCall, Request};
@@ -24,7 +25,6 @@ const ANSWER_MAX_BYTES: u32 = 8 + 8 * HOPS_MAX as u32;
 
 /// Follows the pointers at the start of blocks and answers which writes it found.
 pub(in crate::tests) fn walk() -> Arc<Function> {
-    // (opcode, registers, offset, immediate), as RFC 9669 §3 lays them out.
     const CODE: [(u8, u8, i16, i32); 28] = [
         (0x79, 0x12, 0, 0),               // r2 = ctx->data
         (0x79, 0x16, 16, 0),              // r6 = ctx->scratch
@@ -55,11 +55,7 @@ pub(in crate::tests) fn walk() -> Arc<Function> {
         (0xb7, 0x00, 0, 0),               // r0 = 0
         (0x95, 0x00, 0, 0),               // exit
     ];
-    let slot = |(opcode, registers, offset, immediate): (u8, u8, i16, i32)| {
-        let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), immediate.to_le_bytes());
-        [opcode, registers, a, b, c, d, e, f]
-    };
-    let program = Program::parse(&CODE.map(slot).concat()).expect("a valid program");
+    let program = Program::parse(&assemble(&CODE)).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("it can be translated");
     let (name, instructions) = ("walk".to_owned(), CODE.len() as u32);
     Arc::new(Function { id: WALK, name, instructions, native })
