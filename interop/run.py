@@ -47,23 +47,23 @@ class Target:
         self.port, self.discovery_port = free_ports()
         self.command = [str(program), "target", "--listen", f"127.0.0.1:{self.port}"]
         self.command += ["--discovery", f"127.0.0.1:{self.discovery_port}"]
-        self.command += ["--nqn", NQN, "--verbose"]
+        self.command += ["--config", str(RUN / "target.toml"), "--verbose"]
         store = RUN / "store.img"
         store.unlink(missing_ok=True)
         create = [str(program), "kv", "create", "--levels", "2", "--file", str(store)]
         subprocess.run(create, check=True, capture_output=True)
         other = f",size=64MiB,nqn={NQN}-other"
-        for name, options in [
-            ("a", ",size=1GiB"),
-            ("b", ",size=512MiB,lba=4096"),
-            ("grows", ""),
-            ("store", ""),
-            ("other", other),
-        ]:
-            disk = RUN / f"{name}.img"
-            if disk != store:
-                disk.unlink(missing_ok=True)
-            self.command += ["--namespace", f"file:path={disk}{options}"]
+        self.namespaces = {
+            "a": ",size=1GiB",
+            "b": ",size=512MiB,lba=4096",
+            "grows": "",
+            "store": "",
+            "other": other,
+        }
+        for name in [*self.namespaces, "new"]:
+            if name != "store":
+                (RUN / f"{name}.img").unlink(missing_ok=True)
+        self.configure()
         self.grow(1 << 30)
 
     def start(self):
@@ -79,12 +79,34 @@ class Target:
         show_end("target.log")
         sys.exit(f"fail the target does not listen on port {self.port}")
 
+    def configure(self):
+        """Writes the configuration file."""
+        disks = [f"file:path={RUN / name}.img{rest}" for name, rest in self.namespaces.items()]
+        lines = [f'nqn = "{NQN}"', "namespaces = [", *(f'  "{disk}",' for disk in disks), "]"]
+        (RUN / "target.toml").write_text("\n".join(lines) + "\n")
+
+    def reload(self):
+        """Has a running target look at its configuration and its files again."""
+        if self.process:
+            self.process.send_signal(signal.SIGHUP)
+
     def grow(self, size_bytes):
         """Gives the third disk another size."""
         with open(RUN / "grows.img", "ab") as disk:
             disk.truncate(size_bytes)
-        if self.process:
-            self.process.send_signal(signal.SIGHUP)
+        self.reload()
+
+    def add(self):
+        """Gives the first subsystem a namespace more, with the next free id."""
+        self.namespaces["new"] = ",size=256MiB"
+        self.configure()
+        self.reload()
+
+    def remove(self):
+        """Takes it away again."""
+        del self.namespaces["new"]
+        self.configure()
+        self.reload()
 
     def end(self, how):
         """Returns the exit status."""
@@ -137,6 +159,10 @@ def follow(line, target):
                 target.start()
             elif rest == "grow":
                 target.grow(3 << 29)
+            elif rest == "add":
+                target.add()
+            elif rest == "remove":
+                target.remove()
             line.write("done\n")
             line.flush()
         elif word == "end":
