@@ -20,8 +20,9 @@
  * please a verifier.
  *
  * Static variables belong to the chain: they have their initial values when it
- * begins and last from call to call. Variables, constants, strings and tables
- * may take BPFOF_STATICS_SIZE bytes together. Functions may call others of
+ * begins and last from call to call, until another function runs in it (see
+ * bpfof_tail_call). Variables, constants, strings and tables may take
+ * BPFOF_STATICS_SIZE bytes together. Functions may call others of
  * the same object, in any section; there are no function pointers.
  *
  * Compile with:  clang -O2 -g -target bpf -mcpu=v3 -I include -c f.bpf.c -o f.bpf.o
@@ -93,9 +94,16 @@ struct bpfof_ctx {
 };
 
 /*
- * Helpers. All lengths are in bytes; each call costs 1 unit of the instruction
- * budget for every 8 bytes, and faults if a range leaves the arena.
+ * Helpers. All lengths are in bytes; a range that leaves the arena faults, and
+ * so does writing to constants. What a call costs is in units of the instruction
+ * budget; one that costs more than is left faults.
  */
+
+/* Errors of helpers, negative results with the values of errno. */
+#define BPFOF_EINVAL 22 /* an argument, or the text, has no meaning */
+#define BPFOF_ERANGE 34 /* the result does not fit */
+
+/* The next five cost 1 unit for every 8 bytes. */
 
 /* memcmp: < 0, 0, > 0 as the first differing byte compares. */
 static __s64 (*const bpfof_memcmp)(const void *a, const void *b, __u64 len) = (void *)1;
@@ -107,5 +115,36 @@ static __s64 (*const bpfof_memset)(void *to, __u64 value, __u64 len) = (void *)3
 static __u64 (*const bpfof_crc32c)(const void *data, __u64 crc, __u64 len) = (void *)4;
 /* memchr: where the low byte of byte is found first, len if it is not there. */
 static __u64 (*const bpfof_find)(const void *data, __u64 byte, __u64 len) = (void *)5;
+
+/*
+ * Ends this function, and lets the installed function with this number go on in
+ * its place: from its beginning, on the same block, with the same context and
+ * scratch and what is left of the budget. It decides what the call comes to.
+ * Returns only if there is no such function, or after 33 tail calls in one call:
+ * -1. The host knows the numbers of the functions that it has loaded; it can
+ * pass them in the argument.
+ *
+ * Static variables: a function finds its own as its last call in this chain left
+ * them only if no other function has run in between; else they begin anew. The
+ * next hop calls the function of the request again.
+ *
+ * Costs 500 units.
+ */
+static __s64 (*const bpfof_tail_call)(__u64 function) = (void *)6;
+
+/*
+ * The whole number at the start of text: an optional sign and digits of the
+ * base, 2 to 36. Before a digit 0x or 0X may stand in base 16 and in base 0,
+ * which is 16 then; base 0 is 8 after another 0 and else 10. No spaces are
+ * skipped. With BPFOF_UNSIGNED added to the base the number has 64 bits and may
+ * not have a minus. Stores it at value and returns how many bytes it takes, or
+ * -BPFOF_EINVAL if there is none, -BPFOF_ERANGE if it does not fit; then nothing
+ * is stored.
+ *
+ * Costs 8 units for each byte that is looked at: the number and what ends it.
+ */
+#define BPFOF_UNSIGNED 0x100
+static __s64 (*const bpfof_parse_int)(const void *text, __u64 len, __u64 base, void *value) =
+	(void *)7;
 
 #endif

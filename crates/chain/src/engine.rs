@@ -3,8 +3,12 @@
 use crate::map::FileMap;
 use crate::tables::{MapIndex, Tables};
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
-use bpfof_function::{Arena, Fault, FaultKind};
+use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind};
 use bpfof_nvme::Status;
+
+/// Functions that one call may go on in, one after the other (as many as in Linux). What they do
+/// the budget bounds; this bounds a call that only goes round and places static data.
+pub const MAX_TAIL_CALLS: u32 = 33;
 
 /// Budgets of one chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +117,10 @@ pub struct Answer {
 /// What a chain has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The function it runs.
+    /// The function that the request names.
     pub function: u32,
+    /// The one that ran last: another, if there were tail calls.
+    pub last_function: u32,
     /// Hops begun.
     pub hops: u32,
     /// Bytes read or being read, in whole logical blocks.
@@ -209,6 +215,7 @@ struct Chain {
     namespace: u32,
     block_mask: u64,
     function: u32,
+    last_function: u32,
     files: [FileVersion; MAX_READS],
     file_count: usize,
     /// The tables in which the function and the files were found, by their serial; 0 before that.
@@ -333,7 +340,8 @@ impl Engine {
     pub fn usage(&self, id: ChainId) -> Usage {
         let chain = &self.chains[id.index()];
         let bytes = self.limits.bytes - chain.bytes_left;
-        Usage { function: chain.function, hops: chain.hop, bytes }
+        let Chain { function, last_function, hop: hops, .. } = *chain;
+        Usage { function, last_function, hops, bytes }
     }
 
     /// Gives a finished chain's arena back.
@@ -363,6 +371,22 @@ impl Engine {
     }
 }
 
+/// What a call reaches beside its arena: the functions of its association.
+struct Installed<'a> {
+    tables: &'a Tables,
+    /// Tail calls of this call so far.
+    tail_calls: u32,
+}
+
+impl Environment for Installed<'_> {
+    fn tail_call(&mut self, function: u32) -> bool {
+        let agreed =
+            self.tail_calls < MAX_TAIL_CALLS && self.tables.function_index(function).is_some();
+        self.tail_calls += u32::from(agreed);
+        agreed
+    }
+}
+
 impl Chain {
     fn new(owner: u64) -> Chain {
         Chain {
@@ -372,6 +396,7 @@ impl Chain {
             namespace: 0,
             block_mask: 0,
             function: 0,
+            last_function: 0,
             files: Default::default(),
             file_count: 0,
             found_in: 0,
@@ -393,6 +418,7 @@ impl Chain {
         self.namespace = start.namespace;
         self.block_mask = u64::from(start.block_bytes) - 1;
         self.function = start.function;
+        self.last_function = start.function;
         self.files[..start.files.len()].copy_from_slice(start.files);
         self.file_count = start.files.len();
         self.found_in = 0;
@@ -447,21 +473,10 @@ impl Chain {
         self.arena.begin_hop(self.hop);
         self.hop += 1;
         self.find(tables)?;
-        let function =
-            tables.functions().get(self.function_index).ok_or(ChainError::UnknownFunction)?;
         for index in 0..self.read_count {
-            let read = self.reads[index];
-            let data = read.start as usize..read.end as usize;
-            let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
-            let granted = self.instructions_left.min(u64::from(limits.instructions_per_call));
-            let mut budget = granted as i64;
-            let code = function
-                .native
-                .call(&mut self.arena, limit, &mut budget)
-                .map_err(ChainError::Fault)?;
-            self.instructions_left -= granted - budget as u64;
-            if code as u32 != 0 {
-                return Err(ChainError::Abort(code as u32));
+            let code = self.call(index, limits, tables)?;
+            if code != 0 {
+                return Err(ChainError::Abort(code));
             }
             if self.arena.context_u32(context::DONE) != 0 {
                 return self.answer();
@@ -476,6 +491,33 @@ impl Chain {
         }
         self.plan(id, tables, count, next_read, emit)?;
         Ok(Step::Reads)
+    }
+
+    /// Calls the function on one read of the hop, and those that it goes on in; what the last of
+    /// them returns.
+    #[inline]
+    fn call(&mut self, index: usize, limits: &Limits, tables: &Tables) -> Result<u32, ChainError> {
+        let read = self.reads[index];
+        let data = read.start as usize..read.end as usize;
+        let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
+        let granted = self.instructions_left.min(u64::from(limits.instructions_per_call));
+        let mut budget = granted as i64;
+        let mut installed = Installed { tables, tail_calls: 0 };
+        let mut function = tables.functions().get(self.function_index);
+        self.last_function = self.function;
+        let code = loop {
+            let native = &function.ok_or(ChainError::UnknownFunction)?.native;
+            let exit = native.call(&mut self.arena, limit, &mut budget, &mut installed);
+            match exit.map_err(ChainError::Fault)? {
+                Exit::Return(code) => break code as u32,
+                Exit::TailCall(id) => {
+                    function = tables.function_index(id).map(|index| &tables.functions()[index]);
+                    self.last_function = id;
+                }
+            }
+        };
+        self.instructions_left -= granted - budget as u64;
+        Ok(code)
     }
 
     fn answer(&self) -> Result<Step, ChainError> {

@@ -6,7 +6,7 @@
 //!
 //! `cargo bench -p bpfof-function -- filter` runs one case.
 
-use bpfof_function::{Arena, NativeFunction, Object, abi};
+use bpfof_function::{Alone, Arena, Exit, NativeFunction, Object, abi};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -212,8 +212,8 @@ fn measure(case: &Case) {
             let argument = &case.arguments[call % case.arguments.len()];
             arena.bytes_mut()[SCRATCH_AT..][..argument.len()].copy_from_slice(argument);
             let mut budget = 1_000_000;
-            let code = native.call(&mut arena, limit, &mut budget);
-            assert_eq!(code, Ok(0), "{}", case.name);
+            let code = native.call(&mut arena, limit, &mut budget, &mut Alone);
+            assert_eq!(code, Ok(Exit::Return(0)), "{}", case.name);
         }
         checked.push(started.elapsed().as_nanos() as f64 / case.calls as f64);
         reference.go_on();

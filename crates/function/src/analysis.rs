@@ -18,7 +18,8 @@ pub struct Summary {
     /// Bytes that the largest frame uses, as far as addresses are formed from r10 directly.
     pub frame_bytes: u64,
     /// The most that a call takes from the instruction budget. `None` if that depends on data:
-    /// there is a loop, or a helper whose length is not a constant.
+    /// there is a loop, a helper whose length is not a constant, or one that looks at data to find
+    /// how much it has to do.
     pub budget: Option<i64>,
 }
 
@@ -201,10 +202,11 @@ impl Walk<'_> {
                 let (_, callee) = callees.iter().find(|(call, _)| *call == pc)?;
                 self.program.call_cost(target).checked_add((*callee)?)
             }
-            Instruction::CallHelper { .. } => {
+            Instruction::CallHelper { helper } if helper.is_bulk() => {
                 let length = self.constant_length(pc, range.start)?;
                 Some((length / 8) as i64)
             }
+            Instruction::CallHelper { .. } => None,
             _ => Some(0),
         }
     }

@@ -35,6 +35,8 @@ pub struct Arena {
     memory: NonNull<u8>,
     /// Size of the chain's scratch, at most [`abi::MAX_SCRATCH_BYTES`].
     scratch_bytes: usize,
+    /// Whose static data is in place, by serial number; 0 if nobody's.
+    statics_of: u64,
 }
 
 // SAFETY: the arena owns its allocation exclusively; no thread-bound state is attached to it.
@@ -56,7 +58,7 @@ impl Arena {
         let colour = MADE.fetch_add(1, Ordering::Relaxed) % COLOURS;
         // SAFETY: the allocation has a page more than ARENA_BYTES.
         let memory = unsafe { allocation.add(colour * COLOUR_BYTES) };
-        Arena { allocation, memory, scratch_bytes: abi::DEFAULT_SCRATCH_BYTES }
+        Arena { allocation, memory, scratch_bytes: abi::DEFAULT_SCRATCH_BYTES, statics_of: 0 }
     }
 
     /// The whole arena; index 0 is guest address [`abi::GUEST_BASE`].
@@ -93,11 +95,19 @@ impl Arena {
         &self.bytes()[SCRATCH_AT..SCRATCH_AT + self.scratch_bytes]
     }
 
-    /// Puts a function's static data where it belongs.
+    /// Whose static data is in place: what [`place_statics`](Arena::place_statics) was told last in
+    /// this chain, or 0.
+    #[inline]
+    pub(crate) fn statics_of(&self) -> u64 {
+        self.statics_of
+    }
+
+    /// Puts the static data of the function with this serial number where it belongs.
     ///
     /// # Panics
     /// If it is longer than [`abi::STATICS_BYTES`]: the linker bounds it.
-    pub(crate) fn place_statics(&mut self, image: &[u8]) {
+    pub(crate) fn place_statics(&mut self, image: &[u8], serial: u64) {
+        self.statics_of = serial;
         self.bytes_mut()[STATICS_AT..SCRATCH_AT][..image.len()].copy_from_slice(image);
     }
 
@@ -118,6 +128,7 @@ impl Arena {
     pub fn begin_chain(&mut self, argument: &[u8], scratch_bytes: usize) {
         assert!(scratch_bytes <= abi::MAX_SCRATCH_BYTES);
         self.scratch_bytes = scratch_bytes;
+        self.statics_of = 0;
         self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].fill(0);
         let scratch = &mut self.bytes_mut()[SCRATCH_AT..SCRATCH_AT + scratch_bytes];
         let (head, tail) = scratch.split_at_mut(argument.len());

@@ -1,10 +1,15 @@
 //! Helpers: what a storage function may call besides its own object's functions.
 //!
 //! One implementation serves both engines. It sees the arena as the call does, up to its limit.
+//! Native code has faster forms of the [bulk](Helper::is_bulk) ones.
+
+mod text;
 
 use crate::abi::GUEST_BASE;
+use crate::environment::Environment;
 use crate::fault::FaultKind;
 use crate::statics::Statics;
+use std::ops::Range;
 
 /// A helper's number, the immediate of the call instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,12 +25,74 @@ pub enum Helper {
     Crc32c = 4,
     /// `bpfof_find(data, byte, len)`.
     Find = 5,
+    /// `bpfof_tail_call(function)`.
+    TailCall = 6,
+    /// `bpfof_parse_int(text, len, base, value)`.
+    ParseInt = 7,
+}
+
+/// What an error is called in C: `BPFOF_EINVAL`, arguments without a meaning.
+const EINVAL: i64 = -22;
+/// `BPFOF_ERANGE`: the result does not fit.
+const ERANGE: i64 = -34;
+
+/// What a tail call takes from the budget, for the call and for placing static data.
+const TAIL_CALL_COST: u64 = 500;
+
+/// Why a helper does not return to the function.
+pub(crate) enum Stop {
+    Fault(FaultKind),
+    /// Another function goes on in its place.
+    TailCall(u32),
+}
+
+impl From<FaultKind> for Stop {
+    fn from(kind: FaultKind) -> Stop {
+        Stop::Fault(kind)
+    }
+}
+
+/// The call that a helper is part of.
+pub(crate) struct Call<'a> {
+    /// What the call may access, from [`GUEST_BASE`] on.
+    pub(crate) memory: &'a mut [u8],
+    pub(crate) statics: &'a Statics,
+    pub(crate) budget: &'a mut i64,
+    pub(crate) environment: &'a mut dyn Environment,
+}
+
+impl Call<'_> {
+    /// Takes `units` from the budget.
+    fn charge(&mut self, units: u64) -> Result<(), FaultKind> {
+        let units = i64::try_from(units).unwrap_or(i64::MAX);
+        *self.budget = self.budget.saturating_sub(units);
+        if *self.budget < 0 { Err(FaultKind::Budget) } else { Ok(()) }
+    }
+
+    /// Where `len` bytes that the function names are in `memory`.
+    fn readable(&self, address: u64, len: u64) -> Result<Range<usize>, FaultKind> {
+        range(self.memory.len(), address, len)
+    }
+
+    /// As `readable`, for bytes that are written.
+    fn writable(&self, address: u64, len: u64) -> Result<Range<usize>, FaultKind> {
+        let range = self.readable(address, len)?;
+        self.statics.check_write(address, len)?;
+        Ok(range)
+    }
 }
 
 impl Helper {
     /// All helpers.
-    pub const ALL: [Helper; 5] =
-        [Helper::Memcmp, Helper::Memmove, Helper::Memset, Helper::Crc32c, Helper::Find];
+    pub const ALL: [Helper; 7] = [
+        Helper::Memcmp,
+        Helper::Memmove,
+        Helper::Memset,
+        Helper::Crc32c,
+        Helper::Find,
+        Helper::TailCall,
+        Helper::ParseInt,
+    ];
 
     /// The helper with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Helper> {
@@ -40,38 +107,43 @@ impl Helper {
             Helper::Memset => "bpfof_memset",
             Helper::Crc32c => "bpfof_crc32c",
             Helper::Find => "bpfof_find",
+            Helper::TailCall => "bpfof_tail_call",
+            Helper::ParseInt => "bpfof_parse_int",
         }
     }
 
-    /// Whether r1, which is always a pointer to r3 bytes, is written to.
+    /// Whether it works on r3 bytes at r1 and costs a unit for every 8 of them. Native code charges
+    /// and checks these itself; the others go through [`Helper::run`].
+    pub(crate) fn is_bulk(self) -> bool {
+        use Helper::{Crc32c, Find, Memcmp, Memmove, Memset};
+        matches!(self, Memcmp | Memmove | Memset | Crc32c | Find)
+    }
+
+    /// Whether a bulk helper writes to r1.
     pub(crate) fn writes(self) -> bool {
         matches!(self, Helper::Memmove | Helper::Memset)
     }
 
-    /// Whether r2 is a pointer to r3 bytes that are read, rather than a value.
+    /// Whether for a bulk helper r2 is a pointer to r3 bytes that are read, rather than a value.
     pub(crate) fn reads_second(self) -> bool {
         matches!(self, Helper::Memcmp | Helper::Memmove)
     }
 
-    /// Runs the helper on `memory`, what the call may access, with r1–r3 as arguments. Charges
-    /// one unit of `budget` for every 8 bytes, before any byte is touched.
-    pub(crate) fn run(
-        self,
-        memory: &mut [u8],
-        statics: &Statics,
-        budget: &mut i64,
-        [a, b, len]: [u64; 3],
-    ) -> Result<u64, FaultKind> {
-        let charge = i64::try_from(len / 8).unwrap_or(i64::MAX);
-        *budget = budget.saturating_sub(charge);
-        if *budget < 0 {
-            return Err(FaultKind::Budget);
+    /// Runs the helper with r1–r5 as arguments. It pays before it touches a byte.
+    pub(crate) fn run(self, call: &mut Call<'_>, arguments: [u64; 5]) -> Result<u64, Stop> {
+        let [a, b, c, d, _] = arguments;
+        match self {
+            Helper::TailCall => tail_call(call, a),
+            Helper::ParseInt => Ok(text::parse_int(call, (a, b), c, d)?),
+            _ => Ok(self.run_bulk(call, a, b, c)?),
         }
-        let first = range(memory.len(), a, len)?;
-        if self.writes() {
-            statics.check_write(a, len)?;
-        }
-        let second = if self.reads_second() { range(memory.len(), b, len)? } else { 0..0 };
+    }
+
+    fn run_bulk(self, call: &mut Call<'_>, a: u64, b: u64, len: u64) -> Result<u64, FaultKind> {
+        call.charge(len / 8)?;
+        let first = if self.writes() { call.writable(a, len) } else { call.readable(a, len) }?;
+        let second = if self.reads_second() { call.readable(b, len)? } else { 0..0 };
+        let memory = &mut *call.memory;
         Ok(match self {
             Helper::Memcmp => memory[first].cmp(&memory[second]) as i64 as u64,
             Helper::Memmove => {
@@ -84,7 +156,17 @@ impl Helper {
             }
             Helper::Crc32c => crc32c(&memory[first], b),
             Helper::Find => find(&memory[first], b),
+            _ => unreachable!("only bulk helpers come here"),
         })
+    }
+}
+
+/// Ends the function in favour of another, if the environment lets it.
+fn tail_call(call: &mut Call<'_>, function: u64) -> Result<u64, Stop> {
+    call.charge(TAIL_CALL_COST)?;
+    match u32::try_from(function) {
+        Ok(function) if call.environment.tail_call(function) => Err(Stop::TailCall(function)),
+        _ => Ok(-1i64 as u64),
     }
 }
 
@@ -100,11 +182,7 @@ pub(crate) fn find(bytes: &[u8], byte: u64) -> u64 {
 
 /// The part of a memory of `limit` bytes that `len` bytes at a guest address are.
 #[inline]
-pub(crate) fn range(
-    limit: usize,
-    address: u64,
-    len: u64,
-) -> Result<std::ops::Range<usize>, FaultKind> {
+pub(crate) fn range(limit: usize, address: u64, len: u64) -> Result<Range<usize>, FaultKind> {
     let start = address.wrapping_sub(GUEST_BASE);
     match start.checked_add(len) {
         Some(end) if end <= limit as u64 => Ok(start as usize..end as usize),

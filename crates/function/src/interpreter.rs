@@ -3,20 +3,22 @@
 
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::arena::{Arena, Limit};
+use crate::environment::{Environment, Exit};
 use crate::fault::{Fault, FaultKind};
-use crate::helper;
+use crate::helper::{self, Call, Stop};
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;
 use crate::statics::Statics;
 
 /// Runs `program` on `arena` up to `limit`. `budget` is in instructions and is charged as native
-/// code charges it: backward jumps, calls and helpers. Returns r0.
+/// code charges it: backward jumps, calls and helpers. Helpers reach `environment`.
 pub fn interpret(
     program: &Program,
     arena: &mut Arena,
     limit: Limit,
     budget: &mut i64,
-) -> Result<u64, Fault> {
+    environment: &mut dyn Environment,
+) -> Result<Exit, Fault> {
     program.statics().begin_call(arena);
     let memory = &mut arena.bytes_mut()[..limit.bytes()];
     let data_end = GUEST_BASE + limit.bytes() as u64;
@@ -24,6 +26,7 @@ pub fn interpret(
         memory,
         statics: program.statics(),
         budget,
+        environment,
         registers: [0; 11],
         frames: Vec::new(),
         pc: 0,
@@ -32,9 +35,11 @@ pub fn interpret(
     machine.registers[Register::FRAME.index()] = STACK_TOP;
     loop {
         let pc = machine.pc;
-        let step = machine.step(program).map_err(|kind| Fault { kind, pc, data_end })?;
-        if let Some(result) = step {
-            return Ok(result);
+        match machine.step(program) {
+            Ok(None) => {}
+            Ok(Some(result)) => return Ok(Exit::Return(result)),
+            Err(Stop::TailCall(function)) => return Ok(Exit::TailCall(function)),
+            Err(Stop::Fault(kind)) => return Err(Fault { kind, pc, data_end }),
         }
     }
 }
@@ -48,13 +53,14 @@ struct Machine<'a> {
     memory: &'a mut [u8],
     statics: &'a Statics,
     budget: &'a mut i64,
+    environment: &'a mut dyn Environment,
     registers: [u64; 11],
     frames: Vec<Frame>,
     pc: u32,
 }
 
 impl Machine<'_> {
-    fn step(&mut self, program: &Program) -> Result<Option<u64>, FaultKind> {
+    fn step(&mut self, program: &Program) -> Result<Option<u64>, Stop> {
         let pc = self.pc;
         self.pc += 1;
         match program.instructions()[pc as usize] {
@@ -95,9 +101,14 @@ impl Machine<'_> {
                 }
             }
             Instruction::CallHelper { helper } => {
-                let arguments = [self.registers[1], self.registers[2], self.registers[3]];
-                self.registers[0] =
-                    helper.run(self.memory, self.statics, self.budget, arguments)?;
+                let arguments = self.registers[1..6].try_into().expect("5 registers");
+                let mut call = Call {
+                    memory: self.memory,
+                    statics: self.statics,
+                    budget: self.budget,
+                    environment: self.environment,
+                };
+                self.registers[0] = helper.run(&mut call, arguments)?;
                 self.registers[1..6].fill(0);
             }
             Instruction::CallLocal { target } => self.call(program, target)?,

@@ -15,7 +15,8 @@
 //! the bounds of what the call may see; a violation is a [`Fault`] that names the instruction, and
 //! its source line if the object was compiled with -g.
 //! Every backward jump and every call pays into an instruction budget, so each call ends. Calls
-//! reach only the object's own functions and the [`helper`]s.
+//! reach only the object's own functions and the [`helper`]s, and these nothing but the arena and
+//! what the call's [`Environment`] gives.
 //!
 //! # What this crate does not do
 //!
@@ -27,6 +28,7 @@ pub mod abi;
 mod analysis;
 mod arena;
 mod disassembly;
+mod environment;
 mod fault;
 pub mod fuzz;
 pub mod helper;
@@ -41,6 +43,7 @@ mod statics;
 
 pub use analysis::Summary;
 pub use arena::{Arena, Limit};
+pub use environment::{Alone, Environment, Exit};
 pub use fault::{Fault, FaultKind};
 pub use interpreter::interpret;
 pub use native::{CompileError, NativeFunction};

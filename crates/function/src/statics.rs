@@ -1,25 +1,30 @@
 //! Static data of a program: constants and variables, each chain with its own.
 
-use crate::abi::{STATICS, context};
+use crate::abi::STATICS;
 use crate::arena::Arena;
 use crate::fault::FaultKind;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a program's static data is when a chain begins.
+/// What a program's static data is when its first call of a chain begins.
 #[derive(Clone, Debug, Default)]
 pub struct Statics {
     /// From [`STATICS`] on.
     image: Arc<[u8]>,
     /// How many bytes of it, from the start, are constants.
     constant_bytes: usize,
+    /// Whose it is: differs for all programs that have any; 0 for those that have none.
+    serial: u64,
 }
 
 impl Statics {
     /// An image for [`STATICS`] on, at most [`STATICS_BYTES`](crate::abi::STATICS_BYTES) long, of
     /// which the first `constant_bytes` must not be written.
     pub(crate) fn new(image: Vec<u8>, constant_bytes: usize) -> Statics {
-        Statics { image: image.into(), constant_bytes }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let serial = if image.is_empty() { 0 } else { NEXT.fetch_add(1, Ordering::Relaxed) };
+        Statics { image: image.into(), constant_bytes, serial }
     }
 
     /// Guest addresses of the constants.
@@ -32,18 +37,12 @@ impl Statics {
         self.constants().end..STATICS + self.image.len() as u64
     }
 
-    /// Puts the image into the arena, as the first call of a chain does by itself.
-    pub fn place(&self, arena: &mut Arena) {
-        arena.place_statics(&self.image);
-    }
-
-    /// Places the image if this is the first call of a chain. Later calls find what the earlier
-    /// ones made of it.
+    /// Places the image if this program was not the last that ran on the arena, in this chain.
+    /// Later calls find what the earlier ones made of it.
     #[inline]
     pub(crate) fn begin_call(&self, arena: &mut Arena) {
-        // Hop 0 has one read, and so one call.
-        if !self.image.is_empty() && arena.context_u32(context::HOP) == 0 {
-            self.place(arena);
+        if arena.statics_of() != self.serial {
+            arena.place_statics(&self.image, self.serial);
         }
     }
 

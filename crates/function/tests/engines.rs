@@ -1,7 +1,7 @@
 //! Both engines on hand-written programs, hostile ones and random ones.
 
 use bpfof_function::{
-    Arena, Fault, FaultKind, NativeFunction, Object, Program, abi, fuzz, interpret,
+    Alone, Arena, Exit, Fault, FaultKind, NativeFunction, Object, Program, abi, fuzz, interpret,
 };
 use proptest::prelude::*;
 
@@ -36,16 +36,19 @@ fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
         let limit = arena.begin_call(0..512, 0, 0, 0);
         let mut budget = budget;
         let result = if native_code {
-            native.call(&mut arena, limit, &mut budget)
+            native.call(&mut arena, limit, &mut budget, &mut Alone)
         } else {
-            interpret(&program, &mut arena, limit, &mut budget)
+            interpret(&program, &mut arena, limit, &mut budget, &mut Alone)
         };
         (result, result.is_ok().then_some(budget), arena.bytes().to_vec())
     });
     assert_eq!(outcomes[0].0, outcomes[1].0);
     assert_eq!(outcomes[0].1, outcomes[1].1, "budgets differ");
     assert!(outcomes[0].2 == outcomes[1].2, "memory differs");
-    outcomes[0].0
+    outcomes[0].0.map(|exit| match exit {
+        Exit::Return(result) => result,
+        Exit::TailCall(function) => panic!("goes on in function {function}"),
+    })
 }
 
 fn constant(dst: u8, value: u64) -> [[u8; 8]; 2] {

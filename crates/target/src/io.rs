@@ -308,6 +308,7 @@ impl Connection {
                 self.send_data(cid, reply, length, |to| to.extend_from_slice(answer));
             }
             Err((error, hops)) => {
+                let counters = self.count(usage.last_function);
                 match error {
                     ChainError::Fault(fault) => {
                         counters.faults += 1;

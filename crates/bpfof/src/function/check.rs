@@ -3,7 +3,7 @@
 use super::{choose, read_object};
 use crate::Outcome;
 use bpfof_function::object::Entry;
-use bpfof_function::{Arena, NativeFunction, Program, abi, abi::context};
+use bpfof_function::{Alone, Arena, Exit, NativeFunction, Program, abi, abi::context};
 use bpfof_target::TargetConfig;
 use clap::Args;
 use serde::Serialize;
@@ -182,14 +182,14 @@ fn call(
         arena.wipe();
         arena.data_mut(0..data.len()).copy_from_slice(&data);
         arena.begin_chain(&argument, options.scratch_size);
-        native.program().statics().place(&mut arena);
         arena.begin_hop(options.hop);
         let limit = arena.begin_call(0..data.len(), options.offset, 0, 0);
         let mut left = budget;
         let started = Instant::now();
-        let outcome = native.call(&mut arena, limit, &mut left);
+        let outcome = native.call(&mut arena, limit, &mut left, &mut Alone);
         let took = started.elapsed().as_nanos();
-        let code = outcome.map_err(|fault| fault.explain(native.program()))?;
+        let exit = outcome.map_err(|fault| fault.explain(native.program()))?;
+        let Exit::Return(code) = exit else { unreachable!("no other function is there") };
         best_ns = best_ns.min(took);
         if first_ns.is_none() {
             first_ns = Some((took, code as u32, budget - left));

@@ -9,9 +9,11 @@ mod translate;
 
 use crate::abi::GUEST_BASE;
 use crate::arena::{Arena, Limit};
+use crate::environment::{Environment, Exit};
 use crate::fault::{Fault, FaultKind};
-use crate::helper::{self, Helper};
+use crate::helper::{self, Call, Helper, Stop};
 use crate::program::Program;
+use crate::statics::Statics;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};
@@ -23,9 +25,10 @@ use std::time::{Duration, Instant};
 #[error("translation to native code failed: {0}")]
 pub struct CompileError(String);
 
-/// The host's state of one call. The translated code reads and writes its fields by offset.
+/// The host's state of one call. The translated code reads and writes its fields by offset, but the
+/// last two, which are for [`call_helper`].
 #[repr(C)]
-struct Machine {
+struct Machine<'a> {
     /// Host address of guest address `GUEST_BASE`.
     base: *mut u8,
     /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`.
@@ -34,10 +37,12 @@ struct Machine {
     budget: i64,
     /// 0, or a `FAULT_*` code.
     fault: u32,
-    /// The instruction at fault.
+    /// The instruction at fault, or that calls a helper.
     fault_pc: u32,
-    /// The guest address at fault.
+    /// The guest address at fault, or the function that a tail call goes to.
     fault_address: u64,
+    statics: &'a Statics,
+    environment: &'a mut dyn Environment,
 }
 
 /// The widest access of an instruction. A limit is never below the start of the data area.
@@ -47,10 +52,17 @@ const FAULT_MEMORY: u32 = 1;
 const FAULT_BUDGET: u32 = 2;
 const FAULT_STACK: u32 = 3;
 const FAULT_READ_ONLY: u32 = 4;
+/// Not a fault, but it ends the function as one does.
+const TAIL_CALL: u32 = 5;
+
+/// What translated code calls [`call_helper`] by.
+const CALL_HELPER: &str = "call_helper";
+
+type Entry = extern "C" fn(*mut Machine<'_>) -> u64;
 
 /// A program as machine code.
 pub struct NativeFunction {
-    entry: extern "C" fn(*mut Machine) -> u64,
+    entry: Entry,
     module: Option<JITModule>,
     /// To tell people what went wrong.
     program: Program,
@@ -74,16 +86,17 @@ impl NativeFunction {
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
         let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
-        for helper in Helper::ALL {
-            let function: extern "C" fn(*mut u8, u64, u64) -> u64 = match helper {
-                Helper::Memcmp => compare_bytes,
-                Helper::Memmove => copy_bytes,
-                Helper::Memset => fill_bytes,
-                Helper::Crc32c => sum_bytes,
-                Helper::Find => find_byte,
-            };
+        let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 5] = [
+            (Helper::Memcmp, compare_bytes),
+            (Helper::Memmove, copy_bytes),
+            (Helper::Memset, fill_bytes),
+            (Helper::Crc32c, sum_bytes),
+            (Helper::Find, find_byte),
+        ];
+        for (helper, function) in bulk {
             builder.symbol(helper.name(), function as *const u8);
         }
+        builder.symbol(CALL_HELPER, call_helper as *const u8);
         let mut module = JITModule::new(builder);
         let translated = translate::translate(&mut module, program);
         let (entry, code_bytes) = match translated {
@@ -96,7 +109,7 @@ impl NativeFunction {
         };
         let code = module.get_finalized_function(entry);
         // SAFETY: the entry function was defined with exactly this signature, in the C convention.
-        let entry: extern "C" fn(*mut Machine) -> u64 = unsafe { std::mem::transmute(code) };
+        let entry: Entry = unsafe { std::mem::transmute(code) };
         let compile_time = started.elapsed();
         let program = program.clone();
         Ok(NativeFunction { entry, module: Some(module), program, code_bytes, compile_time })
@@ -113,9 +126,15 @@ impl NativeFunction {
     }
 
     /// Runs the function on `arena` up to `limit`, which
-    /// [`Arena::begin_call`] gives. `budget` is in instructions. Returns r0.
+    /// [`Arena::begin_call`] gives. `budget` is in instructions. Helpers reach `environment`.
     #[inline]
-    pub fn call(&self, arena: &mut Arena, limit: Limit, budget: &mut i64) -> Result<u64, Fault> {
+    pub fn call(
+        &self,
+        arena: &mut Arena,
+        limit: Limit,
+        budget: &mut i64,
+        environment: &mut dyn Environment,
+    ) -> Result<Exit, Fault> {
         self.program.statics().begin_call(arena);
         let mut machine = Machine {
             base: arena.bytes_mut().as_mut_ptr(),
@@ -124,11 +143,14 @@ impl NativeFunction {
             fault: 0,
             fault_pc: 0,
             fault_address: 0,
+            statics: self.program.statics(),
+            environment,
         };
         let result = (self.entry)(&mut machine);
         *budget = machine.budget;
         let kind = match machine.fault {
-            0 => return Ok(result),
+            0 => return Ok(Exit::Return(result)),
+            TAIL_CALL => return Ok(Exit::TailCall(machine.fault_address as u32)),
             FAULT_BUDGET => FaultKind::Budget,
             FAULT_STACK => FaultKind::StackOverflow,
             FAULT_READ_ONLY => FaultKind::ReadOnly { address: machine.fault_address },
@@ -168,6 +190,45 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
         .map_err(|error| CompileError(error.to_owned()))?
         .finish(settings::Flags::new(flags))
         .map_err(|error| CompileError(error.to_string()))
+}
+
+/// What translated code calls for a helper that is not bulk. It has left the pc and the budget in the
+/// machine, goes on with the budget that is there afterwards, and ends if there is a fault.
+///
+/// `helper` is the helper's number, `a` to `e` are r1 to r5.
+extern "C" fn call_helper(
+    machine: *mut Machine<'_>,
+    helper: u64,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+    e: u64,
+) -> u64 {
+    // SAFETY: translated code passes on the machine that `call` has made on its stack and does not
+    // touch while translated code runs; that waits for this function.
+    let machine = unsafe { &mut *machine };
+    let limit = machine.near_end + NEAR_END_BYTES;
+    // SAFETY: `base` and `limit` are those of an arena that `call` borrows mutably.
+    let memory = unsafe { std::slice::from_raw_parts_mut(machine.base, limit as usize) };
+    let mut call = Call {
+        memory,
+        statics: machine.statics,
+        budget: &mut machine.budget,
+        environment: machine.environment,
+    };
+    let helper = Helper::from_number(helper as i32).expect("translated code names a helper");
+    let (fault, address) = match helper.run(&mut call, [a, b, c, d, e]) {
+        Ok(result) => return result,
+        Err(Stop::TailCall(function)) => (TAIL_CALL, function.into()),
+        Err(Stop::Fault(FaultKind::Memory { address })) => (FAULT_MEMORY, address),
+        Err(Stop::Fault(FaultKind::ReadOnly { address })) => (FAULT_READ_ONLY, address),
+        Err(Stop::Fault(FaultKind::Budget)) => (FAULT_BUDGET, 0),
+        Err(Stop::Fault(FaultKind::StackOverflow)) => (FAULT_STACK, 0),
+    };
+    machine.fault = fault;
+    machine.fault_address = address;
+    0
 }
 
 /// What translated code calls for long or variable lengths once it has charged and checked both

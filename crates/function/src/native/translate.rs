@@ -7,7 +7,7 @@
 mod access;
 mod helpers;
 
-use super::{CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
+use super::{CALL_HELPER, CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
@@ -38,12 +38,15 @@ pub(super) fn translate(
 ) -> Result<(FuncId, usize), CompileError> {
     let signatures = Signatures::new(module);
     let mut imports = BTreeMap::new();
-    for helper in Helper::ALL {
+    for helper in Helper::ALL.into_iter().filter(|helper| helper.is_bulk()) {
         let id = module
-            .declare_function(helper.name(), Linkage::Import, &signatures.helper)
+            .declare_function(helper.name(), Linkage::Import, &signatures.bulk)
             .map_err(failed)?;
         imports.insert(helper, id);
     }
+    let call_helper = module
+        .declare_function(CALL_HELPER, Linkage::Import, &signatures.call_helper)
+        .map_err(failed)?;
     let entry =
         module.declare_function("entry", Linkage::Local, &signatures.entry).map_err(failed)?;
     let mut locals = BTreeMap::new();
@@ -61,17 +64,15 @@ pub(super) fn translate(
             Form::Entry => signatures.entry.clone(),
             Form::Local => signatures.local.clone(),
         };
-        let helpers = imports
-            .iter()
-            .map(|(helper, id)| (*helper, module.declare_func_in_func(*id, &mut context.func)))
-            .collect();
-        let callees = locals
-            .iter()
-            .map(|(start, (id, _))| (*start, module.declare_func_in_func(*id, &mut context.func)))
-            .collect();
+        let mut refer = |id: FuncId| module.declare_func_in_func(id, &mut context.func);
+        let callees = Callees {
+            bulk: imports.iter().map(|(helper, id)| (*helper, refer(*id))).collect(),
+            call_helper: refer(call_helper),
+            locals: locals.iter().map(|(start, (id, _))| (*start, refer(*id))).collect(),
+        };
         let mut scratch = FunctionBuilderContext::new();
         let builder = FunctionBuilder::new(&mut context.func, &mut scratch);
-        Translator::new(builder, program, range, form, helpers, callees)
+        Translator::new(builder, program, range, form, callees)
             .run()
             .finalize(module.target_config());
         module.define_function(id, &mut context).map_err(failed)?;
@@ -102,7 +103,8 @@ fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
 struct Signatures {
     entry: Signature,
     local: Signature,
-    helper: Signature,
+    bulk: Signature,
+    call_helper: Signature,
 }
 
 impl Signatures {
@@ -118,7 +120,8 @@ impl Signatures {
         Signatures {
             entry: make(&[pointer], 1),
             local: make(&[pointer, wide, wide, wide, wide, wide, wide, wide], 2),
-            helper: make(&[pointer, wide, wide], 1),
+            bulk: make(&[pointer, wide, wide], 1),
+            call_helper: make(&[pointer, wide, wide, wide, wide, wide, wide], 1),
         }
     }
 }
@@ -129,13 +132,22 @@ enum Form {
     Local,
 }
 
+/// What one native function may call.
+struct Callees {
+    /// Functions of the host for bulk helpers.
+    bulk: BTreeMap<Helper, FuncRef>,
+    /// The function of the host for all other helpers.
+    call_helper: FuncRef,
+    /// Functions of the program, by their first instruction.
+    locals: BTreeMap<u32, FuncRef>,
+}
+
 struct Translator<'a> {
     builder: FunctionBuilder<'a>,
     program: &'a Program,
     range: Range<u32>,
     form: Form,
-    helpers: BTreeMap<Helper, FuncRef>,
-    callees: BTreeMap<u32, FuncRef>,
+    callees: Callees,
     registers: [Variable; 11],
     budget: Variable,
     machine: Value,
@@ -179,8 +191,7 @@ impl<'a> Translator<'a> {
         program: &'a Program,
         range: Range<u32>,
         form: Form,
-        helpers: BTreeMap<Helper, FuncRef>,
-        callees: BTreeMap<u32, FuncRef>,
+        callees: Callees,
     ) -> Translator<'a> {
         let entry = builder.create_block();
         builder.append_block_params_for_function_params(entry);
@@ -195,16 +206,20 @@ impl<'a> Translator<'a> {
         builder.set_cold_block(fault);
         builder.set_cold_block(unwind);
         let machine = builder.block_params(entry)[0];
-        let base = builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, base) as i32);
-        let near_end =
-            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine, near_end) as i32);
+        let base =
+            builder.ins().load(types::I64, FLAGS, machine, offset_of!(Machine<'_>, base) as i32);
+        let near_end = builder.ins().load(
+            types::I64,
+            FLAGS,
+            machine,
+            offset_of!(Machine<'_>, near_end) as i32,
+        );
         let second_translations = range.len();
         let mut translator = Translator {
             builder,
             program,
             range,
             form,
-            helpers,
             callees,
             registers,
             budget,
@@ -245,7 +260,7 @@ impl<'a> Translator<'a> {
                     let below = |end: u64| end as i64 - address as i64;
                     self.always.insert(value, below(GUEST_BASE)..below(abi::DATA));
                 }
-                self.load_machine(types::I64, offset_of!(Machine, budget))
+                self.load_machine(types::I64, offset_of!(Machine<'_>, budget))
             }
             Form::Local => {
                 self.builder.def_var(self.registers[10], parameters[1]);
@@ -364,9 +379,9 @@ impl<'a> Translator<'a> {
         self.builder.switch_to_block(self.fault);
         let parameters = self.builder.block_params(self.fault).to_vec();
         for (value, at) in parameters.into_iter().zip([
-            offset_of!(Machine, fault),
-            offset_of!(Machine, fault_pc),
-            offset_of!(Machine, fault_address),
+            offset_of!(Machine<'_>, fault),
+            offset_of!(Machine<'_>, fault_pc),
+            offset_of!(Machine<'_>, fault_address),
         ]) {
             self.builder.ins().store(FLAGS, value, self.machine, at as i32);
         }
@@ -636,7 +651,7 @@ impl<'a> Translator<'a> {
 
     fn store_budget(&mut self) {
         let budget = self.builder.use_var(self.budget);
-        let at = offset_of!(Machine, budget) as i32;
+        let at = offset_of!(Machine<'_>, budget) as i32;
         self.builder.ins().store(FLAGS, budget, self.machine, at);
     }
 
@@ -664,7 +679,7 @@ impl<'a> Translator<'a> {
         let budget = self.builder.use_var(self.budget);
         let mut arguments = vec![self.machine, frame, budget];
         arguments.extend((1..6).map(|index| self.builder.use_var(self.registers[index])));
-        let call = self.builder.ins().call(self.callees[&target], &arguments);
+        let call = self.builder.ins().call(self.callees.locals[&target], &arguments);
         let [result, budget] = *self.builder.inst_results(call) else {
             unreachable!("local functions return two values");
         };

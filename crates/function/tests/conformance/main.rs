@@ -2,7 +2,7 @@
 
 mod cases;
 
-use bpfof_function::{Arena, NativeFunction, Program, interpret};
+use bpfof_function::{Alone, Arena, Exit, NativeFunction, Program, interpret};
 
 #[test]
 fn both_engines_do_what_the_rfc_says() {
@@ -20,11 +20,11 @@ fn both_engines_do_what_the_rfc_says() {
             let limit = arena.begin_call(0..512, 0, 0, 0);
             let mut budget = 1000;
             let outcome = if is_native {
-                native.call(&mut arena, limit, &mut budget)
+                native.call(&mut arena, limit, &mut budget, &mut Alone)
             } else {
-                interpret(&program, &mut arena, limit, &mut budget)
+                interpret(&program, &mut arena, limit, &mut budget, &mut Alone)
             };
-            if outcome != Ok(case.expected) {
+            if outcome != Ok(Exit::Return(case.expected)) {
                 wrong.push(format!("{engine}: {}: {outcome:x?}", case.name));
             }
         }

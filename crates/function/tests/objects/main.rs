@@ -3,7 +3,8 @@
 mod clang;
 
 use bpfof_function::{
-    Arena, Fault, FaultKind, NativeFunction, Object, abi, fuzz, interpret, object::Entry,
+    Alone, Arena, Exit, Fault, FaultKind, NativeFunction, Object, abi, fuzz, interpret,
+    object::Entry,
 };
 use clang::Clang;
 use proptest::prelude::*;
@@ -24,13 +25,20 @@ fn run(entry: &Entry) -> Result<u64, Fault> {
         let limit = arena.begin_call(0..512, 0, 0, 0);
         let mut budget = 100_000;
         if is_native {
-            native.call(&mut arena, limit, &mut budget)
+            native.call(&mut arena, limit, &mut budget, &mut Alone)
         } else {
-            interpret(&entry.program, &mut arena, limit, &mut budget)
+            interpret(&entry.program, &mut arena, limit, &mut budget, &mut Alone)
         }
     });
     assert_eq!(outcomes[0], outcomes[1]);
-    outcomes[0]
+    outcomes[0].map(returned)
+}
+
+fn returned(exit: Exit) -> u64 {
+    match exit {
+        Exit::Return(result) => result,
+        Exit::TailCall(function) => panic!("goes on in function {function}"),
+    }
 }
 
 #[test]
@@ -106,11 +114,11 @@ fn chain(entry: &Entry) -> Result<u64, Fault> {
             let limit = arena.begin_call(0..512, 0, 0, 0);
             let mut budget = 100_000;
             let code = if *is_native {
-                native.call(arena, limit, &mut budget)?
+                native.call(arena, limit, &mut budget, &mut Alone)?
             } else {
-                interpret(&entry.program, arena, limit, &mut budget)?
+                interpret(&entry.program, arena, limit, &mut budget, &mut Alone)?
             };
-            assert_eq!(code, 0, "{}", entry.name);
+            assert_eq!(code, Exit::Return(0), "{}", entry.name);
             if arena.context_u32(abi::context::DONE) != 0 {
                 let (answer, _) = arena.scratch().split_first_chunk().expect("8 bytes");
                 return Ok(u64::from_le_bytes(*answer));
@@ -212,6 +220,43 @@ fn functions_without_static_data_have_none() {
     assert!(entry(&object, "walk").program.statics().variables().is_empty());
     assert!(entry(&object, "tables").program.statics().variables().is_empty());
     assert!(!entry(&object, "variables").program.statics().variables().is_empty());
+}
+
+/// As tail calls and replaced functions make them share an arena.
+#[test]
+fn variables_last_until_another_function_runs() {
+    let object = Clang::default().compile("counting");
+    let entries = ["by_one", "by_ten", "without"].map(|name| entry(&object, name));
+    let natives = entries
+        .each_ref()
+        .map(|entry| NativeFunction::compile(&entry.program).expect("translates"));
+    // The first compiled twice is two functions, whatever they have in common.
+    let again = entry(&object, "by_one");
+    let again_native = NativeFunction::compile(&again.program).expect("translates");
+    for is_native in [true, false] {
+        let mut arena = Arena::new();
+        let call = |arena: &mut Arena, index: usize| {
+            let limit = arena.begin_call(0..512, 0, 0, 0);
+            let (program, native) = match entries.get(index) {
+                Some(entry) => (&entry.program, &natives[index]),
+                None => (&again.program, &again_native),
+            };
+            let mut budget = 1000;
+            let exit = if is_native {
+                native.call(arena, limit, &mut budget, &mut Alone)
+            } else {
+                interpret(program, arena, limit, &mut budget, &mut Alone)
+            };
+            assert_eq!(exit, Ok(Exit::Return(0)));
+            u64::from(arena.scratch()[0])
+        };
+        for _ in 0..2 {
+            arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
+            let counts: Vec<u64> =
+                [0, 0, 1, 1, 0, 0, 2, 0, 3, 3].map(|index| call(&mut arena, index)).into();
+            assert_eq!(counts, [1, 2, 50, 60, 1, 2, 7, 1, 1, 2]);
+        }
+    }
 }
 
 proptest! {

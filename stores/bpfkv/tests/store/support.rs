@@ -10,7 +10,7 @@ use bpfkv::{
     Summary, Value,
 };
 use bpfof_function::abi::{self, context};
-use bpfof_function::{Arena, Fault, NativeFunction, Object, Program, interpret};
+use bpfof_function::{Alone, Arena, Exit, Fault, NativeFunction, Object, Program, interpret};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -285,13 +285,14 @@ impl Function {
                 let limit = arena.begin_call(data, request.offset_bytes, 0, index);
                 let mut budget = 100_000;
                 let code = if native {
-                    self.native.call(&mut arena, limit, &mut budget)
+                    self.native.call(&mut arena, limit, &mut budget, &mut Alone)
                 } else {
-                    interpret(&self.program, &mut arena, limit, &mut budget)
+                    interpret(&self.program, &mut arena, limit, &mut budget, &mut Alone)
                 };
                 match code.map_err(Failure::Fault)? {
-                    0 => {}
-                    code => return Err(Failure::Abort(code)),
+                    Exit::Return(0) => {}
+                    Exit::Return(code) => return Err(Failure::Abort(code)),
+                    Exit::TailCall(_) => unreachable!("no other function is there"),
                 }
                 if arena.context_u32(context::DONE) != 0 {
                     plan.push(reads);

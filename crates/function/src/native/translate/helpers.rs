@@ -1,16 +1,17 @@
-//! Helpers. Charges and checks are translated like those of instructions; comparing, copying and
-//! filling short constant lengths needs no call at all.
+//! Helpers. Charges and checks of the bulk ones are translated like those of instructions; comparing,
+//! copying and filling short constant lengths needs no call at all. The others are left to the host.
 
 use super::access::Fault;
 use super::{FLAGS, NEAR_END_BYTES, Translator};
 use crate::abi::GUEST_BASE;
 use crate::helper::Helper;
 use crate::instruction::Register;
-use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY};
+use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY, Machine};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     BlockArg, InstBuilder, InstructionData, Opcode, Type, Value, ValueDef, types,
 };
+use std::mem::offset_of;
 
 /// Constant lengths up to this are translated without a call: 8 registers of 16 bytes.
 const INLINE_BYTES: i64 = 128;
@@ -18,13 +19,34 @@ const INLINE_BYTES: i64 = 128;
 impl Translator<'_> {
     /// The faults, their order and the charge are those of [`Helper::run`].
     pub(super) fn call_helper(&mut self, pc: u32, helper: Helper) {
-        let [a, b, len] = [1, 2, 3].map(|index| self.builder.use_var(self.registers[index]));
+        let arguments: [Value; 5] =
+            std::array::from_fn(|index| self.builder.use_var(self.registers[index + 1]));
+        let [a, b, len, ..] = arguments;
         let result = match self.constant(len) {
+            _ if !helper.is_bulk() => self.leave_to_host(pc, helper, arguments),
             Some(len) if is_inline(helper, len) => self.inline(pc, helper, a, b, len),
             _ => self.call_host(pc, helper, a, b, len),
         };
         self.set(Register::R0, result);
         self.clear_argument_registers();
+    }
+
+    /// The host charges and checks, on the machine's copy of the budget, and records a fault there.
+    fn leave_to_host(&mut self, pc: u32, helper: Helper, arguments: [Value; 5]) -> Value {
+        self.store_budget();
+        let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
+        let at = offset_of!(Machine<'_>, fault_pc) as i32;
+        self.builder.ins().store(FLAGS, pc, self.machine, at);
+        let number = self.builder.ins().iconst(types::I64, helper as i64);
+        let mut all = vec![self.machine, number];
+        all.extend(arguments);
+        let call = self.builder.ins().call(self.callees.call_helper, &all);
+        let result = self.builder.inst_results(call)[0];
+        let fault = self.load_machine(types::I32, offset_of!(Machine<'_>, fault));
+        self.unwind_if(fault);
+        let budget = self.load_machine(types::I64, offset_of!(Machine<'_>, budget));
+        self.builder.def_var(self.budget, budget);
+        result
     }
 
     /// The value, if it is a constant of 64 bits.
@@ -132,7 +154,7 @@ impl Translator<'_> {
             self.check_long_write(pc, a, len);
         }
         let second = if helper.reads_second() { self.checked_before(pc, b, last) } else { b };
-        let call = self.builder.ins().call(self.helpers[&helper], &[first, second, len]);
+        let call = self.builder.ins().call(self.callees.bulk[&helper], &[first, second, len]);
         self.builder.inst_results(call)[0]
     }
 

@@ -1,0 +1,159 @@
+//! Functions that go on in others.
+
+use bpfof_chain::engine::MAX_TAIL_CALLS;
+use bpfof_chain::{
+    Answer, ChainError, DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Outcome, Start,
+    Tables,
+};
+use bpfof_function::{NativeFunction, Program};
+
+fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
+    let [o0, o1] = offset.to_le_bytes();
+    let [i0, i1, i2, i3] = immediate.to_le_bytes();
+    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
+}
+
+const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+const TAIL_CALL_COST: u64 = 500;
+
+fn function(id: u32, code: &[[u8; 8]]) -> Function {
+    let program = Program::parse(code.as_flattened()).expect("valid");
+    let native = NativeFunction::compile(&program).expect("translates");
+    Function { id, name: format!("f{id}"), instructions: code.len() as u32, native }
+}
+
+/// Counts its calls in scratch[0] and goes on in the function that scratch[1] names; returns 77 if it
+/// cannot.
+fn caller(id: u32) -> Function {
+    function(
+        id,
+        &[
+            slot(0x79, 6, 1, 16, 0), // r6 = scratch
+            slot(0x71, 2, 6, 0, 0),
+            slot(0x07, 2, 0, 0, 1),
+            slot(0x73, 6, 2, 0, 0), // scratch[0] += 1
+            slot(0x71, 1, 6, 1, 0),
+            slot(0x85, 0, 0, 0, 6), // bpfof_tail_call(scratch[1])
+            slot(0xb7, 0, 0, 0, 77),
+            EXIT,
+        ],
+    )
+}
+
+/// Adds 16 to scratch[0]; ends the chain in hop 2, and else reads on.
+fn callee(id: u32) -> Function {
+    function(
+        id,
+        &[
+            slot(0x79, 6, 1, 16, 0),
+            slot(0x71, 2, 6, 0, 0),
+            slot(0x07, 2, 0, 0, 16),
+            slot(0x73, 6, 2, 0, 0),
+            slot(0xb7, 0, 0, 0, 0),
+            slot(0x61, 2, 1, 36, 0), // r2 = hop
+            slot(0x55, 2, 0, 3, 2),  // if r2 != 2 goto on
+            slot(0x62, 1, 0, 52, 1), // done = 1
+            slot(0x62, 1, 0, 56, 1), // out_len = 1
+            EXIT,
+            slot(0x62, 1, 0, 48, 1), // reads = 1
+            slot(0x62, 1, 0, 192, 512),
+            EXIT,
+        ],
+    )
+}
+
+fn faulting(id: u32) -> Function {
+    function(id, &[slot(0xb7, 1, 0, 0, 0), slot(0x71, 0, 1, 0, 0), EXIT])
+}
+
+fn tables(functions: Vec<Function>) -> Tables {
+    let tables = Tables::new(vec![FileMap::whole_namespace(1, 4096)]);
+    functions.into_iter().fold(tables, |tables, function| tables.with_function(function))
+}
+
+/// Runs function 1 with this argument; between hops the tables become what `change` makes of them.
+fn run(
+    mut tables: Tables,
+    argument: &[u8],
+    limits: Limits,
+    change: impl Fn(&Tables) -> Option<Tables>,
+) -> (Outcome, u8, u32) {
+    let mut engine = Engine::new(limits);
+    let mut reads: Vec<DeviceRead> = Vec::new();
+    let start = Start {
+        owner: 1,
+        namespace: 1,
+        block_bytes: 512,
+        function: 1,
+        files: &[FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 512,
+        argument,
+        scratch_bytes: 64,
+        answer_max_bytes: 64,
+    };
+    let chain = engine.start(&start, &tables, |read| reads.push(read)).expect("it starts");
+    loop {
+        assert_eq!(reads.pop().map(|read| read.length), Some(512));
+        if let Some(outcome) = engine.completed(chain, true, &tables, |read| reads.push(read)) {
+            let last = engine.usage(chain).last_function;
+            return (outcome, engine.scratch(chain)[0], last);
+        }
+        tables = change(&tables).unwrap_or(tables);
+    }
+}
+
+fn keep(_: &Tables) -> Option<Tables> {
+    None
+}
+
+#[test]
+fn every_hop_calls_the_requests_function_first() {
+    let (outcome, count, last) =
+        run(tables(vec![caller(1), callee(9)]), &[0, 9], Limits::default(), keep);
+    assert_eq!(outcome, Ok(Answer { hops: 3, length_bytes: 1 }));
+    assert_eq!((count, last), (3 * 17, 9));
+}
+
+#[test]
+fn a_function_that_is_not_there_is_an_answer() {
+    let (outcome, count, last) = run(tables(vec![caller(1)]), &[0, 9], Limits::default(), keep);
+    assert_eq!(outcome, Err((ChainError::Abort(77), 1)));
+    assert_eq!((count, last), (1, 1));
+}
+
+#[test]
+fn a_call_that_goes_round_ends() {
+    let round = || tables(vec![caller(1), caller(2)]);
+    let (outcome, count, last) = run(round(), &[0, 1], Limits::default(), keep);
+    assert_eq!(outcome, Err((ChainError::Abort(77), 1)));
+    assert_eq!((u32::from(count), last), (MAX_TAIL_CALLS + 1, 1));
+    // All of them pay from one budget.
+    let limits = Limits { instructions: 3 * TAIL_CALL_COST, ..Limits::default() };
+    let (outcome, count, _) = run(round(), &[0, 1], limits, keep);
+    let Err((error, 1)) = outcome else { panic!("{outcome:?}") };
+    assert!(error.is_instruction_budget());
+    assert_eq!(count, 4);
+}
+
+#[test]
+fn a_fault_is_that_of_the_function_that_ran() {
+    let (outcome, _, last) =
+        run(tables(vec![caller(1), faulting(3)]), &[0, 3], Limits::default(), keep);
+    let Err((ChainError::Fault(fault), 1)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((fault.pc, last), (1, 3));
+}
+
+#[test]
+fn a_function_may_be_unloaded_or_loaded_between_hops() {
+    let unload = |tables: &Tables| Some(tables.without_function(9));
+    let both = || tables(vec![caller(1), callee(9)]);
+    let (outcome, count, last) = run(both(), &[0, 9], Limits::default(), unload);
+    assert_eq!(outcome, Err((ChainError::Abort(77), 2)));
+    assert_eq!((count, last), (17 + 1, 1));
+    let replace = |tables: &Tables| Some(tables.with_function(faulting(9)));
+    let (outcome, _, last) = run(both(), &[0, 9], Limits::default(), replace);
+    assert!(matches!(outcome, Err((ChainError::Fault(_), 2))), "{outcome:?}");
+    assert_eq!(last, 9);
+}
