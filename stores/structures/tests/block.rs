@@ -66,7 +66,7 @@ proptest! {
     fn lookups_agree_with_the_model(
         model in models(), shape in shapes(), others in vec(key(), 40),
     ) {
-        let mut world = World::new(GET_OBJECT);
+        let mut world = World::kept(GET_OBJECT);
         let table = table(&model, shape);
         world.store(&table.bytes);
         for key in model.keys().chain(&others) {
@@ -93,7 +93,7 @@ proptest! {
             let tag = tag(*sequence, kinds[usize::from(*kind)]).to_le_bytes();
             writer.add(&[&key[..], &tag].concat(), &value(*sequence)).expect("in order");
         }
-        let mut world = World::new(GET_OBJECT);
+        let mut world = World::kept(GET_OBJECT);
         let table = writer.finish();
         world.store(&table.bytes);
         for (key, _) in versions.keys() {
@@ -119,7 +119,7 @@ proptest! {
     fn damage_is_told(
         model in models(), shape in shapes(), at in any::<Index>(), change in 1..=255_u8,
     ) {
-        let mut world = World::new(GET_OBJECT);
+        let mut world = World::kept(GET_OBJECT);
         let table = table(&model, shape);
         let mut bytes = table.bytes.clone();
         let at = at.index(bytes.len());
@@ -144,7 +144,7 @@ proptest! {
         model in models(), shape in shapes(), changes in vec((any::<Index>(), any::<u8>()), 1..6),
         which in any::<Index>(), tagged in any::<bool>(),
     ) {
-        let mut world = World::new(GET_OBJECT);
+        let mut world = World::kept(GET_OBJECT);
         let table = table(&model, shape);
         let mut bytes = table.bytes.clone();
         let blocks = blocks(&table);
@@ -167,7 +167,7 @@ proptest! {
 
     #[test]
     fn truncated_tables_are_told(model in models(), shape in shapes(), at in any::<Index>()) {
-        let mut world = World::new(GET_OBJECT);
+        let mut world = World::kept(GET_OBJECT);
         let table = table(&model, shape);
         let left = at.index(table.bytes.len());
         world.store(&table.bytes[..left.max(1)]);

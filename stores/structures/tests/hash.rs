@@ -37,7 +37,7 @@ proptest! {
         model in models(), block_bytes in 160..2000_u32, buckets in 1..40_u32,
         others in vec(vec(any::<u8>(), 0..20), 20),
     ) {
-        let mut world = World::new(GET_OBJECT);
+        let mut world = World::kept(GET_OBJECT);
         let table = Table::new(block_bytes, buckets, &model).expect("it fits");
         world.store(&table.bytes);
         for key in model.keys().chain(&others) {
@@ -55,7 +55,7 @@ proptest! {
         changes in vec((0..40_usize, prop_oneof![Just(0), Just(1), any::<u8>()]), 1..4),
         next in proptest::option::of(any::<Index>()), sealed in any::<bool>(),
     ) {
-        let mut world = World::new(GET_OBJECT);
+        let mut world = World::kept(GET_OBJECT);
         let table = Table::new(256, buckets, &model).expect("it fits");
         let mut bytes = table.bytes.clone();
         let blocks = bytes.len() / 256;

@@ -72,7 +72,7 @@ proptest! {
 
     #[test]
     fn walks_agree_with_what_was_written(log in logs(), records_max in 1..20_u32) {
-        let mut world = World::new(WALK_OBJECT);
+        let mut world = World::kept(WALK_OBJECT);
         world.store(&log.bytes);
         for (list, newest) in log.lists() {
             for key in log.keys() {
@@ -93,7 +93,7 @@ proptest! {
         log in logs(), which in any::<Index>(), at in any::<Index>(), byte in any::<u8>(),
         sealed in any::<bool>(),
     ) {
-        let mut world = World::new(WALK_OBJECT);
+        let mut world = World::kept(WALK_OBJECT);
         let mut bytes = log.bytes.clone();
         let place = log.records[which.index(log.records.len())].3;
         let record = &mut bytes[place.offset_bytes as usize..][..place.size_bytes as usize];

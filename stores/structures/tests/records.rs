@@ -76,7 +76,7 @@ proptest! {
 
     #[test]
     fn parts_together_are_the_whole((scan, bytes) in scans(), skip in 0..3_u64) {
-        let mut world = World::new(FILTER_REDUCE_OBJECT);
+        let mut world = World::kept(FILTER_REDUCE_OBJECT);
         world.store(&bytes);
         let from = (skip * u64::from(scan.record_bytes)).min(scan.end_bytes - u64::from(scan.record_bytes));
         let all = Scan { records_max: 0, ..scan.clone() };

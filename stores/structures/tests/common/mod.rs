@@ -6,6 +6,8 @@ use bpfof_host::{
 };
 use bpfof_structures::{Damage, Place};
 use bpfof_target::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
 
 const NQN: &str = "nqn.2026-01.io.bpf-of:structures";
 const LBA_BYTES: usize = 512;
@@ -13,7 +15,7 @@ const FILE_MAX_BYTES: usize = 4 << 20;
 const FILE: u32 = 7;
 
 /// Chains go through it; plain reads are of the same bytes.
-pub struct World {
+pub(crate) struct World {
     bytes: Vec<u8>,
     lane: Lane,
     function: FunctionId,
@@ -22,8 +24,40 @@ pub struct World {
     _server: Server,
 }
 
+thread_local! {
+    static KEPT: Cell<Option<World>> = const { Cell::new(None) };
+}
+
+/// A world that the cases of a property share, because starting a target takes longer than most.
+pub(crate) struct Kept(Option<World>);
+
+impl Deref for Kept {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        self.0.as_ref().expect("until it is dropped")
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut World {
+        self.0.as_mut().expect("until it is dropped")
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT.set(self.0.take());
+    }
+}
+
 impl World {
-    pub fn new(object: &[u8]) -> World {
+    /// The one of this thread; every thread works with one object.
+    pub(crate) fn kept(object: &[u8]) -> Kept {
+        Kept(Some(KEPT.take().unwrap_or_else(|| World::new(object))))
+    }
+
+    pub(crate) fn new(object: &[u8]) -> World {
         let size_bytes = 2 * FILE_MAX_BYTES as u64;
         let namespace = NamespaceConfig {
             source: NamespaceSource::Memory { size_bytes, latency_us: 0, iops: 0 },
@@ -47,7 +81,7 @@ impl World {
     }
 
     /// Makes these the bytes of the file. It lies in two pieces, the second one first.
-    pub fn store(&mut self, bytes: &[u8]) {
+    pub(crate) fn store(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= FILE_MAX_BYTES && !bytes.is_empty());
         self.bytes = bytes.to_vec();
         let mut padded = bytes.to_vec();
@@ -80,7 +114,7 @@ impl World {
 
     /// One chain. What ends it must be an answer, or a damage that the function, or the target,
     /// tells of.
-    pub fn chain(
+    pub(crate) fn chain(
         &mut self,
         first: Place,
         argument: &[u8],
@@ -114,7 +148,7 @@ impl World {
     }
 
     /// Reads the file plainly.
-    pub fn reader(&self) -> impl FnMut(u64, usize) -> Option<Vec<u8>> {
+    pub(crate) fn reader(&self) -> impl FnMut(u64, usize) -> Option<Vec<u8>> {
         |offset, size| {
             let from = usize::try_from(offset).ok()?;
             Some(self.bytes.get(from..from.checked_add(size)?)?.to_vec())
