@@ -1,4 +1,5 @@
 //! A target on loopback with one file, and one storage function that reads it.
+#![allow(dead_code)] // Each test uses a part.
 
 use bpfof_host::{
     Controller, Error, Extent, FileMapObject, FileVersion, FunctionId, Lane, Options, PushdownCall,
@@ -78,6 +79,11 @@ impl World {
         let function = controller.load_function(object, 0).expect("a good function");
         let lane = controller.open_lane().expect("a lane");
         World { bytes: Vec::new(), lane, function, version: 0, controller, _server: server }
+    }
+
+    /// Loads another function, in which the first one may go on.
+    pub(crate) fn load(&mut self, object: &[u8]) -> u32 {
+        self.controller.load_function(object, 0).expect("a good function").0
     }
 
     /// Makes these the bytes of the file. It lies in two pieces, the second one first.
