@@ -11,7 +11,7 @@
 #ifndef BPFKV_H
 #define BPFKV_H
 
-#include "bpfof.h"
+#include "bpfof/blocks.h"
 
 #define BPFKV_FANOUT 31
 #define BPFKV_BLOCK_BYTES 512

@@ -17,13 +17,6 @@ struct get {
 	};
 };
 
-static inline int answer(struct bpfof_ctx *ctx, __u32 length)
-{
-	ctx->out_len = length;
-	ctx->done = 1;
-	return 0;
-}
-
 static inline int read_block(struct bpfof_ctx *ctx, __u64 offset)
 {
 	ctx->next_offset[0] = offset;
@@ -47,7 +40,7 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 
 		get->value = *(const struct bpfkv_value *)(ctx->data + in_block);
 		get->status = BPFKV_FOUND;
-		return answer(ctx, sizeof(struct bpfkv_get_answer));
+		return bpfof_answer(ctx, sizeof(struct bpfkv_get_answer));
 	}
 
 	key = get->key;
@@ -72,5 +65,5 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 
 not_found:
 	get->status = BPFKV_NOT_FOUND;
-	return answer(ctx, sizeof(get->status));
+	return bpfof_answer(ctx, sizeof(get->status));
 }

@@ -104,9 +104,7 @@ static inline int finish(struct bpfof_ctx *ctx, struct range *range, const struc
 	range->answer.next_leaf = walk->resume_leaf;
 	range->answer.pairs = pairs;
 	range->answer.more = walk->more;
-	ctx->out_len = length;
-	ctx->done = 1;
-	return 0;
+	return bpfof_answer(ctx, length);
 }
 
 /* Makes [begin, end] of the request, both inclusive. Returns 0 if it is empty. */

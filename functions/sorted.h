@@ -10,7 +10,7 @@
 #ifndef SORTED_H
 #define SORTED_H
 
-#include "bpfof.h"
+#include "bpfof/blocks.h"
 
 #define SORTED_INDEX 0x58444953u /* "SIDX" */
 #define SORTED_DATA 0x54414453u	 /* "SDAT" */

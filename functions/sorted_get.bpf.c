@@ -5,15 +5,6 @@
  */
 #include "sorted.h"
 
-static inline int read_block(struct bpfof_ctx *ctx, __u32 file, __u64 offset, __u32 size)
-{
-	ctx->next_offset[0] = offset;
-	ctx->next_size[0] = size;
-	ctx->next_file[0] = file;
-	ctx->reads = 1;
-	return 0;
-}
-
 static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u32 value_size)
 {
 	struct sorted_answer *to = (struct sorted_answer *)ctx->scratch;
@@ -22,9 +13,7 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u32 value_size)
 	to->table = ctx->file;
 	to->value_size = value_size;
 	to->reserved = 0;
-	ctx->out_len = sizeof(*to) + value_size;
-	ctx->done = 1;
-	return 0;
+	return bpfof_answer(ctx, sizeof(*to) + value_size);
 }
 
 static inline int next_table(struct bpfof_ctx *ctx, struct sorted_get *get)
@@ -34,29 +23,14 @@ static inline int next_table(struct bpfof_ctx *ctx, struct sorted_get *get)
 	if (next >= get->tables)
 		return answer(ctx, SORTED_NOT_FOUND, 0);
 	get->layers = 0;
-	return read_block(ctx, next, get->root[next].offset, get->root[next].size);
-}
-
-/* The last child whose first key is not above key; 0 is none, otherwise its number from 1. */
-static inline __u32 find_child(const struct sorted_child *child, __u32 count, __u64 key)
-{
-	__u32 low = 0, high = count;
-
-	while (low < high) {
-		__u32 middle = (low + high) / 2;
-
-		if (child[middle].first_key <= key)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
+	return bpfof_read(ctx, next, get->root[next].offset, get->root[next].size);
 }
 
 static inline int descend(struct bpfof_ctx *ctx, struct sorted_get *get, __u32 count)
 {
 	const struct sorted_child *child = (const void *)(ctx->data + sizeof(struct sorted_block));
-	__u32 found = find_child(child, count, get->key);
+	/* The last child whose first key is not above the key; 0 is none, otherwise from 1. */
+	__u32 found = bpfof_upper_bound(&child->first_key, sizeof(*child), count, get->key);
 
 	if (!found)
 		return next_table(ctx, get);
@@ -65,27 +39,18 @@ static inline int descend(struct bpfof_ctx *ctx, struct sorted_get *get, __u32 c
 		return SORTED_BAD_CHILD;
 	if (++get->layers >= SORTED_LAYERS_MAX)
 		return SORTED_TOO_DEEP;
-	return read_block(ctx, ctx->file, child->offset, child->size);
+	return bpfof_read(ctx, ctx->file, child->offset, child->size);
 }
 
 static inline int search(struct bpfof_ctx *ctx, struct sorted_get *get, __u32 count)
 {
 	const struct sorted_entry *entry = (const void *)(ctx->data + sizeof(struct sorted_block));
-	__u64 size = ctx->data_end - ctx->data;
-	__u32 low = 0, high = count;
-	__u64 key = get->key;
+	__u64 size = bpfof_data_size(ctx), key = get->key;
+	__u32 found = bpfof_lower_bound(&entry->key, sizeof(*entry), count, key);
 
-	while (low < high) {
-		__u32 middle = (low + high) / 2;
-
-		if (entry[middle].key < key)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low == count || entry[low].key != key)
+	if (found == count || entry[found].key != key)
 		return next_table(ctx, get);
-	entry += low;
+	entry += found;
 	if (entry->value_size == SORTED_DELETED)
 		return answer(ctx, SORTED_WAS_DELETED, 0);
 	if ((__u64)entry->value_offset + entry->value_size > size ||
@@ -101,7 +66,7 @@ int sorted_get(struct bpfof_ctx *ctx)
 {
 	struct sorted_get *get = (struct sorted_get *)ctx->scratch;
 	const struct sorted_block *block = (const struct sorted_block *)ctx->data;
-	__u64 size = ctx->data_end - ctx->data;
+	__u64 size = bpfof_data_size(ctx);
 
 	if (get->tables == 0 || get->tables > BPFOF_MAX_READS)
 		return SORTED_BAD_ARGUMENT;

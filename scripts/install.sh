@@ -38,7 +38,9 @@ files() {
 	echo "644 $BUILD_DIR/libbpfof.so $LIBDIR/libbpfof.so.$VERSION"
 	echo "644 $BUILD_DIR/libbpfof.a $LIBDIR/libbpfof.a"
 	echo "644 crates/capi/include/bpfof.h $PREFIX/include/bpfof.h"
-	echo "644 functions/include/bpfof.h $FUNCTIONS/include/bpfof.h"
+	for file in bpfof.h bpfof/blocks.h; do
+		echo "644 functions/include/$file $FUNCTIONS/include/$file"
+	done
 	for file in functions/*.h functions/*.bpf.c; do
 		echo "644 $file $FUNCTIONS/${file##*/}"
 	done
@@ -49,7 +51,7 @@ files() {
 	for file in docs/man/*.3; do
 		echo "644 $file $PREFIX/share/man/man3/${file##*/}"
 	done
-	for file in docs/c-api.md docs/files.md LICENSE-APACHE LICENSE-MIT; do
+	for file in docs/c-api.md docs/files.md docs/writing-functions.md LICENSE-APACHE LICENSE-MIT; do
 		echo "644 $file $DOCUMENTS/${file##*/}"
 	done
 	for file in docs/examples/*; do
@@ -88,7 +90,7 @@ uninstall_all() {
 		rm -f "$DESTDIR$destination"
 	done < <(files | cut -d ' ' -f 3; links | cut -d ' ' -f 1; echo "$PKG_CONFIG_FILE")
 	# Ours, unless somebody put something there.
-	for destination in "$FUNCTIONS/include" "$FUNCTIONS" "${FUNCTIONS%/*}" "$DOCUMENTS/examples" \
+	for destination in "$FUNCTIONS/include/bpfof" "$FUNCTIONS/include" "$FUNCTIONS" "${FUNCTIONS%/*}" "$DOCUMENTS/examples" \
 		"$DOCUMENTS"; do
 		rmdir "$DESTDIR$destination" 2>/dev/null || true
 	done

@@ -3,5 +3,8 @@
 include!("../../functions/compile.rs");
 
 fn main() {
-    compile_functions(&["bpfkv_get", "bpfkv_range"], &["bpfkv.h", "include/bpfof.h"]);
+    compile_functions(
+        &["bpfkv_get", "bpfkv_range"],
+        &["bpfkv.h", "include/bpfof.h", "include/bpfof/blocks.h"],
+    );
 }

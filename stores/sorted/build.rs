@@ -3,5 +3,5 @@
 include!("../../functions/compile.rs");
 
 fn main() {
-    compile_functions(&["sorted_get"], &["sorted.h", "include/bpfof.h"]);
+    compile_functions(&["sorted_get"], &["sorted.h", "include/bpfof.h", "include/bpfof/blocks.h"]);
 }

@@ -182,6 +182,59 @@ fn weigh(data: &[u8], first: usize, step: usize, depth: usize) -> u64 {
     frame[0] + 2 * frame[3] + frame[7]
 }
 
+/// The results of `blocks.bpf.c`, from the same work in Rust.
+fn blocks() -> Vec<(&'static str, u64)> {
+    let data: Vec<u8> = (0..512).map(data).collect();
+    let number = |at: usize, size: usize, is_big_endian: bool| {
+        let mut bytes = data[at..at + size].to_vec();
+        if is_big_endian {
+            bytes.reverse();
+        }
+        bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
+    };
+    let loads = [
+        (1, 1, 2, false),
+        (3, 2, 2, true),
+        (5, 3, 4, false),
+        (7, 5, 4, true),
+        (9, 7, 8, false),
+        (11, 9, 8, true),
+    ];
+    let loads = loads.iter().fold(512_u64, |sum, &(factor, at, size, is_big_endian)| {
+        sum.wrapping_add(number(at, size, is_big_endian).wrapping_mul(factor))
+    });
+    let cursor = [(0, 2), (2, 4), (6, 8)].iter().map(|&(at, size)| number(at, size, false));
+    let varints = [0, 127, 128, 300, u64::from(u32::MAX), 1 << 32, u64::MAX];
+    let add = |sum: u64, number: &u64| sum.wrapping_mul(3).wrapping_add(*number);
+    let table = [1, 3, 3, 3, 7, u64::MAX];
+    let search = (0..9).chain([u64::MAX]).fold(0_u64, |sum, key| {
+        let below = table.iter().filter(|number| **number < key).count() as u64;
+        let not_above = table.iter().filter(|number| **number <= key).count() as u64;
+        (sum * 7 + below) * 7 + not_above
+    });
+    vec![
+        ("loads", loads),
+        ("cursor", cursor.fold(0, u64::wrapping_add)),
+        ("narrow", varints[..5].iter().fold(0, add)),
+        ("wide", varints.iter().fold(0, add)),
+        ("too_wide", 0),
+        ("far_too_wide", 0),
+        ("endless", 0),
+        ("search", search),
+        ("compare", 0b001_1111),
+    ]
+}
+
+#[test]
+fn building_blocks_do_what_they_say() {
+    for clang in Clang::all() {
+        let object = clang.compile("blocks");
+        for (name, expected) in blocks() {
+            assert_eq!(chain(&entry(&object, name)), Ok(expected), "{name} by {clang:?}");
+        }
+    }
+}
+
 #[test]
 fn natural_c_runs_whatever_compiled_it() {
     for clang in Clang::all() {

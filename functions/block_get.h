@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Tables of sorted blocks with prefix compression and restart points, as LSM stores write them:
+ * LevelDB's, and RocksDB's with format_version 2, CRC-32C and a binary-search index. All integers
+ * are little-endian.
+ *
+ * A block is
+ *
+ *     entries    varint32 bytes shared with the key before, varint32 other bytes of the key,
+ *                varint32 bytes of the value, the other bytes, the value; by key
+ *     restarts   __u32 each: offsets of the entries that share nothing, the first at 0
+ *     __u32      how many, at least 1
+ *     __u8       compression; 0: none
+ *     __u32      masked CRC-32C of all before
+ *
+ * and the last five bytes do not count as its size. In an index block the key of an entry is not
+ * below the last key of the block that the value names (varint64 offset, varint64 size), and below
+ * the first key of the next.
+ */
+#ifndef BLOCK_GET_H
+#define BLOCK_GET_H
+
+#include "bpfof/blocks.h"
+#include "damage.h"
+
+#define BLOCK_TRAILER_BYTES 5
+/* The largest block, with its trailer. */
+#define BLOCK_BYTES_MAX BPFOF_READ_MAX
+
+/*
+ * Keys are those of the user with a tag of 8 bytes behind: sequence number << 8 | type. Of the same
+ * key the newest, with the largest tag, comes first.
+ */
+#define BLOCK_TAGGED_KEYS 1
+
+/* Types in tags, besides others for merges and ranges. */
+#define BLOCK_TYPE_DELETION 0
+#define BLOCK_TYPE_VALUE 1
+#define BLOCK_TYPE_SINGLE_DELETION 7
+
+/*
+ * The argument; the key follows, without a tag. The first read is the top index block, or a data
+ * block if there are no levels, with its trailer.
+ */
+struct block_get_request {
+	/* with BLOCK_TAGGED_KEYS: versions with larger tags are not seen */
+	__u64 newest_tag;
+	__u32 flags;
+	/* levels of index blocks above the data blocks; counts down */
+	__u32 index_levels;
+	__u32 key_size;
+	__u32 reserved;
+};
+
+#define BLOCK_NOT_FOUND 0
+#define BLOCK_FOUND 1
+#define BLOCK_DELETED 2
+/* As found, but the type of the tag is another: a merge, for example. */
+#define BLOCK_OTHER 3
+/* Found, but scratch has no room for the value: read it where it is. */
+#define BLOCK_TOO_LONG 4
+
+/* The answer; value_size bytes of value follow, unless it is too long. */
+struct block_get_answer {
+	__u32 status;
+	__u32 value_size;
+	/* 0 without BLOCK_TAGGED_KEYS */
+	__u64 tag;
+	/* where the value is in the file */
+	__u64 value_offset;
+};
+
+#endif
