@@ -87,7 +87,7 @@ fn loads_and_unloads_leave_nothing_behind() {
     let given = std::env::var("LOADS").ok();
     let loads = given.map_or(LOADS, |text| text.parse().expect("LOADS is a number"));
     let (server, mut controller, mut lane) = serve();
-    let object = compile("code");
+    let object = compile("small");
     for _ in 0..WARM_UP_LOADS {
         load_run_unload(&mut controller, &mut lane, &object);
     }
@@ -118,7 +118,7 @@ fn loads_and_unloads_leave_nothing_behind() {
 fn machine_code_is_never_writable() {
     let _alone = alone();
     let (_server, mut controller, mut lane) = serve();
-    let object = compile("code");
+    let object = compile("small");
     let before = Footprint::now().code_bytes;
     let mut functions = Vec::new();
     for _ in 0..20 {
@@ -142,10 +142,10 @@ fn an_association_has_room_for_2_mib_of_code() {
     let _alone = alone();
     let (server, mut controller, mut lane) = serve();
     let (mut other, _lane) = connect(&server, false);
-    let object = compile("code");
+    let object = compile("large");
     let mut functions = Vec::new();
     let why = loop {
-        match controller.load_function(&object, 1) {
+        match controller.load_function(&object, 0) {
             Ok(function) => functions.push(function),
             Err(Error::NoRoomForFunction(why)) => break why,
             Err(error) => panic!("{error}"),
@@ -162,7 +162,7 @@ fn an_association_has_room_for_2_mib_of_code() {
     assert_eq!(why, expected);
     assert!(functions.len() < 64, "{} functions", functions.len());
     assert!(run(&mut lane, &call(functions[0], &[])).is_ok(), "the others go on");
-    other.load_function(&object, 1).expect("another association has room of its own");
+    other.load_function(&object, 0).expect("another association has room of its own");
     controller.unload_function(functions[1]).expect("unloaded");
-    controller.load_function(&object, 1).expect("there is room again");
+    controller.load_function(&object, 0).expect("there is room again");
 }

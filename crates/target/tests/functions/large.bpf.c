@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* A function with little machine code, and one with much. */
+/*
+ * Follows bytes of the block, each of which says where the next one is: much
+ * machine code.
+ */
 #include "bpfof.h"
 
-/* Answers with the first byte of the block, one higher. */
-SEC("bpfof/small")
-int small(struct bpfof_ctx *ctx)
-{
-	*ctx->scratch = *(__u8 *)ctx->data + 1;
-	ctx->out_len = 1;
-	ctx->done = 1;
-	return 0;
-}
-
-/* Follows bytes of the block, each of which says where the next one is. */
 #define STEP at = block[at];
 #define STEPS_8 STEP STEP STEP STEP STEP STEP STEP STEP
 #define STEPS_64 STEPS_8 STEPS_8 STEPS_8 STEPS_8 STEPS_8 STEPS_8 STEPS_8 STEPS_8
