@@ -28,6 +28,9 @@ RACE_SECONDS ?= 600
 # How long `make soak` plays seeds, in seconds.
 SOAK_SECONDS ?= 3600
 
+# How many functions `make loads` loads and unloads.
+LOADS ?= 100000
+
 # `make install` and `make uninstall`: where to, and what is put before that. BUILD_DIR has the
 # program and the libraries; unless it is given they are built first.
 PREFIX ?= /usr/local
@@ -36,11 +39,11 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race soak fuzz \
-	install uninstall clean
+.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race soak loads \
+	test-aarch64 	fuzz install uninstall clean
 
 help: ## list the targets (the default)
-	@awk -F ': .*## ' '/^[a-z-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
 
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
@@ -81,7 +84,7 @@ bench: release ## pushdown against plain reads, reads against TCP; local chains;
 	cargo bench -p bpfof-device --locked
 	cargo bench -p bpfof-chain --locked
 	cargo bench -p bpfof-cli --bench files --locked
-	cargo bench -p bpfof-function --locked
+	$(BPFOF) bench function --json bench-function.json --plot bench-function.png
 
 interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives
 	@scripts/setup.sh qemu tshark
@@ -105,6 +108,20 @@ race: setup ## lookups in files that others change, for RACE_SECONDS (600); need
 soak: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
 	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-target --lib --locked -- \
 		--ignored --exact tests::simulation::soak --nocapture
+
+loads: setup ## LOADS (100000) times a function comes and goes, and leaves nothing behind
+	LOADS=$(LOADS) cargo test -p bpfof-target --test loads --locked -- --nocapture
+
+# Its own directory, because another compiler makes other files there. No doc tests: rustdoc is the
+# machine's.
+AARCH64 := aarch64-unknown-linux-gnu
+test-aarch64: ## storage functions on aarch64: their tests and the conformance corpus, in qemu-user
+	@scripts/setup.sh aarch64
+	RUSTC=$(CURDIR)/.tools/aarch64/rustc \
+		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu' \
+		cargo test -p bpfof-function --lib --tests --locked --target $(AARCH64) \
+		--target-dir $(or $(CARGO_TARGET_DIR),target)/aarch64
 
 # The address sanitizer is an unstable option of rustc. RUSTC_BOOTSTRAP lets the pinned stable
 # toolchain take it, so that no second toolchain is needed.
@@ -134,4 +151,4 @@ clean: ## remove what was built; keep .tools, .interop and what fuzzing has foun
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
-	rm -rf demo-output bench-kv.json bench-net.json bench-local.json
+	rm -rf demo-output bench-kv.json bench-net.json bench-local.json bench-function.json bench-function.png

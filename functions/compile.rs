@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Compiles `functions/NAME.bpf.c` to `NAME.bpf.o` in the crate's output directory.
+/// Compiles `functions/NAME.bpf.c` to `NAME.bpf.o` in the crate's output directory; a name may lead to
+/// another directory.
 fn compile_functions(functions: &[&str], headers: &[&str]) {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let output = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
@@ -19,8 +20,8 @@ fn compile_functions(functions: &[&str], headers: &[&str]) {
     for function in functions {
         let source = format!("{function}.bpf.c");
         println!("cargo::rerun-if-changed={}", sources.join(&source).display());
-        if let Err(problem) = compile(&sources, &source, &output.join(format!("{function}.bpf.o")))
-        {
+        let name = function.rsplit('/').next().unwrap_or(function);
+        if let Err(problem) = compile(&sources, &source, &output.join(format!("{name}.bpf.o"))) {
             println!("cargo::error={problem}");
         }
     }

@@ -8,6 +8,7 @@
 # here, and no root is needed. Packages stay in DIRECTORY, so that only the first run downloads.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+source "$here/../scripts/own_apt.sh"
 mkdir -p "$1"
 cd "$1"
 readonly SUITE=trixie
@@ -22,45 +23,8 @@ fail() {
 	exit 1
 }
 
-# An apt of our own: its lists and packages are here, and it believes nothing to be installed.
-own_apt() {
-	local mirror
-	# Wherever this machine has its Debian from.
-	mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' |
-		sed -n '/^Debian /{s///p;q}')
-	[[ -n $mirror ]] || fail "apt knows no Debian here; has apt-get update been run?"
-	mkdir -p apt/lists/partial apt/archives/partial apt/etc/{apt.conf.d,preferences.d}
-	: >apt/status
-	# The keys of $SUITE may be newer than those this machine has: the packaged ones are signed by those.
-	[[ -d apt/keys ]] || {
-		(cd apt && apt-get download -qq debian-archive-keyring) ||
-			fail "apt cannot fetch debian-archive-keyring"
-		dpkg-deb -x apt/debian-archive-keyring_*.deb apt/keys
-	}
-	echo "deb [signed-by=$PWD/apt/keys/usr/share/keyrings/debian-archive-keyring.gpg]" \
-		"$mirror $SUITE main" >apt/sources.list
-	cat >apt/apt.conf <<-CONFIG
-		Dir::State "$PWD/apt";
-		Dir::State::status "$PWD/apt/status";
-		Dir::State::lists "$PWD/apt/lists";
-		Dir::Cache "$PWD/apt";
-		Dir::Cache::archives "$PWD/apt/archives";
-		Dir::Etc "$PWD/apt/etc";
-		Dir::Etc::sourcelist "$PWD/apt/sources.list";
-		Dir::Etc::sourceparts "-";
-		APT::Architecture "amd64";
-		APT::Architectures { "amd64"; };
-		APT::Install-Recommends "false";
-		APT::Sandbox::User "";
-		Acquire::Languages "none";
-		Binary::apt-get::APT::Keep-Downloaded-Packages "true";
-	CONFIG
-	export APT_CONFIG=$PWD/apt/apt.conf
-}
-
 fetch() {
 	local kernel
-	apt-get update -qq || fail "apt cannot read Debian's $SUITE"
 	kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-6[^ ]*\)/\1/p')
 	[[ -n $kernel ]] || fail "$SUITE has no linux-image-amd64"
 	apt-get install -qq -y --download-only "${PACKAGES[@]}" >/dev/null || fail "apt cannot fetch packages"
@@ -129,7 +93,7 @@ archive() {
 busybox=$PWD/packages/usr/bin/busybox
 # A run that was cut short leaves no base.cpio.
 if [[ ! -f base.cpio || base.cpio -ot $here/image.sh ]]; then
-	own_apt
+	own_apt . amd64 "$SUITE"
 	fetch
 	unpack
 	rm -rf root

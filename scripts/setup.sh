@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [aarch64]
 #
-# Debian packages need root or sudo; those for QEMU and tshark are installed if they are named. The
-# cargo tools named as arguments are compiled at pinned versions into .tools/. Does nothing, in under
-# a second, where nothing is missing.
+# Debian packages need root or sudo; those for QEMU, tshark and aarch64 are installed if they are named.
+# The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
+# aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/own_apt.sh
 
 readonly CARGO_DENY_VERSION=0.20.2
 readonly CARGO_FUZZ_VERSION=0.13.2
@@ -96,6 +97,20 @@ readonly TSHARK_THINGS=(
 	"probe_tshark       tshark        tshark"
 )
 
+probe_aarch64_cc() {
+	echo 'int main(void) { return 0; }' | aarch64-linux-gnu-gcc -x c - -o /dev/null &&
+		aarch64-linux-gnu-gcc -dumpfullversion -dumpversion
+}
+
+probe_qemu_aarch64() {
+	qemu-aarch64 --version | sed -n 's/.*version \([0-9.]*\).*/\1/p' | grep .
+}
+
+readonly AARCH64_THINGS=(
+	"probe_aarch64_cc   aarch64-gcc   gcc-aarch64-linux-gnu,libc6-dev-arm64-cross"
+	"probe_qemu_aarch64 qemu-aarch64  qemu-user"
+)
+
 install_packages() {
 	local as_root=()
 	command -v apt-get >/dev/null ||
@@ -175,6 +190,50 @@ setup_tool() {
 	echo "$name: installed $version"
 }
 
+# Prints the version of the rustc in .tools/aarch64, if it has the standard library for aarch64.
+probe_aarch64_rust() {
+	local libraries
+	libraries=$(.tools/aarch64/rustc --print target-libdir --target aarch64-unknown-linux-gnu) &&
+		compgen -G "$libraries/libstd-*.rlib" >/dev/null &&
+		.tools/aarch64/rustc --version | cut -d ' ' -f 2
+}
+
+# A standard library only fits its own compiler, so both come from Debian, where each has a package
+# for every architecture. They are unpacked, not installed: the machine's rustc stays what it is.
+setup_aarch64_rust() {
+	local found here=.tools/aarch64 standard llvm package
+	if found=$(probe_aarch64_rust 2>/dev/null); then
+		echo "aarch64-rust: found $found"
+		return
+	fi
+	echo "aarch64-rust: unpacking Debian's into $here (120 MB)…"
+	command -v apt-get >/dev/null || fail "this is not Debian; tests for aarch64 need its packages"
+	rm -rf "$here"
+	mkdir -p "$here"
+	(
+		own_apt "$here" "amd64 arm64" bookworm bookworm-security
+		# The names of these have version numbers in them.
+		standard=$(apt-cache depends libstd-rust-web-dev | sed -n 's/.*Depends: \(libstd-rust-web-[0-9]\)/\1/p')
+		llvm=$(apt-cache depends "$standard" | sed -n 's/.*Depends: \(libllvm[0-9]\)/\1/p')
+		cd "$here/apt/archives"
+		apt-get download -qq rustc-web "$standard" "$llvm" libstd-rust-web-dev{,:arm64} ||
+			fail "apt cannot fetch Rust for aarch64"
+	)
+	for package in "$here"/apt/archives/*.deb; do
+		dpkg-deb -x "$package" "$here"
+	done
+	rm -rf "$here/apt" "$here/usr/share"
+	cat >"$here/rustc" <<-'WRAPPER'
+		#!/bin/sh
+		# Debian's compiler with its own libraries.
+		here=$(dirname "$0")
+		LD_LIBRARY_PATH=$here/usr/lib/x86_64-linux-gnu exec "$here/usr/bin/rustc" "$@"
+	WRAPPER
+	chmod +x "$here/rustc"
+	found=$(probe_aarch64_rust) || fail "Debian's Rust does not work here, although it is in $here"
+	echo "aarch64-rust: unpacked $found"
+}
+
 setup_packages "${THINGS[@]}"
 setup_rust
 for tool in "$@"; do
@@ -183,6 +242,10 @@ for tool in "$@"; do
 	cargo-fuzz) setup_tool cargo-fuzz "$CARGO_FUZZ_VERSION" ;;
 	qemu) setup_packages "${QEMU_THINGS[@]}" ;;
 	tshark) setup_packages "${TSHARK_THINGS[@]}" ;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu and tshark" ;;
+	aarch64)
+		setup_packages "${AARCH64_THINGS[@]}"
+		setup_aarch64_rust
+		;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark and aarch64" ;;
 	esac
 done

@@ -1,8 +1,9 @@
 //! `bpfof bench …`: pushdown against plain reads, over the network and on files of this machine, and
-//! reads against the network's own speed, each interleaved in one run.
+//! reads against the network's own speed, each interleaved in one run; and what storage functions cost.
 
 pub(crate) mod driver;
 mod floor;
+mod function;
 mod local;
 mod net;
 pub(crate) mod plot;
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Kv(KvCommand),
     /// Random reads over the network, against what TCP itself can do.
     Net(net::NetOptions),
+    /// Storage functions: calls against the same C, loading, helpers.
+    Function(function::FunctionOptions),
 }
 
 /// Where the chains of the benchmark run.
@@ -115,6 +118,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         }
         Command::Kv(KvCommand { options, .. }) => kv_bench(options),
         Command::Net(options) => net::run(options),
+        Command::Function(options) => function::run(options),
     }
 }
 

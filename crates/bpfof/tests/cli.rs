@@ -374,6 +374,49 @@ fn local_chains_are_measured_against_reads() {
 }
 
 #[test]
+fn the_cost_of_functions_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (out, plot) = (path("out.json"), path("out.png"));
+    good(&["bench", "function", "--rounds", "2", "--json", &out, "--plot", &plot]);
+    let read = || -> Value {
+        serde_json::from_str(&std::fs::read_to_string(&out).expect("written")).expect("JSON")
+    };
+    let report = read();
+    let list = |name: &str| report[name].as_array().expect("a list").clone();
+    let above_zero = |row: &Value, name: &str| {
+        assert!(row[name].as_f64().expect("a number") > 0.0, "{name}: {row}");
+    };
+    assert_eq!((list("calls").len(), list("loading").len(), list("helpers").len()), (3, 5, 25));
+    for call in list("calls") {
+        for figure in ["interpreter_ns", "checked_ns", "c_ns", "checked_over_c"] {
+            above_zero(&call, figure);
+        }
+    }
+    for size in list("loading") {
+        above_zero(&size, "check_us");
+        above_zero(&size, "translate_us");
+    }
+    for helper in list("helpers").iter().filter(|row| row["bytes"] == 4096) {
+        above_zero(helper, "constant_ns");
+        above_zero(helper, "variable_ns");
+    }
+    assert_eq!(std::fs::read(&plot).expect("drawn")[..4], *b"\x89PNG");
+
+    let arguments = ["bench", "function", "--rounds", "1", "--parts", "calls", "--only", "node"];
+    let mut alone = Command::new(BPFOF);
+    let alone = alone.args(arguments).args(["--json", &out]).env("CC", "/nowhere/cc");
+    let output = alone.output().expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.contains("no C compiler"), "{errors}");
+    let report = read();
+    assert_eq!(report["calls"].as_array().map(Vec::len), Some(1));
+    assert!(report["calls"][0]["c_ns"].is_null() && report["compiler"].is_null(), "{report}");
+    let names = bad(&["bench", "function", "--only", "nothing"]);
+    assert!(names.contains("there are node, filter, block"), "{names}");
+}
+
+#[test]
 fn the_doctor_finds_a_taken_port() {
     let target = Target::start(&["mem:size=1MiB"]);
     let output = bpfof(&["doctor", "--listen", &target.address]);

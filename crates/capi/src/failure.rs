@@ -117,6 +117,7 @@ impl Failure {
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,
             Error::ObjectTooLarge { .. } => libc::EFBIG,
             Error::FunctionRejected(_) => libc::ENOEXEC,
+            Error::NoRoomForFunction(_) => libc::ENOBUFS,
             Error::BadAnswer(_) => libc::EPROTO,
             Error::DataDigest | Error::Submit(_) => libc::EIO,
         };

@@ -94,6 +94,9 @@ pub enum Error {
     /// The target refused a function.
     #[error("the target refused the function: {0}")]
     FunctionRejected(String),
+    /// The target has as many functions, or as much machine code, as it takes.
+    #[error("the target has no room for the function: {0}")]
+    NoRoomForFunction(String),
 }
 
 /// Why a connection ended.

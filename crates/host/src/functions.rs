@@ -56,7 +56,8 @@ impl Controller {
     /// in file order, is the entry point.
     ///
     /// # Errors
-    /// [`Error::FunctionRejected`] with the target's words; [`Error::ObjectTooLarge`]; those of
+    /// [`Error::FunctionRejected`] and [`Error::NoRoomForFunction`] with the target's words;
+    /// [`Error::ObjectTooLarge`]; those of
     /// [`pushdown_limits`](Self::pushdown_limits).
     pub fn load_function(&mut self, object: &[u8], entry_index: u32) -> Result<FunctionId, Error> {
         self.load(object, Installation { entry: entry_index, kept: false })
@@ -88,6 +89,11 @@ impl Controller {
                 if source.status.same_code(Status::FUNCTION_REJECTED) =>
             {
                 Err(Error::FunctionRejected(self.load_message()?))
+            }
+            Err(Error::Command { source, .. })
+                if source.status.same_code(Status::RESOURCE_LIMIT) =>
+            {
+                Err(Error::NoRoomForFunction(self.load_message()?))
             }
             Err(error) => Err(error),
         }

@@ -8,7 +8,7 @@ use crate::events::Events;
 use crate::executor::{Executor, Load};
 use crate::features::Feature;
 use crate::identify;
-use crate::subsystem::is_kept;
+use crate::subsystem::{MAX_KEPT_FUNCTIONS, is_kept};
 use crate::{discovery, logs};
 use bpfof_chain::{Extent, FileMap, Function};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// Functions of one association: code memory is a few KiB each.
 pub(crate) const MAX_FUNCTIONS: usize = 64;
+/// Machine code of one association's own functions, in bytes: 32 KiB for each.
+pub(crate) const MAX_ASSOCIATION_CODE_BYTES: usize = 2 << 20;
 /// File maps of one association.
 pub(crate) const MAX_FILE_MAPS: usize = 4096;
 /// Extents of one file map: 768 KiB on the wire.
@@ -379,9 +381,14 @@ impl Connection {
         if admin.loading {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
         }
-        let tables = controller.tables();
-        let own = tables.functions().iter().filter(|function| !is_kept(function.id)).count();
-        if own >= MAX_FUNCTIONS {
+        if own_functions(controller).0 >= MAX_FUNCTIONS {
+            admin.load_message =
+                format!("the association has {MAX_FUNCTIONS} functions; unload one first");
+            return Err(Status::RESOURCE_LIMIT.with_dnr().into());
+        }
+        // After weeks of nothing but loads; an id is never used again.
+        if is_kept(admin.last_function + 1) {
+            admin.load_message = "the association has used all its ids; connect again".to_owned();
             return Err(Status::RESOURCE_LIMIT.with_dnr().into());
         }
         admin.loading = true;
@@ -399,37 +406,25 @@ impl Connection {
         slot: u16,
         installation: Installation,
         outcome: Result<Function, String>,
+        x: &Executor,
     ) {
         let (cid, _) = self.vacate(slot);
         let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
         admin.loading = false;
-        match outcome {
-            Ok(function) => {
+        let installed =
+            outcome.map_err(|message| (Status::FUNCTION_REJECTED, message)).and_then(|function| {
+                install(function, installation, controller, x)
+                    .map_err(|message| (Status::RESOURCE_LIMIT, message))
+            });
+        match installed {
+            Ok(id) => {
                 admin.load_message.clear();
-                let about = format!(
-                    "{:?}: {} instructions, {} bytes of code, compiled in {:?}",
-                    function.name,
-                    function.instructions,
-                    function.native.code_bytes(),
-                    function.native.compile_time(),
-                );
-                let id = if installation.kept {
-                    controller.subsystem.keep_function(function)
-                } else {
-                    let id = function.id;
-                    controller.update(|tables| tables.with_function(function));
-                    Some(id)
-                };
-                let Some(id) = id else {
-                    return self.complete(cid, Status::RESOURCE_LIMIT.with_dnr().into());
-                };
-                log::info!("{}: function {id} is {about}", controller.host_nqn);
                 self.complete(cid, Reply { dw0: id, ..Reply::default() });
             }
-            Err(message) => {
+            Err((status, message)) => {
                 log::info!("{}: function refused: {message}", controller.host_nqn);
                 admin.load_message = message;
-                self.complete(cid, Status::FUNCTION_REJECTED.with_dnr().into());
+                self.complete(cid, status.with_dnr().into());
             }
         }
     }
@@ -522,6 +517,49 @@ impl Connection {
             })
             .collect())
     }
+}
+
+/// How many functions the association has of its own, and the bytes of their machine code.
+fn own_functions(controller: &Controller) -> (usize, usize) {
+    let tables = controller.tables();
+    let own = tables.functions().iter().filter(|function| !is_kept(function.id));
+    own.fold((0, 0), |(count, bytes), function| (count + 1, bytes + function.native.code_bytes()))
+}
+
+/// Gives a compiled function to its association, or to all. Returns its id; the error says which
+/// limit it would exceed.
+fn install(
+    mut function: Function,
+    installation: Installation,
+    controller: &Controller,
+    x: &Executor,
+) -> Result<u32, String> {
+    let bytes = function.native.code_bytes();
+    let about = format!(
+        "{:?}: {} instructions, {bytes} bytes of code, compiled in {:?}",
+        function.name,
+        function.instructions,
+        function.native.compile_time(),
+    );
+    let used = own_functions(controller).1;
+    if !installation.kept && used + bytes > MAX_ASSOCIATION_CODE_BYTES {
+        return Err(format!(
+            "{bytes} bytes of machine code, where the association's other functions take {used} of \
+             {MAX_ASSOCIATION_CODE_BYTES} bytes; unload some first"
+        ));
+    }
+    function.native.charge(&x.target.code).map_err(|full| format!("all hosts together: {full}"))?;
+    let id = if installation.kept {
+        let id = controller.subsystem.keep_function(function);
+        id.ok_or_else(|| format!("the target keeps {MAX_KEPT_FUNCTIONS} functions; unload one"))?
+    } else {
+        let id = function.id;
+        controller.counters.begin(id);
+        controller.update(|tables| tables.with_function(function));
+        id
+    };
+    log::info!("{}: function {id} is {about}", controller.host_nqn);
+    Ok(id)
 }
 
 fn counters(function: u32, controller: &Controller) -> Counters {

@@ -311,7 +311,8 @@ impl Connection {
         (self.admin.is_some() && kato_ns > 0 && late).then_some("keep-alive timeout")
     }
 
-    /// Takes newer tables of the association if there are any.
+    /// Takes newer tables of the association if there are any. Not before they are needed: an old table
+    /// keeps functions that are unloaded.
     #[inline]
     pub(crate) fn refresh_tables(&mut self) {
         if let Some(controller) = &self.controller {
@@ -489,7 +490,6 @@ impl Connection {
         self.free = (0..entries).rev().collect();
         let id = controller.id;
         self.controller = Some(controller);
-        self.refresh_tables();
         Ok(id)
     }
 

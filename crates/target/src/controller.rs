@@ -37,8 +37,16 @@ impl Counters {
 pub(crate) struct CounterTable(Mutex<BTreeMap<u32, Counters>>);
 
 impl CounterTable {
+    /// From now on counters of this function are kept.
+    pub(crate) fn begin(&self, function: u32) {
+        lock(&self.0).insert(function, Counters::default());
+    }
+
+    /// Adds to what is known; nothing for a function that is gone, whose last chains end after it.
     pub(crate) fn add(&self, function: u32, counters: &Counters) {
-        lock(&self.0).entry(function).or_default().add(counters);
+        if let Some(known) = lock(&self.0).get_mut(&function) {
+            known.add(counters);
+        }
     }
 
     pub(crate) fn get(&self, function: u32) -> Counters {
@@ -205,5 +213,24 @@ impl Controller {
 
     pub(crate) fn remove_queue(&self, qid: u16) {
         lock(&self.registers).queues.remove(&qid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_late_leaves_nothing_behind() {
+        let table = CounterTable::default();
+        let counters = Counters { chains: 2, ..Counters::default() };
+        table.begin(7);
+        table.add(7, &counters);
+        table.add(7, &counters);
+        assert_eq!(table.get(7).chains, 4);
+        table.remove(7);
+        table.add(7, &counters);
+        assert_eq!(table.get(7), Counters::default());
+        assert!(lock(&table.0).is_empty());
     }
 }

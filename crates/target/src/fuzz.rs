@@ -163,7 +163,7 @@ impl Rig {
             for load in std::mem::take(&mut self.x.loads) {
                 let connection = &mut self.lines[load.command.connection as usize].connection;
                 let outcome = load.run();
-                connection.loaded(load.command.slot, load.installation, outcome);
+                connection.loaded(load.command.slot, load.installation, outcome, &self.x);
                 idle = false;
             }
             assert!(self.x.file_operations.is_empty(), "there are no files");

@@ -296,7 +296,7 @@ impl Reactor {
                 if let Some(Some(entry)) = entry
                     && entry.connection.serial == serial
                 {
-                    entry.connection.loaded(command.slot, installation, *outcome);
+                    entry.connection.loaded(command.slot, installation, *outcome, &self.x);
                     self.mark_dirty(command.connection);
                 }
             }

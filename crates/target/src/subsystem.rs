@@ -209,11 +209,12 @@ impl Subsystem {
     /// are too many.
     pub(crate) fn keep_function(&self, function: Function) -> Option<u32> {
         let mut controllers = self.controllers();
-        if controllers.kept.len() >= MAX_KEPT_FUNCTIONS {
+        if controllers.kept.len() >= MAX_KEPT_FUNCTIONS || is_kept(controllers.last_kept + 1) {
             return None;
         }
         controllers.last_kept += 1;
         let id = KEPT | controllers.last_kept;
+        self.kept_counters.begin(id);
         let function = Arc::new(Function { id, ..function });
         for controller in controllers.by_id.values() {
             controller.update(|tables| tables.with_function(Arc::clone(&function)));

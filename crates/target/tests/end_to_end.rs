@@ -545,8 +545,8 @@ fn an_association_holds_64_functions() {
         loaded.push(controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded"));
     }
     let too_many = controller.load_function(bpfkv::GET_OBJECT, 0);
-    let Err(Error::Command { source, .. }) = too_many else { panic!("{too_many:?}") };
-    assert_eq!(source.status, Status::RESOURCE_LIMIT);
+    let Err(Error::NoRoomForFunction(why)) = too_many else { panic!("{too_many:?}") };
+    assert_eq!(why, "the association has 64 functions; unload one first");
     controller.unload_function(loaded[7]).expect("unloaded");
     assert!(controller.load_function(bpfkv::GET_OBJECT, 0).is_ok());
 }

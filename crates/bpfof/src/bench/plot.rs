@@ -14,12 +14,18 @@ const PUSHDOWN: RGBColor = RGBColor(30, 110, 190);
 
 type PlotError = Box<dyn std::error::Error>;
 
-/// Draws the cases to `path`.
-pub(crate) fn draw(path: &Path, title: &str, cases: &[Case]) -> Result<(), PlotError> {
+/// Makes the font known as "sans".
+pub(crate) fn use_font() -> Result<(), PlotError> {
     let font = std::fs::read(FONT)
         .map_err(|error| format!("cannot read {FONT}: {error}; install fonts-dejavu-core"))?;
     register_font("sans", FontStyle::Normal, Box::leak(font.into_boxed_slice()))
         .map_err(|_| format!("{FONT} is not a usable font"))?;
+    Ok(())
+}
+
+/// Draws the cases to `path`.
+pub(crate) fn draw(path: &Path, title: &str, cases: &[Case]) -> Result<(), PlotError> {
+    use_font()?;
     let root = BitMapBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let most = cases

@@ -5,6 +5,7 @@
 //! then read-execute) and is freed with the function.
 #![allow(unsafe_code)]
 
+mod memory;
 mod translate;
 
 use crate::abi::GUEST_BASE;
@@ -18,6 +19,8 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::default_libcall_names;
+pub use memory::{CodeCharge, CodeMemory, CodeMemoryFull};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Why a checked program could not be translated: a defect of ours or of Cranelift's.
@@ -68,6 +71,8 @@ pub struct NativeFunction {
     program: Program,
     code_bytes: usize,
     compile_time: Duration,
+    /// What its code takes of an account, if it is on one.
+    charge: Option<CodeCharge>,
 }
 
 impl std::fmt::Debug for NativeFunction {
@@ -112,12 +117,22 @@ impl NativeFunction {
         let entry: Entry = unsafe { std::mem::transmute(code) };
         let compile_time = started.elapsed();
         let program = program.clone();
-        Ok(NativeFunction { entry, module: Some(module), program, code_bytes, compile_time })
+        let module = Some(module);
+        Ok(NativeFunction { entry, module, program, code_bytes, compile_time, charge: None })
     }
 
     /// Size of the machine code in bytes.
     pub fn code_bytes(&self) -> usize {
         self.code_bytes
+    }
+
+    /// Puts the machine code on an account, until it is freed.
+    ///
+    /// # Errors
+    /// If the account has no room for it; it stays on the account it was on.
+    pub fn charge(&mut self, memory: &Arc<CodeMemory>) -> Result<(), CodeMemoryFull> {
+        self.charge = Some(memory.charge(self.code_bytes)?);
+        Ok(())
     }
 
     /// How long the translation took.

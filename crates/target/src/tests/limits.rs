@@ -2,11 +2,13 @@
 
 use super::peer::{Peer, Said, pushdown};
 use crate::fuzz::{NQN, Rig, capsule, connect_command, h2c_data};
+use crate::target::MAX_CODE_BYTES;
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::tcp::{Digests, Fes, H2cData, IcReq, R2t};
 use bpfof_nvme::vendor::{Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort};
 use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Status, Upload, opcode};
+use std::sync::Arc;
 
 const TRANSFER_BYTES: u32 = 128 << 10;
 
@@ -25,16 +27,23 @@ fn rw(opcode: u8, nsid: u32, slba: u64, length_bytes: u32) -> Sqe {
 
 /// Loads BPF-KV's `get` and returns its id.
 fn load_get(rig: &mut Rig, admin: &mut Peer) -> u32 {
+    let (status, id) = try_to_load_get(rig, admin, Installation::default());
+    assert_eq!(status, Status::SUCCESS);
+    id
+}
+
+/// The status and the id that the last chunk is answered with.
+fn try_to_load_get(rig: &mut Rig, admin: &mut Peer, installation: Installation) -> (Status, u32) {
     let object = bpfkv::GET_OBJECT;
-    let mut last = 0;
+    let mut last = (Status::SUCCESS, 0);
     for (index, chunk) in object.chunks(8192).enumerate() {
         let offset_bytes = index as u32 * 8192;
         let upload = Upload { total_bytes: object.len() as u32, offset_bytes };
-        let sqe = AdminCommand::function_load(upload, Installation::default());
+        let sqe = AdminCommand::function_load(upload, installation);
         let sqe = Sqe { sgl: Sgl::in_capsule(chunk.len() as u32), ..sqe };
+        assert_eq!(last.0, Status::SUCCESS);
         let answer = admin.call(rig, sqe, chunk);
-        assert_eq!(answer.status, Status::SUCCESS);
-        last = answer.dw0;
+        last = (answer.status, answer.dw0);
     }
     last
 }
@@ -331,6 +340,45 @@ fn an_association_has_a_limit_of_extents() {
     assert_eq!(set(7, 32_768), Status::SUCCESS, "the map it replaces does not count");
     assert_eq!(set(7, 32_767), Status::SUCCESS);
     assert_eq!(set(33, 1), Status::SUCCESS);
+}
+
+#[test]
+fn the_target_has_a_limit_of_machine_code() {
+    let (mut rig, mut admin, _io) = rig();
+    let code = Arc::clone(&rig.x.target.code);
+    assert_eq!(code.used_bytes(), 0);
+    let own = load_get(&mut rig, &mut admin);
+    let one = code.used_bytes();
+    assert!(one > 0);
+    let keep = Installation { kept: true, ..Installation::default() };
+    let (status, kept) = try_to_load_get(&mut rig, &mut admin, keep);
+    assert_eq!((status, code.used_bytes()), (Status::SUCCESS, 2 * one));
+
+    let others = code.charge(MAX_CODE_BYTES - 2 * one).expect("there is room");
+    let full = Status::RESOURCE_LIMIT.with_dnr();
+    for installation in [Installation::default(), keep] {
+        assert_eq!(try_to_load_get(&mut rig, &mut admin, installation).0, full);
+        assert_eq!(code.used_bytes(), MAX_CODE_BYTES);
+    }
+    admin.send(&mut rig, AdminCommand::function_report(AdminCommand::LAST_LOAD_MESSAGE, 200), &[]);
+    rig.work();
+    let said = admin.hear(&mut rig);
+    let Some(Said::Data(why, _)) = said.first() else { panic!("{said:?}") };
+    let why = String::from_utf8_lossy(why);
+    assert!(why.contains("134217728 of 134217728 bytes are in use"), "{why}");
+
+    for function in [own, kept] {
+        let unload = AdminCommand::function_unload(function);
+        assert_eq!(admin.call(&mut rig, unload, &[]).status, Status::SUCCESS);
+    }
+    let again = load_get(&mut rig, &mut admin);
+    drop(others);
+    assert_eq!(code.used_bytes(), one);
+    assert_eq!(
+        admin.call(&mut rig, AdminCommand::function_unload(again), &[]).status,
+        Status::SUCCESS
+    );
+    assert_eq!(code.used_bytes(), 0, "all of it came back");
 }
 
 #[test]

@@ -392,11 +392,12 @@ impl Machine {
 
     /// A function has been looked at: none that the simulation loads is one.
     pub(super) fn loaded(&mut self, core: usize, load: &Load) {
-        let entry = self.cores[core].entries.get_mut(load.command.connection as usize);
+        let Core { x, entries, .. } = &mut self.cores[core];
+        let entry = entries.get_mut(load.command.connection as usize);
         if let Some(Some(entry)) = entry
             && entry.connection.serial == load.serial
         {
-            entry.connection.loaded(load.command.slot, load.installation, load.run());
+            entry.connection.loaded(load.command.slot, load.installation, load.run(), x);
         }
     }
 

@@ -1,0 +1,36 @@
+//! Compiles the functions that `bench function` measures, and packs the headers that their C needs
+//! to be compiled natively where `bpfof` runs.
+
+include!("../../functions/compile.rs");
+
+fn main() {
+    let own = [
+        "../crates/bpfof/src/bench/function/c/filter",
+        "../crates/bpfof/src/bench/function/c/block",
+    ];
+    compile_functions(&own, &["include/bpfof.h"]);
+    if let Err(problem) = pack_headers() {
+        println!("cargo::error=cannot pack the headers of functions/: {problem}");
+    }
+}
+
+/// Writes `headers.rs`: an array of names, as they are included, and contents.
+fn pack_headers() -> std::io::Result<()> {
+    let functions = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("../../functions")
+        .canonicalize()?;
+    let mut packed = Vec::new();
+    for from in [functions.clone(), functions.join("include")] {
+        println!("cargo::rerun-if-changed={}", from.display());
+        for entry in fs::read_dir(&from)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "h") {
+                let name = path.file_name().unwrap_or_default();
+                packed.push(format!("({name:?}, include_str!({path:?}))"));
+            }
+        }
+    }
+    packed.sort();
+    let output = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    fs::write(output.join("headers.rs"), format!("&[{}]", packed.join(", ")))
+}

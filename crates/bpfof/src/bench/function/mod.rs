@@ -1,0 +1,110 @@
+//! `bpfof bench function`: what storage functions cost. Calls against the same C compiled natively,
+//! loading against the size of the program, helpers against the number of bytes: the measurements of
+//! the e2BPF thesis, section 6.2, with ours beside its figures.
+
+mod assembly;
+mod c_process;
+mod calls;
+mod helpers;
+mod loading;
+mod plot;
+mod report;
+
+use crate::bench::spawn;
+use crate::{Outcome, progress};
+use c_process::Compiler;
+use clap::{Args, ValueEnum};
+use report::Report;
+use std::path::PathBuf;
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Calls of functions: interpreted, checked native code, and the same C.
+    Calls,
+    /// Loading: reading the object, checking, translating.
+    Loading,
+    /// Helpers.
+    Helpers,
+}
+
+/// Everything is measured in rounds, what is compared in turn; figures are medians. The same C is
+/// compiled by `cc -O2` (or $CC), if there is one.
+#[derive(Args)]
+pub(crate) struct FunctionOptions {
+    /// Measure only this.
+    #[arg(long, value_delimiter = ',', default_value = "calls,loading,helpers")]
+    parts: Vec<Part>,
+    /// Of the calls only those of functions with this in their names: node, filter, block.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Rounds of each measurement.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Write the figures to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw them to this PNG file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &FunctionOptions) -> Outcome {
+    // Found out before the time that measuring takes.
+    for path in [&options.json, &options.plot].into_iter().flatten() {
+        std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    let report = measure(options)?;
+    print!("{}", report.tables());
+    if let Some(path) = &options.json {
+        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+    }
+    if let Some(path) = &options.plot {
+        plot::draw(path, &report)?;
+    }
+    Ok(())
+}
+
+fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Error>> {
+    let wants = |part| options.parts.contains(&part);
+    let rounds = usize::from(options.rounds);
+    let mut cases = if wants(Part::Calls) { calls::cases() } else { Vec::new() };
+    if let Some(only) = &options.only {
+        cases.retain(|case| case.name.contains(only.as_str()));
+        if cases.is_empty() && wants(Part::Calls) {
+            let names = calls::cases().into_iter().map(|case| case.name);
+            let names: Vec<_> = names.collect();
+            return Err(
+                format!("no function is called {only}; there are {}", names.join(", ")).into()
+            );
+        }
+    }
+    let compiler = match Compiler::find() {
+        Ok(compiler) => Some(compiler),
+        Err(why) => {
+            if !cases.is_empty() {
+                eprintln!("{why}; going on without the same C");
+            }
+            None
+        }
+    };
+    spawn::pin(spawn::processors().0)?;
+    let mut report = Report::new(compiler.as_ref().map(|compiler| compiler.version.clone()));
+    let sizes = if wants(Part::Loading) { loading::SIZES.as_slice() } else { &[] };
+    let steps = cases.len() + sizes.len() + usize::from(wants(Part::Helpers));
+    let bar = progress::steps("measuring", steps as u64);
+    for case in &cases {
+        report.calls.push(calls::measure(case, compiler.as_ref(), rounds)?);
+        bar.inc(1);
+    }
+    for size in sizes {
+        report.loading.push(loading::measure(*size, rounds)?);
+        bar.inc(1);
+    }
+    if wants(Part::Helpers) {
+        report.helpers = helpers::measure(rounds)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(report)
+}

@@ -1,0 +1,168 @@
+//! Functions that come and go: nothing of them stays behind, and their machine code is bounded and
+//! never writable. What is measured is that of the whole process, so each test measures alone.
+//!
+//! `LOADS=100000 cargo test -p bpfof-target --test loads` is the long form (`make loads`).
+
+mod common;
+
+use bpfof_host::{Controller, Error, Lane};
+use bpfof_target::Server;
+use common::{NAMESPACE_BYTES, call, compile, connect, load, memory, run, start};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Loads of the short form.
+const LOADS: u64 = 2000;
+/// Loads after which allocator, threads and buffers have what they keep.
+const WARM_UP_LOADS: u64 = 200;
+/// Memory that may come and go with threads and the allocator: less than one page of each load of
+/// the short form.
+const SLACK_BYTES: u64 = 4 << 20;
+/// Mappings that may come and go with threads and the allocator.
+const SLACK_MAPPINGS: usize = 16;
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve() -> (Server, Controller, Lane) {
+    let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
+    let (controller, lane) = connect(&server, false);
+    (server, controller, lane)
+}
+
+/// What this process has of the system.
+#[derive(Debug)]
+struct Footprint {
+    resident_bytes: u64,
+    descriptors: usize,
+    mappings: usize,
+    /// Of mappings that are executable and of no file: machine code that was made here.
+    code_bytes: u64,
+    /// Mappings that are writable and executable.
+    writable_code: Vec<String>,
+}
+
+impl Footprint {
+    fn now() -> Footprint {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+        let pages: u64 = statm.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+        let (mut code_bytes, mut writable_code) = (0, Vec::new());
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            let (range, rights) = (words.next().expect("a range"), words.next().expect("rights"));
+            let (from, to) = range.split_once('-').expect("a range");
+            let at = |text| u64::from_str_radix(text, 16).expect("an address");
+            // Offset, device and inode are between the rights and the name.
+            let is_nameless = words.nth(3).is_none();
+            if rights.contains('x') && is_nameless {
+                code_bytes += at(to) - at(from);
+            }
+            if rights.contains('x') && rights.contains('w') {
+                writable_code.push(line.to_owned());
+            }
+        }
+        Footprint {
+            resident_bytes: pages * 4096,
+            descriptors: std::fs::read_dir("/proc/self/fd").expect("Linux").count(),
+            mappings: maps.lines().count(),
+            code_bytes,
+            writable_code,
+        }
+    }
+}
+
+/// One function comes, answers once, and goes.
+fn load_run_unload(controller: &mut Controller, lane: &mut Lane, object: &[u8]) {
+    let function = load(controller, object, "small");
+    assert_eq!(run(lane, &call(function, &[])).expect("it answers").0, [1]);
+    controller.unload_function(function).expect("unloaded");
+}
+
+/// Memory, mappings, descriptors, and machine code.
+#[test]
+fn loads_and_unloads_leave_nothing_behind() {
+    let _alone = alone();
+    let given = std::env::var("LOADS").ok();
+    let loads = given.map_or(LOADS, |text| text.parse().expect("LOADS is a number"));
+    let (server, mut controller, mut lane) = serve();
+    let object = compile("small");
+    for _ in 0..WARM_UP_LOADS {
+        load_run_unload(&mut controller, &mut lane, &object);
+    }
+    let before = Footprint::now();
+    for done in 1..=loads {
+        load_run_unload(&mut controller, &mut lane, &object);
+        if done % 10_000 == 0 {
+            println!("{done} loads: {:?}", Footprint::now());
+        }
+    }
+    let after = Footprint::now();
+    println!("before {before:?}\nafter {loads} loads {after:?}");
+    assert_eq!(after.descriptors, before.descriptors);
+    assert!(after.mappings <= before.mappings + SLACK_MAPPINGS, "{after:?}, before {before:?}");
+    assert!(
+        after.resident_bytes <= before.resident_bytes + SLACK_BYTES,
+        "{after:?}, before {before:?}"
+    );
+    assert!(controller.function_report().expect("a report").is_empty());
+    // The lane may still hold the last function, until it looks for newer ones.
+    assert!(after.code_bytes <= 2 * 4096, "{after:?}");
+    drop((controller, lane));
+    server.stop();
+    assert_eq!(Footprint::now().code_bytes, 0, "machine code without a target");
+}
+
+#[test]
+fn machine_code_is_never_writable() {
+    let _alone = alone();
+    let (_server, mut controller, mut lane) = serve();
+    let object = compile("small");
+    let before = Footprint::now().code_bytes;
+    let mut functions = Vec::new();
+    for _ in 0..20 {
+        functions.push(load(&mut controller, &object, "small"));
+        let now = Footprint::now();
+        assert!(now.writable_code.is_empty(), "{now:?}");
+        assert!(now.code_bytes >= before + 4096 * functions.len() as u64, "{now:?}");
+    }
+    for function in &functions {
+        assert!(run(&mut lane, &call(*function, &[])).is_ok());
+        controller.unload_function(*function).expect("unloaded");
+    }
+    let gone = run(&mut lane, &call(functions[0], &[]));
+    assert!(gone.is_err(), "it runs although it was unloaded");
+    assert_eq!(Footprint::now().code_bytes, before, "the lane has seen that they are gone");
+}
+
+/// 2 MiB of machine code, in functions that are not many.
+#[test]
+fn an_association_has_room_for_2_mib_of_code() {
+    let _alone = alone();
+    let (server, mut controller, mut lane) = serve();
+    let (mut other, _lane) = connect(&server, false);
+    let object = compile("large");
+    let mut functions = Vec::new();
+    let why = loop {
+        match controller.load_function(&object, 0) {
+            Ok(function) => functions.push(function),
+            Err(Error::NoRoomForFunction(why)) => break why,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let report = controller.function_report().expect("a report");
+    let used: u32 = report.iter().map(|entry| entry.native_bytes).sum();
+    assert!(used <= 2 << 20 && used + report[0].native_bytes > 2 << 20, "{used} bytes");
+    let expected = format!(
+        "{} bytes of machine code, where the association's other functions take {used} of 2097152 \
+         bytes; unload some first",
+        report[0].native_bytes
+    );
+    assert_eq!(why, expected);
+    assert!(functions.len() < 64, "{} functions", functions.len());
+    assert!(run(&mut lane, &call(functions[0], &[])).is_ok(), "the others go on");
+    other.load_function(&object, 0).expect("another association has room of its own");
+    controller.unload_function(functions[1]).expect("unloaded");
+    controller.load_function(&object, 0).expect("there is room again");
+}
