@@ -35,23 +35,35 @@ pub fn differential(data: &[u8]) {
 
 fn compare(visible: u8, program: &Program) {
     let native = NativeFunction::compile(program).expect("a checked program can be translated");
+    let [mut said, mut said_natively] = [const { Surroundings(Vec::new()) }; 2];
     let expected = run(visible.into(), |arena, limit, budget| {
-        interpret(program, arena, limit, budget, &mut Surroundings)
+        interpret(program, arena, limit, budget, &mut said)
     });
     let actual = run(visible.into(), |arena, limit, budget| {
-        native.call(arena, limit, budget, &mut Surroundings)
+        native.call(arena, limit, budget, &mut said_natively)
     });
+    assert_eq!(said.0, said_natively.0, "the engines disagree on the trace: {program:?}");
     assert_eq!(expected.0, actual.0, "the engines disagree on the outcome: {program:?}");
     let differs = expected.1.bytes().iter().zip(actual.1.bytes()).position(|(a, b)| a != b);
     assert_eq!(differs, None, "the engines disagree on memory: {program:?}");
+    let differs = expected.1.workspace() != actual.1.workspace();
+    assert!(!differs, "the engines disagree on the workspace: {program:?}");
+    if program.lowest_address() == abi::GUEST_BASE {
+        let touched = actual.1.workspace().iter().any(|byte| *byte != 0);
+        assert!(!touched, "a workspace was written to that nobody asked for: {program:?}");
+    }
 }
 
-/// Every other function is installed.
-struct Surroundings;
+/// Every other function is installed. Keeps the trace.
+struct Surroundings(Vec<(Vec<u8>, u64)>);
 
 impl Environment for Surroundings {
     fn tail_call(&mut self, function: u32) -> bool {
         function & 1 == 0
+    }
+
+    fn trace(&mut self, text: &[u8], value: u64) {
+        self.0.push((text.to_owned(), value));
     }
 }
 
