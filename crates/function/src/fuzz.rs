@@ -1,7 +1,7 @@
 //! Entry points for fuzzing, also run by unit tests so that they stay green.
 
 use crate::abi;
-use crate::helper::Helper;
+use crate::helper::{Call, EINVAL, Helper};
 use crate::statics::Statics;
 use crate::{Arena, Environment, Exit, Fault, NativeFunction, Object, Program, interpret};
 
@@ -31,6 +31,35 @@ pub fn differential(data: &[u8]) {
             compare(visible, &program);
         }
     }
+}
+
+/// Any bytes are decompressed, or not; nothing is written but the room for the result.
+///
+/// The first byte selects the format, the next two the room; the rest is the block.
+pub fn decompress(data: &[u8]) {
+    const GUARD: [u8; 64] = [0xa5; 64];
+    let Some((&[format, low, high], block)) = data.split_first_chunk() else { return };
+    let block = &block[..block.len().min(abi::MAX_HOP_BYTES)];
+    let room = usize::from(u16::from_le_bytes([low, high]));
+    let mut memory = [&GUARD[..], &vec![0; room], &GUARD, block].concat();
+    let (to, behind) = (GUARD.len(), GUARD.len() + room);
+    let from = behind + GUARD.len();
+    let format = [1, 4, 7][usize::from(format) % 3];
+    let mut budget = i64::MAX;
+    let mut call = Call {
+        memory: &mut memory,
+        lowest: 0,
+        statics: &Statics::default(),
+        budget: &mut budget,
+        environment: &mut Surroundings(Vec::new()),
+    };
+    let arguments = [format, to as u64, room as u64, from as u64, block.len() as u64];
+    let Ok(result) = Helper::Decompress.run(&mut call, arguments) else {
+        panic!("nothing is outside, and the budget is enough")
+    };
+    assert!(result as i64 == EINVAL || result <= room as u64, "{result} bytes in a room of {room}");
+    let is_whole = memory[..to] == GUARD && memory[behind..from] == GUARD;
+    assert!(is_whole && memory[from..] == *block, "bytes beside the room were written");
 }
 
 fn compare(visible: u8, program: &Program) {
@@ -216,6 +245,36 @@ fn repair_target(slot: &mut [u8; 8], pc: usize, is_tail: &[bool]) {
 mod tests {
     use super::*;
     use crate::instruction::Instruction;
+
+    /// Blocks with a few bytes of damage.
+    #[test]
+    fn damaged_blocks_stay_in_their_room() {
+        let records: Vec<u8> = (0..4000u32).flat_map(|i| (i * i / 7).to_le_bytes()).collect();
+        let mut frame = vec![0; zstd_safe::compress_bound(records.len())];
+        let length = zstd_safe::compress(&mut frame[..], &records, 3).expect("compresses");
+        frame.truncate(length);
+        let blocks = [
+            snap::raw::Encoder::new().compress_vec(&records).expect("compresses"),
+            lz4_flex::block::compress(&records),
+            frame,
+        ];
+        let mut state = 1u64;
+        let mut random = move |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        for (format, block) in (0..).zip(&blocks) {
+            for round in 0..600 {
+                let room = (records.len() - round % 3) as u16;
+                let mut data = [&[format][..], &room.to_le_bytes(), block].concat();
+                for _ in 0..round % 4 {
+                    let at = random(data.len() - 3) + 3;
+                    data[at] = random(256) as u8;
+                }
+                decompress(&data);
+            }
+        }
+    }
 
     #[test]
     fn repaired_streams_are_programs_of_all_instructions() {

@@ -47,7 +47,7 @@ pub enum Helper {
 }
 
 /// What an error is called in C: `BPFOF_EINVAL`, arguments without a meaning.
-const EINVAL: i64 = -22;
+pub(crate) const EINVAL: i64 = -22;
 /// `BPFOF_ERANGE`: the result does not fit.
 const ERANGE: i64 = -34;
 
