@@ -103,7 +103,7 @@ struct bpfof_ctx {
 #define BPFOF_EINVAL 22 /* an argument, or the text, has no meaning */
 #define BPFOF_ERANGE 34 /* the result does not fit */
 
-/* The next five cost 1 unit for every 8 bytes. */
+/* These cost 1 unit for every 8 bytes. */
 
 /* memcmp: < 0, 0, > 0 as the first differing byte compares. */
 static __s64 (*const bpfof_memcmp)(const void *a, const void *b, __u64 len) = (void *)1;
@@ -115,6 +115,8 @@ static __s64 (*const bpfof_memset)(void *to, __u64 value, __u64 len) = (void *)3
 static __u64 (*const bpfof_crc32c)(const void *data, __u64 crc, __u64 len) = (void *)4;
 /* memchr: where the low byte of byte is found first, len if it is not there. */
 static __u64 (*const bpfof_find)(const void *data, __u64 byte, __u64 len) = (void *)5;
+/* XXH3 of 64 bits, as RocksDB and others use it with seed 0. */
+static __u64 (*const bpfof_xxh3)(const void *data, __u64 seed, __u64 len) = (void *)8;
 
 /*
  * Ends this function, and lets the installed function with this number go on in
@@ -146,5 +148,72 @@ static __s64 (*const bpfof_tail_call)(__u64 function) = (void *)6;
 #define BPFOF_UNSIGNED 0x100
 static __s64 (*const bpfof_parse_int)(const void *text, __u64 len, __u64 base, void *value) =
 	(void *)7;
+
+/*
+ * The decimal number at the start of text as a double, correctly rounded: an
+ * optional sign, digits with a point before, between or behind them, and an
+ * optional exponent. Stores its bits, a __u64, at value and returns how many
+ * bytes it takes, or -BPFOF_EINVAL if there is none, -BPFOF_ERANGE if it is too
+ * large for a double or takes more than 128 bytes; then nothing is stored.
+ *
+ * Costs 8 units for each byte that is looked at.
+ */
+static __s64 (*const bpfof_parse_double)(const void *text, __u64 len, void *value) = (void *)9;
+
+/*
+ * Arithmetic on doubles: eBPF has none. a, b and results are the bits of an IEEE
+ * 754 binary64 unless said otherwise. Rounds to nearest, as C does; every NaN
+ * that comes out is 7ff8000000000000h. Conversions use only a.
+ *
+ * Costs 32 units.
+ */
+#define BPFOF_DOUBLE_ADD 0
+#define BPFOF_DOUBLE_SUB 1
+#define BPFOF_DOUBLE_MUL 2
+#define BPFOF_DOUBLE_DIV 3
+#define BPFOF_DOUBLE_COMPARE 4  /* gives -1, 0, 1, or 2 if one of them is NaN */
+#define BPFOF_DOUBLE_FROM_S64 5 /* a is an integer */
+#define BPFOF_DOUBLE_FROM_U64 6
+#define BPFOF_DOUBLE_TO_S64 7   /* gives an integer: towards zero, or the nearest */
+#define BPFOF_DOUBLE_TO_U64 8   /* that there is; 0 for NaN */
+static __u64 (*const bpfof_double)(__u64 operation, __u64 a, __u64 b) = (void *)10;
+
+/*
+ * Decompresses a block from `from` to `to`, which must not overlap, and returns
+ * the size of the result; -BPFOF_EINVAL if the data is damaged, the format
+ * unknown or the room too small: then `to` holds anything, and so do bytes of it
+ * behind a result that is shorter. Formats have the numbers of RocksDB's block
+ * trailers. Zstandard data is one frame without a dictionary; what follows it is
+ * not looked at.
+ *
+ * Costs 8 units for each byte of from_size and to_size, so give no more room
+ * than it takes, and 30000 for each block of a Zstandard frame (it has one for
+ * every 128 KiB).
+ */
+#define BPFOF_SNAPPY 1 /* the raw format, its length in front */
+#define BPFOF_LZ4 4    /* the block format, without a length */
+#define BPFOF_LZ4HC 5  /* the same */
+#define BPFOF_ZSTD 7
+static __s64 (*const bpfof_decompress)(__u64 format, void *to, __u64 to_size, const void *from,
+				       __u64 from_size) = (void *)11;
+
+/*
+ * Where the workspace is: BPFOF_WORKSPACE_SIZE bytes for what a call makes of
+ * its data, decompressed blocks for example. Objects that call this have one;
+ * for others those addresses do not exist. It holds whatever earlier calls and
+ * chains of the same association left there. Costs nothing.
+ */
+#define BPFOF_WORKSPACE_SIZE 65536
+static __u8 *(*const bpfof_workspace)(void) = (void *)12;
+
+/*
+ * Shows the author a line: up to 64 bytes of text, and a number. The target
+ * keeps the last 32 lines of a function, up to 8 of one call, and counts the
+ * others; `bpfof function list` shows them, and so does `function check --run`.
+ * Whoever may ask for the report of a function sees what it says, and of a kept
+ * function that is every host. Costs 1000 units.
+ */
+#define bpfof_trace(text, value) bpfof_trace_bytes(text, sizeof(text) - 1, value)
+static __s64 (*const bpfof_trace_bytes)(const void *text, __u64 len, __u64 value) = (void *)13;
 
 #endif

@@ -95,18 +95,19 @@ fn load(options: &Load) -> Outcome {
 fn list(options: &Target) -> Outcome {
     let mut controller = connect(options)?;
     let report = controller.function_report()?;
-    let mut last_faults = Vec::new();
+    let mut said = Vec::new();
     for entry in &report {
         let faulted = entry.faults != 0;
         let fault = faulted.then(|| controller.last_fault(FunctionId(entry.function)));
-        last_faults.push(fault.transpose()?.flatten());
+        let trace = controller.trace(FunctionId(entry.function))?;
+        said.push((fault.transpose()?.flatten(), trace));
     }
     controller.disconnect()?;
     if options.json {
         let entries: Vec<_> = report
             .iter()
-            .zip(&last_faults)
-            .map(|(entry, last_fault)| {
+            .zip(&said)
+            .map(|(entry, (last_fault, trace))| {
                 serde_json::json!({
                     "id": entry.function,
                     "name": entry.name.to_string(),
@@ -119,6 +120,7 @@ fn list(options: &Target) -> Outcome {
                     "faults": entry.faults,
                     "aborts": entry.aborts,
                     "last_fault": last_fault,
+                    "trace": trace,
                 })
             })
             .collect();
@@ -133,7 +135,7 @@ fn list(options: &Target) -> Outcome {
         "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
         "id", "name", "insns", "chains", "hops", "bytes read", "faults", "aborts"
     );
-    for (entry, last_fault) in report.iter().zip(&last_faults) {
+    for (entry, (last_fault, trace)) in report.iter().zip(&said) {
         println!(
             "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
             entry.function,
@@ -147,6 +149,9 @@ fn list(options: &Target) -> Outcome {
         );
         if let Some(fault) = last_fault {
             println!("{:>10} last fault: {fault}", "");
+        }
+        for line in trace {
+            println!("{:>10} trace: {line}", "");
         }
     }
     Ok(())

@@ -65,7 +65,14 @@ fn version_checks(criterion: &mut Criterion) {
     let code = [[0xB7, 0, 0, 0, 1, 0, 0, 0_u8], [0x95, 0, 0, 0, 0, 0, 0, 0]];
     let program = Program::parse(code.as_flattened()).expect("valid");
     let native = NativeFunction::compile(&program).expect("translates");
-    let function = Function { id: 1, name: "nothing".to_owned(), instructions: 2, native };
+    let function = Function {
+        id: 1,
+        name: "nothing".to_owned(),
+        instructions: 2,
+        native,
+        trace: Default::default(),
+        peers: None,
+    };
     let mut tables = Tables::new(Vec::new()).with_function(function);
     for id in 1..=FILES {
         tables = tables.with_map(id, scattered(10));

@@ -1,10 +1,12 @@
 //! Chains: from a start to an outcome, one hop at a time.
 
 use crate::map::FileMap;
-use crate::tables::{MapIndex, Tables};
+use crate::tables::{Function, MapIndex, Tables};
+use crate::trace::LINES_PER_CALL;
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
 use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind};
 use bpfof_nvme::Status;
+use std::sync::Arc;
 
 /// Functions that one call may go on in, one after the other (as many as in Linux). What they do
 /// the budget bounds; this bounds a call that only goes round and places static data.
@@ -374,16 +376,34 @@ impl Engine {
 /// What a call reaches beside its arena: the functions of its association.
 struct Installed<'a> {
     tables: &'a Tables,
-    /// Tail calls of this call so far.
-    tail_calls: u32,
+    /// The function that is running.
+    function: &'a Function,
+    /// The one that goes on in its place.
+    next: Option<Arc<Function>>,
+    /// Lines that may still be kept of this call.
+    lines_left: u32,
+    /// Tail calls that this call may still make.
+    tail_calls_left: u32,
 }
 
 impl Environment for Installed<'_> {
     fn tail_call(&mut self, function: u32) -> bool {
-        let agreed =
-            self.tail_calls < MAX_TAIL_CALLS && self.tables.function_index(function).is_some();
-        self.tail_calls += u32::from(agreed);
-        agreed
+        let Some(left) = self.tail_calls_left.checked_sub(1) else { return false };
+        self.next = self.tables.peer(self.function, function);
+        if self.next.is_some() {
+            self.tail_calls_left = left;
+        }
+        self.next.is_some()
+    }
+
+    fn trace(&mut self, text: &[u8], value: u64) {
+        match self.lines_left.checked_sub(1) {
+            Some(left) => {
+                self.lines_left = left;
+                self.function.trace.add(text, value);
+            }
+            None => self.function.trace.count(),
+        }
     }
 }
 
@@ -502,19 +522,20 @@ impl Chain {
         let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
         let granted = self.instructions_left.min(u64::from(limits.instructions_per_call));
         let mut budget = granted as i64;
-        let mut installed = Installed { tables, tail_calls: 0 };
-        let mut function = tables.functions().get(self.function_index);
-        self.last_function = self.function;
+        let first =
+            tables.functions().get(self.function_index).ok_or(ChainError::UnknownFunction)?;
+        let mut followed: Option<Arc<Function>> = None;
+        let (mut lines_left, mut tail_calls_left) = (LINES_PER_CALL, MAX_TAIL_CALLS);
         let code = loop {
-            let native = &function.ok_or(ChainError::UnknownFunction)?.native;
-            let exit = native.call(&mut self.arena, limit, &mut budget, &mut installed);
-            match exit.map_err(ChainError::Fault)? {
-                Exit::Return(code) => break code as u32,
-                Exit::TailCall(id) => {
-                    function = tables.function_index(id).map(|index| &tables.functions()[index]);
-                    self.last_function = id;
-                }
+            let function = followed.as_deref().unwrap_or(first);
+            self.last_function = function.id;
+            let mut installed =
+                Installed { tables, function, next: None, lines_left, tail_calls_left };
+            let exit = function.native.call(&mut self.arena, limit, &mut budget, &mut installed);
+            if let Exit::Return(code) = exit.map_err(ChainError::Fault)? {
+                break code as u32;
             }
+            Installed { next: followed, lines_left, tail_calls_left, .. } = installed;
         };
         self.instructions_left -= granted - budget as u64;
         Ok(code)

@@ -3,11 +3,12 @@
 //! Sans-I/O: the caller starts a chain with [`Engine::start`], performs the [`DeviceRead`]s that
 //! come out, puts their data where they say, and reports each with [`Engine::completed`], until
 //! the chain has an [`Outcome`]. One engine belongs to one thread; nothing in it is shared,
-//! locked or allocated while chains run.
+//! locked or allocated while chains run, but for functions that trace.
 //!
 //! - [`map`], `directory`: file maps, which turn file offsets into device offsets and carry a version.
 //! - [`tables`]: the functions and file maps of one association, replaced as a whole.
 //! - [`engine`]: chains, hops, fan-out and budgets.
+//! - [`trace`]: lines that functions leave for their author.
 //!
 //! # What this crate does not do
 //!
@@ -20,10 +21,12 @@ mod directory;
 pub mod engine;
 pub mod map;
 pub mod tables;
+pub mod trace;
 
 pub use engine::{
     Answer, ChainError, ChainId, DeviceRead, Engine, FileVersion, InvalidOutput, Limits, Outcome,
     Start, Usage,
 };
 pub use map::{Extent, FileMap, MapError};
-pub use tables::{Function, MapIndex, Tables, WHOLE_NAMESPACE};
+pub use tables::{Function, MapIndex, Peers, Tables, WHOLE_NAMESPACE};
+pub use trace::Trace;

@@ -5,9 +5,11 @@
 
 use crate::directory::Directory;
 use crate::map::FileMap;
+use crate::trace::Trace;
 use bpfof_function::NativeFunction;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The file id that names the whole namespace.
 pub const WHOLE_NAMESPACE: u32 = 0;
@@ -23,6 +25,30 @@ pub struct Function {
     pub instructions: u32,
     /// Its machine code.
     pub native: NativeFunction,
+    /// What it has said.
+    pub trace: Trace,
+    /// Whom its tail calls reach, if not the functions of its tables.
+    pub peers: Option<Peers>,
+}
+
+/// Functions that find each other by numbers of their own. A host gives them those of the target, so
+/// that chains come to the same wherever they run; in its tables they have others.
+#[derive(Clone, Debug, Default)]
+pub struct Peers(Arc<Mutex<BTreeMap<u32, Weak<Function>>>>);
+
+impl Peers {
+    /// Gives a function its number. It keeps that as long as somebody else holds it.
+    pub fn set(&self, number: u32, function: &Arc<Function>) {
+        let mut functions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        functions.retain(|_, function| function.strong_count() > 0);
+        functions.insert(number, Arc::downgrade(function));
+    }
+
+    /// The function with this number.
+    fn get(&self, number: u32) -> Option<Arc<Function>> {
+        let functions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        functions.get(&number).and_then(Weak::upgrade)
+    }
 }
 
 /// A file's map; what tells whether it is the one that a request means is beside it.
@@ -89,6 +115,14 @@ impl Tables {
     #[inline]
     pub fn function(&self, id: u32) -> Option<&Function> {
         self.function_index(id).map(|index| &*self.functions[index])
+    }
+
+    /// The function that `number` means in a tail call of `function`.
+    pub(crate) fn peer(&self, function: &Function, number: u32) -> Option<Arc<Function>> {
+        match &function.peers {
+            Some(peers) => peers.get(number),
+            None => self.function_index(number).map(|index| Arc::clone(&self.functions[index])),
+        }
     }
 
     /// Where in [`functions`](Tables::functions) the function with this id stands.

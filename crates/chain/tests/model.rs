@@ -53,7 +53,14 @@ fn obedient() -> Function {
     ];
     let program = Program::parse(code.as_flattened()).expect("valid");
     let native = NativeFunction::compile(&program).expect("translates");
-    Function { id: 1, name: "obedient".into(), instructions: code.len() as u32, native }
+    Function {
+        id: 1,
+        name: "obedient".into(),
+        instructions: code.len() as u32,
+        native,
+        trace: Default::default(),
+        peers: None,
+    }
 }
 
 #[derive(Clone, Debug)]

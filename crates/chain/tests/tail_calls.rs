@@ -6,6 +6,7 @@ use bpfof_chain::{
     Tables,
 };
 use bpfof_function::{NativeFunction, Program};
+use std::sync::Arc;
 
 fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
     let [o0, o1] = offset.to_le_bytes();
@@ -19,7 +20,14 @@ const TAIL_CALL_COST: u64 = 500;
 fn function(id: u32, code: &[[u8; 8]]) -> Function {
     let program = Program::parse(code.as_flattened()).expect("valid");
     let native = NativeFunction::compile(&program).expect("translates");
-    Function { id, name: format!("f{id}"), instructions: code.len() as u32, native }
+    Function {
+        id,
+        name: format!("f{id}"),
+        instructions: code.len() as u32,
+        native,
+        trace: Default::default(),
+        peers: None,
+    }
 }
 
 /// Counts its calls in scratch[0] and goes on in the function that scratch[1] names; returns 77 if it
@@ -69,6 +77,25 @@ fn faulting(id: u32) -> Function {
 fn tables(functions: Vec<Function>) -> Tables {
     let tables = Tables::new(vec![FileMap::whole_namespace(1, 4096)]);
     functions.into_iter().fold(tables, |tables, function| tables.with_function(function))
+}
+
+/// Traces scratch[0..2] as often as scratch[1] says, with the number 5, and aborts with 1.
+fn tracing(id: u32) -> Function {
+    function(
+        id,
+        &[
+            slot(0x79, 6, 1, 16, 0),
+            slot(0x71, 7, 6, 1, 0),
+            slot(0xbf, 1, 6, 0, 0),
+            slot(0xb7, 2, 0, 0, 2),
+            slot(0xb7, 3, 0, 0, 5),
+            slot(0x85, 0, 0, 0, 13), // bpfof_trace(scratch, 2, 5)
+            slot(0x17, 7, 0, 0, 1),
+            slot(0x55, 7, 0, -6, 0),
+            slot(0xb7, 0, 0, 0, 1),
+            EXIT,
+        ],
+    )
 }
 
 /// Runs function 1 with this argument; between hops the tables become what `change` makes of them.
@@ -156,4 +183,16 @@ fn a_function_may_be_unloaded_or_loaded_between_hops() {
     let (outcome, _, last) = run(both(), &[0, 9], Limits::default(), replace);
     assert!(matches!(outcome, Err((ChainError::Fault(_), 2))), "{outcome:?}");
     assert_eq!(last, 9);
+}
+
+#[test]
+fn traces_belong_to_the_function_that_says_them() {
+    let [silent, talking] = [caller(1), tracing(33)].map(Arc::new);
+    let whole = Tables::new(vec![FileMap::whole_namespace(1, 4096)]);
+    let tables = whole.with_function(Arc::clone(&silent)).with_function(Arc::clone(&talking));
+    let (outcome, _, _) = run(tables, b"@!", Limits::default(), keep);
+    assert_eq!(outcome, Err((ChainError::Abort(1), 1)));
+    // Of the 33 lines of one call 8 are kept.
+    let expected = format!("(25 more lines were not kept)\n{}", "A! 5\n".repeat(8));
+    assert_eq!((silent.trace.report(), talking.trace.report()), (String::new(), expected));
 }

@@ -56,7 +56,14 @@ impl World {
         let object = if work == Work::Get { bpfkv::GET_OBJECT } else { bpfkv::RANGE_OBJECT };
         let entry = Object::parse(object).expect("parses").into_entry(0).expect("entry");
         let native = NativeFunction::compile(&entry.program).expect("translates");
-        let function = Function { id: 1, name: entry.name, instructions: 0, native };
+        let function = Function {
+            id: 1,
+            name: entry.name,
+            instructions: 0,
+            native,
+            trace: Default::default(),
+            peers: None,
+        };
         let whole = FileMap::whole_namespace(1, size);
         World {
             work,

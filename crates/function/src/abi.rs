@@ -1,18 +1,25 @@
 //! The layout that a storage function sees, shared with `functions/include/bpfof.h`.
 //!
-//! Guest addresses run upwards from [`GUEST_BASE`]; the first page is not mapped, so that a null
-//! pointer faults:
+//! Guest addresses run upwards; the first page is not mapped, so that a null pointer faults:
 //!
 //! ```text
-//! 1000h  stack, 8 frames of 512 bytes, the entry's frame on top
-//! 2000h  context (struct bpfof_ctx)
-//! 2400h  static data of the function: constants, then variables
-//! 3000h  scratch
-//! 7000h  data read in this hop; accessible up to the end of the block the call is for
+//!  1000h  workspace; accessible for functions that ask for it anywhere in their code
+//! 11000h  stack, 8 frames of 512 bytes, the entry's frame on top
+//! 12000h  context (struct bpfof_ctx)
+//! 12400h  static data of the function: constants, then variables
+//! 13000h  scratch
+//! 17000h  data read in this hop; accessible up to the end of the block the call is for
 //! ```
+//!
+//! What a call may access is one range, from the workspace or the stack up to the end of the block,
+//! so that one comparison decides.
 
-/// Lowest guest address, in bytes. Below it every access faults.
-pub const GUEST_BASE: u64 = 0x1000;
+/// Guest address of the workspace, the lowest of all.
+pub const WORKSPACE: u64 = 0x1000;
+/// Size of the workspace in bytes: a hop's worth of data, decompressed.
+pub const WORKSPACE_BYTES: usize = MAX_HOP_BYTES;
+/// Lowest guest address of functions without a workspace. Below it every access of theirs faults.
+pub const GUEST_BASE: u64 = WORKSPACE + WORKSPACE_BYTES as u64;
 /// Bytes of stack of one frame (RFC 9669 leaves it to the platform; Linux and clang use 512).
 pub const FRAME_BYTES: u64 = 512;
 /// Depth of calls, the entry included (as in Linux).
@@ -20,13 +27,13 @@ pub const MAX_FRAMES: u64 = 8;
 /// Guest address of the top of the entry function's stack frame: the first value of r10.
 pub const STACK_TOP: u64 = GUEST_BASE + MAX_FRAMES * FRAME_BYTES;
 /// Guest address of the context.
-pub const CONTEXT: u64 = 0x2000;
+pub const CONTEXT: u64 = GUEST_BASE + 0x1000;
 /// Guest address of the function's static data.
-pub const STATICS: u64 = 0x2400;
+pub const STATICS: u64 = CONTEXT + 0x400;
 /// Room for static data in bytes: up to scratch.
 pub const STATICS_BYTES: usize = 0xc00;
 /// Guest address of scratch.
-pub const SCRATCH: u64 = 0x3000;
+pub const SCRATCH: u64 = STATICS + STATICS_BYTES as u64;
 /// Size of scratch in bytes for a request that declares none (XRP §4.1.1).
 pub const DEFAULT_SCRATCH_BYTES: usize = 4096;
 /// Largest scratch that a request may declare, in bytes. A range of 226 pairs of BPF-KV is one
@@ -38,8 +45,11 @@ pub const DATA: u64 = SCRATCH + MAX_SCRATCH_BYTES as u64;
 pub const MAX_HOP_BYTES: usize = 65536;
 /// Reads one hop may ask for (XRP §4.1.1: fan-out 16).
 pub const MAX_READS: usize = 16;
-/// Size of an arena in bytes.
+/// Size of an arena in bytes, from [`GUEST_BASE`] on.
 pub const ARENA_BYTES: usize = (DATA - GUEST_BASE) as usize + MAX_HOP_BYTES;
+
+/// The longest line that a function may leave in its trace, in bytes: a short sentence.
+pub const TRACE_BYTES: usize = 64;
 
 /// Instructions of one program. Bounds compile time (about 8 µs an instruction) and code memory.
 pub const MAX_INSTRUCTIONS: usize = 4096;

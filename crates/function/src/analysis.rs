@@ -1,6 +1,7 @@
 //! What can be said of a program without running it, for people.
 
 use crate::abi::{FRAME_BYTES, MAX_FRAMES};
+use crate::helper::Helper;
 use crate::instruction::{AluOp, Instruction, Operand, Register};
 use crate::program::Program;
 use std::collections::BTreeSet;
@@ -206,7 +207,9 @@ impl Walk<'_> {
                 let length = self.constant_length(pc, range.start)?;
                 Some((length / 8) as i64)
             }
-            Instruction::CallHelper { .. } => None,
+            // What a tail call leads to is another function's budget.
+            Instruction::CallHelper { helper: Helper::TailCall } => None,
+            Instruction::CallHelper { helper } => helper.fixed_cost()?.try_into().ok(),
             _ => Some(0),
         }
     }

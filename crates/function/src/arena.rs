@@ -1,4 +1,4 @@
-//! The private memory of one chain: stack, context, scratch and data, in one allocation.
+//! The private memory of one chain: workspace, stack, context, scratch and data, in one allocation.
 //!
 //! `unsafe` is confined to the allocation itself; everything else is slices at fixed offsets.
 #![allow(unsafe_code)]
@@ -13,9 +13,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// their hot parts do not compete for the same lines of the first-level cache. Direct I/O into the
 /// data area needs this alignment.
 const COLOUR_BYTES: usize = 512;
-const COLOURS: usize = 4096 / COLOUR_BYTES;
+const COLOURS: usize = PAGE_BYTES / COLOUR_BYTES;
 
-const LAYOUT: Layout = match Layout::from_size_align(abi::ARENA_BYTES + 4096, 4096) {
+const PAGE_BYTES: usize = 4096;
+
+/// The workspace, the arena proper, a page for shifting, and one for alignment: the allocator would
+/// give aligned memory, but write its zeroes into every page.
+const ALLOCATION_BYTES: usize = abi::WORKSPACE_BYTES + abi::ARENA_BYTES + 2 * PAGE_BYTES;
+
+const LAYOUT: Layout = match Layout::from_size_align(ALLOCATION_BYTES, 16) {
     Ok(layout) => layout,
     Err(_) => panic!("the arena's size and alignment are constants that fit"),
 };
@@ -31,8 +37,10 @@ const DATA_AT: usize = (abi::DATA - abi::GUEST_BASE) as usize;
 #[derive(Debug)]
 pub struct Arena {
     allocation: NonNull<u8>,
-    /// The first byte, within the allocation.
+    /// The byte at [`abi::GUEST_BASE`], within the allocation; the workspace is before it.
     memory: NonNull<u8>,
+    /// Whether functions could write to the workspace since it was zeroed.
+    workspace_used: bool,
     /// Size of the chain's scratch, at most [`abi::MAX_SCRATCH_BYTES`].
     scratch_bytes: usize,
     /// Whose static data is in place, by serial number; 0 if nobody's.
@@ -49,25 +57,56 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// Allocates a zeroed arena of [`abi::ARENA_BYTES`], its data area aligned to 512 bytes.
+    /// Allocates a zeroed arena, its data area aligned to 512 bytes. What is never touched, the
+    /// workspace in particular, takes no memory of the machine.
     pub fn new() -> Arena {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         // SAFETY: LAYOUT has a non-zero size.
         let allocation = unsafe { alloc_zeroed(LAYOUT) };
         let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(LAYOUT) };
         let colour = MADE.fetch_add(1, Ordering::Relaxed) % COLOURS;
-        // SAFETY: the allocation has a page more than ARENA_BYTES.
-        let memory = unsafe { allocation.add(colour * COLOUR_BYTES) };
-        Arena { allocation, memory, scratch_bytes: abi::DEFAULT_SCRATCH_BYTES, statics_of: 0 }
+        let before = allocation.align_offset(PAGE_BYTES) + colour * COLOUR_BYTES;
+        assert!(before < 2 * PAGE_BYTES);
+        // SAFETY: the allocation has two pages more than the workspace and ARENA_BYTES.
+        let memory = unsafe { allocation.add(before + abi::WORKSPACE_BYTES) };
+        Arena {
+            allocation,
+            memory,
+            workspace_used: false,
+            scratch_bytes: abi::DEFAULT_SCRATCH_BYTES,
+            statics_of: 0,
+        }
     }
 
-    /// The whole arena; index 0 is guest address [`abi::GUEST_BASE`].
+    /// The arena without its workspace; index 0 is guest address [`abi::GUEST_BASE`].
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: from `memory` on the allocation has ARENA_BYTES, initialised (zeroed) and borrowed with self.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), abi::ARENA_BYTES) }
     }
 
-    /// The whole arena, mutable; index 0 is guest address [`abi::GUEST_BASE`].
+    /// What a call may access: from guest address `lowest`, which is [`abi::WORKSPACE`] or
+    /// [`abi::GUEST_BASE`], up to its limit.
+    #[inline]
+    pub(crate) fn accessible_mut(&mut self, lowest: u64, limit: Limit) -> &mut [u8] {
+        let before = (abi::GUEST_BASE - lowest) as usize;
+        assert!(before <= abi::WORKSPACE_BYTES);
+        self.workspace_used |= before != 0;
+        let len = before + limit.bytes();
+        // SAFETY: as in `bytes_mut`; WORKSPACE_BYTES before `memory` belong to the allocation, and
+        // a limit is at most ARENA_BYTES.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().sub(before), len) }
+    }
+
+    /// The workspace.
+    pub fn workspace(&self) -> &[u8] {
+        // SAFETY: as in `bytes`, for the WORKSPACE_BYTES before `memory`.
+        unsafe {
+            let start = self.memory.as_ptr().sub(abi::WORKSPACE_BYTES);
+            std::slice::from_raw_parts(start, abi::WORKSPACE_BYTES)
+        }
+    }
+
+    /// The arena without its workspace, mutable; index 0 is guest address [`abi::GUEST_BASE`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and self is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), abi::ARENA_BYTES) }
@@ -111,11 +150,15 @@ impl Arena {
         self.bytes_mut()[STATICS_AT..SCRATCH_AT][..image.len()].copy_from_slice(image);
     }
 
-    /// Zeroes stack, context, static data and all that can be scratch, so that the next tenant
-    /// finds nothing of the last. The data area needs no wiping: a call sees only what was read
+    /// Zeroes stack, context, static data, all that can be scratch, and the workspace if it was
+    /// used, so that the next tenant finds nothing of the last. The data area needs no wiping: a call sees only what was read
     /// for it.
     pub fn wipe(&mut self) {
         self.bytes_mut()[..DATA_AT].fill(0);
+        if self.workspace_used {
+            self.accessible_mut(abi::WORKSPACE, Limit(0)).fill(0);
+            self.workspace_used = false;
+        }
     }
 
     /// Begins a chain with a scratch of `scratch_bytes`: puts the argument at its start and zeroes

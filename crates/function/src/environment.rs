@@ -7,6 +7,10 @@ pub trait Environment {
     /// call has not gone through too many. If so, the running function ends, and
     /// [`Exit::TailCall`] asks the caller to call that one.
     fn tail_call(&mut self, function: u32) -> bool;
+
+    /// Notes a line of at most [`TRACE_BYTES`](crate::abi::TRACE_BYTES) and a number, for the author
+    /// of the function. The text is whatever the function says: not for a terminal as it is.
+    fn trace(&mut self, text: &[u8], value: u64);
 }
 
 /// The environment of a function that nothing else is installed beside.
@@ -17,6 +21,8 @@ impl Environment for Alone {
     fn tail_call(&mut self, _function: u32) -> bool {
         false
     }
+
+    fn trace(&mut self, _text: &[u8], _value: u64) {}
 }
 
 /// How a call of a function ends that no [`Fault`](crate::Fault) ends.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 
 /// An address so far from a region, in bytes, is said to have missed it.
-const NEAR_BYTES: u64 = GUEST_BASE / 2;
+const NEAR_BYTES: u64 = abi::WORKSPACE / 2;
 
 /// A call that was ended by the confinement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,12 @@ pub enum FaultKind {
 
 impl Fault {
     /// What happened in words, as far as it is known without the program.
-    fn problem(&self, statics: &Statics) -> String {
+    fn problem(&self, statics: &Statics, lowest: u64) -> String {
         match self.kind {
             FaultKind::Memory { address } => {
                 format!(
                     "access outside its memory at {address:#x}{}",
-                    self.regions(address, statics)
+                    self.regions(address, statics, lowest)
                 )
             }
             FaultKind::ReadOnly { address } => {
@@ -59,8 +59,9 @@ impl Fault {
     }
 
     /// What a call may access, and where the address lies among it.
-    fn regions(&self, address: u64, statics: &Statics) -> String {
+    fn regions(&self, address: u64, statics: &Statics, lowest: u64) -> String {
         let regions = [
+            ("workspace", lowest..GUEST_BASE),
             ("stack", GUEST_BASE..abi::STACK_TOP),
             ("context", abi::CONTEXT..abi::CONTEXT + context::BYTES as u64),
             ("constants", statics.constants()),
@@ -111,14 +112,14 @@ impl Fault {
         format!(
             "{place}instruction {}{instruction}{text}: {}",
             self.pc,
-            self.problem(program.statics())
+            self.problem(program.statics(), program.lowest_address())
         )
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "instruction {}: {}", self.pc, self.problem(&Statics::default()))
+        write!(f, "instruction {}: {}", self.pc, self.problem(&Statics::default(), GUEST_BASE))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Entry points for fuzzing, also run by unit tests so that they stay green.
 
 use crate::abi;
-use crate::helper::Helper;
+use crate::helper::{Call, EINVAL, Helper};
 use crate::statics::Statics;
 use crate::{Arena, Environment, Exit, Fault, NativeFunction, Object, Program, interpret};
 
@@ -33,25 +33,66 @@ pub fn differential(data: &[u8]) {
     }
 }
 
+/// Any bytes are decompressed, or not; nothing is written but the room for the result.
+///
+/// The first byte selects the format, the next two the room; the rest is the block.
+pub fn decompress(data: &[u8]) {
+    const GUARD: [u8; 64] = [0xa5; 64];
+    let Some((&[format, low, high], block)) = data.split_first_chunk() else { return };
+    let block = &block[..block.len().min(abi::MAX_HOP_BYTES)];
+    let room = usize::from(u16::from_le_bytes([low, high]));
+    let mut memory = [&GUARD[..], &vec![0; room], &GUARD, block].concat();
+    let (to, behind) = (GUARD.len(), GUARD.len() + room);
+    let from = behind + GUARD.len();
+    let format = [1, 4, 7][usize::from(format) % 3];
+    let mut budget = i64::MAX;
+    let mut call = Call {
+        memory: &mut memory,
+        lowest: 0,
+        statics: &Statics::default(),
+        budget: &mut budget,
+        environment: &mut Surroundings(Vec::new()),
+    };
+    let arguments = [format, to as u64, room as u64, from as u64, block.len() as u64];
+    let Ok(result) = Helper::Decompress.run(&mut call, arguments) else {
+        panic!("nothing is outside, and the budget is enough")
+    };
+    assert!(result as i64 == EINVAL || result <= room as u64, "{result} bytes in a room of {room}");
+    let is_whole = memory[..to] == GUARD && memory[behind..from] == GUARD;
+    assert!(is_whole && memory[from..] == *block, "bytes beside the room were written");
+}
+
 fn compare(visible: u8, program: &Program) {
     let native = NativeFunction::compile(program).expect("a checked program can be translated");
+    let [mut said, mut said_natively] = [const { Surroundings(Vec::new()) }; 2];
     let expected = run(visible.into(), |arena, limit, budget| {
-        interpret(program, arena, limit, budget, &mut Surroundings)
+        interpret(program, arena, limit, budget, &mut said)
     });
     let actual = run(visible.into(), |arena, limit, budget| {
-        native.call(arena, limit, budget, &mut Surroundings)
+        native.call(arena, limit, budget, &mut said_natively)
     });
+    assert_eq!(said.0, said_natively.0, "the engines disagree on the trace: {program:?}");
     assert_eq!(expected.0, actual.0, "the engines disagree on the outcome: {program:?}");
     let differs = expected.1.bytes().iter().zip(actual.1.bytes()).position(|(a, b)| a != b);
     assert_eq!(differs, None, "the engines disagree on memory: {program:?}");
+    let differs = expected.1.workspace() != actual.1.workspace();
+    assert!(!differs, "the engines disagree on the workspace: {program:?}");
+    if program.lowest_address() == abi::GUEST_BASE {
+        let touched = actual.1.workspace().iter().any(|byte| *byte != 0);
+        assert!(!touched, "a workspace was written to that nobody asked for: {program:?}");
+    }
 }
 
-/// Every other function is installed.
-struct Surroundings;
+/// Every other function is installed. Keeps the trace.
+struct Surroundings(Vec<(Vec<u8>, u64)>);
 
 impl Environment for Surroundings {
     fn tail_call(&mut self, function: u32) -> bool {
         function & 1 == 0
+    }
+
+    fn trace(&mut self, text: &[u8], value: u64) {
+        self.0.push((text.to_owned(), value));
     }
 }
 
@@ -204,6 +245,36 @@ fn repair_target(slot: &mut [u8; 8], pc: usize, is_tail: &[bool]) {
 mod tests {
     use super::*;
     use crate::instruction::Instruction;
+
+    /// Blocks with a few bytes of damage.
+    #[test]
+    fn damaged_blocks_stay_in_their_room() {
+        let records: Vec<u8> = (0..4000u32).flat_map(|i| (i * i / 7).to_le_bytes()).collect();
+        let mut frame = vec![0; zstd_safe::compress_bound(records.len())];
+        let length = zstd_safe::compress(&mut frame[..], &records, 3).expect("compresses");
+        frame.truncate(length);
+        let blocks = [
+            snap::raw::Encoder::new().compress_vec(&records).expect("compresses"),
+            lz4_flex::block::compress(&records),
+            frame,
+        ];
+        let mut state = 1u64;
+        let mut random = move |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        for (format, block) in (0..).zip(&blocks) {
+            for round in 0..600 {
+                let room = (records.len() - round % 3) as u16;
+                let mut data = [&[format][..], &room.to_le_bytes(), block].concat();
+                for _ in 0..round % 4 {
+                    let at = random(data.len() - 3) + 3;
+                    data[at] = random(256) as u8;
+                }
+                decompress(&data);
+            }
+        }
+    }
 
     #[test]
     fn repaired_streams_are_programs_of_all_instructions() {

@@ -3,13 +3,16 @@
 //! One implementation serves both engines. It sees the arena as the call does, up to its limit.
 //! Native code has faster forms of the [bulk](Helper::is_bulk) ones.
 
+mod decompress;
+mod double;
 mod text;
 
-use crate::abi::GUEST_BASE;
+use crate::abi;
 use crate::environment::Environment;
 use crate::fault::FaultKind;
 use crate::statics::Statics;
 use std::ops::Range;
+use twox_hash::XxHash3_64;
 
 /// A helper's number, the immediate of the call instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,15 +32,30 @@ pub enum Helper {
     TailCall = 6,
     /// `bpfof_parse_int(text, len, base, value)`.
     ParseInt = 7,
+    /// `bpfof_xxh3(data, seed, len)`.
+    Xxh3 = 8,
+    /// `bpfof_parse_double(text, len, value)`.
+    ParseDouble = 9,
+    /// `bpfof_double(operation, a, b)`.
+    Double = 10,
+    /// `bpfof_decompress(algorithm, to, to_size, from, from_size)`.
+    Decompress = 11,
+    /// `bpfof_workspace()`.
+    Workspace = 12,
+    /// `bpfof_trace(text, len, value)`.
+    Trace = 13,
 }
 
 /// What an error is called in C: `BPFOF_EINVAL`, arguments without a meaning.
-const EINVAL: i64 = -22;
+pub(crate) const EINVAL: i64 = -22;
 /// `BPFOF_ERANGE`: the result does not fit.
 const ERANGE: i64 = -34;
 
 /// What a tail call takes from the budget, for the call and for placing static data.
 const TAIL_CALL_COST: u64 = 500;
+
+/// What a line of trace takes: functions of other threads may be waiting for the same lines.
+const TRACE_COST: u64 = 1000;
 
 /// Why a helper does not return to the function.
 pub(crate) enum Stop {
@@ -54,8 +72,10 @@ impl From<FaultKind> for Stop {
 
 /// The call that a helper is part of.
 pub(crate) struct Call<'a> {
-    /// What the call may access, from [`GUEST_BASE`] on.
+    /// What the call may access.
     pub(crate) memory: &'a mut [u8],
+    /// The guest address that `memory` begins at.
+    pub(crate) lowest: u64,
     pub(crate) statics: &'a Statics,
     pub(crate) budget: &'a mut i64,
     pub(crate) environment: &'a mut dyn Environment,
@@ -71,7 +91,7 @@ impl Call<'_> {
 
     /// Where `len` bytes that the function names are in `memory`.
     fn readable(&self, address: u64, len: u64) -> Result<Range<usize>, FaultKind> {
-        range(self.memory.len(), address, len)
+        range(self.lowest, self.memory.len(), address, len)
     }
 
     /// As `readable`, for bytes that are written.
@@ -84,7 +104,7 @@ impl Call<'_> {
 
 impl Helper {
     /// All helpers.
-    pub const ALL: [Helper; 7] = [
+    pub const ALL: [Helper; 13] = [
         Helper::Memcmp,
         Helper::Memmove,
         Helper::Memset,
@@ -92,6 +112,12 @@ impl Helper {
         Helper::Find,
         Helper::TailCall,
         Helper::ParseInt,
+        Helper::Xxh3,
+        Helper::ParseDouble,
+        Helper::Double,
+        Helper::Decompress,
+        Helper::Workspace,
+        Helper::Trace,
     ];
 
     /// The helper with this number, if there is one.
@@ -109,14 +135,31 @@ impl Helper {
             Helper::Find => "bpfof_find",
             Helper::TailCall => "bpfof_tail_call",
             Helper::ParseInt => "bpfof_parse_int",
+            Helper::Xxh3 => "bpfof_xxh3",
+            Helper::ParseDouble => "bpfof_parse_double",
+            Helper::Double => "bpfof_double",
+            Helper::Decompress => "bpfof_decompress",
+            Helper::Workspace => "bpfof_workspace",
+            Helper::Trace => "bpfof_trace",
         }
     }
 
     /// Whether it works on r3 bytes at r1 and costs a unit for every 8 of them. Native code charges
     /// and checks these itself; the others go through [`Helper::run`].
     pub(crate) fn is_bulk(self) -> bool {
-        use Helper::{Crc32c, Find, Memcmp, Memmove, Memset};
-        matches!(self, Memcmp | Memmove | Memset | Crc32c | Find)
+        use Helper::{Crc32c, Find, Memcmp, Memmove, Memset, Xxh3};
+        matches!(self, Memcmp | Memmove | Memset | Crc32c | Find | Xxh3)
+    }
+
+    /// What a call takes from the budget, if that is always the same.
+    pub(crate) fn fixed_cost(self) -> Option<u64> {
+        match self {
+            Helper::TailCall => Some(TAIL_CALL_COST),
+            Helper::Double => Some(double::COST),
+            Helper::Workspace => Some(0),
+            Helper::Trace => Some(TRACE_COST),
+            _ => None,
+        }
     }
 
     /// Whether a bulk helper writes to r1.
@@ -131,10 +174,16 @@ impl Helper {
 
     /// Runs the helper with r1–r5 as arguments. It pays before it touches a byte.
     pub(crate) fn run(self, call: &mut Call<'_>, arguments: [u64; 5]) -> Result<u64, Stop> {
-        let [a, b, c, d, _] = arguments;
+        let [a, b, c, d, e] = arguments;
+        call.charge(self.fixed_cost().unwrap_or(0))?;
         match self {
             Helper::TailCall => tail_call(call, a),
             Helper::ParseInt => Ok(text::parse_int(call, (a, b), c, d)?),
+            Helper::ParseDouble => Ok(text::parse_double(call, (a, b), c)?),
+            Helper::Double => Ok(double::operate(a, b, c)),
+            Helper::Decompress => Ok(decompress::decompress(call, a, (b, c), (d, e))?),
+            Helper::Workspace => Ok(abi::WORKSPACE),
+            Helper::Trace => Ok(trace(call, (a, b), c)?),
             _ => Ok(self.run_bulk(call, a, b, c)?),
         }
     }
@@ -156,6 +205,7 @@ impl Helper {
             }
             Helper::Crc32c => crc32c(&memory[first], b),
             Helper::Find => find(&memory[first], b),
+            Helper::Xxh3 => xxh3(&memory[first], b),
             _ => unreachable!("only bulk helpers come here"),
         })
     }
@@ -163,11 +213,18 @@ impl Helper {
 
 /// Ends the function in favour of another, if the environment lets it.
 fn tail_call(call: &mut Call<'_>, function: u64) -> Result<u64, Stop> {
-    call.charge(TAIL_CALL_COST)?;
     match u32::try_from(function) {
         Ok(function) if call.environment.tail_call(function) => Err(Stop::TailCall(function)),
         _ => Ok(-1i64 as u64),
     }
+}
+
+/// Shows the author a line: the beginning of the text, and a number.
+fn trace(call: &mut Call<'_>, (text, len): (u64, u64), value: u64) -> Result<u64, FaultKind> {
+    let text = call.readable(text, len)?;
+    let end = text.end.min(text.start + abi::TRACE_BYTES);
+    call.environment.trace(&call.memory[text.start..end], value);
+    Ok(0)
 }
 
 /// CRC-32C (Castagnoli) of bytes that follow those whose CRC is the low half of `crc`.
@@ -175,15 +232,26 @@ pub(crate) fn crc32c(bytes: &[u8], crc: u64) -> u64 {
     u64::from(crc32c::crc32c_append(crc as u32, bytes))
 }
 
+/// XXH3 of 64 bits; with seed 0 what RocksDB and others call `XXH3_64bits`.
+pub(crate) fn xxh3(bytes: &[u8], seed: u64) -> u64 {
+    XxHash3_64::oneshot_with_seed(seed, bytes)
+}
+
 /// Where the low byte of `byte` is found first; the number of bytes if it is not there.
 pub(crate) fn find(bytes: &[u8], byte: u64) -> u64 {
     memchr::memchr(byte as u8, bytes).unwrap_or(bytes.len()) as u64
 }
 
-/// The part of a memory of `limit` bytes that `len` bytes at a guest address are.
+/// The part of a memory of `limit` bytes from guest address `lowest` on that `len` bytes at a guest
+/// address are.
 #[inline]
-pub(crate) fn range(limit: usize, address: u64, len: u64) -> Result<Range<usize>, FaultKind> {
-    let start = address.wrapping_sub(GUEST_BASE);
+pub(crate) fn range(
+    lowest: u64,
+    limit: usize,
+    address: u64,
+    len: u64,
+) -> Result<Range<usize>, FaultKind> {
+    let start = address.wrapping_sub(lowest);
     match start.checked_add(len) {
         Some(end) if end <= limit as u64 => Ok(start as usize..end as usize),
         _ => Err(FaultKind::Memory { address }),

@@ -20,10 +20,12 @@ pub fn interpret(
     environment: &mut dyn Environment,
 ) -> Result<Exit, Fault> {
     program.statics().begin_call(arena);
-    let memory = &mut arena.bytes_mut()[..limit.bytes()];
+    let lowest = program.lowest_address();
+    let memory = arena.accessible_mut(lowest, limit);
     let data_end = GUEST_BASE + limit.bytes() as u64;
     let mut machine = Machine {
         memory,
+        lowest,
         statics: program.statics(),
         budget,
         environment,
@@ -51,6 +53,8 @@ struct Frame {
 
 struct Machine<'a> {
     memory: &'a mut [u8],
+    /// The guest address that `memory` begins at.
+    lowest: u64,
     statics: &'a Statics,
     budget: &'a mut i64,
     environment: &'a mut dyn Environment,
@@ -104,6 +108,7 @@ impl Machine<'_> {
                 let arguments = self.registers[1..6].try_into().expect("5 registers");
                 let mut call = Call {
                     memory: self.memory,
+                    lowest: self.lowest,
                     statics: self.statics,
                     budget: self.budget,
                     environment: self.environment,
@@ -171,14 +176,15 @@ impl Machine<'_> {
     }
 
     fn load(&self, address: u64, width: Width) -> Result<u64, FaultKind> {
-        let bytes = &self.memory[helper::range(self.memory.len(), address, width.bytes())?];
+        let bytes =
+            &self.memory[helper::range(self.lowest, self.memory.len(), address, width.bytes())?];
         let mut value = [0; 8];
         value[..bytes.len()].copy_from_slice(bytes);
         Ok(u64::from_le_bytes(value))
     }
 
     fn store(&mut self, address: u64, width: Width, value: u64) -> Result<(), FaultKind> {
-        let range = helper::range(self.memory.len(), address, width.bytes())?;
+        let range = helper::range(self.lowest, self.memory.len(), address, width.bytes())?;
         self.statics.check_write(address, width.bytes())?;
         let bytes = &mut self.memory[range];
         bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);

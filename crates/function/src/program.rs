@@ -4,7 +4,7 @@
 //! fields, jumps to instructions of the same function, calls to functions and helpers that exist,
 //! no way to run off the end. What an instruction does with memory is checked when it runs.
 
-use crate::abi::MAX_INSTRUCTIONS;
+use crate::abi::{self, MAX_INSTRUCTIONS};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use crate::source::SourceMap;
@@ -61,6 +61,7 @@ pub struct Program {
     functions: Vec<Range<u32>>,
     sources: SourceMap,
     statics: Statics,
+    lowest: u64,
 }
 
 impl Program {
@@ -86,11 +87,15 @@ impl Program {
             }
         }
         let functions = split_functions(&instructions);
+        let workspace = Instruction::CallHelper { helper: Helper::Workspace };
+        let uses_workspace = instructions.contains(&workspace);
+        let lowest = if uses_workspace { abi::WORKSPACE } else { abi::GUEST_BASE };
         let program = Program {
             instructions,
             functions,
             sources: SourceMap::default(),
             statics: Statics::default(),
+            lowest,
         };
         program.check_flow()?;
         Ok(program)
@@ -109,6 +114,12 @@ impl Program {
     /// The program with its static data, which its addresses are made for.
     pub(crate) fn with_statics(self, statics: Statics) -> Program {
         Program { statics, ..self }
+    }
+
+    /// The lowest guest address that it may access: [`abi::WORKSPACE`] if it asks for that
+    /// somewhere, else [`abi::GUEST_BASE`].
+    pub fn lowest_address(&self) -> u64 {
+        self.lowest
     }
 
     /// Its static data.

@@ -222,7 +222,7 @@ fn helpers_do_the_same_whatever_is_known_of_the_length() {
             (scratch, -1),
         ];
         for (a, b) in places {
-            for helper in 1..=5 {
+            for helper in [1, 2, 3, 4, 5, 8] {
                 let program = |length: [u8; 8]| {
                     let keep = slot(0x7a, 10, 0, -8, len);
                     let call = slot(0x85, 0, 0, 0, helper);

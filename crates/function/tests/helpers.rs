@@ -9,6 +9,12 @@ type Slot = [u8; 8];
 const EXIT: Slot = [0x95, 0, 0, 0, 0, 0, 0, 0];
 const TAIL_CALL: i32 = 6;
 const PARSE_INT: i32 = 7;
+const XXH3_64: i32 = 8;
+const PARSE_DOUBLE: i32 = 9;
+const DOUBLE: i32 = 10;
+const DECOMPRESS: i32 = 11;
+const WORKSPACE: i32 = 12;
+const TRACE: i32 = 13;
 /// What a call may take from the budget here.
 const BUDGET: i64 = 10_000;
 const EINVAL: i64 = -22;
@@ -33,12 +39,20 @@ fn calling(helper: i32, arguments: &[u64]) -> Vec<Slot> {
 }
 
 /// Functions with even numbers are installed.
-struct Even(Vec<u32>);
+#[derive(Default)]
+struct Even {
+    asked_for: Vec<u32>,
+    traced: Vec<(Vec<u8>, u64)>,
+}
 
 impl Environment for Even {
     fn tail_call(&mut self, function: u32) -> bool {
-        self.0.push(function);
+        self.asked_for.push(function);
         function.is_multiple_of(2)
+    }
+
+    fn trace(&mut self, text: &[u8], value: u64) {
+        self.traced.push((text.to_owned(), value));
     }
 }
 
@@ -47,7 +61,9 @@ struct Run {
     /// What it took from the budget; only if it ended well.
     paid: Option<i64>,
     scratch: Vec<u8>,
+    workspace: Vec<u8>,
     asked_for: Vec<u32>,
+    traced: Vec<(Vec<u8>, u64)>,
 }
 
 /// Runs a program on both engines with 512 bytes of data and `argument` in scratch; they agree.
@@ -59,7 +75,7 @@ fn run(slots: &[Slot], argument: &[u8], budget: i64) -> Run {
         arena.begin_chain(argument, abi::DEFAULT_SCRATCH_BYTES);
         arena.begin_hop(0);
         let limit = arena.begin_call(0..512, 0, 0, 0);
-        let (mut left, mut environment) = (budget, Even(Vec::new()));
+        let (mut left, mut environment) = (budget, Even::default());
         let exit = if is_native {
             native.call(&mut arena, limit, &mut left, &mut environment)
         } else {
@@ -67,11 +83,15 @@ fn run(slots: &[Slot], argument: &[u8], budget: i64) -> Run {
         };
         let paid = exit.is_ok().then_some(budget - left);
         let scratch = arena.scratch().to_vec();
-        (Run { exit, paid, scratch, asked_for: environment.0 }, arena)
+        let workspace = arena.workspace().to_vec();
+        let Even { asked_for, traced } = environment;
+        (Run { exit, paid, scratch, workspace, asked_for, traced }, arena)
     });
     assert_eq!(oracle.0.exit, run.0.exit);
     assert_eq!(oracle.0.paid, run.0.paid, "budgets differ");
     assert_eq!(oracle.0.asked_for, run.0.asked_for);
+    assert_eq!(oracle.0.traced, run.0.traced);
+    assert!(oracle.0.workspace == run.0.workspace, "workspaces differ");
     assert!(oracle.1.bytes() == run.1.bytes(), "memory differs");
     run.0
 }
@@ -161,4 +181,259 @@ fn helpers_leave_the_functions_own_registers_alone() {
         EXIT,
     ]);
     assert_eq!(result(&run(&program, &[], BUDGET)), -1 + 5 + 30);
+}
+
+/// Of bytes 0, 1, … 250, 0, …: length, without a seed, with [`SEED`]. From xxHash 0.8.4.
+#[rustfmt::skip]
+const XXH3: [(usize, u64, u64); 15] = [
+    (0, 0x2d06_8005_38d3_94c2, 0x602b_0e2c_d666_2c8b),
+    (1, 0xc44b_dff4_074e_ecdb, 0x062b_185e_4e01_441a),
+    (3, 0x5f42_99fc_161c_9cbb, 0xbe1f_d1f5_03b5_d59e),
+    (4, 0x60da_b036_a582_11f2, 0x8987_8861_fce0_da55),
+    (8, 0x3a1c_2d7c_85af_88f8, 0xb82d_9ef5_fd6b_3172),
+    (9, 0xe961_2598_145b_b9dc, 0xfe11_eeff_350b_91ef),
+    (16, 0x8355_e3a6_f617_70db, 0x3d39_2960_bfd9_df8a),
+    (17, 0x9ef3_41a9_9de3_7328, 0x89e5_f063_c641_de9f),
+    (128, 0x85c6_174c_7ff4_c46b, 0x77bf_9668_68f4_b200),
+    (129, 0xec76_42b4_31ba_3e5a, 0x747f_159f_dd2d_2177),
+    (240, 0x375a_384d_957f_e865, 0xe6e7_66db_0868_c372),
+    (241, 0x02e8_cd95_421c_6d02, 0x1721_14de_208c_5a80),
+    (512, 0x5c02_1aac_1395_4143, 0xc89c_47dc_f28a_cb44),
+    (1024, 0xe5d7_8baf_a45b_2aa5, 0x1924_4dd3_7041_be92),
+    (4096, 0x7135_ffa5_04f1_bc71, 0xb4ba_e170_d699_109c),
+];
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[test]
+fn hashes_are_those_of_xxhash() {
+    let bytes: Vec<u8> = (0..=250).cycle().take(abi::DEFAULT_SCRATCH_BYTES).collect();
+    for (len, plain, seeded) in XXH3 {
+        let hash = |seed| run(&calling(XXH3_64, &[abi::SCRATCH, seed, len as u64]), &bytes, BUDGET);
+        assert_eq!([hash(0), hash(SEED)].map(|run| result(&run) as u64), [plain, seeded], "{len}");
+        assert_eq!(hash(0).paid, Some(len as i64 / 8));
+    }
+}
+
+#[test]
+fn doubles_are_parsed() {
+    let to = abi::SCRATCH + 1024;
+    let parse = |text: &[u8]| {
+        let parsed =
+            run(&calling(PARSE_DOUBLE, &[abi::SCRATCH, text.len() as u64, to]), text, BUDGET);
+        (result(&parsed), f64::from_bits(word(&parsed.scratch, 1024)), parsed.paid)
+    };
+    assert_eq!(parse(b"-12.5e3,"), (7, -12500.0, Some(8 * 8)));
+    assert_eq!(parse(b"9007199254740993"), (16, 9_007_199_254_740_992.0, Some(16 * 8)));
+    assert_eq!(parse(b"2.2250738585072011e-308").1.to_bits(), 0x000f_ffff_ffff_ffff);
+    assert_eq!(parse(b"1e-400 "), (6, 0.0, Some(7 * 8)));
+    for text in [&b""[..], b".", b"-", b"e5", b"inf", b"NaN", b" 1"] {
+        let (error, value, _) = parse(text);
+        assert_eq!((error, value), (EINVAL, 0.0), "{text:?}");
+    }
+    assert_eq!(parse(b"1e400").0, ERANGE);
+    assert_eq!(parse(&[b'1'; 129]).0, ERANGE);
+    assert_eq!(parse(&[b'1'; 128]).0, 128);
+    let poor = run(&calling(PARSE_DOUBLE, &[abi::SCRATCH, 100, to]), &[b'1'; 100], 799);
+    assert_eq!(poor.exit.map_err(|fault| fault.kind), Err(FaultKind::Budget));
+}
+
+#[test]
+fn doubles_are_added_and_compared() {
+    let (one, three) = (1f64.to_bits(), 3f64.to_bits());
+    let operate = |operation, a, b| run(&calling(DOUBLE, &[operation, a, b]), &[], BUDGET);
+    let third = operate(3, one, three);
+    assert_eq!((result(&third) as u64, third.paid), ((1.0f64 / 3.0).to_bits(), Some(32)));
+    assert_eq!(result(&operate(4, one, three)), -1);
+    assert_eq!(result(&operate(7, (-2.5f64).to_bits(), 0)), -2);
+    assert_eq!(result(&operate(99, one, three)), EINVAL);
+}
+
+#[test]
+fn traces_are_cut_and_paid_for() {
+    let text: Vec<u8> = (b'A'..=b'Z').cycle().take(100).collect();
+    let trace =
+        |address, len, budget| run(&calling(TRACE, &[address, len, u64::MAX]), &text, budget);
+    let short = trace(abi::SCRATCH, 5, BUDGET);
+    assert_eq!((result(&short), short.paid), (0, Some(1000)));
+    assert_eq!(short.traced, [(b"ABCDE".to_vec(), u64::MAX)]);
+    let long = trace(abi::SCRATCH, 100, BUDGET);
+    assert_eq!(long.traced, [(text[..abi::TRACE_BYTES].to_vec(), u64::MAX)]);
+    assert_eq!(trace(abi::SCRATCH, 0, BUDGET).traced, [(vec![], u64::MAX)]);
+    let end = abi::DATA + 512;
+    for run in [trace(end - 4, 5, BUDGET), trace(abi::SCRATCH, 5, 999)] {
+        assert!(run.exit.is_err() && run.traced.is_empty());
+    }
+}
+
+#[test]
+fn the_workspace_is_there_for_those_who_ask() {
+    // r6 = bpfof_workspace(); write to its first and last bytes; read below it if asked to.
+    let last = abi::WORKSPACE_BYTES as i32 - 1;
+    let program = |touch: &[Slot]| {
+        let mut slots = vec![slot(0x85, 0, 0, 0, WORKSPACE), slot(0xbf, 6, 0, 0, 0)];
+        slots.push(slot(0x72, 6, 0, 0, 1));
+        slots.extend([slot(0xbf, 7, 6, 0, 0), slot(0x07, 7, 0, 0, last), slot(0x72, 7, 0, 0, 2)]);
+        slots.extend(touch);
+        slots.push(EXIT);
+        slots
+    };
+    let good = run(&program(&[]), &[], BUDGET);
+    assert_eq!((result(&good) as u64, good.paid), (abi::WORKSPACE, Some(0)));
+    assert_eq!((good.workspace[0], good.workspace[last as usize]), (1, 2));
+    // It ends where the stack begins, and nothing is before it.
+    assert_eq!(abi::WORKSPACE + abi::WORKSPACE_BYTES as u64, abi::GUEST_BASE);
+    let before = run(&program(&[slot(0x71, 0, 6, -1, 0)]), &[], BUDGET);
+    let kind = FaultKind::Memory { address: abi::WORKSPACE - 1 };
+    assert_eq!(before.exit, Err(Fault { kind, pc: 6, data_end: abi::DATA + 512 }));
+    // Helpers see it as well.
+    let fill = calling(3, &[abi::WORKSPACE, 7, 16]);
+    let with = [&[slot(0x85, 0, 0, 0, WORKSPACE)][..], &fill].concat();
+    assert_eq!(run(&with, &[], BUDGET).workspace[..17], [&[7; 16][..], &[0]].concat());
+    let kind = FaultKind::Memory { address: abi::WORKSPACE };
+    assert_eq!(run(&fill, &[], BUDGET).exit.map_err(|fault| fault.kind), Err(kind));
+}
+
+#[test]
+fn the_next_owner_finds_nothing_in_the_workspace() {
+    let program = Program::parse(
+        [
+            slot(0x85, 0, 0, 0, WORKSPACE),
+            slot(0x71, 1, 0, 100, 0),
+            slot(0x72, 0, 0, 100, 9),
+            slot(0xbf, 0, 1, 0, 0),
+            EXIT,
+        ]
+        .as_flattened(),
+    )
+    .expect("valid");
+    let native = NativeFunction::compile(&program).expect("translates");
+    let mut arena = Arena::new();
+    let call = |arena: &mut Arena| {
+        arena.begin_chain(&[], 64);
+        let limit = arena.begin_call(0..512, 0, 0, 0);
+        native.call(arena, limit, &mut 100, &mut Even::default())
+    };
+    assert_eq!([call(&mut arena), call(&mut arena)], [0, 9].map(|was| Ok(Exit::Return(was))));
+    arena.wipe();
+    assert!(arena.workspace().iter().all(|byte| *byte == 0));
+    assert_eq!(call(&mut arena), Ok(Exit::Return(0)));
+}
+
+/// What [`SNAPPY`], [`LZ4`] and [`ZSTD`] are, which the formats' own tools made: 334 bytes.
+fn records() -> Vec<u8> {
+    (0..12).flat_map(|i| format!("key-{i:04}=value of number {};", i * 7).into_bytes()).collect()
+}
+
+const SNAPPY: &str = "ce02686b65792d303030303d76616c7565206f66206e756d62657220303b0d1b0031421b000037\
+    111b0032421b00043134111c0033421c00043231111c0034461c000038111c0035421c00043335111c0036421c0004\
+    3432111c0037461c000039111c0038421c00043536111c0039421c000436330d1c00314616010037311700314a1701\
+    04373b";
+const LZ4: &str = "f30c6b65792d303030303d76616c7565206f66206e756d62657220303b1b001d311b0014371b001d321b\
+    002431341c001d331c002432311c001e341c0014381c001d351c002433351c001d361c002434321c001e371c001439\
+    1c001d381c002435361c001d391c002336331c001e311601143717011c31170150722037373b";
+const ZSTD: &str = "28b52ffd644e00550300a4036b65792d303030303d76616c7565206f66206e756d62657220303b313732\
+    3134323331343835333536343237393835363936333130373031373b1600c00b4060303170114c06de06a680f78067\
+    8068600af022980cbc02fcfd4920984cabb78129e03d30d9ee4e3cdc1d7f05";
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits = hex.as_bytes().as_chunks::<2>().0;
+    digits
+        .iter()
+        .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+/// Decompresses what scratch begins with into `room` bytes of the workspace.
+fn decompress(format: u64, compressed: &[u8], room: usize, budget: i64) -> Run {
+    let arguments = [format, abi::WORKSPACE, room as u64, abi::SCRATCH, compressed.len() as u64];
+    let ask = [slot(0x85, 0, 0, 0, WORKSPACE)];
+    run(&[&ask[..], &calling(DECOMPRESS, &arguments)].concat(), compressed, budget)
+}
+
+#[test]
+fn blocks_of_the_formats_own_tools_are_decompressed() {
+    let plenty = 1_000_000;
+    let records = records();
+    for (format, hex, blocks) in [(1, SNAPPY, 0), (4, LZ4, 0), (5, LZ4, 0), (7, ZSTD, 1)] {
+        let compressed = bytes(hex);
+        let good = decompress(format, &compressed, records.len(), plenty);
+        assert_eq!(result(&good), records.len() as i64, "format {format}");
+        assert!(good.workspace.starts_with(&records), "format {format}");
+        let cost = 8 * (compressed.len() + records.len()) as i64 + 30_000 * blocks;
+        assert_eq!(good.paid, Some(cost), "format {format}");
+        let poor = decompress(format, &compressed, records.len(), cost - 1);
+        assert_eq!(poor.exit.map_err(|fault| fault.kind), Err(FaultKind::Budget));
+        // With room to spare, with too little, and cut short at every byte.
+        let spare = decompress(format, &compressed, 400, plenty);
+        assert_eq!(result(&spare), records.len() as i64, "format {format}");
+        let little = decompress(format, &compressed, records.len() - 1, plenty);
+        assert_eq!(result(&little), EINVAL, "format {format}");
+        assert!(little.workspace[records.len() - 1..].iter().all(|byte| *byte == 0));
+        for length in 0..compressed.len() {
+            let cut = decompress(format, &compressed[..length], records.len(), plenty);
+            assert_ne!(result(&cut), records.len() as i64, "format {format}, {length} bytes");
+        }
+    }
+    assert_eq!(result(&decompress(2, &bytes(SNAPPY), 400, plenty)), EINVAL);
+}
+
+/// Bytes after the first are those of a Zstandard frame: here 4 blocks of no bytes, 1 of 3.
+#[test]
+fn frames_pay_for_each_block() {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x20, 3];
+    frame.extend([0; 4 * 3]);
+    frame.extend([3 << 3 | 1, 0, 0, b'a', b'b', b'c']);
+    let run = decompress(7, &frame, 3, 1_000_000);
+    assert_eq!((result(&run), &run.workspace[..4]), (3, &b"abc\0"[..]));
+    assert_eq!(run.paid, Some(8 * (frame.len() as i64 + 3) + 5 * 30_000));
+}
+
+#[test]
+fn a_whole_hop_of_data_fits_and_no_bomb_exceeds_its_room() {
+    let room = abi::WORKSPACE_BYTES;
+    let zeroes = vec![0; 1 << 20];
+    let plenty = 10_000_000;
+    let fits = [
+        (1, snap::raw::Encoder::new().compress_vec(&zeroes[..room]).expect("compresses")),
+        (4, lz4_flex::block::compress(&zeroes[..room])),
+        (7, zstd(&zeroes[..room])),
+    ];
+    for (format, compressed) in fits {
+        assert!(compressed.len() < abi::DEFAULT_SCRATCH_BYTES);
+        let run = decompress(format, &compressed, room, plenty);
+        assert_eq!(result(&run), room as i64, "format {format}");
+    }
+    for (format, compressed) in [(4, lz4_flex::block::compress(&zeroes)), (7, zstd(&zeroes))] {
+        let compressed = &compressed[..compressed.len().min(abi::DEFAULT_SCRATCH_BYTES)];
+        assert_eq!(result(&decompress(format, compressed, room, plenty)), EINVAL);
+    }
+}
+
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    let mut compressed = vec![0; zstd_safe::compress_bound(bytes.len())];
+    let size = zstd_safe::compress(&mut compressed[..], bytes, 3).expect("compresses");
+    compressed.truncate(size);
+    compressed
+}
+
+#[test]
+fn decompression_stays_in_its_ranges() {
+    let end = abi::DATA + 512;
+    let call = |to, to_size, from, from_size| {
+        let arguments = [1, to, to_size, from, from_size];
+        run(&calling(DECOMPRESS, &arguments), &bytes(SNAPPY), 100_000).exit
+    };
+    let fault = |address| {
+        let kind = FaultKind::Memory { address };
+        Err(Fault { kind, pc: 10, data_end: end })
+    };
+    assert_eq!(call(abi::DATA, 400, abi::SCRATCH, 136), Ok(Exit::Return(334)));
+    assert_eq!(call(abi::DATA, 513, abi::SCRATCH, 136), fault(abi::DATA));
+    assert_eq!(call(abi::DATA, 400, end - 1, 2), fault(end - 1));
+    assert_eq!(call(abi::DATA, u64::MAX, abi::SCRATCH, u64::MAX), fault(abi::SCRATCH));
+    // The workspace is not there without its helper.
+    assert_eq!(call(abi::WORKSPACE, 400, abi::SCRATCH, 136), fault(abi::WORKSPACE));
+    // Onto itself.
+    assert_eq!(call(abi::SCRATCH + 135, 400, abi::SCRATCH, 136), Ok(Exit::Return(EINVAL as u64)));
+    assert_eq!(call(abi::SCRATCH + 136, 400, abi::SCRATCH, 136), Ok(Exit::Return(334)));
 }

@@ -127,6 +127,24 @@ impl Controller {
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
 
+    /// What a function has said by `bpfof_trace`, oldest line first; nothing from a target that does
+    /// not know this. Only printable ASCII is left in it, whatever the target sends.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn trace(&mut self, function: FunctionId) -> Result<Vec<String>, Error> {
+        let answer = match self.whole_answer(|length| AdminCommand::trace(function.0, length)) {
+            Err(Error::Command { source, .. })
+                if source.status.same_code(Status::INVALID_FIELD) =>
+            {
+                return Ok(Vec::new());
+            }
+            answer => answer?,
+        };
+        let printable = |line: &str| line.replace(|c: char| !matches!(c, ' '..='~'), "?");
+        Ok(text(&answer).lines().map(printable).collect())
+    }
+
     /// Why the last Function Load was refused.
     fn load_message(&mut self) -> Result<String, Error> {
         let text = text(&self.report(AdminCommand::LAST_LOAD_MESSAGE)?);

@@ -105,8 +105,8 @@ pub enum AdminCommand {
         function: u32,
         /// Length of the host's buffer in bytes (CDW11).
         length_bytes: u32,
-        /// Instead of entries, the last fault of this one function in words (CDW12 bit 0).
-        last_fault: bool,
+        /// What is asked for (CDW12 bits 1:0).
+        content: ReportContent,
     },
     /// Pushdown Identify (protocol.md).
     PushdownIdentify {
@@ -117,6 +117,17 @@ pub enum AdminCommand {
     Fabrics(FabricsCommand),
     /// Any other opcode.
     Unknown(u8),
+}
+
+/// What Function Report asks for (protocol.md, Function Report).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportContent {
+    /// An entry for each function.
+    Entries,
+    /// The last fault of one function in words.
+    LastFault,
+    /// What one function has traced, as text.
+    Trace,
 }
 
 impl AdminCommand {
@@ -192,9 +203,13 @@ impl AdminCommand {
                 Self::FunctionReport {
                     function: sqe.cdw10,
                     length_bytes: sqe.cdw11,
-                    last_fault: sqe.cdw12 & 1 != 0,
+                    content: match sqe.cdw12 {
+                        1 => ReportContent::LastFault,
+                        2 => ReportContent::Trace,
+                        _ => ReportContent::Entries,
+                    },
                 },
-                sqe.cdw12 & !1 | sqe.cdw13,
+                if sqe.cdw12 > 2 { sqe.cdw12 } else { sqe.cdw13 },
             ),
             admin::PUSHDOWN_IDENTIFY => (
                 Self::PushdownIdentify { length_bytes: sqe.cdw11 },
@@ -287,6 +302,12 @@ impl AdminCommand {
     #[must_use]
     pub fn last_fault(function: u32, length_bytes: u32) -> Sqe {
         Sqe { cdw12: 1, ..Self::function_report(function, length_bytes) }
+    }
+
+    /// Function Report: what one function has traced, into a buffer of `length_bytes` (protocol.md).
+    #[must_use]
+    pub fn trace(function: u32, length_bytes: u32) -> Sqe {
+        Sqe { cdw12: 2, ..Self::function_report(function, length_bytes) }
     }
 
     /// Pushdown Identify into a buffer of `length_bytes` (protocol.md).

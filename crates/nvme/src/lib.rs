@@ -34,7 +34,7 @@ pub mod tcp;
 mod text;
 pub mod vendor;
 
-pub use admin::{AdminCommand, Installation, Upload};
+pub use admin::{AdminCommand, Installation, ReportContent, Upload};
 pub use cqe::Cqe;
 pub use fabrics::FabricsCommand;
 pub use nvm::{DsmRange, NvmCommand, Rw};

@@ -13,7 +13,9 @@ use bpfof_nvme::vendor::{
     DEFAULT_SCRATCH_BYTES, FileVersion, FunctionReportEntry, Malformed, PushdownLimits,
     PushdownParts, PushdownRequest, PushdownShort,
 };
-use bpfof_nvme::{AdminCommand, Cqe, DsmRange, Installation, NvmCommand, Rw, Sqe, Status, Upload};
+use bpfof_nvme::{
+    AdminCommand, Cqe, DsmRange, Installation, NvmCommand, ReportContent, Rw, Sqe, Status, Upload,
+};
 
 const NONE: Digests = Digests { header: false, data: false };
 
@@ -343,8 +345,13 @@ fn vendor_layouts() {
     );
     let fault = AdminCommand::last_fault(3, 2);
     assert_eq!((fault.opcode, fault.cdw10, fault.cdw11, fault.cdw12), (0xC6, 3, 2, 1));
-    let report = AdminCommand::FunctionReport { function: 3, length_bytes: 2, last_fault: true };
-    assert_eq!(AdminCommand::parse(&fault), Ok(report));
+    let report =
+        |content| Ok(AdminCommand::FunctionReport { function: 3, length_bytes: 2, content });
+    assert_eq!(AdminCommand::parse(&fault), report(ReportContent::LastFault));
+    let trace = AdminCommand::trace(3, 2);
+    assert_eq!((trace.opcode, trace.cdw10, trace.cdw11, trace.cdw12), (0xC6, 3, 2, 2));
+    assert_eq!(AdminCommand::parse(&trace), report(ReportContent::Trace));
+    assert!(AdminCommand::parse(&Sqe { cdw12: 3, ..trace }).is_err());
     for (sqe, allowed) in [
         (load, [10, 11, 13].as_slice()),
         (AdminCommand::file_map_set(upload), &[10, 11]),

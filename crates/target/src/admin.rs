@@ -15,7 +15,9 @@ use bpfof_function::abi::MAX_OBJECT_BYTES;
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
 use bpfof_nvme::log_page::lid;
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
-use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Sgl, Sqe, Status, Upload};
+use bpfof_nvme::{
+    AdminCommand, FabricsCommand, Installation, ReportContent, Sgl, Sqe, Status, Upload,
+};
 use std::sync::Arc;
 
 /// Functions of one association: code memory is a few KiB each.
@@ -172,10 +174,11 @@ impl Connection {
         let cid = sqe.cid;
         match command {
             AdminCommand::FunctionUnload { function } => self.unload(cid, function, controller),
-            AdminCommand::FunctionReport { function, length_bytes, last_fault } => {
-                let report = match last_fault {
-                    true => last_fault_message(function, controller)?,
-                    false => self.report(function, controller)?,
+            AdminCommand::FunctionReport { function, length_bytes, content } => {
+                let report = match content {
+                    ReportContent::LastFault => last_fault_message(function, controller)?,
+                    ReportContent::Trace => trace(function, controller)?,
+                    ReportContent::Entries => self.report(function, controller)?,
                 };
                 let dw0 = report.len() as u32;
                 let shown = report.len().min(length_bytes as usize);
@@ -569,7 +572,14 @@ fn counters(function: u32, controller: &Controller) -> Counters {
     }
 }
 
-/// docs/protocol.md, Function Report, bit 0 of CDW12.
+/// docs/protocol.md, Function Report, CDW12 2.
+fn trace(function: u32, controller: &Controller) -> Result<Vec<u8>, Reply> {
+    let tables = controller.tables();
+    let installed = tables.function(function).ok_or(Status::UNKNOWN_FUNCTION.with_dnr())?;
+    Ok(installed.trace.report().into_bytes())
+}
+
+/// docs/protocol.md, Function Report, CDW12 1.
 fn last_fault_message(function: u32, controller: &Controller) -> Result<Vec<u8>, Reply> {
     let tables = controller.tables();
     let installed = tables.function(function).ok_or(Status::UNKNOWN_FUNCTION.with_dnr())?;

@@ -65,7 +65,14 @@ impl Load {
         let native = NativeFunction::compile(&entry.program).map_err(reason)?;
         let instructions = entry.program.instructions().len() as u32;
         let name = cut(entry.name, MAX_NAME_BYTES);
-        Ok(Function { id: self.function, name, instructions, native })
+        Ok(Function {
+            id: self.function,
+            name,
+            instructions,
+            native,
+            trace: Default::default(),
+            peers: None,
+        })
     }
 }
 

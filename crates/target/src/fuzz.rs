@@ -297,7 +297,14 @@ fn follow() -> Arc<Function> {
         let program = Program::parse(&follow_code()).expect("a valid program");
         let native = NativeFunction::compile(&program).expect("it can be translated");
         let (name, instructions) = ("follow".to_owned(), program.instructions().len() as u32);
-        Arc::new(Function { id: FOLLOW, name, instructions, native })
+        Arc::new(Function {
+            id: FOLLOW,
+            name,
+            instructions,
+            native,
+            trace: Default::default(),
+            peers: None,
+        })
     });
     Arc::clone(function)
 }
@@ -644,6 +651,7 @@ impl Host<'_> {
             1 => AdminCommand::get_log_page(a as u8 % 16, 0, self.input.edge(), b as u32),
             2 => AdminCommand::get_features(a as u8),
             3 => AdminCommand::set_features(a as u8, b as u32),
+            4 if choice >= 128 => AdminCommand::trace(a as u32, b as u32),
             4 => AdminCommand::function_report(a as u32, b as u32),
             5 => AdminCommand::function_unload(a as u32),
             6 => AdminCommand::pushdown_identify(b as u32),

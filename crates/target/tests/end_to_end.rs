@@ -471,6 +471,36 @@ fn variables_belong_to_a_chain() {
 }
 
 #[test]
+fn functions_go_on_in_others_and_leave_traces() {
+    let server = start(vec![memory(1 << 20, 512)]);
+    let (mut controller, mut lane) = connect(&server, false);
+    let object = compile("onward");
+    let onward = load(&mut controller, &object, "onward");
+    let landed = load(&mut controller, &object, "landed");
+    assert_eq!(controller.trace(landed).expect("answered"), [""; 0]);
+    // Each hop begins with the function of the request, so the other one's variables begin anew.
+    let to = landed.0.to_le_bytes();
+    let (answer, hops) = run(&mut lane, &call(onward, &to)).expect("it ends");
+    assert_eq!((answer, hops), (101u32.to_le_bytes().to_vec(), 3));
+    let (answer, _) = run(&mut lane, &call(landed, &[])).expect("it ends");
+    assert_eq!(answer, 103u32.to_le_bytes());
+    let error = run(&mut lane, &call(onward, &99u32.to_le_bytes())).expect_err("not there");
+    assert_eq!((error.status, error.dw0), (Status::FUNCTION_ABORT, 7));
+
+    let lines = [0, 1, 2, 0, 1, 2].map(|hop| format!("landed in hop {hop}"));
+    assert_eq!(controller.trace(landed).expect("answered"), lines);
+    assert_eq!(controller.trace(onward).expect("answered"), ["no function? 99"]);
+    // Nobody else sees them, or gets there.
+    let (mut other, mut other_lane) = connect(&server, false);
+    assert!(other.trace(landed).is_err());
+    let onward = load(&mut other, &object, "onward");
+    let error = run(&mut other_lane, &call(onward, &to)).expect_err("not there");
+    assert_eq!((error.status, error.dw0), (Status::FUNCTION_ABORT, 7));
+    controller.unload_function(landed).expect("unloaded");
+    assert!(controller.trace(landed).is_err());
+}
+
+#[test]
 fn functions_are_counted_unloaded_and_refused() {
     let server = start(vec![memory(1 << 20, 512)]);
     let (mut controller, mut lane) = connect(&server, false);

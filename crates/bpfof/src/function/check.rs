@@ -3,7 +3,7 @@
 use super::{choose, read_object};
 use crate::Outcome;
 use bpfof_function::object::Entry;
-use bpfof_function::{Alone, Arena, Exit, NativeFunction, Program, abi, abi::context};
+use bpfof_function::{Arena, Environment, Exit, NativeFunction, Program, abi, abi::context};
 use bpfof_target::TargetConfig;
 use clap::Args;
 use serde::Serialize;
@@ -92,6 +92,22 @@ struct Run {
     done: bool,
     answer_hex: String,
     next: Vec<NextRead>,
+    /// What the first call said by `bpfof_trace`.
+    trace: Vec<String>,
+}
+
+/// No other function is there; what the function says is collected.
+struct Surroundings(Vec<String>);
+
+impl Environment for Surroundings {
+    fn tail_call(&mut self, _function: u32) -> bool {
+        false
+    }
+
+    fn trace(&mut self, text: &[u8], value: u64) {
+        let printable = |byte: &u8| if matches!(byte, b' '..=b'~') { *byte as char } else { '?' };
+        self.0.push(format!("{} {value}", text.iter().map(printable).collect::<String>()));
+    }
 }
 
 #[derive(Serialize)]
@@ -177,6 +193,7 @@ fn call(
     let mut first_ns = None;
     let mut best_ns = u128::MAX;
     let mut arena = Arena::new();
+    let mut trace = Vec::new();
     // The first call is what a user would see; the others tell what it costs once it is warm.
     for _ in 0..100 {
         arena.wipe();
@@ -184,15 +201,16 @@ fn call(
         arena.begin_chain(&argument, options.scratch_size);
         arena.begin_hop(options.hop);
         let limit = arena.begin_call(0..data.len(), options.offset, 0, 0);
-        let mut left = budget;
+        let (mut left, mut surroundings) = (budget, Surroundings(Vec::new()));
         let started = Instant::now();
-        let outcome = native.call(&mut arena, limit, &mut left, &mut Alone);
+        let outcome = native.call(&mut arena, limit, &mut left, &mut surroundings);
         let took = started.elapsed().as_nanos();
         let exit = outcome.map_err(|fault| fault.explain(native.program()))?;
         let Exit::Return(code) = exit else { unreachable!("no other function is there") };
         best_ns = best_ns.min(took);
         if first_ns.is_none() {
             first_ns = Some((took, code as u32, budget - left));
+            trace = surroundings.0;
         }
     }
     let (first_ns, code, budget_used) = first_ns.unwrap_or_default();
@@ -217,6 +235,7 @@ fn call(
         done: arena.context_u32(context::DONE) != 0,
         answer_hex: answer.iter().map(|byte| format!("{byte:02x}")).collect(),
         next: next.collect(),
+        trace,
     })
 }
 
@@ -281,6 +300,9 @@ fn print_run(run: &Run) {
         for NextRead { file, offset, size } in &run.next {
             println!("    {size} bytes of file {file} at {offset:#x}");
         }
+    }
+    for line in &run.trace {
+        println!("  trace: {line}");
     }
 }
 

@@ -112,3 +112,21 @@ int follow_records(struct bpfof_ctx *ctx)
 	}
 	return 78;
 }
+
+/* Goes on in the function whose number scratch begins with; 7 if there is none. */
+SEC("bpfof/onward")
+int onward(struct bpfof_ctx *ctx)
+{
+	bpfof_tail_call(*(__u32 *)ctx->scratch);
+	return 7;
+}
+
+/* Answers "here". */
+SEC("bpfof/landed")
+int landed(struct bpfof_ctx *ctx)
+{
+	bpfof_memmove(ctx->scratch, "here", 4);
+	ctx->out_len = 4;
+	ctx->done = 1;
+	return 0;
+}

@@ -1,6 +1,6 @@
 //! The local executor by itself: files that change, files that it cannot read, many chains.
 
-use crate::{PATIENCE, PATIENT, PLAIN};
+use crate::{PATIENCE, PATIENT, PLAIN, object};
 use bpfof_host::Status;
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo,
@@ -95,6 +95,39 @@ impl Store {
 
 fn first_read(root: Root) -> FirstRead {
     FirstRead { file: 0, offset_bytes: root.offset, size_bytes: root.size }
+}
+
+/// By the executor over io_uring, if the file system has direct I/O, and over plain reads.
+#[test]
+fn functions_go_on_in_others_of_the_same_maps() {
+    let object = object();
+    for policy in [PATIENT, PLAIN] {
+        let maps = FileMaps::local();
+        let load = |maps: &FileMaps, entry| maps.load_function(&object, entry).expect("good");
+        let (onward, landed) = (load(&maps, 1), load(&maps, 2));
+        let others = FileMaps::local();
+        let stranger = load(&others, 2);
+        let mut reader = PushdownReader::new(&maps, policy).expect("no target");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("block");
+        fs::write(&path, [0; 4096]).expect("room");
+        let files = [maps.open(path).expect("opens")];
+        let first = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
+        let mut run = |number: u32| {
+            let mut scratch = number.to_le_bytes().to_vec();
+            let info = reader.read_pushdown(&files, first, &onward, &mut scratch);
+            info.map(|_| scratch)
+        };
+        assert_eq!(run(landed.number()).expect("it is there"), b"here");
+        let landed_number = landed.number();
+        drop(landed);
+        for number in [landed_number, stranger.number(), 0] {
+            let error = run(number).expect_err("not there");
+            let ReadError::Command(error) = error else { panic!("{error}") };
+            assert!(error.status.same_code(Status::FUNCTION_ABORT), "{error}");
+            assert_eq!(error.dw0, 7);
+        }
+    }
 }
 
 /// More than there are arenas; and half of them end on another thread than they began on.

@@ -2,6 +2,7 @@
 
 use super::{Call, EINVAL, ERANGE};
 use crate::fault::FaultKind;
+use std::ops::Range;
 
 /// What a byte of text that is looked at takes from the budget.
 const BYTE_COST: u64 = 8;
@@ -17,12 +18,9 @@ pub(super) fn parse_int(
     base: u64,
     to: u64,
 ) -> Result<u64, FaultKind> {
-    let range = call.readable(text, len)?;
+    let text = payable(call, text, len)?;
     let to = call.writable(to, 8)?;
-    // What the budget pays for, and a byte more to find that it does not.
-    let paid = usize::try_from(*call.budget as u64 / BYTE_COST).unwrap_or(usize::MAX);
-    let end = range.end.min(range.start.saturating_add(paid).saturating_add(1));
-    let (looked_at, number) = integer(&call.memory[range.start..end], base);
+    let (looked_at, number) = integer(&call.memory[text], base);
     call.charge(looked_at as u64 * BYTE_COST)?;
     Ok(match number {
         Ok((value, consumed)) => {
@@ -31,6 +29,70 @@ pub(super) fn parse_int(
         }
         Err(error) => error as u64,
     })
+}
+
+/// The part of a text that the budget pays for, and a byte more to find that it does not.
+fn payable(call: &Call<'_>, text: u64, len: u64) -> Result<Range<usize>, FaultKind> {
+    let range = call.readable(text, len)?;
+    let paid = usize::try_from(*call.budget as u64 / BYTE_COST).unwrap_or(usize::MAX);
+    Ok(range.start..range.end.min(range.start.saturating_add(paid).saturating_add(1)))
+}
+
+/// The longest number that becomes a double, in bytes: reading takes the longer the more digits there
+/// are, and 17 say all. Who writes more writes zeroes.
+const MAX_DOUBLE_BYTES: usize = 128;
+
+/// `bpfof_parse_double`: as [`parse_int`], for the bits of a binary64, correctly rounded.
+pub(super) fn parse_double(
+    call: &mut Call<'_>,
+    (text, len): (u64, u64),
+    to: u64,
+) -> Result<u64, FaultKind> {
+    let text = payable(call, text, len)?;
+    let to = call.writable(to, 8)?;
+    let (looked_at, consumed) = double(&call.memory[text.clone()]);
+    call.charge(looked_at as u64 * BYTE_COST)?;
+    if consumed > MAX_DOUBLE_BYTES {
+        return Ok(ERANGE as u64);
+    }
+    let number = std::str::from_utf8(&call.memory[text][..consumed]).ok();
+    let Some(number) = number.and_then(|number| number.parse::<f64>().ok()) else {
+        return Ok(EINVAL as u64);
+    };
+    if number.is_infinite() {
+        return Ok(ERANGE as u64);
+    }
+    call.memory[to].copy_from_slice(&number.to_bits().to_le_bytes());
+    Ok(consumed as u64)
+}
+
+/// How many bytes have to be looked at, and how many of them are a number: a sign, digits with a
+/// point somewhere among them, an exponent. 0 if there is none.
+fn double(text: &[u8]) -> (usize, usize) {
+    let digits = |from: usize| text[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let is = |at: usize, bytes: &[u8]| text.get(at).is_some_and(|byte| bytes.contains(byte));
+    let mut at = usize::from(is(0, b"+-"));
+    let whole = digits(at);
+    at += whole;
+    let mut fraction = 0;
+    if is(at, b".") {
+        fraction = digits(at + 1);
+        // A point without a digit on either side is none of a number.
+        at += if whole + fraction > 0 { 1 + fraction } else { 0 };
+    }
+    let mut looked_at = at + 1;
+    if whole + fraction == 0 {
+        return (looked_at.min(text.len()), 0);
+    }
+    if is(at, b"eE") {
+        let sign = usize::from(is(at + 1, b"+-"));
+        let exponent = text.get(at + 1 + sign..).map_or(0, |_| digits(at + 1 + sign));
+        looked_at = at + sign + exponent + 2;
+        if exponent > 0 {
+            at += 1 + sign + exponent;
+        }
+    }
+    (looked_at.min(text.len()), at)
 }
 
 /// How many bytes had to be looked at, and the number with the bytes that it takes or an error.
@@ -120,6 +182,30 @@ mod tests {
         assert_eq!(unsigned("18446744073709551616"), Err(ERANGE));
         assert_eq!(unsigned("-1"), Err(EINVAL));
         assert_eq!(integer(&[b'1'; 1000], 2), (1000, Err(ERANGE)));
+    }
+
+    #[test]
+    fn the_extent_of_a_double() {
+        for (text, looked_at, bytes) in [
+            ("1", 1, 1),
+            ("-12.5e3,", 8, 7),
+            ("3.", 2, 2),
+            (".5x", 3, 2),
+            ("+7e", 3, 2),
+            ("7e+", 3, 1),
+            ("7e+x", 4, 1),
+            ("1.5.2", 4, 3),
+            ("0x10", 2, 1),
+            ("", 0, 0),
+            (".", 1, 0),
+            ("-.e5", 3, 0),
+            ("inf", 1, 0),
+            ("-", 1, 0),
+        ] {
+            assert_eq!(double(text.as_bytes()), (looked_at, bytes), "{text:?}");
+            let number = &text[..bytes];
+            assert!(bytes == 0 || number.parse::<f64>().is_ok(), "{number:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,6 @@ use crate::environment::{Environment, Exit};
 use crate::fault::{Fault, FaultKind};
 use crate::helper::{self, Call, Helper, Stop};
 use crate::program::Program;
-use crate::statics::Statics;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};
@@ -32,7 +31,7 @@ pub struct CompileError(String);
 /// last two, which are for [`call_helper`].
 #[repr(C)]
 struct Machine<'a> {
-    /// Host address of guest address `GUEST_BASE`.
+    /// Host address of the lowest guest address that the program may access.
     base: *mut u8,
     /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`.
     near_end: u64,
@@ -44,7 +43,7 @@ struct Machine<'a> {
     fault_pc: u32,
     /// The guest address at fault, or the function that a tail call goes to.
     fault_address: u64,
-    statics: &'a Statics,
+    program: &'a Program,
     environment: &'a mut dyn Environment,
 }
 
@@ -91,12 +90,13 @@ impl NativeFunction {
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
         let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
-        let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 5] = [
+        let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 6] = [
             (Helper::Memcmp, compare_bytes),
             (Helper::Memmove, copy_bytes),
             (Helper::Memset, fill_bytes),
             (Helper::Crc32c, sum_bytes),
             (Helper::Find, find_byte),
+            (Helper::Xxh3, hash_bytes),
         ];
         for (helper, function) in bulk {
             builder.symbol(helper.name(), function as *const u8);
@@ -151,14 +151,15 @@ impl NativeFunction {
         environment: &mut dyn Environment,
     ) -> Result<Exit, Fault> {
         self.program.statics().begin_call(arena);
+        let memory = arena.accessible_mut(self.program.lowest_address(), limit);
         let mut machine = Machine {
-            base: arena.bytes_mut().as_mut_ptr(),
-            near_end: limit.bytes() as u64 - NEAR_END_BYTES,
+            base: memory.as_mut_ptr(),
+            near_end: memory.len() as u64 - NEAR_END_BYTES,
             budget: *budget,
             fault: 0,
             fault_pc: 0,
             fault_address: 0,
-            statics: self.program.statics(),
+            program: &self.program,
             environment,
         };
         let result = (self.entry)(&mut machine);
@@ -228,7 +229,8 @@ extern "C" fn call_helper(
     let memory = unsafe { std::slice::from_raw_parts_mut(machine.base, limit as usize) };
     let mut call = Call {
         memory,
-        statics: machine.statics,
+        lowest: machine.program.lowest_address(),
+        statics: machine.program.statics(),
         budget: &mut machine.budget,
         environment: machine.environment,
     };
@@ -276,6 +278,12 @@ extern "C" fn compare_bytes(a: *mut u8, b: u64, len: u64) -> u64 {
 extern "C" fn sum_bytes(data: *mut u8, crc: u64, len: u64) -> u64 {
     // SAFETY: as in `compare_bytes`, for one range.
     helper::crc32c(unsafe { std::slice::from_raw_parts(data, len as usize) }, crc)
+}
+
+/// As [`copy_bytes`], for [`Helper::Xxh3`] over one range.
+extern "C" fn hash_bytes(data: *mut u8, seed: u64, len: u64) -> u64 {
+    // SAFETY: as in `compare_bytes`, for one range.
+    helper::xxh3(unsafe { std::slice::from_raw_parts(data, len as usize) }, seed)
 }
 
 /// As [`copy_bytes`], for [`Helper::Find`] in one range.

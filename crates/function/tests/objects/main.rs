@@ -267,6 +267,15 @@ fn signed_division_of_v4_runs() {
 }
 
 #[test]
+fn doubles_in_c() {
+    for clang in Clang::all() {
+        let object = clang.compile("numbers");
+        let mean = f64::from_bits(chain(&entry(&object, "mean")).expect("no fault"));
+        assert_eq!(mean, (12.5 - 3.0 + 70.0 + 0.25) / 4.0, "{clang:?}");
+    }
+}
+
+#[test]
 fn functions_without_static_data_have_none() {
     let object = Clang::default().compile("natural");
     assert!(entry(&object, "walk").program.statics().constants().is_empty());

@@ -5,6 +5,7 @@ use super::keeper;
 use super::sys::BreakSignal;
 use super::{MapRefusal, NamespaceDevice, NvmeNamespace, StorageFunction};
 use crate::{Controller, Error, Lane, NamespaceInfo};
+use bpfof_chain::Peers;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -150,6 +151,8 @@ impl Shared {
 pub struct FileMaps {
     pub(crate) shared: Arc<Shared>,
     keeper: Option<JoinHandle<()>>,
+    /// The functions here, by their numbers.
+    peers: Peers,
 }
 
 impl FileMaps {
@@ -198,7 +201,7 @@ impl FileMaps {
     fn keep(remote: Remote, checks: bool) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new(Some(remote), checks));
         let keeper = keeper::start(Arc::clone(&shared)).map_err(Error::Thread)?;
-        Ok(Self { shared, keeper: Some(keeper) })
+        Ok(Self { shared, keeper: Some(keeper), peers: Peers::default() })
     }
 
     /// Files on an NVMe namespace of this machine, of which `device` is the block device. Chains run
@@ -219,7 +222,8 @@ impl FileMaps {
     /// elsewhere.
     #[must_use]
     pub fn local() -> Self {
-        Self { shared: Arc::new(Shared::new(None, true)), keeper: None }
+        let shared = Arc::new(Shared::new(None, true));
+        Self { shared, keeper: None, peers: Peers::default() }
     }
 
     /// Whether there is a target that chains are pushed to.
@@ -273,12 +277,13 @@ impl FileMaps {
     /// # Errors
     /// [`Error::FunctionRejected`] if either side refuses it; what else the target answers.
     pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
-        let mut function = StorageFunction::local(object, entry_index)?;
+        let mut function = StorageFunction::local(object, entry_index, self.peers.clone())?;
         let remote = self.shared.remote.as_ref();
         if let Some(mut controller) = remote.and_then(Remote::controller) {
             let id = controller.load_function(object, entry_index)?;
             function.set_remote(self.shared.serial, id);
         }
+        self.peers.set(function.number(), function.local_function());
         Ok(function)
     }
 

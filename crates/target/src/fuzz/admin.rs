@@ -415,6 +415,7 @@ impl Hosts<'_> {
             26 => Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0),
             27 => Sqe { cdw10: b as u32, ..Sqe::new(opcode::admin::ABORT, 0) },
             28 => AdminCommand::keep_alive(),
+            29 if a & 0x80 != 0 => AdminCommand::trace([FOLLOW, 1][usize::from(b & 1 != 0)], 64),
             29 => AdminCommand::function_report(
                 [0, FOLLOW, 1, 1 << 31 | 1, u32::MAX, b as u32][usize::from(a) % 6],
                 b as u32,

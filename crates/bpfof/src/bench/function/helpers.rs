@@ -44,12 +44,13 @@ enum Second {
 
 /// The helpers, with a second argument that makes them go through all their bytes: ranges of
 /// zeroes are equal, and have no 1 in them.
-const HELPERS: [(Helper, Second); 5] = [
+const HELPERS: [(Helper, Second); 6] = [
     (Helper::Memcmp, Second::Pointer),
     (Helper::Memmove, Second::Pointer),
     (Helper::Memset, Second::Value(0)),
     (Helper::Crc32c, Second::Value(0)),
     (Helper::Find, Second::Value(1)),
+    (Helper::Xxh3, Second::Value(0)),
 ];
 
 /// A function that calls a helper [`CALLS`] times. r9 gathers what the helper returns, so that no

@@ -1,7 +1,6 @@
 //! Accesses to the arena: their checks, and atomics.
 
 use super::{FLAGS, NEAR_END_BYTES, Translator};
-use crate::abi::GUEST_BASE;
 use crate::instruction::{AtomicOp, Instruction, Register, Width};
 use crate::native::{FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -69,6 +68,11 @@ impl Translator<'_> {
         self.checked_range(pc, value, offset, len)
     }
 
+    /// The guest address at `base`.
+    pub(super) fn lowest(&self) -> i64 {
+        self.program.lowest_address() as i64
+    }
+
     fn is_proved(&self, value: Value, range: &Range<i64>) -> bool {
         let known = self.proved.get(&value);
         known.is_some_and(|known| known.start <= range.start && range.end <= known.end)
@@ -95,7 +99,8 @@ impl Translator<'_> {
             return;
         }
         self.second_translations -= slots;
-        let distance = self.builder.ins().iadd_imm_s(value, accesses.start - GUEST_BASE as i64);
+        let lowest = self.lowest();
+        let distance = self.builder.ins().iadd_imm_s(value, accesses.start - lowest);
         let len = accesses.end - accesses.start;
         // Every call may access more than GROUP_BYTES, so this does not wrap.
         let limit = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES - len);
@@ -159,7 +164,8 @@ impl Translator<'_> {
     /// The host address of the `len` bytes (at most a few hundred) at guest address
     /// `value + offset`, after a check unless one is proved already.
     pub(super) fn checked_range(&mut self, pc: u32, value: Value, offset: i64, len: i64) -> Value {
-        let distance = self.builder.ins().iadd_imm_s(value, offset - GUEST_BASE as i64);
+        let lowest = self.lowest();
+        let distance = self.builder.ins().iadd_imm_s(value, offset - lowest);
         let range = offset..offset + len;
         if !self.is_proved(value, &range) {
             self.check(pc, distance, len, Fault::At(value, offset));

@@ -3,7 +3,6 @@
 
 use super::access::Fault;
 use super::{FLAGS, NEAR_END_BYTES, Translator};
-use crate::abi::GUEST_BASE;
 use crate::helper::Helper;
 use crate::instruction::Register;
 use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY, Machine};
@@ -174,7 +173,8 @@ impl Translator<'_> {
 
     /// The host address of a guest address that is at most `last` bytes into the arena.
     fn checked_before(&mut self, pc: u32, value: Value, last: Value) -> Value {
-        let distance = self.builder.ins().iadd_imm_s(value, -(GUEST_BASE as i64));
+        let lowest = self.lowest();
+        let distance = self.builder.ins().iadd_imm_s(value, -lowest);
         let outside = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, distance, last);
         self.fault_if(outside, FAULT_MEMORY, pc, Fault::At(value, 0));
         self.builder.ins().iadd(self.base, distance)

@@ -58,7 +58,14 @@ pub(in crate::tests) fn walk() -> Arc<Function> {
     let program = Program::parse(&assemble(&CODE)).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("it can be translated");
     let (name, instructions) = ("walk".to_owned(), CODE.len() as u32);
-    Arc::new(Function { id: WALK, name, instructions, native })
+    Arc::new(Function {
+        id: WALK,
+        name,
+        instructions,
+        native,
+        trace: Default::default(),
+        peers: None,
+    })
 }
 
 /// The maps that an association has set, by file; of each file in order.

@@ -1,0 +1,88 @@
+//! Decompression of blocks, as stores keep them.
+
+use super::{Call, EINVAL};
+use crate::fault::FaultKind;
+use std::cell::RefCell;
+use zstd_safe::DCtx;
+
+/// What each byte of the compressed data and of the room for the result takes from the budget.
+const BYTE_COST: u64 = 8;
+
+/// What a block of a Zstandard frame takes besides: it can bring tables that have to be built, which
+/// takes much longer than its few bytes.
+const ZSTD_BLOCK_COST: u64 = 30_000;
+
+/// A Zstandard frame (RFC 8878 §3.1.1), little-endian.
+const ZSTD_MAGIC: [u8; 4] = 0xfd2f_b528u32.to_le_bytes();
+
+thread_local! {
+    /// Made when a thread first decompresses a frame and then used again, so that a call allocates
+    /// nothing.
+    static ZSTD: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+}
+
+/// `bpfof_decompress`: the size of the result, or [`EINVAL`] if there is none that fits.
+///
+/// The formats have the numbers that RocksDB gives them. None of them works longer than the sizes
+/// say, or writes beyond its room: a frame is given to the decompressor only once its blocks, which
+/// are listed in it, have been paid for.
+pub(super) fn decompress(
+    call: &mut Call<'_>,
+    format: u64,
+    (to, to_size): (u64, u64),
+    (from, from_size): (u64, u64),
+) -> Result<u64, FaultKind> {
+    let from = call.readable(from, from_size)?;
+    let to = call.writable(to, to_size)?;
+    call.charge((from_size + to_size) * BYTE_COST)?;
+    let mut frame = 0;
+    if format == 7 {
+        let Some((bytes, blocks)) = measure_frame(&call.memory[from.clone()]) else {
+            return Ok(EINVAL as u64);
+        };
+        call.charge(blocks * ZSTD_BLOCK_COST)?;
+        frame = bytes;
+    }
+    // They must not overlap.
+    let Ok([from, to]) = call.memory.get_disjoint_mut([from, to]) else {
+        return Ok(EINVAL as u64);
+    };
+    let size = match format {
+        1 => snap::raw::Decoder::new().decompress(from, to).ok(),
+        4 | 5 => lz4_flex::block::decompress_into(from, to).ok(),
+        7 => ZSTD.with_borrow_mut(|context| context.decompress(to, &from[..frame]).ok()),
+        _ => None,
+    };
+    Ok(size.map_or(EINVAL as u64, |size| size as u64))
+}
+
+/// The length in bytes of the Zstandard frame that `data` begins with, and how many blocks it has;
+/// None if it is not a whole frame.
+fn measure_frame(data: &[u8]) -> Option<(usize, u64)> {
+    let descriptor = *data.strip_prefix(&ZSTD_MAGIC)?.first()?;
+    let is_single_segment = descriptor & 0x20 != 0;
+    let window = usize::from(!is_single_segment);
+    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let content = match descriptor >> 6 {
+        0 => usize::from(is_single_segment),
+        1 => 2,
+        2 => 4,
+        _ => 8,
+    };
+    let checksum = usize::from(descriptor & 4);
+    let mut at = ZSTD_MAGIC.len() + 1 + window + dictionary + content;
+    let mut blocks = 0;
+    loop {
+        let (header, _) = data.get(at..)?.split_first_chunk::<3>()?;
+        let [low, middle, high] = *header;
+        let header = u32::from_le_bytes([low, middle, high, 0]);
+        let is_repeated_byte = header >> 1 & 3 == 1;
+        at += 3 + if is_repeated_byte { 1 } else { (header >> 3) as usize };
+        blocks += 1;
+        if header & 1 != 0 {
+            break;
+        }
+    }
+    at += checksum;
+    (at <= data.len()).then_some((at, blocks))
+}
