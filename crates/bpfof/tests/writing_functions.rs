@@ -33,6 +33,7 @@ fn blocks(page: &str) -> Vec<Block> {
             let text = inside.map(|line| format!("{line}\n")).collect();
             let file = name.map(str::to_owned);
             blocks.push(Block { language: language.to_owned(), file, text });
+            above = "";
         } else if !line.is_empty() {
             above = line;
         }
