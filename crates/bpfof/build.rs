@@ -20,12 +20,13 @@ fn pack_headers() -> std::io::Result<()> {
         .join("../../functions")
         .canonicalize()?;
     let mut packed = Vec::new();
-    for from in [functions.clone(), functions.join("include")] {
-        println!("cargo::rerun-if-changed={}", from.display());
-        for entry in fs::read_dir(&from)? {
+    for folder in ["", "include", "include/bpfof"] {
+        let prefix = folder.strip_prefix("include").unwrap_or(folder).trim_start_matches('/');
+        for entry in fs::read_dir(functions.join(folder))? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "h") {
-                let name = path.file_name().unwrap_or_default();
+                println!("cargo::rerun-if-changed={}", path.display());
+                let name = Path::new(prefix).join(path.file_name().unwrap_or_default());
                 packed.push(format!("({name:?}, include_str!({path:?}))"));
             }
         }

@@ -387,7 +387,7 @@ fn the_cost_of_functions_is_measured() {
     let above_zero = |row: &Value, name: &str| {
         assert!(row[name].as_f64().expect("a number") > 0.0, "{name}: {row}");
     };
-    assert_eq!((list("calls").len(), list("loading").len(), list("helpers").len()), (3, 5, 25));
+    assert_eq!((list("calls").len(), list("loading").len(), list("helpers").len()), (3, 5, 28));
     for call in list("calls") {
         for figure in ["interpreter_ns", "checked_ns", "c_ns", "checked_over_c"] {
             above_zero(&call, figure);
@@ -401,6 +401,8 @@ fn the_cost_of_functions_is_measured() {
         above_zero(helper, "constant_ns");
         above_zero(helper, "variable_ns");
     }
+    above_zero(&report["tail_call"], "alone_ns");
+    above_zero(&report["tail_call"], "after_tail_call_ns");
     assert_eq!(std::fs::read(&plot).expect("drawn")[..4], *b"\x89PNG");
 
     let arguments = ["bench", "function", "--rounds", "1", "--parts", "calls", "--only", "node"];

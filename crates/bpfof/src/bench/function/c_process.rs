@@ -78,7 +78,9 @@ impl Compiler {
 fn sources() -> std::io::Result<TempDir> {
     let folder = tempfile::tempdir()?;
     for (name, text) in HEADERS.iter().chain([&("native.c", HARNESS)]) {
-        std::fs::write(folder.path().join(name), text)?;
+        let path = folder.path().join(name);
+        path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+        std::fs::write(path, text)?;
     }
     Ok(folder)
 }

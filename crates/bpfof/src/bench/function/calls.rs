@@ -220,8 +220,11 @@ pub(super) fn measure(
     let program = &entry.program;
     let native = NativeFunction::compile(program)?;
     let (mut checked, mut interpreted) = (Side::new(case), Side::new(case));
-    let mut reference =
-        compiler.map(|compiler| compiler.start(case, rounds, case.calls)).transpose()?;
+    let started = compiler.map(|compiler| compiler.start(case, rounds, case.calls)).transpose();
+    let mut reference = started.unwrap_or_else(|why| {
+        eprintln!("{why}; going on without it");
+        None
+    });
     let (mut checked_ns, mut interpreter_ns, mut c_ns) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         if let Some(reference) = &mut reference {

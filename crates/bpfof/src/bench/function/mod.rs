@@ -1,6 +1,6 @@
 //! `bpfof bench function`: what storage functions cost. Calls against the same C compiled natively,
-//! loading against the size of the program, helpers against the number of bytes: the measurements of
-//! the e2BPF thesis, section 6.2, with ours beside its figures.
+//! loading against the size of the program, helpers against the number of bytes, tail calls: the
+//! measurements of the e2BPF thesis, section 6.2, with ours beside its figures.
 
 mod assembly;
 mod c_process;
@@ -9,6 +9,7 @@ mod helpers;
 mod loading;
 mod plot;
 mod report;
+mod tail_call;
 
 use crate::bench::spawn;
 use crate::{Outcome, progress};
@@ -24,7 +25,7 @@ enum Part {
     Calls,
     /// Loading: reading the object, checking, translating.
     Loading,
-    /// Helpers.
+    /// Helpers, tail calls among them.
     Helpers,
 }
 
@@ -103,6 +104,7 @@ fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Erro
     }
     if wants(Part::Helpers) {
         report.helpers = helpers::measure(rounds)?;
+        report.tail_call = Some(tail_call::measure(rounds)?);
         bar.inc(1);
     }
     bar.finish_and_clear();

@@ -4,6 +4,7 @@
 use super::calls::Cost;
 use super::helpers::{HelperCost, LENGTHS};
 use super::loading::Loading;
+use super::tail_call::TailCallCost;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -51,6 +52,7 @@ pub(super) struct Report {
     pub(super) calls: Vec<Cost>,
     pub(super) loading: Vec<Loading>,
     pub(super) helpers: Vec<HelperCost>,
+    pub(super) tail_call: Option<TailCallCost>,
     thesis: Thesis,
 }
 
@@ -62,6 +64,7 @@ impl Report {
             calls: Vec::new(),
             loading: Vec::new(),
             helpers: Vec::new(),
+            tail_call: None,
             thesis: Thesis {
                 verification: VERIFICATION,
                 jit_us: THESIS_JIT_US,
@@ -169,17 +172,36 @@ impl Report {
         for bytes in LENGTHS {
             let _ = write!(text, " {bytes:>15}");
         }
-        for (index, cost) in self.helpers.iter().enumerate() {
-            if index % LENGTHS.len() == 0 {
-                let _ = write!(text, "\n{:<14}", cost.helper);
+        let both = |cost: &HelperCost| format!("{:.1} {:>7.1}", cost.constant_ns, cost.variable_ns);
+        let same = |a: &HelperCost, b: &HelperCost| a.helper == b.helper;
+        let (tabled, others): (Vec<_>, Vec<_>) = self
+            .helpers
+            .chunk_by(same)
+            .partition(|row| row.iter().map(|cost| cost.bytes).eq(LENGTHS));
+        for row in tabled {
+            let _ = write!(text, "\n{:<14}", row[0].helper);
+            for cost in row {
+                let _ = write!(text, " {:>15}", both(cost));
             }
-            let both = format!("{:.1} {:>7.1}", cost.constant_ns, cost.variable_ns);
-            let _ = write!(text, " {both:>15}");
+        }
+        for row in others {
+            let cells = row.iter().map(|cost| format!("{} bytes {}", cost.bytes, both(cost)));
+            let cells: Vec<_> = cells.collect();
+            let _ = write!(text, "\n{}: {}", row[0].helper, cells.join(", "));
         }
         let _ = writeln!(
             text,
-            "\ne2BPF: at most 256 bytes a call; reading costs one or two orders of magnitude more than \
-             writing and\nconverting (figure 6.3). Here data needs no helper to be read."
+            "\ne2BPF: at most 256 bytes a call, 8 for a number; reading costs one or two orders of \
+             magnitude more\nthan writing and converting (figure 6.3). Here data needs no helper to be \
+             read."
         );
+        if let Some(TailCallCost { alone_ns, after_tail_call_ns, tail_call_ns }) = &self.tail_call {
+            let _ = writeln!(
+                text,
+                "\nA tail call: {tail_call_ns:.1} ns (a function takes {alone_ns:.1} ns alone, \
+                 {after_tail_call_ns:.1} ns after one).\n\
+                 e2BPF: no significant overhead (figure 6.4)."
+            );
+        }
     }
 }
