@@ -158,13 +158,14 @@ impl Hosts<'_> {
     }
 
     fn command(&mut self, caller: usize, mut sqe: Sqe, data: &[u8]) {
-        if !self.rig.lines[caller].open {
-            return;
-        }
         let entries =
             self.callers[caller].joined.map_or(MAX_PENDING, |j| usize::from(j.sqsize) + 1);
         if self.callers[caller].waiting() >= entries.min(MAX_PENDING) {
             self.settle(caller);
+        }
+        // Settling may hear of a reset, which ends the queues of a controller.
+        if !self.rig.lines[caller].open {
+            return;
         }
         let was_ready = self.controller(caller).is_some_and(|controller| controller.is_ready());
         let Caller { pending, commands, digests, .. } = &mut self.callers[caller];

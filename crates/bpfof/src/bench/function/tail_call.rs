@@ -33,6 +33,8 @@ impl Environment for Installed {
     fn tail_call(&mut self, _function: u32) -> bool {
         true
     }
+
+    fn trace(&mut self, _text: &[u8], _value: u64) {}
 }
 
 /// Calls a function, and what goes on in its place, as the engine of chains does.
