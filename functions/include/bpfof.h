@@ -102,6 +102,9 @@ struct bpfof_ctx {
 /* Errors of helpers, negative results with the values of errno. */
 #define BPFOF_EINVAL 22 /* an argument, or the text, has no meaning */
 #define BPFOF_ERANGE 34 /* the result does not fit */
+#define BPFOF_ENOENT 2 /* a map has no entry with this key */
+#define BPFOF_EEXIST 17 /* it has one already */
+#define BPFOF_ENOSPC 28 /* it is full, or the index is behind its end */
 
 /* These cost 1 unit for every 8 bytes. */
 
@@ -215,5 +218,62 @@ static __u8 *(*const bpfof_workspace)(void) = (void *)12;
  */
 #define bpfof_trace(text, value) bpfof_trace_bytes(text, sizeof(text) - 1, value)
 static __s64 (*const bpfof_trace_bytes)(const void *text, __u64 len, __u64 value) = (void *)13;
+
+/*
+ * Maps: what functions remember from chain to chain, and what the host reads and
+ * writes (bpfof function map, and the host library). Declared as for libbpf, and
+ * compiled with -g:
+ *
+ *     struct {
+ *         __uint(type, BPF_MAP_TYPE_HASH);
+ *         __uint(max_entries, 1024);
+ *         __type(key, __u64);
+ *         __type(value, struct counters);
+ *     } seen SEC(".maps");
+ *
+ *     bpfof_map_add(&seen, &key, 0, 1);
+ *
+ * A map belongs to the association (the host's connection) that loaded the
+ * function, and nobody else's functions see it. All functions of the association
+ * that declare a map of this name share it; they must declare it alike. It begins
+ * empty, an array with zeroes, and ends with the last of these functions. Of the
+ * maps of a function that is kept for all hosts, each association has its own.
+ *
+ * Keys have up to BPFOF_MAX_KEY_SIZE bytes, those of an array are a __u32 below
+ * max_entries; values up to BPFOF_MAX_VALUE_SIZE. A map takes 16 MiB at most, an
+ * object declares up to 32. All room is there from the beginning.
+ *
+ * Values are copied: a map has no addresses in the arena. Each helper is atomic,
+ * also against chains that run at the same time; two of them are not. What a chain
+ * has written stays written if it fails or is run again.
+ *
+ * Each costs 1000 units, 4 for each byte of the key, and 1 for every 2 bytes of the
+ * value. What is not &map faults; padding in keys counts, so clear it.
+ */
+#define BPF_MAP_TYPE_HASH 1
+#define BPF_MAP_TYPE_ARRAY 2
+#define BPFOF_MAX_KEY_SIZE 256
+#define BPFOF_MAX_VALUE_SIZE 4096
+
+#define __uint(name, number) int(*name)[number]
+#define __type(name, of) __typeof__(of) *name
+
+/* Copies the value of the key to value. Returns 0 or -BPFOF_ENOENT. */
+static __s64 (*const bpfof_map_get)(const void *map, const void *key, void *value) = (void *)32;
+/* Sets the value of the key. Returns 0; -BPFOF_ENOSPC; with BPF_NOEXIST
+ * -BPFOF_EEXIST if there is an entry, with BPF_EXIST -BPFOF_ENOENT if there is
+ * none; -BPFOF_EINVAL for other flags. */
+#define BPF_ANY 0
+#define BPF_NOEXIST 1
+#define BPF_EXIST 2
+static __s64 (*const bpfof_map_set)(const void *map, const void *key, const void *value,
+				    __u64 flags) = (void *)33;
+/* Removes the entry. Returns 0 or -BPFOF_ENOENT; -BPFOF_EINVAL for an array. */
+static __s64 (*const bpfof_map_delete)(const void *map, const void *key) = (void *)34;
+/* Adds delta to the __u64 at offset of the value, wrapping around; an entry that
+ * is not there begins with zeroes. Returns the sum, -BPFOF_ENOSPC, or
+ * -BPFOF_EINVAL if the number is not inside the value. */
+static __s64 (*const bpfof_map_add)(const void *map, const void *key, __u64 offset,
+				    __u64 delta) = (void *)35;
 
 #endif

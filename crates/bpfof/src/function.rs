@@ -1,6 +1,7 @@
 //! `bpfof function …`.
 
 mod check;
+mod map;
 
 use crate::Outcome;
 use bpfof_function::Object;
@@ -18,6 +19,9 @@ pub(crate) enum Command {
     List(Target),
     /// Remove an installed function.
     Unload(Unload),
+    /// See and change what functions remember in their maps.
+    #[command(subcommand)]
+    Map(map::Command),
 }
 
 #[derive(Args)]
@@ -55,6 +59,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Load(options) => load(options),
         Command::List(options) => list(options),
         Command::Unload(options) => unload(options),
+        Command::Map(command) => map::run(command),
     }
 }
 

@@ -180,6 +180,108 @@ fn functions_are_installed_for_all_hosts() {
     assert!(bad(&["function", "check", object]).contains("not a readable ELF object"));
 }
 
+/// Functions that an application of this host has loaded, and what they remember.
+#[test]
+fn maps_are_seen_and_changed_from_outside() {
+    const HOST_ID: &str = "0b5c1d2e-0000-4000-8000-00000000002a";
+    let target = Target::start(&["mem:size=1MiB"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let object = folder.path().join("hot_blocks.o");
+    let compiled = Command::new(std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned()))
+        .args("-O2 -g -Wall -Wextra -Werror -target bpf -mcpu=v3 -I".split(' '))
+        .arg(root.join("functions/include"))
+        .arg("-c")
+        .arg(root.join("docs/examples/hot_blocks.bpf.c"))
+        .arg("-o")
+        .arg(&object)
+        .status();
+    assert!(compiled.expect("clang starts").success());
+    let checked = good(&["function", "check", object.to_str().expect("UTF-8")]);
+    assert!(checked.contains("map: hash \"hot_blocks\" of 4096 entries, keys of 8"), "{checked}");
+
+    let id = std::array::from_fn(|index| match index {
+        0..4 => [0x0b, 0x5c, 0x1d, 0x2e][index],
+        6 => 0x40,
+        8 => 0x80,
+        15 => 0x2a,
+        _ => 0,
+    });
+    let connect = || {
+        let url = target.url.parse().expect("an address");
+        let options = bpfof_host::Options::for_host(id);
+        bpfof_host::Controller::connect(&url, options).expect("it connects")
+    };
+    let mut application = connect();
+    let object = std::fs::read(&object).expect("written");
+    let function = application.load_function(&object, 0).expect("loaded");
+    let mut lane = application.open_lane().expect("a lane");
+    for block in [2, 2, 7] {
+        let call = bpfof_host::PushdownCall {
+            nsid: 1,
+            function: function.0,
+            files: &[bpfof_host::FileVersion { id: 0, version: 1 }],
+            first_file: 0,
+            first_offset_bytes: block * 512,
+            first_size_bytes: 512,
+            scratch: &[],
+            scratch_size_bytes: 0,
+            answer_max_bytes: 64,
+        };
+        lane.pushdown(&call, &mut Vec::new()).expect("a chain");
+    }
+    let url = target.url.as_str();
+    let words = |words: &[&'static str]| -> Vec<&str> {
+        let [command, rest @ ..] = words else { panic!("no command") };
+        let options = ["function", "map", command, "--target", url, "--host-id", HOST_ID];
+        [&options[..], rest].concat()
+    };
+    let map = |of: &[&'static str]| good(&words(of));
+    let refused = |of: &[&'static str]| bad(&words(of));
+    assert_eq!(map(&["dump", "hot_blocks"]), "1024 2\n3584 1\n");
+    assert_eq!(map(&["get", "totals", "0"]), "3\n");
+    map(&["set", "hot_blocks", "0x400", "100"]);
+    map(&["set", "hot_blocks", "hex:0100000000000000", "-1"]);
+    map(&["delete", "hot_blocks", "3584"]);
+    let entries: Value =
+        serde_json::from_str(&map(&["dump", "--json", "hot_blocks"])).expect("JSON");
+    assert_eq!((&entries[0]["key"], &entries[0]["value"][0]), (&1.into(), &u64::MAX.into()));
+    assert_eq!(
+        (&entries[1]["key_hex"], &entries[1]["value"][0]),
+        (&"0004000000000000".into(), &100.into())
+    );
+    assert_eq!(entries.as_array().expect("a list").len(), 2);
+    let listed: Value = serde_json::from_str(&map(&["list", "--json"])).expect("JSON");
+    let found = |name: &str| {
+        let mut maps = listed.as_array().expect("a list").iter();
+        maps.find(|map| map["name"] == name).expect("it is there")
+    };
+    assert_eq!(found("hot_blocks")["entries"], 2);
+    assert_eq!(
+        (&found("totals")["kind"], &found("totals")["max_entries"]),
+        (&"array".into(), &2.into())
+    );
+    assert!(map(&["list"]).contains("hot_blocks"));
+    assert!(refused(&["get", "hot_blocks", "3584"]).contains("has no entry 3584"));
+    assert!(refused(&["delete", "hot_blocks", "3584"]).contains("has no entry 3584"));
+    assert!(refused(&["delete", "totals", "0"]).contains("are always there; set them"));
+    assert!(refused(&["get", "hot_blocks", "text:too long a key"]).contains("longer than 8"));
+    assert!(refused(&["get", "cold_blocks", "1"]).contains("no connection of this host has"));
+    // A second connection of the host with such a map: one must be chosen.
+    let mut second = connect();
+    second.load_function(&object, 0).expect("loaded");
+    let choose = refused(&["dump", "hot_blocks"]);
+    assert!(choose.contains("choose one with --controller"), "{choose}");
+    let chosen = listed[0]["controller"].to_string();
+    let get = ["function", "map", "get", "--target", url, "--host-id", HOST_ID];
+    let get = [&get[..], &["--controller", &chosen, "hot_blocks", "1024"]].concat();
+    assert_eq!(good(&get), "100\n");
+    // Another host sees nothing.
+    let other = "0b5c1d2e-0000-4000-8000-00000000002b";
+    let none = good(&["function", "map", "list", "--target", url, "--host-id", other]);
+    assert_eq!(none, "no connection of this host has a function with maps\n");
+}
+
 #[test]
 fn a_target_stops_on_sigterm_and_says_when_it_cannot_start() {
     let mut target = Target::start(&["mem:size=1MiB"]);

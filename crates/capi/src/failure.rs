@@ -72,6 +72,8 @@ impl Failure {
         match error {
             ReadError::Command(command) => Self::of_command(command),
             ReadError::Stale => Self::new(libc::ESTALE, message),
+            // The chain may be tried again; its function is at the target and nowhere else.
+            ReadError::Remembers { .. } => Self::new(libc::EAGAIN, message),
             ReadError::Plain { source, .. } => Self::new(errno_of(source), message),
             ReadError::Target(error) => Self::of_error(error),
             // The call was checked when it was made, so what is missing is the target.
@@ -100,7 +102,8 @@ impl Failure {
     /// What the target, or the way to it, refused.
     pub(crate) fn of_error(error: &Error) -> Self {
         let errno = match error {
-            Error::Url(_) => libc::EINVAL,
+            Error::Url(_) | Error::MapSize { .. } => libc::EINVAL,
+            Error::NoSuchMap { .. } => libc::ENOENT,
             Error::Resolve { .. } => libc::EHOSTUNREACH,
             Error::Connect { source, .. } => errno_of(source),
             Error::Thread(source) => errno_of(source),

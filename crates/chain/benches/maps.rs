@@ -72,6 +72,7 @@ fn version_checks(criterion: &mut Criterion) {
         native,
         trace: Default::default(),
         peers: None,
+        maps: Default::default(),
     };
     let mut tables = Tables::new(Vec::new()).with_function(function);
     for id in 1..=FILES {

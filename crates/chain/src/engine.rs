@@ -1,10 +1,10 @@
 //! Chains: from a start to an outcome, one hop at a time.
 
 use crate::map::FileMap;
-use crate::tables::{Function, MapIndex, Tables};
+use crate::tables::{Function, FunctionMap, MapIndex, Tables};
 use crate::trace::LINES_PER_CALL;
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
-use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind};
+use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind, Map};
 use bpfof_nvme::Status;
 use std::sync::Arc;
 
@@ -373,11 +373,13 @@ impl Engine {
     }
 }
 
-/// What a call reaches beside its arena: the functions of its association.
+/// What a call reaches beside its arena: the functions of its association, and its maps.
 struct Installed<'a> {
     tables: &'a Tables,
     /// The function that is running.
     function: &'a Function,
+    /// Its maps.
+    maps: &'a [Arc<FunctionMap>],
     /// The one that goes on in its place.
     next: Option<Arc<Function>>,
     /// Lines that may still be kept of this call.
@@ -404,6 +406,10 @@ impl Environment for Installed<'_> {
             }
             None => self.function.trace.count(),
         }
+    }
+
+    fn map(&self, index: usize) -> Option<&Map> {
+        self.maps.get(index).map(|known| &known.map)
     }
 }
 
@@ -529,8 +535,9 @@ impl Chain {
         let code = loop {
             let function = followed.as_deref().unwrap_or(first);
             self.last_function = function.id;
+            let maps = tables.maps_of(function);
             let mut installed =
-                Installed { tables, function, next: None, lines_left, tail_calls_left };
+                Installed { tables, function, maps, next: None, lines_left, tail_calls_left };
             let exit = function.native.call(&mut self.arena, limit, &mut budget, &mut installed);
             if let Exit::Return(code) = exit.map_err(ChainError::Fault)? {
                 break code as u32;

@@ -28,5 +28,5 @@ pub use engine::{
     Start, Usage,
 };
 pub use map::{Extent, FileMap, MapError};
-pub use tables::{Function, MapIndex, Peers, Tables, WHOLE_NAMESPACE};
+pub use tables::{Function, FunctionMap, FunctionMaps, MapIndex, Peers, Tables, WHOLE_NAMESPACE};
 pub use trace::Trace;

@@ -6,7 +6,7 @@
 use crate::directory::Directory;
 use crate::map::FileMap;
 use crate::trace::Trace;
-use bpfof_function::NativeFunction;
+use bpfof_function::{Map, NativeFunction};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -29,6 +29,9 @@ pub struct Function {
     pub trace: Trace,
     /// Whom its tail calls reach, if not the functions of its tables.
     pub peers: Option<Peers>,
+    /// Its maps, of a function that only this process runs. At a target each association has its
+    /// own, in its [`Tables`].
+    pub maps: FunctionMaps,
 }
 
 /// Functions that find each other by numbers of their own. A host gives them those of the target, so
@@ -51,6 +54,18 @@ impl Peers {
     }
 }
 
+/// A map of storage functions, as an association has it.
+#[derive(Debug)]
+pub struct FunctionMap {
+    /// The id the host uses, never 0.
+    pub id: u32,
+    /// The map.
+    pub map: Map,
+}
+
+/// The maps of one function in one association, in the order of the function's handles.
+pub type FunctionMaps = Arc<[Arc<FunctionMap>]>;
+
 /// A file's map; what tells whether it is the one that a request means is beside it.
 #[derive(Clone, Debug)]
 struct MapEntry {
@@ -66,6 +81,10 @@ pub struct Tables {
     /// 0 for tables without anything in them.
     serial: u64,
     functions: Vec<Arc<Function>>,
+    /// Of each function, in the same order.
+    functions_maps: Vec<FunctionMaps>,
+    /// Of all functions together, each once, by id.
+    function_maps: Vec<Arc<FunctionMap>>,
     maps: Vec<MapEntry>,
     /// Of `maps`.
     directory: Directory,
@@ -105,6 +124,8 @@ impl Tables {
         Tables {
             serial: Tables::next_serial(),
             functions: self.functions.clone(),
+            functions_maps: self.functions_maps.clone(),
+            function_maps: self.function_maps.clone(),
             maps: self.maps.clone(),
             directory: self.directory.clone(),
             whole_namespaces: self.whole_namespaces.clone(),
@@ -134,6 +155,28 @@ impl Tables {
     /// All functions, by id.
     pub fn functions(&self) -> &[Arc<Function>] {
         &self.functions
+    }
+
+    /// The maps of a function that runs with these tables.
+    #[inline]
+    pub fn maps_of<'a>(&'a self, function: &'a Function) -> &'a [Arc<FunctionMap>] {
+        if function.native.program().maps().is_empty() {
+            return &[];
+        }
+        let index = self.function_index(function.id);
+        let own = index.and_then(|index| self.functions_maps.get(index));
+        own.filter(|own| !own.is_empty()).unwrap_or(&function.maps)
+    }
+
+    /// The maps of all functions, by id.
+    pub fn function_maps(&self) -> &[Arc<FunctionMap>] {
+        &self.function_maps
+    }
+
+    /// The map of functions with this id.
+    pub fn function_map(&self, id: u32) -> Option<&Arc<FunctionMap>> {
+        let index = self.function_maps.binary_search_by_key(&id, |map| map.id).ok()?;
+        self.function_maps.get(index)
     }
 
     /// The map of a file in a namespace; id [`WHOLE_NAMESPACE`] is the namespace itself.
@@ -183,21 +226,49 @@ impl Tables {
         self.maps.binary_search_by_key(&file, |entry| entry.file).is_ok()
     }
 
-    /// These tables with a function more, in place of one with the same id.
+    /// These tables with a function more, in place of one with the same id. It has no maps.
     pub fn with_function(&self, function: impl Into<Arc<Function>>) -> Tables {
+        self.with_function_and_maps(function, FunctionMaps::default())
+    }
+
+    /// The same for a function with these maps, one for each that its program declares.
+    pub fn with_function_and_maps(
+        &self,
+        function: impl Into<Arc<Function>>,
+        maps: FunctionMaps,
+    ) -> Tables {
         let (mut tables, function) = (self.successor(), function.into());
         match tables.functions.binary_search_by_key(&function.id, |known| known.id) {
-            Ok(index) => tables.functions[index] = function,
-            Err(index) => tables.functions.insert(index, function),
+            Ok(index) => {
+                tables.functions[index] = function;
+                tables.functions_maps[index] = maps;
+            }
+            Err(index) => {
+                tables.functions.insert(index, function);
+                tables.functions_maps.insert(index, maps);
+            }
+        }
+        tables.index_function_maps();
+        tables
+    }
+
+    /// These tables without a function, and without maps that only it had.
+    pub fn without_function(&self, id: u32) -> Tables {
+        let mut tables = self.successor();
+        if let Some(index) = tables.function_index(id) {
+            tables.functions.remove(index);
+            tables.functions_maps.remove(index);
+            tables.index_function_maps();
         }
         tables
     }
 
-    /// These tables without a function.
-    pub fn without_function(&self, id: u32) -> Tables {
-        let mut tables = self.successor();
-        tables.functions.retain(|function| function.id != id);
-        tables
+    fn index_function_maps(&mut self) {
+        let all = self.functions_maps.iter().flat_map(|maps| maps.iter().cloned());
+        let mut all: Vec<Arc<FunctionMap>> = all.collect();
+        all.sort_by_key(|map| map.id);
+        all.dedup_by_key(|map| map.id);
+        self.function_maps = all;
     }
 
     /// These tables with a namespace that is new or has another size: `whole` is it as one file.

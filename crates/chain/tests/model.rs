@@ -60,6 +60,7 @@ fn obedient() -> Function {
         native,
         trace: Default::default(),
         peers: None,
+        maps: Default::default(),
     }
 }
 

@@ -27,6 +27,7 @@ fn function(id: u32, code: &[[u8; 8]]) -> Function {
         native,
         trace: Default::default(),
         peers: None,
+        maps: Default::default(),
     }
 }
 

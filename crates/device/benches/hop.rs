@@ -63,6 +63,7 @@ impl World {
             native,
             trace: Default::default(),
             peers: None,
+            maps: Default::default(),
         };
         let whole = FileMap::whole_namespace(1, size);
         World {

@@ -14,6 +14,9 @@
 //! What a call may access is one range, from the workspace or the stack up to the end of the block,
 //! so that one comparison decides.
 
+/// What a function has for its first map; the others follow. No addresses: the first page is not
+/// mapped. And no numbers that come about by chance, as 0 and 1 do.
+pub const MAPS: u64 = 0x800;
 /// Guest address of the workspace, the lowest of all.
 pub const WORKSPACE: u64 = 0x1000;
 /// Size of the workspace in bytes: a hop's worth of data, decompressed.

@@ -33,6 +33,11 @@ pub enum FaultKind {
         /// First byte of the access.
         address: u64,
     },
+    /// A helper was given something that is not the handle of one of the function's maps.
+    NoMap {
+        /// What it was given.
+        handle: u64,
+    },
     /// The instruction budget of the call is used up.
     Budget,
     /// More than [`MAX_FRAMES`](crate::abi::MAX_FRAMES) nested calls.
@@ -52,6 +57,9 @@ impl Fault {
             FaultKind::ReadOnly { address } => {
                 let Range { start, end } = statics.constants();
                 format!("write to constant data at {address:#x} (constants {start:#x}..{end:#x})")
+            }
+            FaultKind::NoMap { handle } => {
+                format!("{handle:#x} is no map of this function; pass &map, as it is declared")
             }
             FaultKind::Budget => "instruction budget exhausted".to_owned(),
             FaultKind::StackOverflow => format!("more than {MAX_FRAMES} nested calls"),

@@ -4,6 +4,7 @@ use crate::abi;
 use crate::helper::{Call, EINVAL, Helper};
 use crate::statics::Statics;
 use crate::{Arena, Environment, Exit, Fault, NativeFunction, Object, Program, interpret};
+use crate::{Map, MapDefinition, MapKind};
 
 /// Instructions a fuzzed program may execute.
 const BUDGET: i64 = 10_000;
@@ -51,7 +52,7 @@ pub fn decompress(data: &[u8]) {
         lowest: 0,
         statics: &Statics::default(),
         budget: &mut budget,
-        environment: &mut Surroundings(Vec::new()),
+        environment: &mut Surroundings::new(),
     };
     let arguments = [format, to as u64, room as u64, from as u64, block.len() as u64];
     let Ok(result) = Helper::Decompress.run(&mut call, arguments) else {
@@ -64,14 +65,15 @@ pub fn decompress(data: &[u8]) {
 
 fn compare(visible: u8, program: &Program) {
     let native = NativeFunction::compile(program).expect("a checked program can be translated");
-    let [mut said, mut said_natively] = [const { Surroundings(Vec::new()) }; 2];
+    let (mut oracle, mut surroundings) = (Surroundings::new(), Surroundings::new());
     let expected = run(visible.into(), |arena, limit, budget| {
-        interpret(program, arena, limit, budget, &mut said)
+        interpret(program, arena, limit, budget, &mut oracle)
     });
     let actual = run(visible.into(), |arena, limit, budget| {
-        native.call(arena, limit, budget, &mut said_natively)
+        native.call(arena, limit, budget, &mut surroundings)
     });
-    assert_eq!(said.0, said_natively.0, "the engines disagree on the trace: {program:?}");
+    assert_eq!(oracle.said, surroundings.said, "the engines disagree on the trace: {program:?}");
+    assert_eq!(oracle.entries(), surroundings.entries(), "the engines disagree on maps");
     assert_eq!(expected.0, actual.0, "the engines disagree on the outcome: {program:?}");
     let differs = expected.1.bytes().iter().zip(actual.1.bytes()).position(|(a, b)| a != b);
     assert_eq!(differs, None, "the engines disagree on memory: {program:?}");
@@ -83,16 +85,41 @@ fn compare(visible: u8, program: &Program) {
     }
 }
 
-/// Every other function is installed. Keeps the trace.
-struct Surroundings(Vec<(Vec<u8>, u64)>);
+/// Every other function is installed, and there is a map of each kind. Keeps the trace.
+struct Surroundings {
+    said: Vec<(Vec<u8>, u64)>,
+    maps: [Map; 2],
+}
+
+impl Surroundings {
+    fn new() -> Surroundings {
+        let map = |kind, sizes, entries| {
+            Map::new(MapDefinition::new("fuzzed", kind, sizes, entries).expect("within the limits"))
+        };
+        let maps = [map(MapKind::Array, (4, 12), 3), map(MapKind::Hash, (2, 16), 3)];
+        Surroundings { said: Vec::new(), maps }
+    }
+
+    fn entries(&self) -> [Vec<u8>; 2] {
+        self.maps.each_ref().map(|map| {
+            let mut entries = Vec::new();
+            map.page(0, usize::MAX, &mut entries);
+            entries
+        })
+    }
+}
 
 impl Environment for Surroundings {
+    fn map(&self, index: usize) -> Option<&Map> {
+        self.maps.get(index)
+    }
+
     fn tail_call(&mut self, function: u32) -> bool {
         function & 1 == 0
     }
 
     fn trace(&mut self, text: &[u8], value: u64) {
-        self.0.push((text.to_owned(), value));
+        self.said.push((text.to_owned(), value));
     }
 }
 
@@ -159,6 +186,10 @@ fn repair_slot(slot: &mut [u8; 8], constant_fits: bool) {
     };
     const NONE: [u8; 4] = [0; 4];
     *slot = match opcode & 0x07 {
+        0 if i3 & 0x0f == 0 => {
+            // The handle of a map, or the one behind the last.
+            make(0xb7, dst, 0, [0; 2], (abi::MAPS as u32 + u32::from(i0 % 3)).to_le_bytes())
+        }
         0 if constant_fits => make(0x18, dst, 0, [0; 2], immediate),
         0 => make(0xb7, dst, 0, [0; 2], immediate),
         1 if opcode & 0xe0 == 0x80 && opcode & 0x18 != 0x18 => make(opcode, dst, src, offset, NONE),

@@ -5,6 +5,7 @@
 
 mod decompress;
 mod double;
+mod maps;
 mod text;
 
 use crate::abi;
@@ -44,6 +45,14 @@ pub enum Helper {
     Workspace = 12,
     /// `bpfof_trace(text, len, value)`.
     Trace = 13,
+    /// `bpfof_map_get(map, key, value)`.
+    MapGet = 32,
+    /// `bpfof_map_set(map, key, value, flags)`.
+    MapSet = 33,
+    /// `bpfof_map_delete(map, key)`.
+    MapDelete = 34,
+    /// `bpfof_map_add(map, key, offset, delta)`.
+    MapAdd = 35,
 }
 
 /// What an error is called in C: `BPFOF_EINVAL`, arguments without a meaning.
@@ -104,7 +113,7 @@ impl Call<'_> {
 
 impl Helper {
     /// All helpers.
-    pub const ALL: [Helper; 13] = [
+    pub const ALL: [Helper; 17] = [
         Helper::Memcmp,
         Helper::Memmove,
         Helper::Memset,
@@ -118,6 +127,10 @@ impl Helper {
         Helper::Decompress,
         Helper::Workspace,
         Helper::Trace,
+        Helper::MapGet,
+        Helper::MapSet,
+        Helper::MapDelete,
+        Helper::MapAdd,
     ];
 
     /// The helper with this number, if there is one.
@@ -141,6 +154,10 @@ impl Helper {
             Helper::Decompress => "bpfof_decompress",
             Helper::Workspace => "bpfof_workspace",
             Helper::Trace => "bpfof_trace",
+            Helper::MapGet => "bpfof_map_get",
+            Helper::MapSet => "bpfof_map_set",
+            Helper::MapDelete => "bpfof_map_delete",
+            Helper::MapAdd => "bpfof_map_add",
         }
     }
 
@@ -184,6 +201,10 @@ impl Helper {
             Helper::Decompress => Ok(decompress::decompress(call, a, (b, c), (d, e))?),
             Helper::Workspace => Ok(abi::WORKSPACE),
             Helper::Trace => Ok(trace(call, (a, b), c)?),
+            Helper::MapGet => Ok(maps::get(call, a, b, c)?),
+            Helper::MapSet => Ok(maps::set(call, a, b, c, d)?),
+            Helper::MapDelete => Ok(maps::delete(call, a, b)?),
+            Helper::MapAdd => Ok(maps::add(call, a, b, c, d)?),
             _ => Ok(self.run_bulk(call, a, b, c)?),
         }
     }

@@ -21,12 +21,14 @@
 //! # What this crate does not do
 //!
 //! No I/O, no file maps, no decisions about reads: that is `bpfof-chain`. Of RFC 9669 all is
-//! there but what it leaves to the platform (maps, BTF ids) and the deprecated packet access. Timing
-//! side channels are not closed: speculative execution may run past a bounds check.
+//! there but what it leaves to the platform (BTF ids; for maps there are helpers, see [`map`]) and
+//! the deprecated packet access. Timing side channels are not closed: speculative execution may run
+//! past a bounds check.
 
 pub mod abi;
 mod analysis;
 mod arena;
+mod btf;
 mod disassembly;
 mod environment;
 mod fault;
@@ -35,6 +37,7 @@ pub mod helper;
 pub mod instruction;
 mod interpreter;
 mod link;
+pub mod map;
 pub mod native;
 pub mod object;
 pub mod program;
@@ -43,9 +46,10 @@ mod statics;
 
 pub use analysis::Summary;
 pub use arena::{Arena, Limit};
-pub use environment::{Alone, Environment, Exit};
+pub use environment::{Alone, Environment, Exit, OwnMaps};
 pub use fault::{Fault, FaultKind};
 pub use interpreter::interpret;
+pub use map::{Map, MapDefinition, MapKind};
 pub use native::{CompileError, NativeFunction};
 pub use object::{Object, ObjectError};
 pub use program::{Program, ProgramError};

@@ -1,7 +1,8 @@
 //! What an entry point needs of its object: its own section, the functions it calls and the static
 //! data it uses, each found through relocations and put where it will be.
 
-use crate::abi::{MAX_INSTRUCTIONS, STATICS, STATICS_BYTES};
+use crate::abi::{MAPS, MAX_INSTRUCTIONS, STATICS, STATICS_BYTES};
+use crate::map::{Declarations, MapDefinition};
 use crate::source::{DebugInfo, SourceMap};
 use crate::statics::Statics;
 use object::elf::{self, R_BPF_64_32, R_BPF_64_64, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE};
@@ -26,6 +27,8 @@ pub(crate) struct Linked {
     pub(crate) code: Vec<u8>,
     pub(crate) sources: SourceMap,
     pub(crate) statics: Statics,
+    /// The maps it uses, in the order of their handles.
+    pub(crate) maps: Vec<MapDefinition>,
 }
 
 /// Why an entry point cannot be put together.
@@ -51,11 +54,13 @@ impl From<object::Error> for LinkError {
 /// Code and data that an entry point needs, in the order in which they were found.
 struct Linker<'a, 'e> {
     elf: &'a Elf<'e>,
+    declarations: &'a Declarations,
     code: Vec<u8>,
     /// Sections of code, and the slot each begins at.
     functions: Vec<(SectionIndex, usize)>,
     data: Vec<Data>,
     sources: SourceMap,
+    maps: Vec<MapDefinition>,
 }
 
 struct Data {
@@ -72,13 +77,16 @@ pub(crate) fn link(
     elf: &Elf<'_>,
     entry: SectionIndex,
     debug: &DebugInfo<'_>,
+    declarations: &Declarations,
 ) -> Result<Linked, LinkError> {
     let mut linker = Linker {
         elf,
+        declarations,
         code: Vec::new(),
         functions: Vec::new(),
         data: Vec::new(),
         sources: SourceMap::default(),
+        maps: Vec::new(),
     };
     linker.collect(entry, debug)?;
     let (image_bytes, constant_bytes) = linker.lay_out_data();
@@ -89,7 +97,7 @@ pub(crate) fn link(
         image[at..at + data.bytes.len()].copy_from_slice(&data.bytes);
     }
     let statics = Statics::new(image, constant_bytes);
-    Ok(Linked { code: linker.code, sources: linker.sources, statics })
+    Ok(Linked { code: linker.code, sources: linker.sources, statics, maps: linker.maps })
 }
 
 impl<'a, 'e> Linker<'a, 'e> {
@@ -249,10 +257,10 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(())
     }
 
-    /// The guest address of an offset in a data section. It may lie outside: C allows pointers to
-    /// the end, and accesses are checked.
+    /// The guest address of an offset in a data section, or the handle of a map. An address may lie
+    /// outside: C allows pointers to the end, and accesses are checked.
     fn address(
-        &self,
+        &mut self,
         target: Option<(SectionIndex, u64)>,
         addend: u64,
     ) -> Result<u64, &'static str> {
@@ -260,10 +268,27 @@ impl<'a, 'e> Linker<'a, 'e> {
         if self.functions.iter().any(|(index, _)| *index == section) {
             return Err("takes the address of a function; functions can only be called");
         }
-        let data = self.data.iter().find(|data| data.section == section).ok_or(
-            "refers to a map or to a section that is not data; static variables and constants work",
-        )?;
+        if self.declarations.is_section(section) {
+            return self.handle(address.wrapping_add(addend));
+        }
+        let data =
+            self.data.iter().find(|data| data.section == section).ok_or(
+                "refers to a section that is not data (maps are declared in SEC(\".maps\"))",
+            )?;
         Ok(data.address.wrapping_add(address).wrapping_add(addend))
+    }
+
+    /// The handle of the map that is declared at this place. Maps get theirs as they are found.
+    fn handle(&mut self, place: u64) -> Result<u64, &'static str> {
+        let definition = self.declarations.at(place);
+        let definition =
+            definition.ok_or("refers to the inside of a map; only &map is possible")?;
+        let known = self.maps.iter().position(|map| map.name() == definition.name());
+        let index = known.unwrap_or(self.maps.len());
+        if known.is_none() {
+            self.maps.push(definition.clone());
+        }
+        Ok(MAPS + index as u64)
     }
 
     fn relocate_address(

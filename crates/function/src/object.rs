@@ -2,6 +2,7 @@
 
 use crate::abi::{MAX_INSTRUCTIONS, MAX_OBJECT_BYTES, STATICS_BYTES};
 use crate::link::{Elf, LinkError, MAX_SECTIONS, link};
+use crate::map::{DeclarationError, Declarations};
 use crate::program::{Problem, Program, ProgramError};
 use crate::source::DebugInfo;
 use object::{Architecture, Object as _, ObjectSection as _, SectionIndex};
@@ -81,6 +82,9 @@ pub enum ObjectError {
         /// What they take.
         bytes: u64,
     },
+    /// Maps that cannot be made.
+    #[error(transparent)]
+    Maps(#[from] DeclarationError),
     /// A program that fails the checks.
     #[error("{place}{name}: {source}")]
     Program {
@@ -106,12 +110,13 @@ impl Object {
         let [btf, extension] = [".BTF", ".BTF.ext"]
             .map(|name| elf.section_by_name(name).and_then(|section| section.data().ok()));
         let debug = DebugInfo::parse(btf.unwrap_or_default(), extension.unwrap_or_default());
+        let declarations = Declarations::read(&elf, btf.unwrap_or_default())?;
         let mut entries = Vec::new();
         let mut instructions = 0;
         for section in elf.sections() {
             let Ok(name) = section.name() else { continue };
             let Some(name) = name.strip_prefix(ENTRY_PREFIX) else { continue };
-            let entry = read_entry(&elf, section.index(), name, &debug)?;
+            let entry = read_entry(&elf, section.index(), name, &debug, &declarations)?;
             instructions += entry.program.instructions().len();
             entries.push(entry);
             if entries.len() > MAX_ENTRIES || instructions > MAX_ALL_INSTRUCTIONS {
@@ -142,8 +147,9 @@ fn read_entry(
     section: SectionIndex,
     name: &str,
     debug: &DebugInfo<'_>,
+    declarations: &Declarations,
 ) -> Result<Entry, ObjectError> {
-    let linked = link(elf, section, debug).map_err(|error| match error {
+    let linked = link(elf, section, debug, declarations).map_err(|error| match error {
         LinkError::Relocation { section, offset, source, problem } => {
             ObjectError::Relocation { place: source, section, pc: offset / 8, problem }
         }
@@ -164,6 +170,7 @@ fn read_entry(
         let place = line.map(|line| line.quoted()).unwrap_or_default();
         ObjectError::Program { place, name: name.to_owned(), source }
     })?;
-    let program = program.with_sources(linked.sources).with_statics(linked.statics);
+    let program =
+        program.with_sources(linked.sources).with_statics(linked.statics).with_maps(linked.maps);
     Ok(Entry { name: name.to_owned(), program })
 }

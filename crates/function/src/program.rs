@@ -7,10 +7,12 @@
 use crate::abi::{self, MAX_INSTRUCTIONS};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
+use crate::map::MapDefinition;
 use crate::source::SourceMap;
 use crate::statics::Statics;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Why a program was refused, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +64,7 @@ pub struct Program {
     sources: SourceMap,
     statics: Statics,
     lowest: u64,
+    maps: Arc<[MapDefinition]>,
 }
 
 impl Program {
@@ -96,6 +99,7 @@ impl Program {
             sources: SourceMap::default(),
             statics: Statics::default(),
             lowest,
+            maps: Arc::default(),
         };
         program.check_flow()?;
         Ok(program)
@@ -120,6 +124,16 @@ impl Program {
     /// somewhere, else [`abi::GUEST_BASE`].
     pub fn lowest_address(&self) -> u64 {
         self.lowest
+    }
+
+    /// The program with the maps that it refers to, in the order of their handles.
+    pub(crate) fn with_maps(self, maps: Vec<MapDefinition>) -> Program {
+        Program { maps: maps.into(), ..self }
+    }
+
+    /// The maps it uses, in the order of their handles (see [`MAPS`](crate::abi::MAPS)).
+    pub fn maps(&self) -> &[MapDefinition] {
+        &self.maps
     }
 
     /// Its static data.

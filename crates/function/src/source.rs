@@ -93,16 +93,7 @@ pub(crate) struct DebugInfo<'a> {
 impl<'a> DebugInfo<'a> {
     /// From the contents of `.BTF` and `.BTF.ext`; empty if they are not what they should be.
     pub(crate) fn parse(btf: &'a [u8], extension: &'a [u8]) -> DebugInfo<'a> {
-        // Both headers: magic, version and flags, then the header's length; offsets count from
-        // the header's end.
-        let part = |section: &'a [u8], offset_at: usize| {
-            let [magic, header, ..] = words::<2>(section)?;
-            let [offset, length] = words::<2>(section.get(offset_at..)?)?;
-            (magic & 0x00ff_ffff == 0x0001_eb9f).then_some(())?;
-            let start = (header as usize).checked_add(offset as usize)?;
-            section.get(start..start.checked_add(length as usize)?)
-        };
-        let (strings, line_info) = (part(btf, 16), part(extension, 16));
+        let (strings, line_info) = (header_part(btf, 16), header_part(extension, 16));
         DebugInfo { strings: strings.unwrap_or_default(), line_info: line_info.unwrap_or_default() }
     }
 
@@ -124,8 +115,19 @@ impl<'a> DebugInfo<'a> {
     }
 }
 
+/// A part of the section `.BTF` or `.BTF.ext`, whose offset and length are `offset_at` bytes into its
+/// header. Both headers are: magic, version and flags, then the header's length; offsets count from
+/// the header's end.
+pub(crate) fn header_part(section: &[u8], offset_at: usize) -> Option<&[u8]> {
+    let [magic, header, ..] = words::<2>(section)?;
+    let [offset, length] = words::<2>(section.get(offset_at..)?)?;
+    (magic & 0x00ff_ffff == 0x0001_eb9f).then_some(())?;
+    let start = (header as usize).checked_add(offset as usize)?;
+    section.get(start..start.checked_add(length as usize)?)
+}
+
 /// The first little-endian words of `bytes`.
-fn words<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
+pub(crate) fn words<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
     let (words, _) = bytes.get(..4 * N)?.as_chunks::<4>();
     let mut all = [0; N];
     for (word, bytes) in all.iter_mut().zip(words) {
@@ -135,7 +137,7 @@ fn words<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
 }
 
 /// The string at an offset, up to its NUL and at most [`MAX_TEXT_BYTES`].
-fn string(strings: &[u8], offset: u32) -> &[u8] {
+pub(crate) fn string(strings: &[u8], offset: u32) -> &[u8] {
     let rest = strings.get(offset as usize..).unwrap_or_default();
     let rest = &rest[..rest.len().min(MAX_TEXT_BYTES)];
     rest.split(|&byte| byte == 0).next().unwrap_or_default()

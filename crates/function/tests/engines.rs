@@ -358,6 +358,7 @@ fn plausible_slot() -> impl Strategy<Value = [u8; 8]> {
         Just(abi::DATA as i32),
         Just(abi::DATA as i32 + 255),
         Just(abi::CONTEXT as i32),
+        Just(abi::MAPS as i32),
         Just(abi::STATICS as i32 + 145),
         Just(0x50),
         Just(0xf1),

@@ -88,6 +88,26 @@ pub enum Error {
         /// The target's limit.
         max_bytes: u64,
     },
+    /// No function map has this name.
+    #[error("no function map is called {name:?}; there are: {known}")]
+    NoSuchMap {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// A key or value of the wrong size.
+    #[error("map {map}: a {part} has {expected_bytes} bytes, not {bytes}")]
+    MapSize {
+        /// The map.
+        map: String,
+        /// Which of the two.
+        part: &'static str,
+        /// The size it must have.
+        expected_bytes: u32,
+        /// The size it has.
+        bytes: usize,
+    },
     /// The thread that keeps file maps does not start.
     #[error("cannot start the thread that keeps file maps: {0}")]
     Thread(io::Error),
@@ -185,6 +205,14 @@ impl fmt::Display for CommandError {
             write!(f, ": it has {dw0} bytes; allow for as many")
         } else if is(Status::RESOURCE_LIMIT) {
             f.write_str(": the target's limit for this connection is reached; unload or wait")
+        } else if is(Status::UNKNOWN_MAP) {
+            f.write_str(": the map is gone with the last function that used it, or its connection")
+        } else if is(Status::NO_SUCH_ENTRY) {
+            f.write_str(": the map has no entry with this key")
+        } else if is(Status::ENTRY_EXISTS) {
+            f.write_str(": the map has an entry with this key already")
+        } else if is(Status::MAP_FULL) {
+            f.write_str(": delete entries, or declare more; an array ends at max_entries")
         } else if is(Status::INVALID_NAMESPACE) {
             f.write_str(": the namespace does not exist; check ns in the address")
         } else if is(Status::LBA_OUT_OF_RANGE) {

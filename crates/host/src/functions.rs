@@ -161,7 +161,7 @@ impl Controller {
 
     /// The answer to a command that is made for a buffer length and says in dword 0 how long the
     /// answer is.
-    fn whole_answer(&mut self, command: impl Fn(u32) -> Sqe) -> Result<Vec<u8>, Error> {
+    pub(crate) fn whole_answer(&mut self, command: impl Fn(u32) -> Sqe) -> Result<Vec<u8>, Error> {
         let most = REPORT_MAX_BYTES.min(self.max_transfer_bytes());
         let length = REPORT_BYTES.min(most);
         let (answer, data) = self.admin_command(command(length), &[], length)?;

@@ -27,6 +27,7 @@ mod controller;
 mod doorbell;
 mod error;
 pub mod files;
+mod function_maps;
 mod functions;
 pub mod fuzz;
 mod initiator;
@@ -45,6 +46,7 @@ mod url;
 pub use controller::Controller;
 pub use doorbell::Caravan;
 pub use error::{CommandError, Error, LostReason, RequestError, SubmitError};
+pub use function_maps::{FunctionMap, MapEntry};
 pub use functions::FunctionId;
 pub use initiator::{Initiator, InitiatorConfig};
 pub use lane::{ChainInfo, Lane};
@@ -55,6 +57,6 @@ pub use shared::{Answer, SharedLane, SharedLaneCounters, Urgency};
 pub use url::{DEFAULT_NSID, TargetUrl, UrlError};
 
 pub use bpfof_nvme::vendor::{
-    Extent, FileMapObject, FileVersion, FunctionReportEntry, PushdownLimits,
+    Extent, FileMapObject, FileVersion, FunctionReportEntry, MapAddress, MapChange, PushdownLimits,
 };
 pub use bpfof_nvme::{Cqe, Sqe, Status};

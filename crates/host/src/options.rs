@@ -48,6 +48,16 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// The defaults for the host with this identifier, and with the NQN that is made from it: what
+    /// several processes give that are one host, for instance to look at each other's function maps
+    /// ([`Controller::host_maps`](crate::Controller::host_maps)).
+    #[must_use]
+    pub fn for_host(host_id: [u8; 16]) -> Self {
+        Self { host_nqn: uuid_nqn(&host_id), host_id, ..Self::default() }
+    }
+}
+
 /// A random UUID (version 4), drawn once. Without a source of randomness it is made of the process
 /// id, which is all the uniqueness there is then.
 fn process_host_id() -> [u8; 16] {

@@ -2,6 +2,7 @@
 
 use crate::fabrics::FabricsCommand;
 use crate::opcode::{admin, fabrics};
+use crate::vendor::MapCommand;
 use crate::{Sgl, Sqe, Status};
 
 /// The place of a chunk in an upload (protocol.md, "Uploads").
@@ -113,6 +114,8 @@ pub enum AdminCommand {
         /// Length of the host's buffer in bytes (CDW11).
         length_bytes: u32,
     },
+    /// A command about function maps (protocol.md).
+    Map(MapCommand),
     /// A fabrics command (NVMe Base 2.0 §6).
     Fabrics(FabricsCommand),
     /// Any other opcode.
@@ -171,7 +174,10 @@ impl AdminCommand {
             | admin::FUNCTION_REPORT
             | admin::PUSHDOWN_IDENTIFY => return Self::parse_vendor(sqe),
             fabrics::FABRICS => Self::Fabrics(FabricsCommand::parse(sqe)),
-            other => Self::Unknown(other),
+            other => match MapCommand::parse(sqe) {
+                Some(command) => Self::Map(command?),
+                None => Self::Unknown(other),
+            },
         })
     }
 

@@ -8,8 +8,8 @@ use crate::tcp::{
     PduReceiver, Sender, TermReq,
 };
 use crate::vendor::{
-    FileMapObject, FileVersion, FunctionReportEntry, PushdownLimits, PushdownParts,
-    PushdownRequest, PushdownShort,
+    FileMapObject, FileVersion, FunctionReportEntry, MapCommand, MapReportEntry, PushdownLimits,
+    PushdownParts, PushdownRequest, PushdownShort,
 };
 use crate::{AdminCommand, Cqe, FabricsCommand, NvmCommand, Sqe};
 
@@ -145,7 +145,9 @@ pub fn commands(mut data: &[u8]) {
     let entry = take::<64>(&mut data);
     let sqe = Sqe::from_bytes(&entry);
     assert_eq!(sqe.to_bytes(), entry);
-    let _ = AdminCommand::parse(&sqe);
+    if let Ok(AdminCommand::Map(command)) = AdminCommand::parse(&sqe) {
+        assert_eq!(MapCommand::parse(&command.to_sqe()), Some(Ok(command)));
+    }
     match NvmCommand::parse(&sqe) {
         Ok(NvmCommand::Read(rw) | NvmCommand::Write(rw)) => {
             let again = rw.to_sqe(sqe.opcode, sqe.nsid);
@@ -217,6 +219,24 @@ pub fn vendor(data: &[u8]) {
     }
     for entry in FunctionReportEntry::list(data) {
         assert_eq!(FunctionReportEntry::from_bytes(&entry.to_bytes()), entry);
+    }
+    for entry in MapReportEntry::list(data) {
+        assert_eq!(MapReportEntry::from_bytes(&entry.to_bytes()), entry);
+    }
+    // Commands about maps in which only what has a meaning is set.
+    let given = Sqe::from_bytes(&take(&mut &*data));
+    let sqe = Sqe {
+        opcode: [0xC2, 0xC3, 0xC9, 0xCE][usize::from(given.opcode & 3)],
+        cdw10: given.cdw10,
+        cdw11: given.cdw11,
+        cdw12: given.cdw12 & 0x3_FFFF,
+        cdw13: given.cdw13,
+        ..Sqe::default()
+    };
+    if let Ok(AdminCommand::Map(command)) = AdminCommand::parse(&sqe) {
+        let Sqe { opcode, cdw10, cdw11, cdw12, cdw13, .. } = command.to_sqe();
+        let fields = (sqe.opcode, sqe.cdw10, sqe.cdw11, sqe.cdw12, sqe.cdw13);
+        assert_eq!((opcode, cdw10, cdw11, cdw12, cdw13), fields);
     }
     let limits = PushdownLimits::from_bytes(&take(&mut &*data));
     assert_eq!(PushdownLimits::from_bytes(&limits.to_bytes()), limits);

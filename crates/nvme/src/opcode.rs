@@ -20,14 +20,22 @@ pub mod admin {
     pub const KEEP_ALIVE: u8 = 0x18;
     /// Function Load (protocol.md).
     pub const FUNCTION_LOAD: u8 = 0xC1;
+    /// Map Report (protocol.md).
+    pub const MAP_REPORT: u8 = 0xC2;
+    /// Map Get (protocol.md).
+    pub const MAP_GET: u8 = 0xC3;
     /// Function Unload (protocol.md).
     pub const FUNCTION_UNLOAD: u8 = 0xC4;
     /// File Map Set (protocol.md).
     pub const FILE_MAP_SET: u8 = 0xC5;
     /// Function Report (protocol.md).
     pub const FUNCTION_REPORT: u8 = 0xC6;
+    /// Map Change (protocol.md).
+    pub const MAP_CHANGE: u8 = 0xC9;
     /// Pushdown Identify (protocol.md).
     pub const PUSHDOWN_IDENTIFY: u8 = 0xCA;
+    /// Map Read (protocol.md).
+    pub const MAP_READ: u8 = 0xCE;
 }
 
 /// Opcodes of I/O queues with the NVM command set (NVM Command Set 1.0 §3.2).

@@ -249,6 +249,14 @@ codes! {
     ANSWER_TOO_LONG = vendor(0x0D), "Answer Too Long";
     /// Vendor 0Eh (protocol.md, "Statuses").
     RESOURCE_LIMIT = vendor(0x0E), "Resource Limit";
+    /// Vendor 0Fh (protocol.md, "Statuses").
+    UNKNOWN_MAP = vendor(0x0F), "Unknown Map";
+    /// Vendor 10h (protocol.md, "Statuses").
+    NO_SUCH_ENTRY = vendor(0x10), "No Such Entry";
+    /// Vendor 11h (protocol.md, "Statuses").
+    ENTRY_EXISTS = vendor(0x11), "Entry Exists";
+    /// Vendor 12h (protocol.md, "Statuses").
+    MAP_FULL = vendor(0x12), "Map Full";
 }
 
 impl fmt::Display for Status {

@@ -1,11 +1,13 @@
 //! Structures of the vendor commands (docs/protocol.md).
 
 mod file_map;
+mod function_map;
 mod limits;
 mod pushdown;
 mod report;
 
 pub use file_map::{Extent, FILE_ID_NAMESPACE, FileMapObject};
+pub use function_map::{MapAddress, MapChange, MapCommand, MapReportEntry};
 pub use limits::PushdownLimits;
 pub use pushdown::{
     DEFAULT_SCRATCH_BYTES, FileVersion, PushdownHeader, PushdownParts, PushdownRequest,

@@ -10,8 +10,8 @@ use bpfof_nvme::log_page::{
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
 use bpfof_nvme::vendor::{
-    DEFAULT_SCRATCH_BYTES, FileVersion, FunctionReportEntry, Malformed, PushdownLimits,
-    PushdownParts, PushdownRequest, PushdownShort,
+    DEFAULT_SCRATCH_BYTES, FileVersion, FunctionReportEntry, Malformed, MapAddress, MapChange,
+    MapCommand, MapReportEntry, PushdownLimits, PushdownParts, PushdownRequest, PushdownShort,
 };
 use bpfof_nvme::{
     AdminCommand, Cqe, DsmRange, Installation, NvmCommand, ReportContent, Rw, Sqe, Status, Upload,
@@ -328,11 +328,12 @@ fn vendor_layouts() {
         chain_instructions: 4,
         call_instructions: 5,
         function_types: 6,
+        map_bytes: 7,
         ..PushdownLimits::default()
     }
     .to_bytes();
     assert_eq!((limits[0], limits[2], limits[32], limits[40]), (1, 2, 3, 4));
-    assert_eq!((limits[52], limits[56]), (5, 6));
+    assert_eq!((limits[52], limits[56], limits[60]), (5, 6, 7));
     let entry = FunctionReportEntry { compile_us: 7, name: "get".into(), ..Default::default() };
     assert_eq!((entry.to_bytes()[56], &entry.to_bytes()[64..68]), (7, &b"get\0"[..]));
 
@@ -352,8 +353,15 @@ fn vendor_layouts() {
     assert_eq!((trace.opcode, trace.cdw10, trace.cdw11, trace.cdw12), (0xC6, 3, 2, 2));
     assert_eq!(AdminCommand::parse(&trace), report(ReportContent::Trace));
     assert!(AdminCommand::parse(&Sqe { cdw12: 3, ..trace }).is_err());
+    function_map_layouts();
+    let map = MapAddress { controller: 0x102, map: 3 };
+    let map_read = MapCommand::Read { map, length_bytes: 2, first_slot: 4 };
     for (sqe, allowed) in [
-        (load, [10, 11, 13].as_slice()),
+        (MapCommand::Report { controller: 1, length_bytes: 2 }.to_sqe(), [11, 12].as_slice()),
+        (MapCommand::Get { map, length_bytes: 2 }.to_sqe(), &[10, 11, 12]),
+        (map_read.to_sqe(), &[10, 11, 12, 13]),
+        (MapCommand::Change { map, change: MapChange::Delete }.to_sqe(), &[10, 12]),
+        (load, &[10, 11, 13]),
         (AdminCommand::file_map_set(upload), &[10, 11]),
         (AdminCommand::function_unload(1), &[10]),
         (AdminCommand::function_report(1, 2), &[10, 11]),
@@ -373,4 +381,46 @@ fn vendor_layouts() {
             assert_eq!(ok, allowed.contains(&dword), "opcode {:x} dword {dword}", sqe.opcode);
         }
     }
+}
+
+/// protocol.md, "Function maps".
+fn function_map_layouts() {
+    let entry = MapReportEntry {
+        map: 1,
+        controller: 0x203,
+        kind: 4,
+        key_bytes: 5,
+        value_bytes: 6,
+        max_entries: 7,
+        entries: 8,
+        memory_bytes: 9,
+        name: "seen".into(),
+    };
+    let bytes = entry.to_bytes();
+    assert_eq!(bytes[..16], [1, 0, 0, 0, 3, 2, 4, 0, 5, 0, 0, 0, 6, 0, 0, 0]);
+    assert_eq!(bytes[16..32], [7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(&bytes[32..37], b"seen\0");
+    let map = MapAddress { controller: 0x102, map: 3 };
+    let read = MapCommand::Read { map, length_bytes: 5, first_slot: 6 };
+    let sqe = read.to_sqe();
+    assert_eq!((sqe.opcode, sqe.cdw10, sqe.cdw11, sqe.cdw12, sqe.cdw13), (0xCE, 3, 5, 0x102, 6));
+    assert_eq!(sqe.sgl.length_bytes, 5);
+    assert_eq!(AdminCommand::parse(&sqe), Ok(AdminCommand::Map(read)));
+    let changes = [MapChange::Set, MapChange::SetNew, MapChange::SetExisting, MapChange::Delete];
+    for (number, change) in (0..).zip(changes) {
+        let sqe = MapCommand::Change { map, change }.to_sqe();
+        assert_eq!((sqe.opcode, sqe.cdw10, sqe.cdw12), (0xC9, 3, 0x102 | number << 16));
+    }
+    let get = MapCommand::Get { map, length_bytes: 8 }.to_sqe();
+    assert_eq!((get.opcode, get.cdw10, get.cdw11, get.cdw12), (0xC3, 3, 8, 0x102));
+    let report = MapCommand::Report { controller: 0xFFFF, length_bytes: 64 }.to_sqe();
+    assert_eq!((report.opcode, report.cdw11, report.cdw12), (0xC2, 64, 0xFFFF));
+    // The upper half of dword 12 has a meaning for Map Change only, and there two bits.
+    let refused = Err(Status::INVALID_FIELD.with_dnr());
+    for (sqe, bit) in [(sqe, 16), (get, 16), (report, 16), (get, 31)] {
+        let sqe = Sqe { cdw12: sqe.cdw12 | 1 << bit, ..sqe };
+        assert_eq!(AdminCommand::parse(&sqe), refused, "{sqe:?}");
+    }
+    let change = MapCommand::Change { map, change: MapChange::Set }.to_sqe();
+    assert_eq!(AdminCommand::parse(&Sqe { cdw12: 1 << 18, ..change }), refused);
 }

@@ -7,8 +7,9 @@ use crate::controller::{Controller, Counters};
 use crate::events::Events;
 use crate::executor::{Executor, Load};
 use crate::features::Feature;
+use crate::function_maps::{self, DeclaredMap};
 use crate::identify;
-use crate::subsystem::{MAX_KEPT_FUNCTIONS, is_kept};
+use crate::subsystem::{Refusal, is_kept};
 use crate::{discovery, logs};
 use bpfof_chain::{Extent, FileMap, Function};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
@@ -43,6 +44,7 @@ pub(crate) struct AdminState {
     /// Why the last Function Load was refused; empty if it was not.
     load_message: String,
     last_function: u32,
+    last_function_map: u32,
     /// One at a time: a load takes memory and a thread.
     loading: bool,
     pub(crate) events: Events,
@@ -195,6 +197,7 @@ impl Connection {
             AdminCommand::FileMapSet(upload) => {
                 self.upload(sqe, upload, Installation::default(), data, controller, x)
             }
+            AdminCommand::Map(command) => self.map_command(sqe, command, data, controller, x),
             _ => Err(Status::INVALID_OPCODE.with_dnr().into()),
         }
     }
@@ -240,7 +243,7 @@ impl Connection {
     }
 
     /// Sends an admin command's data, which must fit what the host offers.
-    fn answer(&mut self, sqe: &Sqe, reply: Reply, data: &[u8]) -> Answered {
+    pub(crate) fn answer(&mut self, sqe: &Sqe, reply: Reply, data: &[u8]) -> Answered {
         if sqe.sgl.kind != Sgl::TRANSPORT && !data.is_empty() {
             return Err(Status::INVALID_SGL_DESCRIPTOR_TYPE.with_dnr().into());
         }
@@ -416,8 +419,7 @@ impl Connection {
         admin.loading = false;
         let installed =
             outcome.map_err(|message| (Status::FUNCTION_REJECTED, message)).and_then(|function| {
-                install(function, installation, controller, x)
-                    .map_err(|message| (Status::RESOURCE_LIMIT, message))
+                install(function, installation, (controller, &mut admin.last_function_map), x)
             });
         match installed {
             Ok(id) => {
@@ -529,14 +531,14 @@ fn own_functions(controller: &Controller) -> (usize, usize) {
     own.fold((0, 0), |(count, bytes), function| (count + 1, bytes + function.native.code_bytes()))
 }
 
-/// Gives a compiled function to its association, or to all. Returns its id; the error says which
-/// limit it would exceed.
+/// Gives a compiled function to its association, or to all. Returns its id.
 fn install(
     mut function: Function,
     installation: Installation,
-    controller: &Controller,
+    (controller, last_map): (&Controller, &mut u32),
     x: &Executor,
-) -> Result<u32, String> {
+) -> Result<u32, Refusal> {
+    let full = |message: String| (Status::RESOURCE_LIMIT, message);
     let bytes = function.native.code_bytes();
     let about = format!(
         "{:?}: {} instructions, {bytes} bytes of code, compiled in {:?}",
@@ -546,22 +548,38 @@ fn install(
     );
     let used = own_functions(controller).1;
     if !installation.kept && used + bytes > MAX_ASSOCIATION_CODE_BYTES {
-        return Err(format!(
+        return Err(full(format!(
             "{bytes} bytes of machine code, where the association's other functions take {used} of \
              {MAX_ASSOCIATION_CODE_BYTES} bytes; unload some first"
-        ));
+        )));
     }
-    function.native.charge(&x.target.code).map_err(|full| format!("all hosts together: {full}"))?;
-    let id = if installation.kept {
-        let id = controller.subsystem.keep_function(function);
-        id.ok_or_else(|| format!("the target keeps {MAX_KEPT_FUNCTIONS} functions; unload one"))?
-    } else {
-        let id = function.id;
-        controller.counters.begin(id);
-        controller.update(|tables| tables.with_function(function));
-        id
+    let charged = function.native.charge(&x.target.code);
+    charged.map_err(|error| full(format!("all hosts together: {error}")))?;
+    let id = match installation.kept {
+        true => controller.subsystem.keep_function(function)?,
+        false => install_own(function, controller, last_map)?,
     };
     log::info!("{}: function {id} is {about}", controller.host_nqn);
+    Ok(id)
+}
+
+/// Gives an association a function of its own, with its maps. Only its admin connection does that.
+fn install_own(
+    function: Function,
+    controller: &Controller,
+    last_map: &mut u32,
+) -> Result<u32, Refusal> {
+    let tables = controller.tables();
+    let own = tables.function_maps().iter().filter(|known| !is_kept(known.id));
+    let known: Vec<DeclaredMap> = own.map(|known| DeclaredMap::of(known)).collect();
+    let wanted = function.native.program().maps();
+    let declared = function_maps::declare(wanted, &known, last_map, 0)?;
+    let (id, function) = (function.id, Arc::new(function));
+    controller.counters.begin(id);
+    controller.update(|tables| {
+        let maps = function_maps::make(&declared, tables);
+        tables.with_function_and_maps(Arc::clone(&function), maps)
+    });
     Ok(id)
 }
 

@@ -72,6 +72,7 @@ impl Load {
             native,
             trace: Default::default(),
             peers: None,
+            maps: Default::default(),
         })
     }
 }

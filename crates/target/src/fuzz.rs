@@ -304,6 +304,7 @@ fn follow() -> Arc<Function> {
             native,
             trace: Default::default(),
             peers: None,
+            maps: Default::default(),
         })
     });
     Arc::clone(function)

@@ -4,6 +4,7 @@ use crate::admin::{MAX_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS};
 use crate::connection::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, Reply};
 use crate::controller::Controller;
 use crate::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
+use crate::function_maps::MAX_ASSOCIATION_MAP_BYTES;
 use crate::health::ERROR_ENTRIES;
 use crate::namespace::{Namespace, fnv1a_128};
 use crate::subsystem::{MAX_NSID, Subsystem, Traits};
@@ -204,5 +205,6 @@ pub(crate) fn pushdown_limits(limits: &Limits) -> PushdownLimits {
         object_bytes: abi::MAX_OBJECT_BYTES as u32,
         call_instructions: limits.instructions_per_call,
         function_types: FUNCTION_TYPE_EBPF,
+        map_bytes: MAX_ASSOCIATION_MAP_BYTES as u32,
     }
 }

@@ -29,6 +29,7 @@ mod discovery;
 mod events;
 mod executor;
 mod features;
+mod function_maps;
 pub mod fuzz;
 mod health;
 mod identify;

@@ -35,6 +35,10 @@ const ADMIN_COMMANDS: &[u8] = &[
     admin::FILE_MAP_SET,
     admin::FUNCTION_REPORT,
     admin::PUSHDOWN_IDENTIFY,
+    admin::MAP_REPORT,
+    admin::MAP_GET,
+    admin::MAP_CHANGE,
+    admin::MAP_READ,
 ];
 
 /// I/O commands that change no block.

@@ -1,9 +1,11 @@
 //! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
 
 use crate::controller::{Controller, CounterTable};
+use crate::function_maps::{self, DeclaredMap};
 use crate::health::Health;
 use crate::namespace::Namespace;
 use bpfof_chain::{Function, Tables};
+use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +23,7 @@ pub(crate) const MAX_KEPT_FUNCTIONS: usize = 64;
 /// Ids of kept functions have this bit set; those of an association's own do not.
 const KEPT: u32 = 1 << 31;
 
-/// Whether a function of this id is kept beyond its association.
+/// Whether a function of this id, or a map of one, is kept beyond its association.
 pub(crate) fn is_kept(function: u32) -> bool {
     function & KEPT != 0
 }
@@ -60,9 +62,27 @@ struct Controllers {
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
     /// Functions that every association has.
-    kept: Vec<Arc<Function>>,
+    kept: Vec<Kept>,
     last_kept: u32,
+    last_kept_map: u32,
 }
+
+/// A function that every association has, each with maps of its own.
+#[derive(Debug)]
+struct Kept {
+    function: Arc<Function>,
+    maps: Vec<DeclaredMap>,
+}
+
+impl Kept {
+    fn install(&self, tables: &Tables) -> Tables {
+        let maps = function_maps::make(&self.maps, tables);
+        tables.with_function_and_maps(Arc::clone(&self.function), maps)
+    }
+}
+
+/// Why a function is not installed: the status, and words for the host.
+pub(crate) type Refusal = (Status, String);
 
 impl Subsystem {
     pub(crate) fn new(nqn: String, number: usize, namespaces: Vec<Arc<Namespace>>) -> Subsystem {
@@ -185,10 +205,7 @@ impl Subsystem {
         controllers.last_id = id;
         let whole = controllers.namespaces.iter().map(|namespace| namespace.whole_file());
         let tables = Tables::new(whole.collect());
-        let tables = controllers
-            .kept
-            .iter()
-            .fold(tables, |tables, function| tables.with_function(Arc::clone(function)));
+        let tables = controllers.kept.iter().fold(tables, |tables, kept| kept.install(&tables));
         let host = (host_nqn.to_owned(), host_id);
         let controller = Controller::new(id, Arc::clone(self), host, kato_ms, tables);
         let controller = Arc::new(controller);
@@ -205,28 +222,33 @@ impl Subsystem {
         self.controllers().by_id.get(&id).cloned()
     }
 
-    /// Gives every association, present and future, a function. Returns its id, or None if there
-    /// are too many.
-    pub(crate) fn keep_function(&self, function: Function) -> Option<u32> {
+    /// Gives every association, present and future, a function. Returns its id.
+    pub(crate) fn keep_function(&self, function: Function) -> Result<u32, Refusal> {
         let mut controllers = self.controllers();
+        let controllers = &mut *controllers;
         if controllers.kept.len() >= MAX_KEPT_FUNCTIONS || is_kept(controllers.last_kept + 1) {
-            return None;
+            let message = format!("the target keeps {MAX_KEPT_FUNCTIONS} functions; unload one");
+            return Err((Status::RESOURCE_LIMIT, message));
         }
+        let known = controllers.kept.iter().flat_map(|kept| kept.maps.iter().cloned());
+        let known: Vec<DeclaredMap> = known.collect();
+        let wanted = function.native.program().maps();
+        let maps = function_maps::declare(wanted, &known, &mut controllers.last_kept_map, KEPT)?;
         controllers.last_kept += 1;
         let id = KEPT | controllers.last_kept;
         self.kept_counters.begin(id);
-        let function = Arc::new(Function { id, ..function });
+        let kept = Kept { function: Arc::new(Function { id, ..function }), maps };
         for controller in controllers.by_id.values() {
-            controller.update(|tables| tables.with_function(Arc::clone(&function)));
+            controller.update(|tables| kept.install(tables));
         }
-        controllers.kept.push(function);
-        Some(id)
+        controllers.kept.push(kept);
+        Ok(id)
     }
 
     /// Takes a kept function from every association.
     pub(crate) fn drop_function(&self, id: u32) {
         let mut controllers = self.controllers();
-        controllers.kept.retain(|function| function.id != id);
+        controllers.kept.retain(|kept| kept.function.id != id);
         for controller in controllers.by_id.values() {
             controller.update(|tables| tables.without_function(id));
         }

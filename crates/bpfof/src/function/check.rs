@@ -3,7 +3,9 @@
 use super::{choose, read_object};
 use crate::Outcome;
 use bpfof_function::object::Entry;
-use bpfof_function::{Arena, Environment, Exit, NativeFunction, Program, abi, abi::context};
+use bpfof_function::{
+    Arena, Environment, Exit, Map, MapDefinition, NativeFunction, Program, abi, abi::context,
+};
 use bpfof_target::TargetConfig;
 use clap::Args;
 use serde::Serialize;
@@ -60,6 +62,9 @@ struct Report {
     frame_used_bytes: u64,
     /// The most a call takes from the instruction budget; absent if that depends on data.
     worst_budget: Option<i64>,
+    /// The maps it uses, each with kind and sizes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    maps: Vec<String>,
     constant_bytes: u64,
     variable_bytes: u64,
     native_bytes: usize,
@@ -96,17 +101,32 @@ struct Run {
     trace: Vec<String>,
 }
 
-/// No other function is there; what the function says is collected.
-struct Surroundings(Vec<String>);
+/// No other function is there; what the function says is collected, and it has its maps, empty at
+/// first.
+struct Surroundings {
+    said: Vec<String>,
+    maps: Vec<Map>,
+}
+
+impl Surroundings {
+    fn new(program: &Program) -> Surroundings {
+        let maps = program.maps().iter().cloned().map(Map::new).collect();
+        Surroundings { said: Vec::new(), maps }
+    }
+}
 
 impl Environment for Surroundings {
     fn tail_call(&mut self, _function: u32) -> bool {
         false
     }
 
+    fn map(&self, index: usize) -> Option<&Map> {
+        self.maps.get(index)
+    }
+
     fn trace(&mut self, text: &[u8], value: u64) {
         let printable = |byte: &u8| if matches!(byte, b' '..=b'~') { *byte as char } else { '?' };
-        self.0.push(format!("{} {value}", text.iter().map(printable).collect::<String>()));
+        self.said.push(format!("{} {value}", text.iter().map(printable).collect::<String>()));
     }
 }
 
@@ -154,6 +174,7 @@ fn report(entry: &Entry, options: &Check) -> Result<Report, Box<dyn std::error::
         stack_bytes: summary.frames.map(|frames| frames * abi::FRAME_BYTES),
         frame_used_bytes: summary.frame_bytes,
         worst_budget: summary.budget,
+        maps: program.maps().iter().map(MapDefinition::describe).collect(),
         constant_bytes: size(program.statics().constants()),
         variable_bytes: size(program.statics().variables()),
         native_bytes: native.code_bytes(),
@@ -201,7 +222,7 @@ fn call(
         arena.begin_chain(&argument, options.scratch_size);
         arena.begin_hop(options.hop);
         let limit = arena.begin_call(0..data.len(), options.offset, 0, 0);
-        let (mut left, mut surroundings) = (budget, Surroundings(Vec::new()));
+        let (mut left, mut surroundings) = (budget, Surroundings::new(native.program()));
         let started = Instant::now();
         let outcome = native.call(&mut arena, limit, &mut left, &mut surroundings);
         let took = started.elapsed().as_nanos();
@@ -210,7 +231,7 @@ fn call(
         best_ns = best_ns.min(took);
         if first_ns.is_none() {
             first_ns = Some((took, code as u32, budget - left));
-            trace = surroundings.0;
+            trace = surroundings.said;
         }
     }
     let (first_ns, code, budget_used) = first_ns.unwrap_or_default();
@@ -269,6 +290,9 @@ fn print(report: &Report) {
     match report.worst_budget {
         Some(budget) => println!("  instruction budget: at most {budget} a call"),
         None => println!("  instruction budget: depends on data (a loop, or a variable length)"),
+    }
+    for map in &report.maps {
+        println!("  map: {map}");
     }
     if report.constant_bytes + report.variable_bytes != 0 {
         println!(

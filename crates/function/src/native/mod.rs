@@ -56,6 +56,7 @@ const FAULT_STACK: u32 = 3;
 const FAULT_READ_ONLY: u32 = 4;
 /// Not a fault, but it ends the function as one does.
 const TAIL_CALL: u32 = 5;
+const FAULT_NO_MAP: u32 = 6;
 
 /// What translated code calls [`call_helper`] by.
 const CALL_HELPER: &str = "call_helper";
@@ -170,6 +171,7 @@ impl NativeFunction {
             FAULT_BUDGET => FaultKind::Budget,
             FAULT_STACK => FaultKind::StackOverflow,
             FAULT_READ_ONLY => FaultKind::ReadOnly { address: machine.fault_address },
+            FAULT_NO_MAP => FaultKind::NoMap { handle: machine.fault_address },
             _ => FaultKind::Memory { address: machine.fault_address },
         };
         Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + limit.bytes() as u64 })
@@ -240,6 +242,7 @@ extern "C" fn call_helper(
         Err(Stop::TailCall(function)) => (TAIL_CALL, function.into()),
         Err(Stop::Fault(FaultKind::Memory { address })) => (FAULT_MEMORY, address),
         Err(Stop::Fault(FaultKind::ReadOnly { address })) => (FAULT_READ_ONLY, address),
+        Err(Stop::Fault(FaultKind::NoMap { handle })) => (FAULT_NO_MAP, handle),
         Err(Stop::Fault(FaultKind::Budget)) => (FAULT_BUDGET, 0),
         Err(Stop::Fault(FaultKind::StackOverflow)) => (FAULT_STACK, 0),
     };

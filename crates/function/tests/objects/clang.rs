@@ -42,6 +42,16 @@ impl Clang {
         std::fs::read(object).expect("an object")
     }
 
+    /// Compiles a text.
+    pub(crate) fn compile_text(&self, text: &str) -> Vec<u8> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (source, object) =
+            (directory.path().join("function.bpf.c"), directory.path().join("function.o"));
+        std::fs::write(&source, text).expect("written");
+        assert!(self.run(&source, &object, false), "{self:?} refuses {text}");
+        std::fs::read(object).expect("an object")
+    }
+
     fn run(&self, source: &Path, object: &Path, quiet: bool) -> bool {
         let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../functions/include");
         Command::new(&self.program)

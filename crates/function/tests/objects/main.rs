@@ -1,6 +1,7 @@
 //! Objects as clang makes them.
 
 mod clang;
+mod maps;
 
 use bpfof_function::{
     Alone, Arena, Exit, Fault, FaultKind, NativeFunction, Object, abi, fuzz, interpret,

@@ -110,6 +110,13 @@ pub struct ReadInfo {
     pub stale: u32,
 }
 
+fn because(cause: &Option<Box<ReadError>>) -> String {
+    match cause {
+        Some(cause) => format!(" ({cause})"),
+        None => " (it reads a hole of a file)".to_owned(),
+    }
+}
+
 /// How a chain ended that did not succeed.
 #[derive(Debug, Error)]
 pub enum ReadError {
@@ -120,6 +127,19 @@ pub enum ReadError {
     /// allows no plain reads.
     #[error("stale file map: a file changed or has no map; try again, or read it plainly")]
     Stale,
+    /// The target could not run it, and its maps are there: elsewhere it would remember other
+    /// things.
+    #[error(
+        "function {function} has maps at the target, and the target cannot run this chain{}; try \
+         again, or read the files plainly",
+        because(.cause)
+    )]
+    Remembers {
+        /// The function.
+        function: String,
+        /// Why not at the target; None for holes of files, which read as zeroes only here.
+        cause: Option<Box<ReadError>>,
+    },
     /// The function or the files made it fail, in the same way at the target and here.
     #[error(transparent)]
     Command(#[from] CommandError),

@@ -1,6 +1,7 @@
 //! The files of an association, and the thread that keeps their maps.
 
 use super::entry::{Entry, PushdownFile, enqueue};
+use super::function::LocalMaps;
 use super::keeper;
 use super::sys::BreakSignal;
 use super::{MapRefusal, NamespaceDevice, NvmeNamespace, StorageFunction};
@@ -153,6 +154,8 @@ pub struct FileMaps {
     keeper: Option<JoinHandle<()>>,
     /// The functions here, by their numbers.
     peers: Peers,
+    /// Of functions that run in this process.
+    function_maps: LocalMaps,
 }
 
 impl FileMaps {
@@ -201,7 +204,12 @@ impl FileMaps {
     fn keep(remote: Remote, checks: bool) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new(Some(remote), checks));
         let keeper = keeper::start(Arc::clone(&shared)).map_err(Error::Thread)?;
-        Ok(Self { shared, keeper: Some(keeper), peers: Peers::default() })
+        Ok(Self {
+            shared,
+            keeper: Some(keeper),
+            peers: Peers::default(),
+            function_maps: LocalMaps::default(),
+        })
     }
 
     /// Files on an NVMe namespace of this machine, of which `device` is the block device. Chains run
@@ -223,7 +231,7 @@ impl FileMaps {
     #[must_use]
     pub fn local() -> Self {
         let shared = Arc::new(Shared::new(None, true));
-        Self { shared, keeper: None, peers: Peers::default() }
+        Self { shared, keeper: None, peers: Peers::default(), function_maps: LocalMaps::default() }
     }
 
     /// Whether there is a target that chains are pushed to.
@@ -272,13 +280,16 @@ impl FileMaps {
     }
 
     /// Prepares a function for both sides: translated here, loaded at the target. `entry_index`
-    /// says which of the object's `bpfof/…` sections is the entry point.
+    /// says which of the object's `bpfof/…` sections is the entry point. One that declares maps
+    /// runs where these are and nowhere else: at the target, or without one in this process.
     ///
     /// # Errors
     /// [`Error::FunctionRejected`] if either side refuses it; what else the target answers.
     pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
-        let mut function = StorageFunction::local(object, entry_index, self.peers.clone())?;
         let remote = self.shared.remote.as_ref();
+        let maps = (!self.has_target()).then_some(&self.function_maps);
+        let peers = self.peers.clone();
+        let mut function = StorageFunction::local(object, entry_index, peers, maps)?;
         if let Some(mut controller) = remote.and_then(Remote::controller) {
             let id = controller.load_function(object, entry_index)?;
             function.set_remote(self.shared.serial, id);

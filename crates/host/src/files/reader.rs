@@ -248,10 +248,11 @@ impl PushdownReader {
         let ours = self.shared.is_kept() && chain.files.iter().all(|file| file.is_of(&self.shared));
         let function = chain.function.id_in(self.shared.serial);
         let is_pinned = self.passthrough.is_some() || self.lane.is_some() && function.is_some();
-        if !ours || !is_pinned {
+        let is_elsewhere = chain.function.remembers_at_target() && function.is_none();
+        if !ours || !is_pinned || is_elsewhere {
             let why = "there is no target, or files and function are not of the reader's FileMaps";
             chain.cause = Some(ReadError::Request(why));
-            if self.local.is_some() {
+            if self.local.is_some() && !is_elsewhere {
                 self.queue.push_back(index);
                 self.start_local();
             } else {
@@ -493,6 +494,10 @@ impl PushdownReader {
             let chain = &mut self.chains[index];
             let cause = chain.cause.take();
             let result = match cause {
+                _ if chain.function.remembers_at_target() => {
+                    let function = chain.function.name().to_owned();
+                    Err(ReadError::Remembers { function, cause: cause.map(Box::new) })
+                }
                 Some(cause) if !self.policy.fall_back => Err(cause),
                 _ => self.fall_back.run(&chain.call(), &mut answer),
             };

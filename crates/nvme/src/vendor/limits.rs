@@ -33,5 +33,8 @@ wire_struct! {
         52 => call_instructions: u32,
         /// Function types; bit 0 is [`FUNCTION_TYPE_EBPF`](super::FUNCTION_TYPE_EBPF) (offset 56).
         56 => function_types: u32,
+        /// Bytes that the function maps of an association may take together; 0 from a target
+        /// without function maps (offset 60).
+        60 => map_bytes: u32,
     }
 }

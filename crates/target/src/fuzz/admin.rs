@@ -10,13 +10,14 @@ use crate::connection::MAX_TRANSFER_BYTES;
 use crate::controller::Controller;
 use crate::events::MAX_ASYNC_EVENTS;
 use crate::subsystem::MAX_KEPT_FUNCTIONS;
-use bpfof_chain::Limits;
+use bpfof_chain::{FunctionMap, FunctionMaps, Limits};
+use bpfof_function::{Map, MapDefinition, MapKind};
 use bpfof_nvme::fabrics::{
     CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData, ControllerConfig, DISCOVERY_NQN,
     FabricsCommand, SQHD_NO_FLOW_CONTROL, Shutdown, offset,
 };
 use bpfof_nvme::tcp::{C2hData, DataPdu, Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t};
-use bpfof_nvme::vendor::{Extent, FileMapObject};
+use bpfof_nvme::vendor::{Extent, FileMapObject, MapAddress, MapChange, MapCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Installation, Sgl, Sqe, Status, Upload, opcode};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,7 +102,7 @@ pub fn admin(data: &[u8]) {
         hosts.command(caller, enable_command(), &[]);
         hosts.listen();
         if let Some(controller) = hosts.controller(caller) {
-            controller.update(|tables| tables.with_function(follow()));
+            controller.update(|tables| tables.with_function_and_maps(follow(), maps()));
         }
     }
     while !hosts.input.0.is_empty() {
@@ -112,6 +113,15 @@ pub fn admin(data: &[u8]) {
         hosts.end(caller);
     }
     hosts.rig.finish();
+}
+
+/// Maps of the function that a run begins with.
+fn maps() -> FunctionMaps {
+    let map = |id, kind, key_bytes| {
+        let definition = MapDefinition::new("fuzzed", kind, (key_bytes, 8), 5);
+        Arc::new(FunctionMap { id, map: Map::new(definition.expect("within the limits")) })
+    };
+    [map(1, MapKind::Hash, 1), map(2, MapKind::Array, 4)].into()
 }
 
 fn discovery_connect() -> (Sqe, Vec<u8>) {
@@ -312,7 +322,8 @@ impl Hosts<'_> {
                 }
             }
             16 => self.listen(),
-            17 | 18 => self.any_fields(caller),
+            17 => self.any_fields(caller),
+            18 => self.map(caller),
             kind => self.query(caller, kind),
         }
     }
@@ -442,6 +453,68 @@ impl Hosts<'_> {
         self.command(caller, sqe, &[]);
     }
 
+    /// A command about function maps, right but for what the input changes. The map with id 1 has
+    /// keys of a byte and values of eight, that with id 2 is an array of such.
+    fn map(&mut self, caller: usize) {
+        let (choice, wrong) = (self.input.byte(), self.input.byte());
+        let map = u32::from(choice >> 3 & 1) + 1;
+        let controller = match choice >> 4 & 3 {
+            0 | 1 => MapAddress::OWN,
+            2 => self.cntlid,
+            _ => MapAddress::ALL_OF_HOST,
+        };
+        let address = MapAddress { controller, map };
+        let key = if map == 1 { 1 } else { 4 };
+        let mut data = vec![0; key];
+        data[0] = self.input.byte() % 8;
+        let mut length_bytes = if choice & 64 == 0 { 4096 } else { u32::from(self.input.byte()) };
+        if wrong & 7 == 7 {
+            length_bytes = self.input.edge() as u32;
+        }
+        let command = match choice & 7 {
+            0 => MapCommand::Report { controller, length_bytes },
+            1 => MapCommand::Get { map: address, length_bytes },
+            2 => MapCommand::Read {
+                map: address,
+                length_bytes,
+                first_slot: if wrong & 8 == 0 { 0 } else { self.input.edge() as u32 },
+            },
+            kind => {
+                let changes = [
+                    MapChange::Set,
+                    MapChange::SetNew,
+                    MapChange::SetExisting,
+                    MapChange::Delete,
+                    MapChange::Set,
+                ];
+                let change = changes[usize::from(kind) - 3];
+                if change != MapChange::Delete {
+                    data.extend([self.input.byte(); 8]);
+                }
+                MapCommand::Change { map: address, change }
+            }
+        };
+        if wrong & 0x30 == 0x30 {
+            data.resize(self.input.edge() as usize % 5000, 1);
+        }
+        let mut sqe = command.to_sqe();
+        if wrong & 0xC0 == 0xC0 {
+            sqe.cdw12 = self.input.number() as u32;
+        }
+        let has_data = choice & 7 == 1 || choice & 7 > 2;
+        match (has_data, choice & 128) {
+            (true, 0) => {
+                sqe.sgl = Sgl::in_capsule(data.len() as u32);
+                self.command(caller, sqe, &data);
+            }
+            (true, _) => {
+                sqe.sgl = Sgl::transport(data.len() as u32);
+                self.command(caller, sqe, &[]);
+            }
+            (false, _) => self.command(caller, sqe, &[]),
+        }
+    }
+
     /// Any command at all: on I/O queues a fabrics command, because data belongs to others there.
     fn any_fields(&mut self, caller: usize) {
         let mut bytes = [0; Sqe::BYTES];
@@ -568,7 +641,8 @@ impl Caller {
     fn asked(&mut self, r2t: R2t) {
         let pending = self.pending.get_mut(&r2t.cccid).expect("an R2T is for a command");
         let sqe = &pending.sqe;
-        assert!(matches!(sqe.opcode, opcode::admin::FUNCTION_LOAD | opcode::admin::FILE_MAP_SET));
+        let (load, set) = (opcode::admin::FUNCTION_LOAD, opcode::admin::FILE_MAP_SET);
+        assert!([load, set, opcode::admin::MAP_CHANGE].contains(&sqe.opcode));
         assert_eq!((sqe.sgl.kind, sqe.sgl.length_bytes), (Sgl::TRANSPORT, r2t.length_bytes));
         assert!(!pending.asked && r2t.offset_bytes == 0, "the data is asked for once");
         pending.asked = true;
@@ -580,7 +654,10 @@ impl Caller {
         assert_eq!(offset_bytes, pending.data_bytes, "data comes in order");
         pending.data_bytes += length_bytes;
         let Sqe { sgl, .. } = pending.sqe;
-        assert!(sgl.kind == Sgl::TRANSPORT && pending.data_bytes <= sgl.length_bytes);
+        // The answer of Map Get has no SGL: that of the command is the key.
+        let is_get = pending.sqe.opcode == opcode::admin::MAP_GET;
+        let room = if is_get { pending.sqe.cdw11 } else { sgl.length_bytes };
+        assert!((is_get || sgl.kind == Sgl::TRANSPORT) && pending.data_bytes <= room);
         if last && pdu.success {
             assert!(pdu.last && self.joined.is_some_and(|joined| !joined.flow_control));
             let pending = self.pending.remove(&pdu.cccid).expect("it was there");
@@ -661,9 +738,14 @@ impl Pending {
                 length_bytes.min(u64::from(sgl.length_bytes)) as u32
             }
             (opcode::admin::GET_FEATURES, _) => self.data_bytes.next_multiple_of(16).min(16),
-            (opcode::admin::FUNCTION_REPORT | opcode::admin::PUSHDOWN_IDENTIFY, _) => {
-                self.data_bytes
-            }
+            (
+                opcode::admin::FUNCTION_REPORT
+                | opcode::admin::PUSHDOWN_IDENTIFY
+                | opcode::admin::MAP_REPORT
+                | opcode::admin::MAP_READ,
+                _,
+            ) => self.data_bytes,
+            (opcode::admin::MAP_GET, _) => self.sqe.cdw11.min(8),
             _ => 0,
         };
         assert_eq!(self.data_bytes, right, "data of {:?}", self.sqe);

@@ -81,6 +81,19 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// Compiles a C source of `tests/functions`.
 pub(crate) fn compile(name: &str) -> Vec<u8> {
     let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    compile_file(&crate_root.join("tests/functions").join(format!("{name}.bpf.c")))
+}
+
+/// Compiles a C source.
+pub(crate) fn compile_text(text: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("function.bpf.c");
+    std::fs::write(&source, text).expect("written");
+    compile_file(&source)
+}
+
+fn compile_file(source: &Path) -> Vec<u8> {
+    let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let directory = tempfile::tempdir().expect("a directory");
     let object = directory.path().join("function.o");
@@ -88,12 +101,12 @@ pub(crate) fn compile(name: &str) -> Vec<u8> {
         .args("-O2 -g -Wall -Werror -target bpf -mcpu=v3 -I".split(' '))
         .arg(crate_root.join("../../functions/include"))
         .arg("-c")
-        .arg(crate_root.join("tests/functions").join(format!("{name}.bpf.c")))
+        .arg(source)
         .arg("-o")
         .arg(&object)
         .status()
         .expect("clang starts");
-    assert!(status.success(), "clang refuses {name}.bpf.c");
+    assert!(status.success(), "clang refuses {}", source.display());
     std::fs::read(object).expect("an object")
 }
 

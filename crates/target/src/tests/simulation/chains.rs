@@ -65,6 +65,7 @@ pub(in crate::tests) fn walk() -> Arc<Function> {
         native,
         trace: Default::default(),
         peers: None,
+        maps: Default::default(),
     })
 }
 

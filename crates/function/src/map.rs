@@ -1,0 +1,236 @@
+//! Function maps: what storage functions remember from chain to chain.
+//!
+//! A map is declared in the object ([`MapDefinition`]) and made where the function is installed
+//! ([`Map`]). Its room is bounded and there from the beginning: nothing grows later. Threads that
+//! run chains at once share it under one short lock for each operation; each operation is atomic,
+//! two of them are not.
+
+mod declaration;
+mod definition;
+mod table;
+
+pub use declaration::{DeclarationError, MAX_MAPS};
+pub use definition::{
+    DefinitionError, MAX_KEY_BYTES, MAX_MAP_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES, MapDefinition,
+    MapKind,
+};
+
+pub(crate) use declaration::Declarations;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use table::Table;
+
+/// Empty slots that one page passes over before it ends, so that the lock is held for microseconds
+/// only (see [`Map::page`]).
+const PAGE_SLOTS: u32 = 16384;
+
+/// Why a map does not do what it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// There is no entry with this key.
+    #[error("the map has no entry with this key")]
+    NoEntry,
+    /// There is one already, and only a new one was to be made.
+    #[error("the map has an entry with this key already")]
+    Exists,
+    /// Every entry is taken; or the index is behind the end of the array.
+    #[error("the map is full, or the index is behind the end of the array")]
+    NoRoom,
+    /// What is asked makes no sense for this map: deleting from an array, adding to a number that
+    /// is not inside the value, a key or value of the wrong size.
+    #[error("the map has no such operation, or key or value have the wrong size")]
+    Invalid,
+}
+
+/// Which entries [`Map::set`] may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetMode {
+    /// The entry is made if it is not there.
+    #[default]
+    Any,
+    /// The entry must not be there (`BPF_NOEXIST`).
+    New,
+    /// The entry must be there (`BPF_EXIST`).
+    Existing,
+}
+
+impl SetMode {
+    /// The mode with this number, as in Linux: 0 any, 1 new, 2 existing.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<SetMode> {
+        [SetMode::Any, SetMode::New, SetMode::Existing]
+            .into_iter()
+            .find(|mode| *mode as u64 == number)
+    }
+}
+
+/// A map with its entries.
+pub struct Map {
+    definition: MapDefinition,
+    /// Random, so that nobody can choose keys that all meet in one bucket.
+    hasher: RandomState,
+    table: Mutex<Table>,
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Map({:?})", self.definition)
+    }
+}
+
+impl Map {
+    /// Makes an empty map, or an array of zeroes. All of its room is allocated; the operating
+    /// system gives it memory as it is used.
+    #[must_use]
+    pub fn new(definition: MapDefinition) -> Map {
+        let table = Mutex::new(Table::new(&definition));
+        Map { definition, hasher: RandomState::new(), table }
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub fn definition(&self) -> &MapDefinition {
+        &self.definition
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // No operation leaves the table half changed.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        match self.definition.kind() {
+            MapKind::Hash => self.hasher.hash_one(key),
+            MapKind::Array => 0,
+        }
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
+        if key.len() == self.definition.key_bytes() { Ok(()) } else { Err(MapError::Invalid) }
+    }
+
+    /// The value of a key, locked while it is looked at.
+    ///
+    /// # Errors
+    /// [`MapError::NoEntry`]; [`MapError::Invalid`] for a key of another size.
+    pub fn get(&self, key: &[u8]) -> Result<Value<'_>, MapError> {
+        self.check_key(key)?;
+        let hash = self.hash(key);
+        let table = self.lock();
+        let slot = table.find(key, hash).ok_or(MapError::NoEntry)?;
+        Ok(Value { table, slot })
+    }
+
+    /// Sets the value of a key.
+    ///
+    /// # Errors
+    /// Any [`MapError`]; nothing has changed then.
+    pub fn set(&self, key: &[u8], value: &[u8], mode: SetMode) -> Result<(), MapError> {
+        self.check_key(key)?;
+        if value.len() != self.definition.value_bytes() {
+            return Err(MapError::Invalid);
+        }
+        let hash = self.hash(key);
+        let mut table = self.lock();
+        let slot = match (table.find(key, hash), mode) {
+            (Some(_), SetMode::New) => return Err(MapError::Exists),
+            (Some(slot), _) => slot,
+            (None, SetMode::Existing) => return Err(MapError::NoEntry),
+            (None, _) => table.insert(key, hash).ok_or(MapError::NoRoom)?,
+        };
+        table.value_mut(slot).copy_from_slice(value);
+        Ok(())
+    }
+
+    /// Removes an entry.
+    ///
+    /// # Errors
+    /// [`MapError::NoEntry`]; [`MapError::Invalid`] for an array or a key of another size.
+    pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        self.check_key(key)?;
+        if self.definition.kind() == MapKind::Array {
+            return Err(MapError::Invalid);
+        }
+        let hash = self.hash(key);
+        if self.lock().remove(key, hash) { Ok(()) } else { Err(MapError::NoEntry) }
+    }
+
+    /// Adds to the little-endian u64 at `offset` of the value, wrapping around, and returns the
+    /// sum. An entry that is not there begins with zeroes.
+    ///
+    /// # Errors
+    /// [`MapError::NoRoom`]; [`MapError::Invalid`] if the number is not inside the value.
+    pub fn add(&self, key: &[u8], offset: u64, delta: u64) -> Result<u64, MapError> {
+        self.check_key(key)?;
+        let end = offset.checked_add(8).ok_or(MapError::Invalid)?;
+        if end > self.definition.value_bytes() as u64 {
+            return Err(MapError::Invalid);
+        }
+        let hash = self.hash(key);
+        let mut table = self.lock();
+        let slot = match table.find(key, hash) {
+            Some(slot) => slot,
+            None => {
+                let slot = table.insert(key, hash).ok_or(MapError::NoRoom)?;
+                table.value_mut(slot).fill(0);
+                slot
+            }
+        };
+        let number = table.value_mut(slot).get_mut(offset as usize..end as usize);
+        let number = number.and_then(|bytes| bytes.as_mut_array::<8>());
+        let number = number.ok_or(MapError::Invalid)?;
+        let sum = u64::from_le_bytes(*number).wrapping_add(delta);
+        *number = sum.to_le_bytes();
+        Ok(sum)
+    }
+
+    /// Entries that are there; of an array all.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.lock().entries()
+    }
+
+    /// Appends entries, each key and value, from a slot on, up to `max_bytes` in all. Returns the
+    /// slot to go on from, or None at the end; a page may be empty before that.
+    ///
+    /// An entry keeps its slot while it is there. So pages from 0 to the end have every entry that
+    /// was there all the time exactly once, whatever else comes and goes meanwhile.
+    pub fn page(&self, first_slot: u32, max_bytes: usize, out: &mut Vec<u8>) -> Option<u32> {
+        let table = self.lock();
+        let mut room = max_bytes / self.definition.entry_bytes();
+        let end = table.slots();
+        for slot in first_slot..end.min(first_slot.saturating_add(PAGE_SLOTS)) {
+            if !table.is_live(slot) {
+                continue;
+            }
+            if room == 0 {
+                return Some(slot);
+            }
+            room -= 1;
+            table.key_into(slot, out);
+            out.extend_from_slice(table.value(slot));
+        }
+        let next = first_slot.saturating_add(PAGE_SLOTS);
+        (next < end).then_some(next)
+    }
+}
+
+/// A value of a map, which is locked meanwhile.
+pub struct Value<'a> {
+    table: MutexGuard<'a, Table>,
+    slot: u32,
+}
+
+impl Deref for Value<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.table.value(self.slot)
+    }
+}
+
+#[cfg(test)]
+mod tests;

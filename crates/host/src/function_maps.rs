@@ -1,0 +1,196 @@
+//! Function maps: what storage functions remember, read and written from the host.
+
+use crate::{Controller, Error, Status};
+use bpfof_nvme::Sqe;
+use bpfof_nvme::vendor::{MapAddress, MapChange, MapCommand, MapReportEntry};
+
+/// Bytes of entries that are asked for at a time.
+const PAGE_BYTES: u32 = 64 << 10;
+
+/// A map of storage functions at the target (protocol.md, "Function maps").
+///
+/// It belongs to the association that loaded the functions, and ends with the last of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionMap {
+    /// Where it is.
+    pub address: MapAddress,
+    /// Its name in the object.
+    pub name: String,
+    /// An array, whose keys are indices (little-endian u32) and whose entries are always there;
+    /// else a hash map.
+    pub is_array: bool,
+    /// Size of a key in bytes.
+    pub key_bytes: u32,
+    /// Size of a value in bytes.
+    pub value_bytes: u32,
+    /// Entries that it has room for.
+    pub max_entries: u32,
+    /// Entries that were there when the target was asked.
+    pub entries: u32,
+    /// Memory that it takes at the target, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// An entry of a map: key and value.
+pub type MapEntry = (Vec<u8>, Vec<u8>);
+
+impl FunctionMap {
+    fn from_report(entry: &MapReportEntry) -> Self {
+        Self {
+            address: MapAddress { controller: entry.controller, map: entry.map },
+            name: entry.name.to_string(),
+            is_array: entry.kind == 2,
+            key_bytes: entry.key_bytes,
+            value_bytes: entry.value_bytes,
+            max_entries: entry.max_entries,
+            entries: entry.entries,
+            memory_bytes: entry.memory_bytes,
+        }
+    }
+
+    fn check(&self, part: &'static str, bytes: usize, expected_bytes: u32) -> Result<(), Error> {
+        if bytes == expected_bytes as usize {
+            return Ok(());
+        }
+        Err(Error::MapSize { map: self.name.clone(), part, expected_bytes, bytes })
+    }
+}
+
+impl Controller {
+    /// The maps of this association: those of functions that it has loaded, and its own instances
+    /// of those of functions that are kept for all.
+    ///
+    /// # Errors
+    /// As the target answered; those of [`pushdown_limits`](Self::pushdown_limits).
+    pub fn maps(&mut self) -> Result<Vec<FunctionMap>, Error> {
+        self.report_maps(MapAddress::OWN)
+    }
+
+    /// The maps of all associations of this host: those that connected with the same host NQN and
+    /// host identifier ([`Options`](crate::Options)), this one among them.
+    ///
+    /// # Errors
+    /// Those of [`maps`](Self::maps).
+    pub fn host_maps(&mut self) -> Result<Vec<FunctionMap>, Error> {
+        self.report_maps(MapAddress::ALL_OF_HOST)
+    }
+
+    fn report_maps(&mut self, controller: u16) -> Result<Vec<FunctionMap>, Error> {
+        if self.pushdown_limits()?.map_bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let command =
+            |length_bytes| -> Sqe { MapCommand::Report { controller, length_bytes }.to_sqe() };
+        let report = self.whole_answer(command)?;
+        Ok(MapReportEntry::list(&report).map(|entry| FunctionMap::from_report(&entry)).collect())
+    }
+
+    /// The map of this association with this name; of two the one of its own functions, not of
+    /// those that are kept for all.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMap`]; those of [`maps`](Self::maps).
+    pub fn map(&mut self, name: &str) -> Result<FunctionMap, Error> {
+        let maps = self.maps()?;
+        // Those of kept functions come last: their ids are higher.
+        if let Some(found) = maps.iter().find(|map| map.name == name) {
+            return Ok(found.clone());
+        }
+        let known: Vec<&str> = maps.iter().map(|map| map.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(Error::NoSuchMap { name: name.to_owned(), known })
+    }
+
+    /// The value of a key; None if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::MapSize`]; otherwise as the target answered.
+    pub fn map_get(&mut self, map: &FunctionMap, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        map.check("key", key.len(), map.key_bytes)?;
+        let length_bytes = map.value_bytes;
+        let sqe = MapCommand::Get { map: map.address, length_bytes }.to_sqe();
+        let Some(value) = if_there(self.admin_command(sqe, key, length_bytes))? else {
+            return Ok(None);
+        };
+        if value.1.len() != length_bytes as usize {
+            return Err(Error::BadAnswer("Map Get returned a value of another size"));
+        }
+        Ok(Some(value.1))
+    }
+
+    /// Sets the value of a key, whether it is there or not.
+    ///
+    /// # Errors
+    /// [`Error::MapSize`]; otherwise as the target answered, Map Full if there is no room.
+    pub fn map_set(&mut self, map: &FunctionMap, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.map_change(map, MapChange::Set, key, value).map(|_| ())
+    }
+
+    /// Removes an entry; whether it was there.
+    ///
+    /// # Errors
+    /// [`Error::MapSize`]; otherwise as the target answered, Invalid Field in Command for an
+    /// array, whose entries are always there.
+    pub fn map_delete(&mut self, map: &FunctionMap, key: &[u8]) -> Result<bool, Error> {
+        self.map_change(map, MapChange::Delete, key, &[])
+    }
+
+    /// Any change of an entry. False if it is not there and had to be
+    /// ([`MapChange::SetExisting`], [`MapChange::Delete`]).
+    ///
+    /// # Errors
+    /// Those of [`map_set`](Self::map_set); Entry Exists for a [`MapChange::SetNew`] of one that
+    /// is there.
+    pub fn map_change(
+        &mut self,
+        map: &FunctionMap,
+        change: MapChange,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, Error> {
+        map.check("key", key.len(), map.key_bytes)?;
+        if change != MapChange::Delete {
+            map.check("value", value.len(), map.value_bytes)?;
+        }
+        let sqe = MapCommand::Change { map: map.address, change }.to_sqe();
+        let data = [key, value].concat();
+        Ok(if_there(self.admin_command(sqe, &data, 0))?.is_some())
+    }
+
+    /// All entries, in no particular order. Those that were there all the time are there exactly
+    /// once, whatever else came and went meanwhile.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn map_entries(&mut self, map: &FunctionMap) -> Result<Vec<MapEntry>, Error> {
+        let entry_bytes = (map.key_bytes as usize).saturating_add(map.value_bytes as usize).max(1);
+        let length_bytes = PAGE_BYTES.min(self.max_transfer_bytes()).max(entry_bytes as u32);
+        let mut entries = Vec::new();
+        let mut first_slot = 0;
+        loop {
+            let read = MapCommand::Read { map: map.address, length_bytes, first_slot };
+            let (answer, data) = self.admin_command(read.to_sqe(), &[], length_bytes)?;
+            let pages = data.chunks_exact(entry_bytes);
+            entries.extend(pages.filter_map(|entry| {
+                let (key, value) = entry.split_at_checked(map.key_bytes as usize)?;
+                Some((key.to_vec(), value.to_vec()))
+            }));
+            match answer.dw0 {
+                0 => return Ok(entries),
+                next if next > first_slot => first_slot = next,
+                _ => return Err(Error::BadAnswer("Map Read goes on where it has been")),
+            }
+        }
+    }
+}
+
+/// None instead of No Such Entry.
+fn if_there<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Command { source, .. }) if source.status.same_code(Status::NO_SUCH_ENTRY) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
