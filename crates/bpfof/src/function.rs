@@ -2,6 +2,8 @@
 
 mod check;
 mod map;
+mod pace;
+mod proof;
 
 use crate::Outcome;
 use bpfof_function::Object;
@@ -11,8 +13,12 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Check an object file as a target does, without one.
+    /// Check an object file as a target does, without one: size, stack, cost, and whether it can
+    /// be proved that no access faults.
     Check(check::Check),
+    /// What `check` runs to look for a proof: an object comes in, the result goes out.
+    #[command(hide = true)]
+    Prove(proof::Prove),
     /// Install a function on a target for all its hosts, until it is unloaded or the target stops.
     Load(Load),
     /// List the functions installed on a target and what they have done.
@@ -56,6 +62,7 @@ pub(crate) struct Unload {
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Check(options) => check::run(options),
+        Command::Prove(options) => proof::child(options),
         Command::Load(options) => load(options),
         Command::List(options) => list(options),
         Command::Unload(options) => unload(options),

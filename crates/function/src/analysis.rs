@@ -22,6 +22,8 @@ pub struct Summary {
     /// there is a loop, a helper whose length is not a constant, or one that looks at data to find
     /// how much it has to do.
     pub budget: Option<i64>,
+    /// The most instructions that a call executes, in its own functions. `None` if there is a loop.
+    pub steps: Option<i64>,
 }
 
 impl Program {
@@ -48,6 +50,7 @@ impl Program {
             frames: entry.frames,
             frame_bytes: functions.iter().map(|range| self.frame_bytes(range)).max().unwrap_or(0),
             budget: entry.budget,
+            steps: entry.steps,
         }
     }
 
@@ -101,6 +104,14 @@ impl Program {
 struct Cost {
     frames: Option<u64>,
     budget: Option<i64>,
+    steps: Option<i64>,
+}
+
+/// What a path is measured in.
+#[derive(Clone, Copy, PartialEq)]
+enum Measure {
+    Budget,
+    Steps,
 }
 
 struct Walk<'a> {
@@ -113,7 +124,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn function(&mut self, index: usize, depth: u64) -> Cost {
-        let unknown = Cost { frames: None, budget: None };
+        let unknown = Cost { frames: None, budget: None, steps: None };
         if let Some(known) = self.known[index] {
             return known;
         }
@@ -133,15 +144,22 @@ impl Walk<'_> {
                 _ => unknown,
             };
             frames = frames.zip(cost.frames).map(|(most, below)| most.max(below + 1));
-            callees.push((pc, cost.budget));
+            callees.push((pc, cost));
         }
-        let cost = Cost { frames, budget: self.budget(&range, &callees) };
+        let budget = self.dearest(&range, &callees, Measure::Budget);
+        let steps = self.dearest(&range, &callees, Measure::Steps);
+        let cost = Cost { frames, budget, steps };
         self.known[index] = Some(cost);
         cost
     }
 
     /// The dearest path from a function's start, if no loop is among them.
-    fn budget(&self, range: &Range<u32>, callees: &[(u32, Option<i64>)]) -> Option<i64> {
+    fn dearest(
+        &self,
+        range: &Range<u32>,
+        callees: &[(u32, Cost)],
+        measure: Measure,
+    ) -> Option<i64> {
         #[derive(Clone, Copy, PartialEq)]
         enum State {
             New,
@@ -168,11 +186,15 @@ impl Walk<'_> {
                 State::Open => {
                     let mut cost = 0;
                     for (next, toll) in edges {
+                        let toll = if measure == Measure::Budget { toll } else { 0 };
                         let State::Done(rest) = states[at(next)] else { return None };
                         cost = cost.max(rest.checked_add(toll)?);
                     }
-                    states[at(pc)] =
-                        State::Done(cost.checked_add(self.own_cost(pc, range, callees)?)?);
+                    let own = match measure {
+                        Measure::Budget => self.own_cost(pc, range, callees)?,
+                        Measure::Steps => self.own_steps(pc, callees)?,
+                    };
+                    states[at(pc)] = State::Done(cost.checked_add(own)?);
                     path.pop();
                 }
                 State::Done(_) => {
@@ -197,11 +219,22 @@ impl Walk<'_> {
         }
     }
 
-    fn own_cost(&self, pc: u32, range: &Range<u32>, callees: &[(u32, Option<i64>)]) -> Option<i64> {
+    fn own_steps(&self, pc: u32, callees: &[(u32, Cost)]) -> Option<i64> {
+        match self.program.instructions()[pc as usize] {
+            Instruction::CallLocal { .. } => {
+                let (_, callee) = callees.iter().find(|(call, _)| *call == pc)?;
+                callee.steps?.checked_add(1)
+            }
+            Instruction::ConstantTail => Some(0),
+            _ => Some(1),
+        }
+    }
+
+    fn own_cost(&self, pc: u32, range: &Range<u32>, callees: &[(u32, Cost)]) -> Option<i64> {
         match self.program.instructions()[pc as usize] {
             Instruction::CallLocal { target } => {
                 let (_, callee) = callees.iter().find(|(call, _)| *call == pc)?;
-                self.program.call_cost(target).checked_add((*callee)?)
+                self.program.call_cost(target).checked_add(callee.budget?)
             }
             Instruction::CallHelper { helper } if helper.is_bulk() => {
                 let length = self.constant_length(pc, range.start)?;
@@ -264,7 +297,7 @@ mod tests {
         let branch = [0x15, 1, 3, 0, 0, 0, 0, 0];
         let two = [branch, length(64), MEMSET, EXIT, length(160), MEMSET, EXIT];
         let found = summary(&two);
-        assert_eq!((found.budget, found.frames), (Some(20), Some(1)));
+        assert_eq!((found.budget, found.steps, found.frames), (Some(20), Some(4), Some(1)));
         assert_eq!(found.helpers, ["bpfof_memset"]);
         // The branch leads to behind the length: it may be another.
         let around = [[0x15, 1, 1, 0, 0, 0, 0, 0], length(64), MEMSET, EXIT];
@@ -273,7 +306,7 @@ mod tests {
         let back = [[0x05, 0, 1, 0, 0, 0, 0, 0], EXIT, [0x05, 0, 0xfe, 0xff, 0, 0, 0, 0]];
         assert_eq!(summary(&back).budget, Some(2));
         let looping = [length(64), [0x15, 1, 0xfe, 0xff, 0, 0, 0, 0], EXIT];
-        assert_eq!(summary(&looping).budget, None);
+        assert_eq!((summary(&looping).budget, summary(&looping).steps), (None, None));
     }
 
     #[test]
@@ -291,8 +324,9 @@ mod tests {
         ];
         let found = summary(&slots);
         assert_eq!((found.budget, found.frames, found.frame_bytes), (Some(4 + 2), Some(3), 40));
+        assert_eq!(found.steps, Some(8));
         let recursive = [[0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff], EXIT];
         let found = summary(&recursive);
-        assert_eq!((found.budget, found.frames), (None, None));
+        assert_eq!((found.budget, found.steps, found.frames), (None, None, None));
     }
 }

@@ -1,6 +1,7 @@
 //! How a call of a storage function can fail.
 
 use crate::abi::{self, GUEST_BASE, MAX_FRAMES, context};
+use crate::instruction::Instruction;
 use crate::program::Program;
 use crate::statics::Statics;
 use std::fmt;
@@ -105,7 +106,30 @@ impl Fault {
         format!("{nearest} ({})", list.join(", "))
     }
 
-    /// The fault in words, with the instruction and its source line.
+    /// The register that the address comes from, and what it held.
+    fn register(&self, program: &Program) -> Option<String> {
+        let (FaultKind::Memory { address } | FaultKind::ReadOnly { address }) = self.kind else {
+            return None;
+        };
+        match *program.instructions().get(self.pc as usize)? {
+            Instruction::Load { base, offset, .. }
+            | Instruction::Store { base, offset, .. }
+            | Instruction::Atomic { base, offset, .. } => {
+                let value = address.wrapping_sub(i64::from(offset) as u64);
+                Some(format!("r{} = {value:#x}, ", base.index()))
+            }
+            // Which of two ranges is outside does not show in the address alone.
+            Instruction::CallHelper { helper } if helper.is_bulk() => {
+                let may_be_second =
+                    helper.reads_second() && matches!(self.kind, FaultKind::Memory { .. });
+                let name = if may_be_second { "r1 or r2" } else { "r1" };
+                Some(format!("{name} = {address:#x}, "))
+            }
+            _ => None,
+        }
+    }
+
+    /// The fault in words, with the instruction, its source line and the register's value.
     pub fn explain(&self, program: &Program) -> String {
         let instruction = program
             .instructions()
@@ -118,8 +142,9 @@ impl Fault {
             None => Default::default(),
         };
         format!(
-            "{place}instruction {}{instruction}{text}: {}",
+            "{place}instruction {}{instruction}{text}: {}{}",
             self.pc,
+            self.register(program).unwrap_or_default(),
             self.problem(program.statics(), program.lowest_address())
         )
     }

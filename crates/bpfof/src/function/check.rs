@@ -1,10 +1,13 @@
 //! `bpfof function check`: what a target would make of an object, without a target.
 
+use super::pace;
+use super::proof::{self, Proof};
 use super::{choose, read_object};
 use crate::Outcome;
 use bpfof_function::object::Entry;
 use bpfof_function::{
-    Arena, Environment, Exit, Map, MapDefinition, NativeFunction, Program, abi, abi::context,
+    Arena, Environment, Exit, FaultKind, Map, MapDefinition, NativeFunction, Program, Summary, abi,
+    abi::context,
 };
 use bpfof_target::TargetConfig;
 use clap::Args;
@@ -38,9 +41,24 @@ pub(crate) struct Check {
     /// Number of the hop for --run.
     #[arg(long, default_value_t = 0, requires = "run")]
     hop: u32,
+    /// Prove for blocks of at least so many bytes: what the first read and the function itself ask
+    /// for.
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = block_size,
+          conflicts_with = "no_proof")]
+    block_min: usize,
+    /// Do not look for a proof, which takes up to five seconds for each entry point.
+    #[arg(long)]
+    no_proof: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn block_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size @ 0..=abi::MAX_HOP_BYTES) => Ok(size),
+        _ => Err(format!("not a number from 0 to {}", abi::MAX_HOP_BYTES)),
+    }
 }
 
 fn scratch_size(text: &str) -> Result<usize, String> {
@@ -69,10 +87,36 @@ struct Report {
     variable_bytes: u64,
     native_bytes: usize,
     compile_us: u128,
+    /// Whether no access can fault; absent if that was not asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<Proof>,
+    /// The most instructions that a call executes; absent if that depends on data.
+    worst_instructions: Option<i64>,
+    cost: Cost,
     #[serde(skip_serializing_if = "Option::is_none")]
     run: Option<Run>,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<Vec<Line>>,
+}
+
+/// What a hop costs the target's processor, its reads not counted.
+#[derive(Serialize)]
+struct Cost {
+    hop_ns: Option<f64>,
+    from: CostFrom,
+    ns_per_instruction: f64,
+}
+
+/// Where a cost is known from.
+#[derive(Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum CostFrom {
+    /// The fastest of the calls of --run.
+    Run,
+    /// The most instructions that a call executes.
+    Instructions,
+    /// It is not known: it depends on data.
+    Data,
 }
 
 /// An instruction and where it comes from.
@@ -99,6 +143,11 @@ struct Run {
     next: Vec<NextRead>,
     /// What the first call said by `bpfof_trace`.
     trace: Vec<String>,
+    /// What ended the call, if it did not return.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+    /// It was proved that no access can fault, and one did.
+    verifier_alarm: bool,
 }
 
 /// No other function is there; what the function says is collected, and it has its maps, empty at
@@ -138,32 +187,59 @@ struct NextRead {
 }
 
 pub(crate) fn run(options: &Check) -> Outcome {
-    let (_, object) = read_object(&options.file)?;
+    let (bytes, object) = read_object(&options.file)?;
     let chosen = match (&options.entry, &options.run) {
         (None, None) => None,
         (wanted, _) => Some(choose(&object, wanted.as_deref())?),
     };
+    let ns_per_instruction = pace::measure()?;
     let mut reports = Vec::new();
     for (index, entry) in object.entries().iter().enumerate() {
         if chosen.is_none_or(|chosen| chosen == index) {
-            reports.push(report(entry, options)?);
+            let proof = match options.no_proof {
+                true => None,
+                false => Some(proof::prove(&bytes, index, options.block_min)?),
+            };
+            reports.push(report(entry, proof, ns_per_instruction, options)?);
         }
     }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
-        return Ok(());
+    } else {
+        for report in &reports {
+            print(report, options.block_min);
+        }
     }
-    for report in &reports {
-        print(report);
-    }
-    Ok(())
+    let fault = reports.iter().filter_map(|report| report.run.as_ref()).find_map(failure);
+    fault.map_or(Ok(()), |fault| Err(fault.into()))
 }
 
-fn report(entry: &Entry, options: &Check) -> Result<Report, Box<dyn std::error::Error>> {
+/// Why the command fails after a call that did.
+fn failure(run: &Run) -> Option<String> {
+    let fault = run.fault.as_ref()?;
+    let alarm = match run.verifier_alarm {
+        true => {
+            "\nThis access was proved not to fault: the verifier, or what we tell it, is wrong. \
+             Nothing was harmed. Please report it, with the object and the files of --run."
+        }
+        false => "",
+    };
+    Some(format!("{fault}{alarm}"))
+}
+
+fn report(
+    entry: &Entry,
+    proof: Option<Proof>,
+    ns_per_instruction: f64,
+    options: &Check,
+) -> Result<Report, Box<dyn std::error::Error>> {
     let Entry { name, program } = entry;
     let native = NativeFunction::compile(program)?;
     let summary = program.summary();
-    let run = options.run.as_deref().map(|block| call(&native, block, options)).transpose()?;
+    let proved = matches!(proof, Some(Proof::Proved));
+    let run = options.run.as_deref().map(|block| call(&native, block, proved, options));
+    let run = run.transpose()?;
+    let cost = cost(&summary, run.as_ref(), ns_per_instruction);
     let size = |range: std::ops::Range<u64>| range.end - range.start;
     Ok(Report {
         name: name.clone(),
@@ -179,9 +255,22 @@ fn report(entry: &Entry, options: &Check) -> Result<Report, Box<dyn std::error::
         variable_bytes: size(program.statics().variables()),
         native_bytes: native.code_bytes(),
         compile_us: native.compile_time().as_micros(),
+        proof,
+        worst_instructions: summary.steps,
+        cost,
         run,
         code: options.disasm.then(|| disassemble(program)),
     })
+}
+
+/// From a call if there was one, or from the longest way through the function.
+fn cost(summary: &Summary, run: Option<&Run>, ns_per_instruction: f64) -> Cost {
+    let (hop_ns, from) = match (run, summary.steps) {
+        (Some(run), _) if run.fault.is_none() => (Some(run.best_ns as f64), CostFrom::Run),
+        (_, Some(steps)) => (Some(steps as f64 * ns_per_instruction), CostFrom::Instructions),
+        _ => (None, CostFrom::Data),
+    };
+    Cost { hop_ns, from, ns_per_instruction }
 }
 
 fn disassemble(program: &Program) -> Vec<Line> {
@@ -199,10 +288,11 @@ fn disassemble(program: &Program) -> Vec<Line> {
     lines.filter(|line| !line.instruction.is_empty()).collect()
 }
 
-/// One call as a target makes it.
+/// One call as a target makes it. `proved`: it should not fault.
 fn call(
     native: &NativeFunction,
     block: &Path,
+    proved: bool,
     options: &Check,
 ) -> Result<Run, Box<dyn std::error::Error>> {
     let data = read_at_most(block, abi::MAX_HOP_BYTES)?;
@@ -211,8 +301,9 @@ fn call(
         None => Vec::new(),
     };
     let budget = i64::from(TargetConfig::default().limits.instructions_per_call);
-    let mut first_ns = None;
+    let mut first = None;
     let mut best_ns = u128::MAX;
+    let mut fault = None;
     let mut arena = Arena::new();
     let mut trace = Vec::new();
     // The first call is what a user would see; the others tell what it costs once it is warm.
@@ -226,20 +317,34 @@ fn call(
         let started = Instant::now();
         let outcome = native.call(&mut arena, limit, &mut left, &mut surroundings);
         let took = started.elapsed().as_nanos();
-        let exit = outcome.map_err(|fault| fault.explain(native.program()))?;
-        let Exit::Return(code) = exit else { unreachable!("no other function is there") };
         best_ns = best_ns.min(took);
-        if first_ns.is_none() {
-            first_ns = Some((took, code as u32, budget - left));
+        let code = match outcome {
+            Ok(Exit::Return(code)) => code as u32,
+            Ok(Exit::TailCall(_)) => unreachable!("no other function is there"),
+            Err(found) => {
+                fault = Some(found);
+                0
+            }
+        };
+        if first.is_none() {
+            first = Some((took, code, budget - left));
             trace = surroundings.said;
         }
+        if fault.is_some() {
+            break;
+        }
     }
-    let (first_ns, code, budget_used) = first_ns.unwrap_or_default();
-    let length = arena.context_u32(context::OUT_LEN) as usize;
+    let (first_ns, code, budget_used) = first.unwrap_or_default();
+    let is_access = fault.as_ref().is_some_and(|fault| {
+        matches!(fault.kind, FaultKind::Memory { .. } | FaultKind::ReadOnly { .. })
+    });
+    // The outputs of a call that did not return mean nothing.
+    let returned = fault.is_none();
+    let length = if returned { arena.context_u32(context::OUT_LEN) as usize } else { 0 };
     let answer = arena.scratch().get(..length).ok_or_else(|| {
         format!("out_len is {length}: scratch has {} bytes", options.scratch_size)
     })?;
-    let reads = arena.context_u32(context::READS) as usize;
+    let reads = if returned { arena.context_u32(context::READS) as usize } else { 0 };
     if reads > abi::MAX_READS {
         return Err(format!("reads is {reads}: a hop has at most {}", abi::MAX_READS).into());
     }
@@ -253,10 +358,12 @@ fn call(
         budget_used,
         first_ns,
         best_ns,
-        done: arena.context_u32(context::DONE) != 0,
+        done: returned && arena.context_u32(context::DONE) != 0,
         answer_hex: answer.iter().map(|byte| format!("{byte:02x}")).collect(),
         next: next.collect(),
         trace,
+        fault: fault.map(|fault| fault.explain(native.program())),
+        verifier_alarm: proved && is_access && data.len() >= options.block_min,
     })
 }
 
@@ -269,12 +376,15 @@ fn read_at_most(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn print(report: &Report) {
+fn print(report: &Report, block_min: usize) {
     let Report { name, instructions, functions, native_bytes, compile_us, .. } = report;
     println!(
         "{name}: good; {instructions} instructions in {functions} functions, {native_bytes} bytes \
          of native code, compiled in {compile_us} µs"
     );
+    if let Some(proof) = &report.proof {
+        print_proof(proof, block_min);
+    }
     let helpers = match report.helpers.is_empty() {
         true => "none".to_owned(),
         false => report.helpers.join(", "),
@@ -300,11 +410,57 @@ fn print(report: &Report) {
             report.constant_bytes, report.variable_bytes
         );
     }
+    print_cost(report);
     if let Some(run) = &report.run {
-        print_run(run);
+        // What went wrong is the error that the command ends with.
+        if run.fault.is_none() {
+            print_run(run);
+        }
+        for line in &run.trace {
+            println!("  trace: {line}");
+        }
     }
     if let Some(code) = &report.code {
         print_code(code);
+    }
+}
+
+fn print_proof(proof: &Proof, block_min: usize) {
+    match proof {
+        Proof::Proved if block_min == 0 => println!("  proof: no access can fault"),
+        Proof::Proved => {
+            println!("  proof: no access can fault on blocks of {block_min} bytes or more")
+        }
+        Proof::NotProved { pc, reason, instruction, file, line, source } => {
+            println!("  proof: not proved; checks at run time confine it all the same");
+            let place = match (file, line) {
+                (Some(file), Some(line)) => format!("{file}:{line}: "),
+                _ => String::new(),
+            };
+            let text = source.as_deref().filter(|text| !text.is_empty());
+            let text = text.map(|text| format!(" in `{text}`")).unwrap_or_default();
+            println!("    {place}instruction {pc} `{instruction}`{text}: {reason}");
+        }
+        Proof::GaveUp { reason } => {
+            println!("  proof: gave up, {reason}; checks at run time confine it all the same");
+        }
+    }
+}
+
+fn print_cost(report: &Report) {
+    let Cost { hop_ns, from, ns_per_instruction } = report.cost;
+    let pace = format!("{ns_per_instruction:.2} ns, as a small loop takes here");
+    match (from, hop_ns, report.worst_instructions) {
+        (CostFrom::Run, Some(ns), _) => {
+            println!("  cost of a hop, without its reads: {ns:.0} ns, the fastest of 100 runs");
+        }
+        (CostFrom::Instructions, Some(ns), Some(steps)) => println!(
+            "  cost of a hop, without its reads: about {ns:.0} ns at most ({steps} instructions of \
+             {pace})"
+        ),
+        _ => println!(
+            "  cost of a hop, without its reads: depends on data (instructions of {pace}); see --run"
+        ),
     }
 }
 
@@ -324,9 +480,6 @@ fn print_run(run: &Run) {
         for NextRead { file, offset, size } in &run.next {
             println!("    {size} bytes of file {file} at {offset:#x}");
         }
-    }
-    for line in &run.trace {
-        println!("  trace: {line}");
     }
 }
 

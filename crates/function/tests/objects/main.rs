@@ -54,7 +54,10 @@ fn faults_name_line_address_and_bounds() {
         let past = explain("past");
         assert!(past.contains("/lines.bpf.c:8: instruction "), "{past}");
         assert!(past.contains("in `return ctx->data_end[2];`"), "{past}");
-        let place = format!("at {:#x}, 2 bytes past the end of the data", data_end + 2);
+        let place = format!(
+            " = {data_end:#x}, access outside its memory at {:#x}, 2 bytes past the end of the data",
+            data_end + 2
+        );
         assert!(past.contains(&place), "{past}");
         let list = format!(
             "scratch {:#x}..{:#x}, data {:#x}..{data_end:#x})",
@@ -249,7 +252,8 @@ fn natural_c_runs_whatever_compiled_it() {
             let FaultKind::ReadOnly { address } = fault.kind else { panic!("{name}: {fault:?}") };
             assert!(entry.program.statics().constants().contains(&address), "{name} by {clang:?}");
             let words = fault.explain(&entry.program);
-            assert!(words.contains("write to constant data at"), "{words}");
+            let register = format!(" = {address:#x}, write to constant data at {address:#x}");
+            assert!(words.contains(&register), "{words}");
         }
     }
 }

@@ -1,0 +1,166 @@
+//! Proofs in a process of their own, which may be ended whenever it takes too much.
+//!
+//! The program runs itself with a hidden subcommand: the object goes in, one line of JSON comes
+//! out. The child limits its own memory and processor time before it looks at the object, and does
+//! not outlive its parent.
+
+use crate::Outcome;
+use bpfof_function::{Object, Program, abi};
+use bpfof_proof::Obstacle;
+use clap::Args;
+use rustix::process::{Resource, Rlimit, Signal};
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long the verifier may look for a proof. What it can prove at all, it proves in a second.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+/// Processor time of the child in seconds: in case it is stuck in a single step.
+const PROCESSOR_SECONDS: u64 = TIME_LIMIT.as_secs() + 1;
+/// When the child is ended whatever it does; it may have had to wait for a processor.
+const END_AFTER: Duration = Duration::from_secs(2 * TIME_LIMIT.as_secs());
+/// Address space of the child in bytes; it has been seen to ask for 4 GiB on 2.6 KB of object.
+const MEMORY_BYTES: u64 = 1 << 30;
+
+/// What came of the attempt to prove that no access can fault.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub(super) enum Proof {
+    Proved,
+    NotProved {
+        /// The first instruction that something is missing for.
+        pc: u32,
+        reason: String,
+        instruction: String,
+        file: Option<String>,
+        line: Option<u32>,
+        source: Option<String>,
+    },
+    GaveUp {
+        reason: String,
+    },
+}
+
+/// What the child is told.
+#[derive(Args)]
+pub(crate) struct Prove {
+    /// The entry point, by its place in the object.
+    #[arg(long)]
+    index: usize,
+    #[arg(long)]
+    block_min: usize,
+    /// The process that asks.
+    #[arg(long)]
+    parent: u32,
+}
+
+/// The child: reads an object, writes a [`Proof`].
+pub(super) fn child(options: &Prove) -> Outcome {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // It may have ended before that.
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    if parent.and_then(|pid| u32::try_from(pid).ok()) != Some(options.parent) {
+        return Err("nobody waits for the proof any more".into());
+    }
+    let limit = |resource, most: u64| {
+        // Limits that are tighter already stay.
+        let most = rustix::process::getrlimit(resource).maximum.map_or(most, |old| old.min(most));
+        rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+    };
+    limit(Resource::As, MEMORY_BYTES)?;
+    limit(Resource::Cpu, PROCESSOR_SECONDS)?;
+    // What the verifier does when it runs out of memory is no news.
+    limit(Resource::Core, 0)?;
+    let mut bytes = Vec::new();
+    std::io::stdin().take(abi::MAX_OBJECT_BYTES as u64).read_to_end(&mut bytes)?;
+    let program = Object::parse(&bytes)?.into_entry(options.index)?.program;
+    let deadline = Instant::now() + TIME_LIMIT;
+    let proof = match bpfof_proof::prove(&program, options.block_min, deadline) {
+        bpfof_proof::Outcome::Proved => Proof::Proved,
+        bpfof_proof::Outcome::NotProved(obstacle) => not_proved(&program, obstacle),
+        bpfof_proof::Outcome::GaveUp(reason) => Proof::GaveUp { reason: reason.to_string() },
+    };
+    println!("{}", serde_json::to_string(&proof)?);
+    Ok(())
+}
+
+fn not_proved(program: &Program, Obstacle { pc, reason }: Obstacle) -> Proof {
+    let instruction = program.instructions().get(pc as usize).map(ToString::to_string);
+    let source = program.sources().find(pc);
+    Proof::NotProved {
+        pc,
+        reason,
+        instruction: instruction.unwrap_or_default(),
+        file: source.map(|line| line.file.to_string()),
+        line: source.map(|line| line.line),
+        source: source.map(|line| line.text.to_string()),
+    }
+}
+
+/// Ended and waited for when it is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Tries to prove that no access of an entry point can fault on blocks of at least `block_min`
+/// bytes. An error means that it could not even be tried.
+pub(super) fn prove(object: &[u8], index: usize, block_min: usize) -> Result<Proof, String> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        format!(
+            "cannot {what} the process that looks for a proof: {error} (--no-proof does without)"
+        )
+    };
+    let program = std::env::current_exe().map_err(|error| failed("find", &error))?;
+    let child = Command::new(program)
+        .args(["function", "prove", "--index", &index.to_string()])
+        .args(["--block-min", &block_min.to_string()])
+        .args(["--parent", &std::process::id().to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| failed("start", &error))?;
+    let mut child = Running(child);
+    let (Some(mut input), Some(mut output)) = (child.0.stdin.take(), child.0.stdout.take()) else {
+        return Err(failed("talk to", &"no pipes"));
+    };
+    // It reads all before it does anything; if it cannot, its answer says so or is missing.
+    let _ = input.write_all(object);
+    drop(input);
+    let (sender, answer) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = output.read_to_string(&mut text);
+        let _ = sender.send(text);
+    });
+    let text = answer.recv_timeout(END_AFTER).unwrap_or_default();
+    if text.is_empty() {
+        // It has closed its output or had its time; either way it ends now.
+        let _ = child.0.kill();
+    }
+    let status = child.0.wait().map_err(|error| failed("wait for", &error))?;
+    // The pipe is closed with the child.
+    let _ = reader.join();
+    Ok(serde_json::from_str(&text).unwrap_or_else(|_| Proof::GaveUp { reason: why(status) }))
+}
+
+/// Why a child has left no answer.
+fn why(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    let is = |signal: Signal| status.signal() == Some(signal.as_raw());
+    if is(Signal::ABORT) {
+        format!("it took more than {} MiB of memory", MEMORY_BYTES >> 20)
+    } else if is(Signal::KILL) || is(Signal::XCPU) {
+        format!("it took more than {} s", TIME_LIMIT.as_secs())
+    } else {
+        format!("the verifier failed ({status})")
+    }
+}

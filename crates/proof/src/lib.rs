@@ -1,0 +1,242 @@
+//! Proofs that no access of a storage function can fault, for its author.
+//!
+//! ```text
+//! Program ──model──▶ the verifier's program and entry state
+//!                       │ fixpoint: what is true at each instruction
+//!                       ▼
+//!          proved  /  not proved, with the first obstacle  /  gave up
+//! ```
+//!
+//! The work is done by PREVAIL, an abstract interpreter (Gershuni et al., "Simple and precise static
+//! analysis of untrusted Linux kernel extensions", PLDI 2019): for each instruction it finds ranges
+//! and differences of registers that hold in every run. [`model`] tells it what a call of ours may
+//! access; [`fixpoint`] drives it and checks, in the end, that what it found holds step by step.
+//!
+//! # What this crate does not do
+//!
+//! Nothing depends on a proof. Targets do not ask for one, and check every access of every function
+//! as it runs; a function that is not proved is no less confined. A proof tells the author of a
+//! function that it cannot fault, and a function that faults in spite of one shows a mistake of the
+//! verifier, or of ours. Only accesses are proved: not that loops end, for which there is the
+//! instruction budget, and not what a function computes.
+//!
+//! The verifier may need much time and memory for a small function. The deadline of [`prove`] is
+//! looked at between instructions, so a caller that must get an answer runs it in a process of its
+//! own with limits, as `bpfof function check` does.
+
+mod fixpoint;
+mod model;
+mod order;
+mod words;
+
+use bpfof_function::Program;
+use bpfof_function::instruction::Instruction;
+use fixpoint::Analysis;
+use prevail::crab::ebpf_domain::{DomainContext, EbpfDomain};
+use prevail::crab::var_registry::VariableRegistry;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+/// Instructions of a function with those it calls, each counted as often as it is called: the
+/// verifier copies a function to each call. Its time grows with the square of this; a thousand
+/// take seconds.
+pub const MAX_INSTRUCTIONS: u64 = 1024;
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No access can fault, whatever the blocks and scratch hold.
+    Proved,
+    /// Something may fault as far as the verifier can see.
+    NotProved(Obstacle),
+    /// No answer.
+    GaveUp(GaveUp),
+}
+
+/// The first thing that could not be proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// The instruction, in 8-byte slots of the program.
+    pub pc: u32,
+    /// What is missing, in words.
+    pub reason: String,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GaveUp {
+    /// The deadline passed.
+    Time,
+    /// More than [`MAX_INSTRUCTIONS`]: this many.
+    Size(u64),
+    /// Functions that call themselves.
+    Recursion,
+    /// A call of this helper, which the verifier knows nothing of.
+    Helper(&'static str),
+    /// The states did not become stable, or were not what they claimed to be.
+    Unstable,
+    /// The verifier itself failed, with this message.
+    Verifier(String),
+}
+
+impl fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GaveUp::Time => f.write_str("it took too long"),
+            GaveUp::Size(found) => write!(
+                f,
+                "{found} instructions, with called functions once for each call, are more than \
+                 the {MAX_INSTRUCTIONS} that are tried"
+            ),
+            GaveUp::Recursion => f.write_str("functions that call themselves cannot be proved"),
+            GaveUp::Helper(name) => write!(f, "it does not know what {name} does"),
+            GaveUp::Unstable => {
+                f.write_str("nothing was found that holds in every round of a loop")
+            }
+            GaveUp::Verifier(message) => write!(f, "the verifier failed: {message}"),
+        }
+    }
+}
+
+/// Tries to prove that no access of `program` faults when each block it is called on has at least
+/// `data_min_bytes` bytes. Gives up soon after `deadline`.
+pub fn prove(program: &Program, data_min_bytes: usize, deadline: Instant) -> Outcome {
+    let used = match used_functions(program) {
+        Ok(used) => used,
+        Err(reason) => return Outcome::GaveUp(reason),
+    };
+    if let Some(helper) = model::unknown_helper(program, &used) {
+        return Outcome::GaveUp(GaveUp::Helper(helper.name()));
+    }
+    // The verifier panics where it finds its own states contradictory.
+    let attempt = || attempt(program, &used, data_min_bytes, deadline);
+    match catch_unwind(AssertUnwindSafe(attempt)) {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(reason)) => Outcome::GaveUp(reason),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+            let first = text.lines().next().unwrap_or_default();
+            Outcome::GaveUp(GaveUp::Verifier(first.to_owned()))
+        }
+    }
+}
+
+fn attempt(
+    program: &Program,
+    used: &BTreeSet<u32>,
+    data_min_bytes: usize,
+    deadline: Instant,
+) -> Result<Outcome, GaveUp> {
+    let platform = model::Platform::new(program.statics());
+    let mut info = model::program_info(&platform);
+    let options = model::options();
+    let code = model::instructions(program, used);
+    let modelled =
+        prevail::ir::program::Program::from_sequence(&code, &mut info, &platform, &options)
+            .map_err(|error| GaveUp::Verifier(error.to_string()))?;
+    let context = DomainContext::new(&info, &modelled, &options, &platform);
+    let mut registry = VariableRegistry::new();
+    let entry = EbpfDomain::from_constraints(
+        &model::entry_state(data_min_bytes),
+        false,
+        &context,
+        &mut registry,
+    );
+    // Nothing would be reachable, and everything proved.
+    if entry.is_bottom() {
+        return Err(GaveUp::Unstable);
+    }
+    let has_constants = !program.statics().constants().is_empty();
+    let checks = model::checks(&options.runtime);
+    let mut analysis = Analysis::run(&context, &checks, registry, entry, has_constants, deadline)?;
+    let obstacles = analysis.obstacles();
+    if let Some(first) = obstacles.into_iter().min_by_key(|obstacle| obstacle.pc) {
+        return Ok(Outcome::NotProved(first));
+    }
+    if analysis.is_inductive()? { Ok(Outcome::Proved) } else { Err(GaveUp::Unstable) }
+}
+
+/// The functions that the entry calls, itself included, by their first instruction. Refuses what
+/// would be too large once each call has its own copy.
+fn used_functions(program: &Program) -> Result<BTreeSet<u32>, GaveUp> {
+    let mut sizes = HashMap::new();
+    let size = expanded(program, 0, &mut sizes)?;
+    if size > MAX_INSTRUCTIONS { Err(GaveUp::Size(size)) } else { Ok(sizes.into_keys().collect()) }
+}
+
+/// Instructions of the function that begins at `start`, with those it calls. `sizes` holds what is
+/// known, and nothing for functions that are being counted.
+fn expanded(
+    program: &Program,
+    start: u32,
+    sizes: &mut HashMap<u32, Option<u64>>,
+) -> Result<u64, GaveUp> {
+    match sizes.get(&start) {
+        Some(Some(size)) => return Ok(*size),
+        Some(None) => return Err(GaveUp::Recursion),
+        None => sizes.insert(start, None),
+    };
+    let mut size = 0u64;
+    let functions = program.functions();
+    let range = functions.iter().find(|function| function.start == start);
+    for instruction in range
+        .map_or(&[][..], |range| &program.instructions()[range.start as usize..range.end as usize])
+    {
+        size = size.saturating_add(match *instruction {
+            Instruction::ConstantTail => 0,
+            Instruction::CallLocal { target } => 1 + expanded(program, target, sizes)?,
+            _ => 1,
+        });
+    }
+    sizes.insert(start, Some(size));
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+    /// r6 = r1; call the function behind the exit.
+    const CALL: [[u8; 8]; 3] =
+        [[0xbf, 0x16, 0, 0, 0, 0, 0, 0], [0x85, 0x10, 0, 0, 1, 0, 0, 0], EXIT];
+
+    fn outcome(slots: &[&[[u8; 8]]]) -> Outcome {
+        let program = Program::parse(slots.concat().as_flattened()).expect("valid");
+        prove(&program, 0, Instant::now() + Duration::from_secs(60))
+    }
+
+    #[test]
+    fn local_functions_find_their_arguments_and_nothing_else() {
+        // r0 = *(u32 *)(r1 + 36), and the same by r6.
+        let [by_r1, by_r6] = [0x10, 0x60].map(|base| [[0x61, base, 36, 0, 0, 0, 0, 0], EXIT]);
+        assert_eq!(outcome(&[&CALL, &by_r1]), Outcome::Proved);
+        let Outcome::NotProved(obstacle) = outcome(&[&CALL, &by_r6]) else { panic!("proved") };
+        assert_eq!(obstacle.pc, 3);
+        // The caller has its own again: r0 = *(u32 *)(r6 + 36).
+        let after = [CALL[0], CALL[1], by_r6[0], EXIT];
+        let zero = [[0xb7, 6, 0, 0, 0, 0, 0, 0], EXIT];
+        let nested = [[0x85, 0x10, 0, 0, 2, 0, 0, 0]];
+        assert_eq!(outcome(&[&after[..1], &nested, &after[2..], &zero]), Outcome::Proved);
+    }
+
+    #[test]
+    fn what_is_too_much_is_not_begun() {
+        // Each calls the next one twice: 2^10 copies.
+        let mut slots = Vec::new();
+        for _ in 0..10 {
+            slots.extend([[0x85, 0x10, 0, 0, 2, 0, 0, 0], [0x85, 0x10, 0, 0, 1, 0, 0, 0], EXIT]);
+        }
+        slots.push(EXIT);
+        let Outcome::GaveUp(GaveUp::Size(size)) = outcome(&[&slots]) else { panic!("tried") };
+        assert_eq!(size, 4 * 1024 - 3);
+        let itself = [[0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff], EXIT];
+        assert_eq!(outcome(&[&itself]), Outcome::GaveUp(GaveUp::Recursion));
+        let program = Program::parse(&EXIT).expect("valid");
+        assert_eq!(prove(&program, 0, Instant::now()), Outcome::GaveUp(GaveUp::Time));
+    }
+}
