@@ -489,7 +489,7 @@ fn the_cost_of_functions_is_measured() {
     let above_zero = |row: &Value, name: &str| {
         assert!(row[name].as_f64().expect("a number") > 0.0, "{name}: {row}");
     };
-    assert_eq!((list("calls").len(), list("loading").len(), list("helpers").len()), (3, 5, 28));
+    assert_eq!((list("calls").len(), list("loading").len(), list("helpers").len()), (3, 5, 33));
     for call in list("calls") {
         for figure in ["interpreter_ns", "checked_ns", "c_ns", "checked_over_c"] {
             above_zero(&call, figure);

@@ -3,6 +3,7 @@
 
 mod common;
 
+use bpfof_function::abi;
 use bpfof_host::{
     CommandError, Controller, FileVersion, Lane, Options, PushdownCall, Request, Status,
 };
@@ -298,7 +299,10 @@ fn functions_that_misbehave() {
     };
     let fault = Status::FUNCTION_FAULT;
     assert_eq!(status("load", &[]).status, fault, "a null pointer");
-    for address in [1, 0xfff, 0x7200, 0x17000, 1 << 32, u64::MAX] {
+    // Among them the workspace, which these functions do not ask for, and the ends of the block and
+    // of the arena.
+    let (block_end, arena_end) = (abi::DATA + 512, abi::DATA + abi::MAX_HOP_BYTES as u64);
+    for address in [1, 0xfff, abi::WORKSPACE, block_end, arena_end, 1 << 32, u64::MAX] {
         assert_eq!(status("load", &u64::to_le_bytes(address)).status, fault, "{address:#x}");
         assert_eq!(status("store", &u64::to_le_bytes(address)).status, fault, "{address:#x}");
     }
@@ -405,7 +409,7 @@ fn scratch_is_as_large_as_declared() {
     }
     // An address in scratch behind what is declared keeps what this association left there,
     // and nothing of another.
-    let far = (bpfof_function::abi::SCRATCH + 16_000).to_le_bytes();
+    let far = (abi::SCRATCH + 16_000).to_le_bytes();
     let store = load(&mut controller, &object, "store");
     let peek = load(&mut controller, &object, "load");
     assert_eq!(run(&mut lane, &call(store, &far)).expect("in the arena").0.len(), 1);

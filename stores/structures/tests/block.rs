@@ -274,6 +274,12 @@ fn requests_and_blocks_that_are_refused() {
     seal(&mut table.bytes);
     world.store(&table.bytes);
     assert_eq!(world.get(&table, b"key", None), Err(Damage::Compressed));
+    // The first entry has a byte in common with a key before it.
+    table.bytes[compression] = 0;
+    table.bytes[0] = 1;
+    seal(&mut table.bytes);
+    world.store(&table.bytes);
+    assert_eq!(world.get(&table, b"key", None), Err(Damage::Entry));
     let mut tagged = TableWriter::new(Shape { tagged: true, ..Shape::default() });
     assert_eq!(tagged.add(b"seven b", b""), Err(TableError::NoTag(7)));
     assert_eq!(Lookup::parse(b"short"), None);
