@@ -1,7 +1,7 @@
 //! Helpers: what a storage function may call besides its own object's functions.
 //!
 //! One implementation serves both engines. It sees the arena as the call does, up to its limit.
-//! Native code has faster forms of the [bulk](Helper::is_bulk) ones.
+//! Native code has faster forms of the bulk ones, which work on a range of bytes.
 
 mod decompress;
 mod double;

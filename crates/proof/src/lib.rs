@@ -9,8 +9,8 @@
 //!
 //! The work is done by PREVAIL, an abstract interpreter (Gershuni et al., "Simple and precise static
 //! analysis of untrusted Linux kernel extensions", PLDI 2019): for each instruction it finds ranges
-//! and differences of registers that hold in every run. [`model`] tells it what a call of ours may
-//! access; [`fixpoint`] drives it and checks, in the end, that what it found holds step by step.
+//! and differences of registers that hold in every run. `model` tells it what a call of ours may
+//! access; `fixpoint` drives it and checks, in the end, that what it found holds step by step.
 //!
 //! # What this crate does not do
 //!
