@@ -133,6 +133,13 @@ fn admin_commands(controller: &mut Controller) -> Result<u32, Failure> {
         let report = Sqe { cdw11: 4096, ..plain(0xC6, cdw10) };
         admin(controller, report, &[], 4096)?;
     }
+    // The maps of functions: their list, and of one that does not exist an entry, all, and a removal.
+    admin(controller, Sqe { cdw11: 4096, cdw12: 0xFFFF, ..plain(0xC2, 0) }, &[], 4096)?;
+    let key = [0; 8];
+    let get = Sqe { cdw11: 64, ..plain(0xC3, 9) };
+    admin(controller, get, &key, 64)?;
+    admin(controller, Sqe { cdw11: 512, ..plain(0xCE, 9) }, &[], 512)?;
+    admin(controller, Sqe { cdw12: 3 << 16, ..plain(0xC9, 9) }, &key, 0)?;
     for map in [file_map(5, 1, 4096), file_map(5, 1, 100)] {
         admin(controller, upload(0xC5, &map), &map, 0)?;
     }
