@@ -40,7 +40,7 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race soak loads \
-	test-aarch64 	fuzz install uninstall clean
+	test-aarch64 fuzz install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -77,13 +77,14 @@ release:
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
 
-bench: release ## pushdown against plain reads, reads against TCP; local chains; a hop, maps; functions
+bench: release ## pushdown against plain reads, reads against TCP; local chains; hops, maps, functions
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
 	$(BPFOF) bench net --json bench-net.json
 	$(BPFOF) bench kv --executor local --json bench-local.json
 	cargo bench -p bpfof-device --locked
 	cargo bench -p bpfof-chain --locked
 	cargo bench -p bpfof-cli --bench files --locked
+	cargo bench -p bpfof-function --locked
 	$(BPFOF) bench function --json bench-function.json --plot bench-function.png
 
 interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives

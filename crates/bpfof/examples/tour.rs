@@ -133,7 +133,8 @@ fn admin_commands(controller: &mut Controller) -> Result<u32, Failure> {
         let report = Sqe { cdw11: 4096, ..plain(0xC6, cdw10) };
         admin(controller, report, &[], 4096)?;
     }
-    // The maps of functions: their list, and of one that does not exist an entry, all, and a removal.
+    // The maps of functions: their list, and of one that does not exist an entry, all entries, and
+    // a removal.
     admin(controller, Sqe { cdw11: 4096, cdw12: 0xFFFF, ..plain(0xC2, 0) }, &[], 4096)?;
     let key = [0; 8];
     let get = Sqe { cdw11: 64, ..plain(0xC3, 9) };

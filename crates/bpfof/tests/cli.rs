@@ -1,5 +1,7 @@
 //! The command line as a user meets it: real processes, real sockets, text in and out.
 
+mod clang;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -181,54 +183,46 @@ fn functions_are_installed_for_all_hosts() {
 }
 
 /// Functions that an application of this host has loaded, and what they remember.
+/// A connection of the host 0b5c1d2e-0000-4000-8000-00000000002a.
+fn connect_as_host(url: &str) -> bpfof_host::Controller {
+    let id = 0x0b5c_1d2e_0000_4000_8000_0000_0000_002a_u128.to_be_bytes();
+    let url = url.parse().expect("an address");
+    let options = bpfof_host::Options::for_host(id);
+    bpfof_host::Controller::connect(&url, options).expect("it connects")
+}
+
+/// A chain of one read, which the function counts.
+fn read_block(lane: &mut bpfof_host::Lane, function: bpfof_host::FunctionId, block: u64) {
+    let call = bpfof_host::PushdownCall {
+        nsid: 1,
+        function: function.0,
+        files: &[bpfof_host::FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: block * 512,
+        first_size_bytes: 512,
+        scratch: &[],
+        scratch_size_bytes: 0,
+        answer_max_bytes: 64,
+    };
+    lane.pushdown(&call, &mut Vec::new()).expect("a chain");
+}
+
 #[test]
 fn maps_are_seen_and_changed_from_outside() {
     const HOST_ID: &str = "0b5c1d2e-0000-4000-8000-00000000002a";
     let target = Target::start(&["mem:size=1MiB"]);
     let folder = tempfile::tempdir().expect("a folder");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let object = folder.path().join("hot_blocks.o");
-    let compiled = Command::new(std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned()))
-        .args("-O2 -g -Wall -Wextra -Werror -target bpf -mcpu=v3 -I".split(' '))
-        .arg(root.join("functions/include"))
-        .arg("-c")
-        .arg(root.join("docs/examples/hot_blocks.bpf.c"))
-        .arg("-o")
-        .arg(&object)
-        .status();
-    assert!(compiled.expect("clang starts").success());
+    clang::compile("../../docs/examples/hot_blocks.bpf.c", &object);
     let checked = good(&["function", "check", object.to_str().expect("UTF-8")]);
     assert!(checked.contains("map: hash \"hot_blocks\" of 4096 entries, keys of 8"), "{checked}");
 
-    let id = std::array::from_fn(|index| match index {
-        0..4 => [0x0b, 0x5c, 0x1d, 0x2e][index],
-        6 => 0x40,
-        8 => 0x80,
-        15 => 0x2a,
-        _ => 0,
-    });
-    let connect = || {
-        let url = target.url.parse().expect("an address");
-        let options = bpfof_host::Options::for_host(id);
-        bpfof_host::Controller::connect(&url, options).expect("it connects")
-    };
-    let mut application = connect();
+    let mut application = connect_as_host(&target.url);
     let object = std::fs::read(&object).expect("written");
     let function = application.load_function(&object, 0).expect("loaded");
     let mut lane = application.open_lane().expect("a lane");
     for block in [2, 2, 7] {
-        let call = bpfof_host::PushdownCall {
-            nsid: 1,
-            function: function.0,
-            files: &[bpfof_host::FileVersion { id: 0, version: 1 }],
-            first_file: 0,
-            first_offset_bytes: block * 512,
-            first_size_bytes: 512,
-            scratch: &[],
-            scratch_size_bytes: 0,
-            answer_max_bytes: 64,
-        };
-        lane.pushdown(&call, &mut Vec::new()).expect("a chain");
+        read_block(&mut lane, function, block);
     }
     let url = target.url.as_str();
     let words = |words: &[&'static str]| -> Vec<&str> {
@@ -268,7 +262,7 @@ fn maps_are_seen_and_changed_from_outside() {
     assert!(refused(&["get", "hot_blocks", "text:too long a key"]).contains("longer than 8"));
     assert!(refused(&["get", "cold_blocks", "1"]).contains("no connection of this host has"));
     // A second connection of the host with such a map: one must be chosen.
-    let mut second = connect();
+    let mut second = connect_as_host(&target.url);
     second.load_function(&object, 0).expect("loaded");
     let choose = refused(&["dump", "hot_blocks"]);
     assert!(choose.contains("choose one with --controller"), "{choose}");

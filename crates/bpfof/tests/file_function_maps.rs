@@ -1,5 +1,6 @@
 //! Functions with maps on files: they remember where they run, and run nowhere else.
 
+mod clang;
 mod disk;
 
 use bpfof_host::files::{
@@ -7,27 +8,15 @@ use bpfof_host::files::{
     ReadError, StorageFunction,
 };
 use disk::{Disk, KINDS, cannot_mount};
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The example of the documentation: `bpfof/read`, `bpfof/reads`.
 fn object() -> Vec<u8> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = tempfile::tempdir().expect("a folder");
     let object = folder.path().join("hot_blocks.o");
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let status = Command::new(clang)
-        .args("-O2 -g -target bpf -mcpu=v3 -I".split(' '))
-        .arg(root.join("functions/include"))
-        .arg("-c")
-        .arg(root.join("docs/examples/hot_blocks.bpf.c"))
-        .arg("-o")
-        .arg(&object)
-        .status();
-    assert!(status.expect("clang starts").success());
+    clang::compile("../../docs/examples/hot_blocks.bpf.c", &object);
     std::fs::read(object).expect("an object")
 }
 

@@ -151,8 +151,8 @@ impl Arena {
     }
 
     /// Zeroes stack, context, static data, all that can be scratch, and the workspace if it was
-    /// used, so that the next tenant finds nothing of the last. The data area needs no wiping: a call sees only what was read
-    /// for it.
+    /// used, so that the next tenant finds nothing of the last. The data area needs no wiping: a
+    /// call sees only what was read for it.
     pub fn wipe(&mut self) {
         self.bytes_mut()[..DATA_AT].fill(0);
         if self.workspace_used {

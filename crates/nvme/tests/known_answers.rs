@@ -354,6 +354,12 @@ fn vendor_layouts() {
     assert_eq!(AdminCommand::parse(&trace), report(ReportContent::Trace));
     assert!(AdminCommand::parse(&Sqe { cdw12: 3, ..trace }).is_err());
     function_map_layouts();
+}
+
+#[test]
+fn vendor_commands_use_no_other_dwords() {
+    let upload = Upload { total_bytes: 10, offset_bytes: 5 };
+    let load = AdminCommand::function_load(upload, Installation { entry: 2, kept: true });
     let map = MapAddress { controller: 0x102, map: 3 };
     let map_read = MapCommand::Read { map, length_bytes: 2, first_slot: 4 };
     for (sqe, allowed) in [

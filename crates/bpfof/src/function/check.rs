@@ -6,8 +6,8 @@ use super::{choose, read_object};
 use crate::Outcome;
 use bpfof_function::object::Entry;
 use bpfof_function::{
-    Arena, Environment, Exit, FaultKind, Map, MapDefinition, NativeFunction, Program, Summary, abi,
-    abi::context,
+    Arena, Environment, Exit, Fault, FaultKind, Map, MapDefinition, NativeFunction, Program,
+    Summary, abi, abi::context,
 };
 use bpfof_target::TargetConfig;
 use clap::Args;
@@ -288,6 +288,62 @@ fn disassemble(program: &Program) -> Vec<Line> {
     lines.filter(|line| !line.instruction.is_empty()).collect()
 }
 
+/// What calls on the same block came to, and took.
+struct Timed {
+    first_ns: u128,
+    best_ns: u128,
+    code: u32,
+    budget_used: i64,
+    /// What the first call said.
+    trace: Vec<String>,
+    /// What ended the last call, if it did not return.
+    fault: Option<Fault>,
+}
+
+/// Calls the function a hundred times, or until it faults. The arena is left as the last call leaves
+/// it.
+fn time(
+    native: &NativeFunction,
+    arena: &mut Arena,
+    data: &[u8],
+    argument: &[u8],
+    options: &Check,
+) -> Timed {
+    let budget = i64::from(TargetConfig::default().limits.instructions_per_call);
+    let mut timed: Option<Timed> = None;
+    // The first call is what a user would see; the others tell what it costs once it is warm.
+    for _ in 0..100 {
+        arena.wipe();
+        arena.data_mut(0..data.len()).copy_from_slice(data);
+        arena.begin_chain(argument, options.scratch_size);
+        arena.begin_hop(options.hop);
+        let limit = arena.begin_call(0..data.len(), options.offset, 0, 0);
+        let (mut left, mut surroundings) = (budget, Surroundings::new(native.program()));
+        let started = Instant::now();
+        let outcome = native.call(arena, limit, &mut left, &mut surroundings);
+        let took = started.elapsed().as_nanos();
+        let (code, fault) = match outcome {
+            Ok(Exit::Return(code)) => (code as u32, None),
+            Ok(Exit::TailCall(_)) => unreachable!("no other function is there"),
+            Err(fault) => (0, Some(fault)),
+        };
+        let timed = timed.get_or_insert_with(|| Timed {
+            first_ns: took,
+            best_ns: took,
+            code,
+            budget_used: budget - left,
+            trace: surroundings.said,
+            fault: None,
+        });
+        timed.best_ns = timed.best_ns.min(took);
+        timed.fault = fault;
+        if timed.fault.is_some() {
+            break;
+        }
+    }
+    timed.expect("there was a first call")
+}
+
 /// One call as a target makes it. `proved`: it should not fault.
 fn call(
     native: &NativeFunction,
@@ -300,41 +356,9 @@ fn call(
         Some(path) => read_at_most(path, options.scratch_size)?,
         None => Vec::new(),
     };
-    let budget = i64::from(TargetConfig::default().limits.instructions_per_call);
-    let mut first = None;
-    let mut best_ns = u128::MAX;
-    let mut fault = None;
     let mut arena = Arena::new();
-    let mut trace = Vec::new();
-    // The first call is what a user would see; the others tell what it costs once it is warm.
-    for _ in 0..100 {
-        arena.wipe();
-        arena.data_mut(0..data.len()).copy_from_slice(&data);
-        arena.begin_chain(&argument, options.scratch_size);
-        arena.begin_hop(options.hop);
-        let limit = arena.begin_call(0..data.len(), options.offset, 0, 0);
-        let (mut left, mut surroundings) = (budget, Surroundings::new(native.program()));
-        let started = Instant::now();
-        let outcome = native.call(&mut arena, limit, &mut left, &mut surroundings);
-        let took = started.elapsed().as_nanos();
-        best_ns = best_ns.min(took);
-        let code = match outcome {
-            Ok(Exit::Return(code)) => code as u32,
-            Ok(Exit::TailCall(_)) => unreachable!("no other function is there"),
-            Err(found) => {
-                fault = Some(found);
-                0
-            }
-        };
-        if first.is_none() {
-            first = Some((took, code, budget - left));
-            trace = surroundings.said;
-        }
-        if fault.is_some() {
-            break;
-        }
-    }
-    let (first_ns, code, budget_used) = first.unwrap_or_default();
+    let Timed { first_ns, best_ns, code, budget_used, trace, fault } =
+        time(native, &mut arena, &data, &argument, options);
     let is_access = fault.as_ref().is_some_and(|fault| {
         matches!(fault.kind, FaultKind::Memory { .. } | FaultKind::ReadOnly { .. })
     });

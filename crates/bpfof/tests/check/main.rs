@@ -1,5 +1,8 @@
 //! `bpfof function check` on C as people write it.
 
+#[path = "../clang/mod.rs"]
+mod clang;
+
 use bpfof_function::abi;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -10,18 +13,8 @@ const BPFOF: &str = env!("CARGO_BIN_EXE_bpfof");
 
 /// Compiles a function of `tests/check` or of `functions`.
 fn compile(source: &str, folder: &Path) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let object = folder.join("function.o");
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let status = Command::new(clang)
-        .args("-O2 -g -target bpf -mcpu=v3 -I".split(' '))
-        .arg(root.join("../../functions/include"))
-        .arg("-c")
-        .arg(root.join(source))
-        .arg("-o")
-        .arg(&object)
-        .status();
-    assert!(status.is_ok_and(|status| status.success()), "clang fails on {source}");
+    clang::compile(source, &object);
     path(object)
 }
 

@@ -1,6 +1,8 @@
 //! The three executors: at a target, by io_uring here, over plain reads here. They give the same
 //! answers to the same chains.
 
+#[path = "../clang/mod.rs"]
+mod clang;
 #[path = "../disk/mod.rs"]
 mod disk;
 mod local;
@@ -16,7 +18,6 @@ use passthrough::nvme;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 use world::{STATE_BYTES, World, world};
 
@@ -32,20 +33,9 @@ fn object() -> Vec<u8> {
     if let Some(path) = std::env::var_os("BPFOF_FOLLOW_OBJECT") {
         return std::fs::read(path).expect("an object");
     }
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().expect("a folder");
     let object = folder.path().join("follow.bpf.o");
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let status = Command::new(clang)
-        .args("-O2 -g -Wall -Wextra -Werror -target bpf -mcpu=v3".split(' '))
-        .arg("-I")
-        .arg(here.join("../../functions/include"))
-        .arg("-c")
-        .arg(here.join("tests/executors/follow.bpf.c"))
-        .arg("-o")
-        .arg(&object)
-        .status();
-    assert!(status.expect("clang, which make setup installs").success());
+    clang::compile("tests/executors/follow.bpf.c", &object);
     std::fs::read(object).expect("an object")
 }
 
