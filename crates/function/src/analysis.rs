@@ -210,7 +210,7 @@ impl Walk<'_> {
 
     /// Where execution can go on, and what the way there costs.
     fn edges(&self, pc: u32) -> Vec<(u32, i64)> {
-        let jump = |target| (target, Program::jump_cost(pc, target).unwrap_or(0));
+        let jump = |target| (target, self.program.jump_cost(pc, target).unwrap_or(0));
         match self.program.instructions()[pc as usize] {
             Instruction::Exit => vec![],
             Instruction::Jump { target } => vec![jump(target)],

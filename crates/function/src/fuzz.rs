@@ -22,8 +22,8 @@ pub fn object(data: &[u8]) {
 /// The first byte selects how much of the data area the call may see; the rest is code.
 pub fn differential(data: &[u8]) {
     let Some((&visible, code)) = data.split_first() else { return };
-    // As it is, a stream is hardly ever a program.
-    for code in [code.to_vec(), repair(code)] {
+    // As it is, a stream is hardly ever a program, and a program is hardly ever a scan.
+    for code in [code.to_vec(), repair(code), scan(visible, code)] {
         if let Ok(program) = Program::parse(&code) {
             // Every other program has constants and variables.
             let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
@@ -172,6 +172,32 @@ fn repair(code: &[u8]) -> Vec<u8> {
 
 const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
+/// A repaired stream as what a loop does in each turn, in which r9 walks through the data.
+fn scan(visible: u8, code: &[u8]) -> Vec<u8> {
+    let body = repair(&code[..code.len().min(24 * 8)]);
+    let (slots, _) = body.as_chunks::<8>();
+    let body = &slots[..slots.len() - 1];
+    let start = abi::DATA as u32 + u32::from(visible) / 2;
+    let [s0, s1, s2, s3] = start.to_le_bytes();
+    let mut scan = vec![[0xb7, 9, 0, 0, s0, s1, s2, s3]];
+    for (pc, &slot) in body.iter().enumerate() {
+        let is_tail = pc > 0 && body[pc - 1][0] == 0x18;
+        let [opcode, registers, rest @ ..] = slot;
+        // What would write r9 writes r8.
+        let dst = if !is_tail && registers & 0x0f == 9 { 8 } else { registers & 0x0f };
+        let [r0, r1, r2, r3, r4, r5] = rest;
+        scan.push([opcode, registers & 0xf0 | dst, r0, r1, r2, r3, r4, r5]);
+    }
+    let step = [7, 8, 16, 64, -8, -64i32][usize::from(visible) % 6].to_le_bytes();
+    let back = -(body.len() as i16 + 3);
+    let [b0, b1] = back.to_le_bytes();
+    scan.push([0x71, 0x90, 0, 0, 0, 0, 0, 0]);
+    scan.push([0x07, 9, 0, 0, step[0], step[1], step[2], step[3]]);
+    scan.push([0x55, 0, b0, b1, 0, 0, 0, 0]);
+    scan.push(EXIT);
+    scan.concat()
+}
+
 /// Everything but the target of a jump.
 fn repair_slot(slot: &mut [u8; 8], constant_fits: bool) {
     let [opcode, registers, o0, o1, i0, i1, i2, i3] = *slot;
@@ -307,18 +333,36 @@ mod tests {
         }
     }
 
+    /// A stream of bytes that repeats itself, for all that matters, never.
+    fn random_bytes(state: &mut u64, len: usize) -> Vec<u8> {
+        (0..len)
+            .map(|_| {
+                *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (*state >> 33) as u8
+            })
+            .collect()
+    }
+
+    #[test]
+    fn scans_around_random_streams_are_scans() {
+        let (mut state, mut scans) = (2u64, 0);
+        for visible in (0..=255).cycle().take(500) {
+            let code = random_bytes(&mut state, 48);
+            let Ok(program) = Program::parse(&scan(visible, &code)) else { continue };
+            let entered = |pc| program.crossing(pc, pc + 1).entered.is_some();
+            scans += u32::from((0..program.instructions().len() as u32 - 1).any(entered));
+            differential(&[&[visible], &code[..]].concat());
+        }
+        assert!(scans > 100, "{scans} of 500");
+    }
+
     #[test]
     fn repaired_streams_are_programs_of_all_instructions() {
         let mut state = 1u64;
         let mut seen = std::collections::BTreeSet::new();
         let (mut tried, mut parsed) = (0, 0);
         for _ in 0..4000 {
-            let code: Vec<u8> = (0..96)
-                .map(|_| {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    (state >> 33) as u8
-                })
-                .collect();
+            let code = random_bytes(&mut state, 96);
             tried += 1;
             let Ok(program) = Program::parse(&repair(&code)) else { continue };
             parsed += 1;

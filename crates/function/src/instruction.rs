@@ -144,3 +144,21 @@ pub enum Instruction {
     /// Returns r0.
     Exit,
 }
+
+impl Instruction {
+    /// Whether it may change a register, other than by what a function that it calls leaves as it
+    /// was.
+    pub(crate) fn may_write(&self, register: Register) -> bool {
+        match *self {
+            Instruction::Alu { dst, .. }
+            | Instruction::Negate { dst, .. }
+            | Instruction::SignExtend { dst, .. }
+            | Instruction::Endian { dst, .. }
+            | Instruction::LoadConstant { dst, .. }
+            | Instruction::Load { dst, .. } => dst == register,
+            Instruction::Atomic { src, .. } => src == register || register == Register::R0,
+            Instruction::CallHelper { .. } | Instruction::CallLocal { .. } => register.index() <= 5,
+            _ => false,
+        }
+    }
+}

@@ -11,7 +11,7 @@ use crate::program::Program;
 use crate::statics::Statics;
 
 /// Runs `program` on `arena` up to `limit`. `budget` is in instructions and is charged as native
-/// code charges it: backward jumps, calls and helpers. Helpers reach `environment`.
+/// code charges it: backward jumps, scans, calls and helpers. Helpers reach `environment`.
 pub fn interpret(
     program: &Program,
     arena: &mut Arena,
@@ -32,6 +32,7 @@ pub fn interpret(
         registers: [0; 11],
         frames: Vec::new(),
         pc: 0,
+        scanned_from: 0,
     };
     machine.registers[Register::R1.index()] = abi::CONTEXT;
     machine.registers[Register::FRAME.index()] = STACK_TOP;
@@ -61,6 +62,8 @@ struct Machine<'a> {
     registers: [u64; 11],
     frames: Vec<Frame>,
     pc: u32,
+    /// What the register of a scan was when that began.
+    scanned_from: u64,
 }
 
 impl Machine<'_> {
@@ -98,10 +101,10 @@ impl Machine<'_> {
                 self.store(self.address(base, offset), width, self.operand(src))?;
             }
             Instruction::Atomic { .. } => self.atomic(program.instructions()[pc as usize])?,
-            Instruction::Jump { target } => self.jump(pc, target)?,
+            Instruction::Jump { target } => self.jump(program, target)?,
             Instruction::Branch { wide, condition, dst, src, target } => {
                 if holds(wide, condition, self.get(dst), self.operand(src)) {
-                    self.jump(pc, target)?;
+                    self.jump(program, target)?;
                 }
             }
             Instruction::CallHelper { helper } => {
@@ -116,9 +119,19 @@ impl Machine<'_> {
                 self.registers[0] = helper.run(&mut call, arguments)?;
                 self.registers[1..6].fill(0);
             }
-            Instruction::CallLocal { target } => self.call(program, target)?,
-            Instruction::Exit => return Ok(self.exit()),
+            Instruction::CallLocal { target } => {
+                self.call(program, target)?;
+                return Ok(None);
+            }
+            Instruction::Exit => {
+                let result = self.exit();
+                if result.is_none() {
+                    self.cross(program, self.pc - 1)?;
+                }
+                return Ok(result);
+            }
         }
+        self.cross(program, pc)?;
         Ok(None)
     }
 
@@ -146,9 +159,22 @@ impl Machine<'_> {
         if *self.budget < 0 { Err(FaultKind::Budget) } else { Ok(()) }
     }
 
-    fn jump(&mut self, pc: u32, target: u32) -> Result<(), FaultKind> {
+    fn jump(&mut self, program: &Program, target: u32) -> Result<(), FaultKind> {
+        let pc = self.pc - 1;
         self.pc = target;
-        Program::jump_cost(pc, target).map_or(Ok(()), |cost| self.charge(cost))
+        program.jump_cost(pc, target).map_or(Ok(()), |cost| self.charge(cost))
+    }
+
+    /// Pays for the scan that is left, and remembers where the one begins that is entered.
+    fn cross(&mut self, program: &Program, pc: u32) -> Result<(), FaultKind> {
+        let crossing = program.crossing(pc, self.pc);
+        if let Some(scan) = crossing.left {
+            self.charge(scan.cost(self.scanned_from, self.get(scan.register)))?;
+        }
+        if let Some(scan) = crossing.entered {
+            self.scanned_from = self.get(scan.register);
+        }
+        Ok(())
     }
 
     fn call(&mut self, program: &Program, target: u32) -> Result<(), FaultKind> {

@@ -41,6 +41,7 @@ pub mod map;
 pub mod native;
 pub mod object;
 pub mod program;
+mod scan;
 mod source;
 mod statics;
 

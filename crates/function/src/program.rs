@@ -8,6 +8,7 @@ use crate::abi::{self, MAX_INSTRUCTIONS};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use crate::map::MapDefinition;
+use crate::scan::{Scan, Scans};
 use crate::source::SourceMap;
 use crate::statics::Statics;
 use std::collections::BTreeSet;
@@ -65,6 +66,7 @@ pub struct Program {
     statics: Statics,
     lowest: u64,
     maps: Arc<[MapDefinition]>,
+    scans: Scans,
 }
 
 impl Program {
@@ -93,15 +95,17 @@ impl Program {
         let workspace = Instruction::CallHelper { helper: Helper::Workspace };
         let uses_workspace = instructions.contains(&workspace);
         let lowest = if uses_workspace { abi::WORKSPACE } else { abi::GUEST_BASE };
-        let program = Program {
+        let mut program = Program {
             instructions,
             functions,
             sources: SourceMap::default(),
             statics: Statics::default(),
             lowest,
             maps: Arc::default(),
+            scans: Scans::default(),
         };
         program.check_flow()?;
+        program.scans = Scans::find(&program.instructions, &program.functions);
         Ok(program)
     }
 
@@ -159,9 +163,18 @@ impl Program {
     }
 
     /// What a jump from `pc` to `target` costs: the slots between, if it goes backwards. Any cycle
-    /// goes back as far as it goes forward, so the sum bounds the instructions executed.
-    pub fn jump_cost(pc: u32, target: u32) -> Option<i64> {
-        (target <= pc).then(|| i64::from(pc - target) + 1)
+    /// goes back as far as it goes forward, so the sum bounds the instructions executed. Nothing in
+    /// a scan, which is paid for when it is left.
+    pub fn jump_cost(&self, pc: u32, target: u32) -> Option<i64> {
+        let in_scan = self.scans.at(pc).is_some_and(|scan| self.scans.at(target) == Some(scan));
+        (target <= pc && !in_scan).then(|| i64::from(pc - target) + 1)
+    }
+
+    /// The scans that are left and entered where control goes from `pc` to `next`.
+    pub(crate) fn crossing(&self, pc: u32, next: u32) -> Crossing {
+        let [from, to] = [pc, next].map(|pc| self.scans.at(pc));
+        let scan = |index: Option<usize>| index.filter(|_| from != to).map(|at| self.scans.get(at));
+        Crossing { left: scan(from), entered: scan(to) }
     }
 
     fn check_flow(&self) -> Result<(), ProgramError> {
@@ -210,7 +223,22 @@ impl Program {
     }
 }
 
-fn jump_target(instruction: &Instruction) -> Option<u32> {
+/// See [`Program::crossing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Crossing {
+    pub(crate) left: Option<Scan>,
+    pub(crate) entered: Option<Scan>,
+}
+
+impl Crossing {
+    /// Whether there is nothing to do.
+    pub(crate) fn is_none(&self) -> bool {
+        self.left.is_none() && self.entered.is_none()
+    }
+}
+
+/// Where a jump or branch leads to.
+pub(crate) fn jump_target(instruction: &Instruction) -> Option<u32> {
     match *instruction {
         Instruction::Jump { target } | Instruction::Branch { target, .. } => Some(target),
         _ => None,
@@ -550,8 +578,8 @@ mod tests {
         let program = Program::parse([call, EXIT, EXIT].as_flattened()).expect("valid");
         assert_eq!(program.functions(), [0..2, 2..3]);
         assert_eq!(program.call_cost(2), 1);
-        assert_eq!(Program::jump_cost(7, 4), Some(4));
-        assert_eq!(Program::jump_cost(4, 7), None);
+        assert_eq!(program.jump_cost(2, 0), Some(3));
+        assert_eq!(program.jump_cost(0, 2), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{CALL_HELPER, CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
-use crate::program::Program;
+use crate::program::{Crossing, Program};
 use access::Fault;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
@@ -150,6 +150,8 @@ struct Translator<'a> {
     callees: Callees,
     registers: [Variable; 11],
     budget: Variable,
+    /// What the register of a scan was when that began.
+    scanned_from: Variable,
     machine: Value,
     /// r10 of this function.
     frame: Value,
@@ -199,6 +201,7 @@ impl<'a> Translator<'a> {
         builder.seal_block(entry);
         let registers = std::array::from_fn(|_| builder.declare_var(types::I64));
         let budget = builder.declare_var(types::I64);
+        let scanned_from = builder.declare_var(types::I64);
         let (fault, unwind) = (builder.create_block(), builder.create_block());
         for ty in [types::I32, types::I32, types::I64] {
             builder.append_block_param(fault, ty);
@@ -223,6 +226,7 @@ impl<'a> Translator<'a> {
             callees,
             registers,
             budget,
+            scanned_from,
             machine,
             frame: machine,
             base,
@@ -244,7 +248,7 @@ impl<'a> Translator<'a> {
 
     fn set_up_registers(&mut self, entry: Block) {
         let zero = self.builder.ins().iconst(types::I64, 0);
-        for register in self.registers {
+        for register in self.registers.into_iter().chain([self.scanned_from]) {
             self.builder.def_var(register, zero);
         }
         let parameters = self.builder.block_params(entry).to_vec();
@@ -294,6 +298,7 @@ impl<'a> Translator<'a> {
             let skips_one = is_branch
                 && target == pc + 2
                 && !landings.contains(&(pc + 1))
+                && self.program.crossing(pc, pc + 1).is_none()
                 && is_cheap(&instructions[pc as usize + 1]);
             if skips_one {
                 self.selects.insert(pc);
@@ -348,12 +353,16 @@ impl<'a> Translator<'a> {
                 self.skip_edges(&instruction, pc);
                 continue;
             }
+            let mut last = pc;
             if self.selects.contains(&pc) {
                 self.select(&instruction, pc);
-                pcs.next();
-                continue;
+                last = pcs.next().unwrap_or(pc);
+            } else {
+                reachable = self.instruction(pc, &instruction);
             }
-            reachable = self.instruction(pc, &instruction);
+            if reachable && last + 1 < self.range.end {
+                self.cross(self.program.crossing(last, last + 1), last);
+            }
         }
         self.finish_cold_blocks();
         self.builder.seal_all_blocks();
@@ -569,18 +578,42 @@ impl<'a> Translator<'a> {
     }
 
     fn charge(&mut self, cost: i64, pc: u32) {
+        let cost = self.builder.ins().iconst(types::I64, cost);
+        self.charge_value(cost, pc);
+    }
+
+    fn charge_value(&mut self, cost: Value, pc: u32) {
         let budget = self.builder.use_var(self.budget);
         // Compared first: a comparison with 0 after the subtraction is an instruction more.
-        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, budget, cost);
+        let spent = self.builder.ins().icmp(IntCC::SignedLessThan, budget, cost);
         self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
-        let left = self.builder.ins().iadd_imm_s(budget, -cost);
+        let left = self.builder.ins().isub(budget, cost);
         self.builder.def_var(self.budget, left);
     }
 
+    /// Pays for the scan that is left, and remembers where the one begins that is entered.
+    fn cross(&mut self, crossing: Crossing, pc: u32) {
+        if let Some(scan) = crossing.left {
+            let (from, to) = (self.builder.use_var(self.scanned_from), self.get(scan.register));
+            let (less, more) = if scan.step > 0 { (from, to) } else { (to, from) };
+            let ins = self.builder.ins();
+            let way = ins.isub(more, less);
+            let turns = self.builder.ins().udiv_imm_u(way, i64::from(scan.step.unsigned_abs()));
+            let paid_turns = self.builder.ins().iadd_imm_s(turns, 1);
+            let cost = self.builder.ins().imul_imm_s(paid_turns, scan.slots);
+            self.charge_value(cost, pc);
+        }
+        if let Some(scan) = crossing.entered {
+            let from = self.get(scan.register);
+            self.builder.def_var(self.scanned_from, from);
+        }
+    }
+
     fn jump(&mut self, pc: u32, target: u32) {
-        if let Some(cost) = Program::jump_cost(pc, target) {
+        if let Some(cost) = self.program.jump_cost(pc, target) {
             self.charge(cost, pc);
         }
+        self.cross(self.program.crossing(pc, target), pc);
         self.builder.ins().jump(self.blocks[&target], &[]);
         self.close_edge(target);
     }
@@ -627,16 +660,16 @@ impl<'a> Translator<'a> {
     ) {
         let holds = self.condition(wide, condition, (dst, src));
         let next = self.builder.create_block();
-        if Program::jump_cost(pc, target).is_some() {
+        let is_free = self.program.jump_cost(pc, target).is_none()
+            && self.program.crossing(pc, target).is_none();
+        if !is_free {
             let edge = self.builder.create_block();
             self.builder.ins().brif(holds, edge, &[], next, &[]);
             self.builder.switch_to_block(edge);
             self.builder.seal_block(edge);
-            let left = self.builder.use_var(self.budget);
             self.jump(pc, target);
             self.builder.switch_to_block(next);
             self.builder.seal_block(next);
-            self.builder.def_var(self.budget, left);
         } else {
             self.builder.ins().brif(holds, self.blocks[&target], &[], next, &[]);
             self.close_edge(target);

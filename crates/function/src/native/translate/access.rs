@@ -30,20 +30,6 @@ fn leaves_straight_code(instruction: &Instruction) -> bool {
     )
 }
 
-/// Whether an instruction of straight code may change a register.
-fn may_write(instruction: &Instruction, register: Register) -> bool {
-    match *instruction {
-        Instruction::Alu { dst, .. }
-        | Instruction::Negate { dst, .. }
-        | Instruction::SignExtend { dst, .. }
-        | Instruction::Endian { dst, .. }
-        | Instruction::LoadConstant { dst, .. }
-        | Instruction::Load { dst, .. } => dst == register,
-        Instruction::Atomic { src, .. } => src == register || register == Register::R0,
-        _ => false,
-    }
-}
-
 /// The address that a fault is about.
 pub(super) enum Fault {
     /// This value and offset.
@@ -154,7 +140,7 @@ impl Translator<'_> {
                 }
                 group = Some(Group { accesses, last: pc });
             }
-            if leaves_straight_code(instruction) || may_write(instruction, base) {
+            if leaves_straight_code(instruction) || instruction.may_write(base) {
                 break;
             }
         }

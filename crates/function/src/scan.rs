@@ -1,0 +1,380 @@
+//! Loops that read on through memory at a fixed step, which need no budget to end.
+//!
+//! The arena is small. A loop that adds the same step to a register in every turn, and in every turn
+//! accesses memory through it, leaves the arena soon and faults, if it has not ended before. Such a
+//! loop, a *scan*, does not charge the instruction budget turn by turn, which costs more than all
+//! other checks of a tight loop, but once when it is left, for the way that it has come.
+
+use crate::helper::Helper;
+use crate::instruction::{AluOp, Instruction, Operand, Register};
+use crate::program::jump_target;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// Slots from the first to the last of a scan: one machine word holds a set of them. In longer loops
+/// the charge of a turn does not matter.
+const SPAN_MAX: usize = u64::BITS as usize;
+
+/// Slots of a scan for each byte of its step: what a loop over bytes needs (a load, something done
+/// with it, the step, the jump). Bounds what a scan executes before it pays: the arena's size in
+/// bytes times this, a million instructions at most.
+const SLOTS_PER_BYTE: u64 = 4;
+
+/// One scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// The register that walks.
+    pub(crate) register: Register,
+    /// Bytes that each turn adds to it; not 0.
+    pub(crate) step: i32,
+    /// The slots of the loop: what a turn costs.
+    pub(crate) slots: i64,
+}
+
+impl Scan {
+    /// What leaving it costs when the register has come from one address to another.
+    pub(crate) fn cost(&self, from: u64, to: u64) -> i64 {
+        let way = if self.step > 0 { to.wrapping_sub(from) } else { from.wrapping_sub(to) };
+        // One more for the turn that was begun.
+        (way / u64::from(self.step.unsigned_abs()) + 1) as i64 * self.slots
+    }
+}
+
+/// The scans of a program, by slot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scans {
+    scans: Vec<Scan>,
+    /// For each slot 0, or one more than the index of its scan.
+    by_slot: Vec<u16>,
+}
+
+impl Scans {
+    /// Those of checked instructions. Of two loops one in the other the outer is preferred.
+    pub(crate) fn find(instructions: &[Instruction], functions: &[Range<u32>]) -> Scans {
+        let mut scans = Scans { scans: Vec::new(), by_slot: vec![0; instructions.len()] };
+        for function in functions {
+            let mut spans: Vec<(usize, usize)> = function
+                .clone()
+                .filter_map(|pc| {
+                    Some((jump_target(&instructions[pc as usize])? as usize, pc as usize))
+                })
+                .filter(|(first, last)| first <= last && last - first < SPAN_MAX)
+                .collect();
+            spans.sort_by_key(|(first, last)| Reverse(last - first));
+            for (first, last) in spans {
+                scans.add(first, &instructions[first..=last]);
+            }
+        }
+        scans
+    }
+
+    /// Index of the scan that a slot belongs to.
+    pub(crate) fn at(&self, pc: u32) -> Option<usize> {
+        usize::from(self.by_slot[pc as usize]).checked_sub(1)
+    }
+
+    /// The scan of an index.
+    pub(crate) fn get(&self, index: usize) -> Scan {
+        self.scans[index]
+    }
+
+    /// Adds the loop of these slots, if it is a scan and shares no slot with another.
+    fn add(&mut self, first: usize, span: &[Instruction]) {
+        let graph = Graph::new(first, span);
+        let members = graph.members();
+        let slots = || (0..span.len()).filter(|slot| members >> slot & 1 != 0);
+        if slots().any(|slot| self.by_slot[first + slot] != 0) {
+            return;
+        }
+        let Some((register, step)) = (0..10)
+            .filter_map(Register::new)
+            .find_map(|register| Some((register, graph.step(members, span, register)?)))
+        else {
+            return;
+        };
+        self.scans.push(Scan { register, step, slots: members.count_ones().into() });
+        for slot in slots() {
+            self.by_slot[first + slot] = self.scans.len() as u16;
+        }
+    }
+}
+
+/// The control flow between a few slots: those from where a jump leads back to, to that jump. Sets of
+/// slots are bits, the first lowest.
+struct Graph {
+    /// By slot, where control goes from it, as far as that is among them.
+    next: Vec<u64>,
+}
+
+impl Graph {
+    fn new(first: usize, span: &[Instruction]) -> Graph {
+        let bit = |slot: usize| if slot < span.len() { 1 << slot } else { 0 };
+        let next = span.iter().enumerate().map(|(slot, instruction)| {
+            let jump = jump_target(instruction)
+                .map_or(0, |target| bit((target as usize).wrapping_sub(first)));
+            match instruction {
+                Instruction::Exit => 0,
+                Instruction::Jump { .. } => jump,
+                _ => jump | bit(slot + 1),
+            }
+        });
+        Graph { next: next.collect() }
+    }
+
+    /// Where control goes from any of these.
+    fn after(&self, slots: u64) -> u64 {
+        let each = self.next.iter().enumerate();
+        each.filter(|(slot, _)| slots >> slot & 1 != 0).fold(0, |all, (_, next)| all | next)
+    }
+
+    /// The slots that are on a way from the first to the last, and so in one loop with them.
+    fn members(&self) -> u64 {
+        let grow = |mut set: u64, step: &dyn Fn(u64) -> u64| loop {
+            let more = set | step(set);
+            if more == set {
+                return set;
+            }
+            set = more;
+        };
+        let before = |set: u64| {
+            let each = self.next.iter().enumerate();
+            each.filter(|(_, next)| **next & set != 0).fold(0, |all, (slot, _)| all | 1 << slot)
+        };
+        let last = 1 << (self.next.len() - 1);
+        grow(1, &|set| self.after(set)) & grow(last, &before)
+    }
+
+    /// Whether no way leads in a circle without leaving these slots.
+    fn is_acyclic(&self, mut slots: u64) -> bool {
+        loop {
+            let rest = slots & self.after(slots);
+            if rest == slots {
+                return slots == 0;
+            }
+            slots = rest;
+        }
+    }
+
+    /// What each turn adds to the register, if the members are a scan by it.
+    fn step(&self, members: u64, span: &[Instruction], register: Register) -> Option<i32> {
+        let (mut steps, mut accesses, mut step) = (0, 0, None);
+        for (slot, instruction) in span.iter().enumerate() {
+            if members >> slot & 1 == 0 {
+                continue;
+            }
+            match *instruction {
+                Instruction::Alu {
+                    wide: true,
+                    op: AluOp::Add,
+                    dst,
+                    src: Operand::Immediate(add),
+                } if dst == register => {
+                    if *step.get_or_insert(add) != add {
+                        return None;
+                    }
+                    steps |= 1 << slot;
+                }
+                // What is executed elsewhere must find paid what was executed here.
+                Instruction::CallLocal { .. }
+                | Instruction::CallHelper { helper: Helper::TailCall } => return None,
+                _ if instruction.may_write(register) => return None,
+                Instruction::Load { base, .. }
+                | Instruction::Store { base, .. }
+                | Instruction::Atomic { base, .. }
+                    if base == register =>
+                {
+                    accesses |= 1 << slot;
+                }
+                _ => {}
+            }
+        }
+        let step: i32 = step?;
+        let is_short =
+            u64::from(members.count_ones()) <= SLOTS_PER_BYTE * u64::from(step.unsigned_abs());
+        let always = self.is_acyclic(members & !steps) && self.is_acyclic(members & !accesses);
+        (is_short && always).then_some(step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Alone, Arena, Exit, FaultKind, NativeFunction, Program, abi, interpret};
+
+    type Slot = [u8; 8];
+
+    fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Slot {
+        let [o0, o1] = offset.to_le_bytes();
+        let [i0, i1, i2, i3] = immediate.to_le_bytes();
+        [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
+    }
+
+    const EXIT: Slot = [0x95, 0, 0, 0, 0, 0, 0, 0];
+
+    fn mov(dst: u8, immediate: i32) -> Slot {
+        slot(0xb7, dst, 0, 0, immediate)
+    }
+
+    fn add(dst: u8, immediate: i32) -> Slot {
+        slot(0x07, dst, 0, 0, immediate)
+    }
+
+    /// `r0 = *(u8 *)(base + offset)`
+    fn load(base: u8, offset: i16) -> Slot {
+        slot(0x71, 0, base, offset, 0)
+    }
+
+    /// `if dst < immediate goto`
+    fn below(dst: u8, immediate: u64, offset: i16) -> Slot {
+        slot(0xa5, dst, 0, offset, immediate as i32)
+    }
+
+    fn program(slots: &[Slot]) -> Program {
+        Program::parse(slots.as_flattened()).expect("valid")
+    }
+
+    /// The scan of each slot, by index.
+    fn scans(slots: &[Slot]) -> Vec<Option<usize>> {
+        let program = program(slots);
+        let found = Scans::find(program.instructions(), program.functions());
+        (0..slots.len() as u32).map(|pc| found.at(pc)).collect()
+    }
+
+    fn is_scan(body: &[Slot]) -> bool {
+        let jump = slot(0x15, 0, 0, -(body.len() as i16) - 1, 0);
+        scans(&[body, &[jump, EXIT]].concat())[0].is_some()
+    }
+
+    /// Outcome and budget left on both engines, with 512 bytes of zeros as data.
+    fn run(program: &Program, budget: i64) -> (Result<Exit, FaultKind>, i64) {
+        let native = NativeFunction::compile(program).expect("translates");
+        let [oracle, translated] = [false, true].map(|by_native| {
+            let mut arena = Arena::new();
+            arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
+            arena.begin_hop(0);
+            let limit = arena.begin_call(0..512, 0, 0, 0);
+            let mut left = budget;
+            let result = if by_native {
+                native.call(&mut arena, limit, &mut left, &mut Alone)
+            } else {
+                interpret(program, &mut arena, limit, &mut left, &mut Alone)
+            };
+            (result.map_err(|fault| (fault.kind, fault.pc)), if result.is_ok() { left } else { 0 })
+        });
+        assert_eq!(oracle, translated);
+        (oracle.0.map_err(|(kind, _)| kind), oracle.1)
+    }
+
+    #[test]
+    fn loops_that_must_leave_the_arena_are_scans() {
+        assert!(is_scan(&[load(1, 0), add(1, 1)]));
+        assert!(is_scan(&[load(1, 0), add(1, -8)]));
+        // A step of one byte pays for four slots.
+        assert!(is_scan(&[load(1, 0), add(2, 3), add(1, 1)]));
+        assert!(!is_scan(&[load(1, 0), add(2, 3), add(2, 4), add(1, 1)]));
+        assert!(is_scan(&[load(1, 0), add(2, 3), add(2, 4), add(1, 2)]));
+        assert!(!is_scan(&[load(2, 0), add(1, 1)]), "no access through what walks");
+        assert!(!is_scan(&[load(1, 0), add(1, 0)]), "stands still");
+        assert!(!is_scan(&[load(1, 0), add(1, 4), add(1, -4)]), "comes back");
+        assert!(!is_scan(&[load(1, 0), slot(0x04, 1, 0, 0, 4)]), "wraps at 32 bits");
+        assert!(!is_scan(&[load(1, 0), slot(0x0f, 1, 2, 0, 0)]), "a step that may be 0");
+        assert!(!is_scan(&[load(1, 0), add(1, 8), mov(1, 0)]), "is set");
+        let memset = slot(0x85, 0, 0, 0, 3);
+        assert!(!is_scan(&[load(1, 0), memset, add(1, 8)]), "is cleared by a helper");
+        assert!(is_scan(&[load(6, 0), memset, add(6, 8)]));
+        let tail_call = slot(0x85, 0, 0, 0, 6);
+        assert!(!is_scan(&[load(6, 0), tail_call, add(6, 8)]));
+        // A turn without the step, or without the access.
+        assert!(!is_scan(&[load(1, 0), below(2, 9, 1), add(1, 8)]));
+        assert!(!is_scan(&[below(2, 9, 1), load(1, 0), add(1, 8)]));
+        assert!(is_scan(&[below(2, 9, 1), mov(3, 3), load(1, 0), add(1, 8)]));
+    }
+
+    #[test]
+    fn the_outer_of_two_loops_is_preferred() {
+        let inner = [load(1, 0), add(1, 8), below(1, 99, -3)];
+        let of_both = scans(&[&inner[..], &[below(1, 200, -4), EXIT]].concat());
+        assert_eq!(of_both, [Some(0), Some(0), Some(0), Some(0), None]);
+        // The outer is none by itself: in a turn of it the inner may not take a step.
+        let around = scans(&[&[mov(1, 0)], &inner[..], &[below(2, 200, -5), EXIT]].concat());
+        assert_eq!(around, [None, Some(0), Some(0), Some(0), None, None]);
+        let two = scans(&[&inner[..], &inner, &[EXIT]].concat());
+        assert_eq!(two, [Some(0), Some(0), Some(0), Some(1), Some(1), Some(1), None]);
+    }
+
+    #[test]
+    fn what_is_not_of_the_loop_does_not_belong_to_its_scan() {
+        // As clang turns loops around: the end of the function is in the midst of the loop.
+        let turned = [
+            mov(1, abi::DATA as i32),
+            slot(0x05, 0, 0, 4, 0),
+            add(1, 16),
+            below(1, abi::DATA + 64, 2),
+            mov(0, 7),
+            EXIT,
+            load(1, 8),
+            slot(0x05, 0, 0, -6, 0),
+        ];
+        let of = Some(0);
+        assert_eq!(scans(&turned), [None, None, of, of, None, None, of, of]);
+        // Four turns, and one for the way in.
+        assert_eq!(run(&program(&turned), 100), (Ok(Exit::Return(7)), 100 - 5 * 4));
+    }
+
+    #[test]
+    fn leaving_pays_for_the_way() {
+        for (step, end, turns) in [(1, 100, 100), (3, 100, 34), (512, 512, 1)] {
+            let address = abi::DATA as i32;
+            let slots = [mov(1, address), load(1, 0), add(1, step), below(1, abi::DATA + end, -3)];
+            let program = program(&[&slots[..], &[EXIT]].concat());
+            let cost = (turns + 1) * 3;
+            assert_eq!(run(&program, 1000), (Ok(Exit::Return(0)), 1000 - cost));
+            assert_eq!(run(&program, cost), (Ok(Exit::Return(0)), 0));
+            assert_eq!(run(&program, cost - 1).0, Err(FaultKind::Budget));
+        }
+    }
+
+    #[test]
+    fn a_way_down_is_a_scan_too() {
+        let last = abi::DATA as i32 + 511;
+        let above = slot(0x35, 1, 0, -3, abi::DATA as i32);
+        let slots = [mov(1, last), load(1, 0), add(1, -2), above, EXIT];
+        assert_eq!(scans(&slots)[1], Some(0));
+        assert_eq!(run(&program(&slots), 1000), (Ok(Exit::Return(0)), 1000 - 257 * 3));
+    }
+
+    #[test]
+    fn an_endless_scan_ends_with_the_arena() {
+        for step in [1, 100, -1, i32::MAX, i32::MIN] {
+            let slots =
+                [mov(1, abi::DATA as i32), load(1, 0), add(1, step), slot(0x05, 0, 0, -3, 0)];
+            let (outcome, _) = run(&program(&slots), 10);
+            assert!(matches!(outcome, Err(FaultKind::Memory { .. })), "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_scan_in_a_loop_without_end_exhausts_the_budget() {
+        let inner = [load(1, 0), add(1, 8), below(1, abi::DATA + 8, -3)];
+        let outer = [mov(1, abi::DATA as i32)];
+        let slots = [&outer[..], &inner, &[slot(0x05, 0, 0, -5, 0)]].concat();
+        assert_eq!(scans(&slots)[1], Some(0));
+        assert_eq!(run(&program(&slots), 100_000).0, Err(FaultKind::Budget));
+    }
+
+    #[test]
+    fn scans_behind_and_in_calls_begin_where_they_begin() {
+        // Entry: r6 = data; call f; the scan by r6 that follows. f: a scan by r1; exit.
+        let scan = |register| {
+            let end = below(register, abi::DATA + 80, -3);
+            [mov(register, abi::DATA as i32), load(register, 0), add(register, 8), end]
+        };
+        let call = slot(0x85, 0, 1, 0, 4);
+        let main = [scan(6)[0], call, scan(6)[1], scan(6)[2], scan(6)[3], EXIT];
+        let slots = [&main[..], &scan(1), &[EXIT]].concat();
+        assert_eq!(scans(&slots)[2], Some(0));
+        assert_eq!(scans(&slots)[7], Some(1));
+        // The call costs the length of f, each scan eleven turns.
+        assert_eq!(run(&program(&slots), 100), (Ok(Exit::Return(0)), 100 - 5 - 2 * 11 * 3));
+    }
+}
