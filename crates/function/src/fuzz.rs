@@ -349,7 +349,9 @@ mod tests {
         for visible in (0..=255).cycle().take(500) {
             let code = random_bytes(&mut state, 48);
             let Ok(program) = Program::parse(&scan(visible, &code)) else { continue };
-            let entered = |pc| program.crossing(pc, pc + 1).entered.is_some();
+            let entered = |pc| {
+                program.crossing(pc, pc + 1).is_some_and(|crossing| crossing.entered.is_some())
+            };
             scans += u32::from((0..program.instructions().len() as u32 - 1).any(entered));
             differential(&[&[visible], &code[..]].concat());
         }

@@ -166,8 +166,9 @@ impl Machine<'_> {
     }
 
     /// Pays for the scan that is left, and remembers where the one begins that is entered.
+    #[inline]
     fn cross(&mut self, program: &Program, pc: u32) -> Result<(), FaultKind> {
-        let crossing = program.crossing(pc, self.pc);
+        let Some(crossing) = program.crossing(pc, self.pc) else { return Ok(()) };
         if let Some(scan) = crossing.left {
             self.charge(scan.cost(self.scanned_from, self.get(scan.register)))?;
         }

@@ -14,7 +14,7 @@
 //! Guest pointers are offsets into the arena, never host addresses. Every access is compared with
 //! the bounds of what the call may see; a violation is a [`Fault`] that names the instruction, and
 //! its source line if the object was compiled with -g.
-//! Every backward jump and every call pays into an instruction budget, so each call ends. Calls
+//! Every loop and every call pays into an instruction budget, so each call ends. Calls
 //! reach only the object's own functions and the [`helper`]s, and these nothing but the arena and
 //! what the call's [`Environment`] gives.
 //!

@@ -170,11 +170,15 @@ impl Program {
         (target <= pc && !in_scan).then(|| i64::from(pc - target) + 1)
     }
 
-    /// The scans that are left and entered where control goes from `pc` to `next`.
-    pub(crate) fn crossing(&self, pc: u32, next: u32) -> Crossing {
+    /// The scans that are left and entered where control goes from `pc` to `next`, if there are any.
+    #[inline]
+    pub(crate) fn crossing(&self, pc: u32, next: u32) -> Option<Crossing> {
         let [from, to] = [pc, next].map(|pc| self.scans.at(pc));
-        let scan = |index: Option<usize>| index.filter(|_| from != to).map(|at| self.scans.get(at));
-        Crossing { left: scan(from), entered: scan(to) }
+        if from == to {
+            return None;
+        }
+        let scan = |index: Option<usize>| index.map(|index| self.scans.get(index));
+        Some(Crossing { left: scan(from), entered: scan(to) })
     }
 
     fn check_flow(&self) -> Result<(), ProgramError> {
@@ -228,13 +232,6 @@ impl Program {
 pub(crate) struct Crossing {
     pub(crate) left: Option<Scan>,
     pub(crate) entered: Option<Scan>,
-}
-
-impl Crossing {
-    /// Whether there is nothing to do.
-    pub(crate) fn is_none(&self) -> bool {
-        self.left.is_none() && self.entered.is_none()
-    }
 }
 
 /// Where a jump or branch leads to.

@@ -69,6 +69,7 @@ impl Scans {
     }
 
     /// Index of the scan that a slot belongs to.
+    #[inline]
     pub(crate) fn at(&self, pc: u32) -> Option<usize> {
         usize::from(self.by_slot[pc as usize]).checked_sub(1)
     }

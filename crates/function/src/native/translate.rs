@@ -11,7 +11,7 @@ use super::{CALL_HELPER, CompileError, FAULT_BUDGET, FAULT_STACK, Machine};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
-use crate::program::{Crossing, Program};
+use crate::program::Program;
 use access::Fault;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
@@ -361,7 +361,7 @@ impl<'a> Translator<'a> {
                 reachable = self.instruction(pc, &instruction);
             }
             if reachable && last + 1 < self.range.end {
-                self.cross(self.program.crossing(last, last + 1), last);
+                self.cross(last, last + 1);
             }
         }
         self.finish_cold_blocks();
@@ -592,12 +592,12 @@ impl<'a> Translator<'a> {
     }
 
     /// Pays for the scan that is left, and remembers where the one begins that is entered.
-    fn cross(&mut self, crossing: Crossing, pc: u32) {
+    fn cross(&mut self, pc: u32, next: u32) {
+        let Some(crossing) = self.program.crossing(pc, next) else { return };
         if let Some(scan) = crossing.left {
             let (from, to) = (self.builder.use_var(self.scanned_from), self.get(scan.register));
             let (less, more) = if scan.step > 0 { (from, to) } else { (to, from) };
-            let ins = self.builder.ins();
-            let way = ins.isub(more, less);
+            let way = self.builder.ins().isub(more, less);
             let turns = self.builder.ins().udiv_imm_u(way, i64::from(scan.step.unsigned_abs()));
             let paid_turns = self.builder.ins().iadd_imm_s(turns, 1);
             let cost = self.builder.ins().imul_imm_s(paid_turns, scan.slots);
@@ -613,7 +613,7 @@ impl<'a> Translator<'a> {
         if let Some(cost) = self.program.jump_cost(pc, target) {
             self.charge(cost, pc);
         }
-        self.cross(self.program.crossing(pc, target), pc);
+        self.cross(pc, target);
         self.builder.ins().jump(self.blocks[&target], &[]);
         self.close_edge(target);
     }
