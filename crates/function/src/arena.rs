@@ -5,6 +5,7 @@
 
 use crate::abi::{self, context};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,6 +77,22 @@ impl Arena {
             scratch_bytes: abi::DEFAULT_SCRATCH_BYTES,
             statics_of: 0,
         }
+    }
+
+    /// An arena in memory of somebody else's, from its workspace on, which it does not free.
+    ///
+    /// # Safety
+    /// WORKSPACE_BYTES and ARENA_BYTES from `workspace` on are zeroed, and the arena's alone while it
+    /// lives. If some of them are not accessible, no call's limit may be above them.
+    pub(crate) unsafe fn at(workspace: NonNull<u8>) -> ManuallyDrop<Arena> {
+        ManuallyDrop::new(Arena {
+            allocation: workspace,
+            // SAFETY: the caller has more bytes than these.
+            memory: unsafe { workspace.add(abi::WORKSPACE_BYTES) },
+            workspace_used: false,
+            scratch_bytes: abi::DEFAULT_SCRATCH_BYTES,
+            statics_of: 0,
+        })
     }
 
     /// The arena without its workspace; index 0 is guest address [`abi::GUEST_BASE`].

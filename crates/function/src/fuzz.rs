@@ -1,5 +1,7 @@
 //! Entry points for fuzzing, also run by unit tests so that they stay green.
 
+mod guarded;
+
 use crate::abi;
 use crate::helper::{Call, EINVAL, Helper};
 use crate::statics::Statics;
@@ -31,6 +33,26 @@ pub fn differential(data: &[u8]) {
             let program = program.with_statics(Statics::new(image, constant_bytes));
             compare(visible, &program);
         }
+    }
+}
+
+/// Whatever an instruction stream that passes the checks does in native code, it reads and writes
+/// nothing but what the call may access: all around it are pages that end the process, and behind
+/// those the arenas of others.
+///
+/// The first byte selects how many pages of data the call may see; the rest is code.
+pub fn hostile(data: &[u8]) {
+    let Some((&first, code)) = data.split_first() else { return };
+    for code in [code.to_vec(), repair(code), scan(first, code)] {
+        let Ok(program) = Program::parse(&code) else { continue };
+        let native =
+            NativeFunction::compile(&program).expect("a checked program can be translated");
+        let pages = usize::from(first) % (abi::MAX_HOP_BYTES / 4096 + 1);
+        guarded::with_arena(program.lowest_address(), pages, |arena, limit| {
+            let mut budget = BUDGET;
+            let outcome = native.call(arena, limit, &mut budget, &mut Surroundings::new());
+            assert!(outcome.is_err() || budget >= 0, "it ended well without paying: {program:?}");
+        });
     }
 }
 
@@ -353,7 +375,9 @@ mod tests {
                 program.crossing(pc, pc + 1).is_some_and(|crossing| crossing.entered.is_some())
             };
             scans += u32::from((0..program.instructions().len() as u32 - 1).any(entered));
-            differential(&[&[visible], &code[..]].concat());
+            let data = [&[visible], &code[..]].concat();
+            differential(&data);
+            hostile(&data);
         }
         assert!(scans > 100, "{scans} of 500");
     }

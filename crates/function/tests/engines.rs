@@ -330,6 +330,7 @@ proptest! {
     #[test]
     fn random_streams_stay_confined(data in proptest::collection::vec(any::<u8>(), 0..400)) {
         fuzz::differential(&data);
+        fuzz::hostile(&data);
     }
 
     /// Random streams made of plausible opcodes and pointers, which get much further.
@@ -341,6 +342,7 @@ proptest! {
         let mut data = vec![visible];
         data.extend(slots.concat());
         fuzz::differential(&data);
+        fuzz::hostile(&data);
     }
 }
 
