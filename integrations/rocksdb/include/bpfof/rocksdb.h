@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * RocksDB over disaggregated storage: point reads in one round trip, with the RocksDB that the
+ * distribution ships.
+ *
+ *     bpf_of::PushdownOptions pushdown;
+ *     pushdown.url = "nvme-tcp://10.0.0.2:4420/nqn.2026-01.io.example:db";
+ *     pushdown.device = "/dev/nvme1n1";
+ *     bpf_of::PushdownDB *db;
+ *     rocksdb::Status status = bpf_of::PushdownDB::Open(options, pushdown, "/mnt/db", &db);
+ *
+ * From then on it is a rocksdb::DB. Get() searches what is in memory first, as RocksDB does it; if
+ * that does not settle it, one command lets the target look the key up in all tables that may hold
+ * it, newest first, instead of a read for each. Everything else, and every Get() that cannot be done
+ * so, is the ordinary RocksDB. The answer is the same; stats() tells which way they went.
+ */
+#ifndef BPFOF_ROCKSDB_H
+#define BPFOF_ROCKSDB_H
+
+#include <rocksdb/utilities/stackable_db.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace bpf_of {
+
+struct PushdownOptions {
+	/*
+	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N]. Empty: there is none, and chains of reads
+	 * run on this machine; for trying it out.
+	 */
+	std::string url;
+	/* What the target's namespace is on this machine: a block device, or the target's image file. */
+	std::string device;
+	/*
+	 * Memory for the indices of all tables together, in bytes. A database needs about 0.7 % of
+	 * its size. Of tables beyond that the target reads the index, too, where it can.
+	 */
+	size_t index_bytes_max = size_t{1} << 30;
+	/* The longest value that comes with the answer, in bytes, at most VALUE_BYTES_MAX. Longer ones
+	 * are read as RocksDB does it. */
+	uint32_t value_bytes_max = 4096;
+	/* Connections to the target: Get() calls at once that it serves. More are served by RocksDB. */
+	size_t readers_max = 64;
+
+	static constexpr uint32_t VALUE_BYTES_MAX = 16000;
+};
+
+/* Which way a Get() went. */
+enum class Way : uint8_t {
+	kMemory,     /* memtables and block cache settled it */
+	kNoTable,    /* no table could have the key */
+	kTarget,     /* one chain at the target */
+	kHere,       /* one chain on this machine: there is no target, or it does not know the files yet */
+	/* The others were left to RocksDB. */
+	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
+	kFamily,     /* another column family than the default one, or one that cannot be pushed down */
+	kStale,      /* the set of tables was just changing */
+	kTable,      /* a table that chains cannot read: range deletions, unknown format, no memory */
+	kManyTables, /* more tables than one chain may have */
+	kBusy,       /* no connection was free */
+	kDeclined,   /* the chain met a merge, a blob, a value too long */
+	kFailed,     /* the chain failed; last_error() tells why */
+};
+constexpr size_t WAYS = 12;
+
+/* A word for each way, for people. */
+const char *name(Way way);
+
+struct PushdownStats {
+	/* Get() calls by Way. */
+	std::array<uint64_t, WAYS> gets{};
+	/* Blocks that chains read. */
+	uint64_t blocks = 0;
+	/* Tables that are known, those of them that chains cannot read, and memory of their indices. */
+	uint64_t tables = 0;
+	uint64_t tables_refused = 0;
+	uint64_t index_bytes = 0;
+
+	uint64_t operator[](Way way) const { return gets[static_cast<size_t>(way)]; }
+};
+
+class PushdownDB : public rocksdb::StackableDB {
+    public:
+	/*
+	 * Opens the database at `path` and connects to the target. The files must lie on a file system
+	 * on options.device, directly or on a partition of it.
+	 *
+	 * InvalidArgument if the options rule pushdown out, with the reason: max_open_files must be -1
+	 * (else the block cache alone cannot tell that a key is missing), the Env must be the
+	 * default one, and unordered_write, two_write_queues and rate-limited deletion be off.
+	 * IOError if the target cannot be reached. What DB::Open() fails with.
+	 *
+	 * The default column family is pushed down unless it has a merge operator, another comparator
+	 * than the bytewise one, or another table format; then kFamily counts.
+	 */
+	static rocksdb::Status Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
+				    const std::string &path, PushdownDB **db);
+
+	~PushdownDB() override;
+
+	using rocksdb::StackableDB::Get;
+	/*
+	 * As DB::Get(). Linearizable with all that changes the database meanwhile: the tables that are
+	 * searched are those of the version whose memtables were searched before (view.h).
+	 */
+	rocksdb::Status Get(const rocksdb::ReadOptions &options,
+			    rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
+			    rocksdb::PinnableSlice *value) override;
+
+	PushdownStats stats() const;
+	/* Why the last chain failed, or a table was refused, or "". */
+	std::string last_error() const;
+	/* Waits until the tables of the moment are known, at most so long; whether they are. For tests
+	 * and measurements: reads before are right, too. */
+	bool wait_ready(unsigned timeout_ms);
+
+    private:
+	struct State;
+
+	PushdownDB(rocksdb::DB *db, std::unique_ptr<State> state);
+
+	std::unique_ptr<State> state_;
+};
+
+} /* namespace bpf_of */
+
+#endif

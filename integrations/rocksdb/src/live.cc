@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "live.h"
+
+#include <chrono>
+
+namespace bpf_of {
+
+/* How often the set of tables is read again if it changes meanwhile. Then it waits to be poked. */
+constexpr int ATTEMPTS = 10;
+
+LiveTables::LiveTables(std::shared_ptr<Session> session, size_t index_bytes_max)
+	: session_(std::move(session)), memory_(std::make_shared<IndexMemory>(index_bytes_max))
+{
+}
+
+LiveTables::~LiveTables()
+{
+	stop();
+}
+
+void LiveTables::start(rocksdb::DB *db)
+{
+	db_ = db;
+	poked_ = true;
+	thread_ = std::thread([this] { run(); });
+}
+
+void LiveTables::stop()
+{
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		stopping_ = true;
+		wake_.notify_one();
+	}
+	if (thread_.joinable())
+		thread_.join();
+	std::atomic_store(&view_, std::shared_ptr<const View>());
+	tables_.clear();
+	ahead_.clear();
+}
+
+void LiveTables::poke()
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	poked_ = true;
+	wake_.notify_one();
+}
+
+void LiveTables::OnTableFileCreated(const rocksdb::TableFileCreationInfo &info)
+{
+	if (!info.status.ok() || info.cf_name != rocksdb::kDefaultColumnFamilyName)
+		return;
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	if (stopping_)
+		return;
+	created_.push_back({info.file_path, info.table_properties});
+	wake_.notify_one();
+}
+
+void LiveTables::OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	if (stopping_)
+		return;
+	deleted_.push_back(info.file_path);
+	poked_ = true;
+	wake_.notify_one();
+}
+
+bool LiveTables::current_version(rocksdb::DB *db, uint64_t *version)
+{
+	return db->GetIntProperty(rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
+}
+
+bool LiveTables::wait_ready(unsigned timeout_ms)
+{
+	const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+	std::unique_lock<std::mutex> lock(mutex_);
+
+	for (;;) {
+		const std::shared_ptr<const View> now = view();
+		uint64_t version;
+
+		lock.unlock();
+		const bool known = current_version(db_, &version);
+
+		lock.lock();
+		if (known && now && now->version == version)
+			return true;
+		if (stopping_)
+			return false;
+		poked_ = true;
+		wake_.notify_one();
+		if (refreshed_.wait_until(lock, end) == std::cv_status::timeout)
+			return false;
+	}
+}
+
+void LiveTables::run()
+{
+	std::unique_lock<std::mutex> lock(mutex_);
+
+	while (!stopping_) {
+		wake_.wait(lock, [this] { return poked_ || stopping_ || !created_.empty(); });
+		std::vector<Created> created;
+		std::vector<std::string> deleted;
+		const bool poked = poked_ && !stopping_;
+
+		created.swap(created_);
+		deleted.swap(deleted_);
+		poked_ = false;
+		lock.unlock();
+		/* What was created belongs to no version yet; reading its index takes time. */
+		open_created(created);
+		for (const std::string &path : deleted)
+			ahead_.erase(path);
+		if (poked)
+			refresh();
+		lock.lock();
+		refreshed_.notify_all();
+	}
+}
+
+void LiveTables::open_created(const std::vector<Created> &created)
+{
+	for (const Created &file : created) {
+		std::shared_ptr<const Table> table;
+		const rocksdb::Status status =
+			Table::open(session_, memory_, file.path, file.properties, &table);
+
+		/* If it was deleted at once it will never be asked for. */
+		if (status.ok())
+			ahead_[file.path] = std::move(table);
+	}
+}
+
+void LiveTables::refresh()
+{
+	std::shared_ptr<View> view;
+	Tables tables;
+	const rocksdb::Status status = make_view(&view, &tables);
+
+	if (!status.ok())
+		return failed(status.ToString());
+	size_t refused = 0;
+	std::string refusal;
+
+	for (const auto &entry : tables) {
+		if (!entry.second->refusal().empty()) {
+			refused++;
+			refusal = entry.second->refusal();
+		}
+		ahead_.erase(entry.first);
+	}
+	std::atomic_store(&view_, std::shared_ptr<const View>(std::move(view)));
+	tables_.swap(tables);
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	known_ = tables_.size();
+	refused_ = refused;
+	last_error_ = refusal;
+}
+
+void LiveTables::failed(const std::string &why)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	last_error_ = why;
+}
+
+rocksdb::Status LiveTables::make_view(std::shared_ptr<View> *made, Tables *tables)
+{
+	rocksdb::Status status;
+
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		auto view = std::make_shared<View>();
+		rocksdb::ColumnFamilyMetaData family;
+		uint64_t after;
+
+		if (!current_version(db_, &view->version))
+			return rocksdb::Status::NotSupported("this RocksDB does not tell its version number");
+		db_->GetColumnFamilyMetaData(db_->DefaultColumnFamily(), &family);
+		if (!current_version(db_, &after) || after != view->version)
+			continue;
+		tables->clear();
+		status = rocksdb::Status::OK();
+		for (const rocksdb::LevelMetaData &level : family.levels) {
+			std::vector<Range> ranges(level.files.size());
+
+			for (size_t i = 0; status.ok() && i < ranges.size(); i++)
+				status = range(level.files[i], &ranges[i], tables);
+			if (level.level == 0)
+				view->newest = std::move(ranges);
+			else if (!ranges.empty())
+				view->levels.push_back(std::move(ranges));
+		}
+		if (status.ok()) {
+			*made = std::move(view);
+			return status;
+		}
+		/* A file may be gone because there is a newer version. */
+	}
+	return status.ok() ? rocksdb::Status::TryAgain("the set of tables changes all the time") : status;
+}
+
+rocksdb::Status LiveTables::range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables)
+{
+	const std::string path = file.directory + "/" + file.relative_filename;
+	std::shared_ptr<const Table> table = find(path);
+
+	if (!table) {
+		/* Part of the database when it was opened, or ingested. */
+		rocksdb::TablePropertiesCollection all;
+		rocksdb::Range keys(file.smallestkey, file.largestkey);
+		rocksdb::Status status = db_->GetPropertiesOfTablesInRange(
+			db_->DefaultColumnFamily(), &keys, 1, &all);
+
+		if (!status.ok())
+			return status;
+		const auto found = all.find(path);
+
+		if (found == all.end())
+			return rocksdb::Status::TryAgain(path + " is not in the current version");
+		status = Table::open(session_, memory_, path, *found->second, &table);
+		if (!status.ok())
+			return status;
+		ahead_[path] = table;
+	}
+	range->smallest = file.smallestkey;
+	range->largest = file.largestkey;
+	range->smallest_sequence = file.smallest_seqno;
+	range->table = table;
+	(*tables)[path] = std::move(table);
+	return rocksdb::Status::OK();
+}
+
+std::shared_ptr<const Table> LiveTables::find(const std::string &path) const
+{
+	for (const Tables *tables : {&ahead_, &tables_}) {
+		const auto found = tables->find(path);
+
+		if (found != tables->end())
+			return found->second;
+	}
+	return nullptr;
+}
+
+void LiveTables::count(PushdownStats *stats) const
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	stats->tables = known_;
+	stats->tables_refused = refused_;
+	stats->index_bytes = memory_->used();
+}
+
+std::string LiveTables::last_error() const
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	return last_error_;
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "table.h"
+
+#include <rocksdb/table.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace bpf_of {
+
+namespace {
+
+/* The largest block that a chain reads, without its trailer: functions/bpfof/blocks.h. */
+constexpr uint64_t BLOCK_BYTES_MAX = 65536 - 2 * 4096 - 5;
+
+/* The type of the index, a property of 4 bytes, little-endian; -1 if there is none. */
+int64_t index_type(const rocksdb::TableProperties &properties)
+{
+	const auto &all = properties.user_collected_properties;
+	const auto found = all.find(rocksdb::BlockBasedTablePropertyNames::kIndexType);
+
+	if (found == all.end() || found->second.size() != 4)
+		return -1;
+	int64_t type = 0;
+
+	for (int byte = 3; byte >= 0; byte--)
+		type = type << 8 | static_cast<uint8_t>(found->second[byte]);
+	return type;
+}
+
+/* What rules a table out, whatever is in the file; "" if nothing does. */
+std::string refuse(const rocksdb::TableProperties &properties)
+{
+	using Options = rocksdb::BlockBasedTableOptions;
+	const int64_t type = index_type(properties);
+
+	if (properties.num_range_deletions > 0)
+		return "it has range deletions";
+	if (type != Options::kBinarySearch && type != Options::kHashSearch &&
+	    type != Options::kTwoLevelIndexSearch)
+		return "its index has type " + std::to_string(type);
+	return "";
+}
+
+} /* namespace */
+
+rocksdb::Status Table::open(std::shared_ptr<Session> session, std::shared_ptr<IndexMemory> memory,
+			    const std::string &path, const rocksdb::TableProperties &properties,
+			    std::shared_ptr<const Table> *table)
+{
+	std::shared_ptr<Table> opened(new Table(std::move(session), std::move(memory)));
+
+	opened->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+	if (opened->fd_ < 0)
+		return rocksdb::Status::IOError("opening " + path, std::strerror(errno));
+	opened->refusal_ = refuse(properties);
+	if (opened->refusal_.empty()) {
+		const rocksdb::Status status = opened->read(properties);
+
+		if (status.IsIOError())
+			return status;
+		if (!status.ok())
+			opened->refusal_ = status.ToString();
+	}
+	if (opened->refusal_.empty() && bpfof_add(opened->session_->get(), opened->fd_) < 0)
+		opened->refusal_ = bpfof_error();
+	if (!opened->refusal_.empty())
+		opened->refusal_ = path + ": " + opened->refusal_;
+	*table = std::move(opened);
+	return rocksdb::Status::OK();
+}
+
+rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
+{
+	struct stat file;
+	sst::Footer footer;
+
+	if (::fstat(fd_, &file) < 0)
+		return rocksdb::Status::IOError("looking at a table", std::strerror(errno));
+	rocksdb::Status status = sst::ReadFooter(fd_, file.st_size, &footer);
+
+	if (!status.ok())
+		return status;
+	sst::IndexShape shape;
+
+	shape.user_keys = properties.index_key_is_user_key != 0;
+	shape.delta = properties.index_value_is_delta_encoded != 0;
+	shape.partitioned =
+		index_type(properties) == rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
+	top_.offset = footer.index.offset;
+	top_.size = footer.index.size;
+	top_.levels = shape.partitioned ? 2 : 1;
+	top_.flags = (shape.user_keys ? SST_INDEX_USER_KEYS : 0) | (shape.delta ? SST_INDEX_DELTA : 0);
+	top_.checksum = footer.checksum;
+
+	status = sst::Index::Read(fd_, footer, shape, memory_->left(), &index_);
+	if (status.ok())
+		memory_->take(index_->memory_bytes());
+	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX)
+		status = rocksdb::Status::OK();
+	return status;
+}
+
+Table::~Table()
+{
+	if (index_)
+		memory_->give_back(index_->memory_bytes());
+	if (fd_ < 0)
+		return;
+	/* Fails if it was never added, or if the session is broken: then nothing is held. */
+	bpfof_forget(session_->get(), fd_);
+	::close(fd_);
+}
+
+bool Table::seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const
+{
+	*start = top_;
+	if (!index_)
+		return true;
+	sst::Handle block;
+
+	if (!index_->Seek(key, newest_tag, &block))
+		return false;
+	start->offset = block.offset;
+	start->size = block.size;
+	start->levels = 0;
+	return true;
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* One table file: held open, known to libbpfof, with its index in memory if there is room. */
+#ifndef BPFOF_ROCKSDB_TABLE_H
+#define BPFOF_ROCKSDB_TABLE_H
+
+#include "session.h"
+#include "sst.h"
+
+#include <rocksdb/table_properties.h>
+
+#include <atomic>
+
+#include <linux/types.h>
+
+#include "sst_abi.h"
+
+namespace bpf_of {
+
+/* Bytes that may still be used for indices, shared by all tables. */
+class IndexMemory {
+    public:
+	explicit IndexMemory(size_t bytes_max) : bytes_max_(bytes_max) {}
+
+	size_t left() const
+	{
+		size_t used = used_.load(std::memory_order_relaxed);
+
+		return used < bytes_max_ ? bytes_max_ - used : 0;
+	}
+	void take(size_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
+	void give_back(size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+	size_t used() const { return used_.load(std::memory_order_relaxed); }
+
+    private:
+	const size_t bytes_max_;
+	std::atomic<size_t> used_{0};
+};
+
+class Table {
+    public:
+	/*
+	 * Opens the file and finds out whether chains can read it; if not, refusal() tells why. Fails
+	 * only if the file is gone or cannot be read.
+	 */
+	static rocksdb::Status open(std::shared_ptr<Session> session, std::shared_ptr<IndexMemory> memory,
+				    const std::string &path, const rocksdb::TableProperties &properties,
+				    std::shared_ptr<const Table> *table);
+
+	~Table();
+	Table(const Table &) = delete;
+	Table &operator=(const Table &) = delete;
+
+	/* "" if chains can read it. */
+	const std::string &refusal() const { return refusal_; }
+	int fd() const { return fd_; }
+
+	/*
+	 * Where the search for the newest version of a key not newer than newest_tag begins. False: this
+	 * table has none.
+	 */
+	bool seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const;
+
+    private:
+	Table(std::shared_ptr<Session> session, std::shared_ptr<IndexMemory> memory)
+		: session_(std::move(session)), memory_(std::move(memory))
+	{
+	}
+
+	/* Reads the footer, and the index if there is room. */
+	rocksdb::Status read(const rocksdb::TableProperties &properties);
+
+	std::shared_ptr<Session> session_;
+	std::shared_ptr<IndexMemory> memory_;
+	int fd_ = -1;
+	std::string refusal_;
+	/* Where a chain begins that reads the index itself. */
+	struct sst_table top_ = {};
+	/* Null if the target reads it. */
+	std::unique_ptr<sst::Index> index_;
+};
+
+} /* namespace bpf_of */
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The tables of one version of the database.
+ *
+ * Why answers are right. RocksDB counts the versions of a column family: of its memtables and its set
+ * of tables. A Get() takes the view, of version n, searches memtables and block cache with the plain
+ * library, and asks for the number of the current version after that. If it is n, then what was
+ * searched in memory was of version n, too, because numbers only grow; so whatever is not in those
+ * memtables is in the tables of the view, or nowhere, and the Get() takes effect at the moment of
+ * that search. What happens later does not matter: tables never change, and the view keeps its files
+ * open until nobody uses them, also after RocksDB has deleted them. If it is another number, the
+ * Get() is left to RocksDB.
+ */
+#ifndef BPFOF_ROCKSDB_VIEW_H
+#define BPFOF_ROCKSDB_VIEW_H
+
+#include "table.h"
+
+#include <vector>
+
+namespace bpf_of {
+
+/* A table with the range of its keys. */
+struct Range {
+	std::string smallest;
+	std::string largest;
+	uint64_t smallest_sequence;
+	std::shared_ptr<const Table> table;
+};
+
+struct View {
+	/* rocksdb.current-super-version-number */
+	uint64_t version = 0;
+	/* Level 0, newest first. */
+	std::vector<Range> newest;
+	/* The other levels, upper first, each by key. */
+	std::vector<std::vector<Range>> levels;
+};
+
+/* The tables that one key may be in, newest first, and where to begin in each. */
+struct Plan {
+	uint32_t tables = 0;
+	int fds[SST_TABLES_MAX];
+	struct sst_table starts[SST_TABLES_MAX];
+};
+
+/*
+ * Makes the plan for the newest version of a key whose tag (sequence number << 8 | type) is at most
+ * newest_tag. False if chains cannot do it; then `way` is kTable or kManyTables.
+ */
+bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, Plan *plan, Way *way);
+
+} /* namespace bpf_of */
+
+#endif
