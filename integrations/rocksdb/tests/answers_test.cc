@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* One thread: every answer is that of a model, over all kinds of tables and ways to change them. */
+#include "database.h"
+
+#include <rocksdb/sst_file_writer.h>
+
+#include <filesystem>
+#include <map>
+
+using bpf_of::PushdownDB;
+using bpf_of::Way;
+using rocksdb::ReadOptions;
+using rocksdb::Slice;
+using rocksdb::Status;
+using rocksdb::WriteOptions;
+
+namespace {
+
+constexpr uint64_t KEYS = 4000;
+
+using Model = std::map<std::string, std::string>;
+
+std::string key_of(uint64_t number)
+{
+	char text[32];
+
+	/* Two lengths, of which one begins as the other. */
+	std::snprintf(text, sizeof(text), number % 3 ? "user%06llu" : "user%06lluxyz",
+		      static_cast<unsigned long long>(number));
+	return text;
+}
+
+std::string value_of(Random &random)
+{
+	return std::string(random.below(90), static_cast<char>('a' + random.below(26))) +
+	       std::to_string(random.next());
+}
+
+void check_get(PushdownDB *db, const Model &model, const std::string &key, const rocksdb::Snapshot *at)
+{
+	ReadOptions options;
+	std::string value;
+
+	options.snapshot = at;
+	const Status status = db->Get(options, db->DefaultColumnFamily(), key, &value);
+	const auto found = model.find(key);
+
+	if (found == model.end())
+		CHECK(status.IsNotFound(), "%s: %s", key.c_str(), status.ToString().c_str());
+	else
+		CHECK(status.ok() && value == found->second, "%s: %s, '%s' instead of '%s'", key.c_str(),
+		      status.ToString().c_str(), value.c_str(), found->second.c_str());
+}
+
+void check_all(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
+{
+	for (uint64_t number = 0; number < KEYS + 100; number += 3)
+		check_get(db, model, key_of(number), at);
+}
+
+void ingest(PushdownDB *db, Model &model, const std::string &directory, Random &random)
+{
+	const rocksdb::Options options = db->GetOptions();
+	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), options);
+	const std::string path = directory + "/ingested.sst";
+	const uint64_t first = random.below(KEYS - 200);
+	Model added;
+
+	/* In the order of the keys, which is not that of the numbers. */
+	for (uint64_t number = first; number < first + 200; number++)
+		added[key_of(number)] = value_of(random);
+	check_ok(writer.Open(path), "making a table");
+	for (const auto &entry : added)
+		check_ok(writer.Put(entry.first, entry.second), "adding to a table");
+	check_ok(writer.Finish(), "finishing a table");
+	rocksdb::IngestExternalFileOptions how;
+
+	how.move_files = true;
+	check_ok(db->IngestExternalFile({path}, how), "ingesting");
+	for (const auto &entry : added)
+		model[entry.first] = entry.second;
+}
+
+void change(PushdownDB *db, Model &model, Random &random, uint64_t changes)
+{
+	for (uint64_t i = 0; i < changes; i++) {
+		const std::string key = key_of(random.below(KEYS));
+
+		if (random.below(5) == 0) {
+			check_ok(db->Delete(WriteOptions(), key), "deleting");
+			model.erase(key);
+		} else {
+			const std::string value = value_of(random);
+
+			check_ok(db->Put(WriteOptions(), key, value), "writing");
+			model[key] = value;
+		}
+	}
+}
+
+void test_answers(const Place &place, const Kind &kind)
+{
+	PushdownDB *db = open_database(place, kind, small_tables(kind), "answers");
+	Model model, old_model;
+	const rocksdb::Snapshot *snapshot = nullptr;
+	Random random(7);
+
+	for (int round = 0; round < 12; round++) {
+		change(db, model, random, 1500);
+		if (round % 4 == 1)
+			check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+		if (round % 4 == 2)
+			ingest(db, model, place.directory, random);
+		if (round == 5) {
+			snapshot = db->GetSnapshot();
+			old_model = model;
+		}
+		if (round % 5 == 4)
+			check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr),
+				 "compacting");
+		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+		check_all(db, model, nullptr);
+		if (snapshot)
+			check_all(db, old_model, snapshot);
+	}
+	db->ReleaseSnapshot(snapshot);
+	std::printf("answers, %s:", kind.name);
+	print_ways(*db);
+	const bpf_of::PushdownStats stats = db->stats();
+	uint64_t gets = 0;
+
+	for (const uint64_t count : stats.gets)
+		gets += count;
+	/* Memtables have some, and tables may change between two questions. */
+	CHECK(chains(stats) + stats[Way::kNoTable] > gets / 2, "chains answered too few");
+	CHECK(place.url.empty() || stats[Way::kTarget] > gets / 4, "the target answered too few");
+	CHECK(stats[Way::kFailed] == 0, "%s", db->last_error().c_str());
+	CHECK(stats.tables_refused == 0, "%s", db->last_error().c_str());
+	delete db;
+}
+
+/* What chains cannot do is done by the library, is right, and is counted. */
+void test_the_rest(const Place &place, const Kind &kind)
+{
+	PushdownDB *db = open_database(place, kind, small_tables(kind), "rest");
+	const std::string long_value(5000, 'v'), long_key(300, 'k');
+	Model model;
+
+	for (uint64_t number = 0; number < KEYS; number++)
+		model[key_of(number)] = std::to_string(number);
+	model["long"] = long_value;
+	model[long_key] = "short";
+	for (const auto &entry : model)
+		check_ok(db->Put(WriteOptions(), entry.first, entry.second), "writing");
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_get(db, model, "long", nullptr);
+	CHECK(db->stats()[Way::kDeclined] == 1, "a long value");
+	check_get(db, model, long_key, nullptr);
+	CHECK(db->stats()[Way::kOptions] == 1, "a long key");
+
+	/* A range deletion hides what is below it, in other tables. */
+	const std::string from = key_of(100), to = key_of(200);
+
+	check_ok(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), from, to), "deleting a range");
+	model.erase(model.lower_bound(from), model.lower_bound(to));
+	check_ok(db->Put(WriteOptions(), key_of(50), "new"), "writing");
+	model[key_of(50)] = "new";
+	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_all(db, model, nullptr);
+	CHECK(db->stats()[Way::kTable] > 0, "a table with range deletions");
+	CHECK(db->stats().tables_refused == 1, "one of them");
+	CHECK(db->last_error().find("range deletions") != std::string::npos, "%s",
+	      db->last_error().c_str());
+
+	rocksdb::ColumnFamilyHandle *family;
+
+	check_ok(db->CreateColumnFamily(rocksdb::ColumnFamilyOptions(), "other", &family), "a family");
+	check_ok(db->Put(WriteOptions(), family, "key", "value"), "writing");
+	std::string value;
+
+	check_ok(db->Get(ReadOptions(), family, "key", &value), "reading");
+	CHECK(value == "value" && db->stats()[Way::kFamily] == 1, "another family");
+	delete family;
+	std::printf("the rest:");
+	print_ways(*db);
+	delete db;
+}
+
+void test_refusals(const Place &place, const Kind &kind)
+{
+	rocksdb::Options options = small_tables(kind);
+	bpf_of::PushdownOptions pushdown;
+	PushdownDB *db = nullptr;
+	const std::string path = place.directory + "/refused";
+
+	options.max_open_files = 100;
+	Status status = PushdownDB::Open(options, pushdown, path, &db);
+	CHECK(status.IsInvalidArgument() && !db, "%s", status.ToString().c_str());
+	CHECK(status.ToString().find("max_open_files") != std::string::npos, "%s",
+	      status.ToString().c_str());
+	options.max_open_files = -1;
+	pushdown.value_bytes_max = 20000;
+	status = PushdownDB::Open(options, pushdown, path, &db);
+	CHECK(status.IsInvalidArgument() && !db, "%s", status.ToString().c_str());
+	pushdown.value_bytes_max = 100;
+	pushdown.url = "nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:nobody";
+	status = PushdownDB::Open(options, pushdown, path, &db);
+	CHECK(status.IsInvalidArgument(), "no device: %s", status.ToString().c_str());
+	pushdown.device = "/dev/null";
+	status = PushdownDB::Open(options, pushdown, path, &db);
+	CHECK(!status.ok() && !db, "a target that is not there");
+	CHECK(!std::filesystem::exists(path), "the database was made all the same");
+	std::printf("refusals: %s\n", status.ToString().c_str());
+}
+
+/* Tables that RocksDB has deleted are let go. */
+void test_space(const Place &place, const Kind &kind)
+{
+	PushdownDB *db = open_database(place, kind, small_tables(kind), "space");
+	Model model;
+	Random random(3);
+
+	for (int round = 0; round < 10; round++) {
+		change(db, model, random, 1000);
+		check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+		check_get(db, model, key_of(random.below(KEYS)), nullptr);
+	}
+	check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
+	size_t deleted = 1;
+
+	/* The last event may still be on its way. */
+	for (int tries = 0; deleted && tries < 2000; tries++) {
+		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+		deleted = 0;
+		for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+			std::error_code error;
+			const std::string target = std::filesystem::read_symlink(entry, error).string();
+
+			deleted += target.find("/space/") != std::string::npos &&
+				   target.find("(deleted)") != std::string::npos;
+		}
+		if (deleted)
+			check_get(db, model, key_of(random.below(KEYS)), nullptr);
+	}
+	CHECK(deleted == 0, "%zu deleted files are still open", deleted);
+	std::printf("space:");
+	print_ways(*db);
+	delete db;
+}
+
+} /* namespace */
+
+int main(int argc, char **argv)
+{
+	const Place where = place(argc, argv);
+	const Kind kinds[] = {
+		{"Snappy", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30},
+		{"LZ4, partitioned", rocksdb::kLZ4Compression, PARTITIONED, 5, size_t{1} << 30},
+		{"Zstandard, partitioned, index at the target", rocksdb::kZSTD, PARTITIONED, 4, 0},
+		{"plain, index at the target", rocksdb::kNoCompression, BINARY, 2, 0},
+	};
+
+	for (const Kind &kind : kinds) {
+		test_answers(where, kind);
+		std::filesystem::remove_all(where.directory + "/answers");
+	}
+	test_the_rest(where, kinds[0]);
+	test_refusals(where, kinds[0]);
+	test_space(where, kinds[0]);
+	return 0;
+}

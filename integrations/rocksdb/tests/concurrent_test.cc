@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Many threads: every key has one writer, which counts its versions. A read that began when version
+ * b was complete, and ended before version a was begun, must see one of b to a - 1, and no reader sees
+ * a key go back. Reads at snapshots must be those of the plain library. Meanwhile tables are flushed,
+ * compacted, ingested and deleted.
+ */
+#include "database.h"
+
+#include <rocksdb/sst_file_writer.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+using bpf_of::PushdownDB;
+using bpf_of::Way;
+using rocksdb::ReadOptions;
+using rocksdb::Status;
+using rocksdb::WriteOptions;
+
+namespace {
+
+constexpr uint64_t KEYS_OF_A_WRITER = 600;
+constexpr uint64_t WRITERS = 3;
+/* The last of them ingests tables instead of writing. */
+constexpr uint64_t INGESTER = WRITERS - 1;
+constexpr uint64_t KEYS = WRITERS * KEYS_OF_A_WRITER;
+/* Each so many-th version of a key is that there is none. */
+constexpr uint64_t DELETED_EVERY = 7;
+
+struct Test {
+	PushdownDB *db;
+	std::string directory;
+	std::vector<std::atomic<uint64_t>> begun = std::vector<std::atomic<uint64_t>>(KEYS);
+	std::vector<std::atomic<uint64_t>> complete = std::vector<std::atomic<uint64_t>>(KEYS);
+	std::atomic<bool> stop{false};
+	std::atomic<uint64_t> reads{0};
+};
+
+std::string key_of(uint64_t number)
+{
+	char text[32];
+
+	std::snprintf(text, sizeof(text), "key%08llu", static_cast<unsigned long long>(number * 37 % KEYS));
+	return text;
+}
+
+void write(Test &test, uint64_t writer)
+{
+	Random random(writer);
+
+	while (!test.stop) {
+		const uint64_t number = writer * KEYS_OF_A_WRITER + random.below(KEYS_OF_A_WRITER);
+		const uint64_t version = ++test.begun[number];
+		const std::string key = key_of(number);
+
+		if (version % DELETED_EVERY == 0)
+			check_ok(test.db->Delete(WriteOptions(), key), "deleting");
+		else
+			check_ok(test.db->Put(WriteOptions(), key, std::to_string(version) + std::string(40, '.')),
+				 "writing");
+		test.complete[number] = version;
+	}
+}
+
+void ingest(Test &test)
+{
+	const std::string path = test.directory + "/ingested.sst";
+	Random random(99);
+
+	while (!test.stop) {
+		rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), test.db->GetOptions());
+		std::vector<std::pair<std::string, uint64_t>> numbers;
+
+		for (uint64_t i = 0; i < 50; i++) {
+			const uint64_t number =
+				INGESTER * KEYS_OF_A_WRITER + random.below(KEYS_OF_A_WRITER);
+
+			numbers.emplace_back(key_of(number), number);
+		}
+		std::sort(numbers.begin(), numbers.end());
+		numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+		check_ok(writer.Open(path), "making a table");
+		for (const auto &entry : numbers) {
+			const uint64_t version = ++test.begun[entry.second];
+
+			if (version % DELETED_EVERY == 0)
+				check_ok(writer.Delete(entry.first), "adding to a table");
+			else
+				check_ok(writer.Put(entry.first, std::to_string(version)),
+					 "adding to a table");
+		}
+		check_ok(writer.Finish(), "finishing a table");
+		rocksdb::IngestExternalFileOptions how;
+
+		how.move_files = true;
+		check_ok(test.db->IngestExternalFile({path}, how), "ingesting");
+		for (const auto &entry : numbers)
+			test.complete[entry.second]++;
+	}
+}
+
+void compact(Test &test)
+{
+	Random random(5);
+
+	while (!test.stop) {
+		const std::string from = key_of(random.below(KEYS)), to = key_of(random.below(KEYS));
+		const rocksdb::Slice first = std::min(from, to), last = std::max(from, to);
+
+		check_ok(test.db->Flush(rocksdb::FlushOptions()), "flushing");
+		check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), &first, &last), "compacting");
+		/* So that readers meet tables that stay for a moment, too. */
+		std::this_thread::sleep_for(std::chrono::milliseconds(20));
+	}
+}
+
+/* One of the versions from `least` to `most`. `seen` is what this reader has seen of the key. */
+void check_version(const std::string &key, const Status &status, const std::string &value, uint64_t least,
+		   uint64_t most, uint64_t *seen)
+{
+	least = std::max(least, *seen);
+	if (status.ok()) {
+		const uint64_t version = std::strtoull(value.c_str(), nullptr, 10);
+
+		CHECK(version >= least && version <= most && version % DELETED_EVERY,
+		      "%s: version %llu, which is not from %llu to %llu", key.c_str(),
+		      static_cast<unsigned long long>(version), static_cast<unsigned long long>(least),
+		      static_cast<unsigned long long>(most));
+		*seen = version;
+		return;
+	}
+	CHECK(status.IsNotFound(), "%s: %s", key.c_str(), status.ToString().c_str());
+	const uint64_t deletion = (least + DELETED_EVERY - 1) / DELETED_EVERY * DELETED_EVERY;
+
+	CHECK(least == 0 || deletion <= most, "%s: not found, of versions from %llu to %llu", key.c_str(),
+	      static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
+	*seen = least == 0 ? 0 : deletion;
+}
+
+void read(Test &test, uint64_t reader, uint64_t reads)
+{
+	std::vector<uint64_t> seen(KEYS);
+	Random random(1000 + reader);
+	std::string value;
+
+	for (uint64_t i = 0; i < reads; i++) {
+		const uint64_t number = random.below(KEYS);
+		const std::string key = key_of(number);
+		const uint64_t least = test.complete[number];
+		const Status status =
+			test.db->Get(ReadOptions(), test.db->DefaultColumnFamily(), key, &value);
+
+		check_version(key, status, value, least, test.begun[number], &seen[number]);
+		test.reads++;
+	}
+}
+
+void read_at_snapshots(Test &test, uint64_t snapshots)
+{
+	Random random(77);
+	rocksdb::DB *plain = test.db->GetBaseDB();
+
+	for (uint64_t i = 0; i < snapshots; i++) {
+		ReadOptions at;
+
+		at.snapshot = test.db->GetSnapshot();
+		for (int key = 0; key < 40; key++) {
+			const std::string name = key_of(random.below(KEYS));
+			std::string value, expected;
+			const Status status =
+				test.db->Get(at, test.db->DefaultColumnFamily(), name, &value);
+			const Status should =
+				plain->Get(at, plain->DefaultColumnFamily(), name, &expected);
+
+			CHECK(status.code() == should.code() && (!status.ok() || value == expected),
+			      "%s: %s '%s' instead of %s '%s'", name.c_str(),
+			      status.ToString().c_str(), value.c_str(), should.ToString().c_str(),
+			      expected.c_str());
+		}
+		test.db->ReleaseSnapshot(at.snapshot);
+	}
+}
+
+} /* namespace */
+
+int main(int argc, char **argv)
+{
+	const Place where = place(argc, argv);
+	const Kind kind = {"", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30};
+	/* 40,000 in the ordinary test. */
+	const char *wanted = std::getenv("READS");
+	const uint64_t reads = wanted ? std::strtoull(wanted, nullptr, 10) : 40000;
+	Test test;
+
+	test.directory = where.directory;
+	test.db = open_database(where, kind, small_tables(kind), "concurrent");
+	std::vector<std::thread> changing, reading;
+
+	for (uint64_t writer = 0; writer < INGESTER; writer++)
+		changing.emplace_back(write, std::ref(test), writer);
+	changing.emplace_back(ingest, std::ref(test));
+	changing.emplace_back(compact, std::ref(test));
+	for (uint64_t reader = 0; reader < 3; reader++)
+		reading.emplace_back(read, std::ref(test), reader, reads / 3);
+	reading.emplace_back(read_at_snapshots, std::ref(test), reads / 200);
+	for (std::thread &thread : reading)
+		thread.join();
+	test.stop = true;
+	for (std::thread &thread : changing)
+		thread.join();
+	std::printf("concurrent, %llu reads:", static_cast<unsigned long long>(test.reads.load()));
+	print_ways(*test.db);
+	const bpf_of::PushdownStats stats = test.db->stats();
+
+	CHECK(chains(stats) > reads / 100, "chains answered too few");
+	CHECK(stats[Way::kFailed] == 0, "%s", test.db->last_error().c_str());
+	delete test.db;
+	std::filesystem::remove_all(where.directory + "/concurrent");
+	return 0;
+}
