@@ -12,6 +12,7 @@
 #define CHECK(condition, ...)                                                                       \
 	do {                                                                                        \
 		if (!(condition)) {                                                                 \
+			std::fflush(stdout);                                                        \
 			std::fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);         \
 			std::fprintf(stderr, "" __VA_ARGS__);                                       \
 			std::fprintf(stderr, "\n");                                                 \
