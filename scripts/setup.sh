@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [aarch64]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [aarch64] [rocksdb]
 #
-# Debian packages need root or sudo; those for QEMU, tshark and aarch64 are installed if they are named.
+# Debian packages need root or sudo; those for QEMU, tshark, aarch64 and RocksDB are installed if they
+# are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
 # aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
@@ -105,6 +106,22 @@ probe_aarch64_cc() {
 probe_qemu_aarch64() {
 	qemu-aarch64 --version | sed -n 's/.*version \([0-9.]*\).*/\1/p' | grep .
 }
+
+probe_cmake() {
+	cmake --version | sed -n 's/^cmake version //p' | grep .
+}
+
+probe_rocksdb() {
+	printf '#include <%s>\n' rocksdb/db.h snappy.h lz4.h zstd.h xxhash.h | c++ -x c++ -fsyntax-only - &&
+		echo '#include <rocksdb/version.h>' | c++ -x c++ -E -dM - |
+		awk '/define ROCKSDB_(MAJOR|MINOR|PATCH)/ { v[$2] = $3 }
+			END { print v["ROCKSDB_MAJOR"] "." v["ROCKSDB_MINOR"] "." v["ROCKSDB_PATCH"] }'
+}
+
+readonly ROCKSDB_THINGS=(
+	"probe_cmake        cmake         cmake"
+	"probe_rocksdb      rocksdb       librocksdb-dev,libsnappy-dev,liblz4-dev,libzstd-dev,libxxhash-dev"
+)
 
 readonly AARCH64_THINGS=(
 	"probe_aarch64_cc   aarch64-gcc   gcc-aarch64-linux-gnu,libc6-dev-arm64-cross"
@@ -242,10 +259,11 @@ for tool in "$@"; do
 	cargo-fuzz) setup_tool cargo-fuzz "$CARGO_FUZZ_VERSION" ;;
 	qemu) setup_packages "${QEMU_THINGS[@]}" ;;
 	tshark) setup_packages "${TSHARK_THINGS[@]}" ;;
+	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark and aarch64" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, aarch64 and rocksdb" ;;
 	esac
 done

@@ -13,9 +13,6 @@ namespace bpf_of {
 
 namespace {
 
-/* The largest block that a chain reads, without its trailer: functions/bpfof/blocks.h. */
-constexpr uint64_t BLOCK_BYTES_MAX = 65536 - 2 * 4096 - 5;
-
 /* The type of the index, a property of 4 bytes, little-endian; -1 if there is none. */
 int64_t index_type(const rocksdb::TableProperties &properties)
 {

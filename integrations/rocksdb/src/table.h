@@ -16,6 +16,9 @@
 
 namespace bpf_of {
 
+/* The largest block that a chain reads, without its trailer: functions/include/bpfof/blocks.h. */
+constexpr uint64_t BLOCK_BYTES_MAX = 65536 - 2 * 4096 - 5;
+
 /* Bytes that may still be used for indices, shared by all tables. */
 class IndexMemory {
     public:

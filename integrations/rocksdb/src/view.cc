@@ -28,6 +28,8 @@ class Planner {
 
 		if (!range.table->seek(key_, newest_tag_, &start))
 			return true;
+		if (start.size > BLOCK_BYTES_MAX)
+			return give_up(Way::kDeclined);
 		if (plan_->tables == SST_TABLES_MAX)
 			return give_up(Way::kManyTables);
 		plan_->fds[plan_->tables] = range.table->fd();

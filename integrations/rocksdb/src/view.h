@@ -46,7 +46,7 @@ struct Plan {
 
 /*
  * Makes the plan for the newest version of a key whose tag (sequence number << 8 | type) is at most
- * newest_tag. False if chains cannot do it; then `way` is kTable or kManyTables.
+ * newest_tag. False if chains cannot do it; then `way` tells why.
  */
 bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, Plan *plan, Way *way);
 
