@@ -59,6 +59,19 @@ fn compile_example(folder: &Path) -> PathBuf {
     program
 }
 
+/// Its chains go on here.
+fn the_target_may_die(folder: &Path, disk: &Disk) {
+    let mut reading = Command::new(folder.join("concurrent_test"))
+        .arg(disk.mount())
+        .args([disk.url.to_string(), disk.image().display().to_string()])
+        .env("READS", "60000")
+        .spawn()
+        .expect("it starts");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    disk.stop_target();
+    assert!(reading.wait().expect("it ends").success());
+}
+
 #[test]
 fn point_reads_are_those_of_the_plain_library() {
     if cannot_build() {
@@ -84,4 +97,5 @@ fn point_reads_are_those_of_the_plain_library() {
     let printed = run(&example, &[&format!("{mount}/example"), &url, &image]);
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
+    the_target_may_die(&folder, &disk);
 }

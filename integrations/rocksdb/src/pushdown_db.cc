@@ -98,6 +98,20 @@ PushdownDB::~PushdownDB()
 	state_->live->stop();
 }
 
+Status PushdownDB::Close()
+{
+	state_->live->stop();
+	return StackableDB::Close();
+}
+
+Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::string> &options)
+{
+	if (options.count("max_open_files"))
+		return Status::InvalidArgument("max_open_files cannot be changed",
+					       "pushdown needs all tables to be open");
+	return StackableDB::SetDBOptions(options);
+}
+
 Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
 			const std::string &path, PushdownDB **db)
 {

@@ -187,8 +187,11 @@ void test_the_rest(const Place &place, const Kind &kind)
 	check_ok(db->Get(ReadOptions(), family, "key", &value), "reading");
 	CHECK(value == "value" && db->stats()[Way::kFamily] == 1, "another family");
 	delete family;
+	CHECK(db->SetDBOptions({{"max_open_files", "10"}}).IsInvalidArgument(), "tables may be closed");
+	check_ok(db->SetDBOptions({{"max_background_jobs", "3"}}), "another option");
 	std::printf("the rest:");
 	print_ways(*db);
+	check_ok(db->Close(), "closing");
 	delete db;
 }
 

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 namespace bpf_of {
 
@@ -110,6 +111,14 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Status Get(const rocksdb::ReadOptions &options,
 			    rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
 			    rocksdb::PinnableSlice *value) override;
+
+	/* As DB::Close(). Gets are left to RocksDB from then on. */
+	rocksdb::Status Close() override;
+
+	using rocksdb::StackableDB::SetDBOptions;
+	/* As DB::SetDBOptions(), but max_open_files must stay as it is: InvalidArgument. */
+	rocksdb::Status
+	SetDBOptions(const std::unordered_map<std::string, std::string> &options) override;
 
 	PushdownStats stats() const;
 	/* Why the last chain failed, or a table was refused, or "". */
