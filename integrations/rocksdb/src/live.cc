@@ -182,7 +182,8 @@ rocksdb::Status LiveTables::make_view(std::shared_ptr<View> *made, Tables *table
 		uint64_t after;
 
 		if (!current_version(db_, &view->version))
-			return rocksdb::Status::NotSupported("this RocksDB does not tell its version number");
+			return rocksdb::Status::NotSupported(
+				"this RocksDB does not tell its version number");
 		db_->GetColumnFamilyMetaData(db_->DefaultColumnFamily(), &family);
 		if (!current_version(db_, &after) || after != view->version)
 			continue;
@@ -204,7 +205,8 @@ rocksdb::Status LiveTables::make_view(std::shared_ptr<View> *made, Tables *table
 		}
 		/* A file may be gone because there is a newer version. */
 	}
-	return status.ok() ? rocksdb::Status::TryAgain("the set of tables changes all the time") : status;
+	return status.ok() ? rocksdb::Status::TryAgain("the set of tables changes all the time")
+			   : status;
 }
 
 rocksdb::Status LiveTables::range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables)
@@ -216,8 +218,8 @@ rocksdb::Status LiveTables::range(const rocksdb::SstFileMetaData &file, Range *r
 		/* Part of the database when it was opened, or ingested. */
 		rocksdb::TablePropertiesCollection all;
 		rocksdb::Range keys(file.smallestkey, file.largestkey);
-		rocksdb::Status status = db_->GetPropertiesOfTablesInRange(
-			db_->DefaultColumnFamily(), &keys, 1, &all);
+		rocksdb::Status status =
+			db_->GetPropertiesOfTablesInRange(db_->DefaultColumnFamily(), &keys, 1, &all);
 
 		if (!status.ok())
 			return status;

@@ -24,7 +24,7 @@ constexpr size_t SCRATCH_BYTES_MIN =
 	sizeof(struct sst_get_request) + SST_TABLES_MAX * sizeof(struct sst_table) + 4 * KEY_BYTES_MAX;
 
 static_assert(sizeof(struct sst_get_answer) + PushdownOptions::VALUE_BYTES_MAX <= BPFOF_SCRATCH_MAX,
-	      "the longest value fits scratch");
+	"the longest value fits scratch");
 
 /* Why a database with these options cannot be pushed down, and what to do; "" if it can. */
 std::string refuse(const rocksdb::Options &options, const PushdownOptions &pushdown)
@@ -73,15 +73,25 @@ struct PushdownDB::State {
 
 	/* Searches tables as planned. kTarget or kHere: `status` and `value` are the answer. */
 	Way search(const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status,
-		   rocksdb::PinnableSlice *value);
+		rocksdb::PinnableSlice *value);
 	Way failed(const struct bpfof_result &result);
 };
 
 const char *name(Way way)
 {
 	static const char *const NAMES[WAYS] = {
-		"memory", "no table", "target",      "here", "options",  "column family",
-		"stale",  "table",    "many tables", "busy", "declined", "failed",
+		"memory",
+		"no table",
+		"target",
+		"here",
+		"options",
+		"column family",
+		"stale",
+		"table",
+		"many tables",
+		"busy",
+		"declined",
+		"failed",
 	};
 
 	return NAMES[static_cast<size_t>(way)];
@@ -107,13 +117,13 @@ Status PushdownDB::Close()
 Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::string> &options)
 {
 	if (options.count("max_open_files"))
-		return Status::InvalidArgument("max_open_files cannot be changed",
-					       "pushdown needs all tables to be open");
+		return Status::InvalidArgument(
+			"max_open_files cannot be changed", "pushdown needs all tables to be open");
 	return StackableDB::SetDBOptions(options);
 }
 
 Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
-			const std::string &path, PushdownDB **db)
+	const std::string &path, PushdownDB **db)
 {
 	const std::string refusal = refuse(options, pushdown);
 
@@ -143,7 +153,7 @@ Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &
 }
 
 Status PushdownDB::Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
-		       const Slice &key, rocksdb::PinnableSlice *value)
+	const Slice &key, rocksdb::PinnableSlice *value)
 {
 	const auto plainly = [&](Way why) {
 		state_->count(why);
@@ -152,7 +162,7 @@ Status PushdownDB::Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamil
 	};
 
 	if (options.read_tier != rocksdb::kReadAllTier || options.timestamp ||
-	    options.deadline.count() || options.io_timeout.count() || key.size() > KEY_BYTES_MAX)
+		options.deadline.count() || options.io_timeout.count() || key.size() > KEY_BYTES_MAX)
 		return plainly(Way::kOptions);
 	if (family->GetID() != 0 || !state_->is_plain)
 		return plainly(Way::kFamily);
@@ -195,10 +205,11 @@ Status PushdownDB::Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamil
 }
 
 Way PushdownDB::State::search(const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status,
-			      rocksdb::PinnableSlice *value)
+	rocksdb::PinnableSlice *value)
 {
 	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
-	const struct sst_get_request request = {newest_tag, static_cast<__u32>(key.size()), plan.tables};
+	const struct sst_get_request request = {
+		newest_tag, static_cast<__u32>(key.size()), plan.tables};
 	const size_t tables_size = plan.tables * sizeof(struct sst_table);
 
 	std::memcpy(scratch, &request, sizeof(request));
@@ -210,9 +221,9 @@ Way PushdownDB::State::search(const Plan &plan, const Slice &key, uint64_t newes
 		return Way::kBusy;
 	const struct bpfof_read first = {plan.starts[0].offset, plan.starts[0].size + 5, 0};
 	struct bpfof_result result;
-	const ssize_t length = bpfof_read_pushdown(
-		reader.get(), plan.fds, plan.tables, &first, session->sst_get(), scratch, scratch_bytes,
-		sizeof(request) + tables_size + key.size(), &result);
+	const ssize_t length =
+		bpfof_read_pushdown(reader.get(), plan.fds, plan.tables, &first, session->sst_get(),
+			scratch, scratch_bytes, sizeof(request) + tables_size + key.size(), &result);
 	struct sst_get_answer answer;
 
 	if (length < static_cast<ssize_t>(sizeof(answer)))
@@ -220,7 +231,8 @@ Way PushdownDB::State::search(const Plan &plan, const Slice &key, uint64_t newes
 	std::memcpy(&answer, scratch, sizeof(answer));
 	blocks.fetch_add(answer.blocks, std::memory_order_relaxed);
 	if (answer.status == SST_FOUND)
-		value->PinSelf(Slice(reinterpret_cast<char *>(scratch) + sizeof(answer), answer.value_size));
+		value->PinSelf(
+			Slice(reinterpret_cast<char *>(scratch) + sizeof(answer), answer.value_size));
 	else if (answer.status == SST_NOT_FOUND || answer.status == SST_DELETED)
 		*status = Status::NotFound();
 	else
@@ -234,7 +246,8 @@ Way PushdownDB::State::failed(const struct bpfof_result &result)
 {
 	std::lock_guard<std::mutex> lock(mutex);
 
-	last_error = result.length >= 0 ? "the answer of the storage function is too short" : result.message;
+	last_error =
+		result.length >= 0 ? "the answer of the storage function is too short" : result.message;
 	return Way::kFailed;
 }
 

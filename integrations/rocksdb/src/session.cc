@@ -38,8 +38,7 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 	if (!opened->bpfof_)
 		return rocksdb::Status::IOError("opening libbpfof for " + options.url, bpfof_error());
 	opened->function_ = bpfof_function_load(opened->bpfof_, bpfof_sst_get_object,
-						bpfof_sst_get_object_end - bpfof_sst_get_object,
-						nullptr);
+		bpfof_sst_get_object_end - bpfof_sst_get_object, nullptr);
 	if (!opened->function_)
 		return rocksdb::Status::IOError("loading the storage function sst_get", bpfof_error());
 	*session = std::move(opened);

@@ -21,7 +21,7 @@
 #include <arm_acle.h>
 #endif
 
-namespace bpfof::sst {
+namespace bpf_of::sst {
 
 using rocksdb::Slice;
 using rocksdb::Status;
@@ -40,400 +40,470 @@ constexpr size_t kTagBytes = 8;
 enum Checksum : uint8_t { kNoChecksum = 0, kCrc32c = 1, kXxh3 = 4 };
 enum Compression : uint8_t { kNone = 0, kSnappy = 1, kLz4 = 4, kLz4Hc = 5, kZstd = 7 };
 
-uint32_t Load32(const char *bytes) {
-  uint32_t value;
-  memcpy(&value, bytes, sizeof(value));
-  return value;
+uint32_t Load32(const char *bytes)
+{
+	uint32_t value;
+	memcpy(&value, bytes, sizeof(value));
+	return value;
 }
 
-uint64_t Load64(const char *bytes) {
-  uint64_t value;
-  memcpy(&value, bytes, sizeof(value));
-  return value;
+uint64_t Load64(const char *bytes)
+{
+	uint64_t value;
+	memcpy(&value, bytes, sizeof(value));
+	return value;
 }
 
-std::string NameOf(const Handle &block) {
-  return "index block of " + std::to_string(block.size) + " bytes at byte " +
-         std::to_string(block.offset) + " of a RocksDB table";
+std::string NameOf(const Handle &block)
+{
+	return "index block of " + std::to_string(block.size) + " bytes at byte " +
+	       std::to_string(block.offset) + " of a RocksDB table";
 }
 
-Status Damaged(const Handle &block, const char *why) {
-  return Status::Corruption(NameOf(block), why);
+Status Damaged(const Handle &block, const char *why)
+{
+	return Status::Corruption(NameOf(block), why);
 }
 
-Status TooLarge(const Handle &block, size_t max_bytes) {
-  return Status::MemoryLimit(NameOf(block), "the index would take more than the " +
-                                                std::to_string(max_bytes) +
-                                                " bytes that were given to it");
+Status TooLarge(const Handle &block, size_t max_bytes)
+{
+	return Status::MemoryLimit(NameOf(block), "the index would take more than the " +
+							  std::to_string(max_bytes) +
+							  " bytes that were given to it");
 }
 
 // Takes a varint64 from the front of input. False, if there is none.
-bool TakeVarint64(Slice *input, uint64_t *value) {
-  uint64_t result = 0;
-  for (unsigned shift = 0; shift < 64 && !input->empty(); shift += 7) {
-    const uint8_t byte = static_cast<uint8_t>((*input)[0]);
-    input->remove_prefix(1);
-    result |= static_cast<uint64_t>(byte & 0x7f) << shift;
-    if (byte < 0x80) {
-      *value = result;
-      return true;
-    }
-  }
-  return false;
+bool TakeVarint64(Slice *input, uint64_t *value)
+{
+	uint64_t result = 0;
+	for (unsigned shift = 0; shift < 64 && !input->empty(); shift += 7) {
+		const uint8_t byte = static_cast<uint8_t>((*input)[0]);
+		input->remove_prefix(1);
+		result |= static_cast<uint64_t>(byte & 0x7f) << shift;
+		if (byte < 0x80) {
+			*value = result;
+			return true;
+		}
+	}
+	return false;
 }
 
-bool TakeVarint32(Slice *input, uint32_t *value) {
-  uint64_t wide;
-  if (!TakeVarint64(input, &wide) || wide > UINT32_MAX) return false;
-  *value = static_cast<uint32_t>(wide);
-  return true;
+bool TakeVarint32(Slice *input, uint32_t *value)
+{
+	uint64_t wide;
+	if (!TakeVarint64(input, &wide) || wide > UINT32_MAX)
+		return false;
+	*value = static_cast<uint32_t>(wide);
+	return true;
 }
 
-bool TakeHandle(Slice *input, Handle *handle) {
-  return TakeVarint64(input, &handle->offset) && TakeVarint64(input, &handle->size);
+bool TakeHandle(Slice *input, Handle *handle)
+{
+	return TakeVarint64(input, &handle->offset) && TakeVarint64(input, &handle->size);
 }
 
-bool IsBefore(const Handle &block, uint64_t end) {
-  return end >= kTrailerBytes && block.size <= end - kTrailerBytes &&
-         block.offset <= end - kTrailerBytes - block.size;
+bool IsBefore(const Handle &block, uint64_t end)
+{
+	return end >= kTrailerBytes && block.size <= end - kTrailerBytes &&
+	       block.offset <= end - kTrailerBytes - block.size;
 }
 
 // Reads all of the bytes, or fails.
-Status ReadBytes(int fd, uint64_t offset, size_t count, char *bytes) {
-  const std::string what = "reading " + std::to_string(count) + " bytes at byte " +
-                           std::to_string(offset) + " of a RocksDB table";
-  if (offset > INT64_MAX - static_cast<uint64_t>(count)) {
-    return Status::Corruption(what, "no file is so long");
-  }
-  for (size_t done = 0; done < count;) {
-    const ssize_t got = pread(fd, bytes + done, count - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::IOError(what, strerror(errno));
-    if (got == 0) return Status::Corruption(what, "the file ends before them");
-    done += static_cast<size_t>(got);
-  }
-  return Status::OK();
+Status ReadBytes(int fd, uint64_t offset, size_t count, char *bytes)
+{
+	const std::string what = "reading " + std::to_string(count) + " bytes at byte " +
+				 std::to_string(offset) + " of a RocksDB table";
+	if (offset > INT64_MAX - static_cast<uint64_t>(count)) {
+		return Status::Corruption(what, "no file is so long");
+	}
+	for (size_t done = 0; done < count;) {
+		const ssize_t got =
+			pread(fd, bytes + done, count - done, static_cast<off_t>(offset + done));
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return Status::IOError(what, strerror(errno));
+		if (got == 0)
+			return Status::Corruption(what, "the file ends before them");
+		done += static_cast<size_t>(got);
+	}
+	return Status::OK();
 }
 
 #if !defined(__SSE4_2__) && !defined(__ARM_FEATURE_CRC32)
-constexpr std::array<uint32_t, 256> MakeCrcTable() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t byte = 0; byte < 256; byte++) {
-    uint32_t crc = byte;
-    for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78 : 0);
-    table[byte] = crc;
-  }
-  return table;
+constexpr std::array<uint32_t, 256> MakeCrcTable()
+{
+	std::array<uint32_t, 256> table{};
+	for (uint32_t byte = 0; byte < 256; byte++) {
+		uint32_t crc = byte;
+		for (int bit = 0; bit < 8; bit++)
+			crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78 : 0);
+		table[byte] = crc;
+	}
+	return table;
 }
 constexpr std::array<uint32_t, 256> kCrcTable = MakeCrcTable();
 #endif
 
-uint32_t CrcOfByte(uint32_t crc, uint8_t byte) {
+uint32_t CrcOfByte(uint32_t crc, uint8_t byte)
+{
 #if defined(__SSE4_2__)
-  return _mm_crc32_u8(crc, byte);
+	return _mm_crc32_u8(crc, byte);
 #elif defined(__ARM_FEATURE_CRC32)
-  return __crc32cb(crc, byte);
+	return __crc32cb(crc, byte);
 #else
-  return (crc >> 8) ^ kCrcTable[(crc ^ byte) & 0xff];
+	return (crc >> 8) ^ kCrcTable[(crc ^ byte) & 0xff];
 #endif
 }
 
-uint32_t Crc32c(const char *bytes, size_t count) {
-  uint32_t crc = UINT32_MAX;
+uint32_t Crc32c(const char *bytes, size_t count)
+{
+	uint32_t crc = UINT32_MAX;
 #if defined(__SSE4_2__)
-  for (; count >= 8; bytes += 8, count -= 8) {
-    crc = static_cast<uint32_t>(_mm_crc32_u64(crc, Load64(bytes)));
-  }
+	for (; count >= 8; bytes += 8, count -= 8) {
+		crc = static_cast<uint32_t>(_mm_crc32_u64(crc, Load64(bytes)));
+	}
 #elif defined(__ARM_FEATURE_CRC32)
-  for (; count >= 8; bytes += 8, count -= 8) crc = __crc32cd(crc, Load64(bytes));
+	for (; count >= 8; bytes += 8, count -= 8)
+		crc = __crc32cd(crc, Load64(bytes));
 #endif
-  for (; count > 0; bytes++, count--) crc = CrcOfByte(crc, static_cast<uint8_t>(*bytes));
-  return ~crc;
+	for (; count > 0; bytes++, count--)
+		crc = CrcOfByte(crc, static_cast<uint8_t>(*bytes));
+	return ~crc;
 }
 
 // Whether the checksum of a block is right; size is without the trailer.
-bool ChecksumIsRight(uint8_t kind, const char *block, size_t size) {
-  const uint32_t stored = Load32(block + size + 1);
-  if (kind == kCrc32c) {
-    const uint32_t crc = Crc32c(block, size + 1);
-    // Rotated and moved, as CRCs of data that holds CRCs are weak.
-    return stored == ((crc >> 15) | (crc << 17)) + 0xa282ead8;
-  }
-  if (kind == kXxh3) {
-    // RocksDB hashes without the kind of compression, and mixes that in.
-    const uint32_t compression = static_cast<uint8_t>(block[size]);
-    return stored == (static_cast<uint32_t>(XXH3_64bits(block, size)) ^ compression * 0x6b9083d9);
-  }
-  return true;
+bool ChecksumIsRight(uint8_t kind, const char *block, size_t size)
+{
+	const uint32_t stored = Load32(block + size + 1);
+	if (kind == kCrc32c) {
+		const uint32_t crc = Crc32c(block, size + 1);
+		// Rotated and moved, as CRCs of data that holds CRCs are weak.
+		return stored == ((crc >> 15) | (crc << 17)) + 0xa282ead8;
+	}
+	if (kind == kXxh3) {
+		// RocksDB hashes without the kind of compression, and mixes that in.
+		const uint32_t compression = static_cast<uint8_t>(block[size]);
+		return stored ==
+		       (static_cast<uint32_t>(XXH3_64bits(block, size)) ^ compression * 0x6b9083d9);
+	}
+	return true;
 }
 
 // Contents of a block, in memory of their own.
 struct Block {
-  std::unique_ptr<char[]> memory;
-  Slice contents;
+	std::unique_ptr<char[]> memory;
+	Slice contents;
 };
 
 // Takes the size after decompression from the front of compressed. False, if there is none, or one
 // that no data of this length can have.
-bool TakeSize(uint8_t compression, Slice *compressed, size_t *size) {
-  uint64_t most_per_byte;
-  if (compression == kSnappy) {
-    // A copy of 64 bytes takes three.
-    most_per_byte = 22;
-    if (!snappy::GetUncompressedLength(compressed->data(), compressed->size(), size)) return false;
-  } else {
-    // A byte makes an LZ4 match at most 255 bytes longer; a Zstandard block of 128 KiB takes four.
-    most_per_byte = compression == kZstd ? 128 * 1024 / 4 : 255;
-    uint32_t named;
-    if (!TakeVarint32(compressed, &named)) return false;
-    *size = named;
-  }
-  return *size <= INT_MAX && compressed->size() <= INT_MAX &&
-         *size <= most_per_byte * compressed->size();
+bool TakeSize(uint8_t compression, Slice *compressed, size_t *size)
+{
+	uint64_t most_per_byte;
+	if (compression == kSnappy) {
+		// A copy of 64 bytes takes three.
+		most_per_byte = 22;
+		if (!snappy::GetUncompressedLength(compressed->data(), compressed->size(), size))
+			return false;
+	} else {
+		// A byte makes an LZ4 match at most 255 bytes longer; a Zstandard block of 128 KiB
+		// takes four.
+		most_per_byte = compression == kZstd ? 128 * 1024 / 4 : 255;
+		uint32_t named;
+		if (!TakeVarint32(compressed, &named))
+			return false;
+		*size = named;
+	}
+	return *size <= INT_MAX && compressed->size() <= INT_MAX &&
+	       *size <= most_per_byte * compressed->size();
 }
 
-bool DecompressInto(uint8_t compression, const Slice &compressed, char *to, size_t size) {
-  if (compression == kSnappy) {
-    return snappy::RawUncompress(compressed.data(), compressed.size(), to);
-  }
-  if (compression == kZstd) {
-    return ZSTD_decompress(to, size, compressed.data(), compressed.size()) == size;
-  }
-  const int got = LZ4_decompress_safe(compressed.data(), to, static_cast<int>(compressed.size()),
-                                      static_cast<int>(size));
-  return got >= 0 && static_cast<size_t>(got) == size;
+bool DecompressInto(uint8_t compression, const Slice &compressed, char *to, size_t size)
+{
+	if (compression == kSnappy) {
+		return snappy::RawUncompress(compressed.data(), compressed.size(), to);
+	}
+	if (compression == kZstd) {
+		return ZSTD_decompress(to, size, compressed.data(), compressed.size()) == size;
+	}
+	const int got = LZ4_decompress_safe(
+		compressed.data(), to, static_cast<int>(compressed.size()), static_cast<int>(size));
+	return got >= 0 && static_cast<size_t>(got) == size;
 }
 
-Status Decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block) {
-  if (compression == kNone) return Status::OK();
-  if (compression != kSnappy && compression != kLz4 && compression != kLz4Hc &&
-      compression != kZstd) {
-    return Status::NotSupported(NameOf(handle), "compression of kind " +
-                                                    std::to_string(compression) +
-                                                    " is not Snappy, LZ4 or Zstandard");
-  }
-  Slice compressed = block->contents;
-  size_t size;
-  if (!TakeSize(compression, &compressed, &size)) {
-    return Damaged(handle, "compressed data without a size that it could have");
-  }
-  if (size > max_bytes) return TooLarge(handle, max_bytes);
-  std::unique_ptr<char[]> memory(new char[size]);
-  if (!DecompressInto(compression, compressed, memory.get(), size)) {
-    return Damaged(handle, "compressed data cannot be decompressed");
-  }
-  block->memory = std::move(memory);
-  block->contents = Slice(block->memory.get(), size);
-  return Status::OK();
+Status Decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block)
+{
+	if (compression == kNone)
+		return Status::OK();
+	if (compression != kSnappy && compression != kLz4 && compression != kLz4Hc &&
+		compression != kZstd) {
+		return Status::NotSupported(NameOf(handle), "compression of kind " +
+								    std::to_string(compression) +
+								    " is not Snappy, LZ4 or Zstandard");
+	}
+	Slice compressed = block->contents;
+	size_t size;
+	if (!TakeSize(compression, &compressed, &size)) {
+		return Damaged(handle, "compressed data without a size that it could have");
+	}
+	if (size > max_bytes)
+		return TooLarge(handle, max_bytes);
+	std::unique_ptr<char[]> memory(new char[size]);
+	if (!DecompressInto(compression, compressed, memory.get(), size)) {
+		return Damaged(handle, "compressed data cannot be decompressed");
+	}
+	block->memory = std::move(memory);
+	block->contents = Slice(block->memory.get(), size);
+	return Status::OK();
 }
 
 // Reads, verifies and decompresses a block.
-Status ReadBlock(int fd, const Footer &footer, const Handle &handle, size_t max_bytes,
-                 Block *block) {
-  if (!IsBefore(handle, footer.blocks_end)) return Damaged(handle, "it is not inside the file");
-  if (handle.size > max_bytes) return TooLarge(handle, max_bytes);
-  const size_t size = static_cast<size_t>(handle.size);
-  block->memory.reset(new char[size + kTrailerBytes]);
-  Status status = ReadBytes(fd, handle.offset, size + kTrailerBytes, block->memory.get());
-  if (!status.ok()) return status;
-  if (!ChecksumIsRight(footer.checksum, block->memory.get(), size)) {
-    return Damaged(handle, "its checksum is wrong");
-  }
-  block->contents = Slice(block->memory.get(), size);
-  return Decompress(handle, static_cast<uint8_t>(block->memory[size]), max_bytes, block);
+Status ReadBlock(int fd, const Footer &footer, const Handle &handle, size_t max_bytes, Block *block)
+{
+	if (!IsBefore(handle, footer.blocks_end))
+		return Damaged(handle, "it is not inside the file");
+	if (handle.size > max_bytes)
+		return TooLarge(handle, max_bytes);
+	const size_t size = static_cast<size_t>(handle.size);
+	block->memory.reset(new char[size + kTrailerBytes]);
+	Status status = ReadBytes(fd, handle.offset, size + kTrailerBytes, block->memory.get());
+	if (!status.ok())
+		return status;
+	if (!ChecksumIsRight(footer.checksum, block->memory.get(), size)) {
+		return Damaged(handle, "its checksum is wrong");
+	}
+	block->contents = Slice(block->memory.get(), size);
+	return Decompress(handle, static_cast<uint8_t>(block->memory[size]), max_bytes, block);
 }
 
 // Leaves only the entries of a block's contents. False, if they cannot be told from the rest.
-bool CutRestarts(Slice *contents) {
-  if (contents->size() < sizeof(uint32_t)) return false;
-  const size_t rest = contents->size() - sizeof(uint32_t);
-  const uint32_t restarts = Load32(contents->data() + rest);
-  if (restarts == 0 || restarts > rest / sizeof(uint32_t)) return false;
-  contents->remove_suffix(sizeof(uint32_t) * (size_t{restarts} + 1));
-  return true;
+bool CutRestarts(Slice *contents)
+{
+	if (contents->size() < sizeof(uint32_t))
+		return false;
+	const size_t rest = contents->size() - sizeof(uint32_t);
+	const uint32_t restarts = Load32(contents->data() + rest);
+	if (restarts == 0 || restarts > rest / sizeof(uint32_t))
+		return false;
+	contents->remove_suffix(sizeof(uint32_t) * (size_t{restarts} + 1));
+	return true;
 }
 
-}  // namespace
+} // namespace
 
-Status ReadFooter(int fd, uint64_t file_size, Footer *footer) {
-  const std::string what = "footer of a RocksDB table of " + std::to_string(file_size) + " bytes";
-  if (file_size < kFooterBytes) return Status::Corruption(what, "a footer alone has 53");
-  char bytes[kFooterBytes];
-  footer->blocks_end = file_size - kFooterBytes;
-  Status status = ReadBytes(fd, footer->blocks_end, sizeof(bytes), bytes);
-  if (!status.ok()) return status;
+Status ReadFooter(int fd, uint64_t file_size, Footer *footer)
+{
+	const std::string what = "footer of a RocksDB table of " + std::to_string(file_size) + " bytes";
+	if (file_size < kFooterBytes)
+		return Status::Corruption(what, "a footer alone has 53");
+	char bytes[kFooterBytes];
+	footer->blocks_end = file_size - kFooterBytes;
+	Status status = ReadBytes(fd, footer->blocks_end, sizeof(bytes), bytes);
+	if (!status.ok())
+		return status;
 
-  if (Load64(bytes + kFooterBytes - 8) != kMagic) {
-    return Status::NotSupported(what, "its magic number is not that of a BlockBasedTable");
-  }
-  footer->format_version = Load32(bytes + 1 + kHandlesBytes);
-  if (footer->format_version < 2 || footer->format_version > 5) {
-    return Status::NotSupported(what, "its format_version " +
-                                          std::to_string(footer->format_version) +
-                                          " is not between 2 and 5");
-  }
-  footer->checksum = static_cast<uint8_t>(bytes[0]);
-  if (footer->checksum != kNoChecksum && footer->checksum != kCrc32c && footer->checksum != kXxh3) {
-    return Status::NotSupported(what, "its checksums, of kind " + std::to_string(footer->checksum) +
-                                          ", are not CRC-32C or XXH3");
-  }
-  Slice handles(bytes + 1, kHandlesBytes);
-  if (!TakeHandle(&handles, &footer->metaindex) || !TakeHandle(&handles, &footer->index) ||
-      !IsBefore(footer->metaindex, footer->blocks_end) ||
-      !IsBefore(footer->index, footer->blocks_end)) {
-    return Status::Corruption(what, "the blocks that it names are not inside the file");
-  }
-  return Status::OK();
+	if (Load64(bytes + kFooterBytes - 8) != kMagic) {
+		return Status::NotSupported(what, "its magic number is not that of a BlockBasedTable");
+	}
+	footer->format_version = Load32(bytes + 1 + kHandlesBytes);
+	if (footer->format_version < 2 || footer->format_version > 5) {
+		return Status::NotSupported(what, "its format_version " +
+							  std::to_string(footer->format_version) +
+							  " is not between 2 and 5");
+	}
+	footer->checksum = static_cast<uint8_t>(bytes[0]);
+	if (footer->checksum != kNoChecksum && footer->checksum != kCrc32c &&
+		footer->checksum != kXxh3) {
+		return Status::NotSupported(what, "its checksums, of kind " +
+							  std::to_string(footer->checksum) +
+							  ", are not CRC-32C or XXH3");
+	}
+	Slice handles(bytes + 1, kHandlesBytes);
+	if (!TakeHandle(&handles, &footer->metaindex) || !TakeHandle(&handles, &footer->index) ||
+		!IsBefore(footer->metaindex, footer->blocks_end) ||
+		!IsBefore(footer->index, footer->blocks_end)) {
+		return Status::Corruption(what, "the blocks that it names are not inside the file");
+	}
+	return Status::OK();
 }
 
 // Fills an index, block by block.
 class Index::Reader {
- public:
-  Reader(int fd, const Footer &footer, IndexShape shape, size_t max_bytes, Index *index)
-      : fd_(fd), footer_(footer), shape_(shape), max_bytes_(max_bytes), index_(index) {}
+    public:
+	Reader(int fd, const Footer &footer, IndexShape shape, size_t max_bytes, Index *index)
+		: fd_(fd), footer_(footer), shape_(shape), max_bytes_(max_bytes), index_(index)
+	{
+	}
 
-  // Adds the entries of a block of index behind those that are there.
-  Status Add(const Handle &handle) {
-    Block block;
-    Status status = ReadBlock(fd_, footer_, handle, max_bytes_, &block);
-    if (!status.ok()) return status;
-    if (!CutRestarts(&block.contents)) return Damaged(handle, "it does not end in restarts");
-    for (bool first = true; !block.contents.empty(); first = false) {
-      uint32_t shared;
-      status = AddKey(handle, first, &block.contents, &shared);
-      if (!status.ok()) return status;
-      status = AddValue(handle, shared, &block.contents);
-      if (!status.ok()) return status;
-    }
-    return Status::OK();
-  }
+	// Adds the entries of a block of index behind those that are there.
+	Status Add(const Handle &handle)
+	{
+		Block block;
+		Status status = ReadBlock(fd_, footer_, handle, max_bytes_, &block);
+		if (!status.ok())
+			return status;
+		if (!CutRestarts(&block.contents))
+			return Damaged(handle, "it does not end in restarts");
+		for (bool first = true; !block.contents.empty(); first = false) {
+			uint32_t shared;
+			status = AddKey(handle, first, &block.contents, &shared);
+			if (!status.ok())
+				return status;
+			status = AddValue(handle, shared, &block.contents);
+			if (!status.ok())
+				return status;
+		}
+		return Status::OK();
+	}
 
- private:
-  // Takes an entry up to its value, and adds its key to keys_.
-  Status AddKey(const Handle &handle, bool first, Slice *input, uint32_t *shared) {
-    uint32_t unshared;
-    value_bytes_ = 0;
-    if (!TakeVarint32(input, shared) || !TakeVarint32(input, &unshared) ||
-        (!shape_.delta && !TakeVarint32(input, &value_bytes_)) || unshared > input->size()) {
-      return Damaged(handle, "an entry is cut off");
-    }
-    std::string &keys = index_->keys_;
-    const size_t entries = index_->entries_.size();
-    const size_t last = first ? keys.size() : index_->KeyBegin(entries - 1);
-    if (*shared > keys.size() - last) {
-      return Damaged(handle, "a key shares more bytes than the one before has");
-    }
-    const size_t size = size_t{*shared} + unshared;
-    if (!shape_.user_keys && size < kTagBytes) return Damaged(handle, "a key has no tag");
-    if (sizeof(Index) + keys.size() + size + (entries + 1) * sizeof(Entry) > max_bytes_) {
-      return TooLarge(handle, max_bytes_);
-    }
-    keys.append(keys, last, *shared);
-    keys.append(input->data(), unshared);
-    input->remove_prefix(unshared);
-    return Status::OK();
-  }
+    private:
+	// Takes an entry up to its value, and adds its key to keys_.
+	Status AddKey(const Handle &handle, bool first, Slice *input, uint32_t *shared)
+	{
+		uint32_t unshared;
+		value_bytes_ = 0;
+		if (!TakeVarint32(input, shared) || !TakeVarint32(input, &unshared) ||
+			(!shape_.delta && !TakeVarint32(input, &value_bytes_)) ||
+			unshared > input->size()) {
+			return Damaged(handle, "an entry is cut off");
+		}
+		std::string &keys = index_->keys_;
+		const size_t entries = index_->entries_.size();
+		const size_t last = first ? keys.size() : index_->KeyBegin(entries - 1);
+		if (*shared > keys.size() - last) {
+			return Damaged(handle, "a key shares more bytes than the one before has");
+		}
+		const size_t size = size_t{*shared} + unshared;
+		if (!shape_.user_keys && size < kTagBytes)
+			return Damaged(handle, "a key has no tag");
+		if (sizeof(Index) + keys.size() + size + (entries + 1) * sizeof(Entry) > max_bytes_) {
+			return TooLarge(handle, max_bytes_);
+		}
+		keys.append(keys, last, *shared);
+		keys.append(input->data(), unshared);
+		input->remove_prefix(unshared);
+		return Status::OK();
+	}
 
-  // Takes the value of an entry whose key is the last of keys_, and completes the entry.
-  Status AddValue(const Handle &handle, uint32_t shared, Slice *input) {
-    std::vector<Entry> &entries = index_->entries_;
-    const uint64_t last_end =
-        entries.empty() ? 0 : entries.back().offset + entries.back().size + kTrailerBytes;
-    const size_t before = input->size();
-    Handle block;
-    if (shape_.delta && shared > 0) {
-      uint64_t zigzag;
-      if (!TakeVarint64(input, &zigzag)) return Damaged(handle, "a value is cut off");
-      block.offset = last_end;
-      // Negative differences wrap around as they should; whatever else does is too large.
-      block.size = entries.back().size + ((zigzag >> 1) ^ (0 - (zigzag & 1)));
-    } else if (!TakeHandle(input, &block)) {
-      return Damaged(handle, "a value is cut off");
-    }
-    if (!shape_.delta && before - input->size() != value_bytes_) {
-      return Damaged(handle, "a value is not the place of a block");
-    }
-    if (block.offset < last_end || block.size > UINT32_MAX ||
-        !IsBefore(block, footer_.blocks_end)) {
-      return Damaged(handle, "a block it names is not behind the one before, inside the file");
-    }
-    entries.push_back({block.offset, static_cast<uint32_t>(block.size),
-                       static_cast<uint32_t>(index_->keys_.size())});
-    if (entries.size() > 1 && !LastKeyIsLarger()) return Damaged(handle, "keys do not ascend");
-    return Status::OK();
-  }
+	// Takes the value of an entry whose key is the last of keys_, and completes the entry.
+	Status AddValue(const Handle &handle, uint32_t shared, Slice *input)
+	{
+		std::vector<Entry> &entries = index_->entries_;
+		const uint64_t last_end =
+			entries.empty() ? 0
+					: entries.back().offset + entries.back().size + kTrailerBytes;
+		const size_t before = input->size();
+		Handle block;
+		if (shape_.delta && shared > 0) {
+			uint64_t zigzag;
+			if (!TakeVarint64(input, &zigzag))
+				return Damaged(handle, "a value is cut off");
+			block.offset = last_end;
+			// Negative differences wrap around as they should; whatever else does is too
+			// large.
+			block.size = entries.back().size + ((zigzag >> 1) ^ (0 - (zigzag & 1)));
+		} else if (!TakeHandle(input, &block)) {
+			return Damaged(handle, "a value is cut off");
+		}
+		if (!shape_.delta && before - input->size() != value_bytes_) {
+			return Damaged(handle, "a value is not the place of a block");
+		}
+		if (block.offset < last_end || block.size > UINT32_MAX ||
+			!IsBefore(block, footer_.blocks_end)) {
+			return Damaged(handle,
+				"a block it names is not behind the one before, inside the file");
+		}
+		entries.push_back({block.offset, static_cast<uint32_t>(block.size),
+			static_cast<uint32_t>(index_->keys_.size())});
+		if (entries.size() > 1 && !LastKeyIsLarger())
+			return Damaged(handle, "keys do not ascend");
+		return Status::OK();
+	}
 
-  bool LastKeyIsLarger() const {
-    const size_t last = index_->entries_.size() - 1;
-    const size_t tag_bytes = shape_.user_keys ? 0 : kTagBytes;
-    const size_t begin = index_->KeyBegin(last);
-    const char *key = index_->keys_.data() + begin;
-    const size_t size = index_->keys_.size() - begin - tag_bytes;
-    const uint64_t tag = shape_.user_keys ? 0 : Load64(key + size);
-    return index_->Before(last - 1, Slice(key, size), tag);
-  }
+	bool LastKeyIsLarger() const
+	{
+		const size_t last = index_->entries_.size() - 1;
+		const size_t tag_bytes = shape_.user_keys ? 0 : kTagBytes;
+		const size_t begin = index_->KeyBegin(last);
+		const char *key = index_->keys_.data() + begin;
+		const size_t size = index_->keys_.size() - begin - tag_bytes;
+		const uint64_t tag = shape_.user_keys ? 0 : Load64(key + size);
+		return index_->Before(last - 1, Slice(key, size), tag);
+	}
 
-  int fd_;
-  const Footer &footer_;
-  IndexShape shape_;
-  size_t max_bytes_;
-  Index *index_;
-  // How long the value of the entry is; 0 with delta, as entries do not say it.
-  uint32_t value_bytes_ = 0;
+	int fd_;
+	const Footer &footer_;
+	IndexShape shape_;
+	size_t max_bytes_;
+	Index *index_;
+	// How long the value of the entry is; 0 with delta, as entries do not say it.
+	uint32_t value_bytes_ = 0;
 };
 
-Status Index::Read(int fd, const Footer &footer, IndexShape shape, size_t max_bytes,
-                   std::unique_ptr<Index> *index) {
-  // key_end has 32 bits.
-  max_bytes = std::min<size_t>(max_bytes, UINT32_MAX);
-  std::unique_ptr<Index> top(new Index(shape.user_keys));
-  Status status = Reader(fd, footer, shape, max_bytes, top.get()).Add(footer.index);
-  if (!status.ok()) return status;
-  if (shape.partitioned) {
-    std::unique_ptr<Index> bottom(new Index(shape.user_keys));
-    Reader reader(fd, footer, shape, max_bytes, bottom.get());
-    for (const Entry &partition : top->entries_) {
-      status = reader.Add({partition.offset, partition.size});
-      if (!status.ok()) return status;
-    }
-    top = std::move(bottom);
-  }
-  top->keys_.shrink_to_fit();
-  top->entries_.shrink_to_fit();
-  *index = std::move(top);
-  return Status::OK();
+Status Index::Read(
+	int fd, const Footer &footer, IndexShape shape, size_t max_bytes, std::unique_ptr<Index> *index)
+{
+	// key_end has 32 bits.
+	max_bytes = std::min<size_t>(max_bytes, UINT32_MAX);
+	std::unique_ptr<Index> top(new Index(shape.user_keys));
+	Status status = Reader(fd, footer, shape, max_bytes, top.get()).Add(footer.index);
+	if (!status.ok())
+		return status;
+	if (shape.partitioned) {
+		std::unique_ptr<Index> bottom(new Index(shape.user_keys));
+		Reader reader(fd, footer, shape, max_bytes, bottom.get());
+		for (const Entry &partition : top->entries_) {
+			status = reader.Add({partition.offset, partition.size});
+			if (!status.ok())
+				return status;
+		}
+		top = std::move(bottom);
+	}
+	top->keys_.shrink_to_fit();
+	top->entries_.shrink_to_fit();
+	*index = std::move(top);
+	return Status::OK();
 }
 
-size_t Index::KeyBegin(size_t entry) const { return entry == 0 ? 0 : entries_[entry - 1].key_end; }
+size_t Index::KeyBegin(size_t entry) const
+{
+	return entry == 0 ? 0 : entries_[entry - 1].key_end;
+}
 
 // Whether the key of an entry is before the user key and tag; user keys ascend, tags descend.
-bool Index::Before(size_t entry, const Slice &user_key, uint64_t tag) const {
-  const size_t begin = KeyBegin(entry);
-  const size_t size = entries_[entry].key_end - begin;
-  const Slice key(keys_.data() + begin, user_keys_ ? size : size - kTagBytes);
-  const int order = key.compare(user_key);
-  if (order != 0 || user_keys_) return order < 0;
-  return Load64(key.data() + key.size()) > tag;
+bool Index::Before(size_t entry, const Slice &user_key, uint64_t tag) const
+{
+	const size_t begin = KeyBegin(entry);
+	const size_t size = entries_[entry].key_end - begin;
+	const Slice key(keys_.data() + begin, user_keys_ ? size : size - kTagBytes);
+	const int order = key.compare(user_key);
+	if (order != 0 || user_keys_)
+		return order < 0;
+	return Load64(key.data() + key.size()) > tag;
 }
 
-bool Index::Seek(const Slice &user_key, uint64_t newest_tag, Handle *block) const {
-  size_t low = 0;
-  size_t high = entries_.size();
-  while (low < high) {
-    const size_t middle = low + (high - low) / 2;
-    if (Before(middle, user_key, newest_tag)) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  if (low == entries_.size()) return false;
-  *block = {entries_[low].offset, entries_[low].size};
-  return true;
+bool Index::Seek(const Slice &user_key, uint64_t newest_tag, Handle *block) const
+{
+	size_t low = 0;
+	size_t high = entries_.size();
+	while (low < high) {
+		const size_t middle = low + (high - low) / 2;
+		if (Before(middle, user_key, newest_tag)) {
+			low = middle + 1;
+		} else {
+			high = middle;
+		}
+	}
+	if (low == entries_.size())
+		return false;
+	*block = {entries_[low].offset, entries_[low].size};
+	return true;
 }
 
-size_t Index::memory_bytes() const {
-  return sizeof(*this) + keys_.capacity() + entries_.capacity() * sizeof(Entry);
+size_t Index::memory_bytes() const
+{
+	return sizeof(*this) + keys_.capacity() + entries_.capacity() * sizeof(Entry);
 }
 
-}  // namespace bpfof::sst
+} // namespace bpf_of::sst

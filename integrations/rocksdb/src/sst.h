@@ -20,26 +20,26 @@
 #include "rocksdb/slice.h"
 #include "rocksdb/status.h"
 
-namespace bpfof::sst {
+namespace bpf_of::sst {
 
 // A block of a table, in bytes from the beginning of the file. The five bytes of trailer (kind of
 // compression, checksum) that follow it do not count as its size.
 struct Handle {
-  uint64_t offset;
-  uint64_t size;
+	uint64_t offset;
+	uint64_t size;
 };
 
 // The last 53 bytes of a table, as far as they matter here.
 struct Footer {
-  // 2 to 5.
-  uint32_t format_version;
-  // That of all blocks: 0 none, 1 CRC-32C, 4 XXH3.
-  uint8_t checksum;
-  Handle metaindex;
-  // The index, or its upper level if it is partitioned.
-  Handle index;
-  // Where the footer begins: no block reaches beyond.
-  uint64_t blocks_end;
+	// 2 to 5.
+	uint32_t format_version;
+	// That of all blocks: 0 none, 1 CRC-32C, 4 XXH3.
+	uint8_t checksum;
+	Handle metaindex;
+	// The index, or its upper level if it is partitioned.
+	Handle index;
+	// Where the footer begins: no block reaches beyond.
+	uint64_t blocks_end;
 };
 
 // Reads the footer of a table of file_size bytes. NotSupported, if the magic number, the version or
@@ -51,56 +51,56 @@ rocksdb::Status ReadFooter(int fd, uint64_t file_size, Footer *footer);
 // (hash search) and 2 (partitioned) have this form; 3 (binary search with first key) has not: do not
 // read it.
 struct IndexShape {
-  // index_key_is_user_key: keys without sequence number and type.
-  bool user_keys;
-  // index_value_is_delta_encoded: values are differences.
-  bool delta;
-  // rocksdb.block.based.table.index.type is 2: two levels.
-  bool partitioned;
+	// index_key_is_user_key: keys without sequence number and type.
+	bool user_keys;
+	// index_value_is_delta_encoded: values are differences.
+	bool delta;
+	// rocksdb.block.based.table.index.type is 2: two levels.
+	bool partitioned;
 };
 
 // Where all data blocks of a table are, in memory: the keys of the index, 16 bytes for each of them,
 // and nothing else. It does not change after Read, so any number of threads may use it at once.
 class Index {
- public:
-  // Reads the whole index, both levels if it is partitioned; all checksums are verified. Refused with
-  // MemoryLimit if it, or a single block of it, would take more than max_bytes (or 4 GiB); up to five
-  // times as much is in use meanwhile. NotSupported, if a block is compressed with anything but Snappy,
-  // LZ4 or Zstandard; Corruption, if the file does not hold such an index: keys and blocks are in
-  // ascending order, and inside the file; IOError, if it cannot be read.
-  static rocksdb::Status Read(int fd, const Footer &footer, IndexShape shape, size_t max_bytes,
-                              std::unique_ptr<Index> *index);
+    public:
+	// Reads the whole index, both levels if it is partitioned; all checksums are verified. Refused
+	// with MemoryLimit if it, or a single block of it, would take more than max_bytes (or 4 GiB);
+	// up to five times as much is in use meanwhile. NotSupported, if a block is compressed with
+	// anything but Snappy, LZ4 or Zstandard; Corruption, if the file does not hold such an index:
+	// keys and blocks are in ascending order, and inside the file; IOError, if it cannot be read.
+	static rocksdb::Status Read(int fd, const Footer &footer, IndexShape shape, size_t max_bytes,
+		std::unique_ptr<Index> *index);
 
-  // The only data block that can hold the newest version of user_key whose tag (sequence number << 8 |
-  // type) is not larger than newest_tag: the first one whose index entry is not before the two of them.
-  // User keys ascend and tags descend in a table; entries without tags count for every tag. False, if
-  // the key is beyond all blocks. Does not allocate.
-  bool Seek(const rocksdb::Slice &user_key, uint64_t newest_tag, Handle *block) const;
+	// The only data block that can hold the newest version of user_key whose tag (sequence number
+	// << 8 | type) is not larger than newest_tag: the first one whose index entry is not before the
+	// two of them. User keys ascend and tags descend in a table; entries without tags count for
+	// every tag. False, if the key is beyond all blocks. Does not allocate.
+	bool Seek(const rocksdb::Slice &user_key, uint64_t newest_tag, Handle *block) const;
 
-  // What it takes, in bytes.
-  size_t memory_bytes() const;
+	// What it takes, in bytes.
+	size_t memory_bytes() const;
 
- private:
-  struct Entry {
-    uint64_t offset;
-    uint32_t size;
-    // Where the key ends in keys_; it begins where that of the entry before ends.
-    uint32_t key_end;
-  };
+    private:
+	struct Entry {
+		uint64_t offset;
+		uint32_t size;
+		// Where the key ends in keys_; it begins where that of the entry before ends.
+		uint32_t key_end;
+	};
 
-  class Reader;
+	class Reader;
 
-  explicit Index(bool user_keys) : user_keys_(user_keys) {}
+	explicit Index(bool user_keys) : user_keys_(user_keys) {}
 
-  size_t KeyBegin(size_t entry) const;
-  bool Before(size_t entry, const rocksdb::Slice &user_key, uint64_t tag) const;
+	size_t KeyBegin(size_t entry) const;
+	bool Before(size_t entry, const rocksdb::Slice &user_key, uint64_t tag) const;
 
-  bool user_keys_;
-  // As in the index, one behind the other: with tags or without.
-  std::string keys_;
-  std::vector<Entry> entries_;
+	bool user_keys_;
+	// As in the index, one behind the other: with tags or without.
+	std::string keys_;
+	std::vector<Entry> entries_;
 };
 
-}  // namespace bpfof::sst
+} // namespace bpf_of::sst
 
 #endif

@@ -37,7 +37,7 @@ std::string refuse(const rocksdb::TableProperties &properties)
 	if (properties.num_range_deletions > 0)
 		return "it has range deletions";
 	if (type != Options::kBinarySearch && type != Options::kHashSearch &&
-	    type != Options::kTwoLevelIndexSearch)
+		type != Options::kTwoLevelIndexSearch)
 		return "its index has type " + std::to_string(type);
 	return "";
 }
@@ -45,8 +45,8 @@ std::string refuse(const rocksdb::TableProperties &properties)
 } /* namespace */
 
 rocksdb::Status Table::open(std::shared_ptr<Session> session, std::shared_ptr<IndexMemory> memory,
-			    const std::string &path, const rocksdb::TableProperties &properties,
-			    std::shared_ptr<const Table> *table)
+	const std::string &path, const rocksdb::TableProperties &properties,
+	std::shared_ptr<const Table> *table)
 {
 	std::shared_ptr<Table> opened(new Table(std::move(session), std::move(memory)));
 

@@ -45,9 +45,9 @@ class Table {
 	 * Opens the file and finds out whether chains can read it; if not, refusal() tells why. Fails
 	 * only if the file is gone or cannot be read.
 	 */
-	static rocksdb::Status open(std::shared_ptr<Session> session, std::shared_ptr<IndexMemory> memory,
-				    const std::string &path, const rocksdb::TableProperties &properties,
-				    std::shared_ptr<const Table> *table);
+	static rocksdb::Status open(std::shared_ptr<Session> session,
+		std::shared_ptr<IndexMemory> memory, const std::string &path,
+		const rocksdb::TableProperties &properties, std::shared_ptr<const Table> *table);
 
 	~Table();
 	Table(const Table &) = delete;
@@ -58,8 +58,8 @@ class Table {
 	int fd() const { return fd_; }
 
 	/*
-	 * Where the search for the newest version of a key not newer than newest_tag begins. False: this
-	 * table has none.
+	 * Where the search for the newest version of a key not newer than newest_tag begins. False:
+	 * this table has none.
 	 */
 	bool seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const;
 

@@ -20,7 +20,7 @@ class Planner {
 		/* All that is in it is newer: so are tables that were ingested later, in whose keys no
 		 * sequence number stands. */
 		if (key_.compare(range.smallest) < 0 || key_.compare(range.largest) > 0 ||
-		    range.smallest_sequence > newest_tag_ >> 8)
+			range.smallest_sequence > newest_tag_ >> 8)
 			return true;
 		if (!range.table->refusal().empty())
 			return give_up(Way::kTable);
@@ -62,9 +62,8 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
 			return false;
 	}
 	for (const std::vector<Range> &level : view.levels) {
-		auto range = std::partition_point(level.begin(), level.end(), [&](const Range &range) {
-			return key.compare(range.largest) > 0;
-		});
+		auto range = std::partition_point(level.begin(), level.end(),
+			[&](const Range &range) { return key.compare(range.largest) > 0; });
 
 		/* Two neighbours may have the same key at their border. */
 		for (; range != level.end() && key.compare(range->smallest) >= 0; ++range) {

@@ -26,7 +26,7 @@ std::string key_of(uint64_t number)
 
 	/* Two lengths, of which one begins as the other. */
 	std::snprintf(text, sizeof(text), number % 3 ? "user%06llu" : "user%06lluxyz",
-		      static_cast<unsigned long long>(number));
+		static_cast<unsigned long long>(number));
 	return text;
 }
 
@@ -48,8 +48,8 @@ void check_get(PushdownDB *db, const Model &model, const std::string &key, const
 	if (found == model.end())
 		CHECK(status.IsNotFound(), "%s: %s", key.c_str(), status.ToString().c_str());
 	else
-		CHECK(status.ok() && value == found->second, "%s: %s, '%s' instead of '%s'", key.c_str(),
-		      status.ToString().c_str(), value.c_str(), found->second.c_str());
+		CHECK(status.ok() && value == found->second, "%s: %s, '%s' instead of '%s'",
+			key.c_str(), status.ToString().c_str(), value.c_str(), found->second.c_str());
 }
 
 void check_all(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
@@ -117,7 +117,7 @@ void test_answers(const Place &place, const Kind &kind)
 		}
 		if (round % 5 == 4)
 			check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr),
-				 "compacting");
+				"compacting");
 		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 		check_all(db, model, nullptr);
 		if (snapshot)
@@ -166,7 +166,8 @@ void test_the_rest(const Place &place, const Kind &kind)
 	/* A range deletion hides what is below it, in other tables. */
 	const std::string from = key_of(100), to = key_of(200);
 
-	check_ok(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), from, to), "deleting a range");
+	check_ok(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), from, to),
+		"deleting a range");
 	model.erase(model.lower_bound(from), model.lower_bound(to));
 	check_ok(db->Put(WriteOptions(), key_of(50), "new"), "writing");
 	model[key_of(50)] = "new";
@@ -176,7 +177,7 @@ void test_the_rest(const Place &place, const Kind &kind)
 	CHECK(db->stats()[Way::kTable] > 0, "a table with range deletions");
 	CHECK(db->stats().tables_refused == 1, "one of them");
 	CHECK(db->last_error().find("range deletions") != std::string::npos, "%s",
-	      db->last_error().c_str());
+		db->last_error().c_str());
 
 	rocksdb::ColumnFamilyHandle *family;
 
@@ -206,7 +207,7 @@ void test_refusals(const Place &place, const Kind &kind)
 	Status status = PushdownDB::Open(options, pushdown, path, &db);
 	CHECK(status.IsInvalidArgument() && !db, "%s", status.ToString().c_str());
 	CHECK(status.ToString().find("max_open_files") != std::string::npos, "%s",
-	      status.ToString().c_str());
+		status.ToString().c_str());
 	options.max_open_files = -1;
 	pushdown.value_bytes_max = 20000;
 	status = PushdownDB::Open(options, pushdown, path, &db);

@@ -44,7 +44,8 @@ std::string key_of(uint64_t number)
 {
 	char text[32];
 
-	std::snprintf(text, sizeof(text), "key%08llu", static_cast<unsigned long long>(number * 37 % KEYS));
+	std::snprintf(
+		text, sizeof(text), "key%08llu", static_cast<unsigned long long>(number * 37 % KEYS));
 	return text;
 }
 
@@ -60,8 +61,9 @@ void write(Test &test, uint64_t writer)
 		if (version % DELETED_EVERY == 0)
 			check_ok(test.db->Delete(WriteOptions(), key), "deleting");
 		else
-			check_ok(test.db->Put(WriteOptions(), key, std::to_string(version) + std::string(40, '.')),
-				 "writing");
+			check_ok(test.db->Put(WriteOptions(), key,
+					 std::to_string(version) + std::string(40, '.')),
+				"writing");
 		test.complete[number] = version;
 	}
 }
@@ -91,7 +93,7 @@ void ingest(Test &test)
 				check_ok(writer.Delete(entry.first), "adding to a table");
 			else
 				check_ok(writer.Put(entry.first, std::to_string(version)),
-					 "adding to a table");
+					"adding to a table");
 		}
 		check_ok(writer.Finish(), "finishing a table");
 		rocksdb::IngestExternalFileOptions how;
@@ -112,32 +114,34 @@ void compact(Test &test)
 		const rocksdb::Slice first = std::min(from, to), last = std::max(from, to);
 
 		check_ok(test.db->Flush(rocksdb::FlushOptions()), "flushing");
-		check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), &first, &last), "compacting");
+		check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), &first, &last),
+			"compacting");
 		/* So that readers meet tables that stay for a moment, too. */
 		std::this_thread::sleep_for(std::chrono::milliseconds(20));
 	}
 }
 
 /* One of the versions from `least` to `most`. `seen` is what this reader has seen of the key. */
-void check_version(const std::string &key, const Status &status, const std::string &value, uint64_t least,
-		   uint64_t most, uint64_t *seen)
+void check_version(const std::string &key, const Status &status, const std::string &value,
+	uint64_t least, uint64_t most, uint64_t *seen)
 {
 	least = std::max(least, *seen);
 	if (status.ok()) {
 		const uint64_t version = std::strtoull(value.c_str(), nullptr, 10);
 
 		CHECK(version >= least && version <= most && version % DELETED_EVERY,
-		      "%s: version %llu, which is not from %llu to %llu", key.c_str(),
-		      static_cast<unsigned long long>(version), static_cast<unsigned long long>(least),
-		      static_cast<unsigned long long>(most));
+			"%s: version %llu, which is not from %llu to %llu", key.c_str(),
+			static_cast<unsigned long long>(version),
+			static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
 		*seen = version;
 		return;
 	}
 	CHECK(status.IsNotFound(), "%s: %s", key.c_str(), status.ToString().c_str());
 	const uint64_t deletion = (least + DELETED_EVERY - 1) / DELETED_EVERY * DELETED_EVERY;
 
-	CHECK(least == 0 || deletion <= most, "%s: not found, of versions from %llu to %llu", key.c_str(),
-	      static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
+	CHECK(least == 0 || deletion <= most, "%s: not found, of versions from %llu to %llu",
+		key.c_str(), static_cast<unsigned long long>(least),
+		static_cast<unsigned long long>(most));
 	*seen = least == 0 ? 0 : deletion;
 }
 
@@ -177,9 +181,9 @@ void read_at_snapshots(Test &test, uint64_t snapshots)
 				plain->Get(at, plain->DefaultColumnFamily(), name, &expected);
 
 			CHECK(status.code() == should.code() && (!status.ok() || value == expected),
-			      "%s: %s '%s' instead of %s '%s'", name.c_str(),
-			      status.ToString().c_str(), value.c_str(), should.ToString().c_str(),
-			      expected.c_str());
+				"%s: %s '%s' instead of %s '%s'", name.c_str(),
+				status.ToString().c_str(), value.c_str(), should.ToString().c_str(),
+				expected.c_str());
 		}
 		test.db->ReleaseSnapshot(at.snapshot);
 	}

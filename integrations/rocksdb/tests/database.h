@@ -66,8 +66,8 @@ inline rocksdb::Options small_tables(const Kind &kind)
 	return options;
 }
 
-inline bpf_of::PushdownDB *open_database(const Place &place, const Kind &kind, rocksdb::Options options,
-					 const std::string &name)
+inline bpf_of::PushdownDB *open_database(
+	const Place &place, const Kind &kind, rocksdb::Options options, const std::string &name)
 {
 	bpf_of::PushdownOptions pushdown;
 	bpf_of::PushdownDB *db;
@@ -89,12 +89,12 @@ inline void print_ways(const bpf_of::PushdownDB &db)
 	for (size_t way = 0; way < bpf_of::WAYS; way++) {
 		if (stats.gets[way])
 			std::printf(" %s %llu,", name(static_cast<bpf_of::Way>(way)),
-				    static_cast<unsigned long long>(stats.gets[way]));
+				static_cast<unsigned long long>(stats.gets[way]));
 	}
 	std::printf(" blocks %llu, tables %llu (%llu refused)\n",
-		    static_cast<unsigned long long>(stats.blocks),
-		    static_cast<unsigned long long>(stats.tables),
-		    static_cast<unsigned long long>(stats.tables_refused));
+		static_cast<unsigned long long>(stats.blocks),
+		static_cast<unsigned long long>(stats.tables),
+		static_cast<unsigned long long>(stats.tables_refused));
 }
 
 /* Chains that gave an answer, here or there. */

@@ -34,7 +34,8 @@ struct PushdownOptions {
 	 * run on this machine; for trying it out.
 	 */
 	std::string url;
-	/* What the target's namespace is on this machine: a block device, or the target's image file. */
+	/* What the target's namespace is on this machine: a block device, or the target's image file.
+	 */
 	std::string device;
 	/*
 	 * Memory for the indices of all tables together, in bytes. A database needs about 0.7 % of
@@ -52,17 +53,17 @@ struct PushdownOptions {
 
 /* Which way a Get() went. */
 enum class Way : uint8_t {
-	kMemory,     /* memtables and block cache settled it */
-	kNoTable,    /* no table could have the key */
-	kTarget,     /* one chain at the target */
-	kHere,       /* one chain on this machine: there is no target, or it does not know the files yet */
+	kMemory,  /* memtables and block cache settled it */
+	kNoTable, /* no table could have the key */
+	kTarget,  /* one chain at the target */
+	kHere,	  /* one chain on this machine: there is no target, or it does not know the files yet */
 	/* The others were left to RocksDB. */
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
 	kFamily,     /* another column family than the default one, or one that cannot be pushed down */
-	kStale,      /* the set of tables was just changing */
-	kTable,      /* a table that chains cannot read: range deletions, unknown format, no memory */
+	kStale,	     /* the set of tables was just changing */
+	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */
-	kBusy,       /* no connection was free */
+	kBusy,	     /* no connection was free */
 	kDeclined,   /* the chain met a merge, a blob, a value too long */
 	kFailed,     /* the chain failed; last_error() tells why */
 };
@@ -99,7 +100,7 @@ class PushdownDB : public rocksdb::StackableDB {
 	 * than the bytewise one, or another table format; then kFamily counts.
 	 */
 	static rocksdb::Status Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
-				    const std::string &path, PushdownDB **db);
+		const std::string &path, PushdownDB **db);
 
 	~PushdownDB() override;
 
@@ -108,17 +109,16 @@ class PushdownDB : public rocksdb::StackableDB {
 	 * As DB::Get(). Linearizable with all that changes the database meanwhile: the tables that are
 	 * searched are those of the version whose memtables were searched before (view.h).
 	 */
-	rocksdb::Status Get(const rocksdb::ReadOptions &options,
-			    rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
-			    rocksdb::PinnableSlice *value) override;
+	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
+		const rocksdb::Slice &key, rocksdb::PinnableSlice *value) override;
 
 	/* As DB::Close(). Gets are left to RocksDB from then on. */
 	rocksdb::Status Close() override;
 
 	using rocksdb::StackableDB::SetDBOptions;
 	/* As DB::SetDBOptions(), but max_open_files must stay as it is: InvalidArgument. */
-	rocksdb::Status
-	SetDBOptions(const std::unordered_map<std::string, std::string> &options) override;
+	rocksdb::Status SetDBOptions(
+		const std::unordered_map<std::string, std::string> &options) override;
 
 	PushdownStats stats() const;
 	/* Why the last chain failed, or a table was refused, or "". */
