@@ -20,16 +20,30 @@
  * The value in an index is where a block is: varint64 offset, varint64 size; with SST_INDEX_DELTA in
  * an entry that shares bytes only the difference of the size to that of the entry before, as a
  * zigzag varint64, and the block follows that one's trailer.
+ *
+ * The key there, a separator, is the last one of the block, or that of another user key between this
+ * one and the next block's first. So where the search in an index has found an entry, and the block
+ * that it names ends before the version wanted, the next block begins with a larger user key: the
+ * table has no version. A host that searches an index itself and gives the data block, of the first
+ * entry that is not before the user key with newest_tag, may rely on the same.
+ *
+ * What does not look like this aborts the chain with one of damage.h: DAMAGE_CHECKSUM first of all;
+ * DAMAGE_SIZE also for what cannot be decompressed, or not into BPFOF_WORKSPACE_SIZE bytes;
+ * DAMAGE_KEY_TOO_LONG if scratch has no room for the argument and the longest key on the way.
  */
 #ifndef SST_GET_H
 #define SST_GET_H
 
+#ifdef __bpf__
 #include "bpfof/blocks.h"
+#else
+#include <linux/types.h>
+#endif
 #include "damage.h"
 
 #define SST_TRAILER_BYTES 5
-/* The largest block that is read, compressed, with its trailer. */
-#define SST_BLOCK_BYTES_MAX BPFOF_READ_MAX
+/* The largest block that is read, compressed, with its trailer: BPFOF_READ_MAX. */
+#define SST_BLOCK_BYTES_MAX 57344
 
 /* Files of a request. */
 #define SST_TABLES_MAX 16
@@ -58,7 +72,7 @@ struct sst_table {
 
 /*
  * The argument; tables[], newest first, and the key follow. Table number n is the request's file n,
- * and the first read is its block, with trailer, in the first.
+ * and the first read is the block of table 0, with its trailer, in file 0.
  */
 struct sst_get_request {
 	/* versions with a larger sequence number << 8 | type are not seen */
@@ -83,7 +97,7 @@ struct sst_get_answer {
 	__u64 tag;
 	/* blocks that were read */
 	__u32 blocks;
-	/* the table it was in */
+	/* the table it was in; the last one if it was in none */
 	__u32 table;
 };
 
