@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The newest version of one key in a set of RocksDB tables (BlockBasedTable, format_version 2 to 5),
- * newest table first. All integers are little-endian.
+ * The newest version of one key in a set of RocksDB tables (BlockBasedTable, format_version 2 to
+ * 5), newest table first. All integers are little-endian.
  *
  * A block, as RocksDB writes it, is
  *
@@ -11,25 +11,32 @@
  *
  * of which the last five bytes do not count as its size. Contents are
  *
- *     entries    varint32 bytes shared with the key before, varint32 other bytes of the key, varint32
- *                bytes of the value (not in an index with SST_INDEX_DELTA), the other bytes, the value
+ *     entries    varint32 bytes shared with the key before, varint32 other bytes of the key,
+ *                varint32 bytes of the value (not in an index with SST_INDEX_DELTA), the other
+ *                bytes, the value
  *     restarts   __u32 each: offsets of entries that share nothing, the first at 0
- *     hash       if the top bit of the last field is set: a hash index, which is not used
+ *     hash       if the top bit of the last field is set: a hash index, which is not used: __u8 for
+ *                each bucket, __u16 how many
  *     __u32      how many restarts
  *
- * The value in an index is where a block is: varint64 offset, varint64 size; with SST_INDEX_DELTA in
- * an entry that shares bytes only the difference of the size to that of the entry before, as a
+ * The value in an index is where a block is: varint64 offset, varint64 size; with SST_INDEX_DELTA
+ * in an entry that shares bytes only the difference of the size to that of the entry before, as a
  * zigzag varint64, and the block follows that one's trailer.
  *
- * The key there, a separator, is the last one of the block, or that of another user key between this
- * one and the next block's first. So where the search in an index has found an entry, and the block
- * that it names ends before the version wanted, the next block begins with a larger user key: the
- * table has no version. A host that searches an index itself and gives the data block, of the first
- * entry that is not before the user key with newest_tag, may rely on the same.
+ * The key there, a separator, is the last one of the block, or has a user key between that one's
+ * and the one of the next block's first. So where the search in an index has found an entry, and
+ * the block that it names ends before the version wanted, the next block begins with a larger user
+ * key: the table has no version. A host that searches an index itself and gives the data block, of
+ * the first entry that is not before the user key with newest_tag, may rely on the same.
  *
- * What does not look like this aborts the chain with one of damage.h: DAMAGE_CHECKSUM first of all;
- * DAMAGE_SIZE also for what cannot be decompressed, or not into BPFOF_WORKSPACE_SIZE bytes;
- * DAMAGE_KEY_TOO_LONG if scratch has no room for the argument and the longest key on the way.
+ * Not for: tables with range deletions, with a sequence number in their properties (ingested ones),
+ * with user timestamps, with a comparator other than bytewise, or with the first keys of blocks in
+ * their index. Nobody would notice here: the host has to know.
+ *
+ * What does not look like this aborts the chain with a code of damage.h: DAMAGE_CHECKSUM first of
+ * all; DAMAGE_SIZE also for what cannot be decompressed, or not into BPFOF_WORKSPACE_SIZE bytes;
+ * DAMAGE_KEY_TOO_LONG if scratch has no room for the argument and, behind it, the longest key that
+ * is passed on the way.
  */
 #ifndef SST_GET_H
 #define SST_GET_H
