@@ -364,6 +364,9 @@ uint64_t Damage(Chains *chains, Database *database, const Form &form, std::mt199
   const bool checked = form.checksum != rocksdb::kNoChecksum;
   uint64_t damaged = 0;
 
+  for (int i = 0; i < kKeys; i += 2)
+    CHECK(chains->Get({table}, Key(i), UINT64_MAX).value == Value(i, 0, 30 + i % 50), "%s: %s",
+          form.Name().c_str(), Key(i).c_str());
   for (size_t at = (*random)() % 16; at < end; at += 1 + (*random)() % 90) {
     const uint8_t flipped = uint8_t(contents[at]) ^ (1 + (*random)() % 255);
     bool told = false;
