@@ -20,23 +20,13 @@
 #ifndef BLOCK_GET_H
 #define BLOCK_GET_H
 
-#include "bpfof/blocks.h"
-#include "damage.h"
-
-#define BLOCK_TRAILER_BYTES 5
-/* The largest block, with its trailer. */
-#define BLOCK_BYTES_MAX BPFOF_READ_MAX
+#include "prefix_block.h"
 
 /*
  * Keys are those of the user with a tag of 8 bytes behind: sequence number << 8 | type. Of the same
  * key the newest, with the largest tag, comes first.
  */
 #define BLOCK_TAGGED_KEYS 1
-
-/* Types in tags, besides others for merges and ranges. */
-#define BLOCK_TYPE_DELETION 0
-#define BLOCK_TYPE_VALUE 1
-#define BLOCK_TYPE_SINGLE_DELETION 7
 
 /*
  * The argument; the key follows, without a tag. The first read is the top index block, or a data

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * With what block_get, filter_reduce, hash_get and log_walk abort: what is wrong with the file, or
- * with the request. stores/structures/src/damage.rs has the same in Rust.
+ * With what block_get, filter_reduce, hash_get, log_walk and sst_get abort: what is wrong with the
+ * file, or with the request. stores/structures/src/damage.rs has the same in Rust.
  */
 #ifndef DAMAGE_H
 #define DAMAGE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The newest version of one key in a set of RocksDB tables (BlockBasedTable, format_version 2 to 5),
- * newest table first. All integers are little-endian.
+ * The newest version of one key in a set of RocksDB tables (BlockBasedTable, format_version 2 to
+ * 5), newest table first. All integers are little-endian.
  *
  * A block, as RocksDB writes it, is
  *
@@ -11,25 +11,102 @@
  *
  * of which the last five bytes do not count as its size. Contents are
  *
- *     entries    varint32 bytes shared with the key before, varint32 other bytes of the key, varint32
- *                bytes of the value (not in an index with SST_INDEX_DELTA), the other bytes, the value
+ *     entries    varint32 bytes shared with the key before, varint32 other bytes of the key,
+ *                varint32 bytes of the value (not in an index with SST_INDEX_DELTA), the other
+ *                bytes, the value
  *     restarts   __u32 each: offsets of entries that share nothing, the first at 0
- *     hash       if the top bit of the last field is set: a hash index, which is not used
+ *     hash       if the top bit of the last field is set: a hash index, which is not used: __u8 for
+ *                each bucket, __u16 how many
  *     __u32      how many restarts
  *
- * The value in an index is where a block is: varint64 offset, varint64 size; with SST_INDEX_DELTA in
- * an entry that shares bytes only the difference of the size to that of the entry before, as a
+ * The value in an index is where a block is: varint64 offset, varint64 size; with SST_INDEX_DELTA
+ * in an entry that shares bytes only the difference of the size to that of the entry before, as a
  * zigzag varint64, and the block follows that one's trailer.
+ *
+ * The key there, a separator, is the last one of the block, or has a user key between that one's
+ * and the one of the next block's first. So where the search in an index has found an entry, and
+ * the block that it names ends before the version wanted, the next block begins with a larger user
+ * key: the table has no version. A host that searches an index itself and gives the data block, of
+ * the first entry that is not before the user key with newest_tag, may rely on the same.
+ *
+ * Not for: tables with range deletions, with user timestamps, with a comparator other than bytewise,
+ * or with the first keys of blocks in their index. Nobody would notice here: the host has to know.
+ * All versions in an ingested table have one sequence number, which is not in its keys: a host that
+ * reads at an older one leaves the table out.
+ *
+ * What does not look like this aborts the chain with a code of damage.h: DAMAGE_CHECKSUM first of
+ * all; DAMAGE_SIZE also for what cannot be decompressed, or not into BPFOF_WORKSPACE_SIZE bytes;
+ * DAMAGE_KEY_TOO_LONG if scratch has no room for the argument and, behind it, the longest key that
+ * is passed on the way.
  */
 #ifndef SST_GET_H
 #define SST_GET_H
 
+#ifdef __bpf__
 #include "bpfof/blocks.h"
+#else
+#include <linux/types.h>
+#endif
 #include "damage.h"
-#include "sst_abi.h"
 
 #define SST_TRAILER_BYTES 5
-/* The largest block that is read, compressed, with its trailer. */
-#define SST_BLOCK_BYTES_MAX BPFOF_READ_MAX
+/* The largest block that is read, compressed, with its trailer: BPFOF_READ_MAX. */
+#define SST_BLOCK_BYTES_MAX 57344
+
+/* Files of a request. */
+#define SST_TABLES_MAX 16
+
+/* Checksums, as in footers. */
+#define SST_CHECKSUM_NONE 0
+#define SST_CHECKSUM_CRC32C 1
+#define SST_CHECKSUM_XXH3 4
+
+/* The index's values are differences (format_version 4 and later). */
+#define SST_INDEX_DELTA 1
+/* The index's keys are those of the user, without sequence number and type. */
+#define SST_INDEX_USER_KEYS 2
+
+/* Where the search in one table begins. */
+struct sst_table {
+	/* the block to begin with, and its size without trailer */
+	__u64 offset;
+	__u32 size;
+	/* levels of index above the data block: 0 if it is one, 2 if the index is partitioned */
+	__u8 levels;
+	__u8 flags;
+	__u8 checksum;
+	__u8 reserved;
+};
+
+/*
+ * The argument; tables[], newest first, and the key follow. Table number n is the request's file n,
+ * and the first read is the block of table 0, with its trailer, in file 0.
+ */
+struct sst_get_request {
+	/* versions with a larger sequence number << 8 | type are not seen */
+	__u64 newest_tag;
+	__u32 key_size;
+	__u32 tables;
+};
+
+#define SST_NOT_FOUND 0
+#define SST_FOUND 1
+#define SST_DELETED 2
+/* The newest version is of a type that this function does not know: a merge, a blob. */
+#define SST_OTHER 3
+/* Found, but scratch has no room for the value. */
+#define SST_TOO_LONG 4
+
+/* The answer; value_size bytes of value follow, if it was found and is not too long. */
+struct sst_get_answer {
+	__u32 status;
+	__u32 value_size;
+	/* sequence number << 8 | type of the version, 0 if there is none */
+	__u64 tag;
+	/* blocks that were read */
+	__u32 blocks;
+	/* the table it was in; the last one if it was in none */
+	__u32 table;
+};
 
 #endif

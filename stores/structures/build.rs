@@ -13,6 +13,7 @@ fn main() {
             "include/bpfof.h",
             "include/bpfof/blocks.h",
             "log_walk.h",
+            "prefix_block.h",
         ],
     );
 }

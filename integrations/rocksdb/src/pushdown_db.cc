@@ -219,7 +219,7 @@ Way PushdownDB::State::search(const Plan &plan, const Slice &key, uint64_t newes
 
 	if (!reader.get())
 		return Way::kBusy;
-	const struct bpfof_read first = {plan.starts[0].offset, plan.starts[0].size + 5, 0};
+	const struct bpfof_read first = {plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES, 0};
 	struct bpfof_result result;
 	const ssize_t length =
 		bpfof_read_pushdown(reader.get(), plan.fds, plan.tables, &first, session->sst_get(),

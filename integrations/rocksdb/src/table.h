@@ -10,14 +10,12 @@
 
 #include <atomic>
 
-#include <linux/types.h>
-
-#include "sst_abi.h"
+#include "sst_get.h"
 
 namespace bpf_of {
 
-/* The largest block that a chain reads, without its trailer: functions/include/bpfof/blocks.h. */
-constexpr uint64_t BLOCK_BYTES_MAX = 65536 - 2 * 4096 - 5;
+/* The largest block that a chain reads, without its trailer. */
+constexpr uint64_t BLOCK_BYTES_MAX = SST_BLOCK_BYTES_MAX - SST_TRAILER_BYTES;
 
 /* Bytes that may still be used for indices, shared by all tables. */
 class IndexMemory {

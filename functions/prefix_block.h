@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * What block_get and sst_get do in the same way: the search in a sorted block of prefix-compressed
+ * keys with restart points, as LevelDB and RocksDB write them.
+ */
+#ifndef PREFIX_BLOCK_H
+#define PREFIX_BLOCK_H
+
+#include "bpfof/blocks.h"
+#include "damage.h"
+
+/* Types in the tags of keys, besides others for merges and ranges. */
+#define PREFIX_TYPE_DELETION 0
+#define PREFIX_TYPE_VALUE 1
+#define PREFIX_TYPE_SINGLE_DELETION 7
+
+/* Bytes behind the contents of a block: its compression and its checksum. */
+#define PREFIX_TRAILER_BYTES 5
+/* The largest block that one read has room for, without its trailer. */
+#define PREFIX_BLOCK_BYTES_MAX (BPFOF_READ_MAX - PREFIX_TRAILER_BYTES)
+
+struct prefix_block {
+	const __u8 *entries;
+	const __u8 *entries_end;
+	/* offsets of the restart points */
+	const __u8 *restart;
+	__u32 restarts;
+};
+
+/* The values of an index with differences have no size in front. */
+#define PREFIX_VALUES_PLAIN 0
+#define PREFIX_VALUES_DELTA 1
+
+/* What is searched for. */
+struct prefix_wanted {
+	const __u8 *key;
+	__u32 size;
+	/* bytes of the tag behind the keys of the block: 8 or 0 */
+	__u32 tag_size;
+	/* of the same key, versions with larger tags come before the one that is wanted */
+	__u64 newest_tag;
+	/* PREFIX_VALUES_ */
+	__u32 values;
+};
+
+struct prefix_entry {
+	__u32 shared;
+	__u32 other_size;
+	__u32 value_size;
+	const __u8 *other;
+	const __u8 *value;
+	/* with PREFIX_VALUES_DELTA: where the entry's block is */
+	__u64 offset;
+	__u64 size;
+};
+
+/* The key of the entry in hand. */
+struct prefix_key {
+	__u8 *key;
+	__u32 size;
+	/* bytes that there is room for */
+	__u32 room;
+};
+
+/* What follows is one of these, or the code of a damage. */
+#define PREFIX_AT_ENTRY 0
+#define PREFIX_PAST_END (-1)
+
+/* What was stored in place of a CRC, so that the CRC of a block with CRCs in it is of some use. */
+static inline __u32 prefix_unmask(__u32 masked)
+{
+	__u32 rotated = masked - 0xa282ead8u;
+
+	return rotated >> 17 | rotated << 15;
+}
+
+/* Over contents whose restart points end at `restarts_end`; there are at least 4 bytes before. */
+static inline int prefix_open(struct prefix_block *block, const __u8 *contents,
+			      const __u8 *restarts_end, __u32 restarts)
+{
+	if (restarts == 0 || restarts > (__u64)(restarts_end - contents) / 4)
+		return DAMAGE_ENTRY;
+	block->restarts = restarts;
+	block->entries = contents;
+	block->restart = restarts_end - 4 * (__u64)restarts;
+	block->entries_end = block->restart;
+	return 0;
+}
+
+/* Takes the place of a block, which may be told by its difference to the one before. */
+static inline void prefix_take_place(struct bpfof_cursor *cursor, struct prefix_entry *entry)
+{
+	__u64 first = bpfof_take_varint64(cursor);
+
+	if (entry->shared) {
+		entry->offset += entry->size + PREFIX_TRAILER_BYTES;
+		entry->size += first >> 1 ^ -(first & 1);
+	} else {
+		entry->offset = first;
+		entry->size = bpfof_take_varint64(cursor);
+	}
+}
+
+/* Takes an entry, without a place that is a difference; the cursor fails at one that is damaged. */
+static inline void prefix_take_entry(struct bpfof_cursor *cursor, __u32 values,
+				     struct prefix_entry *entry)
+{
+	entry->shared = bpfof_take_varint32(cursor);
+	entry->other_size = bpfof_take_varint32(cursor);
+	entry->value_size = values == PREFIX_VALUES_DELTA ? 0 : bpfof_take_varint32(cursor);
+	entry->other = bpfof_take(cursor, entry->other_size);
+	entry->value = bpfof_take(cursor, entry->value_size);
+}
+
+static inline struct bpfof_cursor prefix_at_restart(const struct prefix_block *block, __u32 number)
+{
+	const __u8 *from = block->entries + bpfof_le32(block->restart + 4 * (__u64)number);
+
+	return bpfof_cursor(from, block->entries_end);
+}
+
+/* < 0, 0, > 0 as a key of a block comes before, is, or comes after the one that is wanted. */
+static inline __s64 prefix_order(const struct prefix_wanted *wanted, const __u8 *key, __u32 size)
+{
+	__u64 tag, newest = wanted->newest_tag;
+	__s64 found;
+
+	size -= wanted->tag_size;
+	found = bpfof_compare(key, size, wanted->key, wanted->size);
+	if (found || !wanted->tag_size)
+		return found;
+	tag = bpfof_le64(key + size);
+	return tag > newest ? -1 : tag < newest;
+}
+
+/* The cursor from which to go on: the last restart point whose key is below the one wanted. */
+static inline struct bpfof_cursor prefix_find_restart(const struct prefix_wanted *wanted,
+						      const struct prefix_block *block)
+{
+	/* The first one is where to begin if none is below. */
+	struct bpfof_search search = { 1, block->restarts };
+	struct prefix_entry entry;
+
+	while (search.low < search.high) {
+		__u32 middle = bpfof_middle(&search);
+		struct bpfof_cursor cursor = prefix_at_restart(block, middle);
+
+		prefix_take_entry(&cursor, wanted->values, &entry);
+		if (bpfof_failed(&cursor) || entry.shared || entry.other_size < wanted->tag_size) {
+			bpfof_fail(&cursor);
+			return cursor;
+		}
+		bpfof_narrow(&search, middle,
+			     prefix_order(wanted, entry.other, entry.other_size) < 0);
+	}
+	return prefix_at_restart(block, search.low - 1);
+}
+
+/* Goes to the first entry that is not before the key wanted. */
+static inline int prefix_seek(const struct prefix_wanted *wanted, const struct prefix_block *block,
+			      struct prefix_entry *entry, struct prefix_key *current)
+{
+	struct bpfof_cursor cursor = prefix_find_restart(wanted, block);
+
+	while (bpfof_left(&cursor)) {
+		prefix_take_entry(&cursor, wanted->values, entry);
+		if (wanted->values == PREFIX_VALUES_DELTA)
+			prefix_take_place(&cursor, entry);
+		if (bpfof_failed(&cursor) || entry->shared > current->size)
+			return DAMAGE_ENTRY;
+		if (entry->other_size > current->room - entry->shared)
+			return DAMAGE_KEY_TOO_LONG;
+		bpfof_memmove(current->key + entry->shared, entry->other, entry->other_size);
+		current->size = entry->shared + entry->other_size;
+		if (current->size < wanted->tag_size)
+			return DAMAGE_ENTRY;
+		if (prefix_order(wanted, current->key, current->size) >= 0)
+			return PREFIX_AT_ENTRY;
+	}
+	return bpfof_failed(&cursor) ? DAMAGE_ENTRY : PREFIX_PAST_END;
+}
+
+/* Reads the block that the place in `entry` or in its value names. */
+static inline int prefix_descend(struct bpfof_ctx *ctx, const struct prefix_wanted *wanted,
+				 struct prefix_entry *entry)
+{
+	if (wanted->values == PREFIX_VALUES_PLAIN) {
+		struct bpfof_cursor cursor =
+			bpfof_cursor(entry->value, entry->value + entry->value_size);
+
+		entry->shared = 0;
+		prefix_take_place(&cursor, entry);
+		if (bpfof_failed(&cursor))
+			return DAMAGE_ENTRY;
+	}
+	if (entry->size > PREFIX_BLOCK_BYTES_MAX)
+		return DAMAGE_POINTER;
+	return bpfof_read(ctx, ctx->file, entry->offset, entry->size + PREFIX_TRAILER_BYTES);
+}
+
+#endif

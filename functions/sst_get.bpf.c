@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The newest version of one key in a set of RocksDB tables: in each table from the block that the
+ * host names down to a data block, newest table first, until one has a version of the key. Each
+ * block is checked against its checksum before anything in it is believed.
+ *
+ * What lasts from hop to hop is the argument, in which the levels of the tables count down. Behind
+ * it in scratch is the key of the entry in hand; the answer replaces both.
+ */
+#include "sst_get.h"
+#include "prefix_block.h"
+
+_Static_assert(SST_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "sst_get.h gives the number to hosts");
+_Static_assert(SST_TRAILER_BYTES == PREFIX_TRAILER_BYTES, "sst_get.h gives the number to hosts");
+
+/* By which XXH3 sums of blocks differ that differ only in how they are compressed. */
+#define XXH3_PER_TYPE 0x6b9083d9u
+
+#define NOT_COMPRESSED 0
+
+/* In the last field of a block: a hash index lies behind the restarts. */
+#define HAS_HASH_INDEX 0x80000000u
+
+static inline struct sst_table *tables_of(struct sst_get_request *request)
+{
+	return (struct sst_table *)(request + 1);
+}
+
+static inline int check_sum(__u8 kind, const __u8 *contents, const __u8 *trailer)
+{
+	__u64 size = trailer - contents;
+	__u32 wanted = bpfof_le32(trailer + 1), sum;
+
+	switch (kind) {
+	case SST_CHECKSUM_NONE:
+		return 0;
+	case SST_CHECKSUM_CRC32C:
+		sum = bpfof_crc32c(contents, 0, size + 1);
+		wanted = prefix_unmask(wanted);
+		break;
+	case SST_CHECKSUM_XXH3:
+		sum = (__u32)bpfof_xxh3(contents, 0, size) ^ *trailer * XXH3_PER_TYPE;
+		break;
+	default:
+		return DAMAGE_REQUEST;
+	}
+	return sum == wanted ? 0 : DAMAGE_CHECKSUM;
+}
+
+/* Decompresses what the cursor is over into the workspace, and puts the cursor over that. */
+static inline int decompress(__u8 type, struct bpfof_cursor *contents)
+{
+	/* Snappy's length belongs to the compressed data, that of the others does not. */
+	struct bpfof_cursor from = *contents;
+	__u32 size = bpfof_take_varint32(&from);
+	__u8 *to = bpfof_workspace();
+
+	if (type != BPFOF_SNAPPY && type != BPFOF_LZ4 && type != BPFOF_LZ4HC && type != BPFOF_ZSTD)
+		return DAMAGE_COMPRESSED;
+	if (bpfof_failed(&from) || size > BPFOF_WORKSPACE_SIZE)
+		return DAMAGE_SIZE;
+	if (type == BPFOF_SNAPPY)
+		from = *contents;
+	if (bpfof_decompress(type, to, size, from.at, bpfof_left(&from)) != size)
+		return DAMAGE_SIZE;
+	*contents = bpfof_cursor(to, to + size);
+	return 0;
+}
+
+static inline int open_contents(const struct bpfof_cursor *contents, struct prefix_block *block)
+{
+	const __u8 *end = contents->end - 4;
+	__u32 last;
+
+	/* One restart point, and their number. */
+	if (bpfof_left(contents) < 8)
+		return DAMAGE_SIZE;
+	last = bpfof_le32(end);
+	if (last & HAS_HASH_INDEX) {
+		__u32 buckets = bpfof_le16(end - 2);
+
+		end -= 2;
+		if (buckets > end - contents->at)
+			return DAMAGE_ENTRY;
+		end -= buckets;
+	}
+	return prefix_open(block, contents->at, end, last & ~HAS_HASH_INDEX);
+}
+
+static inline int open_block(const struct bpfof_ctx *ctx, __u8 checksum, struct prefix_block *block)
+{
+	const __u8 *trailer = ctx->data_end - SST_TRAILER_BYTES;
+	struct bpfof_cursor contents = bpfof_cursor(ctx->data, trailer);
+	int error = 0;
+
+	if (bpfof_data_size(ctx) < SST_TRAILER_BYTES)
+		return DAMAGE_SIZE;
+	error = check_sum(checksum, ctx->data, trailer);
+	if (!error && *trailer != NOT_COMPRESSED)
+		error = decompress(*trailer, &contents);
+	return error ? error : open_contents(&contents, block);
+}
+
+static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
+			 const struct prefix_entry *entry)
+{
+	struct sst_get_answer *answer = (struct sst_get_answer *)ctx->scratch;
+	__u32 value_size = entry ? entry->value_size : 0;
+
+	answer->value_size = value_size;
+	answer->tag = tag;
+	/* Each hop is one block. */
+	answer->blocks = ctx->hop + 1;
+	answer->table = ctx->file;
+	if (value_size > ctx->scratch_size - sizeof(*answer)) {
+		status = SST_TOO_LONG;
+		value_size = 0;
+	}
+	answer->status = status;
+	if (value_size)
+		bpfof_memmove(answer + 1, entry->value, value_size);
+	return bpfof_answer(ctx, sizeof(*answer) + value_size);
+}
+
+static inline int next_table(struct bpfof_ctx *ctx, struct sst_get_request *request)
+{
+	__u32 next = ctx->file + 1;
+	const struct sst_table *table = tables_of(request) + next;
+
+	if (next >= request->tables)
+		return answer(ctx, SST_NOT_FOUND, 0, 0);
+	if (table->size > PREFIX_BLOCK_BYTES_MAX)
+		return DAMAGE_REQUEST;
+	return bpfof_read(ctx, next, table->offset, table->size + SST_TRAILER_BYTES);
+}
+
+/* At the first entry of a data block that is not before the version wanted. */
+static inline int found(struct bpfof_ctx *ctx, struct sst_get_request *request,
+			const struct prefix_wanted *wanted, const struct prefix_entry *entry,
+			const struct prefix_key *current)
+{
+	__u32 size = current->size - wanted->tag_size;
+	__u64 tag = bpfof_le64(current->key + size);
+
+	if (!bpfof_equal(current->key, size, wanted->key, wanted->size))
+		return next_table(ctx, request);
+	switch ((__u8)tag) {
+	case PREFIX_TYPE_VALUE:
+		return answer(ctx, SST_FOUND, tag, entry);
+	case PREFIX_TYPE_DELETION:
+	case PREFIX_TYPE_SINGLE_DELETION:
+		return answer(ctx, SST_DELETED, tag, 0);
+	default:
+		return answer(ctx, SST_OTHER, tag, 0);
+	}
+}
+
+static inline int search(struct bpfof_ctx *ctx, struct sst_get_request *request,
+			 struct sst_table *table, const struct prefix_wanted *wanted,
+			 struct prefix_key *current)
+{
+	struct prefix_entry entry = { 0 };
+	struct prefix_block block;
+	int error = open_block(ctx, table->checksum, &block);
+
+	if (error)
+		return error;
+	error = prefix_seek(wanted, &block, &entry, current);
+	if (error == PREFIX_PAST_END)
+		return next_table(ctx, request);
+	if (error)
+		return error;
+	if (!table->levels)
+		return found(ctx, request, wanted, &entry, current);
+	table->levels--;
+	return prefix_descend(ctx, wanted, &entry);
+}
+
+SEC("bpfof/sst_get")
+int sst_get(struct bpfof_ctx *ctx)
+{
+	struct sst_get_request *request = (struct sst_get_request *)ctx->scratch;
+	__u32 room = ctx->scratch_size, number = ctx->file, tables_size;
+	struct prefix_wanted wanted = { 0 };
+	struct prefix_key current = { 0 };
+	struct sst_table *table;
+	__u8 flags;
+
+	/* Room for every answer, and below for the argument. */
+	if (room < sizeof(*request) || room < sizeof(struct sst_get_answer) ||
+	    request->tables > SST_TABLES_MAX || number >= request->tables)
+		return DAMAGE_REQUEST;
+	tables_size = request->tables * sizeof(*table);
+	room -= sizeof(*request);
+	if (tables_size > room || request->key_size > room - tables_size)
+		return DAMAGE_REQUEST;
+	table = tables_of(request) + number;
+	flags = table->flags;
+	if (flags & ~(SST_INDEX_DELTA | SST_INDEX_USER_KEYS) || table->reserved)
+		return DAMAGE_REQUEST;
+	wanted.key = (const __u8 *)(request + 1) + tables_size;
+	wanted.size = request->key_size;
+	wanted.newest_tag = request->newest_tag;
+	wanted.tag_size = table->levels && flags & SST_INDEX_USER_KEYS ? 0 : 8;
+	if (table->levels && flags & SST_INDEX_DELTA)
+		wanted.values = PREFIX_VALUES_DELTA;
+	current.key = (__u8 *)wanted.key + wanted.size;
+	current.room = room - tables_size - wanted.size;
+	return search(ctx, request, table, &wanted, &current);
+}

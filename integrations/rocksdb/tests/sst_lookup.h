@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// What tests of sst_get need: tables of a database as the function takes them, and its chains.
+#ifndef BPFOF_TESTS_SST_LOOKUP_H
+#define BPFOF_TESTS_SST_LOOKUP_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <rocksdb/db.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "bpfof.h"
+#include "sst_get.h"
+
+// Ends the test if the condition does not hold, with a text as for printf that says what was tried.
+#define CHECK(condition, ...)                                                                          \
+	do {                                                                                           \
+		if (!(condition)) {                                                                    \
+			std::fprintf(stderr, "%s:%d: failed: %s: ", __FILE__, __LINE__, #condition);   \
+			std::fprintf(stderr, __VA_ARGS__);                                             \
+			std::fputc('\n', stderr);                                                      \
+			std::exit(1);                                                                  \
+		}                                                                                      \
+	} while (0)
+
+#define CHECK_OK(status)                                                                               \
+	do {                                                                                           \
+		const rocksdb::Status check_ok = (status);                                             \
+		CHECK(check_ok.ok(), "%s", check_ok.ToString().c_str());                               \
+	} while (0)
+
+// How RocksDB combines a sequence number and a type; all types of this number are visible.
+inline uint64_t NewestTag(rocksdb::SequenceNumber number)
+{
+	return number << 8 | 0xff;
+}
+
+// A table of a database, open for reading.
+struct Table {
+	int fd = -1;
+	std::string path;
+	std::string smallest, largest;
+	sst_table where = {};
+	// compression of the (top) index block
+	uint8_t compression = 0;
+};
+
+// The number at *at in groups of seven bits; leaves *at behind it.
+inline uint64_t TakeVarint(const uint8_t **at)
+{
+	uint64_t value = 0;
+	for (int shift = 0; shift < 64; shift += 7) {
+		const uint64_t byte = *(*at)++;
+		value |= (byte & 127) << shift;
+		if (byte < 128)
+			break;
+	}
+	return value;
+}
+
+// Where the index of the table is, from its footer of 53 bytes: __u8 checksum, the places of
+// metaindex and index in 40 bytes, __u32 format_version, __u64 magic.
+inline void ReadFooter(Table *table, uint32_t format_version)
+{
+	uint8_t footer[53];
+	const off_t end = lseek(table->fd, 0, SEEK_END);
+	CHECK(pread(table->fd, footer, sizeof(footer), end - sizeof(footer)) == sizeof(footer),
+		"reading the footer of %s", table->path.c_str());
+	uint64_t magic;
+	uint32_t version;
+	memcpy(&version, footer + 41, sizeof(version));
+	memcpy(&magic, footer + 45, sizeof(magic));
+	CHECK(magic == 0x88e241b785f4cff7 && version == format_version, "version %u of %s", version,
+		table->path.c_str());
+	const uint8_t *at = footer + 1;
+	TakeVarint(&at);
+	TakeVarint(&at);
+	table->where.checksum = footer[0];
+	table->where.offset = TakeVarint(&at);
+	table->where.size = TakeVarint(&at);
+	CHECK(pread(table->fd, &table->compression, 1, table->where.offset + table->where.size) == 1,
+		"reading the index's trailer of %s", table->path.c_str());
+}
+
+// The live tables of a column family, opened; what it has in memory is not in them.
+class Tables {
+    public:
+	Tables(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *family, uint32_t format_version,
+		uint8_t levels)
+	{
+		rocksdb::ColumnFamilyMetaData data;
+		db->GetColumnFamilyMetaData(family, &data);
+		rocksdb::TablePropertiesCollection properties;
+		CHECK_OK(db->GetPropertiesOfAllTables(family, &properties));
+		for (const auto &level : data.levels) {
+			for (const auto &file : level.files) {
+				Table table;
+				table.path = file.db_path + file.name;
+				table.fd = open(table.path.c_str(), O_RDONLY | O_CLOEXEC);
+				CHECK(table.fd >= 0, "opening %s: %s", table.path.c_str(),
+					strerror(errno));
+				table.smallest = file.smallestkey;
+				table.largest = file.largestkey;
+				ReadFooter(&table, format_version);
+				const auto &known = properties.at(table.path);
+				table.where.levels = levels;
+				table.where.flags =
+					(known->index_value_is_delta_encoded ? SST_INDEX_DELTA : 0) |
+					(known->index_key_is_user_key ? SST_INDEX_USER_KEYS : 0);
+				(level.level == 0 ? newest_ : older_).push_back(table);
+			}
+		}
+	}
+	Tables(const Tables &) = delete;
+	Tables &operator=(const Tables &) = delete;
+	~Tables()
+	{
+		for (const auto *tables : {&newest_, &older_})
+			for (const Table &table : *tables)
+				close(table.fd);
+	}
+
+	// Where to look for a key, newest first. Those of level 0 are always looked at, so that
+	// searches also end before and behind all keys of a table.
+	std::vector<Table> For(const std::string &key) const
+	{
+		std::vector<Table> tables = newest_;
+		for (const Table &table : older_)
+			if (table.smallest <= key && key <= table.largest)
+				tables.push_back(table);
+		return tables;
+	}
+
+	std::vector<Table> All() const
+	{
+		std::vector<Table> tables = newest_;
+		tables.insert(tables.end(), older_.begin(), older_.end());
+		return tables;
+	}
+
+    private:
+	std::vector<Table> newest_, older_;
+};
+
+// What a chain of sst_get came to.
+struct Outcome {
+	// 0, or errno as bpfof_result tells it
+	int error = 0;
+	// the function's code for ECANCELED
+	uint32_t code = 0;
+	std::string message;
+	sst_get_answer answer = {};
+	std::string value;
+
+	bool Damaged() const { return error == ECANCELED; }
+	bool Absent() const
+	{
+		return !error && (answer.status == SST_NOT_FOUND || answer.status == SST_DELETED);
+	}
+};
+
+// Runs chains of sst_get on this machine.
+class Chains {
+    public:
+	explicit Chains(const char *object)
+		: bpfof_(bpfof_open(nullptr, nullptr, nullptr)),
+		  function_(bpfof_function_load_file(bpfof_, object, nullptr)),
+		  reader_(bpfof_reader_open(bpfof_))
+	{
+		CHECK(bpfof_ && function_ && reader_, "loading %s: %s", object, bpfof_error());
+	}
+	Chains(const Chains &) = delete;
+	Chains &operator=(const Chains &) = delete;
+	~Chains()
+	{
+		bpfof_reader_close(reader_);
+		bpfof_function_unload(function_);
+		bpfof_close(bpfof_);
+	}
+
+	// Before a table is closed.
+	void Forget(const Table &table) { bpfof_forget(bpfof_, table.fd); }
+
+	Outcome Get(const std::vector<Table> &tables, const std::string &key, uint64_t newest_tag,
+		size_t scratch_size = 4096)
+	{
+		CHECK(!tables.empty() && tables.size() <= SST_TABLES_MAX, "%zu tables", tables.size());
+		const sst_get_request request = {
+			newest_tag, uint32_t(key.size()), uint32_t(tables.size())};
+		std::string scratch(reinterpret_cast<const char *>(&request), sizeof(request));
+		std::vector<int> fds;
+		for (const Table &table : tables) {
+			scratch.append(
+				reinterpret_cast<const char *>(&table.where), sizeof(table.where));
+			fds.push_back(table.fd);
+		}
+		scratch += key;
+		const size_t argument_size = scratch.size();
+		scratch.resize(scratch_size);
+		const sst_table &where = tables[0].where;
+		const bpfof_read first = {where.offset, where.size + SST_TRAILER_BYTES, 0};
+		bpfof_result result = {};
+		chains++;
+		const ssize_t size = bpfof_read_pushdown(reader_, fds.data(), fds.size(), &first,
+			function_, &scratch[0], scratch.size(), argument_size, &result);
+		Outcome outcome;
+		if (size < 0) {
+			outcome.error = result.error;
+			outcome.code = result.value;
+			outcome.message = result.message;
+			return outcome;
+		}
+		CHECK(size_t(size) >= sizeof(outcome.answer), "an answer of %zd bytes", size);
+		memcpy(&outcome.answer, scratch.data(), sizeof(outcome.answer));
+		outcome.value = scratch.substr(sizeof(outcome.answer), size - sizeof(outcome.answer));
+		CHECK(outcome.answer.blocks == result.hops, "%u blocks in %u hops",
+			outcome.answer.blocks, result.hops);
+		return outcome;
+	}
+
+	// How many have run.
+	uint64_t chains = 0;
+
+    private:
+	bpfof *bpfof_;
+	bpfof_function *function_;
+	bpfof_reader *reader_;
+};
+
+#endif
