@@ -17,7 +17,9 @@ fn cannot_build() -> bool {
     let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
     let can = has_cmake && compiles.is_ok_and(|output| output.status.success());
     if !can {
-        eprintln!("SKIPPED: cmake or RocksDB's headers are missing; scripts/setup.sh rocksdb installs them");
+        eprintln!(
+            "SKIPPED: cmake or RocksDB's headers are missing; scripts/setup.sh rocksdb installs them"
+        );
     }
     !can
 }
