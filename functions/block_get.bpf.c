@@ -21,7 +21,8 @@ static inline int open_block(const struct bpfof_ctx *ctx, struct prefix_block *b
 	return prefix_open(block, ctx->data, trailer - 4, bpfof_le32(trailer - 4));
 }
 
-static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag, const struct prefix_entry *entry)
+static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
+			 const struct prefix_entry *entry)
 {
 	struct block_get_answer *answer = (struct block_get_answer *)ctx->scratch;
 	__u32 value_size = entry ? entry->value_size : 0;
