@@ -118,6 +118,7 @@ mod tests {
 
     /// What an access to a guard page does to the process: it is run in a child, by its name.
     #[test]
+    #[cfg_attr(not(target_arch = "x86_64"), ignore = "an emulated program cannot start itself")]
     fn guards_are_where_the_arena_ends() {
         const CHILD: &str = "BPFOF_TOUCHES_A_GUARD";
         if let Ok(offset) = std::env::var(CHILD) {
