@@ -395,7 +395,9 @@ impl World {
             }
         }
         let Some(admin) = self.hosts[host].admin else { return Ok(()) };
-        if self.stage(admin) == Some(Stage::Ready) && self.random.one_in(2) {
+        let asks = self.stage(admin) == Some(Stage::Ready) && self.random.one_in(2);
+        // With a queue full of commands it does not wait for one of them to end.
+        if asks && self.has_room(admin) {
             self.trace(|| format!("host {host}: shuts its controller down"));
             if let Some(client) = &mut self.clients[admin] {
                 client.leaves(self.now);
