@@ -7,7 +7,7 @@ use disk::{BPFOF, Disk, cannot_mount, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why the integration cannot be built here, in words for the log of the tests.
+/// Whether something is missing here; then the log of the tests says what.
 fn cannot_build() -> bool {
     let source = b"#include <rocksdb/db.h>\n#include <lz4.h>\n#include <xxhash.h>\n";
     let folder = tempfile::tempdir().expect("a folder");

@@ -142,7 +142,9 @@ Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &
 	rocksdb::Options with_listener = options;
 	rocksdb::DB *opened;
 
-	with_listener.listeners.push_back(state->live);
+	/* Else nobody would take what it hears. */
+	if (state->is_plain)
+		with_listener.listeners.push_back(state->live);
 	status = rocksdb::DB::Open(with_listener, path, &opened);
 	if (!status.ok())
 		return status;
@@ -219,7 +221,8 @@ Way PushdownDB::State::search(const Plan &plan, const Slice &key, uint64_t newes
 
 	if (!reader.get())
 		return Way::kBusy;
-	const struct bpfof_read first = {plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES, 0};
+	const struct bpfof_read first = {
+		plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES, 0};
 	struct bpfof_result result;
 	const ssize_t length =
 		bpfof_read_pushdown(reader.get(), plan.fds, plan.tables, &first, session->sst_get(),
@@ -229,6 +232,9 @@ Way PushdownDB::State::search(const Plan &plan, const Slice &key, uint64_t newes
 	if (length < static_cast<ssize_t>(sizeof(answer)))
 		return failed(result);
 	std::memcpy(&answer, scratch, sizeof(answer));
+	/* It comes from another machine. */
+	if (answer.value_size > length - sizeof(answer) && answer.status == SST_FOUND)
+		return failed(result);
 	blocks.fetch_add(answer.blocks, std::memory_order_relaxed);
 	if (answer.status == SST_FOUND)
 		value->PinSelf(
@@ -247,7 +253,7 @@ Way PushdownDB::State::failed(const struct bpfof_result &result)
 	std::lock_guard<std::mutex> lock(mutex);
 
 	last_error =
-		result.length >= 0 ? "the answer of the storage function is too short" : result.message;
+		result.length >= 0 ? "the answer of the storage function is cut off" : result.message;
 	return Way::kFailed;
 }
 

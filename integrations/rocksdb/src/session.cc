@@ -36,7 +36,9 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 			return rocksdb::Status::IOError("connecting to " + options.url, bpfof_error());
 	}
 	if (!opened->bpfof_)
-		return rocksdb::Status::IOError("opening libbpfof for " + options.url, bpfof_error());
+		return rocksdb::Status::IOError(
+			"opening libbpfof for " + options.url + " and " + options.device,
+			bpfof_error());
 	opened->function_ = bpfof_function_load(opened->bpfof_, bpfof_sst_get_object,
 		bpfof_sst_get_object_end - bpfof_sst_get_object, nullptr);
 	if (!opened->function_)

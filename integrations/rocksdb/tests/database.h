@@ -9,6 +9,8 @@
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 
+#include <filesystem>
+
 /* Where databases are made, and the target that serves that file system; without one chains run on
  * this machine. */
 struct Place {
@@ -72,6 +74,8 @@ inline bpf_of::PushdownDB *open_database(
 	bpf_of::PushdownOptions pushdown;
 	bpf_of::PushdownDB *db;
 
+	/* What an earlier run has left. */
+	std::filesystem::remove_all(place.directory + "/" + name);
 	pushdown.url = place.url;
 	pushdown.device = place.device;
 	pushdown.index_bytes_max = kind.index_bytes_max;
