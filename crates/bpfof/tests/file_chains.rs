@@ -4,7 +4,7 @@
 mod disk;
 
 use bpfof_host::files::{
-    Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
+    Executor, FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
     ReadError, ReadInfo, ReadPushdown, StorageFunction,
 };
 use bpfof_host::{FileVersion, PushdownCall, Status};
@@ -85,6 +85,35 @@ impl Set {
         let first = self.first_read();
         let info = self.reader.read_pushdown(&self.files, first, &self.function, &mut scratch)?;
         Ok((scratch, info))
+    }
+
+    /// Reads ranges of all files in one batch, ranges that cross their ends among them, and expects
+    /// what the files have. Returns the bytes that came over the network.
+    fn expect_plain(&mut self) -> u64 {
+        let ranges = [(0, 1), (1, 4095), (4000, 200), (511, 1), (3, 300_000), (1 << 30, 100)];
+        let wanted = self.files.iter().zip(&self.paths).flat_map(|(file, path)| {
+            let bytes = fs::read(path).expect("a file");
+            let tail = (bytes.len().saturating_sub(50), 100);
+            ranges.into_iter().chain([tail]).map(move |(offset, length)| {
+                let end = bytes.len().min(offset + length);
+                (file, offset, length, bytes[offset.min(end)..end].to_vec())
+            })
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let mut room: Vec<Vec<u8>> = wanted.iter().map(|(.., length, _)| vec![0; *length]).collect();
+        let reads = wanted.iter().zip(&mut room).map(|((file, offset, ..), data)| FileRead {
+            file,
+            offset_bytes: *offset as u64,
+            data,
+            read_bytes: usize::MAX,
+        });
+        let (mut reads, before) = (reads.collect::<Vec<_>>(), self.reader.traffic().1);
+        self.reader.read_files(&mut reads).expect("read");
+        for (read, (_, offset, length, bytes)) in reads.iter().zip(&wanted) {
+            assert_eq!(read.read_bytes, bytes.len(), "{length} bytes at {offset}");
+            assert!(read.data[..read.read_bytes] == bytes[..], "{length} bytes at {offset}");
+        }
+        self.reader.traffic().1 - before
     }
 
     /// Looks `key` up, expects it of `generation`, and says where the chain ran.
@@ -261,6 +290,9 @@ fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
             assert_eq!(here.expect("succeeds").hops, info.hops, "{kind} {key}");
             assert_eq!(scratch, set.get(key).expect("succeeds").0, "{kind} {key}");
         }
+        let bytes: u64 = set.paths.iter().map(|path| fs::metadata(path).expect("a file").len()).sum();
+        let received = set.expect_plain();
+        assert!(received > bytes.min(3 * 300_000), "{kind}: {received} bytes came over the network");
     }
 }
 
@@ -319,6 +351,7 @@ fn files_that_are_open_for_writing_are_compared() {
             // And to other blocks.
             writer.set_len(0).expect("truncated");
             writer.write_all_at(&table(0, generation).0, 0).expect("written");
+            set.expect_plain();
             set.expect(2, generation);
         }
         // The holes of a file are zeroes, which only plain reads see.

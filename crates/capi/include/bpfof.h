@@ -285,6 +285,37 @@ size_t bpfof_in_flight(const struct bpfof_reader *reader);
 ssize_t bpfof_read_pushdown_batch(struct bpfof_reader *reader, struct bpfof_chain *chains,
 				  size_t count);
 
+/* A read without a function. */
+struct bpfof_file_read {
+	int fd;
+	/* file offset and size in bytes */
+	uint64_t offset;
+	size_t size;
+	/* where the bytes go */
+	void *data;
+	/* how many there were: fewer than size only at the end of the file */
+	size_t length;
+};
+
+/*
+ * Reads count ranges of files, as pread() does but through the target where it
+ * knows them: all in one round trip, past this machine's kernel and page cache.
+ * Returns 0 once all are read. If any cannot be, it fails as pread() does, and
+ * what the others have read is undefined; EBUSY while chains that were
+ * submitted have not ended.
+ */
+int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count);
+
+/*
+ * Whether the reader has a connection to the target. One that was lost is not
+ * made again: open another reader, or if that fails another struct bpfof.
+ */
+int bpfof_reader_is_connected(const struct bpfof_reader *reader);
+
+/* Bytes that the reader has sent to the target and received from it, without
+ * TCP and IP headers. */
+int bpfof_reader_traffic(const struct bpfof_reader *reader, uint64_t *sent, uint64_t *received);
+
 #ifdef __cplusplus
 }
 #endif

@@ -97,4 +97,15 @@ pub(crate) struct Chain {
     pub(crate) outcome: MaybeUninit<Outcome>,
 }
 
+/// `struct bpfof_file_read`
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct FileRead {
+    pub(crate) fd: c_int,
+    pub(crate) offset: u64,
+    pub(crate) size: usize,
+    pub(crate) data: *mut c_void,
+    pub(crate) length: usize,
+}
+
 pub(crate) use crate::session::Function;

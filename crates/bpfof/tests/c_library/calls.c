@@ -116,6 +116,41 @@ static void blocking(struct bpfof *b, struct bpfof_reader *reader, const int *fd
 	bpfof_function_unload(fill);
 }
 
+/* Reads without a function: across blocks, across the end, of two files at once. */
+static void plain_reads(struct bpfof_reader *reader, const int *fds)
+{
+	static unsigned char data[3][20000];
+	struct bpfof_file_read reads[] = {
+		{ fds[0], 5, sizeof(data[0]), data[0], 0 },
+		{ fds[1], 4000, 300, data[1], 0 },
+		{ fds[0], UINT64_C(1) << 40, 10, data[2], 7 },
+		{ fds[1], 0, 0, NULL, 7 },
+	};
+	uint64_t sent[2], received[2];
+	size_t byte;
+
+	CHECK(bpfof_reader_traffic(reader, &sent[0], &received[0]) == 0);
+	CHECK(bpfof_read_files(reader, reads, 4) == 0);
+	CHECK(reads[0].length == sizeof(data[0]) && reads[1].length == 300);
+	CHECK(reads[2].length == 0 && reads[3].length == 0);
+	for (byte = 0; byte < sizeof(data[0]); byte++)
+		CHECK(data[0][byte] == (byte + 5) % 251);
+	for (byte = 0; byte < 300; byte++)
+		CHECK(data[1][byte] == (byte + 4000) % 241);
+	CHECK(bpfof_reader_traffic(reader, &sent[1], &received[1]) == 0);
+	/* By way of the target, or past it. */
+	CHECK(bpfof_reader_is_connected(reader) == (url != NULL));
+	CHECK((received[1] - received[0] > 20300) == (url != NULL));
+	CHECK((sent[1] > sent[0]) == (url != NULL));
+	CHECK(bpfof_read_files(reader, NULL, 0) == 0);
+	CHECK(bpfof_read_files(reader, NULL, 1) == -1 && errno == EINVAL);
+	reads[1].data = NULL;
+	CHECK(bpfof_read_files(reader, reads, 2) == -1 && errno == EINVAL);
+	reads[1].fd = -1;
+	CHECK(bpfof_read_files(reader, reads, 2) == -1 && errno == EBADF);
+	CHECK(bpfof_reader_traffic(reader, NULL, received) == -1 && errno == EINVAL);
+}
+
 /* What all chains of this function's kind end with. */
 static void fails(struct bpfof_reader *reader, const struct bpfof_function *fail, int fd,
 		  uint64_t how, int error, uint32_t status)
@@ -480,6 +515,7 @@ int main(int argc, char **argv)
 	map(b, fds[0]);
 	map(b, fds[1]);
 	blocking(b, reader, fds);
+	plain_reads(reader, fds);
 	chain_errors(b, reader, fds);
 	call_errors(b, reader, fds);
 	many(b, reader, fds);

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod library;
+mod plain;
 mod reader;
 
 use crate::failure::Failure;

@@ -23,20 +23,20 @@ const WAIT: Duration = Duration::from_secs(1);
 /// A `struct bpfof_reader`.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    session: Arc<Session>,
+    pub(super) session: Arc<Session>,
     core: Mutex<Core>,
 }
 
 #[derive(Debug)]
-struct Core {
+pub(super) struct Core {
     /// Its tags are the addresses of the caller's chains.
-    reader: PushdownReader,
+    pub(super) reader: PushdownReader,
     /// Addresses of chains that have ended and that no `bpfof_poll` has returned.
     ended: VecDeque<usize>,
 }
 
 impl Reader {
-    fn lock(&self) -> Result<MutexGuard<'_, Core>, Failure> {
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Failure> {
         self.core.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => {
                 let why = "another thread uses the reader; make one for each thread";

@@ -14,6 +14,7 @@
 //! - `maps`, `keeper`: all files, and the thread that maps them and gives leases back.
 //! - `call`, `reader`, `function`: chains, by one of three executors.
 //! - `local`, `direct`, `fallback`: two of them, on this machine.
+//! - `plain`: reads without a function.
 //! - `sys`: the system calls.
 
 mod call;
@@ -29,6 +30,7 @@ mod lease;
 mod local;
 mod maps;
 mod nvme;
+mod plain;
 mod reader;
 mod snapshot;
 mod sys;
@@ -40,5 +42,6 @@ pub use error::MapRefusal;
 pub use function::StorageFunction;
 pub use maps::FileMaps;
 pub use nvme::NvmeNamespace;
+pub use plain::FileRead;
 pub use reader::PushdownReader;
 pub use snapshot::{FileLayout, file_layout};

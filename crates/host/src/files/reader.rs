@@ -6,6 +6,7 @@ use super::entry::Pin;
 use super::fallback::{FallBack, command_error};
 use super::local::{End, Local, Passthrough, Started};
 use super::maps::Shared;
+use super::plain::Batch;
 use super::{FileMaps, FirstRead, PushdownFile, StorageFunction};
 use crate::{
     CommandError, Error, FileVersion, FunctionId, Lane, PushdownCall, Request, RequestError,
@@ -25,9 +26,13 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Runs chains over files, for one thread at a time.
 #[derive(Debug)]
 pub struct PushdownReader {
-    shared: Arc<Shared>,
-    lane: Option<Lane>,
-    policy: Policy,
+    pub(super) shared: Arc<Shared>,
+    pub(super) lane: Option<Lane>,
+    /// Bytes sent and received on lanes that are gone.
+    past_traffic: (u64, u64),
+    pub(super) policy: Policy,
+    /// Of reads without a function.
+    pub(super) batch: Batch,
     /// Where there is no target.
     local: Option<Local>,
     /// Where the namespace is of this machine.
@@ -128,6 +133,8 @@ impl PushdownReader {
         Ok(Self {
             shared: Arc::clone(&maps.shared),
             lane: maps.open_lane()?,
+            past_traffic: (0, 0),
+            batch: Batch::default(),
             local,
             passthrough,
             refused: Vec::new(),
@@ -179,6 +186,29 @@ impl PushdownReader {
             });
         }
         end.unwrap_or(Err(ReadError::Request("a chain without an end")))
+    }
+
+    /// Whether it has a connection to a target. One that was lost is not made again: what is read
+    /// is read on this machine from then on.
+    #[must_use]
+    pub const fn is_connected(&self) -> bool {
+        self.lane.is_some()
+    }
+
+    /// Bytes sent to the target and received from it so far, without TCP and IP headers.
+    #[must_use]
+    pub fn traffic(&self) -> (u64, u64) {
+        let (sent, received) = self.past_traffic;
+        let lane = self.lane.as_ref();
+        lane.map_or((sent, received), |lane| {
+            (sent + lane.bytes_sent(), received + lane.bytes_received())
+        })
+    }
+
+    /// The connection is lost, and its requests were all reported: what follows runs here.
+    pub(super) fn give_up_lane(&mut self) {
+        self.past_traffic = self.traffic();
+        self.lane = None;
     }
 
     /// Chains submitted that have not ended.
@@ -475,11 +505,10 @@ impl PushdownReader {
             ended.settle(index, result, Executor::Target);
         });
         let Ended { done, again, mut here, .. } = ended;
-        if received.is_err() {
-            // Its requests were all reported; what follows runs here.
-            self.lane = None;
-        }
         self.here.append(&mut here);
+        if received.is_err() {
+            self.give_up_lane();
+        }
         for index in again {
             self.stale(index);
         }

@@ -1,0 +1,105 @@
+//! Reads without a function, and what a reader tells of its connection.
+
+use super::reader::Reader;
+use super::{call, given, null};
+use crate::abi::FileRead as Asked;
+use crate::failure::Failure;
+use bpfof_host::files::{FileRead, PushdownFile};
+use std::ffi::c_int;
+
+/// `count` structures of the caller's, to be changed.
+///
+/// # Safety
+/// It is NULL or valid for as many while the call lasts, and nobody else uses them.
+unsafe fn structures<'a>(reads: *mut Asked, count: usize) -> Result<&'a mut [Asked], Failure> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    if reads.is_null() {
+        return Err(null("reads"));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts_mut(reads, count) })
+}
+
+/// Where the bytes of a read go.
+///
+/// # Safety
+/// What C promises of `data`: it is valid for `size` bytes, which belong to this read alone.
+unsafe fn room<'a>(read: &Asked) -> Result<&'a mut [u8], Failure> {
+    if read.size == 0 {
+        return Ok(&mut []);
+    }
+    if read.data.is_null() {
+        return Err(null("data"));
+    }
+    if read.size > isize::MAX as usize {
+        return Err(Failure::invalid("a read is larger than memory can be"));
+    }
+    // SAFETY: the caller's promise; that the bytes may be uninitialised is of no consequence,
+    // because they are written before they are read.
+    Ok(unsafe { std::slice::from_raw_parts_mut(read.data.cast::<u8>(), read.size) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_read_files(
+    reader: *mut Reader,
+    reads: *mut Asked,
+    count: usize,
+) -> c_int {
+    call(-1, || {
+        // SAFETY: what C promises.
+        let reader = unsafe { given(reader, "reader") }?;
+        let mut core = reader.lock()?;
+        if core.reader.in_flight() > 0 {
+            let why = "chains that were submitted have not ended; bpfof_poll() them first";
+            return Err(Failure::new(libc::EBUSY, why));
+        }
+        // SAFETY: what C promises.
+        let theirs = unsafe { structures(reads, count) }?;
+        let files = theirs.iter().map(|read| reader.session.file(read.fd));
+        let files = files.collect::<Result<Vec<PushdownFile>, _>>()?;
+        let mut ours = Vec::with_capacity(count);
+        for (read, file) in theirs.iter().zip(&files) {
+            // SAFETY: what C promises.
+            let data = unsafe { room(read) }?;
+            ours.push(FileRead { file, offset_bytes: read.offset, data, read_bytes: 0 });
+        }
+        core.reader.read_files(&mut ours).map_err(|error| Failure::of_chain(&error))?;
+        for (theirs, ours) in theirs.iter_mut().zip(&ours) {
+            theirs.length = ours.read_bytes;
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_reader_is_connected(reader: *const Reader) -> c_int {
+    call(0, || {
+        // SAFETY: what C promises.
+        let core = unsafe { given(reader, "reader") }?.lock()?;
+        Ok(core.reader.is_connected().into())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_reader_traffic(
+    reader: *const Reader,
+    sent: *mut u64,
+    received: *mut u64,
+) -> c_int {
+    call(-1, || {
+        // SAFETY: what C promises.
+        let core = unsafe { given(reader, "reader") }?.lock()?;
+        if sent.is_null() || received.is_null() {
+            return Err(null("sent or received"));
+        }
+        let (to, from) = core.reader.traffic();
+        // SAFETY: not NULL, so there is room for a number.
+        unsafe {
+            sent.write(to);
+            received.write(from);
+        }
+        Ok(0)
+    })
+}
