@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "session.h"
 
+#include <cerrno>
+
 namespace bpf_of {
 
 namespace {
@@ -39,6 +41,7 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 		return rocksdb::Status::IOError(
 			"opening libbpfof for " + options.url + " and " + options.device,
 			bpfof_error());
+	opened->has_target_ = bpfof_has_target(opened->bpfof_) != 0;
 	opened->function_ = bpfof_function_load(opened->bpfof_, bpfof_sst_get_object,
 		bpfof_sst_get_object_end - bpfof_sst_get_object, nullptr);
 	if (!opened->function_)
@@ -49,43 +52,101 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 
 Session::~Session()
 {
-	for (struct bpfof_reader *reader : idle_)
-		bpfof_reader_close(reader);
+	for (const PooledReader &reader : idle_)
+		bpfof_reader_close(reader.reader);
 	bpfof_function_unload(function_);
 	bpfof_close(bpfof_);
 }
 
-struct bpfof_reader *Session::take()
+PooledReader Session::take()
 {
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 
 		if (!idle_.empty()) {
-			struct bpfof_reader *reader = idle_.back();
+			const PooledReader reader = idle_.back();
 
 			idle_.pop_back();
 			return reader;
 		}
 		if (readers_ == readers_max_)
-			return nullptr;
+			return {};
 		readers_++;
 	}
 	/* Not under the lock: it connects. */
-	struct bpfof_reader *reader = bpfof_reader_open(bpfof_);
+	const PooledReader reader = {bpfof_reader_open(bpfof_), 0, 0};
 
-	if (!reader) {
+	if (!reader.reader) {
 		std::lock_guard<std::mutex> lock(mutex_);
 
 		readers_--;
+		/* A target that is full says so; one that is gone does not answer. */
+		if (has_target_ && errno != EAGAIN)
+			lost_ = true;
 	}
 	return reader;
 }
 
-void Session::give_back(struct bpfof_reader *reader)
+void Session::give_back(PooledReader reader)
+{
+	const uint64_t sent = reader.sent, received = reader.received;
+	const bool lost = has_target_ && !bpfof_reader_is_connected(reader.reader);
+
+	bpfof_reader_traffic(reader.reader, &reader.sent, &reader.received);
+	if (lost)
+		bpfof_reader_close(reader.reader);
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	sent_ += reader.sent - sent;
+	received_ += reader.received - received;
+	if (lost) {
+		readers_--;
+		lost_ = true;
+	} else {
+		idle_.push_back(reader);
+	}
+}
+
+void Session::count(PushdownStats *stats) const
 {
 	std::lock_guard<std::mutex> lock(mutex_);
 
-	idle_.push_back(reader);
+	stats->sent_bytes += sent_;
+	stats->received_bytes += received_;
+}
+
+rocksdb::Status Target::open(const PushdownOptions &options, std::shared_ptr<Target> *target)
+{
+	std::shared_ptr<Target> opened(new Target(options));
+	const rocksdb::Status status = Session::open(options, &opened->session_);
+
+	if (status.ok())
+		*target = std::move(opened);
+	return status;
+}
+
+bool Target::reconnect()
+{
+	const std::shared_ptr<Session> lost = session();
+	std::shared_ptr<Session> made;
+
+	if (!lost->is_lost() || !Session::open(options_, &made).ok())
+		return false;
+	std::atomic_store(&session_, std::move(made));
+	PushdownStats past;
+
+	/* What its last users add after this is not counted. */
+	lost->count(&past);
+	sent_ += past.sent_bytes;
+	received_ += past.received_bytes;
+	return true;
+}
+
+void Target::count(PushdownStats *stats) const
+{
+	stats->sent_bytes = sent_;
+	stats->received_bytes = received_;
+	session()->count(stats);
 }
 
 } /* namespace bpf_of */

@@ -7,10 +7,18 @@
 
 #include <bpfof.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
 namespace bpf_of {
+
+/* A reader, and what of its traffic was counted. */
+struct PooledReader {
+	struct bpfof_reader *reader;
+	uint64_t sent;
+	uint64_t received;
+};
 
 class Session {
     public:
@@ -23,40 +31,75 @@ class Session {
 	struct bpfof *get() const { return bpfof_; }
 	const struct bpfof_function *sst_get() const { return function_; }
 
-	/* One of at most readers_max readers, or null. To be given back. */
-	struct bpfof_reader *take();
-	void give_back(struct bpfof_reader *reader);
+	/* One of at most readers_max readers, or one without reader. To be given back. */
+	PooledReader take();
+	void give_back(PooledReader reader);
+
+	/* Whether a reader has lost its connection to the target. */
+	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
+	/* Adds bytes on all connections, as far as their readers were given back. */
+	void count(PushdownStats *stats) const;
 
     private:
 	explicit Session(const PushdownOptions &options) : readers_max_(options.readers_max) {}
 
-	size_t readers_max_;
+	const size_t readers_max_;
+	bool has_target_ = false;
 	struct bpfof *bpfof_ = nullptr;
 	struct bpfof_function *function_ = nullptr;
+	std::atomic<bool> lost_{false};
 
-	std::mutex mutex_;
+	mutable std::mutex mutex_;
 	/* Those that nobody uses, and how many there are in all. */
-	std::vector<struct bpfof_reader *> idle_;
+	std::vector<PooledReader> idle_;
 	size_t readers_ = 0;
+	uint64_t sent_ = 0;
+	uint64_t received_ = 0;
 };
 
 /* A reader for as long as this lives. */
 class Reader {
     public:
-	explicit Reader(Session &session) : session_(session), reader_(session.take()) {}
+	explicit Reader(std::shared_ptr<Session> session)
+		: session_(std::move(session)), reader_(session_->take())
+	{
+	}
 	~Reader()
 	{
-		if (reader_)
-			session_.give_back(reader_);
+		if (reader_.reader)
+			session_->give_back(reader_);
 	}
 	Reader(const Reader &) = delete;
 	Reader &operator=(const Reader &) = delete;
 
-	struct bpfof_reader *get() const { return reader_; }
+	/* Null if all are in use, or the target grants no more. */
+	struct bpfof_reader *get() const { return reader_.reader; }
+	const Session &session() const { return *session_; }
 
     private:
-	Session &session_;
-	struct bpfof_reader *reader_;
+	const std::shared_ptr<Session> session_;
+	const PooledReader reader_;
+};
+
+/* The session of the moment: another one once the target was lost and is there again. */
+class Target {
+    public:
+	static rocksdb::Status open(const PushdownOptions &options, std::shared_ptr<Target> *target);
+
+	std::shared_ptr<Session> session() const { return std::atomic_load(&session_); }
+	/* Makes a new session if this one was lost. False if that does not succeed, or none was. */
+	bool reconnect();
+	void count(PushdownStats *stats) const;
+
+    private:
+	explicit Target(const PushdownOptions &options) : options_(options) {}
+
+	const PushdownOptions options_;
+	/* By std::atomic_load() and std::atomic_store(). */
+	std::shared_ptr<Session> session_;
+	/* Traffic of sessions that are over. */
+	std::atomic<uint64_t> sent_{0};
+	std::atomic<uint64_t> received_{0};
 };
 
 } /* namespace bpf_of */

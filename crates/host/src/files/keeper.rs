@@ -23,6 +23,9 @@ const DRAINING: Duration = Duration::from_millis(1);
 const PASSING: Duration = Duration::from_millis(5);
 /// And one that cannot be mapped at all.
 const REFUSED: Duration = Duration::from_secs(1);
+/// A lease that somebody's writing has prevented is asked for again after this time, which doubles.
+const LEASE_AGAIN: Duration = Duration::from_millis(10);
+const LEASE_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Files mapped before it looks for broken leases again.
 const BATCH: usize = 16;
 
@@ -40,7 +43,8 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         if let Ok(signal) = signal
             && let Some(remote) = &shared.remote
         {
-            Keeper { shared: &shared, remote, signal, leased: Vec::new() }.run();
+            Keeper { shared: &shared, remote, signal, leased: Vec::new(), unleased: Vec::new() }
+                .run();
         }
         shared.kept.store(false, Ordering::SeqCst);
         // Files that were closed meanwhile.
@@ -57,6 +61,15 @@ struct Keeper<'a> {
     signal: BreakSignal,
     /// Files with a lease, and the end of its drain once it is broken.
     leased: Vec<(Arc<Entry>, Arc<Mapping>, Option<Instant>)>,
+    unleased: Vec<Unleased>,
+}
+
+/// A file with a map that could not be leased for the moment.
+struct Unleased {
+    entry: Arc<Entry>,
+    mapping: Arc<Mapping>,
+    next: Instant,
+    pause: Duration,
 }
 
 impl Keeper<'_> {
@@ -77,11 +90,14 @@ impl Keeper<'_> {
                 self.shared.tell();
             }
             let draining = self.breaks();
+            self.lease_again();
             if queue.stop {
                 break;
             }
             if !more {
-                self.signal.wait(if draining { DRAINING } else { IDLE });
+                let due = self.unleased.iter().map(|file| file.next).min();
+                let due = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
+                self.signal.wait(if draining { DRAINING } else { due.clamp(DRAINING, IDLE) });
             }
         }
         for (entry, mapping, _) in mem::take(&mut self.leased) {
@@ -95,6 +111,7 @@ impl Keeper<'_> {
         for (_, mapping, _) in self.leased.extract_if(.., |(other, ..)| other.id == entry.id) {
             release(entry, &mapping);
         }
+        self.unleased.retain(|file| file.entry.id != entry.id);
         if mem::take(&mut *entry.status()).version != 0 {
             self.unset(entry);
         }
@@ -141,6 +158,38 @@ impl Keeper<'_> {
         draining
     }
 
+    /// Leases files that could not be leased when they were mapped, if their maps still hold:
+    /// chains over them cost less then.
+    fn lease_again(&mut self) {
+        let now = Instant::now();
+        for mut file in mem::take(&mut self.unleased) {
+            if file.next > now {
+                self.unleased.push(file);
+                continue;
+            }
+            let current = file.entry.status().mapping.clone();
+            if !current.is_some_and(|current| Arc::ptr_eq(&current, &file.mapping)) {
+                continue;
+            }
+            let Some(lease) = self.lease(&file.entry) else {
+                file.pause = (2 * file.pause).min(LEASE_AGAIN_MAX);
+                file.next = now + file.pause;
+                self.unleased.push(file);
+                continue;
+            };
+            let Mapping { version, layout, has_gaps, .. } = &*file.mapping;
+            if !layout.holds(&file.entry.file) {
+                // The next chain finds that out as well, and asks for a new map.
+                let _ = sys::release_lease(&file.entry.file);
+                continue;
+            }
+            let (version, layout, has_gaps) = (*version, layout.clone(), *has_gaps);
+            let mapping = Arc::new(Mapping { version, layout, has_gaps, lease: Some(lease) });
+            file.entry.status().mapping = Some(Arc::clone(&mapping));
+            self.leased.push((file.entry, mapping, None));
+        }
+    }
+
     /// Gives a file a map that is right now, unless it has one or cannot have one.
     fn refresh(&mut self, entry: &Arc<Entry>) {
         let old = entry.status().mapping.clone();
@@ -171,6 +220,10 @@ impl Keeper<'_> {
                 let mapping = Arc::new(mapping);
                 if mapping.lease.is_some() {
                     self.leased.push((Arc::clone(entry), Arc::clone(&mapping), None));
+                } else if self.shared.checks {
+                    let (entry, mapping) = (Arc::clone(entry), Arc::clone(&mapping));
+                    let (next, pause) = (Instant::now() + LEASE_AGAIN, LEASE_AGAIN);
+                    self.unleased.push(Unleased { entry, mapping, next, pause });
                 }
                 status.version = mapping.version;
                 status.mapping = Some(mapping);
