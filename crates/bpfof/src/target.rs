@@ -25,7 +25,9 @@ pub(crate) struct Options {
     #[arg(long)]
     nqn: Option<String>,
     /// A namespace, repeatable, ids from 1: mem:size=1GiB[,lba=512|4096][,latency_us=3][,iops=N]
-    /// or file:path=FILE[,size=10GiB][,lba=512|4096]; of several files
+    /// or file:path=FILE[,size=10GiB][,lba=512|4096]; mem:file=FILE[,…] instead of a size is the
+    /// memory of a file on tmpfs, shared with whoever writes it, and FILE must not be made shorter
+    /// while it is served; of several files
     /// stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…] or concat:path=FILE,path=FILE[,size=…],
     /// with the size of each; with nqn=NAME in a subsystem of that name,
     /// where ids are from 1 again; with nsid=N under that id, not its position.

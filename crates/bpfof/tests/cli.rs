@@ -123,6 +123,33 @@ fn a_store_both_ways() {
     }
 }
 
+/// Chains see what another process writes to a file whose memory is served, and it what is written
+/// over the network; a target that was killed takes nothing with it.
+#[test]
+fn the_memory_of_a_file_is_served() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder on tmpfs");
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let (image, database) = (place("image"), place("database"));
+    std::fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("room");
+    let spec = format!("mem:file={image},latency_us=1");
+    let mut target = Target::start(&[&spec]);
+    good(&["kv", "create", "--levels", "3", "--file", &database]);
+    let copied = Command::new("dd")
+        .args([format!("if={database}"), format!("of={image}"), "conv=notrunc".into()])
+        .output();
+    assert!(copied.expect("dd starts").status.success());
+    assert_eq!(good(&["kv", "get", "--target", &target.url, "4242"]), "4242 4242\n");
+    good(&["kv", "create", "--levels", "2", "--target", &target.url]);
+    target.signal(rustix::process::Signal::KILL);
+    assert_eq!(target.wait(), None);
+    let target = Target::start(&[&spec]);
+    assert_eq!(good(&["kv", "get", "--target", &target.url, "42"]), "42 42\n");
+    let missing = bad(&["kv", "get", "--target", &target.url, "4242"]);
+    assert!(missing.contains("not found"), "{missing}");
+    let second = bad(&["target", "--listen", "127.0.0.1:0", "--namespace", &spec]);
+    assert!(second.contains("is in use by another target"), "{second}");
+}
+
 #[test]
 fn functions_are_checked_and_tried_without_a_target() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,6 +1,9 @@
-//! A namespace in a file or on a block device.
+//! A namespace in a file or on a block device; and files whose memory is a namespace.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, open, statx};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags, fallocate, fstat, fstatfs, open,
+    statx,
+};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -49,6 +52,38 @@ pub enum FileError {
     BlocksMove {
         /// The file.
         path: PathBuf,
+    },
+    /// What is to be served as memory is not in memory.
+    #[error(
+        "{path} is not a regular file on tmpfs; write file:path={path} to serve it from where it is"
+    )]
+    NotInMemory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file whose memory is to be served is empty, or ends within a block.
+    #[error(
+        "{path} has {have} bytes, which is not a whole number of blocks of {block_bytes}; give it its size before, as by truncate --size=1G {path}"
+    )]
+    PartOfBlock {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        have: u64,
+        /// Size of a logical block in bytes.
+        block_bytes: u32,
+    },
+    /// The holes of a file whose memory is to be served cannot be filled.
+    #[error(
+        "cannot take all {size_bytes} bytes of {path} from tmpfs: {source}; make room there, or the file smaller"
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// Its size in bytes.
+        size_bytes: u64,
+        /// The kernel's answer.
+        source: io::Error,
     },
     /// Another process serves it.
     #[error("{path} is in use by another target; stop that one first")]
@@ -190,6 +225,34 @@ impl FileNamespace {
     }
 }
 
+/// Opens a file on tmpfs whose memory is to be a namespace of blocks of `block_bytes`, locks it
+/// against other targets and fills its holes; also gives its size in bytes.
+pub(crate) fn open_in_memory(path: &Path, block_bytes: u32) -> Result<(File, u64), FileError> {
+    let failed = |action| {
+        let path = path.to_owned();
+        move |error: rustix::io::Errno| FileError::Io { action, path, source: error.into() }
+    };
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = open(path, flags, Mode::empty()).map_err(failed("open"))?;
+    let stat = fstat(&fd).map_err(failed("examine"))?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_on_tmpfs = fstatfs(&fd).map_err(failed("examine"))?.f_type == libc::TMPFS_MAGIC;
+    if !is_regular || !is_on_tmpfs {
+        return Err(FileError::NotInMemory { path: path.to_owned() });
+    }
+    lock(&fd).map_err(|_| FileError::Locked { path: path.to_owned() })?;
+    let have = stat.st_size as u64;
+    if have == 0 || !have.is_multiple_of(u64::from(block_bytes)) {
+        return Err(FileError::PartOfBlock { path: path.to_owned(), have, block_bytes });
+    }
+    fallocate(&fd, FallocateFlags::empty(), 0, have).map_err(|error| FileError::NoRoom {
+        path: path.to_owned(),
+        size_bytes: have,
+        source: error.into(),
+    })?;
+    Ok((File::from(fd), have))
+}
+
 /// How long a lock may outlive its process.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -237,7 +300,6 @@ fn settle_size(
 /// Asks for a hole behind the end of a file, which changes nothing; of a block device its queue
 /// tells.
 fn can_punch_holes(file: &File, kind: FileType) -> bool {
-    use rustix::fs::{FallocateFlags, fallocate};
     let Ok(stat) = fstat(file) else { return false };
     if kind == FileType::BlockDevice {
         let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));

@@ -1,4 +1,4 @@
-//! A namespace in memory.
+//! A namespace in memory, of its own or that of a file on tmpfs.
 //!
 //! Several threads may read and write it at once, as with a disk: overlapping operations that run
 //! at the same time have no defined order, and a reader may see part of each. The copies are
@@ -6,17 +6,21 @@
 #![allow(unsafe_code)]
 
 use crate::delay::LatencyModel;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use crate::file::{FileError, open_in_memory};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
+use std::path::Path;
 
-/// Zero-filled memory of a fixed size. Pages are taken as they are first written, so a namespace
-/// may be larger than the machine's memory as long as it stays sparse.
+/// Memory of a fixed size.
 #[derive(Debug)]
 pub struct MemoryNamespace {
     base: *mut u8,
     size_bytes: usize,
     latency: Option<LatencyModel>,
+    /// What it is the memory of, if it is not its own. Open, it keeps its lock.
+    file: Option<File>,
 }
 
 // SAFETY: the mapping is plain memory without thread affinity.
@@ -25,7 +29,9 @@ unsafe impl Send for MemoryNamespace {}
 unsafe impl Sync for MemoryNamespace {}
 
 impl MemoryNamespace {
-    /// Reserves `size_bytes`, not 0. Errors come from the kernel (not enough address space).
+    /// Reserves `size_bytes`, not 0, which read as zeroes. Pages are taken as they are first written,
+    /// so it may be larger than the machine's memory as long as it stays sparse. Errors come from
+    /// the kernel (not enough address space).
     pub fn new(size_bytes: u64, latency: Option<LatencyModel>) -> io::Result<MemoryNamespace> {
         let size = usize::try_from(size_bytes).map_err(io::Error::other)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -35,7 +41,37 @@ impl MemoryNamespace {
         // Large pages halve the cost of a random read; without them it still works.
         // SAFETY: the range is the mapping just made.
         let _ = unsafe { madvise(base, size, Advice::LinuxHugepage) };
-        Ok(MemoryNamespace { base: base.cast(), size_bytes: size, latency })
+        Ok(MemoryNamespace { base: base.cast(), size_bytes: size, latency, file: None })
+    }
+
+    /// The memory of the file `path` on tmpfs, all of it: what any process writes to the file is
+    /// what is read here, and the other way round. The file is locked against other targets, and
+    /// its holes are filled, so that no access fails later because tmpfs is full.
+    ///
+    /// Nobody may make the file shorter as long as this exists, nor punch holes into it where
+    /// tmpfs may be full: the kernel ends a process that accesses memory which is not there
+    /// (SIGBUS).
+    ///
+    /// # Errors
+    /// If `path` is no regular file on tmpfs, cannot be opened for reading and writing, is locked,
+    /// is empty or no multiple of `block_bytes` long; if tmpfs has no room for its holes; or there
+    /// is not enough address space.
+    pub fn of_file(
+        path: &Path,
+        block_bytes: u32,
+        latency: Option<LatencyModel>,
+    ) -> Result<MemoryNamespace, FileError> {
+        let (file, size_bytes) = open_in_memory(path, block_bytes)?;
+        let failed = |source| FileError::Io { action: "map", path: path.to_owned(), source };
+        let size = usize::try_from(size_bytes).map_err(|error| failed(io::Error::other(error)))?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses. Nobody makes a reference
+        // into it, so that others may change the file; that they leave its length alone is what
+        // the caller has promised, and they end the process otherwise.
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, &file, 0) };
+        let base = base.map_err(|error| failed(error.into()))?;
+        Ok(MemoryNamespace { base: base.cast(), size_bytes: size, latency, file: Some(file) })
     }
 
     /// Its size in bytes.
@@ -98,7 +134,8 @@ impl MemoryNamespace {
         unsafe { opaque_copy(to, from.as_ptr(), from.len()) }
     }
 
-    /// Makes a range read as zeroes, giving whole pages back to the machine.
+    /// Makes a range read as zeroes, giving whole pages back to the machine unless they are a file's:
+    /// that needs them again with the next access, and tmpfs may be full by then.
     ///
     /// # Panics
     /// If the range leaves the namespace.
@@ -106,6 +143,9 @@ impl MemoryNamespace {
         const PAGE: u64 = 4096;
         let end = offset + length;
         self.check(offset, length as usize);
+        if self.file.is_some() {
+            return self.zero_by_copy(offset, end);
+        }
         let first_page = offset.next_multiple_of(PAGE).min(end);
         let last_page = (end / PAGE * PAGE).max(first_page);
         if last_page > first_page {
@@ -147,7 +187,7 @@ impl MemoryNamespace {
 
 impl Drop for MemoryNamespace {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; nothing points into it any more.
+        // SAFETY: the mapping made in `new` or `of_file`; nothing points into it any more.
         let unmapped = unsafe { munmap(self.base.cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok());
     }
@@ -273,6 +313,8 @@ unsafe fn opaque_copy(to: *mut u8, from: *const u8, length: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::{FileExt, MetadataExt};
 
     #[test]
     fn reads_what_was_written_and_zeroes() {
@@ -294,6 +336,127 @@ mod tests {
         memory.zero(0, 1 << 20);
         memory.read(3, &mut out);
         assert!(out.iter().all(|byte| *byte == 0));
+    }
+
+    const SIZE: usize = 64 << 10;
+
+    /// A file on tmpfs. The folder goes with it.
+    fn image(size_bytes: usize) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("a tmpfs");
+        let path = folder.path().join("image");
+        File::create(&path).and_then(|file| file.set_len(size_bytes as u64)).expect("a file");
+        (folder, path)
+    }
+
+    /// What happens to a namespace, here or through its file, and where.
+    #[derive(Clone, Debug)]
+    enum Change {
+        Write(Vec<u8>),
+        Zero(usize),
+        /// By another opener of the file.
+        WriteFile(Vec<u8>),
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<(usize, Change)>> {
+        let bytes = || proptest::collection::vec(1..=255u8, 1..9000);
+        let change = proptest::prop_oneof![
+            bytes().prop_map(Change::Write),
+            (1..SIZE).prop_map(Change::Zero),
+            bytes().prop_map(Change::WriteFile),
+        ];
+        proptest::collection::vec((0..SIZE, change), 1..20)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// A namespace of its own, one of a file, and the file are all the same as a plain vector.
+        #[test]
+        fn namespaces_are_what_was_written(changes in changes()) {
+            let (_folder, path) = image(SIZE);
+            let file = File::options().write(true).open(&path).expect("it is there");
+            let own = MemoryNamespace::new(SIZE as u64, None).expect("fits");
+            let shared = MemoryNamespace::of_file(&path, 512, None).expect("it is a good file");
+            let mut model = vec![0; SIZE];
+            for (at, change) in changes {
+                let length = match &change {
+                    Change::Write(bytes) | Change::WriteFile(bytes) => bytes.len(),
+                    Change::Zero(length) => *length,
+                };
+                let length = length.min(SIZE - at);
+                let place = &mut model[at..at + length];
+                match &change {
+                    Change::Write(bytes) => {
+                        place.copy_from_slice(&bytes[..length]);
+                        shared.write(at as u64, place);
+                        own.write(at as u64, place);
+                    }
+                    Change::Zero(_) => {
+                        place.fill(0);
+                        shared.zero(at as u64, length as u64);
+                        own.zero(at as u64, length as u64);
+                    }
+                    Change::WriteFile(bytes) => {
+                        place.copy_from_slice(&bytes[..length]);
+                        file.write_all_at(place, at as u64).expect("room");
+                        own.write(at as u64, place);
+                    }
+                }
+                for namespace in [&own, &shared] {
+                    let mut seen = vec![0xee; SIZE];
+                    namespace.read(0, &mut seen);
+                    prop_assert!(seen == model);
+                }
+                prop_assert!(std::fs::read(&path).expect("it is there") == model);
+            }
+        }
+    }
+
+    /// All memory of a file is there from the start, and stays there.
+    #[test]
+    fn a_file_without_holes() {
+        let (_folder, path) = image(SIZE);
+        let taken = || std::fs::metadata(&path).expect("it is there").blocks() * 512;
+        assert_eq!(taken(), 0);
+        let shared = MemoryNamespace::of_file(&path, 512, None).expect("it is a good file");
+        assert_eq!((taken(), shared.size_bytes()), (SIZE as u64, SIZE as u64));
+        shared.zero(0, SIZE as u64);
+        assert_eq!(taken(), SIZE as u64);
+    }
+
+    #[test]
+    fn files_that_cannot_be_memory() {
+        let refused = |path: &Path| {
+            MemoryNamespace::of_file(path, 4096, None).expect_err("a bad file").to_string()
+        };
+        let (folder, path) = image(SIZE);
+        let nowhere = folder.path().join("nowhere");
+        assert!(refused(&nowhere).contains("nowhere: No such file"), "{}", refused(&nowhere));
+        assert!(refused(folder.path()).contains("Is a directory"), "{}", refused(folder.path()));
+        let program = std::env::current_exe().expect("a path");
+        let elsewhere = program.parent().expect("a folder").join("not-in-memory");
+        std::fs::write(&elsewhere, [0; 4096]).expect("written");
+        assert!(refused(&elsewhere).contains("not a regular file on tmpfs; write file:path="));
+        std::fs::remove_file(&elsewhere).expect("it is there");
+
+        let holder = MemoryNamespace::of_file(&path, 4096, None).expect("it is a good file");
+        assert!(refused(&path).contains("in use by another target"));
+        drop(holder);
+        let file = File::options().write(true).open(&path).expect("it is there");
+        for bytes in [0, 4097] {
+            file.set_len(bytes).expect("room");
+            let reason =
+                format!("has {bytes} bytes, which is not a whole number of blocks of 4096");
+            assert!(refused(&path).contains(&reason), "{}", refused(&path));
+        }
+        let all = rustix::fs::statvfs(&path).expect("a file system");
+        // Of one without a limit all memory of the machine would be taken.
+        if all.f_blocks > 0 {
+            file.set_len((all.f_blocks * all.f_frsize).next_multiple_of(4096) + 4096)
+                .expect("a file may be longer than its file system");
+            assert!(refused(&path).contains("No space left"), "{}", refused(&path));
+            assert_eq!(std::fs::metadata(&path).expect("it is there").blocks(), 0);
+        }
     }
 
     #[test]

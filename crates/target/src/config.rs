@@ -74,6 +74,16 @@ pub enum NamespaceSource {
         /// Most operations a second, 0 for no ceiling.
         iops: u64,
     },
+    /// The memory of a file on tmpfs, which other processes may read and write, too. It must not be
+    /// made shorter while it is served.
+    MemoryFile {
+        /// Its path.
+        path: PathBuf,
+        /// Time of each operation in µs.
+        latency_us: u64,
+        /// Most operations a second, 0 for no ceiling.
+        iops: u64,
+    },
     /// A file or block device.
     File {
         /// Its path.
@@ -97,7 +107,9 @@ impl NamespaceSource {
     pub(crate) fn paths(&self) -> &[PathBuf] {
         match self {
             NamespaceSource::Memory { .. } => &[],
-            NamespaceSource::File { path, .. } => std::slice::from_ref(path),
+            NamespaceSource::MemoryFile { path, .. } | NamespaceSource::File { path, .. } => {
+                std::slice::from_ref(path)
+            }
             NamespaceSource::Pieces { paths, .. } => paths,
         }
     }
@@ -105,7 +117,7 @@ impl NamespaceSource {
     /// The size that each file is given, if one is.
     pub(crate) fn file_bytes(&self) -> Option<u64> {
         match self {
-            NamespaceSource::Memory { .. } => None,
+            NamespaceSource::Memory { .. } | NamespaceSource::MemoryFile { .. } => None,
             NamespaceSource::File { size_bytes, .. }
             | NamespaceSource::Pieces { size_bytes, .. } => *size_bytes,
         }
@@ -117,7 +129,7 @@ impl NamespaceSource {
 pub enum ConfigError {
     /// A namespace option.
     #[error(
-        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N], file:path=FILE[,size=…], stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…] or concat:path=FILE,path=FILE[,size=…], each with [,lba=512][,nqn=NAME][,nsid=1]"
+        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N], mem:file=FILE[,latency_us=3][,iops=N], file:path=FILE[,size=…], stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…] or concat:path=FILE,path=FILE[,size=…], each with [,lba=512][,nqn=NAME][,nsid=1]"
     )]
     Namespace {
         /// What was given.
@@ -215,10 +227,10 @@ impl NamespaceConfig {
                 (_, "lba") => lba = number()?,
                 (_, "nqn") => subsystem = Some(value.to_owned()),
                 (_, "nsid") => nsid = Some(number()?),
-                ("file" | "stripe" | "concat", "path") if value.is_empty() => {
-                    return Err("path is missing".to_owned());
+                ("file" | "stripe" | "concat", "path") | ("mem", "file") if value.is_empty() => {
+                    return Err(format!("{key} is missing"));
                 }
-                ("file", "path") => paths = vec![PathBuf::from(value)],
+                ("file", "path") | ("mem", "file") => paths = vec![PathBuf::from(value)],
                 ("stripe" | "concat", "path") => paths.push(PathBuf::from(value)),
                 ("stripe", "chunk") => chunk_bytes = parse_size(value)?,
                 ("mem", "latency_us") => latency_us = number()?,
@@ -227,10 +239,13 @@ impl NamespaceConfig {
             }
         }
         let source = match kind {
-            "mem" => NamespaceSource::Memory {
-                size_bytes: size.ok_or("size is missing")?,
-                latency_us,
-                iops,
+            "mem" => match (paths.pop(), size) {
+                (None, size) => {
+                    let size_bytes = size.ok_or("size is missing")?;
+                    NamespaceSource::Memory { size_bytes, latency_us, iops }
+                }
+                (Some(path), None) => NamespaceSource::MemoryFile { path, latency_us, iops },
+                (Some(_), Some(_)) => return Err("size= and file=, whose size it has".to_owned()),
             },
             "file" => NamespaceSource::File {
                 path: paths.pop().ok_or("path is missing")?,
@@ -264,10 +279,14 @@ impl NamespaceConfig {
         if let NamespaceSource::Pieces { paths, layout, .. } = &source {
             check_pieces(paths.len(), *layout)?;
         }
-        if let NamespaceSource::Memory { size_bytes, latency_us, iops } = source {
-            if size_bytes < lba {
-                return Err(format!("a size of {size_bytes} bytes is less than one block"));
-            }
+        if let NamespaceSource::Memory { size_bytes, .. } = source
+            && size_bytes < lba
+        {
+            return Err(format!("a size of {size_bytes} bytes is less than one block"));
+        }
+        if let NamespaceSource::Memory { latency_us, iops, .. }
+        | NamespaceSource::MemoryFile { latency_us, iops, .. } = source
+        {
             // An hour, and the nanosecond clock's resolution.
             if latency_us > 3_600_000_000 || iops > 1_000_000_000 {
                 return Err("latency_us is at most 3600000000, iops at most 1000000000".into());
@@ -448,6 +467,10 @@ mod tests {
             memory,
             NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: None }
         );
+        let mapped = parse("mem:file=/x,iops=5,latency_us=3").expect("good").source;
+        assert_eq!(mapped.paths(), [PathBuf::from("/x")]);
+        let source = NamespaceSource::MemoryFile { path: "/x".into(), latency_us: 3, iops: 5 };
+        assert_eq!(mapped, source);
         let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other,nsid=7").expect("good");
         let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
         let subsystem = Some("nqn.2026-01.org:other".to_owned());
@@ -465,6 +488,9 @@ mod tests {
             ("mem:size=1G,lba=513", "not 512 or 4096"),
             ("mem:size=100", "less than one block"),
             ("mem:size=1G,path=/x", "unknown option"),
+            ("mem:file=", "file is missing"),
+            ("mem:file=/x,size=1G", "file=, whose size it has"),
+            ("mem:file=/x,latency_us=3600000001", "latency_us is at most"),
             ("mem:size=99999999999999T", "not a size"),
             ("disk:size=1G", "unknown kind"),
             ("stripe:path=/a", "1 files; give path= 2 to 64 times"),

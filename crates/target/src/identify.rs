@@ -92,12 +92,12 @@ fn max_transfer_exponent() -> u8 {
 /// The model name says which kind of storage loses everything when the target stops.
 fn model(subsystem: &Subsystem) -> &'static str {
     let namespaces = subsystem.namespaces();
-    let mut are_memory = namespaces.iter().map(|namespace| namespace.is_memory());
+    let mut are_volatile = namespaces.iter().map(|namespace| namespace.is_volatile());
     if subsystem.is_discovery() {
         "bpf-of discovery"
-    } else if are_memory.clone().all(|is_memory| is_memory) {
+    } else if are_volatile.clone().all(|is_volatile| is_volatile) {
         "bpf-of (volatile memory)"
-    } else if are_memory.any(|is_memory| is_memory) {
+    } else if are_volatile.any(|is_volatile| is_volatile) {
         "bpf-of (files and volatile memory)"
     } else {
         "bpf-of"

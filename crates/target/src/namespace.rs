@@ -23,7 +23,7 @@ pub(crate) struct Namespace {
     blocks: AtomicU64,
     pub(crate) backing: Backing,
     /// Those of a file are the same on every start: made from its path and the subsystem's name.
-    /// Those of memory are new each time, because what a host knows of its contents is gone: Linux
+    /// Those of memory that is no file's are new each time, because what a host knows of its contents is gone: Linux
     /// then gives up the old namespace, instead of going on with zeroes.
     pub(crate) nguid: [u8; 16],
     /// Likewise.
@@ -93,6 +93,15 @@ impl Namespace {
                 let description = format!("volatile memory, latency {latency_us} µs");
                 (Backing::Memory(Arc::new(memory)), size_bytes, description)
             }
+            NamespaceSource::MemoryFile { path, latency_us, iops } => {
+                let model = LatencyModel::new(*latency_us, *iops);
+                let memory = MemoryNamespace::of_file(path, block_bytes, model)
+                    .map_err(|source| NamespaceError::File { nsid, source })?;
+                let size_bytes = memory.size_bytes();
+                let path = path.display();
+                let description = format!("memory of {path}, latency {latency_us} µs");
+                (Backing::Memory(Arc::new(memory)), size_bytes, description)
+            }
             NamespaceSource::File { path, size_bytes } => {
                 let file = FileNamespace::open(path, *size_bytes, block_bytes)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
@@ -134,7 +143,7 @@ impl Namespace {
     /// Just opened, in a target that may have had other memory under this id before.
     pub(crate) fn renewed(mut self, subsystem: &str) -> Namespace {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        if self.is_memory() {
+        if self.is_volatile() {
             self.identity = format!("{}/{}", self.identity, NEXT.fetch_add(1, Ordering::Relaxed));
             (self.nguid, self.uuid) = identifiers(subsystem, &self.identity);
         }
@@ -213,8 +222,9 @@ impl Namespace {
         FileMap::whole_namespace(self.nsid, self.size_bytes())
     }
 
-    pub(crate) fn is_memory(&self) -> bool {
-        matches!(self.backing, Backing::Memory(_))
+    /// Whether its contents go with the target.
+    pub(crate) fn is_volatile(&self) -> bool {
+        matches!(self.source, NamespaceSource::Memory { .. })
     }
 
     /// Whether ranges can be made zero by giving their blocks back.
@@ -253,7 +263,9 @@ fn identity(nsid: u32, source: &NamespaceSource) -> String {
         |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string();
     match source {
         NamespaceSource::Memory { .. } => format!("{nsid}/{}", this_process()),
-        NamespaceSource::File { path, .. } => whole(path),
+        NamespaceSource::MemoryFile { path, .. } | NamespaceSource::File { path, .. } => {
+            whole(path)
+        }
         // The same files in another order, or laid out in another way, have other contents.
         NamespaceSource::Pieces { paths, layout, .. } => {
             let how = match layout {

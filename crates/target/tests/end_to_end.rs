@@ -28,12 +28,18 @@ const NAMESPACE_BYTES: u64 = 24 << 20;
 /// Each kind of namespace, with and without digests.
 fn for_all(test: impl Fn(NamespaceConfig, bool)) {
     let directory = tempfile::tempdir().expect("a directory");
+    let in_memory = tempfile::tempdir_in("/dev/shm").expect("a directory on tmpfs");
     for lba_bytes in [512, 4096] {
         for digests in [false, true] {
             test(memory(NAMESPACE_BYTES, lba_bytes), digests);
             let path = directory.path().join(format!("{lba_bytes}-{digests}"));
             test(file(&path, NAMESPACE_BYTES, lba_bytes), digests);
         }
+        let path = in_memory.path().join("image");
+        let image = std::fs::File::create(&path).and_then(|file| file.set_len(NAMESPACE_BYTES));
+        image.expect("room");
+        let source = NamespaceSource::MemoryFile { path, latency_us: 3, iops: 0 };
+        test(NamespaceConfig { source, ..memory(NAMESPACE_BYTES, lba_bytes) }, lba_bytes == 4096);
         // Three files each, in stripes of one block of 4096 bytes, or one behind the other.
         let layout = match lba_bytes {
             512 => Layout::Striped { chunk_bytes: 4096 },
@@ -70,7 +76,9 @@ fn a_namespace_is_a_disk() {
         assert!(back == model, "the namespace differs from the model");
         drop((controller, lane));
         server.stop();
-        if let NamespaceSource::File { path, .. } = &namespace.source {
+        if let NamespaceSource::File { path, .. } | NamespaceSource::MemoryFile { path, .. } =
+            &namespace.source
+        {
             assert!(std::fs::read(path).expect("a file") == model, "the file differs");
         }
         if !matches!(namespace.source, NamespaceSource::Memory { .. }) {

@@ -10,7 +10,7 @@ use bpfof_nvme::log_page::{DiscoveryHeader, lid};
 use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::vendor::{Extent, FileMapObject};
 use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, Upload, features, opcode};
-use bpfof_target::{NamespaceConfig, Server, TargetConfig};
+use bpfof_target::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use common::raw::{Peer, Said};
 use common::{
     Numbers, call, compile, config, connect, ends, file, load, memory, run, slow_memory, until,
@@ -143,7 +143,7 @@ fn a_bad_configuration_changes_nothing_and_says_why() {
     let event = listen(&mut admin);
     assert_eq!(io.status(rw(opcode::nvm::WRITE, 2, 7), &[2; 512]), Status::SUCCESS);
     let missing = NamespaceConfig {
-        source: bpfof_target::NamespaceSource::File { path: "/nowhere".into(), size_bytes: None },
+        source: NamespaceSource::File { path: "/nowhere".into(), size_bytes: None },
         ..disk(512)
     };
     let one = |namespace: NamespaceConfig| change(&base, &[disk(512), namespace]);
@@ -167,6 +167,33 @@ fn a_bad_configuration_changes_nothing_and_says_why() {
     // No event came for any of them.
     server.reload(&one(with_id(3, memory(MIB, 512)))).expect("it is taken over");
     assert_eq!(changed(&mut admin, event), [2, 3]);
+}
+
+/// Memory of a file is known again by its file, and stays as it is while it is served.
+#[test]
+fn the_memory_of_a_file_comes_back() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder on tmpfs");
+    let path = folder.path().join("image");
+    std::fs::write(&path, vec![7; MIB as usize]).expect("room");
+    let mapped = |latency_us| NamespaceConfig {
+        source: NamespaceSource::MemoryFile { path: path.clone(), latency_us, iops: 0 },
+        ..with_id(5, memory(MIB, 512))
+    };
+    let base = config(vec![memory(MIB, 512)]);
+    let server = Server::start(&base).expect("it starts");
+    let with = |latency_us| change(&base, &[memory(MIB, 512), mapped(latency_us)]);
+    let (mut admin, mut io) = Peer::pair(&server, NONE, 15);
+    server.reload(&with(0)).expect("it is taken over");
+    let before = identify(&mut admin, 5);
+    assert_eq!((before.nsze, io.call(rw(opcode::nvm::READ, 5, 3), &[]).0), (2048, vec![7; 512]));
+    assert_eq!(io.status(rw(opcode::nvm::WRITE, 5, 3), &[8; 512]), Status::SUCCESS);
+    let error = server.reload(&with(9)).expect_err("it is served").to_string();
+    assert!(error.contains("image is being served") && error.contains("another way"), "{error}");
+    server.reload(&base).expect("it is taken over");
+    until("the file is let go", || server.reload(&with(9)).is_ok());
+    assert_eq!(identify(&mut admin, 5).nguid, before.nguid);
+    assert_eq!(io.call(rw(opcode::nvm::READ, 5, 3), &[]).0, [8; 512]);
+    assert_eq!(std::fs::read(&path).expect("it is there")[3 * 512..4 * 512], [8; 512]);
 }
 
 /// Commands in flight on a namespace that goes end as they would have; chains end with a status

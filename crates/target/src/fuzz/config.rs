@@ -82,6 +82,10 @@ fn check(config: &NamespaceConfig) {
             assert!(*size_bytes >= u64::from(config.lba_bytes));
             assert!(*latency_us <= 3_600_000_000 && *iops <= 1_000_000_000);
         }
+        NamespaceSource::MemoryFile { path, latency_us, iops } => {
+            assert!(!path.as_os_str().is_empty());
+            assert!(*latency_us <= 3_600_000_000 && *iops <= 1_000_000_000);
+        }
         NamespaceSource::File { path, .. } => assert!(!path.as_os_str().is_empty()),
         NamespaceSource::Pieces { paths, layout, .. } => {
             assert!((2..=64).contains(&paths.len()));
@@ -123,6 +127,9 @@ fn option(config: &NamespaceConfig) -> String {
     let mut text = match source {
         NamespaceSource::Memory { size_bytes, latency_us, iops } => {
             format!("mem:size={size_bytes},latency_us={latency_us},iops={iops}")
+        }
+        NamespaceSource::MemoryFile { path, latency_us, iops } => {
+            format!("mem:file={},latency_us={latency_us},iops={iops}", path.display())
         }
         NamespaceSource::File { path, size_bytes } => {
             format!("file:path={}{}", path.display(), size(size_bytes))
@@ -209,6 +216,11 @@ fn make_namespace(input: &mut Input<'_>) -> NamespaceConfig {
     let subsystem = (choice & 2 != 0).then(|| make_nqn(input));
     let path = |input: &mut Input<'_>| PathBuf::from(format!("/{}", word(input)));
     let source = match choice >> 2 & 3 {
+        0 if choice & 16 != 0 => NamespaceSource::MemoryFile {
+            path: path(input),
+            latency_us: input.edge() % 3_600_000_001,
+            iops: input.edge() % 1_000_000_001,
+        },
         0 => NamespaceSource::Memory {
             size_bytes: input.edge().max(u64::from(lba_bytes)),
             latency_us: input.edge() % 3_600_000_001,
