@@ -8,8 +8,12 @@ namespace bpf_of {
 /* How often the set of tables is read again if it changes meanwhile. Then it waits to be poked. */
 constexpr int ATTEMPTS = 10;
 
-LiveTables::LiveTables(std::shared_ptr<Session> session, size_t index_bytes_max)
-	: session_(std::move(session)), memory_(std::make_shared<IndexMemory>(index_bytes_max))
+/* How often a target that was lost is looked for. */
+constexpr std::chrono::seconds LOOK_FOR_TARGET{1};
+
+LiveTables::LiveTables(
+	std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory, std::string family)
+	: files_(std::move(files)), memory_(std::move(memory)), family_(std::move(family))
 {
 }
 
@@ -18,9 +22,10 @@ LiveTables::~LiveTables()
 	stop();
 }
 
-void LiveTables::start(rocksdb::DB *db)
+void LiveTables::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle)
 {
 	db_ = db;
+	handle_ = handle;
 	poked_ = true;
 	thread_ = std::thread([this] { run(); });
 }
@@ -50,7 +55,7 @@ void LiveTables::poke()
 
 void LiveTables::OnTableFileCreated(const rocksdb::TableFileCreationInfo &info)
 {
-	if (!info.status.ok() || info.cf_name != rocksdb::kDefaultColumnFamilyName)
+	if (!info.status.ok() || info.cf_name != family_)
 		return;
 	std::lock_guard<std::mutex> lock(mutex_);
 
@@ -71,9 +76,10 @@ void LiveTables::OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info)
 	wake_.notify_one();
 }
 
-bool LiveTables::current_version(rocksdb::DB *db, uint64_t *version)
+bool LiveTables::current_version(uint64_t *version) const
 {
-	return db->GetIntProperty(rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
+	return db_->GetIntProperty(
+		handle_, rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
 }
 
 bool LiveTables::wait_ready(unsigned timeout_ms)
@@ -86,7 +92,7 @@ bool LiveTables::wait_ready(unsigned timeout_ms)
 		uint64_t version;
 
 		lock.unlock();
-		const bool known = current_version(db_, &version);
+		const bool known = current_version(&version);
 
 		lock.lock();
 		if (known && now && now->version == version)
@@ -105,7 +111,8 @@ void LiveTables::run()
 	std::unique_lock<std::mutex> lock(mutex_);
 
 	while (!stopping_) {
-		wake_.wait(lock, [this] { return poked_ || stopping_ || !created_.empty(); });
+		wake_.wait_for(lock, LOOK_FOR_TARGET,
+			[this] { return poked_ || stopping_ || !created_.empty(); });
 		std::vector<Created> created;
 		std::vector<std::string> deleted;
 		const bool poked = poked_ && !stopping_;
@@ -120,6 +127,7 @@ void LiveTables::run()
 			ahead_.erase(path);
 		if (poked)
 			refresh();
+		files_->reconnect();
 		lock.lock();
 		refreshed_.notify_all();
 	}
@@ -130,7 +138,7 @@ void LiveTables::open_created(const std::vector<Created> &created)
 	for (const Created &file : created) {
 		std::shared_ptr<const Table> table;
 		const rocksdb::Status status =
-			Table::open(session_, memory_, file.path, file.properties, &table);
+			Table::open(*files_, memory_, file.path, file.properties, &table);
 
 		/* If it was deleted at once it will never be asked for. */
 		if (status.ok())
@@ -181,11 +189,11 @@ rocksdb::Status LiveTables::make_view(std::shared_ptr<View> *made, Tables *table
 		rocksdb::ColumnFamilyMetaData family;
 		uint64_t after;
 
-		if (!current_version(db_, &view->version))
+		if (!current_version(&view->version))
 			return rocksdb::Status::NotSupported(
 				"this RocksDB does not tell its version number");
-		db_->GetColumnFamilyMetaData(db_->DefaultColumnFamily(), &family);
-		if (!current_version(db_, &after) || after != view->version)
+		db_->GetColumnFamilyMetaData(handle_, &family);
+		if (!current_version(&after) || after != view->version)
 			continue;
 		tables->clear();
 		status = rocksdb::Status::OK();
@@ -218,8 +226,7 @@ rocksdb::Status LiveTables::range(const rocksdb::SstFileMetaData &file, Range *r
 		/* Part of the database when it was opened, or ingested. */
 		rocksdb::TablePropertiesCollection all;
 		rocksdb::Range keys(file.smallestkey, file.largestkey);
-		rocksdb::Status status =
-			db_->GetPropertiesOfTablesInRange(db_->DefaultColumnFamily(), &keys, 1, &all);
+		rocksdb::Status status = db_->GetPropertiesOfTablesInRange(handle_, &keys, 1, &all);
 
 		if (!status.ok())
 			return status;
@@ -227,7 +234,7 @@ rocksdb::Status LiveTables::range(const rocksdb::SstFileMetaData &file, Range *r
 
 		if (found == all.end())
 			return rocksdb::Status::TryAgain(path + " is not in the current version");
-		status = Table::open(session_, memory_, path, *found->second, &table);
+		status = Table::open(*files_, memory_, path, *found->second, &table);
 		if (!status.ok())
 			return status;
 		ahead_[path] = table;
@@ -255,9 +262,8 @@ void LiveTables::count(PushdownStats *stats) const
 {
 	std::lock_guard<std::mutex> lock(mutex_);
 
-	stats->tables = known_;
-	stats->tables_refused = refused_;
-	stats->index_bytes = memory_->used();
+	stats->tables += known_;
+	stats->tables_refused += refused_;
 }
 
 std::string LiveTables::last_error() const

@@ -19,11 +19,13 @@ namespace bpf_of {
 
 class LiveTables : public rocksdb::EventListener {
     public:
-	LiveTables(std::shared_ptr<Session> session, size_t index_bytes_max);
+	/* Follows the column family of that name. */
+	LiveTables(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
+		std::string family);
 	~LiveTables() override;
 
-	/* Begins to follow the default column family of a database, until stop(). */
-	void start(rocksdb::DB *db);
+	/* Begins to follow it, until stop(); database and handle must be there until then. */
+	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle);
 	void stop();
 
 	/* The newest view; null before the first. */
@@ -35,12 +37,13 @@ class LiveTables : public rocksdb::EventListener {
 	/* Waits until the view is that of the current version; whether it is. */
 	bool wait_ready(unsigned timeout_ms);
 
+	/* Adds the tables. */
 	void count(PushdownStats *stats) const;
 	/* Why a table was refused last, or the view could not be made; "" if nothing was wrong. */
 	std::string last_error() const;
 
 	/* The number of the current version. */
-	static bool current_version(rocksdb::DB *db, uint64_t *version);
+	bool current_version(uint64_t *version) const;
 
 	void OnTableFileCreated(const rocksdb::TableFileCreationInfo &info) override;
 	void OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info) override;
@@ -70,9 +73,11 @@ class LiveTables : public rocksdb::EventListener {
 	std::shared_ptr<const Table> find(const std::string &path) const;
 	void failed(const std::string &why);
 
-	const std::shared_ptr<Session> session_;
+	const std::shared_ptr<TableFiles> files_;
 	const std::shared_ptr<IndexMemory> memory_;
+	const std::string family_;
 	rocksdb::DB *db_ = nullptr;
+	rocksdb::ColumnFamilyHandle *handle_ = nullptr;
 	std::thread thread_;
 
 	/* By std::atomic_load() and std::atomic_store(). */

@@ -1,37 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "bpfof/rocksdb.h"
 
-#include "live.h"
+#include "iterator.h"
+#include "lookup.h"
+#include "state.h"
 
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/sst_file_manager.h>
 #include <rocksdb/table.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace bpf_of {
 
+using rocksdb::ColumnFamilyDescriptor;
+using rocksdb::ColumnFamilyHandle;
+using rocksdb::PinnableSlice;
+using rocksdb::ReadOptions;
 using rocksdb::Slice;
 using rocksdb::Status;
 
 namespace {
 
-/* Longer keys do not leave scratch enough room for those that the function takes out of blocks. */
-constexpr size_t KEY_BYTES_MAX = 256;
-/* Room for the request and a key of a block, or for the answer without its value. */
-constexpr size_t SCRATCH_BYTES_MIN =
-	sizeof(struct sst_get_request) + SST_TABLES_MAX * sizeof(struct sst_table) + 4 * KEY_BYTES_MAX;
-
-static_assert(sizeof(struct sst_get_answer) + PushdownOptions::VALUE_BYTES_MAX <= BPFOF_SCRATCH_MAX,
-	"the longest value fits scratch");
-
 /* Why a database with these options cannot be pushed down, and what to do; "" if it can. */
-std::string refuse(const rocksdb::Options &options, const PushdownOptions &pushdown)
+std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pushdown)
 {
 	if (options.max_open_files != -1)
-		return "max_open_files must be -1: with fewer the library cannot tell without reading "
-		       "that a key is missing";
+		return "max_open_files must be -1: with fewer a search in memory has to open tables";
 	if (options.env != rocksdb::Env::Default())
 		return "env must be Env::Default(): the files are opened by their paths";
 	if (options.unordered_write || options.two_write_queues)
@@ -47,6 +43,8 @@ std::string refuse(const rocksdb::Options &options, const PushdownOptions &pushd
 		return "readers_max must be at least 1";
 	if (pushdown.url.empty() != pushdown.device.empty())
 		return "url and device belong together: both, or none";
+	if (!(pushdown.sample_rate >= 0 && pushdown.sample_rate <= 1))
+		return "sample_rate must be from 0 to 1";
 	return "";
 }
 
@@ -59,24 +57,6 @@ bool is_plain(const rocksdb::ColumnFamilyOptions &options)
 
 } /* namespace */
 
-struct PushdownDB::State {
-	std::shared_ptr<Session> session;
-	std::shared_ptr<LiveTables> live;
-	size_t scratch_bytes;
-	bool is_plain;
-	std::array<std::atomic<uint64_t>, WAYS> gets{};
-	std::atomic<uint64_t> blocks{0};
-	mutable std::mutex mutex;
-	std::string last_error;
-
-	void count(Way way) { gets[static_cast<size_t>(way)].fetch_add(1, std::memory_order_relaxed); }
-
-	/* Searches tables as planned. kTarget or kHere: `status` and `value` are the answer. */
-	Way search(const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status,
-		rocksdb::PinnableSlice *value);
-	Way failed(const struct bpfof_result &result);
-};
-
 const char *name(Way way)
 {
 	static const char *const NAMES[WAYS] = {
@@ -84,6 +64,9 @@ const char *name(Way way)
 		"no table",
 		"target",
 		"here",
+		"blocks",
+		"plain",
+		"sampled",
 		"options",
 		"column family",
 		"stale",
@@ -97,21 +80,47 @@ const char *name(Way way)
 	return NAMES[static_cast<size_t>(way)];
 }
 
-PushdownDB::PushdownDB(rocksdb::DB *db, std::unique_ptr<State> state)
-	: StackableDB(db), state_(std::move(state))
+PushdownDB::PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state)
+	: StackableDB(std::move(db)), state_(std::move(state))
 {
 }
 
 PushdownDB::~PushdownDB()
 {
 	/* Before the database goes: it is asked for its versions until then. */
-	state_->live->stop();
+	for (const auto &live : state_->families) {
+		if (live)
+			live->stop();
+	}
 }
 
 Status PushdownDB::Close()
 {
-	state_->live->stop();
+	for (const auto &live : state_->families) {
+		if (live)
+			live->stop();
+	}
 	return StackableDB::Close();
+}
+
+Status PushdownDB::DropColumnFamily(ColumnFamilyHandle *family)
+{
+	state_->leave(family);
+	return StackableDB::DropColumnFamily(family);
+}
+
+Status PushdownDB::DropColumnFamilies(const std::vector<ColumnFamilyHandle *> &families)
+{
+	for (const ColumnFamilyHandle *family : families)
+		state_->leave(family);
+	return StackableDB::DropColumnFamilies(families);
+}
+
+Status PushdownDB::DestroyColumnFamilyHandle(ColumnFamilyHandle *family)
+{
+	if (family != DefaultColumnFamily() && family->GetID() != 0)
+		state_->leave(family);
+	return StackableDB::DestroyColumnFamilyHandle(family);
 }
 
 Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::string> &options)
@@ -122,139 +131,228 @@ Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::strin
 	return StackableDB::SetDBOptions(options);
 }
 
+void PushdownDB::set_mode(Mode mode)
+{
+	state_->mode = mode;
+}
+
 Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
 	const std::string &path, PushdownDB **db)
+{
+	std::vector<ColumnFamilyHandle *> handles;
+	const Status status = Open(
+		options, pushdown, path, {{rocksdb::kDefaultColumnFamilyName, options}}, &handles, db);
+
+	/* The database has one of its own. */
+	if (status.ok())
+		(*db)->DestroyColumnFamilyHandle(handles[0]);
+	return status;
+}
+
+Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
+	std::vector<ColumnFamilyHandle *> *handles, PushdownDB **db)
 {
 	const std::string refusal = refuse(options, pushdown);
 
 	*db = nullptr;
 	if (!refusal.empty())
 		return Status::InvalidArgument("pushdown for " + path, refusal);
-	auto state = std::make_unique<State>();
-	Status status = Session::open(pushdown, &state->session);
+	std::shared_ptr<Target> target;
+	Status status = Target::open(pushdown, &target);
 
 	if (!status.ok())
 		return status;
-	state->live = std::make_shared<LiveTables>(state->session, pushdown.index_bytes_max);
-	state->is_plain = is_plain(options);
-	state->scratch_bytes =
-		std::max(SCRATCH_BYTES_MIN, sizeof(struct sst_get_answer) + pushdown.value_bytes_max);
-	rocksdb::Options with_listener = options;
+	auto state = std::make_unique<State>();
+	rocksdb::DBOptions ours = options;
+
+	state->files = std::make_shared<TableFiles>(std::move(target));
+	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
+	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max);
+	state->sample_rate = pushdown.sample_rate;
+	/* The database uses it to its end. */
+	const std::shared_ptr<rocksdb::Env> env =
+		rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads));
+	std::vector<std::shared_ptr<LiveTables>> followed(families.size());
+
+	ours.env = env.get();
+	for (size_t i = 0; i < families.size(); i++) {
+		if (!is_plain(families[i].options))
+			continue;
+		followed[i] =
+			std::make_shared<LiveTables>(state->files, state->memory, families[i].name);
+		ours.listeners.push_back(followed[i]);
+	}
 	rocksdb::DB *opened;
 
-	/* Else nobody would take what it hears. */
-	if (state->is_plain)
-		with_listener.listeners.push_back(state->live);
-	status = rocksdb::DB::Open(with_listener, path, &opened);
+	status = rocksdb::DB::Open(ours, path, families, handles, &opened);
 	if (!status.ok())
 		return status;
-	if (state->is_plain)
-		state->live->start(opened);
-	*db = new PushdownDB(opened, std::move(state));
+	for (size_t i = 0; i < families.size(); i++) {
+		ColumnFamilyHandle *handle = (*handles)[i];
+		const uint32_t number = handle->GetID();
+
+		if (!followed[i])
+			continue;
+		if (number >= state->families.size())
+			state->families.resize(number + 1);
+		followed[i]->start(opened, number == 0 ? opened->DefaultColumnFamily() : handle);
+		state->families[number] = std::move(followed[i]);
+	}
+	const std::shared_ptr<rocksdb::DB> owned(opened, [env](rocksdb::DB *last) { delete last; });
+
+	*db = new PushdownDB(owned, std::move(state));
 	return Status::OK();
 }
 
-Status PushdownDB::Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
-	const Slice &key, rocksdb::PinnableSlice *value)
+bool PushdownDB::State::can_push_down(const ReadOptions &options)
+{
+	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp &&
+	       !options.deadline.count() && !options.io_timeout.count();
+}
+
+uint64_t PushdownDB::State::newest_tag(const ReadOptions &options)
+{
+	return options.snapshot ? options.snapshot->GetSequenceNumber() << 8 | 0xff : UINT64_MAX;
+}
+
+bool PushdownDB::State::is_sample(const ReadOptions &options) const
+{
+	/* Marsaglia's xorshift: each thread has its own, and any seed but 0 will do. */
+	static std::atomic<uint64_t> threads{0};
+	thread_local uint64_t random = (threads.fetch_add(1) + 1) * 0x9e3779b97f4a7c15;
+
+	random ^= random << 13;
+	random ^= random >> 7;
+	random ^= random << 17;
+	return options.fill_cache && static_cast<double>(random >> 11) < sample_rate * 0x1p53;
+}
+
+Status PushdownDB::State::search_memory(rocksdb::DB *db, const ReadOptions &options,
+	ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value, const TableFile **missing)
+{
+	StopAtRead stop;
+
+	value->Reset();
+	Status status = db->Get(options, family, key, value);
+
+	*missing = stop.missing();
+	return status;
+}
+
+bool PushdownDB::State::is_current(LiveTables *live, const View *view)
+{
+	uint64_t version;
+
+	if (view && live->current_version(&version) && version == view->version)
+		return true;
+	live->poke();
+	return false;
+}
+
+Status PushdownDB::Get(
+	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
 {
 	const auto plainly = [&](Way why) {
 		state_->count(why);
 		value->Reset();
 		return db_->Get(options, family, key, value);
 	};
+	const Mode mode = state_->mode.load(std::memory_order_relaxed);
+	LiveTables *live = state_->family(family);
 
-	if (options.read_tier != rocksdb::kReadAllTier || options.timestamp ||
-		options.deadline.count() || options.io_timeout.count() || key.size() > KEY_BYTES_MAX)
+	if (mode == Mode::kPlain)
+		return plainly(Way::kPlain);
+	if (!State::can_push_down(options) || key.size() > KEY_BYTES_MAX)
 		return plainly(Way::kOptions);
-	if (family->GetID() != 0 || !state_->is_plain)
+	if (!live)
 		return plainly(Way::kFamily);
 
 	/* The order of these three is what makes the answer right: view.h. */
-	const std::shared_ptr<const View> view = state_->live->view();
-	rocksdb::ReadOptions in_memory = options;
+	const std::shared_ptr<const View> view = live->view();
+	const TableFile *missing;
+	Status status = State::search_memory(db_, options, family, key, value, &missing);
 
-	in_memory.read_tier = rocksdb::kBlockCacheTier;
-	value->Reset();
-	Status status = db_->Get(in_memory, family, key, value);
-
-	if (!status.IsIncomplete()) {
+	if (!missing) {
 		state_->count(Way::kMemory);
 		return status;
 	}
-	uint64_t version;
-
-	if (!view || !LiveTables::current_version(db_, &version) || version != view->version) {
-		state_->live->poke();
+	if (!State::is_current(live, view.get()))
 		return plainly(Way::kStale);
-	}
-	/* Without a snapshot all that is in the tables counts: it was written before the search. */
-	const uint64_t newest_tag =
-		options.snapshot ? options.snapshot->GetSequenceNumber() << 8 | 0xff : UINT64_MAX;
+	if (state_->is_sample(options))
+		return plainly(Way::kSampled);
+	const uint64_t newest_tag = State::newest_tag(options);
 	Plan plan;
 	Way way = Way::kNoTable;
 
-	if (!make_plan(*view, key, newest_tag, &plan, &way))
+	if (!make_plan(*view, key, newest_tag, *missing, &plan, &way))
 		return plainly(way);
 	value->Reset();
-	if (plan.tables == 0)
-		status = Status::NotFound();
-	else
-		way = state_->search(plan, key, newest_tag, &status, value);
-	if (way != Way::kNoTable && way != Way::kTarget && way != Way::kHere)
+	if (plan.tables == 0) {
+		state_->count(Way::kNoTable);
+		return Status::NotFound();
+	}
+	if (mode == Mode::kBlocks) {
+		Stage stage;
+
+		if (!state_->stage({&plan}, &stage))
+			return plainly(Way::kBusy);
+		ReadStaged scope(stage);
+
+		return plainly(Way::kBlocks);
+	}
+	way = state_->run_chain(plan, key, newest_tag, &status, value);
+	if (way != Way::kTarget && way != Way::kHere)
 		return plainly(way);
 	state_->count(way);
 	return status;
 }
 
-Way PushdownDB::State::search(const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status,
-	rocksdb::PinnableSlice *value)
+Way PushdownDB::State::run_chain(
+	const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status, PinnableSlice *value)
 {
 	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
-	const struct sst_get_request request = {
-		newest_tag, static_cast<__u32>(key.size()), plan.tables};
-	const size_t tables_size = plan.tables * sizeof(struct sst_table);
-
-	std::memcpy(scratch, &request, sizeof(request));
-	std::memcpy(scratch + sizeof(request), plan.starts, tables_size);
-	std::memcpy(scratch + sizeof(request) + tables_size, key.data(), key.size());
-	Reader reader(*session);
+	const Reader reader(files->target().session());
+	struct bpfof_chain chain;
 
 	if (!reader.get())
 		return Way::kBusy;
-	const struct bpfof_read first = {
-		plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES, 0};
-	struct bpfof_result result;
-	const ssize_t length =
-		bpfof_read_pushdown(reader.get(), plan.fds, plan.tables, &first, session->sst_get(),
-			scratch, scratch_bytes, sizeof(request) + tables_size + key.size(), &result);
-	struct sst_get_answer answer;
-
-	if (length < static_cast<ssize_t>(sizeof(answer)))
-		return failed(result);
-	std::memcpy(&answer, scratch, sizeof(answer));
-	/* It comes from another machine. */
-	if (answer.value_size > length - sizeof(answer) && answer.status == SST_FOUND)
-		return failed(result);
-	blocks.fetch_add(answer.blocks, std::memory_order_relaxed);
-	if (answer.status == SST_FOUND)
-		value->PinSelf(
-			Slice(reinterpret_cast<char *>(scratch) + sizeof(answer), answer.value_size));
-	else if (answer.status == SST_NOT_FOUND || answer.status == SST_DELETED)
-		*status = Status::NotFound();
-	else
-		return Way::kDeclined;
-	if (answer.status == SST_FOUND)
-		*status = Status::OK();
-	return result.executor == BPFOF_AT_TARGET ? Way::kTarget : Way::kHere;
+	make_chain(&chain, plan, key, newest_tag, reader.session().sst_get(), scratch, scratch_bytes);
+	bpfof_read_pushdown_batch(reader.get(), &chain, 1);
+	return take_answer(chain, status, value);
 }
 
-Way PushdownDB::State::failed(const struct bpfof_result &result)
+Way PushdownDB::State::take_answer(
+	const struct bpfof_chain &chain, Status *status, PinnableSlice *value)
 {
-	std::lock_guard<std::mutex> lock(mutex);
+	uint32_t blocks_read;
+	std::string error;
+	const Way way = read_answer(chain, status, value, &blocks_read, &error);
 
-	last_error =
-		result.length >= 0 ? "the answer of the storage function is cut off" : result.message;
-	return Way::kFailed;
+	if (way == Way::kFailed) {
+		std::lock_guard<std::mutex> lock(mutex);
+
+		last_error = error;
+	}
+	blocks.fetch_add(blocks_read, std::memory_order_relaxed);
+	return way;
+}
+
+bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, Stage *stage) const
+{
+	std::vector<Stretch> stretches;
+
+	for (const Plan *plan : plans) {
+		for (uint32_t i = 0; i < plan->tables; i++) {
+			const struct sst_table &start = plan->starts[i];
+
+			/* Otherwise it is an index, and what follows is not known. */
+			if (start.levels == 0)
+				stretches.push_back({plan->of[i]->shared_file(), start.offset,
+					start.size + SST_TRAILER_BYTES});
+		}
+	}
+	return stage->fetch(*files, stretches);
 }
 
 PushdownStats PushdownDB::stats() const
@@ -264,7 +362,13 @@ PushdownStats PushdownDB::stats() const
 	for (size_t way = 0; way < WAYS; way++)
 		stats.gets[way] = state_->gets[way].load(std::memory_order_relaxed);
 	stats.blocks = state_->blocks.load(std::memory_order_relaxed);
-	state_->live->count(&stats);
+	stats.seeks = state_->scans->staged.load(std::memory_order_relaxed);
+	stats.index_bytes = state_->memory->used();
+	for (const auto &live : state_->families) {
+		if (live)
+			live->count(&stats);
+	}
+	state_->files->target().count(&stats);
 	return stats;
 }
 
@@ -276,12 +380,36 @@ std::string PushdownDB::last_error() const
 		if (!state_->last_error.empty())
 			return state_->last_error;
 	}
-	return state_->live->last_error();
+	for (const auto &live : state_->families) {
+		const std::string error = live ? live->last_error() : "";
+
+		if (!error.empty())
+			return error;
+	}
+	return "";
 }
 
 bool PushdownDB::wait_ready(unsigned timeout_ms)
 {
-	return state_->is_plain && state_->live->wait_ready(timeout_ms);
+	const auto ready = [&](const std::shared_ptr<LiveTables> &live) {
+		return !live || live->wait_ready(timeout_ms);
+	};
+
+	return !state_->families.empty() &&
+	       std::all_of(state_->families.begin(), state_->families.end(), ready);
+}
+
+rocksdb::Iterator *PushdownDB::NewIterator(const ReadOptions &options, ColumnFamilyHandle *family)
+{
+	LiveTables *live = state_->family(family);
+
+	if (!live || !State::can_push_down(options) || state_->mode == Mode::kPlain)
+		return db_->NewIterator(options, family);
+	std::shared_ptr<const View> view = live->view();
+	std::unique_ptr<rocksdb::Iterator> plain(db_->NewIterator(options, family));
+
+	return make_iterator(std::move(plain), options, std::move(view),
+		state_->families[family->GetID()], state_->files, state_->scans);
 }
 
 } /* namespace bpf_of */

@@ -127,6 +127,9 @@ rocksdb::Status Target::open(const PushdownOptions &options, std::shared_ptr<Tar
 
 bool Target::reconnect()
 {
+	if (!session()->is_lost())
+		return false;
+	std::lock_guard<std::mutex> lock(reconnecting_);
 	const std::shared_ptr<Session> lost = session();
 	std::shared_ptr<Session> made;
 

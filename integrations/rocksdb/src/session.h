@@ -95,6 +95,8 @@ class Target {
 	explicit Target(const PushdownOptions &options) : options_(options) {}
 
 	const PushdownOptions options_;
+	/* One thread at a time makes a new session. */
+	std::mutex reconnecting_;
 	/* By std::atomic_load() and std::atomic_store(). */
 	std::shared_ptr<Session> session_;
 	/* Traffic of sessions that are over. */

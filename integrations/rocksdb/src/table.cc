@@ -3,12 +3,6 @@
 
 #include <rocksdb/table.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 namespace bpf_of {
 
 namespace {
@@ -44,25 +38,25 @@ std::string refuse(const rocksdb::TableProperties &properties)
 
 } /* namespace */
 
-rocksdb::Status Table::open(std::shared_ptr<Session> session, std::shared_ptr<IndexMemory> memory,
+rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
 	const std::string &path, const rocksdb::TableProperties &properties,
 	std::shared_ptr<const Table> *table)
 {
-	std::shared_ptr<Table> opened(new Table(std::move(session), std::move(memory)));
+	std::shared_ptr<Table> opened(new Table(std::move(memory)));
+	rocksdb::Status status = files.open(path, &opened->file_);
 
-	opened->fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-	if (opened->fd_ < 0)
-		return rocksdb::Status::IOError("opening " + path, std::strerror(errno));
+	if (!status.ok())
+		return status;
 	opened->refusal_ = refuse(properties);
 	if (opened->refusal_.empty()) {
-		const rocksdb::Status status = opened->read(properties);
-
+		status = opened->read(properties);
 		if (status.IsIOError())
 			return status;
 		if (!status.ok())
 			opened->refusal_ = status.ToString();
 	}
-	if (opened->refusal_.empty() && bpfof_add(opened->session_->get(), opened->fd_) < 0)
+	if (opened->refusal_.empty() &&
+		bpfof_add(files.target().session()->get(), opened->file_->fd()) < 0)
 		opened->refusal_ = bpfof_error();
 	if (!opened->refusal_.empty())
 		opened->refusal_ = path + ": " + opened->refusal_;
@@ -72,12 +66,8 @@ rocksdb::Status Table::open(std::shared_ptr<Session> session, std::shared_ptr<In
 
 rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 {
-	struct stat file;
 	sst::Footer footer;
-
-	if (::fstat(fd_, &file) < 0)
-		return rocksdb::Status::IOError("looking at a table", std::strerror(errno));
-	rocksdb::Status status = sst::ReadFooter(fd_, file.st_size, &footer);
+	rocksdb::Status status = sst::ReadFooter(file_->fd(), file_->size_bytes(), &footer);
 
 	if (!status.ok())
 		return status;
@@ -93,7 +83,7 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	top_.flags = (shape.user_keys ? SST_INDEX_USER_KEYS : 0) | (shape.delta ? SST_INDEX_DELTA : 0);
 	top_.checksum = footer.checksum;
 
-	status = sst::Index::Read(fd_, footer, shape, memory_->left(), &index_);
+	status = sst::Index::Read(file_->fd(), footer, shape, memory_->left(), &index_);
 	if (status.ok())
 		memory_->take(index_->memory_bytes());
 	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX)
@@ -105,11 +95,6 @@ Table::~Table()
 {
 	if (index_)
 		memory_->give_back(index_->memory_bytes());
-	if (fd_ < 0)
-		return;
-	/* Fails if it was never added, or if the session is broken: then nothing is held. */
-	bpfof_forget(session_->get(), fd_);
-	::close(fd_);
 }
 
 bool Table::seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const

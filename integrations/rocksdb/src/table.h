@@ -3,8 +3,8 @@
 #ifndef BPFOF_ROCKSDB_TABLE_H
 #define BPFOF_ROCKSDB_TABLE_H
 
-#include "session.h"
 #include "sst.h"
+#include "table_file.h"
 
 #include <rocksdb/table_properties.h>
 
@@ -43,9 +43,9 @@ class Table {
 	 * Opens the file and finds out whether chains can read it; if not, refusal() tells why. Fails
 	 * only if the file is gone or cannot be read.
 	 */
-	static rocksdb::Status open(std::shared_ptr<Session> session,
-		std::shared_ptr<IndexMemory> memory, const std::string &path,
-		const rocksdb::TableProperties &properties, std::shared_ptr<const Table> *table);
+	static rocksdb::Status open(TableFiles &files, std::shared_ptr<IndexMemory> memory,
+		const std::string &path, const rocksdb::TableProperties &properties,
+		std::shared_ptr<const Table> *table);
 
 	~Table();
 	Table(const Table &) = delete;
@@ -53,7 +53,8 @@ class Table {
 
 	/* "" if chains can read it. */
 	const std::string &refusal() const { return refusal_; }
-	int fd() const { return fd_; }
+	const TableFile &file() const { return *file_; }
+	const std::shared_ptr<const TableFile> &shared_file() const { return file_; }
 
 	/*
 	 * Where the search for the newest version of a key not newer than newest_tag begins. False:
@@ -62,17 +63,13 @@ class Table {
 	bool seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const;
 
     private:
-	Table(std::shared_ptr<Session> session, std::shared_ptr<IndexMemory> memory)
-		: session_(std::move(session)), memory_(std::move(memory))
-	{
-	}
+	explicit Table(std::shared_ptr<IndexMemory> memory) : memory_(std::move(memory)) {}
 
 	/* Reads the footer, and the index if there is room. */
 	rocksdb::Status read(const rocksdb::TableProperties &properties);
 
-	std::shared_ptr<Session> session_;
-	std::shared_ptr<IndexMemory> memory_;
-	int fd_ = -1;
+	const std::shared_ptr<IndexMemory> memory_;
+	std::shared_ptr<const TableFile> file_;
 	std::string refusal_;
 	/* Where a chain begins that reads the index itself. */
 	struct sst_table top_ = {};

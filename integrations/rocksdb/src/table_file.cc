@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "table_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace bpf_of {
@@ -41,7 +43,16 @@ rocksdb::Status TableFiles::open(const std::string &path, std::shared_ptr<const 
 
 	if (fd < 0)
 		return rocksdb::Status::IOError("opening " + path, std::strerror(errno));
-	*file = std::shared_ptr<const TableFile>(new TableFile(shared_from_this(), path, fd));
+	struct stat found;
+
+	if (::fstat(fd, &found) < 0) {
+		const rocksdb::Status status =
+			rocksdb::Status::IOError("looking at " + path, std::strerror(errno));
+
+		::close(fd);
+		return status;
+	}
+	file->reset(new TableFile(shared_from_this(), path, fd, found.st_size));
 	std::lock_guard<std::mutex> lock(mutex_);
 
 	/* If somebody was faster, both serve. */
@@ -49,8 +60,10 @@ rocksdb::Status TableFiles::open(const std::string &path, std::shared_ptr<const 
 	return rocksdb::Status::OK();
 }
 
-void TableFiles::introduce()
+void TableFiles::reconnect()
 {
+	if (!target_->reconnect())
+		return;
 	const std::shared_ptr<Session> session = target_->session();
 	std::vector<std::shared_ptr<const TableFile>> files;
 	{
@@ -90,8 +103,9 @@ namespace {
 
 class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
     public:
-	HookedFile(std::unique_ptr<rocksdb::FSRandomAccessFile> plain, std::shared_ptr<TableFiles> files,
-		std::shared_ptr<const TableFile> file, bool target_reads)
+	HookedFile(std::unique_ptr<rocksdb::FSRandomAccessFile> plain,
+		std::shared_ptr<TableFiles> files, std::shared_ptr<const TableFile> file,
+		bool target_reads)
 		: FSRandomAccessFileOwnerWrapper(std::move(plain)), files_(std::move(files)),
 		  file_(std::move(file)), target_reads_(target_reads)
 	{
@@ -145,7 +159,10 @@ class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
     private:
 	bool read_at_target(uint64_t offset, size_t size, char *scratch, Slice *result) const
 	{
-		if (!scratch || !files_->read({{file_, offset, size}}, scratch))
+		if (!scratch || offset > file_->size_bytes())
+			return false;
+		size = std::min<uint64_t>(size, file_->size_bytes() - offset);
+		if (!files_->read({{file_, offset, size}}, scratch))
 			return false;
 		*result = Slice(scratch, size);
 		return true;

@@ -15,26 +15,28 @@ namespace bpf_of {
 
 class TableFiles;
 
-/* A file of a table, open for reading and known to libbpfof, for all who read it. */
-class TableFile {
+/* A file of a table, which does not change, open for reading and known to libbpfof. */
+class TableFile : public std::enable_shared_from_this<TableFile> {
     public:
 	~TableFile();
 	TableFile(const TableFile &) = delete;
 	TableFile &operator=(const TableFile &) = delete;
 
 	int fd() const { return fd_; }
+	uint64_t size_bytes() const { return size_bytes_; }
 
     private:
 	friend class TableFiles;
 
-	TableFile(std::shared_ptr<TableFiles> files, std::string path, int fd)
-		: files_(std::move(files)), path_(std::move(path)), fd_(fd)
+	TableFile(std::shared_ptr<TableFiles> files, std::string path, int fd, uint64_t size_bytes)
+		: files_(std::move(files)), path_(std::move(path)), fd_(fd), size_bytes_(size_bytes)
 	{
 	}
 
 	const std::shared_ptr<TableFiles> files_;
 	const std::string path_;
 	const int fd_;
+	const uint64_t size_bytes_;
 };
 
 /* A stretch of a file, in bytes. */
@@ -51,8 +53,8 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 
 	/* Opens a file, unless it is open. IOError if that fails. */
 	rocksdb::Status open(const std::string &path, std::shared_ptr<const TableFile> *file);
-	/* Lets the target know all files that are open. */
-	void introduce();
+	/* Connects again if the target was lost, and lets it know all files that are open. */
+	void reconnect();
 
 	/*
 	 * Reads stretches into `to`, one behind the other, through the target if there is one: all in

@@ -9,14 +9,22 @@ namespace {
 
 class Planner {
     public:
-	Planner(const rocksdb::Slice &key, uint64_t newest_tag, Plan *plan, Way *way)
-		: key_(key), newest_tag_(newest_tag), plan_(plan), way_(way)
+	Planner(const rocksdb::Slice &key, uint64_t newest_tag, const TableFile &missing, Plan *plan,
+		Way *way)
+		: key_(key), newest_tag_(newest_tag), missing_(&missing), plan_(plan), way_(way)
 	{
 	}
 
-	/* Adds a table if it may have the key. False: give up. */
+	/* Whether the table where RocksDB stopped was among those that were added. */
+	bool has_begun() const { return !missing_; }
+
+	/* Adds a table if it may have the key and was not searched. False: give up. */
 	bool add(const Range &range)
 	{
+		if (missing_ == &range.table->file())
+			missing_ = nullptr;
+		if (missing_)
+			return true;
 		/* All that is in it is newer: so are tables that were ingested later, in whose keys no
 		 * sequence number stands. */
 		if (key_.compare(range.smallest) < 0 || key_.compare(range.largest) > 0 ||
@@ -32,7 +40,8 @@ class Planner {
 			return give_up(Way::kDeclined);
 		if (plan_->tables == SST_TABLES_MAX)
 			return give_up(Way::kManyTables);
-		plan_->fds[plan_->tables] = range.table->fd();
+		plan_->fds[plan_->tables] = range.table->file().fd();
+		plan_->of[plan_->tables] = range.table.get();
 		plan_->starts[plan_->tables] = start;
 		plan_->tables++;
 		return true;
@@ -47,31 +56,70 @@ class Planner {
 
 	const rocksdb::Slice key_;
 	const uint64_t newest_tag_;
+	/* Null once it was met. */
+	const TableFile *missing_;
 	Plan *const plan_;
 	Way *const way_;
 };
 
+/* The first table of a level that does not end before the key. */
+std::vector<Range>::const_iterator not_before(
+	const std::vector<Range> &level, const rocksdb::Slice &key)
+{
+	return std::partition_point(level.begin(), level.end(),
+		[&](const Range &range) { return key.compare(range.largest) > 0; });
+}
+
 } /* namespace */
 
-bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, Plan *plan, Way *way)
+bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
+	const TableFile &missing, Plan *plan, Way *way)
 {
-	Planner planner(key, newest_tag, plan, way);
+	Planner planner(key, newest_tag, missing, plan, way);
 
 	for (const Range &range : view.newest) {
 		if (!planner.add(range))
 			return false;
 	}
 	for (const std::vector<Range> &level : view.levels) {
-		auto range = std::partition_point(level.begin(), level.end(),
-			[&](const Range &range) { return key.compare(range.largest) > 0; });
-
 		/* Two neighbours may have the same key at their border. */
-		for (; range != level.end() && key.compare(range->smallest) >= 0; ++range) {
+		for (auto range = not_before(level, key);
+			range != level.end() && key.compare(range->smallest) >= 0; ++range) {
 			if (!planner.add(*range))
 				return false;
 		}
 	}
-	return true;
+	if (!planner.has_begun())
+		*way = Way::kStale;
+	return planner.has_begun();
+}
+
+std::vector<Stretch> seek_blocks(const View &view, const rocksdb::Slice &key,
+	const rocksdb::Slice *upper_bound, const TableFile &missing)
+{
+	std::vector<Stretch> blocks;
+	bool has_begun = false;
+	const auto add = [&](const Range &range) {
+		struct sst_table start;
+
+		has_begun = has_begun || &range.table->file() == &missing;
+		if (upper_bound && upper_bound->compare(range.smallest) <= 0)
+			return;
+		if (has_begun && key.compare(range.largest) <= 0 && range.table->refusal().empty() &&
+			range.table->seek(key, UINT64_MAX, &start) && start.levels == 0)
+			blocks.push_back({range.table->shared_file(), start.offset,
+				start.size + SST_TRAILER_BYTES});
+	};
+
+	for (const Range &range : view.newest)
+		add(range);
+	for (const std::vector<Range> &level : view.levels) {
+		const auto range = not_before(level, key);
+
+		if (range != level.end())
+			add(*range);
+	}
+	return blocks;
 }
 
 } /* namespace bpf_of */

@@ -42,13 +42,25 @@ struct Plan {
 	uint32_t tables = 0;
 	int fds[SST_TABLES_MAX];
 	struct sst_table starts[SST_TABLES_MAX];
+	/* Good as long as the view. */
+	const Table *of[SST_TABLES_MAX];
 };
 
 /*
  * Makes the plan for the newest version of a key whose tag (sequence number << 8 | type) is at most
- * newest_tag. False if chains cannot do it; then `way` tells why.
+ * newest_tag. The tables before `missing` were searched: RocksDB stopped there. False if chains
+ * cannot do it; then `way` tells why.
  */
-bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, Plan *plan, Way *way);
+bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
+	const TableFile &missing, Plan *plan, Way *way);
+
+/*
+ * The blocks that an iterator needs to go to the first key that is not before `key`, in the order in
+ * which it reads them, from table `missing` on; for tables without index nothing. Tables that begin
+ * behind `upper_bound`, if that is not null, are not needed.
+ */
+std::vector<Stretch> seek_blocks(const View &view, const rocksdb::Slice &key,
+	const rocksdb::Slice *upper_bound, const TableFile &missing);
 
 } /* namespace bpf_of */
 

@@ -38,6 +38,8 @@ struct Kind {
 	rocksdb::BlockBasedTableOptions::IndexType index;
 	uint32_t format_version;
 	size_t index_bytes_max;
+	/* Gets that are left to RocksDB would make other counts a matter of luck. */
+	double sample_rate = 0;
 };
 
 constexpr rocksdb::BlockBasedTableOptions::IndexType BINARY =
@@ -79,6 +81,7 @@ inline bpf_of::PushdownDB *open_database(
 	pushdown.url = place.url;
 	pushdown.device = place.device;
 	pushdown.index_bytes_max = kind.index_bytes_max;
+	pushdown.sample_rate = kind.sample_rate;
 	const rocksdb::Status status =
 		bpf_of::PushdownDB::Open(options, pushdown, place.directory + "/" + name, &db);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * RocksDB over disaggregated storage: point reads in one round trip, with the RocksDB that the
+ * RocksDB over disaggregated storage: reads in one round trip, with the RocksDB that the
  * distribution ships.
  *
  *     bpf_of::PushdownOptions pushdown;
@@ -11,8 +11,9 @@
  *
  * From then on it is a rocksdb::DB. Get() searches what is in memory first, as RocksDB does it; if
  * that does not settle it, one command lets the target look the key up in all tables that may hold
- * it, newest first, instead of a read for each. Everything else, and every Get() that cannot be done
- * so, is the ordinary RocksDB. The answer is the same; stats() tells which way they went.
+ * it, newest first, instead of a read for each. MultiGet() does that for all its keys at once. Seeks
+ * of iterators fetch the blocks of all levels together. Everything else, and every Get() that cannot
+ * be done so, is the ordinary RocksDB. The answer is the same; stats() tells which way they went.
  */
 #ifndef BPFOF_ROCKSDB_H
 #define BPFOF_ROCKSDB_H
@@ -27,6 +28,17 @@
 #include <unordered_map>
 
 namespace bpf_of {
+
+/* How reads are served. */
+enum class Mode : uint8_t {
+	/* As RocksDB does it: one block after the other. */
+	kPlain,
+	/* Get() and MultiGet() by chains at the target; seeks of iterators fetch their blocks at once.
+	 */
+	kChains,
+	/* Get() fetches all blocks that the key may be in at once, too, and RocksDB searches them. */
+	kBlocks,
+};
 
 struct PushdownOptions {
 	/*
@@ -47,6 +59,17 @@ struct PushdownOptions {
 	uint32_t value_bytes_max = 4096;
 	/* Connections to the target: Get() calls at once that it serves. More are served by RocksDB. */
 	size_t readers_max = 64;
+	/*
+	 * Reads of tables that RocksDB makes itself go to the target on the same connections, past this
+	 * machine's kernel and page cache; those that cannot, and everything else, go to the file
+	 * system.
+	 */
+	bool target_reads = false;
+	/*
+	 * The part of all Get() calls that memory does not settle, 0 to 1, that RocksDB does itself, so
+	 * that the blocks they need come into its block cache. Chains bring nothing there.
+	 */
+	double sample_rate = 0.01;
 
 	static constexpr uint32_t VALUE_BYTES_MAX = 16000;
 };
@@ -57,26 +80,34 @@ enum class Way : uint8_t {
 	kNoTable, /* no table could have the key */
 	kTarget,  /* one chain at the target */
 	kHere,	  /* one chain on this machine: there is no target, or it does not know the files yet */
+	kBlocks,  /* the blocks of all tables were fetched at once, and RocksDB searched them */
 	/* The others were left to RocksDB. */
+	kPlain,	     /* that is the mode */
+	kSampled,    /* for the block cache */
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
 	kFamily,     /* another column family than the default one, or one that cannot be pushed down */
 	kStale,	     /* the set of tables was just changing */
 	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */
-	kBusy,	     /* no connection was free */
+	kBusy,	     /* no connection was free, or the target is gone */
 	kDeclined,   /* the chain met a merge, a blob, a value too long */
 	kFailed,     /* the chain failed; last_error() tells why */
 };
-constexpr size_t WAYS = 12;
+constexpr size_t WAYS = 15;
 
 /* A word for each way, for people. */
 const char *name(Way way);
 
 struct PushdownStats {
-	/* Get() calls by Way. */
+	/* Get() calls, and keys of MultiGet(), by Way. */
 	std::array<uint64_t, WAYS> gets{};
 	/* Blocks that chains read. */
 	uint64_t blocks = 0;
+	/* Seeks of iterators whose blocks were fetched together. */
+	uint64_t seeks = 0;
+	/* Bytes on the connections to the target, without TCP and IP headers. */
+	uint64_t sent_bytes = 0;
+	uint64_t received_bytes = 0;
 	/* Tables that are known, those of them that chains cannot read, and memory of their indices. */
 	uint64_t tables = 0;
 	uint64_t tables_refused = 0;
@@ -92,15 +123,26 @@ class PushdownDB : public rocksdb::StackableDB {
 	 * on options.device, directly or on a partition of it.
 	 *
 	 * InvalidArgument if the options rule pushdown out, with the reason: max_open_files must be -1
-	 * (else the block cache alone cannot tell that a key is missing), the Env must be the
+	 * (else tables would have to be opened in the middle of a search), the Env must be the
 	 * default one, and unordered_write, two_write_queues and rate-limited deletion be off.
 	 * IOError if the target cannot be reached. What DB::Open() fails with.
 	 *
-	 * The default column family is pushed down unless it has a merge operator, another comparator
-	 * than the bytewise one, or another table format; then kFamily counts.
+	 * A column family is pushed down unless it has a merge operator, another comparator than the
+	 * bytewise one, or another table format; then kFamily counts.
+	 *
+	 * A target that is lost is looked for once a second; RocksDB does everything meanwhile.
 	 */
 	static rocksdb::Status Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
 		const std::string &path, PushdownDB **db);
+
+	/*
+	 * The same for a database with several column families, as DB::Open() takes them. Each is
+	 * pushed down for which that is possible. Their handles must be given back by
+	 * DestroyColumnFamilyHandle(). Families that are created later are left to RocksDB.
+	 */
+	static rocksdb::Status Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+		const std::string &path, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
+		std::vector<rocksdb::ColumnFamilyHandle *> *handles, PushdownDB **db);
 
 	~PushdownDB() override;
 
@@ -112,13 +154,37 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value) override;
 
-	/* As DB::Close(). Gets are left to RocksDB from then on. */
+	using rocksdb::StackableDB::MultiGet;
+	/* As DB::MultiGet(): all keys are read at the same moment. */
+	void MultiGet(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
+		size_t count, const rocksdb::Slice *keys, rocksdb::PinnableSlice *values,
+		rocksdb::Status *statuses, bool sorted = false) override;
+	/* The same; pushed down if all keys are of one column family. */
+	std::vector<rocksdb::Status> MultiGet(const rocksdb::ReadOptions &options,
+		const std::vector<rocksdb::ColumnFamilyHandle *> &families,
+		const std::vector<rocksdb::Slice> &keys, std::vector<std::string> *values) override;
+
+	using rocksdb::StackableDB::NewIterator;
+	/* As DB::NewIterator(). */
+	rocksdb::Iterator *NewIterator(
+		const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family) override;
+
+	/* As in DB. The column family is left to RocksDB from then on. */
+	rocksdb::Status DropColumnFamily(rocksdb::ColumnFamilyHandle *family) override;
+	rocksdb::Status DropColumnFamilies(
+		const std::vector<rocksdb::ColumnFamilyHandle *> &families) override;
+	rocksdb::Status DestroyColumnFamilyHandle(rocksdb::ColumnFamilyHandle *family) override;
+
+	/* As DB::Close(). Reads are left to RocksDB from then on. */
 	rocksdb::Status Close() override;
 
 	using rocksdb::StackableDB::SetDBOptions;
 	/* As DB::SetDBOptions(), but max_open_files must stay as it is: InvalidArgument. */
 	rocksdb::Status SetDBOptions(
 		const std::unordered_map<std::string, std::string> &options) override;
+
+	/* Changes how reads are served from now on; at first it is kChains. For comparisons. */
+	void set_mode(Mode mode);
 
 	PushdownStats stats() const;
 	/* Why the last chain failed, or a table was refused, or "". */
@@ -129,8 +195,9 @@ class PushdownDB : public rocksdb::StackableDB {
 
     private:
 	struct State;
+	class ManyGets;
 
-	PushdownDB(rocksdb::DB *db, std::unique_ptr<State> state);
+	PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state);
 
 	std::unique_ptr<State> state_;
 };

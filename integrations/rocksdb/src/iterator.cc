@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "iterator.h"
+
+#include "stage.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bpf_of {
+
+using rocksdb::IOStatus;
+using rocksdb::Slice;
+using rocksdb::Status;
+
+namespace {
+
+/* Fetched when a scan goes on into a block that is not here, in bytes; doubles each time. */
+constexpr size_t AHEAD_BYTES_MIN = 8 << 10;
+constexpr size_t AHEAD_BYTES_MAX = 64 << 10;
+/* When more than that is staged it is dropped: a scan does not need again what it has passed. */
+constexpr size_t STAGE_BYTES_MAX = 256 << 10;
+/* A new scan has this part in the average. */
+constexpr size_t SCANS_OF_AVERAGE = 16;
+
+class PushdownIterator final : public rocksdb::Iterator {
+    public:
+	PushdownIterator(std::unique_ptr<rocksdb::Iterator> plain, const Slice *upper_bound,
+		std::shared_ptr<const View> view, std::shared_ptr<LiveTables> live,
+		std::shared_ptr<TableFiles> files, std::shared_ptr<Scans> scans)
+		: plain_(std::move(plain)), upper_bound_(upper_bound), view_(std::move(view)),
+		  live_(std::move(live)), files_(std::move(files)), scans_(std::move(scans))
+	{
+	}
+	~PushdownIterator() override { end_scan(); }
+
+	void Seek(const Slice &key) override
+	{
+		Fetch fetch(*this, begin_scan(&key));
+
+		plain_->Seek(key);
+	}
+	void SeekForPrev(const Slice &key) override
+	{
+		Fetch fetch(*this, begin_scan(&key));
+
+		plain_->SeekForPrev(key);
+	}
+	void SeekToFirst() override
+	{
+		const Slice first;
+		Fetch fetch(*this, begin_scan(&first));
+
+		plain_->SeekToFirst();
+	}
+	void SeekToLast() override
+	{
+		end_scan();
+		plain_->SeekToLast();
+	}
+	void Next() override
+	{
+		Fetch fetch(*this, nullptr);
+
+		plain_->Next();
+	}
+	/* Who goes back reads block by block. */
+	void Prev() override { plain_->Prev(); }
+
+	bool Valid() const override { return plain_->Valid(); }
+	Slice key() const override { return plain_->key(); }
+	Slice value() const override { return plain_->value(); }
+	const rocksdb::WideColumns &columns() const override { return plain_->columns(); }
+	Status status() const override { return plain_->status(); }
+	Slice timestamp() const override { return plain_->timestamp(); }
+	Status Refresh() override
+	{
+		end_scan();
+		view_ = nullptr;
+		return plain_->Refresh();
+	}
+	Status GetProperty(std::string name, std::string *value) override
+	{
+		return plain_->GetProperty(std::move(name), value);
+	}
+
+    private:
+	/* Serves one call of RocksDB's iterator. `key`: where it seeks to, or null if it goes on. */
+	class Fetch final : public ReadScope {
+	    public:
+		Fetch(PushdownIterator &of, const Slice *key) : of_(of), key_(key), seeks_(key) {}
+
+		bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch,
+			Slice *result, IOStatus *status) override
+		{
+			*status = IOStatus::OK();
+			if (!of_.stage_.serve(file, offset, size, scratch, result)) {
+				const Slice *key = std::exchange(key_, nullptr);
+				const bool fetched = key ? of_.fetch_seek(*key, file)
+							 : of_.fetch_ahead(file, offset, size);
+
+				if (!fetched || !of_.stage_.serve(file, offset, size, scratch, result))
+					return false;
+			}
+			if (!seeks_)
+				of_.passed_bytes_ += size;
+			return true;
+		}
+
+	    private:
+		PushdownIterator &of_;
+		const Slice *key_;
+		const bool seeks_;
+	};
+
+	const Slice *begin_scan(const Slice *key)
+	{
+		end_scan();
+		scanning_ = true;
+		ahead_bytes_ = AHEAD_BYTES_MIN;
+		return key;
+	}
+
+	/* What a scan has read after its seek tells what the next one may need. */
+	void end_scan()
+	{
+		stage_.clear();
+		if (!std::exchange(scanning_, false))
+			return;
+		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed);
+		const size_t passed = std::exchange(passed_bytes_, 0);
+
+		/* Another thread's scan may get lost; it is an average. */
+		scans_->usual_bytes.store(usual - usual / SCANS_OF_AVERAGE + passed / SCANS_OF_AVERAGE,
+			std::memory_order_relaxed);
+	}
+
+	/* Fetches the blocks of all tables that the seek needs, from the one that is missing on. */
+	bool fetch_seek(const Slice &key, const TableFile &file)
+	{
+		const std::shared_ptr<const View> view = view_ ? view_ : live_->view();
+
+		if (!view)
+			return false;
+		std::vector<Stretch> blocks = seek_blocks(*view, key, upper_bound_, file);
+
+		if (blocks.empty())
+			return false;
+		/* The last table is of the lowest level, which has most of what a scan passes. */
+		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed);
+
+		extend(&blocks.back(),
+			blocks.back().size + std::min(usual + usual / 2, AHEAD_BYTES_MAX));
+		if (!stage_.fetch(*files_, blocks))
+			return false;
+		scans_->staged.fetch_add(1, std::memory_order_relaxed);
+		return true;
+	}
+
+	bool fetch_ahead(const TableFile &file, uint64_t offset, size_t size)
+	{
+		if (stage_.size_bytes() > STAGE_BYTES_MAX)
+			stage_.clear();
+		Stretch stretch = {file.shared_from_this(), offset, size};
+
+		extend(&stretch, ahead_bytes_);
+		ahead_bytes_ = std::min(2 * ahead_bytes_, AHEAD_BYTES_MAX);
+		return stage_.fetch(*files_, {stretch});
+	}
+
+	/* Makes a stretch at least so long, if the file has so much. */
+	static void extend(Stretch *stretch, size_t size)
+	{
+		const uint64_t length = stretch->file->size_bytes();
+
+		if (stretch->offset < length)
+			stretch->size = std::max(stretch->size,
+				static_cast<size_t>(
+					std::min<uint64_t>(size, length - stretch->offset)));
+	}
+
+	const std::unique_ptr<rocksdb::Iterator> plain_;
+	const Slice *const upper_bound_;
+	/* That of the iterator's own version, or null. */
+	std::shared_ptr<const View> view_;
+	const std::shared_ptr<LiveTables> live_;
+	const std::shared_ptr<TableFiles> files_;
+	const std::shared_ptr<Scans> scans_;
+	Stage stage_;
+	size_t ahead_bytes_ = AHEAD_BYTES_MIN;
+	bool scanning_ = false;
+	size_t passed_bytes_ = 0;
+};
+
+} /* namespace */
+
+rocksdb::Iterator *make_iterator(std::unique_ptr<rocksdb::Iterator> plain,
+	const rocksdb::ReadOptions &options, std::shared_ptr<const View> view,
+	std::shared_ptr<LiveTables> live, std::shared_ptr<TableFiles> files,
+	std::shared_ptr<Scans> scans)
+{
+	std::string version;
+
+	/* Tables of another version would be of use as long as most of them are the same. */
+	if (!plain->GetProperty("rocksdb.iterator.super-version-number", &version).ok() || !view ||
+		version != std::to_string(view->version))
+		view = nullptr;
+	return new PushdownIterator(std::move(plain), options.iterate_upper_bound, std::move(view),
+		std::move(live), std::move(files), std::move(scans));
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "lookup.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace bpf_of {
+
+static_assert(sizeof(struct sst_get_answer) + PushdownOptions::VALUE_BYTES_MAX <= BPFOF_SCRATCH_MAX,
+	"the longest value fits scratch");
+
+size_t scratch_bytes_for(uint32_t value_bytes_max)
+{
+	/* Room for the request and a key of a block, or for the answer without its value. */
+	constexpr size_t LEAST = sizeof(struct sst_get_request) +
+				 SST_TABLES_MAX * sizeof(struct sst_table) + 4 * KEY_BYTES_MAX;
+
+	return std::max(LEAST, sizeof(struct sst_get_answer) + value_bytes_max);
+}
+
+void make_chain(struct bpfof_chain *chain, const Plan &plan, const rocksdb::Slice &key,
+	uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
+	size_t scratch_bytes)
+{
+	const struct sst_get_request request = {
+		newest_tag, static_cast<__u32>(key.size()), plan.tables};
+	const size_t tables_size = plan.tables * sizeof(struct sst_table);
+
+	std::memcpy(scratch, &request, sizeof(request));
+	std::memcpy(scratch + sizeof(request), plan.starts, tables_size);
+	std::memcpy(scratch + sizeof(request) + tables_size, key.data(), key.size());
+	chain->fds = plan.fds;
+	chain->nfds = plan.tables;
+	chain->first = {plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES, 0};
+	chain->function = sst_get;
+	chain->scratch = scratch;
+	chain->scratch_len = scratch_bytes;
+	chain->argument_len = sizeof(request) + tables_size + key.size();
+	chain->user = nullptr;
+}
+
+Way read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksdb::PinnableSlice *value,
+	uint32_t *blocks, std::string *error)
+{
+	const struct bpfof_result &result = chain.result;
+	const char *scratch = static_cast<const char *>(chain.scratch);
+	struct sst_get_answer answer;
+
+	*blocks = 0;
+	if (result.length < 0) {
+		*error = result.message;
+		return Way::kFailed;
+	}
+	std::memcpy(&answer, scratch, sizeof(answer));
+	/* It comes from another machine. */
+	if (result.length < static_cast<ssize_t>(sizeof(answer)) ||
+		(answer.status == SST_FOUND && answer.value_size > result.length - sizeof(answer))) {
+		*error = "the answer of the storage function is cut off";
+		return Way::kFailed;
+	}
+	*blocks = answer.blocks;
+	switch (answer.status) {
+	case SST_FOUND:
+		value->PinSelf(rocksdb::Slice(scratch + sizeof(answer), answer.value_size));
+		*status = rocksdb::Status::OK();
+		break;
+	case SST_NOT_FOUND:
+	case SST_DELETED:
+		*status = rocksdb::Status::NotFound();
+		break;
+	default:
+		return Way::kDeclined;
+	}
+	return result.executor == BPFOF_AT_TARGET ? Way::kTarget : Way::kHere;
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Bytes of tables that were fetched together, before RocksDB asks for them one after the other. */
+#ifndef BPFOF_ROCKSDB_STAGE_H
+#define BPFOF_ROCKSDB_STAGE_H
+
+#include "table_file.h"
+
+namespace bpf_of {
+
+class Stage {
+    public:
+	/* Reads stretches in one round trip, in addition to what is here. False if that fails; then
+	 * nothing is added. */
+	bool fetch(const TableFiles &files, const std::vector<Stretch> &stretches);
+
+	/* Serves a read of RocksDB, if all of it is here. */
+	bool serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,
+		rocksdb::Slice *result) const;
+
+	void clear();
+
+	size_t size_bytes() const { return bytes_.size(); }
+
+    private:
+	struct Staged {
+		Stretch stretch;
+		/* Where its bytes are. */
+		size_t at;
+	};
+
+	std::vector<Staged> staged_;
+	std::vector<char> bytes_;
+};
+
+/* RocksDB reads what is staged. */
+class ReadStaged final : public ReadScope {
+    public:
+	explicit ReadStaged(const Stage &stage) : stage_(stage) {}
+
+	bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch,
+		rocksdb::Slice *result, rocksdb::IOStatus *status) override
+	{
+		*status = rocksdb::IOStatus::OK();
+		return stage_.serve(file, offset, size, scratch, result);
+	}
+
+    private:
+	const Stage &stage_;
+};
+
+} /* namespace bpf_of */
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What a PushdownDB consists of, and the steps of its reads. */
+#ifndef BPFOF_ROCKSDB_STATE_H
+#define BPFOF_ROCKSDB_STATE_H
+
+#include "bpfof/rocksdb.h"
+
+#include "iterator.h"
+#include "stage.h"
+
+namespace bpf_of {
+
+struct PushdownDB::State {
+	std::shared_ptr<TableFiles> files;
+	std::shared_ptr<IndexMemory> memory;
+	std::shared_ptr<Scans> scans = std::make_shared<Scans>();
+	/* By number; null for those that cannot be pushed down. */
+	std::vector<std::shared_ptr<LiveTables>> families;
+	size_t scratch_bytes;
+	double sample_rate;
+	std::atomic<Mode> mode{Mode::kChains};
+	std::array<std::atomic<uint64_t>, WAYS> gets{};
+	std::atomic<uint64_t> blocks{0};
+	mutable std::mutex mutex;
+	std::string last_error;
+
+	void count(Way way, uint64_t keys = 1)
+	{
+		gets[static_cast<size_t>(way)].fetch_add(keys, std::memory_order_relaxed);
+	}
+	LiveTables *family(const rocksdb::ColumnFamilyHandle *handle) const
+	{
+		const uint32_t number = handle->GetID();
+
+		return number < families.size() ? families[number].get() : nullptr;
+	}
+	void leave(const rocksdb::ColumnFamilyHandle *handle)
+	{
+		if (LiveTables *live = family(handle))
+			live->stop();
+	}
+
+	/* Whether reads with these options can be anything but RocksDB's own. */
+	static bool can_push_down(const rocksdb::ReadOptions &options);
+	/* Versions with a larger tag are not seen. Without a snapshot all that is in the tables counts:
+	 * it was written before the search. */
+	static uint64_t newest_tag(const rocksdb::ReadOptions &options);
+	/* Whether to leave this read to RocksDB, for its block cache. */
+	bool is_sample(const rocksdb::ReadOptions &options) const;
+	/* A search in memory only, of which `missing` tells where it ended; null if it has settled it.
+	 */
+	static rocksdb::Status search_memory(rocksdb::DB *db, const rocksdb::ReadOptions &options,
+		rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
+		rocksdb::PinnableSlice *value, const TableFile **missing);
+	/* Whether the view is still that of the newest version; else a newer one will be made. */
+	static bool is_current(LiveTables *live, const View *view);
+	/* Searches tables as planned. kTarget, kHere: `status` and `value` are the answer. */
+	Way run_chain(const Plan &plan, const rocksdb::Slice &key, uint64_t newest_tag,
+		rocksdb::Status *status, rocksdb::PinnableSlice *value);
+	/* What a chain that has ended has found, as run_chain(). */
+	Way take_answer(const struct bpfof_chain &chain, rocksdb::Status *status,
+		rocksdb::PinnableSlice *value);
+	/* Fetches what the plans name, all in one round trip. */
+	bool stage(const std::vector<const Plan *> &plans, Stage *stage) const;
+};
+
+} /* namespace bpf_of */
+
+#endif
