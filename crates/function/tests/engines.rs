@@ -159,6 +159,33 @@ fn recursion_ends_at_the_eighth_frame() {
     assert_eq!(run(&recursive, 3), Err(fault(FaultKind::Budget, 0)));
 }
 
+/// A large namespace in memory may leave but single pages near each other.
+#[test]
+fn functions_that_call_each_other_are_near_in_a_full_address_space() {
+    let reserve = |bytes| region::alloc(bytes, region::Protection::NONE).expect("address space");
+    let far: Vec<_> = (0..16).map(|_| reserve(3 << 30)).collect();
+    // All room between them; of that again single pages.
+    let mut pages: Vec<_> = (0..20_000).map(|_| reserve(4096)).collect();
+    pages.sort_by_key(|page| page.as_ptr::<u8>().addr());
+    let mut last = 0;
+    pages.retain(|page| {
+        let address = page.as_ptr::<u8>().addr();
+        let is_near = address - last < 3 << 30;
+        last = if is_near { last } else { address };
+        is_near
+    });
+    // More than half a page of code each: the caller's comes before the call, and counts after it.
+    let long: Vec<_> = [slot(0x0f, 3, 1, 0, 0), slot(0x2f, 3, 1, 0, 0)].repeat(400);
+    let mut program = vec![slot(0x79, 1, 1, 0, 0), mov(3, 5)];
+    program.extend(&long);
+    program.extend([slot(0xbf, 6, 3, 0, 0), slot(0x85, 0, 1, 0, 2)]);
+    program.extend([slot(0x0f, 0, 6, 0, 0), EXIT, mov(3, 1)]);
+    program.extend(&long);
+    program.extend([slot(0xbf, 0, 3, 0, 0), EXIT]);
+    assert!(run(&program, 10_000).is_ok());
+    drop((far, pages));
+}
+
 #[test]
 fn local_calls_keep_the_callers_registers_and_frame() {
     let program = [

@@ -16,7 +16,7 @@ use crate::helper::{self, Call, Helper, Stop};
 use crate::program::Program;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
-use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_jit::{ArenaMemoryProvider, JITBuilder, JITModule};
 use cranelift_module::default_libcall_names;
 pub use memory::{CodeCharge, CodeMemory, CodeMemoryFull};
 use std::sync::Arc;
@@ -86,11 +86,19 @@ unsafe impl Send for NativeFunction {}
 // SAFETY: as above; calls share nothing but read-only code.
 unsafe impl Sync for NativeFunction {}
 
+/// Address space for the machine code of one object, in bytes: more than the longest program with a
+/// page for each of its functions takes. Its functions call each other by offsets of 32 bits, so they
+/// must be near each other, however full the address space is; pages are taken as they are needed.
+const ADDRESS_SPACE_BYTES: usize = 32 << 20;
+
 impl NativeFunction {
     /// Translates a checked program for this machine.
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
         let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
+        let memory = ArenaMemoryProvider::new_with_size(ADDRESS_SPACE_BYTES);
+        let memory = memory.map_err(|error| CompileError(error.to_string()))?;
+        builder.memory_provider(Box::new(memory));
         let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 6] = [
             (Helper::Memcmp, compare_bytes),
             (Helper::Memmove, copy_bytes),
