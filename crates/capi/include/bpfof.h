@@ -77,12 +77,15 @@ const char *bpfof_error(void);
 #define BPFOF_NO_FALL_BACK 1u
 /* Never sleep while waiting. For threads that own a processor. */
 #define BPFOF_POLL 2u
+/* Descriptors are not closed, nor used for other files, between bpfof_add(), or
+ * their first use, and bpfof_forget(): this saves a system call for each. */
+#define BPFOF_STABLE_FDS 4u
 
 /* Start from BPFOF_OPTIONS_INIT. */
 struct bpfof_options {
 	/* sizeof(struct bpfof_options): it may grow in later versions */
 	size_t size;
-	/* BPFOF_NO_FALL_BACK, BPFOF_POLL */
+	/* BPFOF_NO_FALL_BACK, BPFOF_POLL, BPFOF_STABLE_FDS */
 	uint32_t flags;
 	/* how often a chain is tried again whose files have changed, and how
 	 * long it waits for their new maps each time */

@@ -7,6 +7,8 @@ use std::mem::MaybeUninit;
 pub(crate) const NO_FALL_BACK: u32 = 1;
 /// `BPFOF_POLL`
 pub(crate) const POLL: u32 = 2;
+/// `BPFOF_STABLE_FDS`
+pub(crate) const STABLE_FDS: u32 = 4;
 /// `BPFOF_AT_TARGET`
 pub(crate) const AT_TARGET: u32 = 1;
 /// `BPFOF_HERE`

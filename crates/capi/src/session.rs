@@ -1,6 +1,6 @@
 //! A `struct bpfof`: a target, or none, and the files of the caller's descriptors.
 
-use crate::abi::{NO_FALL_BACK, Options, POLL};
+use crate::abi::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
 use crate::descriptor::{self, Identity};
 use crate::failure::Failure;
 use bpfof_function::Object;
@@ -24,6 +24,8 @@ pub(crate) struct Session {
     maps: FileMaps,
     policy: Policy,
     queue_depth: usize,
+    /// Descriptors that are known stay what they are.
+    stable_fds: bool,
     files: RwLock<HashMap<c_int, (Identity, PushdownFile)>>,
 }
 
@@ -46,7 +48,7 @@ impl Session {
         target: Option<(&str, &Path)>,
         options: &Options,
     ) -> Result<(Session, Option<Failure>), Failure> {
-        if options.flags & !(NO_FALL_BACK | POLL) != 0 {
+        if options.flags & !(NO_FALL_BACK | POLL | STABLE_FDS) != 0 {
             return Err(Failure::invalid("options.flags has bits that this version does not know"));
         }
         let queue_depth = u16::try_from(options.queue_depth).ok().filter(|d| (1..4096).contains(d));
@@ -73,8 +75,13 @@ impl Session {
                 }
             }
         };
-        let session =
-            Session { maps, policy, queue_depth: queue_depth.into(), files: RwLock::default() };
+        let session = Session {
+            maps,
+            policy,
+            queue_depth: queue_depth.into(),
+            stable_fds: options.flags & STABLE_FDS != 0,
+            files: RwLock::default(),
+        };
         Ok((session, why))
     }
 
@@ -93,6 +100,12 @@ impl Session {
 
     /// The file that `fd` stands for now. Opens it once more if it is not known.
     pub(crate) fn file(&self, fd: c_int) -> Result<PushdownFile, Failure> {
+        if self.stable_fds {
+            let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, file)) = files.get(&fd) {
+                return Ok(file.clone());
+            }
+        }
         let identity = descriptor::identity(fd)?;
         let known = |files: &HashMap<_, (Identity, PushdownFile)>| {
             // The known file is open, so its inode is not used again.

@@ -157,6 +157,11 @@ impl Lane {
         self.queue.descriptor()
     }
 
+    /// See [`Queue::set_crowded`].
+    pub(crate) const fn set_crowded(&mut self, is_crowded: bool) {
+        self.queue.set_crowded(is_crowded);
+    }
+
     /// See [`Queue::waiting`].
     pub(crate) const fn waiting(&self) -> (Duration, bool) {
         self.queue.waiting()

@@ -32,6 +32,8 @@ pub(crate) struct Queue {
     next_check_us: u64,
     timeout_us: u64,
     spin: Duration,
+    /// Whether others may need the processor that spinning would take.
+    is_crowded: bool,
     never_sleep: bool,
     /// Whether the last wait was short enough for spinning.
     spin_pays: bool,
@@ -71,6 +73,7 @@ impl Queue {
             next_check_us: 0,
             timeout_us: micros(options.connect_timeout),
             spin: Duration::from_micros(u64::from(options.spin_us)),
+            is_crowded: false,
             never_sleep: options.poll,
             spin_pays: true,
             sent_bytes: 0,
@@ -170,7 +173,7 @@ impl Queue {
             }
             let spin = match (self.never_sleep, self.spin_pays) {
                 (true, _) => timeout,
-                (_, true) => self.spin.min(timeout),
+                (_, true) if !self.is_crowded => self.spin.min(timeout),
                 _ => Duration::ZERO,
             };
             if self.spin_until(started, spin)? {
@@ -209,6 +212,11 @@ impl Queue {
     pub(crate) fn descriptor(&self) -> Result<OwnedFd, Error> {
         let socket = self.socket.as_ref().ok_or(SubmitError::NotConnected)?;
         Ok(socket.descriptor().map_err(|error| LostReason::Io(error.kind()))?)
+    }
+
+    /// Waits sleep at once from now on, if others may need the processor, or spin where that pays.
+    pub(crate) const fn set_crowded(&mut self, is_crowded: bool) {
+        self.is_crowded = is_crowded;
     }
 
     /// How long to spin where that pays, and whether never to sleep.

@@ -29,6 +29,9 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 	std::shared_ptr<Session> opened(new Session(options));
 	struct bpfof_options settings = BPFOF_OPTIONS_INIT;
 
+	/* Table files keep theirs until they have forgotten it. */
+	settings.flags = BPFOF_STABLE_FDS;
+
 	if (options.url.empty()) {
 		opened->bpfof_ = bpfof_open(nullptr, nullptr, &settings);
 	} else {

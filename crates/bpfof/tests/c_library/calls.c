@@ -404,6 +404,29 @@ struct worker {
 	const int *fds;
 };
 
+/* With the promise that they stay what they are, they are not looked at again. */
+static void stable_descriptors(void)
+{
+	struct bpfof *b = session(BPFOF_STABLE_FDS);
+	struct bpfof_reader *reader = bpfof_reader_open(b);
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_read first = { 1000, 1, 0 };
+	unsigned char scratch[1];
+	int fd = opened(0);
+
+	CHECK(reader && fill);
+	map(b, fd);
+	CHECK(close(fd) == 0);
+	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fill, scratch, 1, 0, NULL) == 1);
+	CHECK(scratch[0] == 1000 % 251);
+	CHECK(bpfof_forget(b, fd) == 0);
+	CHECK(bpfof_read_pushdown(reader, &fd, 1, &first, fill, scratch, 1, 0, NULL) == -1);
+	CHECK(errno == EBADF);
+	bpfof_function_unload(fill);
+	bpfof_reader_close(reader);
+	bpfof_close(b);
+}
+
 static void *work(void *given)
 {
 	struct worker *worker = (struct worker *)given;
@@ -520,6 +543,7 @@ int main(int argc, char **argv)
 	call_errors(b, reader, fds);
 	many(b, reader, fds);
 	descriptors(b, reader);
+	stable_descriptors();
 	threads(b, fds);
 	order();
 	if (url)

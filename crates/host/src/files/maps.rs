@@ -8,8 +8,9 @@ use super::{MapRefusal, NamespaceDevice, NvmeNamespace, StorageFunction};
 use crate::{Controller, Error, Lane, NamespaceInfo};
 use bpfof_chain::Peers;
 use std::fs::{File, OpenOptions};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -82,6 +83,10 @@ pub(crate) struct Shared {
     /// The keeper runs.
     pub(crate) kept: AtomicBool,
     next_id: AtomicU32,
+    /// Readers that there are.
+    pub(crate) readers: AtomicUsize,
+    /// Processors that this process may use.
+    processors: usize,
 }
 
 impl Shared {
@@ -136,6 +141,12 @@ impl Shared {
             let waited = self.looked.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Whether readers, one for each thread, are more than processors: who spins while it waits
+    /// then keeps another from working.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.readers.load(Ordering::Relaxed) > self.processors
     }
 
     /// Whether maps are made and sent.
@@ -325,6 +336,8 @@ impl Shared {
             signal: OnceLock::new(),
             kept: AtomicBool::new(false),
             next_id: AtomicU32::new(1),
+            readers: AtomicUsize::new(0),
+            processors: std::thread::available_parallelism().map_or(1, NonZero::get),
         }
     }
 }

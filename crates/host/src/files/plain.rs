@@ -137,6 +137,7 @@ impl PushdownReader {
     fn exchange(&mut self, reads: &mut [FileRead<'_>]) {
         let Self { batch: Batch { pieces, pins }, shared, lane: slot, .. } = self;
         let (Some(lane), Some(remote)) = (slot.as_mut(), &shared.remote) else { return };
+        lane.set_crowded(shared.is_crowded());
         let (mut next, mut lost) = (0, false);
         loop {
             while let Some(piece) = pieces.get(next).filter(|_| !lost) {

@@ -16,6 +16,7 @@ use bpfof_chain::{Answer, ChainError};
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Longest wait for the target while a chain waits for its maps too.
@@ -130,9 +131,11 @@ impl PushdownReader {
         let local = wanted.then(|| Local::new().map_err(plainly).ok()).flatten();
         let namespace = namespace.filter(|_| policy.local);
         let passthrough = namespace.and_then(|of| Passthrough::new(of).map_err(plainly).ok());
+        let lane = maps.open_lane()?;
+        maps.shared.readers.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             shared: Arc::clone(&maps.shared),
-            lane: maps.open_lane()?,
+            lane,
             past_traffic: (0, 0),
             batch: Batch::default(),
             local,
@@ -498,6 +501,7 @@ impl PushdownReader {
             }
             return 0;
         };
+        lane.set_crowded(self.shared.is_crowded());
         let mut ended = Ended::new(&mut self.chains, &mut self.free, on_done);
         let received = lane.wait(timeout, &mut |completion| {
             let index = completion.tag as usize;
@@ -538,6 +542,12 @@ impl PushdownReader {
             on_done(ReadCompletion { tag, result });
         }
         here.len()
+    }
+}
+
+impl Drop for PushdownReader {
+    fn drop(&mut self) {
+        self.shared.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
