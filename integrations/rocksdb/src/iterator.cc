@@ -126,11 +126,19 @@ class PushdownIterator final : public rocksdb::Iterator {
 		stage_.clear();
 		if (!std::exchange(scanning_, false))
 			return;
-		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed);
 		const size_t passed = std::exchange(passed_bytes_, 0);
+		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed);
 
-		/* Another thread's scan may get lost; it is an average. */
-		scans_->usual_bytes.store(usual - usual / SCANS_OF_AVERAGE + passed / SCANS_OF_AVERAGE,
+		average(&scans_->usual_bytes, passed);
+		average(&scans_->deviation_bytes, passed > usual ? passed - usual : usual - passed);
+	}
+
+	/* What another thread adds at the same time may get lost. */
+	static void average(std::atomic<size_t> *of, size_t added)
+	{
+		const size_t old = of->load(std::memory_order_relaxed);
+
+		of->store(old - old / SCANS_OF_AVERAGE + added / SCANS_OF_AVERAGE,
 			std::memory_order_relaxed);
 	}
 
@@ -146,10 +154,10 @@ class PushdownIterator final : public rocksdb::Iterator {
 		if (blocks.empty())
 			return false;
 		/* The last table is of the lowest level, which has most of what a scan passes. */
-		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed);
+		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed) +
+				     scans_->deviation_bytes.load(std::memory_order_relaxed);
 
-		extend(&blocks.back(),
-			blocks.back().size + std::min(usual + usual / 2, AHEAD_BYTES_MAX));
+		extend(&blocks.back(), blocks.back().size + std::min(usual, AHEAD_BYTES_MAX));
 		if (!stage_.fetch(*files_, blocks))
 			return false;
 		scans_->staged.fetch_add(1, std::memory_order_relaxed);

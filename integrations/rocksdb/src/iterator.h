@@ -14,8 +14,10 @@ namespace bpf_of {
 
 /* What the scans of a database have in common. */
 struct Scans {
-	/* Bytes that a scan reads after its seek; an average of the last ones. */
+	/* Bytes that a scan reads after its seek, and by how many one differs from that; averages of
+	 * the last ones. */
 	std::atomic<size_t> usual_bytes{0};
+	std::atomic<size_t> deviation_bytes{0};
 	/* Seeks of which blocks were fetched together. */
 	std::atomic<uint64_t> staged{0};
 };

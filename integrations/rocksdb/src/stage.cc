@@ -7,22 +7,23 @@ namespace bpf_of {
 
 bool Stage::fetch(const TableFiles &files, const std::vector<Stretch> &stretches)
 {
-	const size_t before = bytes_.size();
-	size_t end = before;
+	size_t size = 0;
 
 	for (const Stretch &stretch : stretches)
-		end += stretch.size;
-	bytes_.resize(end);
-	if (!files.read(stretches, bytes_.data() + before)) {
-		bytes_.resize(before);
+		size += stretch.size;
+	/* Not cleared: all of it is written. */
+	std::unique_ptr<char[]> buffer(new char[size]);
+
+	if (!files.read(stretches, buffer.get()))
 		return false;
-	}
-	size_t at = before;
+	const char *bytes = buffer.get();
 
 	for (const Stretch &stretch : stretches) {
-		staged_.push_back({stretch, at});
-		at += stretch.size;
+		staged_.push_back({stretch, bytes});
+		bytes += stretch.size;
 	}
+	buffers_.push_back(std::move(buffer));
+	size_bytes_ += size;
 	return true;
 }
 
@@ -36,7 +37,7 @@ bool Stage::serve(const TableFile &file, uint64_t offset, size_t size, char *scr
 			offset - stretch.offset > stretch.size ||
 			size > stretch.size - (offset - stretch.offset) || !scratch)
 			continue;
-		std::memcpy(scratch, bytes_.data() + staged.at + (offset - stretch.offset), size);
+		std::memcpy(scratch, staged.bytes + (offset - stretch.offset), size);
 		*result = rocksdb::Slice(scratch, size);
 		return true;
 	}
@@ -46,7 +47,8 @@ bool Stage::serve(const TableFile &file, uint64_t offset, size_t size, char *scr
 void Stage::clear()
 {
 	staged_.clear();
-	bytes_.clear();
+	buffers_.clear();
+	size_bytes_ = 0;
 }
 
 } /* namespace bpf_of */

@@ -19,17 +19,18 @@ class Stage {
 
 	void clear();
 
-	size_t size_bytes() const { return bytes_.size(); }
+	size_t size_bytes() const { return size_bytes_; }
 
     private:
 	struct Staged {
 		Stretch stretch;
-		/* Where its bytes are. */
-		size_t at;
+		const char *bytes;
 	};
 
 	std::vector<Staged> staged_;
-	std::vector<char> bytes_;
+	/* One for each fetch. */
+	std::vector<std::unique_ptr<char[]>> buffers_;
+	size_t size_bytes_ = 0;
 };
 
 /* RocksDB reads what is staged. */

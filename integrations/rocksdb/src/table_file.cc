@@ -137,10 +137,13 @@ class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
 		return IOStatus::OK();
 	}
 
-	/* What is read ahead by the kernel is of no use to reads that do not go through it. */
+	/* A scope fetches in advance itself, and what the kernel reads ahead is of no use to reads that
+	 * do not go through it. */
 	IOStatus Prefetch(
 		uint64_t offset, size_t size, const IOOptions &options, IODebugContext *debug) override
 	{
+		if (ReadScope::current())
+			return IOStatus::OK();
 		if (target_reads_)
 			return IOStatus::NotSupported("reads go to the target");
 		return target()->Prefetch(offset, size, options, debug);
