@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Measures workloads in several modes in turn, and prints a JSON object for each measurement. */
+#ifndef BPFOF_ROCKSDB_BENCH_RUN_H
+#define BPFOF_ROCKSDB_BENCH_RUN_H
+
+#include "workload.h"
+
+#include <optional>
+
+namespace bench {
+
+/* Who reads the tables. */
+enum class Mode : uint8_t {
+	kPlain,	 /* RocksDB, at the target, each block when the one before is there */
+	kChains, /* chains at the target */
+	kBlocks, /* blocks of all tables at once, at the target; RocksDB searches them */
+	kLocal,	 /* RocksDB, on this machine's device, bypassing the page cache */
+};
+constexpr size_t MODES = 4;
+
+const char *name(Mode mode);
+
+struct RunOptions {
+	std::string path;
+	std::string url;
+	std::string device;
+	std::vector<Workload> workloads;
+	/* kLocal is measured after the others, because it opens the database anew. */
+	std::vector<Mode> modes = {Mode::kPlain, Mode::kChains, Mode::kBlocks};
+	std::vector<unsigned> threads = {16};
+	unsigned repetitions = 3;
+	unsigned milliseconds = 1000;
+	Opening opening;
+	double sample_rate = 0.01;
+	/* Process whose processor time is told, too. */
+	std::optional<int> target_pid;
+};
+
+/* Corruption if an answer was wrong; what opening or an operation failed with. */
+rocksdb::Status run(const RunOptions &options);
+
+} /* namespace bench */
+
+#endif

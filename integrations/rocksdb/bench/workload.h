@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What clients do: the mixes of operations, and clients that do them and check the answers. */
+#ifndef BPFOF_ROCKSDB_BENCH_WORKLOAD_H
+#define BPFOF_ROCKSDB_BENCH_WORKLOAD_H
+
+#include "database.h"
+#include "zipf.h"
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+enum class Pick : uint8_t {
+	kUniform,
+	kZipf,
+	kLatest, /* Zipf's distribution, the newest key the most frequent */
+};
+
+struct Workload {
+	std::string name;
+	Pick pick = Pick::kUniform;
+	double theta = 0;
+	/* Of a hundred operations; the rest are reads. */
+	unsigned updates = 0, inserts = 0, read_modify_writes = 0, scans = 0;
+	/* Keys of a scan, or at most so many. */
+	uint32_t scan_length = 0;
+	bool is_scan_random = false;
+	/* Keys of a read; above 1 MultiGet() is called. */
+	uint32_t keys_of_read = 1;
+
+	bool writes() const { return updates + inserts + read_modify_writes > 0; }
+};
+
+/* All names, for --help. */
+extern const char *const WORKLOADS;
+
+/* The workload of a name. False for a name that is none. */
+bool parse_workload(const std::string &name, Workload *workload);
+
+/* The database as clients see it. */
+class World {
+    public:
+	World(rocksdb::DB *db, const Shape &shape) : db_(db), keys_(shape.keys), shape_(shape) {}
+
+	rocksdb::DB *db() const { return db_; }
+	uint32_t value_bytes() const { return shape_.value_bytes; }
+	/* Keys that have been inserted. */
+	uint64_t keys() const { return keys_.load(std::memory_order_acquire); }
+	/* What is to be stored as the database's shape from now on. */
+	Shape shape() const;
+	/* Inserts the next key. */
+	rocksdb::Status insert();
+
+    private:
+	rocksdb::DB *db_;
+	/* One after the other, so that all indices below keys_ are there. */
+	std::mutex inserting_;
+	std::atomic<uint64_t> keys_;
+	Shape shape_;
+};
+
+/* One thread's operations. */
+class Client {
+    public:
+	Client(World &world, const Workload &workload, const Zipf &zipf, uint64_t seed)
+		: world_(world), workload_(workload), zipf_(zipf), random_(seed)
+	{
+	}
+
+	/* Does one operation. Corruption if an answer is wrong. */
+	rocksdb::Status operate();
+
+    private:
+	std::string pick();
+	rocksdb::Status check(const std::string &key, const rocksdb::Status &status,
+		const rocksdb::Slice &value) const;
+	rocksdb::Status read(const std::string &key);
+	rocksdb::Status read_many();
+	rocksdb::Status write(const std::string &key);
+	rocksdb::Status scan(const std::string &first);
+
+	World &world_;
+	const Workload &workload_;
+	const Zipf &zipf_;
+	Random random_;
+	rocksdb::PinnableSlice value_;
+};
+
+} /* namespace bench */
+
+#endif
