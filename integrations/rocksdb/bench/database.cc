@@ -24,6 +24,8 @@ using rocksdb::Status;
 
 namespace {
 
+namespace fs = std::filesystem;
+
 /* Levels that are to have tables. */
 constexpr size_t LEVELS = 5;
 constexpr double BLOOM_BITS_PER_KEY = 10;
@@ -37,12 +39,22 @@ constexpr uint64_t STRIDE = 1000000007;
 
 uint64_t bytes_of(const Shape &shape)
 {
-	return shape.keys_at_first * (KEY_BYTES + shape.value_bytes);
+	return shape.keys * (KEY_BYTES + shape.value_bytes);
 }
 
 std::string shape_path(const std::string &path)
 {
 	return path + "/bpfof-bench";
+}
+
+Status store_shape(const std::string &path, const Shape &shape)
+{
+	const std::string to = shape_path(path);
+	std::ofstream file(to);
+
+	file << shape.keys << ' ' << shape.value_bytes << '\n';
+	file.close();
+	return file ? Status::OK() : Status::IOError("writing " + to);
 }
 
 std::unique_ptr<rocksdb::DB> opened(
@@ -233,20 +245,38 @@ Status load_shape(const std::string &path, Shape *shape)
 {
 	std::ifstream file(shape_path(path));
 
-	if (file >> shape->keys >> shape->value_bytes >> shape->keys_at_first)
+	if (file >> shape->keys >> shape->value_bytes)
 		return Status::OK();
 	return Status::NotFound(
 		path + " is not a whole database of this program", "make one by its command create");
 }
 
-Status store_shape(const std::string &path, const Shape &shape)
+Copy::Copy(const std::string &path, Status *status) : path_(path + ".run")
 {
-	const std::string to = shape_path(path);
-	std::ofstream file(to);
+	std::error_code error;
 
-	file << shape.keys << ' ' << shape.value_bytes << ' ' << shape.keys_at_first << '\n';
-	file.close();
-	return file ? Status::OK() : Status::IOError("writing " + to);
+	/* What a run has left that was killed. */
+	fs::remove_all(path_, error);
+	fs::create_directory(path_, error);
+	for (const fs::directory_entry &entry : fs::directory_iterator(path, error)) {
+		const fs::path to = fs::path(path_) / entry.path().filename();
+
+		if (error)
+			break;
+		if (entry.path().extension() == ".sst")
+			fs::create_hard_link(entry.path(), to, error);
+		else
+			fs::copy_file(entry.path(), to, error);
+	}
+	if (error)
+		*status = Status::IOError("copying " + path + " to " + path_, error.message());
+}
+
+Copy::~Copy()
+{
+	std::error_code ignored;
+
+	fs::remove_all(path_, ignored);
 }
 
 Status settle(rocksdb::DB *db)
@@ -280,14 +310,14 @@ Status create(const std::string &path, const Shape &shape)
 	Shape found;
 
 	if (load_shape(path, &found).ok()) {
-		if (found.keys_at_first != shape.keys || found.value_bytes != shape.value_bytes)
+		if (found.keys != shape.keys || found.value_bytes != shape.value_bytes)
 			return Status::InvalidArgument(path + " has a database of another size",
-				"its " + std::to_string(found.keys_at_first) + " keys have values of " +
+				"its " + std::to_string(found.keys) + " keys have values of " +
 					std::to_string(found.value_bytes) +
 					" bytes; give these as options, or another folder");
 		return print(found, path);
 	}
-	if (std::filesystem::exists(path))
+	if (fs::exists(path))
 		return Status::InvalidArgument(
 			path + " exists, and is not a whole database of this program",
 			"remove it, or give another folder");

@@ -18,12 +18,9 @@ constexpr uint64_t KEYS_MIN = 100000;
 
 /* What is in a database. */
 struct Shape {
-	/* Indices 0 to this have been inserted. */
+	/* Indices 0 to this are keys. */
 	uint64_t keys = 8000000;
 	uint32_t value_bytes = 100;
-	/* Keys that it was made with: sizes of tables and levels come from this, also when keys have
-	 * been inserted since. */
-	uint64_t keys_at_first = 8000000;
 };
 
 /* How a database is opened. */
@@ -48,9 +45,23 @@ std::string key_of(uint64_t index);
 std::string value_of(const std::string &key, uint32_t value_bytes);
 bool is_value_of(const rocksdb::Slice &key, const rocksdb::Slice &value, uint32_t value_bytes);
 
-/* Kept in a file beside the tables. NotFound if the folder has no whole database of ours. */
+/* It is kept in a file beside the tables. NotFound if the folder has no whole database of ours. */
 rocksdb::Status load_shape(const std::string &path, Shape *shape);
-rocksdb::Status store_shape(const std::string &path, const Shape &shape);
+
+/* A copy of a closed database, beside it, for as long as this lives. Tables are hard links. */
+class Copy {
+    public:
+	/* IOError, if it cannot be made. */
+	Copy(const std::string &path, rocksdb::Status *status);
+	~Copy();
+	Copy(const Copy &) = delete;
+	Copy &operator=(const Copy &) = delete;
+
+	const std::string &path() const { return path_; }
+
+    private:
+	std::string path_;
+};
 
 /* Waits until no flush and no compaction is wanted or runs. TimedOut after ten minutes. */
 rocksdb::Status settle(rocksdb::DB *db);

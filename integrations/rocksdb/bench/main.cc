@@ -151,7 +151,6 @@ rocksdb::Status create(const std::string &path, int argc, char **argv)
 						bench::VALUE_BYTES_MIN, bench::VALUE_BYTES_MAX);
 				}}},
 		{});
-	shape.keys_at_first = shape.keys;
 	return bench::create(path, shape);
 }
 

@@ -103,20 +103,12 @@ bool parse_workload(const std::string &name, Workload *workload)
 	return is_known;
 }
 
-Shape World::shape() const
-{
-	Shape shape = shape_;
-
-	shape.keys = keys();
-	return shape;
-}
-
 Status World::insert()
 {
 	std::lock_guard<std::mutex> lock(inserting_);
 	const uint64_t index = keys_.load(std::memory_order_relaxed);
 	const std::string key = key_of(index);
-	const Status status = db_->Put(rocksdb::WriteOptions(), key, value_of(key, shape_.value_bytes));
+	const Status status = db_->Put(rocksdb::WriteOptions(), key, value_of(key, value_bytes_));
 
 	if (status.ok())
 		keys_.store(index + 1, std::memory_order_release);

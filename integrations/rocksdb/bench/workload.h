@@ -45,23 +45,24 @@ bool parse_workload(const std::string &name, Workload *workload);
 /* The database as clients see it. */
 class World {
     public:
-	World(rocksdb::DB *db, const Shape &shape) : db_(db), keys_(shape.keys), shape_(shape) {}
+	World(rocksdb::DB *db, const Shape &shape)
+		: db_(db), value_bytes_(shape.value_bytes), keys_(shape.keys)
+	{
+	}
 
 	rocksdb::DB *db() const { return db_; }
-	uint32_t value_bytes() const { return shape_.value_bytes; }
+	uint32_t value_bytes() const { return value_bytes_; }
 	/* Keys that have been inserted. */
 	uint64_t keys() const { return keys_.load(std::memory_order_acquire); }
-	/* What is to be stored as the database's shape from now on. */
-	Shape shape() const;
 	/* Inserts the next key. */
 	rocksdb::Status insert();
 
     private:
 	rocksdb::DB *db_;
+	uint32_t value_bytes_;
 	/* One after the other, so that all indices below keys_ are there. */
 	std::mutex inserting_;
 	std::atomic<uint64_t> keys_;
-	Shape shape_;
 };
 
 /* One thread's operations. */
