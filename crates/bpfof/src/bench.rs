@@ -1,5 +1,6 @@
-//! `bpfof bench …`: pushdown against plain reads, over the network and on files of this machine, and
-//! reads against the network's own speed, each interleaved in one run; and what storage functions cost.
+//! `bpfof bench …`: pushdown against plain reads, over the network and on files of this machine, with
+//! BPF-KV and RocksDB, and reads against the network's own speed, each interleaved in one run; and what
+//! storage functions cost.
 
 pub(crate) mod driver;
 mod floor;
@@ -8,6 +9,7 @@ mod local;
 mod net;
 pub(crate) mod plot;
 pub(crate) mod report;
+mod rocksdb;
 pub(crate) mod spawn;
 mod threads;
 
@@ -31,6 +33,8 @@ pub(crate) enum Command {
     Kv(KvCommand),
     /// Random reads over the network, against what TCP itself can do.
     Net(net::NetOptions),
+    /// RocksDB over the network: plain reads against pushdown.
+    Rocksdb(Box<rocksdb::RocksdbOptions>),
     /// Storage functions: calls against the same C, loading, helpers.
     Function(function::FunctionOptions),
 }
@@ -118,6 +122,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         }
         Command::Kv(KvCommand { options, .. }) => kv_bench(options),
         Command::Net(options) => net::run(options),
+        Command::Rocksdb(options) => rocksdb::run(options),
         Command::Function(options) => function::run(options),
     }
 }

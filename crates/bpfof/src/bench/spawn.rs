@@ -61,6 +61,10 @@ impl ChildTarget {
         }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time the target has used so far, in ns.
     pub(crate) fn cpu_ns(&self) -> Option<u64> {
         process_cpu_ns(self.child.id())

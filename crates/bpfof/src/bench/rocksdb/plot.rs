@@ -1,0 +1,189 @@
+//! The figures as pictures: by workload, by number of threads, by share of sampled Gets.
+
+use super::driver::Mode;
+use super::report::{Case, ModeFigures, Part};
+use crate::bench::plot::use_font;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::error::Error;
+use std::path::Path;
+
+/// Size of a picture, or of one of several below each other, in pixels.
+const SIZE: (u32, u32) = (1100, 420);
+/// One for each line of the picture of sampled Gets.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(30, 110, 190),
+    RGBColor(210, 105, 30),
+    RGBColor(60, 150, 90),
+    RGBColor(150, 80, 160),
+    RGBColor(120, 130, 145),
+    RGBColor(190, 50, 60),
+];
+const MODES: [Mode; 4] = [Mode::Plain, Mode::Blocks, Mode::Chains, Mode::Local];
+
+type Drawn = Result<(), Box<dyn Error>>;
+type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
+
+/// A line of a picture.
+struct Line {
+    name: String,
+    colour: RGBColor,
+    points: Vec<(f64, f64)>,
+}
+
+/// Draws what was measured into a folder.
+pub(super) fn draw(folder: &Path, cases: &[Case]) -> Drawn {
+    use_font()?;
+    let of = |part| cases.iter().filter(move |case| case.setting.part == part);
+    let mut panels: Vec<Vec<&Case>> = Vec::new();
+    for case in of(Part::Workloads) {
+        match panels.last_mut() {
+            Some(panel) if panel[0].setting == case.setting => panel.push(case),
+            _ => panels.push(vec![case]),
+        }
+    }
+    let path = folder.join("rocksdb-workloads.png");
+    let root = BitMapBackend::new(&path, (SIZE.0, SIZE.1 * panels.len().max(1) as u32));
+    let root = root.into_drawing_area();
+    root.fill(&WHITE)?;
+    for (area, panel) in root.split_evenly((panels.len().max(1), 1)).iter().zip(&panels) {
+        workloads(area, panel)?;
+    }
+    root.present()?;
+    let threads: Vec<&Case> = of(Part::Threads).collect();
+    if !threads.is_empty() {
+        let lines = MODES.into_iter().map(|mode| {
+            let points = threads.iter().filter_map(|case| case.of(mode));
+            let point =
+                |of: &ModeFigures| (of.figures.ops_per_s / 1000.0, of.figures.p99_us / 1000.0);
+            Line {
+                name: mode.name().to_owned(),
+                colour: colour(mode),
+                points: points.map(point).collect(),
+            }
+        });
+        let title = "Uniform reads by 1 and more threads: 99th percentile against throughput";
+        let axes = ["1000 operations per second", "ms"];
+        lines_in(&folder.join("rocksdb-threads.png"), title, axes, &lines.collect::<Vec<_>>())?;
+    }
+    let sampled: Vec<&Case> = of(Part::Sampling).collect();
+    if !sampled.is_empty() {
+        sampling(&folder.join("rocksdb-sampling.png"), &sampled)?;
+    }
+    Ok(())
+}
+
+fn colour(mode: Mode) -> RGBColor {
+    match mode {
+        Mode::Plain => RGBColor(150, 160, 175),
+        Mode::Blocks => RGBColor(210, 105, 30),
+        Mode::Chains => RGBColor(30, 110, 190),
+        Mode::Local => RGBColor(60, 150, 90),
+    }
+}
+
+/// Bars for each workload of one setting.
+fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
+    let setting = &cases[0].setting;
+    let cache = if setting.cache_bytes > 0 { "with a block cache" } else { "no block cache" };
+    let title =
+        format!("RocksDB, drive of {} µs, {cache}: operations per second", setting.latency_us);
+    let all = cases.iter().flat_map(|case| &case.modes);
+    let most = all.map(|mode| mode.figures.ops_per_s).fold(1.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans", 20))
+        .margin(12)
+        .x_label_area_size(28)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..cases.len() as f64, 0.0..most * 1.15)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .disable_x_axis()
+        .y_labels(6)
+        .label_style(("sans", 14))
+        .y_label_formatter(&|value| format!("{:.0}k", value / 1000.0))
+        .draw()?;
+    let text = ("sans", 13).into_font().color(&BLACK);
+    let plotting = chart.plotting_area();
+    let width = 0.8 / MODES.len() as f64;
+    for (group, case) in cases.iter().enumerate() {
+        for (index, mode) in MODES.into_iter().enumerate() {
+            let Some(figures) = case.of(mode) else { continue };
+            let left = group as f64 + 0.1 + index as f64 * width;
+            let corners = [(left, 0.0), (left + width, figures.figures.ops_per_s)];
+            plotting.draw(&Rectangle::new(corners, colour(mode).filled()))?;
+        }
+        let label = match &case.ratio {
+            Some(ratio) => format!("{} {:.1}×", case.workload, ratio.ops_per_s),
+            None => case.workload.clone(),
+        };
+        let (x, y) = plotting.map_coordinate(&(group as f64 + 0.1, 0.0));
+        let base = area.get_base_pixel();
+        area.draw(&Text::new(label, (x - base.0, y - base.1 + 6), text.clone()))?;
+    }
+    for (index, mode) in MODES.into_iter().enumerate() {
+        let (x, y) = (700 + 95 * index as i32, 40);
+        area.draw(&Rectangle::new([(x, y), (x + 12, y + 12)], colour(mode).filled()))?;
+        area.draw(&Text::new(mode.name(), (x + 18, y), text.clone()))?;
+    }
+    Ok(())
+}
+
+/// Throughput of chains by share of Gets that RocksDB does itself; 0 has a place of its own, because
+/// the axis is in powers of ten.
+fn sampling(path: &Path, cases: &[&Case]) -> Drawn {
+    let mut lines: Vec<Line> = Vec::new();
+    for case in cases {
+        let Some(figures) = case.of(Mode::Chains) else { continue };
+        let place = (case.setting.sample_rate * 100.0).max(0.01).log10();
+        let point = (place, figures.figures.ops_per_s / 1000.0);
+        match lines.iter_mut().find(|line| line.name == case.workload) {
+            Some(line) => line.points.push(point),
+            None => {
+                let colour = COLOURS[lines.len() % COLOURS.len()];
+                lines.push(Line { name: case.workload.clone(), colour, points: vec![point] });
+            }
+        }
+    }
+    let title = "Chains, with a block cache: throughput by share of Gets left to RocksDB";
+    let axes = ["power of ten of the percentage, -2 for none", "1000 operations per second"];
+    lines_in(path, title, axes, &lines)
+}
+
+fn lines_in(path: &Path, title: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Drawn {
+    let root = BitMapBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let least_x = points().map(|point| point.0).fold(0.0, f64::min);
+    let most_x = points().map(|point| point.0).fold(1e-3, f64::max);
+    let most_y = points().map(|point| point.1).fold(1e-3, f64::max);
+    let mut chart = ChartBuilder::on(&root)
+        .caption(title, ("sans", 20))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(70)
+        .build_cartesian_2d(least_x..most_x * 1.1, 0.0..most_y * 1.1)?;
+    chart
+        .configure_mesh()
+        .x_desc(x_name)
+        .y_desc(y_name)
+        .label_style(("sans", 14))
+        .axis_desc_style(("sans", 14))
+        .draw()?;
+    for Line { name, colour, points } in lines.iter().filter(|line| !line.points.is_empty()) {
+        let style = colour.stroke_width(2);
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), style).point_size(4))?
+            .label(name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled()));
+    }
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .label_font(("sans", 14))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
