@@ -200,6 +200,7 @@ rocksdb::Options options_of(
 	 */
 	options.max_bytes_for_level_base = bytes_of(shape) / 232;
 	options.max_bytes_for_level_multiplier = 6;
+	options.num_levels = LEVELS;
 	options.target_file_size_base = options.max_bytes_for_level_base;
 	options.write_buffer_size = options.max_bytes_for_level_base;
 	options.compression = rocksdb::kNoCompression;

@@ -126,6 +126,8 @@ class Runner {
 	{
 	}
 
+	/* Waits until chains of reads go to the target. */
+	Status reach_target();
 	/* All repetitions of a workload in some modes, in turn. */
 	Status measure(const Workload &workload, unsigned threads, const std::vector<Mode> &modes);
 
@@ -191,6 +193,33 @@ Status Runner::work(const Case &which, const Zipf &zipf, unsigned milliseconds, 
 		thread.join();
 	done->seconds = std::chrono::duration<double>(Clock::now() - begun).count();
 	return first_error;
+}
+
+Status Runner::reach_target()
+{
+	constexpr int GETS = 100;
+	const auto end = Clock::now() + std::chrono::milliseconds(READY_MS);
+	const Workload uniform;
+	const Zipf zipf(world_.keys(), 1);
+	Client client(world_, uniform, zipf, 0);
+	Status status = quiet();
+
+	set_mode(Mode::kChains);
+	while (status.ok() && Clock::now() < end) {
+		const bpf_of::PushdownStats before = opened_.pushdown->stats();
+
+		for (int i = 0; i < GETS && status.ok(); i++)
+			status = client.operate();
+		const bpf_of::PushdownStats after = opened_.pushdown->stats();
+
+		if (after[bpf_of::Way::kHere] == before[bpf_of::Way::kHere] &&
+			after[bpf_of::Way::kTarget] > before[bpf_of::Way::kTarget])
+			return status;
+		std::this_thread::sleep_for(std::chrono::milliseconds(10));
+	}
+	return !status.ok() ? status
+			    : Status::TimedOut("chains of reads do not run at the target",
+				      opened_.pushdown->last_error());
 }
 
 Status Runner::quiet()
@@ -335,6 +364,8 @@ Status run_modes(const RunOptions &options, const std::vector<Mode> &modes)
 	World world(opened.db.get(), shape);
 	Runner runner(options, opened, world);
 
+	if (opened.pushdown)
+		status = runner.reach_target();
 	for (const unsigned threads : options.threads) {
 		for (const Workload &workload : options.workloads) {
 			if (status.ok())
