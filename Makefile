@@ -39,8 +39,8 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-.PHONY: help setup test lint doc fuzz-check release demo bench interop interop-fast race soak loads \
-	test-aarch64 fuzz install uninstall clean
+.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb interop interop-fast race \
+	soak loads test-aarch64 fuzz install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -87,6 +87,15 @@ bench: release ## pushdown against plain reads, reads against TCP; local chains;
 	cargo bench -p bpfof-cli --bench files --locked
 	cargo bench -p bpfof-function --locked
 	$(BPFOF) bench function --json bench-function.json --plot bench-function.png
+
+# Root mounts an image; bench-rocksdb.json ends with a summary.
+ROCKSDB_BUILD := $(or $(CARGO_TARGET_DIR),target)/rocksdb
+bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (some 40 minutes; root)
+	@scripts/setup.sh rocksdb
+	cargo build --release -p bpfof-cli -p bpfof-capi --locked
+	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF)))
+	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb-bench
+	$(BPFOF) bench rocksdb --json bench-rocksdb.json --plots bench-rocksdb
 
 interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives
 	@scripts/setup.sh qemu tshark
@@ -154,3 +163,4 @@ clean: ## remove what was built; keep .tools, .interop and what fuzzing has foun
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
 	rm -rf demo-output bench-kv.json bench-net.json bench-local.json bench-function.json bench-function.png
+	rm -rf bench-rocksdb.json bench-rocksdb

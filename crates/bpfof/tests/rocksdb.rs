@@ -6,6 +6,7 @@ mod disk;
 use disk::{BPFOF, Disk, cannot_mount, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Whether something is missing here; then the log of the tests says what.
 fn cannot_build() -> bool {
@@ -24,8 +25,13 @@ fn cannot_build() -> bool {
     !can
 }
 
-/// Builds all of it, and gives the folder with the tests.
-fn build() -> PathBuf {
+/// Builds all of it, once, and gives the folder with the tests.
+fn build() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(build_now)
+}
+
+fn build_now() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/rocksdb");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rocksdb");
     let library = Path::new(BPFOF).with_file_name("deps");
@@ -95,9 +101,68 @@ fn point_reads_are_those_of_the_plain_library() {
         let program = folder.join(test).display().to_string();
         eprintln!("{}", run(&program, &[&mount, &url, &image]));
     }
-    let example = compile_example(&folder).display().to_string();
+    let example = compile_example(folder).display().to_string();
     let printed = run(&example, &[&format!("{mount}/example"), &url, &image]);
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
-    the_target_may_die(&folder, &disk);
+    the_target_may_die(folder, &disk);
+}
+
+/// A short run, for its form: the figures say nothing.
+#[test]
+fn the_benchmark_reports() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let build = build();
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let json = folder.path().join("bench.json");
+    let show = |path: &Path| path.display().to_string();
+    let table = run(
+        BPFOF,
+        &[
+            &["bench", "rocksdb", "--quick", "--keys", "100000", "--workloads"][..],
+            &["uniform,5050,e,multiget:4,scan:5", "--milliseconds", "50", "--repetitions", "2"],
+            &["--curve", "1,2", "--sampling", "100", "--folder", &show(folder.path())],
+            &["--driver", &show(&build.join("bpfof-rocksdb-bench")), "--json", &show(&json)],
+            &["--plots", &show(folder.path())],
+        ]
+        .concat(),
+    );
+    assert!(table.contains("workloads, 3 µs, no cache (paper, Optane"), "{table}");
+    let text = std::fs::read_to_string(&json).expect("figures");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["database"]["keys"], 100_000);
+    assert_eq!(report["database"]["levels"].as_array().expect("levels").len(), 5);
+    let blocks = report["database"]["blocks_per_get"].as_f64().expect("a number");
+    assert!((4.0..5.5).contains(&blocks), "{blocks} blocks a Get");
+    let cases = report["cases"].as_array().expect("cases");
+    // Five workloads without cache and with, two numbers of threads, five workloads with sampling.
+    assert_eq!(cases.len(), 2 * 5 + 2 + 5, "{table}");
+    for mode in cases.iter().flat_map(|case| case["modes"].as_array().expect("modes")) {
+        assert!(mode["ops_per_s"].as_f64().expect("a number") > 0.0, "{mode}");
+        assert!(mode["p99_us"].as_f64() >= mode["p50_us"].as_f64(), "{mode}");
+        assert!(mode["host_cpu_us_per_op"].as_f64().expect("a number") > 0.0, "{mode}");
+    }
+    let modes: Vec<_> = cases[0]["modes"].as_array().expect("modes").iter().collect();
+    let names: Vec<_> = modes.iter().map(|mode| mode["mode"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["plain", "chains", "blocks", "local"]);
+    let gets = |mode: usize, way: &str| modes[mode]["gets"][way].as_u64().expect("a count");
+    assert!(gets(0, "plain") > 0 && gets(1, "target") > 0 && gets(2, "blocks") > 0, "{text}");
+    assert_eq!(gets(1, "failed") + gets(1, "here"), 0, "{text}");
+    // All of a Get's blocks cross the network, or a value.
+    let net_bytes = report["summary"]["net_bytes_ratio"].as_f64().expect("a number");
+    assert!(net_bytes > 5.0, "{text}");
+    for ratio in ["uniform_ops_ratio", "uniform_p99_ratio", "ycsb_e_ops_ratio", "cpu_per_op_ratio"]
+    {
+        assert!(report["summary"][ratio].as_f64().expect("a number") > 0.0, "{text}");
+    }
+    let (_, end) = text.rsplit_once("\"summary\"").expect("a summary");
+    assert_eq!(end.matches('}').count(), 2, "it is the end: {end}");
+    for picture in ["workloads", "threads", "sampling"] {
+        assert!(folder.path().join(format!("rocksdb-{picture}.png")).exists());
+    }
+    let left = std::fs::read_dir(folder.path()).expect("a folder").flatten();
+    let images = left.filter(|entry| entry.path().extension().is_some_and(|end| end == "img"));
+    assert_eq!(images.count(), 0, "the image is removed");
 }

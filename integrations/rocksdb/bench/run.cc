@@ -204,6 +204,9 @@ Status Runner::reach_target()
 	Client client(world_, uniform, zipf, 0);
 	Status status = quiet();
 
+	/* Then there will be no chains. */
+	if (options_.sample_rate >= 1)
+		return status;
 	set_mode(Mode::kChains);
 	while (status.ok() && Clock::now() < end) {
 		const bpf_of::PushdownStats before = opened_.pushdown->stats();

@@ -6,6 +6,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What `statfs` says of a tmpfs.
+const TMPFS: i64 = 0x0102_1994;
+
 /// A mounted image; dropped, it is unmounted, and removed if nobody wanted to keep it.
 pub(super) struct Image {
     path: PathBuf,
@@ -29,6 +32,7 @@ impl Image {
         let own = || folder.join(format!("bpfof-rocksdb-{}.img", std::process::id()));
         // The target has another working directory's names.
         let path = std::path::absolute(database.map_or_else(own, Path::to_owned))?;
+        check_is_memory(path.parent().unwrap_or(Path::new("/")))?;
         if !path.exists()
             && let Err(error) = make(&path, size_bytes)
         {
@@ -65,6 +69,17 @@ impl Drop for Image {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// The target models the latency of a drive, and so the image has to have none.
+fn check_is_memory(folder: &Path) -> Outcome {
+    let system = rustix::fs::statfs(folder)
+        .map_err(|error| format!("cannot look at {}: {error}", folder.display()))?;
+    if system.f_type == TMPFS {
+        return Ok(());
+    }
+    let folder = folder.display();
+    Err(format!("{folder} is not in memory: the image has to be on a tmpfs, as /dev/shm is").into())
 }
 
 /// Makes an image of which only what is written takes room.

@@ -10,7 +10,7 @@ mod table;
 use super::spawn::{self, ChildTarget};
 use crate::{Outcome, progress};
 use clap::Args;
-use driver::{Driver, Measurement, Mode};
+use driver::{Driver, Measurement};
 use image::Image;
 use indicatif::ProgressBar;
 use plan::Step;
@@ -18,7 +18,7 @@ use report::{Case, Report};
 use serde_json::Value;
 use std::error::Error;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// RocksDB on a target with modelled drives: each workload runs with plain reads, with chains and with
 /// all blocks fetched at once, in turn, several times. Figures are medians. The target has one
@@ -68,10 +68,10 @@ pub(crate) struct RocksdbOptions {
     /// Length of each repetition in ms [default: 1000; with --quick 300].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     milliseconds: Option<u64>,
-    /// Where to make the image with the database.
+    /// Where to make the image with the database: a folder on a tmpfs.
     #[arg(long, value_name = "FOLDER", default_value = "/dev/shm")]
     folder: PathBuf,
-    /// An image that is kept, and used again if it is there.
+    /// An image on a tmpfs that is kept, and used again if it is there.
     #[arg(long, value_name = "FILE")]
     database: Option<PathBuf>,
     /// The program with RocksDB [default: bpfof-rocksdb-bench beside this program or in

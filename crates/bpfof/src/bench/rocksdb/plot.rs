@@ -19,7 +19,8 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(120, 130, 145),
     RGBColor(190, 50, 60),
 ];
-const MODES: [Mode; 4] = [Mode::Plain, Mode::Blocks, Mode::Chains, Mode::Local];
+/// Not the loop device: its latency is another one than the drive's.
+const MODES: [Mode; 3] = [Mode::Plain, Mode::Blocks, Mode::Chains];
 
 type Drawn = Result<(), Box<dyn Error>>;
 type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
@@ -64,7 +65,13 @@ pub(super) fn draw(folder: &Path, cases: &[Case]) -> Drawn {
         });
         let title = "Uniform reads by 1 and more threads: 99th percentile against throughput";
         let axes = ["1000 operations per second", "ms"];
-        lines_in(&folder.join("rocksdb-threads.png"), title, axes, &lines.collect::<Vec<_>>())?;
+        lines_in(
+            &folder.join("rocksdb-threads.png"),
+            title,
+            axes,
+            &lines.collect::<Vec<_>>(),
+            &|value| format!("{value:.1}"),
+        )?;
     }
     let sampled: Vec<&Case> = of(Part::Sampling).collect();
     if !sampled.is_empty() {
@@ -75,10 +82,9 @@ pub(super) fn draw(folder: &Path, cases: &[Case]) -> Drawn {
 
 fn colour(mode: Mode) -> RGBColor {
     match mode {
-        Mode::Plain => RGBColor(150, 160, 175),
+        Mode::Plain | Mode::Local => RGBColor(150, 160, 175),
         Mode::Blocks => RGBColor(210, 105, 30),
         Mode::Chains => RGBColor(30, 110, 190),
-        Mode::Local => RGBColor(60, 150, 90),
     }
 }
 
@@ -88,7 +94,7 @@ fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
     let cache = if setting.cache_bytes > 0 { "with a block cache" } else { "no block cache" };
     let title =
         format!("RocksDB, drive of {} µs, {cache}: operations per second", setting.latency_us);
-    let all = cases.iter().flat_map(|case| &case.modes);
+    let all = cases.iter().flat_map(|case| &case.modes).filter(|of| MODES.contains(&of.mode));
     let most = all.map(|mode| mode.figures.ops_per_s).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans", 20))
@@ -123,21 +129,23 @@ fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
         area.draw(&Text::new(label, (x - base.0, y - base.1 + 6), text.clone()))?;
     }
     for (index, mode) in MODES.into_iter().enumerate() {
-        let (x, y) = (700 + 95 * index as i32, 40);
+        let (x, y) = (790 + 95 * index as i32, 40);
         area.draw(&Rectangle::new([(x, y), (x + 12, y + 12)], colour(mode).filled()))?;
         area.draw(&Text::new(mode.name(), (x + 18, y), text.clone()))?;
     }
     Ok(())
 }
 
-/// Throughput of chains by share of Gets that RocksDB does itself; 0 has a place of its own, because
-/// the axis is in powers of ten.
+/// Throughput of chains by share of Gets that RocksDB does itself, at even distances.
 fn sampling(path: &Path, cases: &[&Case]) -> Drawn {
     let mut lines: Vec<Line> = Vec::new();
+    let mut rates: Vec<f64> = Vec::new();
     for case in cases {
         let Some(figures) = case.of(Mode::Chains) else { continue };
-        let place = (case.setting.sample_rate * 100.0).max(0.01).log10();
-        let point = (place, figures.figures.ops_per_s / 1000.0);
+        if rates.last() != Some(&case.setting.sample_rate) {
+            rates.push(case.setting.sample_rate);
+        }
+        let point = ((rates.len() - 1) as f64, figures.figures.ops_per_s / 1000.0);
         match lines.iter_mut().find(|line| line.name == case.workload) {
             Some(line) => line.points.push(point),
             None => {
@@ -147,27 +155,39 @@ fn sampling(path: &Path, cases: &[&Case]) -> Drawn {
         }
     }
     let title = "Chains, with a block cache: throughput by share of Gets left to RocksDB";
-    let axes = ["power of ten of the percentage, -2 for none", "1000 operations per second"];
-    lines_in(path, title, axes, &lines)
+    let axes = ["share", "1000 operations per second"];
+    let percent = |place: &f64| match rates.get(*place as usize) {
+        Some(rate) if place.fract() == 0.0 => format!("{} %", rate * 100.0),
+        _ => String::new(),
+    };
+    lines_in(path, title, axes, &lines, &percent)
 }
 
-fn lines_in(path: &Path, title: &str, [x_name, y_name]: [&str; 2], lines: &[Line]) -> Drawn {
+fn lines_in(
+    path: &Path,
+    title: &str,
+    [x_name, y_name]: [&str; 2],
+    lines: &[Line],
+    x_label: &dyn Fn(&f64) -> String,
+) -> Drawn {
     let root = BitMapBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
     let points = || lines.iter().flat_map(|line| &line.points);
-    let least_x = points().map(|point| point.0).fold(0.0, f64::min);
-    let most_x = points().map(|point| point.0).fold(1e-3, f64::max);
-    let most_y = points().map(|point| point.1).fold(1e-3, f64::max);
+    // With room for the names on the right.
+    let most_x = points().map(|point| point.0).fold(1e-3, f64::max) * 1.15;
+    let most_y = points().map(|point| point.1).fold(1e-3, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans", 20))
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(70)
-        .build_cartesian_2d(least_x..most_x * 1.1, 0.0..most_y * 1.1)?;
+        .build_cartesian_2d(0.0..most_x, 0.0..most_y)?;
     chart
         .configure_mesh()
+        .max_light_lines(0)
         .x_desc(x_name)
         .y_desc(y_name)
+        .x_label_formatter(&x_label)
         .label_style(("sans", 14))
         .axis_desc_style(("sans", 14))
         .draw()?;
@@ -180,6 +200,7 @@ fn lines_in(path: &Path, title: &str, [x_name, y_name]: [&str; 2], lines: &[Line
     }
     chart
         .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK)
         .label_font(("sans", 14))
