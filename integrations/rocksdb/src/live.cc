@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "live.h"
 
+#include <rocksdb/table.h>
+
 #include <chrono>
 
 namespace bpf_of {
@@ -8,12 +10,21 @@ namespace bpf_of {
 /* How often the set of tables is read again if it changes meanwhile. Then it waits to be poked. */
 constexpr int ATTEMPTS = 10;
 
+/* Whether tables of this family are cached by blocks. */
+static bool caches_blocks(const rocksdb::ColumnFamilyOptions &options)
+{
+	const auto *table = options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>();
+
+	return table && !table->no_block_cache;
+}
+
 /* How often a target that was lost is looked for. */
 constexpr std::chrono::seconds LOOK_FOR_TARGET{1};
 
-LiveTables::LiveTables(
-	std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory, std::string family)
-	: files_(std::move(files)), memory_(std::move(memory)), family_(std::move(family))
+LiveTables::LiveTables(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
+	const rocksdb::ColumnFamilyDescriptor &family)
+	: files_(std::move(files)), memory_(std::move(memory)), family_(family.name),
+	  has_block_cache_(caches_blocks(family.options))
 {
 }
 

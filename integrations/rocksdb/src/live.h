@@ -19,9 +19,9 @@ namespace bpf_of {
 
 class LiveTables : public rocksdb::EventListener {
     public:
-	/* Follows the column family of that name. */
+	/* Follows a column family of block-based tables. */
 	LiveTables(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
-		std::string family);
+		const rocksdb::ColumnFamilyDescriptor &family);
 	~LiveTables() override;
 
 	/* Begins to follow it, until stop(); database and handle must be there until then. */
@@ -30,6 +30,9 @@ class LiveTables : public rocksdb::EventListener {
 
 	/* The newest view; null before the first. */
 	std::shared_ptr<const View> view() const { return std::atomic_load(&view_); }
+
+	/* Whether RocksDB keeps data blocks in a cache. */
+	bool has_block_cache() const { return has_block_cache_; }
 
 	/* There is another version than that of the view. */
 	void poke();
@@ -76,6 +79,7 @@ class LiveTables : public rocksdb::EventListener {
 	const std::shared_ptr<TableFiles> files_;
 	const std::shared_ptr<IndexMemory> memory_;
 	const std::string family_;
+	const bool has_block_cache_;
 	rocksdb::DB *db_ = nullptr;
 	rocksdb::ColumnFamilyHandle *handle_ = nullptr;
 	std::thread thread_;

@@ -32,10 +32,10 @@ struct Pending {
 /* One MultiGet(), whose keys are all read at one snapshot. */
 class PushdownDB::ManyGets {
     public:
-	ManyGets(State &state, rocksdb::DB *db, const ReadOptions &at, ColumnFamilyHandle *family,
-		const Slice *keys, PinnableSlice *values, Status *statuses)
-		: state_(state), db_(db), at_(at), newest_tag_(State::newest_tag(at)), family_(family),
-		  keys_(keys), values_(values), statuses_(statuses)
+	ManyGets(State &state, const LiveTables &live, rocksdb::DB *db, const ReadOptions &at,
+		ColumnFamilyHandle *family, const Slice *keys, PinnableSlice *values, Status *statuses)
+		: state_(state), live_(live), db_(db), at_(at), newest_tag_(State::newest_tag(at)),
+		  family_(family), keys_(keys), values_(values), statuses_(statuses)
 	{
 	}
 
@@ -65,7 +65,7 @@ class PushdownDB::ManyGets {
 			values_[key].Reset();
 			if (wanted.size() > KEY_BYTES_MAX)
 				plainly(key, Way::kOptions);
-			else if (state_.is_sample(at_))
+			else if (state_.is_sample(live_, at_))
 				plainly(key, Way::kSampled);
 			else if (!make_plan(view, wanted, newest_tag_, *missing, &pending.plan, &why))
 				plainly(key, why);
@@ -142,6 +142,7 @@ class PushdownDB::ManyGets {
 	}
 
 	State &state_;
+	const LiveTables &live_;
 	rocksdb::DB *const db_;
 	const ReadOptions &at_;
 	const uint64_t newest_tag_;
@@ -181,7 +182,7 @@ void PushdownDB::MultiGet(const ReadOptions &options, ColumnFamilyHandle *family
 	}
 	/* The order of these three, as in Get(), is what makes the answers right: view.h. */
 	const std::shared_ptr<const View> view = live->view();
-	ManyGets gets(*state_, db_, at, family, keys, values, statuses);
+	ManyGets gets(*state_, *live, db_, at, family, keys, values, statuses);
 	const size_t left = gets.search_memory(count);
 
 	if (left == 0)

@@ -163,13 +163,12 @@ Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions
 
 	if (!status.ok())
 		return status;
-	auto state = std::make_unique<State>();
+	auto state = std::make_unique<State>(pushdown);
 	rocksdb::DBOptions ours = options;
 
 	state->files = std::make_shared<TableFiles>(std::move(target));
 	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
 	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max);
-	state->sample_rate = pushdown.sample_rate;
 	/* The database uses it to its end. */
 	const std::shared_ptr<rocksdb::Env> env =
 		rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads));
@@ -179,8 +178,7 @@ Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions
 	for (size_t i = 0; i < families.size(); i++) {
 		if (!is_plain(families[i].options))
 			continue;
-		followed[i] =
-			std::make_shared<LiveTables>(state->files, state->memory, families[i].name);
+		followed[i] = std::make_shared<LiveTables>(state->files, state->memory, families[i]);
 		ours.listeners.push_back(followed[i]);
 	}
 	rocksdb::DB *opened;
@@ -216,16 +214,9 @@ uint64_t PushdownDB::State::newest_tag(const ReadOptions &options)
 	return options.snapshot ? options.snapshot->GetSequenceNumber() << 8 | 0xff : UINT64_MAX;
 }
 
-bool PushdownDB::State::is_sample(const ReadOptions &options) const
+bool PushdownDB::State::is_sample(const LiveTables &live, const ReadOptions &options) const
 {
-	/* Marsaglia's xorshift: each thread has its own, and any seed but 0 will do. */
-	static std::atomic<uint64_t> threads{0};
-	thread_local uint64_t random = (threads.fetch_add(1) + 1) * 0x9e3779b97f4a7c15;
-
-	random ^= random << 13;
-	random ^= random >> 7;
-	random ^= random << 17;
-	return options.fill_cache && static_cast<double>(random >> 11) < sample_rate * 0x1p53;
+	return live.has_block_cache() && options.fill_cache && sampling.is_sample();
 }
 
 Status PushdownDB::State::search_memory(rocksdb::DB *db, const ReadOptions &options,
@@ -268,6 +259,7 @@ Status PushdownDB::Get(
 	if (!live)
 		return plainly(Way::kFamily);
 
+	Sampling::Read read(state_->sampling);
 	/* The order of these three is what makes the answer right: view.h. */
 	const std::shared_ptr<const View> view = live->view();
 	const TableFile *missing;
@@ -275,12 +267,17 @@ Status PushdownDB::Get(
 
 	if (!missing) {
 		state_->count(Way::kMemory);
+		read.end(Sampling::Kind::kMemory);
 		return status;
 	}
 	if (!State::is_current(live, view.get()))
 		return plainly(Way::kStale);
-	if (state_->is_sample(options))
-		return plainly(Way::kSampled);
+	if (state_->is_sample(*live, options)) {
+		read.begin();
+		status = plainly(Way::kSampled);
+		read.end(Sampling::Kind::kSample);
+		return status;
+	}
 	const uint64_t newest_tag = State::newest_tag(options);
 	Plan plan;
 	Way way = Way::kNoTable;
@@ -305,6 +302,7 @@ Status PushdownDB::Get(
 	if (way != Way::kTarget && way != Way::kHere)
 		return plainly(way);
 	state_->count(way);
+	read.end(Sampling::Kind::kChain);
 	return status;
 }
 
@@ -364,6 +362,7 @@ PushdownStats PushdownDB::stats() const
 	stats.blocks = state_->blocks.load(std::memory_order_relaxed);
 	stats.seeks = state_->scans->staged.load(std::memory_order_relaxed);
 	stats.index_bytes = state_->memory->used();
+	stats.sample_rate = state_->sampling.part();
 	for (const auto &live : state_->families) {
 		if (live)
 			live->count(&stats);

@@ -6,6 +6,7 @@
 #include "bpfof/rocksdb.h"
 
 #include "iterator.h"
+#include "sampling.h"
 #include "stage.h"
 
 namespace bpf_of {
@@ -17,16 +18,30 @@ struct PushdownDB::State {
 	/* By number; null for those that cannot be pushed down. */
 	std::vector<std::shared_ptr<LiveTables>> families;
 	size_t scratch_bytes;
-	double sample_rate;
+	Sampling sampling;
 	std::atomic<Mode> mode{Mode::kChains};
 	std::array<std::atomic<uint64_t>, WAYS> gets{};
 	std::atomic<uint64_t> blocks{0};
 	mutable std::mutex mutex;
 	std::string last_error;
 
+	explicit State(const PushdownOptions &options)
+		: sampling(options.sample_rate, options.adapt_sampling)
+	{
+	}
+
 	void count(Way way, uint64_t keys = 1)
 	{
-		gets[static_cast<size_t>(way)].fetch_add(keys, std::memory_order_relaxed);
+		const uint64_t before =
+			gets[static_cast<size_t>(way)].fetch_add(keys, std::memory_order_relaxed);
+
+		if (way == Way::kTarget &&
+			(before + keys) / Sampling::WINDOW > before / Sampling::WINDOW)
+			sampling.adapt(counted(Way::kMemory), counted(Way::kSampled));
+	}
+	uint64_t counted(Way way) const
+	{
+		return gets[static_cast<size_t>(way)].load(std::memory_order_relaxed);
 	}
 	LiveTables *family(const rocksdb::ColumnFamilyHandle *handle) const
 	{
@@ -45,8 +60,8 @@ struct PushdownDB::State {
 	/* Versions with a larger tag are not seen. Without a snapshot all that is in the tables counts:
 	 * it was written before the search. */
 	static uint64_t newest_tag(const rocksdb::ReadOptions &options);
-	/* Whether to leave this read to RocksDB, for its block cache. */
-	bool is_sample(const rocksdb::ReadOptions &options) const;
+	/* Whether to leave this read, which memory has not settled, to RocksDB for its block cache. */
+	bool is_sample(const LiveTables &live, const rocksdb::ReadOptions &options) const;
 	/* A search in memory only, of which `missing` tells where it ended; null if it has settled it.
 	 */
 	static rocksdb::Status search_memory(rocksdb::DB *db, const rocksdb::ReadOptions &options,

@@ -6,6 +6,7 @@
 #include "check.h"
 
 #include <bpfof/rocksdb.h>
+#include <rocksdb/cache.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 
@@ -38,7 +39,7 @@ struct Kind {
 	rocksdb::BlockBasedTableOptions::IndexType index;
 	uint32_t format_version;
 	size_t index_bytes_max;
-	/* Gets that are left to RocksDB would make other counts a matter of luck. */
+	/* Gets that are left to RocksDB, and its cache, would make other counts a matter of luck. */
 	double sample_rate = 0;
 };
 
@@ -64,8 +65,11 @@ inline rocksdb::Options small_tables(const Kind &kind)
 	table.format_version = kind.format_version;
 	table.index_type = kind.index;
 	table.metadata_block_size = 256;
-	/* What is read is forgotten at once, so that chains have something to do. */
-	table.no_block_cache = true;
+	/* What is read is forgotten at once, or soon, so that chains have something to do. */
+	if (kind.sample_rate > 0)
+		table.block_cache = rocksdb::NewLRUCache(64 << 10);
+	else
+		table.no_block_cache = true;
 	options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
 	return options;
 }

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "sampling.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bpf_of {
+
+namespace {
+
+/* A new time has this part in an average. */
+constexpr double OF_AVERAGE = 1.0 / 64;
+
+} /* namespace */
+
+bool Sampling::is_sample() const
+{
+	/* Marsaglia's xorshift: each thread has its own, and any seed but 0 will do. */
+	static std::atomic<uint64_t> threads{0};
+	thread_local uint64_t random = (threads.fetch_add(1) + 1) * 0x9e3779b97f4a7c15;
+
+	random ^= random << 13;
+	random ^= random >> 7;
+	random ^= random << 17;
+	return static_cast<double>(random >> 11) < part() * 0x1p53;
+}
+
+void Sampling::add(Kind kind, std::chrono::duration<double, std::nano> took)
+{
+	std::atomic<double> &average = ns_[static_cast<size_t>(kind)];
+	const double old = average.load(std::memory_order_relaxed);
+
+	/* What another thread adds at the same time may get lost. */
+	average.store(old == 0 ? took.count() : old + OF_AVERAGE * (took.count() - old),
+		std::memory_order_relaxed);
+}
+
+void Sampling::adapt(uint64_t memory, uint64_t samples)
+{
+	const auto ns = [&](Kind kind) {
+		return ns_[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
+	};
+	std::lock_guard<std::mutex> lock(adapting_);
+	const double settled = static_cast<double>(memory - std::exchange(memory_, memory));
+	const double sampled = static_cast<double>(samples - std::exchange(samples_, samples));
+
+	if (!adapts_ || ns(Kind::kChain) == 0 || ns(Kind::kSample) == 0)
+		return;
+	const double saved = settled * std::max(0.0, ns(Kind::kChain) - ns(Kind::kMemory));
+	const double spent = sampled * std::max(0.0, ns(Kind::kSample) - ns(Kind::kChain));
+	const double wanted = part() * (spent > saved ? 0.5 : 2);
+
+	part_.store(std::clamp(wanted, most_ / SPAN, most_), std::memory_order_relaxed);
+}
+
+} /* namespace bpf_of */
