@@ -19,7 +19,7 @@ constexpr uint64_t KEYS_MIN = 100000;
 /* What is in a database. */
 struct Shape {
 	/* Indices 0 to this are keys. */
-	uint64_t keys = 8000000;
+	uint64_t keys = 9000000;
 	uint32_t value_bytes = 100;
 };
 

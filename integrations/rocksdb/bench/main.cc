@@ -22,7 +22,7 @@ const char *const USAGE =
 	"\n"
 	"create makes a database of five levels without compression, and prints what it consists of;\n"
 	"one of the same size that is there already is left alone.\n"
-	"  --keys N              keys of 16 bytes, at least 100000 [default: 8000000]\n"
+	"  --keys N              keys of 16 bytes, at least 100000 [default: 9000000]\n"
 	"  --value-bytes N       bytes of a value, 16 to 4096 [default: 100]\n"
 	"\n"
 	"run measures each workload in all modes in turn, and prints a JSON object for each\n"

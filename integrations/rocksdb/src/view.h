@@ -10,6 +10,10 @@
  * that search. What happens later does not matter: tables never change, and the view keeps its files
  * open until nobody uses them, also after RocksDB has deleted them. If it is another number, the
  * Get() is left to RocksDB.
+ *
+ * RocksDB searches tables newest first, and stopped at the first one of which a block was missing. So
+ * the tables before that one do not have the key, and none of their range deletions covers it: there it
+ * would have stopped as well. The chain begins with the table where it stopped.
  */
 #ifndef BPFOF_ROCKSDB_VIEW_H
 #define BPFOF_ROCKSDB_VIEW_H

@@ -31,7 +31,7 @@ pub(crate) struct RocksdbOptions {
     /// A minute's worth of it: few keys, few workloads, short repetitions.
     #[arg(long)]
     quick: bool,
-    /// Keys of 16 bytes [default: 8000000; with --quick 400000].
+    /// Keys of 16 bytes [default: 9000000; with --quick 400000].
     #[arg(long)]
     keys: Option<u64>,
     /// Bytes of a value.

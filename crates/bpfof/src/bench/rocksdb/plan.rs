@@ -30,7 +30,7 @@ impl Step {
 
 impl RocksdbOptions {
     pub(super) fn keys(&self) -> u64 {
-        self.keys.unwrap_or(if self.quick { 400_000 } else { 8_000_000 })
+        self.keys.unwrap_or(if self.quick { 400_000 } else { 9_000_000 })
     }
 
     pub(super) fn repetitions(&self) -> u32 {
