@@ -548,4 +548,21 @@ fn maps_come_and_go_with_their_files() {
     assert!(files.iter().all(|file| set.maps.wait_mapped(file, PATIENCE)));
     println!("1,000 files registered in {:?}", begun.elapsed());
     assert!(Path::new(&names[0]).exists() && begun.elapsed() < PATIENCE);
+
+    // Those that are closed before they are mapped go, too.
+    drop(files);
+    let files: Vec<_> = names.iter().map(|path| set.maps.open(path).expect("opens")).collect();
+    drop(files);
+    let end = Instant::now() + PATIENCE;
+    while let Some(path) = open_below(&disk.mount()) {
+        assert!(Instant::now() < end, "{} stays open", path.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A file below `folder` that this process has open.
+fn open_below(folder: &Path) -> Option<PathBuf> {
+    let descriptors = fs::read_dir("/proc/self/fd").expect("they can be listed");
+    let mut paths = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    paths.find(|path| path.starts_with(folder))
 }

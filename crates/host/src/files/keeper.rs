@@ -7,6 +7,7 @@ use super::snapshot::file_layout;
 use super::sys::{self, BreakSignal, LeaseState};
 use super::{FileLayout, MapRefusal};
 use crate::FileMapObject;
+use std::collections::HashSet;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -76,6 +77,11 @@ impl Keeper<'_> {
     fn run(&mut self) {
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
+            if !queue.removed.is_empty() {
+                // A map that is made now would never be removed.
+                let removed: HashSet<u32> = queue.removed.iter().map(|entry| entry.id).collect();
+                queue.refresh.retain(|entry| !removed.contains(&entry.id));
+            }
             for entry in &queue.removed {
                 self.remove(entry);
             }
