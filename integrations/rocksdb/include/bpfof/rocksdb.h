@@ -190,6 +190,18 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Status SetDBOptions(
 		const std::unordered_map<std::string, std::string> &options) override;
 
+	/* As in DB; StackableDB forgets these. */
+	rocksdb::Status Resume() override { return db_->Resume(); }
+	void GetAllColumnFamilyMetaData(std::vector<rocksdb::ColumnFamilyMetaData> *families) override
+	{
+		db_->GetAllColumnFamilyMetaData(families);
+	}
+	rocksdb::Status GetStatsHistory(uint64_t from_s, uint64_t to_s,
+		std::unique_ptr<rocksdb::StatsHistoryIterator> *history) override
+	{
+		return db_->GetStatsHistory(from_s, to_s, history);
+	}
+
 	/* Changes how reads are served from now on; at first it is kChains. For comparisons. */
 	void set_mode(Mode mode);
 
