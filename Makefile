@@ -28,6 +28,9 @@ RACE_SECONDS ?= 600
 # How long `make soak` plays seeds, in seconds.
 SOAK_SECONDS ?= 3600
 
+# `make soak-rocksdb` runs for so many Gets instead, if it is given.
+READS ?=
+
 # How many functions `make loads` loads and unloads.
 LOADS ?= 100000
 
@@ -40,7 +43,7 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb interop interop-fast race \
-	soak loads test-aarch64 fuzz install uninstall clean
+	soak soak-rocksdb loads test-aarch64 fuzz install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -119,6 +122,11 @@ race: setup ## lookups in files that others change, for RACE_SECONDS (600); need
 soak: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
 	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-target --lib --locked -- \
 		--ignored --exact tests::simulation::soak --nocapture
+
+soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SOAK_SECONDS; needs root
+	@scripts/setup.sh rocksdb
+	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(READS) cargo test --release -p bpfof-cli --test rocksdb \
+		--locked -- --ignored --exact soak --nocapture
 
 loads: setup ## LOADS (100000) times a function comes and goes, and leaves nothing behind
 	LOADS=$(LOADS) cargo test -p bpfof-target --test loads --locked -- --nocapture

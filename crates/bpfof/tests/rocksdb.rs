@@ -5,8 +5,9 @@ mod disk;
 
 use disk::{BPFOF, Disk, cannot_mount, run};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// Whether something is missing here; then the log of the tests says what.
 fn cannot_build() -> bool {
@@ -75,9 +76,35 @@ fn the_target_may_die(folder: &Path, disk: &Disk) {
         .env("READS", "60000")
         .spawn()
         .expect("it starts");
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(1));
     disk.stop_target();
     assert!(reading.wait().expect("it ends").success());
+}
+
+fn stress(folder: &Path, disk: &Disk, options: &[&str]) -> Command {
+    let mut command = Command::new(folder.join("bpfof-rocksdb-stress"));
+    command.arg(disk.mount()).args([disk.url.to_string(), disk.image().display().to_string()]);
+    command.args(options);
+    command
+}
+
+/// No answer is wrong while everything changes; neither here nor at the target anything is kept.
+fn nothing_is_wrong_or_kept(folder: &Path, disk: &Disk) {
+    let (open_before, resident_before) = disk.held_by_target();
+    let status = stress(folder, disk, &["--seconds", "8", "--leaks"]).status();
+    assert!(status.expect("it starts").success());
+    let begun = Instant::now();
+    loop {
+        let (open, resident) = disk.held_by_target();
+        if open <= open_before {
+            let most = resident_before * 5 / 4 + (32 << 20);
+            assert!(resident <= most, "the target went from {resident_before} to {resident} bytes");
+            return;
+        }
+        let late = begun.elapsed() > Duration::from_secs(10);
+        assert!(!late, "the target had {open_before} descriptors open, and keeps {open}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -105,6 +132,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let printed = run(&example, &[&format!("{mount}/example"), &url, &image]);
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
+    nothing_is_wrong_or_kept(folder, &disk);
     the_target_may_die(folder, &disk);
 }
 
@@ -165,4 +193,48 @@ fn the_benchmark_reports() {
     let left = std::fs::read_dir(folder.path()).expect("a folder").flatten();
     let images = left.filter(|entry| entry.path().extension().is_some_and(|end| end == "img"));
     assert_eq!(images.count(), 0, "the image is removed");
+}
+
+/// How often the soak kills the target, and how long that is away.
+const KILL_EVERY: Duration = Duration::from_secs(30);
+const AWAY: Duration = Duration::from_secs(3);
+
+/// Kills the target and starts it again, until the process ends well.
+fn kill_targets(disk: &mut Disk, process: &mut Child) {
+    let mut killed = Instant::now();
+    loop {
+        if let Some(status) = process.try_wait().expect("it can be waited for") {
+            return assert!(status.success(), "{status}");
+        }
+        if killed.elapsed() >= KILL_EVERY {
+            disk.stop_target();
+            std::thread::sleep(AWAY);
+            disk.restart_target();
+            killed = Instant::now();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// `make soak-rocksdb`: for READS Gets, or for SOAK_SECONDS, half of it on each file system.
+#[test]
+#[ignore = "runs as long as READS or SOAK_SECONDS says: make soak-rocksdb"]
+fn soak() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let folder = build();
+    let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let (option, most) = match setting("READS") {
+        Some(reads) => ("--reads", reads),
+        None => ("--seconds", setting("SOAK_SECONDS").unwrap_or(3600)),
+    };
+    let half = (most / 2).max(1).to_string();
+    for (kind, _) in disk::KINDS {
+        eprintln!("RocksDB on {kind}, {option} {half}");
+        let mut disk = Disk::new(kind, 512 << 20);
+        let options = [option, &half, "--leaks", "--fill-disk", "--target-may-die"];
+        let mut process = stress(folder, &disk, &options).spawn().expect("it starts");
+        kill_targets(&mut disk, &mut process);
+    }
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Many threads: every key has one writer, which counts its versions. A read that began when version
- * b was complete, and ended before version a was begun, must see one of b to a - 1, and no reader sees
- * a key go back. Reads at snapshots must be those of the plain library. Meanwhile tables are flushed,
- * compacted, ingested and deleted.
+ * Many threads: reads see the versions of keys that they must (versions.h), and at snapshots what the
+ * plain library sees. Meanwhile tables are flushed, compacted, ingested and deleted.
  */
 #include "database.h"
+#include "versions.h"
 
 #include <rocksdb/sst_file_writer.h>
 
@@ -28,14 +27,11 @@ constexpr uint64_t WRITERS = 3;
 /* The last of them ingests tables instead of writing. */
 constexpr uint64_t INGESTER = WRITERS - 1;
 constexpr uint64_t KEYS = WRITERS * KEYS_OF_A_WRITER;
-/* Each so many-th version of a key is that there is none. */
-constexpr uint64_t DELETED_EVERY = 7;
 
 struct Test {
 	PushdownDB *db;
 	std::string directory;
-	std::vector<std::atomic<uint64_t>> begun = std::vector<std::atomic<uint64_t>>(KEYS);
-	std::vector<std::atomic<uint64_t>> complete = std::vector<std::atomic<uint64_t>>(KEYS);
+	Versions versions{KEYS};
 	std::atomic<bool> stop{false};
 	std::atomic<uint64_t> reads{0};
 };
@@ -55,16 +51,14 @@ void write(Test &test, uint64_t writer)
 
 	while (!test.stop) {
 		const uint64_t number = writer * KEYS_OF_A_WRITER + random.below(KEYS_OF_A_WRITER);
-		const uint64_t version = ++test.begun[number];
+		const uint64_t version = test.versions.begin(number);
 		const std::string key = key_of(number);
 
-		if (version % DELETED_EVERY == 0)
+		if (is_deletion(version))
 			check_ok(test.db->Delete(WriteOptions(), key), "deleting");
 		else
-			check_ok(test.db->Put(WriteOptions(), key,
-					 std::to_string(version) + std::string(40, '.')),
-				"writing");
-		test.complete[number] = version;
+			check_ok(test.db->Put(WriteOptions(), key, value_of(key, version)), "writing");
+		test.versions.complete(number, version);
 	}
 }
 
@@ -87,12 +81,12 @@ void ingest(Test &test)
 		numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
 		check_ok(writer.Open(path), "making a table");
 		for (const auto &entry : numbers) {
-			const uint64_t version = ++test.begun[entry.second];
+			const uint64_t version = test.versions.begin(entry.second);
 
-			if (version % DELETED_EVERY == 0)
+			if (is_deletion(version))
 				check_ok(writer.Delete(entry.first), "adding to a table");
 			else
-				check_ok(writer.Put(entry.first, std::to_string(version)),
+				check_ok(writer.Put(entry.first, value_of(entry.first, version)),
 					"adding to a table");
 		}
 		check_ok(writer.Finish(), "finishing a table");
@@ -101,7 +95,7 @@ void ingest(Test &test)
 		how.move_files = true;
 		check_ok(test.db->IngestExternalFile({path}, how), "ingesting");
 		for (const auto &entry : numbers)
-			test.complete[entry.second]++;
+			test.versions.complete(entry.second, test.versions.most(entry.second));
 	}
 }
 
@@ -121,30 +115,6 @@ void compact(Test &test)
 	}
 }
 
-/* One of the versions from `least` to `most`. `seen` is what this reader has seen of the key. */
-void check_version(const std::string &key, const Status &status, const std::string &value,
-	uint64_t least, uint64_t most, uint64_t *seen)
-{
-	least = std::max(least, *seen);
-	if (status.ok()) {
-		const uint64_t version = std::strtoull(value.c_str(), nullptr, 10);
-
-		CHECK(version >= least && version <= most && version % DELETED_EVERY,
-			"%s: version %llu, which is not from %llu to %llu", key.c_str(),
-			static_cast<unsigned long long>(version),
-			static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
-		*seen = version;
-		return;
-	}
-	CHECK(status.IsNotFound(), "%s: %s", key.c_str(), status.ToString().c_str());
-	const uint64_t deletion = (least + DELETED_EVERY - 1) / DELETED_EVERY * DELETED_EVERY;
-
-	CHECK(least == 0 || deletion <= most, "%s: not found, of versions from %llu to %llu",
-		key.c_str(), static_cast<unsigned long long>(least),
-		static_cast<unsigned long long>(most));
-	*seen = least == 0 ? 0 : deletion;
-}
-
 void read(Test &test, uint64_t reader, uint64_t reads)
 {
 	std::vector<uint64_t> seen(KEYS);
@@ -154,11 +124,11 @@ void read(Test &test, uint64_t reader, uint64_t reads)
 	for (uint64_t i = 0; i < reads; i++) {
 		const uint64_t number = random.below(KEYS);
 		const std::string key = key_of(number);
-		const uint64_t least = test.complete[number];
+		const uint64_t least = test.versions.least(number);
 		const Status status =
 			test.db->Get(ReadOptions(), test.db->DefaultColumnFamily(), key, &value);
 
-		check_version(key, status, value, least, test.begun[number], &seen[number]);
+		check_version(key, status, value, least, test.versions.most(number), &seen[number]);
 		test.reads++;
 	}
 }

@@ -75,7 +75,7 @@ impl Disk {
         let mount = folder.path().join("mount");
         std::fs::create_dir(&mount).expect("a folder");
         run("mount", &["-t", kind, "-o", options, &device, mount.to_str().expect("UTF-8")]);
-        let (target, url) = start_target(&format!("file:path={image}"));
+        let (target, url) = start_target(&image, "127.0.0.1:0");
         Disk { folder, device, target, url }
     }
 
@@ -93,6 +93,26 @@ impl Disk {
     pub(crate) fn stop_target(&self) {
         let pid = rustix::process::Pid::from_child(&self.target);
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+    }
+
+    /// Starts it again where it was.
+    pub(crate) fn restart_target(&mut self) {
+        let _ = self.target.kill();
+        self.target.wait().expect("it ends");
+        let image = self.image().display().to_string();
+        let listen = format!("{}:{}", self.url.host, self.url.port);
+        (self.target, self.url) = start_target(&image, &listen);
+    }
+
+    /// How many descriptors the target has open, and how many bytes of its memory are resident.
+    pub(crate) fn held_by_target(&self) -> (usize, u64) {
+        let process = format!("/proc/{}", self.target.id());
+        let open = std::fs::read_dir(format!("{process}/fd")).expect("it runs").count();
+        let status = std::fs::read_to_string(format!("{process}/status")).expect("it runs");
+        let resident =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next());
+        let kib: u64 = resident.and_then(|kib| kib.parse().ok()).expect("a number");
+        (open, kib << 10)
     }
 
     pub(crate) fn connect(&self) -> Controller {
@@ -114,10 +134,10 @@ impl Drop for Disk {
     }
 }
 
-fn start_target(namespace: &str) -> (Child, TargetUrl) {
+fn start_target(image: &str, listen: &str) -> (Child, TargetUrl) {
     let mut child = Command::new(BPFOF)
-        .args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet", "--exit-with-parent"])
-        .args(["--namespace", namespace])
+        .args(["target", "--listen", listen, "--json", "--quiet", "--exit-with-parent"])
+        .args(["--namespace", &format!("file:path={image}")])
         .stdout(Stdio::piped())
         .spawn()
         .expect("bpfof starts");

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Looks for wrong answers and for what is never given back: threads change a database in all the ways
+ * that there are, others read and check. In a few rounds, each of which opens the database, and ends
+ * quietly.
+ */
+#include "stress.h"
+#include "usage.h"
+
+#include <chrono>
+#include <cstring>
+
+using bpf_of::PushdownDB;
+using bpf_of::Way;
+using rocksdb::Status;
+
+namespace {
+
+constexpr uint64_t ROUNDS = 4;
+/* How long the target may be away when a round begins, and deleted files stay open at its end. */
+constexpr int PATIENCE_S = 20;
+
+[[noreturn]] void usage_of(const char *program)
+{
+	std::fprintf(stderr,
+		"usage: %s DIRECTORY [URL DEVICE] (--seconds N | --reads N) [--leaks] [--fill-disk] "
+		"[--target-may-die]\n"
+		"  --seconds, --reads  how long, or until so many Get() calls are checked\n"
+		"  --leaks             fail if memory, descriptors or space have grown; DIRECTORY is "
+		"on\n"
+		"                      a file system that nobody else uses\n"
+		"  --fill-disk         fill that file system now and then\n"
+		"  --target-may-die    chains may fail; the target is back within some seconds\n",
+		program);
+	std::exit(2);
+}
+
+Settings settings_of(int argc, char **argv)
+{
+	std::vector<char *> words = {argv[0]};
+	Settings settings;
+
+	for (int i = 1; i < argc; i++) {
+		const std::string word = argv[i];
+		const bool has_number = i + 1 < argc && std::atoll(argv[i + 1]) > 0;
+
+		if (word == "--seconds" && has_number)
+			settings.seconds = std::atoll(argv[++i]);
+		else if (word == "--reads" && has_number)
+			settings.reads = std::atoll(argv[++i]);
+		else if (word == "--leaks")
+			settings.check_leaks = true;
+		else if (word == "--fill-disk")
+			settings.fill_disk = true;
+		else if (word == "--target-may-die")
+			settings.target_may_die = true;
+		else if (word.compare(0, 2, "--") == 0)
+			usage_of(argv[0]);
+		else
+			words.push_back(argv[i]);
+	}
+	if ((settings.seconds == 0) == (settings.reads == 0) ||
+		(words.size() != 2 && words.size() != 4))
+		usage_of(argv[0]);
+	settings.place = place(static_cast<int>(words.size()), words.data());
+	return settings;
+}
+
+/* Each round's tables are of another kind. */
+constexpr Kind KINDS[ROUNDS] = {
+	{"", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30},
+	{"", rocksdb::kZSTD, PARTITIONED, 4, size_t{1} << 30},
+	{"", rocksdb::kNoCompression, BINARY, 3, 40 << 10},
+	{"", rocksdb::kLZ4Compression, BINARY, 5, size_t{1} << 30},
+};
+
+/* RocksDB as Debian builds it asserts that its log can be written, and a disk is full here at times. */
+class NoLog : public rocksdb::Logger {
+    public:
+	using Logger::Logv;
+	void Logv(const char *, va_list) override {}
+};
+
+void open(Test &test, uint64_t round)
+{
+	const Place &place = test.settings.place;
+	rocksdb::Options options = small_tables(KINDS[round]);
+	bpf_of::PushdownOptions pushdown;
+	Status status;
+
+	pushdown.url = place.url;
+	pushdown.device = place.device;
+	pushdown.index_bytes_max = KINDS[round].index_bytes_max;
+	pushdown.target_reads = round % 2 == 1;
+	pushdown.sample_rate = 0.05;
+	options.info_log = std::make_shared<NoLog>();
+	if (test.settings.fill_disk)
+		options.wal_dir = test.logs();
+	/* Reads meet a block cache that is too small, but for the first round. */
+	if (round > 0) {
+		auto *table = options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>();
+
+		table->no_block_cache = false;
+		table->block_cache = rocksdb::NewLRUCache(96 << 10);
+	}
+	for (int i = 0; i < 10 * PATIENCE_S; i++) {
+		status = PushdownDB::Open(options, pushdown, test.database(), &test.db);
+		if (status.ok() || !test.settings.target_may_die)
+			break;
+		std::this_thread::sleep_for(std::chrono::milliseconds(100));
+	}
+	check_ok(status, "opening the database");
+}
+
+class Clock {
+    public:
+	double seconds() const
+	{
+		return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+	}
+
+    private:
+	const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+};
+
+void print(const Test &test, const char *when, double seconds)
+{
+	const auto number = [](uint64_t number) { return static_cast<unsigned long long>(number); };
+	const Usage now = usage(test.settings.place.directory);
+
+	std::printf("%s, %.0f s: %llu gets, %llu keys at once, %llu steps, %llu changes; memory %llu "
+		    "KiB, %llu descriptors (%llu of deleted files), files %llu KiB, lost %llu KiB;",
+		when, seconds, number(test.gets), number(test.keys_at_once), number(test.steps),
+		number(test.changes), number(now.memory_bytes >> 10), number(now.descriptors),
+		number(now.deleted_files), number(now.file_bytes >> 10), number(now.lost_bytes >> 10));
+	if (test.db)
+		print_ways(*test.db);
+	else
+		std::printf(" closed\n");
+	std::fflush(stdout);
+}
+
+/* Chains reach the target again soon after it was away. */
+class Watch {
+    public:
+	void check(const Test &test, double now)
+	{
+		const uint64_t chains = test.db->stats()[Way::kTarget];
+
+		if (chains != chains_ || test.settings.place.url.empty()) {
+			chains_ = chains;
+			since_ = now;
+		}
+		CHECK(now - since_ < PATIENCE_S, "no chain has reached the target for %.0f s: %s",
+			now - since_, test.db->last_error().c_str());
+	}
+	explicit Watch(double now) : since_(now) {}
+
+    private:
+	uint64_t chains_ = 0;
+	double since_;
+};
+
+/* Until this round's share of the time, or of the reads, is over. */
+void wait_and_print(const Test &test, const Clock &clock, uint64_t round)
+{
+	const double end = static_cast<double>(test.settings.seconds * (round + 1)) / ROUNDS;
+	const uint64_t reads = test.settings.reads * (round + 1) / ROUNDS;
+	double printed = clock.seconds();
+	Watch watch(printed);
+
+	while (test.settings.seconds ? clock.seconds() < end : test.gets < reads) {
+		std::this_thread::sleep_for(std::chrono::milliseconds(20));
+		watch.check(test, clock.seconds());
+		if (clock.seconds() < printed + 10)
+			continue;
+		printed = clock.seconds();
+		print(test, "going on", printed);
+	}
+}
+
+/* All is compacted, no snapshot is held: nothing that was deleted may stay open. */
+void check_quiet(Test &test)
+{
+	check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr),
+		"compacting all");
+	check_everything(test);
+	Usage now;
+
+	for (int i = 0; i < 10 * PATIENCE_S; i++) {
+		test.db->wait_ready(1000);
+		now = usage(test.settings.place.directory);
+		if (now.deleted_files == 0)
+			return;
+		std::this_thread::sleep_for(std::chrono::milliseconds(100));
+	}
+	CHECK(now.deleted_files == 0, "%llu deleted files are open: %s",
+		static_cast<unsigned long long>(now.deleted_files), now.a_deleted_file.c_str());
+}
+
+void check_chains(const Test &test)
+{
+	const bpf_of::PushdownStats stats = test.db->stats();
+	const bool has_target = !test.settings.place.url.empty();
+
+	CHECK(stats[has_target ? Way::kTarget : Way::kHere] > 0, "no chain has given an answer");
+	CHECK(test.settings.target_may_die || stats[Way::kFailed] == 0, "%s",
+		test.db->last_error().c_str());
+}
+
+void play(Test &test, const Clock &clock, uint64_t round)
+{
+	open(test, round);
+	check_everything(test);
+	test.stop = false;
+	test.ingests = true;
+	std::vector<std::thread> changing = start_changing(test);
+	std::vector<std::thread> reading = start_reading(test, round);
+
+	wait_and_print(test, clock, round);
+	test.stop = true;
+	for (std::thread &thread : reading)
+		thread.join();
+	for (std::thread &thread : changing)
+		thread.join();
+	check_quiet(test);
+	print(test, "quiet", clock.seconds());
+	check_chains(test);
+	delete test.db;
+	test.db = nullptr;
+	print(test, "after a round", clock.seconds());
+}
+
+/* Whether more is held than before, beyond what allocators and file systems keep for themselves. */
+void check_leaks(const Usage &fresh, const Usage &before, const Usage &after)
+{
+	const auto number = [](uint64_t number) { return static_cast<unsigned long long>(number); };
+
+	CHECK(after.deleted_files == 0, "%llu deleted files are open: %s", number(after.deleted_files),
+		after.a_deleted_file.c_str());
+	CHECK(after.descriptors <= fresh.descriptors, "%llu descriptors are open, %llu at the start",
+		number(after.descriptors), number(fresh.descriptors));
+	CHECK(after.memory_bytes <= before.memory_bytes * 5 / 4 + (32 << 20),
+		"%llu bytes of memory, %llu after the first round", number(after.memory_bytes),
+		number(before.memory_bytes));
+	CHECK(after.lost_bytes <= before.lost_bytes + (1 << 20),
+		"%llu bytes of the file system are in no file, %llu after the first round",
+		number(after.lost_bytes), number(before.lost_bytes));
+}
+
+} /* namespace */
+
+int main(int argc, char **argv)
+{
+	const Settings settings = settings_of(argc, argv);
+	const std::string &directory = settings.place.directory;
+	/* Each line at once, also where it is not read by people. */
+	std::setvbuf(stdout, nullptr, _IOLBF, 0);
+	const Usage fresh = usage(directory);
+	Test test(settings);
+	const Clock clock;
+	Usage before;
+
+	/* What an earlier run has left. */
+	std::filesystem::remove_all(test.database());
+	std::filesystem::remove(test.filler());
+	for (uint64_t round = 0; round < ROUNDS; round++) {
+		play(test, clock, round);
+		if (round == 0)
+			before = usage(directory);
+		else if (settings.check_leaks)
+			check_leaks(fresh, before, usage(directory));
+	}
+	std::filesystem::remove_all(test.database());
+	std::filesystem::remove_all(test.logs());
+	return 0;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What the threads of the stress share, and which keys there are. */
+#ifndef BPFOF_ROCKSDB_STRESS_STRESS_H
+#define BPFOF_ROCKSDB_STRESS_STRESS_H
+
+#include "../tests/database.h"
+#include "../tests/versions.h"
+
+#include <unistd.h>
+
+#include <mutex>
+#include <thread>
+
+/*
+ * Keys have numbers, and each stretch of numbers is written in its own way, by one thread. But for the
+ * last, their names are mixed, so that tables hold keys of all of them.
+ */
+struct Stretch {
+	uint64_t first;
+	uint64_t keys;
+
+	uint64_t pick(Random &random) const { return first + random.below(keys); }
+};
+
+/* Put and Delete. */
+constexpr Stretch SINGLE = {0, 1000};
+/* Tables that are ingested. */
+constexpr Stretch INGESTED = {1000, 500};
+/* Put once, then SingleDelete. */
+constexpr Stretch ONCE = {1500, 300};
+/* Pairs of one version, written together: a key, and the one that is so many further. */
+constexpr Stretch TWINS = {1800, 300};
+constexpr uint64_t TO_TWIN = TWINS.keys;
+/* The last that are mixed, the twins' other halves, end here. */
+constexpr uint64_t MIXED_KEYS = TWINS.first + 2 * TWINS.keys;
+/* Deleted in ranges, too; names in the order of their numbers. */
+constexpr Stretch RANGED = {MIXED_KEYS, 400};
+constexpr uint64_t KEYS = RANGED.first + RANGED.keys;
+
+/* Of the numbers below MIXED_KEYS each is the name of another, far away from its neighbours. */
+constexpr uint64_t MIXER = 37;
+static_assert(MIXED_KEYS % MIXER != 0, "no two keys have one name");
+
+std::string key_of(uint64_t number);
+
+/* Keys before, between and behind those that nobody has ever written. */
+std::string missing_key(Random &random);
+
+/* Keys that nobody checks, whose files are dropped. */
+constexpr const char *DROPPED = "zzz";
+
+struct Settings {
+	Place place;
+	/* One of both is 0. */
+	uint64_t seconds = 0;
+	uint64_t reads = 0;
+	/* Fail if something has grown; the directory is on a file system of its own. */
+	bool check_leaks = false;
+	/* Fill that file system in the middle of each round. */
+	bool fill_disk = false;
+	/* The target goes away and comes back. */
+	bool target_may_die = false;
+};
+
+struct Test {
+	explicit Test(const Settings &settings) : settings(settings) {}
+
+	const Settings settings;
+	bpf_of::PushdownDB *db = nullptr;
+	Versions versions{KEYS};
+	std::atomic<bool> stop{false};
+	/* Odd while the disk is full, or RocksDB has not yet recovered from that. */
+	std::atomic<uint64_t> disk_full{0};
+	/* Held while a table is ingested. RocksDB 7.8 cannot do that once its disk was full: it fails
+	 * an assertion. So not before it is opened again. */
+	bool ingests = true;
+	std::mutex ingesting;
+	/* What was checked: single keys, keys of several at once, steps of iterators. */
+	std::atomic<uint64_t> gets{0};
+	std::atomic<uint64_t> keys_at_once{0};
+	std::atomic<uint64_t> steps{0};
+	/* Writes, ingested tables and so on. */
+	std::atomic<uint64_t> changes{0};
+
+	std::string database() const { return settings.place.directory + "/stress"; }
+	/* RocksDB 7.8 goes on writing to a log to which it could not write, and fails over that. So
+	 * that is elsewhere if the disk is to be full. */
+	std::string logs() const
+	{
+		return std::filesystem::temp_directory_path().string() + "/bpfof-stress-" +
+		       std::to_string(::getpid());
+	}
+	/* What fills the disk. */
+	std::string filler() const { return settings.place.directory + "/filler"; }
+};
+
+/* Threads that change the database, until test.stop. */
+std::vector<std::thread> start_changing(Test &test);
+
+/* Threads that read and check, until test.stop. */
+std::vector<std::thread> start_reading(Test &test, uint64_t round);
+
+/* Checks every key once, with no changes under way: by Get(), and by an iterator forth and back. */
+void check_everything(Test &test);
+
+#endif
