@@ -91,7 +91,7 @@ void open(Test &test, uint64_t round)
 	pushdown.url = place.url;
 	pushdown.device = place.device;
 	pushdown.index_bytes_max = KINDS[round].index_bytes_max;
-	pushdown.target_reads = round % 2 == 1;
+	pushdown.target_reads = round == 1;
 	pushdown.sample_rate = 0.05;
 	options.info_log = std::make_shared<NoLog>();
 	if (test.settings.fill_disk)
