@@ -25,7 +25,7 @@ KILLS ?= 3
 # How long `make race` runs on each file system, in seconds.
 RACE_SECONDS ?= 600
 
-# How long `make soak` plays seeds, in seconds.
+# How long each part of `make soak` takes, in seconds.
 SOAK_SECONDS ?= 3600
 
 # `make soak-rocksdb` runs for so many Gets instead, if it is given.
@@ -43,7 +43,7 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb interop interop-fast race \
-	soak soak-rocksdb loads test-aarch64 fuzz install uninstall clean
+	soak soak-simulation soak-rocksdb loads test-aarch64 fuzz install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -119,7 +119,9 @@ interop-fast: setup ## the quick part of it, with the debug build
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
 
-soak: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
+soak: soak-simulation soak-rocksdb ## both of these, one after the other
+
+soak-simulation: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
 	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-target --lib --locked -- \
 		--ignored --exact tests::simulation::soak --nocapture
 

@@ -118,8 +118,13 @@ probe_rocksdb() {
 			END { print v["ROCKSDB_MAJOR"] "." v["ROCKSDB_MINOR"] "." v["ROCKSDB_PATCH"] }'
 }
 
+probe_db_bench() {
+	db_bench --version | grep -o '[0-9.]*$'
+}
+
 readonly ROCKSDB_THINGS=(
 	"probe_cmake        cmake         cmake"
+	"probe_db_bench     db_bench      rocksdb-tools"
 	"probe_rocksdb      rocksdb       librocksdb-dev,libsnappy-dev,liblz4-dev,libzstd-dev,libxxhash-dev"
 )
 

@@ -81,6 +81,27 @@ fn the_target_may_die(folder: &Path, disk: &Disk) {
     assert!(reading.wait().expect("it ends").success());
 }
 
+/// A database that RocksDB's own benchmark has made, with filters, by its options.
+fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk) {
+    let database = disk.mount().join("db_bench").display().to_string();
+    let options = "--num=60000 --bloom_bits=10 --compression_type=snappy --write_buffer_size=1000000 \
+        --target_file_size_base=500000 --max_bytes_for_level_base=2000000";
+    let options: Vec<&str> = options.split_whitespace().collect();
+    let place = format!("--db={database}");
+    let made = Command::new("db_bench")
+        .args(["--benchmarks=fillrandom,overwrite", &place])
+        .args(options)
+        .output();
+    let Ok(made) = made else {
+        eprintln!("SKIPPED: db_bench is missing; scripts/setup.sh rocksdb installs it");
+        return;
+    };
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let program = folder.join("existing_test").display().to_string();
+    let image = disk.image().display().to_string();
+    eprintln!("{}", run(&program, &[&database, &disk.url.to_string(), &image]));
+}
+
 fn stress(folder: &Path, disk: &Disk, options: &[&str]) -> Command {
     let mut command = Command::new(folder.join("bpfof-rocksdb-stress"));
     command.arg(disk.mount()).args([disk.url.to_string(), disk.image().display().to_string()]);
@@ -132,6 +153,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let printed = run(&example, &[&format!("{mount}/example"), &url, &image]);
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
+    what_db_bench_has_made_is_read(folder, &disk);
     nothing_is_wrong_or_kept(folder, &disk);
     the_target_may_die(folder, &disk);
 }
