@@ -68,16 +68,18 @@ fn compile_example(folder: &Path) -> PathBuf {
     program
 }
 
-/// Its chains go on here.
-fn the_target_may_die(folder: &Path, disk: &Disk) {
+/// Chains go on when it is back.
+fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     let mut reading = Command::new(folder.join("concurrent_test"))
         .arg(disk.mount())
         .args([disk.url.to_string(), disk.image().display().to_string()])
         .env("READS", "60000")
         .spawn()
         .expect("it starts");
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_millis(500));
     disk.stop_target();
+    std::thread::sleep(Duration::from_millis(500));
+    disk.restart_target();
     assert!(reading.wait().expect("it ends").success());
 }
 
@@ -142,7 +144,7 @@ fn point_reads_are_those_of_the_plain_library() {
     if cannot_mount().is_some() {
         return;
     }
-    let disk = Disk::new("ext4", 1 << 30);
+    let mut disk = Disk::new("ext4", 1 << 30);
     let (url, mount) = (disk.url.to_string(), disk.mount().display().to_string());
     let image = disk.image().display().to_string();
     for test in ["answers_test", "concurrent_test"] {
@@ -155,7 +157,7 @@ fn point_reads_are_those_of_the_plain_library() {
     assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
     what_db_bench_has_made_is_read(folder, &disk);
     nothing_is_wrong_or_kept(folder, &disk);
-    the_target_may_die(folder, &disk);
+    a_target_that_dies_is_used_again(folder, &mut disk);
 }
 
 /// A short run, for its form: the figures say nothing.
