@@ -234,3 +234,58 @@ pub(super) fn summary(cases: &[Case], latency_us: u64) -> Summary {
         net_bytes_ratio: ratio("uniform").map(|ratio| ratio.net_bytes),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of the driver, with what the case is found by and what ratios are made of.
+    fn line(workload: &str, mode: &str, operations: u64, p99_us: f64) -> Measurement {
+        let line = serde_json::json!({
+            "workload": workload, "mode": mode, "threads": 16, "operations": operations,
+            "seconds": 2.0, "p50_us": 1.0, "p99_us": p99_us, "p999_us": 3.0, "host_cpu_s": 0.5,
+            "target_cpu_s": 0.5, "energy_j": null, "rocksdb_blocks": 5 * operations,
+            "chain_blocks": 0, "sent_bytes": 100 * operations, "received_bytes": 300 * operations,
+            "gets": { "target": operations },
+        });
+        serde_json::from_value(line).expect("a line")
+    }
+
+    #[test]
+    fn repetitions_become_medians_and_ratios() {
+        let setting = Setting {
+            part: Part::Workloads,
+            latency_us: 3,
+            cache_bytes: 0,
+            configuration: Configuration::Default,
+            sample_rate: 0.01,
+        };
+        let mut measured = Vec::new();
+        for more in [0, 20, 10] {
+            measured.push(line("uniform", "plain", 100 + more, 40.0));
+            measured.push(line("uniform", "chains", 200 + 2 * more, 20.0));
+        }
+        measured.push(line("a", "plain", 100, 1.0));
+        measured.push(line("a", "chains", 150, 1.0));
+        measured.push(line("b", "plain", 100, 1.0));
+        measured.push(line("b", "chains", 120, 1.0));
+        let cases = cases(setting, &measured);
+        let workloads: Vec<_> = cases.iter().map(|case| case.workload.as_str()).collect();
+        assert_eq!(workloads, ["uniform", "a", "b"]);
+        let plain = cases[0].of(Mode::Plain).expect("measured");
+        assert_eq!(plain.figures.ops_per_s, 55.0);
+        assert_eq!(plain.figures.ops_per_s_range, [50.0, 60.0]);
+        assert_eq!(plain.figures.net_bytes_per_op, 400.0);
+        assert_eq!((plain.blocks_per_op(), plain.gets["target"]), (5.0, 330));
+        let expected = Summary {
+            uniform_ops_ratio: Some(2.0),
+            uniform_p99_ratio: Some(2.0),
+            ycsb_min_ops_ratio: Some(1.2),
+            ycsb_e_ops_ratio: None,
+            cpu_per_op_ratio: Some(2.0),
+            net_bytes_ratio: Some(1.0),
+        };
+        assert_eq!(summary(&cases, 3), expected);
+        assert_eq!(summary(&cases, 90).uniform_ops_ratio, None);
+    }
+}
