@@ -332,8 +332,13 @@ Status create(const std::string &path, const Shape &shape)
 	options.create_if_missing = true;
 	options.disable_auto_compactions = true;
 	options.write_buffer_size = LOADING_BUFFER_BYTES;
+	/* It gets its name when it is whole. */
+	const std::string part = path + ".part";
+	std::error_code error;
+
+	fs::remove_all(part, error);
 	{
-		const auto db = opened(options, path, &status);
+		const auto db = opened(options, part, &status);
 
 		if (status.ok())
 			status = load(db.get(), shape);
@@ -341,7 +346,11 @@ Status create(const std::string &path, const Shape &shape)
 			status = db->Close();
 	}
 	if (status.ok())
-		status = store_shape(path, shape);
+		status = store_shape(part, shape);
+	if (status.ok())
+		fs::rename(part, path, error);
+	if (error)
+		status = Status::IOError("renaming " + part + " to " + path, error.message());
 	return status.ok() ? print(shape, path) : status;
 }
 
