@@ -38,8 +38,8 @@ const char *const USAGE =
 	"  --cache-bytes N       block cache [default: 0, none]\n"
 	"  --evictable-index     index blocks are in the block cache, which is then needed\n"
 	"  --bloom               Bloom filters are asked\n"
-	"  --sample-rate X       share of chains that RocksDB does itself, for its cache [default: "
-	"0.01]\n"
+	"  --sample-rate X       share of Gets that RocksDB does itself, for its cache, fixed\n"
+	"                        [default: the library adapts it]\n"
 	"\n"
 	"workloads:\n";
 

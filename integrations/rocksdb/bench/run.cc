@@ -110,7 +110,10 @@ Status open(const RunOptions &options, const Shape &shape, bool is_local, Opened
 	pushdown.url = options.url;
 	pushdown.device = options.device;
 	pushdown.target_reads = true;
-	pushdown.sample_rate = options.sample_rate;
+	if (options.sample_rate) {
+		pushdown.sample_rate = *options.sample_rate;
+		pushdown.adapt_sampling = false;
+	}
 	/* For each client, and for compactions. */
 	pushdown.readers_max = *std::max_element(options.threads.begin(), options.threads.end()) + 8;
 	const Status status = PushdownDB::Open(settings, pushdown, options.path, &opened->pushdown);
@@ -205,7 +208,7 @@ Status Runner::reach_target()
 	Status status = quiet();
 
 	/* Then there will be no chains. */
-	if (options_.sample_rate >= 1)
+	if (options_.sample_rate.value_or(0) >= 1)
 		return status;
 	set_mode(Mode::kChains);
 	while (status.ok() && Clock::now() < end) {

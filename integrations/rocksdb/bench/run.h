@@ -31,7 +31,8 @@ struct RunOptions {
 	unsigned repetitions = 3;
 	unsigned milliseconds = 1000;
 	Opening opening;
-	double sample_rate = 0.01;
+	/* Fixed; without it the library chooses. */
+	std::optional<double> sample_rate;
 	/* Process whose processor time is told, too. */
 	std::optional<int> target_pid;
 };

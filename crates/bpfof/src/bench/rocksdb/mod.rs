@@ -187,9 +187,11 @@ fn arguments(
         ("--repetitions", options.repetitions().to_string()),
         ("--milliseconds", options.milliseconds().to_string()),
         ("--cache-bytes", setting.cache_bytes.to_string()),
-        ("--sample-rate", setting.sample_rate.to_string()),
     ] {
         arguments.extend([option.into(), value.into()]);
+    }
+    if let Some(rate) = setting.sample_rate {
+        arguments.extend(["--sample-rate".into(), rate.to_string().into()]);
     }
     match setting.configuration {
         report::Configuration::Default => {}

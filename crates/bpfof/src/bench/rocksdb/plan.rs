@@ -6,8 +6,6 @@ use super::report::{Configuration, Part, Setting};
 
 /// Bytes of a key.
 const KEY_BYTES: u64 = 16;
-/// The library's own share of Gets that RocksDB does itself.
-const SAMPLE_RATE: f64 = 0.01;
 /// The ways to read that are compared.
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Chains, Mode::Blocks];
 /// Those of figure 8: read only, read mostly, half writes, newest keys.
@@ -89,7 +87,7 @@ impl RocksdbOptions {
         }
         steps.extend(sampling.iter().map(|percent| {
             let mut step = self.uniform(Part::Sampling, self.cache_bytes(), &[Mode::Chains]);
-            step.setting.sample_rate = percent / 100.0;
+            step.setting.sample_rate = Some(percent / 100.0);
             step.workloads = SAMPLED_WORKLOADS.map(str::to_owned).to_vec();
             step
         }));
@@ -136,7 +134,7 @@ impl RocksdbOptions {
                 latency_us: self.latencies()[0],
                 cache_bytes,
                 configuration: Configuration::Default,
-                sample_rate: SAMPLE_RATE,
+                sample_rate: None,
             },
             workloads: vec!["uniform".to_owned()],
             modes: modes.to_vec(),

@@ -142,8 +142,9 @@ fn sampling(path: &Path, cases: &[&Case]) -> Drawn {
     let mut rates: Vec<f64> = Vec::new();
     for case in cases {
         let Some(figures) = case.of(Mode::Chains) else { continue };
-        if rates.last() != Some(&case.setting.sample_rate) {
-            rates.push(case.setting.sample_rate);
+        let rate = case.setting.sample_rate.unwrap_or(0.0);
+        if rates.last() != Some(&rate) {
+            rates.push(rate);
         }
         let point = ((rates.len() - 1) as f64, figures.figures.ops_per_s / 1000.0);
         match lines.iter_mut().find(|line| line.name == case.workload) {

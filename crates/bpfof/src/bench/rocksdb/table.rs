@@ -41,7 +41,9 @@ fn heading(setting: &Setting) -> String {
     let what = match (part, configuration) {
         (Part::Workloads, _) => "workloads".to_owned(),
         (Part::Threads, _) => "uniform reads by more and more threads".to_owned(),
-        (Part::Sampling, _) => format!("{} % of Gets for the cache", sample_rate * 100.0),
+        (Part::Sampling, _) => {
+            format!("{} % of Gets for the cache", sample_rate.unwrap_or(0.0) * 100.0)
+        }
         (Part::Configurations, Configuration::Bloom) => "Bloom filters".to_owned(),
         (Part::Configurations, _) => "index blocks in the cache".to_owned(),
     };
