@@ -224,7 +224,12 @@ class HookedFileSystem : public rocksdb::FileSystemWrapper {
 		std::unique_ptr<rocksdb::FSRandomAccessFile> *result, IODebugContext *debug) override
 	{
 		std::unique_ptr<rocksdb::FSRandomAccessFile> plain;
-		IOStatus status = target()->NewRandomAccessFile(path, options, &plain, debug);
+		rocksdb::FileOptions how = options;
+
+		/* What RocksDB reads is not aligned then, and the target may be gone. */
+		if (target_reads_ && is_table(path))
+			how.use_direct_reads = false;
+		IOStatus status = target()->NewRandomAccessFile(path, how, &plain, debug);
 		std::shared_ptr<const TableFile> file;
 
 		if (!status.ok())

@@ -80,6 +80,10 @@ void write_singles(Test &test)
 
 		if (is_deletion(version))
 			batch.Delete(key);
+		else if (version % 23 == 0)
+			batch.PutEntity(test.db->DefaultColumnFamily(), key,
+				{{rocksdb::kDefaultWideColumnName, value_of(key, version)},
+					{"other", "column"}});
 		else
 			batch.Put(key, value_of(key, version));
 		write(test, &batch, {{number, version}});
@@ -313,6 +317,8 @@ void set_options(Test &test)
 		{{"write_buffer_size", "262144"}, {"target_file_size_base", "131072"}},
 		{{"disable_auto_compactions", "true"}},
 		{{"disable_auto_compactions", "false"}},
+		{{"enable_blob_files", "true"}, {"min_blob_size", "90"}},
+		{{"enable_blob_files", "false"}},
 		{{"level0_file_num_compaction_trigger", "2"}},
 		{{"level0_file_num_compaction_trigger", "8"}},
 	};

@@ -64,6 +64,7 @@ void choose_iterator_options(Random &random, ReadOptions *options)
 	options->pin_data = random.below(4) == 0;
 	options->readahead_size = random.below(4) == 0 ? 16384 : 0;
 	options->adaptive_readahead = random.below(4) == 0;
+	options->async_io = random.below(4) == 0;
 	options->total_order_seek = random.below(2) == 0;
 	options->background_purge_on_iterator_cleanup = random.below(4) == 0;
 }
@@ -428,12 +429,18 @@ std::vector<std::thread> start_reading(Test &test, uint64_t round)
 	return threads;
 }
 
-void check_everything(Test &test)
+void get_everything(Test &test)
 {
 	Reader reader(test, 1);
 
 	for (uint64_t number = 0; number < KEYS; number++)
 		reader.read_one(number);
+}
+
+void scan_everything(Test &test)
+{
+	Reader reader(test, 1);
+
 	reader.scan_all(true);
 	reader.scan_all(false);
 }

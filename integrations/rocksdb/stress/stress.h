@@ -100,7 +100,8 @@ std::vector<std::thread> start_changing(Test &test);
 /* Threads that read and check, until test.stop. */
 std::vector<std::thread> start_reading(Test &test, uint64_t round);
 
-/* Checks every key once, with no changes under way: by Get(), and by an iterator forth and back. */
-void check_everything(Test &test);
+/* Checks every key, with no changes under way: by Get(), or by iterators forth and back. */
+void get_everything(Test &test);
+void scan_everything(Test &test);
 
 #endif
