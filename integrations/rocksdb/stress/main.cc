@@ -120,8 +120,14 @@ void open(Test &test, uint64_t round)
 	pushdown.target_reads = round == 1;
 	pushdown.sample_rate = 0.05;
 	options.info_log = std::make_shared<NoLog>();
-	if (test.settings.fill_disk)
+	if (test.settings.fill_disk) {
 		options.wal_dir = test.logs();
+		/* RocksDB 7.8 waits forever if it is to resume while writes are stopped. */
+		options.max_write_buffer_number = 1000;
+		options.level0_stop_writes_trigger = options.level0_slowdown_writes_trigger = 1000;
+		options.hard_pending_compaction_bytes_limit = 0;
+		options.soft_pending_compaction_bytes_limit = 0;
+	}
 	/* Direct reads, if it is a file system that has them; or none. */
 	options.use_direct_reads = round % 2 == 1 && !place.url.empty();
 	options.allow_mmap_reads = round == 2;
