@@ -63,6 +63,9 @@ Session::~Session()
 
 PooledReader Session::take()
 {
+	/* Who tried to connect might wait for long. */
+	if (is_lost())
+		return {};
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 
