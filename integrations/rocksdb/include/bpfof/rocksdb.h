@@ -137,6 +137,9 @@ class PushdownDB : public rocksdb::StackableDB {
 	 * A column family is pushed down unless it has a merge operator, another comparator than the
 	 * bytewise one, or another table format; then kFamily counts.
 	 *
+	 * The database reads its tables by an Env of its own: that of GetOptions() is good as long as
+	 * the database.
+	 *
 	 * A target that is lost is looked for once a second; RocksDB does everything meanwhile.
 	 */
 	static rocksdb::Status Open(const rocksdb::Options &options, const PushdownOptions &pushdown,

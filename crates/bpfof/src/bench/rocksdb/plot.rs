@@ -99,7 +99,7 @@ fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans", 20))
         .margin(12)
-        .x_label_area_size(28)
+        .x_label_area_size(40)
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..cases.len() as f64, 0.0..most * 1.15)?;
     chart
@@ -120,13 +120,13 @@ fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
             let corners = [(left, 0.0), (left + width, figures.figures.ops_per_s)];
             plotting.draw(&Rectangle::new(corners, colour(mode).filled()))?;
         }
-        let label = match &case.ratio {
-            Some(ratio) => format!("{} {:.1}×", case.workload, ratio.ops_per_s),
-            None => case.workload.clone(),
-        };
+        let gain = case.ratio.as_ref().map(|ratio| format!("{:.1}×", ratio.ops_per_s));
         let (x, y) = plotting.map_coordinate(&(group as f64 + 0.1, 0.0));
         let base = area.get_base_pixel();
-        area.draw(&Text::new(label, (x - base.0, y - base.1 + 6), text.clone()))?;
+        for (line, label) in [Some(case.workload.clone()), gain].into_iter().flatten().enumerate() {
+            let at = (x - base.0, y - base.1 + 6 + 15 * line as i32);
+            area.draw(&Text::new(label, at, text.clone()))?;
+        }
     }
     for (index, mode) in MODES.into_iter().enumerate() {
         let (x, y) = (790 + 95 * index as i32, 40);
