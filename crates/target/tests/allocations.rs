@@ -1,0 +1,102 @@
+//! In steady state no command takes memory from the allocator, on either side: a target and a host in
+//! this process serve and send reads, writes and chains, and every allocation is counted.
+#![allow(unsafe_code)]
+
+mod common;
+
+use bpfof_host::{Lane, Request};
+use common::{NAMESPACE_BYTES, call, compile, connect, file, load, memory, start};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Commands after which buffers have the size that they keep.
+const WARM_UP: u64 = 5000;
+const COMMANDS: u64 = 20_000;
+const IN_FLIGHT: u64 = 32;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: does what the system's allocator does, and counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Keeps requests in flight until so many have ended, all well.
+fn run(lane: &mut Lane, commands: u64, request: &dyn Fn(u64) -> Request<'static>) {
+    let (mut begun, mut ended) = (0, 0);
+    while ended < commands {
+        while begun < commands && begun - ended < IN_FLIGHT {
+            lane.submit(begun, request(begun)).expect("there is room");
+            begun += 1;
+        }
+        lane.wait(Duration::from_secs(10), &mut |completion| {
+            assert!(completion.result.is_ok(), "{completion:?}");
+            ended += 1;
+        })
+        .expect("the connection is there");
+    }
+}
+
+/// Allocations of this process while commands run that others of their kind have preceded.
+fn allocations(lane: &mut Lane, request: &dyn Fn(u64) -> Request<'static>) -> u64 {
+    run(lane, WARM_UP, request);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    run(lane, COMMANDS, request);
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+fn offset(index: u64, size_bytes: u64) -> u64 {
+    index.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (NAMESPACE_BYTES / size_bytes) * size_bytes
+}
+
+/// One test, because what is counted is the whole process's.
+#[test]
+fn no_command_allocates() {
+    static DATA: [u8; 4096] = [7; 4096];
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("image");
+    let server = start(vec![memory(NAMESPACE_BYTES, 512), file(&image, NAMESPACE_BYTES, 512)]);
+    let (mut controller, mut lane) = connect(&server, false);
+    let function = load(&mut controller, &compile("small"), "small");
+    for nsid in [1, 2] {
+        for length_bytes in [512, 4096] {
+            let read = |index| Request::Read {
+                nsid,
+                offset_bytes: offset(index, length_bytes.into()),
+                length_bytes,
+            };
+            let count = allocations(&mut lane, &read);
+            assert_eq!(count, 0, "{COMMANDS} reads of {length_bytes} bytes, namespace {nsid}");
+        }
+        let write = |index| Request::Write {
+            nsid,
+            offset_bytes: offset(index, 4096),
+            data: &DATA,
+            fua: false,
+        };
+        assert_eq!(allocations(&mut lane, &write), 0, "{COMMANDS} writes, namespace {nsid}");
+    }
+    let chain = |_| Request::Pushdown(call(function, &[]));
+    assert_eq!(allocations(&mut lane, &chain), 0, "{COMMANDS} chains");
+}
