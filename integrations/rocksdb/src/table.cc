@@ -22,6 +22,15 @@ int64_t index_type(const rocksdb::TableProperties &properties)
 	return type;
 }
 
+/* Whether blocks may need a dictionary, from the options that the table was compressed by, as text. */
+bool has_dictionary(const std::string &compression_options)
+{
+	constexpr char NAME[] = "max_dict_bytes=";
+	const size_t found = compression_options.find(NAME);
+
+	return found != std::string::npos && compression_options[found + sizeof(NAME) - 1] != '0';
+}
+
 /* What rules a table out, whatever is in the file; "" if nothing does. */
 std::string refuse(const rocksdb::TableProperties &properties)
 {
@@ -30,6 +39,8 @@ std::string refuse(const rocksdb::TableProperties &properties)
 
 	if (properties.num_range_deletions > 0)
 		return "it has range deletions";
+	if (has_dictionary(properties.compression_options))
+		return "it is compressed with a dictionary";
 	if (type != Options::kBinarySearch && type != Options::kHashSearch &&
 		type != Options::kTwoLevelIndexSearch)
 		return "its index has type " + std::to_string(type);
