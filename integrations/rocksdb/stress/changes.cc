@@ -61,7 +61,7 @@ void write(Test &test, WriteBatch *batch, const std::vector<std::pair<uint64_t, 
 	if (!attempt.succeeds(test.db->Write(WriteOptions(), batch), "writing"))
 		return;
 	for (const auto &entry : versions)
-		test.versions.complete(entry.first, entry.second);
+		test.versions().complete(entry.first, entry.second);
 }
 
 /* Writers are fast: they wait so long after so many writes, so that there is time for reads. */
@@ -74,18 +74,18 @@ void write_singles(Test &test)
 
 	for (uint64_t i = 0; !test.stop; i++) {
 		const uint64_t number = SINGLE.pick(random);
-		const uint64_t version = test.versions.begin(number);
+		const uint64_t version = test.versions().begin(number);
 		const std::string key = key_of(number);
 		WriteBatch batch;
 
 		if (is_deletion(version))
-			batch.Delete(key);
+			batch.Delete(test.family, key);
 		else if (version % 23 == 0)
-			batch.PutEntity(test.db->DefaultColumnFamily(), key,
+			batch.PutEntity(test.family, key,
 				{{rocksdb::kDefaultWideColumnName, value_of(key, version)},
 					{"other", "column"}});
 		else
-			batch.Put(key, value_of(key, version));
+			batch.Put(test.family, key, value_of(key, version));
 		write(test, &batch, {{number, version}});
 		if (i % BURST == 0)
 			sleep_ms(PAUSE_MS);
@@ -107,14 +107,14 @@ void write_once(Test &test)
 		if (i % BURST == 0)
 			sleep_ms(PAUSE_MS);
 		if (test.disk_full % 2 == 1 ||
-			test.versions.most(number) != test.versions.least(number))
+			test.versions().most(number) != test.versions().least(number))
 			continue;
-		if (is_deletion(test.versions.most(number))) {
-			version = test.versions.begin(number);
-			batch.Put(key, value_of(key, version));
+		if (is_deletion(test.versions().most(number))) {
+			version = test.versions().begin(number);
+			batch.Put(test.family, key, value_of(key, version));
 		} else {
-			version = test.versions.begin_deletion(number);
-			batch.SingleDelete(key);
+			version = test.versions().begin_deletion(number);
+			batch.SingleDelete(test.family, key);
 		}
 		write(test, &batch, {{number, version}});
 	}
@@ -130,13 +130,13 @@ void write_twins(Test &test)
 		WriteBatch batch;
 
 		for (const uint64_t number : {first, first + TO_TWIN}) {
-			const uint64_t version = test.versions.begin(number);
+			const uint64_t version = test.versions().begin(number);
 			const std::string key = key_of(number);
 
 			if (is_deletion(version))
-				batch.Delete(key);
+				batch.Delete(test.family, key);
 			else
-				batch.Put(key, value_of(key, version));
+				batch.Put(test.family, key, value_of(key, version));
 			versions.emplace_back(number, version);
 		}
 		write(test, &batch, versions);
@@ -154,8 +154,8 @@ void delete_range(Test &test, Random &random)
 	WriteBatch batch;
 
 	for (uint64_t number = from; number < to; number++)
-		versions.emplace_back(number, test.versions.begin_deletion(number));
-	batch.DeleteRange(key_of(from), to == KEYS ? "range~" : key_of(to));
+		versions.emplace_back(number, test.versions().begin_deletion(number));
+	batch.DeleteRange(test.family, key_of(from), to == KEYS ? "range~" : key_of(to));
 	write(test, &batch, versions);
 }
 
@@ -166,14 +166,14 @@ void write_ranged(Test &test)
 
 	for (uint64_t i = 0; !test.stop; i++) {
 		const uint64_t number = RANGED.pick(random);
-		const uint64_t version = test.versions.begin(number);
+		const uint64_t version = test.versions().begin(number);
 		const std::string key = key_of(number);
 		WriteBatch batch;
 
 		if (is_deletion(version))
-			batch.Delete(key);
+			batch.Delete(test.family, key);
 		else
-			batch.Put(key, value_of(key, version));
+			batch.Put(test.family, key, value_of(key, version));
 		write(test, &batch, {{number, version}});
 		if (i % BURST == 0)
 			sleep_ms(4 * PAUSE_MS);
@@ -187,7 +187,7 @@ using Entries = std::vector<std::pair<std::string, std::string>>;
 
 Status make_table(Test &test, const std::string &path, Entries entries)
 {
-	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), test.db->GetOptions());
+	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), test.db->GetOptions(test.family));
 	Status status = writer.Open(path);
 
 	std::sort(entries.begin(), entries.end());
@@ -212,7 +212,7 @@ bool ingest_table(Test &test, Random &random, const Entries &entries)
 	Status status = make_table(test, path, entries);
 
 	if (status.ok())
-		status = test.db->IngestExternalFile({path}, how);
+		status = test.db->IngestExternalFile(test.family, {path}, how);
 	std::error_code ignored;
 
 	std::filesystem::remove(path, ignored);
@@ -229,7 +229,7 @@ void ingest_versions(Test &test, Random &random)
 	std::sort(numbers.begin(), numbers.end());
 	numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
 	for (const uint64_t number : numbers) {
-		const uint64_t version = test.versions.begin(number);
+		const uint64_t version = test.versions().begin(number);
 		const std::string key = key_of(number);
 
 		entries.emplace_back(key, is_deletion(version) ? "" : value_of(key, version));
@@ -237,7 +237,7 @@ void ingest_versions(Test &test, Random &random)
 	if (!ingest_table(test, random, entries))
 		return;
 	for (const uint64_t number : numbers)
-		test.versions.complete(number, test.versions.most(number));
+		test.versions().complete(number, test.versions().most(number));
 }
 
 /* Tables of which nobody knows what is still there. */
@@ -253,8 +253,7 @@ void drop_files(Test &test, Random &random)
 	Attempt attempt(test);
 
 	attempt.succeeds(
-		rocksdb::DeleteFilesInRange(test.db, test.db->DefaultColumnFamily(), &begin, &end),
-		"dropping files");
+		rocksdb::DeleteFilesInRange(test.db, test.family, &begin, &end), "dropping files");
 }
 
 void ingest(Test &test)
@@ -281,7 +280,7 @@ Status compact_some(Test &test, Random &random)
 		how.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
 		how.change_level = true;
 	}
-	return test.db->CompactRange(how, &first, &last);
+	return test.db->CompactRange(how, test.family, &first, &last);
 }
 
 void compact(Test &test)
@@ -291,7 +290,7 @@ void compact(Test &test)
 	while (!test.stop) {
 		Attempt flushing(test);
 
-		flushing.succeeds(test.db->Flush(rocksdb::FlushOptions()), "flushing");
+		flushing.succeeds(test.db->Flush(rocksdb::FlushOptions(), test.family), "flushing");
 		pause(test, random.below(100));
 		Attempt compacting(test);
 		const Status status = compact_some(test, random);
@@ -327,14 +326,15 @@ void set_options(Test &test)
 	while (!test.stop) {
 		Attempt attempt(test);
 
-		attempt.succeeds(test.db->SetOptions(SETTINGS[random.below(SETTINGS.size())]),
+		attempt.succeeds(
+			test.db->SetOptions(test.family, SETTINGS[random.below(SETTINGS.size())]),
 			"setting options");
 		pause(test, 300);
 	}
 	Attempt attempt(test);
 
-	attempt.succeeds(
-		test.db->SetOptions({{"disable_auto_compactions", "false"}}), "setting options");
+	attempt.succeeds(test.db->SetOptions(test.family, {{"disable_auto_compactions", "false"}}),
+		"setting options");
 }
 
 /* Most of the time reads go their ordinary ways. */
@@ -381,9 +381,9 @@ void recover(Test &test)
 	for (int i = 0; good < 20; i++) {
 		status = test.db->Resume();
 		if (status.ok())
-			status = test.db->Put(WriteOptions(), DROPPED, "dropped");
+			status = test.db->Put(WriteOptions(), test.family, DROPPED, "dropped");
 		if (status.ok())
-			status = test.db->Flush(rocksdb::FlushOptions());
+			status = test.db->Flush(rocksdb::FlushOptions(), test.family);
 		good = status.ok() ? good + 1 : 0;
 		CHECK(i < 400, "resuming after the disk was full: %s", status.ToString().c_str());
 		sleep_ms(50);

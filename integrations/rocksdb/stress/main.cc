@@ -119,6 +119,7 @@ void open(Test &test, uint64_t round)
 	pushdown.index_bytes_max = KINDS[round].index_bytes_max;
 	pushdown.target_reads = round == 1;
 	pushdown.sample_rate = 0.05;
+	options.create_missing_column_families = true;
 	options.info_log = std::make_shared<NoLog>();
 	if (test.settings.fill_disk) {
 		options.wal_dir = test.logs();
@@ -133,12 +134,23 @@ void open(Test &test, uint64_t round)
 	options.allow_mmap_reads = round == 2;
 	vary(options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>(), round);
 	for (int i = 0; i < 10 * PATIENCE_S; i++) {
-		status = PushdownDB::Open(options, pushdown, test.database(), &test.db);
+		status = PushdownDB::Open(options, pushdown, test.database(),
+			{{rocksdb::kDefaultColumnFamilyName, options}, {"other", options}},
+			&test.families, &test.db);
 		if (status.ok() || !test.settings.target_may_die)
 			break;
 		std::this_thread::sleep_for(std::chrono::milliseconds(100));
 	}
 	check_ok(status, "opening the database");
+	test.family = test.families[round % 2];
+}
+
+void close(Test &test)
+{
+	for (rocksdb::ColumnFamilyHandle *family : test.families)
+		check_ok(test.db->DestroyColumnFamilyHandle(family), "giving a handle back");
+	delete test.db;
+	test.db = nullptr;
 }
 
 class Clock {
@@ -211,7 +223,7 @@ void wait_and_print(const Test &test, const Clock &clock)
 /* All is compacted, no snapshot is held: nothing that was deleted may stay open. */
 void check_quiet(Test &test)
 {
-	check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr),
+	check_ok(test.db->CompactRange(rocksdb::CompactRangeOptions(), test.family, nullptr, nullptr),
 		"compacting all");
 	get_everything(test);
 	scan_everything(test);
@@ -256,8 +268,7 @@ void play(Test &test, const Clock &clock, uint64_t round)
 	check_quiet(test);
 	print(test, "quiet", clock.seconds());
 	check_chains(test);
-	delete test.db;
-	test.db = nullptr;
+	close(test);
 	print(test, "after a round", clock.seconds());
 }
 

@@ -19,7 +19,7 @@ struct Answer {
 };
 
 /* Several keys at once, by one of the two ways that there are. */
-std::vector<Answer> multi_get(rocksdb::DB *db, const ReadOptions &options,
+std::vector<Answer> multi_get(const Test &test, rocksdb::DB *db, const ReadOptions &options,
 	const std::vector<std::string> &names, bool batched)
 {
 	const std::vector<Slice> keys(names.begin(), names.end());
@@ -29,24 +29,25 @@ std::vector<Answer> multi_get(rocksdb::DB *db, const ReadOptions &options,
 		std::vector<PinnableSlice> values(keys.size());
 		std::vector<Status> statuses(keys.size());
 
-		db->MultiGet(options, db->DefaultColumnFamily(), keys.size(), keys.data(),
-			values.data(), statuses.data());
+		db->MultiGet(
+			options, test.family, keys.size(), keys.data(), values.data(), statuses.data());
 		for (size_t i = 0; i < keys.size(); i++)
 			answers[i] = {statuses[i], statuses[i].ok() ? values[i].ToString() : ""};
 		return answers;
 	}
 	std::vector<std::string> values;
-	const std::vector<Status> statuses = db->MultiGet(options, keys, &values);
+	const std::vector<rocksdb::ColumnFamilyHandle *> families(keys.size(), test.family);
+	const std::vector<Status> statuses = db->MultiGet(options, families, keys, &values);
 
 	for (size_t i = 0; i < keys.size(); i++)
 		answers[i] = {statuses[i], statuses[i].ok() ? values[i] : ""};
 	return answers;
 }
 
-Answer get(rocksdb::DB *db, const ReadOptions &options, const std::string &key)
+Answer get(const Test &test, rocksdb::DB *db, const ReadOptions &options, const std::string &key)
 {
 	PinnableSlice value;
-	const Status status = db->Get(options, db->DefaultColumnFamily(), key, &value);
+	const Status status = db->Get(options, test.family, key, &value);
 
 	return {status, status.ok() ? value.ToString() : ""};
 }
@@ -109,35 +110,9 @@ class Reader {
 		ReadOptions options;
 
 		choose_options(random_, &options);
-		const uint64_t least = test_.versions.least(number);
-		const Answer answer = get(test_.db, options, key);
-		{
-			const uint64_t v = strtoull(answer.value.c_str(), nullptr, 10),
-				       l = std::max(least, seen_[number]);
-			if (answer.status.ok()	 ? v < l || v > test_.versions.most(number)
-				: is_deletion(l) ? false
-						 : l && (l + 6) / 7 * 7 > test_.versions.most(number)) {
-				static std::mutex m;
-				std::lock_guard<std::mutex> g(m);
-				printf("WRONG number %lu %s: ours %s '%.30s' least %lu seen %lu most "
-				       "%lu full %lu\n",
-					number, key.c_str(), answer.status.ToString().c_str(),
-					answer.value.c_str(), least, seen_[number],
-					test_.versions.most(number), test_.disk_full.load());
-				for (int i = 0; i < 3; i++) {
-					Answer p = get(test_.db->GetBaseDB(), options, key);
-					printf(" plain %s '%.30s'\n", p.status.ToString().c_str(),
-						p.value.c_str());
-					p = get(test_.db, options, key);
-					printf(" ours %s '%.30s'\n", p.status.ToString().c_str(),
-						p.value.c_str());
-				}
-				print_ways(*test_.db);
-				fflush(stdout);
-			}
-		}
-
-		check_version(key, answer.status, answer.value, least, test_.versions.most(number),
+		const uint64_t least = test_.versions().least(number);
+		const Answer answer = get(test_, test_.db, options, key);
+		check_version(key, answer.status, answer.value, least, test_.versions().most(number),
 			&seen_[number]);
 		test_.gets++;
 	}
@@ -149,7 +124,7 @@ class Reader {
 
 		choose_iterator_options(random_, &options);
 		remember_least();
-		std::unique_ptr<Iterator> iterator(test_.db->NewIterator(options));
+		std::unique_ptr<Iterator> iterator(test_.db->NewIterator(options, test_.family));
 
 		check_scan(iterator.get(), 0, KEYS, forward);
 	}
@@ -158,11 +133,12 @@ class Reader {
 	void read_missing()
 	{
 		const std::string key = missing_key(random_);
-		const Answer answer = get(test_.db, ReadOptions(), key);
+		const Answer answer = get(test_, test_.db, ReadOptions(), key);
 
 		CHECK(answer.status.IsNotFound(), "'%s': '%s' %s", key.c_str(), answer.value.c_str(),
 			answer.status.ToString().c_str());
-		const Answer dropped = get(test_.db, ReadOptions(), std::string(DROPPED) + "1050");
+		const Answer dropped =
+			get(test_, test_.db, ReadOptions(), std::string(DROPPED) + "1050");
 
 		CHECK(dropped.status.IsNotFound() || dropped.value == "dropped", "'%s' %s",
 			dropped.value.c_str(), dropped.status.ToString().c_str());
@@ -183,13 +159,13 @@ class Reader {
 			names.push_back(key_of(number));
 		choose_options(random_, &options);
 		for (const uint64_t number : numbers)
-			least_[number] = test_.versions.least(number);
+			least_[number] = test_.versions().least(number);
 		const std::vector<Answer> answers =
-			multi_get(test_.db, options, names, random_.below(2) == 0);
+			multi_get(test_, test_.db, options, names, random_.below(2) == 0);
 
 		for (size_t i = 0; i < numbers.size(); i++)
 			check_version(names[i], answers[i].status, answers[i].value, least_[numbers[i]],
-				test_.versions.most(numbers[i]), &seen_[numbers[i]]);
+				test_.versions().most(numbers[i]), &seen_[numbers[i]]);
 		check_twins(answers.front(), answers.back(), twin);
 		test_.keys_at_once += numbers.size();
 	}
@@ -197,7 +173,7 @@ class Reader {
 	void remember_least()
 	{
 		for (uint64_t number = 0; number < KEYS; number++)
-			least_[number] = test_.versions.least(number);
+			least_[number] = test_.versions().least(number);
 	}
 
 	/* A stretch of keys, forth or back, by an iterator that is now and then used again. */
@@ -209,7 +185,7 @@ class Reader {
 
 		choose_iterator_options(random_, &options);
 		remember_least();
-		std::unique_ptr<Iterator> iterator(test_.db->NewIterator(options));
+		std::unique_ptr<Iterator> iterator(test_.db->NewIterator(options, test_.family));
 
 		check_scan(iterator.get(), first, last, random_.below(2) == 0);
 		if (random_.below(4) != 0)
@@ -253,7 +229,7 @@ void Reader::check_scan(Iterator *iterator, uint64_t first, uint64_t last, bool 
 
 	/* It sees the moment when it was made. */
 	for (uint64_t number = 0; number < KEYS; number++)
-		most[number] = test_.versions.most(number);
+		most[number] = test_.versions().most(number);
 	if (forward)
 		iterator->Seek(key_of(in_order()[begin]));
 	else
@@ -332,9 +308,9 @@ class Comparer {
 		const std::string key = some_key();
 
 		choose_options(random_, &options_);
-		const Answer answer = get(test_.db, options_, key);
+		const Answer answer = get(test_, test_.db, options_, key);
 
-		check_same(key, answer, get(test_.db->GetBaseDB(), options_, key));
+		check_same(key, answer, get(test_, test_.db->GetBaseDB(), options_, key));
 		test_.gets++;
 	}
 
@@ -346,9 +322,10 @@ class Comparer {
 			names.push_back(some_key());
 		choose_options(random_, &options_);
 		const bool batched = random_.below(2) == 0;
-		const std::vector<Answer> answers = multi_get(test_.db, options_, names, batched);
+		const std::vector<Answer> answers =
+			multi_get(test_, test_.db, options_, names, batched);
 		const std::vector<Answer> plain =
-			multi_get(test_.db->GetBaseDB(), options_, names, batched);
+			multi_get(test_, test_.db->GetBaseDB(), options_, names, batched);
 
 		for (size_t i = 0; i < names.size(); i++)
 			check_same(names[i], answers[i], plain[i]);
@@ -367,8 +344,9 @@ class Comparer {
 			options.iterate_lower_bound = &lower;
 		if (random_.below(2) == 0)
 			options.iterate_upper_bound = &upper;
-		std::unique_ptr<Iterator> ours(test_.db->NewIterator(options));
-		std::unique_ptr<Iterator> plain(test_.db->GetBaseDB()->NewIterator(options));
+		std::unique_ptr<Iterator> ours(test_.db->NewIterator(options, test_.family));
+		std::unique_ptr<Iterator> plain(
+			test_.db->GetBaseDB()->NewIterator(options, test_.family));
 
 		for (int i = 0; i < 60; i++) {
 			const uint64_t step = random_.below(20);

@@ -62,12 +62,15 @@ struct Settings {
 	bool target_may_die = false;
 };
 
-struct Test {
+class Test {
+    public:
 	explicit Test(const Settings &settings) : settings(settings) {}
 
 	const Settings settings;
 	bpf_of::PushdownDB *db = nullptr;
-	Versions versions{KEYS};
+	/* That of this round, and both. */
+	rocksdb::ColumnFamilyHandle *family = nullptr;
+	std::vector<rocksdb::ColumnFamilyHandle *> families;
 	std::atomic<bool> stop{false};
 	/* Odd while the disk is full, or RocksDB has not yet recovered from that. */
 	std::atomic<uint64_t> disk_full{0};
@@ -82,6 +85,9 @@ struct Test {
 	/* Writes, ingested tables and so on. */
 	std::atomic<uint64_t> changes{0};
 
+	/* Of the keys in this round's column family. */
+	Versions &versions() { return versions_[family == families[0] ? 0 : 1]; }
+
 	std::string database() const { return settings.place.directory + "/stress"; }
 	/* RocksDB 7.8 goes on writing to a log to which it could not write, and fails over that. So
 	 * that is elsewhere if the disk is to be full. */
@@ -92,6 +98,9 @@ struct Test {
 	}
 	/* What fills the disk. */
 	std::string filler() const { return settings.place.directory + "/filler"; }
+
+    private:
+	Versions versions_[2] = {Versions(KEYS), Versions(KEYS)};
 };
 
 /* Threads that change the database, until test.stop. */
