@@ -42,8 +42,8 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
-.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb interop interop-fast race \
-	soak soak-simulation soak-rocksdb loads test-aarch64 fuzz install uninstall clean
+.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
+	race soak soak-simulation soak-rocksdb loads test-aarch64 fuzz install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,19 @@ bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (some 4
 	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF)))
 	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb-bench
 	$(BPFOF) bench rocksdb --json bench-rocksdb.json --plots bench-rocksdb
+
+# Nothing else needs Go or the modules that it downloads.
+GO_YCSB := $(abspath $(ROCKSDB_BUILD))
+go-ycsb: ## go-ycsb over the RocksDB integration, an independent driver: target/rocksdb/go-ycsb
+	@scripts/setup.sh rocksdb go
+	cargo build --release -p bpfof-cli -p bpfof-capi --locked
+	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF)))
+	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb
+	cd integrations/rocksdb/go-ycsb && \
+		CGO_CXXFLAGS="-std=c++17 -O2 -Wall -Wextra -Werror -I$(CURDIR)/integrations/rocksdb/include" \
+		CGO_LDFLAGS="-L$(GO_YCSB) -lbpfof-rocksdb -l:libbpfof.so.0 -Wl,-rpath,$(GO_YCSB) \
+			-lrocksdb -lsnappy -llz4 -lzstd" \
+		PATH="$$PATH:/usr/local/go/bin" go build -buildvcs=false -o $(GO_YCSB)/go-ycsb .
 
 interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives
 	@scripts/setup.sh qemu tshark

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [aarch64] [rocksdb]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [aarch64] [rocksdb] [go]
 #
-# Debian packages need root or sudo; those for QEMU, tshark, aarch64 and RocksDB are installed if they
-# are named.
+# Debian packages need root or sudo; those for QEMU, tshark, aarch64, RocksDB and Go are installed if
+# they are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
 # aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
@@ -126,6 +126,15 @@ readonly ROCKSDB_THINGS=(
 	"probe_cmake        cmake         cmake"
 	"probe_db_bench     db_bench      rocksdb-tools"
 	"probe_rocksdb      rocksdb       librocksdb-dev,libsnappy-dev,liblz4-dev,libzstd-dev,libxxhash-dev"
+)
+
+# Where its makers' own archive puts it, in nobody's PATH.
+probe_go() {
+	PATH=$PATH:/usr/local/go/bin go version | sed -n 's/^go version go\([0-9.]*\).*/\1/p' | grep .
+}
+
+readonly GO_THINGS=(
+	"probe_go           go            golang-go"
 )
 
 readonly AARCH64_THINGS=(
@@ -265,10 +274,11 @@ for tool in "$@"; do
 	qemu) setup_packages "${QEMU_THINGS[@]}" ;;
 	tshark) setup_packages "${TSHARK_THINGS[@]}" ;;
 	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
+	go) setup_packages "${GO_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, aarch64 and rocksdb" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, aarch64, rocksdb and go" ;;
 	esac
 done

@@ -96,7 +96,10 @@ func open(s settings, codec *util.RowCodec) (*database, error) {
 
 // settle waits until what was written is in tables that are known to the target.
 func (d *database) settle() error {
-	return taken(C.ycsb_settle(d.db))
+	if err := taken(C.ycsb_settle(d.db)); err != nil {
+		return fmt.Errorf("waiting until the database is at rest: %w", err)
+	}
+	return nil
 }
 
 // printStats tells which ways Gets went, and what they cost.
