@@ -100,13 +100,15 @@ bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (some 4
 	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb-bench
 	$(BPFOF) bench rocksdb --json bench-rocksdb.json --plots bench-rocksdb
 
-# Nothing else needs Go or the modules that it downloads.
+# Nothing else needs Go or the modules that it downloads. It does not see when a library has changed, and
+# links only what is not there.
 GO_YCSB := $(abspath $(ROCKSDB_BUILD))
 go-ycsb: ## go-ycsb over the RocksDB integration, an independent driver: target/rocksdb/go-ycsb
 	@scripts/setup.sh rocksdb go
 	cargo build --release -p bpfof-cli -p bpfof-capi --locked
 	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF)))
 	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb
+	rm -f $(GO_YCSB)/go-ycsb
 	cd integrations/rocksdb/go-ycsb && \
 		CGO_CXXFLAGS="-std=c++17 -O2 -Wall -Wextra -Werror -I$(CURDIR)/integrations/rocksdb/include" \
 		CGO_LDFLAGS="-L$(GO_YCSB) -lbpfof-rocksdb -l:libbpfof.so.0 -Wl,-rpath,$(GO_YCSB) \
