@@ -10,7 +10,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"github.com/magiconair/properties"
@@ -165,7 +167,23 @@ func (c *commandLine) phase(db *database, loading bool) error {
 	return db.settle()
 }
 
+// checkDatabase tells what --load and --run alone need to find.
+func (c *commandLine) checkDatabase() error {
+	// RocksDB's, in every database.
+	_, err := os.Stat(filepath.Join(c.path, "CURRENT"))
+	switch {
+	case c.load && err == nil:
+		return fmt.Errorf("there is a database in %s: remove it, or leave out --load", c.path)
+	case !c.load && errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no database in %s: --load makes one", c.path)
+	}
+	return nil
+}
+
 func (c *commandLine) work() (err error) {
+	if err := c.checkDatabase(); err != nil {
+		return err
+	}
 	db, err := open(c.settings, util.NewRowCodec(c.properties(c.load)))
 	if err != nil {
 		return err
