@@ -51,8 +51,8 @@ const usage = `Runs go-ycsb's workloads on RocksDB with reads pushed down.
 usage: go-ycsb --database FOLDER --load [OPTIONS]
        go-ycsb --database FOLDER --run [OPTIONS]
 
---load makes a database there; --run uses one, with the same --records; both may be given. Every
-record that is read is checked. Records have 10 fields of 10 bytes. Exit status 1: an operation failed.
+--load makes a database there; --run uses one, with the same --records; both may be given. Records have
+10 fields of 10 bytes; those that Gets read are checked. Exit status 1: an operation failed.
 
   --url URL         the target: nvme-tcp://HOST:PORT/NQN?ns=N [default: none, chains run here]
   --device DEVICE   its namespace on this machine: block device or image
