@@ -72,6 +72,9 @@ Usage usage(const std::string &directory)
 	/* What was freed is no leak. */
 	::malloc_trim(0);
 	usage.memory_bytes = resident_bytes();
+	const struct mallinfo2 heap = ::mallinfo2();
+
+	usage.heap_bytes = heap.uordblks + heap.hblkhd;
 	count_descriptors(absolute, &usage);
 	CHECK(::statvfs(directory.c_str(), &all) == 0, "%s has no file system", directory.c_str());
 	usage.file_bytes = bytes_below(directory);

@@ -9,6 +9,8 @@
 struct Usage {
 	/* Memory that is resident. */
 	uint64_t memory_bytes = 0;
+	/* Of it, what was allocated and not freed. */
+	uint64_t heap_bytes = 0;
 	uint64_t descriptors = 0;
 	/* Of these, those of deleted files below the directory. */
 	uint64_t deleted_files = 0;
