@@ -123,10 +123,11 @@ interop: release ## a stock Linux kernel in QEMU uses the target, and chains on 
 	interop/run.py --target $(BPFOF) --fio-seconds $(FIO_SECONDS) --kills $(KILLS)
 	interop/passthrough.py
 
-# With what `cargo test` has built, because there is no time for a release build.
+# With what `cargo test` has built, because there is no time for a release build: of the whole workspace,
+# or features differ and much is compiled again.
 interop-fast: setup ## the quick part of it, with the debug build
 	@scripts/setup.sh qemu tshark
-	cargo build -p bpfof-cli --bin bpfof --example tour --locked
+	cargo build --workspace --bin bpfof --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
 	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof
