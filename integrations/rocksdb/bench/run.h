@@ -27,7 +27,7 @@ struct RunOptions {
 	std::vector<Workload> workloads;
 	/* kLocal is measured after the others, because it opens the database anew. */
 	std::vector<Mode> modes = {Mode::kPlain, Mode::kChains, Mode::kBlocks};
-	std::vector<unsigned> threads = {16};
+	std::vector<unsigned> threads = {24};
 	unsigned repetitions = 3;
 	unsigned milliseconds = 1000;
 	Opening opening;
