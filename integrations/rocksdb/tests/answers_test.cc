@@ -332,7 +332,7 @@ void test_dictionary(const Place &place, const Kind &kind)
 		check_get(db, model, key_of(number), nullptr);
 	const bpf_of::PushdownStats stats = db->stats();
 
-	CHECK(stats[Way::kTable] == KEYS / 50 && stats[Way::kFailed] == 0, "%s",
+	CHECK(stats[Way::kTable] > 0 && stats[Way::kFailed] == 0 && chains(stats) == 0, "%s",
 		db->last_error().c_str());
 	CHECK(db->last_error().find("dictionary") != std::string::npos, "%s", db->last_error().c_str());
 	delete db;
