@@ -32,31 +32,26 @@ TableFile::~TableFile()
 
 rocksdb::Status TableFiles::open(const std::string &path, std::shared_ptr<const TableFile> *file)
 {
-	{
-		std::lock_guard<std::mutex> lock(mutex_);
-		const auto found = open_.find(path);
+	/* All the time: a plan knows by the object where RocksDB has stopped. */
+	std::lock_guard<std::mutex> lock(mutex_);
+	std::weak_ptr<const TableFile> &known = open_[path];
 
-		if (found != open_.end() && (*file = found->second.lock()))
-			return rocksdb::Status::OK();
-	}
+	if ((*file = known.lock()))
+		return rocksdb::Status::OK();
 	const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-
-	if (fd < 0)
-		return rocksdb::Status::IOError("opening " + path, std::strerror(errno));
 	struct stat found;
 
-	if (::fstat(fd, &found) < 0) {
+	if (fd < 0 || ::fstat(fd, &found) < 0) {
 		const rocksdb::Status status =
-			rocksdb::Status::IOError("looking at " + path, std::strerror(errno));
+			rocksdb::Status::IOError("opening " + path, std::strerror(errno));
 
-		::close(fd);
+		if (fd >= 0)
+			::close(fd);
+		open_.erase(path);
 		return status;
 	}
 	file->reset(new TableFile(shared_from_this(), path, fd, found.st_size));
-	std::lock_guard<std::mutex> lock(mutex_);
-
-	/* If somebody was faster, both serve. */
-	open_[path] = *file;
+	known = *file;
 	return rocksdb::Status::OK();
 }
 

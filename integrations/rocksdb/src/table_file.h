@@ -51,7 +51,8 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
     public:
 	explicit TableFiles(std::shared_ptr<Target> target) : target_(std::move(target)) {}
 
-	/* Opens a file, unless it is open. IOError if that fails. */
+	/* Opens a file, unless it is open: all who have it open have the same object. `file` is empty
+	 * before. IOError if that fails. */
 	rocksdb::Status open(const std::string &path, std::shared_ptr<const TableFile> *file);
 	/* Connects again if the target was lost, and lets it know all files that are open. */
 	void reconnect();
