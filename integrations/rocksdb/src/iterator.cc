@@ -153,8 +153,8 @@ class PushdownIterator final : public rocksdb::Iterator {
 
 		if (blocks.empty())
 			return false;
-		/* The last table is of the lowest level, which has most of what a scan passes. Bytes too
-		 * many cost less than another round trip. */
+		/* The last table is of the lowest level, which has most of what a scan passes. Bytes
+		 * too many cost less than another round trip. */
 		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed) +
 				     2 * scans_->deviation_bytes.load(std::memory_order_relaxed);
 

@@ -3,8 +3,6 @@
 
 #include <rocksdb/table.h>
 
-#include <chrono>
-
 namespace bpf_of {
 
 /* How often the set of tables is read again if it changes meanwhile. Then it waits to be poked. */
@@ -93,9 +91,8 @@ bool LiveTables::current_version(uint64_t *version) const
 		handle_, rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
 }
 
-bool LiveTables::wait_ready(unsigned timeout_ms)
+bool LiveTables::wait_ready(std::chrono::steady_clock::time_point end)
 {
-	const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
 	std::unique_lock<std::mutex> lock(mutex_);
 
 	for (;;) {

@@ -11,6 +11,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/listener.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <thread>
 #include <unordered_map>
@@ -37,8 +38,8 @@ class LiveTables : public rocksdb::EventListener {
 	/* There is another version than that of the view. */
 	void poke();
 
-	/* Waits until the view is that of the current version; whether it is. */
-	bool wait_ready(unsigned timeout_ms);
+	/* Waits until the view is that of the current version, at most until then; whether it is. */
+	bool wait_ready(std::chrono::steady_clock::time_point end);
 
 	/* Adds the tables. */
 	void count(PushdownStats *stats) const;

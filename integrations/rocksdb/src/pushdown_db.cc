@@ -11,6 +11,7 @@
 #include <rocksdb/table.h>
 
 #include <algorithm>
+#include <chrono>
 
 namespace bpf_of {
 
@@ -105,20 +106,28 @@ Status PushdownDB::Close()
 
 Status PushdownDB::DropColumnFamily(ColumnFamilyHandle *family)
 {
-	state_->leave(family);
-	return StackableDB::DropColumnFamily(family);
+	const Status status = StackableDB::DropColumnFamily(family);
+
+	if (status.ok())
+		state_->leave(family);
+	return status;
 }
 
 Status PushdownDB::DropColumnFamilies(const std::vector<ColumnFamilyHandle *> &families)
 {
-	for (const ColumnFamilyHandle *family : families)
-		state_->leave(family);
-	return StackableDB::DropColumnFamilies(families);
+	const Status status = StackableDB::DropColumnFamilies(families);
+
+	for (const ColumnFamilyHandle *family : families) {
+		if (status.ok())
+			state_->leave(family);
+	}
+	return status;
 }
 
 Status PushdownDB::DestroyColumnFamilyHandle(ColumnFamilyHandle *family)
 {
-	if (family != DefaultColumnFamily() && family->GetID() != 0)
+	/* Of the default one the database keeps a handle of its own. */
+	if (family->GetID() != 0)
 		state_->leave(family);
 	return StackableDB::DestroyColumnFamilyHandle(family);
 }
@@ -390,8 +399,10 @@ std::string PushdownDB::last_error() const
 
 bool PushdownDB::wait_ready(unsigned timeout_ms)
 {
+	using Clock = std::chrono::steady_clock;
+	const auto end = Clock::now() + std::chrono::milliseconds(timeout_ms);
 	const auto ready = [&](const std::shared_ptr<LiveTables> &live) {
-		return !live || live->wait_ready(timeout_ms);
+		return !live || live->wait_ready(end);
 	};
 
 	return !state_->families.empty() &&

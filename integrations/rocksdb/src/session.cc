@@ -83,12 +83,12 @@ PooledReader Session::take()
 	const PooledReader reader = {bpfof_reader_open(bpfof_), 0, 0};
 
 	if (!reader.reader) {
-		std::lock_guard<std::mutex> lock(mutex_);
-
-		readers_--;
 		/* A target that is full says so; one that is gone does not answer. */
 		if (has_target_ && errno != EAGAIN)
 			lost_ = true;
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		readers_--;
 	}
 	return reader;
 }

@@ -110,7 +110,7 @@ struct PushdownStats {
 	uint64_t blocks = 0;
 	/* Seeks of iterators whose blocks were fetched together. */
 	uint64_t seeks = 0;
-	/* The part of Gets that is sampled at the moment. */
+	/* The part of Gets that is sampled at the moment, where there is a block cache. */
 	double sample_rate = 0;
 	/* Bytes on the connections to the target, without TCP and IP headers. */
 	uint64_t sent_bytes = 0;
