@@ -294,7 +294,7 @@ struct bpfof_file_read {
 	/* file offset and size in bytes */
 	uint64_t offset;
 	size_t size;
-	/* where the bytes go */
+	/* where the bytes go, which are of this read alone */
 	void *data;
 	/* how many there were: fewer than size only at the end of the file */
 	size_t length;

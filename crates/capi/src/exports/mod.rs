@@ -55,14 +55,36 @@ unsafe fn elements<'a, T>(
     if length == 0 {
         return Ok(&[]);
     }
+    check_elements(pointer, length, what)?;
+    // SAFETY: not NULL, so it is valid for as many, and they are no more than memory can have.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, length) })
+}
+
+/// The same, to be changed.
+///
+/// # Safety
+/// That of [`elements`]; and nobody else uses them while the call lasts.
+unsafe fn elements_mut<'a, T>(
+    pointer: *mut T,
+    length: usize,
+    what: &str,
+) -> Result<&'a mut [T], Failure> {
+    if length == 0 {
+        return Ok(&mut []);
+    }
+    check_elements(pointer, length, what)?;
+    // SAFETY: as above.
+    Ok(unsafe { std::slice::from_raw_parts_mut(pointer, length) })
+}
+
+fn check_elements<T>(pointer: *const T, length: usize, what: &str) -> Result<(), Failure> {
     if pointer.is_null() {
         return Err(null(what));
     }
     if length.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) {
         return Err(Failure::invalid(format!("{what}: {length} elements fit no memory")));
     }
-    // SAFETY: not NULL, so it is valid for as many, and they are no more than memory can have.
-    Ok(unsafe { std::slice::from_raw_parts(pointer, length) })
+    Ok(())
 }
 
 /// A string of the caller's.

@@ -1,45 +1,11 @@
 //! Reads without a function, and what a reader tells of its connection.
 
 use super::reader::Reader;
-use super::{call, given, null};
+use super::{call, elements_mut, given, null};
 use crate::abi::FileRead as Asked;
 use crate::failure::Failure;
 use bpfof_host::files::{FileRead, PushdownFile};
 use std::ffi::c_int;
-
-/// `count` structures of the caller's, to be changed.
-///
-/// # Safety
-/// It is NULL or valid for as many while the call lasts, and nobody else uses them.
-unsafe fn structures<'a>(reads: *mut Asked, count: usize) -> Result<&'a mut [Asked], Failure> {
-    if count == 0 {
-        return Ok(&mut []);
-    }
-    if reads.is_null() {
-        return Err(null("reads"));
-    }
-    // SAFETY: the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts_mut(reads, count) })
-}
-
-/// Where the bytes of a read go.
-///
-/// # Safety
-/// What C promises of `data`: it is valid for `size` bytes, which belong to this read alone.
-unsafe fn room<'a>(read: &Asked) -> Result<&'a mut [u8], Failure> {
-    if read.size == 0 {
-        return Ok(&mut []);
-    }
-    if read.data.is_null() {
-        return Err(null("data"));
-    }
-    if read.size > isize::MAX as usize {
-        return Err(Failure::invalid("a read is larger than memory can be"));
-    }
-    // SAFETY: the caller's promise; that the bytes may be uninitialised is of no consequence,
-    // because they are written before they are read.
-    Ok(unsafe { std::slice::from_raw_parts_mut(read.data.cast::<u8>(), read.size) })
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bpfof_read_files(
@@ -56,13 +22,14 @@ unsafe extern "C" fn bpfof_read_files(
             return Err(Failure::new(libc::EBUSY, why));
         }
         // SAFETY: what C promises.
-        let theirs = unsafe { structures(reads, count) }?;
+        let theirs = unsafe { elements_mut(reads, count, "reads") }?;
         let files = theirs.iter().map(|read| reader.session.file(read.fd));
         let files = files.collect::<Result<Vec<PushdownFile>, _>>()?;
         let mut ours = Vec::with_capacity(count);
         for (read, file) in theirs.iter().zip(&files) {
-            // SAFETY: what C promises.
-            let data = unsafe { room(read) }?;
+            // SAFETY: what C promises. That the bytes may be uninitialised is of no consequence: they
+            // are written before they are read.
+            let data = unsafe { elements_mut(read.data.cast::<u8>(), read.size, "data") }?;
             ours.push(FileRead { file, offset_bytes: read.offset, data, read_bytes: 0 });
         }
         core.reader.read_files(&mut ours).map_err(|error| Failure::of_chain(&error))?;
