@@ -40,6 +40,7 @@ const char *const USAGE =
 	"  --bloom               Bloom filters are asked\n"
 	"  --sample-rate X       share of Gets that RocksDB does itself, for its cache, fixed\n"
 	"                        [default: the library adapts it]\n"
+	"  --check               only say whether the options are good\n"
 	"\n"
 	"workloads:\n";
 
@@ -191,11 +192,12 @@ rocksdb::Status run(const std::string &path, int argc, char **argv)
 				}},
 			{"evictable-index", [&](auto) { opening.evictable_index = true; }},
 			{"bloom", [&](auto) { opening.bloom = true; }},
+			{"check", [&](auto) { options.check_only = true; }},
 			{"sample-rate",
 				[&](auto text) {
 					options.sample_rate = number("sample-rate", text, 0, 1);
 				}}},
-		{"evictable-index", "bloom"});
+		{"evictable-index", "bloom", "check"});
 	if (options.workloads.empty() || options.modes.empty() || options.threads.empty())
 		refuse("--workloads, --modes and --threads want at least one each");
 	const bool is_remote = std::any_of(options.modes.begin(), options.modes.end(),
@@ -205,7 +207,7 @@ rocksdb::Status run(const std::string &path, int argc, char **argv)
 		refuse("--url and --device are needed");
 	if (opening.evictable_index && opening.cache_bytes == 0)
 		refuse("--evictable-index needs --cache-bytes");
-	return bench::run(options);
+	return options.check_only ? rocksdb::Status::OK() : bench::run(options);
 }
 
 } /* namespace */

@@ -97,6 +97,7 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     }
     let steps = options.steps()?;
     let driver = Driver::find(options.driver.as_deref())?;
+    check_workloads(&driver, &steps)?;
     // What is started from here on inherits it, but for the target.
     spawn::pin(spawn::processors().0)?;
     let image = Image::open(options.database.as_deref(), &options.folder, options.image_bytes())?;
@@ -120,6 +121,14 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
         plot::draw(folder, &report.cases)?;
     }
     Ok(())
+}
+
+/// Lets the program look at the workloads' names, before the minutes that making a database takes.
+fn check_workloads(driver: &Driver, steps: &[Step]) -> Outcome {
+    let all: Vec<&str> =
+        steps.iter().flat_map(|step| &step.workloads).map(String::as_str).collect();
+    let asked = ["run", ".", "--check", "--modes", "local", "--workloads", &all.join(",")];
+    driver.run(&words(&asked), &mut |_| Ok(()))
 }
 
 /// Makes the database, and returns what it consists of.
