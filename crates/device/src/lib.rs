@@ -2,8 +2,9 @@
 //!
 //! - [`Ring`]: io_uring, owning every buffer while the kernel may touch it. Sockets and files of a
 //!   reactor share one, so that there is one place to wait. The host's local executor has one too.
-//! - [`MemoryNamespace`]: a namespace in memory, of its own or that of a file on tmpfs. Its operations are copies; a [`DelayQueue`] says
-//!   when each is due, so that a latency model can make it behave like a device.
+//! - [`MemoryNamespace`]: a namespace in memory, of its own or that of a file on tmpfs. Its
+//!   operations are copies; a [`DelayQueue`] says when each is due, so that a latency model can make
+//!   it behave like a device.
 //! - [`FileNamespace`]: a namespace in a file or on a block device, opened for direct I/O where the
 //!   file system allows it. [`Volume`]: one in several of them, behind each other or in stripes. The
 //!   ring takes the parts of an operation on it as one operation, and works on them at once.

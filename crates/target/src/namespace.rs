@@ -23,8 +23,8 @@ pub(crate) struct Namespace {
     blocks: AtomicU64,
     pub(crate) backing: Backing,
     /// Those of a file are the same on every start: made from its path and the subsystem's name.
-    /// Those of memory that is no file's are new each time, because what a host knows of its contents is gone: Linux
-    /// then gives up the old namespace, instead of going on with zeroes.
+    /// Those of memory that is no file's are new each time, because what a host knows of its
+    /// contents is gone: Linux then gives up the old namespace, instead of going on with zeroes.
     pub(crate) nguid: [u8; 16],
     /// Likewise.
     pub(crate) uuid: [u8; 16],

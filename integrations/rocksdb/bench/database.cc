@@ -280,32 +280,6 @@ Copy::~Copy()
 	fs::remove_all(path_, ignored);
 }
 
-Status settle(rocksdb::DB *db)
-{
-	static const char *const BUSY[] = {
-		"rocksdb.mem-table-flush-pending",
-		"rocksdb.num-running-flushes",
-		"rocksdb.compaction-pending",
-		"rocksdb.num-running-compactions",
-	};
-	const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(10);
-
-	while (std::chrono::steady_clock::now() < end) {
-		uint64_t busy = 0;
-
-		for (const char *property : BUSY) {
-			uint64_t count = 0;
-
-			db->GetIntProperty(property, &count);
-			busy += count;
-		}
-		if (busy == 0)
-			return Status::OK();
-		std::this_thread::sleep_for(std::chrono::milliseconds(5));
-	}
-	return Status::TimedOut("compactions have not ended for ten minutes");
-}
-
 Status create(const std::string &path, const Shape &shape)
 {
 	Shape found;

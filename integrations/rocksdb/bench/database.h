@@ -63,9 +63,6 @@ class Copy {
 	std::string path_;
 };
 
-/* Waits until no flush and no compaction is wanted or runs. TimedOut after ten minutes. */
-rocksdb::Status settle(rocksdb::DB *db);
-
 /* Makes a database in a folder that is not there, or leaves alone one of the same shape; prints what it
  * consists of, and the blocks of a Get, as JSON. InvalidArgument for another database. */
 rocksdb::Status create(const std::string &path, const Shape &shape);

@@ -3,6 +3,7 @@
 
 #include "histogram.h"
 #include "meters.h"
+#include "settle.h"
 
 #include <bpfof/rocksdb.h>
 #include <rocksdb/cache.h>

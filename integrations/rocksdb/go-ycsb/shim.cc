@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "shim.h"
 
+#include "../bench/settle.h"
+
 #include <bpfof/rocksdb.h>
 
 #include <rocksdb/table.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
-#include <thread>
 
 using rocksdb::Slice;
 using rocksdb::Status;
@@ -33,9 +33,7 @@ constexpr uint64_t FIRST_LEVEL_BYTES_MIN = 64 << 10;
 /* Connections beside those of clients: for compactions. */
 constexpr size_t SPARE_READERS = 8;
 
-constexpr std::chrono::minutes SETTLE_MAX(10);
 constexpr unsigned READY_MS = 10000;
-constexpr std::chrono::milliseconds PAUSE(10);
 
 /* A copy that C can free. Without memory for a few words nothing can be told at all. */
 char *copied(const std::string &text)
@@ -137,38 +135,12 @@ Status open(const ycsb_options &options, ycsb_db **opened)
 	return status;
 }
 
-Status wait_for_compactions(rocksdb::DB *db)
-{
-	static const char *const BUSY[] = {
-		"rocksdb.mem-table-flush-pending",
-		"rocksdb.num-running-flushes",
-		"rocksdb.compaction-pending",
-		"rocksdb.num-running-compactions",
-	};
-	const auto end = std::chrono::steady_clock::now() + SETTLE_MAX;
-
-	while (std::chrono::steady_clock::now() < end) {
-		uint64_t busy = 0;
-
-		for (const char *property : BUSY) {
-			uint64_t count = 0;
-
-			db->GetIntProperty(property, &count);
-			busy += count;
-		}
-		if (busy == 0)
-			return Status::OK();
-		std::this_thread::sleep_for(PAUSE);
-	}
-	return Status::TimedOut("compactions have not ended for ten minutes");
-}
-
 Status settle(ycsb_db *db)
 {
 	Status status = db->db->Flush(rocksdb::FlushOptions());
 
 	if (status.ok())
-		status = wait_for_compactions(db->db.get());
+		status = bench::settle(db->db.get());
 	if (status.ok() && !db->db->wait_ready(READY_MS))
 		status = Status::TimedOut(
 			"the tables did not become known for ten seconds", db->db->last_error());

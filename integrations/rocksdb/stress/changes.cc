@@ -68,6 +68,19 @@ void write(Test &test, WriteBatch *batch, const std::vector<std::pair<uint64_t, 
 constexpr uint64_t BURST = 40;
 constexpr uint64_t PAUSE_MS = 4;
 
+/* The next version of a key becomes part of the batch; which it is. */
+uint64_t add_next(Test &test, WriteBatch *batch, uint64_t number)
+{
+	const uint64_t version = test.versions().begin(number);
+	const std::string key = key_of(number);
+
+	if (is_deletion(version))
+		batch->Delete(test.family, key);
+	else
+		batch->Put(test.family, key, value_of(key, version));
+	return version;
+}
+
 void write_singles(Test &test)
 {
 	Random random(1);
@@ -129,16 +142,8 @@ void write_twins(Test &test)
 		const uint64_t first = TWINS.pick(random);
 		WriteBatch batch;
 
-		for (const uint64_t number : {first, first + TO_TWIN}) {
-			const uint64_t version = test.versions().begin(number);
-			const std::string key = key_of(number);
-
-			if (is_deletion(version))
-				batch.Delete(test.family, key);
-			else
-				batch.Put(test.family, key, value_of(key, version));
-			versions.emplace_back(number, version);
-		}
+		for (const uint64_t number : {first, first + TO_TWIN})
+			versions.emplace_back(number, add_next(test, &batch, number));
 		write(test, &batch, versions);
 		if (i % BURST == 0)
 			sleep_ms(PAUSE_MS);
@@ -166,14 +171,9 @@ void write_ranged(Test &test)
 
 	for (uint64_t i = 0; !test.stop; i++) {
 		const uint64_t number = RANGED.pick(random);
-		const uint64_t version = test.versions().begin(number);
-		const std::string key = key_of(number);
 		WriteBatch batch;
+		const uint64_t version = add_next(test, &batch, number);
 
-		if (is_deletion(version))
-			batch.Delete(test.family, key);
-		else
-			batch.Put(test.family, key, value_of(key, version));
 		write(test, &batch, {{number, version}});
 		if (i % BURST == 0)
 			sleep_ms(4 * PAUSE_MS);

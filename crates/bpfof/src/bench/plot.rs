@@ -12,6 +12,16 @@ const SIZE: (u32, u32) = (1100, 640);
 const PLAIN: RGBColor = RGBColor(150, 160, 175);
 const PUSHDOWN: RGBColor = RGBColor(30, 110, 190);
 
+/// For the lines of a picture, easy to tell apart.
+pub(crate) const COLOURS: [RGBColor; 6] = [
+    RGBColor(30, 110, 190),
+    RGBColor(210, 105, 30),
+    RGBColor(60, 150, 90),
+    RGBColor(150, 80, 160),
+    RGBColor(120, 130, 145),
+    RGBColor(190, 50, 60),
+];
+
 type PlotError = Box<dyn std::error::Error>;
 
 /// Makes the font known as "sans".

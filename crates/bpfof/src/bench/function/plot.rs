@@ -4,21 +4,13 @@ use super::calls::Cost;
 use super::helpers::HelperCost;
 use super::loading::Loading;
 use super::report::{Report, VERIFICATION};
-use crate::bench::plot::use_font;
+use crate::bench::plot::{COLOURS, use_font};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
 /// Size of each of the three pictures in pixels.
 const SIZE: (u32, u32) = (640, 520);
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(30, 110, 190),
-    RGBColor(210, 105, 30),
-    RGBColor(60, 150, 90),
-    RGBColor(150, 80, 160),
-    RGBColor(120, 130, 145),
-    RGBColor(190, 50, 60),
-];
 
 type PlotError = Box<dyn std::error::Error>;
 type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;

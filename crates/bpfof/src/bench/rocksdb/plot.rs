@@ -2,7 +2,7 @@
 
 use super::driver::Mode;
 use super::report::{Case, ModeFigures, Part};
-use crate::bench::plot::use_font;
+use crate::bench::plot::{COLOURS, use_font};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;
@@ -10,15 +10,6 @@ use std::path::Path;
 
 /// Size of a picture, or of one of several below each other, in pixels.
 const SIZE: (u32, u32) = (1100, 420);
-/// One for each line of the picture of sampled Gets.
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(30, 110, 190),
-    RGBColor(210, 105, 30),
-    RGBColor(60, 150, 90),
-    RGBColor(150, 80, 160),
-    RGBColor(120, 130, 145),
-    RGBColor(190, 50, 60),
-];
 /// Not the loop device: its latency is another one than the drive's.
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Blocks, Mode::Chains];
 
