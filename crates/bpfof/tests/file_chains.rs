@@ -130,6 +130,15 @@ impl Set {
         self.reader.traffic().1 - before
     }
 
+    /// A byte of the first file, read without a function, and whether the target read it.
+    fn byte_at(&mut self, offset: usize) -> (u8, bool) {
+        let (file, mut data) = (&self.files[0], [0]);
+        let read = FileRead { file, offset_bytes: offset as u64, data: &mut data, read_bytes: 0 };
+        let before = self.reader.traffic().1;
+        self.reader.read_files(&mut [read]).expect("read");
+        (data[0], self.reader.traffic().1 > before)
+    }
+
     /// Looks `key` up, expects it of `generation`, and says where the chain ran.
     fn expect(&mut self, key: u64, generation: u64) -> ReadInfo {
         let (answer, info) = self.get(key).expect("succeeds");
@@ -387,6 +396,44 @@ fn files_that_are_open_for_writing_are_compared() {
         set.expect(2, 5);
         assert!(set.leased(), "{kind}");
         set.expect(2, 5);
+    }
+}
+
+/// A write stamps the file when it begins. A map that is made during the write is not wrong, but what
+/// the write does after that is in memory only when the file is leased.
+#[test]
+fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
+    const LENGTH: usize = 24 << 20;
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let mut set = Set::new(&disk, 0, PATIENT);
+        let path = disk.mount().join("long");
+        fs::write(&path, vec![0; LENGTH]).expect("written");
+        set.files.push(set.maps.open(&path).expect("opens"));
+        for generation in 1..=16 {
+            assert!(set.mapped() && set.leased(), "{kind}");
+            let bytes = vec![generation; LENGTH];
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let writer = OpenOptions::new().write(true).open(&path).expect("opens");
+                    writer.write_all_at(&bytes, 0).expect("written");
+                });
+                while set.byte_at(0).0 != generation {}
+                assert!(set.mapped(), "{kind}");
+            });
+            // Never, if the map is of before the write: the next read will find that out.
+            let end = Instant::now() + Duration::from_millis(100);
+            while !set.files[0].is_leased() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let leased = set.files[0].is_leased();
+            let (byte, at_target) = set.byte_at(LENGTH - 1);
+            assert_eq!(byte, generation, "{kind}, {leased}");
+            assert!(at_target || !leased, "{kind}");
+        }
     }
 }
 

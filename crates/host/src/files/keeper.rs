@@ -86,7 +86,6 @@ impl Keeper<'_> {
                 self.remove(entry);
             }
             let rest = queue.refresh.split_off(BATCH.min(queue.refresh.len()));
-            let more = !rest.is_empty();
             self.shared.queue().refresh.splice(..0, rest);
             for entry in &queue.refresh {
                 entry.queued.store(false, Ordering::SeqCst);
@@ -100,7 +99,9 @@ impl Keeper<'_> {
             if queue.stop {
                 break;
             }
-            if !more {
+            // The rest, or files whose leases had to be released first.
+            let more = !self.shared.queue().refresh.is_empty();
+            if draining || !more {
                 let due = self.unleased.iter().map(|file| file.next).min();
                 let due = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
                 self.signal.wait(if draining { DRAINING } else { due.clamp(DRAINING, IDLE) });
@@ -184,7 +185,10 @@ impl Keeper<'_> {
                 continue;
             };
             let Mapping { version, layout, has_gaps, .. } = &*file.mapping;
-            if !layout.holds(&file.entry.file) {
+            // A long write stamps the file once, when it begins: what it wrote after the map was
+            // made may be in memory only, and chains over leased files write nothing back.
+            let written = sys::write_back(&file.entry.file).is_ok();
+            if !written || !layout.holds(&file.entry.file) {
                 // The next chain finds that out as well, and asks for a new map.
                 let _ = sys::release_lease(&file.entry.file);
                 continue;
