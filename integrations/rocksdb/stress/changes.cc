@@ -56,6 +56,9 @@ class Attempt {
 /* Writes a batch, in which these keys get these versions. */
 void write(Test &test, WriteBatch *batch, const std::vector<std::pair<uint64_t, uint64_t>> &versions)
 {
+	while (test.recovers)
+		sleep_ms(5);
+	const std::shared_lock<std::shared_mutex> lock(test.writing);
 	Attempt attempt(test);
 
 	if (!attempt.succeeds(test.db->Write(WriteOptions(), batch), "writing"))
@@ -412,8 +415,14 @@ void fill_disk(Test &test)
 		}
 		const uint64_t read = test.gets - gets, changed = test.changes - changes;
 
-		std::filesystem::remove(test.filler());
-		recover(test);
+		{
+			test.recovers = true;
+			const std::lock_guard<std::shared_mutex> lock(test.writing);
+
+			std::filesystem::remove(test.filler());
+			recover(test);
+			test.recovers = false;
+		}
 		test.disk_full++;
 		std::printf("the disk was full for %llu gets and %llu changes\n",
 			static_cast<unsigned long long>(read),

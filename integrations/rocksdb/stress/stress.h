@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 
 /*
@@ -78,6 +79,10 @@ class Test {
 	 * an assertion. So not before it is opened again. */
 	bool ingests = true;
 	std::mutex ingesting;
+	/* Shared while something is written. DB::Resume() of RocksDB 7.8 never ends if it meets a
+	 * writer that is held up: nobody begins to write while RocksDB recovers. */
+	std::atomic<bool> recovers{false};
+	std::shared_mutex writing;
 	/* What was checked: single keys, keys of several at once, steps of iterators. */
 	std::atomic<uint64_t> gets{0};
 	std::atomic<uint64_t> keys_at_once{0};
