@@ -83,8 +83,9 @@ fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     assert!(reading.wait().expect("it ends").success());
 }
 
-/// A database that RocksDB's own benchmark has made, with filters, by its options.
-fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk) {
+/// A database that RocksDB's own benchmark has made, with filters, by its options: so many keys of
+/// it are read, and as many while it changes.
+fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk, reads: u64) {
     let database = disk.mount().join("db_bench").display().to_string();
     let options = "--num=60000 --bloom_bits=10 --compression_type=snappy --write_buffer_size=1000000 \
         --target_file_size_base=500000 --max_bytes_for_level_base=2000000";
@@ -99,9 +100,12 @@ fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk) {
         return;
     };
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let program = folder.join("existing_test").display().to_string();
-    let image = disk.image().display().to_string();
-    eprintln!("{}", run(&program, &[&database, &disk.url.to_string(), &image]));
+    let status = Command::new(folder.join("existing_test"))
+        .args([&database, &disk.url.to_string(), &disk.image().display().to_string()])
+        .env("READS", reads.to_string())
+        .status();
+    assert!(status.expect("it starts").success());
+    std::fs::remove_dir_all(database).expect("removed");
 }
 
 fn stress(folder: &Path, disk: &Disk, options: &[&str]) -> Command {
@@ -155,7 +159,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let printed = run(&example, &[&format!("{mount}/example"), &url, &image]);
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
-    what_db_bench_has_made_is_read(folder, &disk);
+    what_db_bench_has_made_is_read(folder, &disk, 4000);
     nothing_is_wrong_or_kept(folder, &disk);
     a_target_that_dies_is_used_again(folder, &mut disk);
 }
@@ -240,7 +244,8 @@ fn kill_targets(disk: &mut Disk, process: &mut Child) {
     }
 }
 
-/// `make soak-rocksdb`: for READS Gets, or for SOAK_SECONDS, half of it on each file system.
+/// `make soak-rocksdb`: for READS Gets, or for SOAK_SECONDS, half of it on each file system; and
+/// READS keys of databases of `db_bench`, or so many that they take a tenth of that time.
 #[test]
 #[ignore = "runs as long as READS or SOAK_SECONDS says: make soak-rocksdb"]
 fn soak() {
@@ -249,14 +254,16 @@ fn soak() {
     }
     let folder = build();
     let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (option, most) = match setting("READS") {
-        Some(reads) => ("--reads", reads),
-        None => ("--seconds", setting("SOAK_SECONDS").unwrap_or(3600)),
+    let seconds = setting("SOAK_SECONDS").unwrap_or(3600);
+    let (option, most, reads) = match setting("READS") {
+        Some(reads) => ("--reads", reads, reads),
+        None => ("--seconds", seconds, 300 * seconds),
     };
     let half = (most / 2).max(1).to_string();
     for (kind, _) in disk::KINDS {
         eprintln!("RocksDB on {kind}, {option} {half}");
         let mut disk = Disk::new(kind, 512 << 20);
+        what_db_bench_has_made_is_read(folder, &disk, reads / 2);
         let options = [option, &half, "--leaks", "--fill-disk", "--target-may-die"];
         let mut process = stress(folder, &disk, &options).spawn().expect("it starts");
         kill_targets(&mut disk, &mut process);

@@ -1,84 +1,180 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A database that somebody else has made: random reads of keys that it has, and of neighbours that it
- * has not, are those of the plain library.
+ * has not, are those of the plain library; then the same at snapshots, while it is overwritten, deleted
+ * from, flushed, compacted and ingested into.
  *
  *     existing_test DATABASE [URL DEVICE]
+ *
+ * READS in the environment is how many keys are read by Get(), and as many by MultiGet() (4,000).
  */
 #include "database.h"
 
+#include <rocksdb/sst_file_writer.h>
 #include <rocksdb/utilities/options_util.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
 #include <vector>
 
 using bpf_of::PushdownDB;
 using rocksdb::ReadOptions;
 using rocksdb::Slice;
 using rocksdb::Status;
+using rocksdb::WriteOptions;
 
 namespace {
 
-constexpr size_t READS = 4000;
 constexpr size_t AT_ONCE = 50;
 constexpr size_t STEPS = 40;
+constexpr size_t READERS = 2;
 
-/* Keys of all parts of the database, each with one that follows it and is not there. */
-std::vector<std::string> some_keys(rocksdb::DB *plain)
+size_t reads()
+{
+	const char *text = std::getenv("READS");
+
+	return text ? std::strtoull(text, nullptr, 10) : 4000;
+}
+
+std::vector<std::string> all_keys(rocksdb::DB *plain)
 {
 	std::unique_ptr<rocksdb::Iterator> scan(plain->NewIterator(ReadOptions()));
-	std::vector<std::string> all, some;
-	Random random(11);
+	std::vector<std::string> all;
 
 	for (scan->SeekToFirst(); scan->Valid(); scan->Next())
 		all.push_back(scan->key().ToString());
 	check_ok(scan->status(), "scanning");
 	CHECK(!all.empty(), "the database is empty");
-	while (some.size() < READS) {
+	return all;
+}
+
+/* Keys of all parts of the database, each with one that follows it and is not there. */
+std::vector<std::string> some_keys(const std::vector<std::string> &all, Random &random)
+{
+	std::vector<std::string> some;
+
+	while (some.size() < AT_ONCE) {
 		some.push_back(all[random.below(all.size())]);
 		some.push_back(some.back() + '!');
 	}
 	return some;
 }
 
-void check_gets(PushdownDB *db, const std::vector<std::string> &keys)
+void check_gets(PushdownDB *db, const ReadOptions &how, const std::vector<std::string> &keys)
 {
-	for (size_t first = 0; first < keys.size(); first += AT_ONCE) {
-		const std::vector<Slice> batch(keys.begin() + first, keys.begin() + first + AT_ONCE);
-		std::vector<std::string> values;
-		const std::vector<Status> statuses = db->MultiGet(ReadOptions(), batch, &values);
+	const std::vector<Slice> batch(keys.begin(), keys.end());
+	std::vector<std::string> values;
+	const std::vector<Status> statuses = db->MultiGet(how, batch, &values);
 
-		for (size_t i = 0; i < AT_ONCE; i++) {
-			std::string value, expected;
-			const Status status = db->Get(ReadOptions(), batch[i], &value);
-			const Status should = db->GetBaseDB()->Get(ReadOptions(), batch[i], &expected);
+	for (size_t i = 0; i < batch.size(); i++) {
+		std::string value, expected;
+		const Status status = db->Get(how, batch[i], &value);
+		const Status should = db->GetBaseDB()->Get(how, batch[i], &expected);
 
-			CHECK(status == should && value == expected, "%s: %s",
-				batch[i].ToString(true).c_str(), status.ToString().c_str());
-			CHECK(statuses[i] == should && (!should.ok() || values[i] == expected),
-				"%s: %s", batch[i].ToString(true).c_str(),
-				statuses[i].ToString().c_str());
-		}
+		CHECK(status == should && value == expected, "%s: %s", batch[i].ToString(true).c_str(),
+			status.ToString().c_str());
+		CHECK(statuses[i] == should && (!should.ok() || values[i] == expected), "%s: %s",
+			batch[i].ToString(true).c_str(), statuses[i].ToString().c_str());
 	}
 }
 
-void check_scans(PushdownDB *db, const std::vector<std::string> &keys)
+void check_scan(PushdownDB *db, const ReadOptions &how, const std::string &from)
 {
-	std::unique_ptr<rocksdb::Iterator> scan(db->NewIterator(ReadOptions()));
-	std::unique_ptr<rocksdb::Iterator> plain(db->GetBaseDB()->NewIterator(ReadOptions()));
+	std::unique_ptr<rocksdb::Iterator> scan(db->NewIterator(how));
+	std::unique_ptr<rocksdb::Iterator> plain(db->GetBaseDB()->NewIterator(how));
 
-	for (size_t key = 0; key < keys.size(); key += 40) {
-		scan->Seek(keys[key]);
-		plain->Seek(keys[key]);
-		for (size_t step = 0; step < STEPS && plain->Valid(); step++) {
-			CHECK(scan->Valid() && scan->key() == plain->key() &&
-					scan->value() == plain->value(),
-				"step %zu from %s", step, Slice(keys[key]).ToString(true).c_str());
-			scan->Next();
-			plain->Next();
-		}
-		CHECK(scan->Valid() == plain->Valid(), "the end");
-		check_ok(scan->status(), "scanning");
+	scan->Seek(from);
+	plain->Seek(from);
+	for (size_t step = 0; step < STEPS && plain->Valid(); step++) {
+		CHECK(scan->Valid() && scan->key() == plain->key() && scan->value() == plain->value(),
+			"step %zu from %s", step, Slice(from).ToString(true).c_str());
+		scan->Next();
+		plain->Next();
 	}
+	CHECK(scan->Valid() == plain->Valid(), "the end");
+	check_ok(scan->status(), "scanning");
+}
+
+/* All reads of a round see one state of the database. */
+void check_round(
+	PushdownDB *db, const ReadOptions &how, const std::vector<std::string> &all, Random &random)
+{
+	const std::vector<std::string> keys = some_keys(all, random);
+
+	check_gets(db, how, keys);
+	check_scan(db, how, keys.front());
+}
+
+void ingest(
+	PushdownDB *db, const std::string &path, const std::vector<std::string> &all, Random &random)
+{
+	rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), db->GetOptions());
+	rocksdb::IngestExternalFileOptions how;
+	const size_t first = random.below(all.size());
+
+	check_ok(writer.Open(path), "making a table");
+	for (size_t i = first; i < std::min(all.size(), first + 100); i += 3)
+		check_ok(writer.Put(all[i], "ingested " + std::to_string(random.below(1000))),
+			"filling a table");
+	check_ok(writer.Finish(), "finishing a table");
+	how.move_files = true;
+	check_ok(db->IngestExternalFile({path}, how), "ingesting");
+}
+
+/* What is read changes all the time, in all ways, until `stop`. */
+void change(PushdownDB *db, const std::string &directory, const std::vector<std::string> &all,
+	const std::atomic<bool> &stop)
+{
+	const std::string table = directory + ".sst";
+	Random random(12);
+
+	for (uint64_t i = 0; !stop; i++) {
+		const std::string &key = all[random.below(all.size())];
+
+		if (i % 4 == 0)
+			check_ok(db->Delete(WriteOptions(), key), "deleting");
+		else
+			check_ok(db->Put(WriteOptions(), key, "written " + std::to_string(i)),
+				"writing");
+		if (i % 500 == 0)
+			ingest(db, table, all, random);
+		if (i % 2000 == 0)
+			check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+		if (i % 20000 == 0)
+			check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr),
+				"compacting");
+		std::this_thread::sleep_for(std::chrono::microseconds(100));
+	}
+}
+
+/* Whatever changes, a snapshot does not. */
+void read_snapshots(PushdownDB *db, const std::vector<std::string> &all, uint64_t seed)
+{
+	Random random(seed);
+
+	for (size_t done = 0; done < reads() / READERS; done += AT_ONCE) {
+		ReadOptions how;
+
+		how.snapshot = db->GetSnapshot();
+		check_round(db, how, all, random);
+		db->ReleaseSnapshot(how.snapshot);
+	}
+}
+
+void read_while_it_changes(
+	PushdownDB *db, const std::string &directory, const std::vector<std::string> &all)
+{
+	std::vector<std::thread> readers;
+	std::atomic<bool> stop{false};
+	std::thread changes([&] { change(db, directory, all, stop); });
+
+	for (size_t reader = 0; reader < READERS; reader++)
+		readers.emplace_back(read_snapshots, db, std::cref(all), 100 + reader);
+	for (std::thread &reader : readers)
+		reader.join();
+	stop = true;
+	changes.join();
 }
 
 } /* namespace */
@@ -110,17 +206,22 @@ int main(int argc, char **argv)
 	check_ok(PushdownDB::Open(options, pushdown, where.directory, families, &handles, &db),
 		"opening");
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
-	const std::vector<std::string> keys = some_keys(db->GetBaseDB());
+	const std::vector<std::string> all = all_keys(db->GetBaseDB());
+	Random random(11);
 
-	check_gets(db, keys);
-	check_scans(db, keys);
+	for (size_t done = 0; done < reads(); done += AT_ONCE)
+		check_round(db, ReadOptions(), all, random);
 	std::printf("%s:", where.directory.c_str());
 	print_ways(*db);
 	const bpf_of::PushdownStats stats = db->stats();
 
-	CHECK(chains(stats) > READS / 2 && stats.seeks > 10, "%s", db->last_error().c_str());
-	CHECK(where.url.empty() || stats[bpf_of::Way::kTarget] > READS / 2, "%s",
+	CHECK(chains(stats) > reads() / 2 && stats.seeks > 10, "%s", db->last_error().c_str());
+	CHECK(where.url.empty() || stats[bpf_of::Way::kTarget] > reads() / 2, "%s",
 		db->last_error().c_str());
+	read_while_it_changes(db, where.directory, all);
+	std::printf("%s, changing:", where.directory.c_str());
+	print_ways(*db);
+	CHECK(chains(db->stats()) > chains(stats), "%s", db->last_error().c_str());
 	for (rocksdb::ColumnFamilyHandle *handle : handles)
 		check_ok(db->DestroyColumnFamilyHandle(handle), "giving back a handle");
 	delete db;
