@@ -83,7 +83,7 @@ demo: release ## build and run the demonstration
 
 bench: release ## pushdown against plain reads, reads against TCP; local chains; hops, maps, functions
 	$(BPFOF) bench kv --levels 6 --json bench-kv.json
-	$(BPFOF) bench net --json bench-net.json
+	$(BPFOF) bench net --json bench-net.json --plots bench-net
 	$(BPFOF) bench kv --executor local --json bench-local.json
 	cargo bench -p bpfof-device --locked
 	cargo bench -p bpfof-chain --locked
@@ -188,5 +188,5 @@ clean: ## remove what was built; keep .tools, .interop and what fuzzing has foun
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
-	rm -rf demo-output bench-kv.json bench-net.json bench-local.json bench-function.json bench-function.png
+	rm -rf demo-output bench-kv.json bench-net.json bench-net bench-local.json bench-function.json bench-function.png
 	rm -rf bench-rocksdb.json bench-rocksdb

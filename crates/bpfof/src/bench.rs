@@ -3,7 +3,6 @@
 //! storage functions cost.
 
 pub(crate) mod driver;
-mod floor;
 mod function;
 mod local;
 mod net;
@@ -11,7 +10,6 @@ pub(crate) mod plot;
 pub(crate) mod report;
 mod rocksdb;
 pub(crate) mod spawn;
-mod threads;
 
 use crate::session::Session;
 use crate::{Outcome, kv, progress};
@@ -243,10 +241,9 @@ impl Bench {
             for (way, samples) in [Way::Plain, Way::Pushdown].into_iter().zip(&mut samples) {
                 let warm_up = repetition == 0;
                 let time = if warm_up { time / 5 } else { time };
-                let (run, host_ns, target_ns) =
-                    self.timed(work, way, queue_depth, time, repetition as u64)?;
+                let (run, spent) = self.timed(work, way, queue_depth, time, repetition as u64)?;
                 if !warm_up {
-                    samples.add(&run, host_ns, target_ns);
+                    samples.add(&run, spent);
                 }
             }
         }
@@ -270,7 +267,7 @@ impl Bench {
         depth: usize,
         time: Duration,
         repetition: u64,
-    ) -> Result<(Run, Option<u64>, Option<u64>), String> {
+    ) -> Result<(Run, CpuTimes), String> {
         let seed = 0x9e37_79b9_7f4a_7c15 ^ repetition << 32;
         let child = self.child.as_ref();
         let used = || (spawn::own_cpu_ns(), child.and_then(ChildTarget::cpu_ns));
@@ -278,9 +275,16 @@ impl Bench {
         let before = used();
         let run = driver.run(time).map_err(|error| format!("{way}: {error}"))?;
         let after = used();
-        let spent = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
-        Ok((run, spent(after.0, before.0), spent(after.1, before.1)))
+        Ok((run, spent(before, after)))
     }
+}
+
+/// Processor time of host and target, in ns.
+type CpuTimes = (Option<u64>, Option<u64>);
+
+fn spent(before: CpuTimes, after: CpuTimes) -> CpuTimes {
+    let spent = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
+    (spent(before.0, after.0), spent(before.1, after.1))
 }
 
 /// Figures of the repetitions of one path.
@@ -296,7 +300,7 @@ struct Samples {
 }
 
 impl Samples {
-    fn add(&mut self, run: &Run, host_ns: Option<u64>, target_ns: Option<u64>) {
+    fn add(&mut self, run: &Run, (host_ns, target_ns): CpuTimes) {
         let operations = run.operations as f64;
         self.ops_per_s.push(operations / run.elapsed.as_secs_f64());
         self.p50_us.push(run.latency.value_at_quantile(0.5) as f64 / 1000.0);

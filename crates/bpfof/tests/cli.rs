@@ -432,8 +432,47 @@ fn reads_are_measured_against_the_network() {
     assert!(summary["qd1_over_pingpong_floor"].as_f64() > Some(0.0), "{summary}");
     assert!(summary["qd128_512_over_batch_floor"].as_f64() > Some(0.0), "{summary}");
     assert!(summary["qd128_4k_over_batch_floor"].is_null(), "{summary}");
+    // Writes would overwrite what the target has.
+    assert!(report["mixes"].as_array().expect("a list").is_empty());
+    let curves = report["curves"].as_array().expect("a list");
+    assert_eq!(curves.len(), 2);
+    for point in curves.iter().flat_map(|curve| curve["points"].as_array().expect("a list")) {
+        assert!(point["p999_us"].as_f64() >= point["p50_us"].as_f64(), "{point}");
+    }
+    assert_eq!(report["spreads"].as_array().expect("a list").len(), 3);
     let errors = String::from_utf8(run("100").stderr).expect("UTF-8");
     assert!(errors.contains("--sizes 100: a read is whole blocks of 512 bytes"), "{errors}");
+}
+
+/// A target of the benchmark's own, whose data it knows: what it reads is compared.
+#[test]
+fn mixes_and_connections_are_measured_and_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, plots) = (folder.path().join("net.json"), folder.path().join("plots"));
+    let (out, plots) = (out.to_str().expect("UTF-8"), plots.to_str().expect("UTF-8"));
+    let mut arguments = vec!["bench", "net", "--depths", "1,16", "--repetitions", "1"];
+    arguments.extend(["--milliseconds", "20", "--writes", "30,100", "--connections", "1,3"]);
+    arguments.extend(["--threads", "2", "--json", out, "--plots", plots]);
+    good(&arguments);
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+    let mixes = report["mixes"].as_array().expect("a list");
+    assert_eq!(mixes.iter().map(|mix| &mix["writes"]).collect::<Vec<_>>(), [30, 100]);
+    let spreads = report["spreads"].as_array().expect("a list");
+    let of = |spread: &Value| (spread["connections"].as_u64(), spread["own_targets"].as_bool());
+    let numbers: Vec<_> = spreads.iter().map(of).collect();
+    let all = [(1, false), (3, false), (1, true), (3, true)];
+    assert_eq!(numbers, all.map(|(number, own)| (Some(number), Some(own))));
+    for figures in
+        mixes.iter().map(|mix| &mix["lane"]).chain(spreads.iter().map(|of| &of["figures"]))
+    {
+        assert!(figures["ops_per_s"].as_f64() > Some(0.0), "{figures}");
+        assert!(figures["target_cpu_us_per_op"].as_f64() > Some(0.0), "{figures}");
+    }
+    for name in ["net-curve", "net-threads", "net-mixes", "net-spread"] {
+        let picture = std::fs::read(format!("{plots}/{name}.png")).expect("drawn");
+        assert!(picture.starts_with(b"\x89PNG"), "{name}");
+    }
 }
 
 #[test]

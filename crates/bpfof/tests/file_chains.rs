@@ -417,7 +417,7 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
             assert!(set.mapped() && set.leased(), "{kind}");
             let bytes = vec![generation; LENGTH];
             std::thread::scope(|scope| {
-                let writer = scope.spawn(|| {
+                scope.spawn(|| {
                     let writer = OpenOptions::new().write(true).open(&path).expect("opens");
                     writer.write_all_at(&bytes, 0).expect("written");
                 });

@@ -3,7 +3,7 @@
 
 use crate::bench::driver::Run;
 use crate::bench::report::Figures;
-use crate::bench::{Samples, latencies, spawn};
+use crate::bench::{Samples, latencies, spawn, spent};
 use bpfof_host::{Caravan, Controller, Error, Lane, Options as HostOptions, SharedLane, TargetUrl};
 use serde::Serialize;
 use std::sync::Barrier;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How threads reach the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Way {
+pub(super) enum Way {
     /// A connection for each thread.
     Private,
     /// One lane, a send for each request.
@@ -24,9 +24,9 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    const ALL: [Way; 4] = [Way::Private, Way::Lane, Way::Caravan, Way::Doorbell];
+    pub(super) const ALL: [Way; 4] = [Way::Private, Way::Lane, Way::Caravan, Way::Doorbell];
 
-    pub(crate) const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Way::Private => "a connection each",
             Way::Lane => "shared lane",
@@ -46,41 +46,41 @@ impl Way {
 
 /// One number of threads, one way.
 #[derive(Serialize)]
-pub(crate) struct WayFigures {
-    pub(crate) way: Way,
+pub(super) struct WayFigures {
+    pub(super) way: Way,
     #[serde(flatten)]
-    pub(crate) figures: Figures,
+    pub(super) figures: Figures,
     /// Requests of one send.
-    pub(crate) requests_per_send: f64,
+    pub(super) requests_per_send: f64,
 }
 
 /// One number of threads.
 #[derive(Serialize)]
-pub(crate) struct Case {
+pub(super) struct Case {
     bench: &'static str,
-    pub(crate) threads: usize,
-    pub(crate) size_bytes: u32,
-    pub(crate) ways: Vec<WayFigures>,
+    pub(super) threads: usize,
+    pub(super) size_bytes: u32,
+    pub(super) ways: Vec<WayFigures>,
 }
 
 impl Case {
     /// Operations a second by shared lanes with everything over those by private connections.
-    pub(crate) fn shared_over_private(&self) -> Option<f64> {
+    pub(super) fn shared_over_private(&self) -> Option<f64> {
         let ops = |way| Some(self.ways.iter().find(|found| found.way == way)?.figures.ops_per_s);
         Some(ops(Way::Doorbell)? / ops(Way::Private)?)
     }
 }
 
 /// What to read from.
-pub(crate) struct Place<'a> {
-    pub(crate) url: &'a TargetUrl,
-    pub(crate) size_bytes: u64,
+pub(super) struct Place<'a> {
+    pub(super) url: &'a TargetUrl,
+    pub(super) size_bytes: u64,
     /// Processor time of the target so far, in ns.
-    pub(crate) target_cpu_ns: &'a dyn Fn() -> Option<u64>,
+    pub(super) target_cpu_ns: &'a dyn Fn() -> Option<u64>,
 }
 
 /// Measures all ways in turn, `repetitions` times.
-pub(crate) fn measure(
+pub(super) fn measure(
     place: &Place<'_>,
     threads: usize,
     size_bytes: u32,
@@ -102,9 +102,8 @@ pub(crate) fn measure(
             let before = (spawn::own_cpu_ns(), (place.target_cpu_ns)());
             let (run, requests_per_send) = users.run(place, size_bytes, time)?;
             let after = (spawn::own_cpu_ns(), (place.target_cpu_ns)());
-            let spent = |after: Option<u64>, before: Option<u64>| Some(after? - before?);
             if !warm_up {
-                samples.add(&run, spent(after.0, before.0), spent(after.1, before.1));
+                samples.add(&run, spent(before, after));
                 per_send.push(requests_per_send);
             }
         }

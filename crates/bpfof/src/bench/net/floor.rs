@@ -16,7 +16,7 @@ const RECEIVE_BYTES: usize = 256 << 10;
 
 /// How the ends wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(super) enum Wait {
     /// By looking again and again.
     Polled,
     /// In the kernel.
@@ -25,15 +25,15 @@ pub(crate) enum Wait {
 
 /// A run's figures.
 #[derive(Clone, Debug)]
-pub(crate) struct Floor {
-    pub(crate) messages_per_s: f64,
+pub(super) struct Floor {
+    pub(super) messages_per_s: f64,
     /// From a request to its answer in ns; only of single requests.
-    pub(crate) latency: Histogram<u64>,
+    pub(super) latency: Histogram<u64>,
 }
 
 /// Sends requests in batches of `batch`, `depth` of them outstanding, for `time`; each answer has
 /// `data_bytes` of data.
-pub(crate) fn measure(
+pub(super) fn measure(
     wait: Wait,
     data_bytes: usize,
     depth: usize,

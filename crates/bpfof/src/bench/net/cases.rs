@@ -1,0 +1,139 @@
+//! Closed loops: so many operations in flight, the next as soon as one has ended.
+
+use super::floor::{self, Wait};
+use super::load::{Load, Source};
+use super::{Bench, NetOptions};
+use crate::bench::report::Figures;
+use crate::bench::{Samples, median, spent};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Requests of one send in the floor of deep queues: i10's caravan.
+const FLOOR_BATCH: usize = 16;
+
+#[derive(Serialize)]
+pub(super) struct FloorFigures {
+    pub(super) messages_per_s: f64,
+    /// Of single messages.
+    pub(super) p50_us: Option<f64>,
+}
+
+/// One size at one depth.
+#[derive(Serialize)]
+pub(super) struct Case {
+    bench: &'static str,
+    pub(super) size_bytes: u32,
+    pub(super) queue_depth: u16,
+    /// All that is ready in one send.
+    pub(super) lane: Figures,
+    /// One send for each read.
+    pub(super) single_send: Figures,
+    pub(super) floor_polled: FloorFigures,
+    pub(super) floor_blocking: FloorFigures,
+}
+
+impl Case {
+    pub(super) fn fastest_floor(&self) -> f64 {
+        self.floor_polled.messages_per_s.max(self.floor_blocking.messages_per_s)
+    }
+}
+
+/// Reads and writes in one mix (i10's figure 8).
+#[derive(Serialize)]
+pub(super) struct Mix {
+    bench: &'static str,
+    pub(super) size_bytes: u32,
+    pub(super) queue_depth: u16,
+    /// Of 100 operations.
+    pub(super) writes: u32,
+    pub(super) lane: Figures,
+    pub(super) single_send: Figures,
+}
+
+#[derive(Default)]
+struct Floors {
+    messages_per_s: Vec<f64>,
+    p50_us: Vec<f64>,
+}
+
+impl Floors {
+    fn figures(&self, depth: usize) -> FloorFigures {
+        let p50_us = (depth == 1).then(|| median(&self.p50_us));
+        FloorFigures { messages_per_s: median(&self.messages_per_s), p50_us }
+    }
+}
+
+/// Reads of one size at one depth, with the floors in turn.
+pub(super) fn case(
+    bench: &mut Bench,
+    options: &NetOptions,
+    size_bytes: u32,
+    queue_depth: u16,
+) -> Result<Case, Box<dyn std::error::Error>> {
+    let depth = usize::from(queue_depth);
+    let load = Load { size_bytes, depth, writes: 0, is_single: false };
+    let (mut lane, mut single) = (Samples::default(), Samples::default());
+    let (mut polled, mut blocking) = (Floors::default(), Floors::default());
+    for repetition in 0..=options.repetitions {
+        let (warm_up, time) = options.repetition(repetition);
+        for (samples, is_single) in [(&mut lane, false), (&mut single, true)] {
+            timed(bench, Load { is_single, ..load }, time, warm_up, samples)?;
+        }
+        for (floors, wait) in [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)] {
+            let batch = if depth == 1 { 1 } else { FLOOR_BATCH.min(depth) };
+            let floor = floor::measure(wait, size_bytes as usize, depth, batch, time)?;
+            if !warm_up {
+                floors.messages_per_s.push(floor.messages_per_s);
+                floors.p50_us.push(floor.latency.value_at_quantile(0.5) as f64 / 1000.0);
+            }
+        }
+    }
+    Ok(Case {
+        bench: "net-read",
+        size_bytes,
+        queue_depth,
+        lane: lane.figures(),
+        single_send: single.figures(),
+        floor_polled: polled.figures(depth),
+        floor_blocking: blocking.figures(depth),
+    })
+}
+
+/// The largest operations at the deepest queue, so many of 100 of them writes.
+pub(super) fn mix(bench: &mut Bench, options: &NetOptions, writes: u32) -> Result<Mix, String> {
+    let size_bytes = options.largest();
+    let queue_depth = options.deepest();
+    let load = Load { size_bytes, depth: queue_depth.into(), writes, is_single: false };
+    let (mut lane, mut single) = (Samples::default(), Samples::default());
+    for repetition in 0..=options.repetitions {
+        let (warm_up, time) = options.repetition(repetition);
+        for (samples, is_single) in [(&mut lane, false), (&mut single, true)] {
+            timed(bench, Load { is_single, ..load }, time, warm_up, samples)?;
+        }
+    }
+    Ok(Mix {
+        bench: "net-mix",
+        size_bytes,
+        queue_depth,
+        writes,
+        lane: lane.figures(),
+        single_send: single.figures(),
+    })
+}
+
+fn timed(
+    bench: &mut Bench,
+    load: Load,
+    time: Duration,
+    warm_up: bool,
+    samples: &mut Samples,
+) -> Result<(), String> {
+    let before = bench.cpu_ns();
+    let mut source = Source::new(bench.place(), load);
+    let run = source.closed_loop(&mut bench.lane, time)?;
+    let after = bench.cpu_ns();
+    if !warm_up {
+        samples.add(&run, spent(before, after));
+    }
+    Ok(())
+}
