@@ -43,7 +43,7 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	race soak soak-simulation soak-rocksdb loads test-aarch64 fuzz install uninstall clean
+	race soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -145,6 +145,11 @@ soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SO
 	@scripts/setup.sh rocksdb
 	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(READS) cargo test --release -p bpfof-cli --test rocksdb \
 		--locked -- --ignored --exact soak --nocapture
+
+instructions: setup ## instructions of a command on both sides, against what they may be, by Valgrind
+	@scripts/setup.sh valgrind
+	cargo test --release -p bpfof-target --lib --locked -- --ignored --exact --nocapture \
+		tests::instructions::no_command_takes_more_instructions_than_it_may
 
 loads: setup ## LOADS (100000) times a function comes and goes, and leaves nothing behind
 	LOADS=$(LOADS) cargo test -p bpfof-target --test loads --locked -- --nocapture

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [aarch64] [rocksdb] [go]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [aarch64] [rocksdb] [go]
 #
-# Debian packages need root or sudo; those for QEMU, tshark, aarch64, RocksDB and Go are installed if
-# they are named.
+# Debian packages need root or sudo; those for QEMU, tshark, Valgrind, aarch64, RocksDB and Go are
+# installed if they are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
 # aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
@@ -92,6 +92,12 @@ readonly THINGS=(
 readonly QEMU_THINGS=(
 	"probe_qemu         qemu          qemu-system-x86"
 	"probe_xz           xz            xz-utils"
+)
+
+probe_valgrind() { valgrind --version | sed 's/^valgrind-//'; }
+
+readonly VALGRIND_THINGS=(
+	"probe_valgrind     valgrind      valgrind"
 )
 
 readonly TSHARK_THINGS=(
@@ -273,12 +279,13 @@ for tool in "$@"; do
 	cargo-fuzz) setup_tool cargo-fuzz "$CARGO_FUZZ_VERSION" ;;
 	qemu) setup_packages "${QEMU_THINGS[@]}" ;;
 	tshark) setup_packages "${TSHARK_THINGS[@]}" ;;
+	valgrind) setup_packages "${VALGRIND_THINGS[@]}" ;;
 	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
 	go) setup_packages "${GO_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, aarch64, rocksdb and go" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, aarch64, rocksdb and go" ;;
 	esac
 done

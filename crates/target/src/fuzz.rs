@@ -256,7 +256,7 @@ pub(crate) fn enable_command() -> Sqe {
 
 /// Id of the function that structured input can call: it follows the pointer at the start of each
 /// block, and ends at a null pointer with 8 bytes of scratch as its answer.
-const FOLLOW: u32 = 7;
+pub(crate) const FOLLOW: u32 = 7;
 
 /// The function's instructions.
 fn follow_code() -> Vec<u8> {
@@ -291,7 +291,7 @@ pub(crate) fn assemble(code: &[(u8, u8, i16, i32)]) -> Vec<u8> {
     code.iter().flat_map(slot).collect()
 }
 
-fn follow() -> Arc<Function> {
+pub(crate) fn follow() -> Arc<Function> {
     static FUNCTION: OnceLock<Arc<Function>> = OnceLock::new();
     let function = FUNCTION.get_or_init(|| {
         let program = Program::parse(&follow_code()).expect("a valid program");

@@ -2,6 +2,7 @@
 
 mod endings;
 mod fuzzing;
+mod instructions;
 mod limits;
 mod peer;
 mod scripted;
