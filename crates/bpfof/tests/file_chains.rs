@@ -130,7 +130,7 @@ impl Set {
         self.reader.traffic().1 - before
     }
 
-    /// A byte of the first file, read without a function, and whether the target read it.
+    /// A byte of the first file, read without a function, and whether the target was asked.
     fn byte_at(&mut self, offset: usize) -> (u8, bool) {
         let (file, mut data) = (&self.files[0], [0]);
         let read = FileRead { file, offset_bytes: offset as u64, data: &mut data, read_bytes: 0 };
@@ -421,8 +421,10 @@ fn a_file_is_leased_with_what_a_long_write_left_in_memory() {
                     let writer = OpenOptions::new().write(true).open(&path).expect("opens");
                     writer.write_all_at(&bytes, 0).expect("written");
                 });
-                while set.byte_at(0).0 != generation {}
-                assert!(set.mapped(), "{kind}");
+                let end = Instant::now() + PATIENCE;
+                while set.byte_at(0).0 != generation || !set.mapped() {
+                    assert!(Instant::now() < end, "{kind}");
+                }
             });
             // Never, if the map is of before the write: the next read will find that out.
             let end = Instant::now() + Duration::from_millis(100);

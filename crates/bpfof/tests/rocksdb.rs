@@ -83,6 +83,9 @@ fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     assert!(reading.wait().expect("it ends").success());
 }
 
+/// Keys that are read of it, at least.
+const READS_OF_DB_BENCH: u64 = 4000;
+
 /// A database that RocksDB's own benchmark has made, with filters, by its options: so many keys of
 /// it are read, and as many while it changes.
 fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk, reads: u64) {
@@ -159,7 +162,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let printed = run(&example, &[&format!("{mount}/example"), &url, &image]);
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
-    what_db_bench_has_made_is_read(folder, &disk, 4000);
+    what_db_bench_has_made_is_read(folder, &disk, READS_OF_DB_BENCH);
     nothing_is_wrong_or_kept(folder, &disk);
     a_target_that_dies_is_used_again(folder, &mut disk);
 }
@@ -259,11 +262,12 @@ fn soak() {
         Some(reads) => ("--reads", reads, reads),
         None => ("--seconds", seconds, 300 * seconds),
     };
+    let reads = (reads / 2).max(READS_OF_DB_BENCH);
     let half = (most / 2).max(1).to_string();
     for (kind, _) in disk::KINDS {
         eprintln!("RocksDB on {kind}, {option} {half}");
         let mut disk = Disk::new(kind, 512 << 20);
-        what_db_bench_has_made_is_read(folder, &disk, reads / 2);
+        what_db_bench_has_made_is_read(folder, &disk, reads);
         let options = [option, &half, "--leaks", "--fill-disk", "--target-may-die"];
         let mut process = stress(folder, &disk, &options).spawn().expect("it starts");
         kill_targets(&mut disk, &mut process);

@@ -33,8 +33,6 @@ struct RunOptions {
 	Opening opening;
 	/* Fixed; without it the library chooses. */
 	std::optional<double> sample_rate;
-	/* Nothing is done: the options were looked at. */
-	bool check_only = false;
 	/* Process whose processor time is told, too. */
 	std::optional<int> target_pid;
 };

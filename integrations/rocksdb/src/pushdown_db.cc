@@ -115,13 +115,14 @@ Status PushdownDB::DropColumnFamily(ColumnFamilyHandle *family)
 
 Status PushdownDB::DropColumnFamilies(const std::vector<ColumnFamilyHandle *> &families)
 {
-	const Status status = StackableDB::DropColumnFamilies(families);
+	/* As RocksDB does it: one after the other, until one cannot be dropped. */
+	for (ColumnFamilyHandle *family : families) {
+		const Status status = DropColumnFamily(family);
 
-	for (const ColumnFamilyHandle *family : families) {
-		if (status.ok())
-			state_->leave(family);
+		if (!status.ok())
+			return status;
 	}
-	return status;
+	return Status::OK();
 }
 
 Status PushdownDB::DestroyColumnFamilyHandle(ColumnFamilyHandle *family)

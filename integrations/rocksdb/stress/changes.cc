@@ -58,7 +58,7 @@ void write(Test &test, WriteBatch *batch, const std::vector<std::pair<uint64_t, 
 {
 	while (test.recovers)
 		sleep_ms(5);
-	const std::shared_lock<std::shared_mutex> lock(test.writing);
+	const std::shared_lock<std::shared_timed_mutex> lock(test.writing);
 	Attempt attempt(test);
 
 	if (!attempt.succeeds(test.db->Write(WriteOptions(), batch), "writing"))
@@ -417,8 +417,10 @@ void fill_disk(Test &test)
 
 		{
 			test.recovers = true;
-			const std::lock_guard<std::shared_mutex> lock(test.writing);
+			const std::unique_lock<std::shared_timed_mutex> lock(
+				test.writing, std::chrono::minutes(1));
 
+			CHECK(lock, "a writer is held up for a minute by a full disk");
 			std::filesystem::remove(test.filler());
 			recover(test);
 			test.recovers = false;

@@ -80,9 +80,10 @@ class Test {
 	bool ingests = true;
 	std::mutex ingesting;
 	/* Shared while something is written. DB::Resume() of RocksDB 7.8 never ends if it meets a
-	 * writer that is held up: nobody begins to write while RocksDB recovers. */
+	 * writer that is held up: nobody writes while RocksDB recovers. Shared locks may go before
+	 * others for ever, so the flag keeps writers from taking them. */
 	std::atomic<bool> recovers{false};
-	std::shared_mutex writing;
+	std::shared_timed_mutex writing;
 	/* What was checked: single keys, keys of several at once, steps of iterators. */
 	std::atomic<uint64_t> gets{0};
 	std::atomic<uint64_t> keys_at_once{0};

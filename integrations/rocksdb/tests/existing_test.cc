@@ -34,7 +34,10 @@ size_t reads()
 {
 	const char *text = std::getenv("READS");
 
-	return text ? std::strtoull(text, nullptr, 10) : 4000;
+	const size_t reads = text ? std::strtoull(text, nullptr, 10) : 4000;
+
+	CHECK(reads >= 1000, "READS=%s: at least 1000, or nothing shows", text);
+	return reads;
 }
 
 std::vector<std::string> all_keys(rocksdb::DB *plain)

@@ -4,6 +4,7 @@
 
 #include "check.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -33,9 +34,14 @@ void open_together(TableFiles &files, const std::string &path)
 
 	for (auto &file : opened) {
 		threads.emplace_back([&] {
+			std::shared_ptr<const TableFile> earlier;
+
 			ready++;
 			while (ready < THREADS)
 				std::this_thread::yield();
+			/* It may be the last that closes it while others open it. */
+			check_ok(files.open(path, &earlier), "opening");
+			earlier.reset();
 			check_ok(files.open(path, &file), "opening");
 		});
 	}

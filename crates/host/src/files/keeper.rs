@@ -189,7 +189,8 @@ impl Keeper<'_> {
             // made may be in memory only, and chains over leased files write nothing back.
             let written = sys::write_back(&file.entry.file).is_ok();
             if !written || !layout.holds(&file.entry.file) {
-                // The next chain finds that out as well, and asks for a new map.
+                let mut status = file.entry.status();
+                status.mapping.take_if(|current| Arc::ptr_eq(current, &file.mapping));
                 let _ = sys::release_lease(&file.entry.file);
                 continue;
             }

@@ -195,6 +195,7 @@ fn count(kind: Kind, functions: &str) -> f64 {
     assert!(output.status.success(), "{text}");
     let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
     let count: u64 = collected.and_then(|count| count.trim().parse().ok()).expect("a number");
+    assert!(count > 0, "no function is called like {functions}");
     count as f64 / (BATCH * BATCHES) as f64
 }
 

@@ -129,7 +129,7 @@ fn timed(
     samples: &mut Samples,
 ) -> Result<(), String> {
     let before = bench.cpu_ns();
-    let mut source = Source::new(bench.place(), load);
+    let mut source = Source::new(bench.place(), load, bench.next_seed());
     let run = source.closed_loop(&mut bench.lane, time)?;
     let after = bench.cpu_ns();
     if !warm_up {

@@ -48,7 +48,12 @@ pub(super) struct Source {
 
 /// What an open loop has seen.
 pub(super) struct Open {
-    pub(super) operations: u64,
+    /// Operations that were due.
+    pub(super) due: u64,
+    /// Of these, those that found room in the queue in time.
+    pub(super) begun: u64,
+    /// Of these, those that have ended in time.
+    pub(super) ended: u64,
     pub(super) elapsed: Duration,
     /// From the time at which an operation was due to its end, in ns: waiting for a free place in
     /// the queue counts.
@@ -56,12 +61,13 @@ pub(super) struct Open {
 }
 
 impl Source {
-    pub(super) fn new(place: Place, load: Load) -> Source {
+    /// Each `seed` has its own places and times.
+    pub(super) fn new(place: Place, load: Load, seed: u64) -> Source {
         let Load { size_bytes, depth, .. } = load;
         Source {
             place,
             load,
-            random: 0x9e37_79b9_7f4a_7c15,
+            random: (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             data: vec![0; size_bytes as usize],
             slots: vec![(0, Instant::now()); depth],
             idle: (0..depth).collect(),
@@ -113,7 +119,7 @@ impl Source {
         latency: &mut Histogram<u64>,
     ) -> Result<u64, String> {
         let Source { place, slots, idle, wrong, .. } = self;
-        let busy = idle.len();
+        let idle_before = idle.len();
         let mut on_completion = |completion: Completion<'_>| {
             let index = completion.tag as usize;
             let offset = slots[index].0;
@@ -141,7 +147,7 @@ impl Source {
             return Err(wrong);
         }
         let now = Instant::now();
-        let ended = &idle[busy..];
+        let ended = &idle[idle_before..];
         for &index in ended {
             latency.saturating_record((now - slots[index].1).as_nanos() as u64);
         }
@@ -173,9 +179,9 @@ impl Source {
     pub(super) fn turn(
         &mut self,
         lane: &mut Lane,
-        now: Instant,
         latency: &mut Histogram<u64>,
     ) -> Result<u64, String> {
+        let now = Instant::now();
         while !self.idle.is_empty() {
             self.submit(lane, now)?;
         }
@@ -184,12 +190,16 @@ impl Source {
     }
 
     /// Lets what is in flight end.
-    pub(super) fn finish(&mut self, lane: &mut Lane) -> Result<(), String> {
-        let mut late = latencies().map_err(|error| error.to_string())?;
+    pub(super) fn finish(
+        &mut self,
+        lane: &mut Lane,
+        latency: &mut Histogram<u64>,
+    ) -> Result<u64, String> {
+        let mut operations = 0;
         while lane.requests_in_flight() > 0 {
-            self.reap(lane, PATIENCE, &mut late)?;
+            operations += self.reap(lane, PATIENCE, latency)?;
         }
-        Ok(())
+        Ok(operations)
     }
 
     /// Begins operations at random times, `per_s` a second on average, whether others have ended
@@ -203,19 +213,24 @@ impl Source {
     ) -> Result<Open, String> {
         let mut latency = latencies().map_err(|error| error.to_string())?;
         let begun = Instant::now();
-        let (mut due, mut now, mut operations) = (begun, begun, 0);
+        let (mut next, mut now, mut submitted, mut ended) = (begun, begun, 0, 0);
         while now - begun < time {
-            while due <= now && !self.idle.is_empty() {
-                self.submit(lane, due)?;
-                due += self.gap(per_s);
+            while next <= now && !self.idle.is_empty() {
+                self.submit(lane, next)?;
+                submitted += 1;
+                next += self.gap(per_s);
             }
             lane.flush_doorbell().map_err(|error| error.to_string())?;
-            operations += self.reap(lane, Duration::ZERO, &mut latency)?;
+            ended += self.reap(lane, Duration::ZERO, &mut latency)?;
             now = Instant::now();
         }
-        let elapsed = now - begun;
-        self.finish(lane)?;
-        Ok(Open { operations, elapsed, latency })
+        let mut due = submitted;
+        while next <= now {
+            due += 1;
+            next += self.gap(per_s);
+        }
+        self.finish(lane, &mut latency)?;
+        Ok(Open { due, begun: submitted, ended, elapsed: now - begun, latency })
     }
 
     /// From one arrival to the next of a Poisson process.

@@ -25,8 +25,10 @@ use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Size of the namespace of a target of our own: more than a processor's own caches.
+/// Size of the namespaces of targets of our own together: more than a processor's own caches.
 const NAMESPACE_BYTES: u64 = 256 << 20;
+/// They are filled by pieces of this size.
+const FILL_BYTES: u64 = 1 << 20;
 
 /// Every case runs in turn, several times: reads with all that is ready in one send, reads with one
 /// send each, and the floor: messages of the same sizes over TCP without a protocol, one at a time
@@ -53,13 +55,13 @@ pub(crate) struct NetOptions {
     /// Leave out latency against throughput.
     #[arg(long)]
     no_curve: bool,
-    /// Connections of one host processor, to one target and (without --target) to as many targets
-    /// that share a processor; "" for none.
-    #[arg(long, value_delimiter = ',', default_value = "1,4,16", value_parser = thread_count)]
+    /// Connections of one host processor, to one target and (without --target and --poll) to as many
+    /// targets that share a processor; "" for none.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16", value_parser = count)]
     connections: Vec<usize>,
     /// Threads on one processor that read one block at a time: with a connection each, and sharing
     /// a lane; "" for none.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = thread_count)]
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = count)]
     threads: Vec<usize>,
     /// Repetitions of each case.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
@@ -109,7 +111,9 @@ impl NetOptions {
     fn spreads(&self) -> Vec<(usize, bool)> {
         let numbers = || self.connections.iter().copied().filter(|number| *number > 0);
         let to_one = numbers().map(|number| (number, false));
-        let to_own = numbers().filter(|_| self.target.is_none()).map(|number| (number, true));
+        // Targets that poll would take the processor from each other.
+        let has_own = self.target.is_none() && !self.poll;
+        let to_own = numbers().filter(|_| has_own).map(|number| (number, true));
         to_one.chain(to_own).collect()
     }
 
@@ -210,6 +214,7 @@ struct Bench {
     nsid: u32,
     size_bytes: u64,
     child: Option<ChildTarget>,
+    seed: u64,
 }
 
 impl Bench {
@@ -229,7 +234,8 @@ impl Bench {
         let info = controller.identify_namespace(nsid)?;
         let size_bytes = info.size_bytes();
         check(options, size_bytes, info.block_bytes, &lane)?;
-        let mut bench = Bench { controller, lane, nsid, size_bytes, child };
+        check_connections(options, &controller)?;
+        let mut bench = Bench { controller, lane, nsid, size_bytes, child, seed: 0 };
         if bench.child.is_some() {
             let place = bench.place();
             fill(&mut bench.lane, place)?;
@@ -242,6 +248,12 @@ impl Bench {
         self.controller.disconnect()?;
         drop(self.child);
         Ok(())
+    }
+
+    /// For random numbers that nobody has had.
+    fn next_seed(&mut self) -> u64 {
+        self.seed += 1;
+        self.seed
     }
 
     fn place(&self) -> Place {
@@ -266,7 +278,7 @@ impl Bench {
 }
 
 /// A number of threads or connections; nothing is none.
-fn thread_count(text: &str) -> Result<usize, String> {
+fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         _ if text.is_empty() => Ok(0),
         Ok(count @ 1..=100) => Ok(count),
@@ -307,12 +319,25 @@ fn check(
     }
 }
 
+/// Opens as many connections as will be wanted, and closes them.
+fn check_connections(options: &NetOptions, controller: &Controller) -> Result<(), String> {
+    let numbers = options.connections.iter().chain(&options.threads);
+    for index in 0..numbers.copied().max().unwrap_or(0) {
+        controller.open_lane().map_err(|error| {
+            format!(
+                "connection {} fails: {error}; give fewer --connections and --threads",
+                index + 1
+            )
+        })?;
+    }
+    Ok(())
+}
+
 /// Writes a namespace full of data that says where it is.
 fn fill(lane: &mut Lane, place: Place) -> Result<(), bpfof_host::Error> {
-    const PIECE_BYTES: u64 = 1 << 20;
-    let bar = progress::steps("filling the namespace", place.size_bytes / PIECE_BYTES);
-    for start in (0..place.size_bytes).step_by(PIECE_BYTES as usize) {
-        let words = (start..start + PIECE_BYTES).step_by(8);
+    let bar = progress::steps("filling the namespace", place.size_bytes / FILL_BYTES);
+    for start in (0..place.size_bytes).step_by(FILL_BYTES as usize) {
+        let words = (start..start + FILL_BYTES).step_by(8);
         let piece: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         lane.write(place.nsid, start, &piece)?;
         bar.inc(1);

@@ -68,7 +68,7 @@ fn curves(path: &Path, curves: &[Curve]) -> Drawn {
     let mut drawn = Vec::new();
     for curve in curves {
         let way = if curve.shared_sends { "shared sends" } else { "a send each" };
-        let kept_up = || curve.points.iter().filter(|point| point.keeps_up());
+        let kept_up = || curve.points.iter().filter(|point| point.keeps_up);
         let at = |point: &Point| point.ops_per_s / 1000.0;
         let p50 = kept_up().map(|point| (at(point), point.p50_us));
         let p99 = kept_up().map(|point| (at(point), point.p99_us));

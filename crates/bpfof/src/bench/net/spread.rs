@@ -2,7 +2,7 @@
 //! (i10's figure 9).
 
 use super::load::{Load, Place, Source};
-use super::{Bench, Failure, NetOptions};
+use super::{Bench, FILL_BYTES, Failure, NAMESPACE_BYTES, NetOptions};
 use crate::bench::driver::Run;
 use crate::bench::report::Figures;
 use crate::bench::spawn::ChildTarget;
@@ -11,9 +11,6 @@ use crate::session::connect;
 use bpfof_host::{Controller, Lane};
 use serde::Serialize;
 use std::time::{Duration, Instant};
-
-/// Size of the namespace of each further target.
-const SMALL_BYTES: u64 = 16 << 20;
 
 /// One number of connections.
 #[derive(Serialize)]
@@ -36,9 +33,10 @@ struct Way {
     own: Option<(Controller, ChildTarget)>,
 }
 
-/// The largest reads, as many in flight over all connections as at the deepest queue.
+/// The largest reads, about as many in flight over all connections as at the deepest queue, and at
+/// least one each.
 pub(super) fn measure(
-    bench: &Bench,
+    bench: &mut Bench,
     options: &NetOptions,
     connections: usize,
     own_targets: bool,
@@ -47,17 +45,22 @@ pub(super) fn measure(
     let queue_depth = (usize::from(options.deepest()) / connections).max(1);
     let mut ways = Vec::new();
     for _ in 0..connections {
-        ways.push(if own_targets { to_own_target(options)? } else { to_same_target(bench)? });
+        ways.push(if own_targets {
+            to_own_target(options, NAMESPACE_BYTES / connections as u64)?
+        } else {
+            to_same_target(bench)?
+        });
     }
     let mut samples = Samples::default();
     for repetition in 0..=options.repetitions {
         let (warm_up, time) = options.repetition(repetition);
         let before = cpu_ns(bench, &ways);
         let load = Load { size_bytes, depth: queue_depth, writes: 0, is_single: false };
-        let run = read(&mut ways, load, time)?;
+        let run = read(bench, &mut ways, load, time)?;
         let after = cpu_ns(bench, &ways);
         if !warm_up {
-            samples.add(&run, spent(before, after));
+            // The host looks at its connections without end: what it takes says nothing.
+            samples.add(&run, (None, spent(before, after).1));
         }
     }
     for Way { lane, own, .. } in ways {
@@ -74,10 +77,11 @@ fn to_same_target(bench: &Bench) -> Result<Way, Failure> {
     Ok(Way { lane: bench.controller.open_lane()?, place: bench.place(), own: None })
 }
 
-fn to_own_target(options: &NetOptions) -> Result<Way, Failure> {
-    let child = ChildTarget::start(&format!("mem:size={SMALL_BYTES}"), options.poll)?;
+fn to_own_target(options: &NetOptions, size_bytes: u64) -> Result<Way, Failure> {
+    let size_bytes = size_bytes.next_multiple_of(FILL_BYTES);
+    let child = ChildTarget::start(&format!("mem:size={size_bytes}"), options.poll)?;
     let (controller, mut lane) = connect(&child.url, options.host())?;
-    let place = Place { nsid: child.url.nsid, size_bytes: SMALL_BYTES, is_filled: true };
+    let place = Place { nsid: child.url.nsid, size_bytes, is_filled: true };
     super::fill(&mut lane, place)?;
     Ok(Way { lane, place, own: Some((controller, child)) })
 }
@@ -90,25 +94,25 @@ fn cpu_ns(bench: &Bench, ways: &[Way]) -> CpuTimes {
 }
 
 /// Looks at each connection in turn, without sleeping.
-fn read(ways: &mut [Way], load: Load, time: Duration) -> Result<Run, Failure> {
-    let mut sources: Vec<_> = ways.iter().map(|way| Source::new(way.place, load)).collect();
+fn read(bench: &mut Bench, ways: &mut [Way], load: Load, time: Duration) -> Result<Run, Failure> {
+    let sources = ways.iter().map(|way| Source::new(way.place, load, bench.next_seed()));
+    let mut sources: Vec<_> = sources.collect();
     let bytes = |ways: &[Way]| {
         ways.iter().map(|way| way.lane.bytes_sent() + way.lane.bytes_received()).sum::<u64>()
     };
     let bytes_before = bytes(ways);
     let mut latency = latencies()?;
     let begun = Instant::now();
-    let (mut now, mut operations) = (begun, 0);
-    while now - begun < time {
+    let mut operations = 0;
+    while begun.elapsed() < time {
         for (way, source) in ways.iter_mut().zip(&mut sources) {
-            operations += source.turn(&mut way.lane, now, &mut latency)?;
+            operations += source.turn(&mut way.lane, &mut latency)?;
         }
-        now = Instant::now();
     }
-    let elapsed = now - begun;
     for (way, source) in ways.iter_mut().zip(&mut sources) {
-        source.finish(&mut way.lane)?;
+        operations += source.finish(&mut way.lane, &mut latency)?;
     }
+    let elapsed = begun.elapsed();
     let network_bytes = bytes(ways) - bytes_before;
     Ok(Run { operations, elapsed, network_bytes, hops: 0, latency })
 }
