@@ -176,10 +176,6 @@ impl Queue {
                 (_, true) if !self.is_crowded => self.spin.min(timeout),
                 _ => Duration::ZERO,
             };
-            // One answer does not come while another is received: looking by receiving saves a call.
-            if self.initiator.in_flight() == 1 && waited < spin {
-                continue;
-            }
             if self.spin_until(started, spin)? {
                 continue;
             }
