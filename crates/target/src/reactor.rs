@@ -106,6 +106,8 @@ struct Entry {
     /// None while the kernel receives into it.
     rx: Option<Vec<u8>>,
     rx_filled: usize,
+    /// Whole PDUs may be left in `rx`, because there is much to be sent first.
+    rx_stalled: bool,
     /// The buffer that is not being filled; None while the kernel sends from it.
     spare_tx: Option<Vec<u8>>,
     dirty: bool,
@@ -349,6 +351,7 @@ impl Reactor {
             socket,
             rx: Some(vec![0; RX_BYTES]),
             rx_filled: 0,
+            rx_stalled: false,
             spare_tx: Some(Vec::new()),
             dirty: false,
             closing: false,
@@ -395,7 +398,8 @@ impl Reactor {
         }
     }
 
-    /// Gives what has been received to the connection.
+    /// Gives what has been received to the connection. More is received after what it has to say is
+    /// sent: the kernel does both in that order, and arming a receive takes longer than many answers.
     fn process(&mut self, index: u32) {
         self.mark_dirty(index);
         let Some(entry) = &mut self.entries[index as usize] else { return };
@@ -404,8 +408,8 @@ impl Reactor {
             Ok(used) => {
                 rx.copy_within(used..entry.rx_filled, 0);
                 entry.rx_filled -= used;
+                entry.rx_stalled = entry.connection.is_paused();
                 self.after_commands(index);
-                self.receive_more(index);
             }
             Err(close) => {
                 if let Close::Protocol(error) = &close {
@@ -503,13 +507,12 @@ impl Reactor {
         self.submit_file_operations();
     }
 
-    /// A connection that was paused with received bytes left goes on.
+    /// A connection that was paused with received bytes left goes on with them, others receive.
     fn resume(&mut self, index: u32) {
         let Some(entry) = &self.entries[index as usize] else { return };
-        let is_waiting = entry.rx.is_some() && !entry.closing && !entry.connection.is_paused();
-        if is_waiting && entry.rx_filled > 0 {
+        if entry.rx_stalled && !entry.closing && !entry.connection.is_paused() {
             self.process(index);
-        } else if is_waiting {
+        } else {
             self.receive_more(index);
         }
     }
