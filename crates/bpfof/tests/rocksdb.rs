@@ -145,7 +145,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let folder = build();
     let without_target = run(
         "ctest",
-        &["--test-dir", &folder.display().to_string(), "--output-on-failure", "--verbose"],
+        &["--test-dir", &folder.display().to_string(), "--output-on-failure", "--parallel", "2"],
     );
     eprintln!("{without_target}");
     if cannot_mount().is_some() {

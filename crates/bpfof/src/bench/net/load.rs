@@ -241,7 +241,7 @@ impl Source {
 }
 
 /// Makes data say that it is of `offset`, by the two ends of each piece that may be read alone.
-fn mark(data: &mut [u8], offset: u64) {
+pub(super) fn mark(data: &mut [u8], offset: u64) {
     for (piece, at) in data.chunks_mut(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES)) {
         let last = at + piece.len() as u64 - 8;
         if let Some(words) = piece.first_chunk_mut() {

@@ -335,10 +335,10 @@ fn check_connections(options: &NetOptions, controller: &Controller) -> Result<()
 
 /// Writes a namespace full of data that says where it is.
 fn fill(lane: &mut Lane, place: Place) -> Result<(), bpfof_host::Error> {
+    let mut piece = vec![0; FILL_BYTES as usize];
     let bar = progress::steps("filling the namespace", place.size_bytes / FILL_BYTES);
     for start in (0..place.size_bytes).step_by(FILL_BYTES as usize) {
-        let words = (start..start + FILL_BYTES).step_by(8);
-        let piece: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        load::mark(&mut piece, start);
         lane.write(place.nsid, start, &piece)?;
         bar.inc(1);
     }
