@@ -17,8 +17,9 @@ pub(crate) const KINDS: [(&str, u64); 2] = [("ext4", 96 << 20), ("xfs", 320 << 2
 pub(crate) fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
     let output = output(program, arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{program}: {printed}{errors}");
+    printed.into_owned()
 }
 
 pub(crate) fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Output {

@@ -45,7 +45,7 @@ use world::{Done, World};
 type Checked = Result<(), String>;
 
 /// Seeds of the test that everybody runs.
-const SEEDS: u64 = 100_000;
+const SEEDS: u64 = 50_000;
 
 /// A bug in what is simulated, to see that the simulation finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
