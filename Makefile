@@ -93,7 +93,7 @@ bench: release ## pushdown against plain reads, reads against TCP; local chains;
 
 # Root mounts an image; bench-rocksdb.json ends with a summary.
 ROCKSDB_BUILD := $(or $(CARGO_TARGET_DIR),target)/rocksdb
-bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (some 40 minutes; root)
+bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half an hour; root)
 	@scripts/setup.sh rocksdb
 	cargo build --release -p bpfof-cli -p bpfof-capi --locked
 	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF)))
