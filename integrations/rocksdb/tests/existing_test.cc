@@ -30,10 +30,9 @@ constexpr size_t AT_ONCE = 50;
 constexpr size_t STEPS = 40;
 constexpr size_t READERS = 2;
 
-size_t reads()
+size_t wanted_reads()
 {
 	const char *text = std::getenv("READS");
-
 	const size_t reads = text ? std::strtoull(text, nullptr, 10) : 4000;
 
 	CHECK(reads >= 1000, "READS=%s: at least 1000, or nothing shows", text);
@@ -152,11 +151,11 @@ void change(PushdownDB *db, const std::string &directory, const std::vector<std:
 }
 
 /* Whatever changes, a snapshot does not. */
-void read_snapshots(PushdownDB *db, const std::vector<std::string> &all, uint64_t seed)
+void read_snapshots(PushdownDB *db, const std::vector<std::string> &all, size_t reads, uint64_t seed)
 {
 	Random random(seed);
 
-	for (size_t done = 0; done < reads() / READERS; done += AT_ONCE) {
+	for (size_t done = 0; done < reads; done += AT_ONCE) {
 		ReadOptions how;
 
 		how.snapshot = db->GetSnapshot();
@@ -166,14 +165,14 @@ void read_snapshots(PushdownDB *db, const std::vector<std::string> &all, uint64_
 }
 
 void read_while_it_changes(
-	PushdownDB *db, const std::string &directory, const std::vector<std::string> &all)
+	PushdownDB *db, const std::string &directory, const std::vector<std::string> &all, size_t reads)
 {
 	std::vector<std::thread> readers;
 	std::atomic<bool> stop{false};
 	std::thread changes([&] { change(db, directory, all, stop); });
 
 	for (size_t reader = 0; reader < READERS; reader++)
-		readers.emplace_back(read_snapshots, db, std::cref(all), 100 + reader);
+		readers.emplace_back(read_snapshots, db, std::cref(all), reads / READERS, 100 + reader);
 	for (std::thread &reader : readers)
 		reader.join();
 	stop = true;
@@ -185,6 +184,7 @@ void read_while_it_changes(
 int main(int argc, char **argv)
 {
 	const Place where = place(argc, argv);
+	const size_t reads = wanted_reads();
 	rocksdb::DBOptions options;
 	std::vector<rocksdb::ColumnFamilyDescriptor> families;
 	std::vector<rocksdb::ColumnFamilyHandle *> handles;
@@ -212,16 +212,16 @@ int main(int argc, char **argv)
 	const std::vector<std::string> all = all_keys(db->GetBaseDB());
 	Random random(11);
 
-	for (size_t done = 0; done < reads(); done += AT_ONCE)
+	for (size_t done = 0; done < reads; done += AT_ONCE)
 		check_round(db, ReadOptions(), all, random);
 	std::printf("%s:", where.directory.c_str());
 	print_ways(*db);
 	const bpf_of::PushdownStats stats = db->stats();
 
-	CHECK(chains(stats) > reads() / 2 && stats.seeks > 10, "%s", db->last_error().c_str());
-	CHECK(where.url.empty() || stats[bpf_of::Way::kTarget] > reads() / 2, "%s",
+	CHECK(chains(stats) > reads / 2 && stats.seeks > 10, "%s", db->last_error().c_str());
+	CHECK(where.url.empty() || stats[bpf_of::Way::kTarget] > reads / 2, "%s",
 		db->last_error().c_str());
-	read_while_it_changes(db, where.directory, all);
+	read_while_it_changes(db, where.directory, all, reads);
 	std::printf("%s, changing:", where.directory.c_str());
 	print_ways(*db);
 	CHECK(chains(db->stats()) > chains(stats), "%s", db->last_error().c_str());

@@ -76,9 +76,7 @@ pub(super) fn case(
     let (mut polled, mut blocking) = (Floors::default(), Floors::default());
     for repetition in 0..=options.repetitions {
         let (warm_up, time) = options.repetition(repetition);
-        for (samples, is_single) in [(&mut lane, false), (&mut single, true)] {
-            timed(bench, Load { is_single, ..load }, time, warm_up, samples)?;
-        }
+        both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
         for (floors, wait) in [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)] {
             let batch = if depth == 1 { 1 } else { FLOOR_BATCH.min(depth) };
             let floor = floor::measure(wait, size_bytes as usize, depth, batch, time)?;
@@ -107,9 +105,7 @@ pub(super) fn mix(bench: &mut Bench, options: &NetOptions, writes: u32) -> Resul
     let (mut lane, mut single) = (Samples::default(), Samples::default());
     for repetition in 0..=options.repetitions {
         let (warm_up, time) = options.repetition(repetition);
-        for (samples, is_single) in [(&mut lane, false), (&mut single, true)] {
-            timed(bench, Load { is_single, ..load }, time, warm_up, samples)?;
-        }
+        both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
     }
     Ok(Mix {
         bench: "net-mix",
@@ -121,19 +117,23 @@ pub(super) fn mix(bench: &mut Bench, options: &NetOptions, writes: u32) -> Resul
     })
 }
 
-fn timed(
+/// In shared sends, then with a send each.
+fn both_ways(
     bench: &mut Bench,
     load: Load,
     time: Duration,
     warm_up: bool,
-    samples: &mut Samples,
+    samples: [&mut Samples; 2],
 ) -> Result<(), String> {
-    let before = bench.cpu_ns();
-    let mut source = Source::new(bench.place(), load, bench.next_seed());
-    let run = source.closed_loop(&mut bench.lane, time)?;
-    let after = bench.cpu_ns();
-    if !warm_up {
-        samples.add(&run, spent(before, after));
+    for (samples, is_single) in samples.into_iter().zip([false, true]) {
+        let load = Load { is_single, ..load };
+        let before = bench.cpu_ns();
+        let mut source = Source::new(bench.place(), load, bench.next_seed());
+        let run = source.closed_loop(&mut bench.lane, time)?;
+        let after = bench.cpu_ns();
+        if !warm_up {
+            samples.add(&run, spent(before, after));
+        }
     }
     Ok(())
 }

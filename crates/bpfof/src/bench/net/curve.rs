@@ -32,6 +32,12 @@ pub(super) struct Curve {
     pub(super) points: Vec<Point>,
 }
 
+impl Curve {
+    pub(super) const fn way(&self) -> &'static str {
+        if self.shared_sends { "shared sends" } else { "a send each" }
+    }
+}
+
 /// The smallest reads by both ways, in turn at each rate. `most_per_s` is what a closed loop reached.
 pub(super) fn measure(
     bench: &mut Bench,

@@ -38,7 +38,7 @@ pub(super) struct Source {
     place: Place,
     load: Load,
     random: u64,
-    /// What is written: only its ends say where.
+    /// What is written: zeroes, but for what [`mark`] puts there.
     data: Vec<u8>,
     /// Offset of each operation in flight, and when it began or should have begun.
     slots: Vec<(u64, Instant)>,

@@ -319,16 +319,16 @@ fn check(
     }
 }
 
-/// Opens as many connections as will be wanted, and closes them.
+/// Has as many connections open at once as will be wanted, and closes them.
 fn check_connections(options: &NetOptions, controller: &Controller) -> Result<(), String> {
     let numbers = options.connections.iter().chain(&options.threads);
-    for index in 0..numbers.copied().max().unwrap_or(0) {
-        controller.open_lane().map_err(|error| {
-            format!(
-                "connection {} fails: {error}; give fewer --connections and --threads",
-                index + 1
-            )
+    let mut open = Vec::new();
+    for _ in 0..numbers.copied().max().unwrap_or(0) {
+        let lane = controller.open_lane().map_err(|error| {
+            let more = open.len() + 1;
+            format!("connection {more} fails: {error}; give fewer --connections and --threads")
         })?;
+        open.push(lane);
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
     if !report.threads.is_empty() {
         let kinds = Way::ALL.map(Way::name);
         let groups = report.threads.iter().map(|case| Group {
-            labels: vec![format!("{} threads", case.threads)],
+            labels: vec![format!("threads: {}", case.threads)],
             values: case.ways.iter().map(|way| Some(way.figures.ops_per_s)).collect(),
         });
         let title = "Blocking threads on one processor: reads per second";
@@ -44,7 +44,7 @@ pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
             found.map(|spread| spread.figures.ops_per_s)
         };
         let groups = numbers.iter().map(|&number| Group {
-            labels: vec![format!("{number} connections")],
+            labels: vec![format!("connections: {number}")],
             values: vec![of(number, false), of(number, true)],
         });
         let title = "Several connections of one processor: reads per second";
@@ -67,14 +67,13 @@ fn picture(path: &Path, title: &str, kinds: &[&'static str], groups: Vec<Group>)
 fn curves(path: &Path, curves: &[Curve]) -> Drawn {
     let mut drawn = Vec::new();
     for curve in curves {
-        let way = if curve.shared_sends { "shared sends" } else { "a send each" };
         let kept_up = || curve.points.iter().filter(|point| point.keeps_up);
         let at = |point: &Point| point.ops_per_s / 1000.0;
         let p50 = kept_up().map(|point| (at(point), point.p50_us));
         let p99 = kept_up().map(|point| (at(point), point.p99_us));
         for (quantile, points) in [("p50", p50.collect()), ("p99", p99.collect())] {
             let colour = COLOURS[drawn.len() % COLOURS.len()];
-            drawn.push(Line { name: format!("{way}, {quantile}"), colour, points });
+            drawn.push(Line { name: format!("{}, {quantile}", curve.way()), colour, points });
         }
     }
     let title = "Reads that are due at random times: latency against throughput";

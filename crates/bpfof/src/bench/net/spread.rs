@@ -79,7 +79,7 @@ fn to_same_target(bench: &Bench) -> Result<Way, Failure> {
 
 fn to_own_target(options: &NetOptions, size_bytes: u64) -> Result<Way, Failure> {
     let size_bytes = size_bytes.next_multiple_of(FILL_BYTES);
-    let child = ChildTarget::start(&format!("mem:size={size_bytes}"), options.poll)?;
+    let child = ChildTarget::start(&format!("mem:size={size_bytes}"), false)?;
     let (controller, mut lane) = connect(&child.url, options.host())?;
     let place = Place { nsid: child.url.nsid, size_bytes, is_filled: true };
     super::fill(&mut lane, place)?;

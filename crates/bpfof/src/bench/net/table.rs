@@ -16,56 +16,55 @@ fn cpu_us(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.2}"))
 }
 
-fn print_header(what: &str) {
-    println!(
-        "{what:<24} {:<14} {:>10} {:>9} {:>9} {:>9} {:>9}",
+fn header(what: &str) -> String {
+    format!(
+        "{what:<24} {:<17} {:>10} {:>9} {:>9} {:>9} {:>9}",
         "way", "ops/s", "p50 µs", "p99 µs", "host µs", "target µs"
-    );
+    )
 }
 
-fn print_line(label: &str, way: &str, figures: &Figures) {
-    println!(
-        "{label:<24} {way:<14} {:>10.0} {:>9.1} {:>9.1} {:>9} {:>9}",
+fn line(label: &str, way: &str, figures: &Figures) -> String {
+    format!(
+        "{label:<24} {way:<17} {:>10.0} {:>9.1} {:>9.1} {:>9} {:>9}",
         figures.ops_per_s,
         figures.p50_us,
         figures.p99_us,
         cpu_us(figures.host_cpu_us_per_op),
         cpu_us(figures.target_cpu_us_per_op),
-    );
+    )
 }
 
 fn print_cases(report: &Report) {
-    print_header("closed loops");
+    println!("{}", header("closed loops"));
     for case in &report.cases {
         let label = format!("{} B, QD {}", case.size_bytes, case.queue_depth);
-        print_line(&label, "shared sends", &case.lane);
-        print_line("", "a send each", &case.single_send);
+        println!("{}", line(&label, "shared sends", &case.lane));
+        println!("{}", line("", "a send each", &case.single_send));
         for (name, floor) in
             [("floor, polled", &case.floor_polled), ("floor, blocking", &case.floor_blocking)]
         {
             let p50 = floor.p50_us.map_or(String::new(), |p50| format!("{p50:.1}"));
-            println!("{:<24} {name:<15} {:>9.0} {p50:>9}", "", floor.messages_per_s);
+            println!("{:<24} {name:<17} {:>10.0} {p50:>9}", "", floor.messages_per_s);
         }
     }
     for mix in &report.mixes {
         let label = format!("{} B, QD {}, {} % w", mix.size_bytes, mix.queue_depth, mix.writes);
-        print_line(&label, "shared sends", &mix.lane);
-        print_line("", "a send each", &mix.single_send);
+        println!("{}", line(&label, "shared sends", &mix.lane));
+        println!("{}", line("", "a send each", &mix.single_send));
     }
     for spread in &report.spreads {
         let label =
             format!("{} B, {} × QD {}", spread.size_bytes, spread.connections, spread.queue_depth);
         let way = if spread.own_targets { "a target each" } else { "to one target" };
-        print_line(&label, way, &spread.figures);
+        println!("{}", line(&label, way, &spread.figures));
     }
 }
 
 fn print_curves(curves: &[Curve]) {
     for curve in curves {
-        let way = if curve.shared_sends { "shared sends" } else { "a send each" };
         println!(
             "{:<24} {:>10} {:>10} {:>9} {:>9} {:>9}",
-            format!("due, {} B, {way}", curve.size_bytes),
+            format!("due, {} B, {}", curve.size_bytes, curve.way()),
             "due/s",
             "ops/s",
             "p50 µs",
@@ -85,12 +84,13 @@ fn print_threads(cases: &[threads::Case]) {
     if cases.is_empty() {
         return;
     }
-    print_header("threads");
+    println!("{} {:>9}", header("threads"), "req/send");
     for case in cases {
         for (index, way) in case.ways.iter().enumerate() {
             let label = format!("{} × {} B", case.threads, case.size_bytes);
             let label = if index == 0 { label } else { String::new() };
-            print_line(&label, way.way.name(), &way.figures);
+            let line = line(&label, way.way.name(), &way.figures);
+            println!("{line} {:>9.1}", way.requests_per_send);
         }
     }
 }
