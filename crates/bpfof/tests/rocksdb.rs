@@ -256,7 +256,10 @@ fn soak() {
         return;
     }
     let folder = build();
-    let setting = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let setting = |name| {
+        let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+        Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")))
+    };
     let seconds = setting("SOAK_SECONDS").unwrap_or(3600);
     let (option, most, reads) = match setting("READS") {
         Some(reads) => ("--reads", reads, reads),
