@@ -2,7 +2,9 @@
 #include "meters.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -70,6 +72,24 @@ std::optional<double> energy_j()
 			sum = sum.value_or(0) + *used / 1e6;
 	}
 	return sum;
+}
+
+double stolen_cpu_s()
+{
+	std::ifstream file("/proc/stat");
+	std::string cpu;
+	/* user, nice, system, idle, iowait, irq, softirq, steal; in ticks */
+	double ticks[8] = {};
+
+	file >> cpu;
+	for (double &one : ticks)
+		file >> one;
+	return file ? ticks[7] / static_cast<double>(sysconf(_SC_CLK_TCK)) : 0;
+}
+
+unsigned processors()
+{
+	return static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 } /* namespace bench */

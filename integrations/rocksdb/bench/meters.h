@@ -14,6 +14,11 @@ std::optional<double> cpu_s_of(int pid);
 /* Energy that the machine's processors have used, in J, from a start that is arbitrary; nothing if they
  * do not tell us. */
 std::optional<double> energy_j();
+/* Processor time that the hypervisor has given to others while there was work here, of all processors,
+ * in s; 0 where there is none. */
+double stolen_cpu_s();
+/* How many processors the machine has. */
+unsigned processors();
 
 } /* namespace bench */
 

@@ -27,6 +27,10 @@ constexpr double FULL = 0.95;
 /* Filling goes on in rounds of this length, until one of them adds next to nothing, but not forever. */
 constexpr unsigned FILL_MS = 200, FILL_ROUNDS_MAX = 150;
 constexpr double FILL_LEAST = 0.005;
+/* A measurement of which a hypervisor has taken more than this part of the processors' time is made
+ * again, so often at most; what lost least is what counts. */
+constexpr double STOLEN_MOST = 0.02;
+constexpr unsigned ATTEMPTS = 3;
 
 struct Opened {
 	std::unique_ptr<rocksdb::DB> db;
@@ -37,13 +41,13 @@ struct Opened {
 
 /* All counters at a moment, or the difference of two. */
 struct Usage {
-	double host_cpu_s;
+	double host_cpu_s, stolen_cpu_s;
 	std::optional<double> target_cpu_s, energy_j;
 	bpf_of::PushdownStats stats;
 
 	static Usage now(const Opened &opened, const RunOptions &options)
 	{
-		Usage usage = {own_cpu_s(),
+		Usage usage = {own_cpu_s(), bench::stolen_cpu_s(),
 			options.target_pid ? cpu_s_of(*options.target_pid) : std::nullopt,
 			bench::energy_j(), {}};
 
@@ -63,6 +67,7 @@ struct Usage {
 		Usage used = *this;
 
 		used.host_cpu_s -= before.host_cpu_s;
+		used.stolen_cpu_s -= before.stolen_cpu_s;
 		used.target_cpu_s = less(target_cpu_s, before.target_cpu_s);
 		used.energy_j = less(energy_j, before.energy_j);
 		for (size_t way = 0; way < bpf_of::WAYS; way++)
@@ -80,6 +85,14 @@ struct Work {
 	double seconds = 0;
 	/* Blocks that RocksDB itself has read from tables, from wherever. */
 	uint64_t rocksdb_blocks = 0;
+};
+
+struct Measured {
+	Work done;
+	Usage used = {};
+
+	/* The part of the processors' time that others had. */
+	double stolen() const { return used.stolen_cpu_s / (done.seconds * processors()); }
 };
 
 /* One line of output says which measurement it is of. */
@@ -136,7 +149,8 @@ class Runner {
 	Status measure(const Workload &workload, unsigned threads, const std::vector<Mode> &modes);
 
     private:
-	Status measure_once(const Case &which, const Zipf &zipf);
+	Status measure_once(const Case &which, const Zipf &zipf, Measured *measured);
+	Status measure_well(const Case &which, const Zipf &zipf);
 	Status warm_up(const Case &which, const Zipf &zipf);
 	Status fill_cache(const Case &which, const Zipf &zipf);
 	/* Waits until what was written is in its place, and known. */
@@ -282,19 +296,21 @@ void print_optional(const char *field, const std::optional<double> &value)
 		std::printf(", \"%s\": null", field);
 }
 
-void print(const Case &which, const RunOptions &options, const Work &done, const Usage &used)
+void print(const Case &which, const RunOptions &options, const Measured &measured)
 {
+	const auto &[done, used] = measured;
 	const auto microseconds = [&](double share) {
 		return done.latencies_ns.quantile(share) / 1000;
 	};
 
 	std::printf("{\"workload\": \"%s\", \"mode\": \"%s\", \"cache_bytes\": %zu, \"threads\": %u, "
 		    "\"repetition\": %u, \"operations\": %llu, \"seconds\": %.6f, \"p50_us\": %.2f, "
-		    "\"p99_us\": %.2f, \"p999_us\": %.2f, \"host_cpu_s\": %.6f",
+		    "\"p99_us\": %.2f, \"p999_us\": %.2f, \"stolen\": %.4f, \"host_cpu_s\": %.6f",
 		which.workload.name.c_str(), name(which.mode), options.opening.cache_bytes,
 		which.threads, which.repetition,
 		static_cast<unsigned long long>(done.latencies_ns.count()), done.seconds,
-		microseconds(0.5), microseconds(0.99), microseconds(0.999), used.host_cpu_s);
+		microseconds(0.5), microseconds(0.99), microseconds(0.999), measured.stolen(),
+		used.host_cpu_s);
 	print_optional("target_cpu_s", used.target_cpu_s);
 	print_optional("energy_j", used.energy_j);
 	std::printf(", \"rocksdb_blocks\": %llu", static_cast<unsigned long long>(done.rocksdb_blocks));
@@ -314,7 +330,7 @@ void print(const Case &which, const RunOptions &options, const Work &done, const
 	std::fflush(stdout);
 }
 
-Status Runner::measure_once(const Case &which, const Zipf &zipf)
+Status Runner::measure_once(const Case &which, const Zipf &zipf, Measured *measured)
 {
 	Status status = quiet();
 
@@ -326,13 +342,30 @@ Status Runner::measure_once(const Case &which, const Zipf &zipf)
 	if (!status.ok())
 		return status;
 	set_mode(which.mode);
-	Work done;
 	const Usage before = Usage::now(opened_, options_);
 
-	status = work(which, zipf, options_.milliseconds, &done);
-	if (status.ok())
-		print(which, options_, done, Usage::now(opened_, options_).since(before));
+	status = work(which, zipf, options_.milliseconds, &measured->done);
+	measured->used = Usage::now(opened_, options_).since(before);
 	return status;
+}
+
+Status Runner::measure_well(const Case &which, const Zipf &zipf)
+{
+	Measured best;
+
+	for (unsigned attempt = 0; attempt < ATTEMPTS; attempt++) {
+		Measured measured;
+		const Status status = measure_once(which, zipf, &measured);
+
+		if (!status.ok())
+			return status;
+		if (attempt == 0 || measured.stolen() < best.stolen())
+			best = std::move(measured);
+		if (best.stolen() <= STOLEN_MOST)
+			break;
+	}
+	print(which, options_, best);
+	return Status::OK();
 }
 
 Status Runner::measure(const Workload &workload, unsigned threads, const std::vector<Mode> &modes)
@@ -341,7 +374,7 @@ Status Runner::measure(const Workload &workload, unsigned threads, const std::ve
 
 	for (unsigned repetition = 0; repetition < options_.repetitions; repetition++) {
 		for (const Mode mode : modes) {
-			const Status status = measure_once({workload, mode, threads, repetition}, zipf);
+			const Status status = measure_well({workload, mode, threads, repetition}, zipf);
 
 			if (!status.ok())
 				return status;

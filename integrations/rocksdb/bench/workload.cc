@@ -209,11 +209,12 @@ Status Client::scan(const std::string &first)
 	if (iterator->Valid() && iterator->key() != first)
 		return Status::Corruption("a scan does not begin with key " + first, iterator->key());
 	for (uint64_t i = 0; i < length && iterator->Valid(); i++, iterator->Next()) {
-		const std::string key = iterator->key().ToString();
+		const Slice key = iterator->key();
 
-		if (key <= before || !is_value_of(key, iterator->value(), world_.value_bytes()))
+		if (key.compare(before) <= 0 ||
+			!is_value_of(key, iterator->value(), world_.value_bytes()))
 			return Status::Corruption("wrong entry in a scan after key " + before, key);
-		before = key;
+		before.assign(key.data(), key.size());
 	}
 	/* The first key is there, so there is at least one. */
 	return before.empty() && iterator->status().ok()

@@ -149,17 +149,13 @@ class PushdownIterator final : public rocksdb::Iterator {
 
 		if (!view)
 			return false;
-		std::vector<Stretch> blocks = seek_blocks(*view, key, upper_bound_, file);
-
-		if (blocks.empty())
-			return false;
-		/* The last table is of the lowest level, which has most of what a scan passes. Bytes
-		 * too many cost less than another round trip. */
+		/* Bytes too many cost less than another round trip. */
 		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed) +
 				     2 * scans_->deviation_bytes.load(std::memory_order_relaxed);
+		const std::vector<Stretch> blocks =
+			scan_blocks(*view, key, upper_bound_, std::min(usual, AHEAD_BYTES_MAX), file);
 
-		extend(&blocks.back(), blocks.back().size + std::min(usual, AHEAD_BYTES_MAX));
-		if (!stage_.fetch(*files_, blocks))
+		if (blocks.empty() || !stage_.fetch(*files_, blocks))
 			return false;
 		scans_->staged.fetch_add(1, std::memory_order_relaxed);
 		return true;

@@ -471,33 +471,64 @@ size_t Index::KeyBegin(size_t entry) const
 	return entry == 0 ? 0 : entries_[entry - 1].key_end;
 }
 
-// Whether the key of an entry is before the user key and tag; user keys ascend, tags descend.
-bool Index::Before(size_t entry, const Slice &user_key, uint64_t tag) const
+Slice Index::UserKey(size_t entry) const
 {
 	const size_t begin = KeyBegin(entry);
 	const size_t size = entries_[entry].key_end - begin;
-	const Slice key(keys_.data() + begin, user_keys_ ? size : size - kTagBytes);
+	return Slice(keys_.data() + begin, user_keys_ ? size : size - kTagBytes);
+}
+
+// Whether the key of an entry is before the user key and tag; user keys ascend, tags descend.
+bool Index::Before(size_t entry, const Slice &user_key, uint64_t tag) const
+{
+	const Slice key = UserKey(entry);
 	const int order = key.compare(user_key);
 	if (order != 0 || user_keys_)
 		return order < 0;
 	return Load64(key.data() + key.size()) > tag;
 }
 
-bool Index::Seek(const Slice &user_key, uint64_t newest_tag, Handle *block) const
+size_t Index::Find(const Slice &user_key, uint64_t tag) const
 {
 	size_t low = 0;
 	size_t high = entries_.size();
 	while (low < high) {
 		const size_t middle = low + (high - low) / 2;
-		if (Before(middle, user_key, newest_tag)) {
+		if (Before(middle, user_key, tag)) {
 			low = middle + 1;
 		} else {
 			high = middle;
 		}
 	}
-	if (low == entries_.size())
+	return low;
+}
+
+bool Index::Seek(const Slice &user_key, uint64_t newest_tag, Handle *block) const
+{
+	const size_t found = Find(user_key, newest_tag);
+	if (found == entries_.size())
 		return false;
-	*block = {entries_[low].offset, entries_[low].size};
+	*block = {entries_[found].offset, entries_[found].size};
+	return true;
+}
+
+bool Index::Scan(
+	const Slice &first, const Slice *last, uint64_t ahead_bytes, Run *run, Slice *end) const
+{
+	size_t entry = Find(first, UINT64_MAX);
+	if (entry == entries_.size())
+		return false;
+	const auto end_of = [&](size_t of) {
+		return entries_[of].offset + entries_[of].size + kTrailerBytes;
+	};
+	const uint64_t enough = end_of(entry) + ahead_bytes;
+	run->offset = entries_[entry].offset;
+	while (entry + 1 < entries_.size() && end_of(entry) < enough &&
+		(!last || Before(entry, *last, UINT64_MAX))) {
+		entry++;
+	}
+	run->size = end_of(entry) - run->offset;
+	*end = UserKey(entry);
 	return true;
 }
 

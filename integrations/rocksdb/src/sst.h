@@ -29,6 +29,13 @@ struct Handle {
 	uint64_t size;
 };
 
+// Data blocks that lie one behind the other, in bytes of the file: up to the end of the last one's
+// trailer.
+struct Run {
+	uint64_t offset;
+	uint64_t size;
+};
+
 // The last 53 bytes of a table, as far as they matter here.
 struct Footer {
 	// 2 to 5.
@@ -77,6 +84,13 @@ class Index {
 	// every tag. False, if the key is beyond all blocks. Does not allocate.
 	bool Seek(const rocksdb::Slice &user_key, uint64_t newest_tag, Handle *block) const;
 
+	// The data blocks that a scan passes from `first` on: up to the one that `last` would be in, if
+	// that is not null, and no more once they have `ahead_bytes` behind the first block. No key in
+	// them is behind `end`, which is the index's own. False, if all keys are before `first`. Does
+	// not allocate.
+	bool Scan(const rocksdb::Slice &first, const rocksdb::Slice *last, uint64_t ahead_bytes,
+		Run *run, rocksdb::Slice *end) const;
+
 	// What it takes, in bytes.
 	size_t memory_bytes() const;
 
@@ -93,6 +107,9 @@ class Index {
 	explicit Index(bool user_keys) : user_keys_(user_keys) {}
 
 	size_t KeyBegin(size_t entry) const;
+	rocksdb::Slice UserKey(size_t entry) const;
+	// The first entry that is not before the two of them.
+	size_t Find(const rocksdb::Slice &user_key, uint64_t tag) const;
 	bool Before(size_t entry, const rocksdb::Slice &user_key, uint64_t tag) const;
 
 	bool user_keys_;

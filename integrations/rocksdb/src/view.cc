@@ -94,31 +94,43 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
 	return planner.has_begun();
 }
 
-std::vector<Stretch> seek_blocks(const View &view, const rocksdb::Slice &key,
-	const rocksdb::Slice *upper_bound, const TableFile &missing)
+std::vector<Stretch> scan_blocks(const View &view, const rocksdb::Slice &key,
+	const rocksdb::Slice *upper_bound, uint64_t ahead_bytes, const TableFile &missing)
 {
 	std::vector<Stretch> blocks;
-	bool has_begun = false;
+	rocksdb::Slice last, end;
+	bool has_last = upper_bound != nullptr, is_met = false;
 	const auto add = [&](const Range &range) {
-		struct sst_table start;
+		sst::Run run;
 
-		has_begun = has_begun || &range.table->file() == &missing;
-		if (upper_bound && upper_bound->compare(range.smallest) <= 0)
+		if (is_met)
 			return;
-		if (has_begun && key.compare(range.largest) <= 0 && range.table->refusal().empty() &&
-			range.table->seek(key, UINT64_MAX, &start) && start.levels == 0)
-			blocks.push_back({range.table->shared_file(), start.offset,
-				start.size + SST_TRAILER_BYTES});
+		is_met = &range.table->file() == &missing;
+		/* RocksDB looks for a key in each table that begins before the bound. */
+		if (key.compare(range.largest) > 0 ||
+			(upper_bound && upper_bound->compare(range.smallest) <= 0) ||
+			!range.table->refusal().empty() ||
+			!range.table->scan(key, has_last ? &last : nullptr, ahead_bytes, &run, &end))
+			return;
+		blocks.push_back({range.table->shared_file(), run.offset, run.size});
+		if (!has_last || end.compare(last) < 0)
+			last = end;
+		has_last = true;
 	};
 
-	for (const Range &range : view.newest)
-		add(range);
-	for (const std::vector<Range> &level : view.levels) {
-		const auto range = not_before(level, key);
+	if (upper_bound)
+		last = *upper_bound;
+	for (auto level = view.levels.rbegin(); level != view.levels.rend(); ++level) {
+		const auto range = not_before(*level, key);
 
-		if (range != level.end())
+		if (range != level->end())
 			add(*range);
 	}
+	for (auto range = view.newest.rbegin(); range != view.newest.rend(); ++range)
+		add(*range);
+	/* What is of another version has other tables. */
+	if (!is_met)
+		blocks.clear();
 	return blocks;
 }
 

@@ -59,12 +59,13 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
 	const TableFile &missing, Plan *plan, Way *way);
 
 /*
- * The blocks that an iterator needs to go to the first key that is not before `key`, in the order in
- * which it reads them, from table `missing` on; for tables without index nothing. Tables that begin
- * behind `upper_bound`, if that is not null, are not needed.
+ * The blocks that a scan from `key` on needs, from table `missing` on; for tables without index
+ * nothing. In the lowest level these are the block of `key` and `ahead_bytes` behind it, and in those
+ * above it what holds keys of the same range. Nothing is needed from `upper_bound` on, if that is not
+ * null.
  */
-std::vector<Stretch> seek_blocks(const View &view, const rocksdb::Slice &key,
-	const rocksdb::Slice *upper_bound, const TableFile &missing);
+std::vector<Stretch> scan_blocks(const View &view, const rocksdb::Slice &key,
+	const rocksdb::Slice *upper_bound, uint64_t ahead_bytes, const TableFile &missing);
 
 } /* namespace bpf_of */
 

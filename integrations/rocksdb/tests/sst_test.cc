@@ -349,6 +349,8 @@ class Blocks {
 		return versions;
 	}
 	size_t count() const { return blocks_.size(); }
+	const std::map<uint64_t, std::vector<Version>> &all() const { return blocks_; }
+	uint64_t EndOf(uint64_t offset) const { return offset + sizes_.at(offset) + 5; }
 	uint64_t bytes() const
 	{
 		uint64_t sum = 0;
@@ -407,6 +409,55 @@ bool CheckSeek(const Table &table, const Index &index, Blocks *blocks, const Sli
 	return exists;
 }
 
+// Scan, compared with what is in the blocks, of which all were looked at.
+void CheckScan(const Index &index, const Blocks &blocks, const Slice &first, const Slice *last,
+	uint64_t ahead_bytes)
+{
+	Handle block;
+	bpf_of::sst::Run run;
+	Slice end;
+	const size_t allocations_before = allocations;
+	const bool found = index.Scan(first, last, ahead_bytes, &run, &end);
+	CHECK(found == index.Seek(first, UINT64_MAX, &block));
+	CHECK(allocations == allocations_before);
+	if (!found)
+		return;
+	CHECK(run.offset == block.offset);
+	const uint64_t run_end = run.offset + run.size, enough = blocks.EndOf(run.offset) + ahead_bytes;
+	uint64_t previous = 0;
+	for (const auto &[offset, versions] : blocks.all()) {
+		const bool is_in = offset >= run.offset && offset < run_end;
+		// Whole blocks, of which each but the first was still needed.
+		CHECK(!is_in || blocks.EndOf(offset) <= run_end);
+		CHECK(!is_in || offset == run.offset || blocks.EndOf(previous) < enough);
+		CHECK(!is_in || Slice(versions.back().key).compare(end) <= 0);
+		// What was left out is not part of the scan, or there was enough.
+		CHECK(offset < run_end || run_end >= enough ||
+			(last && Slice(versions.front().key).compare(*last) >= 0));
+		// Nothing was taken that begins behind the scan, but for the block that would have it.
+		if (is_in && offset != run.offset && last)
+			CHECK(Slice(blocks.all().at(previous).back().key).compare(*last) < 0);
+		previous = offset;
+	}
+}
+
+void CheckScans(const Table &table, const Index &index, const Blocks &blocks)
+{
+	const std::vector<Version> &versions = table.versions;
+	const size_t step = versions.size() / 20 + 1;
+	for (size_t i = 0; i < versions.size(); i += step) {
+		for (const uint64_t ahead : {0, 1, 5000, 1 << 30}) {
+			CheckScan(index, blocks, versions[i].key, nullptr, ahead);
+			for (size_t j = 0; j < versions.size(); j += step) {
+				const Slice last = versions[j].key;
+				CheckScan(index, blocks, versions[i].key, &last, ahead);
+				CheckScan(index, blocks, versions[i].key + '\0', &last, ahead);
+			}
+		}
+	}
+	CheckScan(index, blocks, "\xff\xff", nullptr, 0);
+}
+
 void CheckAllSeeks(const Table &table, const Index &index)
 {
 	Blocks blocks(table);
@@ -423,6 +474,7 @@ void CheckAllSeeks(const Table &table, const Index &index)
 	// Every block was named, and they fill what RocksDB says that they fill.
 	CHECK(blocks.count() == table.data_blocks);
 	CHECK(blocks.bytes() == table.data_bytes);
+	CheckScans(table, index, blocks);
 	for (const auto &[key, offsets] : places) {
 		spanning += offsets.size() > 1;
 		CHECK(CheckSeek(table, index, &blocks, key, UINT64_MAX));

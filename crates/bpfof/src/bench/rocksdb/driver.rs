@@ -53,6 +53,8 @@ pub(super) struct Measurement {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p999_us: f64,
+    /// Part of all processors' time that a hypervisor gave to others meanwhile, of 1.
+    pub(super) stolen: f64,
     pub(super) host_cpu_s: f64,
     pub(super) target_cpu_s: Option<f64>,
     pub(super) energy_j: Option<f64>,

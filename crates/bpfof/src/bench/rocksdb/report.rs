@@ -50,6 +50,9 @@ pub(super) struct ModeFigures {
     #[serde(flatten)]
     pub(super) figures: Figures,
     pub(super) p999_us: f64,
+    /// Part of all processors' time that a hypervisor gave to others, of 1, in the repetition that lost
+    /// most.
+    pub(super) stolen_most: f64,
     /// Blocks that RocksDB has read, wherever; of a Get that chains do it is the attempt that shows
     /// what memory lacks.
     pub(super) rocksdb_blocks_per_op: f64,
@@ -123,6 +126,7 @@ pub(super) struct Report {
 struct ModeSamples {
     samples: Samples,
     p999_us: Vec<f64>,
+    stolen_most: f64,
     rocksdb_blocks: Vec<f64>,
     chain_blocks: Vec<f64>,
     energy_mj: Vec<f64>,
@@ -141,6 +145,7 @@ impl ModeSamples {
         samples.host_us.push(measured.host_cpu_s * 1e6 / operations);
         samples.target_us.extend(measured.target_cpu_s.map(|used| used * 1e6 / operations));
         self.p999_us.push(measured.p999_us);
+        self.stolen_most = self.stolen_most.max(measured.stolen);
         self.rocksdb_blocks.push(measured.rocksdb_blocks as f64 / operations);
         self.chain_blocks.push(measured.chain_blocks as f64 / operations);
         self.energy_mj.extend(measured.energy_j.map(|used| used * 1e3 / operations));
@@ -155,6 +160,7 @@ impl ModeSamples {
             mode,
             figures: self.samples.figures(),
             p999_us: median(&self.p999_us),
+            stolen_most: self.stolen_most,
             rocksdb_blocks_per_op: median(&self.rocksdb_blocks),
             chain_blocks_per_op: median(&self.chain_blocks),
             energy_mj_per_op: (!energy.is_empty()).then(|| median(energy)),
@@ -244,7 +250,7 @@ mod tests {
     fn line(workload: &str, mode: &str, operations: u64, p99_us: f64) -> Measurement {
         let line = serde_json::json!({
             "workload": workload, "mode": mode, "threads": 16, "operations": operations,
-            "seconds": 2.0, "p50_us": 1.0, "p99_us": p99_us, "p999_us": 3.0, "host_cpu_s": 0.5,
+            "seconds": 2.0, "p50_us": 1.0, "p99_us": p99_us, "p999_us": 3.0, "stolen": 0.01, "host_cpu_s": 0.5,
             "target_cpu_s": 0.5, "energy_j": null, "rocksdb_blocks": 5 * operations,
             "chain_blocks": 0, "sent_bytes": 100 * operations, "received_bytes": 300 * operations,
             "gets": { "target": operations },

@@ -28,9 +28,18 @@ pub(super) fn text(report: &Report) -> String {
         rows(&mut text, case);
     }
     table_1(&mut text, &report.cases);
-    let energy = report.cases.iter().flat_map(|case| &case.modes);
-    if !energy.into_iter().any(|mode| mode.energy_mj_per_op.is_some()) {
+    let modes = || report.cases.iter().flat_map(|case| &case.modes);
+    if !modes().any(|mode| mode.energy_mj_per_op.is_some()) {
         text += "energy: not told by this machine (/sys/class/powercap)\n";
+    }
+    let stolen_most = modes().map(|mode| mode.stolen_most).fold(0.0, f64::max);
+    if stolen_most > 0.0 {
+        let _ = writeln!(
+            text,
+            "A hypervisor took up to {:.1} % of the processors' time from a measurement; what lost more \
+             than 2 % was made again, at most twice.",
+            stolen_most * 100.0
+        );
     }
     text
 }
