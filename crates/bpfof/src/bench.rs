@@ -10,6 +10,7 @@ pub(crate) mod plot;
 pub(crate) mod report;
 mod rocksdb;
 pub(crate) mod spawn;
+mod steal;
 
 use crate::session::Session;
 use crate::{Outcome, kv, progress};
@@ -134,6 +135,7 @@ fn kv_bench(options: &KvOptions) -> Outcome {
     let cases = bench.measure(options)?;
     bench.close()?;
     print!("{}", report::table(&cases));
+    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
     if let Some(path) = &options.json {
         std::fs::write(path, serde_json::to_string_pretty(&cases)? + "\n")?;
     }
@@ -241,7 +243,9 @@ impl Bench {
             for (way, samples) in [Way::Plain, Way::Pushdown].into_iter().zip(&mut samples) {
                 let warm_up = repetition == 0;
                 let time = if warm_up { time / 5 } else { time };
-                let (run, spent) = self.timed(work, way, queue_depth, time, repetition as u64)?;
+                let (run, spent) = steal::undisturbed(|| {
+                    self.timed(work, way, queue_depth, time, repetition as u64)
+                })?;
                 if !warm_up {
                     samples.add(&run, spent);
                 }

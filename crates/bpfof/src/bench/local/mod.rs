@@ -4,6 +4,7 @@ mod database;
 mod report;
 mod ways;
 
+use super::steal::{self, undisturbed};
 use super::{KvOptions, spawn};
 use crate::{Outcome, progress};
 use clap::{Args, FromArgMatches};
@@ -39,6 +40,7 @@ pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
     }
     bar.finish_and_clear();
     print!("{}", report::tables(&cases, &database));
+    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
     if let Some(path) = &options.json {
         std::fs::write(path, serde_json::to_string_pretty(&cases)? + "\n")?;
     }
@@ -88,8 +90,10 @@ fn case(
             let (way, samples) = (&ways[at], &mut samples[at]);
             let warm_up = repetition == 0;
             let time = if warm_up { time / 5 } else { time };
-            let run = Load::new(database, depth, in_flight, time, repetition as u64 + 1)?;
-            let run = run.run(*way).map_err(|error| format!("{way:?}: {error}"))?;
+            let run = undisturbed(|| -> Result<_, Box<dyn std::error::Error>> {
+                let load = Load::new(database, depth, in_flight, time, repetition as u64 + 1)?;
+                Ok(load.run(*way).map_err(|error| format!("{way:?}: {error}"))?)
+            })?;
             if !warm_up {
                 samples.add(&run);
             }

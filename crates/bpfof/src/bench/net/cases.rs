@@ -4,6 +4,7 @@ use super::floor::{self, Wait};
 use super::load::{Load, Source};
 use super::{Bench, NetOptions};
 use crate::bench::report::Figures;
+use crate::bench::steal::undisturbed;
 use crate::bench::{Samples, median, spent};
 use serde::Serialize;
 use std::time::Duration;
@@ -79,7 +80,8 @@ pub(super) fn case(
         both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
         for (floors, wait) in [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)] {
             let batch = if depth == 1 { 1 } else { FLOOR_BATCH.min(depth) };
-            let floor = floor::measure(wait, size_bytes as usize, depth, batch, time)?;
+            let floor =
+                undisturbed(|| floor::measure(wait, size_bytes as usize, depth, batch, time))?;
             if !warm_up {
                 floors.messages_per_s.push(floor.messages_per_s);
                 floors.p50_us.push(floor.latency.value_at_quantile(0.5) as f64 / 1000.0);
@@ -127,12 +129,14 @@ fn both_ways(
 ) -> Result<(), String> {
     for (samples, is_single) in samples.into_iter().zip([false, true]) {
         let load = Load { is_single, ..load };
-        let before = bench.cpu_ns();
-        let mut source = Source::new(bench.place(), load, bench.next_seed());
-        let run = source.closed_loop(&mut bench.lane, time)?;
-        let after = bench.cpu_ns();
+        let (run, spent) = undisturbed(|| {
+            let before = bench.cpu_ns();
+            let mut source = Source::new(bench.place(), load, bench.next_seed());
+            let run = source.closed_loop(&mut bench.lane, time)?;
+            Ok::<_, String>((run, spent(before, bench.cpu_ns())))
+        })?;
         if !warm_up {
-            samples.add(&run, spent(before, after));
+            samples.add(&run, spent);
         }
     }
     Ok(())

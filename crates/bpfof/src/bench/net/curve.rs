@@ -3,6 +3,7 @@
 use super::load::{Load, Open, Source};
 use super::{Bench, NetOptions};
 use crate::bench::median;
+use crate::bench::steal::undisturbed;
 use serde::Serialize;
 
 /// Shares of the most that a closed loop has reached.
@@ -61,8 +62,10 @@ pub(super) fn measure(
                     continue;
                 }
                 let load = Load { size_bytes, depth, writes: 0, is_single: !curve.shared_sends };
-                let mut source = Source::new(bench.place(), load, bench.next_seed());
-                let open = source.open_loop(&mut bench.lane, share * most_per_s, time)?;
+                let open = undisturbed(|| {
+                    let mut source = Source::new(bench.place(), load, bench.next_seed());
+                    source.open_loop(&mut bench.lane, share * most_per_s, time)
+                })?;
                 if !warm_up {
                     seen.push(open);
                 }

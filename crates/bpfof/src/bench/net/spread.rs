@@ -6,6 +6,7 @@ use super::{Bench, FILL_BYTES, Failure, NAMESPACE_BYTES, NetOptions};
 use crate::bench::driver::Run;
 use crate::bench::report::Figures;
 use crate::bench::spawn::ChildTarget;
+use crate::bench::steal::undisturbed;
 use crate::bench::{CpuTimes, Samples, latencies, spent};
 use crate::session::connect;
 use bpfof_host::{Controller, Lane};
@@ -54,13 +55,15 @@ pub(super) fn measure(
     let mut samples = Samples::default();
     for repetition in 0..=options.repetitions {
         let (warm_up, time) = options.repetition(repetition);
-        let before = cpu_ns(bench, &ways);
         let load = Load { size_bytes, depth: queue_depth, writes: 0, is_single: false };
-        let run = read(bench, &mut ways, load, time)?;
-        let after = cpu_ns(bench, &ways);
+        let (run, spent) = undisturbed(|| {
+            let before = cpu_ns(bench, &ways);
+            let run = read(bench, &mut ways, load, time)?;
+            Ok::<_, Failure>((run, spent(before, cpu_ns(bench, &ways))))
+        })?;
         if !warm_up {
             // The host looks at its connections without end: what it takes says nothing.
-            samples.add(&run, (None, spent(before, after).1));
+            samples.add(&run, (None, spent.1));
         }
     }
     for Way { lane, own, .. } in ways {

@@ -4,12 +4,14 @@ use super::curve::Curve;
 use super::threads;
 use super::{Report, Summary};
 use crate::bench::report::Figures;
+use crate::bench::steal;
 
 pub(super) fn print(report: &Report) {
     print_cases(report);
     print_curves(&report.curves);
     print_threads(&report.threads);
     print_summary(&report.summary);
+    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
 }
 
 fn cpu_us(value: Option<f64>) -> String {

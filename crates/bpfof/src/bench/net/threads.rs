@@ -3,6 +3,7 @@
 
 use crate::bench::driver::Run;
 use crate::bench::report::Figures;
+use crate::bench::steal::undisturbed;
 use crate::bench::{Samples, latencies, spawn, spent};
 use bpfof_host::{Caravan, Controller, Error, Lane, Options as HostOptions, SharedLane, TargetUrl};
 use serde::Serialize;
@@ -98,12 +99,15 @@ pub(super) fn measure(
         let time = if warm_up { time / 5 } else { time };
         for (way, (samples, per_send)) in Way::ALL.into_iter().zip(&mut samples) {
             let controller = if way == Way::Private { &private } else { &shared };
-            let users = Users::open(way, controller, threads)?;
-            let before = (spawn::own_cpu_ns(), (place.target_cpu_ns)());
-            let (run, requests_per_send) = users.run(place, size_bytes, time)?;
-            let after = (spawn::own_cpu_ns(), (place.target_cpu_ns)());
+            let (run, requests_per_send, spent) = undisturbed(|| {
+                let users = Users::open(way, controller, threads)?;
+                let before = (spawn::own_cpu_ns(), (place.target_cpu_ns)());
+                let (run, requests_per_send) = users.run(place, size_bytes, time)?;
+                let after = (spawn::own_cpu_ns(), (place.target_cpu_ns)());
+                Ok::<_, Box<dyn std::error::Error>>((run, requests_per_send, spent(before, after)))
+            })?;
             if !warm_up {
-                samples.add(&run, spent(before, after));
+                samples.add(&run, spent);
                 per_send.push(requests_per_send);
             }
         }

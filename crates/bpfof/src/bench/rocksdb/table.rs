@@ -3,6 +3,7 @@
 use super::driver::Mode;
 use super::report::{Case, Configuration, ModeFigures, Part, Report, Setting};
 use crate::bench::report::Ratio;
+use crate::bench::steal;
 use std::fmt::Write as _;
 
 /// Latencies of the drives that stand for the paper's.
@@ -33,14 +34,7 @@ pub(super) fn text(report: &Report) -> String {
         text += "energy: not told by this machine (/sys/class/powercap)\n";
     }
     let stolen_most = modes().map(|mode| mode.stolen_most).fold(0.0, f64::max);
-    if stolen_most > 0.0 {
-        let _ = writeln!(
-            text,
-            "A hypervisor took up to {:.1} % of the processors' time from a measurement; what lost more \
-             than 2 % was made again, at most twice.",
-            stolen_most * 100.0
-        );
-    }
+    steal::remark(stolen_most).inspect(|remark| text += &format!("{remark}\n"));
     text
 }
 
