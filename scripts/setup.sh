@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [aarch64] [rocksdb] [go]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [go]
 #
-# Debian packages need root or sudo; those for QEMU, tshark, Valgrind, aarch64, RocksDB and Go are
-# installed if they are named.
+# Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB and
+# Go are installed if they are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
 # aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
@@ -98,6 +98,12 @@ probe_valgrind() { valgrind --version | sed 's/^valgrind-//'; }
 
 readonly VALGRIND_THINGS=(
 	"probe_valgrind     valgrind      valgrind"
+)
+
+probe_perf() { perf version | sed -n 's/^perf version //p' | grep .; }
+
+readonly PERF_THINGS=(
+	"probe_perf         perf          linux-perf"
 )
 
 readonly TSHARK_THINGS=(
@@ -280,12 +286,13 @@ for tool in "$@"; do
 	qemu) setup_packages "${QEMU_THINGS[@]}" ;;
 	tshark) setup_packages "${TSHARK_THINGS[@]}" ;;
 	valgrind) setup_packages "${VALGRIND_THINGS[@]}" ;;
+	perf) setup_packages "${PERF_THINGS[@]}" ;;
 	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
 	go) setup_packages "${GO_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, aarch64, rocksdb and go" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb and go" ;;
 	esac
 done

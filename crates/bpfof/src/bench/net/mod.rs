@@ -5,6 +5,7 @@ mod curve;
 mod floor;
 mod load;
 mod plot;
+mod shares;
 mod spread;
 mod table;
 mod threads;
@@ -19,6 +20,7 @@ use clap::Args;
 use curve::Curve;
 use load::Place;
 use serde::Serialize;
+use shares::WayShares;
 use spread::Spread;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,6 +65,10 @@ pub(crate) struct NetOptions {
     /// a lane; "" for none.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = count)]
     threads: Vec<usize>,
+    /// Say where processor time goes, too, with the largest number of threads: by perf, which has to be
+    /// installed.
+    #[arg(long)]
+    perf: bool,
     /// Repetitions of each case.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -143,6 +149,7 @@ struct Report {
     curves: Vec<Curve>,
     spreads: Vec<Spread>,
     threads: Vec<threads::Case>,
+    shares: Vec<WayShares>,
     summary: Summary,
 }
 
@@ -154,6 +161,9 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
         std::fs::create_dir_all(folder)
             .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
         crate::bench::plot::use_font()?;
+    }
+    if options.perf {
+        shares::check()?;
     }
     let mut bench = Bench::open(options)?;
     let report = measure(&mut bench, options)?;
@@ -198,9 +208,12 @@ fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
         report.spreads.push(spread::measure(bench, options, connections, own_targets)?);
         bar.inc(1);
     }
-    for count in threads {
+    for &count in &threads {
         report.threads.push(bench.threads(options, count)?);
         bar.inc(1);
+    }
+    if let Some(count) = threads.into_iter().max().filter(|_| options.perf) {
+        report.shares = bench.shares(options, count)?;
     }
     bar.finish_and_clear();
     report.summary = summary(&report);
@@ -263,12 +276,25 @@ impl Bench {
 
     /// The smallest reads, by blocking threads.
     fn threads(&self, options: &NetOptions, count: usize) -> Result<threads::Case, Failure> {
-        let target_cpu_ns = || self.child.as_ref().and_then(ChildTarget::cpu_ns);
-        let url = self.controller.url();
-        let place =
-            threads::Place { url, size_bytes: self.size_bytes, target_cpu_ns: &target_cpu_ns };
+        let target_cpu_ns = || self.cpu_ns().1;
+        let place = self.threads_place(&target_cpu_ns);
         let time = Duration::from_millis(options.milliseconds);
         threads::measure(&place, count, options.smallest(), options.repetitions, time)
+    }
+
+    /// What they spend processor time on, over all repetitions.
+    fn shares(&self, options: &NetOptions, count: usize) -> Result<Vec<WayShares>, Failure> {
+        let target_cpu_ns = || self.cpu_ns().1;
+        let place = self.threads_place(&target_cpu_ns);
+        let time = Duration::from_millis(options.milliseconds) * options.repetitions;
+        shares::measure(&place, count, options.smallest(), time, self.child.is_some())
+    }
+
+    fn threads_place<'a>(
+        &'a self,
+        target_cpu_ns: &'a dyn Fn() -> Option<u64>,
+    ) -> threads::Place<'a> {
+        threads::Place { url: self.controller.url(), size_bytes: self.size_bytes, target_cpu_ns }
     }
 
     /// Processor time of host and target so far.

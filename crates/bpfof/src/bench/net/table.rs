@@ -1,6 +1,7 @@
 //! The figures for people.
 
 use super::curve::Curve;
+use super::shares::{Shares, WayShares};
 use super::threads;
 use super::{Report, Summary};
 use crate::bench::report::Figures;
@@ -10,6 +11,7 @@ pub(super) fn print(report: &Report) {
     print_cases(report);
     print_curves(&report.curves);
     print_threads(&report.threads);
+    print_shares(&report.shares);
     print_summary(&report.summary);
     steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
 }
@@ -95,6 +97,75 @@ fn print_threads(cases: &[threads::Case]) {
             println!("{line} {:>9.1}", way.requests_per_send);
         }
     }
+}
+
+/// i10's table 4, of a host with 16 processors and a kernel's block layer: the first and the last line.
+const TABLE_4: [(&str, Shares); 2] = [
+    (
+        "i10: lane",
+        Shares {
+            application: 8.0,
+            protocol: 28.6,
+            net_tx: 27.0,
+            net_rx: 15.8,
+            scheduling: f64::NAN,
+            idle: 3.5,
+            others: 17.1,
+        },
+    ),
+    (
+        "i10: all",
+        Shares {
+            application: 14.4,
+            protocol: 57.4,
+            net_tx: 3.6,
+            net_rx: 12.2,
+            scheduling: f64::NAN,
+            idle: 2.8,
+            others: 9.7,
+        },
+    ),
+];
+
+fn print_shares(shares: &[WayShares]) {
+    if shares.is_empty() {
+        return;
+    }
+    println!(
+        "{:<24} {:<17} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "% of processor time",
+        "way",
+        "program",
+        "protocol",
+        "net TX",
+        "net RX",
+        "sleep",
+        "idle",
+        "others"
+    );
+    for (label, of) in [
+        ("host", (|way: &WayShares| Some(way.host)) as fn(&WayShares) -> Option<Shares>),
+        ("target", |way: &WayShares| way.target),
+    ] {
+        let seen = shares.iter().filter_map(|way| Some((way.way.name(), of(way)?)));
+        for (index, (way, shares)) in seen.enumerate() {
+            print_share(if index == 0 { label } else { "" }, way, &shares);
+        }
+    }
+    for (way, shares) in &TABLE_4 {
+        print_share("", way, shares);
+    }
+}
+
+fn print_share(label: &str, way: &str, shares: &Shares) {
+    let Shares { application, protocol, net_tx, net_rx, scheduling, idle, others } = *shares;
+    print!("{label:<24} {way:<17}");
+    for share in [application, protocol, net_tx, net_rx, scheduling, idle, others] {
+        // The paper counts it among the others.
+        let share = if share.is_nan() { "-".to_owned() } else { format!("{share:.1}") };
+        print!(" {share:>8}");
+    }
+    println!();
 }
 
 fn print_summary(summary: &Summary) {

@@ -36,6 +36,13 @@ impl Way {
         }
     }
 
+    /// Threads with a connection each sleep at once: spinning would take the processor from those with
+    /// work.
+    pub(super) fn host(self) -> HostOptions {
+        let options = HostOptions { queue_depth: 1023, ..HostOptions::default() };
+        if self == Way::Private { HostOptions { spin_us: 0, ..options } } else { options }
+    }
+
     fn caravan(self) -> Caravan {
         match self {
             Way::Private | Way::Lane => Caravan { max_requests: 1, ..Caravan::default() },
@@ -88,11 +95,8 @@ pub(super) fn measure(
     repetitions: u32,
     time: Duration,
 ) -> Result<Case, Box<dyn std::error::Error>> {
-    let options = HostOptions { queue_depth: 1023, ..HostOptions::default() };
-    let shared = Controller::connect(place.url, options.clone())?;
-    // Threads with a connection each sleep at once: spinning would take the processor from those
-    // with work.
-    let private = Controller::connect(place.url, HostOptions { spin_us: 0, ..options })?;
+    let shared = Controller::connect(place.url, Way::Lane.host())?;
+    let private = Controller::connect(place.url, Way::Private.host())?;
     let mut samples: Vec<_> = Way::ALL.iter().map(|_| (Samples::default(), Vec::new())).collect();
     for repetition in 0..=repetitions {
         let warm_up = repetition == 0;
@@ -123,13 +127,13 @@ pub(super) fn measure(
 }
 
 /// The threads' connections.
-enum Users {
+pub(super) enum Users {
     Private(Vec<Lane>),
     Shared(Box<SharedLane>, usize),
 }
 
 impl Users {
-    fn open(way: Way, controller: &Controller, threads: usize) -> Result<Users, Error> {
+    pub(super) fn open(way: Way, controller: &Controller, threads: usize) -> Result<Users, Error> {
         if way == Way::Private {
             let lanes: Result<_, _> = (0..threads).map(|_| controller.open_lane()).collect();
             return lanes.map(Users::Private);
@@ -139,7 +143,7 @@ impl Users {
     }
 
     /// Lets every thread read at random places for `time`. Returns the requests of one send too.
-    fn run(
+    pub(super) fn run(
         self,
         place: &Place<'_>,
         size_bytes: u32,
