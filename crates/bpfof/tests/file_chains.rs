@@ -7,12 +7,14 @@ use bpfof_host::files::{
     Executor, FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
     ReadError, ReadInfo, ReadPushdown, StorageFunction,
 };
-use bpfof_host::{FileVersion, PushdownCall, Status};
+use bpfof_host::{Controller, FileVersion, Options, PushdownCall, Status, TargetUrl};
 use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
 use disk::{Disk, KINDS, cannot_mount, output, run};
 use std::fs::{self, File, OpenOptions};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -51,8 +53,12 @@ struct Set {
 
 impl Set {
     fn new(disk: &Disk, tables: u64, policy: Policy) -> Set {
+        Set::of(disk, disk.connect(), tables, policy)
+    }
+
+    fn of(disk: &Disk, controller: Controller, tables: u64, policy: Policy) -> Set {
         let device = NamespaceDevice::new(disk.image()).expect("an image");
-        let maps = FileMaps::new(disk.connect(), 1, device).expect("a target");
+        let maps = FileMaps::new(controller, 1, device).expect("a target");
         let reader = PushdownReader::new(&maps, policy).expect("a lane");
         let function = maps.load_function(GET_OBJECT, 0).expect("good");
         let (paths, files, roots) = (Vec::new(), Vec::new(), Vec::new());
@@ -551,6 +557,58 @@ fn without_a_map_the_policy_decides() {
     let mut set = Set::new(&disk, 1, PATIENT);
     assert!(set.mapped());
     disk.stop_target();
+    assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
+}
+
+/// Hands connections on to a target. Returns where it listens, and its ends of the connections. Those to
+/// the target stay open.
+fn relay(target: &TargetUrl) -> (TargetUrl, mpsc::Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("a port").port();
+    let to = (target.host.clone(), target.port);
+    let (ends, received) = mpsc::channel();
+    std::thread::spawn(move || {
+        for host in listener.incoming() {
+            let host = host.expect("a connection");
+            let target = TcpStream::connect(&to).expect("a target");
+            let copy = |from: &TcpStream, to: &TcpStream| {
+                let (mut from, mut to) =
+                    (from.try_clone().expect("it is open"), to.try_clone().expect("it is open"));
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            };
+            copy(&host, &target);
+            copy(&target, &host);
+            // Whoever keeps it keeps the target's end open.
+            std::mem::forget(target);
+            let _ = ends.send(host);
+        }
+    });
+    (TargetUrl { port, ..target.clone() }, received)
+}
+
+/// An association may end without its lanes: then nobody keeps their maps, and they must not count as
+/// connected, or nobody would connect again.
+#[test]
+fn lanes_without_their_association_are_not_connected() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 64 << 20);
+    let (url, connections) = relay(&disk.url);
+    let controller = Controller::connect(&url, Options::default()).expect("it connects");
+    let mut set = Set::of(&disk, controller, 1, PATIENT);
+    assert!(set.mapped());
+    assert_eq!(set.expect(2, 0).executor, Executor::Target);
+    assert!(set.reader.is_connected());
+    let admin = connections.recv().expect("the first connection");
+    admin.shutdown(Shutdown::Both).expect("it is open");
+    let opened = set.maps.with_controller(|controller| controller.open_lane().map(drop));
+    assert!(opened.expect("a target").is_err(), "a lane of an association that has ended");
+    let end = Instant::now() + PATIENCE;
+    while set.reader.is_connected() {
+        assert!(Instant::now() < end, "nobody has noticed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
 }
 

@@ -310,8 +310,9 @@ struct bpfof_file_read {
 int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count);
 
 /*
- * Whether the reader has a connection to the target. One that was lost is not
- * made again: open another reader, or if that fails another struct bpfof.
+ * Whether the reader has a connection to the target, and the target still knows
+ * the struct bpfof. What was lost is not made again: open another reader, or if
+ * that fails another struct bpfof.
  */
 int bpfof_reader_is_connected(const struct bpfof_reader *reader);
 

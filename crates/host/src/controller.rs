@@ -193,6 +193,16 @@ impl Controller {
         self.admin.is_connected()
     }
 
+    /// Looks whether the target has ended the admin connection, and with it the association; whether
+    /// it is still open. A target that has vanished without a word is not noticed.
+    pub fn check_connected(&mut self) -> bool {
+        if self.admin.has_news() {
+            // The reason is kept, for the next call.
+            let _ = self.admin.poll(&mut |_| {});
+        }
+        self.is_connected()
+    }
+
     /// The active namespaces, as of the connection or the last
     /// [`refresh_namespaces`](Self::refresh_namespaces); lanes know these.
     #[must_use]
@@ -307,6 +317,12 @@ impl Controller {
             cntlid: self.identify.cntlid,
         });
         match connected {
+            // Nothing is asked of the target meanwhile, so this is its end: the controller that the
+            // lane belongs to may be another one of the same number.
+            Ok(_) if self.admin.has_news() => {
+                self.ids.give_back(qid);
+                Err(SubmitError::NotConnected.into())
+            }
             Ok((queue, _)) => Ok(Lane::new(queue, qid, self.ids.clone())),
             Err(error) => {
                 self.ids.give_back(qid);

@@ -113,6 +113,12 @@ impl Queue {
         self.socket.is_some()
     }
 
+    /// Whether something has come, or the end of the connection, which nobody has looked at yet.
+    pub(crate) fn has_news(&self) -> bool {
+        let quiet = |socket: &Socket| socket.wait_ready(false, Duration::ZERO) == Ok(false);
+        !self.socket.as_ref().is_some_and(quiet)
+    }
+
     pub(crate) const fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }

@@ -63,7 +63,7 @@ impl Rig {
         };
         let namespaces = vec![open(1, 512), open(2, 4096)];
         let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
-        let target = Arc::new(Target::new(limits, namespaces, listeners));
+        let target = Arc::new(Target::new(limits, 0, namespaces, listeners));
         Rig { x: Executor::new(target), lines: Vec::new() }
     }
 

@@ -177,7 +177,7 @@ mod tests {
             let config: NamespaceConfig = "mem:size=4096".parse().expect("valid");
             Arc::new(Namespace::open(nsid, &config, "nqn").expect("a small mapping"))
         };
-        let subsystem = |number| Subsystem::new("nqn".to_owned(), number, Vec::new());
+        let subsystem = |number| Subsystem::new("nqn".to_owned(), number, Vec::new(), 0);
         let (first, other) = (subsystem(0), subsystem(2));
         let served = [(0, namespace(1)), (0, namespace(7)), (2, namespace(1))];
         let mut places = Places::default();

@@ -6,10 +6,12 @@ use crate::namespace::NamespaceError;
 use crate::places::Served;
 use crate::reactor::{Mailbox, Message, Reactor, Setup};
 use crate::reload::{self, Plan};
+use crate::subsystem::LAST_CONTROLLER_ID;
 use crate::target::Target;
 use bpfof_device::RingError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -84,7 +86,12 @@ impl Server {
         let discovery_address = discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
         let namespaces = reload::open_all(config)?;
-        let target = Arc::new(Target::new(config.limits, namespaces, vec![address]));
+        // A host that has not noticed yet that the target was started again names its controller of
+        // before: that must not be another one now.
+        let random = RandomState::new().build_hasher().finish();
+        let last_controller = (random % u64::from(LAST_CONTROLLER_ID)) as u16;
+        let target = Target::new(config.limits, last_controller, namespaces, vec![address]);
+        let target = Arc::new(target);
         let stop_accepting = event().map_err(ServerError::Start)?;
         let clock = Instant::now();
         let mut server = Server {

@@ -18,6 +18,9 @@ pub(crate) const MAX_NSID: u32 = 1024;
 /// Associations of a subsystem at a time. Each may hold 64 functions and its file maps.
 const MAX_CONTROLLERS: usize = 1024;
 
+/// Ids FFF0h and up are reserved (NVMe Base 2.0 §5.17.2.1, CNTLID).
+pub(crate) const LAST_CONTROLLER_ID: u16 = 0xffef;
+
 /// Functions kept beyond the associations that loaded them.
 pub(crate) const MAX_KEPT_FUNCTIONS: usize = 64;
 /// Ids of kept functions have this bit set; those of an association's own do not.
@@ -85,7 +88,13 @@ impl Kept {
 pub(crate) type Refusal = (Status, String);
 
 impl Subsystem {
-    pub(crate) fn new(nqn: String, number: usize, namespaces: Vec<Arc<Namespace>>) -> Subsystem {
+    /// `last_id` is the id before that of the first controller.
+    pub(crate) fn new(
+        nqn: String,
+        number: usize,
+        namespaces: Vec<Arc<Namespace>>,
+        last_id: u16,
+    ) -> Subsystem {
         let subsystem = Subsystem {
             nqn,
             number,
@@ -93,7 +102,7 @@ impl Subsystem {
             health: Health::default(),
             log_generation: AtomicU64::default(),
             is_served: AtomicBool::default(),
-            controllers: Mutex::default(),
+            controllers: Mutex::new(Controllers { last_id, ..Controllers::default() }),
         };
         subsystem.replace_namespaces(namespaces);
         subsystem
@@ -194,10 +203,9 @@ impl Subsystem {
         if controllers.by_id.len() >= MAX_CONTROLLERS {
             return None;
         }
-        // Ids FFF0h and up are reserved (NVMe Base 2.0 §5.17.2.1, CNTLID).
         let mut id = controllers.last_id;
         loop {
-            id = if id >= 0xffef { 1 } else { id + 1 };
+            id = if id >= LAST_CONTROLLER_ID { 1 } else { id + 1 };
             if !controllers.by_id.contains_key(&id) {
                 break;
             }

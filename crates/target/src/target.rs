@@ -18,6 +18,8 @@ pub(crate) const MAX_CODE_BYTES: usize = 64 * MAX_ASSOCIATION_CODE_BYTES;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) limits: Limits,
+    /// Where the ids of controllers begin in each subsystem.
+    last_controller: u16,
     /// Machine code of all functions, those of each association and those that are kept.
     pub(crate) code: Arc<CodeMemory>,
     /// Each at the index that is its number. One that has lost its namespaces stays, for the hosts
@@ -29,15 +31,19 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// `namespaces` with the names of their subsystems.
+    /// `namespaces` with the names of their subsystems; `last_controller` is the id before that of the
+    /// first controller.
     pub(crate) fn new(
         limits: Limits,
+        last_controller: u16,
         namespaces: Vec<(String, Namespace)>,
         listeners: Vec<SocketAddr>,
     ) -> Target {
-        let discovery = Subsystem::new(DISCOVERY_NQN.to_owned(), usize::MAX, Vec::new());
+        let name = DISCOVERY_NQN.to_owned();
+        let discovery = Subsystem::new(name, usize::MAX, Vec::new(), last_controller);
         let target = Target {
             limits,
+            last_controller,
             code: CodeMemory::new(MAX_CODE_BYTES),
             subsystems: Mutex::default(),
             discovery: Arc::new(discovery),
@@ -82,7 +88,9 @@ impl Target {
         let known = subsystems.iter().find(|subsystem| subsystem.nqn == nqn);
         known.map(|known| known.number).unwrap_or_else(|| {
             let number = subsystems.len();
-            subsystems.push(Arc::new(Subsystem::new(nqn.to_owned(), number, Vec::new())));
+            let last_controller = self.last_controller;
+            let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), last_controller);
+            subsystems.push(Arc::new(new));
             number
         })
     }

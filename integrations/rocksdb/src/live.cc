@@ -276,9 +276,15 @@ void LiveTables::count(PushdownStats *stats) const
 
 std::string LiveTables::last_error() const
 {
-	std::lock_guard<std::mutex> lock(mutex_);
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
 
-	return last_error_;
+		if (!last_error_.empty())
+			return last_error_;
+	}
+	const std::shared_ptr<const View> now = view();
+
+	return now ? why_not_mapped(*now, *files_) : "";
 }
 
 } /* namespace bpf_of */

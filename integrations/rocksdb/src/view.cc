@@ -2,6 +2,7 @@
 #include "view.h"
 
 #include <algorithm>
+#include <cerrno>
 
 namespace bpf_of {
 
@@ -132,6 +133,27 @@ std::vector<Stretch> scan_blocks(const View &view, const rocksdb::Slice &key,
 	if (!is_met)
 		blocks.clear();
 	return blocks;
+}
+
+std::string why_not_mapped(const View &view, const TableFiles &files)
+{
+	const std::shared_ptr<Session> session = files.target().session();
+	const auto why = [&](const Range &range) -> std::string {
+		const bool is_mapped =
+			!range.table->refusal().empty() ||
+			bpfof_wait_mapped(session->get(), range.table->file().fd(), 0) == 0;
+
+		return is_mapped || errno == ENOTCONN ? "" : bpfof_error();
+	};
+	std::string found;
+
+	for (const Range &range : view.newest)
+		found = found.empty() ? why(range) : found;
+	for (const std::vector<Range> &level : view.levels) {
+		for (const Range &range : level)
+			found = found.empty() ? why(range) : found;
+	}
+	return found;
 }
 
 } /* namespace bpf_of */

@@ -67,6 +67,10 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
 std::vector<Stretch> scan_blocks(const View &view, const rocksdb::Slice &key,
 	const rocksdb::Slice *upper_bound, uint64_t ahead_bytes, const TableFile &missing);
 
+/* Why the target does not know where a table of the view lies, of which chains run here then; "" if it
+ * knows where all of them lie, or is not there. */
+std::string why_not_mapped(const View &view, const TableFiles &files);
+
 } /* namespace bpf_of */
 
 #endif

@@ -96,7 +96,7 @@ impl Keeper<'_> {
             }
             let draining = self.breaks();
             self.lease_again();
-            if queue.stop {
+            if queue.stop || !self.is_connected() {
                 break;
             }
             // The rest, or files whose leases had to be released first.
@@ -111,6 +111,16 @@ impl Keeper<'_> {
             entry.status().mapping = None;
             release(&entry, &mapping);
         }
+    }
+
+    /// Whether maps can be sent. Readers may have their connections longer than the association its
+    /// own, and nobody would keep their maps then.
+    fn is_connected(&self) -> bool {
+        let connected = self.remote.controller().is_none_or(|mut admin| admin.check_connected());
+        if !connected {
+            log::info!("{}: the association has ended", self.remote.device.path().display());
+        }
+        connected
     }
 
     /// Removes the map of a file that nobody uses any more.

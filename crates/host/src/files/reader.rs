@@ -191,11 +191,11 @@ impl PushdownReader {
         end.unwrap_or(Err(ReadError::Request("a chain without an end")))
     }
 
-    /// Whether it has a connection to a target. One that was lost is not made again: what is read
-    /// is read on this machine from then on.
+    /// Whether it has a connection to a target, and somebody keeps the maps there. What was lost is not
+    /// made again: what is read is read on this machine from then on.
     #[must_use]
-    pub const fn is_connected(&self) -> bool {
-        self.lane.is_some()
+    pub fn is_connected(&self) -> bool {
+        self.lane.is_some() && self.shared.is_kept()
     }
 
     /// Bytes sent to the target and received from it so far, without TCP and IP headers.

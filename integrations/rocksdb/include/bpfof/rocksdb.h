@@ -209,7 +209,8 @@ class PushdownDB : public rocksdb::StackableDB {
 	void set_mode(Mode mode);
 
 	PushdownStats stats() const;
-	/* Why the last chain failed, or a table was refused, or "". */
+	/* Why the last chain failed, or a table was refused, or the target does not know where a table
+	 * lies, of which chains run here then; or "". */
 	std::string last_error() const;
 	/* Waits until the tables of the moment are known, at most so long; whether they are. For tests
 	 * and measurements: reads before are right, too. */

@@ -118,7 +118,7 @@ impl Machine {
         let namespaces = (1..).zip(shapes).map(|(nsid, shape)| open(nsid, shape)).collect();
         let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
         let limits = Limits { hops: 64, chains: CHAINS, ..Limits::default() };
-        let target = Arc::new(Target::new(limits, namespaces, listeners));
+        let target = Arc::new(Target::new(limits, 0, namespaces, listeners));
         let core = |index: u64| Core {
             x: Executor::new(Arc::clone(&target)),
             entries: Vec::new(),
