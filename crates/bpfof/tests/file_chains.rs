@@ -375,11 +375,13 @@ fn files_that_are_open_for_writing_are_compared() {
         let mut set = Set::new(&disk, 1, PATIENT);
         assert!(set.mapped() && !set.files[0].is_leased(), "{kind}");
         assert_eq!(set.expect(2, 0).executor, Executor::Target, "{kind}");
+        let mut stale = 0;
         for generation in 1..6 {
             // In place: the blocks stay where they are, and the new data is in memory only.
             writer.write_all_at(&table(0, generation).0, 0).expect("written");
             let info = set.expect(2, generation);
-            assert!(info.stale > 0 && info.executor == Executor::Target, "{kind}: {info:?}");
+            assert_eq!(info.executor, Executor::Target, "{kind}");
+            stale += info.stale;
             assert_eq!(set.expect(4, generation).stale, 0, "{kind}");
             // And to other blocks.
             writer.set_len(0).expect("truncated");
@@ -387,6 +389,8 @@ fn files_that_are_open_for_writing_are_compared() {
             set.expect_plain();
             set.expect(2, generation);
         }
+        // Not each time: the keeper may have had a look of before left to do.
+        assert!(stale > 0, "{kind}");
         // The holes of a file are zeroes, which only plain reads see.
         writer.set_len(1 << 20).expect("grown");
         let hole = FirstRead { file: 0, offset_bytes: 900_000, size_bytes: 512 };
@@ -609,6 +613,7 @@ fn lanes_without_their_association_are_not_connected() {
         assert!(Instant::now() < end, "nobody has noticed");
         std::thread::sleep(Duration::from_millis(10));
     }
+    assert!(!set.maps.is_connected());
     assert_eq!(set.expect(2, 0).executor, Executor::FallBack);
 }
 

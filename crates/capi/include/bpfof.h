@@ -138,9 +138,10 @@ int bpfof_add(struct bpfof *bpfof, int fd);
 
 /*
  * Waits until the target knows where the file lies; a negative timeout is
- * endless. Fails with ETIMEDOUT, with ENOTCONN without a target, and with
- * ENOTSUP if it cannot know, for reasons that bpfof_error() tells: chains that
- * read the file then run here. Need not be called.
+ * endless. Fails with ETIMEDOUT, with ENOTCONN without a target or after it has
+ * ended the association, and with ENOTSUP if it cannot know, for reasons that
+ * bpfof_error() tells: chains that read the file then run here. Need not be
+ * called.
  */
 int bpfof_wait_mapped(struct bpfof *bpfof, int fd, int timeout_ms);
 

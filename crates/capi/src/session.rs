@@ -138,6 +138,10 @@ impl Session {
             if self.maps.wait_mapped(&file, left) {
                 return Ok(());
             }
+            if !self.maps.is_connected() {
+                let why = "the target has ended the association; open another struct bpfof";
+                return Err(Failure::new(libc::ENOTCONN, why));
+            }
             let (name, refusal) = (file.path().display(), file.refusal());
             if let Some(refusal) = refusal.as_ref().filter(|refusal| !refusal.is_passing()) {
                 let why = Failure::of_refusal(refusal);

@@ -251,6 +251,13 @@ impl FileMaps {
         self.shared.remote.as_ref().is_some_and(|remote| remote.namespace().is_none())
     }
 
+    /// Whether there is something that chains are pushed to, and the maps of files are kept there. Once
+    /// it is lost that remains so.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.shared.is_kept()
+    }
+
     /// Opens a file, and begins to map it.
     ///
     /// # Errors

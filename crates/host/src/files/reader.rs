@@ -253,7 +253,8 @@ impl PushdownReader {
         let end = Instant::now() + timeout;
         loop {
             for index in mem::take(&mut self.waiting) {
-                if self.chains[index].is_due() {
+                // Nobody looks at its files any more, if nobody keeps their maps.
+                if self.chains[index].is_due() || !self.shared.is_kept() {
                     self.start(index)
                 } else {
                     self.waiting.push(index)
