@@ -79,6 +79,17 @@ impl Server {
     /// Opens the namespaces, listens, and starts one reactor for each processor of the
     /// configuration.
     pub fn start(config: &TargetConfig) -> Result<Server, ServerError> {
+        // A host that has not noticed yet that the target was started again names its controller of
+        // before: that must not be another one now.
+        let random = RandomState::new().build_hasher().finish();
+        Server::start_behind(config, (random % u64::from(LAST_CONTROLLER_ID)) as u16)
+    }
+
+    /// The same with a known id of the first controller: the one behind `last_controller`.
+    pub(crate) fn start_behind(
+        config: &TargetConfig,
+        last_controller: u16,
+    ) -> Result<Server, ServerError> {
         config.check()?;
         let listener = listen(config.listen)?;
         let address = listener.local_addr().map_err(ServerError::Start)?;
@@ -86,10 +97,6 @@ impl Server {
         let discovery_address = discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
         let namespaces = reload::open_all(config)?;
-        // A host that has not noticed yet that the target was started again names its controller of
-        // before: that must not be another one now.
-        let random = RandomState::new().build_hasher().finish();
-        let last_controller = (random % u64::from(LAST_CONTROLLER_ID)) as u16;
         let target = Target::new(config.limits, last_controller, namespaces, vec![address]);
         let target = Arc::new(target);
         let stop_accepting = event().map_err(ServerError::Start)?;

@@ -288,7 +288,8 @@ fn server() -> Server {
         namespaces: vec![namespace(512), namespace(4096)],
         ..TargetConfig::default()
     };
-    Server::start(&config).expect("it starts")
+    // The recorded answers are those of controller 1.
+    Server::start_behind(&config, 0).expect("it starts")
 }
 
 #[test]
