@@ -243,7 +243,7 @@ impl Bench {
             for (way, samples) in [Way::Plain, Way::Pushdown].into_iter().zip(&mut samples) {
                 let warm_up = repetition == 0;
                 let time = if warm_up { time / 5 } else { time };
-                let (run, spent) = steal::undisturbed(|| {
+                let (run, spent) = steal::undisturbed(warm_up, || {
                     self.timed(work, way, queue_depth, time, repetition as u64)
                 })?;
                 if !warm_up {

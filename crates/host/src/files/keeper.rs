@@ -116,7 +116,9 @@ impl Keeper<'_> {
     /// Whether maps can be sent. Readers may have their connections longer than the association its
     /// own, and nobody would keep their maps then.
     fn is_connected(&self) -> bool {
-        let connected = self.remote.controller().is_none_or(|mut admin| admin.check_connected());
+        // Who uses it notices by itself; leases that must be given back do not wait for that.
+        let idle = self.remote.idle_controller();
+        let connected = idle.is_none_or(|mut controller| controller.check_connected());
         if !connected {
             log::info!("{}: the association has ended", self.remote.device.path().display());
         }

@@ -48,6 +48,14 @@ impl Remote {
         }
     }
 
+    /// The same, unless somebody uses it just now.
+    pub(crate) fn idle_controller(&self) -> Option<MutexGuard<'_, Controller>> {
+        match &self.server {
+            Server::Target(controller) => controller.try_lock().ok(),
+            Server::Namespace(_) => None,
+        }
+    }
+
     /// The namespace that readers read themselves.
     pub(crate) const fn namespace(&self) -> Option<&NvmeNamespace> {
         match &self.server {

@@ -90,7 +90,7 @@ fn case(
             let (way, samples) = (&ways[at], &mut samples[at]);
             let warm_up = repetition == 0;
             let time = if warm_up { time / 5 } else { time };
-            let run = undisturbed(|| -> Result<_, Box<dyn std::error::Error>> {
+            let run = undisturbed(warm_up, || -> Result<_, Box<dyn std::error::Error>> {
                 let load = Load::new(database, depth, in_flight, time, repetition as u64 + 1)?;
                 Ok(load.run(*way).map_err(|error| format!("{way:?}: {error}"))?)
             })?;

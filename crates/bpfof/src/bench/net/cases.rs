@@ -80,8 +80,9 @@ pub(super) fn case(
         both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
         for (floors, wait) in [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)] {
             let batch = if depth == 1 { 1 } else { FLOOR_BATCH.min(depth) };
-            let floor =
-                undisturbed(|| floor::measure(wait, size_bytes as usize, depth, batch, time))?;
+            let floor = undisturbed(warm_up, || {
+                floor::measure(wait, size_bytes as usize, depth, batch, time)
+            })?;
             if !warm_up {
                 floors.messages_per_s.push(floor.messages_per_s);
                 floors.p50_us.push(floor.latency.value_at_quantile(0.5) as f64 / 1000.0);
@@ -129,7 +130,7 @@ fn both_ways(
 ) -> Result<(), String> {
     for (samples, is_single) in samples.into_iter().zip([false, true]) {
         let load = Load { is_single, ..load };
-        let (run, spent) = undisturbed(|| {
+        let (run, spent) = undisturbed(warm_up, || {
             let before = bench.cpu_ns();
             let mut source = Source::new(bench.place(), load, bench.next_seed());
             let run = source.closed_loop(&mut bench.lane, time)?;

@@ -62,7 +62,7 @@ pub(super) fn measure(
                     continue;
                 }
                 let load = Load { size_bytes, depth, writes: 0, is_single: !curve.shared_sends };
-                let open = undisturbed(|| {
+                let open = undisturbed(warm_up, || {
                     let mut source = Source::new(bench.place(), load, bench.next_seed());
                     source.open_loop(&mut bench.lane, share * most_per_s, time)
                 })?;

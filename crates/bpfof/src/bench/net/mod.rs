@@ -163,6 +163,11 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
         crate::bench::plot::use_font()?;
     }
     if options.perf {
+        if options.threads.iter().all(|count| *count == 0) {
+            return Err(
+                "--perf looks at threads: give --threads a number, or leave out --perf".into()
+            );
+        }
         shares::check()?;
     }
     let mut bench = Bench::open(options)?;

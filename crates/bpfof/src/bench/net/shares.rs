@@ -5,6 +5,7 @@ use super::threads::{Place, Users, Way};
 use crate::bench::spawn;
 use bpfof_host::Controller;
 use serde::Serialize;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -56,15 +57,21 @@ pub(super) fn measure(
 ) -> Result<Vec<WayShares>, Failure> {
     let (host, target) = spawn::processors();
     let target = target.filter(|_| has_own_target);
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("perf.data");
     let mut ways = Vec::new();
     for way in Way::ALL {
         let controller = Controller::connect(place.url, way.host())?;
-        let users = Users::open(way, &controller, threads)?;
-        let samples = std::thread::scope(|scope| -> Result<String, Failure> {
-            let perf = scope.spawn(|| record(host, target, time));
-            users.run(place, size_bytes, time + 3 * MARGIN)?;
-            Ok(perf.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
+        std::thread::scope(|scope| -> Result<(), Failure> {
+            let recording = scope.spawn(|| record(&file, host, target, time));
+            // perf may take a while to begin.
+            while !recording.is_finished() {
+                let users = Users::open(way, &controller, threads)?;
+                users.run(place, size_bytes, time + 3 * MARGIN)?;
+            }
+            Ok(recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
         })?;
+        let samples = script(&file)?;
         let of = |processor| shares(&samples, processor);
         let host = of(host).ok_or("perf has seen nothing: give more --milliseconds")?;
         ways.push(WayShares { way, host, target: target.and_then(of) });
@@ -73,19 +80,21 @@ pub(super) fn measure(
     Ok(ways)
 }
 
-/// What perf sees on the processors, as text.
-fn record(host: usize, target: Option<usize>, time: Duration) -> Result<String, String> {
+/// Lets perf record what the processors do, once threads read.
+fn record(file: &Path, host: usize, target: Option<usize>, time: Duration) -> Result<(), String> {
     std::thread::sleep(MARGIN);
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let file = folder.path().join("perf.data");
     let processors = [Some(host), target].into_iter().flatten();
     let processors: Vec<String> = processors.map(|processor| processor.to_string()).collect();
     let mut record = Command::new("perf");
     record.args(["record", "--quiet", "-g", "-F", SAMPLES_PER_S, "-C", &processors.join(",")]);
-    record.arg("-o").arg(&file).args(["--", "sleep", &time.as_secs_f64().to_string()]);
-    perf(record)?;
+    record.arg("-o").arg(file).args(["--", "sleep", &time.as_secs_f64().to_string()]);
+    perf(record).map(drop)
+}
+
+/// What perf has recorded, as text.
+fn script(file: &Path) -> Result<String, String> {
     let mut script = Command::new("perf");
-    script.args(["script", "-F", "comm,cpu,ip,sym,dso", "-i"]).arg(&file);
+    script.args(["script", "-F", "comm,cpu,ip,sym,dso", "-i"]).arg(file);
     perf(script)
 }
 

@@ -56,7 +56,7 @@ pub(super) fn measure(
     for repetition in 0..=options.repetitions {
         let (warm_up, time) = options.repetition(repetition);
         let load = Load { size_bytes, depth: queue_depth, writes: 0, is_single: false };
-        let (run, spent) = undisturbed(|| {
+        let (run, spent) = undisturbed(warm_up, || {
             let before = cpu_ns(bench, &ways);
             let run = read(bench, &mut ways, load, time)?;
             Ok::<_, Failure>((run, spent(before, cpu_ns(bench, &ways))))

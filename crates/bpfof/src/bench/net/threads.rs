@@ -103,7 +103,7 @@ pub(super) fn measure(
         let time = if warm_up { time / 5 } else { time };
         for (way, (samples, per_send)) in Way::ALL.into_iter().zip(&mut samples) {
             let controller = if way == Way::Private { &private } else { &shared };
-            let (run, requests_per_send, spent) = undisturbed(|| {
+            let (run, requests_per_send, spent) = undisturbed(warm_up, || {
                 let users = Users::open(way, controller, threads)?;
                 let before = (spawn::own_cpu_ns(), (place.target_cpu_ns)());
                 let (run, requests_per_send) = users.run(place, size_bytes, time)?;
