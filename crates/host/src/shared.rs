@@ -4,6 +4,10 @@
 //! for the socket without the lock, receives for everybody, hands out the answers, and passes the
 //! driving on when its own has come. No thread exists only to hand requests over, and requests of
 //! several threads leave in one send (i10 §3).
+//!
+//! The others let further threads run a few times before they sleep: to be woken costs more than to
+//! look again. As long as that brings new requests, those that wait in the lane are held for them;
+//! when nobody has anything to add they leave.
 
 use crate::doorbell::{Doorbell, Load};
 use crate::lane::Lane;
@@ -12,7 +16,6 @@ use crate::{
     Caravan, ChainInfo, Controller, Error, PushdownCall, Request, RequestError, SubmitError,
 };
 use rustix::thread::futex;
-use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::mem;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -23,6 +26,13 @@ use std::time::{Duration, Instant};
 
 /// Longest wait before timeouts and the lane's state are looked at again.
 const WAIT: Duration = Duration::from_secs(1);
+/// How often a caller lets other threads run before it sleeps: about as long as sleeping and being
+/// woken take, so that doing both costs at most twice the cheaper one. Where threads share a processor
+/// the others have something to do, and the answer is there after the first or second time.
+const YIELDS: u32 = 4;
+/// How often a caller that holds requests lets other threads run without any of them adding one.
+/// Twice, because the first may go to a thread that the kernel owes more time.
+const YIELDS_IN_VAIN: u32 = 2;
 
 /// Whether a request may wait for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +97,7 @@ struct State {
     /// The call whose thread was woken to drive it last.
     last_driver: usize,
     doorbell: Doorbell,
-    /// The first call whose request is held: it looks after those that joined it too.
+    /// The first call whose request is held: its thread looks after those that join it too.
     holder: Option<u32>,
     /// Threads that found the queue full.
     crowd: usize,
@@ -99,10 +109,22 @@ struct State {
 /// One call, from its request to its answer.
 #[derive(Debug, Default)]
 struct Call {
-    sleeps: bool,
+    wait: Wait,
     /// The caller's memory, for the answer's data.
     data: Vec<u8>,
     end: Option<Result<Answer, RequestError>>,
+}
+
+/// What the thread of a call does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wait {
+    /// It is not there, or drives the lane.
+    #[default]
+    No,
+    /// It will look at the lane by itself.
+    Awake,
+    /// It must be woken.
+    Asleep,
 }
 
 type Guard<'a> = MutexGuard<'a, State>;
@@ -158,13 +180,20 @@ impl SharedLane {
             state.ring(now_us);
         } else if state.holder.is_none() {
             state.holder = Some(tag);
+            state = self.gather(state, tag);
         }
+        let mut yields = YIELDS;
         loop {
             if let Some(end) = state.take_end(tag, data) {
                 return end.map_err(|error| error.of(request.name()));
             }
-            state =
-                if state.driven { self.sleep(state, tag) } else { self.drive(state, Some(tag)) };
+            state = if !state.driven {
+                self.drive(state, Some(tag))
+            } else if yields > 0 {
+                self.let_others_run(state, &mut yields)
+            } else {
+                self.sleep(state, tag)
+            };
         }
     }
 
@@ -194,27 +223,50 @@ impl SharedLane {
         }
     }
 
-    /// Sleeps until the call has ended, its thread is to drive, or its held request must leave; or
-    /// for no reason.
+    /// Lets other threads run, whose requests may join those that are held, until they leave. They do
+    /// when the doorbell says so, or when nobody joins: then the processor has nothing to do that
+    /// would be worth the wait.
+    fn gather<'a>(&'a self, mut state: Guard<'a>, tag: u32) -> Guard<'a> {
+        let mut in_vain = 0;
+        while state.holder == Some(tag) {
+            let queued = state.lane.queued().0;
+            drop(state);
+            thread::yield_now();
+            state = self.lock();
+            if state.holder != Some(tag) {
+                break;
+            }
+            in_vain = if state.lane.queued().0 == queued { in_vain + 1 } else { 0 };
+            let now_us = self.now_us();
+            if in_vain == YIELDS_IN_VAIN || state.doorbell.patience_left_us(now_us) == Some(0) {
+                state.ring(now_us);
+            }
+        }
+        state
+    }
+
+    /// Lets other threads run, while that is cheaper than to sleep, until calls have ended or the lane
+    /// needs a driver.
+    fn let_others_run<'a>(&'a self, state: Guard<'a>, yields: &mut u32) -> Guard<'a> {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        drop(state);
+        while *yields > 0 && self.epoch.load(Ordering::Relaxed) == epoch {
+            *yields -= 1;
+            thread::yield_now();
+        }
+        self.lock()
+    }
+
+    /// Sleeps until the call has ended, or its thread is to drive; or for no reason.
     fn sleep<'a>(&'a self, mut state: Guard<'a>, tag: u32) -> Guard<'a> {
-        let until = (state.holder == Some(tag)).then(|| {
-            let left_us = state.doorbell.patience_left_us(self.now_us());
-            after(Duration::from_micros(left_us.unwrap_or(0)))
-        });
-        state.set_sleeps(tag, true);
+        state.set_wait(tag, Wait::Asleep);
         let epoch = self.epoch.load(Ordering::Relaxed);
         drop(state);
         let flags = futex::Flags::PRIVATE;
         // It ends early if the epoch has changed meanwhile.
-        let _ = futex::wait_bitset(&self.epoch, flags, epoch, until.as_ref(), bit(tag));
+        let _ = futex::wait_bitset(&self.epoch, flags, epoch, None, bit(tag));
         let mut state = self.lock();
-        state.set_sleeps(tag, false);
-        if state.holder == Some(tag) {
-            let now_us = self.now_us();
-            if state.doorbell.patience_left_us(now_us) == Some(0) {
-                state.ring(now_us);
-            }
-        }
+        state.set_wait(tag, Wait::Awake);
         state
     }
 
@@ -230,13 +282,7 @@ impl SharedLane {
     fn drive<'a>(&'a self, mut state: Guard<'a>, tag: Option<u32>) -> Guard<'a> {
         state.driven = true;
         loop {
-            let now_us = self.now_us();
-            let left_us = state.doorbell.patience_left_us(now_us);
-            if left_us == Some(0) {
-                state.ring(now_us);
-            }
-            let left = left_us.filter(|left| *left > 0).map_or(WAIT, Duration::from_micros);
-            let at_most = left.min(state.lane.until_check());
+            let at_most = WAIT.min(state.lane.until_check());
             let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
             let spin = if state.spin_pays { self.spin } else { Duration::ZERO };
             drop(state);
@@ -256,7 +302,7 @@ impl SharedLane {
                 state.driven = false;
                 to_wake |= state.next_driver();
             }
-            if to_wake != 0 {
+            if ended > 0 || over {
                 self.epoch.fetch_add(1, Ordering::Relaxed);
             }
             let crowd = state.crowd;
@@ -407,6 +453,7 @@ impl State {
         }
         if let Some(call) = self.calls.get_mut(tag as usize) {
             call.data = mem::take(data);
+            call.wait = Wait::Awake;
         }
         Ok(tag)
     }
@@ -423,7 +470,7 @@ impl State {
                 data.extend_from_slice(done.data);
                 Answer { dw0: done.dw0, dw1: done.dw1 }
             }));
-            if call.sleeps {
+            if call.wait == Wait::Asleep {
                 to_wake |= bit(completion.tag as u32).get();
             }
             ended += 1;
@@ -432,9 +479,9 @@ impl State {
         (ended, to_wake)
     }
 
-    fn set_sleeps(&mut self, tag: u32, sleeps: bool) {
+    fn set_wait(&mut self, tag: u32, wait: Wait) {
         if let Some(call) = self.calls.get_mut(tag as usize) {
-            call.sleeps = sleeps;
+            call.wait = wait;
         }
     }
 
@@ -447,6 +494,7 @@ impl State {
         let call = self.calls.get_mut(tag as usize)?;
         let end = call.end.take()?;
         *data = mem::take(&mut call.data);
+        call.wait = Wait::No;
         if end.is_err() {
             data.clear();
         }
@@ -460,9 +508,16 @@ impl State {
         let count = self.calls.len();
         for step in 1..=count {
             let index = (self.last_driver + step) % count;
-            if self.calls.get(index).is_some_and(|call| call.sleeps && call.end.is_none()) {
-                self.last_driver = index;
-                return bit(index as u32).get();
+            let Some(call) = self.calls.get(index).filter(|call| call.end.is_none()) else {
+                continue;
+            };
+            match call.wait {
+                Wait::No => {}
+                Wait::Awake => return 0,
+                Wait::Asleep => {
+                    self.last_driver = index;
+                    return bit(index as u32).get();
+                }
             }
         }
         0
@@ -473,14 +528,4 @@ impl State {
 /// and see that it was not for them.
 fn bit(tag: u32) -> NonZeroU32 {
     NonZeroU32::new(1 << (tag % u32::BITS)).unwrap_or(NonZeroU32::MIN)
-}
-
-/// The time in `delay`, as futexes count it.
-fn after(delay: Duration) -> Timespec {
-    let now = clock_gettime(ClockId::Monotonic);
-    let nanoseconds = now.tv_nsec + i64::from(delay.subsec_nanos());
-    Timespec {
-        tv_sec: now.tv_sec + delay.as_secs().cast_signed() + nanoseconds / 1_000_000_000,
-        tv_nsec: nanoseconds % 1_000_000_000,
-    }
 }
