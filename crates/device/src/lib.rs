@@ -24,6 +24,7 @@ mod delay;
 mod file;
 mod memory;
 mod nvme;
+mod outgoing;
 mod ring;
 mod volume;
 
@@ -32,5 +33,6 @@ pub use delay::{DelayQueue, LatencyModel};
 pub use file::{FileError, FileNamespace, direct_block_bytes};
 pub use memory::MemoryNamespace;
 pub use nvme::{IDENTIFY_BYTES, NvmeDevice, NvmeRead, NvmeRing};
+pub use outgoing::Outgoing;
 pub use ring::{Buffer, Completion, Ring, RingError, RingFile};
 pub use volume::{Layout, Part, Volume};

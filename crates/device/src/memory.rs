@@ -94,6 +94,16 @@ impl MemoryNamespace {
         unsafe { self.base.add(offset as usize) }
     }
 
+    /// Where `length` bytes at `offset` are. Others may change them at any time: only the kernel may
+    /// read there.
+    ///
+    /// # Panics
+    /// If the range leaves the namespace.
+    #[inline]
+    pub(crate) fn place(&self, offset: u64, length: usize) -> *const u8 {
+        self.check(offset, length)
+    }
+
     /// Copies `to.len()` bytes at `offset` out of the namespace.
     ///
     /// # Panics

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
+use crate::outgoing::Outgoing;
 use crate::volume::Part;
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use std::io;
@@ -34,6 +35,8 @@ pub enum Buffer {
     Bytes(Vec<u8>),
     /// Of a file operation.
     Aligned(IoBuffer),
+    /// Of a send.
+    Outgoing(Box<Outgoing>),
 }
 
 /// A completed operation.
@@ -143,6 +146,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         for (code, name) in [
             (opcode::Recv::CODE, "recv"),
             (opcode::Send::CODE, "send"),
+            (opcode::SendMsg::CODE, "sendmsg"),
             (opcode::Accept::CODE, "accept"),
             (opcode::Read::CODE, "read"),
             (opcode::ReadFixed::CODE, "read into registered buffers"),
@@ -221,14 +225,18 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         });
     }
 
-    /// Sends all of `buffer[from..]` on a socket; the result is short only on an error.
-    pub fn send(&mut self, fd: RawFd, buffer: Vec<u8>, from: usize, token: u64) {
-        self.push(token, Some(Buffer::Bytes(buffer)), |buffer| {
-            let Some(Buffer::Bytes(bytes)) = buffer else { unreachable!("given above") };
-            let rest = &bytes[from..];
-            opcode::Send::new(types::Fd(fd), rest.as_ptr(), rest.len() as u32)
-                .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
-                .build()
+    /// Sends all of `outgoing` on a socket; the result is short only on an error.
+    pub fn send(&mut self, fd: RawFd, outgoing: Box<Outgoing>, token: u64) {
+        const FLAGS: libc::c_int = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+        self.push(token, Some(Buffer::Outgoing(outgoing)), |buffer| {
+            let Some(Buffer::Outgoing(outgoing)) = buffer else { unreachable!("given above") };
+            let fd = types::Fd(fd);
+            match outgoing.only_own() {
+                Some(own) => {
+                    opcode::Send::new(fd, own.as_ptr(), own.len() as u32).flags(FLAGS).build()
+                }
+                None => opcode::SendMsg::new(fd, outgoing.header()).flags(FLAGS as u32).build(),
+            }
         });
     }
 

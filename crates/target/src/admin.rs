@@ -250,7 +250,7 @@ impl Connection {
         if (sqe.sgl.length_bytes as usize) < data.len() {
             return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr().into());
         }
-        self.send_data(sqe.cid, reply, data.len(), |to| to.extend_from_slice(data));
+        self.send_data(sqe.cid, reply, data.len(), |to| to.own().extend_from_slice(data));
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::executor::{CommandId, Executor};
 use crate::health::Traffic;
 use crate::subsystem::is_kept;
 use bpfof_chain::Tables;
-use bpfof_device::IoBuffer;
+use bpfof_device::{IoBuffer, Outgoing};
 use bpfof_nvme::fabrics::{
     CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData, SQHD_NO_FLOW_CONTROL,
 };
@@ -206,7 +206,7 @@ pub(crate) struct Connection {
     pub(crate) serial: u64,
     pub(crate) ends: Ends,
     /// Bytes to send.
-    pub(crate) tx: Vec<u8>,
+    pub(crate) tx: Box<Outgoing>,
     opened_ns: u64,
     /// When the last command came, for the keep-alive timer.
     last_command_ns: u64,
@@ -244,7 +244,7 @@ impl Connection {
             index,
             serial,
             ends,
-            tx: Vec::new(),
+            tx: Box::default(),
             opened_ns: now_ns,
             last_command_ns: now_ns,
             unfinished_since_ns: None,
@@ -338,7 +338,7 @@ impl Connection {
             };
             if let Err(close) = outcome {
                 if let Close::Protocol(error) = &close {
-                    TermReq::for_error(error, Sender::Controller, rest).encode_into(&mut self.tx);
+                    TermReq::for_error(error, Sender::Controller, rest).encode_into(self.tx.own());
                 }
                 return Err(close);
             }
@@ -380,7 +380,7 @@ impl Connection {
         self.digests = request.digests;
         self.hpda = request.hpda;
         IcResp { pfv: 0, cpda: 0, digests: request.digests, maxh2cdata_bytes: MAX_H2C_DATA_BYTES }
-            .encode_into(&mut self.tx);
+            .encode_into(self.tx.own());
         self.receiver.set_digests(self.digests);
     }
 
@@ -529,7 +529,7 @@ impl Connection {
         };
         let Reply { status, dw0, dw1 } = reply;
         let cqe = Cqe { dw0, dw1, sqhd, sqid, cid, status };
-        CapsuleResp { cqe }.encode_into(&mut self.tx, self.digests);
+        CapsuleResp { cqe }.encode_into(self.tx.own(), self.digests);
     }
 
     /// Sends a completion with an error, and logs it.
@@ -563,6 +563,12 @@ impl Connection {
         }
     }
 
+    /// Whether data may be sent from where it is. A digest is that of the bytes that are sent, so these
+    /// must not change any more.
+    pub(crate) fn lends(&self) -> bool {
+        !self.digests.data
+    }
+
     /// Sends data of `length` bytes, which `append` adds to what is to be sent, and the completion.
     #[inline]
     pub(crate) fn send_data(
@@ -570,7 +576,7 @@ impl Connection {
         cid: u16,
         reply: Reply,
         length: usize,
-        append: impl FnOnce(&mut Vec<u8>),
+        append: impl FnOnce(&mut Outgoing),
     ) {
         let bare = reply.status.is_success() && reply.dw0 == 0 && reply.dw1 == 0;
         let success = bare && self.is_unthrottled();
@@ -582,13 +588,14 @@ impl Connection {
                 last: true,
                 success,
             }
-            .encode_header_into(&mut self.tx, self.digests, self.hpda);
-            let start = self.tx.len();
+            .encode_header_into(self.tx.own(), self.digests, self.hpda);
+            let (start, before) = (self.tx.own().len(), self.tx.len());
             append(&mut self.tx);
-            debug_assert_eq!(self.tx.len(), start + length);
+            debug_assert_eq!(self.tx.len(), before + length);
             if self.digests.data {
-                let digest = data_digest(&self.tx[start..]);
-                self.tx.extend_from_slice(&digest);
+                let own = self.tx.own();
+                let digest = data_digest(&own[start..]);
+                own.extend_from_slice(&digest);
             }
         }
         if !success || length == 0 {
@@ -628,7 +635,7 @@ impl Connection {
             self.awaited_bytes += buffer.len();
             data.stage = Stage::Arriving { buffer, received: 0, intact: true };
             R2t { cccid: *cid, ttag: slot, offset_bytes: 0, length_bytes: data.length }
-                .encode_into(&mut self.tx, self.digests);
+                .encode_into(self.tx.own(), self.digests);
         }
     }
 

@@ -88,8 +88,8 @@ fn cut(mut text: String, max_bytes: usize) -> String {
     text
 }
 
-/// Buffers kept for reuse. More are made under load and freed afterwards.
-const SPARE_BUFFERS: usize = 64;
+/// Bytes of buffers kept for reuse. More are made under load and freed afterwards.
+const SPARE_BYTES: usize = 8 << 20;
 
 /// Hops that a chain on a memory namespace does before it waits behind those that have not begun.
 /// More than a lookup takes, so that lookups end in the order in which they came; long scans take
@@ -120,6 +120,8 @@ pub(crate) struct Executor {
     /// By chain index.
     owners: Vec<Owner>,
     buffers: Vec<IoBuffer>,
+    /// What `buffers` takes.
+    spare_bytes: usize,
 }
 
 impl Executor {
@@ -136,6 +138,7 @@ impl Executor {
             turn: 0,
             owners: Vec::new(),
             buffers: Vec::new(),
+            spare_bytes: 0,
         };
         executor.serve(&served);
         executor
@@ -167,17 +170,19 @@ impl Executor {
     /// A buffer of `length` bytes for direct I/O, a spare one if it is large enough. Its contents
     /// may be left over from earlier use: whoever takes it overwrites them before they are seen.
     pub(crate) fn buffer(&mut self, length: usize) -> IoBuffer {
-        match self.buffers.pop() {
-            Some(mut buffer) if buffer.capacity() >= length => {
+        if let Some(mut buffer) = self.buffers.pop() {
+            self.spare_bytes -= buffer.capacity();
+            if buffer.capacity() >= length {
                 buffer.set_len(length);
-                buffer
+                return buffer;
             }
-            _ => IoBuffer::new(length),
         }
+        IoBuffer::new(length)
     }
 
     pub(crate) fn recycle(&mut self, buffer: IoBuffer) {
-        if self.buffers.len() < SPARE_BUFFERS {
+        if self.spare_bytes + buffer.capacity() <= SPARE_BYTES {
+            self.spare_bytes += buffer.capacity();
             self.buffers.push(buffer);
         }
     }

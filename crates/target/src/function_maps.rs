@@ -146,7 +146,7 @@ impl Connection {
                 let value = get(sqe, map, data, controller)?;
                 let reply = Reply { dw0: value.len() as u32, ..Reply::default() };
                 let shown = &value[..value.len().min(length_bytes as usize)];
-                self.send_data(sqe.cid, reply, shown.len(), |to| to.extend_from_slice(shown));
+                self.send_data(sqe.cid, reply, shown.len(), |to| to.own().extend_from_slice(shown));
                 Ok(())
             }
             MapCommand::Read { map, length_bytes, first_slot } => {

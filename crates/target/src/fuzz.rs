@@ -199,7 +199,7 @@ impl Rig {
     pub(crate) fn output(&mut self, line: usize) -> Vec<u8> {
         let output = std::mem::take(&mut self.lines[line].connection.tx);
         self.pump(line);
-        output
+        output.to_bytes()
     }
 
     /// Closes all connections and checks that nothing is left behind.

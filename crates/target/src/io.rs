@@ -305,7 +305,7 @@ impl Connection {
                 let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };
                 let length = length_bytes as usize;
                 let answer = &x.engine().scratch(chain)[..length];
-                self.send_data(cid, reply, length, |to| to.extend_from_slice(answer));
+                self.send_data(cid, reply, length, |to| to.own().extend_from_slice(answer));
             }
             Err((error, hops)) => {
                 let counters = self.count(usage.last_function);
@@ -342,8 +342,11 @@ impl Connection {
             && let Backing::Memory(memory) = &x.namespace(namespace).backing
         {
             let reply = Reply::default();
-            let length = length as usize;
-            self.send_data(cid, reply, length, |to| memory.append(offset, length, to));
+            let (length, lends) = (length as usize, self.lends());
+            self.send_data(cid, reply, length, |to| match lends {
+                true => to.add_memory(memory, offset, length),
+                false => memory.append(offset, length, to.own()),
+            });
         } else if let State::Compare { namespace, offset, expected: Some(expected), .. } = state {
             self.compare_memory(cid, (namespace, offset), expected, x);
         } else {
@@ -357,7 +360,7 @@ impl Connection {
         &mut self,
         slot: u16,
         result: i32,
-        buffer: Option<IoBuffer>,
+        mut buffer: Option<IoBuffer>,
         x: &mut Executor,
     ) {
         if let State::ZeroesThenSync { namespace } = self.slots[usize::from(slot)].state
@@ -378,8 +381,15 @@ impl Connection {
         let reply =
             if ok { Reply::default() } else { self.file_error(cid, &state, result, x).into() };
         match (state, &buffer) {
-            (State::Read { .. }, Some(buffer)) if ok => {
-                self.send_data(cid, reply, length, |to| to.extend_from_slice(buffer));
+            (State::Read { .. }, Some(_)) if ok => {
+                let lends = self.lends();
+                self.send_data(cid, reply, length, |to| match buffer.take() {
+                    Some(lent) if lends => buffer = to.add_buffer(lent),
+                    copied => {
+                        to.own().extend_from_slice(copied.as_deref().unwrap_or(&[]));
+                        buffer = copied;
+                    }
+                });
             }
             (State::Compare { expected: Some(expected), .. }, Some(found)) if ok => {
                 self.compared(cid, &expected, found);

@@ -12,7 +12,7 @@ use crate::namespace::Backing;
 use crate::places::Served;
 use crate::target::Target;
 use bpfof_chain::{ChainId, Function};
-use bpfof_device::{Buffer, Completion, Part, Ring, RingError, Volume};
+use bpfof_device::{Buffer, Completion, Outgoing, Part, Ring, RingError, Volume};
 use bpfof_nvme::Installation;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender};
@@ -110,7 +110,7 @@ struct Entry {
     /// Whole PDUs may be left in `rx`, because there is much to be sent first.
     rx_stalled: bool,
     /// The buffer that is not being filled; None while the kernel sends from it.
-    spare_tx: Option<Vec<u8>>,
+    spare_tx: Option<Box<Outgoing>>,
     dirty: bool,
     closing: bool,
     /// Chains end at their next hop: nobody waits for their answers.
@@ -353,7 +353,7 @@ impl Reactor {
             rx: Some(vec![0; RX_BYTES]),
             rx_filled: 0,
             rx_stalled: false,
-            spare_tx: Some(Vec::new()),
+            spare_tx: Some(Box::default()),
             dirty: false,
             closing: false,
             cuts_chains: false,
@@ -566,17 +566,16 @@ impl Reactor {
         }
         if let Some(spare) = entry.spare_tx.take() {
             let full = std::mem::replace(&mut entry.connection.tx, spare);
-            self.ring.send(fd, full, 0, token::SEND | u64::from(index));
+            self.ring.send(fd, full, token::SEND | u64::from(index));
         }
     }
 
     fn sent(&mut self, index: u32, completion: Completion) {
         let Some(entry) = &mut self.entries[index as usize] else { return };
-        let Some(Buffer::Bytes(mut buffer)) = completion.buffer else { return };
-        let complete = completion.result == buffer.len() as i32;
-        buffer.clear();
-        buffer.shrink_to(2 * RX_BYTES);
-        entry.spare_tx = Some(buffer);
+        let Some(Buffer::Outgoing(mut sent)) = completion.buffer else { return };
+        let complete = completion.result == sent.len() as i32;
+        sent.clear(2 * RX_BYTES, |buffer| self.x.recycle(buffer));
+        entry.spare_tx = Some(sent);
         if entry.closing {
             self.flush(index);
             return self.remove_if_done(index);

@@ -36,7 +36,7 @@ enum Kind {
 /// Kinds with the instructions that one may take on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 4] = [
     (Kind::Read512, 970, 1430),
-    (Kind::Read4096, 1310, 2110),
+    (Kind::Read4096, 1310, 1350),
     (Kind::Write4096, 1490, 2910),
     (Kind::Chain, 990, 9400),
 ];
@@ -96,7 +96,9 @@ impl Pair {
             self.target_works();
             let is_silent = self.wire.is_empty();
             self.wire.clear();
-            self.wire.append(&mut self.rig.lines[self.line].connection.tx);
+            let tx = &mut self.rig.lines[self.line].connection.tx;
+            self.wire.extend_from_slice(&tx.to_bytes());
+            tx.clear(usize::MAX, |_| ());
             if is_silent && self.wire.is_empty() {
                 return;
             }

@@ -263,7 +263,7 @@ impl Machine {
         assert!(waiting <= TX_MAX_BYTES, "{waiting} bytes wait to be sent");
         if waiting > 0 && !entry.sending {
             entry.sending = true;
-            let bytes = std::mem::take(&mut entry.connection.tx);
+            let bytes = std::mem::take(&mut entry.connection.tx).to_bytes();
             self.effects.push(Effect::Send { core, index, link: entry.link, bytes });
         }
     }
