@@ -17,7 +17,7 @@
 //!
 //! # Unsafe code
 //!
-//! Only in `ring`, `nvme`, `buffer` and `memory`.
+//! Only in `ring`, `nvme`, `buffer`, `memory` and, to be sent between threads, `outgoing`.
 
 mod buffer;
 mod delay;

@@ -1,4 +1,5 @@
 //! What is sent in one go: bytes of its own, and between them memory of others, without a copy.
+#![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
 use crate::memory::MemoryNamespace;
@@ -24,6 +25,10 @@ pub struct Outgoing {
     places: Vec<libc::iovec>,
     header: libc::msghdr,
 }
+
+// SAFETY: the pointers in `places` and `header` are to memory that it owns or keeps alive, of which
+// none has thread affinity; only the kernel follows them, and `header` makes them anew each time.
+unsafe impl Send for Outgoing {}
 
 /// A piece that is sent after the first `after` bytes of its own.
 #[derive(Debug)]
