@@ -23,9 +23,11 @@ use std::time::{Duration, Instant};
 const RING_ENTRIES: u32 = 1024;
 /// Bytes one receive can bring in; also the longest PDU that must be whole.
 const RX_BYTES: usize = 128 << 10;
-/// Memory operations of one turn, about 6 µs: as long as a send takes. Then what became ready leaves,
-/// and the host works on it meanwhile; and new commands come in.
-const MEMORY_OPERATIONS_PER_TURN: usize = 64;
+/// Hops on memory namespaces of one turn: a caravan of lookups (i10 §3.2). Then what became ready
+/// leaves, and the host works on it meanwhile; and new commands come in.
+const HOPS_PER_TURN: usize = 128;
+/// A command counts as so many hops, because it ends with an answer: 64 of them make the turn.
+const HOPS_PER_COMMAND: usize = 2;
 /// Bytes to be sent that end a turn, because they are a send's worth and still in the cache. They fill
 /// two segments as TCP gives them to a network device (64 KiB with headers, 45 packets of Ethernet): a
 /// little more would cost a third one for the rest.
@@ -445,8 +447,8 @@ impl Reactor {
     }
 
     fn run_memory(&mut self) {
-        let (mut bytes, mut last) = (0, 0);
-        for _ in 0..MEMORY_OPERATIONS_PER_TURN {
+        let (mut hops, mut bytes, mut last) = (0, 0, 0);
+        while hops < HOPS_PER_TURN {
             // The next is likely to be as long as the last.
             if bytes > 0 && bytes + last > MEMORY_BYTES_PER_TURN {
                 return;
@@ -454,10 +456,12 @@ impl Reactor {
             let Some((namespace, operation)) = self.x.pop_memory() else { return };
             match operation {
                 MemoryOperation::Chain(read) => {
+                    hops += 1;
                     self.x.copy_chain_read(namespace, &read);
                     self.chain_read_done(read.chain, true);
                 }
                 MemoryOperation::Command { command, .. } => {
+                    hops += HOPS_PER_COMMAND;
                     if let Some(entry) = &mut self.entries[command.connection as usize] {
                         let before = entry.connection.tx.len();
                         entry.connection.memory_done(command.slot, &mut self.x);
