@@ -196,6 +196,9 @@ impl Executor {
         range: Option<(u64, u32)>,
     ) {
         let Backing::Memory(memory) = &self.places.get(namespace).backing else { return };
+        if let Some((offset, length)) = range.filter(|_| memory.latency().is_some()) {
+            memory.prefetch(offset, length);
+        }
         let operation = MemoryOperation::Command { command, range };
         self.memory[namespace].push(memory.latency(), self.now_ns, operation);
     }
@@ -330,6 +333,10 @@ impl Sink<'_> {
                 let operation = MemoryOperation::Chain(read);
                 let (queue, latency) = (&mut self.memory[namespace], memory.latency());
                 if self.yields || latency.is_some() {
+                    // A device with a latency brings data near the processor meanwhile.
+                    if latency.is_some() {
+                        memory.prefetch(read.device_offset, read.length);
+                    }
                     queue.push(latency, self.now_ns, operation);
                 } else {
                     let soon = |_: &_| memory.prefetch(read.device_offset, read.length);

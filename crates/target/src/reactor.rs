@@ -38,6 +38,9 @@ const MAX_CONNECTIONS: usize = 4096;
 /// Of these, connections that have not got through Connect yet. One more costs the oldest its
 /// place, so that peers which only open connections keep nobody out.
 const MAX_STRANGERS: usize = 1024;
+/// How often to look for news before looking at the clock: while it waits for a device of a few µs, the
+/// time between two looks comes on top of each hop.
+const LOOKS_PER_CLOCK: u32 = 4;
 /// How often timers are looked at, and the longest sleep.
 const TICK: Duration = Duration::from_secs(1);
 /// The same while removed namespaces wait for the last of their commands.
@@ -220,7 +223,7 @@ impl Reactor {
             _ => Duration::ZERO,
         };
         while begun.elapsed() < spin.min(sleep) {
-            for _ in 0..32 {
+            for _ in 0..LOOKS_PER_CLOCK {
                 if self.ring.has_news() {
                     self.spin_pays = true;
                     return self.ring.submit(None);
