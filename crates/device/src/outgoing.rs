@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 /// Shorter pieces are copied, which costs less than another entry for the kernel to look at.
 const MIN_LENT_BYTES: usize = 2048;
-/// Lent pieces at most. Each may follow own bytes, and the kernel takes 1024
-/// entries (UIO_MAXIOV).
+/// Lent pieces at most. Each may follow own bytes, and the kernel takes 1024 entries (UIO_MAXIOV).
 const MAX_LENT: usize = 500;
 
 /// Bytes to be sent on a socket, which may be in several places of memory.
@@ -160,8 +159,8 @@ impl Outgoing {
         self.lent.is_empty().then_some(&self.own)
     }
 
-    /// What sendmsg takes. It names memory of this, which therefore must neither be moved
-    /// nor changed while the kernel may read it.
+    /// What sendmsg takes. It names memory of this, which therefore must neither be moved nor changed
+    /// while the kernel may read it.
     pub(crate) fn header(&mut self) -> *const libc::msghdr {
         let own = self.own.as_ptr();
         self.places.clear();

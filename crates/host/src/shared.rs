@@ -118,7 +118,7 @@ struct Call {
 /// What the thread of a call does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Wait {
-    /// It is not there, or drives the lane.
+    /// There is none: the call is over.
     #[default]
     No,
     /// It will look at the lane by itself.
