@@ -25,7 +25,8 @@ pub struct MemoryNamespace {
 
 // SAFETY: the mapping is plain memory without thread affinity.
 unsafe impl Send for MemoryNamespace {}
-// SAFETY: all access goes through the opaque copies below, which tolerate concurrent change.
+// SAFETY: all access goes through the opaque copies below, which tolerate concurrent change, or is the
+// kernel's.
 unsafe impl Sync for MemoryNamespace {}
 
 impl MemoryNamespace {

@@ -12,7 +12,8 @@ const MAX_LENT: usize = 500;
 
 /// Bytes to be sent on a socket, which may be in several places of memory.
 ///
-/// What is lent is read when it is sent: of a namespace in memory, what it holds then.
+/// What is lent is read when it is sent: of a namespace in memory, what it holds then. Where the socket
+/// does not take all at once, [`copy_rest`](Self::copy_rest) makes the rest its own.
 #[derive(Debug)]
 pub struct Outgoing {
     own: Vec<u8>,
@@ -107,10 +108,11 @@ impl Outgoing {
         self.lend(length, Source::Memory { memory, offset, length });
     }
 
-    /// Adds a buffer; returns it if its bytes were copied.
+    /// Adds a buffer; returns it if its bytes were copied, as those of one much larger than they are.
     #[inline]
     pub fn add_buffer(&mut self, buffer: IoBuffer) -> Option<IoBuffer> {
-        if buffer.len() < MIN_LENT_BYTES || self.lent.len() >= MAX_LENT {
+        let is_short = buffer.len() < MIN_LENT_BYTES.max(buffer.capacity() / 2);
+        if is_short || self.lent.len() >= MAX_LENT {
             self.own.extend_from_slice(&buffer);
             return Some(buffer);
         }
@@ -136,6 +138,13 @@ impl Outgoing {
         }
     }
 
+    /// Goes on behind its first `sent` bytes with bytes of its own, and gives its buffers back.
+    pub fn copy_rest(&mut self, sent: usize, give_back: impl FnMut(IoBuffer)) {
+        let bytes = self.to_bytes();
+        self.clear(usize::MAX, give_back);
+        self.own.extend_from_slice(&bytes[sent..]);
+    }
+
     /// All of it in one piece, as the other end gets it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
@@ -154,9 +163,10 @@ impl Outgoing {
         bytes
     }
 
-    /// The bytes, if all are its own.
-    pub(crate) fn only_own(&self) -> Option<&[u8]> {
-        self.lent.is_empty().then_some(&self.own)
+    /// Whether all bytes are its own.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.lent.is_empty()
     }
 
     /// What sendmsg takes. It names memory of this, which therefore must neither be moved nor changed
@@ -221,9 +231,9 @@ mod tests {
         Arc::new(memory)
     }
 
-    /// Sends it on a socket that takes less than all of it at a time, and gives what arrived, and how
-    /// many buffers came back.
-    fn send(ring: &mut Ring, outgoing: Box<Outgoing>) -> (Vec<u8>, usize) {
+    /// Sends it on a socket that may take less than all of it at a time, and gives what arrived, how
+    /// many buffers came back, and whether a rest had to be copied.
+    fn send(ring: &mut Ring, outgoing: Box<Outgoing>) -> (Vec<u8>, usize, bool) {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
         let length = outgoing.len();
         let reader = std::thread::spawn(move || {
@@ -231,19 +241,29 @@ mod tests {
             theirs.read_exact(&mut arrived).expect("all of it");
             arrived
         });
-        ring.send(ours.as_raw_fd(), outgoing, 7);
-        let sent = loop {
-            ring.submit(Some(Duration::from_secs(10))).expect("the kernel answers");
-            if let Some(completion) = ring.completion() {
-                break completion;
+        let (mut outgoing, mut buffers, mut copied) = (outgoing, 0, false);
+        loop {
+            let (length, is_own) = (outgoing.len(), outgoing.is_own());
+            ring.send(ours.as_raw_fd(), outgoing, 7);
+            let sent = loop {
+                ring.submit(Some(Duration::from_secs(10))).expect("the kernel answers");
+                if let Some(completion) = ring.completion() {
+                    break completion;
+                }
+            };
+            let Some(Buffer::Outgoing(came_back)) = sent.buffer else { panic!("it comes back") };
+            outgoing = came_back;
+            if sent.result == length as i32 {
+                break;
             }
-        };
-        assert_eq!(sent.result, length as i32);
-        let Some(Buffer::Outgoing(mut outgoing)) = sent.buffer else { panic!("it comes back") };
-        let mut buffers = 0;
+            assert!(!is_own && sent.result > 0, "{}", sent.result);
+            outgoing.copy_rest(sent.result as usize, |_| buffers += 1);
+            assert!(outgoing.is_own() && outgoing.len() == length - sent.result as usize);
+            copied = true;
+        }
         outgoing.clear(0, |_| buffers += 1);
         assert!(outgoing.is_empty() && outgoing.to_bytes().is_empty());
-        (reader.join().expect("it arrives"), buffers)
+        (reader.join().expect("it arrives"), buffers, copied)
     }
 
     proptest! {
@@ -275,7 +295,7 @@ mod tests {
                 prop_assert_eq!(outgoing.len(), expected.len());
             }
             prop_assert!(outgoing.to_bytes() == expected);
-            let (arrived, buffers) = send(&mut Ring::new(4).expect("a ring"), outgoing);
+            let (arrived, buffers, _) = send(&mut Ring::new(4).expect("a ring"), outgoing);
             prop_assert!(arrived == expected);
             prop_assert_eq!(buffers, lent);
         }
@@ -292,7 +312,19 @@ mod tests {
             expected.push(piece as u8);
             memory.append(piece, 4096, &mut expected);
         }
-        assert!(send(&mut Ring::new(4).expect("a ring"), outgoing).0 == expected);
+        let (arrived, _, copied) = send(&mut Ring::new(4).expect("a ring"), outgoing);
+        assert!(arrived == expected);
+        assert!(copied, "no socket takes that much at once");
+    }
+
+    /// A large buffer is not kept for a small piece.
+    #[test]
+    fn large_buffers_come_back() {
+        let mut buffer = IoBuffer::new(128 << 10);
+        buffer.set_len(4096);
+        let mut outgoing = Outgoing::default();
+        assert!(outgoing.add_buffer(buffer).is_some());
+        assert!(outgoing.is_own() && outgoing.len() == 4096);
     }
 
     /// A namespace that is removed stays until what is lent of it has been sent.

@@ -225,18 +225,22 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         });
     }
 
-    /// Sends all of `outgoing` on a socket; the result is short only on an error.
+    /// Sends on a socket: all of `outgoing` if it [is its own](Outgoing::is_own), so that the result is
+    /// short only on an error; else as much as the socket takes at once, so that what is lent is read
+    /// while this is submitted or not at all. -EAGAIN says that the socket takes nothing.
     pub fn send(&mut self, fd: RawFd, outgoing: Box<Outgoing>, token: u64) {
-        const FLAGS: libc::c_int = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
         self.push(token, Some(Buffer::Outgoing(outgoing)), |buffer| {
             let Some(Buffer::Outgoing(outgoing)) = buffer else { unreachable!("given above") };
             let fd = types::Fd(fd);
-            match outgoing.only_own() {
-                Some(own) => {
-                    opcode::Send::new(fd, own.as_ptr(), own.len() as u32).flags(FLAGS).build()
-                }
-                None => opcode::SendMsg::new(fd, outgoing.header()).flags(FLAGS as u32).build(),
+            if outgoing.is_own() {
+                let own = outgoing.own();
+                return opcode::Send::new(fd, own.as_ptr(), own.len() as u32)
+                    .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
+                    .build();
             }
+            opcode::SendMsg::new(fd, outgoing.header())
+                .flags((libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u32)
+                .build()
         });
     }
 

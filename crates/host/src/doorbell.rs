@@ -9,8 +9,8 @@ pub struct Caravan {
     /// Bytes that leave without waiting for more, commands and data together.
     pub max_bytes: usize,
     /// Longest wait of a request for others to join it, in µs. The lane waits less, or not at all,
-    /// when requests come too rarely for that to pay, and never when little is in flight. 0 never
-    /// waits.
+    /// when requests come too rarely for that to pay or no thread that runs meanwhile has one, and
+    /// never when little is in flight. 0 never waits.
     pub max_delay_us: u32,
 }
 
@@ -91,8 +91,8 @@ impl Doorbell {
             self.patience_us / 2
         };
         if self.held_since_us.take().is_some() {
-            // Whoever was expected and has not come within that time is not waited for again.
-            self.answered = 0;
+            // Of those who were expected and have not come within that time, half are still waited for.
+            self.answered /= 2;
         }
         self.rung_us = now_us;
     }

@@ -30,9 +30,9 @@ const WAIT: Duration = Duration::from_secs(1);
 /// woken take, so that doing both costs at most twice the cheaper one. Where threads share a processor
 /// the others have something to do, and the answer is there after the first or second time.
 const YIELDS: u32 = 4;
-/// How often a caller that holds requests lets other threads run without any of them adding one.
-/// Twice, because the first may go to a thread that the kernel owes more time.
-const YIELDS_IN_VAIN: u32 = 2;
+/// How long a caller that holds requests lets other threads run without any of them adding one, in µs:
+/// about as long as a send takes, so that waiting costs at most twice the cheaper one.
+const LONELY_US: u64 = 4;
 
 /// Whether a request may wait for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl SharedLane {
             state.ring(now_us);
         } else if state.holder.is_none() {
             state.holder = Some(tag);
-            state = self.gather(state, tag);
+            state = self.gather(state, tag, now_us);
         }
         let mut yields = YIELDS;
         loop {
@@ -226,8 +226,7 @@ impl SharedLane {
     /// Lets other threads run, whose requests may join those that are held, until they leave. They do
     /// when the doorbell says so, or when nobody joins: then the processor has nothing to do that
     /// would be worth the wait.
-    fn gather<'a>(&'a self, mut state: Guard<'a>, tag: u32) -> Guard<'a> {
-        let mut in_vain = 0;
+    fn gather<'a>(&'a self, mut state: Guard<'a>, tag: u32, mut joined_us: u64) -> Guard<'a> {
         while state.holder == Some(tag) {
             let queued = state.lane.queued().0;
             drop(state);
@@ -236,9 +235,12 @@ impl SharedLane {
             if state.holder != Some(tag) {
                 break;
             }
-            in_vain = if state.lane.queued().0 == queued { in_vain + 1 } else { 0 };
             let now_us = self.now_us();
-            if in_vain == YIELDS_IN_VAIN || state.doorbell.patience_left_us(now_us) == Some(0) {
+            if state.lane.queued().0 > queued {
+                joined_us = now_us;
+            }
+            let is_lonely = now_us.saturating_sub(joined_us) >= LONELY_US;
+            if is_lonely || state.doorbell.patience_left_us(now_us) == Some(0) {
                 state.ring(now_us);
             }
         }
@@ -282,7 +284,14 @@ impl SharedLane {
     fn drive<'a>(&'a self, mut state: Guard<'a>, tag: Option<u32>) -> Guard<'a> {
         state.driven = true;
         loop {
-            let at_most = WAIT.min(state.lane.until_check());
+            // The thread that looks after what is held may not get to run.
+            let now_us = self.now_us();
+            let left_us = state.doorbell.patience_left_us(now_us);
+            if left_us == Some(0) {
+                state.ring(now_us);
+            }
+            let left = left_us.filter(|left| *left > 0).map_or(WAIT, Duration::from_micros);
+            let at_most = left.min(state.lane.until_check());
             let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
             let spin = if state.spin_pays { self.spin } else { Duration::ZERO };
             drop(state);

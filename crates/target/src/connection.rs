@@ -207,6 +207,8 @@ pub(crate) struct Connection {
     pub(crate) ends: Ends,
     /// Bytes to send.
     pub(crate) tx: Box<Outgoing>,
+    /// Whether bytes before these are on their way: `tx` has to wait.
+    pub(crate) is_sending: bool,
     opened_ns: u64,
     /// When the last command came, for the keep-alive timer.
     last_command_ns: u64,
@@ -245,6 +247,7 @@ impl Connection {
             serial,
             ends,
             tx: Box::default(),
+            is_sending: false,
             opened_ns: now_ns,
             last_command_ns: now_ns,
             unfinished_since_ns: None,
@@ -563,10 +566,10 @@ impl Connection {
         }
     }
 
-    /// Whether data may be sent from where it is. A digest is that of the bytes that are sent, so these
-    /// must not change any more.
+    /// Whether data may be sent from where it is: at the end of this turn, before anything else is
+    /// written there. A digest is that of the bytes that are sent, so these must not change any more.
     pub(crate) fn lends(&self) -> bool {
-        !self.digests.data
+        !self.digests.data && !self.is_sending
     }
 
     /// Sends data of `length` bytes, which `append` adds to what is to be sent, and the completion.

@@ -94,7 +94,7 @@ const SPARE_BYTES: usize = 8 << 20;
 /// Hops that a chain on a memory namespace does before it waits behind those that have not begun.
 /// More than a lookup takes, so that lookups end in the order in which they came; long scans take
 /// turns.
-const HOPS_PER_TURN: u32 = 16;
+const HOPS_IN_A_ROW: u32 = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Owner {
@@ -298,7 +298,7 @@ impl Executor {
         let namespace = self.owners[chain.index()].namespace;
         let Executor { engine, memory, file_operations, places, now_ns, .. } = self;
         let ok = ok && !places.is_leaving(namespace);
-        let yields = engine.usage(chain).hops % HOPS_PER_TURN == HOPS_PER_TURN - 1;
+        let yields = engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1;
         let now_ns = *now_ns;
         let mut sink = Sink { places, namespace, memory, file_operations, now_ns, yields };
         engine.completed(chain, ok, tables, |read| sink.read(read))

@@ -28,8 +28,7 @@ const RX_BYTES: usize = 128 << 10;
 const HOPS_PER_TURN: usize = 128;
 /// A command counts as so many hops, because it ends with an answer: 64 of them make the turn.
 const HOPS_PER_COMMAND: usize = 2;
-/// Bytes to be sent that end a turn, because they are a send's worth and still in the cache. They fill
-/// two segments as TCP gives them to a network device (64 KiB with headers, 45 packets of Ethernet): a
+/// Bytes to be sent that end a turn, because they are a send's worth. They fill two segments as TCP gives them to a network device (64 KiB with headers, 45 packets of Ethernet): a
 /// little more would cost a third one for the rest.
 const MEMORY_BYTES_PER_TURN: usize = 2 * 45 * 1448;
 /// Connections of one reactor. A connection takes about 160 KiB, and up to 9 MiB of data in flight
@@ -503,11 +502,15 @@ impl Reactor {
     fn end_turn(&mut self) {
         self.submit_file_operations();
         let mut dirty = std::mem::take(&mut self.dirty);
-        for index in dirty.drain(..) {
+        // All sends come before all receives, so that they also complete before: what a socket did not
+        // take of data that is lent is copied before commands change it.
+        for &index in &dirty {
             let Some(entry) = &mut self.entries[index as usize] else { continue };
             entry.dirty = false;
             entry.connection.publish_counters();
             self.flush(index);
+        }
+        for index in dirty.drain(..) {
             self.resume(index);
             self.remove_if_done(index);
         }
@@ -572,6 +575,7 @@ impl Reactor {
             return;
         }
         if let Some(spare) = entry.spare_tx.take() {
+            entry.connection.is_sending = true;
             let full = std::mem::replace(&mut entry.connection.tx, spare);
             self.ring.send(fd, full, token::SEND | u64::from(index));
         }
@@ -581,8 +585,16 @@ impl Reactor {
         let Some(entry) = &mut self.entries[index as usize] else { return };
         let Some(Buffer::Outgoing(mut sent)) = completion.buffer else { return };
         let complete = completion.result == sent.len() as i32;
+        let takes_nothing = completion.result == -rustix::io::Errno::AGAIN.raw_os_error();
+        let accepted = if takes_nothing { 0 } else { completion.result };
+        if !complete && accepted >= 0 && !sent.is_own() {
+            // No command has been looked at since the kernel read the first part: no block is torn.
+            sent.copy_rest(accepted as usize, |buffer| self.x.recycle(buffer));
+            return self.ring.send(entry.socket.as_raw_fd(), sent, completion.token);
+        }
         sent.clear(2 * RX_BYTES, |buffer| self.x.recycle(buffer));
         entry.spare_tx = Some(sent);
+        entry.connection.is_sending = false;
         if entry.closing {
             self.flush(index);
             return self.remove_if_done(index);
