@@ -122,7 +122,7 @@ enum Component {
 }
 
 /// Functions of Linux by which the component of a call chain is known, from the innermost frame on.
-const KERNEL: [(&str, Component); 23] = [
+const KERNEL: [(&str, Component); 26] = [
     ("default_idle", Component::Idle),
     ("do_idle", Component::Idle),
     ("poll_idle", Component::Idle),
@@ -132,6 +132,9 @@ const KERNEL: [(&str, Component); 23] = [
     ("finish_task_switch", Component::Scheduling),
     ("ret_from_fork", Component::Scheduling),
     ("do_futex", Component::Scheduling),
+    ("do_sched_yield", Component::Scheduling),
+    ("__x64_sys_sched_yield", Component::Scheduling),
+    ("__arm64_sys_sched_yield", Component::Scheduling),
     ("__x64_sys_futex", Component::Scheduling),
     ("__arm64_sys_futex", Component::Scheduling),
     ("sock_def_readable", Component::Scheduling),
