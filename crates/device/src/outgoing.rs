@@ -90,13 +90,19 @@ impl Outgoing {
         &mut self.own
     }
 
-    /// Adds `length` bytes at `offset` of a namespace, which stays until they are sent.
+    /// Adds `length` bytes at `offset` of a namespace, which stays until they are sent; without
+    /// `may_lend` by a copy.
     ///
     /// # Panics
     /// If the range leaves the namespace.
     #[inline]
-    pub fn add_memory(&mut self, memory: &Arc<MemoryNamespace>, offset: u64, length: usize) {
-        if length < MIN_LENT_BYTES || self.lent.len() >= MAX_LENT {
+    pub fn add_memory(
+        &mut self,
+        memory: &Arc<MemoryNamespace>,
+        (offset, length): (u64, usize),
+        may_lend: bool,
+    ) {
+        if !may_lend || length < MIN_LENT_BYTES || self.lent.len() >= MAX_LENT {
             return memory.append(offset, length, &mut self.own);
         }
         memory.place(offset, length);
@@ -108,11 +114,12 @@ impl Outgoing {
         self.lend(length, Source::Memory { memory, offset, length });
     }
 
-    /// Adds a buffer; returns it if its bytes were copied, as those of one much larger than they are.
+    /// Adds a buffer; returns it if its bytes were copied: without `may_lend`, or because it is much
+    /// larger than they are.
     #[inline]
-    pub fn add_buffer(&mut self, buffer: IoBuffer) -> Option<IoBuffer> {
+    pub fn add_buffer(&mut self, buffer: IoBuffer, may_lend: bool) -> Option<IoBuffer> {
         let is_short = buffer.len() < MIN_LENT_BYTES.max(buffer.capacity() / 2);
-        if is_short || self.lent.len() >= MAX_LENT {
+        if !may_lend || is_short || self.lent.len() >= MAX_LENT {
             self.own.extend_from_slice(&buffer);
             return Some(buffer);
         }
@@ -269,10 +276,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn arrives_in_order(adds in prop::collection::vec(add(), 1..30)) {
+        fn arrives_in_order(adds in prop::collection::vec((add(), prop::bool::weighted(0.8)), 1..30)) {
             let memories = [namespace(), namespace()];
             let (mut outgoing, mut expected, mut lent) = (Box::<Outgoing>::default(), Vec::new(), 0);
-            for (index, add) in adds.into_iter().enumerate() {
+            for (index, (add, may_lend)) in adds.into_iter().enumerate() {
                 match add {
                     Add::Own(bytes) => {
                         expected.extend_from_slice(&bytes);
@@ -281,14 +288,14 @@ mod tests {
                     Add::Memory(offset, length) => {
                         let memory = &memories[index % 2];
                         memory.append(offset, length, &mut expected);
-                        outgoing.add_memory(memory, offset, length);
+                        outgoing.add_memory(memory, (offset, length), may_lend);
                     }
                     Add::Buffer(length, byte) => {
                         let mut buffer = IoBuffer::new(length);
                         buffer.fill(byte);
                         expected.extend_from_slice(&buffer);
-                        let copied = outgoing.add_buffer(buffer).is_some();
-                        prop_assert_eq!(copied, length < MIN_LENT_BYTES);
+                        let copied = outgoing.add_buffer(buffer, may_lend).is_some();
+                        prop_assert_eq!(copied, !may_lend || length < MIN_LENT_BYTES);
                         lent += usize::from(!copied);
                     }
                 }
@@ -308,7 +315,7 @@ mod tests {
         let (mut outgoing, mut expected) = (Box::<Outgoing>::default(), Vec::new());
         for piece in 0..3000u64 {
             outgoing.own().push(piece as u8);
-            outgoing.add_memory(&memory, piece, 4096);
+            outgoing.add_memory(&memory, (piece, 4096), true);
             expected.push(piece as u8);
             memory.append(piece, 4096, &mut expected);
         }
@@ -323,7 +330,7 @@ mod tests {
         let mut buffer = IoBuffer::new(128 << 10);
         buffer.set_len(4096);
         let mut outgoing = Outgoing::default();
-        assert!(outgoing.add_buffer(buffer).is_some());
+        assert!(outgoing.add_buffer(buffer, true).is_some());
         assert!(outgoing.is_own() && outgoing.len() == 4096);
     }
 
@@ -332,8 +339,8 @@ mod tests {
     fn namespaces_stay() {
         let memory = namespace();
         let mut outgoing = Box::<Outgoing>::default();
-        outgoing.add_memory(&memory, 5, 5000);
-        outgoing.add_memory(&memory, 9, 5000);
+        outgoing.add_memory(&memory, (5, 5000), true);
+        outgoing.add_memory(&memory, (9, 5000), true);
         assert_eq!(Arc::strong_count(&memory), 2, "one hold, however many pieces");
         let expected = outgoing.to_bytes();
         drop(memory);

@@ -4,6 +4,7 @@ use crate::admin::AdminState;
 use crate::controller::{Controller, Counters};
 use crate::executor::{CommandId, Executor};
 use crate::health::Traffic;
+use crate::refusals::LogBudget;
 use crate::subsystem::is_kept;
 use bpfof_chain::Tables;
 use bpfof_device::{IoBuffer, Outgoing};
@@ -41,8 +42,6 @@ const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
 const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
 /// Time for a peer to get through one PDU that it has begun.
 const PDU_TIMEOUT_NS: u64 = 30_000_000_000;
-/// Log lines about refused commands that one connection may cause in a second.
-const LOG_LINES_PER_SECOND: u32 = 10;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -191,12 +190,6 @@ pub(crate) struct Ends {
     pub(crate) discovery_only: bool,
 }
 
-#[derive(Debug, Default)]
-struct LogBudget {
-    second: u64,
-    lines: u32,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -237,7 +230,7 @@ pub(crate) struct Connection {
     counted: Vec<(u32, Counters)>,
     /// Since the end of the last turn.
     pub(crate) traffic: Traffic,
-    log_budget: LogBudget,
+    pub(crate) log_budget: LogBudget,
 }
 
 impl Connection {
@@ -533,37 +526,6 @@ impl Connection {
         let Reply { status, dw0, dw1 } = reply;
         let cqe = Cqe { dw0, dw1, sqhd, sqid, cid, status };
         CapsuleResp { cqe }.encode_into(self.tx.own(), self.digests);
-    }
-
-    /// Sends a completion with an error, and logs it.
-    pub(crate) fn refuse(&mut self, sqe: &Sqe, reply: impl Into<Reply>, now_ns: u64) {
-        let reply = reply.into();
-        self.log_refusal(sqe.opcode, &reply, now_ns);
-        let lba = u64::from(sqe.cdw10) | u64::from(sqe.cdw11) << 32;
-        let is_io = self.queue.as_ref().is_some_and(|queue| queue.id != 0);
-        self.remember_error(sqe.cid, reply.status, sqe.nsid, if is_io { lba } else { 0 });
-        self.complete(sqe.cid, reply);
-    }
-
-    /// Adds to the controller's error log.
-    pub(crate) fn remember_error(&self, cid: u16, status: Status, nsid: u32, lba: u64) {
-        if let (Some(controller), Some(queue)) = (&self.controller, &self.queue) {
-            controller.errors.add((queue.id, cid), status, nsid, lba);
-        }
-    }
-
-    pub(crate) fn log_refusal(&mut self, opcode: u8, reply: &Reply, now_ns: u64) {
-        let second = now_ns / 1_000_000_000;
-        if self.log_budget.second != second {
-            self.log_budget = LogBudget { second, lines: 0 };
-        }
-        self.log_budget.lines += 1;
-        if self.log_budget.lines <= LOG_LINES_PER_SECOND {
-            let Reply { status, dw0, .. } = reply;
-            log::info!("{}: command {opcode:02X}h: {status}, DW0 {dw0:#x}", self.name());
-        } else if self.log_budget.lines == LOG_LINES_PER_SECOND + 1 {
-            log::info!("{}: more refused commands this second are not logged", self.name());
-        }
     }
 
     /// Whether data may be sent from where it is: at the end of this turn, before anything else is

@@ -343,10 +343,7 @@ impl Connection {
         {
             let reply = Reply::default();
             let (length, lends) = (length as usize, self.lends());
-            self.send_data(cid, reply, length, |to| match lends {
-                true => to.add_memory(memory, offset, length),
-                false => memory.append(offset, length, to.own()),
-            });
+            self.send_data(cid, reply, length, |to| to.add_memory(memory, (offset, length), lends));
         } else if let State::Compare { namespace, offset, expected: Some(expected), .. } = state {
             self.compare_memory(cid, (namespace, offset), expected, x);
         } else {
@@ -383,12 +380,8 @@ impl Connection {
         match (state, &buffer) {
             (State::Read { .. }, Some(_)) if ok => {
                 let lends = self.lends();
-                self.send_data(cid, reply, length, |to| match buffer.take() {
-                    Some(lent) if lends => buffer = to.add_buffer(lent),
-                    copied => {
-                        to.own().extend_from_slice(copied.as_deref().unwrap_or(&[]));
-                        buffer = copied;
-                    }
+                self.send_data(cid, reply, length, |to| {
+                    buffer = buffer.take().and_then(|read| to.add_buffer(read, lends));
                 });
             }
             (State::Compare { expected: Some(expected), .. }, Some(found)) if ok => {

@@ -39,6 +39,7 @@ mod namespace;
 mod optional;
 mod places;
 mod reactor;
+mod refusals;
 mod reload;
 mod server;
 mod subsystem;

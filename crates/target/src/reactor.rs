@@ -28,8 +28,9 @@ const RX_BYTES: usize = 128 << 10;
 const HOPS_PER_TURN: usize = 128;
 /// A command counts as so many hops, because it ends with an answer: 64 of them make the turn.
 const HOPS_PER_COMMAND: usize = 2;
-/// Bytes to be sent that end a turn, because they are a send's worth. They fill two segments as TCP gives them to a network device (64 KiB with headers, 45 packets of Ethernet): a
-/// little more would cost a third one for the rest.
+/// Bytes to be sent that end a turn, because they are a send's worth. They fill two segments as TCP
+/// gives them to a network device (64 KiB with headers, 45 packets of Ethernet): a little more would
+/// cost a third one for the rest.
 const MEMORY_BYTES_PER_TURN: usize = 2 * 45 * 1448;
 /// Connections of one reactor. A connection takes about 160 KiB, and up to 9 MiB of data in flight
 /// and unsent.
