@@ -35,8 +35,8 @@ enum Kind {
 
 /// Kinds with the instructions that one may take on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 4] = [
-    (Kind::Read512, 970, 1430),
-    (Kind::Read4096, 1310, 1350),
+    (Kind::Read512, 970, 1450),
+    (Kind::Read4096, 1310, 1370),
     (Kind::Write4096, 1490, 2910),
     (Kind::Chain, 990, 9400),
 ];
