@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * The value of one key of a BPF-KV database: down the tree, one node a hop,
- * then the block that holds the value.
+ * then the value.
  */
 #include "bpfkv.h"
 
@@ -11,16 +11,16 @@ struct get {
 		__u64 status;
 	};
 	union {
-		/* 0 on the way down, then where the value is */
+		/* 0 on the way down, then that of the value */
 		__u64 value_pointer;
 		struct bpfkv_value value;
 	};
 };
 
-static inline int read_block(struct bpfof_ctx *ctx, __u64 offset)
+static inline int read_next(struct bpfof_ctx *ctx, __u64 pointer, __u32 size)
 {
-	ctx->next_offset[0] = offset;
-	ctx->next_size[0] = BPFKV_BLOCK_BYTES;
+	ctx->next_offset[0] = pointer ^ BPFKV_ON_DISK;
+	ctx->next_size[0] = size;
 	ctx->reads = 1;
 	return 0;
 }
@@ -36,9 +36,7 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 	if (ctx->scratch_size < sizeof(struct bpfkv_get_answer))
 		return BPFKV_BAD_REQUEST;
 	if (pointer) {
-		__u64 in_block = pointer & (BPFKV_BLOCK_BYTES - BPFKV_VALUE_BYTES);
-
-		get->value = *(const struct bpfkv_value *)(ctx->data + in_block);
+		get->value = *(const struct bpfkv_value *)ctx->data;
 		get->status = BPFKV_FOUND;
 		return bpfof_answer(ctx, sizeof(struct bpfkv_get_answer));
 	}
@@ -52,7 +50,7 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 			goto not_found;
 		if (!bpfkv_is_node_pointer(pointer))
 			return BPFKV_BAD_NODE_POINTER;
-		return read_block(ctx, pointer ^ BPFKV_ON_DISK);
+		return read_next(ctx, pointer, BPFKV_BLOCK_BYTES);
 	}
 	if (node->type != BPFKV_LEAF)
 		return BPFKV_BAD_NODE_TYPE;
@@ -61,7 +59,7 @@ int bpfkv_get(struct bpfof_ctx *ctx)
 	if (!bpfkv_is_value_pointer(pointer))
 		return BPFKV_BAD_VALUE_POINTER;
 	get->value_pointer = pointer;
-	return read_block(ctx, (pointer ^ BPFKV_ON_DISK) & ~(__u64)(BPFKV_BLOCK_BYTES - 1));
+	return read_next(ctx, pointer, BPFKV_VALUE_BYTES);
 
 not_found:
 	get->status = BPFKV_NOT_FOUND;

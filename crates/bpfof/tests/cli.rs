@@ -178,7 +178,7 @@ fn functions_are_checked_and_tried_without_a_target() {
         check(&["--run", block, "--scratch", &scratch])[0]["run"].clone()
     };
     let there = run(&leaf, 7);
-    assert_eq!((&there["done"], &there["next"][0]["offset"]), (&false.into(), &0x1000.into()));
+    assert_eq!((&there["done"], &there["next"][0]["offset"]), (&false.into(), &0x1040.into()));
     let missing = run(&leaf, 8);
     assert_eq!(
         (&missing["done"], &missing["answer_hex"]),

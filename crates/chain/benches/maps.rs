@@ -95,7 +95,7 @@ fn version_checks(criterion: &mut Criterion) {
                 let start = Start {
                     owner: 1,
                     namespace: 1,
-                    block_bytes: 512,
+                    unit_bytes: 512,
                     function: 1,
                     files: &requests[next],
                     first_file: 0,

@@ -4,7 +4,7 @@ use crate::map::FileMap;
 use crate::tables::{Function, FunctionMap, MapIndex, Tables};
 use crate::trace::LINES_PER_CALL;
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
-use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind, Map};
+use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind, Limit, Map};
 use bpfof_nvme::Status;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub const MAX_TAIL_CALLS: u32 = 33;
 pub struct Limits {
     /// Hops.
     pub hops: u32,
-    /// Bytes read, each read rounded out to logical blocks.
+    /// Bytes read, each read rounded out to [`Start::unit_bytes`].
     pub bytes: u64,
     /// Instructions, all calls together (see [`bpfof_function::Program::jump_cost`]).
     pub instructions: u64,
@@ -58,8 +58,9 @@ pub struct Start<'a> {
     pub owner: u64,
     /// The namespace read.
     pub namespace: u32,
-    /// Its logical block size in bytes, a power of two.
-    pub block_bytes: u32,
+    /// What it reads at once, in bytes: reads are rounded out to it. A power of two, and no more
+    /// than a logical block, in which file maps are made.
+    pub unit_bytes: u32,
     /// The function to run.
     pub function: u32,
     /// The files the chain may read, 1 to [`MAX_READS`].
@@ -99,9 +100,9 @@ impl ChainId {
 pub struct DeviceRead {
     /// For which chain.
     pub chain: ChainId,
-    /// Where in the namespace, in bytes: whole logical blocks.
+    /// Where in the namespace, in bytes: whole units.
     pub device_offset: u64,
-    /// Length in bytes: whole logical blocks.
+    /// Length in bytes: whole units.
     pub length: u32,
     /// Where the data goes, in bytes from the start of the chain's data area.
     pub data_at: u32,
@@ -125,7 +126,7 @@ pub struct Usage {
     pub last_function: u32,
     /// Hops begun.
     pub hops: u32,
-    /// Bytes read or being read, in whole logical blocks.
+    /// Bytes read or being read, in whole units.
     pub bytes: u64,
 }
 
@@ -201,7 +202,7 @@ struct Read {
     /// The bytes asked for, in the data area.
     start: u32,
     end: u32,
-    /// The logical blocks around them: in the data area, and in the namespace from the first on.
+    /// The units around them: in the data area, and in the namespace from the first on.
     data_at: u32,
     length: u32,
     device_offset: u64,
@@ -209,30 +210,32 @@ struct Read {
     in_one_piece: bool,
 }
 
+/// What a hop with one read needs is in the first cache lines.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Chain {
     arena: Arena,
-    owner: u64,
-    running: bool,
-    namespace: u32,
-    block_mask: u64,
-    function: u32,
-    last_function: u32,
-    files: [FileVersion; MAX_READS],
-    file_count: usize,
     /// The tables in which the function and the files were found, by their serial; 0 before that.
     found_in: u64,
     function_index: usize,
-    maps: [MapIndex; MAX_READS],
-    answer_max_bytes: u32,
-    hop: u32,
-    bytes_left: u64,
-    instructions_left: u64,
-    reads: [Read; MAX_READS],
-    read_count: usize,
     /// Device reads of this hop that have not completed.
     pending: u32,
+    hop: u32,
+    last_function: u32,
+    instructions_left: u64,
+    bytes_left: u64,
+    unit_mask: u64,
+    file_count: usize,
+    read_count: usize,
     device_failed: bool,
+    running: bool,
+    answer_max_bytes: u32,
+    function: u32,
+    namespace: u32,
+    reads: [Read; MAX_READS],
+    maps: [MapIndex; MAX_READS],
+    files: [FileVersion; MAX_READS],
+    owner: u64,
 }
 
 /// What a hop leads to.
@@ -281,7 +284,7 @@ impl Engine {
         chain.begin(start, &self.limits);
         let first = (start.first_file, start.first_offset_bytes, start.first_size_bytes);
         let started =
-            chain.find(tables).and_then(|()| chain.plan(id, tables, 1, |_, _| first, &mut emit));
+            chain.find(tables).and_then(|()| chain.plan_one(id, tables, first, &mut emit));
         match started {
             Ok(()) => Ok(id),
             Err(error) => {
@@ -337,6 +340,12 @@ impl Engine {
         self.chains[id.index()].arena.scratch()
     }
 
+    /// Hops that a chain has begun.
+    #[inline]
+    pub fn hops(&self, id: ChainId) -> u32 {
+        self.chains[id.index()].hop
+    }
+
     /// What a chain has used so far.
     #[inline]
     pub fn usage(&self, id: ChainId) -> Usage {
@@ -388,6 +397,20 @@ struct Installed<'a> {
     tail_calls_left: u32,
 }
 
+impl<'a> Installed<'a> {
+    #[inline]
+    fn new(tables: &'a Tables, function: &'a Function) -> Installed<'a> {
+        Installed {
+            tables,
+            function,
+            maps: tables.maps_of(function),
+            next: None,
+            lines_left: LINES_PER_CALL,
+            tail_calls_left: MAX_TAIL_CALLS,
+        }
+    }
+}
+
 impl Environment for Installed<'_> {
     fn tail_call(&mut self, function: u32) -> bool {
         let Some(left) = self.tail_calls_left.checked_sub(1) else { return false };
@@ -420,7 +443,7 @@ impl Chain {
             owner,
             running: false,
             namespace: 0,
-            block_mask: 0,
+            unit_mask: 0,
             function: 0,
             last_function: 0,
             files: Default::default(),
@@ -442,7 +465,7 @@ impl Chain {
     fn begin(&mut self, start: &Start<'_>, limits: &Limits) {
         assert!((1..=MAX_READS).contains(&start.files.len()), "the request's parser bounds files");
         self.namespace = start.namespace;
-        self.block_mask = u64::from(start.block_bytes) - 1;
+        self.unit_mask = u64::from(start.unit_bytes) - 1;
         self.function = start.function;
         self.last_function = start.function;
         self.files[..start.files.len()].copy_from_slice(start.files);
@@ -511,41 +534,61 @@ impl Chain {
         if self.hop >= limits.hops {
             return Err(ChainError::HopBudget);
         }
-        let count = self.arena.context_u32(context::READS) as usize;
-        if count > MAX_READS {
-            return Err(ChainError::InvalidOutput(InvalidOutput::TooManyReads));
+        match self.arena.context_u32(context::READS) {
+            // What a lookup does: nothing else to wait for.
+            1 => self.plan_one(id, tables, next_read(&self.arena, 0), emit)?,
+            count => self.plan(id, tables, count as usize, emit)?,
         }
-        self.plan(id, tables, count, next_read, emit)?;
         Ok(Step::Reads)
     }
 
     /// Calls the function on one read of the hop, and those that it goes on in; what the last of
     /// them returns.
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, index: usize, limits: &Limits, tables: &Tables) -> Result<u32, ChainError> {
-        let read = self.reads[index];
+        let read = &self.reads[index];
         let data = read.start as usize..read.end as usize;
         let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
         let granted = self.instructions_left.min(u64::from(limits.instructions_per_call));
         let mut budget = granted as i64;
-        let first =
+        let function =
             tables.functions().get(self.function_index).ok_or(ChainError::UnknownFunction)?;
-        let mut followed: Option<Arc<Function>> = None;
-        let (mut lines_left, mut tail_calls_left) = (LINES_PER_CALL, MAX_TAIL_CALLS);
-        let code = loop {
-            let function = followed.as_deref().unwrap_or(first);
-            self.last_function = function.id;
-            let maps = tables.maps_of(function);
-            let mut installed =
-                Installed { tables, function, maps, next: None, lines_left, tail_calls_left };
-            let exit = function.native.call(&mut self.arena, limit, &mut budget, &mut installed);
-            if let Exit::Return(code) = exit.map_err(ChainError::Fault)? {
-                break code as u32;
-            }
-            Installed { next: followed, lines_left, tail_calls_left, .. } = installed;
+        self.last_function = function.id;
+        let mut installed = Installed::new(tables, function);
+        let exit = function.native.call(&mut self.arena, limit, &mut budget, &mut installed);
+        let code = match exit {
+            Ok(Exit::Return(code)) => code,
+            Ok(Exit::TailCall(_)) => self.go_on(installed, limit, &mut budget)?,
+            Err(fault) => return Err(ChainError::Fault(fault)),
         };
         self.instructions_left -= granted - budget as u64;
-        Ok(code)
+        Ok(code as u32)
+    }
+
+    /// Calls the functions that a call goes on in, one after the other; what the last returns.
+    #[cold]
+    fn go_on(
+        &mut self,
+        mut before: Installed<'_>,
+        limit: Limit,
+        budget: &mut i64,
+    ) -> Result<u64, ChainError> {
+        loop {
+            let next = before.next.take().expect("who leaves for another has found it");
+            self.last_function = next.id;
+            let Installed { tables, lines_left, tail_calls_left, .. } = before;
+            let mut installed =
+                Installed { lines_left, tail_calls_left, ..Installed::new(tables, &next) };
+            let exit = next.native.call(&mut self.arena, limit, budget, &mut installed);
+            match exit.map_err(ChainError::Fault)? {
+                Exit::Return(code) => return Ok(code),
+                Exit::TailCall(_) => {
+                    before.next = installed.next;
+                    (before.lines_left, before.tail_calls_left) =
+                        (installed.lines_left, installed.tail_calls_left);
+                }
+            }
+        }
     }
 
     fn answer(&self) -> Result<Step, ChainError> {
@@ -559,21 +602,50 @@ impl Chain {
         Ok(Step::Done(length))
     }
 
-    /// Lays the next `count` reads, each (file, offset, size), out in the data area and emits
-    /// them. Nothing is emitted unless all of them are good. A read of size 0 is left out.
+    /// Checks the only read of the next hop and emits it.
     #[inline]
+    fn plan_one(
+        &mut self,
+        id: ChainId,
+        tables: &Tables,
+        asked: (u32, u64, u32),
+        emit: &mut impl FnMut(DeviceRead),
+    ) -> Result<(), ChainError> {
+        self.read_count = 0;
+        if asked.2 == 0 {
+            return Err(ChainError::InvalidOutput(InvalidOutput::NoProgress));
+        }
+        let read = self.place(tables, 0, asked)?;
+        self.reads[0] = read;
+        self.read_count = 1;
+        self.pay(read.length)?;
+        if read.in_one_piece {
+            self.pending = 1;
+            let Read { device_offset, length, data_at, .. } = read;
+            emit(DeviceRead { chain: id, device_offset, length, data_at });
+        } else {
+            self.emit(id, tables, &read, emit);
+        }
+        Ok(())
+    }
+
+    /// Lays the next `count` reads out in the data area and emits them. Nothing is emitted unless
+    /// all of them are good. A read of size 0 is left out.
+    #[inline(never)]
     fn plan(
         &mut self,
         id: ChainId,
         tables: &Tables,
         count: usize,
-        next: impl Fn(&Arena, usize) -> (u32, u64, u32),
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<(), ChainError> {
+        if count > MAX_READS {
+            return Err(ChainError::InvalidOutput(InvalidOutput::TooManyReads));
+        }
         self.read_count = 0;
         let mut at = 0;
         for index in 0..count {
-            let asked = next(&self.arena, index);
+            let asked = next_read(&self.arena, index);
             if asked.2 == 0 {
                 continue;
             }
@@ -581,12 +653,6 @@ impl Chain {
             at += read.length;
             self.reads[self.read_count] = read;
             self.read_count += 1;
-            // What a lookup does: nothing else to wait for.
-            if count == 1 {
-                self.pay(at)?;
-                self.emit(id, tables, &read, emit);
-                return Ok(());
-            }
         }
         if self.read_count == 0 {
             return Err(ChainError::InvalidOutput(InvalidOutput::NoProgress));
@@ -606,9 +672,9 @@ impl Chain {
         Ok(())
     }
 
-    /// Checks one read (file, offset, size), and puts the logical blocks around it at `data_at` of
+    /// Checks one read (file, offset, size), and puts the units around it at `data_at` of
     /// the data area.
-    #[inline]
+    #[inline(always)]
     fn place(
         &self,
         tables: &Tables,
@@ -625,8 +691,8 @@ impl Chain {
             return Err(outside);
         }
         // A file's length is such that this does not overflow.
-        let first = offset & !self.block_mask;
-        let length = ((end + self.block_mask) & !self.block_mask) - first;
+        let first = offset & !self.unit_mask;
+        let length = ((end + self.unit_mask) & !self.unit_mask) - first;
         if u64::from(data_at) + length > MAX_HOP_BYTES as u64 {
             return Err(ChainError::InvalidOutput(InvalidOutput::HopTooLarge));
         }
@@ -656,7 +722,7 @@ impl Chain {
         }
         let Ok(map) = self.map(tables, read.file) else { unreachable!("placed before") };
         let pending = &mut self.pending;
-        let first = read.offset & !self.block_mask;
+        let first = read.offset & !self.unit_mask;
         map.translate(first, u64::from(length), |device_offset, length| {
             let length = length as u32;
             emit(DeviceRead { chain, device_offset, length, data_at });

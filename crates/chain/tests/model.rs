@@ -101,6 +101,8 @@ struct World {
     limits: Limits,
     answer_max: u32,
     scratch: u32,
+    /// What the device reads at once, in bytes.
+    unit: u64,
 }
 
 fn file_map(blocks: &[Option<u64>], length: u64) -> FileMap {
@@ -127,14 +129,14 @@ fn model(world: &World) -> Result<(u64, u64, u32), ChainError> {
     let mut bytes_left = world.limits.bytes;
     let mut reads = vec![world.first];
     loop {
-        let blocks = |(_, offset, size): (u32, u64, u32)| {
-            (offset + u64::from(size)).div_ceil(BLOCK) - offset / BLOCK
+        let units = |(_, offset, size): (u32, u64, u32)| {
+            (offset + u64::from(size)).div_ceil(world.unit) - offset / world.unit
         };
         let mut data = Vec::new();
         let mut total = 0;
         for &read in &reads {
             let bytes = read_file(world, read)?;
-            total += blocks(read) * BLOCK;
+            total += units(read) * world.unit;
             if total > abi::MAX_HOP_BYTES as u64 {
                 return Err(ChainError::InvalidOutput(InvalidOutput::HopTooLarge));
             }
@@ -228,7 +230,7 @@ fn run(
     let start = Start {
         owner: 1,
         namespace: 1,
-        block_bytes: BLOCK as u32,
+        unit_bytes: world.unit as u32,
         function: 1,
         files: &files,
         first_file: world.first.0,
@@ -242,6 +244,7 @@ fn run(
     loop {
         let read = queue.remove(shuffle(queue.len())).expect("a chain that runs has reads");
         let at = read.device_offset as usize;
+        assert_eq!((read.device_offset | u64::from(read.length)) % world.unit, 0);
         let data = &world.namespace[at..at + read.length as usize];
         engine.data_mut(&read).copy_from_slice(data);
         let outcome = engine.completed(read.chain, true, &tables, |read| queue.push_back(read));
@@ -298,8 +301,9 @@ fn world() -> impl Strategy<Value = World> {
         let limits = (1..40u32, prop_oneof![Just(1u64 << 30), 0..60_000u64]);
         let scratch = prop_oneof![Just(16u32), Just(4096), Just(16_384), 16..16_385u32];
         let sizes = (prop_oneof![Just(16_384u32), 0..4096u32], scratch);
-        (Just(files), orders, limits, sizes, 0..count).prop_map(
-            |(files, orders, (hops, bytes), (answer_max, scratch), first)| {
+        let unit = prop_oneof![Just(64), Just(BLOCK)];
+        (Just(files), orders, limits, sizes, 0..count, unit).prop_map(
+            |(files, orders, (hops, bytes), (answer_max, scratch), first, unit)| {
                 let mut namespace = vec![0; (NAMESPACE_BLOCKS * BLOCK) as usize];
                 for (block, order) in orders.iter().enumerate() {
                     let bytes = order.bytes();
@@ -307,7 +311,7 @@ fn world() -> impl Strategy<Value = World> {
                 }
                 let limits = Limits { hops, bytes, ..Limits::default() };
                 let first = (first, 0, BLOCK as u32);
-                World { namespace, files, first, limits, answer_max, scratch }
+                World { namespace, files, first, limits, answer_max, scratch, unit }
             },
         )
     })
@@ -354,6 +358,7 @@ fn one_file_world() -> World {
         limits,
         answer_max: 16,
         scratch: 4096,
+        unit: BLOCK,
     }
 }
 
@@ -373,7 +378,7 @@ fn change_tables(change: impl Fn(&Tables) -> Tables) -> Option<Outcome> {
     let start = Start {
         owner: 1,
         namespace: 1,
-        block_bytes: BLOCK as u32,
+        unit_bytes: BLOCK as u32,
         function: 1,
         files: &[FileVersion { id: 1, version: 1 }],
         first_file: 0,
@@ -412,7 +417,7 @@ fn a_failed_device_read_and_a_full_engine_are_errors() {
     let start = Start {
         owner: 1,
         namespace: 1,
-        block_bytes: BLOCK as u32,
+        unit_bytes: BLOCK as u32,
         function: 1,
         files: &[FileVersion { id: WHOLE_NAMESPACE, version: 1 }],
         first_file: 0,

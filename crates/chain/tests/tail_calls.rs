@@ -111,7 +111,7 @@ fn run(
     let start = Start {
         owner: 1,
         namespace: 1,
-        block_bytes: 512,
+        unit_bytes: 512,
         function: 1,
         files: &[FileVersion { id: 0, version: 1 }],
         first_file: 0,

@@ -103,7 +103,7 @@ impl World {
         let start = Start {
             owner: 1,
             namespace: 1,
-            block_bytes: 512,
+            unit_bytes: MemoryNamespace::UNIT_BYTES,
             function: 1,
             files: &[FileVersion { id: WHOLE_NAMESPACE, version: 1 }],
             first_file: 0,
@@ -126,7 +126,7 @@ impl World {
             let read = queue.pop(0, soon).expect("chains in flight have reads");
             memory.read(read.device_offset, engine.data_mut(&read));
             let outcome =
-                engine.completed(read.chain, true, tables, |read| queue.push_active(read, soon));
+                engine.completed(read.chain, true, tables, |read| queue.push_active(read));
             if let Some(outcome) = outcome {
                 let answer = outcome.expect("a sound database");
                 let scratch = &engine.scratch(read.chain)[..answer.length_bytes as usize];

@@ -40,30 +40,26 @@ impl LatencyModel {
 
 /// One reactor's operations on one memory namespace.
 ///
-/// Operations wait until they are due. A few at a time are *active*: they take turns, and what
-/// follows one of them may join them again without waiting. So some chains end while others have
+/// Operations wait until they are due. Those that are *active* are taken in rounds: first the memory
+/// of all is fetched, then they are taken one after the other, and what follows one of them joins the
+/// next round without waiting. Only a few are active at a time, so some chains end while others have
 /// not begun, and their answers are on the way meanwhile.
 #[derive(Debug)]
 pub struct DelayQueue<T> {
     active: VecDeque<T>,
+    /// How many of the active ones are left of this round.
+    round: usize,
     /// In the order in which they are due.
     waiting: VecDeque<(u64, T)>,
-    /// Operations to take before the next group is announced.
-    until_group: usize,
 }
 
-/// Operations that are active at a time, unless those that join again are more: enough to compute
-/// on some while the memory of others is fetched.
+/// Operations of a round: enough for their page walks and their way from memory to overlap, and few
+/// enough for all that they touch to stay in the cache.
 const ACTIVE: usize = 16;
-/// Operations whose memory is fetched together, so that their page walks overlap.
-const GROUP: usize = 4;
-/// How many operations ahead that is: enough work to cover the way from memory, and little enough
-/// to still be in the cache then.
-const AHEAD: usize = 8;
 
 impl<T> Default for DelayQueue<T> {
     fn default() -> Self {
-        DelayQueue { active: VecDeque::new(), waiting: VecDeque::new(), until_group: 0 }
+        DelayQueue { active: VecDeque::new(), round: 0, waiting: VecDeque::new() }
     }
 }
 
@@ -76,20 +72,26 @@ impl<T> DelayQueue<T> {
         self.waiting.push_back((due_ns, operation));
     }
 
-    /// Adds an operation that follows one just taken, due at once. `soon` is told of it if too few
-    /// are active for [`pop`](Self::pop) to do that.
+    /// Adds an operation that follows one just taken, due at once.
     #[inline]
-    pub fn push_active(&mut self, operation: T, soon: impl FnOnce(&T)) {
-        if self.active.len() < AHEAD {
-            soon(&operation);
-        }
+    pub fn push_active(&mut self, operation: T) {
         self.active.push_back(operation);
     }
 
-    /// Takes the next operation if one is due. `soon` is told of operations whose turn comes
-    /// shortly, for it to prefetch their memory: once in a while a group of them.
+    /// Takes the next operation if one is due. As a round begins, `soon` is told of all of its
+    /// operations, for it to fetch their memory.
     #[inline]
     pub fn pop(&mut self, now_ns: u64, soon: impl FnMut(&T)) -> Option<T> {
+        if self.round == 0 {
+            self.begin_round(now_ns, soon);
+        }
+        let operation = self.active.pop_front()?;
+        self.round -= 1;
+        Some(operation)
+    }
+
+    #[inline(never)]
+    fn begin_round(&mut self, now_ns: u64, soon: impl FnMut(&T)) {
         while self.active.len() < ACTIVE
             && let Some((due_ns, _)) = self.waiting.front()
             && *due_ns <= now_ns
@@ -97,15 +99,8 @@ impl<T> DelayQueue<T> {
         {
             self.active.push_back(operation);
         }
-        let operation = self.active.pop_front()?;
-        if self.until_group == 0 {
-            self.until_group = GROUP;
-            let active = self.active.len();
-            let ahead = (AHEAD - 1).min(active)..(AHEAD + GROUP - 1).min(active);
-            self.active.range(ahead).for_each(soon);
-        }
-        self.until_group -= 1;
-        Some(operation)
+        self.round = self.active.len().min(ACTIVE);
+        self.active.range(..self.round).for_each(soon);
     }
 
     /// When the next operation is due.
@@ -131,6 +126,7 @@ impl<T> DelayQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     #[test]
     fn latency_and_ceiling() {
@@ -159,21 +155,32 @@ mod tests {
         }
         let (mut taken, mut announced) = (Vec::new(), Vec::new());
         while let Some((chain, hop)) = queue.pop(0, |soon| announced.push(*soon)) {
+            assert!(announced.contains(&(chain, hop)), "its memory was fetched");
             taken.push((chain, hop));
             if hop < 2 {
-                queue.push_active((chain, hop + 1), |soon| announced.push(*soon));
+                queue.push_active((chain, hop + 1));
             }
         }
-        assert_eq!(taken.len(), 60);
-        let first_turns = (0..2).flat_map(|hop| (0..16).map(move |chain| (chain, hop)));
-        assert_eq!(taken[..32], first_turns.collect::<Vec<_>>()[..]);
-        // The last four begin as the first sixteen end.
-        let late = taken.iter().copied().filter(|(chain, _)| *chain >= 16);
-        let expected = (0..3).flat_map(|hop| (16..20).map(move |chain| (chain, hop)));
-        assert_eq!(late.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
-        let count = announced.len();
-        announced.sort_unstable();
-        announced.dedup();
-        assert!(announced.len() == count && count > 40, "each at most once, and most of them");
+        // The last four begin when the first sixteen have ended.
+        let turns =
+            |chains: Range<i32>| (0..3).map(move |hop| chains.clone().map(move |c| (c, hop)));
+        let expected = turns(0..16).chain(turns(16..20)).flatten();
+        assert_eq!(taken, expected.collect::<Vec<_>>());
+        assert_eq!(announced, taken, "each once, in order");
+    }
+
+    #[test]
+    fn a_round_is_no_longer_than_its_memory_stays_in_the_cache() {
+        let mut queue = DelayQueue::default();
+        for operation in 0..3 * ACTIVE {
+            queue.push_active(operation);
+        }
+        let mut announced = 0;
+        for _ in 0..ACTIVE {
+            queue.pop(0, |_| announced += 1);
+            assert_eq!(announced, ACTIVE);
+        }
+        assert_eq!(queue.pop(0, |_| announced += 1), Some(ACTIVE));
+        assert_eq!((announced, queue.len()), (2 * ACTIVE, 2 * ACTIVE - 1));
     }
 }

@@ -30,6 +30,9 @@ unsafe impl Send for MemoryNamespace {}
 unsafe impl Sync for MemoryNamespace {}
 
 impl MemoryNamespace {
+    /// What the processor fetches at once, in bytes: a cache line. To read less costs as much.
+    pub const UNIT_BYTES: u32 = 64;
+
     /// Reserves `size_bytes`, not 0, which read as zeroes. Pages are taken as they are first written,
     /// so it may be larger than the machine's memory as long as it stays sparse. Errors come from
     /// the kernel (not enough address space).
@@ -184,15 +187,8 @@ impl MemoryNamespace {
     #[inline]
     pub fn prefetch(&self, offset: u64, length: u32) {
         let from = self.check(offset, length as usize);
-        #[cfg(target_arch = "x86_64")]
-        for line in 0..(length / 64).min(8) as usize {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // To the second level: the first has other work, and the copy streams from there.
-            // SAFETY: prefetching has no effect but on caches, and the address is in the mapping.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(from.add(64 * line).cast()) }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = from;
+        // A length known to the compiler: no loop.
+        if length >= 512 { prefetch_lines(from, 8) } else { prefetch_lines(from, length / 64) }
     }
 }
 
@@ -202,6 +198,20 @@ impl Drop for MemoryNamespace {
         let unmapped = unsafe { munmap(self.base.cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok());
     }
+}
+
+/// Fetches `lines` cache lines from `from` on, to the second level: the first has other work, and
+/// the copy streams from there.
+#[inline(always)]
+fn prefetch_lines(from: *const u8, lines: u32) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..lines as usize {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: prefetching has no effect but on caches, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(64 * line).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, lines);
 }
 
 /// Copies without telling the compiler what is read or written, as a device would.

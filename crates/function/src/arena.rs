@@ -228,15 +228,21 @@ impl Arena {
     #[inline]
     pub fn begin_hop(&mut self, hop: u32) {
         let asked = (self.context_u32(context::READS) as usize).min(abi::MAX_READS);
-        for index in 0..asked {
-            self.set_context_u64(context::NEXT_OFFSET + 8 * index, 0);
-            self.set_context_u32(context::NEXT_SIZE + 4 * index, 0);
-            self.set_context_u32(context::NEXT_FILE + 4 * index, 0);
+        self.clear_next(0);
+        for index in 1..asked {
+            self.clear_next(index);
         }
         self.set_context_u32(context::HOP, hop);
         self.set_context_u32(context::READS, 0);
         self.set_context_u32(context::DONE, 0);
         self.set_context_u32(context::OUT_LEN, 0);
+    }
+
+    #[inline]
+    fn clear_next(&mut self, index: usize) {
+        self.set_context_u64(context::NEXT_OFFSET + 8 * index, 0);
+        self.set_context_u32(context::NEXT_SIZE + 4 * index, 0);
+        self.set_context_u32(context::NEXT_FILE + 4 * index, 0);
     }
 
     /// Writes the inputs of one call: the block at `data` (bytes from the start of the data area),

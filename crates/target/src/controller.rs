@@ -124,7 +124,7 @@ impl Controller {
     pub(crate) fn refresh(&self, generation: &mut u64, tables: &mut Arc<Tables>) {
         let current = self.generation.load(Ordering::Acquire);
         if current != *generation {
-            *tables = Arc::clone(&lock(&self.tables));
+            *tables = self.tables();
             *generation = current;
         }
     }

@@ -9,7 +9,7 @@ use crate::places::{Places, Served};
 use crate::subsystem::Subsystem;
 use crate::target::Target;
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Function, Outcome, Start, Tables};
-use bpfof_device::{DelayQueue, IoBuffer};
+use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
 use bpfof_function::{NativeFunction, Object};
 use bpfof_nvme::Installation;
 use std::sync::Arc;
@@ -260,10 +260,15 @@ impl Executor {
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let Executor { engine, memory, file_operations, places, now_ns, .. } = self;
-        let now_ns = *now_ns;
-        let mut sink = Sink { places, namespace, memory, file_operations, now_ns, yields: true };
-        let chain = engine.start(start, tables, |read| sink.read(read))?;
+        let Executor { engine, memory: queues, file_operations, places, now_ns, .. } = self;
+        let chain = match &places.get(namespace).backing {
+            Backing::Memory(memory) => engine.start(start, tables, |read| {
+                queue_read(&mut queues[namespace], memory, *now_ns, read);
+            }),
+            Backing::File(_) => engine.start(start, tables, |read| {
+                file_operations.push(FileOperation::ChainRead { namespace, read });
+            }),
+        }?;
         let owner = Owner { command, namespace };
         match self.owners.get_mut(chain.index()) {
             Some(slot) => *slot = owner,
@@ -278,16 +283,33 @@ impl Executor {
         self.owners[chain.index()].command
     }
 
-    /// Copies a due chain read from its memory namespace.
+    /// Copies a due chain read from its memory namespace and reports it to the engine, as
+    /// [`chain_read_done`](Self::chain_read_done) does.
     #[inline]
-    pub(crate) fn copy_chain_read(&mut self, namespace: usize, read: &DeviceRead) {
-        if let Backing::Memory(memory) = &self.places.get(namespace).backing {
-            memory.read(read.device_offset, self.engine.data_mut(read));
-        }
+    pub(crate) fn memory_read_done(
+        &mut self,
+        namespace: usize,
+        read: &DeviceRead,
+        ok: bool,
+        tables: &Tables,
+    ) -> Option<Outcome> {
+        let Executor { engine, memory: queues, places, now_ns, .. } = self;
+        let Backing::Memory(memory) = &places.get(namespace).backing else { return None };
+        memory.read(read.device_offset, engine.data_mut(read));
+        let ok = ok && !places.is_leaving(namespace);
+        let yields = (engine.hops(read.chain) + 1).is_multiple_of(HOPS_IN_A_ROW);
+        let queue = &mut queues[namespace];
+        engine.completed(read.chain, ok, tables, |next| {
+            if yields || memory.latency().is_some() {
+                queue_read(queue, memory, *now_ns, next);
+            } else {
+                queue.push_active(MemoryOperation::Chain(next));
+            }
+        })
     }
 
-    /// Reports a chain's read to the engine; a finished chain must be released. It ends if its
-    /// namespace has been removed: file maps may already be those of another with the same id.
+    /// Reports a chain's read of a file to the engine; a finished chain must be released. It ends if
+    /// its namespace has been removed: file maps may already be those of another with the same id.
     #[inline]
     pub(crate) fn chain_read_done(
         &mut self,
@@ -296,12 +318,11 @@ impl Executor {
         tables: &Tables,
     ) -> Option<Outcome> {
         let namespace = self.owners[chain.index()].namespace;
-        let Executor { engine, memory, file_operations, places, now_ns, .. } = self;
-        let ok = ok && !places.is_leaving(namespace);
-        let yields = engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1;
-        let now_ns = *now_ns;
-        let mut sink = Sink { places, namespace, memory, file_operations, now_ns, yields };
-        engine.completed(chain, ok, tables, |read| sink.read(read))
+        let ok = ok && !self.places.is_leaving(namespace);
+        let Executor { engine, file_operations, .. } = self;
+        engine.completed(chain, ok, tables, |read| {
+            file_operations.push(FileOperation::ChainRead { namespace, read });
+        })
     }
 
     pub(crate) fn engine(&mut self) -> &mut Engine {
@@ -313,41 +334,20 @@ impl Executor {
     }
 }
 
-/// Where the engine's reads go.
-struct Sink<'a> {
-    places: &'a Places,
-    namespace: usize,
-    memory: &'a mut [DelayQueue<MemoryOperation>],
-    file_operations: &'a mut Vec<FileOperation>,
+/// Queues a chain's read of a memory namespace behind those that wait.
+#[inline]
+fn queue_read(
+    queue: &mut DelayQueue<MemoryOperation>,
+    memory: &MemoryNamespace,
     now_ns: u64,
-    /// Whether the chain waits behind others now.
-    yields: bool,
-}
-
-impl Sink<'_> {
-    #[inline]
-    fn read(&mut self, read: DeviceRead) {
-        let namespace = self.namespace;
-        match &self.places.get(namespace).backing {
-            Backing::Memory(memory) => {
-                let operation = MemoryOperation::Chain(read);
-                let (queue, latency) = (&mut self.memory[namespace], memory.latency());
-                if self.yields || latency.is_some() {
-                    // A device with a latency brings data near the processor meanwhile.
-                    if latency.is_some() {
-                        memory.prefetch(read.device_offset, read.length);
-                    }
-                    queue.push(latency, self.now_ns, operation);
-                } else {
-                    let soon = |_: &_| memory.prefetch(read.device_offset, read.length);
-                    queue.push_active(operation, soon);
-                }
-            }
-            Backing::File(_) => {
-                self.file_operations.push(FileOperation::ChainRead { namespace, read });
-            }
-        }
+    read: DeviceRead,
+) {
+    let latency = memory.latency();
+    // A device with a latency brings data near the processor meanwhile.
+    if latency.is_some() {
+        memory.prefetch(read.device_offset, read.length);
     }
+    queue.push(latency, now_ns, MemoryOperation::Chain(read));
 }
 
 #[cfg(test)]

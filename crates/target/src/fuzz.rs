@@ -182,12 +182,12 @@ impl Rig {
                 connection.memory_done(command.slot, &mut self.x);
             }
             MemoryOperation::Chain(read) => {
-                self.x.copy_chain_read(namespace, &read);
                 let owner = self.x.chain_owner(read.chain);
                 let line = &mut self.lines[owner.connection as usize];
                 line.connection.refresh_tables();
                 let tables = &line.connection.tables;
-                if let Some(outcome) = self.x.chain_read_done(read.chain, line.open, tables) {
+                let outcome = self.x.memory_read_done(namespace, &read, line.open, tables);
+                if let Some(outcome) = outcome {
                     line.connection.chain_done(owner.slot, read.chain, outcome, &mut self.x);
                 }
             }

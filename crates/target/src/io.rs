@@ -222,7 +222,7 @@ impl Connection {
         let start = Start {
             owner: self.serial,
             namespace: sqe.nsid,
-            block_bytes: x.namespace(namespace).block_bytes(),
+            unit_bytes: x.namespace(namespace).unit_bytes(),
             function: header.function,
             files: &files[..count],
             first_file: u32::from(header.first_file),
@@ -249,16 +249,16 @@ impl Connection {
         self.refresh_tables();
         let id = u32::from(short.file);
         let version = self.tables.map(sqe.nsid, id).map_or(0, |map| map.version());
-        let block_bytes = x.namespace(namespace).block_bytes();
+        let first_blocks = u32::from(short.first_blocks);
         let start = Start {
             owner: self.serial,
             namespace: sqe.nsid,
-            block_bytes,
+            unit_bytes: x.namespace(namespace).unit_bytes(),
             function: short.function,
             files: &[FileVersion { id, version }],
             first_file: 0,
             first_offset_bytes: 0,
-            first_size_bytes: u32::from(short.first_blocks) * block_bytes,
+            first_size_bytes: first_blocks * x.namespace(namespace).block_bytes(),
             argument: &short.argument,
             scratch_bytes: DEFAULT_SCRATCH_BYTES,
             answer_max_bytes: sqe.sgl.length_bytes,

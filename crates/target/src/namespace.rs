@@ -201,6 +201,16 @@ impl Namespace {
         1 << self.block_shift
     }
 
+    /// What chains read at once, in bytes. Memory has no blocks: what a function does not ask for
+    /// is not fetched.
+    #[inline]
+    pub(crate) fn unit_bytes(&self) -> u32 {
+        match self.backing {
+            Backing::Memory(_) => MemoryNamespace::UNIT_BYTES,
+            Backing::File(_) => self.block_bytes(),
+        }
+    }
+
     /// Its size in logical blocks. It may change at any time.
     #[inline]
     pub(crate) fn blocks(&self) -> u64 {

@@ -11,7 +11,7 @@ use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation}
 use crate::namespace::Backing;
 use crate::places::Served;
 use crate::target::Target;
-use bpfof_chain::{ChainId, Function};
+use bpfof_chain::{ChainId, Function, Outcome, Tables};
 use bpfof_device::{Buffer, Completion, Outgoing, Part, Ring, RingError, Volume};
 use bpfof_nvme::Installation;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -269,7 +269,9 @@ impl Reactor {
                     let cause = std::io::Error::from_raw_os_error(-completion.result);
                     log::error!("read for a chain failed: {cause}");
                 }
-                self.chain_read_done(chain, ok);
+                self.chain_goes_on(chain, |x, wanted, tables| {
+                    x.chain_read_done(chain, ok && wanted, tables)
+                });
             }
         }
     }
@@ -460,8 +462,9 @@ impl Reactor {
             match operation {
                 MemoryOperation::Chain(read) => {
                     hops += 1;
-                    self.x.copy_chain_read(namespace, &read);
-                    self.chain_read_done(read.chain, true);
+                    self.chain_goes_on(read.chain, |x, wanted, tables| {
+                        x.memory_read_done(namespace, &read, wanted, tables)
+                    });
                 }
                 MemoryOperation::Command { command, .. } => {
                     hops += HOPS_PER_COMMAND;
@@ -477,14 +480,19 @@ impl Reactor {
         }
     }
 
+    /// A read of a chain has ended, as `done` reports to the engine: whether the chain is still wanted,
+    /// and with the newest tables.
     #[inline]
-    fn chain_read_done(&mut self, chain: ChainId, ok: bool) {
+    fn chain_goes_on(
+        &mut self,
+        chain: ChainId,
+        done: impl FnOnce(&mut Executor, bool, &Tables) -> Option<Outcome>,
+    ) {
         let owner = self.x.chain_owner(chain);
         let Some(entry) = &mut self.entries[owner.connection as usize] else { return };
         let connection = &mut entry.connection;
         connection.refresh_tables();
-        let outcome = self.x.chain_read_done(chain, ok && !entry.cuts_chains, &connection.tables);
-        if let Some(outcome) = outcome {
+        if let Some(outcome) = done(&mut self.x, !entry.cuts_chains, &connection.tables) {
             connection.chain_done(owner.slot, chain, outcome, &mut self.x);
             self.mark_dirty(owner.connection);
         }

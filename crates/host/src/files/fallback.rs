@@ -57,7 +57,7 @@ impl FallBack {
         let start = Start {
             owner: 0,
             namespace: NAMESPACE,
-            block_bytes: BLOCK_BYTES,
+            unit_bytes: BLOCK_BYTES,
             function: call.function.local_function().id,
             files: &files,
             first_file: u32::from(call.first_read.file),

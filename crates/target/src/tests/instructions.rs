@@ -38,7 +38,7 @@ const BUDGETS: [(Kind, u64, u64); 4] = [
     (Kind::Read512, 970, 1450),
     (Kind::Read4096, 1310, 1370),
     (Kind::Write4096, 1490, 2910),
-    (Kind::Chain, 990, 9400),
+    (Kind::Chain, 990, 7800),
 ];
 
 /// A host's queue and the target.

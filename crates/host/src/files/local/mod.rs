@@ -89,7 +89,7 @@ impl Local {
         let start = Start {
             owner: 0,
             namespace: files::NAMESPACE,
-            block_bytes,
+            unit_bytes: block_bytes,
             function: files.function(call.function),
             files: versions,
             first_file: u32::from(call.first_read.file),

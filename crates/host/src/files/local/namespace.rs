@@ -139,7 +139,7 @@ impl Passthrough {
         let start = Start {
             owner: 0,
             namespace: of.info.nsid,
-            block_bytes: of.info.block_bytes,
+            unit_bytes: of.info.block_bytes,
             function: local.id,
             files: &self.versions,
             first_file: u32::from(call.first_read.file),

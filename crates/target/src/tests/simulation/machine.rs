@@ -8,7 +8,7 @@ use crate::controller::Controller;
 use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation};
 use crate::namespace::Namespace;
 use crate::target::Target;
-use bpfof_chain::{ChainId, Function, Limits};
+use bpfof_chain::{ChainId, Function, Limits, Outcome, Tables};
 use bpfof_device::IoBuffer;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -296,8 +296,9 @@ impl Machine {
         let Core { x, entries, .. } = &mut self.cores[core];
         match operation {
             MemoryOperation::Chain(read) => {
-                x.copy_chain_read(namespace, &read);
-                self.chain_read_done(core, read.chain, true);
+                self.chain_goes_on(core, read.chain, |x, wanted, tables| {
+                    x.memory_read_done(namespace, &read, wanted, tables)
+                });
             }
             MemoryOperation::Command { command, .. } => {
                 let Some(Some(entry)) = entries.get_mut(command.connection as usize) else {
@@ -373,10 +374,18 @@ impl Machine {
         if let Some(data) = data {
             self.cores[core].x.engine().data_mut(read).copy_from_slice(data);
         }
-        self.chain_read_done(core, read.chain, data.is_some());
+        let (chain, ok) = (read.chain, data.is_some());
+        self.chain_goes_on(core, chain, |x, wanted, tables| {
+            x.chain_read_done(chain, ok && wanted, tables)
+        });
     }
 
-    fn chain_read_done(&mut self, core: usize, chain: ChainId, ok: bool) {
+    fn chain_goes_on(
+        &mut self,
+        core: usize,
+        chain: ChainId,
+        done: impl FnOnce(&mut Executor, bool, &Tables) -> Option<Outcome>,
+    ) {
         let Core { x, entries, .. } = &mut self.cores[core];
         let owner = x.chain_owner(chain);
         let Some(Some(entry)) = entries.get_mut(owner.connection as usize) else {
@@ -384,8 +393,7 @@ impl Machine {
         };
         let connection = &mut entry.connection;
         connection.refresh_tables();
-        let outcome = x.chain_read_done(chain, ok && !entry.closing, &connection.tables);
-        if let Some(outcome) = outcome {
+        if let Some(outcome) = done(x, !entry.closing, &connection.tables) {
             connection.chain_done(owner.slot, chain, outcome, x);
         }
     }
