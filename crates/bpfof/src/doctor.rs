@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use bpfof_device::Ring;
+use bpfof_target::parse_address;
 use clap::Args;
 use serde::Serialize;
 use std::net::{SocketAddr, TcpListener};
@@ -17,7 +18,7 @@ const DESCRIPTORS: u64 = 8192;
 #[derive(Args)]
 pub(crate) struct Options {
     /// The address a target would listen on.
-    #[arg(long, default_value = "127.0.0.1:4420")]
+    #[arg(long, default_value = "127.0.0.1:4420", value_parser = parse_address)]
     listen: SocketAddr,
     /// Print JSON.
     #[arg(long)]

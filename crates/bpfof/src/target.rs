@@ -1,7 +1,7 @@
 //! `bpfof target`.
 
 use crate::Outcome;
-use bpfof_target::{NamespaceConfig, Server, TargetConfig};
+use bpfof_target::{NamespaceConfig, Server, TargetConfig, parse_address};
 use clap::Args;
 use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -15,11 +15,11 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub(crate) struct Options {
     /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     listen: Option<SocketAddr>,
     /// Address and port to listen on for discovery only, usually port 8009 [default: none; hosts
     /// can discover at --listen as well].
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     discovery: Option<SocketAddr>,
     /// NVMe qualified name of the subsystem [default: nqn.2026-01.io.bpf-of:target].
     #[arg(long)]

@@ -306,6 +306,11 @@ fn maps_are_seen_and_changed_from_outside() {
 #[test]
 fn a_target_stops_on_sigterm_and_says_when_it_cannot_start() {
     let mut target = Target::start(&["mem:size=1MiB"]);
+    let impossible = bad(&["target", "--listen", "127.0.0.1:99999"]);
+    assert!(
+        impossible.contains("up to 65535") && impossible.contains("[::1]:4420"),
+        "{impossible}"
+    );
     let taken = bad(&["target", "--listen", &target.address, "--namespace", "mem:size=1MiB", "-q"]);
     assert!(taken.contains("is in use") && taken.contains("--listen"), "{taken}");
     target.signal(rustix::process::Signal::TERM);

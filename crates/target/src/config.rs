@@ -4,7 +4,8 @@ use crate::subsystem::MAX_NSID;
 use bpfof_chain::Limits;
 use bpfof_device::Layout;
 use bpfof_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX_BYTES};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -185,6 +186,22 @@ pub enum ConfigError {
     Nqn(String),
 }
 
+/// Parses an IP address with a port.
+///
+/// # Errors
+/// What it should look like.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let example = "127.0.0.1:4420 or [::1]:4420";
+    text.parse().map_err(|_| {
+        format!("{text:?} is no IP address with a port (up to 65535); write it as {example}")
+    })
+}
+
+/// The same in a file.
+fn address<'de, D: Deserializer<'de>>(form: D) -> Result<Option<SocketAddr>, D::Error> {
+    parse_address(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
+}
+
 /// Parses a size in bytes with an optional suffix: K, M, G, T (or KiB, MiB, …: powers of 1024).
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -328,7 +345,9 @@ fn check_pieces(count: usize, layout: Layout) -> Result<(), String> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileForm {
+    #[serde(default, deserialize_with = "address")]
     listen: Option<SocketAddr>,
+    #[serde(default, deserialize_with = "address")]
     discovery: Option<SocketAddr>,
     nqn: Option<String>,
     #[serde(default)]
@@ -523,6 +542,7 @@ mod tests {
             ("\nnamespaces = [\"mem:size=1M\", \"mem\"]", "line 2, column 30"),
             ("\n\n  colour = 1", "line 3, column 3"),
             ("listen = \"nowhere\"", "line 1, column 10"),
+            ("discovery = \"[::1]:99999\"", "line 1, column 13: \"[::1]:99999\" is no IP address"),
         ] {
             let message = TargetConfig::from_toml(text).expect_err(text);
             assert!(message.starts_with(reason), "{message}");

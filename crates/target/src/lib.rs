@@ -49,6 +49,8 @@ mod tests;
 
 pub use bpfof_chain::Limits;
 pub use bpfof_device::Layout;
-pub use config::{ConfigError, NamespaceConfig, NamespaceSource, TargetConfig, parse_size};
+pub use config::{
+    ConfigError, NamespaceConfig, NamespaceSource, TargetConfig, parse_address, parse_size,
+};
 pub use namespace::NamespaceError;
 pub use server::{Server, ServerError};
