@@ -3,6 +3,7 @@
 //! storage functions cost.
 
 pub(crate) mod driver;
+mod floor;
 mod function;
 mod local;
 mod net;
@@ -19,8 +20,9 @@ use bpfkv::create::Extent;
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use clap::{Args, Subcommand, ValueEnum};
 use driver::{Driver, Path as Way, Run, Work};
+use floor::{Messages, Wait};
 use hdrhistogram::{CreationError, Histogram};
-use report::{Case, Figures, Ratio};
+use report::{Case, Figures, MessageFloor, Ratio};
 use spawn::ChildTarget;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -238,17 +240,26 @@ impl Bench {
         queue_depth: usize,
     ) -> Result<Case, Box<dyn std::error::Error>> {
         let mut samples = [Samples::default(), Samples::default()];
+        let mut floors = Floors::default();
         let time = Duration::from_millis(options.milliseconds);
         for repetition in 0..=options.repetitions {
+            let warm_up = repetition == 0;
+            let time = if warm_up { time / 5 } else { time };
+            let mut messages = None;
             for (way, samples) in [Way::Plain, Way::Pushdown].into_iter().zip(&mut samples) {
-                let warm_up = repetition == 0;
-                let time = if warm_up { time / 5 } else { time };
                 let (run, spent) = steal::undisturbed(warm_up, || {
-                    self.timed(work, way, queue_depth, time, repetition as u64)
+                    let received_before = self.session.lane.bytes_received();
+                    let timed = self.timed(work, way, queue_depth, time, repetition as u64)?;
+                    let received = self.session.lane.bytes_received() - received_before;
+                    messages = Messages::of(&timed.0, received);
+                    Ok::<_, String>(timed)
                 })?;
                 if !warm_up {
                     samples.add(&run, spent);
                 }
+            }
+            if let Some(messages) = messages.filter(|_| !warm_up) {
+                floors.measure(messages, queue_depth, time / 2)?;
             }
         }
         let [plain, pushdown] = samples;
@@ -260,8 +271,20 @@ impl Bench {
         let hops = median(&pushdown.hops);
         let (plain, pushdown) = (plain.figures(), pushdown.figures());
         let ratio = Ratio::of(&plain, &pushdown);
+        let message_floor = MessageFloor::of(floors.fastest(), &plain, &pushdown);
         let levels = self.session.levels;
-        Ok(Case { bench, levels, hops, cached_levels, queue_depth, keys, plain, pushdown, ratio })
+        Ok(Case {
+            bench,
+            levels,
+            hops,
+            cached_levels,
+            queue_depth,
+            keys,
+            plain,
+            pushdown,
+            ratio,
+            message_floor,
+        })
     }
 
     fn timed(
@@ -280,6 +303,30 @@ impl Bench {
         let run = driver.run(time).map_err(|error| format!("{way}: {error}"))?;
         let after = used();
         Ok((run, spent(before, after)))
+    }
+}
+
+/// Messages a second, of each repetition.
+#[derive(Default)]
+struct Floors {
+    polled: Vec<f64>,
+    blocking: Vec<f64>,
+}
+
+impl Floors {
+    fn measure(&mut self, messages: Messages, depth: usize, time: Duration) -> std::io::Result<()> {
+        for (floors, wait) in
+            [(&mut self.polled, Wait::Polled), (&mut self.blocking, Wait::Blocking)]
+        {
+            let measure = || floor::measure(wait, messages, depth, time);
+            floors.push(steal::undisturbed(false, measure)?.messages_per_s);
+        }
+        Ok(())
+    }
+
+    /// By the faster way to wait.
+    fn fastest(&self) -> f64 {
+        median(&self.polled).max(median(&self.blocking))
     }
 }
 

@@ -25,6 +25,17 @@ pub(crate) struct Ratio {
     pub(crate) net_bytes: f64,
 }
 
+/// What is left for an operation if the target does nothing for it: messages of the size of those
+/// pushed down, without a protocol.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct MessageFloor {
+    pub(crate) messages_per_s: f64,
+    /// Operations a second, pushed down, over messages.
+    pub(crate) pushdown_over_floor: f64,
+    /// Messages over plain operations: where the ratio of operations would end.
+    pub(crate) ratio_at_floor: f64,
+}
+
 /// One case, both paths.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Case {
@@ -40,6 +51,17 @@ pub(crate) struct Case {
     pub(crate) plain: Figures,
     pub(crate) pushdown: Figures,
     pub(crate) ratio: Ratio,
+    pub(crate) message_floor: MessageFloor,
+}
+
+impl MessageFloor {
+    pub(crate) fn of(messages_per_s: f64, plain: &Figures, pushdown: &Figures) -> MessageFloor {
+        MessageFloor {
+            messages_per_s,
+            pushdown_over_floor: pushdown.ops_per_s / messages_per_s,
+            ratio_at_floor: messages_per_s / plain.ops_per_s,
+        }
+    }
 }
 
 impl Ratio {
@@ -93,6 +115,12 @@ pub(crate) fn table(cases: &[Case]) -> String {
             text,
             "{:<26} {:>5} {:<9} {:>9.2}× {:>9} {:>8.2}× {:>8.1}×",
             "", "", "gain", ops_per_s, "", p99, net_bytes
+        );
+        let MessageFloor { messages_per_s, ratio_at_floor, .. } = case.message_floor;
+        let _ = writeln!(
+            text,
+            "{:<26} {:>5} {:<9} {:>10.0} without a protocol: a gain of {:.2}×",
+            "", "", "messages", messages_per_s, ratio_at_floor
         );
     }
     text

@@ -1,16 +1,18 @@
 //! Closed loops: so many operations in flight, the next as soon as one has ended.
 
-use super::floor::{self, Wait};
 use super::load::{Load, Source};
 use super::{Bench, NetOptions};
+use crate::bench::floor::{self, Messages, Wait};
 use crate::bench::report::Figures;
 use crate::bench::steal::undisturbed;
 use crate::bench::{Samples, median, spent};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Requests of one send in the floor of deep queues: i10's caravan.
-const FLOOR_BATCH: usize = 16;
+/// Bytes of a read command on the wire: PDU header and submission queue entry.
+const REQUEST_BYTES: usize = 72;
+/// Bytes of an answer on the wire besides its data: the header of C2HData.
+const ANSWER_HEADER_BYTES: usize = 24;
 
 #[derive(Serialize)]
 pub(super) struct FloorFigures {
@@ -79,10 +81,9 @@ pub(super) fn case(
         let (warm_up, time) = options.repetition(repetition);
         both_ways(bench, load, time, warm_up, [&mut lane, &mut single])?;
         for (floors, wait) in [(&mut polled, Wait::Polled), (&mut blocking, Wait::Blocking)] {
-            let batch = if depth == 1 { 1 } else { FLOOR_BATCH.min(depth) };
-            let floor = undisturbed(warm_up, || {
-                floor::measure(wait, size_bytes as usize, depth, batch, time)
-            })?;
+            let answer_bytes = ANSWER_HEADER_BYTES + size_bytes as usize;
+            let messages = Messages { request_bytes: REQUEST_BYTES, answer_bytes };
+            let floor = undisturbed(warm_up, || floor::measure(wait, messages, depth, time))?;
             if !warm_up {
                 floors.messages_per_s.push(floor.messages_per_s);
                 floors.p50_us.push(floor.latency.value_at_quantile(0.5) as f64 / 1000.0);

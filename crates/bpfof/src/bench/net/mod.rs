@@ -2,7 +2,6 @@
 
 mod cases;
 mod curve;
-mod floor;
 mod load;
 mod plot;
 mod shares;

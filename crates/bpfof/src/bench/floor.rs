@@ -1,16 +1,15 @@
-//! What TCP itself can do on this machine: messages of the size of a read and of its answer,
+//! What TCP itself can do on this machine: messages of the size of a request and of its answer,
 //! without a protocol. A peer on the target's processor answers whatever has come with one send.
 
+use crate::bench::driver::Run;
 use crate::bench::{latencies, spawn};
 use hdrhistogram::Histogram;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Bytes of a read command on the wire: PDU header and submission queue entry.
-const REQUEST_BYTES: usize = 72;
-/// Bytes of an answer on the wire besides its data: the header of C2HData.
-const ANSWER_HEADER_BYTES: usize = 24;
+/// Requests of one send in the floor of deep queues: i10's caravan.
+const BATCH: usize = 16;
 /// Bytes one receive can bring in, as in the target and in the host.
 const RECEIVE_BYTES: usize = 256 << 10;
 
@@ -23,6 +22,23 @@ pub(super) enum Wait {
     Blocking,
 }
 
+/// Bytes that a request and its answer take on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Messages {
+    pub(super) request_bytes: usize,
+    pub(super) answer_bytes: usize,
+}
+
+impl Messages {
+    /// As large as those of an operation of this run, all that go one way together. None if there was
+    /// no operation.
+    pub(super) fn of(run: &Run, received_bytes: u64) -> Option<Messages> {
+        let each = |bytes: u64| bytes.checked_div(run.operations).map(|each| each.max(1) as usize);
+        let request_bytes = each(run.network_bytes - received_bytes)?;
+        Some(Messages { request_bytes, answer_bytes: each(received_bytes)? })
+    }
+}
+
 /// A run's figures.
 #[derive(Clone, Debug)]
 pub(super) struct Floor {
@@ -31,27 +47,24 @@ pub(super) struct Floor {
     pub(super) latency: Histogram<u64>,
 }
 
-/// Sends requests in batches of `batch`, `depth` of them outstanding, for `time`; each answer has
-/// `data_bytes` of data.
+/// Sends requests in caravans, `depth` of them outstanding, for `time`.
 pub(super) fn measure(
     wait: Wait,
-    data_bytes: usize,
+    messages: Messages,
     depth: usize,
-    batch: usize,
     time: Duration,
 ) -> io::Result<Floor> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let answer_bytes = ANSWER_HEADER_BYTES + data_bytes;
     let peer = std::thread::Builder::new().name("floor".into()).spawn(move || {
         if let Some(processor) = spawn::processors().1 {
             spawn::pin(processor)?;
         }
         let (stream, _) = listener.accept()?;
-        End::new(stream, wait)?.answer(answer_bytes)
+        End::new(stream, wait)?.answer(messages)
     })?;
     let mut end = End::new(TcpStream::connect(address)?, wait)?;
-    let floor = end.ask(answer_bytes, depth, batch, time);
+    let floor = end.ask(messages, depth, time);
     drop(end);
     let peer = peer.join().map_err(|_| io::Error::other("the peer panicked"))?;
     floor.and_then(|floor| peer.map(|()| floor))
@@ -92,8 +105,9 @@ impl End {
     }
 
     /// Answers requests until the other end hangs up.
-    fn answer(&mut self, answer_bytes: usize) -> io::Result<()> {
-        let most = RECEIVE_BYTES / REQUEST_BYTES + 1;
+    fn answer(&mut self, messages: Messages) -> io::Result<()> {
+        let Messages { request_bytes, answer_bytes } = messages;
+        let most = RECEIVE_BYTES / request_bytes + 1;
         // Written, because memory that never was is one page of zeroes, which is always in the cache.
         let answers = vec![0xA5; most * answer_bytes];
         let mut received = 0;
@@ -102,22 +116,18 @@ impl End {
                 0 => return Ok(()),
                 length => received += length,
             }
-            let requests = received / REQUEST_BYTES;
-            received %= REQUEST_BYTES;
+            let requests = received / request_bytes;
+            received %= request_bytes;
             self.send(&answers[..requests * answer_bytes])?;
         }
     }
 
-    fn ask(
-        &mut self,
-        answer_bytes: usize,
-        depth: usize,
-        batch: usize,
-        time: Duration,
-    ) -> io::Result<Floor> {
-        let requests = vec![0; batch * REQUEST_BYTES];
+    fn ask(&mut self, messages: Messages, depth: usize, time: Duration) -> io::Result<Floor> {
+        let Messages { request_bytes, answer_bytes } = messages;
+        let batch = BATCH.min(depth);
+        let requests = vec![0; batch * request_bytes];
         let mut latency = latencies().map_err(io::Error::other)?;
-        let (mut outstanding, mut received, mut messages) = (0, 0, 0u64);
+        let (mut outstanding, mut received, mut answered) = (0, 0, 0u64);
         let begun = Instant::now();
         let (mut sent, mut now) = (begun, begun);
         while now - begun < time || outstanding > 0 {
@@ -134,12 +144,12 @@ impl End {
             let answers = received / answer_bytes;
             received %= answer_bytes;
             outstanding -= answers;
-            messages += answers as u64;
+            answered += answers as u64;
             if depth == 1 && answers == 1 {
                 latency.saturating_record((now - sent).as_nanos() as u64);
             }
         }
-        Ok(Floor { messages_per_s: messages as f64 / (now - begun).as_secs_f64(), latency })
+        Ok(Floor { messages_per_s: answered as f64 / (now - begun).as_secs_f64(), latency })
     }
 }
 
