@@ -11,7 +11,7 @@ struct get {
 		__u64 status;
 	};
 	union {
-		/* 0 on the way down, then that of the value */
+		/* 0 on the way down; else what was read is the value */
 		__u64 value_pointer;
 		struct bpfkv_value value;
 	};

@@ -50,7 +50,8 @@ typedef long long __s64;
 #define BPFOF_MAX_SCRATCH_SIZE 16384
 /* Static data of a function in bytes, constants included. */
 #define BPFOF_STATICS_SIZE 3072
-/* Bytes that one hop may read, each read rounded out to logical blocks at most. */
+/* Bytes that one hop may read, each read rounded out to whole logical blocks, or to 64
+ * bytes where the namespace is memory. */
 #define BPFOF_MAX_HOP_BYTES 65536
 
 /*

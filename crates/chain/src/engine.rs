@@ -232,8 +232,8 @@ struct Chain {
     answer_max_bytes: u32,
     function: u32,
     namespace: u32,
-    reads: [Read; MAX_READS],
     maps: [MapIndex; MAX_READS],
+    reads: [Read; MAX_READS],
     files: [FileVersion; MAX_READS],
     owner: u64,
 }
@@ -338,12 +338,6 @@ impl Engine {
     /// Scratch of a finished chain, the answer at its start.
     pub fn scratch(&self, id: ChainId) -> &[u8] {
         self.chains[id.index()].arena.scratch()
-    }
-
-    /// Hops that a chain has begun.
-    #[inline]
-    pub fn hops(&self, id: ChainId) -> u32 {
-        self.chains[id.index()].hop
     }
 
     /// What a chain has used so far.

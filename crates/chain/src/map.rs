@@ -126,7 +126,7 @@ impl FileMap {
         Some((extent.device_offset + inside, left))
     }
 
-    /// Translates `length` bytes at `offset`, both whole logical blocks: calls `piece` with
+    /// Translates `length` bytes at `offset`: calls `piece` with
     /// (namespace offset, length in bytes) for each contiguous run, in file order. False, perhaps
     /// after some calls, if a byte is not mapped.
     pub fn translate(

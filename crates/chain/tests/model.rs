@@ -6,6 +6,7 @@
 
 use bpfof_chain::*;
 use bpfof_function::{NativeFunction, Program, abi};
+use bpfof_nvme::tcp::data_digest;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -22,7 +23,8 @@ fn slot(opcode: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
     [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
 }
 
-/// Counts its calls in scratch and does what the block says; ends the chain on a short block.
+/// Counts its calls and sums what it is given up in scratch, and does what the block says; ends the
+/// chain on a short block.
 fn obedient() -> Function {
     let code = [
         slot(0xbf, 6, 1, 0, 0),  // r6 = ctx
@@ -31,14 +33,19 @@ fn obedient() -> Function {
         slot(0x79, 2, 8, 0, 0),  // scratch[0] += 1
         slot(0x07, 2, 0, 0, 1),
         slot(0x7b, 8, 2, 0, 0),
-        slot(0x79, 2, 8, 8, 0), // scratch[8] = scratch[8] * 31 + offset
+        slot(0x79, 9, 6, 8, 0), // r9 = data_end - data
+        slot(0x1f, 9, 7, 0, 0),
+        slot(0xbf, 1, 7, 0, 0), // r0 = crc32c(data, 0, r9)
+        slot(0xb7, 2, 0, 0, 0),
+        slot(0xbf, 3, 9, 0, 0),
+        slot(0x85, 0, 0, 0, 4),
+        slot(0x79, 2, 8, 8, 0), // scratch[8] = (scratch[8] * 31 + offset) ^ r0
         slot(0x27, 2, 0, 0, 31),
         slot(0x79, 3, 6, 24, 0),
         slot(0x0f, 2, 3, 0, 0),
+        slot(0xaf, 2, 0, 0, 0),
         slot(0x7b, 8, 2, 8, 0),
-        slot(0x79, 3, 6, 8, 0), // r3 = data_end - data
-        slot(0x1f, 3, 7, 0, 0),
-        slot(0x35, 3, 0, 4, SMALLEST_ORDER as i32), // if r3 >= smallest goto obey
+        slot(0x35, 9, 0, 4, SMALLEST_ORDER as i32), // if r9 >= smallest goto obey
         slot(0x62, 6, 0, 52, 1),                    // done = 1
         slot(0x62, 6, 0, 56, 16),                   // out_len = 16
         slot(0xb7, 0, 0, 0, 0),
@@ -123,7 +130,7 @@ fn file_map(blocks: &[Option<u64>], length: u64) -> FileMap {
     FileMap::new(1, 1, length, extents, NAMESPACE_BLOCKS * BLOCK, BLOCK as u32).expect("valid")
 }
 
-/// What the chain should come to: (calls, digest of offsets, hops) or the error.
+/// What the chain should come to: (calls, digest of offsets and data, hops) or the error.
 fn model(world: &World) -> Result<(u64, u64, u32), ChainError> {
     let (mut calls, mut digest, mut hops) = (0u64, 0u64, 0);
     let mut bytes_left = world.limits.bytes;
@@ -150,7 +157,8 @@ fn model(world: &World) -> Result<(u64, u64, u32), ChainError> {
         let mut context = (0u32, Vec::new());
         for (offset, block) in data {
             calls += 1;
-            digest = digest.wrapping_mul(31).wrapping_add(offset);
+            let crc = u32::from_le_bytes(data_digest(&block));
+            digest = digest.wrapping_mul(31).wrapping_add(offset) ^ u64::from(crc);
             if block.len() < SMALLEST_ORDER as usize {
                 return finish(world, 16).map(|()| (calls, digest, hops));
             }

@@ -1,8 +1,8 @@
 //! One reactor's work behind the protocol: device operations and chains, without devices.
 //!
 //! Connections submit; the reactor takes operations out, performs them and reports back. Memory
-//! operations wait in a queue in which chains take turns hop by hop, so that the memory of one is
-//! fetched while another runs. File operations are handed to the reactor's ring.
+//! operations wait in a queue from which a few at a time are taken, the memory of all of them fetched
+//! together; so chains take turns hop by hop. File operations are handed to the reactor's ring.
 
 use crate::namespace::{Backing, Namespace};
 use crate::places::{Places, Served};
@@ -284,20 +284,22 @@ impl Executor {
     }
 
     /// Copies a due chain read from its memory namespace and reports it to the engine, as
-    /// [`chain_read_done`](Self::chain_read_done) does.
+    /// [`chain_read_done`](Self::chain_read_done) does; a chain that is not `wanted` any more ends.
     #[inline]
     pub(crate) fn memory_read_done(
         &mut self,
         namespace: usize,
         read: &DeviceRead,
-        ok: bool,
+        wanted: bool,
         tables: &Tables,
     ) -> Option<Outcome> {
         let Executor { engine, memory: queues, places, now_ns, .. } = self;
-        let Backing::Memory(memory) = &places.get(namespace).backing else { return None };
+        let Backing::Memory(memory) = &places.get(namespace).backing else {
+            unreachable!("the ring reads files")
+        };
         memory.read(read.device_offset, engine.data_mut(read));
-        let ok = ok && !places.is_leaving(namespace);
-        let yields = (engine.hops(read.chain) + 1).is_multiple_of(HOPS_IN_A_ROW);
+        let ok = wanted && !places.is_leaving(namespace);
+        let yields = engine.usage(read.chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1;
         let queue = &mut queues[namespace];
         engine.completed(read.chain, ok, tables, |next| {
             if yields || memory.latency().is_some() {

@@ -480,8 +480,8 @@ impl Reactor {
         }
     }
 
-    /// A read of a chain has ended, as `done` reports to the engine: whether the chain is still wanted,
-    /// and with the newest tables.
+    /// A read of a chain has ended. `done` reports it to the engine, given whether the chain is still
+    /// wanted and the newest tables.
     #[inline]
     fn chain_goes_on(
         &mut self,

@@ -508,6 +508,24 @@ fn functions_go_on_in_others_and_leave_traces() {
     assert!(controller.trace(landed).is_err());
 }
 
+/// Of memory the cache lines that a function asks for are read, of files whole blocks.
+#[test]
+fn chains_read_what_the_namespace_is_read_by() {
+    for_all(|namespace, digests| {
+        let server = start(vec![namespace.clone()]);
+        let (mut controller, mut lane) = connect(&server, digests);
+        lane.write(1, 0, &database(2)).expect("written");
+        let get = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+        // Two nodes and a value.
+        run(&mut lane, &call(get, &960u64.to_le_bytes())).expect("found");
+        let expected = match namespace.source {
+            NamespaceSource::Memory { .. } | NamespaceSource::MemoryFile { .. } => 512 + 512 + 64,
+            _ => 3 * u64::from(namespace.lba_bytes),
+        };
+        assert_eq!(controller.function_report().expect("a report")[0].read_bytes, expected);
+    });
+}
+
 #[test]
 fn functions_are_counted_unloaded_and_refused() {
     let server = start(vec![memory(1 << 20, 512)]);

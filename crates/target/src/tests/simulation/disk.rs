@@ -93,6 +93,7 @@ impl Disk {
         data: Data,
         random: &mut Random,
     ) -> Operation {
+        assert_eq!((offset | length) % self.block_bytes as u64, 0, "whole blocks");
         let (first, count) =
             (offset as usize / self.block_bytes, length as usize / self.block_bytes);
         let mut left: Vec<_> = (0..count).map(|at| (at * self.block_bytes, first + at)).collect();
