@@ -103,6 +103,7 @@ impl<T> DelayQueue<T> {
         self.active.range(..self.round).for_each(soon);
     }
 
+    #[inline(never)]
     fn admit(&mut self, now_ns: u64) {
         while self.active.len() < ACTIVE
             && let Some((due_ns, _)) = self.waiting.front()

@@ -223,7 +223,7 @@ impl Executor {
 
     /// Takes a memory operation that is due, and its namespace. Namespaces take turns: a chain
     /// without end keeps its queue from ever being empty.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
         for _ in 0..self.memory.len() {
             self.turn = if self.turn + 1 < self.memory.len() { self.turn + 1 } else { 0 };
