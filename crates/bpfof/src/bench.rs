@@ -245,21 +245,25 @@ impl Bench {
         for repetition in 0..=options.repetitions {
             let warm_up = repetition == 0;
             let time = if warm_up { time / 5 } else { time };
-            let mut messages = None;
             for (way, samples) in [Way::Plain, Way::Pushdown].into_iter().zip(&mut samples) {
-                let (run, spent) = steal::undisturbed(warm_up, || {
+                let (run, spent, received) = steal::undisturbed(warm_up, || {
                     let received_before = self.session.lane.bytes_received();
-                    let timed = self.timed(work, way, queue_depth, time, repetition as u64)?;
+                    let (run, spent) =
+                        self.timed(work, way, queue_depth, time, repetition as u64)?;
                     let received = self.session.lane.bytes_received() - received_before;
-                    messages = Messages::of(&timed.0, received);
-                    Ok::<_, String>(timed)
+                    Ok::<_, String>((run, spent, received))
                 })?;
-                if !warm_up {
-                    samples.add(&run, spent);
+                if warm_up {
+                    continue;
                 }
-            }
-            if let Some(messages) = messages.filter(|_| !warm_up) {
-                floors.measure(messages, queue_depth, time / 2)?;
+                samples.add(&run, spent);
+                // A target of somebody else's may be on another machine.
+                if way == Way::Pushdown
+                    && self.child.is_some()
+                    && let Some(messages) = Messages::of(&run, received, queue_depth)
+                {
+                    floors.measure(messages, queue_depth, time / 2)?;
+                }
             }
         }
         let [plain, pushdown] = samples;
@@ -271,7 +275,8 @@ impl Bench {
         let hops = median(&pushdown.hops);
         let (plain, pushdown) = (plain.figures(), pushdown.figures());
         let ratio = Ratio::of(&plain, &pushdown);
-        let message_floor = MessageFloor::of(floors.fastest(), &plain, &pushdown);
+        let message_floor =
+            floors.fastest().map(|fastest| MessageFloor::of(fastest, &plain, &pushdown));
         let levels = self.session.levels;
         Ok(Case {
             bench,
@@ -324,9 +329,9 @@ impl Floors {
         Ok(())
     }
 
-    /// By the faster way to wait.
-    fn fastest(&self) -> f64 {
-        median(&self.polled).max(median(&self.blocking))
+    /// By the faster way to wait; None if nothing was measured.
+    fn fastest(&self) -> Option<f64> {
+        (!self.polled.is_empty()).then(|| median(&self.polled).max(median(&self.blocking)))
     }
 }
 

@@ -44,7 +44,8 @@ pub const DEFAULT_SCRATCH_BYTES: usize = 4096;
 pub const MAX_SCRATCH_BYTES: usize = 16384;
 /// Guest address of the data of a hop. Arenas align it to 512 bytes for direct I/O.
 pub const DATA: u64 = SCRATCH + MAX_SCRATCH_BYTES as u64;
-/// Bytes one hop may read, all reads together, each rounded out to logical blocks, of memory to 64 bytes.
+/// Bytes one hop may read, all reads together, each rounded out to logical blocks, of
+/// memory to 64 bytes.
 pub const MAX_HOP_BYTES: usize = 65536;
 /// Reads one hop may ask for (XRP §4.1.1: fan-out 16).
 pub const MAX_READS: usize = 16;

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Requests of one send in the floor of deep queues: i10's caravan.
 const BATCH: usize = 16;
+/// Bytes that a socket holds at least, whatever the kernel's settings.
+const SOCKET_BYTES: usize = 64 << 10;
 /// Bytes one receive can bring in, as in the target and in the host.
 const RECEIVE_BYTES: usize = 256 << 10;
 
@@ -31,11 +33,13 @@ pub(super) struct Messages {
 
 impl Messages {
     /// As large as those of an operation of this run, all that go one way together. None if there was
-    /// no operation.
-    pub(super) fn of(run: &Run, received_bytes: u64) -> Option<Messages> {
+    /// no operation, or if `depth` requests are more than a socket holds for a peer that is sending:
+    /// then both ends would wait for each other.
+    pub(super) fn of(run: &Run, received_bytes: u64, depth: usize) -> Option<Messages> {
         let each = |bytes: u64| bytes.checked_div(run.operations).map(|each| each.max(1) as usize);
         let request_bytes = each(run.network_bytes - received_bytes)?;
-        Some(Messages { request_bytes, answer_bytes: each(received_bytes)? })
+        let fits = request_bytes.saturating_mul(depth) <= SOCKET_BYTES;
+        fits.then_some(Messages { request_bytes, answer_bytes: each(received_bytes)? })
     }
 }
 

@@ -25,14 +25,13 @@ pub(crate) struct Ratio {
     pub(crate) net_bytes: f64,
 }
 
-/// What is left for an operation if the target does nothing for it: messages of the size of those
-/// pushed down, without a protocol.
+/// Messages of the size of those pushed down, over loopback without a protocol.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MessageFloor {
     pub(crate) messages_per_s: f64,
     /// Operations a second, pushed down, over messages.
     pub(crate) pushdown_over_floor: f64,
-    /// Messages over plain operations: where the ratio of operations would end.
+    /// Messages over plain operations: the ratio if pushdown were as fast as they.
     pub(crate) ratio_at_floor: f64,
 }
 
@@ -51,7 +50,9 @@ pub(crate) struct Case {
     pub(crate) plain: Figures,
     pub(crate) pushdown: Figures,
     pub(crate) ratio: Ratio,
-    pub(crate) message_floor: MessageFloor,
+    /// None for a target that is not a child of this process, and for requests too large for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message_floor: Option<MessageFloor>,
 }
 
 impl MessageFloor {
@@ -116,12 +117,13 @@ pub(crate) fn table(cases: &[Case]) -> String {
             "{:<26} {:>5} {:<9} {:>9.2}× {:>9} {:>8.2}× {:>8.1}×",
             "", "", "gain", ops_per_s, "", p99, net_bytes
         );
-        let MessageFloor { messages_per_s, ratio_at_floor, .. } = case.message_floor;
-        let _ = writeln!(
-            text,
-            "{:<26} {:>5} {:<9} {:>10.0} without a protocol: a gain of {:.2}×",
-            "", "", "messages", messages_per_s, ratio_at_floor
-        );
+        if let Some(floor) = &case.message_floor {
+            let _ = writeln!(
+                text,
+                "{:<26} {:>5} {:<9} {:>10.0} a second without a protocol, {:.2}× plain",
+                "", "", "messages", floor.messages_per_s, floor.ratio_at_floor
+            );
+        }
     }
     text
 }

@@ -13,7 +13,8 @@ wire_struct! {
         4 => scratch_bytes: u32,
         /// Reads that one hop may ask for (offset 8).
         8 => reads_per_hop: u32,
-        /// Bytes that one hop may read, each read rounded out to logical blocks, of memory to 64 bytes (offset 12).
+        /// Bytes that one hop may read, each read rounded out to logical blocks, of memory
+        /// to 64 bytes (offset 12).
         12 => hop_bytes: u32,
         /// Hop budget of a chain (offset 16).
         16 => hops: u32,
