@@ -122,8 +122,11 @@ impl World {
     fn run(&mut self, mut count: u64) {
         while count > 0 {
             let World { engine, tables, queue, memory, .. } = self;
-            let soon = |read: &DeviceRead| memory.prefetch(read.device_offset, read.length);
-            let read = queue.pop(0, soon).expect("chains in flight have reads");
+            let Some(read) = queue.take(0) else {
+                let soon = |read: &DeviceRead| memory.prefetch(read.device_offset, read.length);
+                assert!(queue.begin_round(0, soon), "chains in flight have reads");
+                continue;
+            };
             memory.read(read.device_offset, engine.data_mut(&read));
             let outcome =
                 engine.completed(read.chain, true, tables, |read| queue.push_active(read));

@@ -80,27 +80,27 @@ impl<T> DelayQueue<T> {
         self.active.push_back(operation);
     }
 
-    /// Takes the next operation if one is due. As a round begins, `soon` is told of all of its
-    /// operations, for it to fetch their memory.
-    #[inline]
-    pub fn pop(&mut self, now_ns: u64, soon: impl FnMut(&T)) -> Option<T> {
-        if self.round == 0 {
-            self.begin_round(now_ns, soon);
-        }
-        let operation = self.active.pop_front()?;
-        self.round -= 1;
-        if self.round == 0 {
-            self.admit(now_ns);
-        }
-        Some(operation)
-    }
-
+    /// Begins a round if one or more operations are due: `soon` is told of all of them, for it to
+    /// fetch their memory. Of the last round none may be left.
     #[inline(never)]
-    fn begin_round(&mut self, now_ns: u64, soon: impl FnMut(&T)) {
+    pub fn begin_round(&mut self, now_ns: u64, soon: impl FnMut(&T)) -> bool {
+        debug_assert_eq!(self.round, 0, "its memory has been fetched in vain");
         // There may have been none to take.
         self.admit(now_ns);
         self.round = self.active.len().min(ACTIVE);
         self.active.range(..self.round).for_each(soon);
+        self.round > 0
+    }
+
+    /// Takes the next operation of the round, if one is left.
+    #[inline]
+    pub fn take(&mut self, now_ns: u64) -> Option<T> {
+        self.round = self.round.checked_sub(1)?;
+        let operation = self.active.pop_front();
+        if self.round == 0 {
+            self.admit(now_ns);
+        }
+        operation
     }
 
     #[inline(never)]
@@ -138,22 +138,31 @@ impl<T> DelayQueue<T> {
 mod tests {
     use super::*;
 
+    /// Takes the next operation, if one is due.
+    fn pop<T>(queue: &mut DelayQueue<T>, now_ns: u64, soon: impl FnMut(&T)) -> Option<T> {
+        let operation = queue.take(now_ns);
+        operation.or_else(|| queue.begin_round(now_ns, soon).then(|| queue.take(now_ns))?)
+    }
+
     #[test]
     fn latency_and_ceiling() {
         assert!(LatencyModel::new(0, 0).is_none());
-        let pop = |queue: &mut DelayQueue<i32>| queue.pop(9000, |_| ());
+        let late = |queue: &mut DelayQueue<i32>| pop(queue, 9000, |_| ());
         let model = LatencyModel::new(3, 1_000_000).expect("a model");
         let mut queue = DelayQueue::default();
         for operation in 0..3 {
             queue.push(Some(&model), 100, operation);
         }
-        assert_eq!(queue.pop(3099, |_| ()), None);
-        assert_eq!(queue.pop(3100, |_| ()), Some(0));
+        assert_eq!(pop(&mut queue, 3099, |_| ()), None);
+        assert_eq!(pop(&mut queue, 3100, |_| ()), Some(0));
         assert_eq!(queue.next_due_ns(), Some(4100));
-        assert_eq!(queue.pop(4099, |_| ()), None);
-        assert_eq!((pop(&mut queue), pop(&mut queue), pop(&mut queue)), (Some(1), Some(2), None));
+        assert_eq!(pop(&mut queue, 4099, |_| ()), None);
+        assert_eq!(
+            [late(&mut queue), late(&mut queue), late(&mut queue)],
+            [Some(1), Some(2), None]
+        );
         queue.push(None, 50, 7);
-        assert_eq!(queue.pop(0, |_| ()), Some(7));
+        assert_eq!(pop(&mut queue, 0, |_| ()), Some(7));
         assert!(queue.is_empty());
     }
 
@@ -164,7 +173,7 @@ mod tests {
             queue.push(None, 0, (chain, 0));
         }
         let (mut taken, mut announced) = (Vec::new(), Vec::new());
-        while let Some((chain, hop)) = queue.pop(0, |soon| announced.push(*soon)) {
+        while let Some((chain, hop)) = pop(&mut queue, 0, |soon| announced.push(*soon)) {
             assert!(announced.contains(&(chain, hop)), "its memory was fetched");
             taken.push((chain, hop));
             if hop < 2 {
@@ -186,7 +195,7 @@ mod tests {
         (0..ACTIVE).for_each(|_| queue.push_active(0));
         queue.push(None, 0, 1);
         let mut taken = 1;
-        while queue.pop(0, |_| ()).expect("never empty") == 0 {
+        while pop(&mut queue, 0, |_| ()).expect("never empty") == 0 {
             if taken % ACTIVE == 0 {
                 (0..ACTIVE).for_each(|_| queue.push_active(0));
             }
@@ -203,10 +212,10 @@ mod tests {
         }
         let mut announced = 0;
         for _ in 0..ACTIVE {
-            queue.pop(0, |_| announced += 1);
+            pop(&mut queue, 0, |_| announced += 1);
             assert_eq!(announced, ACTIVE);
         }
-        assert_eq!(queue.pop(0, |_| announced += 1), Some(ACTIVE));
+        assert_eq!(pop(&mut queue, 0, |_| announced += 1), Some(ACTIVE));
         assert_eq!((announced, queue.len()), (2 * ACTIVE, 2 * ACTIVE - 1));
     }
 }

@@ -115,7 +115,7 @@ pub(crate) struct Executor {
     places: Places,
     /// One queue a place; those of files stay empty.
     memory: Vec<DelayQueue<MemoryOperation>>,
-    /// The queue whose turn it is.
+    /// The queue of which a round is being taken.
     turn: usize,
     /// By chain index.
     owners: Vec<Owner>,
@@ -221,10 +221,23 @@ impl Executor {
         }
     }
 
-    /// Takes a memory operation that is due, and its namespace. Namespaces take turns: a chain
-    /// without end keeps its queue from ever being empty.
-    #[inline(always)]
+    /// Takes a memory operation that is due, and its namespace.
+    #[inline]
     pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
+        loop {
+            if let Some(operation) = self.memory.get_mut(self.turn)?.take(self.now_ns) {
+                return Some((self.turn, operation));
+            }
+            if !self.next_round() {
+                return None;
+            }
+        }
+    }
+
+    /// Begins a round of the next namespace that has operations due, if there is one. Namespaces take
+    /// turns: a chain without end keeps its queue from ever being empty.
+    #[inline(never)]
+    fn next_round(&mut self) -> bool {
         for _ in 0..self.memory.len() {
             self.turn = if self.turn + 1 < self.memory.len() { self.turn + 1 } else { 0 };
             let Some(Namespace { backing: Backing::Memory(memory), .. }) =
@@ -239,11 +252,11 @@ impl Executor {
                 }
                 MemoryOperation::Command { range: None, .. } => {}
             };
-            if let Some(operation) = self.memory[self.turn].pop(self.now_ns, soon) {
-                return Some((self.turn, operation));
+            if self.memory[self.turn].begin_round(self.now_ns, soon) {
+                return true;
             }
         }
-        None
+        false
     }
 
     /// When the next memory operation is due.
