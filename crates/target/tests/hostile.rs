@@ -532,6 +532,35 @@ fn a_host_that_does_not_listen() {
     witness.check();
 }
 
+/// What a host takes late is as it was when it was read, block by block, whatever is written meanwhile:
+/// data is sent from the namespace's memory, and the socket takes only a part of it at once.
+#[test]
+fn blocks_are_whole_for_a_host_that_listens_late() {
+    const READ_BYTES: u32 = 128 << 10;
+    let (server, _witness) = serve();
+    let (_controller, mut lane) = connect(&server, false);
+    let (_admin, mut late) = Peer::pair(&server, NONE, 1000);
+    for _ in 0..200 {
+        late.send(rw(opcode::nvm::READ, 0, READ_BYTES), &[]);
+    }
+    let mut values = Vec::new();
+    for value in 1..=200 {
+        // Each answer that is taken makes room for a part of another.
+        lane.write(1, 0, &vec![value; READ_BYTES as usize]).expect("written");
+        let Said::Data(data) = late.hear() else { panic!("no data") };
+        for block in data.chunks(512) {
+            let (first, last) = (block[0], block[511]);
+            let is_whole = block.iter().all(|byte| *byte == first);
+            assert!(is_whole, "a torn block, {first} at its start and {last} at its end");
+        }
+        values.extend(data.chunks(512).map(|block| block[0]));
+        assert!(matches!(late.hear(), Said::Response(cqe) if cqe.status.is_success()));
+    }
+    assert!(values.is_sorted(), "what is read later is not older");
+    values.dedup();
+    assert!(values.len() > 3, "the socket took all at once, nothing was tested: {values:?}");
+}
+
 /// A host that takes nothing cannot keep a connection that is over.
 #[test]
 fn a_closed_connection_does_not_linger() {

@@ -8,7 +8,8 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Requests of one send in the floor of deep queues: i10's caravan.
+/// Requests of one send in the floor of deep queues: i10's caravan. Of queues that are less than twice as
+/// deep it is half, so that both ends have something to do.
 const BATCH: usize = 16;
 /// Bytes that a socket holds at least, whatever the kernel's settings.
 const SOCKET_BYTES: usize = 64 << 10;
@@ -51,7 +52,7 @@ pub(super) struct Floor {
     pub(super) latency: Histogram<u64>,
 }
 
-/// Sends requests in caravans, `depth` of them outstanding, for `time`.
+/// Sends requests in caravans, up to `depth` requests outstanding, for `time`.
 pub(super) fn measure(
     wait: Wait,
     messages: Messages,
@@ -128,7 +129,7 @@ impl End {
 
     fn ask(&mut self, messages: Messages, depth: usize, time: Duration) -> io::Result<Floor> {
         let Messages { request_bytes, answer_bytes } = messages;
-        let batch = BATCH.min(depth);
+        let batch = (depth / 2).clamp(1, BATCH);
         let requests = vec![0; batch * request_bytes];
         let mut latency = latencies().map_err(io::Error::other)?;
         let (mut outstanding, mut received, mut answered) = (0, 0, 0u64);
