@@ -15,7 +15,7 @@ use bpfof_nvme::tcp::{
     C2hData, CapsuleResp, DataPdu, Digests, Fes, H2cData, IcReq, IcResp, Pdu, PduError, PduEvent,
     PduReceiver, R2t, Sender, TermReq, data_digest,
 };
-use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status};
+use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status, opcode};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -216,6 +216,10 @@ pub(crate) struct Connection {
     pub(crate) reset_queues: bool,
     /// It is closing: chains are cut short.
     pub(crate) abandoned: bool,
+    /// Chains that it has running.
+    pub(crate) chains: usize,
+    /// The next command needs a chain, and there is none for this connection now.
+    waits_for_chain: bool,
     free: Vec<u16>,
     generation: u64,
     receiver: PduReceiver,
@@ -251,6 +255,8 @@ impl Connection {
             slots: Vec::new(),
             reset_queues: false,
             abandoned: false,
+            chains: 0,
+            waits_for_chain: false,
             free: Vec::new(),
             generation: 0,
             // The longest capsule: header, header digest, padding, data, data digest.
@@ -283,7 +289,25 @@ impl Connection {
 
     /// Whether it takes no commands until some are answered or sent.
     pub(crate) fn is_paused(&self) -> bool {
-        self.tx.len() >= TX_HIGH_WATER_BYTES || self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+        self.tx.len() >= TX_HIGH_WATER_BYTES
+            || self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+            || self.waits_for_chain
+    }
+
+    /// Whether a command has to wait for chains to end. It then stays where it was received, with all
+    /// that came after it.
+    #[inline]
+    fn must_wait(&self, sqe: &Sqe, x: &Executor) -> bool {
+        matches!(sqe.opcode, opcode::nvm::PUSHDOWN | opcode::nvm::PUSHDOWN_SHORT)
+            && !x.has_chain_for(self.chains)
+            && self.queue.as_ref().is_some_and(|queue| queue.id != 0)
+    }
+
+    /// Looks again whether there is a chain for a connection that waits for one; whether it still has
+    /// to wait.
+    pub(crate) fn still_waits(&mut self, x: &Executor) -> bool {
+        self.waits_for_chain &= !x.has_chain_for(self.chains);
+        self.waits_for_chain
     }
 
     /// Bytes of data held for commands: with a device, or asked of the host.
@@ -325,6 +349,13 @@ impl Connection {
             let rest = &input[used..];
             let outcome = match self.receiver.next(rest) {
                 Ok(None) => break,
+                Ok(Some((_, PduEvent::Header(Pdu::CapsuleCmd { ref sqe, .. }))))
+                    if self.must_wait(sqe, x) =>
+                {
+                    self.waits_for_chain = true;
+                    x.starved.push_back(self.index);
+                    break;
+                }
                 Ok(Some((length, event))) => {
                     used += length;
                     ended |= !matches!(event, PduEvent::Data { last_fragment: false, .. });
@@ -685,6 +716,7 @@ impl Connection {
     /// is with a device, a chain or a compiler and must come back.
     pub(crate) fn abandon(&mut self, x: &mut Executor) {
         self.abandoned = true;
+        self.waits_for_chain = false;
         for slot in 0..self.slots.len() as u16 {
             let data = self.slots[usize::from(slot)].state.incoming();
             if data.is_none_or(|data| matches!(data.stage, Stage::Here)) {

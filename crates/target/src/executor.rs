@@ -12,6 +12,7 @@ use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Function, Outcome, St
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
 use bpfof_function::{NativeFunction, Object};
 use bpfof_nvme::Installation;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A command of a connection of this reactor.
@@ -110,6 +111,8 @@ pub(crate) struct Executor {
     pub(crate) now_ns: u64,
     pub(crate) file_operations: Vec<FileOperation>,
     pub(crate) loads: Vec<Load>,
+    /// Connections that wait for chains to end, in the order in which they came.
+    pub(crate) starved: VecDeque<u32>,
     engine: Engine,
     /// Namespaces, by what commands have for them.
     places: Places,
@@ -133,6 +136,7 @@ impl Executor {
             now_ns: 0,
             file_operations: Vec::new(),
             loads: Vec::new(),
+            starved: VecDeque::new(),
             places: Places::default(),
             memory: Vec::new(),
             turn: 0,
@@ -262,6 +266,30 @@ impl Executor {
     /// When the next memory operation is due.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.memory.iter().filter_map(DelayQueue::next_due_ns).min()
+    }
+
+    /// Chains that can still be started.
+    #[inline]
+    pub(crate) fn free_chains(&self) -> usize {
+        self.engine.limits().chains - self.engine.running()
+    }
+
+    /// Whether there is a chain for a connection that has so many running. It may have as many as are
+    /// left for others: alone half of them, and whoever comes finds some.
+    #[inline]
+    pub(crate) fn has_chain_for(&self, running: usize) -> bool {
+        running < self.free_chains()
+    }
+
+    /// Lets connections that wait for chains go on, in the order in which they came, as far as chains
+    /// have ended. `goes_on` tells a connection; false if it still has to wait.
+    pub(crate) fn feed_starved(&mut self, mut goes_on: impl FnMut(&Executor, u32) -> bool) {
+        for _ in 0..self.starved.len().min(self.free_chains()) {
+            let Some(index) = self.starved.pop_front() else { return };
+            if !goes_on(self, index) {
+                self.starved.push_back(index);
+            }
+        }
     }
 
     /// Starts a chain for a command.

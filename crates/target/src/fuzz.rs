@@ -134,6 +134,7 @@ impl Rig {
         if !*open {
             return;
         }
+        connection.still_waits(&self.x);
         match connection.receive(rx, &mut self.x) {
             Ok(used) => {
                 rx.drain(..used);
@@ -170,6 +171,7 @@ impl Rig {
             for line in 0..self.lines.len() {
                 self.pump(line);
             }
+            idle &= self.x.next_due_ns().is_none();
         }
     }
 

@@ -280,10 +280,16 @@ impl Connection {
         if self.tables.function_index(start.function).is_some() {
             self.count(start.function).chains += 1;
         }
-        started.map_err(|error| {
-            self.vacate(command.slot);
-            chain_error(error, 0)
-        })
+        match started {
+            Ok(()) => {
+                self.chains += 1;
+                Ok(())
+            }
+            Err(error) => {
+                self.vacate(command.slot);
+                Err(chain_error(error, 0))
+            }
+        }
     }
 
     /// A chain of this connection has ended: answers and releases it.
@@ -332,6 +338,7 @@ impl Connection {
             }
         }
         x.engine().release(chain);
+        self.chains -= 1;
     }
 
     /// A command on a memory namespace is due.

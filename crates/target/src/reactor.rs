@@ -510,6 +510,15 @@ impl Reactor {
 
     fn end_turn(&mut self) {
         self.submit_file_operations();
+        let Reactor { x, entries, dirty, .. } = self;
+        x.feed_starved(|x, index| {
+            let Some(entry) = &mut entries[index as usize] else { return true };
+            let goes_on = !entry.connection.still_waits(x);
+            if goes_on && !std::mem::replace(&mut entry.dirty, true) {
+                dirty.push(index);
+            }
+            goes_on
+        });
         let mut dirty = std::mem::take(&mut self.dirty);
         // All sends come before all receives, so that they also complete before: what a socket did not
         // take of data that is lent is copied before commands change it.

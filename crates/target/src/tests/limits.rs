@@ -70,6 +70,36 @@ fn call(function: u32) -> PushdownParts<'static> {
     }
 }
 
+/// Who asks for more chains than there are waits, and leaves some to others.
+#[test]
+fn chains_are_shared() {
+    const CHAINS: usize = 9;
+    let mut rig = Rig::new(Limits { hops: 2000, chains: CHAINS, ..Limits::default() });
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut hosts = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 63));
+    let function = load_get(&mut rig, &mut admin);
+    store_cycle(&rig, 0);
+    let (sqe, data) = pushdown(&call(function));
+    let running =
+        |rig: &Rig| rig.lines.iter().map(|line| line.connection.chains).collect::<Vec<_>>();
+    for _ in 0..40 {
+        hosts[0].send(&mut rig, sqe, &data);
+    }
+    assert_eq!(running(&rig), [0, 5, 0], "half of the chains, and not more than are left");
+    for _ in 0..40 {
+        hosts[1].send(&mut rig, sqe, &data);
+    }
+    assert_eq!(running(&rig), [0, 5, 2], "half of what was left");
+    assert!(hosts.iter().all(|host| rig.lines[host.line].connection.is_paused()));
+    rig.work();
+    for host in &mut hosts {
+        let said = host.hear(&mut rig);
+        let ended = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.same_code(Status::HOP_BUDGET_EXHAUSTED));
+        assert_eq!(said.iter().filter(|said| ended(said)).count(), 40, "each command is answered");
+    }
+    rig.finish();
+}
+
 #[test]
 fn malformed_requests_name_the_field() {
     let (mut rig, mut admin, mut io) = rig();

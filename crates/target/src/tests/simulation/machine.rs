@@ -16,8 +16,8 @@ use tempfile::TempDir;
 
 /// The subsystem.
 pub(super) const NQN: &str = "nqn.2026-01.io.bpf-of:simulation";
-/// Chains of one executor: more than its hosts have queue entries.
-const CHAINS: usize = 64;
+/// Chains of one executor: fewer than its hosts have queue entries, so that they wait for each other.
+const CHAINS: usize = 6;
 /// Memory operations of one turn. Fewer than a reactor's, so that turns end in the middle.
 const OPERATIONS_PER_TURN: usize = 8;
 /// Most bytes a connection may have to send: all that one queue of a host can ask for.
@@ -277,6 +277,10 @@ impl Machine {
             self.memory_operation(core, namespace, operation);
         }
         self.take_file_operations(core);
+        let Core { x, entries, .. } = &mut self.cores[core];
+        x.feed_starved(|x, index| {
+            entries[index as usize].as_mut().is_none_or(|entry| !entry.connection.still_waits(x))
+        });
         for index in 0..self.cores[core].entries.len() {
             let Some(entry) = &mut self.cores[core].entries[index] else { continue };
             entry.connection.publish_counters();
