@@ -69,9 +69,9 @@ pub(crate) struct KvCommand {
 /// operations in flight serve both; host and target have one processor each.
 #[derive(Args, Clone)]
 pub(crate) struct KvOptions {
-    /// Levels of the tree. What does not fit in memory is written in part: as many of the root's
-    /// subtrees as fit, each where the whole database has it, so that a get still takes
-    /// LEVELS + 1 reads.
+    /// Levels of the tree. A database that is larger than 5 GiB or than a third of the free memory
+    /// is written in part: as many of the root's subtrees as fit, each where the whole database has
+    /// it, so that a get still takes LEVELS + 1 reads.
     #[arg(long, default_value_t = 6)]
     pub(crate) levels: u32,
     /// A target that has the database already (`bpfof kv create`); otherwise one is started with a

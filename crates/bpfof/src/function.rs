@@ -19,7 +19,8 @@ pub(crate) enum Command {
     /// What `check` runs to look for a proof: an object comes in, the result goes out.
     #[command(hide = true)]
     Prove(proof::Prove),
-    /// Install a function on a target for all its hosts, until it is unloaded or the target stops.
+    /// Install a function for all hosts of a target's subsystem, until it is unloaded or the target
+    /// stops.
     Load(Load),
     /// List the functions installed on a target and what they have done.
     List(Target),

@@ -27,6 +27,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve namespaces over NVMe/TCP, with pushdown.
+    ///
+    /// SIGTERM and Ctrl-C stop it once commands in flight have ended. On SIGHUP it reads the
+    /// --config file again, takes over its namespaces and the sizes of files that have grown, and
+    /// tells the hosts; a configuration that cannot be served changes nothing. Namespaces that are
+    /// given by --namespace replace those of the file then, too: leave that option out.
     Target(target::Options),
     /// Check, install and list storage functions.
     #[command(subcommand)]

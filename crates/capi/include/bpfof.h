@@ -109,7 +109,9 @@ struct bpfof_options {
  *
  * With url NULL there is no target, and all chains run here. They do so as well
  * if the target cannot be reached or knows no pushdown, unless BPFOF_NO_FALL_BACK
- * is set; bpfof_has_target() is then 0 and bpfof_error() tells why.
+ * is set; bpfof_has_target() is then 0 and bpfof_error() tells why. With that
+ * flag it fails, with EACCES if the target asks for authentication, which this
+ * library does not have.
  *
  * A connection that is lost is not made again: chains run here from then on.
  */
@@ -214,6 +216,7 @@ struct bpfof_result {
  *
  * EBADF         a descriptor is not open for reading
  * EINVAL        the call makes no sense, a descriptor is of no regular file
+ * EISDIR        a descriptor is of a directory
  * E2BIG         more than BPFOF_FILES_MAX files or BPFOF_SCRATCH_MAX bytes of scratch
  * ECANCELED     the function returned a number other than 0
  * EFAULT        the function used memory that is not its own
@@ -224,7 +227,10 @@ struct bpfof_result {
  * EMSGSIZE      the answer is longer than scratch
  * ENOENT        the function was unloaded
  * EIO, …        a read failed; as read() sets it for reads on this machine
+ * EACCES        the target denies a read
  * ENOBUFS       the target's limits are reached
+ * EAGAIN        the target cannot run the chain now, and the function has maps
+ *               there, so that it runs nowhere else
  * EREMOTEIO     another status of the target
  *
  * and only with BPFOF_NO_FALL_BACK:

@@ -3,7 +3,8 @@
 //! Sans-I/O: the caller starts a chain with [`Engine::start`], performs the [`DeviceRead`]s that
 //! come out, puts their data where they say, and reports each with [`Engine::completed`], until
 //! the chain has an [`Outcome`]. One engine belongs to one thread; nothing in it is shared,
-//! locked or allocated while chains run, but for functions that trace.
+//! locked or allocated while chains run, but for functions that trace, and for function maps: each
+//! operation on one takes its mutex.
 //!
 //! - [`map`], `directory`: file maps, which turn file offsets into device offsets and carry a version.
 //! - [`tables`]: the functions and file maps of one association, replaced as a whole.

@@ -146,7 +146,7 @@ impl FileNamespace {
             rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)
                 .map_err(failed("use direct I/O on"))?;
         }
-        let punches_holes = can_punch_holes(&file, kind);
+        let punches_holes = can_punch_holes(&file, kind, block_bytes);
         let path = path.to_owned();
         Ok(FileNamespace {
             file,
@@ -297,17 +297,22 @@ fn settle_size(
     Ok(want)
 }
 
-/// Asks for a hole behind the end of a file, which changes nothing; of a block device its queue
-/// tells.
-fn can_punch_holes(file: &File, kind: FileType) -> bool {
+/// Whether holes of whole blocks of `block_bytes` can be made. Asks for one behind the end of a file,
+/// which changes nothing; of a block device its queue tells.
+fn can_punch_holes(file: &File, kind: FileType, block_bytes: u32) -> bool {
     let Ok(stat) = fstat(file) else { return false };
     if kind == FileType::BlockDevice {
         let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
         let device = format!("/sys/dev/block/{major}:{minor}");
         // A partition has its disk's.
         return ["queue", "../queue"].iter().any(|queue| {
-            let limit = std::fs::read_to_string(format!("{device}/{queue}/write_zeroes_max_bytes"));
-            limit.is_ok_and(|bytes| bytes.trim() != "0")
+            let limit = |name| {
+                let text = std::fs::read_to_string(format!("{device}/{queue}/{name}")).ok()?;
+                text.trim().parse::<u64>().ok()
+            };
+            // Parts of its blocks a device refuses to zero.
+            limit("write_zeroes_max_bytes").is_some_and(|bytes| bytes > 0)
+                && limit("logical_block_size").is_some_and(|bytes| bytes <= block_bytes.into())
         });
     }
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

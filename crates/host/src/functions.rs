@@ -63,7 +63,8 @@ impl Controller {
         self.load(object, Installation { entry: entry_index, kept: false })
     }
 
-    /// The same for all associations: the function stays until it is unloaded or the target stops.
+    /// The same for all associations with the subsystem: the function stays until it is unloaded or
+    /// the target stops.
     ///
     /// # Errors
     /// Those of [`load_function`](Self::load_function).

@@ -19,7 +19,8 @@ pub struct Upload {
 pub struct Installation {
     /// The entry point: which `bpfof/…` section of the object, in file order (CDW13).
     pub entry: u32,
-    /// Installed for all associations until it is unloaded, not for this one (CDW12 bit 0).
+    /// Installed for all associations with the subsystem until it is unloaded, not for this one (CDW12
+    /// bit 0).
     pub kept: bool,
 }
 

@@ -19,6 +19,7 @@ use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
 use bpfof_nvme::{
     AdminCommand, FabricsCommand, Installation, ReportContent, Sgl, Sqe, Status, Upload,
 };
+use log::Level;
 use std::sync::Arc;
 
 /// Functions of one association: code memory is a few KiB each.
@@ -427,8 +428,8 @@ impl Connection {
                 self.complete(cid, Reply { dw0: id, ..Reply::default() });
             }
             Err((status, message)) => {
-                log::info!("{}: function refused: {message}", controller.host_nqn);
-                admin.load_message = message;
+                admin.load_message.clone_from(&message);
+                self.note(Level::Info, x.now_ns, format_args!("function refused: {message}"));
                 self.complete(cid, status.with_dnr().into());
             }
         }
@@ -483,10 +484,14 @@ impl Connection {
             namespace.size_bytes(),
             namespace.block_bytes(),
         );
-        let checked = checked.map_err(|error| {
-            log::info!("{}: map of file {} refused: {error}", self.name(), map.file);
-            invalid_field()
-        })?;
+        let checked = match checked {
+            Ok(checked) => checked,
+            Err(error) => {
+                let what = format_args!("map of file {} refused: {error}", map.file);
+                self.note(Level::Info, x.now_ns, what);
+                return Err(invalid_field());
+            }
+        };
         controller.update(|tables| tables.with_map(map.file, checked));
         self.complete(cid, Reply::default());
         Ok(())

@@ -16,6 +16,7 @@ use bpfof_nvme::tcp::{
     PduReceiver, R2t, Sender, TermReq, data_digest,
 };
 use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status, opcode};
+use log::Level;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub(crate) const MAX_IO_QUEUES: u16 = 128;
 const MAX_H2C_DATA_BYTES: u32 = MAX_TRANSFER_BYTES;
 /// Unsent bytes at which a connection stops taking commands.
 const TX_HIGH_WATER_BYTES: usize = 1 << 20;
-/// Bytes of data that devices work on for one connection; beyond it the connection stops taking
+/// Bytes of data that devices and chains work on for one connection; beyond it the connection stops taking
 /// commands until some complete. Writes are not asked for their data either while that and what
 /// has been asked for are more than this together, so a connection holds at most twice as much.
 const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
@@ -109,6 +110,7 @@ pub(crate) enum State {
     },
     Chain {
         namespace: usize,
+        answer_max_bytes: u32,
     },
     /// An admin command whose data arrives by H2CData.
     AdminData {
@@ -287,6 +289,11 @@ impl Connection {
         self.free.len() < self.slots.len()
     }
 
+    /// Whether there is nothing to be done or sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_busy() && self.tx.is_empty()
+    }
+
     /// Whether it takes no commands until some are answered or sent.
     pub(crate) fn is_paused(&self) -> bool {
         self.tx.len() >= TX_HIGH_WATER_BYTES
@@ -452,7 +459,7 @@ impl Connection {
                 self.complete(sqe.cid, reply);
             }
             Err(reply) => {
-                log::warn!("{}: Connect refused: {}", self.name(), reply.status);
+                self.note(Level::Warn, x.now_ns, format_args!("Connect refused: {}", reply.status));
                 self.complete(sqe.cid, reply);
             }
         }
@@ -755,10 +762,11 @@ impl Connection {
     }
 }
 
-/// Bytes that a device works on for a command, and bytes that the host has been asked for.
+/// Bytes that a device or a chain works on for a command, and bytes that the host has been asked for.
 fn held_bytes(state: &State) -> (usize, usize) {
     match state {
         State::Read { length, .. } | State::Verify { length, .. } => (*length as usize, 0),
+        State::Chain { answer_max_bytes, .. } => (*answer_max_bytes as usize, 0),
         State::Deallocate { ranges, .. } => (size_of_val(ranges.as_slice()), 0),
         State::Write { data, .. }
         | State::Compare { data, .. }

@@ -30,6 +30,8 @@ pub(crate) enum MemoryOperation {
     /// What a command's slot describes; `range` is what it reads, if it reads: offset and length
     /// in bytes.
     Command { command: CommandId, range: Option<(u64, u32)> },
+    /// Zeroes for a command: offset and length in bytes.
+    Zero { command: CommandId, offset: u64, length: u64 },
 }
 
 /// An operation for the ring, on the file of namespace number `namespace`.
@@ -118,6 +120,8 @@ pub(crate) struct Executor {
     places: Places,
     /// One queue a place; those of files stay empty.
     memory: Vec<DelayQueue<MemoryOperation>>,
+    /// Whether a memory namespace has a latency model.
+    is_modelled: bool,
     /// The queue of which a round is being taken.
     turn: usize,
     /// By chain index.
@@ -139,6 +143,7 @@ impl Executor {
             starved: VecDeque::new(),
             places: Places::default(),
             memory: Vec::new(),
+            is_modelled: false,
             turn: 0,
             owners: Vec::new(),
             buffers: Vec::new(),
@@ -152,6 +157,18 @@ impl Executor {
     pub(crate) fn serve(&mut self, served: &[Served]) {
         self.places.serve(served);
         self.memory.resize_with(self.places.count(), DelayQueue::default);
+        let places = (0..self.places.count()).filter_map(|place| self.places.at(place));
+        let is_modelled = |namespace: &Namespace| match &namespace.backing {
+            Backing::Memory(memory) => memory.latency().is_some(),
+            Backing::File(_) => false,
+        };
+        self.is_modelled = places.into_iter().any(is_modelled);
+    }
+
+    /// Whether the time of operations on memory matters within a turn.
+    #[inline]
+    pub(crate) fn is_modelled(&self) -> bool {
+        self.is_modelled
     }
 
     /// The namespaces.
@@ -207,6 +224,44 @@ impl Executor {
         self.memory[namespace].push(memory.latency(), self.now_ns, operation);
     }
 
+    /// Queues zeroes for a range: offset and length in bytes.
+    pub(crate) fn submit_zero(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        (offset, length): (u64, u64),
+    ) {
+        match &self.places.get(namespace).backing {
+            Backing::Memory(memory) => {
+                let operation = MemoryOperation::Zero { command, offset, length };
+                self.memory[namespace].push(memory.latency(), self.now_ns, operation);
+            }
+            Backing::File(_) => {
+                let operation = FileOperation::Zero { namespace, offset, length, command };
+                self.file_operations.push(operation);
+            }
+        }
+    }
+
+    /// Does the first part of due zeroes; the rest is due at once, after others. Whether that was all.
+    pub(crate) fn zero_some(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        (offset, length): (u64, u64),
+    ) -> bool {
+        let Backing::Memory(memory) = &self.places.get(namespace).backing else {
+            unreachable!("the ring zeroes files")
+        };
+        let done = memory.zero_some(offset, length);
+        if done < length {
+            let (offset, length) = (offset + done, length - done);
+            let rest = MemoryOperation::Zero { command, offset, length };
+            self.memory[namespace].push_active(rest);
+        }
+        done == length
+    }
+
     /// Queues a command that reads `range`: offset and length in bytes.
     #[inline]
     pub(crate) fn submit_read(
@@ -254,7 +309,7 @@ impl Executor {
                 MemoryOperation::Command { range: Some((offset, length)), .. } => {
                     memory.prefetch(*offset, *length);
                 }
-                MemoryOperation::Command { range: None, .. } => {}
+                MemoryOperation::Command { range: None, .. } | MemoryOperation::Zero { .. } => {}
             };
             if self.memory[self.turn].begin_round(self.now_ns, soon) {
                 return true;

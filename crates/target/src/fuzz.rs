@@ -183,6 +183,10 @@ impl Rig {
                 let connection = &mut self.lines[command.connection as usize].connection;
                 connection.memory_done(command.slot, &mut self.x);
             }
+            MemoryOperation::Zero { command, offset, length } => {
+                let connection = &mut self.lines[command.connection as usize].connection;
+                connection.zero_memory(namespace, command, (offset, length), &mut self.x);
+            }
             MemoryOperation::Chain(read) => {
                 let owner = self.x.chain_owner(read.chain);
                 let line = &mut self.lines[owner.connection as usize];

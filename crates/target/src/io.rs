@@ -10,6 +10,7 @@ use bpfof_device::IoBuffer;
 use bpfof_function::abi;
 use bpfof_nvme::vendor::{DEFAULT_SCRATCH_BYTES, PushdownRequest, PushdownShort};
 use bpfof_nvme::{NvmCommand, Rw, Sgl, Sqe, Status};
+use log::Level;
 use std::io;
 
 impl Connection {
@@ -174,7 +175,6 @@ impl Connection {
         if !x.namespace(namespace).deallocates() {
             return Err(Status::INVALID_OPCODE.with_dnr().into());
         }
-        let length = u64::from(length);
         let is_memory = matches!(x.namespace(namespace).backing, Backing::Memory(_));
         let durable = rw.fua && !is_memory;
         let state = match durable {
@@ -182,13 +182,7 @@ impl Connection {
             false => State::Plain { namespace },
         };
         let command = self.occupy(sqe.cid, state);
-        if let Backing::Memory(memory) = &x.namespace(namespace).backing {
-            memory.zero(offset, length);
-            x.submit_memory(namespace, command, None);
-        } else {
-            let operation = FileOperation::Zero { namespace, offset, length, command };
-            x.file_operations.push(operation);
-        }
+        x.submit_zero(namespace, command, (offset, length.into()));
         Ok(())
     }
 
@@ -275,7 +269,8 @@ impl Connection {
         x: &mut Executor,
     ) -> Result<(), Reply> {
         self.refresh_tables();
-        let command = self.occupy(cid, State::Chain { namespace });
+        let answer_max_bytes = start.answer_max_bytes.min(start.scratch_bytes);
+        let command = self.occupy(cid, State::Chain { namespace, answer_max_bytes });
         let started = x.start_chain(namespace, command, start, &self.tables);
         if self.tables.function_index(start.function).is_some() {
             self.count(start.function).chains += 1;
@@ -339,6 +334,7 @@ impl Connection {
         }
         x.engine().release(chain);
         self.chains -= 1;
+        self.ask(x);
     }
 
     /// A command on a memory namespace is due.
@@ -404,7 +400,7 @@ impl Connection {
     }
 
     /// The status for a failed system call (or a short one), logged with its cause.
-    fn file_error(&self, cid: u16, state: &State, result: i32, x: &Executor) -> Status {
+    fn file_error(&mut self, cid: u16, state: &State, result: i32, x: &Executor) -> Status {
         let (what, place) = match *state {
             State::Read { namespace, offset, .. }
             | State::Compare { namespace, offset, .. }
@@ -433,7 +429,7 @@ impl Connection {
             }
             None => (0, 0, "file".to_owned()),
         };
-        log::error!("{}: {what} of {where_} failed: {cause}", self.name());
+        self.note(Level::Error, x.now_ns, format_args!("{what} of {where_} failed: {cause}"));
         self.remember_error(cid, status, nsid, lba);
         if let Some(controller) = &self.controller {
             controller.subsystem.health.media_error();

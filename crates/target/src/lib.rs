@@ -22,6 +22,7 @@
 //! while it runs.
 
 mod admin;
+mod compiler;
 mod config;
 mod connection;
 mod controller;

@@ -1,7 +1,7 @@
 //! Optional commands of the NVM command set: Compare, Verify and Dataset Management.
 
 use crate::connection::{Connection, Reply, State};
-use crate::executor::{CommandId, Executor, FileOperation};
+use crate::executor::{CommandId, Executor};
 use crate::io::byte_range;
 use crate::namespace::Backing;
 use bpfof_device::IoBuffer;
@@ -137,13 +137,7 @@ impl Connection {
                 list.push((slba << place.block_shift, u64::from(blocks) << place.block_shift));
             }
         }
-        if let Backing::Memory(memory) = &place.backing {
-            for (offset, length) in list {
-                memory.zero(offset, length);
-            }
-            let command = self.occupy(cid, State::Plain { namespace });
-            x.submit_memory(namespace, command, None);
-        } else if list.is_empty() {
+        if list.is_empty() {
             self.complete(cid, Reply::default());
         } else {
             let command = self.occupy(cid, State::Deallocate { namespace, ranges: list, next: 0 });
@@ -152,7 +146,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands the next range of a Dataset Management command to its file, one at a time; false if
+    /// Hands the next range of a Dataset Management command to its device, one at a time; false if
     /// there is none left.
     pub(crate) fn deallocate_next(&mut self, command: CommandId, x: &mut Executor) -> bool {
         let state = &mut self.slots[usize::from(command.slot)].state;
@@ -160,8 +154,29 @@ impl Connection {
         let Some(&(offset, length)) = ranges.get(*next) else { return false };
         *next += 1;
         let namespace = *namespace;
-        x.file_operations.push(FileOperation::Zero { namespace, offset, length, command });
+        x.submit_zero(namespace, command, (offset, length));
         true
+    }
+
+    /// Zeroes of a memory namespace are due.
+    pub(crate) fn zero_memory(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        range: (u64, u64),
+        x: &mut Executor,
+    ) {
+        let reply = if self.abandoned {
+            // The host is gone, or going: it does not wait for the rest.
+            Status::ABORTED_SQ_DELETION.into()
+        } else if !x.zero_some(namespace, command, range) || self.deallocate_next(command, x) {
+            return;
+        } else {
+            Reply::default()
+        };
+        let (cid, _) = self.vacate(command.slot);
+        self.complete(cid, reply);
+        self.ask(x);
     }
 }
 

@@ -160,7 +160,7 @@ impl State {
             | State::Deallocate { namespace, .. }
             | State::Plain { namespace }
             | State::ZeroesThenSync { namespace }
-            | State::Chain { namespace } => Some(namespace),
+            | State::Chain { namespace, .. } => Some(namespace),
             State::Free | State::AdminData { .. } | State::Load => None,
         }
     }

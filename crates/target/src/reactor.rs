@@ -5,9 +5,10 @@
 //! spins for a while before it sleeps, unless there is nothing to hope for.
 #![allow(unsafe_code)]
 
+use crate::compiler::Compiler;
 use crate::connection::{Close, Connection, Ends};
 use crate::controller::Controller;
-use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation};
+use crate::executor::{CommandId, Executor, FileOperation, MemoryOperation};
 use crate::namespace::Backing;
 use crate::places::Served;
 use crate::target::Target;
@@ -28,12 +29,19 @@ const RX_BYTES: usize = 128 << 10;
 const HOPS_PER_TURN: usize = 128;
 /// A command counts as so many hops, because it ends with an answer: 64 of them make the turn.
 const HOPS_PER_COMMAND: usize = 2;
+/// A part of what a command zeroes takes longer: four of them make the turn.
+const HOPS_PER_ZEROES: usize = 32;
+/// Hops after which the clock is read again where devices are modelled, so that a read which follows
+/// another does not seem to have begun with the turn.
+const HOPS_PER_CLOCK: usize = 16;
 /// Bytes to be sent that end a turn, because they are a send's worth. They fill two segments as TCP
 /// gives them to a network device (64 KiB with headers, 45 packets of Ethernet): a little more would
 /// cost a third one for the rest.
 const MEMORY_BYTES_PER_TURN: usize = 2 * 45 * 1448;
-/// Connections of one reactor. A connection takes about 160 KiB, and up to 9 MiB of data in flight
-/// and unsent.
+/// Bytes that a connection keeps room for to be sent, in each of two buffers, while it is idle.
+const IDLE_TX_BYTES: usize = 16 << 10;
+/// Connections of one reactor. An idle one takes about 160 KiB, and a busy one up to 9 MiB of data in
+/// flight and unsent more.
 const MAX_CONNECTIONS: usize = 4096;
 /// Of these, connections that have not got through Connect yet. One more costs the oldest its
 /// place, so that peers which only open connections keep nobody out.
@@ -99,6 +107,7 @@ pub(crate) struct Setup {
     pub(crate) event: Arc<OwnedFd>,
     /// Of all reactors, in order.
     pub(crate) mailboxes: Arc<Mutex<Vec<Mailbox>>>,
+    pub(crate) compiler: Compiler,
     /// Where time starts: the same for all, because latency models are shared.
     pub(crate) clock: Instant,
     pub(crate) spin: Duration,
@@ -265,9 +274,13 @@ impl Reactor {
             _ => {
                 let chain = ChainId::from_index((completion.token >> 32 & 0xff_ffff) as usize);
                 let ok = completion.result == index as i32;
-                if !ok && completion.result < 0 {
+                let owner = self.x.chain_owner(chain).connection;
+                if completion.result < 0
+                    && let Some(entry) = &mut self.entries[owner as usize]
+                {
                     let cause = std::io::Error::from_raw_os_error(-completion.result);
-                    log::error!("read for a chain failed: {cause}");
+                    let what = format_args!("read for a chain failed: {cause}");
+                    entry.connection.note(log::Level::Error, self.x.now_ns, what);
                 }
                 self.chain_goes_on(chain, |x, wanted, tables| {
                     x.chain_read_done(chain, ok && wanted, tables)
@@ -434,7 +447,7 @@ impl Reactor {
     fn after_commands(&mut self, index: u32) {
         for load in self.x.loads.drain(..) {
             let mailboxes = self.setup.mailboxes.lock().expect("no panic while held");
-            compile(load, mailboxes[self.setup.index].clone());
+            self.setup.compiler.compile(load, mailboxes[self.setup.index].clone());
         }
         let Some(entry) = &mut self.entries[index as usize] else { return };
         if std::mem::take(&mut entry.connection.reset_queues)
@@ -454,6 +467,9 @@ impl Reactor {
     fn run_memory(&mut self) {
         let (mut hops, mut bytes, mut last) = (0, 0, 0);
         while hops < HOPS_PER_TURN {
+            if self.x.is_modelled() && hops % HOPS_PER_CLOCK == 0 {
+                self.x.now_ns = self.clock.elapsed().as_nanos() as u64;
+            }
             // The next is likely to be as long as the last.
             if bytes > 0 && bytes + last > MEMORY_BYTES_PER_TURN {
                 return;
@@ -473,6 +489,14 @@ impl Reactor {
                         entry.connection.memory_done(command.slot, &mut self.x);
                         last = entry.connection.tx.len() - before;
                         bytes += last;
+                        self.mark_dirty(command.connection);
+                    }
+                }
+                MemoryOperation::Zero { command, offset, length } => {
+                    hops += HOPS_PER_ZEROES;
+                    if let Some(entry) = &mut self.entries[command.connection as usize] {
+                        let range = (offset, length);
+                        entry.connection.zero_memory(namespace, command, range, &mut self.x);
                         self.mark_dirty(command.connection);
                     }
                 }
@@ -680,7 +704,7 @@ impl Reactor {
         }
         self.next_tick_ns = now_ns + self.tick_interval().as_nanos() as u64;
         for index in 0..self.entries.len() {
-            let Some(entry) = &self.entries[index] else { continue };
+            let Some(entry) = &mut self.entries[index] else { continue };
             if entry.closing {
                 if now_ns - entry.closed_ns > LINGER_NS {
                     let _ = rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Both);
@@ -689,6 +713,14 @@ impl Reactor {
             }
             if let Some(reason) = entry.connection.overdue(now_ns) {
                 self.close(index as u32, reason);
+                continue;
+            }
+            // What an idle connection keeps, nobody has any use for: tables that are out of date, with
+            // what has been unloaded, and room for answers.
+            entry.connection.refresh_tables();
+            if let Some(spare) = entry.spare_tx.as_mut().filter(|_| entry.connection.is_idle()) {
+                spare.clear(IDLE_TX_BYTES, |_| ());
+                entry.connection.tx.clear(IDLE_TX_BYTES, |_| ());
             }
         }
     }
@@ -699,23 +731,5 @@ fn volume(x: &Executor, namespace: usize) -> &Volume {
     match &x.namespace(namespace).backing {
         Backing::File(volume) => volume,
         Backing::Memory(_) => unreachable!("memory operations do not come here"),
-    }
-}
-
-/// Compiles a function on a thread of its own; the outcome comes as a message.
-fn compile(load: Load, mailbox: Mailbox) {
-    let Load { command, serial, installation, .. } = load;
-    let report = move |mailbox: &Mailbox, outcome| {
-        let outcome = Box::new(outcome);
-        mailbox.send(Message::Loaded { command, serial, installation, outcome });
-    };
-    let to = mailbox.clone();
-    let thread = std::thread::Builder::new().name("compile".into()).spawn(move || {
-        let outcome = std::panic::catch_unwind(|| load.run());
-        let defect = || Err("the compiler gave up on it, which is a defect of the target".into());
-        report(&to, outcome.unwrap_or_else(|_| defect()));
-    });
-    if let Err(error) = thread {
-        report(&mailbox, Err(format!("the target has no thread to compile it on: {error}")));
     }
 }

@@ -1,10 +1,12 @@
-//! Commands that are refused: the host hears why, the error log remembers it, and so does the operator's
-//! log, a few lines a second.
+//! Commands that are refused or fail: the host hears why, the error log remembers it, and so does the
+//! operator's log, a few lines a second.
 
 use crate::connection::{Connection, Reply};
 use bpfof_nvme::{Sqe, Status};
+use log::Level;
+use std::fmt;
 
-/// Log lines about refused commands that one connection may cause in a second.
+/// Log lines that the commands of one connection may cause in a second.
 const LOG_LINES_PER_SECOND: u32 = 10;
 
 #[derive(Debug, Default)]
@@ -32,16 +34,22 @@ impl Connection {
     }
 
     pub(crate) fn log_refusal(&mut self, opcode: u8, reply: &Reply, now_ns: u64) {
+        let Reply { status, dw0, .. } = reply;
+        let what = format_args!("command {opcode:02X}h: {status}, DW0 {dw0:#x}");
+        self.note(Level::Info, now_ns, what);
+    }
+
+    /// Logs what a command has led to, unless there were too many of these this second.
+    pub(crate) fn note(&mut self, level: Level, now_ns: u64, what: fmt::Arguments<'_>) {
         let second = now_ns / 1_000_000_000;
         if self.log_budget.second != second {
             self.log_budget = LogBudget { second, lines: 0 };
         }
         self.log_budget.lines += 1;
         if self.log_budget.lines <= LOG_LINES_PER_SECOND {
-            let Reply { status, dw0, .. } = reply;
-            log::info!("{}: command {opcode:02X}h: {status}, DW0 {dw0:#x}", self.name());
+            log::log!(level, "{}: {what}", self.name());
         } else if self.log_budget.lines == LOG_LINES_PER_SECOND + 1 {
-            log::info!("{}: more refused commands this second are not logged", self.name());
+            log::log!(level, "{}: what more happens this second is not logged", self.name());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Starting and stopping: the listener, the threads, the reactors.
 
+use crate::compiler::Compiler;
 use crate::config::{ConfigError, TargetConfig};
 use crate::connection::Ends;
 use crate::namespace::NamespaceError;
@@ -115,8 +116,9 @@ impl Server {
             [] => vec![None],
             cores => cores.iter().copied().map(Some).collect(),
         };
+        let compiler = Compiler::start().map_err(ServerError::Start)?;
         for core in cores {
-            server.start_reactor(core, config, &target, clock)?;
+            server.start_reactor(core, config, (&target, &compiler), clock)?;
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
         let stop = Arc::clone(&server.stop_accepting);
@@ -137,7 +139,7 @@ impl Server {
         &mut self,
         core: Option<usize>,
         config: &TargetConfig,
-        target: &Arc<Target>,
+        (target, compiler): (&Arc<Target>, &Compiler),
         clock: Instant,
     ) -> Result<(), ServerError> {
         let index = self.reactors.len();
@@ -151,6 +153,7 @@ impl Server {
             messages,
             event,
             mailboxes: Arc::clone(&self.mailboxes),
+            compiler: compiler.clone(),
             clock,
             spin: Duration::from_micros(config.spin_us.into()),
             poll: config.poll,

@@ -235,7 +235,7 @@ impl Subsystem {
         let mut controllers = self.controllers();
         let controllers = &mut *controllers;
         if controllers.kept.len() >= MAX_KEPT_FUNCTIONS || is_kept(controllers.last_kept + 1) {
-            let message = format!("the target keeps {MAX_KEPT_FUNCTIONS} functions; unload one");
+            let message = format!("the subsystem keeps {MAX_KEPT_FUNCTIONS} functions; unload one");
             return Err((Status::RESOURCE_LIMIT, message));
         }
         let known = controllers.kept.iter().flat_map(|kept| kept.maps.iter().cloned());

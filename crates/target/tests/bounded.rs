@@ -4,10 +4,10 @@
 mod common;
 
 use bpfof_nvme::tcp::{CapsuleCmd, Digests};
-use bpfof_nvme::{Rw, Sgl, Sqe, opcode};
-use bpfof_target::Server;
+use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, opcode};
+use bpfof_target::{NamespaceConfig, NamespaceSource, Server};
 use common::raw::{Peer, Said};
-use common::{NAMESPACE_BYTES, Witness, memory, start, until};
+use common::{NAMESPACE_BYTES, Witness, connect, memory, start, until};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -129,6 +129,40 @@ fn floods_of_aborts() {
     assert!(sent.load(Ordering::Relaxed) > 1 << 20, "there was a flood");
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 8 * (IDLE_BYTES + BUSY_BYTES) + SLACK_BYTES, "{grown} bytes");
+}
+
+/// Zeroes without end, in memory that stays: a part at a time, and none for a host that is gone.
+#[test]
+fn a_flood_of_zeroes() {
+    const SIZE_BYTES: u64 = 64 << 20;
+    let _alone = alone();
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").expect("tmpfs");
+    file.as_file().set_len(SIZE_BYTES).expect("tmpfs has room");
+    let source =
+        NamespaceSource::MemoryFile { path: file.path().to_owned(), latency_us: 0, iops: 0 };
+    let disk = NamespaceConfig { source, ..memory(SIZE_BYTES, 512) };
+    let server = start(vec![memory(NAMESPACE_BYTES, 512), disk]);
+    let mut witness = Witness::new(&server);
+    let (_controller, mut lane) = connect(&server, false);
+    lane.write(2, SIZE_BYTES - 512, &[7; 512]).expect("written");
+    let (admin, mut flood) = Peer::pair(&server, NONE, 100);
+    let all = DsmRange { attributes: 0, blocks: (SIZE_BYTES / 512) as u32, slba: 0 };
+    let ranges = all.to_bytes().repeat(256);
+    let mut deallocate = Sqe::new(opcode::nvm::DATASET_MANAGEMENT, 2);
+    (deallocate.cdw10, deallocate.cdw11) = (255, 1 << 2);
+    deallocate.sgl = Sgl::in_capsule(ranges.len() as u32);
+    for _ in 0..50 {
+        flood.send(deallocate, &ranges);
+    }
+    let slowest = slowest(&mut witness, Duration::from_secs(2));
+    assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+    let mut last = [7; 512];
+    lane.read(2, SIZE_BYTES - 512, &mut last).expect("read");
+    assert_eq!(last, [0; 512], "it has come round");
+    drop((admin, flood));
+    let begun = Instant::now();
+    server.stop();
+    assert!(begun.elapsed() < Duration::from_secs(4), "zeroes for nobody: {:?}", begun.elapsed());
 }
 
 /// Writes whose data never comes: the target asks for no more of it than it has set aside.

@@ -179,7 +179,8 @@ pub struct FileMaps {
 
 impl FileMaps {
     /// Files on namespace `nsid` of the target, which on this machine is `device`. A target
-    /// without pushdown is no error: chains then fall back to plain reads.
+    /// without pushdown is no error: chains then run in this process, as with
+    /// [`local`](Self::local).
     ///
     /// # Errors
     /// No such namespace; a target that cannot be asked; no thread.

@@ -90,7 +90,7 @@ enum class Way : uint8_t {
 	kPlain,	     /* that is the mode */
 	kSampled,    /* for the block cache */
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
-	kFamily,     /* another column family than the default one, or one that cannot be pushed down */
+	kFamily,     /* new since Open(), or cannot be pushed down; or a MultiGet() of several */
 	kStale,	     /* the set of tables was just changing */
 	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */

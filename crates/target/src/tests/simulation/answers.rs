@@ -121,6 +121,13 @@ impl World {
                 let host = host.ok_or("the host is gone")?;
                 self.check_chain_error((link, host), call, begun, status)
             }
+            // Zeroes that were cut short.
+            What::Write { .. }
+                if status.same_code(Status::ABORTED_SQ_DELETION)
+                    && host.is_some_and(|host| self.may_close(link, host)) =>
+            {
+                self.end_writes(pending, Fate::Perhaps)
+            }
             What::Write { .. } if disk_failed && self.settings.disk_errors => {
                 self.end_writes(pending, Fate::Perhaps)
             }

@@ -310,6 +310,12 @@ impl Machine {
                 };
                 entry.connection.memory_done(command.slot, x);
             }
+            MemoryOperation::Zero { command, offset, length } => {
+                let Some(Some(entry)) = entries.get_mut(command.connection as usize) else {
+                    panic!("an operation ends for a connection that is gone");
+                };
+                entry.connection.zero_memory(namespace, command, (offset, length), x);
+            }
         }
     }
 
