@@ -128,22 +128,36 @@ pub(crate) fn run(command: &Command) -> Outcome {
     }
 }
 
-fn kv_bench(options: &KvOptions) -> Outcome {
-    // Found out before the minutes that measuring takes.
-    for path in [&options.json, &options.plot].into_iter().flatten() {
-        std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+/// Fails if results cannot be written to one of these files: before the minutes that measuring takes.
+/// What is there stays.
+fn check_writable<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Outcome {
+    for path in paths.into_iter().flatten() {
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
+    Ok(())
+}
+
+/// Writes results in place of those of an earlier run: before they are printed, because nobody may
+/// listen there any more.
+fn write_json(path: Option<&PathBuf>, results: &impl serde::Serialize) -> Outcome {
+    if let Some(path) = path {
+        std::fs::write(path, serde_json::to_string_pretty(results)? + "\n")?;
+    }
+    Ok(())
+}
+
+fn kv_bench(options: &KvOptions) -> Outcome {
+    check_writable([&options.json, &options.plot])?;
     let mut bench = Bench::open(options)?;
     let cases = bench.measure(options)?;
     bench.close()?;
-    print!("{}", report::table(&cases));
-    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_string_pretty(&cases)? + "\n")?;
-    }
+    write_json(options.json.as_ref(), &cases)?;
     if let Some(path) = &options.plot {
         plot::draw(path, "BPF-KV over NVMe/TCP: operations per second", &cases)?;
     }
+    print!("{}", report::table(&cases));
+    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
     Ok(())
 }
 

@@ -56,6 +56,7 @@ pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    end_quietly_without_a_reader();
     let outcome = match cli.command {
         Command::Target(options) => target::run(&options),
         Command::Function(command) => function::run(&command),
@@ -74,6 +75,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What `println!` does when nobody reads our output any more is a panic. It is no defect, and nothing
+/// is left to be done: a target that was started ends with this process.
+fn end_quietly_without_a_reader() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let message = panic.payload_as_str().unwrap_or_default();
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        report(panic);
+    }));
 }
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {

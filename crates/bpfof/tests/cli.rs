@@ -449,6 +449,37 @@ fn reads_are_measured_against_the_network() {
     assert!(errors.contains("--sizes 100: a read is whole blocks of 512 bytes"), "{errors}");
 }
 
+/// Nothing that is there is lost to a run that cannot begin.
+#[test]
+fn results_of_earlier_runs_stay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out.json");
+    std::fs::write(&out, "[]").expect("written");
+    let out = out.to_str().expect("UTF-8");
+    let nobody = "nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:target";
+    bad(&["bench", "kv", "--target", nobody, "--json", out]);
+    bad(&["bench", "net", "--target", nobody, "--json", out]);
+    assert_eq!(std::fs::read_to_string(out).expect("it is there"), "[]");
+}
+
+/// Who reads a line and goes is no reason for an error, or for a message.
+#[test]
+fn nobody_has_to_read_to_the_end() {
+    let object = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(&object, bpfkv::RANGE_OBJECT).expect("written");
+    let mut child = Command::new(BPFOF)
+        .args(["function", "check", "--no-proof", "--disasm"])
+        .arg(object.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
 /// A target of the benchmark's own, whose data it knows: what it reads is compared.
 #[test]
 fn mixes_and_connections_are_measured_and_drawn() {

@@ -401,6 +401,15 @@ fn files_that_are_open_for_writing_are_compared() {
             .expect_err("zeroes are no block");
         let ReadError::Command(error) = error else { panic!("{error}") };
         assert!(error.status.same_code(Status::FUNCTION_ABORT), "{error}");
+        // Who forbids these hears why the target cannot.
+        let policy = Policy { fall_back: false, ..PATIENT };
+        let mut strict = PushdownReader::new(&set.maps, policy).expect("a reader");
+        let mut scratch = get_argument(1, &set.roots).expect("1 table");
+        let error = strict
+            .read_pushdown(&set.files, hole, &set.function, &mut scratch)
+            .expect_err("only plain reads see zeroes");
+        let ReadError::Command(error) = error else { panic!("{error}") };
+        assert!(error.status.same_code(Status::READ_OUTSIDE_FILE), "{error}");
         // As soon as nobody can write, a lease takes over.
         drop(writer);
         set.expect(2, 5);

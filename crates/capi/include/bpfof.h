@@ -165,7 +165,10 @@ struct bpfof_function *bpfof_function_load(struct bpfof *bpfof, const void *obje
 struct bpfof_function *bpfof_function_load_file(struct bpfof *bpfof, const char *path,
 						const char *entry);
 
-/* Unloads it here and at the target, after its chains have ended. NULL is allowed. */
+/*
+ * Unloads it here and at the target. End its chains before: those that run at the
+ * target fail with ENOENT then. NULL is allowed.
+ */
 void bpfof_function_unload(struct bpfof_function *function);
 
 /*

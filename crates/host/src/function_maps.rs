@@ -6,6 +6,8 @@ use bpfof_nvme::vendor::{MapAddress, MapChange, MapCommand, MapReportEntry};
 
 /// Bytes of entries that are asked for at a time.
 const PAGE_BYTES: u32 = 64 << 10;
+/// What a map takes at most (protocol.md, "Function maps").
+const MAP_MAX_BYTES: usize = 16 << 20;
 
 /// A map of storage functions at the target (protocol.md, "Function maps").
 ///
@@ -165,6 +167,9 @@ impl Controller {
     pub fn map_entries(&mut self, map: &FunctionMap) -> Result<Vec<MapEntry>, Error> {
         let entry_bytes = (map.key_bytes as usize).saturating_add(map.value_bytes as usize).max(1);
         let length_bytes = PAGE_BYTES.min(self.max_transfer_bytes()).max(entry_bytes as u32);
+        // Of an array the keys take no memory.
+        let kept_bytes = if map.is_array { map.value_bytes.max(1) as usize } else { entry_bytes };
+        let most = MAP_MAX_BYTES / kept_bytes;
         let mut entries = Vec::new();
         let mut first_slot = 0;
         loop {
@@ -175,6 +180,9 @@ impl Controller {
                 let (key, value) = entry.split_at_checked(map.key_bytes as usize)?;
                 Some((key.to_vec(), value.to_vec()))
             }));
+            if entries.len() > most {
+                return Err(Error::BadAnswer("Map Read returned more entries than a map can have"));
+            }
             match answer.dw0 {
                 0 => return Ok(entries),
                 next if next > first_slot => first_slot = next,

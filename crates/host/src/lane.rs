@@ -30,12 +30,13 @@ pub struct ChainInfo {
 pub struct Lane {
     queue: Queue,
     qid: u16,
-    ids: QueueIds,
+    /// Where `qid` goes back to; it has, if there is none.
+    ids: Option<QueueIds>,
 }
 
 impl Lane {
     pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds) -> Self {
-        Self { queue, qid, ids }
+        Self { queue, qid, ids: Some(ids) }
     }
 
     /// Queues a request; it is sent by the next [`flush_doorbell`](Self::flush_doorbell) or
@@ -132,8 +133,18 @@ impl Lane {
     /// those of [`Controller::open_lane`]. The lane stays as it was.
     pub fn reconnect(&mut self, controller: &Controller) -> Result<(), Error> {
         self.require_idle()?;
+        // There may be no other identifier than that of the queue that is over.
+        if !self.is_connected() {
+            self.give_back_id();
+        }
         *self = controller.open_lane()?;
         Ok(())
+    }
+
+    fn give_back_id(&mut self) {
+        if let Some(ids) = self.ids.take() {
+            ids.give_back(self.qid);
+        }
     }
 
     /// Requests queued and not sent, and bytes to send.
@@ -308,6 +319,6 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         self.queue.close(LostReason::HungUp);
-        self.ids.give_back(self.qid);
+        self.give_back_id();
     }
 }

@@ -295,10 +295,11 @@ impl Queue {
     pub(crate) fn close(&mut self, reason: LostReason) {
         self.initiator.fail(reason);
         let report = self.initiator.outgoing();
-        if let Some(mut socket) = self.socket.take()
-            && !report.is_empty()
-        {
-            let _ = socket.send(report);
+        if let Some(mut socket) = self.socket.take() {
+            if !report.is_empty() {
+                let _ = socket.send(report);
+            }
+            socket.shut_down();
         }
     }
 

@@ -4,7 +4,7 @@ use crate::{Error, LostReason};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,12 @@ impl Socket {
             Err(error) if is_transient(&error) => Ok(0),
             Err(error) => Err(LostReason::Io(error.kind())),
         }
+    }
+
+    /// Ends the connection, whoever else has a descriptor of it. What was sent still goes out.
+    pub(crate) fn shut_down(&self) {
+        // It may be over already.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Another descriptor of it, to wait for it elsewhere.

@@ -196,6 +196,7 @@ fn losses(lane: &mut Lane) -> (Vec<u64>, LostReason) {
 #[test]
 fn a_lost_connection_ends_each_request_once_and_can_be_replaced() {
     let (mut controller, mut lane, shared) = connect(Options::default());
+    let other = controller.open_lane().unwrap();
     shared.hang_up.store(true, Ordering::SeqCst);
     for tag in 0..10 {
         lane.submit(tag, Request::Flush { nsid: 1 }).unwrap();
@@ -208,7 +209,9 @@ fn a_lost_connection_ends_each_request_once_and_can_be_replaced() {
     assert_eq!(lane.submit(1, Request::Flush { nsid: 1 }), Err(SubmitError::NotConnected));
     assert_eq!(losses(&mut lane), (vec![], reason));
     shared.hang_up.store(false, Ordering::SeqCst);
+    // All that the target grants are in use, but for the one that is over.
     lane.reconnect(&controller).unwrap();
+    assert_ne!(lane.qid(), other.qid());
     lane.flush(1).unwrap();
     controller.reconnect().unwrap();
     lane.reconnect(&controller).unwrap();

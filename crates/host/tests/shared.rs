@@ -148,6 +148,11 @@ fn a_silent_target_is_given_up() {
         }
     });
     assert!(begun.elapsed() < Duration::from_secs(20));
+    // The connection ends although the lane is still there; that of the controller stays.
+    while shared.connections.load(Ordering::SeqCst) > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A request that is held leaves when nobody else comes, however long the delay.

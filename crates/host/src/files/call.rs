@@ -72,7 +72,7 @@ pub struct Policy {
     /// How long to wait for them each time.
     pub patience: Duration,
     /// Then run the chain here, over plain reads. Otherwise it fails with
-    /// [`ReadError::Stale`].
+    /// [`ReadError::Stale`], or with what keeps the target from running it: it reads a hole.
     pub fall_back: bool,
     /// Where there is no target, run chains here on an io_uring, many at once, by direct reads or
     /// ([`FileMaps::passthrough`](super::FileMaps::passthrough)) NVMe commands, and only those that

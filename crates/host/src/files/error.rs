@@ -43,6 +43,8 @@ pub enum MapRefusal {
         offset_bytes: u64,
         /// Why not.
         why: &'static str,
+        /// Whether that may change without a change of the file: it has yet to be written.
+        passing: bool,
     },
     /// More extents than the target takes.
     #[error("{extents} extents, and the target takes {max}; defragment or copy the file")]
@@ -72,6 +74,6 @@ impl MapRefusal {
     /// Whether the same file may be mapped a little later.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
-        matches!(self, Self::Changing | Self::FutureChangeTime | Self::Extent { .. })
+        matches!(self, Self::Changing | Self::FutureChangeTime | Self::Extent { passing: true, .. })
     }
 }

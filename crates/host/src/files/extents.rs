@@ -70,7 +70,8 @@ pub(crate) fn fit(raw: &[RawExtent], frame: &Frame) -> Result<Vec<Extent>, MapRe
         if extent.logical >= frame.length_bytes {
             break;
         }
-        let refuse = |why| MapRefusal::Extent { offset_bytes: extent.logical, why };
+        let passing = extent.flags & (flag::DELALLOC | flag::UNKNOWN) != 0;
+        let refuse = |why| MapRefusal::Extent { offset_bytes: extent.logical, why, passing };
         if let Some((_, why)) = REFUSED.iter().find(|(flag, _)| extent.flags & flag != 0) {
             return Err(refuse(why));
         }
@@ -154,6 +155,15 @@ mod tests {
         let fitted = fit(&found, &FRAME).expect("good");
         assert_eq!(fitted, [extent(8192, FRAME.base_bytes + 8192, 2048)]);
         assert!(has_gaps(&fitted, 10_000) && has_gaps(&[], 1) && !has_gaps(&[], 0));
+    }
+
+    #[test]
+    fn only_what_is_not_written_yet_passes() {
+        let passes = |extent: RawExtent| fit(&[extent], &FRAME).expect_err("refused").is_passing();
+        assert!(passes(raw(0, 0, 4096, flag::DELALLOC | flag::UNKNOWN)));
+        assert!(passes(raw(0, 0, 4096, flag::UNKNOWN)));
+        assert!(!passes(raw(0, 0, 4096, flag::INLINE)));
+        assert!(!passes(raw(0, 1 << 20, 4096, 0)) && !passes(raw(0, 100, 4096, 0)));
     }
 
     #[test]

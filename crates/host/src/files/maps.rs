@@ -3,6 +3,7 @@
 use super::entry::{Entry, PushdownFile, enqueue};
 use super::function::LocalMaps;
 use super::keeper;
+use super::plain::PIECE_MAX_BYTES;
 use super::sys::BreakSignal;
 use super::{MapRefusal, NamespaceDevice, NvmeNamespace, StorageFunction};
 use crate::{Controller, Error, Lane, NamespaceInfo};
@@ -209,6 +210,9 @@ impl FileMaps {
         checks: bool,
     ) -> Result<Self, Error> {
         let info = controller.identify_namespace(nsid)?;
+        if u64::from(info.block_bytes) > PIECE_MAX_BYTES {
+            return Err(Error::BadAnswer("logical blocks above 128 KiB"));
+        }
         let limits = match controller.pushdown_limits() {
             Ok(limits) => limits,
             Err(Error::NotPushdownTarget | Error::ProtocolVersion { .. }) => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Longest sleep before the lane is looked at again. The end is the command timeout.
 const WAIT: Duration = Duration::from_secs(1);
 /// Most bytes of one command: as of a lane's long transfers.
-const PIECE_MAX_BYTES: u64 = 128 << 10;
+pub(super) const PIECE_MAX_BYTES: u64 = 128 << 10;
 
 /// A read of a file, for [`PushdownReader::read_files`].
 #[derive(Debug)]

@@ -621,7 +621,11 @@ fn verdict(chain: &mut Chain, result: Result<u32, RequestError>) -> Verdict {
         _ if changed > 0 => Verdict::Stale,
         Ok(hops) => Verdict::Good(hops),
         // Holes read as zeroes, but not at the target.
-        Err(error) if gaps && is(&error, Status::READ_OUTSIDE_FILE) => Verdict::Here(None),
+        Err(RequestError::Command(error))
+            if gaps && error.status.same_code(Status::READ_OUTSIDE_FILE) =>
+        {
+            Verdict::Here(Some(ReadError::Command(error)))
+        }
         Err(RequestError::Command(error)) => Verdict::Failed(ReadError::Command(error)),
     }
 }

@@ -11,7 +11,7 @@ mod plot;
 mod report;
 mod tail_call;
 
-use crate::bench::spawn;
+use crate::bench::{check_writable, spawn, write_json};
 use crate::{Outcome, progress};
 use c_process::Compiler;
 use clap::{Args, ValueEnum};
@@ -51,18 +51,13 @@ pub(crate) struct FunctionOptions {
 }
 
 pub(crate) fn run(options: &FunctionOptions) -> Outcome {
-    // Found out before the time that measuring takes.
-    for path in [&options.json, &options.plot].into_iter().flatten() {
-        std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
+    check_writable([&options.json, &options.plot])?;
     let report = measure(options)?;
-    print!("{}", report.tables());
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
-    }
+    write_json(options.json.as_ref(), &report)?;
     if let Some(path) = &options.plot {
         plot::draw(path, &report)?;
     }
+    print!("{}", report.tables());
     Ok(())
 }
 

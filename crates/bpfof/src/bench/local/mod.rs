@@ -5,7 +5,7 @@ mod report;
 mod ways;
 
 use super::steal::{self, undisturbed};
-use super::{KvOptions, spawn};
+use super::{KvOptions, check_writable, spawn, write_json};
 use crate::{Outcome, progress};
 use clap::{Args, FromArgMatches};
 use database::Database;
@@ -20,10 +20,7 @@ const DEPTH_MAX: u32 = 6;
 /// Looks keys up by `read()`, io_uring and the local executor in turn, at each depth of the tree.
 pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
     refuse_what_means_nothing(options)?;
-    if let Some(path) = &options.json {
-        // Found out before the minutes that measuring takes.
-        std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
+    check_writable([&options.json])?;
     spawn::pin(spawn::processors().0)?;
     let database = Database::open(file, options.levels)?;
     let depths = 1..=options.levels.min(DEPTH_MAX);
@@ -39,11 +36,9 @@ pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
         bar.inc(1);
     }
     bar.finish_and_clear();
+    write_json(options.json.as_ref(), &cases)?;
     print!("{}", report::tables(&cases, &database));
     steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_string_pretty(&cases)? + "\n")?;
-    }
     Ok(())
 }
 

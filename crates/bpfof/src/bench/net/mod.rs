@@ -9,8 +9,8 @@ mod spread;
 mod table;
 mod threads;
 
-use crate::bench::CpuTimes;
 use crate::bench::spawn::{self, ChildTarget};
+use crate::bench::{CpuTimes, check_writable, write_json};
 use crate::session::connect;
 use crate::{Outcome, progress};
 use bpfof_host::{Controller, Lane, Options as HostOptions, TargetUrl};
@@ -153,9 +153,7 @@ struct Report {
 }
 
 pub(crate) fn run(options: &NetOptions) -> Outcome {
-    if let Some(path) = &options.json {
-        std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
+    check_writable([&options.json])?;
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder)
             .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
@@ -172,13 +170,11 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
     let mut bench = Bench::open(options)?;
     let report = measure(&mut bench, options)?;
     bench.close()?;
-    table::print(&report);
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
-    }
+    write_json(options.json.as_ref(), &report)?;
     if let Some(folder) = &options.plots {
         plot::draw(folder, &report)?;
     }
+    table::print(&report);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod report;
 mod table;
 
 use super::spawn::{self, ChildTarget};
+use super::{check_writable, write_json};
 use crate::{Outcome, progress};
 use clap::Args;
 use driver::{Driver, Measurement};
@@ -87,10 +88,7 @@ pub(crate) struct RocksdbOptions {
 }
 
 pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
-    // Found out before the minutes that measuring takes.
-    if let Some(path) = &options.json {
-        std::fs::write(path, "").map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-    }
+    check_writable([&options.json])?;
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder)
             .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
@@ -113,13 +111,11 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     drop(image);
     let summary = report::summary(&cases, options.latencies()[0]);
     let report = Report { database, cases, summary };
-    print!("{}", table::text(&report));
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
-    }
+    write_json(options.json.as_ref(), &report)?;
     if let Some(folder) = &options.plots {
         plot::draw(folder, &report.cases)?;
     }
+    print!("{}", table::text(&report));
     Ok(())
 }
 
