@@ -351,19 +351,13 @@ impl Connection {
     /// behind it or once the connection is no longer paused. On an error `tx` holds what to tell
     /// the peer before closing.
     pub(crate) fn receive(&mut self, input: &[u8], x: &mut Executor) -> Result<usize, Close> {
-        let (mut used, mut ended) = (0, false);
+        let (mut used, mut length, mut ended) = (0, 0, false);
         while !self.is_paused() {
             let rest = &input[used..];
             let outcome = match self.receiver.next(rest) {
                 Ok(None) => break,
-                Ok(Some((_, PduEvent::Header(Pdu::CapsuleCmd { ref sqe, .. }))))
-                    if self.must_wait(sqe, x) =>
-                {
-                    self.waits_for_chain = true;
-                    x.starved.push_back(self.index);
-                    break;
-                }
-                Ok(Some((length, event))) => {
+                Ok(Some((bytes, event))) => {
+                    length = bytes;
                     used += length;
                     ended |= !matches!(event, PduEvent::Data { last_fragment: false, .. });
                     self.event(event, x)
@@ -376,6 +370,9 @@ impl Connection {
                 }
                 return Err(close);
             }
+        }
+        if self.waits_for_chain {
+            used -= length;
         }
         // A paused connection does not let the peer finish.
         let unfinished =
@@ -425,6 +422,11 @@ impl Connection {
         digest_ok: bool,
         x: &mut Executor,
     ) -> Result<(), Close> {
+        if self.must_wait(sqe, x) {
+            self.waits_for_chain = true;
+            x.starved.push_back(self.index);
+            return Ok(());
+        }
         let Some(queue) = &mut self.queue else {
             self.before_connect(sqe, data, digest_ok, x);
             return Ok(());

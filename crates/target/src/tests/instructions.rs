@@ -35,10 +35,10 @@ enum Kind {
 
 /// Kinds with the instructions that one may take on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 4] = [
-    (Kind::Read512, 970, 1400),
-    (Kind::Read4096, 1310, 1310),
-    (Kind::Write4096, 1490, 2830),
-    (Kind::Chain, 990, 7200),
+    (Kind::Read512, 970, 1430),
+    (Kind::Read4096, 1310, 1345),
+    (Kind::Write4096, 1490, 2860),
+    (Kind::Chain, 990, 7290),
 ];
 
 /// A host's queue and the target.
