@@ -360,4 +360,28 @@ mod tests {
         open().expect("the lock is gone after a moment");
         late.join().expect("no panic");
     }
+
+    /// A device zeroes whole blocks of its own, which may be larger than those of the namespace.
+    #[test]
+    fn holes_are_whole_blocks_of_the_device() {
+        let image = tempfile::NamedTempFile::new().expect("a file");
+        image.as_file().set_len(1 << 20).expect("room");
+        let losetup = |arguments: &[&std::ffi::OsStr]| {
+            std::process::Command::new("losetup").args(arguments).output().ok()
+        };
+        let arguments = ["-b", "4096", "--find", "--show"].map(std::ffi::OsStr::new);
+        let made = losetup(&[&arguments[..], &[image.path().as_os_str()]].concat());
+        let Some(made) = made.filter(|made| made.status.success()) else {
+            eprintln!("SKIPPED: no loop device can be made here");
+            return;
+        };
+        let device = String::from_utf8(made.stdout).expect("a path");
+        let punches = |block_bytes| {
+            FileNamespace::open(Path::new(device.trim()), None, block_bytes)
+                .map(|it| it.punches_holes())
+        };
+        let found = [punches(512), punches(4096)];
+        losetup(&["--detach", device.trim()].map(std::ffi::OsStr::new));
+        assert_eq!(found.map(|it| it.expect("it opens")), [false, true]);
+    }
 }
