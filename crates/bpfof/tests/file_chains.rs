@@ -418,6 +418,21 @@ fn files_that_are_open_for_writing_are_compared() {
     }
 }
 
+/// Files behind what was the end of the namespace get maps once it has grown.
+#[test]
+fn a_namespace_may_grow() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 64 << 20);
+    let mut set = Set::new(&disk, 0, PATIENT);
+    disk.grow(128 << 20);
+    let path = disk.mount().join("large");
+    fs::write(&path, vec![1; 80 << 20]).expect("there is room now");
+    set.files.push(set.maps.open(&path).expect("opens"));
+    assert!(set.mapped(), "{:?}", set.files[0].refusal());
+}
+
 /// A write stamps the file when it begins. A map that is made during the write is not wrong, but what
 /// the write does after that is in memory only when the file is leased.
 #[test]

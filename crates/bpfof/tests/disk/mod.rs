@@ -96,6 +96,20 @@ impl Disk {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
     }
 
+    /// Makes the image, its ext4, of which no file is open, and the target's namespace larger.
+    pub(crate) fn grow(&self, size_bytes: u64) {
+        let image = std::fs::OpenOptions::new().write(true).open(self.image()).expect("an image");
+        image.set_len(size_bytes).expect("room");
+        run("losetup", &["--set-capacity", &self.device]);
+        let mount = self.mount().display().to_string();
+        run("umount", &[&mount]);
+        run("e2fsck", &["-f", "-p", &self.device]);
+        run("resize2fs", &[&self.device]);
+        run("mount", &[&self.device, &mount]);
+        let pid = rustix::process::Pid::from_child(&self.target);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("it runs");
+    }
+
     /// Starts it again where it was.
     pub(crate) fn restart_target(&mut self) {
         let _ = self.target.kill();

@@ -46,6 +46,12 @@ pub enum MapRefusal {
         /// Whether that may change without a change of the file: it has yet to be written.
         passing: bool,
     },
+    /// An extent that ends behind the namespace.
+    #[error("the extent at byte {offset_bytes} ends behind the namespace: is the right one named?")]
+    BehindNamespace {
+        /// File offset in bytes.
+        offset_bytes: u64,
+    },
     /// More extents than the target takes.
     #[error("{extents} extents, and the target takes {max}; defragment or copy the file")]
     TooManyExtents {

@@ -81,7 +81,7 @@ pub(crate) fn fit(raw: &[RawExtent], frame: &Frame) -> Result<Vec<Extent>, MapRe
             .and_then(|offset| offset.checked_add(length_bytes))
             .is_some_and(|end| end <= frame.namespace_bytes);
         let (Some(device_offset), true) = (device_offset, inside) else {
-            return Err(refuse("it ends behind the namespace: is the right namespace named?"));
+            return Err(MapRefusal::BehindNamespace { offset_bytes: extent.logical });
         };
         if [extent.logical, device_offset, length_bytes].iter().any(|value| value % block != 0) {
             return Err(refuse("it is not whole logical blocks of the namespace"));
@@ -176,8 +176,10 @@ mod tests {
             assert_eq!(why(raw(0, 0, 4096, flags | flag::LAST)), reason);
         }
         assert_eq!(why(raw(0, 0, 4096, flag::DELALLOC | flag::UNKNOWN)), REFUSED[0].1);
-        assert!(why(raw(0, 1 << 20, 4096, 0)).contains("behind the namespace"));
-        assert!(why(raw(0, u64::MAX, 4096, 0)).contains("behind the namespace"));
+        for behind in [1 << 20, u64::MAX] {
+            let refused = fit(&[raw(0, behind, 4096, 0)], &FRAME);
+            assert!(matches!(refused, Err(MapRefusal::BehindNamespace { offset_bytes: 0 })));
+        }
         assert!(why(raw(100, 512, 4096, 0)).contains("whole logical blocks"));
         assert!(why(raw(0, 100, 4096, 0)).contains("whole logical blocks"));
     }

@@ -6,7 +6,8 @@ use super::maps::{Remote, Shared};
 use super::snapshot::file_layout;
 use super::sys::{self, BreakSignal, LeaseState};
 use super::{FileLayout, MapRefusal};
-use crate::FileMapObject;
+use crate::{FileMapObject, NamespaceInfo};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
 use std::mem;
@@ -44,8 +45,15 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         if let Ok(signal) = signal
             && let Some(remote) = &shared.remote
         {
-            Keeper { shared: &shared, remote, signal, leased: Vec::new(), unleased: Vec::new() }
-                .run();
+            let mut keeper = Keeper {
+                shared: &shared,
+                remote,
+                info: Cell::new(remote.info),
+                signal,
+                leased: Vec::new(),
+                unleased: Vec::new(),
+            };
+            keeper.run();
         }
         shared.kept.store(false, Ordering::SeqCst);
         // Files that were closed meanwhile.
@@ -59,6 +67,8 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
 struct Keeper<'a> {
     shared: &'a Shared,
     remote: &'a Remote,
+    /// The namespace as it was when it was last looked at.
+    info: Cell<NamespaceInfo>,
     signal: BreakSignal,
     /// Files with a lease, and the end of its drain once it is broken.
     leased: Vec<(Arc<Entry>, Arc<Mapping>, Option<Instant>)>,
@@ -296,8 +306,20 @@ impl Keeper<'_> {
         }
     }
 
+    /// Looks at the namespace again; whether it is larger than before.
+    fn has_grown(&self) -> bool {
+        let Some(mut controller) = self.remote.controller() else { return false };
+        let Ok(now) = controller.identify_namespace(self.remote.info.nsid) else { return false };
+        let before = self.info.replace(NamespaceInfo { blocks: now.blocks, ..self.info.get() });
+        now.block_bytes == before.block_bytes && now.blocks > before.blocks
+    }
+
     fn layout(&self, entry: &Entry) -> Result<FileLayout, MapRefusal> {
-        let layout = file_layout(&entry.file, &self.remote.device, &self.remote.info)?;
+        let look = || file_layout(&entry.file, &self.remote.device, &self.info.get());
+        let layout = match look() {
+            Err(MapRefusal::BehindNamespace { .. }) if self.has_grown() => look()?,
+            layout => layout?,
+        };
         let (extents, max) = (layout.extents().len(), self.remote.extents_max);
         if extents > max {
             return Err(MapRefusal::TooManyExtents { extents, max });
