@@ -149,16 +149,18 @@ fn write_json(path: Option<&PathBuf>, results: &impl serde::Serialize) -> Outcom
 
 fn kv_bench(options: &KvOptions) -> Outcome {
     check_writable([&options.json, &options.plot])?;
+    if options.plot.is_some() {
+        plot::use_font()?;
+    }
     let mut bench = Bench::open(options)?;
     let cases = bench.measure(options)?;
     bench.close()?;
-    write_json(options.json.as_ref(), &cases)?;
-    if let Some(path) = &options.plot {
-        plot::draw(path, "BPF-KV over NVMe/TCP: operations per second", &cases)?;
-    }
+    let written = write_json(options.json.as_ref(), &cases);
+    let title = "BPF-KV over NVMe/TCP: operations per second";
+    let drawn = options.plot.as_ref().map_or(Ok(()), |path| plot::draw(path, title, &cases));
     print!("{}", report::table(&cases));
     steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
-    Ok(())
+    written.and(drawn)
 }
 
 /// A target with a database on it, connected.

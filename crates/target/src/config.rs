@@ -154,6 +154,9 @@ pub enum ConfigError {
         /// Line, column and reason.
         message: String,
     },
+    /// No chain could ever run.
+    #[error("max-chains is 0, so nothing could be pushed down: it must be 1 or more")]
+    NoChains,
     /// No namespace at all.
     #[error("no namespace to serve; give --namespace mem:size=1GiB or file:path=FILE")]
     NoNamespace,
@@ -408,6 +411,9 @@ impl TargetConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.namespaces.is_empty() {
             return Err(ConfigError::NoNamespace);
+        }
+        if self.limits.chains == 0 {
+            return Err(ConfigError::NoChains);
         }
         let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_ref());
         match named.chain([&self.nqn]).find(|nqn| !is_nqn(nqn)) {

@@ -725,7 +725,9 @@ impl Connection {
     /// is with a device, a chain or a compiler and must come back.
     pub(crate) fn abandon(&mut self, x: &mut Executor) {
         self.abandoned = true;
-        self.waits_for_chain = false;
+        if std::mem::take(&mut self.waits_for_chain) {
+            x.starved.retain(|index| *index != self.index);
+        }
         for slot in 0..self.slots.len() as u16 {
             let data = self.slots[usize::from(slot)].state.incoming();
             if data.is_none_or(|data| matches!(data.stage, Stage::Here)) {

@@ -243,7 +243,7 @@ impl Executor {
         }
     }
 
-    /// Does the first part of due zeroes; the rest is due at once, after others. Whether that was all.
+    /// Does the first part of due zeroes; the rest waits behind others. Whether that was all.
     pub(crate) fn zero_some(
         &mut self,
         namespace: usize,
@@ -257,7 +257,7 @@ impl Executor {
         if done < length {
             let (offset, length) = (offset + done, length - done);
             let rest = MemoryOperation::Zero { command, offset, length };
-            self.memory[namespace].push_active(rest);
+            self.memory[namespace].push(memory.latency(), self.now_ns, rest);
         }
         done == length
     }

@@ -184,8 +184,9 @@ impl Rig {
                 connection.memory_done(command.slot, &mut self.x);
             }
             MemoryOperation::Zero { command, offset, length } => {
-                let connection = &mut self.lines[command.connection as usize].connection;
-                connection.zero_memory(namespace, command, (offset, length), &mut self.x);
+                let line = &mut self.lines[command.connection as usize];
+                let zeroes = ((offset, length), line.open);
+                line.connection.zero_memory(namespace, command, zeroes, &mut self.x);
             }
             MemoryOperation::Chain(read) => {
                 let owner = self.x.chain_owner(read.chain);

@@ -158,16 +158,15 @@ impl Connection {
         true
     }
 
-    /// Zeroes of a memory namespace are due.
+    /// Zeroes of a memory namespace are due; they end here unless they are still `wanted`.
     pub(crate) fn zero_memory(
         &mut self,
         namespace: usize,
         command: CommandId,
-        range: (u64, u64),
+        (range, wanted): ((u64, u64), bool),
         x: &mut Executor,
     ) {
-        let reply = if self.abandoned {
-            // The host is gone, or going: it does not wait for the rest.
+        let reply = if !wanted {
             Status::ABORTED_SQ_DELETION.into()
         } else if !x.zero_some(namespace, command, range) || self.deallocate_next(command, x) {
             return;

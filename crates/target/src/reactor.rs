@@ -15,6 +15,7 @@ use crate::target::Target;
 use bpfof_chain::{ChainId, Function, Outcome, Tables};
 use bpfof_device::{Buffer, Completion, Outgoing, Part, Ring, RingError, Volume};
 use bpfof_nvme::Installation;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -127,7 +128,7 @@ struct Entry {
     spare_tx: Option<Box<Outgoing>>,
     dirty: bool,
     closing: bool,
-    /// Chains end at their next hop: nobody waits for their answers.
+    /// Chains end at their next hop, zeroes at their next part: nobody waits for them.
     cuts_chains: bool,
     closed_ns: u64,
 }
@@ -495,8 +496,8 @@ impl Reactor {
                 MemoryOperation::Zero { command, offset, length } => {
                     hops += HOPS_PER_ZEROES;
                     if let Some(entry) = &mut self.entries[command.connection as usize] {
-                        let range = (offset, length);
-                        entry.connection.zero_memory(namespace, command, range, &mut self.x);
+                        let zeroes = ((offset, length), !entry.cuts_chains);
+                        entry.connection.zero_memory(namespace, command, zeroes, &mut self.x);
                         self.mark_dirty(command.connection);
                     }
                 }
@@ -715,6 +716,11 @@ impl Reactor {
                 self.close(index as u32, reason);
                 continue;
             }
+            // While nothing is received, nobody else hears that the host is gone.
+            if entry.connection.is_paused() && has_hung_up(&entry.socket) {
+                self.close(index as u32, "the host closed the connection");
+                continue;
+            }
             // What an idle connection keeps, nobody has any use for: tables that are out of date, with
             // what has been unloaded, and room for answers.
             entry.connection.refresh_tables();
@@ -724,6 +730,12 @@ impl Reactor {
             }
         }
     }
+}
+
+/// Whether the other end of a connection has closed it, or it is broken.
+fn has_hung_up(socket: &OwnedFd) -> bool {
+    let mut wanted = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// The files of a namespace that has some.

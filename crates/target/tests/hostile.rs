@@ -491,6 +491,15 @@ fn a_chain_ends_with_its_client() {
     }
     let report = controller.function_report().expect("a report");
     assert!(report[0].hops > 0, "what it did is counted");
+    // One that waits for its own chain is not read from, and its end is noticed all the same.
+    let mut other = controller.open_lane().expect("a lane");
+    for tag in 0..2 {
+        lane.submit(tag, Request::Pushdown(call(endless, &[]))).expect("submitted");
+    }
+    lane.flush_doorbell().expect("sent");
+    witness.check();
+    drop(lane);
+    assert!(run(&mut other, &call(answer, &[])).is_ok());
 }
 
 /// Chains without end in one namespace, witnesses in it and in another one.

@@ -70,6 +70,26 @@ fn call(function: u32) -> PushdownParts<'static> {
     }
 }
 
+/// A connection that ends while it waits is forgotten.
+#[test]
+fn nobody_waits_behind_the_dead() {
+    let mut rig = Rig::new(Limits { hops: 2000, chains: 1, ..Limits::default() });
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut hosts = [1, 2, 3].map(|qid| Peer::connect(&mut rig, qid, 63));
+    let function = load_get(&mut rig, &mut admin);
+    store_cycle(&rig, 0);
+    let (sqe, data) = pushdown(&call(function));
+    for host in &mut hosts {
+        host.send(&mut rig, sqe, &data);
+    }
+    assert_eq!(rig.x.starved, [hosts[1].line as u32, hosts[2].line as u32]);
+    rig.close(hosts[1].line);
+    assert_eq!(rig.x.starved, [hosts[2].line as u32]);
+    rig.work();
+    assert_eq!(hosts[2].hear(&mut rig).len(), 1, "it has had its turn");
+    rig.finish();
+}
+
 /// Who asks for more chains than there are waits, and leaves some to others.
 #[test]
 fn chains_are_shared() {

@@ -52,13 +52,14 @@ pub(crate) struct FunctionOptions {
 
 pub(crate) fn run(options: &FunctionOptions) -> Outcome {
     check_writable([&options.json, &options.plot])?;
-    let report = measure(options)?;
-    write_json(options.json.as_ref(), &report)?;
-    if let Some(path) = &options.plot {
-        plot::draw(path, &report)?;
+    if options.plot.is_some() {
+        crate::bench::plot::use_font()?;
     }
+    let report = measure(options)?;
+    let written = write_json(options.json.as_ref(), &report);
+    let drawn = options.plot.as_ref().map_or(Ok(()), |path| plot::draw(path, &report));
     print!("{}", report.tables());
-    Ok(())
+    written.and(drawn)
 }
 
 fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Error>> {

@@ -170,12 +170,10 @@ pub(crate) fn run(options: &NetOptions) -> Outcome {
     let mut bench = Bench::open(options)?;
     let report = measure(&mut bench, options)?;
     bench.close()?;
-    write_json(options.json.as_ref(), &report)?;
-    if let Some(folder) = &options.plots {
-        plot::draw(folder, &report)?;
-    }
+    let written = write_json(options.json.as_ref(), &report);
+    let drawn = options.plots.as_ref().map_or(Ok(()), |folder| plot::draw(folder, &report));
     table::print(&report);
-    Ok(())
+    written.and(drawn)
 }
 
 fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {

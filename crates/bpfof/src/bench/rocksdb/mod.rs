@@ -92,6 +92,7 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder)
             .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+        crate::bench::plot::use_font()?;
     }
     let steps = options.steps()?;
     let driver = Driver::find(options.driver.as_deref())?;
@@ -111,12 +112,10 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     drop(image);
     let summary = report::summary(&cases, options.latencies()[0]);
     let report = Report { database, cases, summary };
-    write_json(options.json.as_ref(), &report)?;
-    if let Some(folder) = &options.plots {
-        plot::draw(folder, &report.cases)?;
-    }
+    let written = write_json(options.json.as_ref(), &report);
+    let drawn = options.plots.as_ref().map_or(Ok(()), |folder| plot::draw(folder, &report.cases));
     print!("{}", table::text(&report));
-    Ok(())
+    written.and(drawn)
 }
 
 /// Lets the program look at the workloads' names, before the minutes that making a database takes.

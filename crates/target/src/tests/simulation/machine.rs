@@ -314,7 +314,8 @@ impl Machine {
                 let Some(Some(entry)) = entries.get_mut(command.connection as usize) else {
                     panic!("an operation ends for a connection that is gone");
                 };
-                entry.connection.zero_memory(namespace, command, (offset, length), x);
+                let zeroes = ((offset, length), !entry.closing);
+                entry.connection.zero_memory(namespace, command, zeroes, x);
             }
         }
     }
