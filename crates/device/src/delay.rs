@@ -74,7 +74,8 @@ impl<T> DelayQueue<T> {
         self.waiting.push_back((due_ns, operation));
     }
 
-    /// Adds an operation that follows one just taken, due at once.
+    /// Adds an operation that follows one just taken, due at once. What goes on for long must come
+    /// by [`push`](Self::push) now and then: more than a round that do not would shut out all others.
     #[inline]
     pub fn push_active(&mut self, operation: T) {
         self.active.push_back(operation);
