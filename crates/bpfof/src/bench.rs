@@ -273,9 +273,11 @@ impl Bench {
                     continue;
                 }
                 samples.add(&run, spent);
-                // A target of somebody else's may be on another machine.
+                // A target of somebody else's may be on another machine, and one that polls takes the
+                // processor of the floor's peer.
                 if way == Way::Pushdown
                     && self.child.is_some()
+                    && !options.poll
                     && let Some(messages) = Messages::of(&run, received, queue_depth)
                 {
                     floors.measure(messages, queue_depth, time / 2)?;

@@ -74,7 +74,8 @@ pub(crate) struct NetOptions {
     /// Length of each repetition in ms.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Never sleep, on both sides.
+    /// Never sleep, on both sides. Floors are of no use then, unless the target is on processors of
+    /// its own (--target): the summary leaves them out.
     #[arg(long)]
     poll: bool,
     /// Write the figures to this file, as JSON.
@@ -139,6 +140,16 @@ struct Summary {
     lane_caravan_doorbell_over_single_send: Option<f64>,
     /// Reads a second of 32 blocking threads on a shared lane over those with a connection each.
     threads32_shared_over_private: Option<f64>,
+}
+
+impl Summary {
+    /// Of a target of our own that polls: it takes the processor of the floor's peer, so the floors are
+    /// of no use.
+    fn forget_floors(&mut self) {
+        self.qd1_over_pingpong_floor = None;
+        self.qd128_4k_over_batch_floor = None;
+        self.qd128_512_over_batch_floor = None;
+    }
 }
 
 #[derive(Default, Serialize)]
@@ -215,6 +226,9 @@ fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
     }
     bar.finish_and_clear();
     report.summary = summary(&report);
+    if options.poll && options.target.is_none() {
+        report.summary.forget_floors();
+    }
     Ok(report)
 }
 
