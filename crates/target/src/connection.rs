@@ -15,7 +15,7 @@ use bpfof_nvme::tcp::{
     C2hData, CapsuleResp, DataPdu, Digests, Fes, H2cData, IcReq, IcResp, Pdu, PduError, PduEvent,
     PduReceiver, R2t, Sender, TermReq, data_digest,
 };
-use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status, opcode};
+use bpfof_nvme::{AdminCommand, Cqe, FabricsCommand, Sgl, Sqe, Status};
 use log::Level;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -35,9 +35,9 @@ pub(crate) const MAX_IO_QUEUES: u16 = 128;
 const MAX_H2C_DATA_BYTES: u32 = MAX_TRANSFER_BYTES;
 /// Unsent bytes at which a connection stops taking commands.
 const TX_HIGH_WATER_BYTES: usize = 1 << 20;
-/// Bytes of data that devices and chains work on for one connection; beyond it the connection stops taking
-/// commands until some complete. Writes are not asked for their data either while that and what
-/// has been asked for are more than this together, so a connection holds at most twice as much.
+/// Bytes of data that devices and chains work on for one connection; beyond it the connection stops
+/// taking commands until some complete. Writes are not asked for their data either while that and
+/// what has been asked for are more than this together, so a connection holds at most twice as much.
 const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
 /// Time for a peer to get through Connect.
 const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
@@ -221,7 +221,7 @@ pub(crate) struct Connection {
     /// Chains that it has running.
     pub(crate) chains: usize,
     /// The next command needs a chain, and there is none for this connection now.
-    waits_for_chain: bool,
+    pub(crate) waits_for_chain: bool,
     free: Vec<u16>,
     generation: u64,
     receiver: PduReceiver,
@@ -299,22 +299,6 @@ impl Connection {
         self.tx.len() >= TX_HIGH_WATER_BYTES
             || self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
             || self.waits_for_chain
-    }
-
-    /// Whether a command has to wait for chains to end. It then stays where it was received, with all
-    /// that came after it.
-    #[inline]
-    fn must_wait(&self, sqe: &Sqe, x: &Executor) -> bool {
-        matches!(sqe.opcode, opcode::nvm::PUSHDOWN | opcode::nvm::PUSHDOWN_SHORT)
-            && !x.has_chain_for(self.chains)
-            && self.queue.as_ref().is_some_and(|queue| queue.id != 0)
-    }
-
-    /// Looks again whether there is a chain for a connection that waits for one; whether it still has
-    /// to wait.
-    pub(crate) fn still_waits(&mut self, x: &Executor) -> bool {
-        self.waits_for_chain &= !x.has_chain_for(self.chains);
-        self.waits_for_chain
     }
 
     /// Bytes of data held for commands: with a device, or asked of the host.
@@ -422,9 +406,7 @@ impl Connection {
         digest_ok: bool,
         x: &mut Executor,
     ) -> Result<(), Close> {
-        if self.must_wait(sqe, x) {
-            self.waits_for_chain = true;
-            x.starved.push_back(self.index);
+        if self.wait_for_chain(sqe, x) {
             return Ok(());
         }
         let Some(queue) = &mut self.queue else {
@@ -725,9 +707,7 @@ impl Connection {
     /// is with a device, a chain or a compiler and must come back.
     pub(crate) fn abandon(&mut self, x: &mut Executor) {
         self.abandoned = true;
-        if std::mem::take(&mut self.waits_for_chain) {
-            x.starved.retain(|index| *index != self.index);
-        }
+        self.stop_waiting(x);
         for slot in 0..self.slots.len() as u16 {
             let data = self.slots[usize::from(slot)].state.incoming();
             if data.is_none_or(|data| matches!(data.stage, Stage::Here)) {

@@ -157,12 +157,12 @@ impl Executor {
     pub(crate) fn serve(&mut self, served: &[Served]) {
         self.places.serve(served);
         self.memory.resize_with(self.places.count(), DelayQueue::default);
-        let places = (0..self.places.count()).filter_map(|place| self.places.at(place));
+        let mut places = (0..self.places.count()).filter_map(|place| self.places.at(place));
         let is_modelled = |namespace: &Namespace| match &namespace.backing {
             Backing::Memory(memory) => memory.latency().is_some(),
             Backing::File(_) => false,
         };
-        self.is_modelled = places.into_iter().any(is_modelled);
+        self.is_modelled = places.any(is_modelled);
     }
 
     /// Whether the time of operations on memory matters within a turn.
@@ -327,24 +327,6 @@ impl Executor {
     #[inline]
     pub(crate) fn free_chains(&self) -> usize {
         self.engine.limits().chains - self.engine.running()
-    }
-
-    /// Whether there is a chain for a connection that has so many running. It may have as many as are
-    /// left for others: alone half of them, and whoever comes finds some.
-    #[inline]
-    pub(crate) fn has_chain_for(&self, running: usize) -> bool {
-        running < self.free_chains()
-    }
-
-    /// Lets connections that wait for chains go on, in the order in which they came, as far as chains
-    /// have ended. `goes_on` tells a connection; false if it still has to wait.
-    pub(crate) fn feed_starved(&mut self, mut goes_on: impl FnMut(&Executor, u32) -> bool) {
-        for _ in 0..self.starved.len().min(self.free_chains()) {
-            let Some(index) = self.starved.pop_front() else { return };
-            if !goes_on(self, index) {
-                self.starved.push_back(index);
-            }
-        }
     }
 
     /// Starts a chain for a command.

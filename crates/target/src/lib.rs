@@ -43,6 +43,7 @@ mod reactor;
 mod refusals;
 mod reload;
 mod server;
+mod sharing;
 mod subsystem;
 mod target;
 #[cfg(test)]

@@ -41,6 +41,10 @@ impl Connection {
 
     /// Logs what a command has led to, unless there were too many of these this second.
     pub(crate) fn note(&mut self, level: Level, now_ns: u64, what: fmt::Arguments<'_>) {
+        // What nobody sees takes no room from what somebody does.
+        if !log::log_enabled!(level) {
+            return;
+        }
         let second = now_ns / 1_000_000_000;
         if self.log_budget.second != second {
             self.log_budget = LogBudget { second, lines: 0 };

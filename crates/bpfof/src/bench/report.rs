@@ -50,7 +50,8 @@ pub(crate) struct Case {
     pub(crate) plain: Figures,
     pub(crate) pushdown: Figures,
     pub(crate) ratio: Ratio,
-    /// None for a target that is not a child of this process, and for requests too large for it.
+    /// None for a target that is not a child of this process or that polls, and for requests too large
+    /// for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) message_floor: Option<MessageFloor>,
 }
