@@ -1,6 +1,7 @@
 //! `bpfof function …`.
 
 mod check;
+mod identity;
 mod map;
 mod pace;
 mod proof;
@@ -24,7 +25,7 @@ pub(crate) enum Command {
     Load(Load),
     /// List the functions installed on a target and what they have done.
     List(Target),
-    /// Remove an installed function.
+    /// Remove an installed function, which the host that has installed it may do.
     Unload(Unload),
     /// See and change what functions remember in their maps.
     #[command(subcommand)]
@@ -36,6 +37,8 @@ pub(crate) struct Target {
     /// The target: nvme-tcp://HOST:PORT/NQN.
     #[arg(long)]
     target: TargetUrl,
+    #[command(flatten)]
+    identity: identity::Identity,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -183,7 +186,7 @@ fn unload(options: &Unload) -> Outcome {
 }
 
 fn connect(options: &Target) -> Result<Controller, Box<dyn std::error::Error>> {
-    let mut controller = Controller::connect(&options.target, bpfof_host::Options::default())?;
+    let mut controller = Controller::connect(&options.target, options.identity.options())?;
     controller.pushdown_limits()?;
     Ok(controller)
 }

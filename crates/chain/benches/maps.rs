@@ -8,7 +8,9 @@
 //! and F = 16 lie fifteen files, each found and its version compared. The time for one of them is
 //! the difference divided by fifteen. A hop on unchanged tables compares one number for all files.
 
-use bpfof_chain::{Engine, Extent, FileMap, FileVersion, Function, Limits, Start, Tables};
+use bpfof_chain::{
+    Engine, Extent, FileMap, FileVersion, Function, Limits, Progress, Start, Tables,
+};
 use bpfof_function::{NativeFunction, Program};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
@@ -73,6 +75,7 @@ fn version_checks(criterion: &mut Criterion) {
         trace: Default::default(),
         peers: None,
         maps: Default::default(),
+        memory: None,
     };
     let mut tables = Tables::new(Vec::new()).with_function(function);
     for id in 1..=FILES {
@@ -108,7 +111,8 @@ fn version_checks(criterion: &mut Criterion) {
                 let chain = engine.start(&start, &tables, |read| _ = black_box(read));
                 let chain = chain.expect("starts");
                 // Its one read fails, which ends it.
-                assert!(engine.completed(chain, false, &tables, |_| ()).is_some());
+                let ended = engine.completed(chain, false, &tables, |_| ());
+                assert!(matches!(ended, Progress::Done(_)));
                 engine.release(chain);
             });
         });

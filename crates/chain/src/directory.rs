@@ -41,6 +41,11 @@ impl Directory {
         Directory { base, shift, firsts: firsts.collect() }
     }
 
+    /// Bytes of memory that the table takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.firsts)
+    }
+
     /// The place of the last of the same items whose key is not above `wanted`. None if there is
     /// none; perhaps also if `wanted` is not below the `end` that was given to [`new`](Self::new).
     #[inline]

@@ -1,8 +1,10 @@
 //! Chains: from a start to an outcome, one hop at a time.
 
+use crate::cost;
 use crate::map::FileMap;
+use crate::suspended::Suspended;
 use crate::tables::{Function, FunctionMap, MapIndex, Tables};
-use crate::trace::LINES_PER_CALL;
+use crate::trace::{LINES_PER_CALL, Trace};
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
 use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind, Limit, Map};
 use bpfof_nvme::Status;
@@ -19,9 +21,9 @@ pub struct Limits {
     pub hops: u32,
     /// Bytes read, each read rounded out to [`Start::unit_bytes`].
     pub bytes: u64,
-    /// Instructions, all calls together (see [`bpfof_function::Program::jump_cost`]).
+    /// Units of processor time ([`bpfof_function::cost`]), all calls together.
     pub instructions: u64,
-    /// Instructions of one call: bounds how long the thread serves nobody else.
+    /// Units of one call: bounds how long the thread serves nobody else.
     pub instructions_per_call: u32,
     /// Chains one engine runs at a time. Each takes an arena of
     /// [`abi::ARENA_BYTES`].
@@ -35,7 +37,7 @@ impl Default for Limits {
             hops: 1 << 25,
             bytes: 1 << 40,
             instructions: 1 << 36,
-            // About 130 µs of machine time.
+            // 200 µs.
             instructions_per_call: 1_000_000,
             chains: 1024,
         }
@@ -133,6 +135,21 @@ pub struct Usage {
 /// How a chain ends. On an error the number of hops begun comes with the cause.
 pub type Outcome = Result<Answer, (ChainError, u32)>;
 
+/// What a step has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The chain waits for reads: for others of this hop, or for the next, which have been emitted.
+    Reads,
+    /// This hop has more calls than the engine makes at a time: [`Engine::go_on`] makes the next.
+    Calls,
+    /// The hop is done and its next reads have not been emitted, because the chain is to
+    /// [give way](Engine::give_way): [`Engine::suspend`] takes it out.
+    Rest,
+    /// It is over: take the answer from [`scratch`](Engine::scratch), then
+    /// [`release`](Engine::release) it.
+    Done(Outcome),
+}
+
 /// Why a chain failed. The numbers are indices into the request's file list unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
@@ -229,6 +246,10 @@ struct Chain {
     read_count: usize,
     device_failed: bool,
     running: bool,
+    /// It rests at the end of this hop.
+    gives_way: bool,
+    /// Of the hop, the read whose call is next.
+    next_call: u32,
     answer_max_bytes: u32,
     function: u32,
     namespace: u32,
@@ -241,6 +262,8 @@ struct Chain {
 /// What a hop leads to.
 enum Step {
     Reads,
+    Calls,
+    Rest,
     Done(u32),
 }
 
@@ -248,6 +271,10 @@ enum Step {
 #[derive(Debug)]
 pub struct Engine {
     limits: Limits,
+    /// Units after which the calls of a hop are interrupted.
+    slice: u64,
+    /// Units of the work since they were last asked for.
+    spent: u64,
     chains: Vec<Chain>,
     free: Vec<u32>,
 }
@@ -255,7 +282,19 @@ pub struct Engine {
 impl Engine {
     /// An engine without chains. Arenas are made as they are first needed and kept.
     pub fn new(limits: Limits) -> Engine {
-        Engine { limits, chains: Vec::new(), free: Vec::new() }
+        Engine { limits, slice: u64::MAX, spent: 0, chains: Vec::new(), free: Vec::new() }
+    }
+
+    /// Interrupts the calls of a hop when they have taken so many units; without this it makes all of
+    /// them at once.
+    pub fn with_slice(self, units: u64) -> Engine {
+        Engine { slice: units, ..self }
+    }
+
+    /// Takes the units of the work that was done since this was last called.
+    #[inline]
+    pub fn take_spent(&mut self) -> u64 {
+        std::mem::take(&mut self.spent)
     }
 
     /// The limits it was made with.
@@ -266,6 +305,12 @@ impl Engine {
     /// Chains that have been started and not released.
     pub fn running(&self) -> usize {
         self.chains.len() - self.free.len()
+    }
+
+    /// Whether a chain has been started and not been released or taken out.
+    #[inline]
+    pub fn is_running(&self, id: ChainId) -> bool {
+        self.chains.get(id.index()).is_some_and(|chain| chain.running)
     }
 
     /// Starts a chain and emits its first reads. Report each with
@@ -282,6 +327,7 @@ impl Engine {
         let id = self.acquire(start.owner)?;
         let chain = &mut self.chains[id.index()];
         chain.begin(start, &self.limits);
+        self.spent += cost::start(start.scratch_bytes);
         let first = (start.first_file, start.first_offset_bytes, start.first_size_bytes);
         let started =
             chain.find(tables).and_then(|()| chain.plan_one(id, tables, first, &mut emit));
@@ -295,28 +341,122 @@ impl Engine {
     }
 
     /// Reports one device read of a chain; its data is in place if `ok`. Once all reads of the hop
-    /// are in, calls the function and emits the next reads. A finished chain gives its outcome;
-    /// take the answer from [`scratch`](Engine::scratch), then [`release`](Engine::release) it.
+    /// are in, calls the function and emits the next reads.
     #[inline]
     pub fn completed(
         &mut self,
         id: ChainId,
         ok: bool,
         tables: &Tables,
-        mut emit: impl FnMut(DeviceRead),
-    ) -> Option<Outcome> {
+        emit: impl FnMut(DeviceRead),
+    ) -> Progress {
         let chain = &mut self.chains[id.index()];
         debug_assert!(chain.running && chain.pending > 0);
         chain.pending -= 1;
         chain.device_failed |= !ok;
         if chain.pending > 0 {
-            return None;
+            return Progress::Reads;
         }
-        match chain.hop(id, &self.limits, tables, &mut emit) {
-            Ok(Step::Reads) => None,
-            Ok(Step::Done(length_bytes)) => Some(Ok(Answer { hops: chain.hop, length_bytes })),
-            Err(error) => Some(Err((error, chain.hop))),
+        chain.next_call = 0;
+        self.run_hop(id, tables, emit)
+    }
+
+    /// Goes on with the calls of a hop after [`Progress::Calls`]. With `wanted` false the chain ends
+    /// as if the device had failed.
+    pub fn go_on(
+        &mut self,
+        id: ChainId,
+        wanted: bool,
+        tables: &Tables,
+        emit: impl FnMut(DeviceRead),
+    ) -> Progress {
+        self.chains[id.index()].device_failed |= !wanted;
+        self.run_hop(id, tables, emit)
+    }
+
+    #[inline]
+    fn run_hop(
+        &mut self,
+        id: ChainId,
+        tables: &Tables,
+        mut emit: impl FnMut(DeviceRead),
+    ) -> Progress {
+        let Engine { limits, slice, spent, chains, .. } = self;
+        let chain = &mut chains[id.index()];
+        match chain.hop(id, (limits, *slice), tables, spent, &mut emit) {
+            Ok(Step::Reads) => Progress::Reads,
+            Ok(Step::Done(length_bytes)) => {
+                Progress::Done(Ok(Answer { hops: chain.hop, length_bytes }))
+            }
+            Ok(Step::Calls) => Progress::Calls,
+            Ok(Step::Rest) => Progress::Rest,
+            Err(error) => Progress::Done(Err((error, chain.hop))),
         }
+    }
+
+    /// Asks a chain to rest at the end of its hop, so that another can have its arena.
+    pub fn give_way(&mut self, id: ChainId) {
+        self.chains[id.index()].gives_way = true;
+    }
+
+    /// Takes a chain out that [rests](Progress::Rest); its arena is free afterwards.
+    pub fn suspend(&mut self, id: ChainId) -> Suspended {
+        let chain = &mut self.chains[id.index()];
+        let suspended = Suspended {
+            arena: chain.arena.save(),
+            owner: chain.owner,
+            namespace: chain.namespace,
+            unit_mask: chain.unit_mask,
+            function: chain.function,
+            last_function: chain.last_function,
+            files: chain.files[..chain.file_count].into(),
+            answer_max_bytes: chain.answer_max_bytes,
+            hop: chain.hop,
+            bytes_left: chain.bytes_left,
+            instructions_left: chain.instructions_left,
+        };
+        self.spent += cost::move_state(suspended.bytes());
+        self.release(id);
+        suspended
+    }
+
+    /// Lets a chain go on that was [taken out](Engine::suspend), perhaps in another arena, and emits
+    /// the reads that it wanted.
+    ///
+    /// # Errors
+    /// As [`start`](Engine::start); the chain is over then, but for [`ChainError::TooManyChains`].
+    pub fn resume(
+        &mut self,
+        suspended: &Suspended,
+        tables: &Tables,
+        mut emit: impl FnMut(DeviceRead),
+    ) -> Result<ChainId, ChainError> {
+        let id = self.acquire(suspended.owner)?;
+        self.spent += cost::move_state(suspended.bytes());
+        let chain = &mut self.chains[id.index()];
+        chain.restore(suspended);
+        match chain.find(tables).and_then(|()| chain.plan_next(id, tables, &mut emit)) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                self.release(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Drops the arenas of chains that do not run, but for `keep` of them. Their memory goes back to
+    /// the machine. Chains have other numbers afterwards only if none is running above them.
+    pub fn trim(&mut self, keep: usize) {
+        while self.chains.len() > keep && self.chains.last().is_some_and(|chain| !chain.running) {
+            self.chains.pop();
+        }
+        let count = self.chains.len() as u32;
+        self.free.retain(|index| *index < count);
+    }
+
+    /// Arenas that it has, in use or not.
+    pub fn arenas(&self) -> usize {
+        self.chains.len()
     }
 
     /// Where a read's data goes, for devices that copy.
@@ -368,6 +508,7 @@ impl Engine {
         };
         let chain = &mut self.chains[index as usize];
         if chain.owner != owner {
+            self.spent += cost::WIPE;
             chain.arena.wipe();
             chain.owner = owner;
         }
@@ -416,12 +557,14 @@ impl Environment for Installed<'_> {
     }
 
     fn trace(&mut self, text: &[u8], value: u64) {
+        let here = self.tables.trace_of(self.function.id);
+        let traces = [Some(&self.function.trace), here].into_iter().flatten();
         match self.lines_left.checked_sub(1) {
             Some(left) => {
                 self.lines_left = left;
-                self.function.trace.add(text, value);
+                traces.for_each(|trace| trace.add(text, value));
             }
-            None => self.function.trace.count(),
+            None => traces.for_each(Trace::count),
         }
     }
 
@@ -453,6 +596,8 @@ impl Chain {
             read_count: 0,
             pending: 0,
             device_failed: false,
+            gives_way: false,
+            next_call: 0,
         }
     }
 
@@ -469,9 +614,31 @@ impl Chain {
         self.hop = 0;
         self.bytes_left = limits.bytes;
         self.instructions_left = limits.instructions;
+        self.begin_reading();
+        self.arena.begin_chain(start.argument, start.scratch_bytes as usize);
+    }
+
+    fn begin_reading(&mut self) {
         self.pending = 0;
         self.device_failed = false;
-        self.arena.begin_chain(start.argument, start.scratch_bytes as usize);
+        self.gives_way = false;
+        self.next_call = 0;
+    }
+
+    fn restore(&mut self, suspended: &Suspended) {
+        self.namespace = suspended.namespace;
+        self.unit_mask = suspended.unit_mask;
+        self.function = suspended.function;
+        self.last_function = suspended.last_function;
+        self.file_count = suspended.files.len();
+        self.files[..self.file_count].copy_from_slice(&suspended.files);
+        self.found_in = 0;
+        self.answer_max_bytes = suspended.answer_max_bytes;
+        self.hop = suspended.hop;
+        self.bytes_left = suspended.bytes_left;
+        self.instructions_left = suspended.instructions_left;
+        self.begin_reading();
+        self.arena.restore(&suspended.arena);
     }
 
     /// Finds the function and the files, whose maps must be those the host believes in (BPF-oF
@@ -503,44 +670,77 @@ impl Chain {
         tables.map_at(self.maps[file as usize]).ok_or(ChainError::UnknownFile(file))
     }
 
+    /// Makes the calls of a hop from `next_call` on, and asks for the next reads.
+    #[inline]
     fn hop(
         &mut self,
         id: ChainId,
-        limits: &Limits,
+        (limits, slice): (&Limits, u64),
         tables: &Tables,
+        spent: &mut u64,
         emit: &mut impl FnMut(DeviceRead),
     ) -> Result<Step, ChainError> {
         if self.device_failed {
             return Err(ChainError::Device);
         }
-        self.arena.begin_hop(self.hop);
-        self.hop += 1;
+        if self.next_call == 0 {
+            self.arena.begin_hop(self.hop);
+            self.hop += 1;
+            *spent += cost::HOP;
+        }
         self.find(tables)?;
-        for index in 0..self.read_count {
-            let code = self.call(index, limits, tables)?;
+        let until = spent.saturating_add(slice);
+        while (self.next_call as usize) < self.read_count {
+            let index = self.next_call as usize;
+            self.next_call += 1;
+            let code = self.call(index, limits, tables, spent)?;
             if code != 0 {
                 return Err(ChainError::Abort(code));
             }
             if self.arena.context_u32(context::DONE) != 0 {
                 return self.answer();
             }
+            if *spent > until && (self.next_call as usize) < self.read_count {
+                return Ok(Step::Calls);
+            }
         }
         if self.hop >= limits.hops {
             return Err(ChainError::HopBudget);
         }
+        if self.gives_way {
+            return Ok(Step::Rest);
+        }
+        self.plan_next(id, tables, emit)?;
+        Ok(Step::Reads)
+    }
+
+    /// Asks for the reads that the function wants.
+    #[inline]
+    fn plan_next(
+        &mut self,
+        id: ChainId,
+        tables: &Tables,
+        emit: &mut impl FnMut(DeviceRead),
+    ) -> Result<(), ChainError> {
         match self.arena.context_u32(context::READS) {
             // What a lookup does: nothing else to wait for.
-            1 => self.plan_one(id, tables, next_read(&self.arena, 0), emit)?,
-            count => self.plan(id, tables, count as usize, emit)?,
+            1 => self.plan_one(id, tables, next_read(&self.arena, 0), emit),
+            count => self.plan(id, tables, count as usize, emit),
         }
-        Ok(Step::Reads)
     }
 
     /// Calls the function on one read of the hop, and those that it goes on in; what the last of
     /// them returns.
     #[inline(always)]
-    fn call(&mut self, index: usize, limits: &Limits, tables: &Tables) -> Result<u32, ChainError> {
+    fn call(
+        &mut self,
+        index: usize,
+        limits: &Limits,
+        tables: &Tables,
+        spent: &mut u64,
+    ) -> Result<u32, ChainError> {
         let read = &self.reads[index];
+        *spent += cost::call(read.length);
         let data = read.start as usize..read.end as usize;
         let limit = self.arena.begin_call(data, read.offset, read.file, index as u32);
         let granted = self.instructions_left.min(u64::from(limits.instructions_per_call));
@@ -551,17 +751,19 @@ impl Chain {
         let mut installed = Installed::new(tables, function);
         let exit = function.native.call(&mut self.arena, limit, &mut budget, &mut installed);
         let code = match exit {
-            Ok(Exit::Return(code)) => code,
-            Ok(Exit::TailCall(_)) => self.go_on(installed, limit, &mut budget)?,
-            Err(fault) => return Err(ChainError::Fault(fault)),
+            Ok(Exit::Return(code)) => Ok(code),
+            Ok(Exit::TailCall(_)) => self.tail_calls(installed, limit, &mut budget),
+            Err(fault) => Err(ChainError::Fault(fault)),
         };
-        self.instructions_left -= granted - budget as u64;
-        Ok(code as u32)
+        let used = granted - budget as u64;
+        self.instructions_left -= used;
+        *spent += used;
+        Ok(code? as u32)
     }
 
     /// Calls the functions that a call goes on in, one after the other; what the last returns.
     #[cold]
-    fn go_on(
+    fn tail_calls(
         &mut self,
         mut before: Installed<'_>,
         limit: Limit,

@@ -18,16 +18,19 @@
 
 #![forbid(unsafe_code)]
 
+mod cost;
 mod directory;
 pub mod engine;
 pub mod map;
+mod suspended;
 pub mod tables;
 pub mod trace;
 
 pub use engine::{
     Answer, ChainError, ChainId, DeviceRead, Engine, FileVersion, InvalidOutput, Limits, Outcome,
-    Start, Usage,
+    Progress, Start, Usage,
 };
 pub use map::{Extent, FileMap, MapError};
+pub use suspended::Suspended;
 pub use tables::{Function, FunctionMap, FunctionMaps, MapIndex, Peers, Tables, WHOLE_NAMESPACE};
 pub use trace::Trace;

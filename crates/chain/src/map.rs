@@ -74,6 +74,11 @@ impl FileMap {
         Ok(FileMap::of(namespace, version, length_bytes, extents))
     }
 
+    /// Bytes of memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<FileMap>() + size_of_val(&*self.extents) + self.directory.memory_bytes()
+    }
+
     fn of(namespace: u32, version: u64, length_bytes: u64, extents: Vec<Extent>) -> FileMap {
         let end = extents.last().map_or(0, |last| last.file_offset + last.length);
         let directory = Directory::new(&extents, end, |extent| extent.file_offset);

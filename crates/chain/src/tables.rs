@@ -6,6 +6,7 @@
 use crate::directory::Directory;
 use crate::map::FileMap;
 use crate::trace::Trace;
+use bpfof_function::memory::Charge;
 use bpfof_function::{Map, NativeFunction};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub struct Function {
     pub instructions: u32,
     /// Its machine code.
     pub native: NativeFunction,
+    /// Whose memory it takes, where somebody counts that.
+    pub memory: Option<Charge>,
     /// What it has said.
     pub trace: Trace,
     /// Whom its tail calls reach, if not the functions of its tables.
@@ -61,6 +64,8 @@ pub struct FunctionMap {
     pub id: u32,
     /// The map.
     pub map: Map,
+    /// Whose memory it takes, where somebody counts that.
+    pub memory: Option<Charge>,
 }
 
 /// The maps of one function in one association, in the order of the function's handles.
@@ -73,6 +78,8 @@ struct MapEntry {
     namespace: u32,
     version: u64,
     map: Arc<FileMap>,
+    /// Whose memory the map takes.
+    _memory: Option<Arc<Charge>>,
 }
 
 /// Functions and file maps, each sorted by id.
@@ -83,12 +90,16 @@ pub struct Tables {
     functions: Vec<Arc<Function>>,
     /// Of each function, in the same order.
     functions_maps: Vec<FunctionMaps>,
+    /// What functions have said here, by id: of those that others run, too.
+    traces: BTreeMap<u32, Arc<Trace>>,
     /// Of all functions together, each once, by id.
     function_maps: Vec<Arc<FunctionMap>>,
     maps: Vec<MapEntry>,
     /// Of `maps`.
     directory: Directory,
     whole_namespaces: Vec<Arc<FileMap>>,
+    /// Whose memory the tables themselves take.
+    _memory: Option<Charge>,
 }
 
 /// Where in a [`Tables`] a map is.
@@ -119,16 +130,35 @@ impl Tables {
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Bytes of memory that the tables take, without the functions and maps that are in them: these
+    /// may be in many.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Tables>()
+            + self.functions.len() * (size_of::<Arc<Function>>() + size_of::<FunctionMaps>())
+            + self.function_maps.len() * size_of::<Arc<FunctionMap>>()
+            + self.maps.len() * size_of::<MapEntry>()
+            + self.directory.memory_bytes()
+            + self.whole_namespaces.len() * size_of::<Arc<FileMap>>()
+            + self.traces.len() * (size_of::<(u32, Arc<Trace>)>() + Trace::MEMORY_BYTES)
+    }
+
+    /// These tables with whose memory they take.
+    pub fn counted(self, memory: Charge) -> Tables {
+        Tables { _memory: Some(memory), ..self }
+    }
+
     /// A copy to be changed.
     fn successor(&self) -> Tables {
         Tables {
             serial: Tables::next_serial(),
             functions: self.functions.clone(),
             functions_maps: self.functions_maps.clone(),
+            traces: self.traces.clone(),
             function_maps: self.function_maps.clone(),
             maps: self.maps.clone(),
             directory: self.directory.clone(),
             whole_namespaces: self.whole_namespaces.clone(),
+            _memory: None,
         }
     }
 
@@ -258,9 +288,22 @@ impl Tables {
         if let Some(index) = tables.function_index(id) {
             tables.functions.remove(index);
             tables.functions_maps.remove(index);
+            tables.traces.remove(&id);
             tables.index_function_maps();
         }
         tables
+    }
+
+    /// These tables with a place for what a function says that runs with them: it is in others, too.
+    pub fn with_trace(&self, id: u32) -> Tables {
+        let mut tables = self.successor();
+        tables.traces.insert(id, Arc::default());
+        tables
+    }
+
+    /// What a function has said that ran with these tables, if that is kept apart.
+    pub fn trace_of(&self, id: u32) -> Option<&Trace> {
+        self.traces.get(&id).map(|trace| &**trace)
     }
 
     fn index_function_maps(&mut self) {
@@ -298,9 +341,15 @@ impl Tables {
 
     /// These tables with a file's map set or replaced.
     pub fn with_map(&self, file: u32, map: FileMap) -> Tables {
+        self.with_counted_map(file, map, None)
+    }
+
+    /// The same for a map whose memory is counted, as long as it is in some tables.
+    pub fn with_counted_map(&self, file: u32, map: FileMap, memory: Option<Charge>) -> Tables {
         let mut tables = self.successor();
         let (namespace, version) = (map.namespace(), map.version());
-        let entry = MapEntry { file, namespace, version, map: Arc::new(map) };
+        let (map, memory) = (Arc::new(map), memory.map(Arc::new));
+        let entry = MapEntry { file, namespace, version, map, _memory: memory };
         match tables.maps.binary_search_by_key(&file, |known| known.file) {
             Ok(index) => tables.maps[index] = entry,
             Err(index) => {

@@ -29,6 +29,9 @@ struct Line {
 }
 
 impl Trace {
+    /// Bytes of memory that it takes at the most.
+    pub const MEMORY_BYTES: usize = size_of::<Trace>() + KEPT_LINES * size_of::<Line>();
+
     /// Keeps a line, in place of the oldest if there are [`KEPT_LINES`]. It is only counted if
     /// another thread is at it: a chain does not wait for that.
     pub(crate) fn add(&self, text: &[u8], value: u64) {

@@ -68,6 +68,7 @@ fn obedient() -> Function {
         trace: Default::default(),
         peers: None,
         maps: Default::default(),
+        memory: None,
     }
 }
 
@@ -233,7 +234,8 @@ fn run(
     }
     let files: Vec<_> =
         (1..=world.files.len() as u32).map(|id| FileVersion { id, version: 1 }).collect();
-    let mut engine = Engine::new(world.limits);
+    // Interrupted after each call, or never.
+    let mut engine = Engine::new(world.limits).with_slice([0, u64::MAX][shuffle(2)]);
     let mut queue = VecDeque::new();
     let start = Start {
         owner: 1,
@@ -248,15 +250,37 @@ fn run(
         scratch_bytes: world.scratch,
         answer_max_bytes: world.answer_max,
     };
-    let id = engine.start(&start, &tables, |read| queue.push_back(read))?;
+    let mut id = engine.start(&start, &tables, |read| queue.push_back(read))?;
     loop {
         let read = queue.remove(shuffle(queue.len())).expect("a chain that runs has reads");
         let at = read.device_offset as usize;
         assert_eq!((read.device_offset | u64::from(read.length)) % world.unit, 0);
         let data = &world.namespace[at..at + read.length as usize];
         engine.data_mut(&read).copy_from_slice(data);
-        let outcome = engine.completed(read.chain, true, &tables, |read| queue.push_back(read));
-        let Some(outcome) = outcome else { continue };
+        if shuffle(4) == 0 {
+            engine.give_way(id);
+        }
+        let mut progress =
+            engine.completed(read.chain, true, &tables, |read| queue.push_back(read));
+        while progress == Progress::Calls {
+            progress = engine.go_on(id, true, &tables, |read| queue.push_back(read));
+        }
+        let outcome = match progress {
+            Progress::Reads => continue,
+            Progress::Calls => unreachable!("gone on with above"),
+            Progress::Rest => {
+                assert!(queue.is_empty());
+                let suspended = engine.suspend(id);
+                assert_eq!(engine.running(), 0);
+                disturb(&mut engine, &start, &tables);
+                match engine.resume(&suspended, &tables, |read| queue.push_back(read)) {
+                    Ok(resumed) => id = resumed,
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            Progress::Done(outcome) => outcome,
+        };
         assert!(queue.is_empty());
         let word = |at: usize| {
             u64::from_le_bytes(engine.scratch(id)[at..at + 8].try_into().expect("8 bytes"))
@@ -265,6 +289,19 @@ fn run(
         engine.release(id);
         assert_eq!(engine.running(), 0);
         return outcome.map(|a| (result.0, result.1, a.hops)).map_err(|(error, _)| error);
+    }
+}
+
+/// Somebody else has the arena for a while.
+fn disturb(engine: &mut Engine, start: &Start<'_>, tables: &Tables) {
+    let other = Start { owner: 2, argument: &[0xa5; 64], scratch_bytes: 4096, ..*start };
+    if let Ok(id) = engine.start(&other, tables, |_| ()) {
+        let mut progress = engine.completed(id, false, tables, |_| ());
+        while progress == Progress::Reads {
+            progress = engine.completed(id, false, tables, |_| ());
+        }
+        assert!(matches!(progress, Progress::Done(Err((ChainError::Device, _)))));
+        engine.release(id);
     }
 }
 
@@ -376,7 +413,7 @@ fn a_pointer_cycle_ends_with_the_hop_budget() {
 }
 
 /// Starts the one-file world's chain and changes the tables between its first two hops.
-fn change_tables(change: impl Fn(&Tables) -> Tables) -> Option<Outcome> {
+fn change_tables(change: impl Fn(&Tables) -> Tables) -> Progress {
     let world = one_file_world();
     let tables = Tables::new(vec![])
         .with_function(obedient())
@@ -399,7 +436,7 @@ fn change_tables(change: impl Fn(&Tables) -> Tables) -> Option<Outcome> {
     let id = engine.start(&start, &tables, |read| reads.push(read)).expect("starts");
     let read = reads.pop().expect("one read");
     engine.data_mut(&read).copy_from_slice(&world.namespace[..512]);
-    assert_eq!(engine.completed(id, true, &tables, |read| reads.push(read)), None);
+    assert_eq!(engine.completed(id, true, &tables, |read| reads.push(read)), Progress::Reads);
     let read = reads.pop().expect("the next read");
     engine.data_mut(&read).copy_from_slice(&world.namespace[..512]);
     engine.completed(id, true, &change(&tables), |_| ())
@@ -409,12 +446,12 @@ fn change_tables(change: impl Fn(&Tables) -> Tables) -> Option<Outcome> {
 fn a_map_that_changes_under_a_chain_stops_it() {
     let newer = FileMap::new(1, 2, 512, vec![], 1 << 20, 512).expect("valid");
     let stale = change_tables(|tables| tables.with_map(1, newer.clone()));
-    assert_eq!(stale, Some(Err((ChainError::StaleFileMap(0), 2))));
+    assert_eq!(stale, Progress::Done(Err((ChainError::StaleFileMap(0), 2))));
     let gone = change_tables(|tables| tables.without_map(1));
-    assert_eq!(gone, Some(Err((ChainError::UnknownFile(0), 2))));
+    assert_eq!(gone, Progress::Done(Err((ChainError::UnknownFile(0), 2))));
     let unloaded = change_tables(|tables| tables.without_function(1));
-    assert_eq!(unloaded, Some(Err((ChainError::UnknownFunction, 2))));
-    assert_eq!(change_tables(|tables| tables.without_map(99)), None);
+    assert_eq!(unloaded, Progress::Done(Err((ChainError::UnknownFunction, 2))));
+    assert_eq!(change_tables(|tables| tables.without_map(99)), Progress::Reads);
 }
 
 #[test]
@@ -438,7 +475,7 @@ fn a_failed_device_read_and_a_full_engine_are_errors() {
     let id = engine.start(&start, &tables, |_| ()).expect("starts");
     assert_eq!(engine.start(&start, &tables, |_| ()), Err(ChainError::TooManyChains));
     let outcome = engine.completed(id, false, &tables, |_| ());
-    assert_eq!(outcome, Some(Err((ChainError::Device, 0))));
+    assert_eq!(outcome, Progress::Done(Err((ChainError::Device, 0))));
     engine.release(id);
     let outside = Start { first_offset_bytes: 4000, ..start };
     assert_eq!(engine.start(&outside, &tables, |_| ()), Err(ChainError::OutsideFile(0)));

@@ -2,8 +2,8 @@
 
 use bpfof_chain::engine::MAX_TAIL_CALLS;
 use bpfof_chain::{
-    Answer, ChainError, DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Outcome, Start,
-    Tables,
+    Answer, ChainError, DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Outcome,
+    Progress, Start, Tables,
 };
 use bpfof_function::{NativeFunction, Program};
 use std::sync::Arc;
@@ -28,6 +28,7 @@ fn function(id: u32, code: &[[u8; 8]]) -> Function {
         trace: Default::default(),
         peers: None,
         maps: Default::default(),
+        memory: None,
     }
 }
 
@@ -48,6 +49,9 @@ fn caller(id: u32) -> Function {
         ],
     )
 }
+
+/// What it takes from the budget, but for the tail call: three loads, a store, four others.
+const CALLER_COST: u64 = 3 * 10 + 2 + 4;
 
 /// Adds 16 to scratch[0]; ends the chain in hop 2, and else reads on.
 fn callee(id: u32) -> Function {
@@ -124,7 +128,8 @@ fn run(
     let chain = engine.start(&start, &tables, |read| reads.push(read)).expect("it starts");
     loop {
         assert_eq!(reads.pop().map(|read| read.length), Some(512));
-        if let Some(outcome) = engine.completed(chain, true, &tables, |read| reads.push(read)) {
+        let progress = engine.completed(chain, true, &tables, |read| reads.push(read));
+        if let Progress::Done(outcome) = progress {
             let last = engine.usage(chain).last_function;
             return (outcome, engine.scratch(chain)[0], last);
         }
@@ -158,7 +163,8 @@ fn a_call_that_goes_round_ends() {
     assert_eq!(outcome, Err((ChainError::Abort(77), 1)));
     assert_eq!((u32::from(count), last), (MAX_TAIL_CALLS + 1, 1));
     // All of them pay from one budget.
-    let limits = Limits { instructions: 3 * TAIL_CALL_COST, ..Limits::default() };
+    let limits = 3 * (CALLER_COST + TAIL_CALL_COST) + CALLER_COST;
+    let limits = Limits { instructions: limits, ..Limits::default() };
     let (outcome, count, _) = run(round(), &[0, 1], limits, keep);
     let Err((error, 1)) = outcome else { panic!("{outcome:?}") };
     assert!(error.is_instruction_budget());

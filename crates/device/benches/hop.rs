@@ -12,16 +12,20 @@ use bpfkv::pushdown::{
 };
 use bpfkv::{Aggregate, KeyRange};
 use bpfof_chain::{
-    DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Start, Tables, WHOLE_NAMESPACE,
+    DeviceRead, Engine, FileMap, FileVersion, Function, Limits, Progress, Start, Tables,
+    WHOLE_NAMESPACE,
 };
-use bpfof_device::{DelayQueue, MemoryNamespace};
+use bpfof_device::MemoryNamespace;
 use bpfof_function::{NativeFunction, Object};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::ops::ControlFlow;
 
 /// Chains in flight.
 const DEPTH: u64 = 32;
+/// Reads whose memory is fetched together, as in a reactor.
+const ROUND: usize = 16;
 
 /// Pairs of a range.
 const PAIRS: u64 = 64;
@@ -38,7 +42,10 @@ struct World {
     memory: MemoryNamespace,
     tables: Tables,
     engine: Engine,
-    queue: DelayQueue<DeviceRead>,
+    /// Reads of chains that have begun, and first reads.
+    active: VecDeque<DeviceRead>,
+    fresh: VecDeque<DeviceRead>,
+    round: VecDeque<DeviceRead>,
     keys: u64,
     random: u64,
 }
@@ -64,6 +71,7 @@ impl World {
             trace: Default::default(),
             peers: None,
             maps: Default::default(),
+            memory: None,
         };
         let whole = FileMap::whole_namespace(1, size);
         World {
@@ -71,7 +79,9 @@ impl World {
             memory,
             tables: Tables::new(vec![whole]).with_function(function),
             engine: Engine::new(Limits::default()),
-            queue: DelayQueue::default(),
+            active: VecDeque::new(),
+            fresh: VecDeque::new(),
+            round: VecDeque::new(),
             keys: extent.keys(),
             random: 1,
         }
@@ -113,24 +123,30 @@ impl World {
             scratch_bytes,
             answer_max_bytes,
         };
-        let World { engine, tables, queue, .. } = self;
-        engine.start(&start, tables, |read| queue.push(None, 0, read)).expect("starts");
+        let World { engine, tables, fresh, .. } = self;
+        engine.start(&start, tables, |read| fresh.push_back(read)).expect("starts");
     }
 
     /// Runs chains until `count` more have ended, with as many in flight as before.
     #[inline(never)]
     fn run(&mut self, mut count: u64) {
         while count > 0 {
-            let World { engine, tables, queue, memory, .. } = self;
-            let Some(read) = queue.take(0) else {
-                let soon = |read: &DeviceRead| memory.prefetch(read.device_offset, read.length);
-                assert!(queue.begin_round(0, soon), "chains in flight have reads");
+            let World { engine, tables, active, fresh, round, memory, .. } = self;
+            let Some(read) = round.pop_front() else {
+                while round.len() < ROUND
+                    && let Some(read) = active.pop_front().or_else(|| fresh.pop_front())
+                {
+                    round.push_back(read);
+                }
+                for read in round {
+                    memory.prefetch(read.device_offset, read.length);
+                }
                 continue;
             };
             memory.read(read.device_offset, engine.data_mut(&read));
-            let outcome =
-                engine.completed(read.chain, true, tables, |read| queue.push_active(read));
-            if let Some(outcome) = outcome {
+            let progress =
+                engine.completed(read.chain, true, tables, |read| active.push_back(read));
+            if let Progress::Done(outcome) = progress {
                 let answer = outcome.expect("a sound database");
                 let scratch = &engine.scratch(read.chain)[..answer.length_bytes as usize];
                 if self.work == Work::Get {

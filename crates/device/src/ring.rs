@@ -525,7 +525,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
 
     /// Whether a completion can be taken without asking the kernel, or the kernel has one to give.
     #[inline]
-    pub fn has_news(&mut self) -> bool {
+    pub fn has_completions(&mut self) -> bool {
         !self.uring.completion().is_empty() || self.uring.submission().taskrun()
     }
 

@@ -57,6 +57,9 @@ pub const TRACE_BYTES: usize = 64;
 
 /// Instructions of one program. Bounds compile time (about 8 µs an instruction) and code memory.
 pub const MAX_INSTRUCTIONS: usize = 4096;
+/// Calls in one program, of helpers and of its own functions: each takes much longer to compile than
+/// another instruction.
+pub const MAX_CALLS: usize = 1024;
 /// Size of an object file in bytes: room for debug information of the largest program.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
 

@@ -1,6 +1,7 @@
 //! What can be said of a program without running it, for people.
 
 use crate::abi::{FRAME_BYTES, MAX_FRAMES};
+use crate::cost;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Instruction, Operand, Register};
 use crate::program::Program;
@@ -18,7 +19,7 @@ pub struct Summary {
     pub frames: Option<u64>,
     /// Bytes that the largest frame uses, as far as addresses are formed from r10 directly.
     pub frame_bytes: u64,
-    /// The most that a call takes from the instruction budget. `None` if that depends on data:
+    /// The most that a call takes from the instruction budget, in [units](cost). `None` if that depends on data:
     /// there is a loop, a helper whose length is not a constant, or one that looks at data to find
     /// how much it has to do.
     pub budget: Option<i64>,
@@ -49,7 +50,7 @@ impl Program {
             helpers: helpers.into_iter().collect(),
             frames: entry.frames,
             frame_bytes: functions.iter().map(|range| self.frame_bytes(range)).max().unwrap_or(0),
-            budget: entry.budget,
+            budget: entry.budget.and_then(|budget| budget.checked_add(self.call_cost(0))),
             steps: entry.steps,
         }
     }
@@ -238,7 +239,7 @@ impl Walk<'_> {
             }
             Instruction::CallHelper { helper } if helper.is_bulk() => {
                 let length = self.constant_length(pc, range.start)?;
-                Some((length / 8) as i64)
+                cost::bulk(helper, length).try_into().ok()
             }
             // What a tail call leads to is another function's budget.
             Instruction::CallHelper { helper: Helper::TailCall } => None,
@@ -297,14 +298,16 @@ mod tests {
         let branch = [0x15, 1, 3, 0, 0, 0, 0, 0];
         let two = [branch, length(64), MEMSET, EXIT, length(160), MEMSET, EXIT];
         let found = summary(&two);
-        assert_eq!((found.budget, found.steps, found.frames), (Some(20), Some(4), Some(1)));
+        // The dearest way through all of it, and that helper.
+        let cost = (6 + 3) + 10 + 160 / 8;
+        assert_eq!((found.budget, found.steps, found.frames), (Some(cost), Some(4), Some(1)));
         assert_eq!(found.helpers, ["bpfof_memset"]);
         // The branch leads to behind the length: it may be another.
         let around = [[0x15, 1, 1, 0, 0, 0, 0, 0], length(64), MEMSET, EXIT];
         assert_eq!(summary(&around).budget, None);
         // Backwards without a loop: over an exit, and back to it.
         let back = [[0x05, 0, 1, 0, 0, 0, 0, 0], EXIT, [0x05, 0, 0xfe, 0xff, 0, 0, 0, 0]];
-        assert_eq!(summary(&back).budget, Some(2));
+        assert_eq!(summary(&back).budget, Some(3));
         let looping = [length(64), [0x15, 1, 0xfe, 0xff, 0, 0, 0, 0], EXIT];
         assert_eq!((summary(&looping).budget, summary(&looping).steps), (None, None));
     }
@@ -323,7 +326,8 @@ mod tests {
             EXIT,
         ];
         let found = summary(&slots);
-        assert_eq!((found.budget, found.frames, found.frame_bytes), (Some(4 + 2), Some(3), 40));
+        let cost = (8 + 1) + (1 + 1 + 8 + 1) + (2 + 1);
+        assert_eq!((found.budget, found.frames, found.frame_bytes), (Some(cost), Some(3), 40));
         assert_eq!(found.steps, Some(8));
         let recursive = [[0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff], EXIT];
         let found = summary(&recursive);

@@ -58,6 +58,9 @@ impl Default for Arena {
 }
 
 impl Arena {
+    /// Bytes of memory that one takes at the most.
+    pub const MEMORY_BYTES: usize = ALLOCATION_BYTES;
+
     /// Allocates a zeroed arena, its data area aligned to 512 bytes. What is never touched, the
     /// workspace in particular, takes no memory of the machine.
     pub fn new() -> Arena {
@@ -196,6 +199,34 @@ impl Arena {
         tail.fill(0);
     }
 
+    /// Copies what a chain has between two hops: its outputs, scratch, static data, and the workspace
+    /// if it was used.
+    pub fn save(&self) -> SavedArena {
+        let statics = match self.statics_of {
+            0 => Box::default(),
+            _ => self.bytes()[STATICS_AT..SCRATCH_AT].into(),
+        };
+        SavedArena {
+            context: self.bytes()[CONTEXT_AT..CONTEXT_AT + context::BYTES].into(),
+            scratch: self.scratch().into(),
+            statics_of: self.statics_of,
+            statics,
+            workspace: self.workspace_used.then(|| self.workspace().into()),
+        }
+    }
+
+    /// Puts back what was [saved](Arena::save), of this arena or another.
+    pub fn restore(&mut self, saved: &SavedArena) {
+        self.begin_chain(&saved.scratch, saved.scratch.len());
+        self.bytes_mut()[CONTEXT_AT..CONTEXT_AT + context::BYTES].copy_from_slice(&saved.context);
+        self.statics_of = saved.statics_of;
+        self.bytes_mut()[STATICS_AT..][..saved.statics.len()].copy_from_slice(&saved.statics);
+        if let Some(workspace) = &saved.workspace {
+            self.accessible_mut(abi::WORKSPACE, Limit(0))[..abi::WORKSPACE_BYTES]
+                .copy_from_slice(workspace);
+        }
+    }
+
     /// Writes a u32 field of the context (see [`abi::context`]).
     #[inline]
     pub fn set_context_u32(&mut self, at: usize, value: u32) {
@@ -273,6 +304,24 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout, freed once.
         unsafe { dealloc(self.allocation.as_ptr(), LAYOUT) }
+    }
+}
+
+/// What a chain has between two hops, outside an arena. See [`Arena::save`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedArena {
+    context: Box<[u8]>,
+    scratch: Box<[u8]>,
+    statics_of: u64,
+    statics: Box<[u8]>,
+    workspace: Option<Box<[u8]>>,
+}
+
+impl SavedArena {
+    /// Bytes of memory that it takes, beside the structure itself.
+    pub fn bytes(&self) -> usize {
+        let workspace = self.workspace.as_ref().map_or(0, |workspace| workspace.len());
+        self.context.len() + self.scratch.len() + self.statics.len() + workspace
     }
 }
 

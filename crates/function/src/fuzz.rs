@@ -1,15 +1,18 @@
 //! Entry points for fuzzing, also run by unit tests so that they stay green.
 
 mod guarded;
+mod structured;
 
 use crate::abi;
+use crate::cost;
 use crate::helper::{Call, EINVAL, Helper};
+use crate::interpreter::interpret_counting;
 use crate::statics::Statics;
-use crate::{Arena, Environment, Exit, Fault, NativeFunction, Object, Program, interpret};
+use crate::{Arena, Environment, Exit, Fault, Limit, NativeFunction, Object, Program};
 use crate::{Map, MapDefinition, MapKind};
 
-/// Instructions a fuzzed program may execute.
-const BUDGET: i64 = 10_000;
+/// Units that a call of a fuzzed program may take.
+const BUDGET: i64 = 50_000;
 
 /// Any bytes are an object or an error, never a panic.
 pub fn object(data: &[u8]) {
@@ -24,8 +27,7 @@ pub fn object(data: &[u8]) {
 /// The first byte selects how much of the data area the call may see; the rest is code.
 pub fn differential(data: &[u8]) {
     let Some((&visible, code)) = data.split_first() else { return };
-    // As it is, a stream is hardly ever a program, and a program is hardly ever a scan.
-    for code in [code.to_vec(), repair(code), scan(visible, code)] {
+    for code in programs(visible, code) {
         if let Ok(program) = Program::parse(&code) {
             // Every other program has constants and variables.
             let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
@@ -43,7 +45,7 @@ pub fn differential(data: &[u8]) {
 /// The first byte selects how many pages of data the call may see; the rest is code.
 pub fn hostile(data: &[u8]) {
     let Some((&first, code)) = data.split_first() else { return };
-    for code in [code.to_vec(), repair(code), scan(first, code)] {
+    for code in programs(first, code) {
         let Ok(program) = Program::parse(&code) else { continue };
         let native =
             NativeFunction::compile(&program).expect("a checked program can be translated");
@@ -51,7 +53,8 @@ pub fn hostile(data: &[u8]) {
         guarded::with_arena(program.lowest_address(), pages, |arena, limit| {
             let mut budget = BUDGET;
             let outcome = native.call(arena, limit, &mut budget, &mut Surroundings::new());
-            assert!(outcome.is_err() || budget >= 0, "it ended well without paying: {program:?}");
+            let is_possible = (0..=BUDGET).contains(&budget);
+            assert!(is_possible, "{outcome:?} with {budget} units left of {BUDGET}: {program:?}");
         });
     }
 }
@@ -85,11 +88,22 @@ pub fn decompress(data: &[u8]) {
     assert!(is_whole && memory[from..] == *block, "bytes beside the room were written");
 }
 
+/// What is made of a stream of bytes: as it is, it is hardly ever a program, and a program is hardly
+/// ever a scan or a nest of loops.
+fn programs(first: u8, code: &[u8]) -> [Vec<u8>; 4] {
+    [code.to_vec(), repair(code), scan(first, code), structured::program(code)]
+}
+
 fn compare(visible: u8, program: &Program) {
     let native = NativeFunction::compile(program).expect("a checked program can be translated");
     let (mut oracle, mut surroundings) = (Surroundings::new(), Surroundings::new());
     let expected = run(visible.into(), |arena, limit, budget| {
-        interpret(program, arena, limit, budget, &mut oracle)
+        let before = *budget;
+        let (outcome, executed) = interpret_counting(program, arena, limit, budget, &mut oracle);
+        let slack = if outcome.is_err() { cost::scan_slack(limit) } else { 0 };
+        let paid = before - *budget;
+        assert!(executed <= paid + slack, "{executed} units for {paid}: {program:?}");
+        outcome
     });
     let actual = run(visible.into(), |arena, limit, budget| {
         native.call(arena, limit, budget, &mut surroundings)
@@ -145,11 +159,12 @@ impl Environment for Surroundings {
     }
 }
 
-type Outcome = Result<(Exit, i64), Fault>;
+/// How a call ended, and what was left of the budget.
+type Outcome = (Result<Exit, Fault>, i64);
 
 fn run(
     visible: usize,
-    call: impl FnOnce(&mut Arena, crate::Limit, &mut i64) -> Result<Exit, Fault>,
+    call: impl FnOnce(&mut Arena, Limit, &mut i64) -> Result<Exit, Fault>,
 ) -> (Outcome, Arena) {
     let mut arena = Arena::new();
     let canary = |index: usize| (index as u8).wrapping_mul(31) ^ 0x5a;
@@ -160,7 +175,8 @@ fn run(
     arena.begin_hop(0);
     let limit = arena.begin_call(0..visible, 0, 0, 0);
     let mut budget = BUDGET;
-    let outcome = call(&mut arena, limit, &mut budget).map(|result| (result, budget));
+    let outcome = (call(&mut arena, limit, &mut budget), budget);
+    assert!((0..=BUDGET).contains(&budget), "{budget} units are left of {BUDGET}");
     let beyond = arena.data_mut(visible..abi::MAX_HOP_BYTES);
     let touched = beyond.iter().enumerate().any(|(at, byte)| *byte != canary(visible + at));
     assert!(!touched, "bytes beyond the limit of the call were written");
@@ -380,6 +396,39 @@ mod tests {
             hostile(&data);
         }
         assert!(scans > 100, "{scans} of 500");
+    }
+
+    /// What the generator is there for: each of these is found among a few thousand programs.
+    #[test]
+    fn structured_programs_begin_with_scans_of_both_signs() {
+        let mut state = 3u64;
+        let (mut parsed, mut up, mut down, mut in_calls, mut loops) = (0, 0, 0, 0, 0);
+        for round in 0..3000u32 {
+            let code = random_bytes(&mut state, 200);
+            let Ok(program) = Program::parse(&structured::program(&code)) else { continue };
+            parsed += 1;
+            for function in program.functions() {
+                let Some(scan) = program.scan_at_start(function.start) else { continue };
+                *(if scan.step > 0 { &mut up } else { &mut down }) += 1;
+                in_calls += u32::from(function.start > 0);
+            }
+            let back = |pc: u32| {
+                let target = program.instructions()[pc as usize].jump_target();
+                target.is_some_and(|target| target <= pc)
+            };
+            loops += u32::from(
+                (0..program.instructions().len() as u32).filter(|pc| back(*pc)).count() > 2,
+            );
+            if round % 8 == 0 {
+                let data = [&[round as u8], &code[..]].concat();
+                differential(&data);
+                hostile(&data);
+            }
+        }
+        println!(
+            "{parsed} programs, {up} up, {down} down, {in_calls} in calls, {loops} with loops"
+        );
+        assert!(parsed > 2000 && up > 50 && down > 50 && in_calls > 20 && loops > 300);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod maps;
 mod text;
 
 use crate::abi;
+use crate::cost;
 use crate::environment::Environment;
 use crate::fault::FaultKind;
 use crate::statics::Statics;
@@ -60,6 +61,10 @@ pub(crate) const EINVAL: i64 = -22;
 /// `BPFOF_ERANGE`: the result does not fit.
 const ERANGE: i64 = -34;
 
+/// What every helper but the bulk ones takes from the budget, beside what it says itself: leaving and
+/// entering native code.
+const CALL_COST: u64 = 25;
+
 /// What a tail call takes from the budget, for the call and for placing static data.
 const TAIL_CALL_COST: u64 = 500;
 
@@ -93,9 +98,7 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// Takes `units` from the budget.
     fn charge(&mut self, units: u64) -> Result<(), FaultKind> {
-        let units = i64::try_from(units).unwrap_or(i64::MAX);
-        *self.budget = self.budget.saturating_sub(units);
-        if *self.budget < 0 { Err(FaultKind::Budget) } else { Ok(()) }
+        charge(self.budget, units)
     }
 
     /// Where `len` bytes that the function names are in `memory`.
@@ -161,8 +164,8 @@ impl Helper {
         }
     }
 
-    /// Whether it works on r3 bytes at r1 and costs a unit for every 8 of them. Native code charges
-    /// and checks these itself; the others go through [`Helper::run`].
+    /// Whether it works on r3 bytes at r1. Native code charges and checks these itself; the others go
+    /// through [`Helper::run`].
     pub(crate) fn is_bulk(self) -> bool {
         use Helper::{Crc32c, Find, Memcmp, Memmove, Memset, Xxh3};
         matches!(self, Memcmp | Memmove | Memset | Crc32c | Find | Xxh3)
@@ -173,7 +176,7 @@ impl Helper {
         match self {
             Helper::TailCall => Some(TAIL_CALL_COST),
             Helper::Double => Some(double::COST),
-            Helper::Workspace => Some(0),
+            Helper::Workspace => Some(CALL_COST),
             Helper::Trace => Some(TRACE_COST),
             _ => None,
         }
@@ -192,7 +195,9 @@ impl Helper {
     /// Runs the helper with r1–r5 as arguments. It pays before it touches a byte.
     pub(crate) fn run(self, call: &mut Call<'_>, arguments: [u64; 5]) -> Result<u64, Stop> {
         let [a, b, c, d, e] = arguments;
-        call.charge(self.fixed_cost().unwrap_or(0))?;
+        if !self.is_bulk() {
+            call.charge(self.fixed_cost().unwrap_or(CALL_COST))?;
+        }
         match self {
             Helper::TailCall => tail_call(call, a),
             Helper::ParseInt => Ok(text::parse_int(call, (a, b), c, d)?),
@@ -210,7 +215,7 @@ impl Helper {
     }
 
     fn run_bulk(self, call: &mut Call<'_>, a: u64, b: u64, len: u64) -> Result<u64, FaultKind> {
-        call.charge(len / 8)?;
+        call.charge(cost::bulk(self, len))?;
         let first = if self.writes() { call.writable(a, len) } else { call.readable(a, len) }?;
         let second = if self.reads_second() { call.readable(b, len)? } else { 0..0 };
         let memory = &mut *call.memory;
@@ -229,6 +234,21 @@ impl Helper {
             Helper::Xxh3 => xxh3(&memory[first], b),
             _ => unreachable!("only bulk helpers come here"),
         })
+    }
+}
+
+/// Takes `units` from a budget; all that is left if that is too little.
+pub(crate) fn charge(budget: &mut i64, units: u64) -> Result<(), FaultKind> {
+    debug_assert!(*budget >= 0, "nothing overdraws a budget");
+    match i64::try_from(units).ok().filter(|units| units <= budget) {
+        Some(units) => {
+            *budget -= units;
+            Ok(())
+        }
+        None => {
+            *budget = 0;
+            Err(FaultKind::Budget)
+        }
     }
 }
 

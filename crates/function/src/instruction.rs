@@ -146,6 +146,24 @@ pub enum Instruction {
 }
 
 impl Instruction {
+    /// Where a jump or branch leads to.
+    pub(crate) fn jump_target(&self) -> Option<u32> {
+        match *self {
+            Instruction::Jump { target } | Instruction::Branch { target, .. } => Some(target),
+            _ => None,
+        }
+    }
+
+    /// Whether it calls a helper or a function.
+    pub(crate) fn is_call(&self) -> bool {
+        matches!(self, Instruction::CallHelper { .. } | Instruction::CallLocal { .. })
+    }
+
+    /// Whether control may go on to the next slot.
+    pub(crate) fn runs_on(&self) -> bool {
+        !matches!(self, Instruction::Exit | Instruction::Jump { .. })
+    }
+
     /// Whether it may change a register, other than by what a function that it calls leaves as it
     /// was.
     pub(crate) fn may_write(&self, register: Register) -> bool {

@@ -10,8 +10,8 @@ use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Regis
 use crate::program::Program;
 use crate::statics::Statics;
 
-/// Runs `program` on `arena` up to `limit`. `budget` is in instructions and is charged as native
-/// code charges it: backward jumps, scans, calls and helpers. Helpers reach `environment`.
+/// Runs `program` on `arena` up to `limit`. `budget` is in [units](crate::cost) and is charged as
+/// native code charges it. Helpers reach `environment`.
 pub fn interpret(
     program: &Program,
     arena: &mut Arena,
@@ -19,6 +19,18 @@ pub fn interpret(
     budget: &mut i64,
     environment: &mut dyn Environment,
 ) -> Result<Exit, Fault> {
+    interpret_counting(program, arena, limit, budget, environment).0
+}
+
+/// The same, and what was executed, in units, whether it was paid or not; without helpers, which
+/// pay before they work.
+pub(crate) fn interpret_counting(
+    program: &Program,
+    arena: &mut Arena,
+    limit: Limit,
+    budget: &mut i64,
+    environment: &mut dyn Environment,
+) -> (Result<Exit, Fault>, i64) {
     program.statics().begin_call(arena);
     let lowest = program.lowest_address();
     let memory = arena.accessible_mut(lowest, limit);
@@ -33,17 +45,24 @@ pub fn interpret(
         frames: Vec::new(),
         pc: 0,
         scanned_from: 0,
+        executed: 0,
     };
     machine.registers[Register::R1.index()] = abi::CONTEXT;
     machine.registers[Register::FRAME.index()] = STACK_TOP;
+    let mut outcome = machine.charge(program.call_cost(0) as u64).map_err(Stop::Fault);
+    machine.begin(program, 0);
     loop {
         let pc = machine.pc;
-        match machine.step(program) {
-            Ok(None) => {}
-            Ok(Some(result)) => return Ok(Exit::Return(result)),
-            Err(Stop::TailCall(function)) => return Ok(Exit::TailCall(function)),
-            Err(Stop::Fault(kind)) => return Err(Fault { kind, pc, data_end }),
-        }
+        let result = match outcome.and_then(|()| machine.step(program)) {
+            Ok(None) => {
+                outcome = Ok(());
+                continue;
+            }
+            Ok(Some(result)) => Ok(Exit::Return(result)),
+            Err(Stop::TailCall(function)) => Ok(Exit::TailCall(function)),
+            Err(Stop::Fault(kind)) => Err(Fault { kind, pc, data_end }),
+        };
+        return (result, machine.executed);
     }
 }
 
@@ -64,12 +83,15 @@ struct Machine<'a> {
     pc: u32,
     /// What the register of a scan was when that began.
     scanned_from: u64,
+    /// Units of the instructions so far.
+    executed: i64,
 }
 
 impl Machine<'_> {
     fn step(&mut self, program: &Program) -> Result<Option<u64>, Stop> {
         let pc = self.pc;
         self.pc += 1;
+        self.executed += program.instructions()[pc as usize].cost();
         match program.instructions()[pc as usize] {
             Instruction::Alu { wide, op, dst, src } => {
                 let value = alu(wide, op, self.get(dst), self.operand(src));
@@ -154,15 +176,21 @@ impl Machine<'_> {
         self.get(base).wrapping_add(i64::from(offset) as u64)
     }
 
-    fn charge(&mut self, cost: i64) -> Result<(), FaultKind> {
-        *self.budget -= cost;
-        if *self.budget < 0 { Err(FaultKind::Budget) } else { Ok(()) }
+    fn charge(&mut self, cost: u64) -> Result<(), FaultKind> {
+        helper::charge(self.budget, cost)
+    }
+
+    /// Remembers where the scan begins that a function begins with, if it does.
+    fn begin(&mut self, program: &Program, function: u32) {
+        if let Some(scan) = program.scan_at_start(function) {
+            self.scanned_from = self.get(scan.register);
+        }
     }
 
     fn jump(&mut self, program: &Program, target: u32) -> Result<(), FaultKind> {
         let pc = self.pc - 1;
         self.pc = target;
-        program.jump_cost(pc, target).map_or(Ok(()), |cost| self.charge(cost))
+        program.jump_cost(pc, target).map_or(Ok(()), |cost| self.charge(cost as u64))
     }
 
     /// Pays for the scan that is left, and remembers where the one begins that is entered.
@@ -179,7 +207,7 @@ impl Machine<'_> {
     }
 
     fn call(&mut self, program: &Program, target: u32) -> Result<(), FaultKind> {
-        self.charge(program.call_cost(target))?;
+        self.charge(program.call_cost(target) as u64)?;
         let frame = self.registers[10] - FRAME_BYTES;
         if frame == GUEST_BASE {
             return Err(FaultKind::StackOverflow);
@@ -189,6 +217,7 @@ impl Machine<'_> {
         self.registers[0] = 0;
         self.registers[6..10].fill(0);
         self.registers[10] = frame;
+        self.begin(program, target);
         self.pc = target;
         Ok(())
     }

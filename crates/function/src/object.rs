@@ -99,24 +99,15 @@ pub enum ObjectError {
 
 impl Object {
     /// Parses and checks all entry points of an object. Never panics, whatever the bytes.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
     pub fn parse(bytes: &[u8]) -> Result<Object, ObjectError> {
-        if bytes.len() > MAX_OBJECT_BYTES {
-            return Err(ObjectError::TooLarge(bytes.len()));
-        }
-        let elf = Elf::parse(bytes).map_err(elf_error)?;
-        if elf.architecture() != Architecture::Bpf {
-            return Err(ObjectError::NotBpf);
-        }
-        let [btf, extension] = [".BTF", ".BTF.ext"]
-            .map(|name| elf.section_by_name(name).and_then(|section| section.data().ok()));
-        let debug = DebugInfo::parse(btf.unwrap_or_default(), extension.unwrap_or_default());
-        let declarations = Declarations::read(&elf, btf.unwrap_or_default())?;
+        let file = File::parse(bytes)?;
         let mut entries = Vec::new();
         let mut instructions = 0;
-        for section in elf.sections() {
-            let Ok(name) = section.name() else { continue };
-            let Some(name) = name.strip_prefix(ENTRY_PREFIX) else { continue };
-            let entry = read_entry(&elf, section.index(), name, &debug, &declarations)?;
+        for (section, name) in file.entries() {
+            let entry = file.read(section, name)?;
             instructions += entry.program.instructions().len();
             entries.push(entry);
             if entries.len() > MAX_ENTRIES || instructions > MAX_ALL_INSTRUCTIONS {
@@ -124,6 +115,22 @@ impl Object {
             }
         }
         if entries.is_empty() { Err(ObjectError::NoEntry) } else { Ok(Object { entries }) }
+    }
+
+    /// Parses and checks one entry point of an object: number `index` from 0, in file order. What is
+    /// wrong with others does not matter, and takes no time.
+    ///
+    /// # Errors
+    /// As [`parse`](Object::parse).
+    pub fn parse_entry(bytes: &[u8], index: usize) -> Result<Entry, ObjectError> {
+        let file = File::parse(bytes)?;
+        match file.entries().nth(index) {
+            Some((section, name)) => file.read(section, name),
+            None => match file.entries().count() {
+                0 => Err(ObjectError::NoEntry),
+                entries => Err(ObjectError::NoSuchEntry { index, entries }),
+            },
+        }
     }
 
     /// The entry points, in file order.
@@ -138,39 +145,71 @@ impl Object {
     }
 }
 
-fn elf_error(error: object::Error) -> ObjectError {
-    ObjectError::Elf(error.to_string())
+/// An object whose entry points have not been looked at.
+struct File<'a> {
+    elf: Elf<'a>,
+    debug: DebugInfo<'a>,
+    declarations: Declarations,
 }
 
-fn read_entry(
-    elf: &Elf<'_>,
-    section: SectionIndex,
-    name: &str,
-    debug: &DebugInfo<'_>,
-    declarations: &Declarations,
-) -> Result<Entry, ObjectError> {
-    let linked = link(elf, section, debug, declarations).map_err(|error| match error {
-        LinkError::Relocation { section, offset, source, problem } => {
-            ObjectError::Relocation { place: source, section, pc: offset / 8, problem }
+impl<'a> File<'a> {
+    fn parse(bytes: &'a [u8]) -> Result<File<'a>, ObjectError> {
+        if bytes.len() > MAX_OBJECT_BYTES {
+            return Err(ObjectError::TooLarge(bytes.len()));
         }
-        LinkError::TooLong => {
-            let source = ProgramError { pc: MAX_INSTRUCTIONS as u32, problem: Problem::TooLong };
-            ObjectError::Program { place: String::new(), name: name.to_owned(), source }
+        let elf = Elf::parse(bytes).map_err(elf_error)?;
+        if elf.architecture() != Architecture::Bpf {
+            return Err(ObjectError::NotBpf);
         }
-        LinkError::StaticsTooLarge(bytes) => {
-            ObjectError::StaticsTooLarge { name: name.to_owned(), bytes }
-        }
-        LinkError::TooManySections => {
-            ObjectError::Elf(format!("{name} refers to more than {MAX_SECTIONS} sections"))
-        }
-        LinkError::Elf(error) => elf_error(error),
-    })?;
-    let program = Program::parse(&linked.code).map_err(|source| {
-        let line = linked.sources.find(source.pc);
-        let place = line.map(|line| line.quoted()).unwrap_or_default();
-        ObjectError::Program { place, name: name.to_owned(), source }
-    })?;
-    let program =
-        program.with_sources(linked.sources).with_statics(linked.statics).with_maps(linked.maps);
-    Ok(Entry { name: name.to_owned(), program })
+        let [btf, extension] = [".BTF", ".BTF.ext"].map(|name| {
+            let section = elf.section_by_name(name);
+            section.and_then(|section| section.data().ok()).unwrap_or_default()
+        });
+        let debug = DebugInfo::parse(btf, extension);
+        let declarations = Declarations::read(&elf, btf)?;
+        Ok(File { elf, debug, declarations })
+    }
+
+    /// The sections of the entry points, with the names of these.
+    fn entries(&self) -> impl Iterator<Item = (SectionIndex, &'a str)> {
+        self.elf.sections().filter_map(|section| {
+            let name = section.name_bytes().ok().and_then(|name| str::from_utf8(name).ok())?;
+            Some((section.index(), name.strip_prefix(ENTRY_PREFIX)?))
+        })
+    }
+
+    fn read(&self, section: SectionIndex, name: &str) -> Result<Entry, ObjectError> {
+        let File { elf, debug, declarations } = self;
+        let linked = link(elf, section, debug, declarations).map_err(|error| match error {
+            LinkError::Relocation { section, offset, source, problem } => {
+                ObjectError::Relocation { place: source, section, pc: offset / 8, problem }
+            }
+            LinkError::TooLong => {
+                let source =
+                    ProgramError { pc: MAX_INSTRUCTIONS as u32, problem: Problem::TooLong };
+                ObjectError::Program { place: String::new(), name: name.to_owned(), source }
+            }
+            LinkError::StaticsTooLarge(bytes) => {
+                ObjectError::StaticsTooLarge { name: name.to_owned(), bytes }
+            }
+            LinkError::TooManySections => {
+                ObjectError::Elf(format!("{name} refers to more than {MAX_SECTIONS} sections"))
+            }
+            LinkError::Elf(error) => elf_error(error),
+        })?;
+        let program = Program::parse(&linked.code).map_err(|source| {
+            let line = linked.sources.find(source.pc);
+            let place = line.map(|line| line.quoted()).unwrap_or_default();
+            ObjectError::Program { place, name: name.to_owned(), source }
+        })?;
+        let program = program
+            .with_sources(linked.sources)
+            .with_statics(linked.statics)
+            .with_maps(linked.maps);
+        Ok(Entry { name: name.to_owned(), program })
+    }
+}
+
+fn elf_error(error: object::Error) -> ObjectError {
+    ObjectError::Elf(error.to_string())
 }

@@ -4,7 +4,8 @@
 //! fields, jumps to instructions of the same function, calls to functions and helpers that exist,
 //! no way to run off the end. What an instruction does with memory is checked when it runs.
 
-use crate::abi::{self, MAX_INSTRUCTIONS};
+use crate::abi::{self, MAX_CALLS, MAX_INSTRUCTIONS};
+use crate::cost::Costs;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use crate::map::MapDefinition;
@@ -34,6 +35,9 @@ pub enum Problem {
     /// More than [`MAX_INSTRUCTIONS`].
     #[error("the program has more than {MAX_INSTRUCTIONS} instructions")]
     TooLong,
+    /// More than [`MAX_CALLS`].
+    #[error("the program has more than {MAX_CALLS} calls of functions and helpers")]
+    TooManyCalls,
     /// Not an instruction of RFC 9669 (the deprecated packet access is none either).
     #[error("opcode {0:#04x} is not an instruction this target runs (compile with -mcpu=v3 or v4)")]
     UnknownOpcode(u8),
@@ -66,6 +70,7 @@ pub struct Program {
     statics: Statics,
     lowest: u64,
     maps: Arc<[MapDefinition]>,
+    costs: Costs,
     scans: Scans,
 }
 
@@ -102,9 +107,11 @@ impl Program {
             statics: Statics::default(),
             lowest,
             maps: Arc::default(),
+            costs: Costs::default(),
             scans: Scans::default(),
         };
         program.check_flow()?;
+        program.costs = Costs::of(&program.instructions, &program.functions);
         program.scans = Scans::find(&program.instructions, &program.functions);
         Ok(program)
     }
@@ -140,6 +147,15 @@ impl Program {
         &self.maps
     }
 
+    /// Bytes of memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let slots =
+            self.instructions.capacity() * (size_of::<Instruction>() + 2 * size_of::<u64>());
+        let functions = self.functions.len() * 2 * size_of::<Range<u32>>();
+        let maps = self.maps.len() * size_of::<MapDefinition>();
+        slots + functions + maps + self.statics.bytes() + self.sources.memory_bytes()
+    }
+
     /// Its static data.
     pub fn statics(&self) -> &Statics {
         &self.statics
@@ -155,19 +171,27 @@ impl Program {
         &self.functions
     }
 
-    /// What a call of the function at `target` costs before it runs: its length in slots.
+    /// What a call of the function at `target` costs before it runs, in [units](crate::cost): the
+    /// dearest way forward through it. The entry function's is paid when the program is called.
     pub fn call_cost(&self, target: u32) -> i64 {
         self.functions
             .binary_search_by_key(&target, |function| function.start)
-            .map_or(0, |index| self.functions[index].len() as i64)
+            .map_or(0, |index| self.costs.call(index))
     }
 
-    /// What a jump from `pc` to `target` costs: the slots between, if it goes backwards. Any cycle
-    /// goes back as far as it goes forward, so the sum bounds the instructions executed. Nothing in
-    /// a scan, which is paid for when it is left.
+    /// What a jump from `pc` to `target` costs, in [units](crate::cost), if it goes backwards: the
+    /// dearest way from there to here. Any cycle goes back as far as it goes forward, so the sum
+    /// bounds what is executed. Nothing in a scan, which is paid for when it is left.
     pub fn jump_cost(&self, pc: u32, target: u32) -> Option<i64> {
         let in_scan = self.scans.at(pc).is_some_and(|scan| self.scans.at(target) == Some(scan));
-        (target <= pc && !in_scan).then(|| i64::from(pc - target) + 1)
+        let instruction = &self.instructions[pc as usize];
+        (target <= pc && !in_scan).then(|| self.costs.jump(pc, target, instruction))
+    }
+
+    /// The scan that a function is in when it begins, if its first instruction is one of a scan's.
+    #[inline]
+    pub(crate) fn scan_at_start(&self, function: u32) -> Option<Scan> {
+        self.scans.at(function).map(|index| self.scans.get(index))
     }
 
     /// The scans that are left and entered where control goes from `pc` to `next`, if there are any.
@@ -185,7 +209,7 @@ impl Program {
         for function in &self.functions {
             for pc in function.clone() {
                 let instruction = self.instructions[pc as usize];
-                if let Some(target) = jump_target(&instruction) {
+                if let Some(target) = instruction.jump_target() {
                     self.check_target(pc, target, function)?;
                 }
             }
@@ -216,7 +240,12 @@ impl Program {
     }
 
     fn check_calls(&self) -> Result<(), ProgramError> {
+        let mut calls = 0;
         for (pc, instruction) in self.instructions.iter().enumerate() {
+            calls += usize::from(instruction.is_call());
+            if calls > MAX_CALLS {
+                return Err(ProgramError { pc: pc as u32, problem: Problem::TooManyCalls });
+            }
             let Instruction::CallLocal { target } = *instruction else { continue };
             if self.instructions[target as usize] == Instruction::ConstantTail {
                 let problem = Problem::Target(i64::from(target));
@@ -232,14 +261,6 @@ impl Program {
 pub(crate) struct Crossing {
     pub(crate) left: Option<Scan>,
     pub(crate) entered: Option<Scan>,
-}
-
-/// Where a jump or branch leads to.
-pub(crate) fn jump_target(instruction: &Instruction) -> Option<u32> {
-    match *instruction {
-        Instruction::Jump { target } | Instruction::Branch { target, .. } => Some(target),
-        _ => None,
-    }
 }
 
 /// A function runs from its first slot, a call's target, to the next function.
@@ -575,8 +596,16 @@ mod tests {
         let program = Program::parse([call, EXIT, EXIT].as_flattened()).expect("valid");
         assert_eq!(program.functions(), [0..2, 2..3]);
         assert_eq!(program.call_cost(2), 1);
-        assert_eq!(program.jump_cost(2, 0), Some(3));
+        assert_eq!(program.call_cost(0), 8 + 1);
+        assert_eq!(program.jump_cost(2, 2), Some(1));
         assert_eq!(program.jump_cost(0, 2), None);
+    }
+
+    #[test]
+    fn calls_are_counted() {
+        let calls = |count| [vec![[0x85, 0, 0, 0, 12, 0, 0, 0]; count], vec![EXIT]].concat();
+        assert!(Program::parse(calls(MAX_CALLS).as_flattened()).is_ok());
+        assert_eq!(problem(&calls(MAX_CALLS + 1)), Problem::TooManyCalls);
     }
 
     #[test]

@@ -5,20 +5,15 @@
 //! loop, a *scan*, does not charge the instruction budget turn by turn, which costs more than all
 //! other checks of a tight loop, but once when it is left, for the way that it has come.
 
+use crate::cost::SCAN_UNITS_PER_BYTE;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Instruction, Operand, Register};
-use crate::program::jump_target;
 use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Slots from the first to the last of a scan: one machine word holds a set of them. In longer loops
 /// the charge of a turn does not matter.
 const SPAN_MAX: usize = u64::BITS as usize;
-
-/// Slots of a scan for each byte of its step: what a loop over bytes needs (a load, something done
-/// with it, the step, the jump). Bounds what a scan executes before it pays: the arena's size in
-/// bytes times this, a million instructions at most.
-const SLOTS_PER_BYTE: u64 = 4;
 
 /// One scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +22,17 @@ pub(crate) struct Scan {
     pub(crate) register: Register,
     /// Bytes that each turn adds to it; not 0.
     pub(crate) step: i32,
-    /// The slots of the loop: what a turn costs.
-    pub(crate) slots: i64,
+    /// What a turn costs, in units: all instructions of the loop.
+    pub(crate) turn: i64,
 }
 
 impl Scan {
-    /// What leaving it costs when the register has come from one address to another.
-    pub(crate) fn cost(&self, from: u64, to: u64) -> i64 {
+    /// What leaving it costs when the register has come from one address to another. The arena
+    /// bounds the way, so this is small.
+    pub(crate) fn cost(&self, from: u64, to: u64) -> u64 {
         let way = if self.step > 0 { to.wrapping_sub(from) } else { from.wrapping_sub(to) };
         // One more for the turn that was begun.
-        (way / u64::from(self.step.unsigned_abs()) + 1) as i64 * self.slots
+        (way / u64::from(self.step.unsigned_abs()) + 1).wrapping_mul(self.turn as u64)
     }
 }
 
@@ -56,7 +52,7 @@ impl Scans {
             let mut spans: Vec<(usize, usize)> = function
                 .clone()
                 .filter_map(|pc| {
-                    Some((jump_target(&instructions[pc as usize])? as usize, pc as usize))
+                    Some((instructions[pc as usize].jump_target()? as usize, pc as usize))
                 })
                 .filter(|(first, last)| first <= last && last - first < SPAN_MAX)
                 .collect();
@@ -93,7 +89,8 @@ impl Scans {
         else {
             return;
         };
-        self.scans.push(Scan { register, step, slots: members.count_ones().into() });
+        let turn = slots().map(|slot| span[slot].cost()).sum();
+        self.scans.push(Scan { register, step, turn });
         for slot in slots() {
             self.by_slot[first + slot] = self.scans.len() as u16;
         }
@@ -111,13 +108,9 @@ impl Graph {
     fn new(first: usize, span: &[Instruction]) -> Graph {
         let bit = |slot: usize| if slot < span.len() { 1 << slot } else { 0 };
         let next = span.iter().enumerate().map(|(slot, instruction)| {
-            let jump = jump_target(instruction)
-                .map_or(0, |target| bit((target as usize).wrapping_sub(first)));
-            match instruction {
-                Instruction::Exit => 0,
-                Instruction::Jump { .. } => jump,
-                _ => jump | bit(slot + 1),
-            }
+            let target = instruction.jump_target();
+            let jump = target.map_or(0, |target| bit((target as usize).wrapping_sub(first)));
+            if instruction.runs_on() { jump | bit(slot + 1) } else { jump }
         });
         Graph { next: next.collect() }
     }
@@ -158,11 +151,12 @@ impl Graph {
 
     /// What each turn adds to the register, if the members are a scan by it.
     fn step(&self, members: u64, span: &[Instruction], register: Register) -> Option<i32> {
-        let (mut steps, mut accesses, mut step) = (0, 0, None);
+        let (mut steps, mut accesses, mut step, mut turn) = (0, 0, None, 0);
         for (slot, instruction) in span.iter().enumerate() {
             if members >> slot & 1 == 0 {
                 continue;
             }
+            turn += instruction.cost();
             match *instruction {
                 Instruction::Alu {
                     wide: true,
@@ -190,8 +184,7 @@ impl Graph {
             }
         }
         let step: i32 = step?;
-        let is_short =
-            u64::from(members.count_ones()) <= SLOTS_PER_BYTE * u64::from(step.unsigned_abs());
+        let is_short = turn <= SCAN_UNITS_PER_BYTE * i64::from(step.unsigned_abs());
         let always = self.is_acyclic(members & !steps) && self.is_acyclic(members & !accesses);
         (is_short && always).then_some(step)
     }
@@ -229,6 +222,11 @@ mod tests {
     fn below(dst: u8, immediate: u64, offset: i16) -> Slot {
         slot(0xa5, dst, 0, offset, immediate as i32)
     }
+
+    /// What a turn of a load, a step and a jump costs, and a way through a function of a move, that and
+    /// its end.
+    const TURN: i64 = 10 + 1 + 6;
+    const WHOLE: i64 = 1 + TURN + 1;
 
     fn program(slots: &[Slot]) -> Program {
         Program::parse(slots.as_flattened()).expect("valid")
@@ -270,10 +268,10 @@ mod tests {
     fn loops_that_must_leave_the_arena_are_scans() {
         assert!(is_scan(&[load(1, 0), add(1, 1)]));
         assert!(is_scan(&[load(1, 0), add(1, -8)]));
-        // A step of one byte pays for four slots.
-        assert!(is_scan(&[load(1, 0), add(2, 3), add(1, 1)]));
-        assert!(!is_scan(&[load(1, 0), add(2, 3), add(2, 4), add(1, 1)]));
-        assert!(is_scan(&[load(1, 0), add(2, 3), add(2, 4), add(1, 2)]));
+        // A step of one byte pays for a load, a branch and a little more, not for two loads.
+        assert!(is_scan(&[load(1, 0), below(2, 9, 0), add(1, 1)]));
+        assert!(!is_scan(&[load(1, 0), load(2, 0), add(1, 1)]));
+        assert!(is_scan(&[load(1, 0), load(2, 0), add(1, 2)]));
         assert!(!is_scan(&[load(2, 0), add(1, 1)]), "no access through what walks");
         assert!(!is_scan(&[load(1, 0), add(1, 0)]), "stands still");
         assert!(!is_scan(&[load(1, 0), add(1, 4), add(1, -4)]), "comes back");
@@ -318,8 +316,10 @@ mod tests {
         ];
         let of = Some(0);
         assert_eq!(scans(&turned), [None, None, of, of, None, None, of, of]);
-        // Four turns, and one for the way in.
-        assert_eq!(run(&program(&turned), 100), (Ok(Exit::Return(7)), 100 - 5 * 4));
+        // The way through all of it, and as many turns as it went round and one for the way in.
+        let (whole, turn) = (1 + 1 + 1 + 6 + 10 + 1, 1 + 6 + 10 + 1);
+        let left = 1000 - whole - 5 * turn;
+        assert_eq!(run(&program(&turned), 1000), (Ok(Exit::Return(7)), left));
     }
 
     #[test]
@@ -328,8 +328,8 @@ mod tests {
             let address = abi::DATA as i32;
             let slots = [mov(1, address), load(1, 0), add(1, step), below(1, abi::DATA + end, -3)];
             let program = program(&[&slots[..], &[EXIT]].concat());
-            let cost = (turns + 1) * 3;
-            assert_eq!(run(&program, 1000), (Ok(Exit::Return(0)), 1000 - cost));
+            let cost = WHOLE + (turns + 1) * TURN;
+            assert_eq!(run(&program, 2000), (Ok(Exit::Return(0)), 2000 - cost));
             assert_eq!(run(&program, cost), (Ok(Exit::Return(0)), 0));
             assert_eq!(run(&program, cost - 1).0, Err(FaultKind::Budget));
         }
@@ -341,7 +341,8 @@ mod tests {
         let above = slot(0x35, 1, 0, -3, abi::DATA as i32);
         let slots = [mov(1, last), load(1, 0), add(1, -2), above, EXIT];
         assert_eq!(scans(&slots)[1], Some(0));
-        assert_eq!(run(&program(&slots), 1000), (Ok(Exit::Return(0)), 1000 - 257 * 3));
+        let left = 5000 - WHOLE - 257 * TURN;
+        assert_eq!(run(&program(&slots), 5000), (Ok(Exit::Return(0)), left));
     }
 
     #[test]
@@ -349,7 +350,7 @@ mod tests {
         for step in [1, 100, -1, i32::MAX, i32::MIN] {
             let slots =
                 [mov(1, abi::DATA as i32), load(1, 0), add(1, step), slot(0x05, 0, 0, -3, 0)];
-            let (outcome, _) = run(&program(&slots), 10);
+            let (outcome, _) = run(&program(&slots), 20);
             assert!(matches!(outcome, Err(FaultKind::Memory { .. })), "{outcome:?}");
         }
     }
@@ -375,7 +376,28 @@ mod tests {
         let slots = [&main[..], &scan(1), &[EXIT]].concat();
         assert_eq!(scans(&slots)[2], Some(0));
         assert_eq!(scans(&slots)[7], Some(1));
-        // The call costs the length of f, each scan eleven turns.
-        assert_eq!(run(&program(&slots), 100), (Ok(Exit::Return(0)), 100 - 5 - 2 * 11 * 3));
+        // Main once, with the call; the way through f; each scan eleven turns.
+        let left = 1000 - (WHOLE + 8) - WHOLE - 2 * 11 * TURN;
+        assert_eq!(run(&program(&slots), 1000), (Ok(Exit::Return(0)), left));
+    }
+
+    /// The scan of a function that begins with it begins where the function does. Steps of both signs,
+    /// in the entry function and in one that is called in a loop without end.
+    #[test]
+    fn a_function_may_begin_with_a_scan() {
+        for step in [8, -8] {
+            let up = below(1, abi::CONTEXT + 80, -3);
+            let down = slot(0x35, 1, 0, -3, abi::CONTEXT as i32 - 80);
+            let body = [load(1, 0), add(1, step), if step > 0 { up } else { down }];
+            let turns = if step > 0 { 10 } else { 11 };
+            let entry = program(&[&body[..], &[EXIT]].concat());
+            let cost = TURN + 1 + (turns + 1) * TURN;
+            assert_eq!(run(&entry, 1000), (Ok(Exit::Return(0)), 1000 - cost), "step {step}");
+            // Entry: call f; go back. f: the same scan, by r1 again. r1 is set to the context each time.
+            let call = slot(0x85, 0, 1, 0, 1);
+            let main = [mov(1, abi::CONTEXT as i32), call, slot(0x05, 0, 0, -3, 0)];
+            let looping = program(&[&main[..], &body, &[EXIT]].concat());
+            assert_eq!(run(&looping, 1_000_000).0, Err(FaultKind::Budget), "step {step}");
+        }
     }
 }

@@ -47,6 +47,8 @@ impl fmt::Display for SourceLine {
 pub struct SourceMap {
     /// First instruction of each line, ascending.
     lines: Vec<(u32, SourceLine)>,
+    /// Bytes of the texts, each counted once for each section.
+    text_bytes: usize,
 }
 
 impl SourceMap {
@@ -56,13 +58,17 @@ impl SourceMap {
         after.checked_sub(1).map(|index| &self.lines[index].1)
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.lines.capacity() * size_of::<(u32, SourceLine)>() + self.text_bytes
+    }
+
     /// Adds what is known of a section of `slots` instructions that begins at instruction `base`,
     /// behind all that are there already.
     pub(crate) fn add(&mut self, debug: &DebugInfo<'_>, section: &str, base: u32, slots: u32) {
         let mut strings = Strings { all: debug.strings, known: HashMap::new() };
         let mut next = 0;
-        let Some(records) = debug.records(section) else { return };
-        for record in records {
+        for record in debug.of(section) {
             let Some([offset, file, text, place]) = words::<4>(record) else { return };
             let pc = offset / 8;
             // One record an instruction, in order: no more of them than instructions.
@@ -79,39 +85,54 @@ impl SourceMap {
             let (file, text) = (strings.get(file), strings.get(text));
             self.lines.push((base + pc, SourceLine { file, line, text }));
         }
+        // Each has its two counts before it.
+        self.text_bytes += strings.known.values().map(|text| text.len() + 16).sum::<usize>();
+        self.lines.shrink_to_fit();
     }
 }
 
-/// The two sections.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the two sections say of lines.
+#[derive(Debug, Default)]
 pub(crate) struct DebugInfo<'a> {
     strings: &'a [u8],
-    /// Record size and what follows it: for each section its name, a count and the records.
-    line_info: &'a [u8],
+    /// Bytes of a record.
+    record_bytes: usize,
+    /// The records of each section, by its name.
+    records: HashMap<&'a [u8], &'a [u8]>,
 }
 
 impl<'a> DebugInfo<'a> {
-    /// From the contents of `.BTF` and `.BTF.ext`; empty if they are not what they should be.
+    /// From the contents of `.BTF` and `.BTF.ext`; what is not as it should be, and all behind it, is
+    /// left out.
     pub(crate) fn parse(btf: &'a [u8], extension: &'a [u8]) -> DebugInfo<'a> {
         let (strings, line_info) = (header_part(btf, 16), header_part(extension, 16));
-        DebugInfo { strings: strings.unwrap_or_default(), line_info: line_info.unwrap_or_default() }
+        let mut info = DebugInfo { strings: strings.unwrap_or_default(), ..DebugInfo::default() };
+        // The size of a record, then for each section its name, a count and the records.
+        let Some([record_bytes]) = line_info.and_then(words::<1>) else { return info };
+        info.record_bytes = record_bytes as usize;
+        if info.record_bytes < 16 {
+            return info;
+        }
+        let mut rest = line_info.and_then(|all| all.get(4..)).unwrap_or_default();
+        while let Some((name, records, behind)) = info.section(rest) {
+            info.records.entry(name).or_insert(records);
+            rest = behind;
+        }
+        info
+    }
+
+    /// The name and records of the section that `rest` begins with, and what is behind it.
+    fn section(&self, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8], &'a [u8])> {
+        let [name, count] = words::<2>(rest)?;
+        let length = (count as usize).checked_mul(self.record_bytes)?;
+        let (records, behind) = rest.get(8..)?.split_at_checked(length)?;
+        Some((string(self.strings, name), records, behind))
     }
 
     /// The records of a section.
-    fn records(&self, section: &str) -> Option<impl Iterator<Item = &'a [u8]>> {
-        let [record_bytes] = words::<1>(self.line_info)?;
-        let record_bytes = record_bytes as usize;
-        let mut rest = self.line_info.get(4..)?;
-        (record_bytes >= 16).then_some(())?;
-        loop {
-            let [name, count] = words::<2>(rest)?;
-            let length = (count as usize).checked_mul(record_bytes)?;
-            let records = rest.get(8..)?.get(..length)?;
-            if string(self.strings, name) == section.as_bytes() {
-                return Some(records.chunks_exact(record_bytes));
-            }
-            rest = &rest[8 + length..];
-        }
+    fn of(&self, section: &str) -> impl Iterator<Item = &'a [u8]> {
+        let records = self.records.get(section.as_bytes()).copied().unwrap_or_default();
+        records.chunks_exact(self.record_bytes.max(1))
     }
 }
 

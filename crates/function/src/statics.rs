@@ -27,6 +27,11 @@ impl Statics {
         Statics { image: image.into(), constant_bytes, serial }
     }
 
+    /// Bytes of the image.
+    pub(crate) fn bytes(&self) -> usize {
+        self.image.len()
+    }
+
     /// Guest addresses of the constants.
     pub fn constants(&self) -> Range<u64> {
         STATICS..STATICS + self.constant_bytes as u64

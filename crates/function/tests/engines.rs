@@ -23,6 +23,9 @@ fn fault(kind: FaultKind, pc: u32) -> Fault {
     Fault { kind, pc, data_end: abi::DATA + 512 }
 }
 
+/// Budget of a call that ends on its own.
+const ENOUGH: i64 = 10_000;
+
 /// Runs a program on both engines with 512 bytes of data and a numbered scratch, requires agreement
 /// also about memory, returns the outcome.
 fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
@@ -40,7 +43,7 @@ fn run(slots: &[[u8; 8]], budget: i64) -> Result<u64, Fault> {
         } else {
             interpret(&program, &mut arena, limit, &mut budget, &mut Alone)
         };
-        (result, result.is_ok().then_some(budget), arena.bytes().to_vec())
+        (result, budget, arena.bytes().to_vec())
     });
     assert_eq!(outcomes[0].0, outcomes[1].0);
     assert_eq!(outcomes[0].1, outcomes[1].1, "budgets differ");
@@ -58,7 +61,7 @@ fn constant(dst: u8, value: u64) -> [[u8; 8]; 2] {
 /// Loads `width` bytes at an absolute address.
 fn load_at(address: u64, opcode: u8) -> Result<u64, Fault> {
     let [first, second] = constant(2, address);
-    run(&[first, second, slot(opcode, 0, 2, 0, 0), EXIT], 100)
+    run(&[first, second, slot(opcode, 0, 2, 0, 0), EXIT], ENOUGH)
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn what_one_path_checked_is_not_trusted_on_another() {
         EXIT,
     ];
     let kind = FaultKind::Memory { address: abi::DATA + 512 };
-    assert_eq!(run(&program, 100), Err(fault(kind, 4)));
+    assert_eq!(run(&program, ENOUGH), Err(fault(kind, 4)));
 }
 
 #[test]
@@ -109,7 +112,7 @@ fn a_check_of_a_wide_range_does_not_cover_what_lies_past_it() {
     program.extend([slot(0x79, 0, 3, 0, 0), slot(0x71, 0, 3, -8, 0), slot(0x71, 0, 3, 7, 0)]);
     program.extend([slot(0x71, 0, 3, 8, 0), EXIT]);
     let kind = FaultKind::Memory { address: abi::DATA + 512 };
-    assert_eq!(run(&program, 100), Err(fault(kind, 5)));
+    assert_eq!(run(&program, ENOUGH), Err(fault(kind, 5)));
 }
 
 /// Accesses through one register are checked together. `run` compares memory: what came before the
@@ -121,7 +124,7 @@ fn accesses_checked_together_fault_one_by_one() {
         let mut program = constant(3, address).to_vec();
         program.extend(accesses);
         program.push(EXIT);
-        run(&program, 100)
+        run(&program, ENOUGH)
     };
     let (end, start) = (abi::DATA + 512, abi::GUEST_BASE);
     let copy = [store(0, 1), store(8, 2), slot(0x79, 5, 3, 16, 0), store(-8, 4)];
@@ -202,18 +205,21 @@ fn local_calls_keep_the_callers_registers_and_frame() {
         slot(0xbf, 0, 1, 0, 0),
         EXIT,
     ];
-    assert_eq!(run(&program, 100), Ok(42));
+    assert_eq!(run(&program, ENOUGH), Ok(42));
 }
 
 #[test]
 fn helpers_are_bounded_and_pay() {
     let call = |number| slot(0x85, 0, 0, 0, number);
     let fill = |len| [slot(0x79, 1, 1, 0, 0), mov(2, 0x41), mov(3, len), call(3), EXIT];
-    assert_eq!(run(&fill(512), 100), Ok(0));
+    assert_eq!(run(&fill(512), ENOUGH), Ok(0));
     let kind = FaultKind::Memory { address: abi::DATA };
-    assert_eq!(run(&fill(513), 100), Err(fault(kind, 3)));
-    assert_eq!(run(&fill(-1), 100), Err(fault(FaultKind::Budget, 3)));
-    assert_eq!(run(&fill(512), 63), Err(fault(FaultKind::Budget, 3)));
+    assert_eq!(run(&fill(513), ENOUGH), Err(fault(kind, 3)));
+    assert_eq!(run(&fill(-1), ENOUGH), Err(fault(FaultKind::Budget, 3)));
+    // A load, two moves, the call, the end; then the helper.
+    let cost = 10 + 1 + 1 + 1 + 1 + (10 + 512 / 8);
+    assert_eq!(run(&fill(512), cost), Ok(0));
+    assert_eq!(run(&fill(512), cost - 1), Err(fault(FaultKind::Budget, 3)));
     let compare = [
         slot(0x79, 2, 1, 0, 0),
         slot(0x72, 2, 0, 3, 9),
@@ -223,7 +229,7 @@ fn helpers_are_bounded_and_pay() {
         call(1),
         EXIT,
     ];
-    assert_eq!(run(&compare, 100), Ok(1));
+    assert_eq!(run(&compare, ENOUGH), Ok(1));
 }
 
 /// Helpers with lengths that are constants, and the same lengths from memory: the one may be
@@ -253,7 +259,7 @@ fn helpers_do_the_same_whatever_is_known_of_the_length() {
                 let program = |length: [u8; 8]| {
                     let keep = slot(0x7a, 10, 0, -8, len);
                     let call = slot(0x85, 0, 0, 0, helper);
-                    run(&[keep, mov(1, a), mov(2, b), length, call, EXIT], 99)
+                    run(&[keep, mov(1, a), mov(2, b), length, call, EXIT], ENOUGH)
                 };
                 let constant = program(mov(3, len));
                 let narrow = program(slot(0xb4, 3, 0, 0, len));
@@ -274,12 +280,12 @@ fn sums_and_finds() {
     let to_text = [slot(0xbf, 1, 10, 0, 0), slot(0x07, 1, 0, 0, -16)];
     let call = |number| slot(0x85, 0, 0, 0, number);
     let whole = [&text[..], &to_text, &[mov(2, 0), mov(3, 9), call(4), EXIT]].concat();
-    assert_eq!(run(&whole, 100), Ok(0xe306_9283));
+    assert_eq!(run(&whole, ENOUGH), Ok(0xe306_9283));
     let first = [&to_text[..], &[mov(2, 0), mov(3, 5), call(4), slot(0xbf, 2, 0, 0, 0)]].concat();
     let second = [&to_text[..], &[slot(0x07, 1, 0, 0, 5), mov(3, 4), call(4), EXIT]].concat();
-    assert_eq!(run(&[&text[..], &first, &second].concat(), 100), Ok(0xe306_9283));
+    assert_eq!(run(&[&text[..], &first, &second].concat(), ENOUGH), Ok(0xe306_9283));
     let find = |byte, len| {
-        run(&[mov(1, abi::SCRATCH as i32), mov(2, byte), mov(3, len), call(5), EXIT], 100)
+        run(&[mov(1, abi::SCRATCH as i32), mov(2, byte), mov(3, len), call(5), EXIT], ENOUGH)
     };
     assert_eq!((find(77, 100), find(0x100 + 77, 100)), (Ok(77), Ok(77)));
     assert_eq!((find(77, 77), find(0, 0)), (Ok(77), Ok(0)));
@@ -294,7 +300,7 @@ fn comparing_finds_the_first_difference() {
                 let bytes = slot(0x72, 1, 0, at as i16, change);
                 let length = mov(3, len);
                 let (a, b) = (abi::SCRATCH as i32, abi::SCRATCH as i32 + 251);
-                run(&[mov(1, a), bytes, mov(2, b), length, slot(0x85, 0, 0, 0, 1), EXIT], 99)
+                run(&[mov(1, a), bytes, mov(2, b), length, slot(0x85, 0, 0, 0, 1), EXIT], ENOUGH)
             };
             assert_eq!(compare(at), Ok(0));
             assert_eq!(compare(at - 1), Ok(if at == 0 { 1 } else { -1i64 as u64 }));
@@ -305,7 +311,8 @@ fn comparing_finds_the_first_difference() {
 
 #[test]
 fn division_and_shifts_at_the_edges() {
-    let alu = |opcode: u8, a: i32, b: i32| run(&[mov(0, a), slot(opcode, 0, 0, 0, b), EXIT], 10);
+    let alu =
+        |opcode: u8, a: i32, b: i32| run(&[mov(0, a), slot(opcode, 0, 0, 0, b), EXIT], ENOUGH);
     assert_eq!(alu(0x37, 7, 0), Ok(0));
     assert_eq!(alu(0x97, 7, 0), Ok(7));
     assert_eq!(alu(0x34, -1, 0), Ok(0));
@@ -335,10 +342,10 @@ fn atomics_on_memory() {
         ]
     };
     for opcode in [0xdb, 0xc3] {
-        assert_eq!(run(&program(0x00, opcode), 10), Ok(8 << 8 | 3));
-        assert_eq!(run(&program(0x01, opcode), 10), Ok(8 << 8 | 5));
-        assert_eq!(run(&program(0xe1, opcode), 10), Ok(3 << 8 | 5));
-        assert_eq!(run(&program(0xf1, opcode), 10), Ok(3 << 8 | 3));
+        assert_eq!(run(&program(0x00, opcode), ENOUGH), Ok(8 << 8 | 3));
+        assert_eq!(run(&program(0x01, opcode), ENOUGH), Ok(8 << 8 | 5));
+        assert_eq!(run(&program(0xe1, opcode), ENOUGH), Ok(3 << 8 | 5));
+        assert_eq!(run(&program(0xf1, opcode), ENOUGH), Ok(3 << 8 | 3));
     }
 }
 

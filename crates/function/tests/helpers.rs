@@ -56,10 +56,15 @@ impl Environment for Even {
     }
 }
 
+/// What the instructions of [`calling`] cost beside the helper, with so many arguments.
+fn around(arguments: i64) -> i64 {
+    arguments + 2
+}
+
 struct Run {
     exit: Result<Exit, Fault>,
-    /// What it took from the budget; only if it ended well.
-    paid: Option<i64>,
+    /// What it took from the budget.
+    paid: i64,
     scratch: Vec<u8>,
     workspace: Vec<u8>,
     asked_for: Vec<u32>,
@@ -81,7 +86,7 @@ fn run(slots: &[Slot], argument: &[u8], budget: i64) -> Run {
         } else {
             interpret(&program, &mut arena, limit, &mut left, &mut environment)
         };
-        let paid = exit.is_ok().then_some(budget - left);
+        let paid = budget - left;
         let scratch = arena.scratch().to_vec();
         let workspace = arena.workspace().to_vec();
         let Even { asked_for, traced } = environment;
@@ -117,7 +122,7 @@ fn integers_are_parsed_and_paid_for_by_the_byte() {
     };
     let number = parse(b"-123,", 10, BUDGET);
     assert_eq!((result(&number), word(&number.scratch, 64) as i64), (4, -123));
-    assert_eq!(number.paid, Some(5 * 8));
+    assert_eq!(number.paid, around(4) + 25 + 40 + 5 * 8);
     let unsigned = parse(b"ffffffffffffffff", 0x100 | 16, BUDGET);
     assert_eq!((result(&unsigned), word(&unsigned.scratch, 64)), (16, u64::MAX));
     for (text, error) in [(&b"x"[..], EINVAL), (b"9223372036854775808", ERANGE)] {
@@ -125,10 +130,11 @@ fn integers_are_parsed_and_paid_for_by_the_byte() {
         assert_eq!((result(&refused), word(&refused.scratch, 64)), (error, 0));
     }
     // Enough for the digits and what ends them, or not.
-    assert_eq!(result(&parse(b"12 ", 10, 24)), 2);
+    let fixed = around(4) + 25 + 40;
+    assert_eq!(result(&parse(b"12 ", 10, fixed + 24)), 2);
     let fault = |kind| Err(Fault { kind, pc: 8, data_end: abi::DATA + 512 });
-    assert_eq!(parse(b"12 ", 10, 23).exit, fault(FaultKind::Budget));
-    assert_eq!(parse(&[b'0'; 63], 10, 0).exit, fault(FaultKind::Budget));
+    assert_eq!(parse(b"12 ", 10, fixed + 23).exit, fault(FaultKind::Budget));
+    assert_eq!(parse(&[b'0'; 63], 10, fixed).exit, fault(FaultKind::Budget));
     // Ranges, the text before the place for the value.
     let end = abi::DATA + 512;
     let parse = |text, len, to| run(&calling(PARSE_INT, &[text, len, 10, to]), b"7", BUDGET).exit;
@@ -142,12 +148,15 @@ fn integers_are_parsed_and_paid_for_by_the_byte() {
 #[test]
 fn tail_calls_end_the_function_if_there_is_another() {
     let call = run(&calling(TAIL_CALL, &[8]), &[], BUDGET);
-    assert_eq!((call.exit, call.paid, call.asked_for), (Ok(Exit::TailCall(8)), Some(500), vec![8]));
+    assert_eq!(
+        (call.exit, call.paid, call.asked_for),
+        (Ok(Exit::TailCall(8)), around(1) + 500, vec![8])
+    );
     let missing = run(&calling(TAIL_CALL, &[7]), &[], BUDGET);
-    assert_eq!((result(&missing), missing.paid, missing.asked_for), (-1, Some(500), vec![7]));
+    assert_eq!((result(&missing), missing.paid, missing.asked_for), (-1, around(1) + 500, vec![7]));
     let no_number = run(&calling(TAIL_CALL, &[1 << 32]), &[], BUDGET);
     assert_eq!((result(&no_number), no_number.asked_for), (-1, vec![]));
-    let poor = run(&calling(TAIL_CALL, &[8]), &[], 499);
+    let poor = run(&calling(TAIL_CALL, &[8]), &[], around(1) + 499);
     assert_eq!(poor.exit.map_err(|fault| fault.kind), Err(FaultKind::Budget));
     // From two calls deep, with what was paid until then.
     let call_next = slot(0x85, 0, 1, 0, 2);
@@ -163,7 +172,7 @@ fn tail_calls_end_the_function_if_there_is_another() {
         EXIT,
     ];
     let nested = run(&nested, &[], BUDGET);
-    assert_eq!((nested.exit, nested.paid), (Ok(Exit::TailCall(6)), Some(3 + 3 + 500)));
+    assert_eq!((nested.exit, nested.paid), (Ok(Exit::TailCall(6)), 2 * (8 + 1 + 1) + 3 + 500));
 }
 
 /// Registers r6 to r9 and the stack outlive a helper, r1 to r5 do not.
@@ -210,7 +219,7 @@ fn hashes_are_those_of_xxhash() {
     for (len, plain, seeded) in XXH3 {
         let hash = |seed| run(&calling(XXH3_64, &[abi::SCRATCH, seed, len as u64]), &bytes, BUDGET);
         assert_eq!([hash(0), hash(SEED)].map(|run| result(&run) as u64), [plain, seeded], "{len}");
-        assert_eq!(hash(0).paid, Some(len as i64 / 8));
+        assert_eq!(hash(0).paid, around(3) + 40 + len as i64 / 8);
     }
 }
 
@@ -219,13 +228,16 @@ fn doubles_are_parsed() {
     let to = abi::SCRATCH + 1024;
     let parse = |text: &[u8]| {
         let parsed =
-            run(&calling(PARSE_DOUBLE, &[abi::SCRATCH, text.len() as u64, to]), text, BUDGET);
+            run(&calling(PARSE_DOUBLE, &[abi::SCRATCH, text.len() as u64, to]), text, 100_000);
         (result(&parsed), f64::from_bits(word(&parsed.scratch, 1024)), parsed.paid)
     };
-    assert_eq!(parse(b"-12.5e3,"), (7, -12500.0, Some(8 * 8)));
-    assert_eq!(parse(b"9007199254740993"), (16, 9_007_199_254_740_992.0, Some(16 * 8)));
+    let fixed = around(3) + 25 + 120;
+    assert_eq!(parse(b"-12.5e3,"), (7, -12500.0, fixed + 8 * 8));
+    assert_eq!(parse(b"9007199254740993"), (16, 9_007_199_254_740_992.0, fixed + 16 * 8));
+    // More digits than are read at once.
+    assert_eq!(parse(b"9007199254740993.001").2, fixed + 20 * 8 + 30_000);
     assert_eq!(parse(b"2.2250738585072011e-308").1.to_bits(), 0x000f_ffff_ffff_ffff);
-    assert_eq!(parse(b"1e-400 "), (6, 0.0, Some(7 * 8)));
+    assert_eq!(parse(b"1e-400 "), (6, 0.0, fixed + 7 * 8));
     for text in [&b""[..], b".", b"-", b"e5", b"inf", b"NaN", b" 1"] {
         let (error, value, _) = parse(text);
         assert_eq!((error, value), (EINVAL, 0.0), "{text:?}");
@@ -233,7 +245,7 @@ fn doubles_are_parsed() {
     assert_eq!(parse(b"1e400").0, ERANGE);
     assert_eq!(parse(&[b'1'; 129]).0, ERANGE);
     assert_eq!(parse(&[b'1'; 128]).0, 128);
-    let poor = run(&calling(PARSE_DOUBLE, &[abi::SCRATCH, 100, to]), &[b'1'; 100], 799);
+    let poor = run(&calling(PARSE_DOUBLE, &[abi::SCRATCH, 100, to]), &[b'1'; 100], fixed + 799);
     assert_eq!(poor.exit.map_err(|fault| fault.kind), Err(FaultKind::Budget));
 }
 
@@ -242,7 +254,7 @@ fn doubles_are_added_and_compared() {
     let (one, three) = (1f64.to_bits(), 3f64.to_bits());
     let operate = |operation, a, b| run(&calling(DOUBLE, &[operation, a, b]), &[], BUDGET);
     let third = operate(3, one, three);
-    assert_eq!((result(&third) as u64, third.paid), ((1.0f64 / 3.0).to_bits(), Some(32)));
+    assert_eq!((result(&third) as u64, third.paid), ((1.0f64 / 3.0).to_bits(), around(3) + 32));
     assert_eq!(result(&operate(4, one, three)), -1);
     assert_eq!(result(&operate(7, (-2.5f64).to_bits(), 0)), -2);
     assert_eq!(result(&operate(99, one, three)), EINVAL);
@@ -254,13 +266,13 @@ fn traces_are_cut_and_paid_for() {
     let trace =
         |address, len, budget| run(&calling(TRACE, &[address, len, u64::MAX]), &text, budget);
     let short = trace(abi::SCRATCH, 5, BUDGET);
-    assert_eq!((result(&short), short.paid), (0, Some(1000)));
+    assert_eq!((result(&short), short.paid), (0, around(3) + 1000));
     assert_eq!(short.traced, [(b"ABCDE".to_vec(), u64::MAX)]);
     let long = trace(abi::SCRATCH, 100, BUDGET);
     assert_eq!(long.traced, [(text[..abi::TRACE_BYTES].to_vec(), u64::MAX)]);
     assert_eq!(trace(abi::SCRATCH, 0, BUDGET).traced, [(vec![], u64::MAX)]);
     let end = abi::DATA + 512;
-    for run in [trace(end - 4, 5, BUDGET), trace(abi::SCRATCH, 5, 999)] {
+    for run in [trace(end - 4, 5, BUDGET), trace(abi::SCRATCH, 5, around(3) + 999)] {
         assert!(run.exit.is_err() && run.traced.is_empty());
     }
 }
@@ -278,7 +290,9 @@ fn the_workspace_is_there_for_those_who_ask() {
         slots
     };
     let good = run(&program(&[]), &[], BUDGET);
-    assert_eq!((result(&good) as u64, good.paid), (abi::WORKSPACE, Some(0)));
+    // Two stores, four moves and the like, a call, the end; the helper.
+    let cost = 2 * 2 + 5 + 25;
+    assert_eq!((result(&good) as u64, good.paid), (abi::WORKSPACE, cost));
     assert_eq!((good.workspace[0], good.workspace[last as usize]), (1, 2));
     // It ends where the stack begins, and nothing is before it.
     assert_eq!(abi::WORKSPACE + abi::WORKSPACE_BYTES as u64, abi::GUEST_BASE);
@@ -343,6 +357,9 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
+/// What [`decompress`] costs beside the bytes and blocks: the workspace, the program, both helpers.
+const DECOMPRESSION: i64 = 1 + 25 + 7 + 25 + 100;
+
 /// Decompresses what scratch begins with into `room` bytes of the workspace.
 fn decompress(format: u64, compressed: &[u8], room: usize, budget: i64) -> Run {
     let arguments = [format, abi::WORKSPACE, room as u64, abi::SCRATCH, compressed.len() as u64];
@@ -354,13 +371,16 @@ fn decompress(format: u64, compressed: &[u8], room: usize, budget: i64) -> Run {
 fn blocks_of_the_formats_own_tools_are_decompressed() {
     let plenty = 1_000_000;
     let records = records();
-    for (format, hex, blocks) in [(1, SNAPPY, 0), (4, LZ4, 0), (5, LZ4, 0), (7, ZSTD, 1)] {
+    let formats =
+        [(1, SNAPPY, (16, 2), 0), (4, LZ4, (6, 2), 0), (5, LZ4, (6, 2), 0), (7, ZSTD, (8, 8), 1)];
+    for (format, hex, (of_input, of_room), blocks) in formats {
         let compressed = bytes(hex);
         let good = decompress(format, &compressed, records.len(), plenty);
         assert_eq!(result(&good), records.len() as i64, "format {format}");
         assert!(good.workspace.starts_with(&records), "format {format}");
-        let cost = 8 * (compressed.len() + records.len()) as i64 + 30_000 * blocks;
-        assert_eq!(good.paid, Some(cost), "format {format}");
+        let (input, room) = (compressed.len() as i64, records.len() as i64);
+        let cost = DECOMPRESSION + of_input * input + of_room * room + 30_000 * blocks;
+        assert_eq!(good.paid, cost, "format {format}");
         let poor = decompress(format, &compressed, records.len(), cost - 1);
         assert_eq!(poor.exit.map_err(|fault| fault.kind), Err(FaultKind::Budget));
         // With room to spare, with too little, and cut short at every byte.
@@ -385,7 +405,7 @@ fn frames_pay_for_each_block() {
     frame.extend([3 << 3 | 1, 0, 0, b'a', b'b', b'c']);
     let run = decompress(7, &frame, 3, 1_000_000);
     assert_eq!((result(&run), &run.workspace[..4]), (3, &b"abc\0"[..]));
-    assert_eq!(run.paid, Some(8 * (frame.len() as i64 + 3) + 5 * 30_000));
+    assert_eq!(run.paid, DECOMPRESSION + 8 * (frame.len() as i64 + 3) + 5 * 30_000);
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl Controller {
     /// Looks whether the target has ended the admin connection, and with it the association; whether
     /// it is still open. A target that has vanished without a word is not noticed.
     pub fn check_connected(&mut self) -> bool {
-        if self.admin.has_news() {
+        if self.admin.has_completions() {
             // The reason is kept, for the next call.
             let _ = self.admin.poll(&mut |_| {});
         }
@@ -319,7 +319,7 @@ impl Controller {
         match connected {
             // Nothing is asked of the target meanwhile, so this is its end: the controller that the
             // lane belongs to may be another one of the same number.
-            Ok(_) if self.admin.has_news() => {
+            Ok(_) if self.admin.has_completions() => {
                 self.ids.give_back(qid);
                 Err(SubmitError::NotConnected.into())
             }

@@ -114,7 +114,7 @@ impl Queue {
     }
 
     /// Whether something has come, or the end of the connection, which nobody has looked at yet.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn has_completions(&self) -> bool {
         let quiet = |socket: &Socket| socket.wait_ready(false, Duration::ZERO) == Ok(false);
         !self.socket.as_ref().is_some_and(quiet)
     }

@@ -1,18 +1,22 @@
 //! Commands of admin queues, and fabrics commands.
 
-use crate::connection::{
-    Close, Connection, IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, Reply, State,
-};
+use crate::connection::{Close, Connection, Reply, State};
 use crate::controller::{Controller, Counters};
 use crate::events::Events;
-use crate::executor::{Executor, Load};
+use crate::executor::Executor;
 use crate::features::Feature;
 use crate::function_maps::{self, DeclaredMap};
 use crate::identify;
+use crate::limits::{
+    MAX_ASSOCIATION_CODE_BYTES, MAX_ASSOCIATION_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS,
+    MAX_MAP_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
+};
+use crate::loader::Load;
 use crate::subsystem::{Refusal, is_kept};
 use crate::{discovery, logs};
 use bpfof_chain::{Extent, FileMap, Function};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
+use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
 use bpfof_nvme::log_page::lid;
 use bpfof_nvme::vendor::{FileMapObject, FunctionReportEntry, NO_FAULT};
@@ -22,20 +26,11 @@ use bpfof_nvme::{
 use log::Level;
 use std::sync::Arc;
 
-/// Functions of one association: code memory is a few KiB each.
-pub(crate) const MAX_FUNCTIONS: usize = 64;
-/// Machine code of one association's own functions, in bytes: 32 KiB for each.
-pub(crate) const MAX_ASSOCIATION_CODE_BYTES: usize = 2 << 20;
-/// File maps of one association.
-pub(crate) const MAX_FILE_MAPS: usize = 4096;
-/// Extents of one file map: 768 KiB on the wire.
-pub(crate) const MAX_EXTENTS: usize = 32768;
-/// Extents of all file maps of one association: 24 MiB.
-const MAX_ASSOCIATION_EXTENTS: usize = 1 << 20;
-/// Bytes of a file map object.
-const MAX_MAP_BYTES: usize = 32 + 24 * MAX_EXTENTS;
 /// Function Report: the message of the last load.
 const LAST_LOAD: u32 = u32::MAX;
+
+/// What a byte of a file map costs, in units: it is parsed, checked and indexed.
+const MAP_UNITS_PER_BYTE: u64 = 8;
 
 /// What an admin connection keeps between commands.
 #[derive(Debug, Default)]
@@ -56,6 +51,8 @@ struct PartialUpload {
     total: u32,
     installation: Installation,
     data: Vec<u8>,
+    /// All of it.
+    memory: Charge,
 }
 
 impl AdminState {
@@ -353,22 +350,34 @@ impl Connection {
             self.request_data(sqe.cid, length, x, |data| State::AdminData { sqe, data });
             return Ok(());
         }
-        let fresh = PartialUpload { total: upload.total_bytes, installation, data: Vec::new() };
         if upload.offset_bytes == 0 {
-            *slot = Some(fresh);
+            *slot = None;
+            let total = upload.total_bytes;
+            let memory = controller.host().memory.charge(total as usize);
+            let memory = memory.map_err(|full| self.no_memory("an upload", &full, x))?;
+            let data = Vec::with_capacity(total as usize);
+            let fresh = PartialUpload { total, installation, data, memory };
+            *self.open_upload(is_function) = Some(fresh);
         }
+        let slot = self.open_upload(is_function);
         let Some(partial) = slot else { return Err(invalid_field()) };
         partial.data.extend_from_slice(data);
         if partial.data.len() < upload.total_bytes as usize {
             self.complete(sqe.cid, Reply::default());
             return Ok(());
         }
-        let object = slot.take().map(|partial| partial.data).unwrap_or_default();
+        let Some(whole) = slot.take() else { return Err(invalid_field()) };
         if is_function {
-            self.load(sqe.cid, object, installation, controller, x)
+            self.load(sqe.cid, whole, controller, x)
         } else {
-            self.set_map(sqe.cid, &object, controller, x)
+            self.set_map(sqe.cid, &whole.data, controller, x)
         }
+    }
+
+    /// The host's share of the memory, or all of it, is used up: the log says which.
+    fn no_memory(&mut self, what: &str, full: &MemoryFull, x: &Executor) -> Reply {
+        self.note(Level::Warn, x.now_ns, format_args!("no memory for {what}: {full}"));
+        Status::RESOURCE_LIMIT.into()
     }
 
     fn open_upload(&mut self, is_function: bool) -> &mut Option<PartialUpload> {
@@ -379,11 +388,11 @@ impl Connection {
     fn load(
         &mut self,
         cid: u16,
-        object: Vec<u8>,
-        installation: Installation,
+        upload: PartialUpload,
         controller: &Arc<Controller>,
         x: &mut Executor,
     ) -> Answered {
+        let PartialUpload { installation, data: object, memory, .. } = upload;
         let admin = self.admin.get_or_insert_default();
         if admin.loading {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr().into());
@@ -403,7 +412,9 @@ impl Connection {
         let function = admin.last_function;
         let command = self.occupy(cid, State::Load);
         let serial = self.serial;
-        x.loads.push(Load { command, serial, function, installation, object });
+        let host = Arc::clone(controller.host());
+        let load = Load { command, serial, function, installation, object, host, _memory: memory };
+        x.loads.push(load);
         Ok(())
     }
 
@@ -413,14 +424,18 @@ impl Connection {
         slot: u16,
         installation: Installation,
         outcome: Result<Function, String>,
-        x: &Executor,
+        x: &mut Executor,
     ) {
+        // It may have been forgotten, and the slot be another command's.
+        if !matches!(self.slots[usize::from(slot)].state, State::Load) {
+            return;
+        }
         let (cid, _) = self.vacate(slot);
         let (Some(admin), Some(controller)) = (&mut self.admin, &self.controller) else { return };
         admin.loading = false;
         let installed =
             outcome.map_err(|message| (Status::FUNCTION_REJECTED, message)).and_then(|function| {
-                install(function, installation, (controller, &mut admin.last_function_map), x)
+                install(function, installation, (controller, &mut admin.last_function_map))
             });
         match installed {
             Ok(id) => {
@@ -440,6 +455,9 @@ impl Connection {
             return Err(Status::UNKNOWN_FUNCTION.with_dnr().into());
         }
         if is_kept(function) {
+            if !controller.subsystem.owns(controller, function) {
+                return Err(Status::OPERATION_DENIED.with_dnr().into());
+            }
             controller.subsystem.drop_function(function);
         } else {
             controller.update(|tables| tables.without_function(function));
@@ -455,8 +473,9 @@ impl Connection {
         cid: u16,
         object: &[u8],
         controller: &Controller,
-        x: &Executor,
+        x: &mut Executor,
     ) -> Answered {
+        x.spend(object.len() as u64 * MAP_UNITS_PER_BYTE);
         let map = FileMapObject::parse(object).map_err(|_| invalid_field())?;
         let index = x.find(&controller.subsystem, map.nsid).ok_or_else(invalid_field)?;
         let tables = controller.tables();
@@ -492,7 +511,11 @@ impl Connection {
                 return Err(invalid_field());
             }
         };
-        controller.update(|tables| tables.with_map(map.file, checked));
+        let memory = controller.host().memory.charge(checked.memory_bytes());
+        let set = memory.and_then(|memory| {
+            controller.try_update(|tables| tables.with_counted_map(map.file, checked, Some(memory)))
+        });
+        set.map_err(|full| self.no_memory("a file map", &full, x))?;
         self.complete(cid, Reply::default());
         Ok(())
     }
@@ -541,7 +564,6 @@ fn install(
     mut function: Function,
     installation: Installation,
     (controller, last_map): (&Controller, &mut u32),
-    x: &Executor,
 ) -> Result<u32, Refusal> {
     let full = |message: String| (Status::RESOURCE_LIMIT, message);
     let bytes = function.native.code_bytes();
@@ -558,13 +580,13 @@ fn install(
              {MAX_ASSOCIATION_CODE_BYTES} bytes; unload some first"
         )));
     }
-    let charged = function.native.charge(&x.target.code);
-    charged.map_err(|error| full(format!("all hosts together: {error}")))?;
+    let memory = controller.host().memory.charge(function.native.memory_bytes());
+    function.memory = Some(memory.map_err(|error| full(error.to_string()))?);
     let id = match installation.kept {
-        true => controller.subsystem.keep_function(function)?,
+        true => controller.subsystem.keep_function(function, controller)?,
         false => install_own(function, controller, last_map)?,
     };
-    log::info!("{}: function {id} is {about}", controller.host_nqn);
+    log::info!("{}: function {id} is {about}", controller.host_nqn());
     Ok(id)
 }
 
@@ -580,16 +602,20 @@ fn install_own(
     let wanted = function.native.program().maps();
     let declared = function_maps::declare(wanted, &known, last_map, 0)?;
     let (id, function) = (function.id, Arc::new(function));
+    // Nobody else changes the tables' own maps meanwhile.
+    let installed =
+        function_maps::make(&declared, &tables, &controller.host().memory).and_then(|maps| {
+            controller
+                .try_update(|tables| tables.with_function_and_maps(Arc::clone(&function), maps))
+        });
+    installed.map_err(|full| (Status::RESOURCE_LIMIT, full.to_string()))?;
     controller.counters.begin(id);
-    controller.update(|tables| {
-        let maps = function_maps::make(&declared, tables);
-        tables.with_function_and_maps(Arc::clone(&function), maps)
-    });
     Ok(id)
 }
 
+/// What is known of a function: of a kept one what concerns the association, or all if it owns it.
 fn counters(function: u32, controller: &Controller) -> Counters {
-    match is_kept(function) {
+    match is_kept(function) && controller.subsystem.owns(controller, function) {
         true => controller.subsystem.kept_counters.get(function),
         false => controller.counters.get(function),
     }
@@ -599,7 +625,9 @@ fn counters(function: u32, controller: &Controller) -> Counters {
 fn trace(function: u32, controller: &Controller) -> Result<Vec<u8>, Reply> {
     let tables = controller.tables();
     let installed = tables.function(function).ok_or(Status::UNKNOWN_FUNCTION.with_dnr())?;
-    Ok(installed.trace.report().into_bytes())
+    let here = tables.trace_of(function);
+    let here = here.filter(|_| !controller.subsystem.owns(controller, function));
+    Ok(here.unwrap_or(&installed.trace).report().into_bytes())
 }
 
 /// docs/protocol.md, Function Report, CDW12 1.
@@ -630,5 +658,3 @@ fn property(at: u32, size8: bool, controller: &Controller) -> Option<u64> {
         _ => None,
     }
 }
-
-const _: () = assert!(IN_CAPSULE_BYTES <= MAX_TRANSFER_BYTES);

@@ -1,6 +1,7 @@
 //! What a target serves: from command-line options or a TOML file.
 
-use crate::subsystem::MAX_NSID;
+use crate::hosts::HostLimits;
+use crate::limits::MAX_NSID;
 use bpfof_chain::Limits;
 use bpfof_device::Layout;
 use bpfof_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX_BYTES};
@@ -33,6 +34,11 @@ pub struct TargetConfig {
     pub spin_us: u32,
     /// Budgets of each chain.
     pub limits: Limits,
+    /// Memory of the process, in bytes, that of namespaces in memory included. None: that and a quarter
+    /// of the machine's.
+    pub memory_max_bytes: Option<u64>,
+    /// What one host may have, and how long it may be silent.
+    pub hosts: HostLimits,
 }
 
 impl Default for TargetConfig {
@@ -46,6 +52,8 @@ impl Default for TargetConfig {
             poll: false,
             spin_us: 200,
             limits: Limits::default(),
+            memory_max_bytes: None,
+            hosts: HostLimits::default(),
         }
     }
 }
@@ -157,6 +165,22 @@ pub enum ConfigError {
     /// No chain could ever run.
     #[error("max-chains is 0, so nothing could be pushed down: it must be 1 or more")]
     NoChains,
+    /// Too little memory beside that of the namespaces.
+    #[error(
+        "memory-max is {given_bytes} bytes, of which namespaces in memory take {namespace_bytes}: \
+         it must be {needed_bytes} bytes or more"
+    )]
+    Memory {
+        /// What is configured.
+        given_bytes: u64,
+        /// What the namespaces take of it.
+        namespace_bytes: u64,
+        /// The least that would do.
+        needed_bytes: u64,
+    },
+    /// No connection could ever be made.
+    #[error("{0} is 0, so nobody could connect: it must be 1 or more")]
+    NoConnections(&'static str),
     /// No namespace at all.
     #[error("no namespace to serve; give --namespace mem:size=1GiB or file:path=FILE")]
     NoNamespace,
@@ -203,6 +227,20 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
 /// The same in a file.
 fn address<'de, D: Deserializer<'de>>(form: D) -> Result<Option<SocketAddr>, D::Error> {
     parse_address(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
+}
+
+/// A size in a file: a number of bytes, or a text as on the command line.
+fn size<'de, D: Deserializer<'de>>(form: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Bytes(u64),
+        Text(String),
+    }
+    match Form::deserialize(form)? {
+        Form::Bytes(bytes) => Ok(Some(bytes)),
+        Form::Text(text) => parse_size(&text).map(Some).map_err(D::Error::custom),
+    }
 }
 
 /// Parses a size in bytes with an optional suffix: K, M, G, T (or KiB, MiB, …: powers of 1024).
@@ -363,6 +401,14 @@ struct FileForm {
     max_instructions: Option<u64>,
     max_instructions_per_call: Option<u32>,
     max_chains: Option<usize>,
+    #[serde(default, deserialize_with = "size")]
+    memory_max: Option<u64>,
+    connections_per_address: Option<u32>,
+    connections_per_host: Option<u32>,
+    associations_per_address: Option<u32>,
+    associations_per_host: Option<u32>,
+    send_timeout_s: Option<u32>,
+    idle_timeout_s: Option<u32>,
 }
 
 impl TargetConfig {
@@ -398,6 +444,14 @@ impl TargetConfig {
         set(&mut limits.instructions, form.max_instructions);
         set(&mut limits.instructions_per_call, form.max_instructions_per_call);
         set(&mut limits.chains, form.max_chains);
+        config.memory_max_bytes = form.memory_max;
+        let hosts = &mut config.hosts;
+        set(&mut hosts.connections_per_address, form.connections_per_address);
+        set(&mut hosts.connections_per_host, form.connections_per_host);
+        set(&mut hosts.associations_per_address, form.associations_per_address);
+        set(&mut hosts.associations_per_host, form.associations_per_host);
+        set(&mut hosts.send_timeout_s, form.send_timeout_s);
+        set(&mut hosts.idle_timeout_s, form.idle_timeout_s);
         set(&mut config.listen, form.listen);
         config.discovery = form.discovery;
         set(&mut config.nqn, form.nqn);
@@ -414,6 +468,16 @@ impl TargetConfig {
         }
         if self.limits.chains == 0 {
             return Err(ConfigError::NoChains);
+        }
+        let least_one = [
+            ("connections-per-address", self.hosts.connections_per_address),
+            ("connections-per-host", self.hosts.connections_per_host),
+            ("associations-per-address", self.hosts.associations_per_address),
+            ("associations-per-host", self.hosts.associations_per_host),
+            ("send-timeout-s", self.hosts.send_timeout_s),
+        ];
+        if let Some((name, _)) = least_one.into_iter().find(|(_, value)| *value == 0) {
+            return Err(ConfigError::NoConnections(name));
         }
         let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_ref());
         match named.chain([&self.nqn]).find(|nqn| !is_nqn(nqn)) {
@@ -457,6 +521,8 @@ impl TargetConfig {
             ("poll", self.poll == running.poll),
             ("spin-us", self.spin_us == running.spin_us),
             ("a limit (max-…)", self.limits == running.limits),
+            ("memory-max", self.memory_max_bytes == running.memory_max_bytes),
+            ("a limit of hosts", self.hosts == running.hosts),
         ];
         match fixed.into_iter().find(|(_, is_same)| !is_same) {
             Some((what, _)) => Err(ConfigError::Fixed(what)),

@@ -2,12 +2,19 @@
 
 use crate::admin::AdminState;
 use crate::controller::{Controller, Counters};
-use crate::executor::{CommandId, Executor};
+use crate::executor::{CommandId, Executor, Resting};
 use crate::health::Traffic;
+use crate::hosts::{Host, HostFull, Member};
+use crate::limits::{
+    BYTES_PER_UNIT, COMMAND_UNITS, CONNECT_TIMEOUT_NS, IDLE_TX_BYTES, IN_CAPSULE_BYTES,
+    MAX_H2C_DATA_BYTES, MAX_IN_FLIGHT_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
+    MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, RX_BYTES, SLICE_UNITS, SMALL_RX_BYTES, TX_HIGH_WATER_BYTES,
+};
 use crate::refusals::LogBudget;
 use crate::subsystem::is_kept;
 use bpfof_chain::Tables;
 use bpfof_device::{IoBuffer, Outgoing};
+use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::fabrics::{
     CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData, SQHD_NO_FLOW_CONTROL,
 };
@@ -21,28 +28,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Data that a command may carry in its capsule, in bytes: the size that fabrics commands need
-/// anyway, and more than a Pushdown request can have.
-pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
-/// Largest transfer of one command in bytes (MDTS 5 with 4 KiB pages).
-pub(crate) const MAX_TRANSFER_BYTES: u32 = 128 << 10;
-/// Entries of a queue.
-pub(crate) const MAX_QUEUE_ENTRIES: u16 = 1024;
-/// I/O queues of an association.
-pub(crate) const MAX_IO_QUEUES: u16 = 128;
-/// Most data of one H2CData PDU in bytes. Payloads are streamed, so it costs no buffer.
-const MAX_H2C_DATA_BYTES: u32 = MAX_TRANSFER_BYTES;
-/// Unsent bytes at which a connection stops taking commands.
-const TX_HIGH_WATER_BYTES: usize = 1 << 20;
-/// Bytes of data that devices and chains work on for one connection; beyond it the connection stops
-/// taking commands until some complete. Writes are not asked for their data either while that and
-/// what has been asked for are more than this together, so a connection holds at most twice as much.
-const MAX_IN_FLIGHT_BYTES: usize = 4 << 20;
-/// Time for a peer to get through Connect.
-const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
-/// Time for a peer to get through one PDU that it has begun.
-const PDU_TIMEOUT_NS: u64 = 30_000_000_000;
 
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -184,7 +169,7 @@ impl From<Status> for Reply {
 
 /// The two ends of a TCP connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
+pub(crate) struct Endpoints {
     pub(crate) peer: SocketAddr,
     /// The address that the host reached.
     pub(crate) local: SocketAddr,
@@ -199,11 +184,9 @@ pub(crate) struct Connection {
     pub(crate) index: u32,
     /// Never used again, unlike the index.
     pub(crate) serial: u64,
-    pub(crate) ends: Ends,
+    pub(crate) ends: Endpoints,
     /// Bytes to send.
     pub(crate) tx: Box<Outgoing>,
-    /// Whether bytes before these are on their way: `tx` has to wait.
-    pub(crate) is_sending: bool,
     opened_ns: u64,
     /// When the last command came, for the keep-alive timer.
     last_command_ns: u64,
@@ -218,10 +201,22 @@ pub(crate) struct Connection {
     pub(crate) reset_queues: bool,
     /// It is closing: chains are cut short.
     pub(crate) abandoned: bool,
-    /// Chains that it has running.
-    pub(crate) chains: usize,
-    /// The next command needs a chain, and there is none for this connection now.
-    pub(crate) waits_for_chain: bool,
+    /// Chains that have given way, in that order.
+    pub(crate) resting: VecDeque<Resting>,
+    /// Since when the next command needs a chain, where there is none for this connection.
+    pub(crate) waits_for_chain_since_ns: Option<u64>,
+    /// It has just got through Connect.
+    pub(crate) has_connected: bool,
+    /// Bytes of `tx` that are being sent.
+    pub(crate) sending_bytes: usize,
+    /// What it may hold, of its host's memory.
+    memory: Charge,
+    /// What it always holds of that.
+    base_bytes: usize,
+    /// Its place among the connections of its host, once that is known.
+    member: Option<Member>,
+    /// It has not looked at all that was received, because it is paused or others come first.
+    stopped_early: bool,
     free: Vec<u16>,
     generation: u64,
     receiver: PduReceiver,
@@ -240,13 +235,22 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(index: u32, serial: u64, ends: Ends, now_ns: u64) -> Connection {
+    /// What a connection takes before Connect, in bytes.
+    pub(crate) const PENDING_BYTES: usize = SMALL_RX_BYTES + (8 << 10);
+
+    /// `memory` is [`PENDING_BYTES`](Self::PENDING_BYTES).
+    pub(crate) fn new(
+        index: u32,
+        serial: u64,
+        ends: Endpoints,
+        memory: Charge,
+        now_ns: u64,
+    ) -> Connection {
         Connection {
             index,
             serial,
             ends,
             tx: Box::default(),
-            is_sending: false,
             opened_ns: now_ns,
             last_command_ns: now_ns,
             unfinished_since_ns: None,
@@ -257,8 +261,14 @@ impl Connection {
             slots: Vec::new(),
             reset_queues: false,
             abandoned: false,
-            chains: 0,
-            waits_for_chain: false,
+            resting: VecDeque::new(),
+            waits_for_chain_since_ns: None,
+            has_connected: false,
+            sending_bytes: 0,
+            base_bytes: memory.bytes(),
+            memory,
+            member: None,
+            stopped_early: false,
             free: Vec::new(),
             generation: 0,
             // The longest capsule: header, header digest, padding, data, data digest.
@@ -279,7 +289,7 @@ impl Connection {
         let queue =
             self.queue.as_ref().map_or(String::new(), |queue| format!(" queue {}", queue.id));
         match &self.controller {
-            Some(controller) => format!("{} ({}{queue})", controller.host_nqn, self.ends.peer),
+            Some(controller) => format!("{} ({}{queue})", controller.host_nqn(), self.ends.peer),
             None => format!("{} (not connected)", self.ends.peer),
         }
     }
@@ -296,9 +306,19 @@ impl Connection {
 
     /// Whether it takes no commands until some are answered or sent.
     pub(crate) fn is_paused(&self) -> bool {
+        self.is_full() || self.is_short_of_memory()
+    }
+
+    /// The same but for memory, of which there may be more meanwhile.
+    pub(crate) fn is_full(&self) -> bool {
         self.tx.len() >= TX_HIGH_WATER_BYTES
             || self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
-            || self.waits_for_chain
+            || self.waits_for_chain_since_ns.is_some()
+    }
+
+    /// Whether whole PDUs may be left of what was received last.
+    pub(crate) fn has_more(&self) -> bool {
+        self.stopped_early
     }
 
     /// Bytes of data held for commands: with a device, or asked of the host.
@@ -306,8 +326,54 @@ impl Connection {
         self.in_flight_bytes + self.awaited_bytes
     }
 
-    /// Why the peer is to be given up for its silence, if it is.
-    pub(crate) fn overdue(&self, now_ns: u64) -> Option<&'static str> {
+    /// Whose it is, once that is known.
+    pub(crate) fn host(&self) -> Option<&Arc<Host>> {
+        self.member.as_ref().map(|member| &member.host)
+    }
+
+    /// When its last command came.
+    pub(crate) fn last_command_ns(&self) -> u64 {
+        self.last_command_ns
+    }
+
+    /// Takes memory of its host for something that outlives a command.
+    pub(crate) fn charge(&self, bytes: usize) -> Result<Charge, MemoryFull> {
+        self.memory.account().charge(bytes)
+    }
+
+    /// Whether one more command could take more memory than it has. With nothing held it always has
+    /// enough for one.
+    #[inline]
+    fn is_short_of_memory(&self) -> bool {
+        let held = self.held_bytes() + self.tx.len() + self.sending_bytes;
+        held > 0 && self.base_bytes + held + MAX_TRANSFER_BYTES as usize > self.memory.bytes()
+    }
+
+    /// Takes more memory of its host's share; false if there is none.
+    #[cold]
+    fn take_memory(&mut self, now_ns: u64) -> bool {
+        let taken = self.memory.resize(self.memory.bytes() + MEMORY_STEP_BYTES);
+        if let Err(full) = &taken {
+            self.note(Level::Warn, now_ns, format_args!("it has to wait for memory: {full}"));
+        }
+        taken.is_ok()
+    }
+
+    /// Gives back memory that it has not needed lately.
+    pub(crate) fn give_memory_back(&mut self) {
+        let held = self.held_bytes() + self.tx.len() + self.sending_bytes;
+        let wanted = self.base_bytes
+            + MAX_TRANSFER_BYTES as usize
+            + held.next_multiple_of(MEMORY_STEP_BYTES);
+        if self.member.is_some() && wanted < self.memory.bytes() {
+            // Less is never refused.
+            let _ = self.memory.resize(wanted);
+        }
+    }
+
+    /// Why the peer is to be given up for its silence, if it is. An association without a keep-alive
+    /// timer may be silent for `idle_timeout_s`.
+    pub(crate) fn overdue(&self, now_ns: u64, idle_timeout_s: u32) -> Option<&'static str> {
         let Some(controller) = &self.controller else {
             let late = now_ns.saturating_sub(self.opened_ns) > CONNECT_TIMEOUT_NS;
             return late.then_some("no Connect within 10 seconds");
@@ -316,10 +382,17 @@ impl Connection {
         if begun_ns.is_some_and(|begun_ns| now_ns.saturating_sub(begun_ns) > PDU_TIMEOUT_NS) {
             return Some("a PDU that did not arrive within 30 seconds");
         }
+        self.admin.as_ref()?;
         let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
         let last_ns = self.last_command_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
-        let late = now_ns.saturating_sub(last_ns) > kato_ns;
-        (self.admin.is_some() && kato_ns > 0 && late).then_some("keep-alive timeout")
+        let silent_ns = now_ns.saturating_sub(last_ns);
+        match kato_ns {
+            0 if silent_ns > u64::from(idle_timeout_s) * 1_000_000_000 => {
+                Some("it has no keep-alive timer and was silent for longer than idle-timeout")
+            }
+            1.. if silent_ns > kato_ns => Some("keep-alive timeout"),
+            _ => None,
+        }
     }
 
     /// Takes newer tables of the association if there are any. Not before they are needed: an old table
@@ -336,7 +409,14 @@ impl Connection {
     /// the peer before closing.
     pub(crate) fn receive(&mut self, input: &[u8], x: &mut Executor) -> Result<usize, Close> {
         let (mut used, mut length, mut ended) = (0, 0, false);
-        while !self.is_paused() {
+        let until = x.spent() + SLICE_UNITS;
+        self.stopped_early = false;
+        loop {
+            let is_short = self.is_short_of_memory() && !self.take_memory(x.now_ns);
+            if is_short || self.is_paused() || x.spent() >= until {
+                self.stopped_early = true;
+                break;
+            }
             let rest = &input[used..];
             let outcome = match self.receiver.next(rest) {
                 Ok(None) => break,
@@ -355,12 +435,12 @@ impl Connection {
                 return Err(close);
             }
         }
-        if self.waits_for_chain {
+        if self.waits_for_chain_since_ns.is_some() {
             used -= length;
         }
-        // A paused connection does not let the peer finish.
+        // A connection that has stopped does not let the peer finish.
         let unfinished =
-            !self.is_paused() && (used < input.len() || self.receiver.is_within_data());
+            !self.stopped_early && (used < input.len() || self.receiver.is_within_data());
         let begun_ns = self.unfinished_since_ns.filter(|_| !ended).unwrap_or(x.now_ns);
         self.unfinished_since_ns = unfinished.then_some(begun_ns);
         Ok(used)
@@ -369,6 +449,7 @@ impl Connection {
     fn event(&mut self, event: PduEvent<'_>, x: &mut Executor) -> Result<(), Close> {
         match event {
             PduEvent::Header(Pdu::CapsuleCmd { sqe, data, digest_ok }) => {
+                x.spend(COMMAND_UNITS + data.len() as u64 / BYTES_PER_UNIT);
                 self.last_command_ns = x.now_ns;
                 self.command(&sqe, data, digest_ok, x)
             }
@@ -378,7 +459,10 @@ impl Connection {
                 bytes,
                 last_fragment,
                 digest_ok,
-            } => self.incoming(&pdu, offset_bytes, bytes, (last_fragment, digest_ok), x),
+            } => {
+                x.spend(bytes.len() as u64 / BYTES_PER_UNIT);
+                self.incoming(&pdu, offset_bytes, bytes, (last_fragment, digest_ok), x)
+            }
             PduEvent::Header(Pdu::IcReq(request)) => {
                 self.initialize(&request);
                 Ok(())
@@ -480,18 +564,38 @@ impl Connection {
         if sqsize == 0 || sqsize >= MAX_QUEUE_ENTRIES {
             return Err(invalid(44, 0));
         }
+        let entries = sqsize + 1;
+        let host = x.target.hosts.host(self.ends.peer.ip(), &data.hostnqn);
+        let limits = &x.target.hosts.limits;
+        let base_bytes = queue_bytes(qid, entries);
+        let room = || -> Result<_, HostFull> {
+            let member = host.connection(limits)?;
+            let bytes = base_bytes + MAX_TRANSFER_BYTES as usize;
+            Ok((member, host.memory.charge(bytes)?))
+        };
+        let (member, memory) = room().map_err(|full| self.no_room(&full, &data.hostnqn, x))?;
         let (controller, resets) = if qid == 0 {
             if data.cntlid != CNTLID_DYNAMIC {
                 return Err(invalid(16, 1));
             }
-            let controller = subsystem
-                .add_controller(&data.hostnqn, data.hostid, kato_ms)
-                .ok_or(Reply::from(Status::CONNECT_CONTROLLER_BUSY))?;
+            if kato_ms == 0 && limits.idle_timeout_s == 0 {
+                let what = format_args!(
+                    "{}: Connect refused: it asks for no keep-alive timer, and idle-timeout is 0",
+                    data.hostnqn
+                );
+                self.note(Level::Warn, x.now_ns, what);
+                return Err(invalid(48, 0));
+            }
+            let hosts = &x.target.hosts;
+            let made = subsystem.add_controller(&host, hosts, data.hostid, (kato_ms, x.now_ns));
+            let (controller, evicted) =
+                made.map_err(|full| self.no_room(&full, &data.hostnqn, x))?;
+            x.evicted.extend(evicted);
             self.admin = Some(Box::default());
             (controller, 0)
         } else {
             let controller = subsystem.controller(data.cntlid).ok_or(invalid(16, 1))?;
-            if controller.host_nqn != data.hostnqn || controller.host_id != data.hostid {
+            if controller.host_nqn() != data.hostnqn || controller.host_id != data.hostid {
                 return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
             }
             if !controller.is_ready() {
@@ -501,14 +605,22 @@ impl Connection {
             let added = if subsystem.is_discovery() { None } else { controller.add_queue(qid) };
             (controller, added.ok_or(invalid(42, 0))?)
         };
-        let entries = sqsize + 1;
         let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
         self.queue = Some(Queue { id: qid, resets, entries, head: 1, flow_control });
         self.slots = (0..entries).map(|_| Slot { cid: 0, state: State::Free }).collect();
         self.free = (0..entries).rev().collect();
         let id = controller.id;
         self.controller = Some(controller);
+        (self.memory, self.base_bytes, self.member) = (memory, base_bytes, Some(member));
+        self.has_connected = true;
         Ok(id)
+    }
+
+    /// A host cannot be served further now: the log says why.
+    fn no_room(&mut self, why: &HostFull, host_nqn: &str, x: &Executor) -> Reply {
+        let what = format_args!("{host_nqn}: Connect refused: {why}");
+        self.note(Level::Warn, x.now_ns, what);
+        Status::CONNECT_CONTROLLER_BUSY.into()
     }
 
     /// Whether the queue goes without submission queue flow control, which allows the SUCCESS flag.
@@ -553,7 +665,7 @@ impl Connection {
     /// Whether data may be sent from where it is: at the end of this turn, before anything else is
     /// written there. A digest is that of the bytes that are sent, so these must not change any more.
     pub(crate) fn lends(&self) -> bool {
-        !self.digests.data && !self.is_sending
+        !self.digests.data && self.sending_bytes == 0
     }
 
     /// Sends data of `length` bytes, which `append` adds to what is to be sent, and the completion.
@@ -707,8 +819,16 @@ impl Connection {
     /// is with a device, a chain or a compiler and must come back.
     pub(crate) fn abandon(&mut self, x: &mut Executor) {
         self.abandoned = true;
-        self.stop_waiting(x);
+        self.waits_for_chain_since_ns = None;
+        x.admission.stop_waiting(self.index);
+        for resting in std::mem::take(&mut self.resting) {
+            self.vacate(resting.slot);
+        }
         for slot in 0..self.slots.len() as u16 {
+            if matches!(self.slots[usize::from(slot)].state, State::Load) {
+                self.vacate(slot);
+                continue;
+            }
             let data = self.slots[usize::from(slot)].state.incoming();
             if data.is_none_or(|data| matches!(data.stage, Stage::Here)) {
                 continue;
@@ -739,11 +859,19 @@ impl Connection {
         subsystem.health.add(&mut self.traffic);
         controller.last_traffic_ns.fetch_max(self.last_command_ns, Ordering::Relaxed);
         for (function, counters) in self.counted.drain(..) {
-            let table =
-                if is_kept(function) { &subsystem.kept_counters } else { &controller.counters };
-            table.add(function, &counters);
+            controller.counters.add(function, &counters);
+            if is_kept(function) {
+                subsystem.kept_counters.add(function, &counters);
+            }
         }
     }
+}
+
+/// What a connection always takes once it has this queue, in bytes: buffers, slots.
+fn queue_bytes(qid: u16, entries: u16) -> usize {
+    let rx = if qid == 0 { SMALL_RX_BYTES } else { RX_BYTES };
+    let slot = size_of::<Slot>() + size_of::<u16>();
+    Connection::PENDING_BYTES + rx + 2 * IDLE_TX_BYTES + usize::from(entries) * slot
 }
 
 /// Bytes that a device or a chain works on for a command, and bytes that the host has been asked for.

@@ -1,10 +1,12 @@
 //! One association: the state that its admin queue and its I/O queues share.
 
-use crate::connection::MAX_IO_QUEUES;
 use crate::health::ErrorLog;
+use crate::hosts::{AddressSlot, Host, Member};
+use crate::limits::MAX_IO_QUEUES;
 use crate::subsystem::Subsystem;
 use bpfof_chain::Tables;
 use bpfof_function::Fault;
+use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -73,8 +75,12 @@ struct Registers {
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: u16,
+    /// No other association has or gets it.
+    pub(crate) serial: u64,
     pub(crate) subsystem: Arc<Subsystem>,
-    pub(crate) host_nqn: String,
+    member: Member,
+    _address: AddressSlot,
+    _memory: Charge,
     pub(crate) host_id: [u8; 16],
     /// Keep-alive timeout in ms, 0 for none.
     pub(crate) kato_ms: AtomicU32,
@@ -95,21 +101,37 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whose an association is, counted as such.
+#[derive(Debug)]
+pub(crate) struct Party {
+    pub(crate) member: Member,
+    pub(crate) address: AddressSlot,
+    /// For what it takes besides its queues.
+    pub(crate) memory: Charge,
+    pub(crate) host_id: [u8; 16],
+}
+
 impl Controller {
+    /// A controller that was connected to at `now_ns`.
     pub(crate) fn new(
         id: u16,
         subsystem: Arc<Subsystem>,
-        (host_nqn, host_id): (String, [u8; 16]),
-        kato_ms: u32,
+        party: Party,
+        (kato_ms, now_ns): (u32, u64),
         tables: Tables,
     ) -> Controller {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Party { member, address, memory, host_id } = party;
         Controller {
             id,
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
             subsystem,
-            host_nqn,
+            member,
+            _address: address,
+            _memory: memory,
             host_id,
             kato_ms: AtomicU32::new(kato_ms),
-            last_traffic_ns: AtomicU64::new(0),
+            last_traffic_ns: AtomicU64::new(now_ns),
             errors: ErrorLog::default(),
             changed: Mutex::default(),
             registers: Mutex::default(),
@@ -117,6 +139,21 @@ impl Controller {
             generation: AtomicU64::new(1),
             counters: CounterTable::default(),
         }
+    }
+
+    /// Whose association it is.
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.member.host
+    }
+
+    /// The name of its host.
+    pub(crate) fn host_nqn(&self) -> &str {
+        &self.member.host.nqn
+    }
+
+    /// Whether the host has opened I/O queues.
+    pub(crate) fn has_queues(&self) -> bool {
+        !lock(&self.registers).queues.is_empty()
     }
 
     /// Takes newer tables if there are any.
@@ -134,12 +171,28 @@ impl Controller {
         Arc::clone(&lock(&self.tables))
     }
 
-    /// Changes the tables. A reader that sees the new generation finds the new tables, or yet
-    /// newer ones.
+    /// Changes the tables, whatever memory that takes. A reader that sees the new generation finds the
+    /// new tables, or yet newer ones.
     pub(crate) fn update(&self, change: impl FnOnce(&Tables) -> Tables) {
         let mut tables = lock(&self.tables);
-        *tables = Arc::new(change(&tables));
+        let changed = change(&tables);
+        let memory = self.host().memory.charge_anyway(changed.memory_bytes());
+        *tables = Arc::new(changed.counted(memory));
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The same for what the host asks for, if its share of the memory is large enough. Connections that
+    /// have not looked for new tables still hold the ones they have.
+    pub(crate) fn try_update(
+        &self,
+        change: impl FnOnce(&Tables) -> Tables,
+    ) -> Result<(), MemoryFull> {
+        let mut tables = lock(&self.tables);
+        let changed = change(&tables);
+        let memory = self.host().memory.charge(changed.memory_bytes())?;
+        *tables = Arc::new(changed.counted(memory));
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     pub(crate) fn namespace_changed(&self, nsid: u32) {

@@ -1,6 +1,7 @@
 //! The discovery log page: which subsystems there are and where they are reached.
 
-use crate::connection::{Ends, MAX_QUEUE_ENTRIES};
+use crate::connection::Endpoints;
+use crate::limits::MAX_QUEUE_ENTRIES;
 use crate::target::Target;
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
 use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader};
@@ -8,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// The log page of `generation` or later, whole (NVMe Base 2.0 §5.16.1.23), for a host that reached
 /// us at `ends.local`.
-pub(crate) fn log_page(target: &Target, generation: u64, ends: &Ends) -> Vec<u8> {
+pub(crate) fn log_page(target: &Target, generation: u64, ends: &Endpoints) -> Vec<u8> {
     let here = entry(DiscoveryEntry::SUBTYPE_CURRENT_DISCOVERY, DISCOVERY_NQN, 0, ends.local);
     let mut entries = vec![here];
     for subsystem in target.subsystems() {

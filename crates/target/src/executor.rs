@@ -1,18 +1,22 @@
 //! One reactor's work behind the protocol: device operations and chains, without devices.
 //!
-//! Connections submit; the reactor takes operations out, performs them and reports back. Memory
-//! operations wait in a queue from which a few at a time are taken, the memory of all of them fetched
-//! together; so chains take turns hop by hop. File operations are handed to the reactor's ring.
+//! Connections submit; the reactor takes operations in the order of the [`Schedule`], performs them and
+//! reports back. Operations on memory with a latency model wait until they are due. File operations are
+//! handed to the reactor's ring.
 
+use crate::chain_admission::Admission;
+use crate::controller::Controller;
+use crate::limits::{CALLS_SLICE_UNITS, HOPS_IN_A_ROW, KEPT_ARENAS, SPARE_BYTES, ZEROES_PER_UNIT};
+use crate::loader::Load;
 use crate::namespace::{Backing, Namespace};
 use crate::places::{Places, Served};
+use crate::schedule::Schedule;
 use crate::subsystem::Subsystem;
 use crate::target::Target;
-use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Function, Outcome, Start, Tables};
+use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Progress, Start, Suspended, Tables};
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
-use bpfof_function::{NativeFunction, Object};
-use bpfof_nvme::Installation;
-use std::collections::VecDeque;
+use bpfof_function::Arena;
+use bpfof_function::memory::Charge;
 use std::sync::Arc;
 
 /// A command of a connection of this reactor.
@@ -22,16 +26,33 @@ pub(crate) struct CommandId {
     pub(crate) slot: u16,
 }
 
-/// An operation on a memory namespace that is due.
+/// An operation that can be performed now. Namespaces are places.
 #[derive(Debug)]
-pub(crate) enum MemoryOperation {
-    /// A read of a chain.
-    Chain(DeviceRead),
-    /// What a command's slot describes; `range` is what it reads, if it reads: offset and length
-    /// in bytes.
-    Command { command: CommandId, range: Option<(u64, u32)> },
-    /// Zeroes for a command: offset and length in bytes.
-    Zero { command: CommandId, offset: u64, length: u64 },
+pub(crate) enum Operation {
+    /// A read of a chain from memory.
+    ChainRead { namespace: usize, read: DeviceRead },
+    /// A read of a chain from a file has ended.
+    ChainReadDone { chain: ChainId, ok: bool },
+    /// The calls of a hop go on.
+    ChainCalls { chain: ChainId },
+    /// What a command's slot describes, on memory; `range` is what it reads, if it reads: offset and
+    /// length in bytes.
+    Command { namespace: usize, command: CommandId, range: Option<(u64, u32)> },
+    /// Zeroes for a command, in memory: offset and length in bytes.
+    Zero { namespace: usize, command: CommandId, offset: u64, length: u64 },
+}
+
+impl Operation {
+    /// The chain that it is of, if it is of one.
+    pub(crate) fn chain(&self) -> Option<ChainId> {
+        match self {
+            Operation::ChainRead { read, .. } => Some(read.chain),
+            Operation::ChainReadDone { chain, .. } | Operation::ChainCalls { chain } => {
+                Some(*chain)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// An operation for the ring, on the file of namespace number `namespace`.
@@ -44,65 +65,26 @@ pub(crate) enum FileOperation {
     Zero { namespace: usize, offset: u64, length: u64, command: CommandId },
 }
 
-/// A function to be compiled beside the reactor.
-#[derive(Debug)]
-pub(crate) struct Load {
-    pub(crate) command: CommandId,
-    /// The connection's number, unlike its index never used again.
-    pub(crate) serial: u64,
-    pub(crate) function: u32,
-    pub(crate) installation: Installation,
-    pub(crate) object: Vec<u8>,
-}
-
-/// Longest reason for refusing a function, in bytes: it may quote names from the object.
-const MAX_REASON_BYTES: usize = 1024;
-/// Longest name of a function, in bytes: what Function Report has room for.
-const MAX_NAME_BYTES: usize = 64;
-
-impl Load {
-    /// Parses, checks and translates the object. The error is for the host to read.
-    pub(crate) fn run(&self) -> Result<Function, String> {
-        let object = Object::parse(&self.object).map_err(reason)?;
-        let entry = object.into_entry(self.installation.entry as usize).map_err(reason)?;
-        let native = NativeFunction::compile(&entry.program).map_err(reason)?;
-        let instructions = entry.program.instructions().len() as u32;
-        let name = cut(entry.name, MAX_NAME_BYTES);
-        Ok(Function {
-            id: self.function,
-            name,
-            instructions,
-            native,
-            trace: Default::default(),
-            peers: None,
-            maps: Default::default(),
-        })
-    }
-}
-
-/// An error in printable words: it is logged as well.
-fn reason(error: impl std::fmt::Display) -> String {
-    let text = error.to_string();
-    cut(text.replace(char::is_control, "\u{fffd}"), MAX_REASON_BYTES)
-}
-
-fn cut(mut text: String, max_bytes: usize) -> String {
-    text.truncate(text.floor_char_boundary(max_bytes));
-    text
-}
-
-/// Bytes of buffers kept for reuse. More are made under load and freed afterwards.
-const SPARE_BYTES: usize = 8 << 20;
-
-/// Hops that a chain on a memory namespace does before it waits behind those that have not begun.
-/// More than a lookup takes, so that lookups end in the order in which they came; long scans take
-/// turns.
-const HOPS_IN_A_ROW: u32 = 16;
-
+/// Whom a running chain belongs to.
 #[derive(Clone, Copy, Debug)]
-struct Owner {
-    command: CommandId,
+pub(crate) struct Owner {
+    pub(crate) command: CommandId,
     namespace: usize,
+    /// When it got its arena.
+    pub(crate) since_ns: u64,
+    /// It has been asked to give its arena to somebody else.
+    pub(crate) gives_way: bool,
+}
+
+/// A chain of a command that waits outside an arena.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    pub(crate) slot: u16,
+    pub(crate) chain: Suspended,
+    /// When it began to rest.
+    pub(crate) since_ns: u64,
+    /// Its memory.
+    pub(crate) _memory: Charge,
 }
 
 /// See the module.
@@ -113,17 +95,21 @@ pub(crate) struct Executor {
     pub(crate) now_ns: u64,
     pub(crate) file_operations: Vec<FileOperation>,
     pub(crate) loads: Vec<Load>,
-    /// Connections that wait for chains to end, in the order in which they came.
-    pub(crate) starved: VecDeque<u32>,
+    /// Controllers that had to go for others: their queues are to end.
+    pub(crate) evicted: Vec<Arc<Controller>>,
+    pub(crate) schedule: Schedule,
+    pub(crate) admission: Admission,
+    /// Units of work that is not of an operation, since they were last taken.
+    spent: u64,
+    /// That of the engine's arenas.
+    arena_memory: Charge,
     engine: Engine,
     /// Namespaces, by what commands have for them.
     places: Places,
-    /// One queue a place; those of files stay empty.
-    memory: Vec<DelayQueue<MemoryOperation>>,
+    /// For each place the operations that are not due; those of namespaces without a model stay empty.
+    delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
     /// Whether a memory namespace has a latency model.
     is_modelled: bool,
-    /// The queue of which a round is being taken.
-    turn: usize,
     /// By chain index.
     owners: Vec<Owner>,
     buffers: Vec<IoBuffer>,
@@ -134,17 +120,21 @@ pub(crate) struct Executor {
 impl Executor {
     pub(crate) fn new(target: Arc<Target>) -> Executor {
         let served = target.served();
+        let kept = KEPT_ARENAS.min(target.limits.chains) * Arena::MEMORY_BYTES;
         let mut executor = Executor {
-            engine: Engine::new(target.limits),
+            arena_memory: target.hosts.own.charge_anyway(kept),
+            admission: Admission::new(target.limits.chains),
+            engine: Engine::new(target.limits).with_slice(CALLS_SLICE_UNITS),
             target,
             now_ns: 0,
             file_operations: Vec::new(),
             loads: Vec::new(),
-            starved: VecDeque::new(),
+            evicted: Vec::new(),
+            schedule: Schedule::default(),
+            spent: 0,
             places: Places::default(),
-            memory: Vec::new(),
+            delayed: Vec::new(),
             is_modelled: false,
-            turn: 0,
             owners: Vec::new(),
             buffers: Vec::new(),
             spare_bytes: 0,
@@ -156,13 +146,31 @@ impl Executor {
     /// Serves these namespaces from now on; of others only the commands that are in flight.
     pub(crate) fn serve(&mut self, served: &[Served]) {
         self.places.serve(served);
-        self.memory.resize_with(self.places.count(), DelayQueue::default);
+        self.delayed.resize_with(self.places.count(), DelayQueue::default);
         let mut places = (0..self.places.count()).filter_map(|place| self.places.at(place));
         let is_modelled = |namespace: &Namespace| match &namespace.backing {
             Backing::Memory(memory) => memory.latency().is_some(),
             Backing::File(_) => false,
         };
         self.is_modelled = places.any(is_modelled);
+    }
+
+    /// Work has been done that costs so many units.
+    #[inline]
+    pub(crate) fn spend(&mut self, units: u64) {
+        self.spent += units;
+    }
+
+    /// Units of the work since they were last taken, without that of chains.
+    #[inline]
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// Takes the units of the work since this was last called, that of chains included.
+    #[inline]
+    pub(crate) fn take_spent(&mut self) -> u64 {
+        std::mem::take(&mut self.spent) + self.engine.take_spent()
     }
 
     /// Whether the time of operations on memory matters within a turn.
@@ -208,6 +216,25 @@ impl Executor {
         }
     }
 
+    /// Queues an operation on memory: now, or when it is due. One that goes on with something comes
+    /// before those that begin.
+    #[inline]
+    fn submit(&mut self, namespace: usize, connection: u32, goes_on: bool, operation: Operation) {
+        let Backing::Memory(memory) = &self.places.get(namespace).backing else {
+            unreachable!("the ring works on files")
+        };
+        match memory.latency() {
+            None if goes_on => self.schedule.push_active(connection, operation),
+            None => self.schedule.push(connection, operation),
+            Some(model) => {
+                // Such a device brings data near the processor meanwhile.
+                prefetch(memory, &operation);
+                let delayed = (connection, goes_on, operation);
+                self.delayed[namespace].push(model, self.now_ns, delayed);
+            }
+        }
+    }
+
     /// Queues a command on a memory namespace; `range` is what it is about to read, if it reads.
     #[inline]
     pub(crate) fn submit_memory(
@@ -216,12 +243,8 @@ impl Executor {
         command: CommandId,
         range: Option<(u64, u32)>,
     ) {
-        let Backing::Memory(memory) = &self.places.get(namespace).backing else { return };
-        if let Some((offset, length)) = range.filter(|_| memory.latency().is_some()) {
-            memory.prefetch(offset, length);
-        }
-        let operation = MemoryOperation::Command { command, range };
-        self.memory[namespace].push(memory.latency(), self.now_ns, operation);
+        let operation = Operation::Command { namespace, command, range };
+        self.submit(namespace, command.connection, false, operation);
     }
 
     /// Queues zeroes for a range: offset and length in bytes.
@@ -232,9 +255,9 @@ impl Executor {
         (offset, length): (u64, u64),
     ) {
         match &self.places.get(namespace).backing {
-            Backing::Memory(memory) => {
-                let operation = MemoryOperation::Zero { command, offset, length };
-                self.memory[namespace].push(memory.latency(), self.now_ns, operation);
+            Backing::Memory(_) => {
+                let operation = Operation::Zero { namespace, command, offset, length };
+                self.submit(namespace, command.connection, false, operation);
             }
             Backing::File(_) => {
                 let operation = FileOperation::Zero { namespace, offset, length, command };
@@ -254,10 +277,11 @@ impl Executor {
             unreachable!("the ring zeroes files")
         };
         let done = memory.zero_some(offset, length);
+        self.spent += done / ZEROES_PER_UNIT;
         if done < length {
             let (offset, length) = (offset + done, length - done);
-            let rest = MemoryOperation::Zero { command, offset, length };
-            self.memory[namespace].push(memory.latency(), self.now_ns, rest);
+            let rest = Operation::Zero { namespace, command, offset, length };
+            self.submit(namespace, command.connection, false, rest);
         }
         done == length
     }
@@ -280,53 +304,73 @@ impl Executor {
         }
     }
 
-    /// Takes a memory operation that is due, and its namespace.
-    #[inline]
-    pub(crate) fn pop_memory(&mut self) -> Option<(usize, MemoryOperation)> {
-        loop {
-            if let Some(operation) = self.memory.get_mut(self.turn)?.take(self.now_ns) {
-                return Some((self.turn, operation));
-            }
-            if !self.next_round() {
-                return None;
+    /// Queues what has become due.
+    pub(crate) fn release_due(&mut self) {
+        if !self.is_modelled {
+            return;
+        }
+        for queue in &mut self.delayed {
+            while let Some((connection, goes_on, operation)) = queue.pop(self.now_ns) {
+                match goes_on {
+                    true => self.schedule.push_active(connection, operation),
+                    false => self.schedule.push(connection, operation),
+                }
             }
         }
     }
 
-    /// Begins a round of the next namespace that has operations due, if there is one. Namespaces take
-    /// turns: a chain without end keeps its queue from ever being empty.
-    #[inline(never)]
-    fn next_round(&mut self) -> bool {
-        for _ in 0..self.memory.len() {
-            self.turn = if self.turn + 1 < self.memory.len() { self.turn + 1 } else { 0 };
-            let Some(Namespace { backing: Backing::Memory(memory), .. }) =
-                self.places.at(self.turn)
+    /// When the next operation on memory is due that is not.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.delayed.iter().filter_map(DelayQueue::next_due_ns).min()
+    }
+
+    /// Fetches the memory of all operations of the round that has begun.
+    #[inline]
+    pub(crate) fn prefetch_round(&self) {
+        for operation in self.schedule.round() {
+            let (Operation::ChainRead { namespace, .. } | Operation::Command { namespace, .. }) =
+                operation
             else {
                 continue;
             };
-            let soon = |operation: &MemoryOperation| match operation {
-                MemoryOperation::Chain(read) => memory.prefetch(read.device_offset, read.length),
-                MemoryOperation::Command { range: Some((offset, length)), .. } => {
-                    memory.prefetch(*offset, *length);
-                }
-                MemoryOperation::Command { range: None, .. } | MemoryOperation::Zero { .. } => {}
-            };
-            if self.memory[self.turn].begin_round(self.now_ns, soon) {
-                return true;
+            if let Backing::Memory(memory) = &self.places.get(*namespace).backing {
+                prefetch(memory, operation);
             }
         }
-        false
     }
 
-    /// When the next memory operation is due.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        self.memory.iter().filter_map(DelayQueue::next_due_ns).min()
-    }
-
-    /// Chains that can still be started.
+    /// Chains that can still be started, as far as the limit of them goes.
     #[inline]
     pub(crate) fn free_chains(&self) -> usize {
         self.engine.limits().chains - self.engine.running()
+    }
+
+    /// Whether there is an arena for `more` chains than run, or memory to make it.
+    #[inline]
+    pub(crate) fn has_arena(&mut self, more: usize) -> bool {
+        let wanted = (self.engine.running() + more) * Arena::MEMORY_BYTES;
+        wanted <= self.arena_memory.bytes() || self.arena_memory.resize(wanted).is_ok()
+    }
+
+    /// Drops arenas that nobody uses, but for some.
+    pub(crate) fn trim(&mut self, keep: usize) {
+        self.engine.trim(keep);
+        self.owners.truncate(self.engine.arenas());
+        let bytes = self.engine.arenas().max(keep) * Arena::MEMORY_BYTES;
+        if bytes < self.arena_memory.bytes() {
+            // Less is never refused.
+            let _ = self.arena_memory.resize(bytes);
+        }
+    }
+
+    /// Notes whom a chain belongs to that has got an arena.
+    #[inline]
+    fn own(&mut self, chain: ChainId, command: CommandId, namespace: usize) {
+        let owner = Owner { command, namespace, since_ns: self.now_ns, gives_way: false };
+        match self.owners.get_mut(chain.index()) {
+            Some(slot) => *slot = owner,
+            None => self.owners.push(owner),
+        }
     }
 
     /// Starts a chain for a command.
@@ -338,71 +382,75 @@ impl Executor {
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let Executor { engine, memory: queues, file_operations, places, now_ns, .. } = self;
-        let chain = match &places.get(namespace).backing {
-            Backing::Memory(memory) => engine.start(start, tables, |read| {
-                queue_read(&mut queues[namespace], memory, *now_ns, read);
-            }),
-            Backing::File(_) => engine.start(start, tables, |read| {
-                file_operations.push(FileOperation::ChainRead { namespace, read });
-            }),
-        }?;
-        let owner = Owner { command, namespace };
-        match self.owners.get_mut(chain.index()) {
-            Some(slot) => *slot = owner,
-            None => self.owners.push(owner),
-        }
+        let mut emitted = Emitted::begins(self, namespace, command.connection);
+        let chain = emitted.engine.start(start, tables, |read| emitted.sink.emit(read))?;
+        self.own(chain, command, namespace);
         Ok(())
     }
 
-    /// The command that a running chain belongs to.
-    #[inline]
-    pub(crate) fn chain_owner(&self, chain: ChainId) -> CommandId {
-        self.owners[chain.index()].command
-    }
-
-    /// Copies a due chain read from its memory namespace and reports it to the engine, as
-    /// [`chain_read_done`](Self::chain_read_done) does; a chain that is not `wanted` any more ends.
-    #[inline]
-    pub(crate) fn memory_read_done(
+    /// Lets a chain go on that has rested.
+    pub(crate) fn resume_chain(
         &mut self,
         namespace: usize,
-        read: &DeviceRead,
-        wanted: bool,
+        command: CommandId,
+        suspended: &Suspended,
         tables: &Tables,
-    ) -> Option<Outcome> {
-        let Executor { engine, memory: queues, places, now_ns, .. } = self;
-        let Backing::Memory(memory) = &places.get(namespace).backing else {
-            unreachable!("the ring reads files")
-        };
-        memory.read(read.device_offset, engine.data_mut(read));
-        let ok = wanted && !places.is_leaving(namespace);
-        let yields = engine.usage(read.chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1;
-        let queue = &mut queues[namespace];
-        engine.completed(read.chain, ok, tables, |next| {
-            if yields || memory.latency().is_some() {
-                queue_read(queue, memory, *now_ns, next);
-            } else {
-                queue.push_active(MemoryOperation::Chain(next));
-            }
-        })
+    ) -> Result<(), ChainError> {
+        let mut emitted = Emitted::begins(self, namespace, command.connection);
+        let chain = emitted.engine.resume(suspended, tables, |read| emitted.sink.emit(read))?;
+        self.own(chain, command, namespace);
+        Ok(())
     }
 
-    /// Reports a chain's read of a file to the engine; a finished chain must be released. It ends if
-    /// its namespace has been removed: file maps may already be those of another with the same id.
+    /// Whom a running chain belongs to.
     #[inline]
-    pub(crate) fn chain_read_done(
+    pub(crate) fn owner(&self, chain: ChainId) -> Owner {
+        self.owners[chain.index()]
+    }
+
+    /// The running chains and whom they belong to.
+    pub(crate) fn running_chains(&self) -> impl Iterator<Item = (ChainId, &Owner)> {
+        let all = self.owners.iter().enumerate();
+        let all = all.map(|(index, owner)| (ChainId::from_index(index), owner));
+        all.filter(|(chain, _)| self.engine.is_running(*chain))
+    }
+
+    /// Those of all arenas, whether a chain runs in them or not.
+    pub(crate) fn owners_mut(&mut self) -> &mut [Owner] {
+        &mut self.owners
+    }
+
+    /// Performs what is due of a chain: copies a read from memory, or tells the engine that one has
+    /// ended, or lets calls go on. A chain that is not `wanted` any more ends; so does one whose
+    /// namespace has been removed: file maps may already be those of another with the same id.
+    #[inline]
+    pub(crate) fn step_chain(
         &mut self,
-        chain: ChainId,
-        ok: bool,
+        operation: &Operation,
+        wanted: bool,
         tables: &Tables,
-    ) -> Option<Outcome> {
-        let namespace = self.owners[chain.index()].namespace;
-        let ok = ok && !self.places.is_leaving(namespace);
-        let Executor { engine, file_operations, .. } = self;
-        engine.completed(chain, ok, tables, |read| {
-            file_operations.push(FileOperation::ChainRead { namespace, read });
-        })
+    ) -> Progress {
+        let (chain, ok) = match operation {
+            Operation::ChainRead { namespace, read } => {
+                if let Backing::Memory(memory) = &self.places.get(*namespace).backing {
+                    memory.read(read.device_offset, self.engine.data_mut(read));
+                }
+                (read.chain, true)
+            }
+            Operation::ChainReadDone { chain, ok } => (*chain, *ok),
+            Operation::ChainCalls { chain } => (*chain, true),
+            _ => unreachable!("an operation of a chain"),
+        };
+        let Owner { namespace, command, .. } = self.owners[chain.index()];
+        let ok = ok && wanted && !self.places.is_leaving(namespace);
+        let yields = self.engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1;
+        let mut emitted = Emitted::goes_on(self, namespace, command.connection, !yields);
+        match operation {
+            Operation::ChainCalls { .. } => {
+                emitted.engine.go_on(chain, ok, tables, |read| emitted.sink.emit(read))
+            }
+            _ => emitted.engine.completed(chain, ok, tables, |read| emitted.sink.emit(read)),
+        }
     }
 
     pub(crate) fn engine(&mut self) -> &mut Engine {
@@ -414,30 +462,80 @@ impl Executor {
     }
 }
 
-/// Queues a chain's read of a memory namespace behind those that wait.
-#[inline]
-fn queue_read(
-    queue: &mut DelayQueue<MemoryOperation>,
-    memory: &MemoryNamespace,
+/// Where the reads of a chain go that the engine asks for.
+struct Sink<'a> {
+    namespace: usize,
+    connection: u32,
+    goes_on: bool,
+    memory: Option<&'a MemoryNamespace>,
+    schedule: &'a mut Schedule,
+    delayed: &'a mut [DelayQueue<(u32, bool, Operation)>],
+    file_operations: &'a mut Vec<FileOperation>,
     now_ns: u64,
-    read: DeviceRead,
-) {
-    let latency = memory.latency();
-    // A device with a latency brings data near the processor meanwhile.
-    if latency.is_some() {
-        memory.prefetch(read.device_offset, read.length);
-    }
-    queue.push(latency, now_ns, MemoryOperation::Chain(read));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Sink<'_> {
+    #[inline]
+    fn emit(&mut self, read: DeviceRead) {
+        let (namespace, connection) = (self.namespace, self.connection);
+        let Some(memory) = self.memory else {
+            return self.file_operations.push(FileOperation::ChainRead { namespace, read });
+        };
+        let operation = Operation::ChainRead { namespace, read };
+        match memory.latency() {
+            None if self.goes_on => self.schedule.push_active(connection, operation),
+            None => self.schedule.push(connection, operation),
+            Some(model) => {
+                prefetch(memory, &operation);
+                let delayed = (connection, self.goes_on, operation);
+                self.delayed[namespace].push(model, self.now_ns, delayed);
+            }
+        }
+    }
+}
 
-    #[test]
-    fn reasons_are_printable_and_short() {
-        assert_eq!(reason("a\nb\u{1b}[2J"), "a\u{fffd}b\u{fffd}[2J");
-        let long = reason("ä".repeat(2000));
-        assert!(long.len() <= MAX_REASON_BYTES && long.ends_with('ä'));
+/// The engine, and beside it where its reads go.
+struct Emitted<'a> {
+    engine: &'a mut Engine,
+    sink: Sink<'a>,
+}
+
+impl Emitted<'_> {
+    #[inline]
+    fn begins(x: &mut Executor, namespace: usize, connection: u32) -> Emitted<'_> {
+        Emitted::goes_on(x, namespace, connection, false)
+    }
+
+    #[inline]
+    fn goes_on(x: &mut Executor, namespace: usize, connection: u32, goes_on: bool) -> Emitted<'_> {
+        let Executor { engine, schedule, delayed, file_operations, places, now_ns, .. } = x;
+        let memory = match &places.get(namespace).backing {
+            Backing::Memory(memory) => Some(&**memory),
+            Backing::File(_) => None,
+        };
+        let now_ns = *now_ns;
+        let sink = Sink {
+            namespace,
+            connection,
+            goes_on,
+            memory,
+            schedule,
+            delayed,
+            file_operations,
+            now_ns,
+        };
+        Emitted { engine, sink }
+    }
+}
+
+/// Asks the processor to fetch what an operation will read.
+#[inline]
+fn prefetch(memory: &MemoryNamespace, operation: &Operation) {
+    match operation {
+        Operation::ChainRead { read, .. } => memory.prefetch(read.device_offset, read.length),
+        Operation::Command { range: Some((offset, length)), .. } => {
+            memory.prefetch(*offset, *length);
+        }
+        _ => {}
     }
 }

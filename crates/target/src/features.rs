@@ -1,8 +1,9 @@
 //! Get Features and Set Features (NVMe Base 2.0 §5.15 and §5.27).
 
 use crate::admin::invalid_field;
-use crate::connection::{Connection, MAX_IO_QUEUES, Reply};
+use crate::connection::{Connection, Reply};
 use crate::controller::Controller;
+use crate::limits::MAX_IO_QUEUES;
 use bpfof_nvme::Status;
 use bpfof_nvme::features::{self, SELECT_CURRENT, SELECT_DEFAULT, SELECT_SAVED, SELECT_SUPPORTED};
 use std::sync::atomic::Ordering;

@@ -5,23 +5,20 @@
 //! function that has it, because nothing else holds it: see [`Tables`].
 
 use crate::admin::{Answered, invalid_field};
-use crate::connection::{Connection, MAX_TRANSFER_BYTES, Reply, State};
+use crate::connection::{Connection, Reply, State};
 use crate::controller::Controller;
 use crate::executor::Executor;
+use crate::limits::{
+    MAX_ASSOCIATION_MAP_BYTES, MAX_ASSOCIATION_MAPS, MAX_PAGE_BYTES, MAX_TRANSFER_BYTES,
+};
 use crate::subsystem::{Refusal, is_kept};
 use bpfof_chain::{FunctionMap, FunctionMaps, Tables};
 use bpfof_function::map::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Map, MapDefinition, MapError, SetMode};
+use bpfof_function::memory::{Account, MemoryFull};
 use bpfof_nvme::vendor::{MapAddress, MapChange, MapCommand, MapReportEntry};
 use bpfof_nvme::{Sgl, Sqe, Status};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Maps that the own functions of an association may have, and the kept ones again.
-const MAX_ASSOCIATION_MAPS: usize = 256;
-/// Bytes that these may take together: about as many as file maps may.
-pub(crate) const MAX_ASSOCIATION_MAP_BYTES: u64 = 32 << 20;
-/// Bytes of entries in one answer: the map is locked while they are copied, for some 10 µs.
-const MAX_PAGE_BYTES: usize = 64 << 10;
 
 /// A map that functions have declared, before it is made in an association.
 #[derive(Clone, Debug)]
@@ -87,19 +84,25 @@ pub(crate) fn declare(
 }
 
 /// The maps themselves: those that the tables have already, and new ones.
-pub(crate) fn make(declared: &[DeclaredMap], tables: &Tables) -> FunctionMaps {
+/// New ones take memory of this account.
+pub(crate) fn make(
+    declared: &[DeclaredMap],
+    tables: &Tables,
+    account: &Arc<Account>,
+) -> Result<FunctionMaps, MemoryFull> {
     let maps = declared.iter().map(|DeclaredMap { id, definition }| {
-        tables
-            .function_map(*id)
-            .cloned()
-            .unwrap_or_else(|| Arc::new(FunctionMap { id: *id, map: Map::new(definition.clone()) }))
+        if let Some(known) = tables.function_map(*id) {
+            return Ok(Arc::clone(known));
+        }
+        let memory = Some(account.charge(definition.memory_bytes() as usize)?);
+        Ok(Arc::new(FunctionMap { id: *id, map: Map::new(definition.clone()), memory }))
     });
     maps.collect()
 }
 
 /// Whether two associations are of the same host. An identifier of zeroes is none.
 fn is_same_host(one: &Controller, other: &Controller) -> bool {
-    one.host_id != [0; 16] && one.host_id == other.host_id && one.host_nqn == other.host_nqn
+    one.host_id != [0; 16] && one.host_id == other.host_id && one.host_nqn() == other.host_nqn()
 }
 
 /// The association that a command means, if the host may look at it. One of another host is not
@@ -263,6 +266,7 @@ fn change_map(
 mod tests {
     use super::*;
     use bpfof_function::MapKind;
+    use bpfof_function::memory::Memory;
 
     fn definition(name: &str, value_bytes: u64, entries: u32) -> MapDefinition {
         let made = MapDefinition::new(name, MapKind::Array, (4, value_bytes), entries);
@@ -284,7 +288,8 @@ mod tests {
         assert!(other.contains("declared it as array \"b\" of 4 entries"), "{other}");
         assert!(other.contains("keys of 4 bytes, values of 16"), "{other}");
         let tables = Tables::new(vec![]);
-        let maps = make(&second, &tables);
+        let account = Memory::new(1 << 20).account();
+        let maps = make(&second, &tables, &account).expect("room");
         assert_eq!(maps.iter().map(|map| map.id).collect::<Vec<_>>(), [2, 3]);
     }
 

@@ -16,11 +16,18 @@ pub use admin::admin;
 pub use config::config;
 
 use crate::config::{NamespaceConfig, NamespaceSource};
-use crate::connection::{Connection, Ends, MAX_TRANSFER_BYTES};
-use crate::executor::{Executor, MemoryOperation};
+use crate::connection::{Connection, Endpoints};
+use crate::executor::{Executor, FileOperation};
+use crate::hosts::{HostLimits, Hosts};
+use crate::limits::MAX_TRANSFER_BYTES;
+use crate::loader::Load;
 use crate::namespace::{Backing, Namespace};
+use crate::places::Served;
+use crate::reactor::core::Core;
+use crate::reactor::{Io, Message, Shut};
 use crate::target::Target;
 use bpfof_chain::{Function, Limits};
+use bpfof_device::Outgoing;
 use bpfof_function::{NativeFunction, Program};
 use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand, offset};
 use bpfof_nvme::tcp::{
@@ -28,6 +35,7 @@ use bpfof_nvme::tcp::{
 };
 use bpfof_nvme::vendor::{Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort};
 use bpfof_nvme::{AdminCommand, DsmRange, Installation, Rw, Sgl, Sqe, Upload, opcode};
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
@@ -39,22 +47,104 @@ const TX_MAX_BYTES: usize = 16 << 20;
 /// Bytes of each namespace.
 const NAMESPACE_BYTES: u64 = 1 << 20;
 
-/// A target without threads, sockets and devices: one executor over two memory namespaces, the
+/// A target without threads, sockets and devices: one reactor's core over two memory namespaces, the
 /// first with logical blocks of 512 bytes, the second of 4096.
 pub(crate) struct Rig {
-    pub(crate) x: Executor,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) core: Core<RigIo>,
+    /// By line, its connection's index.
+    lines: Vec<u32>,
 }
 
-/// One connection of a [`Rig`], with what a reactor keeps beside it.
-pub(crate) struct Line {
-    pub(crate) connection: Connection,
-    pub(crate) open: bool,
-    rx: Vec<u8>,
+/// The world of a [`Rig`]: nothing happens until it is told to.
+#[derive(Default)]
+pub(crate) struct RigIo {
+    pub(crate) now_ns: u64,
+    wires: Vec<Wire>,
+    loads: Vec<Load>,
+    messages: VecDeque<Message>,
+    /// They stay where they are.
+    pub(crate) holds_messages: bool,
+}
+
+/// The socket of one connection.
+#[derive(Default)]
+struct Wire {
+    /// What the host has sent and the target has not received.
+    inbox: Vec<u8>,
+    /// Where the target waits for more.
+    rx: Option<(Vec<u8>, usize)>,
+    /// What the target is sending, until the host takes it.
+    tx: Option<Box<Outgoing>>,
+    /// What was sent when the connection ended.
+    last_words: Vec<u8>,
+    /// Nothing is received any more.
+    is_shut: bool,
+    is_closed: bool,
+}
+
+impl RigIo {
+    fn wire(&mut self, connection: u32) -> &mut Wire {
+        &mut self.wires[connection as usize]
+    }
+}
+
+impl Io for RigIo {
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
+        let before = self.wire(connection).rx.replace((buffer, filled));
+        assert!(before.is_none(), "it receives already");
+    }
+
+    fn send(&mut self, connection: u32, outgoing: Box<Outgoing>) {
+        let before = self.wire(connection).tx.replace(outgoing);
+        assert!(before.is_none(), "it sends already");
+    }
+
+    fn file(&mut self, _x: &mut Executor, operation: FileOperation) {
+        unreachable!("there are no files: {operation:?}")
+    }
+
+    fn shut(&mut self, connection: u32, _half: Shut) {
+        self.wire(connection).is_shut = true;
+    }
+
+    fn close(&mut self, connection: u32) {
+        let wire = self.wire(connection);
+        assert!(wire.rx.is_none() && wire.tx.is_none(), "the kernel still has a buffer");
+        wire.is_closed = true;
+    }
+
+    fn has_hung_up(&mut self, _connection: u32) -> bool {
+        false
+    }
+
+    fn taken_bytes(&mut self, _connection: u32) -> u64 {
+        0
+    }
+
+    fn load(&mut self, load: Load) {
+        self.loads.push(load);
+    }
+
+    fn cancel_loads(&mut self, serial: u64) {
+        self.loads.retain(|load| load.serial != serial);
+    }
+
+    fn tell_all(&mut self, message: &dyn Fn() -> Message) {
+        self.messages.push_back(message());
+    }
 }
 
 impl Rig {
     pub(crate) fn new(limits: Limits) -> Rig {
+        Rig::with(limits, HostLimits::default(), 1 << 30)
+    }
+
+    /// The same with limits of hosts, and with so many bytes of memory for them.
+    pub(crate) fn with(limits: Limits, hosts: HostLimits, memory_bytes: usize) -> Rig {
         let open = |nsid, lba_bytes| {
             let source =
                 NamespaceSource::Memory { size_bytes: NAMESPACE_BYTES, latency_us: 0, iops: 0 };
@@ -63,8 +153,10 @@ impl Rig {
         };
         let namespaces = vec![open(1, 512), open(2, 4096)];
         let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
-        let target = Arc::new(Target::new(limits, 0, namespaces, listeners));
-        Rig { x: Executor::new(target), lines: Vec::new() }
+        let hosts = Hosts::new(hosts, memory_bytes);
+        let target = Arc::new(Target::new(limits, hosts, 0, namespaces, listeners));
+        let core = Core::new(RigIo::default(), Executor::new(target), 0);
+        Rig { core, lines: Vec::new() }
     }
 
     /// Opens a connection and returns its number.
@@ -74,17 +166,55 @@ impl Rig {
 
     /// The same at the listener for discovery, or at the other.
     fn open_at(&mut self, discovery_only: bool) -> usize {
-        let index = self.lines.len();
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let ends = Ends { peer, local: peer, discovery_only };
-        let connection = Connection::new(index as u32, index as u64 + 1, ends, self.x.now_ns);
-        self.lines.push(Line { connection, open: true, rx: Vec::new() });
-        index
+        let ends = Endpoints { peer, local: peer, discovery_only };
+        self.core.begin_turn();
+        let index = self.core.adopt(ends, None).expect("there is room");
+        let wires = &mut self.core.io.wires;
+        // Indices of connections that have gone are used again, lines are not.
+        self.lines.iter_mut().filter(|line| **line == index).for_each(|line| *line = u32::MAX);
+        wires.resize_with(wires.len().max(index as usize + 1), Wire::default);
+        wires[index as usize] = Wire::default();
+        self.core.begin(index);
+        self.lines.push(index);
+        self.lines.len() - 1
+    }
+
+    /// How many lines were opened.
+    #[cfg(test)]
+    pub(crate) fn line_count(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The connection of a line, if it is there.
+    pub(crate) fn entry(&self, line: usize) -> Option<&Connection> {
+        self.core.connection(self.lines[line])
+    }
+
+    /// The connection of a line.
+    pub(crate) fn connection(&self, line: usize) -> &Connection {
+        self.entry(line).expect("it is there")
+    }
+
+    /// The same to be changed.
+    pub(crate) fn connection_mut(&mut self, line: usize) -> &mut Connection {
+        self.core.connection_mut(self.lines[line]).expect("it is there")
+    }
+
+    /// Whether a line's connection takes commands.
+    pub(crate) fn is_open(&self, line: usize) -> bool {
+        self.entry(line).is_some_and(|connection| !connection.abandoned)
+    }
+
+    /// The index of a line's connection in the reactor.
+    #[cfg(test)]
+    pub(crate) fn index(&self, line: usize) -> u32 {
+        self.lines[line]
     }
 
     /// Writes to a namespace behind the protocol's back.
     pub(crate) fn store(&self, namespace: usize, offset: u64, bytes: &[u8]) {
-        if let Backing::Memory(memory) = &self.x.namespace(namespace).backing {
+        if let Backing::Memory(memory) = &self.core.x.namespace(namespace).backing {
             memory.write(offset, bytes);
         }
     }
@@ -92,14 +222,15 @@ impl Rig {
     /// Takes namespace 2 away, and gives another of `blocks` blocks the same id if that is not 0:
     /// as a server does it, but with one reactor.
     pub(crate) fn replace_namespace(&mut self, blocks: u64) {
-        let target = Arc::clone(&self.x.target);
+        let target = Arc::clone(&self.core.x.target);
         let mut named: Vec<_> = target.served().into_iter().map(|(_, of)| of).collect();
         named.retain(|namespace| namespace.nsid == 1);
         let number = target.number(NQN);
-        let served = |named: &[Arc<Namespace>]| -> Vec<_> {
+        let served = |named: &[Arc<Namespace>]| -> Arc<[Served]> {
             named.iter().map(|namespace| (number, Arc::clone(namespace))).collect()
         };
-        self.x.serve(&served(&named));
+        let done = || std::sync::mpsc::channel().0;
+        self.core.message(Message::Serve(served(&named), done()));
         target.retain(&served(&named));
         if blocks > 0 {
             let source =
@@ -108,105 +239,155 @@ impl Rig {
                 NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: Some(2) };
             let namespace = Namespace::open(2, &config, NQN).expect("a small mapping");
             named.push(Arc::new(namespace.renewed(NQN)));
-            self.x.serve(&served(&named));
+            self.core.message(Message::Serve(served(&named), done()));
         }
         let named: Vec<_> = named.into_iter().map(|of| (NQN.to_owned(), of)).collect();
         target.replace(&named);
-        self.x.places().release_unused(self.lines.iter().map(|line| &line.connection));
-        for line in &mut self.lines {
-            if line.open {
-                line.connection.notify();
-            }
-        }
+        self.core.message(Message::NamespacesChanged);
+        self.pump();
     }
 
-    /// Bytes arrive on a connection.
+    /// Bytes arrive on a connection. What they ask for begins; operations wait for [`work`](Self::work).
     pub(crate) fn feed(&mut self, line: usize, bytes: &[u8]) {
-        if self.lines[line].open {
-            self.lines[line].rx.extend_from_slice(bytes);
-            self.pump(line);
+        if self.is_open(line) {
+            let index = self.lines[line];
+            self.core.io.wire(index).inbox.extend_from_slice(bytes);
+            self.pump();
         }
     }
 
-    /// Gives the connection what it has not used; closes it on an error.
-    fn pump(&mut self, line: usize) {
-        let Line { connection, open, rx } = &mut self.lines[line];
-        if !*open {
-            return;
-        }
-        connection.still_waits(&self.x);
-        match connection.receive(rx, &mut self.x) {
-            Ok(used) => {
-                rx.drain(..used);
+    /// Delivers what is on its way, without performing an operation.
+    fn pump(&mut self) {
+        loop {
+            self.core.begin_turn();
+            let mut is_idle = !self.deliver();
+            while !self.core.io.holds_messages
+                && let Some(message) = self.core.io.messages.pop_front()
+            {
+                self.core.message(message);
+                is_idle = false;
             }
-            Err(_) => self.close(line),
+            for index in 0..self.core.io.wires.len() as u32 {
+                self.core.take_input(index);
+            }
+            self.core.end_turn();
+            self.check();
+            if is_idle && !self.core.has_dirty() {
+                return;
+            }
         }
-        let tx_bytes = self.lines[line].connection.tx.len();
-        assert!(tx_bytes < TX_MAX_BYTES, "{tx_bytes} bytes wait to be sent");
+    }
+
+    /// Gives received bytes to connections that wait for them; whether there were any.
+    fn deliver(&mut self) -> bool {
+        let mut has_delivered = false;
+        for index in 0..self.core.io.wires.len() as u32 {
+            let wire = self.core.io.wire(index);
+            if wire.is_closed || wire.inbox.is_empty() && !wire.is_shut {
+                continue;
+            }
+            let Some((mut buffer, filled)) = wire.rx.take() else { continue };
+            let inbox = if wire.is_shut { Vec::new() } else { std::mem::take(&mut wire.inbox) };
+            let (now, later) = inbox.split_at(inbox.len().min(buffer.len() - filled));
+            buffer[filled..filled + now.len()].copy_from_slice(now);
+            wire.inbox = later.to_vec();
+            self.core.received(index, buffer, now.len() as i32);
+            has_delivered = true;
+        }
+        has_delivered
+    }
+
+    fn check(&self) {
+        for line in 0..self.lines.len() {
+            let tx_bytes = self.entry(line).map_or(0, |connection| connection.tx.len());
+            assert!(tx_bytes < TX_MAX_BYTES, "{tx_bytes} bytes wait to be sent");
+        }
     }
 
     /// Closes a connection as a reactor does.
     pub(crate) fn close(&mut self, line: usize) {
-        let Line { connection, open, rx } = &mut self.lines[line];
-        *open = false;
-        rx.clear();
-        connection.abandon(&mut self.x);
+        if self.is_open(line) {
+            self.core.close(self.lines[line], "the test closes it");
+            self.pump();
+        }
     }
 
-    /// Performs memory operations and compilations until there are none.
+    /// Performs operations and compilations until there are none.
     pub(crate) fn work(&mut self) {
-        let mut idle = false;
-        while !idle {
-            idle = true;
-            while self.step() {
-                idle = false;
+        loop {
+            self.core.begin_turn();
+            self.core.work();
+            self.core.end_turn();
+            let loads = std::mem::take(&mut self.core.io.loads);
+            let is_idle = loads.is_empty() && !self.core.has_work();
+            for load in loads {
+                let Load { command, serial, installation, .. } = load;
+                let outcome = Box::new(load.run());
+                let loaded = Message::Loaded { command, serial, installation, outcome };
+                self.core.message(loaded);
             }
-            for load in std::mem::take(&mut self.x.loads) {
-                let connection = &mut self.lines[load.command.connection as usize].connection;
-                let outcome = load.run();
-                connection.loaded(load.command.slot, load.installation, outcome, &self.x);
-                idle = false;
+            self.pump();
+            if is_idle && !self.core.has_work() {
+                return;
             }
-            assert!(self.x.file_operations.is_empty(), "there are no files");
-            for line in 0..self.lines.len() {
-                self.pump(line);
-            }
-            idle &= self.x.next_due_ns().is_none();
         }
     }
 
-    /// Performs one memory operation; false if there is none.
+    /// Performs one operation; false if there is none.
+    #[cfg(test)]
     pub(crate) fn step(&mut self) -> bool {
-        let Some((namespace, operation)) = self.x.pop_memory() else { return false };
-        match operation {
-            MemoryOperation::Command { command, .. } => {
-                let connection = &mut self.lines[command.connection as usize].connection;
-                connection.memory_done(command.slot, &mut self.x);
-            }
-            MemoryOperation::Zero { command, offset, length } => {
-                let line = &mut self.lines[command.connection as usize];
-                let zeroes = ((offset, length), line.open);
-                line.connection.zero_memory(namespace, command, zeroes, &mut self.x);
-            }
-            MemoryOperation::Chain(read) => {
-                let owner = self.x.chain_owner(read.chain);
-                let line = &mut self.lines[owner.connection as usize];
-                line.connection.refresh_tables();
-                let tables = &line.connection.tables;
-                let outcome = self.x.memory_read_done(namespace, &read, line.open, tables);
-                if let Some(outcome) = outcome {
-                    line.connection.chain_done(owner.slot, read.chain, outcome, &mut self.x);
-                }
-            }
+        self.core.begin_turn();
+        self.deliver();
+        let has_stepped = self.core.step();
+        self.core.x.schedule.give_back();
+        self.core.end_turn();
+        has_stepped
+    }
+
+    /// A turn as a reactor's: what was being sent has been taken, these bytes have arrived, and all that
+    /// they ask for is done.
+    #[cfg(test)]
+    pub(crate) fn turn(&mut self, line: usize, bytes: &[u8]) {
+        let index = self.lines[line];
+        self.core.begin_turn();
+        let wire = self.core.io.wire(index);
+        wire.inbox.extend_from_slice(bytes);
+        if let Some(sent) = wire.tx.take() {
+            let length = sent.len() as i32;
+            self.core.sent(index, sent, length);
         }
-        true
+        self.deliver();
+        self.core.work();
+        self.core.end_turn();
+        while self.core.has_work() {
+            self.core.begin_turn();
+            self.core.work();
+            self.core.end_turn();
+        }
+    }
+
+    /// What a connection is sending.
+    #[cfg(test)]
+    pub(crate) fn being_sent(&self, line: usize) -> Vec<u8> {
+        let wire = &self.core.io.wires[self.lines[line] as usize];
+        wire.tx.as_ref().map_or_else(Vec::new, |sent| sent.to_bytes())
     }
 
     /// Takes what a connection has to send.
     pub(crate) fn output(&mut self, line: usize) -> Vec<u8> {
-        let output = std::mem::take(&mut self.lines[line].connection.tx);
-        self.pump(line);
-        output.to_bytes()
+        let index = self.lines[line];
+        if index == u32::MAX {
+            return Vec::new();
+        }
+        let mut bytes = std::mem::take(&mut self.core.io.wire(index).last_words);
+        while let Some(sent) = self.core.io.wire(index).tx.take() {
+            bytes.extend(sent.to_bytes());
+            let length = sent.len() as i32;
+            self.core.begin_turn();
+            self.core.sent(index, sent, length);
+            self.pump();
+        }
+        bytes
     }
 
     /// Closes all connections and checks that nothing is left behind.
@@ -215,13 +396,20 @@ impl Rig {
             self.close(line);
         }
         self.work();
-        for Line { connection, .. } in &mut self.lines {
-            assert!(!connection.is_busy(), "a command slot is lost");
-            assert_eq!(connection.held_bytes(), 0, "data is held for no command");
+        for line in 0..self.lines.len() {
+            self.output(line);
+            assert!(self.entry(line).is_none(), "a connection is left");
         }
-        assert_eq!(self.x.engine().running(), 0, "a chain is lost");
-        self.x.places().release_unused(self.lines.iter().map(|line| &line.connection));
-        assert!(!self.x.places().has_leaving(), "a namespace is kept for no command");
+        assert_eq!(self.core.x.engine().running(), 0, "a chain is lost");
+        // Until the reactor looks around again.
+        self.core.io.now_ns = self.core.next_ns();
+        self.pump();
+        let subsystem = self.core.x.target.subsystem(NQN).expect("it is served");
+        subsystem.kept_functions().into_iter().for_each(|id| subsystem.drop_function(id));
+        assert!(!self.core.x.places().has_leaving(), "a namespace is kept for no command");
+        let hosts = &self.core.x.target.hosts;
+        let (used, own) = (hosts.memory.used_bytes(), hosts.own.used_bytes());
+        assert_eq!(used, own, "memory is taken for nobody");
     }
 }
 
@@ -312,6 +500,7 @@ pub(crate) fn follow() -> Arc<Function> {
             trace: Default::default(),
             peers: None,
             maps: Default::default(),
+            memory: None,
         })
     });
     Arc::clone(function)
@@ -425,13 +614,13 @@ impl Host<'_> {
             self.rig.feed(line, &capsule(enable_command(), &[], self.digests));
         }
         self.listen();
-        assert!(self.rig.lines[line].connection.controller.is_some(), "the handshake works");
+        assert!(self.rig.connection(line).controller.is_some(), "the handshake works");
     }
 
     /// Installs a function, and stores a list of eight blocks, a block that points to itself and
     /// one that points nowhere.
     fn furnish(&mut self) {
-        let controller = self.rig.lines[0].connection.controller.clone().expect("connected");
+        let controller = self.rig.connection(0).controller.clone().expect("connected");
         controller.update(|tables| tables.with_function(follow()));
         for namespace in 0..2 {
             for block in 0..7 {

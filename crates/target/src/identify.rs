@@ -1,13 +1,15 @@
 //! What the controller says of itself: identify structures and pushdown limits.
 
-use crate::admin::{MAX_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS};
-use crate::connection::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, Reply};
+use crate::connection::Reply;
 use crate::controller::Controller;
 use crate::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
-use crate::function_maps::MAX_ASSOCIATION_MAP_BYTES;
 use crate::health::ERROR_ENTRIES;
+use crate::limits::{
+    IN_CAPSULE_BYTES, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS,
+    MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
+};
 use crate::namespace::{Namespace, fnv1a_128};
-use crate::subsystem::{MAX_NSID, Subsystem, Traits};
+use crate::subsystem::{Subsystem, Traits};
 use bpfof_chain::Limits;
 use bpfof_function::abi;
 use bpfof_nvme::fabrics::Version;

@@ -1,15 +1,14 @@
 //! Commands of I/O queues: the NVM command set and pushdown.
 
-use crate::connection::{
-    Close, Connection, IN_CAPSULE_BYTES, Incoming, MAX_TRANSFER_BYTES, Reply, State,
-};
-use crate::executor::{CommandId, Executor, FileOperation};
+use crate::connection::{Close, Connection, Incoming, Reply, State};
+use crate::executor::{CommandId, Executor, FileOperation, Resting};
+use crate::limits::{BYTES_PER_UNIT, IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES};
 use crate::namespace::Backing;
 use bpfof_chain::{Answer, ChainError, ChainId, FileVersion, Outcome, Start, WHOLE_NAMESPACE};
 use bpfof_device::IoBuffer;
 use bpfof_function::abi;
 use bpfof_nvme::vendor::{DEFAULT_SCRATCH_BYTES, PushdownRequest, PushdownShort};
-use bpfof_nvme::{NvmCommand, Rw, Sgl, Sqe, Status};
+use bpfof_nvme::{NvmCommand, Rw, Sgl, Sqe, Status, opcode};
 use log::Level;
 use std::io;
 
@@ -146,6 +145,7 @@ impl Connection {
     ) {
         if let Backing::Memory(memory) = &x.namespace(namespace).backing {
             memory.write(offset, &buffer);
+            x.spend(buffer.len() as u64 / BYTES_PER_UNIT);
             x.recycle(buffer);
             x.submit_memory(namespace, command, None);
             return;
@@ -277,7 +277,7 @@ impl Connection {
         }
         match started {
             Ok(()) => {
-                self.chains += 1;
+                x.admission.started(self.index);
                 Ok(())
             }
             Err(error) => {
@@ -333,8 +333,52 @@ impl Connection {
             }
         }
         x.engine().release(chain);
-        self.chains -= 1;
         self.ask(x);
+    }
+
+    /// A chain that has rested has been granted an arena: it goes on, or ends if it cannot.
+    pub(crate) fn resume(&mut self, resting: &Resting, x: &mut Executor) {
+        let slot = resting.slot;
+        let Some(namespace) = self.slots[usize::from(slot)].state.namespace() else { return };
+        let command = CommandId { connection: self.index, slot };
+        let is_gone = x.is_leaving(namespace);
+        let resumed = match is_gone {
+            true => Err(ChainError::Device),
+            false => x.resume_chain(namespace, command, &resting.chain, &self.tables),
+        };
+        let Err(error) = resumed else { return x.admission.started(self.index) };
+        let reply = match is_gone {
+            true => Status::INVALID_NAMESPACE.with_dnr().into(),
+            false => chain_error(error, resting.chain.hops()),
+        };
+        self.log_refusal(bpfof_nvme::opcode::nvm::PUSHDOWN, &reply, x.now_ns);
+        self.end_resting(slot, reply, x);
+    }
+
+    /// A chain without an arena ends in an error.
+    pub(crate) fn end_resting(&mut self, slot: u16, reply: impl Into<Reply>, x: &mut Executor) {
+        let (cid, _) = self.vacate(slot);
+        self.complete(cid, reply.into());
+        self.ask(x);
+    }
+
+    /// Begins to wait if a command needs a chain and there is none for it; whether that is so. Then the
+    /// command stays where it was received, with all that came after it.
+    #[inline]
+    pub(crate) fn wait_for_chain(&mut self, sqe: &Sqe, x: &mut Executor) -> bool {
+        let waits = matches!(sqe.opcode, opcode::nvm::PUSHDOWN | opcode::nvm::PUSHDOWN_SHORT)
+            && !x.may_start_chain(self.index)
+            && self.queue.as_ref().is_some_and(|queue| queue.id != 0);
+        if waits {
+            self.waits_for_chain_since_ns = Some(x.now_ns);
+            x.admission.wait(self.index);
+        }
+        waits
+    }
+
+    /// Whether an arena would be of use to it.
+    pub(crate) fn wants_chain(&self) -> bool {
+        self.waits_for_chain_since_ns.is_some() || !self.resting.is_empty()
     }
 
     /// A command on a memory namespace is due.

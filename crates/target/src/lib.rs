@@ -22,7 +22,7 @@
 //! while it runs.
 
 mod admin;
-mod compiler;
+mod chain_admission;
 mod config;
 mod connection;
 mod controller;
@@ -33,17 +33,21 @@ mod features;
 mod function_maps;
 pub mod fuzz;
 mod health;
+mod hosts;
 mod identify;
 mod io;
+mod limits;
+mod loader;
 mod logs;
+mod machine_memory;
 mod namespace;
 mod optional;
 mod places;
 mod reactor;
 mod refusals;
 mod reload;
+mod schedule;
 mod server;
-mod sharing;
 mod subsystem;
 mod target;
 #[cfg(test)]
@@ -54,5 +58,6 @@ pub use bpfof_device::Layout;
 pub use config::{
     ConfigError, NamespaceConfig, NamespaceSource, TargetConfig, parse_address, parse_size,
 };
+pub use hosts::HostLimits;
 pub use namespace::NamespaceError;
 pub use server::{Server, ServerError};

@@ -78,6 +78,14 @@ pub enum NamespaceError {
 }
 
 impl Namespace {
+    /// Bytes of the process's memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        match &self.backing {
+            Backing::Memory(memory) => memory.size_bytes(),
+            Backing::File(_) => 0,
+        }
+    }
+
     pub(crate) fn open(
         nsid: u32,
         config: &NamespaceConfig,

@@ -3,6 +3,7 @@
 use crate::connection::{Connection, Reply, State};
 use crate::executor::{CommandId, Executor};
 use crate::io::byte_range;
+use crate::limits::BYTES_PER_UNIT;
 use crate::namespace::Backing;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, Status};
@@ -54,6 +55,7 @@ impl Connection {
         let mut found = x.buffer(expected.len());
         if let Backing::Memory(memory) = &x.namespace(namespace).backing {
             memory.read(offset, &mut found);
+            x.spend(found.len() as u64 / BYTES_PER_UNIT);
         }
         self.compared(cid, &expected, &found);
         x.recycle(expected);

@@ -7,8 +7,9 @@
 //! until the last of its commands has ended.
 
 use crate::connection::{Connection, State};
+use crate::limits::MAX_NSID;
 use crate::namespace::Namespace;
-use crate::subsystem::{MAX_NSID, Subsystem};
+use crate::subsystem::Subsystem;
 use std::sync::Arc;
 
 /// A namespace of the target: the number of its subsystem, and itself.

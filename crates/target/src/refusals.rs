@@ -2,12 +2,10 @@
 //! operator's log, a few lines a second.
 
 use crate::connection::{Connection, Reply};
+use crate::limits::LOG_LINES_PER_SECOND;
 use bpfof_nvme::{Sqe, Status};
 use log::Level;
 use std::fmt;
-
-/// Log lines that the commands of one connection may cause in a second.
-const LOG_LINES_PER_SECOND: u32 = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct LogBudget {

@@ -75,6 +75,11 @@ impl Plan {
         Ok(namespace)
     }
 
+    /// Bytes of the process's memory that its namespaces take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum()
+    }
+
     /// Takes the configuration over. `serve` gives namespaces to all reactors and returns when
     /// they serve those and no others. Returns the controllers whose hosts have to connect again,
     /// because what these announce has changed.

@@ -1,11 +1,15 @@
 //! Starting and stopping: the listener, the threads, the reactors.
 
-use crate::compiler::Compiler;
 use crate::config::{ConfigError, TargetConfig};
-use crate::connection::Ends;
+use crate::connection::Endpoints;
+use crate::hosts::Hosts;
+use crate::limits::MAX_UNTAKEN;
+use crate::loader::Loader;
+use crate::machine_memory::hosts_bytes;
 use crate::namespace::NamespaceError;
 use crate::places::Served;
-use crate::reactor::{Mailbox, Message, Reactor, Setup};
+use crate::reactor::Message;
+use crate::reactor::uring::{Mailbox, Reactor, Setup};
 use crate::reload::{self, Plan};
 use crate::subsystem::LAST_CONTROLLER_ID;
 use crate::target::Target;
@@ -98,7 +102,11 @@ impl Server {
         let discovery_address = discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
         let namespaces = reload::open_all(config)?;
-        let target = Target::new(config.limits, last_controller, namespaces, vec![address]);
+        let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
+        let memory_bytes = hosts_bytes(config, in_memory)?;
+        let hosts = Hosts::new(config.hosts, memory_bytes);
+        let listeners = vec![address];
+        let target = Target::new(config.limits, hosts, last_controller, namespaces, listeners);
         let target = Arc::new(target);
         let stop_accepting = event().map_err(ServerError::Start)?;
         let clock = Instant::now();
@@ -116,15 +124,16 @@ impl Server {
             [] => vec![None],
             cores => cores.iter().copied().map(Some).collect(),
         };
-        let compiler = Compiler::start().map_err(ServerError::Start)?;
+        let loader = Loader::start().map_err(ServerError::Start)?;
         for core in cores {
-            server.start_reactor(core, config, (&target, &compiler), clock)?;
+            server.start_reactor(core, config, (&target, &loader), clock)?;
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
         let stop = Arc::clone(&server.stop_accepting);
         let acceptor = std::thread::Builder::new().name("accept".into());
-        let acceptor =
-            acceptor.spawn(move || accept(&listener, discovery.as_ref(), &stop, &mailboxes));
+        let hosts = Arc::clone(&target.hosts);
+        let acceptor = acceptor
+            .spawn(move || accept((&listener, discovery.as_ref()), &stop, &mailboxes, &hosts));
         server.acceptor = Some(acceptor.map_err(ServerError::Start)?);
         for subsystem in target.subsystems() {
             log::info!("{} listens on {address}", subsystem.nqn);
@@ -139,7 +148,7 @@ impl Server {
         &mut self,
         core: Option<usize>,
         config: &TargetConfig,
-        (target, compiler): (&Arc<Target>, &Compiler),
+        (target, loader): (&Arc<Target>, &Loader),
         clock: Instant,
     ) -> Result<(), ServerError> {
         let index = self.reactors.len();
@@ -153,7 +162,7 @@ impl Server {
             messages,
             event,
             mailboxes: Arc::clone(&self.mailboxes),
-            compiler: compiler.clone(),
+            loader: loader.clone(),
             clock,
             spin: Duration::from_micros(config.spin_us.into()),
             poll: config.poll,
@@ -197,6 +206,8 @@ impl Server {
         let mut running = self.running();
         config.check_change(&running)?;
         let plan = Plan::new(&self.target, config)?;
+        let memory_bytes = hosts_bytes(config, plan.memory_bytes())?;
+        self.target.hosts.memory.set_limit_bytes(memory_bytes);
         let ended = plan.carry_out(&self.target, |served| self.serve(served.into()));
         *running = config.clone();
         for controller in ended {
@@ -307,13 +318,14 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
 
 /// Accepts connections and deals them out to the reactors in turn.
 fn accept(
-    listener: &TcpListener,
-    discovery: Option<&TcpListener>,
+    (listener, discovery): (&TcpListener, Option<&TcpListener>),
     stop: &OwnedFd,
     mailboxes: &[Mailbox],
+    hosts: &Arc<Hosts>,
 ) {
     let listeners: Vec<(&TcpListener, bool)> =
         [(listener, false)].into_iter().chain(discovery.map(|listener| (listener, true))).collect();
+    let mut refused = Refused::default();
     let mut next = 0;
     loop {
         let mut wanted = vec![PollFd::new(stop, PollFlags::IN)];
@@ -325,18 +337,54 @@ fn accept(
             return;
         }
         for (listener, discovery_only) in &listeners {
-            if let Some((socket, ends)) = accept_one(listener, *discovery_only) {
-                mailboxes[next % mailboxes.len()].send(Message::Adopt(socket, ends));
-                next += 1;
+            let Some((socket, ends)) = accept_one(listener, *discovery_only) else { continue };
+            let Some(slot) = hosts.connection_of(ends.peer.ip()) else {
+                refused.note(&ends, hosts.limits.connections_per_address);
+                continue;
+            };
+            let mailbox = &mailboxes[next % mailboxes.len()];
+            next += 1;
+            // Those that a reactor has no time for wait in the kernel.
+            while mailbox.untaken() >= MAX_UNTAKEN && !is_stopped(stop) {
+                std::thread::sleep(Duration::from_millis(1));
             }
+            mailbox.send(Message::Adopt(socket, ends, slot));
         }
     }
 }
 
-fn accept_one(listener: &TcpListener, discovery_only: bool) -> Option<(OwnedFd, Ends)> {
+fn is_stopped(stop: &OwnedFd) -> bool {
+    let mut wanted = [PollFd::new(stop, PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Connections that were refused: one line of the log a second says how many.
+#[derive(Default)]
+struct Refused {
+    since: Option<Instant>,
+    count: u64,
+}
+
+impl Refused {
+    fn note(&mut self, ends: &Endpoints, limit: u32) {
+        self.count += 1;
+        if self.since.is_some_and(|since| since.elapsed() < Duration::from_secs(1)) {
+            return;
+        }
+        let (address, count) = (ends.peer.ip(), self.count);
+        log::warn!(
+            "{address}: refused: it has {limit} connections, which is the limit \
+             (connections-per-address); {count} such refusals since the last of these lines"
+        );
+        (self.since, self.count) = (Some(Instant::now()), 0);
+    }
+}
+
+fn accept_one(listener: &TcpListener, discovery_only: bool) -> Option<(OwnedFd, Endpoints)> {
     let accepted = listener.accept().and_then(|(stream, peer)| {
         let local = stream.local_addr()?;
-        Ok((prepare(stream), Ends { peer, local, discovery_only }))
+        Ok((prepare(stream), Endpoints { peer, local, discovery_only }))
     });
     match accepted {
         Ok(accepted) => Some(accepted),

@@ -1,28 +1,22 @@
 //! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
 
-use crate::controller::{Controller, CounterTable};
+use crate::controller::{Controller, CounterTable, Party};
 use crate::function_maps::{self, DeclaredMap};
 use crate::health::Health;
+use crate::hosts::{Host, HostFull, HostLimits, Hosts};
+use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
 use crate::namespace::Namespace;
 use bpfof_chain::{Function, Tables};
+use bpfof_function::memory::MemoryFull;
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Largest namespace id, and most namespaces of a subsystem: as many as the Changed Namespace List
-/// can tell (NVMe Base 2.0 §5.16.1.5).
-pub(crate) const MAX_NSID: u32 = 1024;
-
-/// Associations of a subsystem at a time. Each may hold 64 functions and its file maps.
-const MAX_CONTROLLERS: usize = 1024;
-
 /// Ids FFF0h and up are reserved (NVMe Base 2.0 §5.17.2.1, CNTLID).
 pub(crate) const LAST_CONTROLLER_ID: u16 = 0xffef;
 
-/// Functions kept beyond the associations that loaded them.
-pub(crate) const MAX_KEPT_FUNCTIONS: usize = 64;
 /// Ids of kept functions have this bit set; those of an association's own do not.
 const KEPT: u32 = 1 << 31;
 
@@ -70,17 +64,98 @@ struct Controllers {
     last_kept_map: u32,
 }
 
-/// A function that every association has, each with maps of its own.
+impl Controllers {
+    /// Chooses an association that has to go for another of `host`, if there are too many: the one that
+    /// was silent longest, of those that have no I/O queues, or no keep-alive timer and nothing to do.
+    fn make_room(
+        &self,
+        host: &Host,
+        hosts: &Hosts,
+        now_ns: u64,
+    ) -> Result<Option<Arc<Controller>>, HostFull> {
+        let HostLimits { associations_per_host, associations_per_address, idle_timeout_s, .. } =
+            hosts.limits;
+        let of_host = |other: &Host| other.serial == host.serial;
+        let of_address = |other: &Host| other.address == host.address;
+        let count = |of: &dyn Fn(&Host) -> bool| {
+            self.by_id.values().filter(|controller| of(controller.host())).count()
+        };
+        type Which<'a> = &'a dyn Fn(&Host) -> bool;
+        let (full, of): (HostFull, Which<'_>) = match () {
+            () if count(&of_host) >= associations_per_host as usize => {
+                (HostFull::Associations(associations_per_host), &of_host)
+            }
+            () if count(&of_address) >= associations_per_address as usize => {
+                (HostFull::Address(associations_per_address), &of_address)
+            }
+            () if self.by_id.len() >= MAX_CONTROLLERS => {
+                (HostFull::Controllers(MAX_CONTROLLERS), &|_| true)
+            }
+            () => return Ok(None),
+        };
+        let silent_ns = |controller: &Controller| {
+            now_ns.saturating_sub(controller.last_traffic_ns.load(Ordering::Relaxed))
+        };
+        let idle_ns = u64::from(idle_timeout_s).min(60) * 1_000_000_000;
+        let is_useless = |controller: &&Arc<Controller>| {
+            let has_timer = controller.kato_ms.load(Ordering::Relaxed) != 0;
+            let least_ns = match (controller.has_queues(), has_timer) {
+                (false, _) => USELESS_AFTER_NS,
+                (true, false) => idle_ns,
+                (true, true) => return false,
+            };
+            of(controller.host()) && silent_ns(controller) >= least_ns
+        };
+        let goes = self.by_id.values().filter(is_useless).max_by_key(|which| silent_ns(which));
+        goes.cloned().map(Some).ok_or(full)
+    }
+}
+
+/// A function that every association has, each with maps of its own and lines that it has traced.
 #[derive(Debug)]
 struct Kept {
     function: Arc<Function>,
     maps: Vec<DeclaredMap>,
+    owner: Owner,
 }
 
 impl Kept {
-    fn install(&self, tables: &Tables) -> Tables {
-        let maps = function_maps::make(&self.maps, tables);
-        tables.with_function_and_maps(Arc::clone(&self.function), maps)
+    /// Gives the function to an association, unless the owner's share of the memory has no room for its
+    /// maps.
+    fn install(&self, tables: &Tables) -> Result<Tables, MemoryFull> {
+        let maps = function_maps::make(&self.maps, tables, &self.owner.host.memory)?;
+        Ok(tables
+            .with_function_and_maps(Arc::clone(&self.function), maps)
+            .with_trace(self.function.id))
+    }
+
+    /// Does so if there is room.
+    fn install_if_possible(&self, tables: &Tables, host_nqn: &str) -> Tables {
+        self.install(tables).unwrap_or_else(|full| {
+            let (id, name) = (self.function.id, &self.function.name);
+            log::warn!("{host_nqn}: it does not get the kept function {id} {name:?}: {full}");
+            tables.with_function_and_maps(Arc::clone(&self.function), Default::default())
+        })
+    }
+}
+
+/// Who keeps a function.
+#[derive(Debug)]
+struct Owner {
+    /// Whose memory it and its maps take.
+    host: Arc<Host>,
+    host_id: [u8; 16],
+    /// The association that has loaded it.
+    association: u64,
+}
+
+impl Owner {
+    /// Whether an association may do what only the owner may. This is the place to ask for rights.
+    fn is(&self, controller: &Controller) -> bool {
+        let is_host = self.host_id != [0; 16]
+            && self.host_id == controller.host_id
+            && self.host.nqn == controller.host_nqn();
+        is_host || self.association == controller.serial
     }
 }
 
@@ -192,16 +267,26 @@ impl Subsystem {
         self.log_generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Makes a controller for a host. None if there are too many.
+    /// Makes a controller for a host, and gives the one that had to go for it, if one had to.
     pub(crate) fn add_controller(
         self: &Arc<Self>,
-        host_nqn: &str,
+        host: &Arc<Host>,
+        hosts: &Arc<Hosts>,
         host_id: [u8; 16],
-        kato_ms: u32,
-    ) -> Option<Arc<Controller>> {
+        (kato_ms, now_ns): (u32, u64),
+    ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), HostFull> {
         let mut controllers = self.controllers();
-        if controllers.by_id.len() >= MAX_CONTROLLERS {
-            return None;
+        let evicted = controllers.make_room(host, hosts, now_ns)?;
+        // Who goes is still counted until its connections have heard of it.
+        let more = if evicted.is_some() { MAX_CONTROLLERS as u32 } else { 0 };
+        let party = Party {
+            member: host.association(&hosts.limits, more)?,
+            address: hosts.association_of(host.address, more)?,
+            memory: host.memory.charge(ASSOCIATION_BYTES)?,
+            host_id,
+        };
+        if let Some(evicted) = &evicted {
+            controllers.by_id.remove(&evicted.id);
         }
         let mut id = controllers.last_id;
         loop {
@@ -213,12 +298,16 @@ impl Subsystem {
         controllers.last_id = id;
         let whole = controllers.namespaces.iter().map(|namespace| namespace.whole_file());
         let tables = Tables::new(whole.collect());
-        let tables = controllers.kept.iter().fold(tables, |tables, kept| kept.install(&tables));
-        let host = (host_nqn.to_owned(), host_id);
-        let controller = Controller::new(id, Arc::clone(self), host, kato_ms, tables);
+        let install = |tables: Tables, kept: &Kept| kept.install_if_possible(&tables, &host.nqn);
+        let tables = controllers.kept.iter().fold(tables, install);
+        let subsystem = Arc::clone(self);
+        let controller = Controller::new(id, subsystem, party, (kato_ms, now_ns), tables);
+        for kept in &controllers.kept {
+            controller.counters.begin(kept.function.id);
+        }
         let controller = Arc::new(controller);
         controllers.by_id.insert(id, Arc::clone(&controller));
-        Some(controller)
+        Ok((controller, evicted))
     }
 
     /// The associations are over.
@@ -230,12 +319,22 @@ impl Subsystem {
         self.controllers().by_id.get(&id).cloned()
     }
 
-    /// Gives every association, present and future, a function. Returns its id.
-    pub(crate) fn keep_function(&self, function: Function) -> Result<u32, Refusal> {
+    /// Gives every association, present and future, a function of this one's. Returns its id.
+    pub(crate) fn keep_function(
+        &self,
+        function: Function,
+        by: &Controller,
+    ) -> Result<u32, Refusal> {
         let mut controllers = self.controllers();
         let controllers = &mut *controllers;
-        if controllers.kept.len() >= MAX_KEPT_FUNCTIONS || is_kept(controllers.last_kept + 1) {
-            let message = format!("the subsystem keeps {MAX_KEPT_FUNCTIONS} functions; unload one");
+        let is_its = |kept: &&Kept| kept.owner.host.serial == by.host().serial;
+        let (all, its) = (controllers.kept.len(), controllers.kept.iter().filter(is_its).count());
+        // One host leaves room for others.
+        if its >= MAX_KEPT_FUNCTIONS - all || is_kept(controllers.last_kept + 1) {
+            let message = format!(
+                "the subsystem keeps {all} functions, of at most {MAX_KEPT_FUNCTIONS}, and {its} of \
+                 them for this host, which may be half of what others leave; unload one"
+            );
             return Err((Status::RESOURCE_LIMIT, message));
         }
         let known = controllers.kept.iter().flat_map(|kept| kept.maps.iter().cloned());
@@ -245,12 +344,28 @@ impl Subsystem {
         controllers.last_kept += 1;
         let id = KEPT | controllers.last_kept;
         self.kept_counters.begin(id);
-        let kept = Kept { function: Arc::new(Function { id, ..function }), maps };
+        let owner =
+            Owner { host: Arc::clone(by.host()), host_id: by.host_id, association: by.serial };
+        let kept = Kept { function: Arc::new(Function { id, ..function }), maps, owner };
         for controller in controllers.by_id.values() {
-            controller.update(|tables| kept.install(tables));
+            controller.counters.begin(id);
+            let host_nqn = controller.host_nqn();
+            controller.update(|tables| kept.install_if_possible(tables, host_nqn));
         }
         controllers.kept.push(kept);
         Ok(id)
+    }
+
+    /// Whether an association may do with a kept function what only its owner may.
+    pub(crate) fn owns(&self, controller: &Controller, id: u32) -> bool {
+        let controllers = self.controllers();
+        let mut kept = controllers.kept.iter().filter(|kept| kept.function.id == id);
+        kept.any(|kept| kept.owner.is(controller))
+    }
+
+    /// The ids of the kept functions.
+    pub(crate) fn kept_functions(&self) -> Vec<u32> {
+        self.controllers().kept.iter().map(|kept| kept.function.id).collect()
     }
 
     /// Takes a kept function from every association.
@@ -259,6 +374,7 @@ impl Subsystem {
         controllers.kept.retain(|kept| kept.function.id != id);
         for controller in controllers.by_id.values() {
             controller.update(|tables| tables.without_function(id));
+            controller.counters.remove(id);
         }
         self.kept_counters.remove(id);
     }

@@ -1,18 +1,13 @@
 //! What all reactors share: the subsystems with their namespaces, and where these are reached.
 
-use crate::admin::MAX_ASSOCIATION_CODE_BYTES;
+use crate::hosts::Hosts;
 use crate::namespace::Namespace;
 use crate::places::Served;
 use crate::subsystem::Subsystem;
 use bpfof_chain::Limits;
-use bpfof_function::native::CodeMemory;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Machine code of all functions of the target, in bytes: 64 associations with as much as one may
-/// have. Connections that have not looked at their tables since a function was unloaded still hold it.
-pub(crate) const MAX_CODE_BYTES: usize = 64 * MAX_ASSOCIATION_CODE_BYTES;
 
 /// See the module.
 #[derive(Debug)]
@@ -20,8 +15,8 @@ pub(crate) struct Target {
     pub(crate) limits: Limits,
     /// Where the ids of controllers begin in each subsystem.
     last_controller: u16,
-    /// Machine code of all functions, those of each association and those that are kept.
-    pub(crate) code: Arc<CodeMemory>,
+    /// The hosts, and the memory that they share.
+    pub(crate) hosts: Arc<Hosts>,
     /// Each at the index that is its number. One that has lost its namespaces stays, for the hosts
     /// that are connected to it, but is not found any more.
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
@@ -35,6 +30,7 @@ impl Target {
     /// first controller.
     pub(crate) fn new(
         limits: Limits,
+        hosts: Arc<Hosts>,
         last_controller: u16,
         namespaces: Vec<(String, Namespace)>,
         listeners: Vec<SocketAddr>,
@@ -44,7 +40,7 @@ impl Target {
         let target = Target {
             limits,
             last_controller,
-            code: CodeMemory::new(MAX_CODE_BYTES),
+            hosts,
             subsystems: Mutex::default(),
             discovery: Arc::new(discovery),
             listeners,

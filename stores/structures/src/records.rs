@@ -12,7 +12,7 @@ pub const CONDITIONS_MAX: usize = 4;
 /// Bytes of an answer before its records.
 pub const ANSWER_BYTES: usize = 56;
 
-const RECORDS_MAX: u32 = 2048;
+const RECORDS_MAX: u32 = 512;
 const REQUEST_BYTES: usize = 24 + CONDITIONS_MAX * 24;
 
 /// Where a number is in each record.

@@ -3,11 +3,11 @@
 //! Maps belong to the association that loaded the functions, and this process is another one. So a
 //! target shows them to associations of the same host, by its identifier.
 
+use super::identity::HostId;
 use crate::Outcome;
 use bpfof_host::{Controller, FunctionMap, MapChange, Options, TargetUrl};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use std::str::FromStr;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -68,23 +68,6 @@ pub(crate) struct Set {
     /// Like the key.
     #[arg(allow_negative_numbers = true)]
     value: String,
-}
-
-/// A host identifier in the usual form of a UUID, with or without hyphens.
-#[derive(Clone, Copy, Debug)]
-struct HostId([u8; 16]);
-
-impl FromStr for HostId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<HostId, String> {
-        let bytes = from_hex(&text.replace('-', ""));
-        let id = bytes.and_then(|bytes| bytes.try_into().ok());
-        match id {
-            Some(id) if id != [0; 16] => Ok(HostId(id)),
-            _ => Err("not a UUID: 32 hexadecimal digits, not all 0".to_owned()),
-        }
-    }
 }
 
 /// An entry for people: bytes, and the number or numbers that they may be.
@@ -363,14 +346,5 @@ mod tests {
             (shown.key_text(), shown.value_text()),
             ("hex:010203".into(), "hex:040506".into())
         );
-    }
-
-    #[test]
-    fn host_identifiers_are_uuids() {
-        let id: HostId = "00010203-0405-0607-0809-0a0b0c0d0e0f".parse().expect("a UUID");
-        assert_eq!(id.0, std::array::from_fn(|index| index as u8));
-        for wrong in ["", "0001", "00000000-0000-0000-0000-000000000000", "x"] {
-            assert!(wrong.parse::<HostId>().is_err(), "{wrong}");
-        }
     }
 }

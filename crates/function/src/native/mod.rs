@@ -1,11 +1,12 @@
 //! Native code: translation by Cranelift (`translate`), its memory and its calls.
 //!
 //! The machine code works on a `Machine`, the host's own state of one call, and on the arena it
-//! points to. Code memory is never writable and executable at once (Cranelift maps it writable,
-//! then read-execute) and is freed with the function.
+//! points to. It is put together in memory of its own (`staging`) and then placed with that of all
+//! other functions (`code`), where nothing is ever mapped to be written.
 #![allow(unsafe_code)]
 
-mod memory;
+mod code;
+mod staging;
 mod translate;
 
 use crate::abi::GUEST_BASE;
@@ -14,12 +15,12 @@ use crate::environment::{Environment, Exit};
 use crate::fault::{Fault, FaultKind};
 use crate::helper::{self, Call, Helper, Stop};
 use crate::program::Program;
+use code::CodeBlock;
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
-use cranelift_jit::{ArenaMemoryProvider, JITBuilder, JITModule};
+use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::default_libcall_names;
-pub use memory::{CodeCharge, CodeMemory, CodeMemoryFull};
-use std::sync::Arc;
+use staging::Staging;
 use std::time::{Duration, Instant};
 
 /// Why a checked program could not be translated: a defect of ours or of Cranelift's.
@@ -65,40 +66,28 @@ type Entry = extern "C" fn(*mut Machine<'_>) -> u64;
 
 /// A program as machine code.
 pub struct NativeFunction {
+    /// In `code`.
     entry: Entry,
-    module: Option<JITModule>,
+    code: CodeBlock,
     /// To tell people what went wrong.
     program: Program,
-    code_bytes: usize,
     compile_time: Duration,
-    /// What its code takes of an account, if it is on one.
-    charge: Option<CodeCharge>,
 }
 
 impl std::fmt::Debug for NativeFunction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NativeFunction({} bytes)", self.code_bytes)
+        write!(f, "NativeFunction({} bytes)", self.code_bytes())
     }
 }
-
-// SAFETY: the code is immutable once translated, and `module` is only touched to free it.
-unsafe impl Send for NativeFunction {}
-// SAFETY: as above; calls share nothing but read-only code.
-unsafe impl Sync for NativeFunction {}
-
-/// Address space for the machine code of one object, in bytes: more than the longest program with a
-/// page for each of its functions takes. Its functions call each other by offsets of 32 bits, so they
-/// must be near each other, however full the address space is; pages are taken as they are needed.
-const ADDRESS_SPACE_BYTES: usize = 32 << 20;
 
 impl NativeFunction {
     /// Translates a checked program for this machine.
     pub fn compile(program: &Program) -> Result<NativeFunction, CompileError> {
         let started = Instant::now();
-        let mut builder = JITBuilder::with_isa(isa()?, default_libcall_names());
-        let memory = ArenaMemoryProvider::new_with_size(ADDRESS_SPACE_BYTES);
-        let memory = memory.map_err(|error| CompileError(error.to_string()))?;
-        builder.memory_provider(Box::new(memory));
+        let failed = |error: &dyn std::fmt::Display| CompileError(error.to_string());
+        let mut builder = JITBuilder::with_isa(isa(is_long(program))?, default_libcall_names());
+        let staging = Staging::new().map_err(|error| failed(&error))?;
+        builder.memory_provider(staging.provider());
         let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 6] = [
             (Helper::Memcmp, compare_bytes),
             (Helper::Memmove, copy_bytes),
@@ -112,36 +101,25 @@ impl NativeFunction {
         }
         builder.symbol(CALL_HELPER, call_helper as *const u8);
         let mut module = JITModule::new(builder);
-        let translated = translate::translate(&mut module, program);
-        let (entry, code_bytes) = match translated {
-            Ok(translated) => translated,
-            Err(error) => {
-                // SAFETY: nothing of the module has been handed out.
-                unsafe { module.free_memory() };
-                return Err(error);
-            }
-        };
-        let code = module.get_finalized_function(entry);
-        // SAFETY: the entry function was defined with exactly this signature, in the C convention.
-        let entry: Entry = unsafe { std::mem::transmute(code) };
+        let entry = translate::translate(&mut module, program)?;
+        let (code, entry_at) = staging.code(module.get_finalized_function(entry));
+        let code = CodeBlock::new(code).map_err(|error| failed(&error))?;
+        // SAFETY: the entry is a part of the code, which is placed as it was put together: its
+        // functions call each other relatively, all else by absolute addresses. It was defined with
+        // exactly this signature, in the C convention.
+        let entry: Entry = unsafe { std::mem::transmute(code.address().add(entry_at)) };
         let compile_time = started.elapsed();
-        let program = program.clone();
-        let module = Some(module);
-        Ok(NativeFunction { entry, module, program, code_bytes, compile_time, charge: None })
+        Ok(NativeFunction { entry, code, program: program.clone(), compile_time })
     }
 
     /// Size of the machine code in bytes.
     pub fn code_bytes(&self) -> usize {
-        self.code_bytes
+        self.code.bytes()
     }
 
-    /// Puts the machine code on an account, until it is freed.
-    ///
-    /// # Errors
-    /// If the account has no room for it; it stays on the account it was on.
-    pub fn charge(&mut self, memory: &Arc<CodeMemory>) -> Result<(), CodeMemoryFull> {
-        self.charge = Some(memory.charge(self.code_bytes)?);
-        Ok(())
+    /// Bytes of memory that it takes: machine code, and what is known of the program.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<NativeFunction>() + self.code_bytes() + self.program.memory_bytes()
     }
 
     /// How long the translation took.
@@ -191,20 +169,25 @@ impl NativeFunction {
     }
 }
 
-impl Drop for NativeFunction {
-    fn drop(&mut self) {
-        if let Some(module) = self.module.take() {
-            // SAFETY: `entry` is private and only called through `&self`, so no call is running
-            // and none can come.
-            unsafe { module.free_memory() }
-        }
-    }
+/// Instructions up to which registers are allocated with all care; calls count several times. The time
+/// that takes grows with the square of their number. In longer programs registers are allocated in one
+/// pass; all take less than 0.3 s.
+const MAX_OPTIMISED: usize = 5120;
+/// What a call counts beside itself.
+const CALL_EFFORT: usize = 3;
+
+/// Whether allocating the registers of a program with all care would take too long.
+fn is_long(program: &Program) -> bool {
+    let instructions = program.instructions();
+    let calls = instructions.iter().filter(|instruction| instruction.is_call()).count();
+    instructions.len() + CALL_EFFORT * calls > MAX_OPTIMISED
 }
 
-fn isa() -> Result<OwnedTargetIsa, CompileError> {
+fn isa(is_long: bool) -> Result<OwnedTargetIsa, CompileError> {
     let mut flags = settings::builder();
     for (name, value) in [
         ("opt_level", "speed"),
+        ("regalloc_algorithm", if is_long { "single_pass" } else { "backtracking" }),
         ("is_pic", "false"),
         ("use_colocated_libcalls", "false"),
         ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),

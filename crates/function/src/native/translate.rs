@@ -31,11 +31,8 @@ fn failed(error: impl std::fmt::Display) -> CompileError {
     CompileError(error.to_string())
 }
 
-/// Translates a program into `module`. Returns the entry and the size of all code in bytes.
-pub(super) fn translate(
-    module: &mut JITModule,
-    program: &Program,
-) -> Result<(FuncId, usize), CompileError> {
+/// Translates a program into `module`. Returns the entry.
+pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<FuncId, CompileError> {
     let signatures = Signatures::new(module);
     let mut imports = BTreeMap::new();
     for helper in Helper::ALL.into_iter().filter(|helper| helper.is_bulk()) {
@@ -57,7 +54,6 @@ pub(super) fn translate(
         locals.insert(function.start, (id, function));
     }
     let first = program.functions()[0].clone();
-    let mut code_bytes = 0;
     let mut define = |id: FuncId, range: Range<u32>, form: Form| -> Result<(), CompileError> {
         let mut context = module.make_context();
         context.func.signature = match form {
@@ -65,10 +61,11 @@ pub(super) fn translate(
             Form::Local => signatures.local.clone(),
         };
         let mut refer = |id: FuncId| module.declare_func_in_func(id, &mut context.func);
+        let called = callees(&program.instructions()[range.start as usize..range.end as usize]);
         let callees = Callees {
             bulk: imports.iter().map(|(helper, id)| (*helper, refer(*id))).collect(),
             call_helper: refer(call_helper),
-            locals: locals.iter().map(|(start, (id, _))| (*start, refer(*id))).collect(),
+            locals: called.into_iter().map(|start| (start, refer(locals[&start].0))).collect(),
         };
         let mut scratch = FunctionBuilderContext::new();
         let builder = FunctionBuilder::new(&mut context.func, &mut scratch);
@@ -76,7 +73,6 @@ pub(super) fn translate(
             .run()
             .finalize(module.target_config());
         module.define_function(id, &mut context).map_err(failed)?;
-        code_bytes += context.compiled_code().map_or(0, |code| code.code_buffer().len());
         Ok(())
     };
     define(entry, first, Form::Entry)?;
@@ -84,19 +80,21 @@ pub(super) fn translate(
         define(*id, range.clone(), Form::Local)?;
     }
     module.finalize_definitions().map_err(failed)?;
-    Ok((entry, code_bytes))
+    Ok(entry)
+}
+
+/// The first instructions of the functions that these call.
+fn callees(instructions: &[Instruction]) -> BTreeSet<u32> {
+    let target = |instruction: &Instruction| match *instruction {
+        Instruction::CallLocal { target } => Some(target),
+        _ => None,
+    };
+    instructions.iter().filter_map(target).collect()
 }
 
 /// The functions that some instruction calls; the entry is among them only if it recurses.
 fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
-    let targets: BTreeSet<u32> = program
-        .instructions()
-        .iter()
-        .filter_map(|instruction| match *instruction {
-            Instruction::CallLocal { target } => Some(target),
-            _ => None,
-        })
-        .collect();
+    let targets = callees(program.instructions());
     program.functions().iter().filter(move |f| targets.contains(&f.start)).cloned()
 }
 
@@ -279,6 +277,13 @@ impl<'a> Translator<'a> {
         };
         self.builder.def_var(self.budget, budget);
         self.proved.clone_from(&self.always);
+        if self.form == Form::Entry {
+            self.charge(self.program.call_cost(self.range.start), self.range.start);
+        }
+        if let Some(scan) = self.program.scan_at_start(self.range.start) {
+            let from = self.get(scan.register);
+            self.builder.def_var(self.scanned_from, from);
+        }
     }
 
     /// Finds the instructions that jumps land on and counts the edges into each.
@@ -322,8 +327,7 @@ impl<'a> Translator<'a> {
 
     /// Whether the instruction before `pc` runs on into it.
     fn falls_into(&self, pc: u32) -> bool {
-        let before = self.program.instructions()[pc as usize - 1];
-        !matches!(before, Instruction::Exit | Instruction::Jump { .. })
+        self.program.instructions()[pc as usize - 1].runs_on()
     }
 
     fn close_edge(&mut self, target: u32) {
@@ -394,6 +398,7 @@ impl<'a> Translator<'a> {
         ]) {
             self.builder.ins().store(FLAGS, value, self.machine, at as i32);
         }
+        self.store_budget();
         self.builder.ins().jump(self.unwind, &[]);
         self.builder.switch_to_block(self.unwind);
         let zero = self.builder.ins().iconst(types::I64, 0);
@@ -582,10 +587,11 @@ impl<'a> Translator<'a> {
         self.charge_value(cost, pc);
     }
 
+    /// Neither budget nor cost is negative.
     fn charge_value(&mut self, cost: Value, pc: u32) {
         let budget = self.builder.use_var(self.budget);
         // Compared first: a comparison with 0 after the subtraction is an instruction more.
-        let spent = self.builder.ins().icmp(IntCC::SignedLessThan, budget, cost);
+        let spent = self.builder.ins().icmp(IntCC::UnsignedLessThan, budget, cost);
         self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
         let left = self.builder.ins().isub(budget, cost);
         self.builder.def_var(self.budget, left);
@@ -600,7 +606,7 @@ impl<'a> Translator<'a> {
             let way = self.builder.ins().isub(more, less);
             let turns = self.builder.ins().udiv_imm_u(way, i64::from(scan.step.unsigned_abs()));
             let paid_turns = self.builder.ins().iadd_imm_s(turns, 1);
-            let cost = self.builder.ins().imul_imm_s(paid_turns, scan.slots);
+            let cost = self.builder.ins().imul_imm_s(paid_turns, scan.turn);
             self.charge_value(cost, pc);
         }
         if let Some(scan) = crossing.entered {

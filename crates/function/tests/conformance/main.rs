@@ -18,7 +18,7 @@ fn both_engines_do_what_the_rfc_says() {
             let mut arena = Arena::new();
             arena.begin_hop(0);
             let limit = arena.begin_call(0..512, 0, 0, 0);
-            let mut budget = 1000;
+            let mut budget = 10_000;
             let outcome = if is_native {
                 native.call(&mut arena, limit, &mut budget, &mut Alone)
             } else {

@@ -143,14 +143,15 @@ fn calls_pay_for_what_they_do() {
     let (results, maps) = both(&count, &[7]);
     let Ok((_, _, left)) = &results[0] else { panic!("{results:?}") };
     // Two on `seen` (key 8, value 16), one on `totals` (key 4, value 24).
-    assert_eq!(100_000 - left, 2 * (1000 + 32 + 8) + 1000 + 16 + 12);
+    let helpers = 3 * 25 + 2 * (1000 + 32 + 8) + 1000 + 16 + 12;
+    assert_eq!(100_000 - left, count.program.call_cost(0) + helpers);
     drop(maps);
     let mut arena = Arena::new();
     arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
     arena.begin_hop(0);
     let limit = arena.begin_call(0..512, 0, 0, 0);
     let mut maps = OwnMaps::new(&count.program);
-    let mut budget = 1039;
+    let mut budget = count.program.call_cost(0) + 25 + 1039;
     let native = NativeFunction::compile(&count.program).expect("translates");
     let fault = native.call(&mut arena, limit, &mut budget, &mut maps).expect_err("too little");
     assert_eq!(fault.kind, FaultKind::Budget);

@@ -4,7 +4,7 @@ use super::sys::length_bytes;
 use super::{PushdownFile, ReadError, ReadPushdown};
 use crate::CommandError;
 use bpfof_chain::{
-    ChainError, DeviceRead, Engine, Extent, FileMap, FileVersion, Limits, Start, Tables,
+    ChainError, DeviceRead, Engine, Extent, FileMap, FileVersion, Limits, Progress, Start, Tables,
 };
 use bpfof_function::abi;
 use std::io;
@@ -97,9 +97,8 @@ impl FallBack {
             };
             let ok = done.is_ok();
             problem = problem.or(done.err());
-            let Some(outcome) = engine.completed(chain, ok, tables, |read| reads.push(read)) else {
-                continue;
-            };
+            let progress = engine.completed(chain, ok, tables, |read| reads.push(read));
+            let Progress::Done(outcome) = progress else { continue };
             let result = match outcome {
                 Ok(done) => {
                     answer.clear();

@@ -41,6 +41,7 @@ impl StorageFunction {
             name: entry.name,
             instructions,
             native,
+            memory: None,
             trace: Trace::default(),
             peers: Some(peers),
             maps,
@@ -121,7 +122,11 @@ impl LocalMaps {
                 None => {
                     static NEXT_ID: AtomicU32 = AtomicU32::new(1);
                     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-                    let made = Arc::new(FunctionMap { id, map: Map::new(definition.clone()) });
+                    let made = Arc::new(FunctionMap {
+                        id,
+                        map: Map::new(definition.clone()),
+                        memory: None,
+                    });
                     known.push(Arc::downgrade(&made));
                     made
                 }

@@ -5,11 +5,9 @@ use super::{
     FOLLOW, Input, NAMESPACE_BYTES, NQN, Rig, capsule, connect_command, enable_command, follow,
     follow_code, h2c_data,
 };
-use crate::admin::{MAX_FILE_MAPS, MAX_FUNCTIONS};
-use crate::connection::MAX_TRANSFER_BYTES;
 use crate::controller::Controller;
 use crate::events::MAX_ASYNC_EVENTS;
-use crate::subsystem::MAX_KEPT_FUNCTIONS;
+use crate::limits::{MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_KEPT_FUNCTIONS, MAX_TRANSFER_BYTES};
 use bpfof_chain::{FunctionMap, FunctionMaps, Limits};
 use bpfof_function::{Map, MapDefinition, MapKind};
 use bpfof_nvme::fabrics::{
@@ -119,7 +117,11 @@ pub fn admin(data: &[u8]) {
 fn maps() -> FunctionMaps {
     let map = |id, kind, key_bytes| {
         let definition = MapDefinition::new("fuzzed", kind, (key_bytes, 8), 5);
-        Arc::new(FunctionMap { id, map: Map::new(definition.expect("within the limits")) })
+        Arc::new(FunctionMap {
+            id,
+            map: Map::new(definition.expect("within the limits")),
+            memory: None,
+        })
     };
     [map(1, MapKind::Hash, 1), map(2, MapKind::Array, 4)].into()
 }
@@ -153,7 +155,7 @@ impl Hosts<'_> {
     }
 
     fn controller(&self, caller: usize) -> Option<Arc<Controller>> {
-        self.rig.lines[caller].connection.controller.clone()
+        self.rig.entry(caller)?.controller.clone()
     }
 
     /// Sends bytes in two pieces. They break no rule, so the connection stays.
@@ -164,7 +166,7 @@ impl Hosts<'_> {
         }
         let last =
             Sqe::from_bytes(bytes.get(8..72).and_then(<[u8]>::first_chunk).unwrap_or(&[0; 64]));
-        assert!(self.rig.lines[caller].open || is_disconnect(&last), "closed after {last:?}");
+        assert!(self.rig.is_open(caller) || is_disconnect(&last), "closed after {last:?}");
     }
 
     fn command(&mut self, caller: usize, mut sqe: Sqe, data: &[u8]) {
@@ -174,7 +176,7 @@ impl Hosts<'_> {
             self.settle(caller);
         }
         // Settling may hear of a reset, which ends the queues of a controller.
-        if !self.rig.lines[caller].open {
+        if !self.rig.is_open(caller) {
             return;
         }
         let was_ready = self.controller(caller).is_some_and(|controller| controller.is_ready());
@@ -187,8 +189,8 @@ impl Hosts<'_> {
         pending.insert(sqe.cid, known);
         let bytes = capsule(sqe, data, *digests);
         self.say(caller, &bytes);
-        if is_disconnect(&sqe) && !self.rig.lines[caller].open {
-            self.listen();
+        if is_disconnect(&sqe) && !self.rig.is_open(caller) {
+            self.hear();
             assert!(
                 self.callers[caller].waiting() == 0,
                 "Disconnect is answered, and it is the last"
@@ -234,27 +236,30 @@ impl Hosts<'_> {
         self.say(caller, &h2c_data(pdu, &data, digests));
     }
 
-    /// Lets the target work, hears what it says, and ends what a controller's end ends.
+    /// Lets the target work, and forgets the connections that it has closed.
     fn listen(&mut self) {
+        self.hear();
+        for caller in 0..self.callers.len() {
+            if !self.rig.is_open(caller) {
+                self.forget(caller);
+            }
+        }
+    }
+
+    /// Lets the target work, and hears what it says.
+    fn hear(&mut self) {
         self.rig.work();
         for caller in 0..self.callers.len() {
             let output = self.rig.output(caller);
             let cntlid = self.callers[caller].hear(&output);
             self.cntlid = cntlid.unwrap_or(self.cntlid);
             self.callers[caller].check_quiet();
-            let connection = &mut self.rig.lines[caller].connection;
-            if std::mem::take(&mut connection.reset_queues)
-                && let Some(controller) = &connection.controller
-            {
-                let controller = Arc::clone(controller);
-                self.end_queues(&controller);
-            }
             self.check_bounds(caller);
         }
     }
 
     fn check_bounds(&self, caller: usize) {
-        let connection = &self.rig.lines[caller].connection;
+        let Some(connection) = self.rig.entry(caller) else { return };
         assert!(connection.held_bytes() <= MAX_PENDING * MAX_TRANSFER_BYTES as usize);
         let uploaded = connection.admin.as_ref().map_or(0, |admin| admin.upload_bytes());
         assert!(uploaded <= MAX_UPLOAD_BYTES, "{uploaded} bytes of uploads");
@@ -266,35 +271,17 @@ impl Hosts<'_> {
         }
     }
 
-    /// Closes a connection, as a reactor does.
+    /// Closes a connection from the host's side.
     fn end(&mut self, caller: usize) {
-        if self.rig.lines[caller].open {
-            self.rig.close(caller);
-        }
-        // What it has not heard it will not hear.
+        self.rig.close(caller);
         self.rig.output(caller);
-        self.callers[caller].pending.clear();
-        self.callers[caller].r2ts.clear();
-        let connection = &mut self.rig.lines[caller].connection;
-        let (Some(controller), Some(queue)) = (connection.controller.take(), &connection.queue)
-        else {
-            return;
-        };
-        controller.remove_queue(queue.id);
-        if connection.admin.is_some() {
-            controller.subsystem.remove_controller(controller.id);
-            self.end_queues(&controller);
-        }
+        self.forget(caller);
     }
 
-    fn end_queues(&mut self, controller: &Arc<Controller>) {
-        for caller in 0..self.callers.len() {
-            let connection = &self.rig.lines[caller].connection;
-            let same = connection.controller.as_ref().is_some_and(|c| Arc::ptr_eq(c, controller));
-            if same && connection.admin.is_none() {
-                self.end(caller);
-            }
-        }
+    /// What it has not heard it will not hear.
+    fn forget(&mut self, caller: usize) {
+        self.callers[caller].pending.clear();
+        self.callers[caller].r2ts.clear();
     }
 
     fn act(&mut self) {
@@ -306,7 +293,7 @@ impl Hosts<'_> {
                 let digests = Digests { header: mode & 1 != 0, data: mode & 2 != 0 };
                 self.open(digests, mode & 12 == 12);
             }
-            1 => self.pass_time(caller),
+            1 => self.pass_time(),
             2 => self.change_namespace(caller),
             3 => self.end(caller),
             4..=6 => self.connect(caller),
@@ -329,20 +316,17 @@ impl Hosts<'_> {
     }
 
     /// Time passes, and the target gives up hosts that were silent for too long.
-    fn pass_time(&mut self, caller: usize) {
+    fn pass_time(&mut self) {
         self.listen();
-        self.rig.x.now_ns += u64::from(self.input.byte()) * 100_000_000;
-        let now_ns = self.rig.x.now_ns;
-        if self.rig.lines[caller].connection.overdue(now_ns).is_some() {
-            self.end(caller);
-        }
+        self.rig.core.io.now_ns += u64::from(self.input.byte()) * 100_000_000;
+        self.listen();
     }
 
     fn change_namespace(&mut self, caller: usize) {
         let nsid = u32::from(self.input.byte() % 4);
         if let Some(controller) = self.controller(caller) {
             controller.namespace_changed(nsid);
-            self.rig.lines[caller].connection.notify();
+            self.rig.connection_mut(caller).notify();
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Input;
 use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, is_nqn, parse_size};
+use crate::hosts::HostLimits;
 use bpfof_chain::Limits;
 use bpfof_device::Layout;
 use std::net::SocketAddr;
@@ -156,13 +157,17 @@ fn option(config: &NamespaceConfig) -> String {
 /// A configuration as a file.
 fn written(config: &TargetConfig) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
-    let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, limits } = config;
+    let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, .. } = config;
+    let TargetConfig { limits, memory_max_bytes, hosts, .. } = config;
+    let memory = memory_max_bytes.map_or(String::new(), |max| format!("memory-max = {max}\n"));
     let discovery = discovery.map_or(String::new(), |at| format!("discovery = \"{at}\"\n"));
     let namespaces: Vec<String> = namespaces.iter().map(|n| quoted(&option(n))).collect();
     format!(
         "listen = \"{listen}\"\n{discovery}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
          poll = {poll}\nspin-us = {spin_us}\nmax-hops = {}\nmax-chain-bytes = {}\n\
-         max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n",
+         max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n{memory}\
+         connections-per-address = {}\nconnections-per-host = {}\nassociations-per-address = {}\n\
+         associations-per-host = {}\nsend-timeout-s = {}\nidle-timeout-s = {}\n",
         quoted(nqn),
         namespaces.join(", "),
         limits.hops,
@@ -170,6 +175,12 @@ fn written(config: &TargetConfig) -> String {
         limits.instructions,
         limits.instructions_per_call,
         limits.chains,
+        hosts.connections_per_address,
+        hosts.connections_per_host,
+        hosts.associations_per_address,
+        hosts.associations_per_host,
+        hosts.send_timeout_s,
+        hosts.idle_timeout_s,
     )
 }
 
@@ -197,7 +208,27 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
     let (poll, spin_us) = (choice & 2 != 0, number(input) as u32);
     let namespaces = (0..choice >> 2 & 3).map(|_| make_namespace(input)).collect();
     let nqn = make_nqn(input);
-    TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, limits }
+    let memory_max_bytes = (choice & 4 != 0).then(|| number(input));
+    let hosts = HostLimits {
+        connections_per_address: number(input) as u32,
+        connections_per_host: number(input) as u32,
+        associations_per_address: number(input) as u32,
+        associations_per_host: number(input) as u32,
+        send_timeout_s: number(input) as u32,
+        idle_timeout_s: number(input) as u32,
+    };
+    TargetConfig {
+        listen,
+        discovery,
+        nqn,
+        namespaces,
+        cores,
+        poll,
+        spin_us,
+        limits,
+        memory_max_bytes,
+        hosts,
+    }
 }
 
 fn make_nqn(input: &mut Input<'_>) -> String {

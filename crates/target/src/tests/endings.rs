@@ -21,13 +21,14 @@ fn a_reset_ends_the_queues_that_were_there() {
     let mut rig = Rig::new(Limits::default());
     let mut admin = Peer::connect(&mut rig, 0, 31);
     let old = Peer::connect(&mut rig, 1, 31);
+    rig.core.io.holds_messages = true;
     for command in [disable_command(), enable_command()] {
         assert_eq!(admin.call(&mut rig, command, &[]).status, Status::SUCCESS);
     }
     let new = Peer::connect(&mut rig, 2, 31);
-    let controller = rig.lines[admin.line].connection.controller.clone().expect("connected");
+    let controller = rig.connection(admin.line).controller.clone().expect("connected");
     let ends = |rig: &Rig, peer: &Peer, and_admin| {
-        rig.lines[peer.line].connection.ends_with(&controller, and_admin)
+        rig.connection(peer.line).ends_with(&controller, and_admin)
     };
     assert_eq!([&admin, &old, &new].map(|peer| ends(&rig, peer, false)), [false, true, false]);
     assert_eq!([&admin, &old, &new].map(|peer| ends(&rig, peer, true)), [true, true, true]);
@@ -41,7 +42,7 @@ fn a_chain_cut_short_is_not_a_failed_device() {
     let mut rig = Rig::new(Limits::default());
     let admin = Peer::connect(&mut rig, 0, 31);
     let mut io = Peer::connect(&mut rig, 1, 31);
-    let controller = rig.lines[admin.line].connection.controller.clone().expect("connected");
+    let controller = rig.connection(admin.line).controller.clone().expect("connected");
     let function = chains::walk();
     let id = function.id;
     controller.update(|tables| tables.with_function(function));

@@ -55,7 +55,7 @@ impl Pair {
     fn new() -> Pair {
         let mut rig = Rig::new(Limits::default());
         let admin = Peer::connect(&mut rig, 0, 31);
-        let controller = rig.lines[admin.line].connection.controller.clone().expect("connected");
+        let controller = rig.connection(admin.line).controller.clone().expect("connected");
         controller.update(|tables| tables.with_function(follow()));
         for block in 0..7u64 {
             rig.store(0, block * 512, &((block + 1) * 512).to_le_bytes());
@@ -96,9 +96,7 @@ impl Pair {
             self.target_works();
             let is_silent = self.wire.is_empty();
             self.wire.clear();
-            let tx = &mut self.rig.lines[self.line].connection.tx;
-            self.wire.extend_from_slice(&tx.to_bytes());
-            tx.clear(usize::MAX, |_| ());
+            self.wire.extend_from_slice(&self.rig.being_sent(self.line));
             if is_silent && self.wire.is_empty() {
                 return;
             }
@@ -156,8 +154,7 @@ impl Pair {
 
     #[inline(never)]
     fn target_works(&mut self) {
-        self.rig.feed(self.line, &self.wire);
-        self.rig.work();
+        self.rig.turn(self.line, &self.wire);
     }
 }
 

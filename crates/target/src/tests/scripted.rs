@@ -233,7 +233,7 @@ fn pdus_cut_anywhere_mean_the_same() {
         for cut in 1..longest(&steps) {
             let mut rig = Rig::new(Limits::default());
             for (index, step) in steps.iter().enumerate() {
-                if step.line == rig.lines.len() {
+                if step.line == rig.line_count() {
                     rig.open();
                 }
                 let (head, tail) = step.pdu.split_at(cut.min(step.pdu.len()));

@@ -16,10 +16,10 @@
 //! - no side closes a connection without a reason, or breaks the protocol;
 //! - when all hosts are gone, nothing of them is left at the target, and meanwhile what both sides
 //!   keep is bounded;
-//! - nothing panics.
+//! - nothing panics;
+//! - a host that asks for little does not wait for those that ask for more than there is.
 //!
-//! What it leaves out is what is not sans-I/O: `machine.rs` does what the reactor does around
-//! connections, but it is not the reactor.
+//! What it leaves out is threads, the ring and the kernel: those are behind the reactor's `Io`.
 
 mod answers;
 pub(super) mod chains;
@@ -44,6 +44,8 @@ use world::{Done, World};
 /// What is wrong, in words.
 type Checked = Result<(), String>;
 
+/// One seed of so many has greedy hosts: their chains take real time.
+const GREEDY: u64 = 256;
 /// Seeds of the test that everybody runs.
 const SEEDS: u64 = 50_000;
 
@@ -66,22 +68,45 @@ enum Plant {
     AnswersBeforeWriting,
     /// A disk that does not say that it is done now and then.
     ForgetsCompletions,
+    /// A kernel that tells late how much it has taken of memory that changes meanwhile.
+    LentIsSentLate,
+    /// Connections that never end if their host takes nothing.
+    LingersForEver,
+    /// Messages between reactors that do not arrive.
+    LosesMessages,
+    /// Hosts are told apart by their addresses: here they are not.
+    TakesHostsForOne,
+    /// A clock that stands still within a turn, so that its end does not come.
+    ClockStandsStill,
+    /// Connections that wait for an arena are forgotten.
+    ForgetsWaiters,
+}
+
+impl Plant {
+    /// Whether only hosts in a crowd notice.
+    fn starves(self) -> bool {
+        matches!(self, Plant::ClockStandsStill | Plant::ForgetsWaiters)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     /// Disks fail now and then.
     disk_errors: bool,
+    /// Hosts that ask for more than there is, and one that must not notice; nothing goes wrong.
+    greedy: bool,
     plant: Option<Plant>,
     /// Print all that happens.
     trace: bool,
 }
 
 /// Plays a seed.
-fn play(seed: u64, plant: Option<Plant>, function: &Arc<Function>) -> Result<Done, String> {
+fn play(seed: u64, plant: Option<Plant>, functions: &[Arc<Function>]) -> Result<Done, String> {
     let trace = std::env::var_os("TRACE").is_some();
-    let settings = Settings { disk_errors: seed % 4 == 3, plant, trace };
-    let mut world = World::new(settings, seed, Arc::clone(function));
+    let greedy = seed % GREEDY == GREEDY - 1 || plant.is_some_and(Plant::starves);
+    let disk_errors = !greedy && seed % 4 == 3;
+    let settings = Settings { disk_errors, greedy, plant, trace };
+    let mut world = World::new(settings, seed, functions.to_vec());
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
     match outcome {
         Ok(Ok(())) => Ok(world.done),
@@ -105,7 +130,7 @@ fn setting(name: &str) -> Option<u64> {
 /// Plays seeds on all processors, as `more` says; the first failure is reported with the command
 /// that repeats it.
 fn play_all(first: u64, more: impl Fn(u64) -> bool + Sync, command: &str) -> Done {
-    let function = chains::walk();
+    let functions = [chains::walk(), chains::spin()];
     let (next, failed) = (AtomicU64::new(first), AtomicBool::new(false));
     let work = || {
         let mut sum = Done::default();
@@ -114,7 +139,7 @@ fn play_all(first: u64, more: impl Fn(u64) -> bool + Sync, command: &str) -> Don
             if failed.load(Ordering::Relaxed) || !more(seed - first) {
                 return Ok(sum);
             }
-            match play(seed, None, &function) {
+            match play(seed, None, &functions) {
                 Ok(done) => sum.add(&done),
                 Err(error) => {
                     failed.store(true, Ordering::Relaxed);
@@ -182,18 +207,18 @@ fn seeds() {
 /// The same seed is the same history.
 #[test]
 fn a_seed_repeats_itself() {
-    let function = chains::walk();
+    let functions = [chains::walk(), chains::spin()];
     for seed in 0..20 {
-        let (first, second) = (play(seed, None, &function), play(seed, None, &function));
+        let (first, second) = (play(seed, None, &functions), play(seed, None, &functions));
         assert_eq!(first, second, "seed {seed}");
     }
-    assert_ne!(play(0, None, &function), play(1, None, &function));
+    assert_ne!(play(0, None, &functions), play(1, None, &functions));
 }
 
-/// Each bug planted in a disk is found within few seeds.
+/// Each bug that is planted is found within few seeds.
 #[test]
 fn planted_bugs_are_found() {
-    let function = chains::walk();
+    let functions = [chains::walk(), chains::spin()];
     for plant in [
         Plant::IgnoresFlush,
         Plant::IgnoresFua,
@@ -203,9 +228,15 @@ fn planted_bugs_are_found() {
         Plant::LosesWrites,
         Plant::AnswersBeforeWriting,
         Plant::ForgetsCompletions,
+        Plant::LentIsSentLate,
+        Plant::LingersForEver,
+        Plant::LosesMessages,
+        Plant::TakesHostsForOne,
+        Plant::ClockStandsStill,
+        Plant::ForgetsWaiters,
     ] {
         let found = (0..2_000)
-            .find_map(|seed| play(seed, Some(plant), &function).err().map(|error| (seed, error)));
+            .find_map(|seed| play(seed, Some(plant), &functions).err().map(|error| (seed, error)));
         let (seed, error) = found.unwrap_or_else(|| panic!("{plant:?} is not found"));
         let line = error.lines().next().unwrap_or_default();
         println!("{plant:?}: seed {seed}: {line}");

@@ -11,23 +11,25 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[test]
 fn a_host_that_does_not_connect_is_given_up_after_ten_seconds() {
     let mut rig = Rig::new(Limits::default());
-    rig.x.now_ns = 7 * SECOND_NS;
+    rig.core.io.now_ns = 7 * SECOND_NS;
     let line = rig.open();
     let overdue = |rig: &Rig, seconds: u64| {
-        rig.lines[line].connection.overdue(rig.x.now_ns + seconds * SECOND_NS)
+        rig.connection(line).overdue(rig.core.io.now_ns + seconds * SECOND_NS, 600)
     };
     assert_eq!(overdue(&rig, 10), None);
     assert_eq!(overdue(&rig, 11), Some("no Connect within 10 seconds"));
     // ICReq alone buys no time.
     let mut request = Vec::new();
     IcReq::default().encode_into(&mut request);
-    rig.x.now_ns += 9 * SECOND_NS;
+    rig.core.io.now_ns += 9 * SECOND_NS;
     rig.feed(line, &request);
     assert_eq!(overdue(&rig, 2), Some("no Connect within 10 seconds"));
     let (sqe, data) = connect_command(0, 31, 0);
     rig.feed(line, &capsule(sqe, &data, Digests::default()));
     // No keep-alive timeout was asked for.
-    assert_eq!(overdue(&rig, 1_000_000), None);
+    assert_eq!(overdue(&rig, 600), None);
+    let silent = Some("it has no keep-alive timer and was silent for longer than idle-timeout");
+    assert_eq!(overdue(&rig, 601), silent);
 }
 
 #[test]
@@ -39,11 +41,11 @@ fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
     rig.feed(line, &request);
     let (sqe, data) = connect_command(0, 31, 5_000);
     rig.feed(line, &capsule(sqe, &data, Digests::default()));
-    let overdue = |rig: &Rig, ns: u64| rig.lines[line].connection.overdue(ns);
+    let overdue = |rig: &Rig, ns: u64| rig.connection(line).overdue(ns, 600);
     assert_eq!(overdue(&rig, 5 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 5 * SECOND_NS + 1), Some("keep-alive timeout"));
     // Every command keeps it alive, also one that is refused.
-    rig.x.now_ns = 4 * SECOND_NS;
+    rig.core.io.now_ns = 4 * SECOND_NS;
     rig.feed(line, &capsule(AdminCommand::keep_alive(), &[], Digests::default()));
     assert_eq!(overdue(&rig, 9 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 9 * SECOND_NS + 1), Some("keep-alive timeout"));
@@ -55,7 +57,7 @@ fn the_keep_alive_timeout_can_be_changed() {
     let mut admin = Peer::connect(&mut rig, 0, 31);
     let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, 2_000);
     assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
-    let overdue = |rig: &Rig, ns: u64| rig.lines[admin.line].connection.overdue(ns);
+    let overdue = |rig: &Rig, ns: u64| rig.connection(admin.line).overdue(ns, 600);
     assert_eq!(overdue(&rig, 2 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
 }
@@ -67,17 +69,17 @@ fn a_host_that_does_not_finish_a_pdu_is_given_up() {
     let admin = Peer::connect(&mut rig, 0, 31);
     let mut io = Peer::connect(&mut rig, 1, 31);
     let overdue = |rig: &Rig, line: usize, seconds: u64| {
-        rig.lines[line].connection.overdue(seconds * SECOND_NS)
+        rig.connection(line).overdue(seconds * SECOND_NS, 600)
     };
     let late = Some("a PDU that did not arrive within 30 seconds");
     let keep_alive = capsule(AdminCommand::keep_alive(), &[], Digests::default());
-    for second in 0..60u64 {
-        rig.x.now_ns = second * SECOND_NS;
+    for second in 0..=30u64 {
+        rig.core.io.now_ns = second * SECOND_NS;
         rig.feed(admin.line, &keep_alive[second as usize..][..1]);
     }
     assert_eq!((overdue(&rig, admin.line, 30), overdue(&rig, admin.line, 31)), (None, late));
-    rig.feed(admin.line, &keep_alive[60..]);
-    assert_eq!(overdue(&rig, admin.line, 1000), None);
+    rig.feed(admin.line, &keep_alive[31..]);
+    assert_eq!(overdue(&rig, admin.line, 100), None);
 
     // The same within the data of a PDU, where pieces are taken as they come.
     let write = Rw { slba: 0, blocks: 8, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
@@ -91,9 +93,9 @@ fn a_host_that_does_not_finish_a_pdu_is_given_up() {
         last: true,
     };
     let data = h2c_data(pdu, &[1; 4096], Digests::default());
-    rig.x.now_ns = 100 * SECOND_NS;
+    rig.core.io.now_ns = 100 * SECOND_NS;
     rig.feed(io.line, &data[..2000]);
-    rig.x.now_ns = 120 * SECOND_NS;
+    rig.core.io.now_ns = 120 * SECOND_NS;
     rig.feed(io.line, &data[2000..4000]);
     assert_eq!((overdue(&rig, io.line, 130), overdue(&rig, io.line, 131)), (None, late));
     rig.feed(io.line, &data[4000..]);
@@ -108,12 +110,12 @@ fn traffic_of_an_io_queue_keeps_the_association_alive() {
     let mut io = Peer::connect(&mut rig, 1, 31);
     let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, 2_000);
     assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
-    rig.x.now_ns = 10 * SECOND_NS;
+    rig.core.io.now_ns = 10 * SECOND_NS;
     let flush = Sqe::new(opcode::nvm::FLUSH, 1);
     assert_eq!(io.call(&mut rig, flush, &[]).status, Status::SUCCESS);
     // As at the end of a turn.
-    rig.lines[io.line].connection.publish_counters();
-    let overdue = |rig: &Rig, ns: u64| rig.lines[admin.line].connection.overdue(ns);
+    rig.connection_mut(io.line).publish_counters();
+    let overdue = |rig: &Rig, ns: u64| rig.connection(admin.line).overdue(ns, 600);
     assert_eq!(overdue(&rig, 12 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 12 * SECOND_NS + 1), Some("keep-alive timeout"));
 }
@@ -123,6 +125,6 @@ fn an_io_queue_may_be_silent() {
     let mut rig = Rig::new(Limits::default());
     let mut admin = Peer::connect(&mut rig, 0, 31);
     let io = Peer::connect(&mut rig, 1, 31);
-    assert_eq!(rig.lines[io.line].connection.overdue(u64::MAX), None);
+    assert_eq!(rig.connection(io.line).overdue(u64::MAX, 600), None);
     assert_eq!(admin.call(&mut rig, AdminCommand::keep_alive(), &[]).status, Status::SUCCESS);
 }

@@ -2,7 +2,7 @@
 
 use super::{FLAGS, NEAR_END_BYTES, Translator};
 use crate::instruction::{AtomicOp, Instruction, Register, Width};
-use crate::native::{FAULT_MEMORY, FAULT_READ_ONLY};
+use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value, types};
 use std::ops::Range;
@@ -224,6 +224,10 @@ impl Translator<'_> {
 
     /// Ends the call with a fault.
     fn fault(&mut self, kind: u32, pc: u32, address: Fault) {
+        if kind == FAULT_BUDGET {
+            let nothing = self.builder.ins().iconst(types::I64, 0);
+            self.builder.def_var(self.budget, nothing);
+        }
         let kind = self.builder.ins().iconst(types::I32, i64::from(kind));
         let pc = self.builder.ins().iconst(types::I32, i64::from(pc));
         let address = match address {

@@ -3,9 +3,10 @@
 
 use super::access::Fault;
 use super::{FLAGS, NEAR_END_BYTES, Translator};
+use crate::cost;
 use crate::helper::Helper;
 use crate::instruction::Register;
-use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY, Machine};
+use crate::native::{FAULT_MEMORY, FAULT_READ_ONLY, Machine};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     BlockArg, InstBuilder, InstructionData, Opcode, Type, Value, ValueDef, types,
@@ -61,9 +62,7 @@ impl Translator<'_> {
     }
 
     fn inline(&mut self, pc: u32, helper: Helper, a: Value, b: Value, len: i64) -> Value {
-        if len >= 8 {
-            self.charge(len / 8, pc);
-        }
+        self.charge(cost::bulk(helper, len as u64) as i64, pc);
         let first = self.checked_range(pc, a, 0, len);
         if helper.writes() {
             self.check_write(pc, a, 0, len);
@@ -137,13 +136,11 @@ impl Translator<'_> {
     }
 
     fn call_host(&mut self, pc: u32, helper: Helper, a: Value, b: Value, len: Value) -> Value {
-        let cost = self.builder.ins().ushr_imm_u(len, 3);
-        let budget = self.builder.use_var(self.budget);
-        // The budget is not negative and the cost below 2^61: this does not wrap.
-        let left = self.builder.ins().isub(budget, cost);
-        self.builder.def_var(self.budget, left);
-        let spent = self.builder.ins().icmp_imm_s(IntCC::SignedLessThan, left, 0);
-        self.fault_if(spent, FAULT_BUDGET, pc, Fault::Nowhere);
+        let (fixed, shift) = cost::bulk_price(helper);
+        let of_bytes = self.builder.ins().ushr_imm_u(len, i64::from(shift));
+        // Of any length a part: this does not wrap.
+        let cost = self.builder.ins().iadd_imm_s(of_bytes, fixed as i64);
+        self.charge_value(cost, pc);
         let limit = self.builder.ins().iadd_imm_s(self.near_end, NEAR_END_BYTES);
         let too_long = self.builder.ins().icmp(IntCC::UnsignedGreaterThan, len, limit);
         self.fault_if(too_long, FAULT_MEMORY, pc, Fault::At(a, 0));

@@ -1,6 +1,8 @@
 //! Chains of this process: the engine, and whatever makes its reads.
 
-use bpfof_chain::{ChainError, ChainId, DeviceRead, Engine, Limits, Outcome, Start, Tables};
+use bpfof_chain::{
+    ChainError, ChainId, DeviceRead, Engine, Limits, Outcome, Progress, Start, Tables,
+};
 use std::io;
 use std::time::Duration;
 
@@ -93,8 +95,8 @@ impl<R: Reads> Chains<R> {
         while let Some((chain, ok)) = self.reads.completed() {
             let emitted = &mut self.emitted;
             let tables = R::tables(files);
-            let outcome = self.engine.completed(chain, ok, tables, |read| emitted.push(read));
-            let Some(outcome) = outcome else {
+            let progress = self.engine.completed(chain, ok, tables, |read| emitted.push(read));
+            let Progress::Done(outcome) = progress else {
                 self.submit(files);
                 continue;
             };

@@ -99,7 +99,7 @@ impl Reads for FileReads {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        let timeout = (!self.ring.has_news()).then_some(timeout);
+        let timeout = (!self.ring.has_completions()).then_some(timeout);
         self.ring.submit(timeout)
     }
 
@@ -163,7 +163,7 @@ impl Reads for NamespaceReads {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        let timeout = (!self.ring.has_news()).then_some(timeout);
+        let timeout = (!self.ring.has_completions()).then_some(timeout);
         self.ring.submit(timeout)
     }
 

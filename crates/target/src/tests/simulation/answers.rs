@@ -1,12 +1,19 @@
 //! What hosts are answered, compared with the model.
 
 use super::Checked;
-use super::hosts::Stage;
+use super::hosts::{Manner, Stage};
 use super::model::Fate;
+use super::network::{MICROSECOND, MILLISECOND, Time};
 use super::requests::{Pending, What};
-use super::world::World;
+use super::world::{Phase, World};
 use bpfof_host::RequestError;
 use bpfof_nvme::Status;
+
+/// How long a read of memory waits at most, whatever others run: for the turn that goes on, with a slice
+/// and a call beyond its end, and for the turn that it is served in; and a while for a thread to wake up.
+const READ_WAIT_MAX: Time = 2 * (200 + 20 + 200) * MICROSECOND + 100 * MICROSECOND;
+/// The same for a chain of a few hops, which needs an arena that others have.
+const CHAIN_WAIT_MAX: Time = 50 * MILLISECOND;
 
 impl World {
     /// A request on a link has ended.
@@ -29,6 +36,7 @@ impl World {
             }
             Err(error) => format!("link {link}: request {tag}: {error}"),
         });
+        self.check_wait(&pending)?;
         let begun = pending.begun;
         let outcome = match result {
             Ok((data, dw0, _)) => self.succeeded(&pending, &data, dw0),
@@ -43,6 +51,26 @@ impl World {
         outcome.map_err(|error| format!("link {link}, request {tag}, {:?}: {error}", pending.what))
     }
 
+    /// A host that asks for little has not waited for others.
+    fn check_wait(&self, pending: &Pending) -> Checked {
+        let Pending { link, what, .. } = pending;
+        let host = self.clients[*link].as_ref().map(|client| client.host);
+        if self.phase != Phase::Run
+            || host.is_none_or(|host| self.hosts[host].manner != Manner::Modest)
+        {
+            return Ok(());
+        }
+        let wait = self.links[*link].told_at.saturating_sub(self.links[*link].asked_at);
+        let wait_max = match what {
+            What::Read { space: 2, .. } => READ_WAIT_MAX,
+            _ => CHAIN_WAIT_MAX,
+        };
+        match wait <= wait_max {
+            true => Ok(()),
+            false => Err(format!("link {link}: {what:?} waited for {} µs", wait / MICROSECOND)),
+        }
+    }
+
     fn succeeded(&mut self, pending: &Pending, data: &[u8], dw0: u32) -> Checked {
         let Pending { link, begun, ref what } = *pending;
         let host = self.clients[link].as_ref().map(|client| client.host);
@@ -54,7 +82,7 @@ impl World {
             | What::Queues
             | What::Shutdown => self.started(link, what, true, dw0),
             What::Plain | What::Disconnect => Ok(()),
-            What::NoFunction | What::BehindEnd => Err("it succeeds".into()),
+            What::NoFunction | What::BehindEnd | What::Spin => Err("it succeeds".into()),
             What::Read { space, first, count } => {
                 let block_bytes = self.shapes[*space].block_bytes as usize;
                 if data.len() != count * block_bytes {
@@ -99,6 +127,7 @@ impl World {
         let unexpected = || Err(format!("{status}"));
         match what {
             What::Connect if self.may_refuse(link) => self.started(link, what, false, 0),
+            What::Spin if status.same_code(Status::HOP_BUDGET_EXHAUSTED) => Ok(()),
             What::BehindEnd if status.same_code(Status::LBA_OUT_OF_RANGE) => Ok(()),
             What::NoFunction if status.same_code(Status::FUNCTION_REJECTED) => {
                 if let Some(host) = host {

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Id of the function that each association has.
 const WALK: u32 = 7;
+/// Id of a function that each association has, and that costs what its argument says.
+const SPIN: u32 = 8;
 /// A chain that takes whatever map is in force.
 const ANY_VERSION: u64 = u64::MAX;
 /// Blocks that a chain visits at most.
@@ -55,17 +57,47 @@ pub(in crate::tests) fn walk() -> Arc<Function> {
         (0xb7, 0x00, 0, 0),               // r0 = 0
         (0x95, 0x00, 0, 0),               // exit
     ];
-    let program = Program::parse(&assemble(&CODE)).expect("a valid program");
+    function(WALK, "walk", &CODE)
+}
+
+/// Goes round a loop as often as its argument says, and then reads four blocks, for ever.
+pub(super) fn spin() -> Arc<Function> {
+    const CODE: [(u8, u8, i16, i32); 18] = [
+        (0x79, 0x16, 16, 0), // r6 = ctx->scratch
+        (0x79, 0x63, 0, 0),  // r3 = rounds
+        (0x07, 0x03, 0, -1), // again: r3 -= 1
+        (0x65, 0x03, -2, 0), // if r3 s> 0 goto again
+        (0xb7, 0x05, 0, 0),  // r5 = 0
+        (0x7b, 0x51, 64, 0), // ctx->next_offset[0..4] = r5
+        (0x7b, 0x51, 72, 0),
+        (0x7b, 0x51, 80, 0),
+        (0x7b, 0x51, 88, 0),
+        (0xb7, 0x04, 0, 512), // r4 = 512
+        (0x63, 0x41, 192, 0), // ctx->next_size[0..4] = r4
+        (0x63, 0x41, 196, 0),
+        (0x63, 0x41, 200, 0),
+        (0x63, 0x41, 204, 0),
+        (0xb7, 0x04, 0, 4),  // r4 = 4
+        (0x63, 0x41, 48, 0), // ctx->reads = r4
+        (0xb7, 0x00, 0, 0),  // r0 = 0
+        (0x95, 0x00, 0, 0),  // exit
+    ];
+    function(SPIN, "spin", &CODE)
+}
+
+fn function(id: u32, name: &str, code: &[(u8, u8, i16, i32)]) -> Arc<Function> {
+    let program = Program::parse(&assemble(code)).expect("a valid program");
     let native = NativeFunction::compile(&program).expect("it can be translated");
-    let (name, instructions) = ("walk".to_owned(), CODE.len() as u32);
+    let (name, instructions) = (name.to_owned(), code.len() as u32);
     Arc::new(Function {
-        id: WALK,
+        id,
         name,
         instructions,
         native,
         trace: Default::default(),
         peers: None,
         maps: Default::default(),
+        memory: None,
     })
 }
 
@@ -186,6 +218,11 @@ impl World {
         if file != 0 && self.random.one_in(4) {
             return self.start_short(lane, file);
         }
+        self.walk(lane, space, file, version)
+    }
+
+    /// Starts a chain at any block of a file.
+    pub(super) fn walk(&mut self, lane: usize, space: usize, file: u32, version: u64) -> Checked {
         let first = self.random.below(CHAIN_BLOCKS);
         let call = PushdownCall {
             nsid: space as u32 + 1,
@@ -202,6 +239,25 @@ impl World {
         let begun = self.model.begin();
         let what = What::Chain(Call { space, file, version, first });
         self.submit(lane, &Request::Pushdown(call), Pending { link: lane, begun, what })
+    }
+
+    /// Starts a chain that goes on until it has had all its hops.
+    pub(super) fn spin(&mut self, lane: usize) -> Checked {
+        let rounds: u64 = self.random.pick(&[10, 1000, 20_000, 140_000]);
+        let call = PushdownCall {
+            nsid: 3,
+            function: SPIN,
+            files: &[FileVersion { id: 0, version: 1 }],
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: 512,
+            scratch: &rounds.to_le_bytes(),
+            scratch_size_bytes: 128,
+            answer_max_bytes: 8,
+        };
+        self.done.chains += 1;
+        let begun = self.model.begin();
+        self.submit(lane, &Request::Pushdown(call), Pending { link: lane, begun, what: What::Spin })
     }
 
     /// The same as a host without our library can do it: from the start of the file, with the map

@@ -197,7 +197,7 @@ fn tell(machine: &mut Machine, entry: OnDisk) {
     let OnDisk { core, command, failure, operation: Operation { action, data, .. } } = entry;
     match (action, data, command) {
         (Action::ChainRead(read), Data::Copy(bytes), _) => {
-            machine.chain_read(core, &read, failure.is_none().then_some(&bytes[..]));
+            machine.chain_read(core, read, failure.is_none().then_some(bytes));
         }
         (_, Data::Buffer(buffer), Some(command)) => {
             let result = failure.unwrap_or(buffer.len() as i32);

@@ -7,7 +7,7 @@ use super::network::{Link, MICROSECOND, MILLISECOND, SECOND, Time};
 use super::random::Random;
 use super::requests::{Pending, What};
 use super::world::{Event, Phase, World};
-use crate::connection::MAX_TRANSFER_BYTES;
+use crate::limits::MAX_TRANSFER_BYTES;
 use bpfof_host::{Initiator, InitiatorConfig, LostReason, NamespaceInfo, Request, RequestError};
 use bpfof_nvme::fabrics::{
     CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData, ControllerConfig, Csts,
@@ -26,9 +26,21 @@ const QUEUES: u16 = 12;
 /// Bytes that wait to be sent on one link: more than all of its requests together.
 const OUTGOING_MAX_BYTES: usize = 1 << 20;
 
+/// What a host is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// It asks for all kinds of things.
+    Any,
+    /// It asks for one small thing at a time, and is not to wait for others.
+    Modest,
+    /// It has as many expensive chains running as it can.
+    Greedy,
+}
+
 /// An application with its association.
 #[derive(Debug)]
 pub(super) struct Host {
+    pub(super) manner: Manner,
     nqn: String,
     id: [u8; 16],
     pub(super) kato_ms: u32,
@@ -86,6 +98,7 @@ type Answers = Vec<(u64, Result<(Vec<u8>, u32, u32), RequestError>)>;
 impl Host {
     pub(super) fn new(index: usize, random: &mut Random) -> Host {
         Host {
+            manner: Manner::Any,
             nqn: format!("nqn.2026-01.io.bpf-of:host-{index}"),
             id: [index as u8 + 1; 16],
             kato_ms: random.pick(&[0, 3_000, 8_000]),
@@ -109,6 +122,29 @@ impl Host {
             sleeps_until: 0,
             maps: FileMaps::default(),
             loads: false,
+        }
+    }
+
+    /// A host among others that ask for more than there is: the first two for little.
+    pub(super) fn of_crowd(index: usize, random: &mut Random) -> Host {
+        let any = Host::new(index, random);
+        match index {
+            0 | 1 => Host {
+                manner: Manner::Modest,
+                depth: 1,
+                lane_count: 1,
+                think: 4 * MILLISECOND,
+                requests_left: 30,
+                ..any
+            },
+            _ => Host {
+                manner: Manner::Greedy,
+                depth: 8,
+                lane_count: 2,
+                think: 2 * MICROSECOND,
+                requests_left: 12,
+                ..any
+            },
         }
     }
 }
@@ -197,7 +233,7 @@ impl World {
             namespaces,
         });
         let link = self.links.len();
-        self.links.push(Link::new());
+        self.links.push(Link::new(host as u8 + 1));
         let (inbox, since, stage) = (Vec::new(), self.now, Stage::Opening);
         let client = Client { host, qid, initiator, inbox, stage, since, hangs_up: false };
         self.clients.push(Some(client));

@@ -1,29 +1,45 @@
-//! The target's process, without threads and sockets: the real connections and executors, and what
-//! a reactor does around them (`reactor.rs`), step by step as the scheduler says.
+//! The target's process, without threads and a kernel: its reactors are the real ones
+//! ([`crate::reactor::core`]), over sockets, disks and clocks that are simulated.
 
-use super::network::{SECOND, Time};
+use super::Plant;
+use super::network::{MILLISECOND, Time};
+use super::random::Random;
 use crate::config::{NamespaceConfig, NamespaceSource};
-use crate::connection::{Close, Connection, Ends};
-use crate::controller::Controller;
-use crate::executor::{CommandId, Executor, FileOperation, Load, MemoryOperation};
+use crate::connection::Endpoints;
+use crate::executor::{CommandId, Executor, FileOperation};
+use crate::hosts::{HostLimits, Hosts};
+use crate::loader::Load;
 use crate::namespace::Namespace;
+use crate::reactor::core::Core;
+use crate::reactor::entry::Room;
+use crate::reactor::{Io, Message, Shut};
 use crate::target::Target;
-use bpfof_chain::{ChainId, Function, Limits, Outcome, Tables};
-use bpfof_device::IoBuffer;
+use bpfof_chain::{DeviceRead, Function, Limits};
+use bpfof_device::{IoBuffer, Outgoing};
+use bpfof_function::cost::UNIT_PS;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use tempfile::TempDir;
 
 /// The subsystem.
 pub(super) const NQN: &str = "nqn.2026-01.io.bpf-of:simulation";
-/// Chains of one executor: fewer than its hosts have queue entries, so that they wait for each other.
+/// Chains of one core: fewer than its hosts have queue entries, so that they wait for each other.
 const CHAINS: usize = 6;
-/// Memory operations of one turn. Fewer than a reactor's, so that turns end in the middle.
-const OPERATIONS_PER_TURN: usize = 8;
+/// Memory of all hosts in bytes: more than enough.
+const MEMORY_BYTES: usize = 256 << 20;
 /// Most bytes a connection may have to send: all that one queue of a host can ask for.
 const TX_MAX_BYTES: usize = 1 << 20;
 /// Most connections at a time: those of all hosts, and some that are not known to be dead.
-const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 96;
+/// Less than a reactor's: intruders come to it.
+const ROOM: Room = Room { connections: CONNECTIONS_MAX, pending: 40, pending_of_address: 10 };
+
+/// How long a planted bug holds completions back.
+const HELD_FOR: Time = 20 * MILLISECOND;
+
+const EAGAIN: i32 = 11;
+const EPIPE: i32 = 32;
 
 /// What a namespace is made of.
 #[derive(Clone, Copy, Debug)]
@@ -34,14 +50,29 @@ pub(super) struct Shape {
     pub(super) memory_latency_us: Option<u64>,
 }
 
+/// How fast a process is, and what is wrong with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Build {
+    pub(super) cores: usize,
+    /// How many times as long everything takes as on the machine that costs were measured on.
+    pub(super) slowness: u64,
+    /// Room of a socket for what is to be sent, in bytes.
+    pub(super) send_buffer_bytes: usize,
+    pub(super) plant: Option<Plant>,
+    pub(super) seed: u64,
+}
+
 /// What the machine asks of the world.
 pub(super) enum Effect {
-    /// Send this; `sent` is due once the kernel has taken it.
+    /// Send this.
     Send {
-        core: usize,
-        index: usize,
         link: usize,
         bytes: Vec<u8>,
+    },
+    /// The kernel has taken all that a connection was sending; [`Machine::sent`] is due.
+    Taken {
+        core: usize,
+        link: usize,
     },
     /// The socket is closed: what was sent before still arrives.
     Close {
@@ -55,40 +86,239 @@ pub(super) enum Effect {
         core: usize,
         load: Load,
     },
-    /// All cores are to end the queues of this controller, with `true` also its admin queue.
-    EndQueues(Arc<Controller>, bool),
-    /// The peer was given up for its silence.
-    Overdue {
-        link: usize,
-        reason: &'static str,
+    /// A message to a core.
+    Message {
+        core: usize,
+        message: Message,
     },
 }
 
-/// One connection, and what a reactor keeps beside it.
-struct Entry {
-    connection: Connection,
-    link: usize,
-    rx: Vec<u8>,
-    /// The kernel sends what it was given last.
-    sending: bool,
-    /// The association has got the function that chains run.
-    furnished: bool,
-    closing: bool,
+/// Something that a core has not been told yet.
+enum Completion {
+    Accepted { link: usize },
+    Received { link: usize },
+    Sent { index: u32, outgoing: Box<Outgoing>, result: i32 },
+    File { command: CommandId, result: i32, buffer: Option<IoBuffer> },
+    ChainRead { read: DeviceRead, data: Option<Vec<u8>> },
+    Message(Message),
 }
 
-struct Core {
-    x: Executor,
-    entries: Vec<Option<Entry>>,
-    next_serial: u64,
-    next_tick: Time,
+/// The target's end of a connection.
+#[derive(Default)]
+struct Socket {
+    /// In the core's table, once it is there.
+    index: Option<u32>,
+    address: u8,
+    /// What has arrived and was not received.
+    inbox: Vec<u8>,
+    /// Nothing more arrives.
+    has_ended: bool,
+    /// A receive that waits.
+    receiving: Option<(Vec<u8>, usize)>,
+    /// A send that waits, and what of it is not on its way.
+    sending: Option<(Box<Outgoing>, Vec<u8>)>,
+    /// Bytes on their way that the host has not taken.
+    unacked: usize,
+    taken_bytes: u64,
+    no_receive: bool,
+    no_send: bool,
+    /// A send that has just been submitted.
+    submitted: Option<Box<Outgoing>>,
+}
+
+/// The world of one core.
+struct SimulatedIo {
+    core: usize,
+    build: Build,
+    turn_begun: Time,
+    /// Work of this turn, in picoseconds.
+    worked_ps: u64,
+    sockets: BTreeMap<usize, Socket>,
+    /// The link of each connection.
+    links: Vec<Option<usize>>,
+    completions: VecDeque<Completion>,
+    /// Held back until then, by a planted bug.
+    held: Vec<(Time, Completion)>,
+    effects: Vec<Effect>,
+    random: Random,
+}
+
+impl SimulatedIo {
+    fn ended(&self) -> Time {
+        self.turn_begun + self.worked_ps / 1000
+    }
+
+    fn link(&self, connection: u32) -> usize {
+        self.links[connection as usize].expect("its socket is open")
+    }
+
+    fn socket(&mut self, connection: u32) -> &mut Socket {
+        let link = self.link(connection);
+        self.sockets.get_mut(&link).expect("it is open")
+    }
+
+    /// The kernel looks at what was submitted in a turn.
+    fn submit(&mut self) {
+        let submitted: Vec<usize> = self
+            .sockets
+            .iter()
+            .filter(|(_, socket)| socket.submitted.is_some())
+            .map(|(link, _)| *link)
+            .collect();
+        for link in submitted {
+            self.submit_send(link);
+        }
+    }
+
+    fn submit_send(&mut self, link: usize) {
+        let Some(socket) = self.sockets.get_mut(&link) else { return };
+        let (Some(index), Some(outgoing)) = (socket.index, socket.submitted.take()) else { return };
+        let mut bytes = outgoing.to_bytes();
+        if socket.no_send || socket.has_ended && self.random.one_in(2) {
+            let ended = Completion::Sent { index, outgoing, result: -EPIPE };
+            return self.completions.push_back(ended);
+        }
+        if outgoing.is_own() {
+            socket.sending = Some((outgoing, bytes));
+            return self.push(link);
+        }
+        // What is lent is taken at once, as far as there is room.
+        let mut room = bytes.len().min(self.build.send_buffer_bytes.saturating_sub(socket.unacked));
+        if self.random.one_in(4) {
+            room = self.random.index(room + 1);
+        }
+        bytes.truncate(room);
+        socket.unacked += room;
+        let result = if room == 0 { -EAGAIN } else { room as i32 };
+        if room > 0 {
+            self.effects.push(Effect::Send { link, bytes });
+        }
+        self.completions.push_back(Completion::Sent { index, outgoing, result });
+    }
+
+    /// Goes on with a send, as far as there is room.
+    fn push(&mut self, link: usize) {
+        let Some(socket) = self.sockets.get_mut(&link) else { return };
+        let Some((_, bytes)) = &mut socket.sending else { return };
+        let room = self.build.send_buffer_bytes.saturating_sub(socket.unacked).min(bytes.len());
+        let rest = bytes.split_off(room);
+        let now = std::mem::replace(bytes, rest);
+        let is_all = bytes.is_empty();
+        socket.unacked += now.len();
+        if !now.is_empty() {
+            self.effects.push(Effect::Send { link, bytes: now });
+        }
+        if is_all {
+            self.effects.push(Effect::Taken { core: self.core, link });
+        }
+    }
+
+    /// Something has arrived, or never will: whoever waits for it is to be told.
+    fn notify(&mut self, link: usize) {
+        let Some(socket) = self.sockets.get(&link) else { return };
+        let is_ready = socket.no_receive || socket.has_ended || !socket.inbox.is_empty();
+        if is_ready && socket.receiving.is_some() {
+            self.completions.push_back(Completion::Received { link });
+        }
+    }
+}
+
+impl Io for SimulatedIo {
+    fn now_ns(&mut self) -> u64 {
+        match self.build.plant {
+            Some(Plant::ClockStandsStill) => self.turn_begun,
+            _ => self.ended(),
+        }
+    }
+
+    fn spend(&mut self, units: u64) {
+        self.worked_ps += units * UNIT_PS * self.build.slowness;
+    }
+
+    fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
+        assert!(filled < buffer.len(), "a receive without room");
+        let link = self.link(connection);
+        let before = self.socket(connection).receiving.replace((buffer, filled));
+        assert!(before.is_none(), "it receives already");
+        self.notify(link);
+    }
+
+    fn send(&mut self, connection: u32, outgoing: Box<Outgoing>) {
+        let socket = self.socket(connection);
+        assert!(socket.sending.is_none() && socket.submitted.is_none(), "it sends already");
+        socket.submitted = Some(outgoing);
+    }
+
+    fn file(&mut self, _x: &mut Executor, operation: FileOperation) {
+        self.effects.push(Effect::File { core: self.core, operation });
+    }
+
+    fn shut(&mut self, connection: u32, half: Shut) {
+        let link = self.link(connection);
+        let lingers = self.build.plant == Some(Plant::LingersForEver);
+        let socket = self.socket(connection);
+        socket.no_receive = true;
+        if half == Shut::Both && !lingers {
+            socket.no_send = true;
+            if let Some((outgoing, _)) = socket.sending.take_if(|(_, rest)| !rest.is_empty()) {
+                let sent = Completion::Sent { index: connection, outgoing, result: -EPIPE };
+                self.completions.push_back(sent);
+            }
+        }
+        self.notify(link);
+    }
+
+    fn close(&mut self, connection: u32) {
+        let link = self.links[connection as usize].take().expect("its socket is open");
+        let socket = self.sockets.remove(&link).expect("it is open");
+        assert!(socket.receiving.is_none(), "it is closed while the kernel receives");
+        let sends = socket.sending.is_some() || socket.submitted.is_some();
+        assert!(!sends, "it is closed while the kernel sends");
+        self.effects.push(Effect::Close { link });
+    }
+
+    fn has_hung_up(&mut self, connection: u32) -> bool {
+        self.socket(connection).has_ended
+    }
+
+    fn taken_bytes(&mut self, connection: u32) -> u64 {
+        self.socket(connection).taken_bytes
+    }
+
+    fn load(&mut self, load: Load) {
+        self.effects.push(Effect::Load { core: self.core, load });
+    }
+
+    fn cancel_loads(&mut self, _serial: u64) {
+        // What is being compiled goes on, and nobody takes it.
+    }
+
+    fn tell_all(&mut self, message: &dyn Fn() -> Message) {
+        if self.build.plant == Some(Plant::LosesMessages) && self.random.one_in(2) {
+            return;
+        }
+        for core in 0..self.build.cores {
+            self.effects.push(Effect::Message { core, message: message() });
+        }
+    }
 }
 
 /// See the module.
 pub(super) struct Machine {
-    cores: Vec<Core>,
+    cores: Vec<Core<SimulatedIo>>,
     target: Arc<Target>,
-    function: Arc<Function>,
+    functions: Vec<Arc<Function>>,
+    /// Associations that have got the functions.
+    furnished: Vec<u16>,
+    build: Build,
+    /// What the last turn asked for.
     pub(super) effects: Vec<Effect>,
+}
+
+/// When a core is to take its next turn, and until when the last one took.
+pub(super) struct Turned {
+    pub(super) due: Time,
+    pub(super) ended: Time,
 }
 
 thread_local! {
@@ -114,250 +344,99 @@ fn open(nsid: u32, shape: &Shape) -> (String, Namespace) {
 
 impl Machine {
     /// A process that starts now. Each core takes connections.
-    pub(super) fn start(cores: usize, shapes: &[Shape], function: Arc<Function>) -> Machine {
+    pub(super) fn start(build: Build, shapes: &[Shape], functions: Vec<Arc<Function>>) -> Machine {
         let namespaces = (1..).zip(shapes).map(|(nsid, shape)| open(nsid, shape)).collect();
         let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
         let limits = Limits { hops: 64, chains: CHAINS, ..Limits::default() };
-        let target = Arc::new(Target::new(limits, 0, namespaces, listeners));
-        let core = |index: u64| Core {
-            x: Executor::new(Arc::clone(&target)),
-            entries: Vec::new(),
-            next_serial: index << 48 | 1,
-            next_tick: 0,
+        let hosts = Hosts::new(HostLimits::default(), MEMORY_BYTES);
+        let target = Arc::new(Target::new(limits, hosts, 0, namespaces, listeners));
+        let mut random = Random::new(build.seed);
+        let core = |index: usize| {
+            let io = SimulatedIo {
+                core: index,
+                build,
+                turn_begun: 0,
+                worked_ps: 0,
+                sockets: BTreeMap::new(),
+                links: Vec::new(),
+                completions: VecDeque::new(),
+                held: Vec::new(),
+                effects: Vec::new(),
+                random: Random::new(random.next()),
+            };
+            let mut core = Core::new(io, Executor::new(Arc::clone(&target)), index);
+            core.room = ROOM;
+            core
         };
-        let cores = (0..cores as u64).map(core).collect();
-        Machine { cores, target, function, effects: Vec::new() }
+        let cores = (0..build.cores).map(core).collect();
+        let (furnished, effects) = (Vec::new(), Vec::new());
+        Machine { cores, target, functions, furnished, build, effects }
     }
 
     /// The links of all its connections.
     pub(super) fn links(&self) -> Vec<usize> {
-        self.cores.iter().flat_map(|core| core.entries.iter().flatten()).map(|e| e.link).collect()
+        self.cores.iter().flat_map(|core| core.io.sockets.keys().copied()).collect()
     }
 
-    /// Serves a connection; returns its index on this core.
-    pub(super) fn adopt(&mut self, core: usize, link: usize, now: Time) -> usize {
-        let Core { x, entries, next_serial, .. } = &mut self.cores[core];
-        x.now_ns = now;
-        let index = entries.iter().position(Option::is_none).unwrap_or_else(|| {
-            entries.push(None);
-            entries.len() - 1
-        });
-        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let ends = Ends { peer, local: peer, discovery_only: false };
-        let connection = Connection::new(index as u32, *next_serial, ends, now);
-        *next_serial += 1;
-        entries[index] = Some(Entry {
-            connection,
-            link,
-            rx: Vec::new(),
-            sending: false,
-            furnished: false,
-            closing: false,
-        });
-        index
+    /// A connection from an address is established.
+    pub(super) fn accept(&mut self, core: usize, link: usize, address: u8) {
+        let io = &mut self.cores[core].io;
+        io.sockets.insert(link, Socket { address, ..Socket::default() });
+        io.completions.push_back(Completion::Accepted { link });
     }
 
-    /// Whether a connection takes no more bytes for now.
-    pub(super) fn is_paused(&self, core: usize, index: usize) -> bool {
-        let entry = self.cores[core].entries[index].as_ref();
-        entry.is_some_and(|entry| !entry.closing && entry.connection.is_paused())
+    fn socket(&mut self, core: usize, link: usize) -> Option<&mut Socket> {
+        self.cores[core].io.sockets.get_mut(&link)
     }
 
-    /// Bytes arrive.
-    pub(super) fn received(&mut self, core: usize, index: usize, bytes: &[u8], now: Time) {
-        self.cores[core].x.now_ns = now;
-        let Some(entry) = &mut self.cores[core].entries[index] else { return };
-        if !entry.closing {
-            entry.rx.extend_from_slice(bytes);
-            self.process(core, index);
+    /// How many bytes a socket has room for.
+    pub(super) fn room(&mut self, core: usize, link: usize) -> usize {
+        const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+        let waiting = self.socket(core, link).map_or(0, |socket| socket.inbox.len());
+        RECEIVE_BUFFER_BYTES.saturating_sub(waiting)
+    }
+
+    /// Bytes arrive, perhaps the last.
+    pub(super) fn arrived(&mut self, core: usize, link: usize, bytes: &[u8], ends: bool) {
+        let Some(socket) = self.socket(core, link) else { return };
+        socket.inbox.extend_from_slice(bytes);
+        socket.has_ended |= ends;
+        self.cores[core].io.notify(link);
+    }
+
+    /// The host has taken bytes.
+    pub(super) fn acked(&mut self, core: usize, link: usize, bytes: usize) {
+        let Some(socket) = self.socket(core, link) else { return };
+        socket.unacked = socket.unacked.saturating_sub(bytes);
+        socket.taken_bytes += bytes as u64;
+        let is_stuck = socket.sending.as_ref().is_some_and(|(_, rest)| !rest.is_empty());
+        if is_stuck {
+            self.cores[core].io.push(link);
+            self.effects.append(&mut self.cores[core].io.effects);
         }
     }
 
-    /// The host has closed the connection, or it broke.
-    pub(super) fn hung_up(&mut self, core: usize, index: usize, now: Time) {
-        self.cores[core].x.now_ns = now;
-        self.close(core, index);
-    }
-
-    fn process(&mut self, core: usize, index: usize) {
-        let Core { x, entries, .. } = &mut self.cores[core];
-        let Some(entry) = &mut entries[index] else { return };
-        let outcome = entry.connection.receive(&entry.rx, x);
-        self.after_commands(core, index);
-        let Some(entry) = &mut self.cores[core].entries[index] else { return };
-        match outcome {
-            Ok(used) => _ = entry.rx.drain(..used),
-            Err(Close::Protocol(error)) => {
-                panic!("the host is said to break the protocol: {error}")
-            }
-            Err(_) => {
-                self.flush(core, index);
-                self.close(core, index);
-            }
-        }
-    }
-
-    /// What commands ask for beyond the executor.
-    fn after_commands(&mut self, core: usize, index: usize) {
-        let Core { x, entries, .. } = &mut self.cores[core];
-        self.effects.extend(x.loads.drain(..).map(|load| Effect::Load { core, load }));
-        let Some(entry) = &mut entries[index] else { return };
-        let connection = &mut entry.connection;
-        let Some(controller) = &connection.controller else { return };
-        if connection.admin.is_some() && !entry.furnished {
-            entry.furnished = true;
-            controller.update(|tables| tables.with_function(Arc::clone(&self.function)));
-        }
-        if std::mem::take(&mut connection.reset_queues) {
-            self.effects.push(Effect::EndQueues(Arc::clone(controller), false));
-        }
-    }
-
-    /// A message to a core: the queues of a controller end.
-    pub(super) fn end_queues(
-        &mut self,
-        core: usize,
-        controller: &Arc<Controller>,
-        and_admin: bool,
-        now: Time,
-    ) {
-        self.cores[core].x.now_ns = now;
-        for index in 0..self.cores[core].entries.len() {
-            let Some(Entry { connection, .. }) = &self.cores[core].entries[index] else { continue };
-            if connection.ends_with(controller, and_admin) {
-                self.close(core, index);
-            }
-        }
-    }
-
-    /// Begins to close a connection; what is in flight comes back first.
-    fn close(&mut self, core: usize, index: usize) {
-        let Core { x, entries, .. } = &mut self.cores[core];
-        let Some(entry) = &mut entries[index] else { return };
-        if std::mem::replace(&mut entry.closing, true) {
+    /// The kernel has taken all of what it was given to send.
+    pub(super) fn sent(&mut self, core: usize, link: usize) {
+        let Some(socket) = self.socket(core, link) else { return };
+        let (Some(index), Some((outgoing, _))) = (socket.index, socket.sending.take()) else {
             return;
-        }
-        entry.rx.clear();
-        let connection = &mut entry.connection;
-        connection.abandon(x);
-        if let (Some(controller), Some(queue)) = (&connection.controller, &connection.queue) {
-            controller.remove_queue(queue.id);
-            if connection.admin.is_some() {
-                controller.subsystem.remove_controller(controller.id);
-                self.effects.push(Effect::EndQueues(Arc::clone(controller), true));
-            }
-        }
+        };
+        let result = outgoing.len() as i32;
+        let sent = Completion::Sent { index, outgoing, result };
+        self.cores[core].io.completions.push_back(sent);
     }
 
-    /// The kernel has taken what it was given to send.
-    pub(super) fn sent(&mut self, core: usize, index: usize) {
-        if let Some(entry) = &mut self.cores[core].entries[index] {
-            assert!(entry.sending, "a connection went while the kernel was sending");
-            entry.sending = false;
-        }
+    /// A message to a core.
+    pub(super) fn message(&mut self, core: usize, message: Message) {
+        self.cores[core].io.completions.push_back(Completion::Message(message));
     }
 
-    fn flush(&mut self, core: usize, index: usize) {
-        let Some(entry) = &mut self.cores[core].entries[index] else { return };
-        let waiting = entry.connection.tx.len();
-        assert!(waiting <= TX_MAX_BYTES, "{waiting} bytes wait to be sent");
-        if waiting > 0 && !entry.sending {
-            entry.sending = true;
-            let bytes = std::mem::take(&mut entry.connection.tx).to_bytes();
-            self.effects.push(Effect::Send { core, index, link: entry.link, bytes });
-        }
-    }
-
-    /// One turn of a core: operations on memory, then all that was said is sent. Returns when the
-    /// next operation on memory is due.
-    pub(super) fn turn(&mut self, core: usize, now: Time) -> Option<Time> {
-        self.cores[core].x.now_ns = now;
-        for _ in 0..OPERATIONS_PER_TURN {
-            let Some((namespace, operation)) = self.cores[core].x.pop_memory() else { break };
-            self.memory_operation(core, namespace, operation);
-        }
-        self.take_file_operations(core);
-        let Core { x, entries, .. } = &mut self.cores[core];
-        x.feed_starved(|x, index| {
-            entries[index as usize].as_mut().is_none_or(|entry| !entry.connection.still_waits(x))
-        });
-        for index in 0..self.cores[core].entries.len() {
-            let Some(entry) = &mut self.cores[core].entries[index] else { continue };
-            entry.connection.publish_counters();
-            self.flush(core, index);
-            self.resume(core, index);
-            self.remove_if_done(core, index);
-        }
-        self.take_file_operations(core);
-        if now >= self.cores[core].next_tick {
-            self.tick(core, now);
-        }
-        assert!(self.links().len() <= CONNECTIONS_MAX, "connections are kept for ever");
-        self.cores[core].x.next_due_ns()
-    }
-
-    fn memory_operation(&mut self, core: usize, namespace: usize, operation: MemoryOperation) {
-        let Core { x, entries, .. } = &mut self.cores[core];
-        match operation {
-            MemoryOperation::Chain(read) => {
-                self.chain_goes_on(core, read.chain, |x, wanted, tables| {
-                    x.memory_read_done(namespace, &read, wanted, tables)
-                });
-            }
-            MemoryOperation::Command { command, .. } => {
-                let Some(Some(entry)) = entries.get_mut(command.connection as usize) else {
-                    panic!("an operation ends for a connection that is gone");
-                };
-                entry.connection.memory_done(command.slot, x);
-            }
-            MemoryOperation::Zero { command, offset, length } => {
-                let Some(Some(entry)) = entries.get_mut(command.connection as usize) else {
-                    panic!("an operation ends for a connection that is gone");
-                };
-                let zeroes = ((offset, length), !entry.closing);
-                entry.connection.zero_memory(namespace, command, zeroes, x);
-            }
-        }
-    }
-
-    fn take_file_operations(&mut self, core: usize) {
-        let operations = std::mem::take(&mut self.cores[core].x.file_operations);
-        let effect = |operation| Effect::File { core, operation };
-        self.effects.extend(operations.into_iter().map(effect));
-    }
-
-    /// A connection that was paused with received bytes left goes on.
-    fn resume(&mut self, core: usize, index: usize) {
-        let Some(entry) = &self.cores[core].entries[index] else { return };
-        if !entry.closing && !entry.connection.is_paused() && !entry.rx.is_empty() {
-            self.process(core, index);
-        }
-    }
-
-    fn remove_if_done(&mut self, core: usize, index: usize) {
-        let Some(entry) = &self.cores[core].entries[index] else { return };
-        let (connection, link) = (&entry.connection, entry.link);
-        let idle = !entry.sending && !connection.is_busy() && connection.tx.is_empty();
-        if entry.closing && idle {
-            assert_eq!(connection.held_bytes(), 0, "data is held for no command");
-            self.cores[core].entries[index] = None;
-            self.effects.push(Effect::Close { link });
-        }
-    }
-
-    /// Once a second: peers that are silent.
-    fn tick(&mut self, core: usize, now: Time) {
-        self.cores[core].next_tick = now + SECOND;
-        for index in 0..self.cores[core].entries.len() {
-            let Some(entry) = &self.cores[core].entries[index] else { continue };
-            if entry.closing {
-                continue;
-            }
-            if let Some(reason) = entry.connection.overdue(now) {
-                self.effects.push(Effect::Overdue { link: entry.link, reason });
-                self.close(core, index);
-            }
-        }
+    /// A function has been looked at: none that the simulation loads is one.
+    pub(super) fn loaded(&mut self, core: usize, load: &Load) {
+        let &Load { command, serial, installation, .. } = load;
+        let outcome = Box::new(load.run());
+        self.message(core, Message::Loaded { command, serial, installation, outcome });
     }
 
     /// A command's operation on a disk has completed.
@@ -368,55 +447,101 @@ impl Machine {
         result: i32,
         buffer: Option<IoBuffer>,
     ) {
-        let Core { x, entries, .. } = &mut self.cores[core];
-        let Some(Some(entry)) = entries.get_mut(command.connection as usize) else {
-            panic!("an operation ends for a connection that is gone");
-        };
-        entry.connection.file_done(command.slot, result, buffer, x);
+        let done = Completion::File { command, result, buffer };
+        self.cores[core].io.completions.push_back(done);
     }
 
     /// A chain's read from a disk has completed, with this data if it succeeded.
-    pub(super) fn chain_read(
-        &mut self,
-        core: usize,
-        read: &bpfof_chain::DeviceRead,
-        data: Option<&[u8]>,
-    ) {
-        if let Some(data) = data {
-            self.cores[core].x.engine().data_mut(read).copy_from_slice(data);
-        }
-        let (chain, ok) = (read.chain, data.is_some());
-        self.chain_goes_on(core, chain, |x, wanted, tables| {
-            x.chain_read_done(chain, ok && wanted, tables)
-        });
+    pub(super) fn chain_read(&mut self, core: usize, read: DeviceRead, data: Option<Vec<u8>>) {
+        self.cores[core].io.completions.push_back(Completion::ChainRead { read, data });
     }
 
-    fn chain_goes_on(
-        &mut self,
-        core: usize,
-        chain: ChainId,
-        done: impl FnOnce(&mut Executor, bool, &Tables) -> Option<Outcome>,
-    ) {
-        let Core { x, entries, .. } = &mut self.cores[core];
-        let owner = x.chain_owner(chain);
-        let Some(Some(entry)) = entries.get_mut(owner.connection as usize) else {
-            panic!("a chain outlives its connection");
-        };
-        let connection = &mut entry.connection;
-        connection.refresh_tables();
-        if let Some(outcome) = done(x, !entry.closing, &connection.tables) {
-            connection.chain_done(owner.slot, chain, outcome, x);
+    /// One turn of a core.
+    pub(super) fn turn(&mut self, core: usize, now: Time) -> Turned {
+        let io = &mut self.cores[core].io;
+        (io.turn_begun, io.worked_ps) = (now, 0);
+        self.cores[core].begin_turn();
+        self.take_completions(core);
+        if self.build.plant == Some(Plant::ForgetsWaiters) {
+            self.forget_waiters(core);
         }
-    }
-
-    /// A function has been looked at: none that the simulation loads is one.
-    pub(super) fn loaded(&mut self, core: usize, load: &Load) {
-        let Core { x, entries, .. } = &mut self.cores[core];
-        let entry = entries.get_mut(load.command.connection as usize);
-        if let Some(Some(entry)) = entry
-            && entry.connection.serial == load.serial
+        let core = &mut self.cores[core];
+        core.work();
+        core.end_turn();
+        core.io.submit();
+        let ended = core.io.ended();
+        let is_busy = core.has_work() || !core.io.completions.is_empty();
+        let due = if is_busy { ended } else { core.next_ns() };
+        let due = core.io.held.iter().map(|(until, _)| *until).fold(due, Time::min);
+        self.effects.append(&mut core.io.effects);
+        for connection in (0..core.io.links.len() as u32).filter_map(|index| core.connection(index))
         {
-            entry.connection.loaded(load.command.slot, load.installation, load.run(), x);
+            let waiting = connection.tx.len();
+            assert!(waiting <= TX_MAX_BYTES, "{waiting} bytes wait to be sent");
+        }
+        self.furnish();
+        assert!(self.links().len() <= 2 * CONNECTIONS_MAX, "connections are kept for ever");
+        Turned { due: due.max(now + 1), ended }
+    }
+
+    fn take_completions(&mut self, core: usize) {
+        if self.build.plant == Some(Plant::LentIsSentLate) {
+            self.hold_lent(core);
+        }
+        let core = &mut self.cores[core];
+        let mut taken = 0;
+        while let Some(completion) = core.io.completions.pop_front() {
+            complete(core, completion);
+            taken += 1;
+            if !core.takes_more(taken) {
+                break;
+            }
+        }
+    }
+
+    /// A bug: commands come before the end of a send that lends memory.
+    fn hold_lent(&mut self, core: usize) {
+        let io = &mut self.cores[core].io;
+        let now = io.turn_begun;
+        let (due, held): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut io.held).into_iter().partition(|(until, _)| *until <= now);
+        io.held = held;
+        for completion in std::mem::take(&mut io.completions) {
+            let is_lent = |sent: &Outgoing| !sent.is_own();
+            match &completion {
+                Completion::Sent { outgoing, .. } if is_lent(outgoing) => {
+                    io.held.push((now + HELD_FOR, completion));
+                }
+                _ => io.completions.push_back(completion),
+            }
+        }
+        io.completions.extend(due.into_iter().map(|(_, completion)| completion));
+    }
+
+    /// A bug: those who wait for an arena are not remembered.
+    fn forget_waiters(&mut self, core: usize) {
+        let core = &mut self.cores[core];
+        for index in 0..core.io.links.len() as u32 {
+            if core.connection(index).is_some() {
+                core.x.admission.stop_waiting(index);
+            }
+        }
+    }
+
+    /// Gives the functions that chains run to new associations.
+    fn furnish(&mut self) {
+        for core in &self.cores {
+            let connections = (0..core.io.links.len() as u32).filter_map(|at| core.connection(at));
+            for connection in connections {
+                let Some(controller) = connection.controller.as_ref() else { continue };
+                if connection.admin.is_none() || self.furnished.contains(&controller.id) {
+                    continue;
+                }
+                self.furnished.push(controller.id);
+                for function in &self.functions {
+                    controller.update(|tables| tables.with_function(Arc::clone(function)));
+                }
+            }
         }
     }
 
@@ -433,6 +558,67 @@ impl Machine {
                 return Err(format!("controller {id} is left when all hosts are gone"));
             }
         }
-        Ok(())
+        let hosts = &self.target.hosts;
+        let left = hosts.memory.used_bytes() - hosts.own.used_bytes();
+        match left {
+            0 => Ok(()),
+            left => Err(format!("{left} bytes are taken for hosts that are gone")),
+        }
     }
+}
+
+/// Tells a core of something.
+fn complete(core: &mut Core<SimulatedIo>, completion: Completion) {
+    match completion {
+        Completion::Accepted { link } => {
+            let Some(socket) = core.io.sockets.get(&link) else { return };
+            let last = if core.io.build.plant == Some(Plant::TakesHostsForOne) {
+                1
+            } else {
+                socket.address
+            };
+            let peer = SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 1));
+            let ends = Endpoints { peer, local: peer, discovery_only: false };
+            let Some(index) = core.adopt(ends, None) else {
+                core.io.sockets.remove(&link);
+                return core.io.effects.push(Effect::Close { link });
+            };
+            let links = &mut core.io.links;
+            links.resize(links.len().max(index as usize + 1), None);
+            links[index as usize] = Some(link);
+            core.io.socket(index).index = Some(index);
+            core.begin(index);
+        }
+        Completion::Received { link } => received(core, link),
+        Completion::Sent { index, outgoing, result } => core.sent(index, outgoing, result),
+        Completion::File { command, result, buffer } => core.file_done(command, result, buffer),
+        Completion::ChainRead { read, data } => {
+            let length = read.length;
+            let result = data.as_ref().map_or(-5, |_| length as i32);
+            if let Some(data) = data {
+                core.x.engine().data_mut(&read).copy_from_slice(&data);
+            }
+            core.chain_read_done(read.chain, length, result);
+        }
+        Completion::Message(message) => core.message(message),
+    }
+}
+
+/// A receive has something to end with.
+fn received(core: &mut Core<SimulatedIo>, link: usize) {
+    let Some(socket) = core.io.sockets.get_mut(&link) else { return };
+    let Some(index) = socket.index else { return };
+    // Several may have been told of the same.
+    let Some((mut buffer, filled)) = socket.receiving.take() else { return };
+    let bytes = if socket.no_receive { &[][..] } else { &socket.inbox };
+    if bytes.is_empty() && !socket.has_ended && !socket.no_receive {
+        socket.receiving = Some((buffer, filled));
+        return;
+    }
+    let length = bytes.len().min(buffer.len() - filled);
+    buffer[filled..filled + length].copy_from_slice(&bytes[..length]);
+    if !socket.no_receive {
+        socket.inbox.drain(..length);
+    }
+    core.received(index, buffer, length as i32);
 }

@@ -95,8 +95,13 @@ pub(super) struct Link {
     pub(super) was_troubled: bool,
     /// There is a reason for the target to close it.
     pub(super) excused: bool,
-    /// The connection at the target: core and index.
-    pub(super) server: Option<(usize, usize)>,
+    /// The core that serves it at the target.
+    pub(super) server: Option<usize>,
+    /// The last byte of the address that it comes from.
+    pub(super) address: u8,
+    /// When the target got what the host said last, and when it answered.
+    pub(super) asked_at: Time,
+    pub(super) told_at: Time,
     /// Whether the host still has it.
     pub(super) client: bool,
     /// The model knows that nothing of it is left.
@@ -104,7 +109,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new() -> Link {
+    pub(super) fn new(address: u8) -> Link {
         Link {
             to_target: Pipe::default(),
             to_host: Pipe::default(),
@@ -112,6 +117,9 @@ impl Link {
             was_troubled: false,
             excused: false,
             server: None,
+            address,
+            asked_at: 0,
+            told_at: 0,
             client: true,
             reported: false,
         }

@@ -3,7 +3,7 @@
 use super::Checked;
 use super::chains::Call;
 use super::content::{CHAIN_BLOCK_BYTES, CHAIN_BLOCKS, Found};
-use super::hosts::Stage;
+use super::hosts::{Manner, Stage};
 use super::model::Moment;
 use super::world::World;
 use bpfof_host::Request;
@@ -11,7 +11,7 @@ use bpfof_nvme::identify::{IDENTIFY_BYTES, cns};
 use bpfof_nvme::{AdminCommand, DsmRange, FabricsCommand, Installation, Rw, Sqe, Upload, opcode};
 
 /// Blocks of one request at most.
-const BLOCKS_MAX: u64 = 4;
+const BLOCKS_MAX: u64 = 8;
 
 /// A request in flight.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(super) enum What {
         expected: Vec<Found>,
     },
     Chain(Call),
+    /// A chain that costs much.
+    Spin,
     Map {
         file: u32,
         version: u64,
@@ -104,6 +106,12 @@ impl World {
     /// Any request, on a lane that has room for it.
     pub(super) fn random_request(&mut self, host: usize, lane: usize) -> Checked {
         self.hosts[host].requests_left -= 1;
+        match self.hosts[host].manner {
+            Manner::Any => {}
+            Manner::Modest if self.random.one_in(2) => return self.read_blocks(lane, 2, 0, 1),
+            Manner::Modest => return self.walk(lane, 2, 0, 1),
+            Manner::Greedy => return self.spin(lane),
+        }
         match self.random.below(64) {
             0..=14 => self.read(lane),
             15..=28 => self.write(lane),
@@ -130,8 +138,9 @@ impl World {
         let space = self.random.pick(&[0, 0, 0, 1, 2]);
         let blocks = self.shapes[space].blocks;
         let count = if self.random.one_in(2) { 1 } else { self.random.within(1, BLOCKS_MAX) };
-        let end = if self.random.one_in(3) { blocks } else { blocks.min(8) };
-        let first = self.random.below(end - count.min(end - 1));
+        let end = if self.random.one_in(3) { blocks } else { blocks.min(12) };
+        let count = count.min(end - 1);
+        let first = self.random.below(end - count);
         (space, first as usize, count as usize)
     }
 

@@ -3,14 +3,15 @@
 use super::content::Contents;
 use super::disk::{Disk, Operation};
 use super::hosts::{Client, Host};
-use super::machine::{Effect, Machine, Shape};
+use super::machine::{Build, Effect, Machine, Shape, Turned};
 use super::model::Model;
 use super::network::{Link, MICROSECOND, MILLISECOND, SECOND, Time, Trouble};
 use super::random::{Random, mix};
 use super::requests::Pending;
 use super::{Checked, Plant, Settings};
-use crate::controller::Controller;
-use crate::executor::{CommandId, Load};
+use crate::executor::CommandId;
+use crate::loader::Load;
+use crate::reactor::Message;
 use bpfof_chain::Function;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -36,7 +37,7 @@ pub(super) enum Event {
     /// The target's kernel has taken what it was given to send.
     Sent {
         core: usize,
-        index: usize,
+        link: usize,
     },
     /// A core takes a turn.
     Turn {
@@ -52,11 +53,12 @@ pub(super) enum Event {
         load: Box<Load>,
     },
     /// A message reaches a core.
-    EndQueues {
+    Message {
         core: usize,
-        controller: Arc<Controller>,
-        and_admin: bool,
+        message: Box<Message>,
     },
+    /// Somebody connects and says nothing.
+    Intrude,
     /// A host does something.
     Act {
         host: usize,
@@ -150,6 +152,13 @@ pub(super) struct World {
     pub(super) machine: Option<Machine>,
     /// When each core takes its next turn.
     turns: Vec<Option<Time>>,
+    /// Until when it is busy with the last.
+    busy_until: Vec<Time>,
+    /// How long after now happens what is being scheduled: at the end of a turn.
+    lag: Time,
+    /// The target's program.
+    build: Build,
+    intruders_left: u32,
     pub(super) shapes: Vec<Shape>,
     /// None for namespaces in the target's memory.
     pub(super) disks: Vec<Option<Disk>>,
@@ -168,15 +177,15 @@ pub(super) struct World {
     pub(super) faults_left: u32,
     /// What is still to be read at the end: namespace, first block, and how many.
     pub(super) unread: Vec<(usize, usize, usize)>,
-    pub(super) function: Arc<Function>,
+    functions: Vec<Arc<Function>>,
     pub(super) done: Done,
     closing_since: Time,
 }
 
 impl World {
-    pub(super) fn new(settings: Settings, seed: u64, function: Arc<Function>) -> World {
+    pub(super) fn new(settings: Settings, seed: u64, functions: Vec<Arc<Function>>) -> World {
         let mut random = Random::new(seed);
-        let shapes = shapes(&mut random);
+        let shapes = shapes(settings, &mut random);
         let disk = |shape: &Shape| {
             shape.memory_latency_us.is_none().then(|| {
                 Disk::new(shape.block_bytes as usize, shape.blocks as usize, settings.plant)
@@ -186,14 +195,25 @@ impl World {
             .iter()
             .map(|shape| (shape.blocks as usize, shape.memory_latency_us.is_some()))
             .collect();
-        let cores = random.within(1, 2) as usize;
+        let cores = if settings.greedy { 1 } else { random.within(1, 2) as usize };
+        let build = Build {
+            cores,
+            slowness: if settings.greedy { 1 } else { random.pick(&[1, 10, 100]) },
+            send_buffer_bytes: random.pick(&[1 << 10, 8 << 10, 1 << 20]),
+            plant: settings.plant,
+            seed,
+        };
         let mut world = World {
             settings,
             now: 0,
             events: BinaryHeap::new(),
             next_number: 0,
-            machine: Some(Machine::start(cores, &shapes, Arc::clone(&function))),
+            machine: Some(Machine::start(build, &shapes, functions.clone())),
             turns: vec![None; cores],
+            busy_until: vec![0; cores],
+            lag: 0,
+            build,
+            intruders_left: if random.one_in(4) { 30 } else { 0 },
             disks: shapes.iter().map(disk).collect(),
             on_disk: BTreeMap::new(),
             next_operation: 0,
@@ -205,21 +225,27 @@ impl World {
             pending: BTreeMap::new(),
             next_tag: 1,
             phase: Phase::Run,
-            faults_left: random.below(5) as u32,
+            faults_left: if settings.greedy { 0 } else { random.below(5) as u32 },
             unread: Vec::new(),
-            function,
+            functions,
             done: Done { seeds: 1, ..Done::default() },
             closing_since: 0,
             shapes,
             random,
         };
-        for host in 0..world.random.within(1, 3) as usize {
-            let made = Host::new(host, &mut world.random);
+        let hosts = if settings.greedy { 5 } else { world.random.within(1, 3) as usize };
+        for host in 0..hosts {
+            let made = match settings.greedy {
+                true => Host::of_crowd(host, &mut world.random),
+                false => Host::new(host, &mut world.random),
+            };
             world.hosts.push(made);
             world.after(0, Event::Act { host });
         }
         let first_fault = world.random.below(5 * MILLISECOND);
         world.after(first_fault, Event::Fault);
+        let first_intruder = world.random.below(100 * MILLISECOND);
+        world.after(first_intruder, Event::Intrude);
         world.after(SECOND, Event::Tick);
         world
     }
@@ -238,7 +264,7 @@ impl World {
             let what = next.event.fingerprint();
             self.done.fingerprint = mix(self.done.fingerprint ^ next.at ^ what << 48);
             self.happen(next.event)?;
-            self.settle()?;
+            self.settle();
         }
         Ok(())
     }
@@ -247,8 +273,8 @@ impl World {
         match event {
             Event::Accept { link } => self.accept(link),
             Event::Deliver { link, to_target } => return self.deliver(link, to_target),
-            Event::Sent { core, index } => {
-                self.machine().sent(core, index);
+            Event::Sent { core, link } => {
+                self.machine().sent(core, link);
                 self.turn_soon(core);
             }
             Event::Turn { core } => self.turn(core),
@@ -257,11 +283,11 @@ impl World {
                 self.machine().loaded(core, &load);
                 self.turn_soon(core);
             }
-            Event::EndQueues { core, controller, and_admin } => {
-                let now = self.now;
-                self.machine().end_queues(core, &controller, and_admin, now);
+            Event::Message { core, message } => {
+                self.machine().message(core, *message);
                 self.turn_soon(core);
             }
+            Event::Intrude => self.intrude(),
             Event::Act { host } => return self.act(host),
             Event::KeepAlive { link } => return self.keep_alive(link),
             Event::Send { link } => self.host_sends(link),
@@ -274,7 +300,7 @@ impl World {
 
     /// Schedules an event.
     pub(super) fn after(&mut self, delay: Time, event: Event) {
-        let (at, number) = (self.now + delay, self.next_number);
+        let (at, number) = (self.now + self.lag + delay, self.next_number);
         self.next_number += 1;
         self.events.push(Scheduled { at, number, event });
     }
@@ -312,6 +338,7 @@ impl World {
     }
 
     fn turn_at(&mut self, core: usize, at: Time) {
+        let at = at.max(self.busy_until[core]);
         if self.turns[core].is_none_or(|planned| planned > at) {
             self.turns[core] = Some(at);
             self.after(at.saturating_sub(self.now), Event::Turn { core });
@@ -323,21 +350,45 @@ impl World {
         if self.turns[core].is_some_and(|planned| planned <= now) {
             self.turns[core] = None;
         }
-        if let Some(due) = self.machine().turn(core, now) {
-            self.turn_at(core, due.max(now + 1));
+        if now < self.busy_until[core] {
+            return self.turn_at(core, now);
         }
+        let Turned { due, ended } = self.machine().turn(core, now);
+        self.busy_until[core] = ended;
+        self.turn_at(core, due);
+        self.lag = ended - now;
     }
 
     fn accept(&mut self, link: usize) {
-        let (now, core) = (self.now, self.random.index(self.turns.len()));
+        let core = self.random.index(self.turns.len());
+        let address = self.links[link].address;
         if let Some(machine) = &mut self.machine {
-            let index = machine.adopt(core, link, now);
-            self.links[link].server = Some((core, index));
+            machine.accept(core, link, address);
+            self.links[link].server = Some(core);
+            self.turn_soon(core);
             self.deliver_soon(link, true);
         } else {
             self.links[link].excused = true;
             self.server_gone(link);
         }
+    }
+
+    /// Somebody connects who has nothing to say, or only a little.
+    fn intrude(&mut self) {
+        if self.intruders_left == 0 || self.phase != Phase::Run {
+            return;
+        }
+        self.intruders_left -= 1;
+        let link = self.links.len();
+        let mut new = Link::new(self.random.pick(&[201, 202]));
+        new.client = false;
+        let said = self.random.pick(&[&b""[..], &[0, 0, 128], &[7; 64]]);
+        new.to_target.send(said);
+        self.links.push(new);
+        self.clients.push(None);
+        self.after(0, Event::Accept { link });
+        let pause = self.random.below(MILLISECOND);
+        self.after(pause, Event::Intrude);
     }
 
     /// Schedules the delivery of what is on its way.
@@ -373,8 +424,9 @@ impl World {
             // Not accepted yet, or gone.
             return Ok(());
         }
-        if let Some((core, at)) = link.server.filter(|_| to_target)
-            && self.machine.as_ref().is_some_and(|machine| machine.is_paused(core, at))
+        let server = link.server;
+        if let Some(core) = server.filter(|_| to_target)
+            && self.machine().room(core, index) == 0
         {
             self.deliver_soon(index, true);
             return Ok(());
@@ -390,6 +442,9 @@ impl World {
         if to_target {
             self.target_receives(index, &piece, ends);
         } else {
+            if let Some(core) = server {
+                self.machine().acked(core, index, piece.len());
+            }
             self.host_receives(index, &piece, ends)?;
         }
         self.deliver_soon(index, to_target);
@@ -397,35 +452,34 @@ impl World {
     }
 
     fn target_receives(&mut self, link: usize, bytes: &[u8], ends: bool) {
-        let Some((core, index)) = self.links[link].server else { return };
-        let now = self.now;
-        let machine = self.machine();
-        machine.received(core, index, bytes, now);
-        if ends {
-            machine.hung_up(core, index, now);
-        }
+        let Some(core) = self.links[link].server else { return };
+        self.links[link].asked_at = self.now;
+        self.machine().arrived(core, link, bytes, ends);
         self.turn_soon(core);
     }
 
     /// Does what the target's process asked for.
-    fn settle(&mut self) -> Checked {
+    fn settle(&mut self) {
         while let Some(machine) = &mut self.machine
             && !machine.effects.is_empty()
         {
             for effect in std::mem::take(&mut machine.effects) {
-                self.perform(effect)?;
+                self.perform(effect);
             }
         }
-        Ok(())
+        self.lag = 0;
     }
 
-    fn perform(&mut self, effect: Effect) -> Checked {
+    fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { core, index, link, bytes } => {
+            Effect::Send { link, bytes } => {
+                self.links[link].told_at = self.now + self.lag;
                 self.links[link].to_host.send(&bytes);
                 self.deliver_soon(link, false);
+            }
+            Effect::Taken { core, link } => {
                 let delay = self.random.below(50 * MICROSECOND);
-                self.after(delay, Event::Sent { core, index });
+                self.after(delay, Event::Sent { core, link });
             }
             Effect::Close { link } => self.server_gone(link),
             Effect::File { core, operation } => self.submit_to_disk(core, operation),
@@ -433,27 +487,19 @@ impl World {
                 let delay = self.delay();
                 self.after(delay, Event::Loaded { core, load: Box::new(load) });
             }
-            Effect::EndQueues(controller, and_admin) => {
-                for core in 0..self.turns.len() {
-                    let (delay, controller) = (self.delay(), Arc::clone(&controller));
-                    self.after(delay, Event::EndQueues { core, controller, and_admin });
-                }
-            }
-            Effect::Overdue { link, reason } => {
-                self.trace(|| format!("link {link}: given up by the target: {reason}"));
-                if !self.links[link].was_troubled {
-                    return Err(format!("link {link} is given up, but nothing is wrong: {reason}"));
-                }
-                self.links[link].excused = true;
+            Effect::Message { core, message } => {
+                let delay = self.delay();
+                self.after(delay, Event::Message { core, message: Box::new(message) });
             }
         }
-        Ok(())
     }
 
     /// The target's end of a connection is closed.
     pub(super) fn server_gone(&mut self, index: usize) {
         let link = &mut self.links[index];
         link.server = None;
+        // It may have been given up for its silence.
+        link.excused |= link.was_troubled;
         link.to_target.drop_all();
         match self.random.one_in(8) {
             // What has not been read resets the connection, and answers on their way are lost.
@@ -479,14 +525,15 @@ impl World {
         self.trace(|| "the target starts".to_owned());
         let cores = self.turns.len();
         self.turns = vec![None; cores];
-        self.machine = Some(Machine::start(cores, &self.shapes, Arc::clone(&self.function)));
+        self.busy_until = vec![0; cores];
+        self.machine = Some(Machine::start(self.build, &self.shapes, self.functions.clone()));
     }
 
     fn tick(&mut self) -> Checked {
         self.after(SECOND, Event::Tick);
         if self.machine.is_some() {
             for core in 0..self.turns.len() {
-                self.turn(core);
+                self.turn_at(core, self.now);
             }
         }
         for link in 0..self.clients.len() {
@@ -513,9 +560,12 @@ impl World {
             Phase::Close => {
                 let Some(machine) = &mut self.machine else { return Ok(()) };
                 let links = machine.links();
-                if links.is_empty() {
-                    machine.check_empty()?;
+                // What was on its way to a core may keep an association until it is there.
+                let left = machine.check_empty();
+                if links.is_empty() && left.is_ok() {
                     self.phase = Phase::Finished;
+                } else if links.is_empty() && self.now - self.closing_since > 100 * SECOND {
+                    return left;
                 } else if self.now - self.closing_since > 100 * SECOND {
                     return Err(format!("the target keeps the connections of links {links:?}"));
                 }
@@ -551,15 +601,15 @@ impl World {
 impl Event {
     /// Whether it means nothing once the target's process is gone.
     fn belongs_to_process(&self) -> bool {
-        use Event::{Disk, EndQueues, Loaded, Sent, Turn};
-        matches!(self, Sent { .. } | Turn { .. } | Disk { .. } | Loaded { .. } | EndQueues { .. })
+        use Event::{Disk, Loaded, Message, Sent, Turn};
+        matches!(self, Sent { .. } | Turn { .. } | Disk { .. } | Loaded { .. } | Message { .. })
     }
 
     fn fingerprint(&self) -> u64 {
         match self {
             Event::Accept { link } => *link as u64,
             Event::Deliver { link, to_target } => 256 + 2 * *link as u64 + u64::from(*to_target),
-            Event::Sent { index, .. } => 1024 + *index as u64,
+            Event::Sent { link, .. } => 1024 + *link as u64,
             Event::Turn { core } => 2048 + *core as u64,
             Event::Disk { operation } => 4096 + *operation,
             Event::Act { host } => 2056 + *host as u64,
@@ -569,8 +619,8 @@ impl Event {
 }
 
 /// Two disks with blocks of different sizes, and memory.
-fn shapes(random: &mut Random) -> Vec<Shape> {
-    let latency_us = if random.one_in(2) { 0 } else { random.within(1, 300) };
+fn shapes(settings: Settings, random: &mut Random) -> Vec<Shape> {
+    let latency_us = if settings.greedy || random.one_in(2) { 0 } else { random.within(1, 300) };
     vec![
         Shape { block_bytes: 512, blocks: 32, memory_latency_us: None },
         Shape { block_bytes: 4096, blocks: 6, memory_latency_us: None },

@@ -1,0 +1,101 @@
+//! Which host the commands are: what is kept at a target belongs to the host that has installed it.
+
+use bpfof_host::Options;
+use clap::Args;
+use std::str::FromStr;
+use twox_hash::XxHash3_64;
+
+/// Where nvme-cli has the identity of this machine.
+const HOST_ID_FILE: &str = "/etc/nvme/hostid";
+const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";
+
+/// A UUID.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostId(pub(super) [u8; 16]);
+
+impl FromStr for HostId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HostId, String> {
+        let digits: Option<Vec<u8>> =
+            text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+        let pairs = digits.filter(|digits| digits.len() == 32);
+        let bytes =
+            pairs.map(|digits| std::array::from_fn(|at| digits[2 * at] << 4 | digits[2 * at + 1]));
+        match bytes {
+            Some(id) if id != [0; 16] => Ok(HostId(id)),
+            _ => Err("not a UUID: 32 hexadecimal digits, not all 0".to_owned()),
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct Identity {
+    /// Identifier of the host that this is: a UUID [default: that of /etc/nvme/hostid, or one of this
+    /// user on this machine].
+    #[arg(long, value_name = "UUID")]
+    host_id: Option<HostId>,
+    /// Its NQN [default: that of /etc/nvme/hostnqn, or made from the identifier].
+    #[arg(long, value_name = "NQN")]
+    host_nqn: Option<String>,
+}
+
+impl Identity {
+    /// Options for a connection of this host.
+    pub(super) fn options(&self) -> Options {
+        let mut options = match self.host_id {
+            Some(id) => Options::for_host(id.0),
+            None => default_options(),
+        };
+        if let Some(nqn) = &self.host_nqn {
+            options.host_nqn.clone_from(nqn);
+        }
+        options
+    }
+}
+
+fn default_options() -> Options {
+    let read = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let id = read(HOST_ID_FILE).and_then(|text| text.parse::<HostId>().ok());
+    match (id, read(HOST_NQN_FILE).filter(|nqn| nqn.starts_with("nqn."))) {
+        (Some(id), Some(nqn)) => Options { host_nqn: nqn, ..Options::for_host(id.0) },
+        _ => {
+            let machine = read("/etc/machine-id").filter(|machine| !machine.is_empty());
+            let name = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+            Options::for_host(of_user(&machine.unwrap_or_else(name)))
+        }
+    }
+}
+
+/// The same in each process of this user, and unlike that of other users and machines.
+fn of_user(machine: &str) -> [u8; 16] {
+    let text = format!("bpfof {machine} {}", rustix::process::getuid().as_raw());
+    let half = |seed| XxHash3_64::oneshot_with_seed(seed, text.as_bytes()).to_be_bytes();
+    let mut id: [u8; 16] = [half(1), half(2)].concat().try_into().expect("twice 8");
+    // A UUID of version 8: made as its maker likes.
+    id[6] = (id[6] & 0x0f) | 0x80;
+    id[8] = (id[8] & 0x3f) | 0x80;
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_identifiers_are_uuids() {
+        let id: HostId = "00010203-0405-0607-0809-0a0b0c0d0e0f".parse().expect("a UUID");
+        assert_eq!(id.0, std::array::from_fn(|index| index as u8));
+        for wrong in ["", "0001", "00000000-0000-0000-0000-000000000000", "x"] {
+            assert!(wrong.parse::<HostId>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn users_are_known_again() {
+        assert_eq!(of_user("a"), of_user("a"));
+        assert_ne!(of_user("a"), of_user("b"));
+        let identity = Identity { host_id: None, host_nqn: Some("nqn.2026-01.io.test:x".into()) };
+        assert_eq!(identity.options().host_nqn, "nqn.2026-01.io.test:x");
+    }
+}

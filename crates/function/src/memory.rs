@@ -1,0 +1,260 @@
+//! Accounts of memory: what many parties may take of a machine, together and each.
+//!
+//! Whoever takes memory for somebody holds a [`Charge`] beside it; when that is dropped, the memory is
+//! given back. All accounts of a [`Memory`] share its limit. Of that, a party may take as much as others
+//! have left: one that is alone half, of two that want all each a third, so that whoever comes later
+//! finds some. A part of the whole is kept for parties that have only little.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The part of the limit that parties with more than [`Memory::little_bytes`] do not touch: a quarter.
+const RESERVE_PART: usize = 4;
+/// What any party may take as long as the limit allows it: this part of it.
+const LITTLE_PART: usize = 64;
+
+/// Memory that several accounts share.
+#[derive(Debug)]
+pub struct Memory {
+    limit_bytes: AtomicUsize,
+    used_bytes: AtomicUsize,
+}
+
+/// What one party has taken.
+#[derive(Debug)]
+pub struct Account {
+    memory: Arc<Memory>,
+    used_bytes: AtomicUsize,
+    /// It is the owner of the memory itself: no share.
+    is_own: bool,
+}
+
+/// Memory that has been taken, and is given back when this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+/// There is not as much memory left as is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryFull {
+    /// The party has its share.
+    #[error(
+        "{bytes} bytes are more than the host's share of the target's memory: it has {used_bytes} \
+         bytes, and with what others use may have {share_bytes}"
+    )]
+    Share {
+        /// What was asked for.
+        bytes: usize,
+        /// What the party has.
+        used_bytes: usize,
+        /// What it may have now.
+        share_bytes: usize,
+    },
+    /// All parties together have all there is.
+    #[error(
+        "{bytes} bytes are more than what is left of the target's {limit_bytes} bytes of memory"
+    )]
+    All {
+        /// What was asked for.
+        bytes: usize,
+        /// What there is.
+        limit_bytes: usize,
+    },
+}
+
+impl Memory {
+    /// Memory of which nothing is used.
+    pub fn new(limit_bytes: usize) -> Arc<Memory> {
+        let limit_bytes = AtomicUsize::new(limit_bytes);
+        Arc::new(Memory { limit_bytes, used_bytes: AtomicUsize::new(0) })
+    }
+
+    /// What all accounts may take together, in bytes.
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes what all accounts may take together. What is taken already stays taken.
+    pub fn set_limit_bytes(&self, bytes: usize) {
+        self.limit_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What all accounts have taken, in bytes.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What a party may take whatever others have, as long as the limit allows it, in bytes.
+    pub fn little_bytes(&self) -> usize {
+        self.limit_bytes() / LITTLE_PART
+    }
+
+    /// An account with a share.
+    pub fn account(self: &Arc<Self>) -> Arc<Account> {
+        let memory = Arc::clone(self);
+        Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own: false })
+    }
+
+    /// An account for what the owner of the memory needs itself, up to the limit.
+    pub fn own_account(self: &Arc<Self>) -> Arc<Account> {
+        let memory = Arc::clone(self);
+        Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own: true })
+    }
+}
+
+impl Account {
+    /// What it has taken, in bytes.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The memory it is an account of.
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// What it may have, if all parties together have `total` bytes.
+    fn share_bytes(&self, used: usize, total: usize) -> usize {
+        let limit = self.memory.limit_bytes();
+        if self.is_own {
+            return limit;
+        }
+        let free = (limit - limit / RESERVE_PART).saturating_sub(total);
+        let little = self.memory.little_bytes();
+        // As much again as is free, of what is not kept for others.
+        if used < free { (used + free).div_ceil(2).max(little) } else { used.max(little) }
+    }
+
+    /// Takes memory.
+    ///
+    /// # Errors
+    /// If the account has no room for it; then nothing is taken.
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Result<Charge, MemoryFull> {
+        let mut charge = Charge { account: Arc::clone(self), bytes: 0 };
+        charge.resize(bytes)?;
+        Ok(charge)
+    }
+
+    /// Takes memory that cannot be refused, even beyond the share and the limit.
+    pub fn charge_anyway(self: &Arc<Self>, bytes: usize) -> Charge {
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.memory.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Charge { account: Arc::clone(self), bytes }
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), MemoryFull> {
+        let limit_bytes = self.memory.limit_bytes();
+        let all = MemoryFull::All { bytes, limit_bytes };
+        let total = &self.memory.used_bytes;
+        let before = total
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|sum| *sum <= limit_bytes)
+            })
+            .map_err(|_| all)?;
+        // Another thread may do the same for this party: both add first and look then.
+        let used_bytes = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let share_bytes = self.share_bytes(used_bytes, before);
+        if used_bytes + bytes > share_bytes {
+            self.give_back(bytes);
+            return Err(MemoryFull::Share { bytes, used_bytes, share_bytes });
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.memory.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Charge {
+    /// How many bytes it is.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whose memory it is.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Takes more or gives back, so that it is this many bytes.
+    ///
+    /// # Errors
+    /// If the account has no room for more; then nothing has changed.
+    pub fn resize(&mut self, bytes: usize) -> Result<(), MemoryFull> {
+        if bytes > self.bytes {
+            self.account.take(bytes - self.bytes)?;
+        } else {
+            self.account.give_back(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.give_back(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 64 << 20;
+
+    /// Takes as much as it can get, in pieces.
+    fn fill(account: &Arc<Account>) -> Charge {
+        let mut charge = account.charge(0).expect("nothing");
+        for piece in [1 << 20, 1 << 10] {
+            while charge.resize(charge.bytes() + piece).is_ok() {}
+        }
+        charge
+    }
+
+    #[test]
+    fn what_is_taken_comes_back() {
+        let memory = Memory::new(LIMIT);
+        let own = memory.own_account();
+        let mut charge = own.charge(1000).expect("room");
+        let more = own.charge(LIMIT - 1000).expect("room");
+        let bytes = 1;
+        assert_eq!(own.charge(1).err(), Some(MemoryFull::All { bytes, limit_bytes: LIMIT }));
+        assert!(charge.resize(usize::MAX).is_err() && charge.bytes() == 1000);
+        charge.resize(10).expect("less");
+        assert_eq!((memory.used_bytes(), own.used_bytes()), (LIMIT - 990, LIMIT - 990));
+        drop((charge, more));
+        assert_eq!((memory.used_bytes(), own.used_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn parties_leave_as_much_as_they_take_and_a_reserve() {
+        let memory = Memory::new(LIMIT);
+        let accounts: Vec<_> = (0..12).map(|_| memory.account()).collect();
+        let charges: Vec<_> = accounts.iter().map(fill).collect();
+        let common = LIMIT - LIMIT / RESERVE_PART;
+        let part = |index: usize| charges[index].bytes() as f64 / common as f64;
+        assert!((part(0) - 0.5).abs() < 0.01 && (part(1) - 0.25).abs() < 0.01, "{charges:?}");
+        // The last ones get little, but that.
+        assert!(charges.iter().all(|charge| charge.bytes() >= memory.little_bytes() - 1024));
+        assert!(memory.used_bytes() <= LIMIT);
+        let late = memory.account();
+        assert!(late.charge(memory.little_bytes()).is_ok(), "there is always some for one more");
+    }
+
+    #[test]
+    fn little_is_had_until_there_is_none() {
+        let memory = Memory::new(LIMIT);
+        let taken: Vec<_> = (0..LITTLE_PART)
+            .map(|_| memory.account().charge(memory.little_bytes()).expect("little"))
+            .collect();
+        assert!(matches!(memory.account().charge(1), Err(MemoryFull::All { .. })));
+        drop(taken);
+        assert_eq!(memory.used_bytes(), 0);
+    }
+}

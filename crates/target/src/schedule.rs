@@ -1,0 +1,351 @@
+//! Which connection is served next: shares of the reactor's time, by cost.
+//!
+//! Each host has a *virtual time*, the cost of all that was done for it, and the one that has had least
+//! goes first; among its connections likewise. So whoever asks for little finds nobody before it, and
+//! those that ask for more than there is get equal parts. A host that comes back after a rest begins
+//! where the others are, so that it cannot save up. This is start-time fair queueing; unlike deficit
+//! round robin it does not let a sparse host wait for a round of the others.
+//!
+//! Costs are estimated when an operation is taken, because only doing it tells what it costs, and
+//! corrected then. Operations are taken in *rounds* of a few, so that the memory of all can be fetched
+//! together.
+
+use crate::executor::Operation;
+use crate::limits::{ROUND, SLICE_UNITS};
+use bpfof_chain::ChainId;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What an operation is believed to cost before one of its connection has been done, in units.
+const FIRST_ESTIMATE: u64 = 1000;
+
+/// A party to the shares of one reactor: the connections of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostIndex(u32);
+
+impl HostIndex {
+    /// A small number, which no other host has meanwhile.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Those who wait, by virtual time. A key may be out of date: then it is put back with a newer one.
+type Waiting = BinaryHeap<Reverse<(u64, u32)>>;
+
+#[derive(Debug, Default)]
+struct Host {
+    time: u64,
+    /// Virtual time of the connection that was served last: where one begins that comes back.
+    now: u64,
+    waiting: Waiting,
+    is_waiting: bool,
+    /// Connections that it has.
+    members: u32,
+}
+
+#[derive(Debug)]
+struct Member {
+    host: u32,
+    time: u64,
+    is_waiting: bool,
+    /// What its last operations cost.
+    estimate: u64,
+    /// Operations of chains that have begun.
+    active: VecDeque<Operation>,
+    /// Operations that have not begun.
+    fresh: VecDeque<Operation>,
+}
+
+/// An operation of this round.
+#[derive(Debug)]
+struct Taken {
+    connection: u32,
+    estimate: u64,
+    /// Virtual times of its host and of its connection before it.
+    begins: [u64; 2],
+    operation: Operation,
+}
+
+/// See the module. Connections are named by their index in the reactor's table.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    hosts: Vec<Host>,
+    free_hosts: Vec<u32>,
+    members: Vec<Option<Member>>,
+    waiting: Waiting,
+    /// Virtual time of the host that was served last.
+    now: u64,
+    round: VecDeque<Taken>,
+    /// What that is believed to cost.
+    round_units: u64,
+}
+
+impl Schedule {
+    /// A host of which no connection is known yet.
+    pub(crate) fn new_host(&mut self) -> HostIndex {
+        let index = self.free_hosts.pop().unwrap_or_else(|| {
+            self.hosts.push(Host::default());
+            self.hosts.len() as u32 - 1
+        });
+        HostIndex(index)
+    }
+
+    /// A host that stays when it has no connection.
+    pub(crate) fn lasting_host(&mut self) -> HostIndex {
+        let host = self.new_host();
+        self.hosts[host.0 as usize].members = 1;
+        host
+    }
+
+    /// A connection belongs to a host from now on, perhaps after having belonged to another.
+    pub(crate) fn join(&mut self, connection: u32, host: HostIndex) {
+        let at = connection as usize;
+        if self.members.len() <= at {
+            self.members.resize_with(at + 1, || None);
+        }
+        let time = self.hosts[host.0 as usize].now;
+        self.hosts[host.0 as usize].members += 1;
+        match &mut self.members[at] {
+            Some(member) => {
+                let before = std::mem::replace(&mut member.host, host.0);
+                let was_waiting = std::mem::take(&mut member.is_waiting);
+                member.time = time;
+                self.part(before);
+                if was_waiting {
+                    self.wake(connection);
+                }
+            }
+            empty => {
+                *empty = Some(Member {
+                    host: host.0,
+                    time,
+                    is_waiting: false,
+                    estimate: FIRST_ESTIMATE,
+                    active: VecDeque::new(),
+                    fresh: VecDeque::new(),
+                });
+            }
+        }
+    }
+
+    /// A connection is gone: it has no operations left.
+    pub(crate) fn leave(&mut self, connection: u32) {
+        if let Some(member) = self.members[connection as usize].take() {
+            debug_assert!(member.active.is_empty() && member.fresh.is_empty());
+            self.part(member.host);
+        }
+    }
+
+    /// After the last connection of a host its index is free.
+    fn part(&mut self, host: u32) {
+        let known = &mut self.hosts[host as usize];
+        known.members -= 1;
+        if known.members == 0 && !known.is_waiting {
+            *known = Host::default();
+            self.free_hosts.push(host);
+        }
+    }
+
+    #[inline]
+    fn member(&mut self, connection: u32) -> &mut Member {
+        self.members[connection as usize].as_mut().expect("it has joined")
+    }
+
+    /// There is something to be done for a connection.
+    #[inline]
+    pub(crate) fn wake(&mut self, connection: u32) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        if member.is_waiting {
+            return;
+        }
+        member.is_waiting = true;
+        let host = &mut self.hosts[member.host as usize];
+        member.time = member.time.max(host.now);
+        host.waiting.push(Reverse((member.time, connection)));
+        if !host.is_waiting {
+            host.is_waiting = true;
+            host.time = host.time.max(self.now);
+            self.waiting.push(Reverse((host.time, member.host)));
+        }
+    }
+
+    /// Adds an operation that begins something.
+    #[inline]
+    pub(crate) fn push(&mut self, connection: u32, operation: Operation) {
+        self.member(connection).fresh.push_back(operation);
+        self.wake(connection);
+    }
+
+    /// Adds an operation that goes on with something: before those that begin.
+    #[inline]
+    pub(crate) fn push_active(&mut self, connection: u32, operation: Operation) {
+        self.member(connection).active.push_back(operation);
+        self.wake(connection);
+    }
+
+    /// Adds an operation that comes before all of its connection.
+    pub(crate) fn push_first(&mut self, connection: u32, operation: Operation) {
+        self.member(connection).active.push_front(operation);
+        self.wake(connection);
+    }
+
+    /// What a chain waits for comes before all of its connection.
+    pub(crate) fn hasten(&mut self, connection: u32, chain: ChainId) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        let all = member.active.drain(..).chain(member.fresh.drain(..));
+        let (its, others): (Vec<_>, Vec<_>) = all.partition(|of| of.chain() == Some(chain));
+        member.active.extend(its.into_iter().chain(others));
+    }
+
+    /// Whether somebody waits to be served, or an operation of the round is left.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.round.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Takes the connection whose turn it is out of those that wait. It must [wake](Self::wake) again
+    /// if something is left for it.
+    pub(crate) fn pick(&mut self) -> Option<u32> {
+        loop {
+            let Reverse((time, index)) = self.waiting.pop()?;
+            let host = &mut self.hosts[index as usize];
+            if time < host.time {
+                self.waiting.push(Reverse((host.time, index)));
+                continue;
+            }
+            let Some(connection) = pick_member(host, index, &mut self.members) else {
+                host.is_waiting = false;
+                if host.members == 0 {
+                    *host = Host::default();
+                    self.free_hosts.push(index);
+                }
+                continue;
+            };
+            if self.round.is_empty() {
+                self.now = self.now.max(host.time);
+            }
+            if host.waiting.is_empty() {
+                host.is_waiting = false;
+            } else {
+                self.waiting.push(Reverse((host.time, index)));
+            }
+            return Some(connection);
+        }
+    }
+
+    /// Whether the round has room for operations: few if they are expensive.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.round.len() < ROUND && self.round_units < SLICE_UNITS
+    }
+
+    /// Adds operations of a connection to the round, as many as there is room for. It waits for its next
+    /// turn then, if it has more.
+    #[inline]
+    pub(crate) fn take(&mut self, connection: u32) {
+        let room = ROUND - self.round.len();
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        let host = &mut self.hosts[member.host as usize];
+        let estimate = member.estimate;
+        let left = SLICE_UNITS.saturating_sub(self.round_units);
+        let count = left.div_ceil(estimate).clamp(1, room as u64);
+        let mut taken = 0;
+        while taken < count {
+            // Only so many are active at a time, so that some end while others have not begun.
+            let Some(operation) = member.active.pop_front().or_else(|| member.fresh.pop_front())
+            else {
+                break;
+            };
+            let begins = [host.time, member.time];
+            self.round.push_back(Taken { connection, estimate, begins, operation });
+            host.time += estimate;
+            member.time += estimate;
+            taken += 1;
+        }
+        self.round_units += estimate * taken;
+        let has_more = !member.active.is_empty() || !member.fresh.is_empty();
+        if has_more {
+            self.wake(connection);
+        }
+    }
+
+    /// The operations of the round, as it begins.
+    #[inline]
+    pub(crate) fn round(&self) -> impl Iterator<Item = &Operation> {
+        self.round.iter().map(|taken| &taken.operation)
+    }
+
+    /// Takes the next operation of the round: whose, what it is believed to cost, and what it is.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<(u32, u64, Operation)> {
+        let Taken { connection, estimate, begins, operation } = self.round.pop_front()?;
+        // Time goes on with what is done, not with what is taken: that may be given back.
+        let [host_begins, begins] = begins;
+        self.now = self.now.max(host_begins);
+        self.round_units -= estimate;
+        if let Some(member) = &self.members[connection as usize] {
+            let host = &mut self.hosts[member.host as usize];
+            host.now = host.now.max(begins);
+        }
+        Some((connection, estimate, operation))
+    }
+
+    /// An operation has cost this, not what it was believed to.
+    #[inline]
+    pub(crate) fn correct(&mut self, connection: u32, estimate: u64, cost: u64) {
+        self.charge(connection, cost as i64 - estimate as i64);
+        if let Some(member) = self.members[connection as usize].as_mut() {
+            // Upwards at once, downwards slowly.
+            member.estimate = cost.max(member.estimate - member.estimate / 4).max(1);
+        }
+    }
+
+    /// Adds to what a connection has had.
+    #[inline]
+    pub(crate) fn charge(&mut self, connection: u32, units: i64) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        member.time = member.time.saturating_add_signed(units);
+        let host = &mut self.hosts[member.host as usize];
+        host.time = host.time.saturating_add_signed(units);
+    }
+
+    /// The turn is over: what is left of the round goes back to where it was.
+    pub(crate) fn give_back(&mut self) {
+        self.round_units = 0;
+        while let Some(Taken { connection, estimate, operation, .. }) = self.round.pop_back() {
+            self.charge(connection, -(estimate as i64));
+            self.member(connection).active.push_front(operation);
+            self.wake(connection);
+        }
+    }
+
+    /// Gives back what idle connections keep room for.
+    pub(crate) fn shrink(&mut self, connection: u32) {
+        if let Some(member) = self.members[connection as usize].as_mut()
+            && member.active.is_empty()
+            && member.fresh.is_empty()
+        {
+            member.active.shrink_to(ROUND);
+            member.fresh.shrink_to(ROUND);
+        }
+    }
+}
+
+/// Takes the connection of a host whose turn it is.
+fn pick_member(host: &mut Host, index: u32, members: &mut [Option<Member>]) -> Option<u32> {
+    loop {
+        let Reverse((time, connection)) = host.waiting.pop()?;
+        // It may have gone, or to another host, and come back since.
+        let member = members.get_mut(connection as usize)?.as_mut();
+        let Some(member) = member.filter(|member| member.is_waiting && member.host == index) else {
+            continue;
+        };
+        if time < member.time {
+            host.waiting.push(Reverse((member.time, connection)));
+            continue;
+        }
+        member.is_waiting = false;
+        return Some(connection);
+    }
+}
