@@ -1,4 +1,4 @@
-//! Compiles the functions that `bench function` measures, and packs the headers that their C needs
+//! Compiles the functions of `bench function` and `bench fair`, and packs the headers that their C needs
 //! to be compiled natively where `bpfof` runs.
 
 include!("../../functions/compile.rs");
@@ -7,8 +7,9 @@ fn main() {
     let own = [
         "../crates/bpfof/src/bench/function/c/filter",
         "../crates/bpfof/src/bench/function/c/block",
+        "../crates/bpfof/src/bench/fair/c/aggressor",
     ];
-    compile_functions(&own, &["include/bpfof.h"]);
+    compile_functions(&own, &["include/bpfof.h", "include/bpfof/blocks.h"]);
     if let Err(problem) = pack_headers() {
         println!("cargo::error=cannot pack the headers of functions/: {problem}");
     }

@@ -1,8 +1,9 @@
 //! `bpfof bench …`: pushdown against plain reads, over the network and on files of this machine, with
-//! BPF-KV and RocksDB, and reads against the network's own speed, each interleaved in one run; and what
-//! storage functions cost.
+//! BPF-KV and RocksDB, and reads against the network's own speed, each interleaved in one run; what
+//! storage functions cost; and what hosts notice of each other.
 
 pub(crate) mod driver;
+mod fair;
 mod floor;
 mod function;
 mod local;
@@ -36,8 +37,10 @@ pub(crate) enum Command {
     Net(net::NetOptions),
     /// RocksDB over the network: plain reads against pushdown.
     Rocksdb(Box<rocksdb::RocksdbOptions>),
-    /// Storage functions: calls against the same C, loading, helpers.
+    /// Storage functions: calls against the same C, loading, helpers, charges against the clock.
     Function(function::FunctionOptions),
+    /// Fairness: a host that behaves, beside hosts that do not.
+    Fair(fair::FairOptions),
 }
 
 /// Where the chains of the benchmark run.
@@ -125,6 +128,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Net(options) => net::run(options),
         Command::Rocksdb(options) => rocksdb::run(options),
         Command::Function(options) => function::run(options),
+        Command::Fair(options) => fair::run(options),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `bpfof target`.
 
 use crate::Outcome;
-use bpfof_target::{NamespaceConfig, Server, TargetConfig, parse_address};
+use bpfof_target::{NamespaceConfig, Server, TargetConfig, parse_address, parse_size};
 use clap::Args;
 use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -45,8 +45,33 @@ pub(crate) struct Options {
     /// Hop budget of a chain [default: 33554432].
     #[arg(long)]
     max_hops: Option<u32>,
+    /// Memory that the target takes at most, namespaces in memory included, for example 2GiB
+    /// [default: a quarter of the machine's, or of the control group's, beside the namespaces].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory_max: Option<u64>,
+    /// Connections of one address [default: 3072].
+    #[arg(long, value_name = "COUNT")]
+    connections_per_address: Option<u32>,
+    /// Connections of one host [default: 1024].
+    #[arg(long, value_name = "COUNT")]
+    connections_per_host: Option<u32>,
+    /// Associations of one address [default: 512].
+    #[arg(long, value_name = "COUNT")]
+    associations_per_address: Option<u32>,
+    /// Associations of one host [default: 128].
+    #[arg(long, value_name = "COUNT")]
+    associations_per_host: Option<u32>,
+    /// Seconds after which a host that takes nothing of its answers is given up [default: 30].
+    #[arg(long, value_name = "SECONDS")]
+    send_timeout_s: Option<u32>,
+    /// Seconds after which a host without keep-alive that sends no command is given up; 0 refuses
+    /// such hosts [default: 600].
+    #[arg(long, value_name = "SECONDS")]
+    idle_timeout_s: Option<u32>,
     /// TOML file with listen, discovery, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
-    /// max-instructions, max-instructions-per-call, max-chains; options override it.
+    /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
+    /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
+    /// idle-timeout-s; options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line with the address once it listens.
@@ -127,6 +152,18 @@ fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::
     }
     if let Some(max_hops) = options.max_hops {
         config.limits.hops = max_hops;
+    }
+    config.memory_max_bytes = options.memory_max.or(config.memory_max_bytes);
+    let hosts = &mut config.hosts;
+    for (limit, given) in [
+        (&mut hosts.connections_per_address, options.connections_per_address),
+        (&mut hosts.connections_per_host, options.connections_per_host),
+        (&mut hosts.associations_per_address, options.associations_per_address),
+        (&mut hosts.associations_per_host, options.associations_per_host),
+        (&mut hosts.send_timeout_s, options.send_timeout_s),
+        (&mut hosts.idle_timeout_s, options.idle_timeout_s),
+    ] {
+        *limit = given.unwrap_or(*limit);
     }
     config.poll |= options.poll;
     Ok(config)

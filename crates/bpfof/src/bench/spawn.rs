@@ -4,6 +4,10 @@ use bpfof_host::TargetUrl;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Time that a target gets to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running `bpfof target`; dropped, it is stopped.
 pub(crate) struct ChildTarget {
@@ -32,6 +36,15 @@ pub(crate) fn pin(processor: usize) -> std::io::Result<()> {
 impl ChildTarget {
     /// Starts this program as a target on a port that the kernel chooses, with one namespace.
     pub(crate) fn start(namespace: &str, poll: bool) -> Result<ChildTarget, String> {
+        ChildTarget::start_with(namespace, poll, &[])
+    }
+
+    /// The same with further options.
+    pub(crate) fn start_with(
+        namespace: &str,
+        poll: bool,
+        options: &[&str],
+    ) -> Result<ChildTarget, String> {
         let failed = |error: std::io::Error| format!("cannot start a target: {error}");
         let program = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(program);
@@ -43,6 +56,7 @@ impl ChildTarget {
         if poll {
             command.arg("--poll");
         }
+        command.args(options);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(failed)?;
         let mut line = String::new();
@@ -65,6 +79,41 @@ impl ChildTarget {
         self.child.id()
     }
 
+    /// Memory of the target that is resident, in bytes.
+    pub(crate) fn resident_bytes(&self) -> Result<u64, String> {
+        let path = format!("/proc/{}/statm", self.pid());
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+        let bytes = pages.map(|pages| pages * rustix::param::page_size() as u64);
+        bytes.ok_or_else(|| format!("{path}: {text:?} has no number of pages"))
+    }
+
+    /// Asks the target to stop, and says how long it took.
+    ///
+    /// # Errors
+    /// It has not ended in time; then it is killed. Or it had ended before.
+    pub(crate) fn stop(mut self) -> Result<Duration, String> {
+        let failed = |error: std::io::Error| format!("the target: {error}");
+        if let Some(status) = self.child.try_wait().map_err(failed)? {
+            return Err(format!("the target has ended by itself ({status})"));
+        }
+        let begun = Instant::now();
+        self.ask_to_stop();
+        while self.child.try_wait().map_err(failed)?.is_none() {
+            if begun.elapsed() > STOP_PATIENCE {
+                self.child.kill().map_err(failed)?;
+                return Err(format!("the target goes on {STOP_PATIENCE:?} after SIGTERM"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(begun.elapsed())
+    }
+
+    fn ask_to_stop(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+
     /// Processor time the target has used so far, in ns.
     pub(crate) fn cpu_ns(&self) -> Option<u64> {
         process_cpu_ns(self.child.id())
@@ -73,9 +122,10 @@ impl ChildTarget {
 
 impl Drop for ChildTarget {
     fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.child.wait();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.ask_to_stop();
+            let _ = self.child.wait();
+        }
     }
 }
 

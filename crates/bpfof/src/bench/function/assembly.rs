@@ -43,7 +43,7 @@ pub(super) fn finish() -> [[u8; 8]; 2] {
 
 /// A program of exactly `slots` instructions, at least 8, that looks like one: it loads from the
 /// block, computes, branches over a little, and stores to scratch; all of it is in a loop.
-pub(super) fn program(slots: usize) -> Vec<u8> {
+pub(in crate::bench) fn program(slots: usize) -> Vec<u8> {
     let mut code = vec![load_data_pointer(6), load_scratch_pointer(7), move_immediate(0, 0)];
     // The loop's end and what comes behind it.
     let tail = 2 + finish().len();
@@ -71,7 +71,7 @@ pub(super) fn program(slots: usize) -> Vec<u8> {
 }
 
 /// An ELF object (ELF-64, `EM_BPF`) with this code as its only entry point.
-pub(super) fn object(code: &[u8]) -> Vec<u8> {
+pub(in crate::bench) fn object(code: &[u8]) -> Vec<u8> {
     const HEADER_BYTES: u64 = 64;
     const NAMES: &[u8] = b"\0.strtab\0bpfof/generated\0";
     let names_at = HEADER_BYTES + code.len() as u64;

@@ -2,7 +2,7 @@
 //! loading against the size of the program, helpers against the number of bytes, tail calls: the
 //! measurements of the e2BPF thesis, section 6.2, with ours beside its figures.
 
-mod assembly;
+pub(in crate::bench) mod assembly;
 mod c_process;
 mod calls;
 mod helpers;
