@@ -26,21 +26,23 @@ pub(crate) struct CommandId {
     pub(crate) slot: u16,
 }
 
-/// An operation that can be performed now. Namespaces are places.
-#[derive(Debug)]
+/// An operation that can be performed now, in half a cache line. Namespaces are places.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     /// A read of a chain from memory.
-    ChainRead { namespace: usize, read: DeviceRead },
+    ChainRead { namespace: u32, read: DeviceRead },
     /// A read of a chain from a file has ended.
     ChainReadDone { chain: ChainId, ok: bool },
     /// The calls of a hop go on.
     ChainCalls { chain: ChainId },
-    /// What a command's slot describes, on memory; `range` is what it reads, if it reads: offset and
-    /// length in bytes.
-    Command { namespace: usize, command: CommandId, range: Option<(u64, u32)> },
+    /// What a command's slot describes, on memory, and what it reads: offset and length in bytes, of
+    /// which the second is 0 if it does not read.
+    Command { namespace: u32, command: CommandId, offset: u64, length: u32 },
     /// Zeroes for a command, in memory: offset and length in bytes.
-    Zero { namespace: usize, command: CommandId, offset: u64, length: u64 },
+    Zero { namespace: u32, command: CommandId, offset: u64, length: u64 },
 }
+
+const _: () = assert!(size_of::<Operation>() <= 32);
 
 impl Operation {
     /// The chain that it is of, if it is of one.
@@ -243,7 +245,8 @@ impl Executor {
         command: CommandId,
         range: Option<(u64, u32)>,
     ) {
-        let operation = Operation::Command { namespace, command, range };
+        let (offset, length) = range.unwrap_or_default();
+        let operation = Operation::Command { namespace: namespace as u32, command, offset, length };
         self.submit(namespace, command.connection, false, operation);
     }
 
@@ -256,7 +259,8 @@ impl Executor {
     ) {
         match &self.places.get(namespace).backing {
             Backing::Memory(_) => {
-                let operation = Operation::Zero { namespace, command, offset, length };
+                let operation =
+                    Operation::Zero { namespace: namespace as u32, command, offset, length };
                 self.submit(namespace, command.connection, false, operation);
             }
             Backing::File(_) => {
@@ -280,7 +284,7 @@ impl Executor {
         self.spent += done / ZEROES_PER_UNIT;
         if done < length {
             let (offset, length) = (offset + done, length - done);
-            let rest = Operation::Zero { namespace, command, offset, length };
+            let rest = Operation::Zero { namespace: namespace as u32, command, offset, length };
             self.submit(namespace, command.connection, false, rest);
         }
         done == length
@@ -333,7 +337,7 @@ impl Executor {
             else {
                 continue;
             };
-            if let Backing::Memory(memory) = &self.places.get(*namespace).backing {
+            if let Backing::Memory(memory) = &self.places.get(*namespace as usize).backing {
                 prefetch(memory, operation);
             }
         }
@@ -432,7 +436,7 @@ impl Executor {
     ) -> Progress {
         let (chain, ok) = match operation {
             Operation::ChainRead { namespace, read } => {
-                if let Backing::Memory(memory) = &self.places.get(*namespace).backing {
+                if let Backing::Memory(memory) = &self.places.get(*namespace as usize).backing {
                     memory.read(read.device_offset, self.engine.data_mut(read));
                 }
                 (read.chain, true)
@@ -481,7 +485,7 @@ impl Sink<'_> {
         let Some(memory) = self.memory else {
             return self.file_operations.push(FileOperation::ChainRead { namespace, read });
         };
-        let operation = Operation::ChainRead { namespace, read };
+        let operation = Operation::ChainRead { namespace: namespace as u32, read };
         match memory.latency() {
             None if self.goes_on => self.schedule.push_active(connection, operation),
             None => self.schedule.push(connection, operation),
@@ -533,7 +537,7 @@ impl Emitted<'_> {
 fn prefetch(memory: &MemoryNamespace, operation: &Operation) {
     match operation {
         Operation::ChainRead { read, .. } => memory.prefetch(read.device_offset, read.length),
-        Operation::Command { range: Some((offset, length)), .. } => {
+        Operation::Command { offset, length, .. } if *length > 0 => {
             memory.prefetch(*offset, *length);
         }
         _ => {}

@@ -57,14 +57,20 @@ struct Member {
     fresh: VecDeque<Operation>,
 }
 
-/// An operation of this round.
-#[derive(Debug)]
-struct Taken {
+/// The operations of one connection in a round.
+#[derive(Clone, Copy, Debug)]
+struct Part {
     connection: u32,
+    /// What each of them is believed to cost.
     estimate: u64,
-    /// Virtual times of its host and of its connection before it.
+    /// Virtual times of the host and of the connection before the first.
     begins: [u64; 2],
-    operation: Operation,
+    /// Where they end in the round.
+    end: usize,
+    /// Those that have been performed, what they have cost together, and the dearest.
+    done: u64,
+    cost: u64,
+    dearest: u64,
 }
 
 /// See the module. Connections are named by their index in the reactor's table.
@@ -76,8 +82,13 @@ pub(crate) struct Schedule {
     waiting: Waiting,
     /// Virtual time of the host that was served last.
     now: u64,
-    round: VecDeque<Taken>,
-    /// What that is believed to cost.
+    /// Operations of the round, of which those before `next` have been performed.
+    round: Vec<Operation>,
+    next: usize,
+    /// Whose they are. Those before `part` are accounted for.
+    parts: Vec<Part>,
+    part: usize,
+    /// What the round is believed to cost.
     round_units: u64,
 }
 
@@ -173,15 +184,21 @@ impl Schedule {
     /// Adds an operation that begins something.
     #[inline]
     pub(crate) fn push(&mut self, connection: u32, operation: Operation) {
-        self.member(connection).fresh.push_back(operation);
-        self.wake(connection);
+        let member = self.member(connection);
+        member.fresh.push_back(operation);
+        if !member.is_waiting {
+            self.wake(connection);
+        }
     }
 
     /// Adds an operation that goes on with something: before those that begin.
     #[inline]
     pub(crate) fn push_active(&mut self, connection: u32, operation: Operation) {
-        self.member(connection).active.push_back(operation);
-        self.wake(connection);
+        let member = self.member(connection);
+        member.active.push_back(operation);
+        if !member.is_waiting {
+            self.wake(connection);
+        }
     }
 
     /// Adds an operation that comes before all of its connection.
@@ -201,7 +218,7 @@ impl Schedule {
     /// Whether somebody waits to be served, or an operation of the round is left.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.round.is_empty() || !self.waiting.is_empty()
+        self.next < self.round.len() || !self.waiting.is_empty()
     }
 
     /// Takes the connection whose turn it is out of those that wait. It must [wake](Self::wake) again
@@ -246,59 +263,90 @@ impl Schedule {
     pub(crate) fn take(&mut self, connection: u32) {
         let room = ROUND - self.round.len();
         let Some(member) = self.members[connection as usize].as_mut() else { return };
-        let host = &mut self.hosts[member.host as usize];
         let estimate = member.estimate;
         let left = SLICE_UNITS.saturating_sub(self.round_units);
-        let count = left.div_ceil(estimate).clamp(1, room as u64);
-        let mut taken = 0;
-        while taken < count {
-            // Only so many are active at a time, so that some end while others have not begun.
-            let Some(operation) = member.active.pop_front().or_else(|| member.fresh.pop_front())
-            else {
-                break;
-            };
-            let begins = [host.time, member.time];
-            self.round.push_back(Taken { connection, estimate, begins, operation });
-            host.time += estimate;
-            member.time += estimate;
-            taken += 1;
+        let count = (left.div_ceil(estimate).clamp(1, room as u64)) as usize;
+        // Only so many are active at a time, so that some end while others have not begun.
+        let begun = count.min(member.active.len());
+        let fresh = (count - begun).min(member.fresh.len());
+        let taken = (begun + fresh) as u64;
+        if taken == 0 {
+            return;
         }
-        self.round_units += estimate * taken;
-        let has_more = !member.active.is_empty() || !member.fresh.is_empty();
-        if has_more {
+        move_first(&mut member.active, begun, &mut self.round);
+        move_first(&mut member.fresh, fresh, &mut self.round);
+        let host = &mut self.hosts[member.host as usize];
+        self.parts.push(Part {
+            connection,
+            estimate,
+            begins: [host.time, member.time],
+            end: self.round.len(),
+            done: 0,
+            cost: 0,
+            dearest: 0,
+        });
+        let units = estimate * taken;
+        host.time += units;
+        member.time += units;
+        self.round_units += units;
+        if !member.active.is_empty() || !member.fresh.is_empty() {
             self.wake(connection);
         }
     }
 
     /// The operations of the round, as it begins.
     #[inline]
-    pub(crate) fn round(&self) -> impl Iterator<Item = &Operation> {
-        self.round.iter().map(|taken| &taken.operation)
+    pub(crate) fn round(&self) -> &[Operation] {
+        &self.round
     }
 
-    /// Takes the next operation of the round: whose, what it is believed to cost, and what it is.
+    /// The next operation of the round, and whose it is. What it costs is to be [told](Self::told).
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(u32, u64, Operation)> {
-        let Taken { connection, estimate, begins, operation } = self.round.pop_front()?;
+    pub(crate) fn next(&mut self) -> Option<(u32, Operation)> {
+        let operation = *self.round.get(self.next)?;
+        let part = &self.parts[self.part];
+        if part.end == self.next {
+            self.end_part();
+        }
+        self.next += 1;
+        Some((self.parts[self.part].connection, operation))
+    }
+
+    /// The operation that was taken last has cost this.
+    #[inline]
+    pub(crate) fn told(&mut self, cost: u64) {
+        let part = &mut self.parts[self.part];
+        part.done += 1;
+        part.cost += cost;
+        part.dearest = part.dearest.max(cost);
+    }
+
+    /// Whether all of the round has been performed; then the next may begin.
+    pub(crate) fn end_round(&mut self) {
+        if self.part < self.parts.len() {
+            self.end_part();
+        }
+        self.round.clear();
+        self.parts.clear();
+        (self.next, self.part, self.round_units) = (0, 0, 0);
+    }
+
+    /// What the operations of a part have cost takes the place of what they were believed to cost.
+    fn end_part(&mut self) {
+        let Part { connection, estimate, begins, done, cost, dearest, .. } = self.parts[self.part];
+        self.part += 1;
+        let Some(member) = self.members[connection as usize].as_mut().filter(|_| done > 0) else {
+            return;
+        };
+        // Upwards at once, downwards slowly.
+        let less = (0..done).fold(member.estimate, |units, _| units - units / 4);
+        member.estimate = dearest.max(less).max(1);
         // Time goes on with what is done, not with what is taken: that may be given back.
-        let [host_begins, begins] = begins;
+        let [host_begins, begins] = begins.map(|time| time + estimate * (done - 1));
         self.now = self.now.max(host_begins);
-        self.round_units -= estimate;
-        if let Some(member) = &self.members[connection as usize] {
-            let host = &mut self.hosts[member.host as usize];
-            host.now = host.now.max(begins);
-        }
-        Some((connection, estimate, operation))
-    }
-
-    /// An operation has cost this, not what it was believed to.
-    #[inline]
-    pub(crate) fn correct(&mut self, connection: u32, estimate: u64, cost: u64) {
-        self.charge(connection, cost as i64 - estimate as i64);
-        if let Some(member) = self.members[connection as usize].as_mut() {
-            // Upwards at once, downwards slowly.
-            member.estimate = cost.max(member.estimate - member.estimate / 4).max(1);
-        }
+        let host = &mut self.hosts[member.host as usize];
+        host.now = host.now.max(begins);
+        self.charge(connection, cost as i64 - (estimate * done) as i64);
     }
 
     /// Adds to what a connection has had.
@@ -312,12 +360,21 @@ impl Schedule {
 
     /// The turn is over: what is left of the round goes back to where it was.
     pub(crate) fn give_back(&mut self) {
-        self.round_units = 0;
-        while let Some(Taken { connection, estimate, operation, .. }) = self.round.pop_back() {
-            self.charge(connection, -(estimate as i64));
-            self.member(connection).active.push_front(operation);
+        for index in (self.part..self.parts.len()).rev() {
+            let Part { connection, estimate, end, .. } = self.parts[index];
+            let begin = if index == self.part { self.next } else { self.parts[index - 1].end };
+            if begin == end {
+                continue;
+            }
+            self.charge(connection, -((estimate * (end - begin) as u64) as i64));
+            let Schedule { round, members, .. } = self;
+            let member = members[connection as usize].as_mut().expect("it has operations");
+            for operation in round.drain(begin..end).rev() {
+                member.active.push_front(operation);
+            }
             self.wake(connection);
         }
+        self.end_round();
     }
 
     /// Gives back what idle connections keep room for.
@@ -330,6 +387,16 @@ impl Schedule {
             member.fresh.shrink_to(ROUND);
         }
     }
+}
+
+/// Moves the first `count` operations to a round.
+#[inline]
+fn move_first(from: &mut VecDeque<Operation>, count: usize, to: &mut Vec<Operation>) {
+    let (first, second) = from.as_slices();
+    let split = count.min(first.len());
+    to.extend_from_slice(&first[..split]);
+    to.extend_from_slice(&second[..count - split]);
+    from.drain(..count);
 }
 
 /// Takes the connection of a host whose turn it is.

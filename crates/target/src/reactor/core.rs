@@ -157,17 +157,17 @@ impl<I: Io> Core<I> {
     /// Something has been done for a connection. What takes long is counted as the clock says, not as
     /// its price: that is made for the worst code.
     #[inline]
-    fn spend(&mut self, connection: u32, units: u64) -> u64 {
+    fn spend(&mut self, units: u64) -> u64 {
         self.io.spend(units);
         self.turn.units += units;
         if self.turn.units < CLOCK_UNITS {
             return units;
         }
-        self.spend_by_clock(connection, units)
+        self.spend_by_clock(units)
     }
 
     #[inline(never)]
-    fn spend_by_clock(&mut self, _connection: u32, units: u64) -> u64 {
+    fn spend_by_clock(&mut self, units: u64) -> u64 {
         let before = self.turn.units - units;
         let passed = self.look_at_clock() * 1000 / UNIT_PS;
         // Not for time in which the machine did something else.
@@ -190,11 +190,11 @@ impl<I: Io> Core<I> {
     /// Performs the next operation; false if there is none.
     #[inline]
     pub(crate) fn step(&mut self) -> bool {
-        let Some((connection, estimate, operation)) = self.next_operation() else { return false };
+        let Some((connection, operation)) = self.next_operation() else { return false };
         self.perform(connection, &operation);
         let spent = self.x.take_spent();
-        let cost = self.spend(connection, spent);
-        self.x.schedule.correct(connection, estimate, cost);
+        let cost = self.spend(spent);
+        self.x.schedule.told(cost);
         if self.x.is_modelled() && self.turn.hops.is_multiple_of(HOPS_PER_CLOCK) {
             self.x.now_ns = self.io.now_ns();
             self.x.release_due();
@@ -203,13 +203,14 @@ impl<I: Io> Core<I> {
     }
 
     #[inline]
-    fn next_operation(&mut self) -> Option<(u32, u64, Operation)> {
+    fn next_operation(&mut self) -> Option<(u32, Operation)> {
         self.x.schedule.next().or_else(|| self.next_round())
     }
 
     /// Begins a round: takes the input of those whose turn it is, and their operations.
     #[inline(never)]
-    fn next_round(&mut self) -> Option<(u32, u64, Operation)> {
+    fn next_round(&mut self) -> Option<(u32, Operation)> {
+        self.x.schedule.end_round();
         while self.x.schedule.has_room() && !self.turn.is_over {
             let Some(connection) = self.x.schedule.pick() else { break };
             self.take_input(connection);
@@ -236,7 +237,7 @@ impl<I: Io> Core<I> {
             }
             Operation::Zero { namespace, command, offset, length } => {
                 let zeroes = ((offset, length), !entry.cuts_chains);
-                entry.connection.zero_memory(namespace, command, zeroes, &mut self.x);
+                entry.connection.zero_memory(namespace as usize, command, zeroes, &mut self.x);
                 self.mark_dirty(index);
             }
             Operation::ChainRead { read: DeviceRead { chain, .. }, .. }
@@ -368,7 +369,7 @@ impl<I: Io> Core<I> {
             }
         }
         let spent = self.x.take_spent();
-        let cost = self.spend(index, spent);
+        let cost = self.spend(spent);
         self.x.schedule.charge(index, cost as i64);
     }
 
@@ -464,7 +465,7 @@ impl<I: Io> Core<I> {
         entry.connection.file_done(command.slot, result, buffer, &mut self.x);
         let bytes = entry.connection.tx.len() - before;
         let units = RESPONSE_UNITS + bytes as u64 / BYTES_PER_UNIT + self.x.take_spent();
-        let cost = self.spend(command.connection, units);
+        let cost = self.spend(units);
         self.x.schedule.charge(command.connection, cost as i64);
         self.mark_dirty(command.connection);
     }
