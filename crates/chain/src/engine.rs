@@ -752,8 +752,11 @@ impl Chain {
         let exit = function.native.call(&mut self.arena, limit, &mut budget, &mut installed);
         let code = match exit {
             Ok(Exit::Return(code)) => Ok(code),
-            Ok(Exit::TailCall(_)) => self.tail_calls(installed, limit, &mut budget),
-            Err(fault) => Err(ChainError::Fault(fault)),
+            Ok(Exit::TailCall(_)) => self.tail_calls(installed, (limit, spent), &mut budget),
+            Err(fault) => {
+                *spent += function.native.unpaid_after_fault(limit);
+                Err(ChainError::Fault(fault))
+            }
         };
         let used = granted - budget as u64;
         self.instructions_left -= used;
@@ -766,7 +769,7 @@ impl Chain {
     fn tail_calls(
         &mut self,
         mut before: Installed<'_>,
-        limit: Limit,
+        (limit, spent): (Limit, &mut u64),
         budget: &mut i64,
     ) -> Result<u64, ChainError> {
         loop {
@@ -776,9 +779,13 @@ impl Chain {
             let mut installed =
                 Installed { lines_left, tail_calls_left, ..Installed::new(tables, &next) };
             let exit = next.native.call(&mut self.arena, limit, budget, &mut installed);
-            match exit.map_err(ChainError::Fault)? {
-                Exit::Return(code) => return Ok(code),
-                Exit::TailCall(_) => {
+            match exit {
+                Ok(Exit::Return(code)) => return Ok(code),
+                Err(fault) => {
+                    *spent += next.native.unpaid_after_fault(limit);
+                    return Err(ChainError::Fault(fault));
+                }
+                Ok(Exit::TailCall(_)) => {
                     before.next = installed.next;
                     (before.lines_left, before.tail_calls_left) =
                         (installed.lines_left, installed.tail_calls_left);

@@ -14,8 +14,10 @@
 //! - helpers pay for their work before they do it.
 //!
 //! So what has been executed is never more than what has been paid, but for one strided loop that is
-//! not left yet, which the size of the arena bounds (`SCAN_UNITS_PER_BYTE`). Prices are positive:
-//! nothing gives units back.
+//! not left yet, which the size of the arena bounds (`SCAN_UNITS_PER_BYTE`). A call that faults in one
+//! has not paid for it: who runs chains adds that
+//! ([`unpaid_after_fault`](crate::NativeFunction::unpaid_after_fault)). Prices are positive: nothing
+//! gives units back.
 
 use crate::abi;
 use crate::arena::Limit;
@@ -34,7 +36,7 @@ pub const fn units_of_us(us: u64) -> u64 {
 /// Most units that a turn of a strided loop may cost for each byte of its step: what a loop over bytes
 /// needs (a load, something done with it, the step, a branch or two). This times the bytes of an arena
 /// is what such a loop executes before it pays: two million units over all the data of a hop, 0.4 ms,
-/// and twice that with a workspace.
+/// and 1.7 times that with a workspace.
 pub(crate) const SCAN_UNITS_PER_BYTE: i64 = 24;
 
 /// The most that a strided loop has executed of a call up to `limit` before it pays: its register is

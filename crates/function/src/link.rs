@@ -37,6 +37,8 @@ pub(crate) enum LinkError {
     Relocation { section: String, offset: u64, source: String, problem: &'static str },
     /// It refers to more than [`MAX_SECTIONS`].
     TooManySections,
+    /// A section has more relocations than it has room for.
+    TooManyRelocations,
     /// The code is longer than any program.
     TooLong,
     /// All static data together has this many bytes.
@@ -109,7 +111,12 @@ impl<'a, 'e> Linker<'a, 'e> {
             next += 1;
             let section = self.elf.section_by_index(index)?;
             self.take(&section, debug)?;
-            for (_, relocation) in section.relocations() {
+            // One for each instruction, or pointer of static data. Several tables may be for one section.
+            let most = section.size() / 8;
+            for (number, (_, relocation)) in (0..).zip(section.relocations()) {
+                if number >= most {
+                    return Err(LinkError::TooManyRelocations);
+                }
                 let Some((target, _)) = self.symbol(relocation.target()) else { continue };
                 if wanted.contains(&target) {
                     continue;

@@ -97,7 +97,8 @@ impl Memory {
         Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own: false })
     }
 
-    /// An account for what the owner of the memory needs itself, up to the limit.
+    /// An account for what the owner of the memory needs itself. It has no share, but leaves what is
+    /// kept for parties that have only little.
     pub fn own_account(self: &Arc<Self>) -> Arc<Account> {
         let memory = Arc::clone(self);
         Arc::new(Account { memory, used_bytes: AtomicUsize::new(0), is_own: true })
@@ -118,10 +119,10 @@ impl Account {
     /// What it may have, if all parties together have `total` bytes.
     fn share_bytes(&self, used: usize, total: usize) -> usize {
         let limit = self.memory.limit_bytes();
-        if self.is_own {
-            return limit;
-        }
         let free = (limit - limit / RESERVE_PART).saturating_sub(total);
+        if self.is_own {
+            return used + free;
+        }
         let little = self.memory.little_bytes();
         // As much again as is free, of what is not kept for others.
         if used < free { (used + free).div_ceil(2).max(little) } else { used.max(little) }

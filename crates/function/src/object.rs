@@ -192,6 +192,10 @@ impl<'a> File<'a> {
             LinkError::StaticsTooLarge(bytes) => {
                 ObjectError::StaticsTooLarge { name: name.to_owned(), bytes }
             }
+            LinkError::TooManyRelocations => {
+                let problem = "has more relocations for a section than that has room for";
+                ObjectError::Elf(format!("{name} {problem}"))
+            }
             LinkError::TooManySections => {
                 ObjectError::Elf(format!("{name} refers to more than {MAX_SECTIONS} sections"))
             }

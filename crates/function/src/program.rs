@@ -194,6 +194,11 @@ impl Program {
         self.scans.at(function).map(|index| self.scans.get(index))
     }
 
+    /// Whether there are strided loops in it.
+    pub(crate) fn has_scans(&self) -> bool {
+        self.scans.any()
+    }
+
     /// The scans that are left and entered where control goes from `pc` to `next`, if there are any.
     #[inline]
     pub(crate) fn crossing(&self, pc: u32, next: u32) -> Option<Crossing> {

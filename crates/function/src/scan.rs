@@ -45,6 +45,11 @@ pub(crate) struct Scans {
 }
 
 impl Scans {
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        !self.scans.is_empty()
+    }
+
     /// Those of checked instructions. Of two loops one in the other the outer is preferred.
     pub(crate) fn find(instructions: &[Instruction], functions: &[Range<u32>]) -> Scans {
         let mut scans = Scans { scans: Vec::new(), by_slot: vec![0; instructions.len()] };

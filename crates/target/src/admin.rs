@@ -8,13 +8,13 @@ use crate::features::Feature;
 use crate::function_maps::{self, DeclaredMap};
 use crate::identify;
 use crate::limits::{
-    MAX_ASSOCIATION_CODE_BYTES, MAX_ASSOCIATION_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS,
+    MAP_UNITS, MAX_ASSOCIATION_CODE_BYTES, MAX_ASSOCIATION_EXTENTS, MAX_FILE_MAPS, MAX_FUNCTIONS,
     MAX_MAP_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
 };
 use crate::loader::Load;
 use crate::subsystem::{Refusal, is_kept};
 use crate::{discovery, logs};
-use bpfof_chain::{Extent, FileMap, Function};
+use bpfof_chain::{Extent, FileMap, Function, Trace};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
 use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::fabrics::{Cap, ControllerConfig, Version, offset};
@@ -268,11 +268,13 @@ impl Connection {
             }
             FabricsCommand::PropertySet { offset: offset::CC, size8: false, value } => {
                 let config = ControllerConfig::from(value as u32);
-                let ended = controller.configure(config);
-                if ended && let Some(admin) = &mut self.admin {
+                let resets = controller.resets();
+                self.reset_queues |= controller.configure(config);
+                if resets != controller.resets()
+                    && let Some(admin) = &mut self.admin
+                {
                     admin.events.clear();
                 }
-                self.reset_queues |= ended;
                 log::debug!("{}: controller configuration {value:#x}", self.name());
                 self.complete(cid, Reply::default());
                 Ok(())
@@ -475,7 +477,9 @@ impl Connection {
         controller: &Controller,
         x: &mut Executor,
     ) -> Answered {
-        x.spend(object.len() as u64 * MAP_UNITS_PER_BYTE);
+        // The other maps are looked at, and the table of them is copied.
+        let others = controller.tables().map_count() as u64;
+        x.spend(object.len() as u64 * MAP_UNITS_PER_BYTE + others * MAP_UNITS);
         let map = FileMapObject::parse(object).map_err(|_| invalid_field())?;
         let index = x.find(&controller.subsystem, map.nsid).ok_or_else(invalid_field)?;
         let tables = controller.tables();
@@ -580,7 +584,8 @@ fn install(
              {MAX_ASSOCIATION_CODE_BYTES} bytes; unload some first"
         )));
     }
-    let memory = controller.host().memory.charge(function.native.memory_bytes());
+    let bytes = function.native.memory_bytes() + Trace::MEMORY_BYTES;
+    let memory = controller.host().memory.charge(bytes);
     function.memory = Some(memory.map_err(|error| full(error.to_string()))?);
     let id = match installation.kept {
         true => controller.subsystem.keep_function(function, controller)?,

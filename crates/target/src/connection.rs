@@ -6,9 +6,10 @@ use crate::executor::{CommandId, Executor, Resting};
 use crate::health::Traffic;
 use crate::hosts::{Host, HostFull, Member};
 use crate::limits::{
-    BYTES_PER_UNIT, COMMAND_UNITS, CONNECT_TIMEOUT_NS, IDLE_TX_BYTES, IN_CAPSULE_BYTES,
-    MAX_H2C_DATA_BYTES, MAX_IN_FLIGHT_BYTES, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
-    MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, RX_BYTES, SLICE_UNITS, SMALL_RX_BYTES, TX_HIGH_WATER_BYTES,
+    ADMIN_UNITS, BUFFER_BYTES, BYTES_PER_UNIT, COMMAND_UNITS, CONNECT_TIMEOUT_NS, DATA_TIMEOUT_NS,
+    IDLE_TX_BYTES, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, MAX_IN_FLIGHT_BYTES, MAX_KATO_NS,
+    MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, PDUS_PER_CLOCK,
+    RX_BYTES, SMALL_RX_BYTES, TX_HIGH_WATER_BYTES,
 };
 use crate::refusals::LogBudget;
 use crate::subsystem::is_kept;
@@ -192,6 +193,8 @@ pub(crate) struct Connection {
     last_command_ns: u64,
     /// Since when a PDU has been arriving that is not here entirely.
     unfinished_since_ns: Option<u64>,
+    /// When data came, or was asked for, that was asked for.
+    last_data_ns: u64,
     pub(crate) queue: Option<Queue>,
     pub(crate) controller: Option<Arc<Controller>>,
     pub(crate) tables: Arc<Tables>,
@@ -254,6 +257,7 @@ impl Connection {
             opened_ns: now_ns,
             last_command_ns: now_ns,
             unfinished_since_ns: None,
+            last_data_ns: 0,
             queue: None,
             controller: None,
             tables: Arc::default(),
@@ -382,8 +386,13 @@ impl Connection {
         if begun_ns.is_some_and(|begun_ns| now_ns.saturating_sub(begun_ns) > PDU_TIMEOUT_NS) {
             return Some("a PDU that did not arrive within 30 seconds");
         }
+        let without_data_ns = now_ns.saturating_sub(self.last_data_ns);
+        if self.awaited_bytes > 0 && without_data_ns > DATA_TIMEOUT_NS && !self.is_paused() {
+            return Some("data that it was asked for did not arrive within 30 seconds");
+        }
         self.admin.as_ref()?;
         let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
+        let kato_ns = kato_ns.min(MAX_KATO_NS);
         let last_ns = self.last_command_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
         let silent_ns = now_ns.saturating_sub(last_ns);
         match kato_ns {
@@ -407,16 +416,24 @@ impl Connection {
     /// Works on received bytes; returns how many it used. The rest must come again, with more
     /// behind it or once the connection is no longer paused. On an error `tx` holds what to tell
     /// the peer before closing.
-    pub(crate) fn receive(&mut self, input: &[u8], x: &mut Executor) -> Result<usize, Close> {
+    ///
+    /// It stops after a few PDUs, so that the clock can be looked at, and when `until` units are spent.
+    pub(crate) fn receive(
+        &mut self,
+        input: &[u8],
+        until: u64,
+        x: &mut Executor,
+    ) -> Result<usize, Close> {
         let (mut used, mut length, mut ended) = (0, 0, false);
-        let until = x.spent() + SLICE_UNITS;
+        let mut left = if self.admin.is_some() { 1 } else { PDUS_PER_CLOCK };
         self.stopped_early = false;
         loop {
             let is_short = self.is_short_of_memory() && !self.take_memory(x.now_ns);
-            if is_short || self.is_paused() || x.spent() >= until {
+            if is_short || self.is_paused() || x.spent() >= until || left == 0 {
                 self.stopped_early = true;
                 break;
             }
+            left -= 1;
             let rest = &input[used..];
             let outcome = match self.receiver.next(rest) {
                 Ok(None) => break,
@@ -449,7 +466,8 @@ impl Connection {
     fn event(&mut self, event: PduEvent<'_>, x: &mut Executor) -> Result<(), Close> {
         match event {
             PduEvent::Header(Pdu::CapsuleCmd { sqe, data, digest_ok }) => {
-                x.spend(COMMAND_UNITS + data.len() as u64 / BYTES_PER_UNIT);
+                let units = if self.admin.is_some() { ADMIN_UNITS } else { COMMAND_UNITS };
+                x.spend(units + data.len() as u64 / BYTES_PER_UNIT);
                 self.last_command_ns = x.now_ns;
                 self.command(&sqe, data, digest_ok, x)
             }
@@ -461,6 +479,7 @@ impl Connection {
                 digest_ok,
             } => {
                 x.spend(bytes.len() as u64 / BYTES_PER_UNIT);
+                self.last_data_ns = x.now_ns;
                 self.incoming(&pdu, offset_bytes, bytes, (last_fragment, digest_ok), x)
             }
             PduEvent::Header(Pdu::IcReq(request)) => {
@@ -726,12 +745,15 @@ impl Connection {
                 continue;
             };
             let held = self.in_flight_bytes + self.awaited_bytes;
-            if held > 0 && held + data.length as usize > MAX_IN_FLIGHT_BYTES {
+            if held > 0 && held + buffer_bytes(data.length) > MAX_IN_FLIGHT_BYTES {
                 return;
             }
             self.unasked.pop_front();
             let buffer = x.buffer(data.length as usize);
-            self.awaited_bytes += buffer.len();
+            if self.awaited_bytes == 0 {
+                self.last_data_ns = x.now_ns;
+            }
+            self.awaited_bytes += buffer_bytes(data.length);
             data.stage = Stage::Arriving { buffer, received: 0, intact: true };
             R2t { cccid: *cid, ttag: slot, offset_bytes: 0, length_bytes: data.length }
                 .encode_into(self.tx.own(), self.digests);
@@ -877,7 +899,9 @@ fn queue_bytes(qid: u16, entries: u16) -> usize {
 /// Bytes that a device or a chain works on for a command, and bytes that the host has been asked for.
 fn held_bytes(state: &State) -> (usize, usize) {
     match state {
-        State::Read { length, .. } | State::Verify { length, .. } => (*length as usize, 0),
+        State::Read { length, .. } | State::Verify { length, .. } => {
+            ((*length as usize).next_multiple_of(BUFFER_BYTES), 0)
+        }
         State::Chain { answer_max_bytes, .. } => (*answer_max_bytes as usize, 0),
         State::Deallocate { ranges, .. } => (size_of_val(ranges.as_slice()), 0),
         State::Write { data, .. }
@@ -885,13 +909,20 @@ fn held_bytes(state: &State) -> (usize, usize) {
         | State::Ranges { data, .. }
         | State::AdminData { data, .. } => match data.stage {
             Stage::Unasked => (0, 0),
-            Stage::Arriving { .. } => (0, data.length as usize),
+            Stage::Arriving { .. } => (0, buffer_bytes(data.length)),
             // What is compared is held twice.
-            Stage::Here if matches!(state, State::Compare { .. }) => (2 * data.length as usize, 0),
-            Stage::Here => (data.length as usize, 0),
+            Stage::Here if matches!(state, State::Compare { .. }) => {
+                (2 * buffer_bytes(data.length), 0)
+            }
+            Stage::Here => (buffer_bytes(data.length), 0),
         },
         _ => (0, 0),
     }
+}
+
+/// What a buffer for `length` bytes takes.
+fn buffer_bytes(length: u32) -> usize {
+    (length as usize).next_multiple_of(BUFFER_BYTES) + BUFFER_BYTES
 }
 
 impl Incoming {

@@ -64,7 +64,8 @@ impl CounterTable {
 struct Registers {
     config: ControllerConfig,
     status: Csts,
-    queues: BTreeSet<u16>,
+    /// With how often the host had ended all before each.
+    queues: BTreeMap<u16, u32>,
     /// How often the host has ended all I/O queues.
     resets: u32,
     /// I/O queues the host has asked for, if it has.
@@ -231,17 +232,22 @@ impl Controller {
         let shut_down = config.shutdown != Shutdown::None;
         registers.status.shutdown = if shut_down { Csts::SHUTDOWN_COMPLETE } else { 0 };
         let ends = shut_down || was_enabled && !config.enable;
-        registers.resets += u32::from(ends);
-        ends
+        registers.resets = registers.resets.wrapping_add(u32::from(ends));
+        // Who resets a controller without queues has told nobody anything.
+        ends && !std::mem::take(&mut registers.queues).is_empty()
     }
 
     /// Registers an I/O queue; none if the id is taken or more than was granted. Returns how often
     /// all queues have been ended before it.
     pub(crate) fn add_queue(&self, qid: u16) -> Option<u32> {
         let mut registers = lock(&self.registers);
-        let is_new =
-            qid <= registers.granted.unwrap_or(MAX_IO_QUEUES) && registers.queues.insert(qid);
-        is_new.then_some(registers.resets)
+        let resets = registers.resets;
+        let is_new = qid <= registers.granted.unwrap_or(MAX_IO_QUEUES)
+            && !registers.queues.contains_key(&qid);
+        is_new.then(|| {
+            registers.queues.insert(qid, resets);
+            resets
+        })
     }
 
     /// How often the host has ended all I/O queues, by a reset or a shutdown.
@@ -264,8 +270,12 @@ impl Controller {
         lock(&self.registers).granted.unwrap_or(MAX_IO_QUEUES)
     }
 
-    pub(crate) fn remove_queue(&self, qid: u16) {
-        lock(&self.registers).queues.remove(&qid);
+    /// An I/O queue is over that was registered when all had been ended `resets` times.
+    pub(crate) fn remove_queue(&self, qid: u16, resets: u32) {
+        let mut registers = lock(&self.registers);
+        if registers.queues.get(&qid) == Some(&resets) {
+            registers.queues.remove(&qid);
+        }
     }
 }
 

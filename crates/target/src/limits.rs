@@ -1,7 +1,7 @@
 //! Every limit of the target, with its reason. What a peer makes us hold or do is bounded by one of
 //! them; docs/tenants.md tells those that a host can meet, with what its refusal looks like.
 
-use bpfof_function::cost::units_of_us;
+use bpfof_function::cost::{UNIT_PS, units_of_us};
 
 // Time.
 
@@ -10,6 +10,10 @@ use bpfof_function::cost::units_of_us;
 pub(crate) const TURN_US: u64 = 200;
 /// What one connection gets at a time, in units: 20 µs, so that ten have something of a turn.
 pub(crate) const SLICE_UNITS: u64 = units_of_us(20);
+/// The same in time, for commands that take longer than they pay: what is written into holes, say.
+pub(crate) const SLICE_NS: u64 = SLICE_UNITS * UNIT_PS / 1000;
+/// PDUs of a connection that are worked on between two looks at the clock.
+pub(crate) const PDUS_PER_CLOCK: usize = 16;
 /// Units after which the calls of one hop let others go first.
 pub(crate) const CALLS_SLICE_UNITS: u64 = SLICE_UNITS;
 /// Units after which the clock is looked at: 10 µs, so that a look costs nothing beside them.
@@ -30,6 +34,8 @@ pub(crate) const BYTES_PER_TURN: usize = 2 * 45 * 1448;
 pub(crate) const COMPLETIONS_PER_TURN: usize = 256;
 /// Completions between two looks at the clock.
 pub(crate) const COMPLETIONS_PER_CLOCK: usize = 16;
+/// Connections that have ended and are closed in one turn: some 50 µs each.
+pub(crate) const CLOSES_PER_TURN: usize = 4;
 /// Messages of other threads that are taken in one turn: new connections among them, some 10 µs each.
 pub(crate) const MESSAGES_PER_TURN: usize = 16;
 /// Operations whose memory is fetched together: enough for their page walks and their way from memory
@@ -44,6 +50,10 @@ pub(crate) const ARENA_SLICE_NS: u64 = 50_000_000;
 pub(crate) const CONNECT_TIMEOUT_NS: u64 = 10_000_000_000;
 /// Time for a peer to get through one PDU that it has begun.
 pub(crate) const PDU_TIMEOUT_NS: u64 = 30_000_000_000;
+/// Time for a host to send data that it was asked for, from its last piece on.
+pub(crate) const DATA_TIMEOUT_NS: u64 = 30_000_000_000;
+/// The longest keep-alive timer that is granted: beyond it a host is looked at as if it had this one.
+pub(crate) const MAX_KATO_NS: u64 = 600_000_000_000;
 /// Time that a peer gets to take what is left to say to it when its connection closes.
 pub(crate) const LINGER_NS: u64 = 5_000_000_000;
 /// Time that commands in flight get when the target stops.
@@ -51,6 +61,10 @@ pub(crate) const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
 
 // Costs of what is not a function's, in units. They need to be right only as shares.
 
+/// Taking an admin command: most are rare, and many look at lists. The clock is looked at behind each.
+pub(crate) const ADMIN_UNITS: u64 = CLOCK_UNITS;
+/// A file map that another one is set beside.
+pub(crate) const MAP_UNITS: u64 = 100;
 /// Taking a command: parsing, checks, its slot.
 pub(crate) const COMMAND_UNITS: u64 = 500;
 /// Ending one: its response.
@@ -99,6 +113,10 @@ pub(crate) const MAX_TRANSFER_BYTES: u32 = 128 << 10;
 pub(crate) const MAX_H2C_DATA_BYTES: u32 = MAX_TRANSFER_BYTES;
 /// Unsent bytes at which a connection stops taking commands.
 pub(crate) const TX_HIGH_WATER_BYTES: usize = 1 << 20;
+/// What a file is asked to forget at a time.
+pub(crate) const ZEROES_PART_BYTES: u64 = 16 << 20;
+/// What buffers begin at and are multiples of. Each takes one more from the allocator.
+pub(crate) const BUFFER_BYTES: usize = 4096;
 /// Data that devices and chains work on for one connection; beyond it the connection stops taking
 /// commands until some complete. Writes are not asked for their data either while that and what has
 /// been asked for are more than this together, so a connection holds at most twice as much.

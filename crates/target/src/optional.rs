@@ -3,7 +3,7 @@
 use crate::connection::{Connection, Reply, State};
 use crate::executor::{CommandId, Executor};
 use crate::io::byte_range;
-use crate::limits::BYTES_PER_UNIT;
+use crate::limits::{BYTES_PER_UNIT, ZEROES_PART_BYTES};
 use crate::namespace::Backing;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, Status};
@@ -153,10 +153,17 @@ impl Connection {
     pub(crate) fn deallocate_next(&mut self, command: CommandId, x: &mut Executor) -> bool {
         let state = &mut self.slots[usize::from(command.slot)].state;
         let State::Deallocate { namespace, ranges, next } = state else { return false };
-        let Some(&(offset, length)) = ranges.get(*next) else { return false };
-        *next += 1;
+        let Some(range) = ranges.get_mut(*next) else { return false };
+        let (offset, length) = *range;
         let namespace = *namespace;
-        x.submit_zero(namespace, command, (offset, length));
+        // A file system may hold up others while it takes blocks from a file.
+        let part = match x.namespace(namespace).backing {
+            Backing::File(_) => length.min(ZEROES_PART_BYTES),
+            Backing::Memory(_) => length,
+        };
+        *range = (offset + part, length - part);
+        *next += usize::from(part == length);
+        x.submit_zero(namespace, command, (offset, part));
         true
     }
 

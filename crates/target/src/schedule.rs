@@ -19,6 +19,9 @@ use std::collections::{BinaryHeap, VecDeque};
 /// What an operation is believed to cost before one of its connection has been done, in units.
 const FIRST_ESTIMATE: u64 = 1000;
 
+/// Operations of a connection among which those of one chain are looked for: some 10 µs.
+const MOST_TO_LOOK_AT: usize = 2048;
+
 /// A party to the shares of one reactor: the connections of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostIndex(u32);
@@ -207,9 +210,13 @@ impl Schedule {
         self.wake(connection);
     }
 
-    /// What a chain waits for comes before all of its connection.
+    /// What a chain waits for comes before all of its connection, unless that has so much queued that
+    /// looking for it would take longer than others should wait.
     pub(crate) fn hasten(&mut self, connection: u32, chain: ChainId) {
         let Some(member) = self.members[connection as usize].as_mut() else { return };
+        if member.active.len() + member.fresh.len() > MOST_TO_LOOK_AT {
+            return;
+        }
         let all = member.active.drain(..).chain(member.fresh.drain(..));
         let (its, others): (Vec<_>, Vec<_>) = all.partition(|of| of.chain() == Some(chain));
         member.active.extend(its.into_iter().chain(others));

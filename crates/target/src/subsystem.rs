@@ -7,10 +7,10 @@ use crate::hosts::{Host, HostFull, HostLimits, Hosts};
 use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
 use crate::namespace::Namespace;
 use bpfof_chain::{Function, Tables};
-use bpfof_function::memory::MemoryFull;
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -67,6 +67,8 @@ struct Controllers {
 impl Controllers {
     /// Chooses an association that has to go for another of `host`, if there are too many: the one that
     /// was silent longest, of those that have no I/O queues, or no keep-alive timer and nothing to do.
+    /// If the subsystem is full of others, one goes of the address that has most, if that has more than
+    /// the newcomer's will have.
     fn make_room(
         &self,
         host: &Host,
@@ -106,8 +108,27 @@ impl Controllers {
             };
             of(controller.host()) && silent_ns(controller) >= least_ns
         };
-        let goes = self.by_id.values().filter(is_useless).max_by_key(|which| silent_ns(which));
-        goes.cloned().map(Some).ok_or(full)
+        let longest = |which: &&Arc<Controller>| silent_ns(which);
+        let goes = self.by_id.values().filter(is_useless).max_by_key(longest).or_else(|| {
+            let greedy = self.greediest().filter(|_| matches!(full, HostFull::Controllers(_)));
+            let (address, _) = greedy.filter(|(_, has)| *has > count(&of_address) + 1)?;
+            let its = self.by_id.values().filter(|other| other.host().address == address);
+            its.max_by_key(longest)
+        });
+        let Some(goes) = goes else { return Err(full) };
+        log::warn!("{}: its association {} goes for another: {full}", goes.host().nqn, goes.id);
+        Ok(Some(Arc::clone(goes)))
+    }
+}
+
+impl Controllers {
+    /// The address with most associations, and how many it has.
+    fn greediest(&self) -> Option<(IpAddr, usize)> {
+        let mut counts = HashMap::new();
+        for controller in self.by_id.values() {
+            *counts.entry(controller.host().address).or_insert(0) += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count)
     }
 }
 
@@ -120,29 +141,22 @@ struct Kept {
 }
 
 impl Kept {
-    /// Gives the function to an association, unless the owner's share of the memory has no room for its
-    /// maps.
-    fn install(&self, tables: &Tables) -> Result<Tables, MemoryFull> {
-        let maps = function_maps::make(&self.maps, tables, &self.owner.host.memory)?;
-        Ok(tables
-            .with_function_and_maps(Arc::clone(&self.function), maps)
-            .with_trace(self.function.id))
-    }
-
-    /// Does so if there is room.
-    fn install_if_possible(&self, tables: &Tables, host_nqn: &str) -> Tables {
-        self.install(tables).unwrap_or_else(|full| {
-            let (id, name) = (self.function.id, &self.function.name);
-            log::warn!("{host_nqn}: it does not get the kept function {id} {name:?}: {full}");
-            tables.with_function_and_maps(Arc::clone(&self.function), Default::default())
-        })
+    /// Gives the function to an association of a host, with maps if the host's memory has room.
+    fn install(&self, tables: &Tables, host: &Host) -> Tables {
+        let id = self.function.id;
+        let maps = function_maps::make(&self.maps, tables, &host.memory).unwrap_or_else(|full| {
+            let (nqn, name) = (&host.nqn, &self.function.name);
+            log::warn!("{nqn}: it gets the kept function {id} {name:?} without its maps: {full}");
+            Default::default()
+        });
+        tables.with_function_and_maps(Arc::clone(&self.function), maps).with_trace(id)
     }
 }
 
 /// Who keeps a function.
 #[derive(Debug)]
 struct Owner {
-    /// Whose memory it and its maps take.
+    /// Whose memory it takes. Its maps take that of each association's host.
     host: Arc<Host>,
     host_id: [u8; 16],
     /// The association that has loaded it.
@@ -298,7 +312,7 @@ impl Subsystem {
         controllers.last_id = id;
         let whole = controllers.namespaces.iter().map(|namespace| namespace.whole_file());
         let tables = Tables::new(whole.collect());
-        let install = |tables: Tables, kept: &Kept| kept.install_if_possible(&tables, &host.nqn);
+        let install = |tables: Tables, kept: &Kept| kept.install(&tables, host);
         let tables = controllers.kept.iter().fold(tables, install);
         let subsystem = Arc::clone(self);
         let controller = Controller::new(id, subsystem, party, (kato_ms, now_ns), tables);
@@ -325,6 +339,10 @@ impl Subsystem {
         function: Function,
         by: &Controller,
     ) -> Result<u32, Refusal> {
+        if by.host_id == [0; 16] {
+            let message = "functions are kept for hosts that have a host identifier other than 0";
+            return Err((Status::FUNCTION_REJECTED, message.to_owned()));
+        }
         let mut controllers = self.controllers();
         let controllers = &mut *controllers;
         let is_its = |kept: &&Kept| kept.owner.host.serial == by.host().serial;
@@ -349,8 +367,7 @@ impl Subsystem {
         let kept = Kept { function: Arc::new(Function { id, ..function }), maps, owner };
         for controller in controllers.by_id.values() {
             controller.counters.begin(id);
-            let host_nqn = controller.host_nqn();
-            controller.update(|tables| kept.install_if_possible(tables, host_nqn));
+            controller.update(|tables| kept.install(tables, controller.host()));
         }
         controllers.kept.push(kept);
         Ok(id)

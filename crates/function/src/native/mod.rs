@@ -11,6 +11,7 @@ mod translate;
 
 use crate::abi::GUEST_BASE;
 use crate::arena::{Arena, Limit};
+use crate::cost;
 use crate::environment::{Environment, Exit};
 use crate::fault::{Fault, FaultKind};
 use crate::helper::{self, Call, Helper, Stop};
@@ -36,7 +37,7 @@ struct Machine<'a> {
     base: *mut u8,
     /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`.
     near_end: u64,
-    /// Instructions left.
+    /// Units left.
     budget: i64,
     /// 0, or a `FAULT_*` code.
     fault: u32,
@@ -128,7 +129,7 @@ impl NativeFunction {
     }
 
     /// Runs the function on `arena` up to `limit`, which
-    /// [`Arena::begin_call`] gives. `budget` is in instructions. Helpers reach `environment`.
+    /// [`Arena::begin_call`] gives. `budget` is in [units](crate::cost). Helpers reach `environment`.
     #[inline]
     pub fn call(
         &self,
@@ -163,6 +164,13 @@ impl NativeFunction {
         Err(Fault { kind, pc: machine.fault_pc, data_end: GUEST_BASE + limit.bytes() as u64 })
     }
 
+    /// What a call up to `limit` that ended in a fault may have executed without having paid for it, in
+    /// units: a strided loop pays when it is left.
+    #[must_use]
+    pub fn unpaid_after_fault(&self, limit: Limit) -> u64 {
+        if self.program.has_scans() { cost::scan_slack(limit) as u64 } else { 0 }
+    }
+
     /// The program it was translated from.
     pub fn program(&self) -> &Program {
         &self.program
@@ -192,6 +200,9 @@ fn isa(is_long: bool) -> Result<OwnedTargetIsa, CompileError> {
         ("use_colocated_libcalls", "false"),
         ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
         ("unwind_info", "false"),
+        // A frame of several pages touches each, so that none jumps over the guard of a stack.
+        ("enable_probestack", "true"),
+        ("probestack_strategy", "inline"),
     ] {
         flags.set(name, value).map_err(|error| CompileError(error.to_string()))?;
     }

@@ -73,6 +73,14 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
             .run()
             .finalize(module.target_config());
         module.define_function(id, &mut context).map_err(failed)?;
+        let frame = context.compiled_code().and_then(|code| code.buffer.frame_layout());
+        let frame_bytes = frame.map_or(u32::MAX, |frame| frame.frame_to_fp_offset);
+        if frame_bytes > MAX_FRAME_BYTES {
+            return Err(CompileError(format!(
+                "a function of it would take {frame_bytes} bytes of stack, of at most \
+                 {MAX_FRAME_BYTES}: too much is computed before, and used behind, too many branches"
+            )));
+        }
         Ok(())
     };
     define(entry, first, Form::Entry)?;
@@ -82,6 +90,10 @@ pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<Fun
     module.finalize_definitions().map_err(failed)?;
     Ok(entry)
 }
+
+/// The most that a function takes of the host's stack, in bytes. Functions call each other
+/// [`MAX_FRAMES`](crate::abi::MAX_FRAMES) deep at most, so together they take half a megabyte.
+const MAX_FRAME_BYTES: u32 = 64 << 10;
 
 /// The first instructions of the functions that these call.
 fn callees(instructions: &[Instruction]) -> BTreeSet<u32> {

@@ -12,15 +12,16 @@ use crate::connection::{Close, Connection};
 use crate::controller::Controller;
 use crate::executor::{CommandId, Executor, Operation, Resting};
 use crate::limits::{
-    BYTES_PER_TURN, BYTES_PER_UNIT, CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN,
-    HOPS_PER_CLOCK, HOPS_PER_COMMAND, HOPS_PER_TURN, RESPONSE_UNITS, SEND_UNITS, STOP_TIMEOUT_NS,
-    TURN_US,
+    BYTES_PER_TURN, BYTES_PER_UNIT, CLOCK_UNITS, CLOSES_PER_TURN, COMPLETIONS_PER_CLOCK,
+    COMPLETIONS_PER_TURN, HOPS_PER_CLOCK, HOPS_PER_COMMAND, HOPS_PER_TURN, RESPONSE_UNITS,
+    SEND_UNITS, SLICE_NS, SLICE_UNITS, STOP_TIMEOUT_NS, TURN_US,
 };
 use crate::schedule::HostIndex;
 use bpfof_chain::{ChainId, DeviceRead, Progress};
 use bpfof_device::{IoBuffer, Outgoing};
 use bpfof_function::cost::UNIT_PS;
 use bpfof_nvme::Status;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What has been done in this turn.
@@ -47,6 +48,8 @@ pub(crate) struct Core<I> {
     pub(super) entries: Vec<Option<Entry>>,
     /// Connections that have something to send, or may receive again.
     dirty: Vec<u32>,
+    /// Connections that have ended and are to be closed: their number, and why.
+    ended: VecDeque<(u32, u64, String)>,
     turn: Turn,
     /// Sends of memory that commands may change, which have not ended.
     lent: usize,
@@ -72,6 +75,7 @@ impl<I: Io> Core<I> {
             x,
             entries: Vec::new(),
             dirty: Vec::new(),
+            ended: VecDeque::new(),
             turn: Turn::default(),
             lent: 0,
             // Serials of all reactors differ.
@@ -94,7 +98,7 @@ impl<I: Io> Core<I> {
 
     /// Whether there is work that needs no further event.
     pub(crate) fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || self.x.schedule.has_work()
+        !self.dirty.is_empty() || !self.ended.is_empty() || self.x.schedule.has_work()
     }
 
     /// Whether connections have something to send, or may receive again.
@@ -168,7 +172,7 @@ impl<I: Io> Core<I> {
 
     #[inline(never)]
     fn spend_by_clock(&mut self, units: u64) -> u64 {
-        let before = self.turn.units - units;
+        let before = self.turn.units.saturating_sub(units);
         let passed = self.look_at_clock() * 1000 / UNIT_PS;
         // Not for time in which the machine did something else.
         passed.saturating_sub(before).clamp(units / 16, 4 * units)
@@ -338,7 +342,24 @@ impl<I: Io> Core<I> {
             return;
         }
         let Some(rx) = &mut entry.rx else { return };
-        let outcome = entry.connection.receive(&rx[..entry.rx_filled], &mut self.x);
+        let (until, begun_ns) = (self.x.spent() + SLICE_UNITS, self.io.now_ns());
+        let (mut used, mut takes_long) = (0, false);
+        let outcome = loop {
+            let input = &rx[used..entry.rx_filled];
+            match entry.connection.receive(input, until, &mut self.x) {
+                Ok(bytes) => used += bytes,
+                Err(close) => break Err(close),
+            }
+            let connection = &entry.connection;
+            let goes_on = connection.has_more() && !connection.is_paused();
+            if !goes_on || connection.admin.is_some() || self.x.spent() >= until {
+                break Ok(used);
+            }
+            takes_long = self.io.now_ns().saturating_sub(begun_ns) >= SLICE_NS;
+            if takes_long {
+                break Ok(used);
+            }
+        };
         match outcome {
             Ok(used) => {
                 rx.copy_within(used..entry.rx_filled, 0);
@@ -369,7 +390,7 @@ impl<I: Io> Core<I> {
             }
         }
         let spent = self.x.take_spent();
-        let cost = self.spend(spent);
+        let cost = if takes_long { self.spend_by_clock(spent) } else { self.spend(spent) };
         self.x.schedule.charge(index, cost as i64);
     }
 
@@ -417,10 +438,10 @@ impl<I: Io> Core<I> {
             return self.remove_if_done(index);
         }
         match result {
-            0 => self.close(index, "the host closed the connection"),
+            0 => self.has_ended(index, "the host closed the connection".to_owned()),
             error if error < 0 => {
                 let cause = std::io::Error::from_raw_os_error(-error);
-                self.close(index, &format!("receive failed: {cause}"));
+                self.has_ended(index, format!("receive failed: {cause}"));
             }
             length => {
                 entry.rx_filled += length as usize;
@@ -453,9 +474,26 @@ impl<I: Io> Core<I> {
         }
         if !complete {
             let cause = std::io::Error::from_raw_os_error(-result.min(0));
-            return self.close(index, &format!("send failed: {cause}"));
+            return self.has_ended(index, format!("send failed: {cause}"));
         }
         self.mark_dirty(index);
+    }
+
+    /// A connection is to be closed soon. Many may end at once, and closing one takes longer than most
+    /// commands.
+    fn has_ended(&mut self, index: u32, reason: String) {
+        if let Some(entry) = &self.entries[index as usize] {
+            self.ended.push_back((index, entry.connection.serial, reason));
+        }
+    }
+
+    fn close_ended(&mut self) {
+        for _ in 0..CLOSES_PER_TURN {
+            let Some((index, serial, reason)) = self.ended.pop_front() else { return };
+            if self.connection(index).is_some_and(|connection| connection.serial == serial) {
+                self.close(index, &reason);
+            }
+        }
     }
 
     /// A command's operation on a file has completed.
@@ -557,6 +595,7 @@ impl<I: Io> Core<I> {
 
     /// Hands file operations to the ring, sends, and receives again.
     pub(crate) fn end_turn(&mut self) {
+        self.close_ended();
         self.submit_file_operations();
         let mut granted = Vec::new();
         self.x.grant_arenas(|index| granted.push(index));
@@ -638,7 +677,7 @@ impl<I: Io> Core<I> {
         self.io.shut(index, Shut::Receive);
         let connection = &entry.connection;
         if let (Some(controller), Some(queue)) = (&connection.controller, &connection.queue) {
-            controller.remove_queue(queue.id);
+            controller.remove_queue(queue.id, queue.resets);
             if connection.admin.is_some() {
                 controller.subsystem.remove_controller(controller.id);
                 let controller = Arc::clone(controller);

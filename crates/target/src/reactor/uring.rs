@@ -34,7 +34,7 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Mailbox {
     sender: Sender<Message>,
     event: Arc<OwnedFd>,
-    /// Messages that it has not taken.
+    /// Connections that it has not taken.
     untaken: Arc<AtomicUsize>,
 }
 
@@ -44,10 +44,12 @@ impl Mailbox {
     }
 
     pub(crate) fn send(&self, message: Message) {
-        self.untaken.fetch_add(1, Ordering::Relaxed);
+        let is_connection = usize::from(matches!(message, Message::Adopt(..)));
+        self.untaken.fetch_add(is_connection, Ordering::Relaxed);
         // A reactor that has ended needs no messages.
-        if self.sender.send(message).is_ok() {
-            self.wake();
+        match self.sender.send(message) {
+            Ok(()) => self.wake(),
+            Err(_) => _ = self.untaken.fetch_sub(is_connection, Ordering::Relaxed),
         }
     }
 
@@ -55,7 +57,7 @@ impl Mailbox {
         let _ = rustix::io::write(&self.event, &1u64.to_le_bytes());
     }
 
-    /// How many messages wait to be taken.
+    /// How many connections wait to be taken.
     pub(crate) fn untaken(&self) -> usize {
         self.untaken.load(Ordering::Relaxed)
     }
@@ -228,9 +230,9 @@ impl Reactor {
         for _ in 0..MESSAGES_PER_TURN {
             let Uring { setup, .. } = &self.core.io;
             let Ok(message) = setup.messages.try_recv() else { return };
-            setup.mailbox(|mailbox| mailbox.untaken.fetch_sub(1, Ordering::Relaxed));
             match message {
                 Message::Adopt(socket, ends, address) => {
+                    setup.mailbox(|mailbox| mailbox.untaken.fetch_sub(1, Ordering::Relaxed));
                     let Some(index) = self.core.adopt(ends, Some(address)) else { continue };
                     self.core.io.set_socket(index, socket);
                     self.core.begin(index);
