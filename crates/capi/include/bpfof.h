@@ -113,7 +113,10 @@ struct bpfof_options {
  * flag it fails, with EACCES if the target asks for authentication, which this
  * library does not have.
  *
- * A connection that is lost is not made again: chains run here from then on.
+ * A connection that is lost is not made again: chains run here from then on. That
+ * of a program that does nothing is kept: a thread of the library tells the target
+ * once a minute that the program is there. A target may end that of a process which
+ * is stopped for two minutes.
  */
 struct bpfof *bpfof_open(const char *url, const char *device, const struct bpfof_options *options);
 
@@ -249,6 +252,11 @@ struct bpfof_result {
  * BPFOF_SCRATCH_MAX; the first argument_len are the function's argument, the
  * others are zero for it. Returns the length of the answer, which is in scratch
  * then; what is behind it is undefined. result may be NULL.
+ *
+ * A chain that the target interrupts to serve others is sent again a few times
+ * within a quarter of a second, and then runs here, as one that cannot run at the
+ * target does. Chains only read; but a function that has maps has changed them
+ * each time.
  */
 ssize_t bpfof_read_pushdown(struct bpfof_reader *reader, const int *fds, size_t nfds,
 			    const struct bpfof_read *first, const struct bpfof_function *function,

@@ -1,8 +1,9 @@
 //! An association with a target: its admin queue, and the lanes it opens.
 
+use crate::admin::Admin;
 use crate::queue::{Queue, QueueConnect};
 use crate::{
-    CommandError, Error, InitiatorConfig, Lane, LostReason, NamespaceInfo, Options, PushdownLimits,
+    CommandError, Error, InitiatorConfig, Lane, NamespaceInfo, Options, PushdownLimits,
     SubmitError, TargetUrl,
 };
 use bpfof_nvme::fabrics::{
@@ -55,13 +56,14 @@ impl QueueIds {
 
 /// An association with a target, through its admin queue. All calls block.
 ///
-/// Functions and file maps belong to the association and vanish with it. Dropping a controller
-/// closes the admin connection, upon which the target ends the lanes too.
+/// Functions and file maps belong to the association and vanish with it. While nobody uses the
+/// association, a thread keeps it alive ([`Options::keep_alive`]). Dropping a controller closes the
+/// admin connection, upon which the target ends the lanes too.
 #[derive(Debug)]
 pub struct Controller {
     url: TargetUrl,
     options: Options,
-    pub(crate) admin: Queue,
+    admin: Admin,
     cap: Cap,
     version: Version,
     identify: IdentifyController,
@@ -78,26 +80,11 @@ impl Controller {
     /// No connection, no such subsystem, a target that refuses this host, or that breaks the
     /// protocol.
     pub fn connect(url: &TargetUrl, options: Options) -> Result<Self, Error> {
-        let initiator = InitiatorConfig {
-            admin: true,
-            digests: digests(&options),
-            depth: ADMIN_DEPTH,
-            in_capsule_bytes: ADMIN_IN_CAPSULE_BYTES as u32,
-            max_transfer_bytes: TRANSFER_MAX_BYTES,
-            namespaces: Arc::new([]),
-        };
-        let (admin, cntlid) = Queue::connect(QueueConnect {
-            url,
-            options: &options,
-            initiator,
-            qid: 0,
-            cattr: 0,
-            cntlid: CNTLID_DYNAMIC,
-        })?;
+        let (queue, cntlid, kato_ms) = connect_admin(url, &options)?;
         let mut controller = Self {
             url: url.clone(),
             options,
-            admin,
+            admin: Admin::new(queue),
             cap: Cap::default(),
             version: Version::default(),
             identify: IdentifyController::default(),
@@ -109,6 +96,10 @@ impl Controller {
         controller.start()?;
         if controller.identify.cntlid != cntlid {
             return Err(Error::BadAnswer("Identify names another controller than Connect"));
+        }
+        // A KAS of 0 says that the controller has no keep-alive timer.
+        if kato_ms > 0 && controller.identify.kas_100ms > 0 {
+            controller.admin.keep_alive(Duration::from_millis(kato_ms.into()), url)?;
         }
         Ok(controller)
     }
@@ -189,18 +180,15 @@ impl Controller {
 
     /// Whether the admin connection is open.
     #[must_use]
-    pub const fn is_connected(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         self.admin.is_connected()
     }
 
     /// Looks whether the target has ended the admin connection, and with it the association; whether
-    /// it is still open. A target that has vanished without a word is not noticed.
+    /// it is still open. A target that has vanished without a word is noticed only by a Keep Alive
+    /// ([`Options::keep_alive`]) without an answer.
     pub fn check_connected(&mut self) -> bool {
-        if self.admin.has_completions() {
-            // The reason is kept, for the next call.
-            let _ = self.admin.poll(&mut |_| {});
-        }
-        self.is_connected()
+        self.admin.check_connected()
     }
 
     /// The active namespaces, as of the connection or the last
@@ -315,11 +303,11 @@ impl Controller {
             qid,
             cattr: CATTR_DISABLE_SQ_FLOW_CONTROL,
             cntlid: self.identify.cntlid,
+            kato_ms: 0,
         });
         match connected {
-            // Nothing is asked of the target meanwhile, so this is its end: the controller that the
-            // lane belongs to may be another one of the same number.
-            Ok(_) if self.admin.has_completions() => {
+            // The controller that the lane belongs to may be another one of the same number.
+            Ok(_) if !self.admin.check_connected() => {
                 self.ids.give_back(qid);
                 Err(SubmitError::NotConnected.into())
             }
@@ -358,9 +346,29 @@ impl Controller {
     }
 }
 
-impl Drop for Controller {
-    fn drop(&mut self) {
-        self.admin.close(LostReason::HungUp);
+/// Connects the admin queue. Returns the controller identifier too, and the keep-alive timeout that
+/// the target has accepted, in ms; 0 is none.
+fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32), Error> {
+    let connect = |kato_ms| {
+        let initiator = InitiatorConfig {
+            admin: true,
+            digests: digests(options),
+            depth: ADMIN_DEPTH,
+            in_capsule_bytes: ADMIN_IN_CAPSULE_BYTES as u32,
+            max_transfer_bytes: TRANSFER_MAX_BYTES,
+            namespaces: Arc::new([]),
+        };
+        let (cattr, cntlid) = (0, CNTLID_DYNAMIC);
+        Queue::connect(QueueConnect { url, options, initiator, qid: 0, cattr, cntlid, kato_ms })
+    };
+    let wanted_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
+    match connect(wanted_ms) {
+        // Targets without a keep-alive timer may say so here.
+        Err(Error::Command { source, .. }) if wanted_ms > 0 && source.is_of_keep_alive() => {
+            log::info!("{url}: no keep-alive timer of {wanted_ms} ms: {}", source.status);
+            connect(0).map(|(queue, cntlid)| (queue, cntlid, 0))
+        }
+        connected => connected.map(|(queue, cntlid)| (queue, cntlid, wanted_ms)),
     }
 }
 

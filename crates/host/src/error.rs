@@ -7,6 +7,10 @@ use std::fmt;
 use std::io;
 use thiserror::Error;
 
+/// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong
+/// (NVMe Base 2.0 §6.3, KATO).
+const CONNECT_KATO_BYTE: u32 = 48;
+
 /// An error of a controller or a lane.
 #[derive(Debug, Error)]
 pub enum Error {
@@ -108,8 +112,9 @@ pub enum Error {
         /// The size it has.
         bytes: usize,
     },
-    /// The thread that keeps file maps does not start.
-    #[error("cannot start the thread that keeps file maps: {0}")]
+    /// A thread of this library does not start: that which keeps the association alive, or that
+    /// which keeps file maps.
+    #[error("cannot start a thread that keeps the connection or file maps: {0}")]
     Thread(io::Error),
     /// The target refused a function.
     #[error("the target refused the function: {0}")]
@@ -166,6 +171,22 @@ pub struct CommandError {
     pub dw1: u32,
 }
 
+impl CommandError {
+    /// Whether the target has broken the request off for reasons of its own (Command Interrupted,
+    /// NVMe Base 2.0 §3.3.3.2.1.2): the same request may succeed a little later.
+    #[must_use]
+    pub const fn is_interrupted(&self) -> bool {
+        self.status.same_code(Status::COMMAND_INTERRUPTED) && !self.status.dnr()
+    }
+
+    /// Whether the target refused Connect for its keep-alive timeout: it wants none, or another.
+    pub(crate) const fn is_of_keep_alive(&self) -> bool {
+        let is_of_connect = self.status.same_code(Status::CONNECT_INVALID_PARAMETERS);
+        self.status.same_code(Status::INVALID_KEEP_ALIVE_TIMEOUT)
+            || (is_of_connect && self.dw0 == CONNECT_KATO_BYTE)
+    }
+}
+
 impl std::error::Error for CommandError {}
 
 impl fmt::Display for CommandError {
@@ -219,6 +240,10 @@ impl fmt::Display for CommandError {
             f.write_str(": the range ends behind the namespace")
         } else if is(Status::CONNECT_INVALID_HOST) {
             f.write_str(": the target does not admit this host's NQN")
+        } else if self.is_interrupted() {
+            f.write_str(": the target had to serve others and kept nothing of it; send it again")
+        } else if self.is_of_keep_alive() {
+            f.write_str(": the target wants another keep-alive timeout; change Options::keep_alive")
         } else if is(Status::CONNECT_INVALID_PARAMETERS) {
             f.write_str(": check the subsystem's NQN in the address")
         } else {

@@ -2,7 +2,9 @@
 
 use crate::controller::{Controller, QueueIds};
 use crate::queue::Queue;
-use crate::{Completion, Error, LostReason, PushdownCall, Request, RequestError, SubmitError};
+use crate::{
+    Completion, Error, LostReason, PushdownCall, Request, RequestError, SubmitError, interrupted,
+};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -40,7 +42,9 @@ impl Lane {
     }
 
     /// Queues a request; it is sent by the next [`flush_doorbell`](Self::flush_doorbell) or
-    /// [`wait`](Self::wait). The completion carries `tag`.
+    /// [`wait`](Self::wait). The completion carries `tag`. It says so as well if the target has
+    /// interrupted a chain ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)),
+    /// which may then be submitted again.
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing is queued then.
@@ -236,6 +240,11 @@ impl Lane {
 
     /// Runs one chain and puts its answer into `answer`, whose contents it replaces.
     ///
+    /// A chain that the target interrupts
+    /// ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)) is sent again up to 8
+    /// times, after pauses of a quarter of a second in all. A chain changes nothing but function
+    /// maps; what it has put there before it was interrupted stays, and is done again.
+    ///
     /// # Errors
     /// As the target answered. The lane must be idle.
     pub fn pushdown(
@@ -244,6 +253,15 @@ impl Lane {
         answer: &mut Vec<u8>,
     ) -> Result<ChainInfo, Error> {
         self.require_idle()?;
+        interrupted::retry(|| self.run_chain(call, answer))
+    }
+
+    /// Sends one chain and waits for its end.
+    fn run_chain(
+        &mut self,
+        call: &PushdownCall<'_>,
+        answer: &mut Vec<u8>,
+    ) -> Result<ChainInfo, Error> {
         self.submit(0, Request::Pushdown(*call))?;
         answer.clear();
         let mut end = None;

@@ -17,12 +17,15 @@
 //! machine where the target cannot help.
 //!
 //! # What it does not do
-//! It does not cache, retry, or reconnect by itself: an error says
-//! what happened, and [`Controller::reconnect`] and [`Lane::reconnect`] start again. It sends no
-//! keep alive (it asks for none) and no asynchronous event request; it does not authenticate or
-//! encrypt. Every byte a target sends may be hostile: what breaks the protocol ends the connection
-//! with a typed error, and each request in flight ends exactly once.
+//! It does not cache or reconnect by itself: an error says what happened, and
+//! [`Controller::reconnect`] and [`Lane::reconnect`] start again. It repeats nothing but chains that
+//! the target has interrupted, in calls that block ([`CommandError::is_interrupted`]). Its only
+//! threads keep associations alive ([`Options::keep_alive`]) and, in [`files`], maps. It sends no
+//! asynchronous event request; it does not authenticate or encrypt. Every byte a target sends may be
+//! hostile: what breaks the protocol ends the connection with a typed error, and each request in
+//! flight ends exactly once.
 
+mod admin;
 mod controller;
 mod doorbell;
 mod error;
@@ -31,6 +34,7 @@ mod function_maps;
 mod functions;
 pub mod fuzz;
 mod initiator;
+mod interrupted;
 mod lane;
 mod maps;
 mod names;

@@ -22,6 +22,12 @@ pub struct Options {
     /// Longest time from sending a request to its completion. A request that takes longer ends
     /// its lane.
     pub command_timeout: Duration,
+    /// How long the target waits for a sign of life before it gives up the association, in whole ms
+    /// (NVMe Base 2.0 §3.9). A thread of the controller sends one after each half of it, so that an
+    /// association lasts as long as the process runs, whatever the program does. 0 is no timer and no
+    /// thread: a target may then give up a program that sends nothing, when it chooses, or refuse it
+    /// from the beginning. A target that has no such timer is sent nothing either.
+    pub keep_alive: Duration,
     /// Never sleep while waiting. For threads that own a core.
     pub poll: bool,
     /// How long to spin before sleeping, in µs, where spinning has paid so far.
@@ -30,6 +36,9 @@ pub struct Options {
 
 /// Default for requests in flight: what a Linux host uses.
 const QUEUE_DEPTH: u16 = 128;
+/// Default for keep-alive: a process that is stopped for a minute is still there, and an idle one
+/// wakes up once a minute.
+const KEEP_ALIVE: Duration = Duration::from_secs(120);
 
 impl Default for Options {
     fn default() -> Self {
@@ -42,6 +51,7 @@ impl Default for Options {
             data_digest: false,
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(30),
+            keep_alive: KEEP_ALIVE,
             poll: false,
             spin_us: 200,
         }

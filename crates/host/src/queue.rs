@@ -6,7 +6,7 @@ use crate::{
     TargetUrl,
 };
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
-use bpfof_nvme::{Cqe, Sqe, Status};
+use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,14 @@ const RECEIVE_BYTES: usize = 256 << 10;
 const EXPIRY_CHECKS: u64 = 8;
 /// Reserved bits of Connect's answer that ask for authentication (NVMe Base 2.0 §6.3, AUTHREQ).
 const AUTHENTICATION_BITS: u32 = 0xFFFF_0000;
+/// Tags of the command that a call waits for, and of Keep Alives, for which nobody waits.
+const CALL_TAG: u64 = 0;
+const KEEP_ALIVE_TAG: u64 = 1;
+/// Longest sleep of a call before it looks around again. Its end is the command timeout.
+const CALL_WAIT: Duration = Duration::from_secs(1);
+/// With so many commands without an answer no Keep Alive is added: a target that does not answer
+/// these would not answer that either, and calls need room.
+const UNANSWERED_MAX: usize = 4;
 
 /// A queue pair and its connection.
 #[derive(Debug)]
@@ -42,6 +50,15 @@ pub(crate) struct Queue {
     /// Why nothing more can be sent. The connection stays open until what the target said before
     /// has been read: it may give the reason.
     send_error: Option<LostReason>,
+    /// Of an admin queue whose target has a keep-alive timer.
+    heartbeat: Option<Heartbeat>,
+}
+
+/// When Keep Alives are sent.
+#[derive(Clone, Copy, Debug)]
+struct Heartbeat {
+    interval: Duration,
+    next: Instant,
 }
 
 /// How a queue is connected.
@@ -52,6 +69,8 @@ pub(crate) struct QueueConnect<'a> {
     pub(crate) qid: u16,
     pub(crate) cattr: u8,
     pub(crate) cntlid: u16,
+    /// Keep-alive timeout to ask for, in ms; 0 is none. Of the admin queue only.
+    pub(crate) kato_ms: u32,
 }
 
 type OnCompletion<'f> = dyn FnMut(Completion<'_>) + 'f;
@@ -60,7 +79,7 @@ impl Queue {
     /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
     /// too.
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
-        let QueueConnect { url, options, initiator, qid, cattr, cntlid } = connect;
+        let QueueConnect { url, options, initiator, qid, cattr, cntlid, kato_ms } = connect;
         let started = Instant::now();
         let socket = Socket::connect(&url.host, url.port, options.connect_timeout)?;
         let mut queue = Self {
@@ -79,6 +98,7 @@ impl Queue {
             sent_bytes: 0,
             received_bytes: 0,
             send_error: None,
+            heartbeat: None,
         };
         while !queue.initiator.is_ready() {
             queue.wait(Duration::from_millis(10), &mut |_| {})?;
@@ -89,7 +109,7 @@ impl Queue {
             }
         }
         let sqsize = queue.initiator.config().depth;
-        let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr, kato_ms: 0 };
+        let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr, kato_ms };
         let data = ConnectData {
             hostid: options.host_id,
             cntlid,
@@ -307,7 +327,32 @@ impl Queue {
         micros(self.clock.elapsed())
     }
 
-    /// Sends one command and waits for its end. No other request may be in flight.
+    /// Sends a Keep Alive every `interval` from now on, as often as [`beat`](Self::beat) is called.
+    pub(crate) fn keep_alive(&mut self, interval: Duration) {
+        self.heartbeat = Some(Heartbeat { interval, next: Instant::now() + interval });
+    }
+
+    /// Queues a Keep Alive if one is due. How long until the next one; `None` if the target wants
+    /// none.
+    pub(crate) fn beat(&mut self) -> Option<Duration> {
+        let Heartbeat { interval, next } = self.heartbeat?;
+        let now = Instant::now();
+        let left = next.saturating_duration_since(now);
+        if !left.is_zero() {
+            return Some(left);
+        }
+        self.heartbeat = Some(Heartbeat { interval, next: now + interval });
+        if self.initiator.in_flight() < UNANSWERED_MAX {
+            let sqe = AdminCommand::keep_alive();
+            let request = Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 };
+            // It is refused only when the connection is over, which the next poll reports.
+            let _ = self.submit(KEEP_ALIVE_TAG, &request);
+        }
+        Some(interval)
+    }
+
+    /// Sends one command and waits for its end. No other request may be in flight, but Keep Alives:
+    /// of these it sends those that become due meanwhile.
     pub(crate) fn call(
         &mut self,
         name: &'static str,
@@ -315,10 +360,15 @@ impl Queue {
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
-        self.submit(0, &Request::Raw { sqe, data_out, data_in_max_bytes })?;
+        self.submit(CALL_TAG, &Request::Raw { sqe, data_out, data_in_max_bytes })?;
         let mut answer = None;
         while answer.is_none() {
-            self.wait(Duration::from_secs(1), &mut |completion| {
+            let at_most = self.beat().map_or(CALL_WAIT, |left| left.min(CALL_WAIT));
+            self.wait(at_most, &mut |completion| {
+                // That a Keep Alive has an answer is enough, whatever it says.
+                if completion.tag != CALL_TAG {
+                    return;
+                }
                 answer = Some(completion.result.map(|done| {
                     let (dw0, dw1, status) = (done.dw0, done.dw1, Status::SUCCESS);
                     (Cqe { dw0, dw1, status, ..Cqe::default() }, done.data.to_vec())

@@ -14,6 +14,7 @@ use crate::lane::Lane;
 use crate::socket::wait_ready;
 use crate::{
     Caravan, ChainInfo, Controller, Error, PushdownCall, Request, RequestError, SubmitError,
+    interrupted,
 };
 use rustix::thread::futex;
 use std::mem;
@@ -161,6 +162,8 @@ impl SharedLane {
     }
 
     /// Sends `request` and waits for its end. `data` gets what it returns, in place of its contents.
+    /// Nothing is sent again: a chain may end as one that the target has interrupted
+    /// ([`CommandError::is_interrupted`](crate::CommandError::is_interrupted)).
     ///
     /// # Errors
     /// [`SubmitError`] for a request that the lane cannot take; as the target answered; the
@@ -395,7 +398,8 @@ impl SharedLane {
         end.map(|_| ())
     }
 
-    /// Runs one chain and puts its answer into `answer`, whose contents it replaces.
+    /// Runs one chain and puts its answer into `answer`, whose contents it replaces. One that the
+    /// target interrupts is sent again, as [`Lane::pushdown`] does.
     ///
     /// # Errors
     /// As the target answered.
@@ -404,7 +408,8 @@ impl SharedLane {
         call: &PushdownCall<'_>,
         answer: &mut Vec<u8>,
     ) -> Result<ChainInfo, Error> {
-        let end = self.call(Request::Pushdown(*call), Urgency::Normal, answer);
+        let request = Request::Pushdown(*call);
+        let end = interrupted::retry(|| self.call(request, Urgency::Normal, answer));
         end.map(|end| ChainInfo { hops: end.dw0 })
     }
 

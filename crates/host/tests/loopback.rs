@@ -3,8 +3,8 @@
 mod fake_target;
 
 use bpfof_host::{
-    Controller, Error, FileMapObject, FileVersion, FunctionId, Lane, LostReason, Options,
-    PushdownCall, Request, RequestError, SubmitError, TargetUrl,
+    Completion, Controller, Error, FileMapObject, FileVersion, FunctionId, Lane, LostReason,
+    Options, PushdownCall, Request, RequestError, SubmitError, TargetUrl,
 };
 use fake_target::{NQN, Shared};
 use std::net::SocketAddr;
@@ -80,6 +80,30 @@ fn chains() {
     let error = lane.pushdown(&unknown, &mut answer).unwrap_err();
     let text = "Pushdown: Unknown Function (7h/01h): load the function on this connection first";
     assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn an_interrupted_chain_is_sent_again_by_a_blocking_call() {
+    let (_controller, mut lane, shared) = connect(both_digests());
+    let mut answer = Vec::new();
+    shared.interruptions.store(3, Ordering::SeqCst);
+    assert_eq!(lane.pushdown(&CALL, &mut answer).unwrap().hops, 3);
+    assert_eq!((&answer[..], shared.interruptions.load(Ordering::SeqCst)), (&b"desserts"[..], 0));
+    // Not for ever.
+    shared.interruptions.store(100, Ordering::SeqCst);
+    let error = lane.pushdown(&CALL, &mut answer).unwrap_err();
+    assert!(matches!(error, Error::Command { source, .. } if source.is_interrupted()), "{error}");
+    assert!(error.to_string().starts_with("Pushdown: Command Interrupted"), "{error}");
+    assert_eq!(shared.interruptions.load(Ordering::SeqCst), 100 - 9);
+    // Who submits decides.
+    lane.submit(7, Request::Pushdown(CALL)).unwrap();
+    let mut ends = Vec::new();
+    while ends.is_empty() {
+        let mut end = |completion: Completion<'_>| ends.push(completion.result.map(|_| ()));
+        lane.wait(Duration::from_secs(1), &mut end).unwrap();
+    }
+    assert!(matches!(ends[0], Err(RequestError::Command(error)) if error.is_interrupted()));
+    assert_eq!(shared.interruptions.load(Ordering::SeqCst), 100 - 10);
 }
 
 #[test]
@@ -237,4 +261,103 @@ fn a_silent_target_is_given_up() {
         std::thread::sleep(Duration::from_millis(1));
         open = shared.connections.load(Ordering::SeqCst);
     }
+}
+
+/// Waits until `done`, at most ten seconds.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{what}: it does not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A controller of a target that may have a keep-alive timer, at which nothing happens otherwise.
+fn idle(has_timer: bool, options: Options) -> (Controller, Arc<Shared>) {
+    let (address, shared) = fake_target::start();
+    shared.has_timer.store(has_timer, Ordering::SeqCst);
+    (Controller::connect(&url(address), options).unwrap(), shared)
+}
+
+#[test]
+fn an_idle_controller_sends_keep_alives() {
+    let keep_alive = Duration::from_millis(60);
+    let (mut controller, shared) = idle(true, Options { keep_alive, ..both_digests() });
+    let count = || shared.keep_alives.load(Ordering::SeqCst);
+    assert_eq!(shared.kato_ms.load(Ordering::SeqCst), 60);
+    until("Keep Alives", || count() >= 4);
+    // Their answers are in nobody's way, and nothing is in theirs.
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
+        assert_eq!(controller.active_namespaces().unwrap(), [1]);
+        assert!(controller.check_connected() && controller.is_connected());
+        controller.open_lane().unwrap().flush(1).unwrap();
+    }
+    let before = count();
+    until("more Keep Alives", || count() > before);
+    controller.reconnect().unwrap();
+    let before = count();
+    until("Keep Alives of the new association", || count() > before);
+    assert_eq!(controller.active_namespaces().unwrap(), [1]);
+    controller.disconnect().unwrap();
+    until("the end", || shared.connections.load(Ordering::SeqCst) == 0);
+    let before = count();
+    std::thread::sleep(3 * keep_alive);
+    assert_eq!(count(), before);
+}
+
+/// Nobody else can use the queue meanwhile: the call sends them itself.
+#[test]
+fn keep_alives_are_sent_during_a_long_call() {
+    let keep_alive = Duration::from_millis(400);
+    let (mut controller, shared) = idle(true, Options { keep_alive, ..Options::default() });
+    shared.slow_ms.store(900, Ordering::SeqCst);
+    controller.unload_function(FunctionId(42)).unwrap();
+    let ended = Instant::now();
+    until("Keep Alives", || shared.keep_alives.load(Ordering::SeqCst) >= 3);
+    // Sent from now on, they would take two times 200 ms.
+    assert!(ended.elapsed() < Duration::from_millis(300), "{:?}", ended.elapsed());
+}
+
+#[test]
+fn where_there_is_no_timer_no_keep_alives_are_sent() {
+    let keep_alive = Duration::from_millis(20);
+    // The target has none.
+    let (mut controller, shared) = idle(false, Options { keep_alive, ..Options::default() });
+    assert_eq!(shared.kato_ms.load(Ordering::SeqCst), 20);
+    // None was asked for.
+    let no_timer = Options { keep_alive: Duration::ZERO, ..Options::default() };
+    let (mut without, other) = idle(true, no_timer);
+    assert_eq!(other.kato_ms.load(Ordering::SeqCst), 0);
+    std::thread::sleep(5 * keep_alive);
+    for (controller, shared) in [(&mut controller, shared), (&mut without, other)] {
+        assert_eq!(shared.keep_alives.load(Ordering::SeqCst), 0);
+        assert!(controller.check_connected());
+    }
+}
+
+#[test]
+fn a_target_may_refuse_the_timer() {
+    let (address, shared) = fake_target::start();
+    shared.refuses_timer.store(true, Ordering::SeqCst);
+    let mut controller = Controller::connect(&url(address), Options::default()).unwrap();
+    assert_eq!(shared.kato_ms.load(Ordering::SeqCst), 0);
+    assert_eq!(controller.active_namespaces().unwrap(), [1]);
+}
+
+#[test]
+fn a_target_that_answers_no_keep_alive_is_given_up() {
+    let options = Options {
+        keep_alive: Duration::from_millis(600),
+        command_timeout: Duration::from_millis(250),
+        ..Options::default()
+    };
+    let (mut controller, shared) = idle(true, options);
+    shared.deaf.store(true, Ordering::SeqCst);
+    until("the end of the connection", || !controller.is_connected());
+    let error = controller.active_namespaces().unwrap_err();
+    assert!(matches!(error, Error::Submit(SubmitError::NotConnected)), "{error}");
+    shared.deaf.store(false, Ordering::SeqCst);
+    controller.reconnect().unwrap();
+    assert_eq!(controller.active_namespaces().unwrap(), [1]);
 }

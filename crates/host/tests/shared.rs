@@ -79,7 +79,7 @@ fn requests_of_threads_share_sends() {
 
 #[test]
 fn chains_and_refusals() {
-    let (_controller, lane, _) = connect(Options::default(), Caravan::default());
+    let (_controller, lane, shared) = connect(Options::default(), Caravan::default());
     let call = PushdownCall {
         nsid: 1,
         function: 42,
@@ -94,6 +94,12 @@ fn chains_and_refusals() {
     let mut answer = b"old".to_vec();
     assert_eq!(lane.pushdown(&call, &mut answer).unwrap().hops, 3);
     assert_eq!(answer, b"desserts");
+    shared.interruptions.store(2, Ordering::SeqCst);
+    assert_eq!(lane.pushdown(&call, &mut answer).unwrap().hops, 3);
+    assert_eq!((&answer[..], shared.interruptions.load(Ordering::SeqCst)), (&b"desserts"[..], 0));
+    shared.interruptions.store(1, Ordering::SeqCst);
+    let error = lane.call(Request::Pushdown(call), Urgency::Normal, &mut answer).unwrap_err();
+    assert!(matches!(error, Error::Command { source, .. } if source.is_interrupted()), "{error}");
     let error = lane.pushdown(&PushdownCall { function: 1, ..call }, &mut answer).unwrap_err();
     assert!(error.to_string().starts_with("Pushdown: Unknown Function"), "{error}");
     assert!(answer.is_empty());

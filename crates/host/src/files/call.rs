@@ -72,7 +72,8 @@ pub struct Policy {
     /// How long to wait for them each time.
     pub patience: Duration,
     /// Then run the chain here, over plain reads. Otherwise it fails with
-    /// [`ReadError::Stale`], or with what keeps the target from running it: it reads a hole.
+    /// [`ReadError::Stale`], or with what keeps the target from running it: it reads a hole, or is
+    /// interrupted again and again.
     pub fall_back: bool,
     /// Where there is no target, run chains here on an io_uring, many at once, by direct reads or
     /// ([`FileMaps::passthrough`](super::FileMaps::passthrough)) NVMe commands, and only those that
@@ -151,7 +152,8 @@ pub enum ReadError {
         /// The kernel's answer.
         source: std::io::Error,
     },
-    /// The target could not be asked, and the policy allows no plain reads.
+    /// The target could not be asked, or has interrupted the chain each time it was sent
+    /// ([`CommandError::is_interrupted`]), and the policy allows no plain reads.
     #[error(transparent)]
     Target(#[from] Error),
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, FunctionId};
 use bpfof_chain::{Function, FunctionMap, FunctionMaps, Peers, Trace};
-use bpfof_function::{Map, MapDefinition, NativeFunction, Object};
+use bpfof_function::{Map, MapDefinition, NativeFunction, Object, Program};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -29,16 +29,27 @@ impl StorageFunction {
         let refused = |error: &dyn std::error::Error| Error::FunctionRejected(error.to_string());
         let object = Object::parse(object).map_err(|error| refused(&error))?;
         let entry = object.into_entry(entry_index as usize).map_err(|error| refused(&error))?;
-        let native = NativeFunction::compile(&entry.program).map_err(|error| refused(&error))?;
-        let instructions = u32::try_from(entry.program.instructions().len()).unwrap_or(u32::MAX);
         let wanted = entry.program.maps();
         let maps = known.map(|known| known.share(wanted)).transpose()?.unwrap_or_default();
+        Self::of_program(entry.name, &entry.program, peers, maps)
+    }
+
+    /// Translates a program that has these maps.
+    pub(crate) fn of_program(
+        name: String,
+        program: &Program,
+        peers: Peers,
+        maps: FunctionMaps,
+    ) -> Result<Self, Error> {
+        let native = NativeFunction::compile(program)
+            .map_err(|error| Error::FunctionRejected(error.to_string()))?;
+        let instructions = u32::try_from(program.instructions().len()).unwrap_or(u32::MAX);
         // Its id on this machine; no other function of the process has it, and no target uses such.
         static NEXT_ID: AtomicU32 = AtomicU32::new(FIRST_LOCAL_ID);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let local = Function {
             id,
-            name: entry.name,
+            name,
             instructions,
             native,
             memory: None,

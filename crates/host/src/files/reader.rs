@@ -10,7 +10,7 @@ use super::plain::Batch;
 use super::{FileMaps, FirstRead, PushdownFile, StorageFunction};
 use crate::{
     CommandError, Error, FileVersion, FunctionId, Lane, PushdownCall, Request, RequestError,
-    Status, SubmitError,
+    Status, SubmitError, interrupted,
 };
 use bpfof_chain::{Answer, ChainError};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub struct PushdownReader {
     /// By the tag that the lane knows.
     chains: Vec<Chain>,
     free: Vec<usize>,
-    /// Chains that wait for new maps.
+    /// Chains that wait for new maps, for room, or after an interruption.
     waiting: Vec<usize>,
     /// Chains that wait for room in the local executor.
     queue: VecDeque<usize>,
@@ -67,6 +67,8 @@ struct Chain {
     /// How often the keeper had looked at each file when the chain was found stale.
     looks: Vec<u64>,
     stale: u32,
+    /// How often it was sent again because the target had interrupted it.
+    interruptions: u32,
     wait_until: Instant,
     /// Why it cannot run at the target, for a policy without plain reads.
     cause: Option<ReadError>,
@@ -85,6 +87,7 @@ impl Chain {
             pins: Vec::new(),
             looks: Vec::new(),
             stale: 0,
+            interruptions: 0,
             wait_until: Instant::now(),
             cause: None,
         }
@@ -113,6 +116,8 @@ enum Verdict {
     Good(u32),
     Failed(ReadError),
     Stale,
+    /// It is to be sent again, at the time that it waits for.
+    Later,
     /// Only plain reads can tell.
     Here(Option<ReadError>),
 }
@@ -434,7 +439,8 @@ impl PushdownReader {
             };
             ended.settle(index, result, Executor::Local);
         });
-        let Ended { done, again, mut here, .. } = ended;
+        let Ended { done, again, mut later, mut here, .. } = ended;
+        self.waiting.append(&mut later);
         self.here.append(&mut here);
         for index in again {
             self.stale(index);
@@ -509,7 +515,8 @@ impl PushdownReader {
             let result = completion.result.map(|done| (done.data, done.dw0));
             ended.settle(index, result, Executor::Target);
         });
-        let Ended { done, again, mut here, .. } = ended;
+        let Ended { done, again, mut later, mut here, .. } = ended;
+        self.waiting.append(&mut later);
         self.here.append(&mut here);
         if received.is_err() {
             self.give_up_lane();
@@ -562,6 +569,8 @@ struct Ended<'a> {
     done: usize,
     /// Those that are stale.
     again: Vec<usize>,
+    /// Those that are to be sent again later.
+    later: Vec<usize>,
     /// Those of which only plain reads can tell.
     here: Vec<usize>,
 }
@@ -572,7 +581,15 @@ impl<'a> Ended<'a> {
         free: &'a mut Vec<usize>,
         on_done: &'a mut dyn FnMut(ReadCompletion<'_>),
     ) -> Self {
-        Self { chains, free, on_done, done: 0, again: Vec::new(), here: Vec::new() }
+        Self {
+            chains,
+            free,
+            on_done,
+            done: 0,
+            again: Vec::new(),
+            later: Vec::new(),
+            here: Vec::new(),
+        }
     }
 
     /// A chain has ended; `result` is the answer and the hops.
@@ -588,6 +605,7 @@ impl<'a> Ended<'a> {
             Verdict::Good(hops) => Ok((answer, ReadInfo { hops, executor, stale: chain.stale })),
             Verdict::Failed(error) => Err(error),
             Verdict::Stale => return self.again.push(index),
+            Verdict::Later => return self.later.push(index),
             Verdict::Here(cause) => {
                 chain.cause = cause;
                 return self.here.push(index);
@@ -610,6 +628,18 @@ fn verdict(chain: &mut Chain, result: Result<u32, RequestError>) -> Verdict {
         chain.pins.clear();
         return Verdict::Stale;
     }
+    if let Err(error @ RequestError::Command(command)) = result
+        && command.is_interrupted()
+    {
+        // It has answered nothing, so it does not matter what has changed meanwhile.
+        chain.pins.clear();
+        let Some(pause) = interrupted::pause(chain.interruptions) else {
+            return Verdict::Here(Some(ReadError::Target(error.of("Pushdown"))));
+        };
+        chain.interruptions += 1;
+        chain.wait_until = Instant::now() + pause;
+        return Verdict::Later;
+    }
     let gaps = chain.pins.iter().any(Pin::has_gaps);
     // All of them: each asks for its new map.
     let changed = chain.pins.drain(..).filter_map(|pin| (!pin.verify()).then_some(())).count();
@@ -627,5 +657,60 @@ fn verdict(chain: &mut Chain, result: Result<u32, RequestError>) -> Verdict {
             Verdict::Here(Some(ReadError::Command(error)))
         }
         Err(RequestError::Command(error)) => Verdict::Failed(ReadError::Command(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_chain::{FunctionMaps, Peers};
+    use bpfof_function::Program;
+
+    /// A chain without files, of a function that does nothing.
+    fn chain() -> Chain {
+        // r0 = 0; exit
+        let code: [[u8; 8]; 2] = [[0xB7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+        let program = Program::parse(code.as_flattened()).expect("valid");
+        let (peers, maps) = (Peers::default(), FunctionMaps::default());
+        let function = StorageFunction::of_program("nothing".to_owned(), &program, peers, maps);
+        let function = function.expect("it is compiled");
+        let call = ReadPushdown {
+            files: &[],
+            first_read: FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 },
+            function: &function,
+            scratch: &[],
+            scratch_size_bytes: 0,
+            answer_max_bytes: 64,
+        };
+        Chain::new(0, &call)
+    }
+
+    fn ended(status: Status) -> Result<u32, RequestError> {
+        Err(RequestError::Command(CommandError { status, dw0: 0, dw1: 0 }))
+    }
+
+    #[test]
+    fn an_interrupted_chain_is_sent_again_later_and_in_the_end_runs_here() {
+        let mut chain = chain();
+        for _ in 0..interrupted::RETRIES {
+            let before = Instant::now();
+            let verdict = verdict(&mut chain, ended(Status::COMMAND_INTERRUPTED));
+            assert!(matches!(verdict, Verdict::Later));
+            assert!(chain.wait_until > before);
+        }
+        let Verdict::Here(Some(ReadError::Target(Error::Command { source, .. }))) =
+            verdict(&mut chain, ended(Status::COMMAND_INTERRUPTED))
+        else {
+            panic!("it is not left to plain reads")
+        };
+        assert!(source.is_interrupted());
+    }
+
+    #[test]
+    fn what_would_end_in_the_same_way_is_not_sent_again() {
+        for status in [Status::COMMAND_INTERRUPTED.with_dnr(), Status::FUNCTION_FAULT] {
+            let verdict = verdict(&mut chain(), ended(status));
+            assert!(matches!(verdict, Verdict::Failed(ReadError::Command(_))));
+        }
     }
 }

@@ -14,6 +14,8 @@ const EXT4_MAGIC: u64 = 0xEF53;
 const XFS_MAGIC: u64 = 0x5846_5342;
 /// `FS_JOURNAL_DATA_FL`: data goes through the journal, and to its place some time later.
 const INODE_JOURNAL_DATA: u32 = 0x4000;
+/// `FS_VERITY_FL`: the kernel compares what is read with the file's Merkle tree.
+const INODE_VERITY: u32 = 0x0010_0000;
 /// `FS_XFLAG_REALTIME`: data is on a second device.
 const XFLAG_REALTIME: u32 = 0x1;
 
@@ -157,14 +159,10 @@ fn admissible(file: &File) -> Result<FileSystem, MapRefusal> {
         other => return Err(MapRefusal::FileSystem(other)),
     };
     let mark = mark(file)?;
-    if mark.attributes.contains(StatxAttributes::ENCRYPTED) {
-        return Err(MapRefusal::Inode("the file is encrypted"));
-    }
-    if mark.attributes.contains(StatxAttributes::DAX) {
-        return Err(MapRefusal::Inode("the file is accessed directly in memory (DAX)"));
-    }
+    let flags = sys::inode_flags(file).map_err(MapRefusal::io("cannot read the inode's flags"))?;
+    check_inode(mark.attributes, flags)?;
     match file_system {
-        FileSystem::Ext4 => ext4_keeps_data_in_place(file, mark.device)?,
+        FileSystem::Ext4 => ext4_keeps_data_in_place(mark.device)?,
         FileSystem::Xfs => {
             let flags = sys::extended_flags(file)
                 .map_err(MapRefusal::io("cannot read the file's attributes"))?;
@@ -176,12 +174,28 @@ fn admissible(file: &File) -> Result<FileSystem, MapRefusal> {
     Ok(file_system)
 }
 
-/// With data journalling the newest data may be in the journal only, also after fsync.
-fn ext4_keeps_data_in_place(file: &File, device: u64) -> Result<(), MapRefusal> {
-    let flags = sys::inode_flags(file).map_err(MapRefusal::io("cannot read the inode's flags"))?;
+/// Refuses an inode with these attributes (statx) and flags (`FS_IOC_GETFLAGS`), if the kernel does
+/// more for who reads it than to fetch the bytes where FIEMAP says.
+fn check_inode(attributes: StatxAttributes, flags: u32) -> Result<(), MapRefusal> {
+    if attributes.contains(StatxAttributes::ENCRYPTED) {
+        return Err(MapRefusal::Inode("the file is encrypted"));
+    }
+    if attributes.contains(StatxAttributes::DAX) {
+        return Err(MapRefusal::Inode("the file is accessed directly in memory (DAX)"));
+    }
+    // Not every file system tells it in both ways.
+    if attributes.contains(StatxAttributes::VERITY) || flags & INODE_VERITY != 0 {
+        let why = "the file has fs-verity, and only plain reads verify what they read";
+        return Err(MapRefusal::Inode(why));
+    }
     if flags & INODE_JOURNAL_DATA != 0 {
         return Err(MapRefusal::Inode("the file's data is journalled; chattr -j it"));
     }
+    Ok(())
+}
+
+/// With data journalling the newest data may be in the journal only, also after fsync.
+fn ext4_keeps_data_in_place(device: u64) -> Result<(), MapRefusal> {
     let options = mount_options(device)
         .map_err(MapRefusal::io("cannot tell how the file system journals (/proc/fs/ext4)"))?;
     if options.lines().any(|option| option == "data=journal") {
@@ -195,4 +209,40 @@ fn mount_options(device: u64) -> io::Result<String> {
     let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device)))?;
     let name = device.file_name().ok_or(io::ErrorKind::NotFound)?;
     fs::read_to_string(std::path::Path::new("/proc/fs/ext4").join(name).join("options"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_that_need_the_kernel_to_be_read_are_refused() {
+        let why = |attributes, flags| match check_inode(attributes, flags) {
+            Err(MapRefusal::Inode(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let none = StatxAttributes::empty();
+        // By statx, by the inode's flags, and by both.
+        assert!(why(StatxAttributes::VERITY, 0).contains("fs-verity"));
+        assert!(why(none, 0x0010_0000).contains("fs-verity"));
+        assert!(why(StatxAttributes::VERITY, 0x0010_0000).contains("fs-verity"));
+        assert!(why(StatxAttributes::ENCRYPTED, 0).contains("encrypted"));
+        assert!(why(StatxAttributes::DAX, 0).contains("DAX"));
+        assert!(why(none, 0x4000).contains("journalled"));
+    }
+
+    #[test]
+    fn ordinary_inodes_are_not() {
+        let attributes = StatxAttributes::APPEND | StatxAttributes::IMMUTABLE;
+        assert!(check_inode(StatxAttributes::empty(), 0).is_ok());
+        // Immutable, append-only, no dump, no access time, hashed directory, extents.
+        assert!(check_inode(attributes, 0x0008_10F0).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_gets_fs_verity_has_another_mark() {
+        let mark =
+            |attributes| ChangeMark { length_bytes: 1, ctime: (2, 3), device: 4, attributes };
+        assert_ne!(mark(StatxAttributes::empty()), mark(StatxAttributes::VERITY));
+    }
 }

@@ -11,8 +11,9 @@ use bpfof_nvme::{AdminCommand, Cqe, NvmCommand, Rw, Sgl, Sqe, Status, features};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(crate) const NQN: &str = "nqn.2026-01.org.example:fake";
 pub(crate) const BLOCKS: u64 = 2048;
@@ -32,6 +33,20 @@ pub(crate) struct Shared {
     pub(crate) no_pushdown: AtomicBool,
     /// Refuse functions.
     pub(crate) reject: AtomicBool,
+    /// Have a keep-alive timer, as Identify says (KAS).
+    pub(crate) has_timer: AtomicBool,
+    /// Refuse hosts that ask for a keep-alive timer.
+    pub(crate) refuses_timer: AtomicBool,
+    /// Answer nothing at all any more.
+    pub(crate) deaf: AtomicBool,
+    /// The keep-alive timeout of the last association, in ms.
+    pub(crate) kato_ms: AtomicU32,
+    /// Time that Function Unload takes, in ms.
+    pub(crate) slow_ms: AtomicU32,
+    /// Keep Alives that have come.
+    pub(crate) keep_alives: AtomicUsize,
+    /// So many chains are still to be interrupted.
+    pub(crate) interruptions: AtomicUsize,
 }
 
 pub(crate) fn start() -> (SocketAddr, Arc<Shared>) {
@@ -70,6 +85,11 @@ type Answer = (Status, u32, u32, Vec<u8>);
 
 const fn ok(dw0: u32, dw1: u32) -> Answer {
     (Status::SUCCESS, dw0, dw1, Vec::new())
+}
+
+/// Takes one of those that are left, if there is one.
+fn take_one(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 impl<'s> Connection<'s> {
@@ -113,7 +133,8 @@ impl<'s> Connection<'s> {
                 if self.qid != 0 && self.shared.hang_up.load(Ordering::SeqCst) {
                     return false;
                 }
-                if self.qid != 0 && self.shared.silent.load(Ordering::SeqCst) {
+                let is_silent = self.qid != 0 && self.shared.silent.load(Ordering::SeqCst);
+                if is_silent || self.shared.deaf.load(Ordering::SeqCst) {
                     return true;
                 }
                 let to_controller = sqe.opcode & 3 == 1 && sqe.sgl.length_bytes != 0;
@@ -187,7 +208,7 @@ impl<'s> Connection<'s> {
 
     fn fabrics(&mut self, command: FabricsCommand, data: &[u8]) -> Answer {
         match command {
-            FabricsCommand::Connect { qid, .. } => {
+            FabricsCommand::Connect { qid, kato_ms, .. } => {
                 let connect = ConnectData::from_bytes(data.first_chunk().unwrap()).unwrap();
                 if connect.subnqn != NQN {
                     return (
@@ -196,6 +217,12 @@ impl<'s> Connection<'s> {
                         0,
                         vec![],
                     );
+                }
+                if kato_ms != 0 && self.shared.refuses_timer.load(Ordering::SeqCst) {
+                    return (Status::CONNECT_INVALID_PARAMETERS.with_dnr(), 48, 0, vec![]);
+                }
+                if qid == 0 {
+                    self.shared.kato_ms.store(kato_ms, Ordering::SeqCst);
                 }
                 self.qid = qid;
                 ok(CNTLID.into(), 0)
@@ -226,6 +253,7 @@ impl<'s> Connection<'s> {
                 let identify = IdentifyController {
                     cntlid: CNTLID,
                     mdts: 1,
+                    kas_100ms: self.shared.has_timer.load(Ordering::SeqCst).into(),
                     ioccsz_16b: 260,
                     ..Default::default()
                 };
@@ -241,6 +269,10 @@ impl<'s> Connection<'s> {
             }
             AdminCommand::Identify { .. } => (Status::INVALID_NAMESPACE.with_dnr(), 0, 0, vec![]),
             AdminCommand::SetFeatures { .. } => ok(features::number_of_queues(2), 0),
+            AdminCommand::KeepAlive => {
+                self.shared.keep_alives.fetch_add(1, Ordering::SeqCst);
+                ok(0, 0)
+            }
             AdminCommand::PushdownIdentify { .. } if plain => {
                 (Status::INVALID_OPCODE.with_dnr(), 0, 0, vec![])
             }
@@ -268,7 +300,11 @@ impl<'s> Connection<'s> {
                 self.shared.uploads.lock().unwrap().push(data.to_vec());
                 ok(0, 0)
             }
-            AdminCommand::FunctionUnload { function: 42 } => ok(0, 0),
+            AdminCommand::FunctionUnload { function: 42 } => {
+                let slow_ms = self.shared.slow_ms.load(Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(slow_ms.into()));
+                ok(0, 0)
+            }
             AdminCommand::FunctionUnload { .. } => (Status::UNKNOWN_FUNCTION, 0, 0, vec![]),
             AdminCommand::FunctionReport { length_bytes, .. } => {
                 // Longer than the first buffer, so that the host must ask again.
@@ -302,6 +338,9 @@ impl<'s> Connection<'s> {
                 ok(0, 0)
             }
             NvmCommand::Pushdown => {
+                if take_one(&self.shared.interruptions) {
+                    return (Status::COMMAND_INTERRUPTED, 0, 0, vec![]);
+                }
                 let request = PushdownRequest::parse(data, 4).unwrap();
                 if request.header().function != 42 {
                     return (Status::UNKNOWN_FUNCTION, 0, 0, vec![]);

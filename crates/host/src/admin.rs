@@ -1,0 +1,108 @@
+//! The admin queue of an association, and the thread that keeps the association alive.
+//!
+//! A target gives up a host that it has not heard of for the keep-alive timeout (NVMe Base 2.0
+//! §3.9). So a thread sends a Keep Alive after each half of it, and sleeps in between. It waits for
+//! no answer: the next time it takes the answer that has come, and a target that has not given one
+//! within the command timeout is lost. So the queue is locked for moments only, except by a call,
+//! which sends the Keep Alives itself while it waits. Lanes have no part in this.
+
+use crate::queue::Queue;
+use crate::{Error, LostReason, TargetUrl};
+use bpfof_nvme::{Cqe, Sqe};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+/// An admin queue. Dropping it closes the connection and ends the thread.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    shared: Arc<Shared>,
+    /// There is none where the target has no keep-alive timer, or none was asked for.
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// The connection was closed: the thread need not sleep on.
+    closed: Condvar,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends Keep Alives until the connection is over.
+    fn keep_alive(&self, url: &TargetUrl) {
+        let mut queue = self.queue();
+        while queue.is_connected()
+            && let Some(left) = queue.beat()
+        {
+            // What is lost shows itself when receiving.
+            let _ = queue.ring();
+            if let Err(error) = queue.poll(&mut |_| {}) {
+                // Who uses the association notices by itself.
+                log::info!("{url}: {error}");
+                return;
+            }
+            let slept = self.closed.wait_timeout(queue, left);
+            queue = slept.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Admin {
+    pub(crate) fn new(queue: Queue) -> Self {
+        let shared = Shared { queue: Mutex::new(queue), closed: Condvar::new() };
+        Self { shared: Arc::new(shared), thread: None }
+    }
+
+    /// Starts the thread, for a target that gives up hosts after `timeout`.
+    pub(crate) fn keep_alive(&mut self, timeout: Duration, url: &TargetUrl) -> Result<(), Error> {
+        self.shared.queue().keep_alive(timeout / 2);
+        let (shared, url) = (Arc::clone(&self.shared), url.clone());
+        let thread = Builder::new().name("bpfof-alive".into());
+        let thread = thread.spawn(move || shared.keep_alive(&url)).map_err(Error::Thread)?;
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    /// Sends one command and waits for its end.
+    pub(crate) fn call(
+        &mut self,
+        name: &'static str,
+        sqe: Sqe,
+        data_out: &[u8],
+        data_in_max_bytes: u32,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        self.shared.queue().call(name, sqe, data_out, data_in_max_bytes)
+    }
+
+    /// Whether the connection is open, as far as is known.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.shared.queue().is_connected()
+    }
+
+    /// Looks whether the target has ended the connection; whether it is still open.
+    pub(crate) fn check_connected(&self) -> bool {
+        let mut queue = self.shared.queue();
+        // The answer to a Keep Alive may have come before the end.
+        while queue.is_connected() && queue.has_completions() {
+            // Who uses it next notices by itself.
+            let _ = queue.poll(&mut |_| {});
+        }
+        queue.is_connected()
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.shared.queue().close(LostReason::HungUp);
+        self.shared.closed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It cannot panic; if it did, it is gone as well.
+            let _ = thread.join();
+        }
+    }
+}
