@@ -689,20 +689,13 @@ impl Chain {
             *spent += cost::HOP;
         }
         self.find(tables)?;
-        let until = spent.saturating_add(slice);
-        while (self.next_call as usize) < self.read_count {
-            let index = self.next_call as usize;
-            self.next_call += 1;
-            let code = self.call(index, limits, tables, spent)?;
-            if code != 0 {
-                return Err(ChainError::Abort(code));
-            }
-            if self.arena.context_u32(context::DONE) != 0 {
-                return self.answer();
-            }
-            if *spent > until && (self.next_call as usize) < self.read_count {
-                return Ok(Step::Calls);
-            }
+        let ends = match self.read_count {
+            // What a lookup does.
+            1 => self.call(0, limits, tables, spent)?,
+            _ => self.calls((limits, slice), tables, spent)?,
+        };
+        if let Some(step) = ends {
+            return Ok(step);
         }
         if self.hop >= limits.hops {
             return Err(ChainError::HopBudget);
@@ -712,6 +705,29 @@ impl Chain {
         }
         self.plan_next(id, tables, emit)?;
         Ok(Step::Reads)
+    }
+
+    /// Makes calls from `next_call` on; says what they lead to, if it is not the next reads.
+    #[inline(never)]
+    fn calls(
+        &mut self,
+        (limits, slice): (&Limits, u64),
+        tables: &Tables,
+        spent: &mut u64,
+    ) -> Result<Option<Step>, ChainError> {
+        let until = spent.saturating_add(slice);
+        while (self.next_call as usize) < self.read_count {
+            let index = self.next_call as usize;
+            self.next_call += 1;
+            let ends = self.call(index, limits, tables, spent)?;
+            if ends.is_some() {
+                return Ok(ends);
+            }
+            if *spent > until && (self.next_call as usize) < self.read_count {
+                return Ok(Some(Step::Calls));
+            }
+        }
+        Ok(None)
     }
 
     /// Asks for the reads that the function wants.
@@ -729,8 +745,8 @@ impl Chain {
         }
     }
 
-    /// Calls the function on one read of the hop, and those that it goes on in; what the last of
-    /// them returns.
+    /// Calls the function on one read of the hop, and those that it goes on in. The step if the chain
+    /// has come to its end.
     #[inline(always)]
     fn call(
         &mut self,
@@ -738,7 +754,7 @@ impl Chain {
         limits: &Limits,
         tables: &Tables,
         spent: &mut u64,
-    ) -> Result<u32, ChainError> {
+    ) -> Result<Option<Step>, ChainError> {
         let read = &self.reads[index];
         *spent += cost::call(read.length);
         let data = read.start as usize..read.end as usize;
@@ -761,7 +777,11 @@ impl Chain {
         let used = granted - budget as u64;
         self.instructions_left -= used;
         *spent += used;
-        Ok(code? as u32)
+        match code? as u32 {
+            0 if self.arena.context_u32(context::DONE) != 0 => self.answer().map(Some),
+            0 => Ok(None),
+            code => Err(ChainError::Abort(code)),
+        }
     }
 
     /// Calls the functions that a call goes on in, one after the other; what the last returns.

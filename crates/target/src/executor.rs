@@ -106,6 +106,8 @@ pub(crate) struct Executor {
     /// That of the engine's arenas.
     arena_memory: Charge,
     engine: Engine,
+    /// Reads that a chain has just asked for.
+    reads: Vec<DeviceRead>,
     /// Namespaces, by what commands have for them.
     places: Places,
     /// For each place the operations that are not due; those of namespaces without a model stay empty.
@@ -127,6 +129,7 @@ impl Executor {
             arena_memory: target.hosts.own.charge_anyway(kept),
             admission: Admission::new(target.limits.chains),
             engine: Engine::new(target.limits).with_slice(CALLS_SLICE_UNITS),
+            reads: Vec::new(),
             target,
             now_ns: 0,
             file_operations: Vec::new(),
@@ -386,9 +389,10 @@ impl Executor {
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let mut emitted = Emitted::begins(self, namespace, command.connection);
-        let chain = emitted.engine.start(start, tables, |read| emitted.sink.emit(read))?;
+        let Executor { engine, reads, .. } = self;
+        let chain = engine.start(start, tables, |read| reads.push(read))?;
         self.own(chain, command, namespace);
+        self.submit_chain_reads(namespace, command.connection, false);
         Ok(())
     }
 
@@ -400,9 +404,10 @@ impl Executor {
         suspended: &Suspended,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let mut emitted = Emitted::begins(self, namespace, command.connection);
-        let chain = emitted.engine.resume(suspended, tables, |read| emitted.sink.emit(read))?;
+        let Executor { engine, reads, .. } = self;
+        let chain = engine.resume(suspended, tables, |read| reads.push(read))?;
         self.own(chain, command, namespace);
+        self.submit_chain_reads(namespace, command.connection, false);
         Ok(())
     }
 
@@ -448,13 +453,53 @@ impl Executor {
         let Owner { namespace, command, .. } = self.owners[chain.index()];
         let ok = ok && wanted && !self.places.is_leaving(namespace);
         let yields = self.engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1;
-        let mut emitted = Emitted::goes_on(self, namespace, command.connection, !yields);
-        match operation {
-            Operation::ChainCalls { .. } => {
-                emitted.engine.go_on(chain, ok, tables, |read| emitted.sink.emit(read))
-            }
-            _ => emitted.engine.completed(chain, ok, tables, |read| emitted.sink.emit(read)),
+        if self.is_modelled || !matches!(operation, Operation::ChainRead { .. }) {
+            return self.go_on(operation, (chain, ok), (namespace, command.connection, !yields), tables);
         }
+        // What most hops are: memory that is read at once.
+        let queue = self.schedule.queue(command.connection, !yields);
+        let place = namespace as u32;
+        let progress = self.engine.completed(chain, ok, tables, |read| {
+            queue.push_back(Operation::ChainRead { namespace: place, read });
+        });
+        if progress == Progress::Reads {
+            self.schedule.wake(command.connection);
+        }
+        progress
+    }
+
+    #[inline(never)]
+    fn go_on(
+        &mut self,
+        operation: &Operation,
+        (chain, ok): (ChainId, bool),
+        (namespace, connection, goes_on): (usize, u32, bool),
+        tables: &Tables,
+    ) -> Progress {
+        let Executor { engine, reads, .. } = self;
+        let progress = match operation {
+            Operation::ChainCalls { .. } => engine.go_on(chain, ok, tables, |read| reads.push(read)),
+            _ => engine.completed(chain, ok, tables, |read| reads.push(read)),
+        };
+        self.submit_chain_reads(namespace, connection, goes_on);
+        progress
+    }
+
+    /// Queues the reads that a chain has just asked for.
+    fn submit_chain_reads(&mut self, namespace: usize, connection: u32, goes_on: bool) {
+        let mut reads = std::mem::take(&mut self.reads);
+        for read in reads.drain(..) {
+            match self.places.get(namespace).backing {
+                Backing::Memory(_) => {
+                    let operation = Operation::ChainRead { namespace: namespace as u32, read };
+                    self.submit(namespace, connection, goes_on, operation);
+                }
+                Backing::File(_) => {
+                    self.file_operations.push(FileOperation::ChainRead { namespace, read });
+                }
+            }
+        }
+        self.reads = reads;
     }
 
     pub(crate) fn engine(&mut self) -> &mut Engine {
@@ -463,72 +508,6 @@ impl Executor {
 
     pub(crate) fn namespace(&self, index: usize) -> &Namespace {
         self.places.get(index)
-    }
-}
-
-/// Where the reads of a chain go that the engine asks for.
-struct Sink<'a> {
-    namespace: usize,
-    connection: u32,
-    goes_on: bool,
-    memory: Option<&'a MemoryNamespace>,
-    schedule: &'a mut Schedule,
-    delayed: &'a mut [DelayQueue<(u32, bool, Operation)>],
-    file_operations: &'a mut Vec<FileOperation>,
-    now_ns: u64,
-}
-
-impl Sink<'_> {
-    #[inline]
-    fn emit(&mut self, read: DeviceRead) {
-        let (namespace, connection) = (self.namespace, self.connection);
-        let Some(memory) = self.memory else {
-            return self.file_operations.push(FileOperation::ChainRead { namespace, read });
-        };
-        let operation = Operation::ChainRead { namespace: namespace as u32, read };
-        match memory.latency() {
-            None if self.goes_on => self.schedule.push_active(connection, operation),
-            None => self.schedule.push(connection, operation),
-            Some(model) => {
-                prefetch(memory, &operation);
-                let delayed = (connection, self.goes_on, operation);
-                self.delayed[namespace].push(model, self.now_ns, delayed);
-            }
-        }
-    }
-}
-
-/// The engine, and beside it where its reads go.
-struct Emitted<'a> {
-    engine: &'a mut Engine,
-    sink: Sink<'a>,
-}
-
-impl Emitted<'_> {
-    #[inline]
-    fn begins(x: &mut Executor, namespace: usize, connection: u32) -> Emitted<'_> {
-        Emitted::goes_on(x, namespace, connection, false)
-    }
-
-    #[inline]
-    fn goes_on(x: &mut Executor, namespace: usize, connection: u32, goes_on: bool) -> Emitted<'_> {
-        let Executor { engine, schedule, delayed, file_operations, places, now_ns, .. } = x;
-        let memory = match &places.get(namespace).backing {
-            Backing::Memory(memory) => Some(&**memory),
-            Backing::File(_) => None,
-        };
-        let now_ns = *now_ns;
-        let sink = Sink {
-            namespace,
-            connection,
-            goes_on,
-            memory,
-            schedule,
-            delayed,
-            file_operations,
-            now_ns,
-        };
-        Emitted { engine, sink }
     }
 }
 

@@ -166,13 +166,25 @@ impl Schedule {
         self.members[connection as usize].as_mut().expect("it has joined")
     }
 
+    /// Where operations of a connection go that go on with something, or that begin. It must be
+    /// [woken](Self::wake) if some were added.
+    #[inline]
+    pub(crate) fn queue(&mut self, connection: u32, goes_on: bool) -> &mut VecDeque<Operation> {
+        let member = self.member(connection);
+        if goes_on { &mut member.active } else { &mut member.fresh }
+    }
+
     /// There is something to be done for a connection.
     #[inline]
     pub(crate) fn wake(&mut self, connection: u32) {
-        let Some(member) = self.members[connection as usize].as_mut() else { return };
-        if member.is_waiting {
-            return;
+        if self.members[connection as usize].as_ref().is_some_and(|member| !member.is_waiting) {
+            self.begin_waiting(connection);
         }
+    }
+
+    #[inline(never)]
+    fn begin_waiting(&mut self, connection: u32) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
         member.is_waiting = true;
         let host = &mut self.hosts[member.host as usize];
         member.time = member.time.max(host.now);
@@ -187,21 +199,15 @@ impl Schedule {
     /// Adds an operation that begins something.
     #[inline]
     pub(crate) fn push(&mut self, connection: u32, operation: Operation) {
-        let member = self.member(connection);
-        member.fresh.push_back(operation);
-        if !member.is_waiting {
-            self.wake(connection);
-        }
+        self.queue(connection, false).push_back(operation);
+        self.wake(connection);
     }
 
     /// Adds an operation that goes on with something: before those that begin.
     #[inline]
     pub(crate) fn push_active(&mut self, connection: u32, operation: Operation) {
-        let member = self.member(connection);
-        member.active.push_back(operation);
-        if !member.is_waiting {
-            self.wake(connection);
-        }
+        self.queue(connection, true).push_back(operation);
+        self.wake(connection);
     }
 
     /// Adds an operation that comes before all of its connection.
@@ -346,8 +352,7 @@ impl Schedule {
             return;
         };
         // Upwards at once, downwards slowly.
-        let less = (0..done).fold(member.estimate, |units, _| units - units / 4);
-        member.estimate = dearest.max(less).max(1);
+        member.estimate = dearest.max(member.estimate - member.estimate / 4).max(1);
         // Time goes on with what is done, not with what is taken: that may be given back.
         let [host_begins, begins] = begins.map(|time| time + estimate * (done - 1));
         self.now = self.now.max(host_begins);
