@@ -429,59 +429,54 @@ impl Executor {
         &mut self.owners
     }
 
-    /// Performs what is due of a chain: copies a read from memory, or tells the engine that one has
-    /// ended, or lets calls go on. A chain that is not `wanted` any more ends; so does one whose
-    /// namespace has been removed: file maps may already be those of another with the same id.
+    /// Performs a read of a chain from memory, and goes on with the chain. One that is not `wanted` any
+    /// more ends; so does one whose namespace has been removed: file maps may already be those of
+    /// another with the same id.
     #[inline]
-    pub(crate) fn step_chain(
+    pub(crate) fn read_for_chain(
         &mut self,
-        operation: &Operation,
+        namespace: usize,
+        read: DeviceRead,
         wanted: bool,
         tables: &Tables,
     ) -> Progress {
-        let (chain, ok) = match operation {
-            Operation::ChainRead { namespace, read } => {
-                if let Backing::Memory(memory) = &self.places.get(*namespace as usize).backing {
-                    memory.read(read.device_offset, self.engine.data_mut(read));
-                }
-                (read.chain, true)
-            }
-            Operation::ChainReadDone { chain, ok } => (*chain, *ok),
-            Operation::ChainCalls { chain } => (*chain, true),
-            _ => unreachable!("an operation of a chain"),
-        };
-        let Owner { namespace, command, .. } = self.owners[chain.index()];
-        let ok = ok && wanted && !self.places.is_leaving(namespace);
-        let yields = self.engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1;
-        if self.is_modelled || !matches!(operation, Operation::ChainRead { .. }) {
-            return self.go_on(operation, (chain, ok), (namespace, command.connection, !yields), tables);
+        if let Backing::Memory(memory) = &self.places.get(namespace).backing {
+            memory.read(read.device_offset, self.engine.data_mut(&read));
         }
-        // What most hops are: memory that is read at once.
-        let queue = self.schedule.queue(command.connection, !yields);
+        if self.is_modelled {
+            return self.go_on_with_chain(read.chain, Some(true), wanted, tables);
+        }
+        let ok = wanted && !self.places.is_leaving(namespace);
+        let connection = self.owners[read.chain.index()].command.connection;
+        let queue = self.schedule.queue(connection, !yields(&self.engine, read.chain));
         let place = namespace as u32;
-        let progress = self.engine.completed(chain, ok, tables, |read| {
+        let progress = self.engine.completed(read.chain, ok, tables, |read| {
             queue.push_back(Operation::ChainRead { namespace: place, read });
         });
         if progress == Progress::Reads {
-            self.schedule.wake(command.connection);
+            self.schedule.wake(connection);
         }
         progress
     }
 
+    /// Goes on with a chain of which a read has ended, well or not, or that has calls left.
     #[inline(never)]
-    fn go_on(
+    pub(crate) fn go_on_with_chain(
         &mut self,
-        operation: &Operation,
-        (chain, ok): (ChainId, bool),
-        (namespace, connection, goes_on): (usize, u32, bool),
+        chain: ChainId,
+        read: Option<bool>,
+        wanted: bool,
         tables: &Tables,
     ) -> Progress {
+        let Owner { namespace, command, .. } = self.owners[chain.index()];
+        let wanted = wanted && !self.places.is_leaving(namespace);
         let Executor { engine, reads, .. } = self;
-        let progress = match operation {
-            Operation::ChainCalls { .. } => engine.go_on(chain, ok, tables, |read| reads.push(read)),
-            _ => engine.completed(chain, ok, tables, |read| reads.push(read)),
+        let goes_on = !yields(engine, chain);
+        let progress = match read {
+            Some(ok) => engine.completed(chain, ok && wanted, tables, |read| reads.push(read)),
+            None => engine.go_on(chain, wanted, tables, |read| reads.push(read)),
         };
-        self.submit_chain_reads(namespace, connection, goes_on);
+        self.submit_chain_reads(namespace, command.connection, goes_on);
         progress
     }
 
@@ -509,6 +504,12 @@ impl Executor {
     pub(crate) fn namespace(&self, index: usize) -> &Namespace {
         self.places.get(index)
     }
+}
+
+/// Whether a chain lets others of its connection go first after this hop.
+#[inline]
+fn yields(engine: &Engine, chain: ChainId) -> bool {
+    engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1
 }
 
 /// Asks the processor to fetch what an operation will read.

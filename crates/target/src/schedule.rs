@@ -14,7 +14,7 @@ use crate::executor::Operation;
 use crate::limits::{ROUND, SLICE_UNITS};
 use bpfof_chain::ChainId;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 /// What an operation is believed to cost before one of its connection has been done, in units.
 const FIRST_ESTIMATE: u64 = 1000;
@@ -55,9 +55,9 @@ struct Member {
     /// What its last operations cost.
     estimate: u64,
     /// Operations of chains that have begun.
-    active: VecDeque<Operation>,
+    active: Fifo,
     /// Operations that have not begun.
-    fresh: VecDeque<Operation>,
+    fresh: Fifo,
 }
 
 /// The operations of one connection in a round.
@@ -136,8 +136,8 @@ impl Schedule {
                     time,
                     is_waiting: false,
                     estimate: FIRST_ESTIMATE,
-                    active: VecDeque::new(),
-                    fresh: VecDeque::new(),
+                    active: Fifo::default(),
+                    fresh: Fifo::default(),
                 });
             }
         }
@@ -169,7 +169,7 @@ impl Schedule {
     /// Where operations of a connection go that go on with something, or that begin. It must be
     /// [woken](Self::wake) if some were added.
     #[inline]
-    pub(crate) fn queue(&mut self, connection: u32, goes_on: bool) -> &mut VecDeque<Operation> {
+    pub(crate) fn queue(&mut self, connection: u32, goes_on: bool) -> &mut Fifo {
         let member = self.member(connection);
         if goes_on { &mut member.active } else { &mut member.fresh }
     }
@@ -223,9 +223,12 @@ impl Schedule {
         if member.active.len() + member.fresh.len() > MOST_TO_LOOK_AT {
             return;
         }
-        let all = member.active.drain(..).chain(member.fresh.drain(..));
-        let (its, others): (Vec<_>, Vec<_>) = all.partition(|of| of.chain() == Some(chain));
-        member.active.extend(its.into_iter().chain(others));
+        let mut all = Vec::new();
+        member.active.move_first(member.active.len(), &mut all);
+        member.fresh.move_first(member.fresh.len(), &mut all);
+        let (its, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|of| of.chain() == Some(chain));
+        its.into_iter().chain(others).for_each(|of| member.active.push_back(of));
     }
 
     /// Whether somebody waits to be served, or an operation of the round is left.
@@ -286,8 +289,8 @@ impl Schedule {
         if taken == 0 {
             return;
         }
-        move_first(&mut member.active, begun, &mut self.round);
-        move_first(&mut member.fresh, fresh, &mut self.round);
+        member.active.move_first(begun, &mut self.round);
+        member.fresh.move_first(fresh, &mut self.round);
         let host = &mut self.hosts[member.host as usize];
         self.parts.push(Part {
             connection,
@@ -313,19 +316,27 @@ impl Schedule {
         &self.round
     }
 
-    /// The next operation of the round, and whose it is. What it costs is to be [told](Self::told).
+    /// Goes on to the next [operation](Self::operation) of the round; whose it is. What it costs is to
+    /// be [told](Self::told).
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(u32, Operation)> {
-        let operation = *self.round.get(self.next)?;
-        let part = &self.parts[self.part];
-        if part.end == self.next {
+    pub(crate) fn next(&mut self) -> Option<u32> {
+        if self.next == self.round.len() {
+            return None;
+        }
+        if self.parts[self.part].end == self.next {
             self.end_part();
         }
         self.next += 1;
-        Some((self.parts[self.part].connection, operation))
+        Some(self.parts[self.part].connection)
     }
 
-    /// The operation that was taken last has cost this.
+    /// The operation whose turn it is.
+    #[inline]
+    pub(crate) fn operation(&self) -> &Operation {
+        &self.round[self.next - 1]
+    }
+
+    /// The operation has cost this.
     #[inline]
     pub(crate) fn told(&mut self, cost: u64) {
         let part = &mut self.parts[self.part];
@@ -401,14 +412,57 @@ impl Schedule {
     }
 }
 
-/// Moves the first `count` operations to a round.
-#[inline]
-fn move_first(from: &mut VecDeque<Operation>, count: usize, to: &mut Vec<Operation>) {
-    let (first, second) = from.as_slices();
-    let split = count.min(first.len());
-    to.extend_from_slice(&first[..split]);
-    to.extend_from_slice(&second[..count - split]);
-    from.drain(..count);
+/// Operations in the order in which they came. Unlike a ring it takes them over without a copy on the
+/// way, and gives them in one piece.
+#[derive(Debug, Default)]
+pub(crate) struct Fifo {
+    operations: Vec<Operation>,
+    /// Those before it are gone.
+    first: usize,
+}
+
+impl Fifo {
+    fn len(&self) -> usize {
+        self.operations.len() - self.first
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, operation: Operation) {
+        self.operations.push(operation);
+    }
+
+    fn push_front(&mut self, operation: Operation) {
+        match self.first.checked_sub(1) {
+            Some(first) => {
+                self.first = first;
+                self.operations[first] = operation;
+            }
+            None => self.operations.insert(0, operation),
+        }
+    }
+
+    /// Moves the first `count` operations.
+    #[inline]
+    fn move_first(&mut self, count: usize, to: &mut Vec<Operation>) {
+        let end = self.first + count;
+        to.extend_from_slice(&self.operations[self.first..end]);
+        self.first = end;
+        if end == self.operations.len() {
+            self.operations.clear();
+            self.first = 0;
+        } else if end >= self.operations.len() / 2 {
+            self.operations.drain(..end);
+            self.first = 0;
+        }
+    }
+
+    fn shrink_to(&mut self, count: usize) {
+        self.operations.shrink_to(count);
+    }
 }
 
 /// Takes the connection of a host whose turn it is.

@@ -17,7 +17,7 @@ use crate::limits::{
     SEND_UNITS, SLICE_NS, SLICE_UNITS, STOP_TIMEOUT_NS, TURN_US,
 };
 use crate::schedule::HostIndex;
-use bpfof_chain::{ChainId, DeviceRead, Progress};
+use bpfof_chain::{ChainId, Progress};
 use bpfof_device::{IoBuffer, Outgoing};
 use bpfof_function::cost::UNIT_PS;
 use bpfof_nvme::Status;
@@ -194,8 +194,10 @@ impl<I: Io> Core<I> {
     /// Performs the next operation; false if there is none.
     #[inline]
     pub(crate) fn step(&mut self) -> bool {
-        let Some((connection, operation)) = self.next_operation() else { return false };
-        self.perform(connection, &operation);
+        let Some(connection) = self.x.schedule.next().or_else(|| self.next_round()) else {
+            return false;
+        };
+        self.perform(connection);
         let spent = self.x.take_spent();
         let cost = self.spend(spent);
         self.x.schedule.told(cost);
@@ -206,14 +208,9 @@ impl<I: Io> Core<I> {
         true
     }
 
-    #[inline]
-    fn next_operation(&mut self) -> Option<(u32, Operation)> {
-        self.x.schedule.next().or_else(|| self.next_round())
-    }
-
     /// Begins a round: takes the input of those whose turn it is, and their operations.
     #[inline(never)]
-    fn next_round(&mut self) -> Option<(u32, Operation)> {
+    fn next_round(&mut self) -> Option<u32> {
         self.x.schedule.end_round();
         while self.x.schedule.has_room() && !self.turn.is_over {
             let Some(connection) = self.x.schedule.pick() else { break };
@@ -224,11 +221,12 @@ impl<I: Io> Core<I> {
         self.x.schedule.next()
     }
 
-    /// Performs an operation that is due.
+    /// Performs the operation whose turn it is, of this connection.
     #[inline]
-    fn perform(&mut self, index: u32, operation: &Operation) {
+    fn perform(&mut self, index: u32) {
         let Some(entry) = &mut self.entries[index as usize] else { return };
-        match *operation {
+        // Fields are taken one by one: a copy of the whole would be waited for.
+        match *self.x.schedule.operation() {
             Operation::Command { command, .. } => {
                 let before = entry.connection.tx.len();
                 entry.connection.memory_done(command.slot, &mut self.x);
@@ -244,18 +242,30 @@ impl<I: Io> Core<I> {
                 entry.connection.zero_memory(namespace as usize, command, zeroes, &mut self.x);
                 self.mark_dirty(index);
             }
-            Operation::ChainRead { read: DeviceRead { chain, .. }, .. }
-            | Operation::ChainReadDone { chain, .. }
-            | Operation::ChainCalls { chain } => {
+            Operation::ChainRead { namespace, read } => {
                 self.turn.hops += 1;
                 entry.connection.refresh_tables();
-                let wanted = !entry.cuts_chains;
-                let progress = self.x.step_chain(operation, wanted, &entry.connection.tables);
+                let (wanted, tables) = (!entry.cuts_chains, &entry.connection.tables);
+                let progress = self.x.read_for_chain(namespace as usize, read, wanted, tables);
                 if progress != Progress::Reads {
-                    self.progressed(index, chain, progress);
+                    self.progressed(index, read.chain, progress);
                 }
             }
+            Operation::ChainReadDone { chain, ok } => {
+                self.go_on_with_chain(index, chain, Some(ok));
+            }
+            Operation::ChainCalls { chain } => self.go_on_with_chain(index, chain, None),
         }
+    }
+
+    /// A read from a file has ended, well or not, or a hop has calls left.
+    fn go_on_with_chain(&mut self, index: u32, chain: ChainId, read: Option<bool>) {
+        let Some(entry) = &mut self.entries[index as usize] else { return };
+        self.turn.hops += 1;
+        entry.connection.refresh_tables();
+        let (wanted, tables) = (!entry.cuts_chains, &entry.connection.tables);
+        let progress = self.x.go_on_with_chain(chain, read, wanted, tables);
+        self.progressed(index, chain, progress);
     }
 
     /// A step of a chain has led to more than reads.
