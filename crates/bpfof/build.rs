@@ -7,6 +7,7 @@ fn main() {
     let own = [
         "../crates/bpfof/src/bench/function/c/filter",
         "../crates/bpfof/src/bench/function/c/block",
+        "../crates/bpfof/src/bench/function/c/charges",
         "../crates/bpfof/src/bench/fair/c/aggressor",
     ];
     compile_functions(&own, &["include/bpfof.h", "include/bpfof/blocks.h"]);

@@ -1,10 +1,12 @@
 //! `bpfof bench function`: what storage functions cost. Calls against the same C compiled natively,
 //! loading against the size of the program, helpers against the number of bytes, tail calls: the
-//! measurements of the e2BPF thesis, section 6.2, with ours beside its figures.
+//! measurements of the e2BPF thesis, section 6.2, with ours beside its figures. And what everything is
+//! charged against what it takes.
 
 pub(in crate::bench) mod assembly;
 mod c_process;
 mod calls;
+mod charges;
 mod helpers;
 mod loading;
 mod plot;
@@ -14,6 +16,7 @@ mod tail_call;
 use crate::bench::{check_writable, spawn, write_json};
 use crate::{Outcome, progress};
 use c_process::Compiler;
+use charges::Undercharged;
 use clap::{Args, ValueEnum};
 use report::Report;
 use std::path::PathBuf;
@@ -27,6 +30,8 @@ enum Part {
     Loading,
     /// Helpers, tail calls among them.
     Helpers,
+    /// What instructions, helpers and chains are charged, against the clock. Takes 1 GiB of memory.
+    Charges,
 }
 
 /// Everything is measured in rounds, what is compared in turn; figures are medians. The same C is
@@ -88,7 +93,8 @@ fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Erro
     spawn::pin(spawn::processors().0)?;
     let mut report = Report::new(compiler.as_ref().map(|compiler| compiler.version.clone()));
     let sizes = if wants(Part::Loading) { loading::SIZES.as_slice() } else { &[] };
-    let steps = cases.len() + sizes.len() + usize::from(wants(Part::Helpers));
+    let sections = if wants(Part::Charges) { charges::SECTIONS.as_slice() } else { &[] };
+    let steps = cases.len() + sizes.len() + usize::from(wants(Part::Helpers)) + sections.len();
     let bar = progress::steps("measuring", steps as u64);
     for case in &cases {
         report.calls.push(calls::measure(case, compiler.as_ref(), rounds)?);
@@ -103,6 +109,11 @@ fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Erro
         report.tail_call = Some(tail_call::measure(rounds)?);
         bar.inc(1);
     }
+    for section in sections {
+        report.charges.extend(section.measure(rounds)?);
+        bar.inc(1);
+    }
+    report.undercharged_most = Undercharged::most(&report.charges);
     bar.finish_and_clear();
     Ok(report)
 }

@@ -2,6 +2,7 @@
 //! of In-Kernel Data Processing with eBPF".
 
 use super::calls::Cost;
+use super::charges::{Charge, UNDERCHARGE_MAX, Undercharged};
 use super::helpers::{HelperCost, LENGTHS};
 use super::loading::Loading;
 use super::tail_call::TailCallCost;
@@ -53,6 +54,8 @@ pub(super) struct Report {
     pub(super) loading: Vec<Loading>,
     pub(super) helpers: Vec<HelperCost>,
     pub(super) tail_call: Option<TailCallCost>,
+    pub(super) charges: Vec<Charge>,
+    pub(super) undercharged_most: Option<Undercharged>,
     thesis: Thesis,
 }
 
@@ -65,6 +68,8 @@ impl Report {
             loading: Vec::new(),
             helpers: Vec::new(),
             tail_call: None,
+            charges: Vec::new(),
+            undercharged_most: None,
             thesis: Thesis {
                 verification: VERIFICATION,
                 jit_us: THESIS_JIT_US,
@@ -84,6 +89,9 @@ impl Report {
         }
         if !self.helpers.is_empty() {
             self.helpers(&mut text);
+        }
+        if !self.charges.is_empty() {
+            self.charges(&mut text);
         }
         text
     }
@@ -201,6 +209,31 @@ impl Report {
                 "\nA tail call: {tail_call_ns:.1} ns (a function takes {alone_ns:.1} ns alone, \
                  {after_tail_call_ns:.1} ns after one).\n\
                  e2BPF: no significant overhead (figure 6.4)."
+            );
+        }
+    }
+
+    fn charges(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "\nWhat is charged against the clock, in ns\n{:<64} {:>12} {:>12} {:>14}",
+            "", "clock", "charged", "clock/charged"
+        );
+        for section in self.charges.chunk_by(|a, b| a.section == b.section) {
+            let _ = writeln!(text, "{}", section[0].section);
+            for Charge { name, clock_ns, charged_ns, undercharge, .. } in section {
+                let mark = if *undercharge > UNDERCHARGE_MAX { " *" } else { "" };
+                let _ = writeln!(
+                    text,
+                    "  {name:<62} {clock_ns:>12.2} {charged_ns:>12.2} {undercharge:>14.2}{mark}"
+                );
+            }
+        }
+        if let Some(Undercharged { name, undercharge }) = &self.undercharged_most {
+            let _ = writeln!(
+                text,
+                "Undercharged most: {name}, {undercharge:.2}. Marked is what takes more than \
+                 {UNDERCHARGE_MAX} times what it is charged."
             );
         }
     }
