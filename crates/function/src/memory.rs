@@ -223,12 +223,14 @@ mod tests {
         let memory = Memory::new(LIMIT);
         let own = memory.own_account();
         let mut charge = own.charge(1000).expect("room");
-        let more = own.charge(LIMIT - 1000).expect("room");
-        let bytes = 1;
-        assert_eq!(own.charge(1).err(), Some(MemoryFull::All { bytes, limit_bytes: LIMIT }));
+        let common = LIMIT - LIMIT / RESERVE_PART;
+        let more = own.charge(common - 1000).expect("room");
+        assert!(
+            matches!(own.charge(1), Err(MemoryFull::Share { used_bytes, .. }) if used_bytes == common)
+        );
         assert!(charge.resize(usize::MAX).is_err() && charge.bytes() == 1000);
         charge.resize(10).expect("less");
-        assert_eq!((memory.used_bytes(), own.used_bytes()), (LIMIT - 990, LIMIT - 990));
+        assert_eq!((memory.used_bytes(), own.used_bytes()), (common - 990, common - 990));
         drop((charge, more));
         assert_eq!((memory.used_bytes(), own.used_bytes()), (0, 0));
     }

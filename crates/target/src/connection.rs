@@ -800,7 +800,7 @@ impl Connection {
         let Some(data) = state.incoming() else { return Ok(()) };
         let stage = std::mem::replace(&mut data.stage, Stage::Here);
         let Stage::Arriving { buffer, intact, .. } = stage else { return Ok(()) };
-        self.awaited_bytes -= buffer.len();
+        self.awaited_bytes -= buffer_bytes(data.length);
         self.in_flight_bytes += held_bytes(state).0;
         if !intact {
             x.recycle(buffer);

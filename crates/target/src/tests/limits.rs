@@ -218,7 +218,8 @@ fn writes_wait_for_their_turn_and_all_are_done() {
         }
         rig.work();
     }
-    assert_eq!((most_asked, asked.len()), (32, 0));
+    // Each takes a page more than its data.
+    assert_eq!((most_asked, asked.len()), (31, 0));
     assert!(!rig.connection(io.line).is_busy());
     rig.finish();
 }

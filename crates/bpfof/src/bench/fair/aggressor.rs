@@ -3,11 +3,11 @@
 
 use super::FUNCTIONS;
 use crate::bench::function::assembly;
+use bpfof_function::Object;
 use bpfof_host::{
     Controller, Error, FileVersion, FunctionId, Lane, Options, PushdownCall, Request, SubmitError,
     TargetUrl,
 };
-use bpfof_function::Object;
 use clap::ValueEnum;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -90,13 +90,11 @@ impl Aggressor {
 
     /// Starts what it does to a target.
     pub(super) fn start(self, url: &TargetUrl) -> Result<Running, Box<dyn std::error::Error>> {
-        let shared = Shared {
-            url: url.clone(),
-            stop: AtomicBool::new(false),
-            deeds: AtomicU64::new(0),
-        };
+        let shared =
+            Shared { url: url.clone(), stop: AtomicBool::new(false), deeds: AtomicU64::new(0) };
         let mut running = Running { shared: Arc::new(shared), threads: Vec::new() };
-        let each: &[Aggressor] = if self == Aggressor::Everything { &Aggressor::EACH } else { &[self] };
+        let each: &[Aggressor] =
+            if self == Aggressor::Everything { &Aggressor::EACH } else { &[self] };
         for aggressor in each {
             aggressor.start_threads(&mut running)?;
         }
@@ -109,11 +107,9 @@ impl Aggressor {
             Aggressor::Scans => running.chains(chains("scan", SCANS, SCAN_BYTES, 500), 1),
             Aggressor::Calls => running.chains(chains("multiply", COMPUTING, 512, 50), 1),
             Aggressor::Helpers => running.chains(chains("helpers", COMPUTING, 512, 50), 1),
-            Aggressor::Chains => {
-                (0..3).try_for_each(|_| {
-                    running.chains(chains("cheap", FLOOD, 512, 100_000), FLOODING / 3)
-                })
-            }
+            Aggressor::Chains => (0..3).try_for_each(|_| {
+                running.chains(chains("cheap", FLOOD, 512, 100_000), FLOODING / 3)
+            }),
             Aggressor::Loads => {
                 (0..LOADING).try_for_each(|_| running.spawn(|shared, host| shared.load(host)))
             }
@@ -307,9 +303,8 @@ impl Shared {
 }
 
 fn load(controller: &mut Controller, name: &str) -> Result<FunctionId, Error> {
-    let entries = Object::parse(FUNCTIONS).map(|object| {
-        object.entries().iter().position(|entry| entry.name == name)
-    });
+    let entries = Object::parse(FUNCTIONS)
+        .map(|object| object.entries().iter().position(|entry| entry.name == name));
     let index = entries.ok().flatten().unwrap_or_default();
     controller.load_function(FUNCTIONS, index as u32)
 }

@@ -22,8 +22,16 @@ pub(super) fn draw(path: &Path, report: &Report) -> Drawn {
         };
         report.cases.iter().map(row).collect()
     };
-    panel(&reads, "A read of 4 KiB beside each aggressor", &rows(|case| (case.read, case.read_idle)))?;
-    panel(&gets, "A get, pushed down, beside each aggressor", &rows(|case| (case.get, case.get_idle)))?;
+    panel(
+        &reads,
+        "A read of 4 KiB beside each aggressor",
+        &rows(|case| (case.read, case.read_idle)),
+    )?;
+    panel(
+        &gets,
+        "A get, pushed down, beside each aggressor",
+        &rows(|case| (case.get, case.get_idle)),
+    )?;
     root.present()?;
     Ok(())
 }
@@ -36,7 +44,10 @@ fn panel(
     rows: &[(String, Figures, Figures)],
 ) -> Drawn {
     let mut chart = ChartBuilder::on(area)
-        .caption(format!("{title}: p50 to p99, line to the maximum; grey: beside nobody"), ("sans", 18))
+        .caption(
+            format!("{title}: p50 to p99, line to the maximum; grey: beside nobody"),
+            ("sans", 18),
+        )
         .margin(12)
         .x_label_area_size(44)
         .y_label_area_size(110)
@@ -56,7 +67,8 @@ fn panel(
         let top = (rows.len() - index) as f64;
         for (figures, colour, below) in [(idle, COLOURS[4], 0.15), (beside, COLOURS[0], 0.5)] {
             let (middle, end) = (top - below - 0.17, top - below - 0.34);
-            let bar = [(figures.p50_us, top - below), (figures.p99_us.max(figures.p50_us * 1.02), end)];
+            let bar =
+                [(figures.p50_us, top - below), (figures.p99_us.max(figures.p50_us * 1.02), end)];
             plotting.draw(&Rectangle::new(bar, colour.filled()))?;
             let line = [(figures.p99_us, middle), (figures.max_us, middle)];
             plotting.draw(&PathElement::new(line, colour.stroke_width(2)))?;

@@ -151,7 +151,14 @@ impl Memory {
     ) -> Memory {
         let [idle_mib, max_mib, left_mib] = bytes.map(|bytes| bytes as f64 / f64::from(1 << 20));
         let given_back_s = given_back.as_secs_f64();
-        Memory { memory_max: memory_max.to_owned(), seconds, idle_mib, max_mib, left_mib, given_back_s }
+        Memory {
+            memory_max: memory_max.to_owned(),
+            seconds,
+            idle_mib,
+            max_mib,
+            left_mib,
+            given_back_s,
+        }
     }
 }
 
