@@ -3,6 +3,7 @@
 //! Each subcommand is a module with its options and a `run`. They glue: the work is in the
 //! libraries.
 
+mod allocator;
 mod bench;
 mod demo;
 mod doctor;

@@ -102,6 +102,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let config = configuration(options)?;
     raise_descriptor_limit();
+    crate::allocator::give_back_large_pieces();
     let server = Server::start(&config)?;
     announce(options.json, &server, &config);
     for signal in signals.forever() {

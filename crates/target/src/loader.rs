@@ -14,6 +14,7 @@ use bpfof_chain::Function;
 use bpfof_function::memory::Charge;
 use bpfof_function::{NativeFunction, Object};
 use bpfof_nvme::Installation;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -144,11 +145,18 @@ impl Load {
 }
 
 impl Loader {
-    /// Starts the thread, which runs wherever the caller's may.
-    pub(crate) fn start() -> io::Result<Loader> {
+    /// Starts the thread, which runs where reactors do not, if the process may run there.
+    pub(crate) fn start(reactors: &[usize]) -> io::Result<Loader> {
         let queue = Arc::new(Queue::default());
         let handle = Loader(Arc::new(Handle(Arc::clone(&queue))));
-        std::thread::Builder::new().name("load".into()).spawn(move || run(&queue))?;
+        let others = others_than(reactors);
+        std::thread::Builder::new().name("load".into()).spawn(move || {
+            if let Some(others) = others {
+                // Where it cannot be kept it shares a processor, and gives way.
+                let _ = sched_setaffinity(None, &others);
+            }
+            run(&queue);
+        })?;
         Ok(handle)
     }
 
@@ -164,6 +172,15 @@ impl Loader {
         let Loader(handle) = self;
         handle.0.lock().waiting.retain(|(load, _)| load.serial != serial);
     }
+}
+
+/// The processors that the process may run on without these; none if that is no processor.
+fn others_than(reactors: &[usize]) -> Option<CpuSet> {
+    let mut set = sched_getaffinity(None).ok()?;
+    for &core in reactors.iter().filter(|core| **core < CpuSet::MAX_CPU) {
+        set.unset(core);
+    }
+    (set.count() > 0).then_some(set)
 }
 
 fn run(queue: &Queue) {

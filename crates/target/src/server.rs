@@ -124,7 +124,7 @@ impl Server {
             [] => vec![None],
             cores => cores.iter().copied().map(Some).collect(),
         };
-        let loader = Loader::start().map_err(ServerError::Start)?;
+        let loader = Loader::start(&config.cores).map_err(ServerError::Start)?;
         for core in cores {
             server.start_reactor(core, config, (&target, &loader), clock)?;
         }

@@ -48,7 +48,7 @@ pub(super) enum Aggressor {
     Calls,
     /// 128 chains whose calls are loops over helpers.
     Helpers,
-    /// 12 connections with 1000 long chains each, next to nothing a hop.
+    /// 12 connections with 1000 chains at a time each, next to nothing a hop.
     Chains,
     /// 4 hosts that load large functions, and a megabyte of nonsense, without end.
     Loads,
@@ -108,7 +108,7 @@ impl Aggressor {
             Aggressor::Calls => running.chains(chains("multiply", COMPUTING, 512, 50), 1),
             Aggressor::Helpers => running.chains(chains("helpers", COMPUTING, 512, 50), 1),
             Aggressor::Chains => (0..3).try_for_each(|_| {
-                running.chains(chains("cheap", FLOOD, 512, 100_000), FLOODING / 3)
+                running.chains(chains("cheap", FLOOD, 512, 200), FLOODING / 3)
             }),
             Aggressor::Loads => {
                 (0..LOADING).try_for_each(|_| running.spawn(|shared, host| shared.load(host)))
