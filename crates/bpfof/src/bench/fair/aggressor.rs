@@ -107,9 +107,8 @@ impl Aggressor {
             Aggressor::Scans => running.chains(chains("scan", SCANS, SCAN_BYTES, 500), 1),
             Aggressor::Calls => running.chains(chains("multiply", COMPUTING, 512, 50), 1),
             Aggressor::Helpers => running.chains(chains("helpers", COMPUTING, 512, 50), 1),
-            Aggressor::Chains => (0..3).try_for_each(|_| {
-                running.chains(chains("cheap", FLOOD, 512, 200), FLOODING / 3)
-            }),
+            Aggressor::Chains => (0..3)
+                .try_for_each(|_| running.chains(chains("cheap", FLOOD, 512, 200), FLOODING / 3)),
             Aggressor::Loads => {
                 (0..LOADING).try_for_each(|_| running.spawn(|shared, host| shared.load(host)))
             }
