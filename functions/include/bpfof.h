@@ -99,7 +99,7 @@ struct bpfof_ctx {
  * so does writing to constants.
  *
  * What a call of one costs is in units of 0.2 ns (docs/tenants.md, Cost is time),
- * as is what instructions cost: 1, but a load 10, a store 2, a branch 6, a
+ * as is what instructions cost: 1, but a load 12, a store 2, a branch 6, a
  * multiplication 3, a division 12, an atomic operation 10, a call of a function 8.
  * A call of the function may cost 1000000 together (200 us), unless the target is
  * configured otherwise; what costs more than is left faults.
@@ -198,8 +198,8 @@ static __u64 (*const bpfof_double)(__u64 operation, __u64 a, __u64 b) = (void *)
  * trailers. Zstandard data is one frame without a dictionary; what follows it is
  * not looked at.
  *
- * Costs 125 units, and for each byte of from_size and of to_size: Snappy 16 and 2,
- * LZ4 6 and 2, all others 8 and 8. So give no more room than it takes. And 30000
+ * Costs 125 units, and for each byte of from_size and of to_size: Snappy 16 and 3,
+ * LZ4 6 and 4, all others 8 and 8. So give no more room than it takes. And 30000
  * for each block of a Zstandard frame (it has one for every 128 KiB).
  */
 #define BPFOF_SNAPPY 1 /* the raw format, its length in front */
@@ -256,7 +256,7 @@ static __s64 (*const bpfof_trace_bytes)(const void *text, __u64 len, __u64 value
  * also against chains that run at the same time; two of them are not. What a chain
  * has written stays written if it fails or is run again.
  *
- * Each costs 1025 units, 4 for each byte of the key, and 1 for every 2 bytes of the
+ * Each costs 1325 units, 4 for each byte of the key, and 1 for every 2 bytes of the
  * value. What is not &map faults; padding in keys counts, so clear it.
  */
 #define BPF_MAP_TYPE_HASH 1

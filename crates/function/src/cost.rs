@@ -37,7 +37,7 @@ pub const fn units_of_us(us: u64) -> u64 {
 /// needs (a load, something done with it, the step, a branch or two). This times the bytes of an arena
 /// is what such a loop executes before it pays: two million units over all the data of a hop, 0.4 ms,
 /// and 1.7 times that with a workspace.
-pub(crate) const SCAN_UNITS_PER_BYTE: i64 = 24;
+pub(crate) const SCAN_UNITS_PER_BYTE: i64 = 26;
 
 /// The most that a strided loop has executed of a call up to `limit` before it pays: its register is
 /// within the reach of an access's offset around what may be accessed.
@@ -51,7 +51,7 @@ pub(crate) fn scan_slack(limit: Limit) -> i64 {
 const BRANCH: i64 = 6;
 /// The latency of the second-level cache, which the arena fits: each address may depend on the load
 /// before.
-const LOAD: i64 = 10;
+const LOAD: i64 = 12;
 const STORE: i64 = 2;
 const ATOMIC: i64 = 10;
 const MULTIPLY: i64 = 3;

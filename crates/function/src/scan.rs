@@ -230,7 +230,7 @@ mod tests {
 
     /// What a turn of a load, a step and a jump costs, and a way through a function of a move, that and
     /// its end.
-    const TURN: i64 = 10 + 1 + 6;
+    const TURN: i64 = 12 + 1 + 6;
     const WHOLE: i64 = 1 + TURN + 1;
 
     fn program(slots: &[Slot]) -> Program {
@@ -322,7 +322,7 @@ mod tests {
         let of = Some(0);
         assert_eq!(scans(&turned), [None, None, of, of, None, None, of, of]);
         // The way through all of it, and as many turns as it went round and one for the way in.
-        let (whole, turn) = (1 + 1 + 1 + 6 + 10 + 1, 1 + 6 + 10 + 1);
+        let (whole, turn) = (1 + 1 + 1 + 6 + 12 + 1, 1 + 6 + 12 + 1);
         let left = 1000 - whole - 5 * turn;
         assert_eq!(run(&program(&turned), 1000), (Ok(Exit::Return(7)), left));
     }

@@ -372,7 +372,7 @@ fn blocks_of_the_formats_own_tools_are_decompressed() {
     let plenty = 1_000_000;
     let records = records();
     let formats =
-        [(1, SNAPPY, (16, 2), 0), (4, LZ4, (6, 2), 0), (5, LZ4, (6, 2), 0), (7, ZSTD, (8, 8), 1)];
+        [(1, SNAPPY, (16, 3), 0), (4, LZ4, (6, 4), 0), (5, LZ4, (6, 4), 0), (7, ZSTD, (8, 8), 1)];
     for (format, hex, (of_input, of_room), blocks) in formats {
         let compressed = bytes(hex);
         let good = decompress(format, &compressed, records.len(), plenty);

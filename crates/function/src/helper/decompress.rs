@@ -9,8 +9,8 @@ use zstd_safe::DCtx;
 /// Data that is copied in pieces of one byte takes as long as that; most data takes a small part.
 fn byte_costs(format: u64) -> (u64, u64) {
     match format {
-        1 => (16, 2),
-        4 | 5 => (6, 2),
+        1 => (16, 3),
+        4 | 5 => (6, 4),
         _ => (8, 8),
     }
 }

@@ -143,7 +143,7 @@ fn calls_pay_for_what_they_do() {
     let (results, maps) = both(&count, &[7]);
     let Ok((_, _, left)) = &results[0] else { panic!("{results:?}") };
     // Two on `seen` (key 8, value 16), one on `totals` (key 4, value 24).
-    let helpers = 3 * 25 + 2 * (1000 + 32 + 8) + 1000 + 16 + 12;
+    let helpers = 3 * 25 + 2 * (1300 + 32 + 8) + 1300 + 16 + 12;
     assert_eq!(100_000 - left, count.program.call_cost(0) + helpers);
     drop(maps);
     let mut arena = Arena::new();

@@ -1,8 +1,8 @@
 //! Instructions of a command on each side, counted by Valgrind: unlike a time, the number is the same
 //! on a busy machine, and a regression shows.
 //!
-//! The protocol cores of both sides and the chain engine run as they are, with neither sockets nor
-//! threads: what the kernel does, and the reactor's and the lane's part in it, is not in the numbers.
+//! The host's protocol core, and the target's reactor with all that it drives, run as they are, with
+//! neither sockets nor threads: what the kernel, the ring and the lane do is not in the numbers.
 //! A batch is i10's caravan of 16.
 
 use super::peer::Peer;
@@ -35,10 +35,10 @@ enum Kind {
 
 /// Kinds with the instructions that one may take on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 4] = [
-    (Kind::Read512, 970, 1430),
-    (Kind::Read4096, 1310, 1345),
-    (Kind::Write4096, 1490, 2860),
-    (Kind::Chain, 990, 7290),
+    (Kind::Read512, 1020, 1660),
+    (Kind::Read4096, 1360, 1570),
+    (Kind::Write4096, 1500, 3490),
+    (Kind::Chain, 1040, 8680),
 ];
 
 /// A host's queue and the target.

@@ -291,7 +291,9 @@ impl Shared {
     fn come_and_go(&self, host: &Options) -> Result<(), Error> {
         let mut kept = std::collections::VecDeque::new();
         while !self.is_over() {
-            kept.push_back(Controller::connect(&self.url, host.clone())?);
+            // It has no thread to keep it alive: a storm does not need it.
+            let host = Options { keep_alive: Duration::ZERO, ..host.clone() };
+            kept.push_back(Controller::connect(&self.url, host)?);
             if kept.len() > STORM_KEEPS / 5 {
                 kept.pop_front();
             }
