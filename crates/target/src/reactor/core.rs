@@ -492,7 +492,8 @@ impl<I: Io> Core<I> {
     /// A connection is to be closed soon. Many may end at once, and closing one takes longer than most
     /// commands.
     fn has_ended(&mut self, index: u32, reason: String) {
-        if let Some(entry) = &self.entries[index as usize] {
+        if let Some(entry) = &mut self.entries[index as usize] {
+            entry.cuts_chains = true;
             self.ended.push_back((index, entry.connection.serial, reason));
         }
     }
@@ -679,7 +680,7 @@ impl<I: Io> Core<I> {
         }
         entry.closing = true;
         entry.closed_ns = self.x.now_ns;
-        entry.cuts_chains = self.stop_at_ns.is_none();
+        entry.cuts_chains |= self.stop_at_ns.is_none();
         log::info!("{}: closed: {reason}", entry.connection.name());
         entry.connection.abandon(&mut self.x);
         self.io.cancel_loads(entry.connection.serial);
