@@ -389,10 +389,21 @@ impl Executor {
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let Executor { engine, reads, .. } = self;
-        let chain = engine.start(start, tables, |read| reads.push(read))?;
+        let is_memory = matches!(self.places.get(namespace).backing, Backing::Memory(_));
+        let chain = if is_memory && !self.is_modelled {
+            let (queue, place) = (self.schedule.queue(command.connection, false), namespace as u32);
+            let chain = self.engine.start(start, tables, |read| {
+                queue.push_back(Operation::ChainRead { namespace: place, read });
+            })?;
+            self.schedule.wake(command.connection);
+            chain
+        } else {
+            let Executor { engine, reads, .. } = self;
+            let chain = engine.start(start, tables, |read| reads.push(read))?;
+            self.submit_chain_reads(namespace, command.connection, false);
+            chain
+        };
         self.own(chain, command, namespace);
-        self.submit_chain_reads(namespace, command.connection, false);
         Ok(())
     }
 
