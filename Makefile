@@ -176,7 +176,7 @@ fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
 	@for target in $(FUZZ_TARGETS); do \
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
 		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz "$$target" -- \
-			-max_total_time=$(FUZZ_SECONDS) -print_final_stats=1; \
+			-max_total_time=$(FUZZ_SECONDS) -len_control=1 -print_final_stats=1; \
 	done
 
 install: ## install program, C library, headers, manual and functions below PREFIX (/usr/local)

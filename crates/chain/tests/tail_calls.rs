@@ -203,3 +203,45 @@ fn traces_belong_to_the_function_that_says_them() {
     let expected = format!("(25 more lines were not kept)\n{}", "A! 5\n".repeat(8));
     assert_eq!((silent.trace.report(), talking.trace.report()), (String::new(), expected));
 }
+
+/// A strided loop pays when it is left. One that faults instead has its work counted all the same.
+#[test]
+fn a_scan_that_faults_is_counted() {
+    let scanning = function(
+        1,
+        &[
+            slot(0xbf, 2, 1, 0, 0),
+            slot(0x71, 3, 2, 0, 0), // r3 = *(u8 *)r2
+            slot(0x07, 2, 0, 0, 1), // r2 += 1
+            slot(0x05, 0, 0, -3, 0),
+            EXIT,
+        ],
+    );
+    let tables = tables(vec![scanning]);
+    let mut engine = Engine::new(Limits::default());
+    let mut reads = Vec::new();
+    let start = Start {
+        owner: 1,
+        namespace: 1,
+        unit_bytes: 512,
+        function: 1,
+        files: &[FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 4096,
+        argument: &[],
+        scratch_bytes: 64,
+        answer_max_bytes: 64,
+    };
+    let chain = engine.start(&start, &tables, |read| reads.push(read)).expect("it starts");
+    let before = engine.take_spent();
+    let progress = engine.completed(chain, true, &tables, |read| reads.push(read));
+    let Progress::Done(Err((ChainError::Fault(fault), 1))) = progress else {
+        panic!("{progress:?}")
+    };
+    assert_eq!(fault.pc, 1);
+    // Each of the bytes of the data costs a load and two others.
+    let executed = 4096 * (12 + 2);
+    let spent = engine.take_spent();
+    assert!(spent >= executed, "{spent} of {executed} units, after {before}");
+}

@@ -403,3 +403,54 @@ fn plausible_slot() -> impl Strategy<Value = [u8; 8]> {
     (opcode, 0u8..11, prop_oneof![Just(0u8), Just(1), 0u8..11], offset, immediate)
         .prop_map(|(opcode, dst, src, offset, immediate)| slot(opcode, dst, src, offset, immediate))
 }
+
+/// A long program, so that its registers are allocated in one pass, of branches into each other's arms
+/// with all registers in use: each register's value is kept on the stack for each branch. It either
+/// stays within the frame that the host's stack has room for, at the greatest depth, or is refused.
+#[test]
+fn frames_have_a_limit() {
+    let branches = |count: usize| {
+        let mut program = vec![slot(0x85, 0, 1, 0, 1), EXIT];
+        for register in 0..10 {
+            program.push(slot(0x07, register, 0, 0, 1));
+        }
+        // Calls that are never made, and one that goes deeper.
+        program.extend([slot(0x15, 9, 0, 401, -1), slot(0x85, 0, 1, 0, -12)]);
+        for index in 0..400 {
+            program.push(slot(0x85, 0, 1, 0, -13 - index));
+        }
+        for index in 0..count {
+            let further = 1 + (index * 7919) % (count - index).min(1000);
+            let (one, other) = (index % 10, (index / 10) % 10);
+            program.push(slot(0x07, one as u8, 0, 0, 1));
+            program.push(slot(0x1d, one as u8, other as u8, 2 * further as i16 - 2, 0));
+        }
+        for register in 0..10 {
+            program.push(slot(0x0f, 0, register, 0, 0));
+        }
+        program.push(EXIT);
+        program
+    };
+    for (count, is_refused) in [(100, false), (1700, false), (1800, true)] {
+        let program = Program::parse(branches(count).as_flattened()).expect("a valid program");
+        let native = match NativeFunction::compile(&program) {
+            Ok(native) => native,
+            Err(error) => {
+                assert!(is_refused && error.to_string().contains("bytes of stack"), "{error}");
+                continue;
+            }
+        };
+        assert!(!is_refused, "{count} branches");
+        // On a stack as small as that of a thread of the target.
+        let run = move || {
+            let mut arena = Arena::new();
+            arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
+            arena.begin_hop(0);
+            let limit = arena.begin_call(0..512, 0, 0, 0);
+            native.call(&mut arena, limit, &mut 1_000_000, &mut Alone)
+        };
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(run).expect("starts");
+        let fault = thread.join().expect("it returns").expect_err("it goes too deep");
+        assert_eq!((fault.kind, fault.pc), (FaultKind::StackOverflow, 13));
+    }
+}

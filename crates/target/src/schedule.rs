@@ -212,7 +212,7 @@ impl Schedule {
 
     /// Adds an operation that comes before all of its connection.
     pub(crate) fn push_first(&mut self, connection: u32, operation: Operation) {
-        self.member(connection).active.push_front(operation);
+        self.member(connection).active.put_back(&[operation]);
         self.wake(connection);
     }
 
@@ -392,9 +392,7 @@ impl Schedule {
             self.charge(connection, -((estimate * (end - begin) as u64) as i64));
             let Schedule { round, members, .. } = self;
             let member = members[connection as usize].as_mut().expect("it has operations");
-            for operation in round.drain(begin..end).rev() {
-                member.active.push_front(operation);
-            }
+            member.active.put_back(&round[begin..end]);
             self.wake(connection);
         }
         self.end_round();
@@ -435,13 +433,17 @@ impl Fifo {
         self.operations.push(operation);
     }
 
-    fn push_front(&mut self, operation: Operation) {
-        match self.first.checked_sub(1) {
+    /// Puts operations before all others, the first of them first.
+    fn put_back(&mut self, operations: &[Operation]) {
+        match self.first.checked_sub(operations.len()) {
             Some(first) => {
+                self.operations[first..self.first].copy_from_slice(operations);
                 self.first = first;
-                self.operations[first] = operation;
             }
-            None => self.operations.insert(0, operation),
+            None => {
+                self.operations.splice(..self.first, operations.iter().copied());
+                self.first = 0;
+            }
         }
     }
 
@@ -480,5 +482,66 @@ fn pick_member(host: &mut Host, index: u32, members: &mut [Option<Member>]) -> O
         }
         member.is_waiting = false;
         return Some(connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        PushBack,
+        PutBack(usize),
+        Move(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => Just(Step::PushBack),
+            1 => (0..40usize).prop_map(Step::PutBack),
+            1 => (0..40usize).prop_map(Step::Move),
+        ]
+    }
+
+    fn operation(number: usize) -> Operation {
+        Operation::ChainCalls { chain: ChainId::from_index(number) }
+    }
+
+    fn numbers(operations: &[Operation]) -> Vec<usize> {
+        operations.iter().map(|of| of.chain().expect("a chain's").index()).collect()
+    }
+
+    proptest! {
+        /// It does what a queue with two ends does.
+        #[test]
+        fn operations_keep_their_order(steps in proptest::collection::vec(step(), 0..400)) {
+            let (mut fifo, mut model) = (Fifo::default(), Vec::new());
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::PushBack => {
+                        fifo.push_back(operation(number));
+                        model.push(number);
+                    }
+                    Step::PutBack(count) => {
+                        let new: Vec<_> = (0..count).map(|index| 1000 * number + index).collect();
+                        let operations: Vec<_> = new.iter().map(|of| operation(*of)).collect();
+                        fifo.put_back(&operations);
+                        model.splice(..0, new);
+                    }
+                    Step::Move(count) => {
+                        let count = count.min(fifo.len());
+                        let mut moved = Vec::new();
+                        fifo.move_first(count, &mut moved);
+                        prop_assert_eq!(numbers(&moved), model.drain(..count).collect::<Vec<_>>());
+                    }
+                }
+                prop_assert_eq!((fifo.len(), fifo.is_empty()), (model.len(), model.is_empty()));
+            }
+            let mut all = Vec::new();
+            fifo.move_first(fifo.len(), &mut all);
+            prop_assert_eq!(numbers(&all), model);
+        }
     }
 }

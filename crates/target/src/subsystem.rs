@@ -410,3 +410,49 @@ impl Subsystem {
         self.controllers().by_id.remove(&id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::HostLimits;
+    use std::net::Ipv4Addr;
+
+    /// Associations that are all in use are taken from the address that has most, as long as that has
+    /// more than the newcomer's.
+    #[test]
+    fn a_full_subsystem_takes_from_who_has_most() {
+        let limits = HostLimits {
+            associations_per_address: MAX_CONTROLLERS as u32,
+            associations_per_host: MAX_CONTROLLERS as u32,
+            ..HostLimits::default()
+        };
+        let hosts = Hosts::new(limits, 1 << 30);
+        let host = |last| hosts.host(Ipv4Addr::new(127, 0, 0, last).into(), "host");
+        let subsystem = Arc::new(Subsystem::new("nqn".to_owned(), 0, Vec::new(), 0));
+        let connect = |host: &Arc<Host>, now_ns| {
+            let times = (10_000, now_ns);
+            let added = subsystem.add_controller(host, &hosts, [1; 16], times);
+            added.inspect(|(controller, _)| {
+                controller.add_queue(1).expect("free");
+            })
+        };
+        let [one, two, three] = [1, 2, 3].map(host);
+        for number in 0..MAX_CONTROLLERS {
+            let owner = if number < MAX_CONTROLLERS / 2 { &one } else { &two };
+            let (_, evicted) = connect(owner, number as u64).expect("room");
+            assert!(evicted.is_none());
+        }
+        // Nobody has more than these would have.
+        let full = Some(HostFull::Controllers(MAX_CONTROLLERS));
+        assert_eq!((connect(&one, 5000).err(), connect(&two, 5000).err()), (full, full));
+        // The one goes that was silent longest, of the one and of the other.
+        let mut gone = [0; 2].map(|_| {
+            let (_, evicted) = connect(&three, 5000).expect("room is made");
+            let evicted = evicted.expect("one goes");
+            (evicted.host().address, evicted.id)
+        });
+        gone.sort_unstable();
+        let first_of_two = 1 + MAX_CONTROLLERS as u16 / 2;
+        assert_eq!(gone, [(one.address, 1), (two.address, first_of_two)]);
+    }
+}

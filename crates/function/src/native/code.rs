@@ -18,8 +18,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use wasmtime_jit_icache_coherence::{clear_cache, pipeline_flush_mt};
 
-/// Address space for all code of the process, in bytes: more than hosts have memory for at most
-/// targets. Of memory it takes what is used.
+/// Address space for all code of the process, in bytes: more than most machines have memory for. Memory
+/// is taken for what is used of it.
 const AREA_BYTES: usize = 4 << 30;
 /// Blocks begin at and are multiples of this: a cache line.
 const LINE_BYTES: usize = 64;

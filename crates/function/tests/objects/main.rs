@@ -99,6 +99,38 @@ fn refusals_name_the_line() {
     }
 }
 
+/// Section headers may claim that one table of relocations is that of a section many times over.
+#[test]
+fn relocations_have_a_limit() {
+    let mut object = Clang::default().compile("natural");
+    let number = |object: &[u8], at: usize, bytes: usize| {
+        (0..bytes).rev().fold(0, |all, index| all << 8 | usize::from(object[at + index]))
+    };
+    let (headers, count) = (number(&object, 0x28, 8), number(&object, 0x3c, 2));
+    let header = |index: usize| headers + 64 * index;
+    let is_table = |object: &[u8], at: usize| number(object, at + 4, 4) == 9;
+    let is_code = |object: &[u8], at: usize| number(object, at + 8, 8) & 4 != 0;
+    // The table of a section with code, and the section.
+    let (table, section) = (0..count)
+        .filter(|index| is_table(&object, header(*index)))
+        .map(|index| (index, number(&object, header(index) + 0x2c, 4)))
+        .find(|(_, section)| is_code(&object, header(*section)))
+        .expect("code that refers to something");
+    let code_bytes = number(&object, header(section) + 0x20, 8);
+    let at = number(&object, header(table) + 0x18, 8);
+    let first: Vec<u8> = object[at..at + 16].to_vec();
+    let longer = first.repeat(code_bytes / 8 + 1);
+    let moved_to = object.len() as u64;
+    object[header(table) + 0x18..][..8].copy_from_slice(&moved_to.to_le_bytes());
+    object[header(table) + 0x20..][..8].copy_from_slice(&(longer.len() as u64).to_le_bytes());
+    object.extend(longer);
+    let refusal = Object::parse(&object).expect_err("refused").to_string();
+    assert!(
+        refusal.contains("has more relocations for a section than that has room for"),
+        "{refusal}"
+    );
+}
+
 /// What byte `index` of the data is.
 fn data(index: usize) -> u8 {
     (7 * index + 3) as u8

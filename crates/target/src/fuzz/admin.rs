@@ -7,7 +7,9 @@ use super::{
 };
 use crate::controller::Controller;
 use crate::events::MAX_ASYNC_EVENTS;
-use crate::limits::{MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_KEPT_FUNCTIONS, MAX_TRANSFER_BYTES};
+use crate::limits::{
+    BUFFER_BYTES, MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_KEPT_FUNCTIONS, MAX_TRANSFER_BYTES,
+};
 use bpfof_chain::{FunctionMap, FunctionMaps, Limits};
 use bpfof_function::{Map, MapDefinition, MapKind};
 use bpfof_nvme::fabrics::{
@@ -260,7 +262,9 @@ impl Hosts<'_> {
 
     fn check_bounds(&self, caller: usize) {
         let Some(connection) = self.rig.entry(caller) else { return };
-        assert!(connection.held_bytes() <= MAX_PENDING * MAX_TRANSFER_BYTES as usize);
+        // A buffer is aligned to a page, within one more.
+        let transfer_bytes = MAX_TRANSFER_BYTES as usize + BUFFER_BYTES;
+        assert!(connection.held_bytes() <= MAX_PENDING * transfer_bytes);
         let uploaded = connection.admin.as_ref().map_or(0, |admin| admin.upload_bytes());
         assert!(uploaded <= MAX_UPLOAD_BYTES, "{uploaded} bytes of uploads");
         if let Some(controller) = &connection.controller {

@@ -42,6 +42,8 @@ fn seeds() {
 #[test]
 fn admin_seeds() {
     fuzz::admin(&[]);
+    // As many transfers at once as there may be, each as long as can be.
+    fuzz::admin(&[&[0][..], &[76; 124], &[142, 246, 11, 41]].concat());
     for mode in 0..32 {
         for seed in 0..8 {
             let mut data = vec![mode];

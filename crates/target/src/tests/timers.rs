@@ -102,6 +102,41 @@ fn a_host_that_does_not_finish_a_pdu_is_given_up() {
     assert_eq!(overdue(&rig, io.line, 1000), None);
 }
 
+/// Data that the target has asked for keeps a buffer: the host has 30 seconds to begin, and for each
+/// PDU after that.
+#[test]
+fn a_host_that_does_not_send_its_data_is_given_up() {
+    let mut rig = Rig::new(Limits::default());
+    let _admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let overdue = |rig: &Rig, line: usize, seconds: u64| {
+        rig.connection(line).overdue(seconds * SECOND_NS, 600)
+    };
+    let late = Some("data that it was asked for did not arrive within 30 seconds");
+    rig.core.io.now_ns = 50 * SECOND_NS;
+    let write = Rw { slba: 0, blocks: 8, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+    io.send(&mut rig, Sqe { sgl: Sgl::transport(4096), ..write }, &[]);
+    let [Said::R2t(r2t)] = io.hear(&mut rig)[..] else { panic!("no R2T") };
+    assert_eq!((overdue(&rig, io.line, 80), overdue(&rig, io.line, 81)), (None, late));
+    // Other commands buy no time.
+    rig.core.io.now_ns = 79 * SECOND_NS;
+    let flush = Sqe::new(opcode::nvm::FLUSH, 1);
+    assert_eq!(io.call(&mut rig, flush, &[]).status, Status::SUCCESS);
+    assert_eq!((overdue(&rig, io.line, 80), overdue(&rig, io.line, 81)), (None, late));
+    for half in [0, 2048] {
+        let pdu = H2cData {
+            cccid: r2t.cccid,
+            ttag: r2t.ttag,
+            data_offset_bytes: half,
+            data_length_bytes: 2048,
+            last: half == 2048,
+        };
+        rig.feed(io.line, &h2c_data(pdu, &[1; 2048], Digests::default()));
+        let late = if pdu.last { None } else { late };
+        assert_eq!((overdue(&rig, io.line, 109), overdue(&rig, io.line, 110)), (None, late));
+    }
+}
+
 /// Linux sends no Keep Alive while there is traffic on any queue (CTRATT, bit 6).
 #[test]
 fn traffic_of_an_io_queue_keeps_the_association_alive() {

@@ -70,7 +70,7 @@ struct Shared {
     url: TargetUrl,
     stop: AtomicBool,
     /// Chains that ended, functions that were loaded or refused, connections made.
-    deeds: AtomicU64,
+    operations: AtomicU64,
 }
 
 impl Aggressor {
@@ -90,8 +90,11 @@ impl Aggressor {
 
     /// Starts what it does to a target.
     pub(super) fn start(self, url: &TargetUrl) -> Result<Running, Box<dyn std::error::Error>> {
-        let shared =
-            Shared { url: url.clone(), stop: AtomicBool::new(false), deeds: AtomicU64::new(0) };
+        let shared = Shared {
+            url: url.clone(),
+            stop: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+        };
         let mut running = Running { shared: Arc::new(shared), threads: Vec::new() };
         let each: &[Aggressor] =
             if self == Aggressor::Everything { &Aggressor::EACH } else { &[self] };
@@ -126,8 +129,8 @@ impl Aggressor {
 
 impl Running {
     /// How much it has done.
-    pub(super) fn deeds(&self) -> u64 {
-        self.shared.deeds.load(Ordering::Relaxed)
+    pub(super) fn operations(&self) -> u64 {
+        self.shared.operations.load(Ordering::Relaxed)
     }
 
     fn chains(&mut self, chains: Chains, lanes: usize) -> std::io::Result<()> {
@@ -184,7 +187,7 @@ impl Shared {
     }
 
     fn did(&self, count: usize) {
-        self.deeds.fetch_add(count as u64, Ordering::Relaxed);
+        self.operations.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     fn chains(&self, host: &Options, chains: Chains, lanes: usize) -> Result<(), Error> {

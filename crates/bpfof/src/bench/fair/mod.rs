@@ -94,7 +94,7 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
     let time = Duration::from_millis(options.milliseconds.into());
     let mut victim = Victim::new(&options.memory_max)?;
     let (mut idle, mut beside) = (Sample::new()?, Sample::new()?);
-    let (mut slowest, mut deeds) = (Slowest::default(), 0);
+    let (mut slowest, mut operations) = (Slowest::default(), 0);
     victim.window(time / 5)?;
     for _ in 0..options.repetitions {
         idle.add(&steal::undisturbed(false, || victim.window(time))?);
@@ -104,7 +104,7 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
         let again = victim.come_again().map_err(named)?;
         slowest.load = slowest.load.max(again.load);
         slowest.connect = slowest.connect.max(again.connect);
-        deeds += did_something(&name, &running)?;
+        operations += did_something(&name, &running)?;
         drop(running);
         std::thread::sleep(SETTLE);
         bar.inc(1);
@@ -113,14 +113,14 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
     std::thread::sleep(SETTLE);
     let stopped = victim.stop().map_err(named)?;
     drop(running);
-    Ok(Case::new(name, (&idle, &beside), slowest, stopped, deeds))
+    Ok(Case::new(name, (&idle, &beside), slowest, stopped, operations))
 }
 
 /// Figures beside somebody who does nothing mean nothing.
 fn did_something(name: &str, running: &Running) -> Result<u64, String> {
-    match running.deeds() {
+    match running.operations() {
         0 => Err(format!("{name} got nothing done beside the victim: nothing was measured")),
-        deeds => Ok(deeds),
+        operations => Ok(operations),
     }
 }
 

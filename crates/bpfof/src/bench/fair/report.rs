@@ -45,7 +45,7 @@ pub(super) struct Case {
     /// From SIGTERM to the end of the target, with the aggressor at it.
     pub(super) stop_s: f64,
     /// What the aggressor did: chains that ended, functions loaded, connections made.
-    pub(super) aggressor_deeds: u64,
+    pub(super) aggressor_operations: u64,
 }
 
 /// The target's resident memory, with all aggressors at it and after they left.
@@ -133,7 +133,7 @@ impl Case {
         (idle, beside): (&Sample, &Sample),
         slowest: Slowest,
         stopped: Duration,
-        aggressor_deeds: u64,
+        aggressor_operations: u64,
     ) -> Case {
         Case {
             aggressor,
@@ -144,7 +144,7 @@ impl Case {
             load_max_ms: slowest.load.as_secs_f64() * 1000.0,
             connect_max_ms: slowest.connect.as_secs_f64() * 1000.0,
             stop_s: stopped.as_secs_f64(),
-            aggressor_deeds,
+            aggressor_operations,
         }
     }
 }
