@@ -104,6 +104,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     raise_descriptor_limit();
     crate::allocator::give_back_large_pieces();
     let server = Server::start(&config)?;
+    crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config);
     for signal in signals.forever() {
         if signal != SIGHUP {

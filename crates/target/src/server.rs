@@ -14,6 +14,7 @@ use crate::reload::{self, Plan};
 use crate::subsystem::LAST_CONTROLLER_ID;
 use crate::target::Target;
 use bpfof_device::RingError;
+use bpfof_function::memory::Memory;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -183,6 +184,11 @@ impl Server {
     /// The address of the listener for discovery, if there is one.
     pub fn discovery_address(&self) -> Option<SocketAddr> {
         self.discovery_address
+    }
+
+    /// What hosts have taken of the target's memory, and how much there is of it.
+    pub fn memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.target.hosts.memory)
     }
 
     /// Looks again at the sizes of files that were given none, and tells the hosts of those that
