@@ -60,10 +60,11 @@ test: lint doc fuzz-check ## everything that must pass before a commit: what the
 		echo "interop-fast: SKIPPED, apt fetches what its guest is made of"; \
 	fi
 
-lint: setup ## formatting, clippy, and the dependencies' versions, licences and sources
+lint: setup ## formatting, clippy, import cycles, and the dependencies' versions, licences and sources
 	cargo fmt --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	python3 scripts/import_cycles.py
 	cargo deny check --hide-inclusion-graph $(DENY_CHECKS)
 	cargo deny --manifest-path fuzz/Cargo.toml check --hide-inclusion-graph $(DENY_CHECKS)
 
@@ -139,7 +140,7 @@ race: setup ## lookups in files that others change, for RACE_SECONDS (600); need
 soak: soak-simulation soak-rocksdb ## both of these, one after the other
 
 soak-simulation: setup ## the simulation on fresh seeds for SOAK_SECONDS (3600)
-	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-target --lib --locked -- \
+	SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p bpfof-controller --lib --locked -- \
 		--ignored --exact tests::simulation::soak --nocapture
 
 soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SOAK_SECONDS; needs root
@@ -149,11 +150,11 @@ soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SO
 
 instructions: setup ## instructions of a command on both sides, against what they may be, by Valgrind
 	@scripts/setup.sh valgrind
-	cargo test --release -p bpfof-target --lib --locked -- --ignored --exact --nocapture \
+	cargo test --release -p bpfof-controller --lib --locked -- --ignored --exact --nocapture \
 		tests::instructions::no_command_takes_more_instructions_than_it_may
 
 loads: setup ## LOADS (100000) times a function comes and goes, and leaves nothing behind
-	LOADS=$(LOADS) cargo test -p bpfof-target --test loads --locked -- --nocapture
+	LOADS=$(LOADS) cargo test -p bpfof-controller --test loads --locked -- --nocapture
 
 # Its own directory, because another compiler makes other files there. No doc tests: rustdoc is the
 # machine's.

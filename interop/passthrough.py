@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs chains on emulated NVMe drives by commands of our own, in a virtual machine.
+"""Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
+target that serves a drive.
 
     interop/passthrough.py
 
-Needs QEMU and the guest that interop/image.sh makes. What runs there is the test of the executors,
-as cargo builds it here, from interop/nvme/init. Logs stay in .interop/nvme. The exit status is 0
+Needs QEMU and the guest that interop/image.sh makes. What runs there are the test of the executors and
+the command line, as cargo builds them here, from interop/nvme/init. Logs stay in .interop/nvme. The exit status is 0
 only if each step went well.
 """
 
@@ -22,7 +23,7 @@ RUN = CACHE / "nvme"
 BUSYBOX = CACHE / "root/bin/busybox"
 # Serial number, size and logical block of each drive in bytes. XFS takes no smaller one.
 DRIVES = [("ext4", 96 << 20, 512), ("xfs", 320 << 20, 512), ("bare", 16 << 20, 512)]
-DRIVES += [("large", 16 << 20, 4096)]
+DRIVES += [("large", 16 << 20, 4096), ("served", 64 << 20, 512)]
 # The longest that a step may be silent, in seconds.
 PATIENCE = 300
 # How often the guest is started at most. Patching its kernel's code, as Linux does while it boots, goes
@@ -31,14 +32,16 @@ BOOTS = 3
 
 
 def build():
-    """The test of the executors."""
+    """The test of the executors, and the command line."""
     command = ["cargo", "test", "-p", "bpfof-cli", "--test", "executors", "--no-run", "--locked"]
     output = subprocess.run(
         command + ["--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
     ).stdout
     messages = [json.loads(line) for line in output.splitlines()]
     programs = [message["executable"] for message in messages if message.get("executable")]
-    return next(program for program in programs if "/executors-" in program)
+    test = next(program for program in programs if "/executors-" in program)
+    # Cargo builds the program that a test runs beside it.
+    return test, pathlib.Path(test).parent.parent / "bpfof"
 
 
 def initrd():
@@ -48,7 +51,8 @@ def initrd():
     guest.mkdir(parents=True)
     shutil.copy(ROOT / "interop/nvme/init", guest / "init")
     (guest / "init").chmod(0o755)
-    subprocess.run(["strip", "-o", guest / "executors", build()], check=True)
+    for name, program in zip(("executors", "bpfof"), build()):
+        subprocess.run(["strip", "-o", guest / name, program], check=True)
     command = "clang -O2 -g -target bpf -mcpu=v3 -I functions/include -c".split()
     source = "crates/bpfof/tests/executors/follow.bpf.c"
     subprocess.run(command + [source, "-o", guest / "follow.bpf.o"], cwd=ROOT, check=True)

@@ -112,8 +112,9 @@ struct bpfof_ctx {
 #define BPFOF_EEXIST 17 /* it has one already */
 #define BPFOF_ENOSPC 28 /* it is full, or the index is behind its end */
 
-/* The next six cost 1 unit for every 8 bytes, bpfof_crc32c for every 4, and besides
- * 10, of bpfof_crc32c, bpfof_find and bpfof_xxh3 40. */
+/* The next seven cost 1 unit for every 8 bytes, bpfof_crc32c and bpfof_find_any for
+ * every 4, and besides 10, of bpfof_crc32c, bpfof_find and bpfof_xxh3 40, of
+ * bpfof_find_any 60. */
 
 /* memcmp: < 0, 0, > 0 as the first differing byte compares. */
 static __s64 (*const bpfof_memcmp)(const void *a, const void *b, __u64 len) = (void *)1;
@@ -125,6 +126,12 @@ static __s64 (*const bpfof_memset)(void *to, __u64 value, __u64 len) = (void *)3
 static __u64 (*const bpfof_crc32c)(const void *data, __u64 crc, __u64 len) = (void *)4;
 /* memchr: where the low byte of byte is found first, len if it is not there. */
 static __u64 (*const bpfof_find)(const void *data, __u64 byte, __u64 len) = (void *)5;
+/* Where one of four bytes is found first, len if none is there: BPFOF_ANY(',', '\n',
+ * '"', '"'). To look for fewer, name one of them again. */
+static __u64 (*const bpfof_find_any)(const void *data, __u64 bytes, __u64 len) = (void *)14;
+#define BPFOF_ANY(a, b, c, d)                                                          \
+	((__u64)(__u8)(a) | (__u64)(__u8)(b) << 8 | (__u64)(__u8)(c) << 16 |           \
+	 (__u64)(__u8)(d) << 24)
 /* XXH3 of 64 bits, as RocksDB and others use it with seed 0. */
 static __u64 (*const bpfof_xxh3)(const void *data, __u64 seed, __u64 len) = (void *)8;
 

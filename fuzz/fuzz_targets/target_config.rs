@@ -1,4 +1,4 @@
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| bpfof_target::fuzz::config(data));
+fuzz_target!(|data: &[u8]| bpfof_controller::fuzz::config(data));

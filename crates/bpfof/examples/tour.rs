@@ -20,8 +20,8 @@
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::value_text;
 use bpfkv::pushdown::{get_answer, get_argument};
+use bpfof_controller::{Server, TargetConfig};
 use bpfof_host::{Controller, Error, Lane, Options, Request, RequestError, Sqe, Status, TargetUrl};
-use bpfof_target::{Server, TargetConfig};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::time::Duration;

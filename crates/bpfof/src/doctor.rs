@@ -1,8 +1,8 @@
 //! `bpfof doctor`: what is wrong with this machine and what to do.
 
-use crate::Outcome;
+use bpfof_controller::parse_address;
 use bpfof_device::Ring;
-use bpfof_target::parse_address;
+use bpfof_terminal::Outcome;
 use clap::Args;
 use serde::Serialize;
 use std::net::{SocketAddr, TcpListener};

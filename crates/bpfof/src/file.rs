@@ -1,8 +1,8 @@
 //! `bpfof file …`: where files lie in a namespace.
 
-use crate::Outcome;
 use bpfof_host::files::{FileLayout, NamespaceDevice, file_layout};
 use bpfof_host::{Controller, NamespaceInfo, Options, TargetUrl};
+use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::fs::File;

@@ -1,22 +1,13 @@
 //! `bpfof kv …`: BPF-KV by hand.
 
-use crate::session::{Session, SessionError, connect, explain};
-use crate::{Outcome, progress};
-use bpfkv::create::{Extent, write_database};
-use bpfkv::pushdown::{
-    AggregatePushdown, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown, get_answer, get_argument,
-};
-use bpfkv::{
-    Aggregate, AggregateCursor, GetCursor, KeyRange, RangeCursor, ReadRequest, Step, Value,
-};
+use bpfkv::create::Extent;
+use bpfkv::{Aggregate, KeyRange, Value};
 use bpfof_host::{Options as HostOptions, TargetUrl};
+use bpfof_kv::{Session, SessionError, create_file, create_on_target};
+use bpfof_terminal::{Outcome, progress, stop_on_signal};
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::{self, Write};
-use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -128,120 +119,16 @@ fn create(options: &Create) -> Outcome {
         None => Extent::full(options.levels)?,
     };
     let stop = stop_on_signal()?;
-    match (&options.file, &options.target) {
-        (Some(path), _) => create_file(path, &extent, &stop),
-        (None, Some(url)) => create_on_target(url, &extent, &stop),
-        (None, None) => unreachable!("the option parser asks for one"),
-    }?;
+    progress::bytes("writing", extent.written_bytes(), &stop, |progress| {
+        match (&options.file, &options.target) {
+            (Some(path), _) => create_file(path, &extent, progress),
+            (None, Some(url)) => create_on_target(url, &extent, progress),
+            (None, None) => unreachable!("the option parser asks for one"),
+        }
+    })?;
     let keys = extent.keys();
     eprintln!("{keys} keys, 0 to {}, {} bytes", keys - 1, extent.layout().file_bytes());
     Ok(())
-}
-
-/// Set by Ctrl-C and SIGTERM, so that what is half done can be undone.
-pub(crate) fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
-}
-
-/// A partial file is removed: what exists is whole.
-pub(crate) fn create_file(path: &Path, extent: &Extent, stop: &AtomicBool) -> Outcome {
-    let named = |error: io::Error| format!("cannot create {}: {error}", path.display());
-    let file = std::fs::File::create_new(path).map_err(named)?;
-    let written = file
-        .set_len(extent.layout().file_bytes())
-        .map_err(|error| named(error).into())
-        .and_then(|()| write(extent, stop, &mut |offset, bytes| file.write_all_at(bytes, offset)))
-        .and_then(|()| Ok(file.sync_all()?));
-    if written.is_err() {
-        let _ = std::fs::remove_file(path);
-    }
-    written
-}
-
-/// Writes a database over a target's namespace.
-pub(crate) fn create_on_target(url: &TargetUrl, extent: &Extent, stop: &AtomicBool) -> Outcome {
-    let (mut controller, mut lane) = connect(url, HostOptions::default())?;
-    let nsid = url.nsid;
-    let info = controller.identify_namespace(nsid)?;
-    let have = info.size_bytes();
-    let need = extent.layout().file_bytes();
-    if have < need {
-        let levels = extent.layout().levels();
-        return Err(format!(
-            "namespace {nsid} has {have} bytes; a database of {levels} levels needs {need}: make \
-             the namespace larger or give fewer --levels"
-        )
-        .into());
-    }
-    let mut blocks = WholeBlocks { block: info.block_bytes as usize, offset: 0, data: Vec::new() };
-    let mut send = |offset, bytes: &[u8]| lane.write(nsid, offset, bytes).map_err(io::Error::other);
-    write(extent, stop, &mut |offset, bytes| blocks.write(offset, bytes, &mut send))?;
-    blocks.finish(&mut send)?;
-    lane.flush(nsid)?;
-    controller.disconnect()?;
-    Ok(())
-}
-
-/// Makes writes of whole logical blocks out of writes of 512-byte blocks at ascending offsets.
-/// What lies between them becomes zero, in so far as it shares a logical block with them.
-struct WholeBlocks {
-    block: usize,
-    /// Where `data` goes: a multiple of the block.
-    offset: u64,
-    data: Vec<u8>,
-}
-
-type Send<'a> = &'a mut dyn FnMut(u64, &[u8]) -> io::Result<()>;
-
-impl WholeBlocks {
-    fn write(&mut self, offset: u64, bytes: &[u8], send: Send<'_>) -> io::Result<()> {
-        let end = self.offset + self.data.len() as u64;
-        if offset >= end.next_multiple_of(self.block as u64) && offset != end {
-            self.finish(send)?;
-            self.offset = offset / self.block as u64 * self.block as u64;
-        }
-        self.data.resize((offset - self.offset) as usize, 0);
-        self.data.extend_from_slice(bytes);
-        let whole = self.data.len() / self.block * self.block;
-        if whole > 0 {
-            send(self.offset, &self.data[..whole])?;
-            self.data.drain(..whole);
-            self.offset += whole as u64;
-        }
-        Ok(())
-    }
-
-    fn finish(&mut self, send: Send<'_>) -> io::Result<()> {
-        if self.data.is_empty() {
-            return Ok(());
-        }
-        self.data.resize(self.data.len().next_multiple_of(self.block), 0);
-        send(self.offset, &self.data)?;
-        self.data.clear();
-        Ok(())
-    }
-}
-
-fn write(
-    extent: &Extent,
-    stop: &AtomicBool,
-    sink: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
-) -> Outcome {
-    let bar = progress::bytes("writing", extent.written_bytes());
-    let outcome = write_database(extent, sink, &mut |done, _| {
-        bar.set_position(done);
-        if stop.load(Ordering::Relaxed) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    });
-    bar.finish_and_clear();
-    Ok(outcome?)
 }
 
 impl Store {
@@ -302,14 +189,15 @@ fn range(options: &Range) -> Outcome {
     if json {
         write!(out, "[")?;
     }
-    session.range(&range, options.store.plain, &mut |key, value| {
+    session.range(&range, options.store.plain, &mut |key, value| -> Outcome {
         if json {
             let separator = if std::mem::take(&mut first) { "" } else { "," };
             let pair = serde_json::json!({ "key": key, "value": text(value) });
-            write!(out, "{separator}\n{pair}")
+            write!(out, "{separator}\n{pair}")?;
         } else {
-            writeln!(out, "{key} {}", text(value))
+            writeln!(out, "{key} {}", text(value))?;
         }
+        Ok(())
     })?;
     if json {
         writeln!(out, "\n]")?;
@@ -348,150 +236,4 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
         writeln!(out, "{name} {result} over {} values", summary.count)?;
     }
     Ok(())
-}
-
-impl Session {
-    /// The value of a key.
-    pub(crate) fn get(
-        &mut self,
-        key: u64,
-        plain: bool,
-    ) -> Result<Option<Value>, Box<dyn std::error::Error>> {
-        let Some(start) = self.cache.start_of_get(key)? else { return Ok(None) };
-        if plain {
-            let mut cursor = GetCursor::new();
-            cursor.reset(key, start);
-            loop {
-                let reads = match cursor.step() {
-                    Step::Read(reads) => reads.to_vec(),
-                    Step::Done(value) => return Ok(value.copied()),
-                };
-                self.feed(&reads, |index, data| cursor.feed(index, data))?;
-            }
-        }
-        let Some(argument) = get_argument(key) else { return Ok(None) };
-        let sizes = (GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES);
-        let call = self.call(self.get, start, &argument, sizes);
-        let mut answer = Vec::new();
-        self.lane.pushdown(&call, &mut answer).map_err(explain)?;
-        Ok(get_answer(&answer)?.copied())
-    }
-
-    /// The pairs of a range, in order.
-    pub(crate) fn range(
-        &mut self,
-        range: &KeyRange,
-        plain: bool,
-        print: &mut dyn FnMut(u64, &Value) -> io::Result<()>,
-    ) -> Outcome {
-        let Some((first, _)) = range.bounds() else { return Ok(()) };
-        let start = self.cache.start_of_range(first)?;
-        if plain {
-            let mut cursor = RangeCursor::new();
-            cursor.reset(range, start);
-            while let Step::Read(reads) = cursor.step() {
-                let reads = reads.to_vec();
-                self.feed(&reads, |index, data| cursor.feed(index, data))?;
-                for pair in cursor.pairs() {
-                    print(pair.key, &pair.value)?;
-                }
-                cursor.clear_pairs();
-            }
-            return Ok(());
-        }
-        let mut pushdown = RangePushdown::new(range, start, self.hops_max)
-            .with_scratch_limit(self.scratch_max_bytes);
-        let mut answer = Vec::new();
-        while let Some(next) = pushdown.call() {
-            let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
-            let call = self.call(self.range, next.first_offset_bytes, &next.argument, sizes);
-            self.lane.pushdown(&call, &mut answer).map_err(explain)?;
-            for (key, value) in pushdown.answer(&answer)? {
-                print(key, value)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Aggregates of a range.
-    pub(crate) fn aggregate(
-        &mut self,
-        range: &KeyRange,
-        what: Aggregate,
-        plain: bool,
-    ) -> Result<bpfkv::Summary, Box<dyn std::error::Error>> {
-        let Some((first, _)) = range.bounds() else { return Ok(bpfkv::Summary::default()) };
-        let start = self.cache.start_of_range(first)?;
-        if plain {
-            let mut cursor = AggregateCursor::new();
-            cursor.reset(range, what, start);
-            loop {
-                let reads = match cursor.step() {
-                    Step::Read(reads) => reads.to_vec(),
-                    Step::Done(summary) => return Ok(summary),
-                };
-                self.feed(&reads, |index, data| cursor.feed(index, data))?;
-            }
-        }
-        let mut pushdown = AggregatePushdown::new(range, what, start, self.hops_max);
-        let mut answer = Vec::new();
-        while let Some(next) = pushdown.call() {
-            let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
-            let call = self.call(self.range, next.first_offset_bytes, &next.argument, sizes);
-            self.lane.pushdown(&call, &mut answer).map_err(explain)?;
-            pushdown.answer(&answer)?;
-        }
-        Ok(*pushdown.summary())
-    }
-
-    /// Reads what a cursor asks for, plainly, and feeds it.
-    fn feed(
-        &mut self,
-        reads: &[ReadRequest],
-        mut feed: impl FnMut(usize, &[u8]) -> Result<(), bpfkv::Corrupt>,
-    ) -> Outcome {
-        for (index, read) in reads.iter().enumerate() {
-            let mut data = vec![0; read.length_bytes as usize];
-            crate::session::read(&mut self.lane, self.nsid, read.offset_bytes, &mut data)?;
-            feed(index, &data)?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unaligned_writes_become_whole_blocks() {
-        let mut disk = vec![0xff; 65536];
-        let mut send = |offset: u64, bytes: &[u8]| {
-            assert!(offset.is_multiple_of(4096) && bytes.len().is_multiple_of(4096));
-            disk[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes);
-            Ok(())
-        };
-        let mut blocks = WholeBlocks { block: 4096, offset: 0, data: Vec::new() };
-        for (offset, length, byte) in
-            [(0, 512, 1), (512, 8192, 2), (9216, 512, 3), (33280, 4096, 4), (61440, 4096, 5)]
-        {
-            blocks.write(offset, &vec![byte; length], &mut send).expect("sends");
-        }
-        blocks.finish(&mut send).expect("sends");
-        let expected = |at: usize| match at {
-            0..512 => 1,
-            512..8704 => 2,
-            8704..9216 => 0,
-            9216..9728 => 3,
-            9728..12288 => 0,
-            12288..32768 => 0xff,
-            32768..33280 => 0,
-            33280..37376 => 4,
-            37376..40960 => 0,
-            61440.. => 5,
-            _ => 0xff,
-        };
-        let wrong = disk.iter().enumerate().position(|(at, byte)| *byte != expected(at));
-        assert_eq!(wrong, None);
-    }
 }

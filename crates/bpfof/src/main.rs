@@ -1,17 +1,13 @@
 //! The command line `bpfof`.
 //!
 //! Each subcommand is a module with its options and a `run`. They glue: the work is in the
-//! libraries.
+//! libraries. Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`.
 
 mod allocator;
-mod bench;
-mod demo;
 mod doctor;
 mod file;
 mod function;
 mod kv;
-mod progress;
-mod session;
 mod target;
 
 use clap::{Parser, Subcommand};
@@ -45,15 +41,14 @@ enum Command {
     Kv(kv::Command),
     /// Measure pushdown against plain reads over the network.
     #[command(subcommand)]
-    Bench(bench::Command),
+    #[cfg(feature = "bench")]
+    Bench(bpfof_bench::Command),
     /// Start a target, check a thousand answers, measure, plot.
-    Demo(demo::Options),
+    #[cfg(feature = "bench")]
+    Demo(bpfof_bench::demo::Options),
     /// Look for what would keep a target from running well here.
     Doctor(doctor::Options),
 }
-
-/// What a subcommand ends with: an error in words for the user.
-pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -63,8 +58,10 @@ fn main() -> ExitCode {
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),
         Command::Kv(command) => kv::run(&command),
-        Command::Bench(command) => bench::run(&command),
-        Command::Demo(options) => demo::run(&options),
+        #[cfg(feature = "bench")]
+        Command::Bench(command) => bpfof_bench::run(&command),
+        #[cfg(feature = "bench")]
+        Command::Demo(options) => bpfof_bench::demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
     };
     match outcome {

@@ -1,7 +1,7 @@
 //! `bpfof target`.
 
-use crate::Outcome;
-use bpfof_target::{NamespaceConfig, Server, TargetConfig, parse_address, parse_size};
+use bpfof_controller::{NamespaceConfig, Server, TargetConfig, parse_address, parse_size};
+use bpfof_terminal::Outcome;
 use clap::Args;
 use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -12,6 +12,7 @@ use std::path::PathBuf;
 /// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended;
 /// on SIGHUP reads the configuration file again, takes over its namespaces and the sizes of files
 /// that have grown, and tells the hosts. A configuration that cannot be served changes nothing.
+// One field for each option.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
@@ -28,7 +29,8 @@ pub(crate) struct Options {
     /// or file:path=FILE[,size=10GiB][,lba=512|4096]; mem:file=FILE[,…] instead of a size is the
     /// memory of a file on tmpfs, shared with whoever writes it, and FILE must not be made shorter
     /// while it is served; of several files
-    /// stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…] or concat:path=FILE,path=FILE[,size=…],
+    /// stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…], concat:path=FILE,path=FILE[,size=…] or
+    /// nvme:path=/dev/ngXnY,
     /// with the size of each; with nqn=NAME in a subsystem of that name,
     /// where ids are from 1 again; with nsid=N under that id, not its position.
     #[arg(long = "namespace", value_name = "SPEC")]
@@ -68,10 +70,14 @@ pub(crate) struct Options {
     /// such hosts [default: 600].
     #[arg(long, value_name = "SECONDS")]
     idle_timeout_s: Option<u32>,
+    /// Without [[host]] rules in the --config file, let everybody in whom the network lets through, to
+    /// read and write everything. Without this, a target without rules listens on loopback only.
+    #[arg(long)]
+    allow_any_host: bool,
     /// TOML file with listen, discovery, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
-    /// idle-timeout-s; options override it.
+    /// idle-timeout-s, functions (objects that are kept from the start), allow-any-host, and [[host]] rules that say who may do what; options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line with the address once it listens.
@@ -168,6 +174,7 @@ fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::
         *limit = given.unwrap_or(*limit);
     }
     config.poll |= options.poll;
+    config.allow_any_host |= options.allow_any_host;
     Ok(config)
 }
 

@@ -168,6 +168,7 @@ fn point_reads_are_those_of_the_plain_library() {
 }
 
 /// A short run, for its form: the figures say nothing.
+#[cfg(feature = "bench")]
 #[test]
 fn the_benchmark_reports() {
     if cannot_build() || cannot_mount().is_some() {

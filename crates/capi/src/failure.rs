@@ -115,7 +115,12 @@ impl Failure {
                 return Self { message, ..Self::of_command(source) };
             }
             Error::NoQueueLeft { .. } | Error::LaneBusy(_) => libc::EAGAIN,
-            Error::AuthenticationRequired => libc::EACCES,
+            Error::AuthenticationRequired
+            | Error::TargetNotAuthenticated
+            | Error::AuthenticationFailed(_)
+            | Error::Tls { .. }
+            | Error::Key(_)
+            | Error::Credentials(_) => libc::EACCES,
             Error::NotPushdownTarget => libc::EOPNOTSUPP,
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,
             Error::ObjectTooLarge { .. } => libc::EFBIG,

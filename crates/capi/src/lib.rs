@@ -19,4 +19,6 @@ mod abi;
 mod descriptor;
 mod exports;
 mod failure;
+mod function;
+mod options;
 mod session;

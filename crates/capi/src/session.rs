@@ -1,16 +1,14 @@
 //! A `struct bpfof`: a target, or none, and the files of the caller's descriptors.
 
-use crate::abi::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
 use crate::descriptor::{self, Identity};
 use crate::failure::Failure;
-use bpfof_function::Object;
-use bpfof_function::object::Entry;
-use bpfof_host::files::{FileMaps, NamespaceDevice, Policy, PushdownFile, StorageFunction};
+use crate::options::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
+use bpfof_host::files::{FileMaps, NamespaceDevice, Policy, PushdownFile};
 use bpfof_host::{Controller, Error, TargetUrl};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Longest single wait of an endless one.
@@ -21,19 +19,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Shared by the handle, its functions and its readers, so that they may go in any order.
 #[derive(Debug)]
 pub(crate) struct Session {
-    maps: FileMaps,
+    pub(crate) maps: FileMaps,
     policy: Policy,
     queue_depth: usize,
     /// Descriptors that are known stay what they are.
     stable_fds: bool,
     files: RwLock<HashMap<c_int, (Identity, PushdownFile)>>,
-}
-
-/// A loaded storage function.
-#[derive(Debug)]
-pub(crate) struct Function {
-    session: Arc<Session>,
-    pub(crate) loaded: StorageFunction,
 }
 
 /// A wait's end; None is never.
@@ -163,30 +154,6 @@ impl Session {
             None => Err(Failure::new(libc::ENOENT, format!("descriptor {fd} was never used"))),
         }
     }
-
-    /// Loads the entry point called `entry`, or the only one.
-    pub(crate) fn load(
-        self: &Arc<Self>,
-        object: &[u8],
-        entry: Option<&str>,
-    ) -> Result<Function, Failure> {
-        let parsed = Object::parse(object).map_err(|error| {
-            Failure::new(libc::ENOEXEC, format!("cannot load the function: {error}"))
-        })?;
-        let index = choose(parsed.entries(), entry)?;
-        let loaded =
-            self.maps.load_function(object, index).map_err(|error| Failure::of_error(&error))?;
-        Ok(Function { session: Arc::clone(self), loaded })
-    }
-}
-
-impl Drop for Function {
-    fn drop(&mut self) {
-        if let Some(id) = self.loaded.id() {
-            // A target that is gone has forgotten it as well.
-            self.session.maps.with_controller(|target| target.unload_function(id));
-        }
-    }
 }
 
 fn connect(
@@ -206,17 +173,4 @@ fn connect(
         .and_then(|controller| FileMaps::new(controller, url.nsid, device))
         .map_err(|error| Failure::of_error(&error))?;
     if maps.has_target() { Ok(maps) } else { Err(Failure::of_error(&Error::NotPushdownTarget)) }
-}
-
-fn choose(entries: &[Entry], wanted: Option<&str>) -> Result<u32, Failure> {
-    let names = || entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", ");
-    let index = match wanted {
-        None if entries.len() == 1 => Some(0),
-        None => return Err(Failure::invalid(format!("entry is NULL; name one of: {}", names()))),
-        Some(wanted) => entries.iter().position(|entry| entry.name == wanted),
-    };
-    index.and_then(|index| u32::try_from(index).ok()).ok_or_else(|| {
-        let wanted = wanted.unwrap_or_default();
-        Failure::new(libc::ENOENT, format!("no entry {wanted:?}; the object has: {}", names()))
-    })
 }

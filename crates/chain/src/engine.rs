@@ -1,215 +1,21 @@
 //! Chains: from a start to an outcome, one hop at a time.
 
+use crate::chain::{
+    Answer, ChainError, ChainId, DeviceRead, FileVersion, InvalidOutput, Limits, Progress, Start,
+    Usage,
+};
 use crate::cost;
-use crate::map::FileMap;
+use crate::file_map::FileMap;
 use crate::suspended::Suspended;
 use crate::tables::{Function, FunctionMap, MapIndex, Tables};
 use crate::trace::{LINES_PER_CALL, Trace};
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
-use bpfof_function::{Arena, Environment, Exit, Fault, FaultKind, Limit, Map};
-use bpfof_nvme::Status;
+use bpfof_function::{Arena, Environment, Exit, Limit, Map};
 use std::sync::Arc;
 
 /// Functions that one call may go on in, one after the other (as many as in Linux). What they do
 /// the budget bounds; this bounds a call that only goes round and places static data.
 pub const MAX_TAIL_CALLS: u32 = 33;
-
-/// Budgets of one chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Hops.
-    pub hops: u32,
-    /// Bytes read, each read rounded out to [`Start::unit_bytes`].
-    pub bytes: u64,
-    /// Units of processor time ([`bpfof_function::cost`]), all calls together.
-    pub instructions: u64,
-    /// Units of one call: bounds how long the thread serves nobody else.
-    pub instructions_per_call: u32,
-    /// Chains one engine runs at a time. Each takes an arena of
-    /// [`abi::ARENA_BYTES`].
-    pub chains: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            // A scan of all leaves of a 6-level BPF-KV database takes 28.6 million hops.
-            hops: 1 << 25,
-            bytes: 1 << 40,
-            instructions: 1 << 36,
-            // 200 µs.
-            instructions_per_call: 1_000_000,
-            chains: 1024,
-        }
-    }
-}
-
-/// A file as the request names it: id and the version the host believes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileVersion {
-    /// File id of the association.
-    pub id: u32,
-    /// Version of its map.
-    pub version: u64,
-}
-
-/// What starts a chain.
-#[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
-    /// Who asks. An arena is wiped when it goes from one owner to another.
-    pub owner: u64,
-    /// The namespace read.
-    pub namespace: u32,
-    /// What it reads at once, in bytes: reads are rounded out to it. A power of two, and no more
-    /// than a logical block, in which file maps are made.
-    pub unit_bytes: u32,
-    /// The function to run.
-    pub function: u32,
-    /// The files the chain may read, 1 to [`MAX_READS`].
-    pub files: &'a [FileVersion],
-    /// Index into `files` of the first read.
-    pub first_file: u32,
-    /// File offset of the first read in bytes.
-    pub first_offset_bytes: u64,
-    /// Size of the first read in bytes.
-    pub first_size_bytes: u32,
-    /// Prefix of scratch, at most `scratch_bytes` long.
-    pub argument: &'a [u8],
-    /// Size of scratch in bytes, at most [`abi::MAX_SCRATCH_BYTES`].
-    pub scratch_bytes: u32,
-    /// The longest answer the host accepts, in bytes.
-    pub answer_max_bytes: u32,
-}
-
-/// Names a chain of one engine while it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChainId(u32);
-
-impl ChainId {
-    /// A small number, for tables beside the engine: below the engine's limit of chains.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// The chain with this index.
-    pub fn from_index(index: usize) -> ChainId {
-        ChainId(index as u32)
-    }
-}
-
-/// A read the engine asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceRead {
-    /// For which chain.
-    pub chain: ChainId,
-    /// Where in the namespace, in bytes: whole units.
-    pub device_offset: u64,
-    /// Length in bytes: whole units.
-    pub length: u32,
-    /// Where the data goes, in bytes from the start of the chain's data area.
-    pub data_at: u32,
-}
-
-/// A chain's successful end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Hops done.
-    pub hops: u32,
-    /// The answer is this many bytes from the start of scratch.
-    pub length_bytes: u32,
-}
-
-/// What a chain has used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// The function that the request names.
-    pub function: u32,
-    /// The one that ran last: another, if there were tail calls.
-    pub last_function: u32,
-    /// Hops begun.
-    pub hops: u32,
-    /// Bytes read or being read, in whole units.
-    pub bytes: u64,
-}
-
-/// How a chain ends. On an error the number of hops begun comes with the cause.
-pub type Outcome = Result<Answer, (ChainError, u32)>;
-
-/// What a step has led to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// The chain waits for reads: for others of this hop, or for the next, which have been emitted.
-    Reads,
-    /// This hop has more calls than the engine makes at a time: [`Engine::go_on`] makes the next.
-    Calls,
-    /// The hop is done and its next reads have not been emitted, because the chain is to
-    /// [give way](Engine::give_way): [`Engine::suspend`] takes it out.
-    Rest,
-    /// It is over: take the answer from [`scratch`](Engine::scratch), then
-    /// [`release`](Engine::release) it.
-    Done(Outcome),
-}
-
-/// Why a chain failed. The numbers are indices into the request's file list unless said otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChainError {
-    /// No function with the id of the request, or it was unloaded meanwhile.
-    #[error("unknown function")]
-    UnknownFunction,
-    /// No map for a file of the request.
-    #[error("file {0} of the request has no map")]
-    UnknownFile(u32),
-    /// A map has another version than the request believes.
-    #[error("file {0} of the request has a map of another version")]
-    StaleFileMap(u32),
-    /// A read of something that is not mapped, or past the end.
-    #[error("read outside file {0} of the request")]
-    OutsideFile(u32),
-    /// [`Limits::hops`].
-    #[error("hop budget exhausted")]
-    HopBudget,
-    /// [`Limits::bytes`].
-    #[error("byte budget exhausted")]
-    ByteBudget,
-    /// A call of the function faulted, or an instruction budget is exhausted.
-    #[error("{0}")]
-    Fault(Fault),
-    /// The function returned this code.
-    #[error("the function aborted with code {0}")]
-    Abort(u32),
-    /// The function's outputs make no sense.
-    #[error("{0}")]
-    InvalidOutput(InvalidOutput),
-    /// The answer has this many bytes, more than the host accepts.
-    #[error("the answer of {0} bytes is longer than the host accepts")]
-    AnswerTooLong(u32),
-    /// The device could not read.
-    #[error("the device failed to read")]
-    Device,
-    /// [`Limits::chains`].
-    #[error("too many chains are running")]
-    TooManyChains,
-}
-
-/// What is wrong with a function's outputs. The discriminants go over the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidOutput {
-    /// Neither done nor a read.
-    #[error("the function neither ended the chain nor asked for a read")]
-    NoProgress = 1,
-    /// `reads` is more than [`MAX_READS`].
-    #[error("the function asked for more than 16 reads")]
-    TooManyReads = 2,
-    /// A read of a file that the request does not list.
-    #[error("the function asked for a file that the request does not list")]
-    NoSuchFile = 3,
-    /// The reads of the hop do not fit [`MAX_HOP_BYTES`].
-    #[error("the function asked for more than 64 KiB in one hop")]
-    HopTooLarge = 4,
-    /// `out_len` is more than [`Start::scratch_bytes`].
-    #[error("the answer is longer than scratch")]
-    AnswerOutsideScratch = 5,
-}
 
 /// A read of a hop.
 #[derive(Clone, Copy, Debug, Default)]
@@ -228,6 +34,8 @@ struct Read {
 }
 
 /// What a hop with one read needs is in the first cache lines.
+// 22 fields in one structure, not in parts: the compiler may not reorder them across the cache lines
+// that a hop touches.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Chain {
@@ -963,34 +771,6 @@ fn next_read(arena: &Arena, index: usize) -> (u32, u64, u32) {
         arena.context_u64(context::NEXT_OFFSET + 8 * index),
         arena.context_u32(context::NEXT_SIZE + 4 * index),
     )
-}
-
-impl ChainError {
-    /// How a target reports it (docs/protocol.md, Statuses): the status, and DW0 of the completion.
-    pub fn status(&self) -> (Status, u32) {
-        match *self {
-            ChainError::UnknownFunction => (Status::UNKNOWN_FUNCTION, 0),
-            ChainError::UnknownFile(index) => (Status::UNKNOWN_FILE, index),
-            ChainError::StaleFileMap(index) => (Status::STALE_FILE_MAP, index),
-            ChainError::OutsideFile(index) => (Status::READ_OUTSIDE_FILE, index),
-            ChainError::HopBudget => (Status::HOP_BUDGET_EXHAUSTED, 0),
-            ChainError::ByteBudget => (Status::BYTE_BUDGET_EXHAUSTED, 0),
-            ChainError::Fault(fault) if self.is_instruction_budget() => {
-                (Status::INSTRUCTION_BUDGET_EXHAUSTED, fault.pc)
-            }
-            ChainError::Fault(fault) => (Status::FUNCTION_FAULT, fault.pc),
-            ChainError::Abort(code) => (Status::FUNCTION_ABORT, code),
-            ChainError::InvalidOutput(output) => (Status::INVALID_FUNCTION_OUTPUT, output as u32),
-            ChainError::AnswerTooLong(length) => (Status::ANSWER_TOO_LONG, length),
-            ChainError::Device => (Status::UNRECOVERED_READ_ERROR, 0),
-            ChainError::TooManyChains => (Status::RESOURCE_LIMIT, 0),
-        }
-    }
-
-    /// True for an exhausted instruction budget.
-    pub fn is_instruction_budget(&self) -> bool {
-        matches!(self, ChainError::Fault(Fault { kind: FaultKind::Budget, .. }))
-    }
 }
 
 const _: () = assert!(abi::MAX_HOP_BYTES <= u32::MAX as usize);

@@ -8,7 +8,7 @@
 //!
 //! - [`map`], `directory`: file maps, which turn file offsets into device offsets and carry a version.
 //! - [`tables`]: the functions and file maps of one association, replaced as a whole.
-//! - [`engine`]: chains, hops, fan-out and budgets.
+//! - `chain`: what a chain begins with and ends in; [`engine`]: chains, hops, fan-out and budgets.
 //! - [`trace`]: lines that functions leave for their author.
 //!
 //! # What this crate does not do
@@ -18,19 +18,21 @@
 
 #![forbid(unsafe_code)]
 
+mod bucket_index;
+mod chain;
 mod cost;
-mod directory;
 pub mod engine;
-pub mod map;
+pub mod file_map;
 mod suspended;
 pub mod tables;
 pub mod trace;
 
-pub use engine::{
-    Answer, ChainError, ChainId, DeviceRead, Engine, FileVersion, InvalidOutput, Limits, Outcome,
-    Progress, Start, Usage,
+pub use chain::{
+    Answer, ChainError, ChainId, DeviceRead, FileVersion, InvalidOutput, Limits, Outcome, Progress,
+    Start, Usage,
 };
-pub use map::{Extent, FileMap, MapError};
+pub use engine::Engine;
+pub use file_map::{Extent, FileMap, MapError};
 pub use suspended::Suspended;
 pub use tables::{Function, FunctionMap, FunctionMaps, MapIndex, Peers, Tables, WHOLE_NAMESPACE};
 pub use trace::Trace;

@@ -1,6 +1,6 @@
 //! Chains that wait outside an arena.
 
-use crate::engine::FileVersion;
+use crate::chain::FileVersion;
 use bpfof_function::SavedArena;
 
 /// A chain between two hops, without its arena. See [`Engine::suspend`](crate::Engine::suspend).

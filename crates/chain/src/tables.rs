@@ -3,8 +3,8 @@
 //! A table is immutable; a change makes a new one that shares what did not change. Readers keep
 //! the one they have until they look for a newer one, so the read side takes no lock.
 
-use crate::directory::Directory;
-use crate::map::FileMap;
+use crate::bucket_index::Directory;
+use crate::file_map::FileMap;
 use crate::trace::Trace;
 use bpfof_function::memory::Charge;
 use bpfof_function::{Map, NativeFunction};
@@ -83,6 +83,7 @@ struct MapEntry {
 }
 
 /// Functions and file maps, each sorted by id.
+// More than 25 methods: look-ups for the engine, and a changed copy for each kind of change.
 #[derive(Debug, Default)]
 pub struct Tables {
     /// 0 for tables without anything in them.
@@ -377,7 +378,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::Extent;
+    use crate::file_map::Extent;
 
     #[test]
     fn maps_go_with_their_namespace_or_its_end() {

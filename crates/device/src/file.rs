@@ -6,7 +6,7 @@ use rustix::fs::{
 };
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,6 +84,14 @@ pub enum FileError {
         size_bytes: u64,
         /// The kernel's answer.
         source: io::Error,
+    },
+    /// A namespace of a drive that cannot be served by NVMe commands.
+    #[error("{path} {why}; an nvme: namespace is the character device /dev/ngXnY of a drive")]
+    Drive {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
     },
     /// Another process serves it.
     #[error("{path} is in use by another target; stop that one first")]
@@ -258,7 +266,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Locks a file against other targets. When a target is killed, the kernel takes its ring apart
 /// after the process has gone, and with it the file and the lock: so the next one waits a little.
-fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
+pub(crate) fn lock(fd: impl AsFd + Copy) -> rustix::io::Result<()> {
     let begun = Instant::now();
     loop {
         match rustix::fs::flock(fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {

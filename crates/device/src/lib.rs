@@ -8,31 +8,37 @@
 //! - [`FileNamespace`]: a namespace in a file or on a block device, opened for direct I/O where the
 //!   file system allows it. [`Volume`]: one in several of them, behind each other or in stripes. The
 //!   ring takes the parts of an operation on it as one operation, and works on them at once.
-//! - [`NvmeDevice`], [`NvmeRing`]: an NVMe namespace of this machine, by commands.
+//! - [`NvmeDevice`], [`NvmeDrive`], [`NvmeRing`]: an NVMe namespace of this machine, by commands of
+//!   the application.
+//! - [`fabric`]: messages and registered memory between two ends in one process, as with RDMA.
 //! - [`IoBuffer`]: page-aligned memory for direct I/O.
 //!
 //! # What this crate does not do
 //!
-//! But for the read of [`NvmeRing`] it knows no NVMe commands, and no chains: the target decides what to read and when.
+//! But for those that [`NvmeRing`] sends to drives it knows no NVMe commands, and no chains: the
+//! controller decides what to read and when.
 //!
 //! # Unsafe code
 //!
-//! Only in `ring`, `nvme`, `buffer`, `memory` and, to be sent between threads, `outgoing`.
+//! Only in `ring`, `nvme`, `buffer`, `memory` and, to be sent between threads, `gather_buffer`.
 
 mod buffer;
 mod delay;
+mod drive;
+pub mod fabric;
 mod file;
+mod gather_buffer;
 mod memory;
 mod nvme;
-mod outgoing;
 mod ring;
 mod volume;
 
 pub use buffer::IoBuffer;
 pub use delay::{DelayQueue, LatencyModel};
+pub use drive::NvmeDrive;
 pub use file::{FileError, FileNamespace, direct_block_bytes};
+pub use gather_buffer::Outgoing;
 pub use memory::MemoryNamespace;
-pub use nvme::{IDENTIFY_BYTES, NvmeDevice, NvmeRead, NvmeRing};
-pub use outgoing::Outgoing;
+pub use nvme::{DriveBlocks, IDENTIFY_BYTES, NvmeDevice, NvmeRead, NvmeRing};
 pub use ring::{Buffer, Completion, Ring, RingError, RingFile};
 pub use volume::{Layout, Part, Volume};

@@ -1,11 +1,13 @@
 //! An NVMe namespace by its character device: commands past file systems and the block layer.
 #![allow(unsafe_code)]
 
-use crate::ring::{Ring, RingFile};
+use crate::buffer::IoBuffer;
+use crate::ring::{Memory, Ring, RingFile};
+use crate::volume::Part;
 use io_uring::{cqueue, opcode, squeue, types};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 
 /// `_IO('N', 0x40)`: the namespace's id.
@@ -16,8 +18,14 @@ const NVME_IOCTL_ADMIN_CMD: u32 = 0xC048_4E41;
 const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
 /// Identify (NVMe Base 2.0 §5.17), of CNS 00h: the namespace.
 const ADMIN_IDENTIFY: u8 = 0x06;
-/// Read (NVM Command Set 1.0 §3.2.4).
+/// Flush, Write, Read, Write Zeroes (NVM Command Set 1.0 §3.2).
+const FLUSH: u8 = 0x00;
+const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
+const WRITE_ZEROES: u8 = 0x08;
+/// Command dword 12: Force Unit Access, and Deallocate of a Write Zeroes.
+const FUA: u32 = 1 << 30;
+const DEALLOCATE: u32 = 1 << 25;
 /// Bytes of an Identify structure.
 pub const IDENTIFY_BYTES: usize = 4096;
 
@@ -71,7 +79,18 @@ impl NvmeDevice {
     /// # Errors
     /// The kernel's answer: among others that it is no NVMe namespace.
     pub fn open(path: &Path) -> io::Result<NvmeDevice> {
-        let file = File::open(path)?;
+        NvmeDevice::of(File::open(path)?)
+    }
+
+    /// Opens a character device for reading and writing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_for_writing(path: &Path) -> io::Result<NvmeDevice> {
+        NvmeDevice::of(File::options().read(true).write(true).open(path)?)
+    }
+
+    fn of(file: File) -> io::Result<NvmeDevice> {
         // SAFETY: the descriptor is open; the call takes no memory.
         let nsid = unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ID as _) };
         match u32::try_from(nsid) {
@@ -96,12 +115,25 @@ impl NvmeDevice {
     /// # Errors
     /// The kernel's answer, or the status of the command in words.
     pub fn identify(&self) -> io::Result<[u8; IDENTIFY_BYTES]> {
+        self.identify_of(self.nsid, 0)
+    }
+
+    /// What the controller says of itself (NVMe Base 2.0 §5.17.2.1).
+    ///
+    /// # Errors
+    /// As [`identify`](Self::identify).
+    pub fn identify_controller(&self) -> io::Result<[u8; IDENTIFY_BYTES]> {
+        self.identify_of(0, 1)
+    }
+
+    fn identify_of(&self, nsid: u32, cns: u32) -> io::Result<[u8; IDENTIFY_BYTES]> {
         let mut data = [0; IDENTIFY_BYTES];
         let mut command = Command {
             opcode: ADMIN_IDENTIFY,
-            nsid: self.nsid,
+            nsid,
             address: data.as_mut_ptr().expose_provenance() as u64,
             data_bytes: IDENTIFY_BYTES as u32,
+            cdw10: [cns, 0, 0, 0, 0, 0],
             ..Command::default()
         };
         let (fd, request) = (self.file.as_raw_fd(), NVME_IOCTL_ADMIN_CMD);
@@ -167,6 +199,100 @@ impl NvmeRing {
             entry.cmd(command.to_bytes()).buf_index(buffer).build()
         });
     }
+
+    /// Reads the parts of a drive into `buffer`, which is as long. The result is as for
+    /// [`read_blocks`](Self::read_blocks).
+    ///
+    /// # Panics
+    /// If the parts have more or fewer bytes.
+    pub fn read_drive(&mut self, drive: DriveBlocks, parts: &[Part], buffer: IoBuffer, token: u64) {
+        self.push_parts(token, Memory::Owned(buffer), parts, |part, to| {
+            drive.entry(Command { address: address(to), ..drive.command(READ, part, 0) }, part)
+        });
+    }
+
+    /// Reads the parts of a drive into memory with an owner of its own.
+    ///
+    /// # Safety
+    /// As for [`read_blocks`](Self::read_blocks), with the length of all parts.
+    pub unsafe fn read_drive_into(
+        &mut self,
+        drive: DriveBlocks,
+        parts: &[Part],
+        to: *mut u8,
+        token: u64,
+    ) {
+        self.push_parts(token, Memory::Lent(to), parts, |part, to| {
+            drive.entry(Command { address: address(to), ..drive.command(READ, part, 0) }, part)
+        });
+    }
+
+    /// Writes `buffer` to the parts of a drive, which are as long; with `fua`, durably.
+    ///
+    /// # Panics
+    /// If the parts have more or fewer bytes.
+    pub fn write_drive(
+        &mut self,
+        drive: DriveBlocks,
+        parts: &[Part],
+        (buffer, fua): (IoBuffer, bool),
+        token: u64,
+    ) {
+        let flags = if fua { FUA } else { 0 };
+        self.push_parts(token, Memory::Owned(buffer), parts, |part, from| {
+            let command = drive.command(WRITE, part, flags);
+            drive.entry(Command { address: address(from), ..command }, part)
+        });
+    }
+
+    /// Makes the parts of a drive read as zeroes; it may give their blocks back.
+    pub fn zero_drive(&mut self, drive: DriveBlocks, parts: &[Part], token: u64) {
+        self.push_parts(token, Memory::None, parts, |part, _| {
+            let command = drive.command(WRITE_ZEROES, part, DEALLOCATE);
+            drive.entry(Command { data_bytes: 0, ..command }, part)
+        });
+    }
+
+    /// Makes all completed writes of a drive durable.
+    pub fn flush_drive(&mut self, drive: DriveBlocks, fd: RawFd, token: u64) {
+        let part = Part { fd, offset: 0, length: 0 };
+        let command = Command { opcode: FLUSH, nsid: drive.nsid, ..Command::default() };
+        self.push(token, None, |_| drive.entry(command, &part));
+    }
+}
+
+/// How the bytes of a namespace of a drive are addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriveBlocks {
+    /// The namespace's id on the drive.
+    pub nsid: u32,
+    /// log2 of a logical block in bytes.
+    pub block_shift: u32,
+}
+
+impl DriveBlocks {
+    /// A command on the blocks of a part.
+    fn command(self, opcode: u8, part: &Part, flags: u32) -> Command {
+        let first_block = part.offset >> self.block_shift;
+        let blocks = (part.length >> self.block_shift) as u32;
+        Command {
+            opcode,
+            nsid: self.nsid,
+            data_bytes: part.length as u32,
+            cdw10: [first_block as u32, (first_block >> 32) as u32, (blocks - 1) | flags, 0, 0, 0],
+            ..Command::default()
+        }
+    }
+
+    fn entry(self, command: Command, part: &Part) -> squeue::Entry128 {
+        opcode::UringCmd80::new(types::Fd(part.fd), NVME_URING_CMD_IO)
+            .cmd(command.to_bytes())
+            .build()
+    }
+}
+
+fn address(memory: *mut u8) -> u64 {
+    memory.expose_provenance() as u64
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::buffer::IoBuffer;
-use crate::outgoing::Outgoing;
+use crate::gather_buffer::Outgoing;
 use crate::volume::Part;
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
 /// Why a ring cannot be had.
@@ -68,7 +68,7 @@ struct InFlight {
 }
 
 /// What an operation in parts reads or writes.
-enum Memory {
+pub(crate) enum Memory {
     None,
     Owned(IoBuffer),
     /// Of the caller of an unsafe method, who keeps it alive.
@@ -87,6 +87,7 @@ struct Group {
 
 /// One thread's io_uring. The kinds of its entries are those of sockets and files; commands of NVMe
 /// take larger ones ([`NvmeRing`](crate::NvmeRing)).
+// More than 25 methods: one or two for each operation of the kernel that is used.
 pub struct Ring<S = squeue::Entry, C = cqueue::Entry>
 where
     S: squeue::EntryMarker,
@@ -147,7 +148,6 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             (opcode::Recv::CODE, "recv"),
             (opcode::Send::CODE, "send"),
             (opcode::SendMsg::CODE, "sendmsg"),
-            (opcode::Accept::CODE, "accept"),
             (opcode::Read::CODE, "read"),
             (opcode::ReadFixed::CODE, "read into registered buffers"),
             (opcode::Write::CODE, "write"),
@@ -216,6 +216,52 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
+    /// Begins an operation in parts: each is an entry, made with the place of its bytes in memory.
+    pub(crate) fn push_parts<E: Into<S>>(
+        &mut self,
+        token: u64,
+        memory: Memory,
+        parts: &[Part],
+        entry: impl Fn(&Part, *mut u8) -> E,
+    ) {
+        let (base, buffer) = match memory {
+            Memory::None => (std::ptr::null_mut(), None),
+            Memory::Lent(base) => (base, None),
+            Memory::Owned(mut buffer) => {
+                let bytes: u64 = parts.iter().map(|part| part.length).sum();
+                assert_eq!(bytes, buffer.len() as u64, "the parts are those of the buffer");
+                (buffer.as_mut_ptr(), Some(Buffer::Aligned(buffer)))
+            }
+        };
+        let parts_left = parts.len() as u32;
+        let group = Some(Group { token, buffer, parts_left, result: 0 });
+        let index = match self.free_groups.pop() {
+            Some(index) => {
+                self.groups[index as usize] = group;
+                index
+            }
+            None => {
+                self.groups.push(group);
+                self.groups.len() as u32 - 1
+            }
+        };
+        let mut at = 0;
+        for part in parts {
+            let in_flight = InFlight { token, buffer: None, group: Some(index) };
+            let place = base.wrapping_add(at);
+            self.enqueue(in_flight, |_| entry(part, place));
+            at += part.length as usize;
+        }
+    }
+
+    /// From now on each completion adds to an event counter: to wait for this ring by another.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn signal(&self, event: impl AsFd) -> io::Result<()> {
+        self.uring.submitter().register_eventfd(event.as_fd().as_raw_fd())
+    }
+
     /// Receives from a socket into `buffer[filled..]`.
     pub fn recv(&mut self, fd: RawFd, buffer: Vec<u8>, filled: usize, token: u64) {
         self.push(token, Some(Buffer::Bytes(buffer)), |buffer| {
@@ -227,15 +273,18 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
 
     /// Sends on a socket: all of `outgoing` if it [is its own](Outgoing::is_own), so that the result is
     /// short only on an error; else as much as the socket takes at once, so that what is lent is read
-    /// while this is submitted or not at all. -EAGAIN says that the socket takes nothing.
-    pub fn send(&mut self, fd: RawFd, outgoing: Box<Outgoing>, token: u64) {
+    /// while this is submitted or not at all. -EAGAIN says that the socket takes nothing. With
+    /// `in_parts` the result may also be short for what is its own: sockets whose records the kernel
+    /// makes refuse to wait for all.
+    pub fn send(&mut self, fd: RawFd, outgoing: Box<Outgoing>, in_parts: bool, token: u64) {
         self.push(token, Some(Buffer::Outgoing(outgoing)), |buffer| {
             let Some(Buffer::Outgoing(outgoing)) = buffer else { unreachable!("given above") };
             let fd = types::Fd(fd);
             if outgoing.is_own() {
                 let own = outgoing.own();
+                let wait = if in_parts { 0 } else { libc::MSG_WAITALL };
                 return opcode::Send::new(fd, own.as_ptr(), own.len() as u32)
-                    .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
+                    .flags(wait | libc::MSG_NOSIGNAL)
                     .build();
             }
             opcode::SendMsg::new(fd, outgoing.header())
@@ -244,26 +293,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         });
     }
 
-    /// Accepts one connection; the result is its descriptor (see [`Ring::adopt`]).
-    pub fn accept(&mut self, listener: RawFd, token: u64) {
-        self.push(token, None, |_| {
-            let null = std::ptr::null_mut();
-            opcode::Accept::new(types::Fd(listener), null, null.cast())
-                .flags(libc::SOCK_CLOEXEC)
-                .build()
-        });
-    }
-
-    /// Takes ownership of the descriptor that an accept returned. None for an error.
-    pub fn adopt(completion: &Completion) -> Option<OwnedFd> {
-        use std::os::fd::FromRawFd;
-        // SAFETY: a non-negative result of an accept is a new descriptor that nobody owns yet.
-        (completion.result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(completion.result) })
-    }
-
     /// Waits for an event counter to be written, from any thread.
-    pub fn read_event(&mut self, event: &OwnedFd, token: u64) {
-        let fd = event.as_raw_fd();
+    pub fn read_event(&mut self, event: impl AsFd, token: u64) {
+        let fd = event.as_fd().as_raw_fd();
         self.push(token, Some(Buffer::Bytes(vec![0; 8])), |buffer| {
             let Some(Buffer::Bytes(bytes)) = buffer else { unreachable!("given above") };
             opcode::Read::new(types::Fd(fd), bytes.as_mut_ptr(), 8).build()
@@ -373,44 +405,6 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
                 .rw_flags(if fua { libc::RWF_DSYNC } else { 0 })
                 .build()
         });
-    }
-
-    /// Begins an operation in parts: each is an entry, made with the place of its bytes in memory.
-    fn push_parts(
-        &mut self,
-        token: u64,
-        memory: Memory,
-        parts: &[Part],
-        entry: impl Fn(&Part, *mut u8) -> squeue::Entry,
-    ) {
-        let (base, buffer) = match memory {
-            Memory::None => (std::ptr::null_mut(), None),
-            Memory::Lent(base) => (base, None),
-            Memory::Owned(mut buffer) => {
-                let bytes: u64 = parts.iter().map(|part| part.length).sum();
-                assert_eq!(bytes, buffer.len() as u64, "the parts are those of the buffer");
-                (buffer.as_mut_ptr(), Some(Buffer::Aligned(buffer)))
-            }
-        };
-        let parts_left = parts.len() as u32;
-        let group = Some(Group { token, buffer, parts_left, result: 0 });
-        let index = match self.free_groups.pop() {
-            Some(index) => {
-                self.groups[index as usize] = group;
-                index
-            }
-            None => {
-                self.groups.push(group);
-                self.groups.len() as u32 - 1
-            }
-        };
-        let mut at = 0;
-        for part in parts {
-            let in_flight = InFlight { token, buffer: None, group: Some(index) };
-            let place = base.wrapping_add(at);
-            self.enqueue(in_flight, |_| entry(part, place));
-            at += part.length as usize;
-        }
     }
 
     /// Reads `buffer.len()` bytes from the parts, which have as many together. The result is the

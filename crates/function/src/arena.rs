@@ -5,6 +5,7 @@
 
 use crate::abi::{self, context};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+#[cfg(feature = "fuzz")]
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -87,6 +88,7 @@ impl Arena {
     /// # Safety
     /// WORKSPACE_BYTES and ARENA_BYTES from `workspace` on are zeroed, and the arena's alone while it
     /// lives. If some of them are not accessible, no call's limit may be above them.
+    #[cfg(feature = "fuzz")]
     pub(crate) unsafe fn at(workspace: NonNull<u8>) -> ManuallyDrop<Arena> {
         ManuallyDrop::new(Arena {
             allocation: workspace,

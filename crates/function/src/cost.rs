@@ -21,7 +21,6 @@
 
 use crate::abi;
 use crate::arena::Limit;
-use crate::helper::Helper;
 use crate::instruction::{AluOp, Instruction};
 use std::ops::Range;
 
@@ -129,21 +128,5 @@ impl Costs {
     pub(crate) fn jump(&self, pc: u32, target: u32, instruction: &Instruction) -> i64 {
         let way = self.before[pc as usize] - self.before[target as usize];
         (way + instruction.cost()).max(1)
-    }
-}
-
-/// What a bulk helper takes from the budget for `len` bytes.
-pub(crate) fn bulk(helper: Helper, len: u64) -> u64 {
-    let (fixed, shift) = bulk_price(helper);
-    // A length that no budget pays for is not to wrap.
-    fixed + (len >> shift)
-}
-
-/// The fixed part, and how far the length in bytes is shifted to the right for the other.
-pub(crate) fn bulk_price(helper: Helper) -> (u64, u8) {
-    match helper {
-        Helper::Crc32c => (40, 2),
-        Helper::Find | Helper::Xxh3 => (40, 3),
-        _ => (10, 3),
     }
 }

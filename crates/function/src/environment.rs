@@ -1,7 +1,6 @@
 //! What a call of a storage function reaches beside its arena.
 
 use crate::map::Map;
-use crate::program::Program;
 
 /// What helpers ask of whoever makes the call. The engine of chains knows the functions of the
 /// association; [`Alone`] serves where there is nothing beside the function.
@@ -16,7 +15,7 @@ pub trait Environment {
     fn trace(&mut self, text: &[u8], value: u64);
 
     /// The map number `index` of the running function, in the order of
-    /// [`Program::maps`]; None if there is none.
+    /// [`Program::maps`](crate::Program::maps); None if there is none.
     fn map(&self, _index: usize) -> Option<&Map> {
         None
     }
@@ -32,36 +31,6 @@ impl Environment for Alone {
     }
 
     fn trace(&mut self, _text: &[u8], _value: u64) {}
-}
-
-/// The environment of a function that has its maps, empty at first, and nothing else.
-#[derive(Debug, Default)]
-pub struct OwnMaps(Vec<Map>);
-
-impl OwnMaps {
-    /// Makes the maps of a program.
-    #[must_use]
-    pub fn new(program: &Program) -> OwnMaps {
-        OwnMaps(program.maps().iter().cloned().map(Map::new).collect())
-    }
-
-    /// The maps, in the order of [`Program::maps`].
-    #[must_use]
-    pub fn maps(&self) -> &[Map] {
-        &self.0
-    }
-}
-
-impl Environment for OwnMaps {
-    fn tail_call(&mut self, _function: u32) -> bool {
-        false
-    }
-
-    fn trace(&mut self, _text: &[u8], _value: u64) {}
-
-    fn map(&self, index: usize) -> Option<&Map> {
-        self.0.get(index)
-    }
 }
 
 /// How a call of a function ends that no [`Fault`](crate::Fault) ends.

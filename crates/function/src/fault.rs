@@ -1,6 +1,7 @@
 //! How a call of a storage function can fail.
 
 use crate::abi::{self, GUEST_BASE, MAX_FRAMES, context};
+use crate::fault_kind::FaultKind;
 use crate::instruction::Instruction;
 use crate::program::Program;
 use crate::statics::Statics;
@@ -19,30 +20,6 @@ pub struct Fault {
     pub pc: u32,
     /// Guest address of the end of the data that the call was for, and so of all it could access.
     pub data_end: u64,
-}
-
-/// The cause of a [`Fault`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// An access outside the memory of the call, at this guest address.
-    Memory {
-        /// First byte of the access, as the function computed it.
-        address: u64,
-    },
-    /// A write to the constants of the function (see [`Statics`]), at this guest address.
-    ReadOnly {
-        /// First byte of the access.
-        address: u64,
-    },
-    /// A helper was given something that is not the handle of one of the function's maps.
-    NoMap {
-        /// What it was given.
-        handle: u64,
-    },
-    /// The instruction budget of the call is used up.
-    Budget,
-    /// More than [`MAX_FRAMES`](crate::abi::MAX_FRAMES) nested calls.
-    StackOverflow,
 }
 
 impl Fault {

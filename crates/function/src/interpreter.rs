@@ -4,7 +4,8 @@
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::arena::{Arena, Limit};
 use crate::environment::{Environment, Exit};
-use crate::fault::{Fault, FaultKind};
+use crate::fault::Fault;
+use crate::fault_kind::FaultKind;
 use crate::helper::{self, Call, Stop};
 use crate::instruction::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;

@@ -26,13 +26,15 @@
 //! past a bounds check.
 
 pub mod abi;
-mod analysis;
 mod arena;
 mod btf;
 pub mod cost;
 mod disassembly;
+mod elf;
 mod environment;
 mod fault;
+mod fault_kind;
+#[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod helper;
 pub mod instruction;
@@ -42,19 +44,23 @@ pub mod map;
 pub mod memory;
 pub mod native;
 pub mod object;
+mod own_maps;
 pub mod program;
-mod scan;
 mod source;
 mod statics;
+mod strided_loop;
+mod worst_case;
 
-pub use analysis::Summary;
 pub use arena::{Arena, Limit, SavedArena};
-pub use environment::{Alone, Environment, Exit, OwnMaps};
-pub use fault::{Fault, FaultKind};
+pub use environment::{Alone, Environment, Exit};
+pub use fault::Fault;
+pub use fault_kind::FaultKind;
 pub use interpreter::interpret;
 pub use map::{Map, MapDefinition, MapKind};
 pub use native::{CompileError, NativeFunction};
 pub use object::{Object, ObjectError};
+pub use own_maps::OwnMaps;
 pub use program::{Program, ProgramError};
 pub use source::{SourceLine, SourceMap};
 pub use statics::Statics;
+pub use worst_case::Summary;

@@ -2,21 +2,18 @@
 //! data it uses, each found through relocations and put where it will be.
 
 use crate::abi::{MAPS, MAX_INSTRUCTIONS, STATICS, STATICS_BYTES};
+use crate::elf::{Elf, Section};
 use crate::map::{Declarations, MapDefinition};
 use crate::source::{DebugInfo, SourceMap};
 use crate::statics::Statics;
 use object::elf::{self, R_BPF_64_32, R_BPF_64_64, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE};
-use object::read::elf::{ElfFile64, ElfSection64};
 use object::{
-    LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags,
-    RelocationTarget, SectionFlags, SectionIndex,
+    Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget,
+    SectionFlags, SectionIndex,
 };
 
 /// A pointer in static data (LLVM: BPF relocations).
 const R_BPF_64_ABS64: elf::RelocationType = elf::RelocationType(2);
-
-pub(crate) type Elf<'a> = ElfFile64<'a, LittleEndian>;
-pub(crate) type Section<'a, 'e> = ElfSection64<'a, 'e, LittleEndian>;
 
 /// Sections that one entry point may need. Clang makes a handful; the work of linking is bounded by
 /// this times the size of the object.

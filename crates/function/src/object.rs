@@ -1,7 +1,8 @@
 //! ELF objects, as clang writes them for `-target bpf`, to checked programs.
 
 use crate::abi::{MAX_INSTRUCTIONS, MAX_OBJECT_BYTES, STATICS_BYTES};
-use crate::link::{Elf, LinkError, MAX_SECTIONS, link};
+use crate::elf::Elf;
+use crate::link::{LinkError, MAX_SECTIONS, link};
 use crate::map::{DeclarationError, Declarations};
 use crate::program::{Problem, Program, ProgramError};
 use crate::source::DebugInfo;

@@ -2,7 +2,7 @@
 
 use crate::abi::STATICS;
 use crate::arena::Arena;
-use crate::fault::FaultKind;
+use crate::fault_kind::FaultKind;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

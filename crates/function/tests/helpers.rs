@@ -15,6 +15,7 @@ const DOUBLE: i32 = 10;
 const DECOMPRESS: i32 = 11;
 const WORKSPACE: i32 = 12;
 const TRACE: i32 = 13;
+const FIND_ANY: i32 = 14;
 /// What a call may take from the budget here.
 const BUDGET: i64 = 10_000;
 const EINVAL: i64 = -22;
@@ -456,4 +457,27 @@ fn decompression_stays_in_its_ranges() {
     // Onto itself.
     assert_eq!(call(abi::SCRATCH + 135, 400, abi::SCRATCH, 136), Ok(Exit::Return(EINVAL as u64)));
     assert_eq!(call(abi::SCRATCH + 136, 400, abi::SCRATCH, 136), Ok(Exit::Return(334)));
+}
+
+/// Where one of four bytes is first, as a loop over the bytes finds it; twice the same byte is one.
+#[test]
+fn any_of_four_bytes_is_found() {
+    let text = *b"field one,\"field\ttwo\"\nfield three\0";
+    let at = abi::SCRATCH;
+    let wanted = |set: [u8; 4]| u64::from(u32::from_le_bytes(set));
+    for set in [*b",\n\"\"", *b"\n\n\n\n", *b"\0xyz", *b"xyz\0", *b"zqkj", *b"\t\",\n", [0; 4]] {
+        for start in 0..text.len() {
+            for len in [0, 1, 7, text.len() - start] {
+                let len = len.min(text.len() - start);
+                let arguments = [at + start as u64, wanted(set) | 0xff << 32, len as u64];
+                let run = run(&calling(FIND_ANY, &arguments), &text, BUDGET);
+                let bytes = &text[start..start + len];
+                let expected = bytes.iter().position(|byte| set.contains(byte)).unwrap_or(len);
+                assert_eq!(result(&run), expected as i64, "{set:?} in {bytes:?}");
+                assert_eq!(run.paid, around(3) + 60 + len as i64 / 4);
+            }
+        }
+    }
+    let outside = [at, wanted(*b"abcd"), 1 << 40];
+    assert!(run(&calling(FIND_ANY, &outside), &text, BUDGET).exit.is_err());
 }

@@ -1,22 +1,23 @@
 //! An association with a target: its admin queue, and the lanes it opens.
 
 use crate::admin::Admin;
+use crate::credentials::{Credentials, KeyFiles};
+use crate::lane::LanePlan;
 use crate::queue::{Queue, QueueConnect};
+use crate::queue_ids::QueueIds;
 use crate::{
     CommandError, Error, InitiatorConfig, Lane, NamespaceInfo, Options, PushdownLimits,
     SubmitError, TargetUrl,
 };
 use bpfof_nvme::fabrics::{
-    CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, Cap, ControllerConfig, Csts, FabricsCommand,
-    Shutdown, Version, offset,
+    CNTLID_DYNAMIC, Cap, ControllerConfig, Csts, FabricsCommand, Shutdown, Version, offset,
 };
 use bpfof_nvme::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, cns, parse_namespace_list,
 };
 use bpfof_nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, Digests};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status, features};
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Requests in flight on the admin queue: what a Linux host uses; the calls here need one.
@@ -35,30 +36,12 @@ const QUEUES_ASKED: u16 = 1024;
 /// Namespaces that a lane knows: one identify list of them.
 const NAMESPACES_MAX: usize = 1024;
 
-/// Queue identifiers that no lane of an association uses, the longest unused first: a target may
-/// notice a closed connection late.
-#[derive(Clone, Debug)]
-pub(crate) struct QueueIds(Arc<Mutex<VecDeque<u16>>>);
-
-impl QueueIds {
-    fn new(granted: u16) -> Self {
-        Self(Arc::new(Mutex::new((1..=granted).collect())))
-    }
-
-    fn take(&self) -> Option<u16> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    pub(crate) fn give_back(&self, qid: u16) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(qid);
-    }
-}
-
 /// An association with a target, through its admin queue. All calls block.
 ///
 /// Functions and file maps belong to the association and vanish with it. While nobody uses the
 /// association, a thread keeps it alive ([`Options::keep_alive`]). Dropping a controller closes the
 /// admin connection, upon which the target ends the lanes too.
+// More than 25 methods: one for each thing that a host asks a target for, in modules by subject.
 #[derive(Debug)]
 pub struct Controller {
     url: TargetUrl,
@@ -79,7 +62,13 @@ impl Controller {
     /// # Errors
     /// No connection, no such subsystem, a target that refuses this host, or that breaks the
     /// protocol.
-    pub fn connect(url: &TargetUrl, options: Options) -> Result<Self, Error> {
+    pub fn connect(url: &TargetUrl, mut options: Options) -> Result<Self, Error> {
+        if let Some(host_nqn) = &url.host_nqn {
+            options.host_nqn.clone_from(host_nqn);
+        }
+        if url.keys != KeyFiles::default() {
+            options.credentials = Credentials::read(&url.keys)?;
+        }
         let (queue, cntlid, kato_ms) = connect_admin(url, &options)?;
         let mut controller = Self {
             url: url.clone(),
@@ -267,7 +256,8 @@ impl Controller {
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
-        let name = crate::names::command_name(true, sqe.opcode, sqe.nsid as u8);
+        let name = bpfof_nvme::opcode::command_name(true, sqe.opcode, sqe.nsid as u8);
+        let name = name.unwrap_or("a command");
         self.admin.call(name, sqe, data_out, data_in_max_bytes)
     }
 
@@ -296,22 +286,20 @@ impl Controller {
             max_transfer_bytes: self.max_transfer_bytes(),
             namespaces: Arc::clone(&self.namespaces),
         };
-        let connected = Queue::connect(QueueConnect {
-            url: &self.url,
-            options: &self.options,
+        let plan = LanePlan {
+            url: self.url.clone(),
+            options: self.options.clone(),
             initiator,
-            qid,
-            cattr: CATTR_DISABLE_SQ_FLOW_CONTROL,
             cntlid: self.identify.cntlid,
-            kato_ms: 0,
-        });
+        };
+        let connected = plan.connect(qid);
         match connected {
             // The controller that the lane belongs to may be another one of the same number.
             Ok(_) if !self.admin.check_connected() => {
                 self.ids.give_back(qid);
                 Err(SubmitError::NotConnected.into())
             }
-            Ok((queue, _)) => Ok(Lane::new(queue, qid, self.ids.clone())),
+            Ok(queue) => Ok(Lane::new(queue, qid, self.ids.clone(), Arc::new(plan))),
             Err(error) => {
                 self.ids.give_back(qid);
                 Err(error)
@@ -374,4 +362,23 @@ fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32)
 
 const fn digests(options: &Options) -> Digests {
     Digests { header: options.header_digest, data: options.data_digest }
+}
+impl Lane {
+    /// Replaces the connection by a new one of `controller`'s present association, after
+    /// [`Controller::reconnect`] if the association was lost too. The byte counters start at 0.
+    /// Functions and file maps belong to the association: after a new one the caller loads and
+    /// sets them again, and function ids change.
+    ///
+    /// # Errors
+    /// [`Error::LaneBusy`] until the requests in flight have been reported by `poll` or `wait`;
+    /// those of [`Controller::open_lane`]. The lane stays as it was.
+    pub fn reconnect(&mut self, controller: &Controller) -> Result<(), Error> {
+        self.require_idle()?;
+        // There may be no other identifier than that of the queue that is over.
+        if !self.is_connected() {
+            self.give_back_id();
+        }
+        *self = controller.open_lane()?;
+        Ok(())
+    }
 }

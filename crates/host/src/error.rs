@@ -1,8 +1,9 @@
 //! What can go wrong, in words that say what to do.
 
 use crate::UrlError;
+use bpfof_auth::KeyFileError;
 use bpfof_nvme::Status;
-use bpfof_nvme::tcp::{Fes, PduError};
+use bpfof_tls::HandshakeError;
 use std::fmt;
 use std::io;
 use thiserror::Error;
@@ -67,9 +68,35 @@ pub enum Error {
         /// Queues granted.
         granted: u32,
     },
-    /// The target wants authentication.
-    #[error("the target asks for authentication, which this host does not support; turn it off")]
+    /// The target wants authentication, and there is no secret for it.
+    #[error(
+        "the target asks for authentication: add dhchap-key=FILE to the address, with the secret that \
+         the target has for this host"
+    )]
     AuthenticationRequired,
+    /// The target is to authenticate itself, and does not.
+    #[error(
+        "there is a secret of the target (dhchap-ctrl-key), and it does not authenticate itself: it may \
+         be another one"
+    )]
+    TargetNotAuthenticated,
+    /// One side has not proved who it is.
+    #[error("authentication failed: {0}")]
+    AuthenticationFailed(String),
+    /// No TLS connection.
+    #[error("cannot connect to {address} by TLS: {source}")]
+    Tls {
+        /// Host and port.
+        address: String,
+        /// Why.
+        source: Box<HandshakeError>,
+    },
+    /// A key file cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// Names or keys that cannot be used.
+    #[error("{0}")]
+    Credentials(String),
     /// An answer contradicts the specification or itself.
     #[error("the target's answer makes no sense: {0}")]
     BadAnswer(&'static str),
@@ -124,12 +151,27 @@ pub enum Error {
     NoRoomForFunction(String),
 }
 
+/// What a side has done that the transport does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{kind}: {reason} (information {information:#x})")]
+pub struct Violation {
+    /// The name that the transport has for it.
+    pub kind: &'static str,
+    /// What was wrong.
+    pub reason: &'static str,
+    /// More of it, as the transport defines it.
+    pub information: u32,
+}
+
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LostReason {
     /// The target closed it.
     #[error("the target closed it")]
     Closed,
+    /// What came was not as the target sealed it, or could not be sealed.
+    #[error("its encryption was broken")]
+    Tls,
     /// This side closed it.
     #[error("it was closed by this host")]
     HungUp,
@@ -138,14 +180,14 @@ pub enum LostReason {
     Io(io::ErrorKind),
     /// The target broke the protocol.
     #[error("the target broke the protocol: {0}")]
-    Protocol(PduError),
+    Protocol(Violation),
     /// The target ended it for an error that it saw.
-    #[error("the target ended it: {fes} (information {fei:#x})")]
+    #[error("the target ended it: {kind} (information {information:#x})")]
     Terminated {
-        /// Fatal error status.
-        fes: Fes,
-        /// Fatal error information.
-        fei: u32,
+        /// The name that the transport has for it.
+        kind: &'static str,
+        /// More of it, as the transport defines it.
+        information: u32,
     },
     /// The target does not do the digests that were asked for.
     #[error("the target declined the digests asked for; turn header and data digests off")]

@@ -2,7 +2,7 @@
 
 use crate::{Controller, Error, Status};
 use bpfof_nvme::Sqe;
-use bpfof_nvme::vendor::{MapAddress, MapChange, MapCommand, MapReportEntry};
+use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEntry};
 
 /// Bytes of entries that are asked for at a time.
 const PAGE_BYTES: u32 = 64 << 10;
@@ -175,8 +175,8 @@ impl Controller {
         loop {
             let read = MapCommand::Read { map: map.address, length_bytes, first_slot };
             let (answer, data) = self.admin_command(read.to_sqe(), &[], length_bytes)?;
-            let pages = data.chunks_exact(entry_bytes);
-            entries.extend(pages.filter_map(|entry| {
+            let page = data.chunks_exact(entry_bytes).take(answer.dw1 as usize);
+            entries.extend(page.filter_map(|entry| {
                 let (key, value) = entry.split_at_checked(map.key_bytes as usize)?;
                 Some((key.to_vec(), value.to_vec()))
             }));

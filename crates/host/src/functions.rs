@@ -1,7 +1,7 @@
 //! Functions of an association: what the target can do, load, unload, report.
 
 use crate::{Controller, Error, PushdownLimits, Status};
-use bpfof_nvme::vendor::{FunctionReportEntry, PROTOCOL_VERSION};
+use bpfof_nvme::vendor_specific::{FunctionReportEntry, PROTOCOL_VERSION};
 use bpfof_nvme::{AdminCommand, Installation, Sqe, Upload};
 use std::fmt;
 
@@ -165,12 +165,14 @@ impl Controller {
     pub(crate) fn whole_answer(&mut self, command: impl Fn(u32) -> Sqe) -> Result<Vec<u8>, Error> {
         let most = REPORT_MAX_BYTES.min(self.max_transfer_bytes());
         let length = REPORT_BYTES.min(most);
-        let (answer, data) = self.admin_command(command(length), &[], length)?;
-        if answer.dw0 <= length {
-            return Ok(data);
+        let (mut answer, mut data) = self.admin_command(command(length), &[], length)?;
+        if answer.dw0 > length {
+            let length = answer.dw0.min(most);
+            (answer, data) = self.admin_command(command(length), &[], length)?;
         }
-        let length = answer.dw0.min(most);
-        Ok(self.admin_command(command(length), &[], length)?.1)
+        // Not every transport tells how much of the buffer was written.
+        data.truncate(answer.dw0 as usize);
+        Ok(data)
     }
 
     /// Sends `object` in chunks; returns dword 0 of the last.

@@ -1,11 +1,14 @@
 //! A lane: one I/O queue pair, its connection and its buffers.
 
-use crate::controller::{Controller, QueueIds};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueConnect};
+use crate::queue_ids::QueueIds;
 use crate::{
-    Completion, Error, LostReason, PushdownCall, Request, RequestError, SubmitError, interrupted,
+    Completion, Error, InitiatorConfig, LostReason, Options, PushdownCall, Request, RequestError,
+    SubmitError, TargetUrl, interrupted,
 };
+use bpfof_nvme::fabrics::CATTR_DISABLE_SQ_FLOW_CONTROL;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest sleep of a blocking call before it looks around again. Its end is the command timeout.
@@ -22,23 +25,90 @@ pub struct ChainInfo {
     pub hops: u32,
 }
 
-/// One I/O queue pair, its TCP connection and its buffers, for one thread at a time.
+/// One I/O queue pair, its connection and its buffers, for one thread at a time.
 ///
 /// Nothing is allocated per request once the buffers have grown. When the connection is lost, each
 /// request in flight completes exactly once, with [`RequestError::Lost`], at the next
 /// [`poll`](Self::poll) or [`wait`](Self::wait), which then return the reason. Dropping a lane
 /// closes its connection; requests in flight end without a completion.
+// More than 25 methods: half of them are figures for benchmarks and settings.
 #[derive(Debug)]
 pub struct Lane {
     queue: Queue,
     qid: u16,
     /// Where `qid` goes back to; it has, if there is none.
     ids: Option<QueueIds>,
+    /// How to make another connection.
+    plan: Arc<LanePlan>,
+    /// The key of a TLS connection has been used enough: another connection takes its place, once the
+    /// requests in flight have ended.
+    is_worn: bool,
+}
+
+/// How lanes of an association are connected.
+#[derive(Debug)]
+pub(crate) struct LanePlan {
+    pub(crate) url: TargetUrl,
+    pub(crate) options: Options,
+    pub(crate) initiator: InitiatorConfig,
+    pub(crate) cntlid: u16,
+}
+
+impl LanePlan {
+    pub(crate) fn connect(&self, qid: u16) -> Result<Queue, Error> {
+        let connected = Queue::connect(QueueConnect {
+            url: &self.url,
+            options: &self.options,
+            initiator: self.initiator.clone(),
+            qid,
+            cattr: CATTR_DISABLE_SQ_FLOW_CONTROL,
+            cntlid: self.cntlid,
+            kato_ms: 0,
+        });
+        connected.map(|(queue, _)| queue)
+    }
 }
 
 impl Lane {
-    pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds) -> Self {
-        Self { queue, qid, ids: Some(ids) }
+    pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds, plan: Arc<LanePlan>) -> Self {
+        Self { queue, qid, ids: Some(ids), plan, is_worn: false }
+    }
+
+    /// Puts another connection in the place of one whose key has been used enough.
+    #[cold]
+    fn renew(&mut self) -> Result<(), SubmitError> {
+        if self.requests_in_flight() > 0 {
+            return Err(SubmitError::QueueFull);
+        }
+        let spare = self.ids.as_ref().and_then(QueueIds::take);
+        if spare.is_none() {
+            // There is no other identifier than its own.
+            self.queue.close(LostReason::HungUp);
+        }
+        let qid = spare.unwrap_or(self.qid);
+        match self.plan.connect(qid) {
+            Ok(queue) => {
+                log::debug!("queue {qid} takes the place of queue {} with a fresh key", self.qid);
+                self.queue = queue;
+                let old = std::mem::replace(&mut self.qid, qid);
+                if let Some(ids) = self.ids.as_ref().filter(|_| old != qid) {
+                    ids.give_back(old);
+                }
+                self.is_worn = false;
+                Ok(())
+            }
+            Err(error) => {
+                log::warn!(
+                    "queue {} cannot be replaced by one with a fresh key: {error}",
+                    self.qid
+                );
+                if let Some((ids, spare)) = self.ids.as_ref().zip(spare) {
+                    ids.give_back(spare);
+                }
+                self.queue.close(LostReason::Tls);
+                Err(SubmitError::NotConnected)
+            }
+        }
     }
 
     /// Queues a request; it is sent by the next [`flush_doorbell`](Self::flush_doorbell) or
@@ -50,6 +120,9 @@ impl Lane {
     /// See [`SubmitError`]; nothing is queued then.
     #[inline]
     pub fn submit(&mut self, tag: u64, request: Request<'_>) -> Result<(), SubmitError> {
+        if self.is_worn {
+            self.renew()?;
+        }
         self.queue.submit(tag, &request)
     }
 
@@ -59,6 +132,7 @@ impl Lane {
     /// # Errors
     /// The connection is lost; `poll` or `wait` reports the requests in flight.
     pub fn flush_doorbell(&mut self) -> Result<(), Error> {
+        self.is_worn = self.queue.is_worn();
         self.queue.ring()
     }
 
@@ -82,25 +156,26 @@ impl Lane {
         timeout: Duration,
         on_completion: &mut dyn FnMut(Completion<'_>),
     ) -> Result<usize, Error> {
+        self.is_worn = self.queue.is_worn();
         self.queue.wait(timeout, on_completion)
     }
 
     /// Requests in flight, those not yet sent included.
     #[must_use]
     pub const fn requests_in_flight(&self) -> usize {
-        self.queue.initiator().in_flight()
+        self.queue.requests().in_flight()
     }
 
     /// Requests that may be in flight.
     #[must_use]
     pub const fn depth(&self) -> u16 {
-        self.queue.initiator().config().depth
+        self.queue.requests().config().depth
     }
 
     /// Most data of one request, in bytes.
     #[must_use]
     pub const fn max_transfer_bytes(&self) -> u32 {
-        self.queue.initiator().config().max_transfer_bytes
+        self.queue.requests().config().max_transfer_bytes
     }
 
     /// Queue identifier of the lane at the target.
@@ -127,25 +202,7 @@ impl Lane {
         self.queue.received_bytes()
     }
 
-    /// Replaces the connection by a new one of `controller`'s present association, after
-    /// [`Controller::reconnect`] if the association was lost too. The byte counters start at 0.
-    /// Functions and file maps belong to the association: after a new one the caller loads and
-    /// sets them again, and function ids change.
-    ///
-    /// # Errors
-    /// [`Error::LaneBusy`] until the requests in flight have been reported by `poll` or `wait`;
-    /// those of [`Controller::open_lane`]. The lane stays as it was.
-    pub fn reconnect(&mut self, controller: &Controller) -> Result<(), Error> {
-        self.require_idle()?;
-        // There may be no other identifier than that of the queue that is over.
-        if !self.is_connected() {
-            self.give_back_id();
-        }
-        *self = controller.open_lane()?;
-        Ok(())
-    }
-
-    fn give_back_id(&mut self) {
+    pub(crate) fn give_back_id(&mut self) {
         if let Some(ids) = self.ids.take() {
             ids.give_back(self.qid);
         }
@@ -153,13 +210,12 @@ impl Lane {
 
     /// Requests queued and not sent, and bytes to send.
     pub(crate) fn queued(&self) -> (usize, usize) {
-        let initiator = self.queue.initiator();
-        (initiator.unsent(), initiator.outgoing().len())
+        (self.queue.requests().unsent(), self.queue.queued_bytes())
     }
 
     /// Whether the kernel is to be asked when more can be sent.
     pub(crate) fn wants_to_send(&self) -> bool {
-        self.queue.initiator().is_urgent()
+        self.queue.is_urgent()
     }
 
     /// See [`Queue::until_check`].

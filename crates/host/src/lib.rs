@@ -2,7 +2,7 @@
 //!
 //! # What it is
 //! [`Controller`] is an association with a target: one admin queue, with blocking calls. It opens
-//! [`Lane`]s: each is one I/O queue, its TCP connection and its buffers, meant for one thread. A
+//! [`Lane`]s: each is one I/O queue, its connection and its buffers, meant for one thread. A
 //! lane takes ordinary reads and writes, and chains of reads that the target follows by itself
 //! ([`Request::Pushdown`]). [`SharedLane`] lets any number of threads share one. No kernel module, no root, no huge pages.
 //!
@@ -26,41 +26,46 @@
 //! flight ends exactly once.
 
 mod admin;
+mod authentication;
 mod controller;
+mod credentials;
 mod doorbell;
 mod error;
+mod file_map;
 pub mod files;
 mod function_maps;
 mod functions;
+#[cfg(feature = "fuzz")]
 pub mod fuzz;
-mod initiator;
 mod interrupted;
 mod lane;
-mod maps;
-mod names;
 mod namespace;
 mod options;
 mod queue;
+mod queue_ids;
 mod request;
+mod requests;
 mod shared;
-mod slot;
-mod socket;
+mod transport;
 mod url;
 
 pub use controller::Controller;
+pub use credentials::{Credentials, KeyFiles};
 pub use doorbell::Caravan;
-pub use error::{CommandError, Error, LostReason, RequestError, SubmitError};
+pub use error::{CommandError, Error, LostReason, RequestError, SubmitError, Violation};
 pub use function_maps::{FunctionMap, MapEntry};
 pub use functions::FunctionId;
-pub use initiator::{Initiator, InitiatorConfig};
 pub use lane::{ChainInfo, Lane};
 pub use namespace::NamespaceInfo;
 pub use options::Options;
 pub use request::{Completion, Done, PushdownCall, Request};
+pub use requests::InitiatorConfig;
 pub use shared::{Answer, SharedLane, SharedLaneCounters, Urgency};
+pub use transport::Connector;
+pub use transport::tcp::Initiator;
 pub use url::{DEFAULT_NSID, TargetUrl, UrlError};
 
-pub use bpfof_nvme::vendor::{
+pub use bpfof_nvme::vendor_specific::{
     Extent, FileMapObject, FileVersion, FunctionReportEntry, MapAddress, MapChange, PushdownLimits,
 };
 pub use bpfof_nvme::{Cqe, Sqe, Status};

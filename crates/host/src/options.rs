@@ -1,5 +1,7 @@
 //! How to connect and how to wait.
 
+use crate::credentials::Credentials;
+use crate::transport::Connector;
 use std::fmt::Write;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -32,6 +34,11 @@ pub struct Options {
     pub poll: bool,
     /// How long to spin before sleeping, in µs, where spinning has paid so far.
     pub spin_us: u32,
+    /// How this host proves who it is. Those that a [`TargetUrl`](crate::TargetUrl) names come first.
+    pub credentials: Credentials,
+    /// Connects to a target of this process, instead of by TCP; of the address only the subsystem
+    /// counts then. Digests have no meaning there.
+    pub connector: Option<Connector>,
 }
 
 /// Default for requests in flight: what a Linux host uses.
@@ -54,6 +61,8 @@ impl Default for Options {
             keep_alive: KEEP_ALIVE,
             poll: false,
             spin_us: 200,
+            credentials: Credentials::default(),
+            connector: None,
         }
     }
 }

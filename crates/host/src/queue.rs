@@ -1,22 +1,19 @@
-//! One queue pair on its connection: the initiator's bytes go to a socket and come from it.
+//! One queue pair on its connection: when it sends, receives, waits and gives up.
 
-use crate::socket::Socket;
-use crate::{
-    Completion, Error, Initiator, InitiatorConfig, LostReason, Options, Request, SubmitError,
-    TargetUrl,
-};
+use crate::authentication;
+use crate::requests::{InitiatorConfig, OnCompletion, Requests};
+use crate::transport::Port;
+use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Receive buffer in bytes: what the kernel holds for a busy lane comes in one call.
-const RECEIVE_BYTES: usize = 256 << 10;
 /// Part of the command timeout after which slots are looked through again, so that a timeout is
 /// late by at most this part and costs nothing per request.
 const EXPIRY_CHECKS: u64 = 8;
-/// Reserved bits of Connect's answer that ask for authentication (NVMe Base 2.0 §6.3, AUTHREQ).
-const AUTHENTICATION_BITS: u32 = 0xFFFF_0000;
+/// Records of a connection's key that are left for those requests that are in flight.
+const WORN_RECORDS: u64 = 1 << 16;
 /// Tags of the command that a call waits for, and of Keep Alives, for which nobody waits.
 const CALL_TAG: u64 = 0;
 const KEEP_ALIVE_TAG: u64 = 1;
@@ -29,13 +26,7 @@ const UNANSWERED_MAX: usize = 4;
 /// A queue pair and its connection.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// `None` once the connection is over.
-    socket: Option<Socket>,
-    initiator: Initiator,
-    buffer: Box<[u8]>,
-    /// What of `buffer` was received and not used.
-    start: usize,
-    end: usize,
+    port: Port,
     clock: Instant,
     next_check_us: u64,
     timeout_us: u64,
@@ -73,21 +64,14 @@ pub(crate) struct QueueConnect<'a> {
     pub(crate) kato_ms: u32,
 }
 
-type OnCompletion<'f> = dyn FnMut(Completion<'_>) + 'f;
-
 impl Queue {
     /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
     /// too.
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
         let QueueConnect { url, options, initiator, qid, cattr, cntlid, kato_ms } = connect;
         let started = Instant::now();
-        let socket = Socket::connect(&url.host, url.port, options.connect_timeout)?;
         let mut queue = Self {
-            socket: Some(socket),
-            initiator: Initiator::new(initiator),
-            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
-            start: 0,
-            end: 0,
+            port: Port::connect(url, options, initiator)?,
             clock: started,
             next_check_us: 0,
             timeout_us: micros(options.connect_timeout),
@@ -100,7 +84,7 @@ impl Queue {
             send_error: None,
             heartbeat: None,
         };
-        while !queue.initiator.is_ready() {
+        while !queue.requests().is_ready() {
             queue.wait(Duration::from_millis(10), &mut |_| {})?;
             let waited = started.elapsed();
             if waited > options.connect_timeout {
@@ -108,7 +92,7 @@ impl Queue {
                 return Err(Error::NotReady { step: "ICResp", waited_ms });
             }
         }
-        let sqsize = queue.initiator.config().depth;
+        let sqsize = queue.requests().config().depth;
         let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr, kato_ms };
         let data = ConnectData {
             hostid: options.host_id,
@@ -117,26 +101,42 @@ impl Queue {
             hostnqn: options.host_nqn.clone(),
         };
         let (answer, _) = queue.call("Connect", command.to_sqe(), &data.to_bytes(), 0)?;
-        if answer.dw0 & AUTHENTICATION_BITS != 0 {
-            return Err(Error::AuthenticationRequired);
-        }
+        let mut call = |name, sqe, out: &[u8], max_bytes| {
+            queue.call(name, sqe, out, max_bytes).map(|(_, data)| data)
+        };
+        authentication::authenticate(&mut call, options, &url.nqn, answer.dw0)?;
         queue.timeout_us = micros(options.command_timeout);
         log::debug!("{url}: queue {qid} connected with room for {sqsize} requests");
         Ok((queue, answer.dw0 as u16))
     }
 
-    pub(crate) const fn initiator(&self) -> &Initiator {
-        &self.initiator
+    pub(crate) const fn requests(&self) -> &Requests {
+        self.port.requests()
+    }
+
+    /// Bytes to send.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.port.queued_bytes()
+    }
+
+    /// Whether something is to be sent now.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.port.is_urgent()
     }
 
     pub(crate) const fn is_connected(&self) -> bool {
-        self.socket.is_some()
+        self.port.is_connected()
     }
 
     /// Whether something has come, or the end of the connection, which nobody has looked at yet.
     pub(crate) fn has_completions(&self) -> bool {
-        let quiet = |socket: &Socket| socket.wait_ready(false, Duration::ZERO) == Ok(false);
-        !self.socket.as_ref().is_some_and(quiet)
+        self.port.wait_ready(false, Duration::ZERO) != Ok(false)
+    }
+
+    /// Whether the connection's key has sealed as many records as it should.
+    #[inline]
+    pub(crate) fn is_worn(&self) -> bool {
+        self.port.records_left().is_some_and(|left| left < WORN_RECORDS)
     }
 
     pub(crate) const fn sent_bytes(&self) -> u64 {
@@ -149,15 +149,15 @@ impl Queue {
 
     #[inline]
     pub(crate) fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
-        self.initiator.submit(tag, request)
+        self.port.submit(tag, request)
     }
 
     /// Sends what waits, as far as the kernel takes it now; the rest goes with the next poll.
     pub(crate) fn ring(&mut self) -> Result<(), Error> {
         let now_us = self.now_us();
-        self.initiator.ring();
+        self.port.ring();
         self.send(now_us);
-        match self.initiator.failure().or(self.send_error) {
+        match self.requests().failure().or(self.send_error) {
             Some(reason) => Err(reason.into()),
             None => Ok(()),
         }
@@ -165,14 +165,14 @@ impl Queue {
 
     /// Receives once, hands out what ended, and returns how many requests that were.
     pub(crate) fn poll(&mut self, on_completion: &mut OnCompletion<'_>) -> Result<usize, Error> {
-        let before = self.initiator.completed();
+        let before = self.requests().completed();
         if let Err(reason) = self.exchange(on_completion) {
             self.close(reason);
-            let reason = self.initiator.failure().unwrap_or(reason);
-            self.initiator.lost(on_completion);
+            let reason = self.requests().failure().unwrap_or(reason);
+            self.port.lost(on_completion);
             return Err(reason.into());
         }
-        Ok((self.initiator.completed() - before) as usize)
+        Ok((self.requests().completed() - before) as usize)
     }
 
     /// Rings, then waits until a request ended, at most `timeout`.
@@ -186,10 +186,10 @@ impl Queue {
         let started = Instant::now();
         let mut slept = false;
         loop {
-            let ready = self.initiator.is_ready();
+            let ready = self.requests().is_ready();
             let ended = self.poll(on_completion)?;
             let waited = started.elapsed();
-            if ended != 0 || ready != self.initiator.is_ready() {
+            if ended != 0 || ready != self.requests().is_ready() {
                 // A sleep that was hardly longer than a spin would have been better spun through.
                 self.spin_pays = waited <= self.spin * (1 + u32::from(slept));
                 return Ok(ended);
@@ -216,9 +216,8 @@ impl Queue {
     /// `length` has passed since `started`; then it returns false. Looking takes no lock of the
     /// socket, which the kernel holds while it delivers; a receive would get in its way.
     fn spin_until(&self, started: Instant, length: Duration) -> Result<bool, Error> {
-        let Some(socket) = &self.socket else { return Ok(true) };
         while started.elapsed() < length {
-            if socket.wait_ready(self.initiator.is_urgent(), Duration::ZERO)? {
+            if self.port.wait_ready(self.port.is_urgent(), Duration::ZERO)? {
                 return Ok(true);
             }
             if self.now_us() >= self.next_check_us {
@@ -236,8 +235,7 @@ impl Queue {
 
     /// A descriptor of the socket, to wait for it elsewhere.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd, Error> {
-        let socket = self.socket.as_ref().ok_or(SubmitError::NotConnected)?;
-        Ok(socket.descriptor().map_err(|error| LostReason::Io(error.kind()))?)
+        self.port.descriptor()
     }
 
     /// Waits sleep at once from now on, if others may need the processor, or spin where that pays.
@@ -253,33 +251,16 @@ impl Queue {
     /// Sleeps until the socket has something, at most until timeouts must be looked at.
     fn sleep(&self, at_most: Duration) -> Result<(), Error> {
         let at_most = at_most.min(self.until_check());
-        match &self.socket {
-            Some(socket) => {
-                socket.wait_ready(self.initiator.is_urgent(), at_most)?;
-                Ok(())
-            }
-            None => Ok(()),
-        }
+        self.port.wait_ready(self.port.is_urgent(), at_most)?;
+        Ok(())
     }
 
     /// One receive, one send if one is due, and the timeouts.
     fn exchange(&mut self, on_completion: &mut OnCompletion<'_>) -> Result<(), LostReason> {
         let now_us = self.now_us();
-        let Some(socket) = &mut self.socket else {
-            return Err(self.initiator.failure().unwrap_or(LostReason::HungUp));
-        };
-        let received = socket.receive(self.buffer.get_mut(self.end..).unwrap_or(&mut []))?;
-        if received != 0 {
-            self.received_bytes += received as u64;
-            self.end += received;
-            let input = self.buffer.get(self.start..self.end).unwrap_or(&[]);
-            self.start += self.initiator.receive(input, on_completion)?;
-            // What remains is less than a header: moving it keeps the room behind it large.
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        if self.initiator.is_urgent() {
+        let received = self.port.receive(on_completion)?;
+        self.received_bytes += received as u64;
+        if self.port.is_urgent() {
             self.send(now_us);
         }
         if let Some(reason) = self.send_error.filter(|_| received == 0) {
@@ -287,7 +268,7 @@ impl Queue {
         }
         if now_us >= self.next_check_us {
             self.next_check_us = now_us + self.timeout_us / EXPIRY_CHECKS;
-            if let Some(reason) = self.initiator.expired(now_us, self.timeout_us) {
+            if let Some(reason) = self.requests().expired(now_us, self.timeout_us) {
                 return Err(reason);
             }
         }
@@ -296,16 +277,9 @@ impl Queue {
 
     /// Sends what waits, as far as the kernel takes it.
     fn send(&mut self, now_us: u64) {
-        let bytes = self.initiator.outgoing();
-        if let Some(socket) = &mut self.socket
-            && self.send_error.is_none()
-            && !bytes.is_empty()
-        {
-            match socket.send(bytes) {
-                Ok(sent) => {
-                    self.sent_bytes += sent as u64;
-                    self.initiator.sent(sent, now_us);
-                }
+        if self.send_error.is_none() {
+            match self.port.send(now_us) {
+                Ok(sent) => self.sent_bytes += sent as u64,
                 Err(reason) => self.send_error = Some(reason),
             }
         }
@@ -313,14 +287,7 @@ impl Queue {
 
     /// Ends the connection; a report to the target is sent if it can be at once.
     pub(crate) fn close(&mut self, reason: LostReason) {
-        self.initiator.fail(reason);
-        let report = self.initiator.outgoing();
-        if let Some(mut socket) = self.socket.take() {
-            if !report.is_empty() {
-                let _ = socket.send(report);
-            }
-            socket.shut_down();
-        }
+        self.port.close(reason);
     }
 
     fn now_us(&self) -> u64 {
@@ -342,7 +309,7 @@ impl Queue {
             return Some(left);
         }
         self.heartbeat = Some(Heartbeat { interval, next: now + interval });
-        if self.initiator.in_flight() < UNANSWERED_MAX {
+        if self.requests().in_flight() < UNANSWERED_MAX {
             let sqe = AdminCommand::keep_alive();
             let request = Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 };
             // It is refused only when the connection is over, which the next poll reports.

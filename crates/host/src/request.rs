@@ -1,9 +1,9 @@
 //! What a lane is asked for, and what it answers.
 
 use crate::RequestError;
-use crate::names::command_name;
 use bpfof_nvme::Sqe;
-use bpfof_nvme::vendor::{FileVersion, PushdownParts};
+use bpfof_nvme::opcode::command_name;
+use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
 
 /// A request. Offsets and lengths are in bytes and multiples of the namespace's logical block.
 #[derive(Clone, Copy, Debug)]
@@ -59,14 +59,16 @@ pub enum Request<'a> {
 
 impl Request<'_> {
     /// The command's name, for errors.
-    pub(crate) const fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Request::Read { .. } => "Read",
             Request::Write { .. } => "Write",
             Request::Flush { .. } => "Flush",
             Request::WriteZeroes { .. } => "Write Zeroes",
             Request::Pushdown(_) => "Pushdown",
-            Request::Raw { sqe, .. } => command_name(false, sqe.opcode, sqe.nsid as u8),
+            Request::Raw { sqe, .. } => {
+                command_name(false, sqe.opcode, sqe.nsid as u8).unwrap_or("a command")
+            }
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::doorbell::{Doorbell, Load};
 use crate::lane::Lane;
-use crate::socket::wait_ready;
+use crate::transport::tcp::wait_ready;
 use crate::{
     Caravan, ChainInfo, Controller, Error, PushdownCall, Request, RequestError, SubmitError,
     interrupted,

@@ -1,8 +1,10 @@
-//! The address of a target: `nvme-tcp://HOST[:PORT]/NQN[?ns=N]`.
+//! The address of a target: `nvme-tcp://HOST[:PORT]/NQN[?ns=N]`, and with `&` who the host is.
 
+use crate::credentials::KeyFiles;
 use bpfof_nvme::fabrics::NQN_MAX_BYTES;
 use bpfof_nvme::tcp::DEFAULT_PORT;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -22,6 +24,10 @@ pub struct TargetUrl {
     pub nqn: String,
     /// Namespace id.
     pub nsid: u32,
+    /// NQN that this host calls itself by, if it is to be a certain one.
+    pub host_nqn: Option<String>,
+    /// Files with the keys by which it proves that.
+    pub keys: KeyFiles,
 }
 
 /// A URL that cannot be used, and what to write instead.
@@ -48,8 +54,14 @@ pub enum UrlError {
     /// The namespace is no number from 1 to FFFFFFFEh.
     #[error("\"{0}\" is no namespace id; write a number from 1 on, as in ?ns=1")]
     Namespace(String),
-    /// A parameter other than `ns`.
-    #[error("parameter \"{0}\" is unknown; only ns is, as in ?ns=1")]
+    /// The name of this host does not start as NQNs do, or is too long.
+    #[error("\"{0}\" is no NQN of a host; write one as in hostnqn=nqn.2026-01.org.example:host")]
+    HostNqn(String),
+    /// An unknown parameter, or one without a value.
+    #[error(
+        "parameter \"{0}\" is unknown or empty; there are ns=N, hostnqn=NQN, tls-psk=FILE, tls-compat, \
+         dhchap-key=FILE and dhchap-ctrl-key=FILE, with & between them"
+    )]
     Parameter(String),
 }
 
@@ -69,18 +81,30 @@ impl FromStr for TargetUrl {
         if nqn.len() > NQN_MAX_BYTES {
             return Err(UrlError::NqnLength(nqn.len()));
         }
-        let mut nsid = DEFAULT_NSID;
+        let (mut nsid, mut host_nqn, mut keys) = (DEFAULT_NSID, None, KeyFiles::default());
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            if key != "ns" {
-                return Err(UrlError::Parameter(key.to_owned()));
+            if value.is_empty() && !matches!(key, "ns" | "tls-compat") {
+                return Err(UrlError::Parameter(parameter.to_owned()));
             }
-            nsid = match value.parse() {
-                Ok(nsid) if nsid != 0 && nsid != u32::MAX => nsid,
-                _ => return Err(UrlError::Namespace(value.to_owned())),
-            };
+            let file = || Some(PathBuf::from(value));
+            match key {
+                "ns" => match value.parse() {
+                    Ok(found) if found != 0 && found != u32::MAX => nsid = found,
+                    _ => return Err(UrlError::Namespace(value.to_owned())),
+                },
+                "hostnqn" if value.starts_with("nqn.") && value.len() <= NQN_MAX_BYTES => {
+                    host_nqn = Some(value.to_owned());
+                }
+                "hostnqn" => return Err(UrlError::HostNqn(value.to_owned())),
+                "tls-psk" => keys.tls_psk = file(),
+                "tls-compat" => keys.tls_compat = true,
+                "dhchap-key" => keys.dhchap_key = file(),
+                "dhchap-ctrl-key" => keys.dhchap_ctrl_key = file(),
+                _ => return Err(UrlError::Parameter(key.to_owned())),
+            }
         }
-        Ok(Self { host: host.to_owned(), port, nqn: nqn.to_owned(), nsid })
+        Ok(Self { host: host.to_owned(), port, nqn: nqn.to_owned(), nsid, host_nqn, keys })
     }
 }
 
@@ -114,8 +138,22 @@ fn authority_parts(authority: &str) -> Result<(&str, u16), UrlError> {
 impl fmt::Display for TargetUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
-        let Self { host, port, nqn, nsid } = self;
-        write!(f, "{SCHEME}{open}{host}{close}:{port}/{nqn}?ns={nsid}")
+        let Self { host, port, nqn, nsid, host_nqn, keys } = self;
+        write!(f, "{SCHEME}{open}{host}{close}:{port}/{nqn}?ns={nsid}")?;
+        if let Some(host_nqn) = host_nqn {
+            write!(f, "&hostnqn={host_nqn}")?;
+        }
+        let files = [
+            ("tls-psk", &keys.tls_psk),
+            ("dhchap-key", &keys.dhchap_key),
+            ("dhchap-ctrl-key", &keys.dhchap_ctrl_key),
+        ];
+        for (name, path) in files {
+            if let Some(path) = path {
+                write!(f, "&{name}={}", path.display())?;
+            }
+        }
+        if keys.tls_compat { f.write_str("&tls-compat") } else { Ok(()) }
     }
 }
 
@@ -135,6 +173,20 @@ mod tests {
         let url = parse("nvme-tcp://storage/nqn.a").unwrap();
         assert_eq!((url.host.as_str(), url.port, url.nsid), ("storage", 4420, 1));
         assert_eq!(parse(EXAMPLE).unwrap().to_string(), EXAMPLE);
+    }
+
+    #[test]
+    fn who_the_host_is() {
+        let text = "nvme-tcp://a:1/nqn.a?ns=2&hostnqn=nqn.b&tls-psk=/k&dhchap-key=c&\
+                    dhchap-ctrl-key=d&tls-compat";
+        let url = parse(text).unwrap();
+        assert_eq!((url.nsid, url.host_nqn.as_deref()), (2, Some("nqn.b")));
+        assert_eq!(url.keys.tls_psk.as_deref(), Some(std::path::Path::new("/k")));
+        assert!(url.keys.tls_compat);
+        assert_eq!(url.to_string(), text);
+        assert_eq!(parse("nvme-tcp://a/nqn.a?hostnqn=me"), Err(UrlError::HostNqn("me".into())));
+        let empty = parse("nvme-tcp://a/nqn.a?tls-psk=");
+        assert_eq!(empty, Err(UrlError::Parameter("tls-psk=".into())));
     }
 
     #[test]

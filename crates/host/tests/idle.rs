@@ -1,7 +1,7 @@
 //! Programs that do nothing, at a real target, which gives up hosts that it does not hear of.
 
+use bpfof_controller::{HostLimits, NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use bpfof_host::{Controller, Options, TargetUrl};
-use bpfof_target::{HostLimits, NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use std::time::{Duration, Instant};
 
 const NQN: &str = "nqn.2026-01.io.bpf-of:idle";

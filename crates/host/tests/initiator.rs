@@ -8,7 +8,7 @@ use bpfof_nvme::tcp::{
     C2hData, CapsuleResp, DataPdu, Digests, Fes, IcResp, Pdu, PduEvent, PduReceiver, R2t, TermReq,
     data_digest,
 };
-use bpfof_nvme::vendor::PushdownRequest;
+use bpfof_nvme::vendor_specific::PushdownRequest;
 use bpfof_nvme::{Cqe, NvmCommand, Sqe, Status};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -159,10 +159,12 @@ impl Host {
         let Err(LostReason::Protocol(error)) = self.receive(bytes) else {
             panic!("accepted");
         };
-        assert!(matches!(&self.take()[..], [Seen::Term(fes)] if *fes == error.fes));
+        let taken = self.take();
+        let [Seen::Term(fes)] = taken[..] else { panic!("the target is not told") };
+        assert_eq!(fes.name(), error.kind);
         let flush = self.initiator.submit(99, &Request::Flush { nsid: 1 });
         assert_eq!(flush, Err(SubmitError::NotConnected));
-        error.fes
+        fes
     }
 }
 
@@ -401,7 +403,8 @@ fn a_lost_connection_ends_each_request_once() {
     host.take();
     let mut stream = Vec::new();
     TermReq { from_host: false, fes: Fes::Other(9), fei: 1, header: &[] }.encode_into(&mut stream);
-    let reason = LostReason::Terminated { fes: Fes::Other(9), fei: 1 };
+    let (kind, information) = (Fes::Other(9).name(), 1);
+    let reason = LostReason::Terminated { kind, information };
     assert_eq!(host.receive(&stream), Err(reason));
     assert!(host.initiator.outgoing().is_empty(), "a TermReq is not answered");
     let mut ends = Vec::new();

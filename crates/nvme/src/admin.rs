@@ -1,8 +1,8 @@
 //! Commands of the admin queue, parsed once, and their constructors (NVMe Base 2.0 §5, protocol.md).
 
 use crate::fabrics::FabricsCommand;
-use crate::opcode::{admin, fabrics};
-use crate::vendor::MapCommand;
+use crate::opcode::{FABRICS, admin};
+use crate::vendor_specific::MapCommand;
 use crate::{Sgl, Sqe, Status};
 
 /// The place of a chunk in an upload (protocol.md, "Uploads").
@@ -174,7 +174,7 @@ impl AdminCommand {
             | admin::FUNCTION_UNLOAD
             | admin::FUNCTION_REPORT
             | admin::PUSHDOWN_IDENTIFY => return Self::parse_vendor(sqe),
-            fabrics::FABRICS => Self::Fabrics(FabricsCommand::parse(sqe)),
+            FABRICS => Self::Fabrics(FabricsCommand::parse(sqe)),
             other => match MapCommand::parse(sqe) {
                 Some(command) => Self::Map(command?),
                 None => Self::Unknown(other),

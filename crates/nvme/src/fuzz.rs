@@ -7,7 +7,7 @@ use crate::tcp::{
     CapsuleCmd, CapsuleResp, DataPdu, Digests, Fes, IcReq, IcResp, Pdu, PduError, PduEvent,
     PduReceiver, Sender, TermReq,
 };
-use crate::vendor::{
+use crate::vendor_specific::{
     FileMapObject, FileVersion, FunctionReportEntry, MapCommand, MapReportEntry, PushdownLimits,
     PushdownParts, PushdownRequest, PushdownShort,
 };

@@ -21,8 +21,10 @@
 mod admin;
 mod bytes;
 mod cqe;
+mod data_pointer;
 pub mod fabrics;
 pub mod features;
+#[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod identify;
 pub mod log_page;
@@ -32,10 +34,11 @@ mod sqe;
 mod status;
 pub mod tcp;
 mod text;
-pub mod vendor;
+pub mod vendor_specific;
 
 pub use admin::{AdminCommand, Installation, ReportContent, Upload};
 pub use cqe::Cqe;
+pub use data_pointer::DataPointer;
 pub use fabrics::FabricsCommand;
 pub use nvm::{DsmRange, NvmCommand, Rw};
 pub use sqe::{Sgl, Sqe};

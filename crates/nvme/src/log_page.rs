@@ -1,6 +1,7 @@
 //! Log pages (NVMe Base 2.0 §5.16.1).
 
 use crate::bytes::{put, wire_struct};
+use crate::opcode::{CommandEntry, Effect};
 use crate::{NulPadded, SpacePadded};
 
 /// Log page identifiers (NVMe Base 2.0 §5.16.1).
@@ -186,14 +187,18 @@ pub const EFFECT_SUPPORTED: u32 = 1 << 0;
 /// Effects of a command (NVMe Base 2.0 §5.16.1.6): changes the contents of logical blocks.
 pub const EFFECT_BLOCKS_CHANGE: u32 = 1 << 1;
 
-/// Commands Supported and Effects (NVMe Base 2.0 §5.16.1.6): each command is an opcode and its
-/// effects, admin commands first.
+/// Commands Supported and Effects (NVMe Base 2.0 §5.16.1.6) of these commands of the two kinds of queues.
 #[must_use]
-pub fn command_effects(admin: &[(u8, u32)], io: &[(u8, u32)]) -> [u8; 4096] {
+pub fn command_effects(admin: &[CommandEntry], io: &[CommandEntry]) -> [u8; 4096] {
     let mut bytes = [0; 4096];
     for (base, commands) in [(0, admin), (1024, io)] {
-        for &(opcode, effects) in commands {
-            put(&mut bytes, base + usize::from(opcode) * 4, effects);
+        for command in commands {
+            let effects = match command.effect {
+                Effect::None => EFFECT_SUPPORTED,
+                Effect::ChangesBlocks => EFFECT_SUPPORTED | EFFECT_BLOCKS_CHANGE,
+                Effect::Unlisted => 0,
+            };
+            put(&mut bytes, base + usize::from(command.opcode) * 4, effects);
         }
     }
     bytes

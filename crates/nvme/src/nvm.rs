@@ -2,8 +2,8 @@
 
 use crate::bytes::{get, put};
 use crate::fabrics::FabricsCommand;
-use crate::opcode::{fabrics, nvm};
-use crate::vendor::PushdownShort;
+use crate::opcode::{FABRICS, nvm};
+use crate::vendor_specific::PushdownShort;
 use crate::{Sqe, Status};
 
 /// A range of logical blocks that a command reads or changes (NVM Command Set 1.0 §3.2.4).
@@ -106,7 +106,7 @@ impl NvmCommand {
                 ranges: (sqe.cdw10 & 0xFF) as u16 + 1,
                 deallocate: sqe.cdw11 & 1 << 2 != 0,
             },
-            fabrics::FABRICS => Self::Fabrics(FabricsCommand::parse(sqe)),
+            FABRICS => Self::Fabrics(FabricsCommand::parse(sqe)),
             other => Self::Unknown(other),
         })
     }

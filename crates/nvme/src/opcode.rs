@@ -1,79 +1,169 @@
-//! Opcodes by queue (NVMe Base 2.0 §5, §6; NVM Command Set 1.0 §3; protocol.md, "Commands").
+//! The table of commands: opcode, name, queue and effects of each (NVMe Base 2.0 §5, §6; NVM Command
+//! Set 1.0 §3; protocol.md, "Commands").
 
-/// Opcodes of the admin queue (NVMe Base 2.0 §5).
-pub mod admin {
-    /// Delete I/O Submission Queue; not supported over fabrics (§5.7).
-    pub const DELETE_IO_SQ: u8 = 0x00;
-    /// Get Log Page (§5.16).
-    pub const GET_LOG_PAGE: u8 = 0x02;
-    /// Identify (§5.17).
-    pub const IDENTIFY: u8 = 0x06;
-    /// Abort (§5.1).
-    pub const ABORT: u8 = 0x08;
-    /// Set Features (§5.27).
-    pub const SET_FEATURES: u8 = 0x09;
-    /// Get Features (§5.15).
-    pub const GET_FEATURES: u8 = 0x0A;
-    /// Asynchronous Event Request (§5.2).
-    pub const ASYNC_EVENT_REQUEST: u8 = 0x0C;
-    /// Keep Alive (§5.18).
-    pub const KEEP_ALIVE: u8 = 0x18;
-    /// Function Load (protocol.md).
-    pub const FUNCTION_LOAD: u8 = 0xC1;
-    /// Map Report (protocol.md).
-    pub const MAP_REPORT: u8 = 0xC2;
-    /// Map Get (protocol.md).
-    pub const MAP_GET: u8 = 0xC3;
-    /// Function Unload (protocol.md).
-    pub const FUNCTION_UNLOAD: u8 = 0xC4;
-    /// File Map Set (protocol.md).
-    pub const FILE_MAP_SET: u8 = 0xC5;
-    /// Function Report (protocol.md).
-    pub const FUNCTION_REPORT: u8 = 0xC6;
-    /// Map Change (protocol.md).
-    pub const MAP_CHANGE: u8 = 0xC9;
-    /// Pushdown Identify (protocol.md).
-    pub const PUSHDOWN_IDENTIFY: u8 = 0xCA;
-    /// Map Read (protocol.md).
-    pub const MAP_READ: u8 = 0xCE;
+/// One command of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandEntry {
+    /// Its opcode; of a fabrics command its type.
+    pub opcode: u8,
+    /// Its name in the specification.
+    pub name: &'static str,
+    /// What carrying it out changes.
+    pub effect: Effect,
 }
 
-/// Opcodes of I/O queues with the NVM command set (NVM Command Set 1.0 §3.2).
-pub mod nvm {
-    /// Flush (NVMe Base 2.0 §7.1).
-    pub const FLUSH: u8 = 0x00;
-    /// Write (§3.2.6).
-    pub const WRITE: u8 = 0x01;
-    /// Read (§3.2.4).
-    pub const READ: u8 = 0x02;
-    /// Compare (§3.2.1).
-    pub const COMPARE: u8 = 0x05;
-    /// Write Zeroes (§3.2.8).
-    pub const WRITE_ZEROES: u8 = 0x08;
-    /// Dataset Management (§3.2.3).
-    pub const DATASET_MANAGEMENT: u8 = 0x09;
-    /// Verify (§3.2.5).
-    pub const VERIFY: u8 = 0x0C;
-    /// Pushdown Short (protocol.md).
-    pub const PUSHDOWN_SHORT: u8 = 0x82;
-    /// Pushdown (protocol.md).
-    pub const PUSHDOWN: u8 = 0x83;
+/// What the Commands Supported and Effects log says of a command (NVMe Base 2.0 §5.16.1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// No logical block.
+    None,
+    /// Logical blocks.
+    ChangesBlocks,
+    /// It is not in the log: fabrics commands, and those that controllers over fabrics do not have.
+    Unlisted,
 }
 
-/// The fabrics opcode and its command types (NVMe Base 2.0 §6).
-pub mod fabrics {
-    /// Opcode of every fabrics command, on any queue (§6).
-    pub const FABRICS: u8 = 0x7F;
-    /// FCTYPE of Property Set (§6.6).
-    pub const PROPERTY_SET: u8 = 0x00;
-    /// FCTYPE of Connect (§6.3).
-    pub const CONNECT: u8 = 0x01;
-    /// FCTYPE of Property Get (§6.5).
-    pub const PROPERTY_GET: u8 = 0x04;
-    /// FCTYPE of Authentication Send (§6.2).
-    pub const AUTHENTICATION_SEND: u8 = 0x05;
-    /// FCTYPE of Authentication Receive (§6.1).
-    pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
-    /// FCTYPE of Disconnect (§6.4).
-    pub const DISCONNECT: u8 = 0x08;
+/// Makes constants of opcodes, and their table.
+macro_rules! commands {
+    ($(#[$about:meta])* $module:ident {
+        $($(#[$doc:meta])* $constant:ident = $opcode:literal, $name:literal, $effect:ident;)*
+    }) => {
+        $(#[$about])*
+        pub mod $module {
+            use super::{CommandEntry, Effect};
+
+            $($(#[$doc])* pub const $constant: u8 = $opcode;)*
+
+            /// All of these.
+            pub const COMMANDS: &[CommandEntry] = &[
+                $(CommandEntry { opcode: $opcode, name: $name, effect: Effect::$effect },)*
+            ];
+        }
+    };
+}
+
+commands! {
+    /// Opcodes of the admin queue (NVMe Base 2.0 §5).
+    admin {
+        /// Delete I/O Submission Queue; not supported over fabrics (§5.7).
+        DELETE_IO_SQ = 0x00, "Delete I/O Submission Queue", Unlisted;
+        /// Get Log Page (§5.16).
+        GET_LOG_PAGE = 0x02, "Get Log Page", None;
+        /// Identify (§5.17).
+        IDENTIFY = 0x06, "Identify", None;
+        /// Abort (§5.1).
+        ABORT = 0x08, "Abort", None;
+        /// Set Features (§5.27).
+        SET_FEATURES = 0x09, "Set Features", None;
+        /// Get Features (§5.15).
+        GET_FEATURES = 0x0A, "Get Features", None;
+        /// Asynchronous Event Request (§5.2).
+        ASYNC_EVENT_REQUEST = 0x0C, "Asynchronous Event Request", None;
+        /// Keep Alive (§5.18).
+        KEEP_ALIVE = 0x18, "Keep Alive", None;
+        /// Function Load (protocol.md).
+        FUNCTION_LOAD = 0xC1, "Function Load", None;
+        /// Map Report (protocol.md).
+        MAP_REPORT = 0xC2, "Map Report", None;
+        /// Map Get (protocol.md).
+        MAP_GET = 0xC3, "Map Get", None;
+        /// Function Unload (protocol.md).
+        FUNCTION_UNLOAD = 0xC4, "Function Unload", None;
+        /// File Map Set (protocol.md).
+        FILE_MAP_SET = 0xC5, "File Map Set", None;
+        /// Function Report (protocol.md).
+        FUNCTION_REPORT = 0xC6, "Function Report", None;
+        /// Map Change (protocol.md).
+        MAP_CHANGE = 0xC9, "Map Change", None;
+        /// Pushdown Identify (protocol.md).
+        PUSHDOWN_IDENTIFY = 0xCA, "Pushdown Identify", None;
+        /// Map Read (protocol.md).
+        MAP_READ = 0xCE, "Map Read", None;
+    }
+}
+
+commands! {
+    /// Opcodes of I/O queues with the NVM command set (NVM Command Set 1.0 §3.2).
+    nvm {
+        /// Flush (NVMe Base 2.0 §7.1).
+        FLUSH = 0x00, "Flush", None;
+        /// Write (§3.2.6).
+        WRITE = 0x01, "Write", ChangesBlocks;
+        /// Read (§3.2.4).
+        READ = 0x02, "Read", None;
+        /// Compare (§3.2.1).
+        COMPARE = 0x05, "Compare", None;
+        /// Write Zeroes (§3.2.8).
+        WRITE_ZEROES = 0x08, "Write Zeroes", ChangesBlocks;
+        /// Dataset Management (§3.2.3).
+        DATASET_MANAGEMENT = 0x09, "Dataset Management", ChangesBlocks;
+        /// Verify (§3.2.5).
+        VERIFY = 0x0C, "Verify", None;
+        /// Pushdown Short (protocol.md).
+        PUSHDOWN_SHORT = 0x82, "Pushdown Short", None;
+        /// Pushdown (protocol.md).
+        PUSHDOWN = 0x83, "Pushdown", None;
+    }
+}
+
+commands! {
+    /// The fabrics command types (NVMe Base 2.0 §6).
+    fabrics_type {
+        /// Property Set (§6.6).
+        PROPERTY_SET = 0x00, "Property Set", Unlisted;
+        /// Connect (§6.3).
+        CONNECT = 0x01, "Connect", Unlisted;
+        /// Property Get (§6.5).
+        PROPERTY_GET = 0x04, "Property Get", Unlisted;
+        /// Authentication Send (§6.2).
+        AUTHENTICATION_SEND = 0x05, "Authentication Send", Unlisted;
+        /// Authentication Receive (§6.1).
+        AUTHENTICATION_RECEIVE = 0x06, "Authentication Receive", Unlisted;
+        /// Disconnect (§6.4).
+        DISCONNECT = 0x08, "Disconnect", Unlisted;
+    }
+}
+
+/// Opcode of every fabrics command, on any queue (NVMe Base 2.0 §6).
+pub const FABRICS: u8 = 0x7F;
+
+/// The name of a command on an admin queue or an I/O queue, if it is known; `fctype` tells fabrics
+/// commands apart.
+#[must_use]
+pub fn command_name(is_admin_queue: bool, opcode: u8, fctype: u8) -> Option<&'static str> {
+    let (table, opcode) = match (opcode, is_admin_queue) {
+        (FABRICS, _) => (fabrics_type::COMMANDS, fctype),
+        (_, true) => (admin::COMMANDS, opcode),
+        (_, false) => (nvm::COMMANDS, opcode),
+    };
+    table.iter().find(|entry| entry.opcode == opcode).map(|entry| entry.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_have_one_opcode_and_one_name() {
+        for table in [admin::COMMANDS, nvm::COMMANDS, fabrics_type::COMMANDS] {
+            for (index, entry) in table.iter().enumerate() {
+                let others = &table[index + 1..];
+                let is_other =
+                    |other: &CommandEntry| other.opcode != entry.opcode && other.name != entry.name;
+                assert!(others.iter().all(is_other), "{entry:?}");
+            }
+        }
+        assert_eq!(command_name(true, admin::IDENTIFY, 0), Some("Identify"));
+        assert_eq!(command_name(false, nvm::WRITE, 0), Some("Write"));
+        assert_eq!(command_name(false, FABRICS, fabrics_type::DISCONNECT), Some("Disconnect"));
+        assert_eq!(command_name(false, 0xFF, 0), None);
+    }
+
+    /// Bits 1:0 of an opcode say which way data goes (NVMe Base 2.0 §3.3.3.1).
+    #[test]
+    fn vendor_commands_are_in_their_range() {
+        let is_vendor = |entry: &&CommandEntry| entry.opcode >= 0xC0;
+        assert_eq!(admin::COMMANDS.iter().filter(is_vendor).count(), 9);
+        assert!(nvm::COMMANDS.iter().filter(|entry| entry.opcode >= 0x80).count() == 2);
+    }
 }

@@ -122,6 +122,10 @@ impl Sgl {
     /// Transport data block: the transport moves the data (NVMe Base 2.0 §4.1.2: type 5h, sub type
     /// Ah).
     pub const TRANSPORT: u8 = 0x5A;
+    /// Keyed data block (NVMe Base 2.0 §4.1.2: type 4h, sub type 0h): memory of the host, by its key.
+    pub const KEYED: u8 = 0x40;
+    /// The same, and the key is to be invalidated (NVMe Base 2.0 §4.1.2: type 4h, sub type Fh).
+    pub const KEYED_INVALIDATE: u8 = 0x4F;
 
     /// `length_bytes` of data at the start of the in-capsule data.
     #[must_use]
@@ -133,5 +137,15 @@ impl Sgl {
     #[must_use]
     pub const fn transport(length_bytes: u32) -> Self {
         Self { address: 0, length_bytes, reserved: [0; 3], kind: Self::TRANSPORT }
+    }
+
+    /// `length_bytes` (below 2^24) of data at `address` of the memory that `key` names.
+    #[must_use]
+    pub const fn keyed(address: u64, length_bytes: u32, key: u32) -> Self {
+        debug_assert!(length_bytes < 1 << 24, "the length has three bytes");
+        let [first, second, third, fourth] = key.to_le_bytes();
+        let [a, b, c, _] = length_bytes.to_le_bytes();
+        let length_bytes = u32::from_le_bytes([a, b, c, first]);
+        Self { address, length_bytes, reserved: [second, third, fourth], kind: Self::KEYED }
     }
 }

@@ -6,7 +6,7 @@ use bpfof_nvme::tcp::{
     C2hData, CapsuleCmd, CapsuleResp, DataPdu, Digests, Fes, H2cData, IcReq, IcResp, Pdu, PduError,
     PduEvent, PduReceiver, R2t, data_digest,
 };
-use bpfof_nvme::vendor::{
+use bpfof_nvme::vendor_specific::{
     Extent, FileMapObject, FileVersion, Malformed, PushdownParts, PushdownRequest,
 };
 use bpfof_nvme::{Cqe, Sqe, Status};

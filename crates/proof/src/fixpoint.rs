@@ -7,9 +7,10 @@
 //! in the state before each that follows (`is_inductive`).
 
 use crate::model;
+use crate::obstacle::{GaveUp, Obstacle};
 use crate::order::{Component, Loop, order};
 use crate::words::{self, Missing};
-use crate::{GaveUp, Obstacle};
+
 use prevail::cfg::label::Label;
 use prevail::crab::ebpf_domain::{
     DomainContext, EbpfDomain, ebpf_domain_check, ebpf_domain_transform,

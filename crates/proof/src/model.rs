@@ -439,6 +439,7 @@ const HELPERS: &[(Helper, &[Pointer])] = &[
     (Helper::Memset, &[writes(1, Length::Register(3))]),
     (Helper::Crc32c, &[reads(1, Length::Register(3))]),
     (Helper::Find, &[reads(1, Length::Register(3))]),
+    (Helper::FindAny, &[reads(1, Length::Register(3))]),
     (Helper::TailCall, &[]),
     (Helper::ParseInt, &[reads(1, Length::Register(2)), writes(4, Length::Word)]),
     (Helper::Xxh3, &[reads(1, Length::Register(3))]),

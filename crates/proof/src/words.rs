@@ -1,6 +1,7 @@
 //! What the verifier could not prove, in the words of storage functions.
 
-use crate::{Obstacle, model};
+use crate::model;
+use crate::obstacle::Obstacle;
 use prevail::cfg::label::Label;
 use prevail::ir::syntax::{AccessType, Assertion, Reg, ValidAccess, Value};
 use std::collections::BTreeSet;

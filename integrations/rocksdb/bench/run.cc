@@ -233,8 +233,8 @@ Status Runner::reach_target()
 			status = client.operate();
 		const bpf_of::PushdownStats after = opened_.pushdown->stats();
 
-		if (after[bpf_of::Way::kHere] == before[bpf_of::Way::kHere] &&
-			after[bpf_of::Way::kTarget] > before[bpf_of::Way::kTarget])
+		if (after[bpf_of::ReadPath::kHere] == before[bpf_of::ReadPath::kHere] &&
+			after[bpf_of::ReadPath::kTarget] > before[bpf_of::ReadPath::kTarget])
 			return status;
 		std::this_thread::sleep_for(std::chrono::milliseconds(10));
 	}
@@ -322,7 +322,7 @@ void print(const Case &which, const RunOptions &options, const Measured &measure
 			static_cast<unsigned long long>(used.stats.received_bytes));
 		for (size_t way = 0; way < bpf_of::WAYS; way++)
 			std::printf("%s\"%s\": %llu", way ? ", " : "",
-				bpf_of::name(static_cast<bpf_of::Way>(way)),
+				bpf_of::name(static_cast<bpf_of::ReadPath>(way)),
 				static_cast<unsigned long long>(used.stats.gets[way]));
 		std::printf("}");
 	}

@@ -221,7 +221,7 @@ void ycsb_stats(ycsb_db *db, struct ycsb_stats *stats)
 
 	for (size_t way = 0; way < YCSB_WAYS; way++) {
 		stats->gets[way] = counted.gets[way];
-		stats->names[way] = name(static_cast<bpf_of::Way>(way));
+		stats->names[way] = name(static_cast<bpf_of::ReadPath>(way));
 	}
 	stats->blocks = counted.blocks;
 	stats->seeks = counted.seeks;

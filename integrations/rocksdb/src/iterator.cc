@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "iterator.h"
 
-#include "stage.h"
+#include "prefetch_buffer.h"
 
 #include <algorithm>
 #include <utility>
@@ -25,7 +25,7 @@ constexpr size_t SCANS_OF_AVERAGE = 16;
 class PushdownIterator final : public rocksdb::Iterator {
     public:
 	PushdownIterator(std::unique_ptr<rocksdb::Iterator> plain, const Slice *upper_bound,
-		std::shared_ptr<const View> view, std::shared_ptr<LiveTables> live,
+		std::shared_ptr<const View> view, std::shared_ptr<VersionTracker> live,
 		std::shared_ptr<TableFiles> files, std::shared_ptr<Scans> scans)
 		: plain_(std::move(plain)), upper_bound_(upper_bound), view_(std::move(view)),
 		  live_(std::move(live)), files_(std::move(files)), scans_(std::move(scans))
@@ -152,7 +152,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 		/* Bytes too many cost less than another round trip. */
 		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed) +
 				     2 * scans_->deviation_bytes.load(std::memory_order_relaxed);
-		const std::vector<Stretch> blocks =
+		const std::vector<FileRange> blocks =
 			scan_blocks(*view, key, upper_bound_, std::min(usual, AHEAD_BYTES_MAX), file);
 
 		if (blocks.empty() || !stage_.fetch(*files_, blocks))
@@ -165,32 +165,32 @@ class PushdownIterator final : public rocksdb::Iterator {
 	{
 		if (stage_.size_bytes() > STAGE_BYTES_MAX)
 			stage_.clear();
-		Stretch stretch = {file.shared_from_this(), offset, size};
+		FileRange range = {file.shared_from_this(), offset, size};
 
-		extend(&stretch, ahead_bytes_);
+		extend(&range, ahead_bytes_);
 		ahead_bytes_ = std::min(2 * ahead_bytes_, AHEAD_BYTES_MAX);
-		return stage_.fetch(*files_, {stretch});
+		return stage_.fetch(*files_, {range});
 	}
 
-	/* Makes a stretch at least so long, if the file has so much. */
-	static void extend(Stretch *stretch, size_t size)
+	/* Makes a range at least so long, if the file has so much. */
+	static void extend(FileRange *range, size_t size)
 	{
-		const uint64_t length = stretch->file->size_bytes();
+		const uint64_t length = range->file->size_bytes();
 
-		if (stretch->offset < length)
-			stretch->size = std::max(stretch->size,
+		if (range->offset < length)
+			range->size = std::max(range->size,
 				static_cast<size_t>(
-					std::min<uint64_t>(size, length - stretch->offset)));
+					std::min<uint64_t>(size, length - range->offset)));
 	}
 
 	const std::unique_ptr<rocksdb::Iterator> plain_;
 	const Slice *const upper_bound_;
 	/* That of the iterator's own version, or null. */
 	std::shared_ptr<const View> view_;
-	const std::shared_ptr<LiveTables> live_;
+	const std::shared_ptr<VersionTracker> live_;
 	const std::shared_ptr<TableFiles> files_;
 	const std::shared_ptr<Scans> scans_;
-	Stage stage_;
+	PrefetchBuffer stage_;
 	size_t ahead_bytes_ = AHEAD_BYTES_MIN;
 	bool scanning_ = false;
 	size_t passed_bytes_ = 0;
@@ -200,7 +200,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 
 rocksdb::Iterator *make_iterator(std::unique_ptr<rocksdb::Iterator> plain,
 	const rocksdb::ReadOptions &options, std::shared_ptr<const View> view,
-	std::shared_ptr<LiveTables> live, std::shared_ptr<TableFiles> files,
+	std::shared_ptr<VersionTracker> live, std::shared_ptr<TableFiles> files,
 	std::shared_ptr<Scans> scans)
 {
 	std::string version;

@@ -8,7 +8,7 @@
 #ifndef BPFOF_ROCKSDB_ITERATOR_H
 #define BPFOF_ROCKSDB_ITERATOR_H
 
-#include "live.h"
+#include "version_tracker.h"
 
 namespace bpf_of {
 
@@ -25,7 +25,7 @@ struct Scans {
 /* Takes an iterator that was made with these options after the view was taken. */
 rocksdb::Iterator *make_iterator(std::unique_ptr<rocksdb::Iterator> plain,
 	const rocksdb::ReadOptions &options, std::shared_ptr<const View> view,
-	std::shared_ptr<LiveTables> live, std::shared_ptr<TableFiles> files,
+	std::shared_ptr<VersionTracker> live, std::shared_ptr<TableFiles> files,
 	std::shared_ptr<Scans> scans);
 
 } /* namespace bpf_of */

@@ -39,7 +39,7 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const rocksdb::Slic
 	chain->user = nullptr;
 }
 
-Way read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksdb::PinnableSlice *value,
+ReadPath read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksdb::PinnableSlice *value,
 	uint32_t *blocks, std::string *error)
 {
 	const struct bpfof_result &result = chain.result;
@@ -49,14 +49,14 @@ Way read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksd
 	*blocks = 0;
 	if (result.length < 0) {
 		*error = result.message;
-		return Way::kFailed;
+		return ReadPath::kFailed;
 	}
 	std::memcpy(&answer, scratch, sizeof(answer));
 	/* It comes from another machine. */
 	if (result.length < static_cast<ssize_t>(sizeof(answer)) ||
 		(answer.status == SST_FOUND && answer.value_size > result.length - sizeof(answer))) {
 		*error = "the answer of the storage function is cut off";
-		return Way::kFailed;
+		return ReadPath::kFailed;
 	}
 	*blocks = answer.blocks;
 	switch (answer.status) {
@@ -69,9 +69,9 @@ Way read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksd
 		*status = rocksdb::Status::NotFound();
 		break;
 	default:
-		return Way::kDeclined;
+		return ReadPath::kDeclined;
 	}
-	return result.executor == BPFOF_AT_TARGET ? Way::kTarget : Way::kHere;
+	return result.executor == BPFOF_AT_TARGET ? ReadPath::kTarget : ReadPath::kHere;
 }
 
 } /* namespace bpf_of */

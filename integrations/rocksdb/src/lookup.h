@@ -25,7 +25,7 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const rocksdb::Slic
  * What a chain that has ended has found. kTarget, kHere: `status` and `value` are the answer.
  * kDeclined: RocksDB has to do it. kFailed: `error` says why.
  */
-Way read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksdb::PinnableSlice *value,
+ReadPath read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksdb::PinnableSlice *value,
 	uint32_t *blocks, std::string *error);
 
 } /* namespace bpf_of */

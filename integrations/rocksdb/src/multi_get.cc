@@ -32,7 +32,7 @@ struct Pending {
 /* One MultiGet(), whose keys are all read at one snapshot. */
 class PushdownDB::ManyGets {
     public:
-	ManyGets(State &state, const LiveTables &live, rocksdb::DB *db, const ReadOptions &at,
+	ManyGets(State &state, const VersionTracker &live, rocksdb::DB *db, const ReadOptions &at,
 		ColumnFamilyHandle *family, const Slice *keys, PinnableSlice *values, Status *statuses)
 		: state_(state), live_(live), db_(db), at_(at), newest_tag_(State::newest_tag(at)),
 		  family_(family), keys_(keys), values_(values), statuses_(statuses)
@@ -50,7 +50,7 @@ class PushdownDB::ManyGets {
 			if (missing)
 				missing_.emplace_back(key, missing);
 		}
-		state_.count(Way::kMemory, count - missing_.size());
+		state_.count(ReadPath::kMemory, count - missing_.size());
 		return missing_.size();
 	}
 
@@ -60,13 +60,13 @@ class PushdownDB::ManyGets {
 		for (const auto &[key, missing] : missing_) {
 			const Slice &wanted = keys_[key];
 			Pending pending = {key, {}};
-			Way why = Way::kNoTable;
+			ReadPath why = ReadPath::kNoTable;
 
 			values_[key].Reset();
 			if (wanted.size() > KEY_BYTES_MAX)
-				plainly(key, Way::kOptions);
+				plainly(key, ReadPath::kOptions);
 			else if (state_.is_sample(live_, at_))
-				plainly(key, Way::kSampled);
+				plainly(key, ReadPath::kSampled);
 			else if (!make_plan(view, wanted, newest_tag_, *missing, &pending.plan, &why))
 				plainly(key, why);
 			else if (pending.plan.tables > 0)
@@ -80,12 +80,12 @@ class PushdownDB::ManyGets {
 	void search_blocks()
 	{
 		std::vector<const Plan *> plans;
-		Stage stage;
+		PrefetchBuffer stage;
 
 		for (const Pending &pending : pending_)
 			plans.push_back(&pending.plan);
-		const Way way = state_.stage(plans, &stage) ? Way::kBlocks : Way::kBusy;
-		ReadStaged scope(stage);
+		const ReadPath way = state_.stage(plans, &stage) ? ReadPath::kBlocks : ReadPath::kBusy;
+		ReadPrefetched scope(stage);
 
 		for (const Pending &pending : pending_)
 			plainly(pending.key, way);
@@ -98,7 +98,7 @@ class PushdownDB::ManyGets {
 
 		if (!reader.get()) {
 			for (const Pending &pending : pending_)
-				plainly(pending.key, Way::kBusy);
+				plainly(pending.key, ReadPath::kBusy);
 			return;
 		}
 		for (size_t first = 0; first < pending_.size(); first += BATCH_MAX)
@@ -119,16 +119,16 @@ class PushdownDB::ManyGets {
 		bpfof_read_pushdown_batch(reader.get(), chains.data(), count);
 		for (size_t i = 0; i < count; i++) {
 			const size_t key = pending[i].key;
-			const Way way = state_.take_answer(chains[i], &statuses_[key], &values_[key]);
+			const ReadPath way = state_.take_answer(chains[i], &statuses_[key], &values_[key]);
 
-			if (way == Way::kTarget || way == Way::kHere)
+			if (way == ReadPath::kTarget || way == ReadPath::kHere)
 				state_.count(way);
 			else
 				plainly(key, way);
 		}
 	}
 
-	void plainly(size_t key, Way why)
+	void plainly(size_t key, ReadPath why)
 	{
 		state_.count(why);
 		values_[key].Reset();
@@ -137,12 +137,12 @@ class PushdownDB::ManyGets {
 
 	void none(size_t key)
 	{
-		state_.count(Way::kNoTable);
+		state_.count(ReadPath::kNoTable);
 		statuses_[key] = Status::NotFound();
 	}
 
 	State &state_;
-	const LiveTables &live_;
+	const VersionTracker &live_;
 	rocksdb::DB *const db_;
 	const ReadOptions &at_;
 	const uint64_t newest_tag_;
@@ -158,21 +158,21 @@ class PushdownDB::ManyGets {
 void PushdownDB::MultiGet(const ReadOptions &options, ColumnFamilyHandle *family, size_t count,
 	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
 {
-	const auto plainly = [&](const ReadOptions &how, Way why, size_t affected) {
+	const auto plainly = [&](const ReadOptions &how, ReadPath why, size_t affected) {
 		state_->count(why, affected);
 		for (size_t i = 0; i < count; i++)
 			values[i].Reset();
 		db_->MultiGet(how, family, count, keys, values, statuses, sorted);
 	};
-	LiveTables *live = state_->family(family);
+	VersionTracker *live = state_->family(family);
 	const Mode mode = state_->mode.load(std::memory_order_relaxed);
 
 	if (mode == Mode::kPlain)
-		return plainly(options, Way::kPlain, count);
+		return plainly(options, ReadPath::kPlain, count);
 	if (!State::can_push_down(options))
-		return plainly(options, Way::kOptions, count);
+		return plainly(options, ReadPath::kOptions, count);
 	if (!live)
-		return plainly(options, Way::kFamily, count);
+		return plainly(options, ReadPath::kFamily, count);
 	ReadOptions at = options;
 	std::optional<rocksdb::ManagedSnapshot> snapshot;
 
@@ -188,7 +188,7 @@ void PushdownDB::MultiGet(const ReadOptions &options, ColumnFamilyHandle *family
 	if (left == 0)
 		return;
 	if (!State::is_current(live, view.get()))
-		return plainly(at, Way::kStale, left);
+		return plainly(at, ReadPath::kStale, left);
 	gets.plan(*view);
 	if (mode == Mode::kBlocks)
 		gets.search_blocks();
@@ -204,7 +204,7 @@ std::vector<Status> PushdownDB::MultiGet(const ReadOptions &options,
 	const auto is_other = [&](const ColumnFamilyHandle *family) { return family != families[0]; };
 
 	if (count == 0 || std::any_of(families.begin(), families.end(), is_other)) {
-		state_->count(Way::kFamily, count);
+		state_->count(ReadPath::kFamily, count);
 		return db_->MultiGet(options, families, keys, values);
 	}
 	std::vector<PinnableSlice> found(count);

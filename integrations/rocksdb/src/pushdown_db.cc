@@ -58,7 +58,7 @@ bool is_plain(const rocksdb::ColumnFamilyOptions &options)
 
 } /* namespace */
 
-const char *name(Way way)
+const char *name(ReadPath way)
 {
 	static const char *const NAMES[WAYS] = {
 		"memory",
@@ -182,13 +182,13 @@ Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions
 	/* The database uses it to its end. */
 	const std::shared_ptr<rocksdb::Env> env =
 		rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads));
-	std::vector<std::shared_ptr<LiveTables>> followed(families.size());
+	std::vector<std::shared_ptr<VersionTracker>> followed(families.size());
 
 	ours.env = env.get();
 	for (size_t i = 0; i < families.size(); i++) {
 		if (!is_plain(families[i].options))
 			continue;
-		followed[i] = std::make_shared<LiveTables>(state->files, state->memory, families[i]);
+		followed[i] = std::make_shared<VersionTracker>(state->files, state->memory, families[i]);
 		ours.listeners.push_back(followed[i]);
 	}
 	rocksdb::DB *opened;
@@ -224,7 +224,7 @@ uint64_t PushdownDB::State::newest_tag(const ReadOptions &options)
 	return options.snapshot ? options.snapshot->GetSequenceNumber() << 8 | 0xff : UINT64_MAX;
 }
 
-bool PushdownDB::State::is_sample(const LiveTables &live, const ReadOptions &options) const
+bool PushdownDB::State::is_sample(const VersionTracker &live, const ReadOptions &options) const
 {
 	return live.has_block_cache() && options.fill_cache && sampling.is_sample();
 }
@@ -241,7 +241,7 @@ Status PushdownDB::State::search_memory(rocksdb::DB *db, const ReadOptions &opti
 	return status;
 }
 
-bool PushdownDB::State::is_current(LiveTables *live, const View *view)
+bool PushdownDB::State::is_current(VersionTracker *live, const View *view)
 {
 	uint64_t version;
 
@@ -254,20 +254,20 @@ bool PushdownDB::State::is_current(LiveTables *live, const View *view)
 Status PushdownDB::Get(
 	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
 {
-	const auto plainly = [&](Way why) {
+	const auto plainly = [&](ReadPath why) {
 		state_->count(why);
 		value->Reset();
 		return db_->Get(options, family, key, value);
 	};
 	const Mode mode = state_->mode.load(std::memory_order_relaxed);
-	LiveTables *live = state_->family(family);
+	VersionTracker *live = state_->family(family);
 
 	if (mode == Mode::kPlain)
-		return plainly(Way::kPlain);
+		return plainly(ReadPath::kPlain);
 	if (!State::can_push_down(options) || key.size() > KEY_BYTES_MAX)
-		return plainly(Way::kOptions);
+		return plainly(ReadPath::kOptions);
 	if (!live)
-		return plainly(Way::kFamily);
+		return plainly(ReadPath::kFamily);
 
 	Sampling::Read read(state_->sampling);
 	/* The order of these three is what makes the answer right: view.h. */
@@ -276,47 +276,47 @@ Status PushdownDB::Get(
 	Status status = State::search_memory(db_, options, family, key, value, &missing);
 
 	if (!missing) {
-		state_->count(Way::kMemory);
+		state_->count(ReadPath::kMemory);
 		read.end(Sampling::Kind::kMemory);
 		return status;
 	}
 	if (!State::is_current(live, view.get()))
-		return plainly(Way::kStale);
+		return plainly(ReadPath::kStale);
 	if (state_->is_sample(*live, options)) {
 		read.begin();
-		status = plainly(Way::kSampled);
+		status = plainly(ReadPath::kSampled);
 		read.end(Sampling::Kind::kSample);
 		return status;
 	}
 	const uint64_t newest_tag = State::newest_tag(options);
 	Plan plan;
-	Way way = Way::kNoTable;
+	ReadPath way = ReadPath::kNoTable;
 
 	if (!make_plan(*view, key, newest_tag, *missing, &plan, &way))
 		return plainly(way);
 	value->Reset();
 	if (plan.tables == 0) {
-		state_->count(Way::kNoTable);
+		state_->count(ReadPath::kNoTable);
 		return Status::NotFound();
 	}
 	if (mode == Mode::kBlocks) {
-		Stage stage;
+		PrefetchBuffer stage;
 
 		if (!state_->stage({&plan}, &stage))
-			return plainly(Way::kBusy);
-		ReadStaged scope(stage);
+			return plainly(ReadPath::kBusy);
+		ReadPrefetched scope(stage);
 
-		return plainly(Way::kBlocks);
+		return plainly(ReadPath::kBlocks);
 	}
 	way = state_->run_chain(plan, key, newest_tag, &status, value);
-	if (way != Way::kTarget && way != Way::kHere)
+	if (way != ReadPath::kTarget && way != ReadPath::kHere)
 		return plainly(way);
 	state_->count(way);
 	read.end(Sampling::Kind::kChain);
 	return status;
 }
 
-Way PushdownDB::State::run_chain(
+ReadPath PushdownDB::State::run_chain(
 	const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status, PinnableSlice *value)
 {
 	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
@@ -324,20 +324,20 @@ Way PushdownDB::State::run_chain(
 	struct bpfof_chain chain;
 
 	if (!reader.get())
-		return Way::kBusy;
+		return ReadPath::kBusy;
 	make_chain(&chain, plan, key, newest_tag, reader.session().sst_get(), scratch, scratch_bytes);
 	bpfof_read_pushdown_batch(reader.get(), &chain, 1);
 	return take_answer(chain, status, value);
 }
 
-Way PushdownDB::State::take_answer(
+ReadPath PushdownDB::State::take_answer(
 	const struct bpfof_chain &chain, Status *status, PinnableSlice *value)
 {
 	uint32_t blocks_read;
 	std::string error;
-	const Way way = read_answer(chain, status, value, &blocks_read, &error);
+	const ReadPath way = read_answer(chain, status, value, &blocks_read, &error);
 
-	if (way == Way::kFailed) {
+	if (way == ReadPath::kFailed) {
 		std::lock_guard<std::mutex> lock(mutex);
 
 		last_error = error;
@@ -346,9 +346,9 @@ Way PushdownDB::State::take_answer(
 	return way;
 }
 
-bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, Stage *stage) const
+bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, PrefetchBuffer *stage) const
 {
-	std::vector<Stretch> stretches;
+	std::vector<FileRange> ranges;
 
 	for (const Plan *plan : plans) {
 		for (uint32_t i = 0; i < plan->tables; i++) {
@@ -356,11 +356,11 @@ bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, Stage *sta
 
 			/* Otherwise it is an index, and what follows is not known. */
 			if (start.levels == 0)
-				stretches.push_back({plan->of[i]->shared_file(), start.offset,
+				ranges.push_back({plan->of[i]->shared_file(), start.offset,
 					start.size + SST_TRAILER_BYTES});
 		}
 	}
-	return stage->fetch(*files, stretches);
+	return stage->fetch(*files, ranges);
 }
 
 PushdownStats PushdownDB::stats() const
@@ -402,7 +402,7 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 {
 	using Clock = std::chrono::steady_clock;
 	const auto end = Clock::now() + std::chrono::milliseconds(timeout_ms);
-	const auto ready = [&](const std::shared_ptr<LiveTables> &live) {
+	const auto ready = [&](const std::shared_ptr<VersionTracker> &live) {
 		return !live || live->wait_ready(end);
 	};
 
@@ -412,7 +412,7 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 
 rocksdb::Iterator *PushdownDB::NewIterator(const ReadOptions &options, ColumnFamilyHandle *family)
 {
-	LiveTables *live = state_->family(family);
+	VersionTracker *live = state_->family(family);
 
 	if (!live || !State::can_push_down(options) || state_->mode == Mode::kPlain)
 		return db_->NewIterator(options, family);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0 OR MIT
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "sst.h"
 
 #include <lz4.h>
@@ -31,7 +31,7 @@ namespace {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tables are little-endian");
 
 constexpr size_t kFooterBytes = 53;
-// The two handles of a footer, with padding.
+/* The two handles of a footer, with padding. */
 constexpr size_t kHandlesBytes = 40;
 constexpr uint64_t kMagic = 0x88e241b785f4cff7;
 constexpr size_t kTrailerBytes = 5;
@@ -40,40 +40,40 @@ constexpr size_t kTagBytes = 8;
 enum Checksum : uint8_t { kNoChecksum = 0, kCrc32c = 1, kXxh3 = 4 };
 enum Compression : uint8_t { kNone = 0, kSnappy = 1, kLz4 = 4, kLz4Hc = 5, kZstd = 7 };
 
-uint32_t Load32(const char *bytes)
+uint32_t load32(const char *bytes)
 {
 	uint32_t value;
 	memcpy(&value, bytes, sizeof(value));
 	return value;
 }
 
-uint64_t Load64(const char *bytes)
+uint64_t load64(const char *bytes)
 {
 	uint64_t value;
 	memcpy(&value, bytes, sizeof(value));
 	return value;
 }
 
-std::string NameOf(const Handle &block)
+std::string name_of(const Handle &block)
 {
 	return "index block of " + std::to_string(block.size) + " bytes at byte " +
 	       std::to_string(block.offset) + " of a RocksDB table";
 }
 
-Status Damaged(const Handle &block, const char *why)
+Status damaged(const Handle &block, const char *why)
 {
-	return Status::Corruption(NameOf(block), why);
+	return Status::Corruption(name_of(block), why);
 }
 
-Status TooLarge(const Handle &block, size_t max_bytes)
+Status too_large(const Handle &block, size_t max_bytes)
 {
-	return Status::MemoryLimit(NameOf(block), "the index would take more than the " +
+	return Status::MemoryLimit(name_of(block), "the index would take more than the " +
 							  std::to_string(max_bytes) +
 							  " bytes that were given to it");
 }
 
-// Takes a varint64 from the front of input. False, if there is none.
-bool TakeVarint64(Slice *input, uint64_t *value)
+/* Takes a varint64 from the front of input. False, if there is none. */
+bool take_varint64(Slice *input, uint64_t *value)
 {
 	uint64_t result = 0;
 	for (unsigned shift = 0; shift < 64 && !input->empty(); shift += 7) {
@@ -88,28 +88,28 @@ bool TakeVarint64(Slice *input, uint64_t *value)
 	return false;
 }
 
-bool TakeVarint32(Slice *input, uint32_t *value)
+bool take_varint32(Slice *input, uint32_t *value)
 {
 	uint64_t wide;
-	if (!TakeVarint64(input, &wide) || wide > UINT32_MAX)
+	if (!take_varint64(input, &wide) || wide > UINT32_MAX)
 		return false;
 	*value = static_cast<uint32_t>(wide);
 	return true;
 }
 
-bool TakeHandle(Slice *input, Handle *handle)
+bool take_handle(Slice *input, Handle *handle)
 {
-	return TakeVarint64(input, &handle->offset) && TakeVarint64(input, &handle->size);
+	return take_varint64(input, &handle->offset) && take_varint64(input, &handle->size);
 }
 
-bool IsBefore(const Handle &block, uint64_t end)
+bool is_before(const Handle &block, uint64_t end)
 {
 	return end >= kTrailerBytes && block.size <= end - kTrailerBytes &&
 	       block.offset <= end - kTrailerBytes - block.size;
 }
 
-// Reads all of the bytes, or fails.
-Status ReadBytes(int fd, uint64_t offset, size_t count, char *bytes)
+/* Reads all of the bytes, or fails. */
+Status read_bytes(int fd, uint64_t offset, size_t count, char *bytes)
 {
 	const std::string what = "reading " + std::to_string(count) + " bytes at byte " +
 				 std::to_string(offset) + " of a RocksDB table";
@@ -131,7 +131,7 @@ Status ReadBytes(int fd, uint64_t offset, size_t count, char *bytes)
 }
 
 #if !defined(__SSE4_2__) && !defined(__ARM_FEATURE_CRC32)
-constexpr std::array<uint32_t, 256> MakeCrcTable()
+constexpr std::array<uint32_t, 256> make_crc_table()
 {
 	std::array<uint32_t, 256> table{};
 	for (uint32_t byte = 0; byte < 256; byte++) {
@@ -142,10 +142,10 @@ constexpr std::array<uint32_t, 256> MakeCrcTable()
 	}
 	return table;
 }
-constexpr std::array<uint32_t, 256> kCrcTable = MakeCrcTable();
+constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
 #endif
 
-uint32_t CrcOfByte(uint32_t crc, uint8_t byte)
+uint32_t crc_of_byte(uint32_t crc, uint8_t byte)
 {
 #if defined(__SSE4_2__)
 	return _mm_crc32_u8(crc, byte);
@@ -156,33 +156,33 @@ uint32_t CrcOfByte(uint32_t crc, uint8_t byte)
 #endif
 }
 
-uint32_t Crc32c(const char *bytes, size_t count)
+uint32_t crc32c(const char *bytes, size_t count)
 {
 	uint32_t crc = UINT32_MAX;
 #if defined(__SSE4_2__)
 	for (; count >= 8; bytes += 8, count -= 8) {
-		crc = static_cast<uint32_t>(_mm_crc32_u64(crc, Load64(bytes)));
+		crc = static_cast<uint32_t>(_mm_crc32_u64(crc, load64(bytes)));
 	}
 #elif defined(__ARM_FEATURE_CRC32)
 	for (; count >= 8; bytes += 8, count -= 8)
-		crc = __crc32cd(crc, Load64(bytes));
+		crc = __crc32cd(crc, load64(bytes));
 #endif
 	for (; count > 0; bytes++, count--)
-		crc = CrcOfByte(crc, static_cast<uint8_t>(*bytes));
+		crc = crc_of_byte(crc, static_cast<uint8_t>(*bytes));
 	return ~crc;
 }
 
-// Whether the checksum of a block is right; size is without the trailer.
-bool ChecksumIsRight(uint8_t kind, const char *block, size_t size)
+/* Whether the checksum of a block is right; size is without the trailer. */
+bool checksum_is_right(uint8_t kind, const char *block, size_t size)
 {
-	const uint32_t stored = Load32(block + size + 1);
+	const uint32_t stored = load32(block + size + 1);
 	if (kind == kCrc32c) {
-		const uint32_t crc = Crc32c(block, size + 1);
-		// Rotated and moved, as CRCs of data that holds CRCs are weak.
+		const uint32_t crc = crc32c(block, size + 1);
+		/* Rotated and moved, as CRCs of data that holds CRCs are weak. */
 		return stored == ((crc >> 15) | (crc << 17)) + 0xa282ead8;
 	}
 	if (kind == kXxh3) {
-		// RocksDB hashes without the kind of compression, and mixes that in.
+		/* RocksDB hashes without the kind of compression, and mixes that in. */
 		const uint32_t compression = static_cast<uint8_t>(block[size]);
 		return stored ==
 		       (static_cast<uint32_t>(XXH3_64bits(block, size)) ^ compression * 0x6b9083d9);
@@ -190,28 +190,32 @@ bool ChecksumIsRight(uint8_t kind, const char *block, size_t size)
 	return true;
 }
 
-// Contents of a block, in memory of their own.
+/* Contents of a block, in memory of their own. */
 struct Block {
 	std::unique_ptr<char[]> memory;
 	Slice contents;
 };
 
-// Takes the size after decompression from the front of compressed. False, if there is none, or one
-// that no data of this length can have.
-bool TakeSize(uint8_t compression, Slice *compressed, size_t *size)
+/*
+ * Takes the size after decompression from the front of compressed. False, if there is none, or one
+ * that no data of this length can have.
+ */
+bool take_size(uint8_t compression, Slice *compressed, size_t *size)
 {
 	uint64_t most_per_byte;
 	if (compression == kSnappy) {
-		// A copy of 64 bytes takes three.
+		/* A copy of 64 bytes takes three. */
 		most_per_byte = 22;
 		if (!snappy::GetUncompressedLength(compressed->data(), compressed->size(), size))
 			return false;
 	} else {
-		// A byte makes an LZ4 match at most 255 bytes longer; a Zstandard block of 128 KiB
-		// takes four.
+		/*
+		 * A byte makes an LZ4 match at most 255 bytes longer; a Zstandard block of 128 KiB
+		 * takes four.
+		 */
 		most_per_byte = compression == kZstd ? 128 * 1024 / 4 : 255;
 		uint32_t named;
-		if (!TakeVarint32(compressed, &named))
+		if (!take_varint32(compressed, &named))
 			return false;
 		*size = named;
 	}
@@ -219,7 +223,7 @@ bool TakeSize(uint8_t compression, Slice *compressed, size_t *size)
 	       *size <= most_per_byte * compressed->size();
 }
 
-bool DecompressInto(uint8_t compression, const Slice &compressed, char *to, size_t size)
+bool decompress_into(uint8_t compression, const Slice &compressed, char *to, size_t size)
 {
 	if (compression == kSnappy) {
 		return snappy::RawUncompress(compressed.data(), compressed.size(), to);
@@ -232,58 +236,58 @@ bool DecompressInto(uint8_t compression, const Slice &compressed, char *to, size
 	return got >= 0 && static_cast<size_t>(got) == size;
 }
 
-Status Decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block)
+Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block)
 {
 	if (compression == kNone)
 		return Status::OK();
 	if (compression != kSnappy && compression != kLz4 && compression != kLz4Hc &&
 		compression != kZstd) {
-		return Status::NotSupported(NameOf(handle), "compression of kind " +
+		return Status::NotSupported(name_of(handle), "compression of kind " +
 								    std::to_string(compression) +
 								    " is not Snappy, LZ4 or Zstandard");
 	}
 	Slice compressed = block->contents;
 	size_t size;
-	if (!TakeSize(compression, &compressed, &size)) {
-		return Damaged(handle, "compressed data without a size that it could have");
+	if (!take_size(compression, &compressed, &size)) {
+		return damaged(handle, "compressed data without a size that it could have");
 	}
 	if (size > max_bytes)
-		return TooLarge(handle, max_bytes);
+		return too_large(handle, max_bytes);
 	std::unique_ptr<char[]> memory(new char[size]);
-	if (!DecompressInto(compression, compressed, memory.get(), size)) {
-		return Damaged(handle, "compressed data cannot be decompressed");
+	if (!decompress_into(compression, compressed, memory.get(), size)) {
+		return damaged(handle, "compressed data cannot be decompressed");
 	}
 	block->memory = std::move(memory);
 	block->contents = Slice(block->memory.get(), size);
 	return Status::OK();
 }
 
-// Reads, verifies and decompresses a block.
-Status ReadBlock(int fd, const Footer &footer, const Handle &handle, size_t max_bytes, Block *block)
+/* Reads, verifies and decompresses a block. */
+Status read_block(int fd, const Footer &footer, const Handle &handle, size_t max_bytes, Block *block)
 {
-	if (!IsBefore(handle, footer.blocks_end))
-		return Damaged(handle, "it is not inside the file");
+	if (!is_before(handle, footer.blocks_end))
+		return damaged(handle, "it is not inside the file");
 	if (handle.size > max_bytes)
-		return TooLarge(handle, max_bytes);
+		return too_large(handle, max_bytes);
 	const size_t size = static_cast<size_t>(handle.size);
 	block->memory.reset(new char[size + kTrailerBytes]);
-	Status status = ReadBytes(fd, handle.offset, size + kTrailerBytes, block->memory.get());
+	Status status = read_bytes(fd, handle.offset, size + kTrailerBytes, block->memory.get());
 	if (!status.ok())
 		return status;
-	if (!ChecksumIsRight(footer.checksum, block->memory.get(), size)) {
-		return Damaged(handle, "its checksum is wrong");
+	if (!checksum_is_right(footer.checksum, block->memory.get(), size)) {
+		return damaged(handle, "its checksum is wrong");
 	}
 	block->contents = Slice(block->memory.get(), size);
-	return Decompress(handle, static_cast<uint8_t>(block->memory[size]), max_bytes, block);
+	return decompress(handle, static_cast<uint8_t>(block->memory[size]), max_bytes, block);
 }
 
-// Leaves only the entries of a block's contents. False, if they cannot be told from the rest.
-bool CutRestarts(Slice *contents)
+/* Leaves only the entries of a block's contents. False, if they cannot be told from the rest. */
+bool cut_restarts(Slice *contents)
 {
 	if (contents->size() < sizeof(uint32_t))
 		return false;
 	const size_t rest = contents->size() - sizeof(uint32_t);
-	const uint32_t restarts = Load32(contents->data() + rest);
+	const uint32_t restarts = load32(contents->data() + rest);
 	if (restarts == 0 || restarts > rest / sizeof(uint32_t))
 		return false;
 	contents->remove_suffix(sizeof(uint32_t) * (size_t{restarts} + 1));
@@ -292,21 +296,21 @@ bool CutRestarts(Slice *contents)
 
 } // namespace
 
-Status ReadFooter(int fd, uint64_t file_size, Footer *footer)
+Status read_footer(int fd, uint64_t file_size, Footer *footer)
 {
 	const std::string what = "footer of a RocksDB table of " + std::to_string(file_size) + " bytes";
 	if (file_size < kFooterBytes)
 		return Status::Corruption(what, "a footer alone has 53");
 	char bytes[kFooterBytes];
 	footer->blocks_end = file_size - kFooterBytes;
-	Status status = ReadBytes(fd, footer->blocks_end, sizeof(bytes), bytes);
+	Status status = read_bytes(fd, footer->blocks_end, sizeof(bytes), bytes);
 	if (!status.ok())
 		return status;
 
-	if (Load64(bytes + kFooterBytes - 8) != kMagic) {
+	if (load64(bytes + kFooterBytes - 8) != kMagic) {
 		return Status::NotSupported(what, "its magic number is not that of a BlockBasedTable");
 	}
-	footer->format_version = Load32(bytes + 1 + kHandlesBytes);
+	footer->format_version = load32(bytes + 1 + kHandlesBytes);
 	if (footer->format_version < 2 || footer->format_version > 5) {
 		return Status::NotSupported(what, "its format_version " +
 							  std::to_string(footer->format_version) +
@@ -320,15 +324,15 @@ Status ReadFooter(int fd, uint64_t file_size, Footer *footer)
 							  ", are not CRC-32C or XXH3");
 	}
 	Slice handles(bytes + 1, kHandlesBytes);
-	if (!TakeHandle(&handles, &footer->metaindex) || !TakeHandle(&handles, &footer->index) ||
-		!IsBefore(footer->metaindex, footer->blocks_end) ||
-		!IsBefore(footer->index, footer->blocks_end)) {
+	if (!take_handle(&handles, &footer->metaindex) || !take_handle(&handles, &footer->index) ||
+		!is_before(footer->metaindex, footer->blocks_end) ||
+		!is_before(footer->index, footer->blocks_end)) {
 		return Status::Corruption(what, "the blocks that it names are not inside the file");
 	}
 	return Status::OK();
 }
 
-// Fills an index, block by block.
+/* Fills an index, block by block. */
 class Index::Reader {
     public:
 	Reader(int fd, const Footer &footer, IndexShape shape, size_t max_bytes, Index *index)
@@ -336,21 +340,21 @@ class Index::Reader {
 	{
 	}
 
-	// Adds the entries of a block of index behind those that are there.
-	Status Add(const Handle &handle)
+	/* Adds the entries of a block of index behind those that are there. */
+	Status add(const Handle &handle)
 	{
 		Block block;
-		Status status = ReadBlock(fd_, footer_, handle, max_bytes_, &block);
+		Status status = read_block(fd_, footer_, handle, max_bytes_, &block);
 		if (!status.ok())
 			return status;
-		if (!CutRestarts(&block.contents))
-			return Damaged(handle, "it does not end in restarts");
+		if (!cut_restarts(&block.contents))
+			return damaged(handle, "it does not end in restarts");
 		for (bool first = true; !block.contents.empty(); first = false) {
 			uint32_t shared;
-			status = AddKey(handle, first, &block.contents, &shared);
+			status = add_key(handle, first, &block.contents, &shared);
 			if (!status.ok())
 				return status;
-			status = AddValue(handle, shared, &block.contents);
+			status = add_value(handle, shared, &block.contents);
 			if (!status.ok())
 				return status;
 		}
@@ -358,27 +362,27 @@ class Index::Reader {
 	}
 
     private:
-	// Takes an entry up to its value, and adds its key to keys_.
-	Status AddKey(const Handle &handle, bool first, Slice *input, uint32_t *shared)
+	/* Takes an entry up to its value, and adds its key to keys_. */
+	Status add_key(const Handle &handle, bool first, Slice *input, uint32_t *shared)
 	{
 		uint32_t unshared;
 		value_bytes_ = 0;
-		if (!TakeVarint32(input, shared) || !TakeVarint32(input, &unshared) ||
-			(!shape_.delta && !TakeVarint32(input, &value_bytes_)) ||
+		if (!take_varint32(input, shared) || !take_varint32(input, &unshared) ||
+			(!shape_.delta && !take_varint32(input, &value_bytes_)) ||
 			unshared > input->size()) {
-			return Damaged(handle, "an entry is cut off");
+			return damaged(handle, "an entry is cut off");
 		}
 		std::string &keys = index_->keys_;
 		const size_t entries = index_->entries_.size();
-		const size_t last = first ? keys.size() : index_->KeyBegin(entries - 1);
+		const size_t last = first ? keys.size() : index_->key_begin(entries - 1);
 		if (*shared > keys.size() - last) {
-			return Damaged(handle, "a key shares more bytes than the one before has");
+			return damaged(handle, "a key shares more bytes than the one before has");
 		}
 		const size_t size = size_t{*shared} + unshared;
 		if (!shape_.user_keys && size < kTagBytes)
-			return Damaged(handle, "a key has no tag");
+			return damaged(handle, "a key has no tag");
 		if (sizeof(Index) + keys.size() + size + (entries + 1) * sizeof(Entry) > max_bytes_) {
-			return TooLarge(handle, max_bytes_);
+			return too_large(handle, max_bytes_);
 		}
 		keys.append(keys, last, *shared);
 		keys.append(input->data(), unshared);
@@ -386,8 +390,8 @@ class Index::Reader {
 		return Status::OK();
 	}
 
-	// Takes the value of an entry whose key is the last of keys_, and completes the entry.
-	Status AddValue(const Handle &handle, uint32_t shared, Slice *input)
+	/* Takes the value of an entry whose key is the last of keys_, and completes the entry. */
+	Status add_value(const Handle &handle, uint32_t shared, Slice *input)
 	{
 		std::vector<Entry> &entries = index_->entries_;
 		const uint64_t last_end =
@@ -397,39 +401,41 @@ class Index::Reader {
 		Handle block;
 		if (shape_.delta && shared > 0) {
 			uint64_t zigzag;
-			if (!TakeVarint64(input, &zigzag))
-				return Damaged(handle, "a value is cut off");
+			if (!take_varint64(input, &zigzag))
+				return damaged(handle, "a value is cut off");
 			block.offset = last_end;
-			// Negative differences wrap around as they should; whatever else does is too
-			// large.
+			/*
+			 * Negative differences wrap around as they should; whatever else does is too
+			 * large.
+			 */
 			block.size = entries.back().size + ((zigzag >> 1) ^ (0 - (zigzag & 1)));
-		} else if (!TakeHandle(input, &block)) {
-			return Damaged(handle, "a value is cut off");
+		} else if (!take_handle(input, &block)) {
+			return damaged(handle, "a value is cut off");
 		}
 		if (!shape_.delta && before - input->size() != value_bytes_) {
-			return Damaged(handle, "a value is not the place of a block");
+			return damaged(handle, "a value is not the place of a block");
 		}
 		if (block.offset < last_end || block.size > UINT32_MAX ||
-			!IsBefore(block, footer_.blocks_end)) {
-			return Damaged(handle,
+			!is_before(block, footer_.blocks_end)) {
+			return damaged(handle,
 				"a block it names is not behind the one before, inside the file");
 		}
 		entries.push_back({block.offset, static_cast<uint32_t>(block.size),
 			static_cast<uint32_t>(index_->keys_.size())});
-		if (entries.size() > 1 && !LastKeyIsLarger())
-			return Damaged(handle, "keys do not ascend");
+		if (entries.size() > 1 && !last_key_is_larger())
+			return damaged(handle, "keys do not ascend");
 		return Status::OK();
 	}
 
-	bool LastKeyIsLarger() const
+	bool last_key_is_larger() const
 	{
 		const size_t last = index_->entries_.size() - 1;
 		const size_t tag_bytes = shape_.user_keys ? 0 : kTagBytes;
-		const size_t begin = index_->KeyBegin(last);
+		const size_t begin = index_->key_begin(last);
 		const char *key = index_->keys_.data() + begin;
 		const size_t size = index_->keys_.size() - begin - tag_bytes;
-		const uint64_t tag = shape_.user_keys ? 0 : Load64(key + size);
-		return index_->Before(last - 1, Slice(key, size), tag);
+		const uint64_t tag = shape_.user_keys ? 0 : load64(key + size);
+		return index_->is_before_entry(last - 1, Slice(key, size), tag);
 	}
 
 	int fd_;
@@ -437,24 +443,24 @@ class Index::Reader {
 	IndexShape shape_;
 	size_t max_bytes_;
 	Index *index_;
-	// How long the value of the entry is; 0 with delta, as entries do not say it.
+	/* How long the value of the entry is; 0 with delta, as entries do not say it. */
 	uint32_t value_bytes_ = 0;
 };
 
-Status Index::Read(
+Status Index::read(
 	int fd, const Footer &footer, IndexShape shape, size_t max_bytes, std::unique_ptr<Index> *index)
 {
-	// key_end has 32 bits.
+	/* key_end has 32 bits. */
 	max_bytes = std::min<size_t>(max_bytes, UINT32_MAX);
 	std::unique_ptr<Index> top(new Index(shape.user_keys));
-	Status status = Reader(fd, footer, shape, max_bytes, top.get()).Add(footer.index);
+	Status status = Reader(fd, footer, shape, max_bytes, top.get()).add(footer.index);
 	if (!status.ok())
 		return status;
 	if (shape.partitioned) {
 		std::unique_ptr<Index> bottom(new Index(shape.user_keys));
 		Reader reader(fd, footer, shape, max_bytes, bottom.get());
 		for (const Entry &partition : top->entries_) {
-			status = reader.Add({partition.offset, partition.size});
+			status = reader.add({partition.offset, partition.size});
 			if (!status.ok())
 				return status;
 		}
@@ -466,35 +472,35 @@ Status Index::Read(
 	return Status::OK();
 }
 
-size_t Index::KeyBegin(size_t entry) const
+size_t Index::key_begin(size_t entry) const
 {
 	return entry == 0 ? 0 : entries_[entry - 1].key_end;
 }
 
-Slice Index::UserKey(size_t entry) const
+Slice Index::key_of(size_t entry) const
 {
-	const size_t begin = KeyBegin(entry);
+	const size_t begin = key_begin(entry);
 	const size_t size = entries_[entry].key_end - begin;
 	return Slice(keys_.data() + begin, user_keys_ ? size : size - kTagBytes);
 }
 
-// Whether the key of an entry is before the user key and tag; user keys ascend, tags descend.
-bool Index::Before(size_t entry, const Slice &user_key, uint64_t tag) const
+/* Whether the key of an entry is before the user key and tag; user keys ascend, tags descend. */
+bool Index::is_before_entry(size_t entry, const Slice &user_key, uint64_t tag) const
 {
-	const Slice key = UserKey(entry);
+	const Slice key = key_of(entry);
 	const int order = key.compare(user_key);
 	if (order != 0 || user_keys_)
 		return order < 0;
-	return Load64(key.data() + key.size()) > tag;
+	return load64(key.data() + key.size()) > tag;
 }
 
-size_t Index::Find(const Slice &user_key, uint64_t tag) const
+size_t Index::find(const Slice &user_key, uint64_t tag) const
 {
 	size_t low = 0;
 	size_t high = entries_.size();
 	while (low < high) {
 		const size_t middle = low + (high - low) / 2;
-		if (Before(middle, user_key, tag)) {
+		if (is_before_entry(middle, user_key, tag)) {
 			low = middle + 1;
 		} else {
 			high = middle;
@@ -503,19 +509,19 @@ size_t Index::Find(const Slice &user_key, uint64_t tag) const
 	return low;
 }
 
-bool Index::Seek(const Slice &user_key, uint64_t newest_tag, Handle *block) const
+bool Index::seek(const Slice &user_key, uint64_t newest_tag, Handle *block) const
 {
-	const size_t found = Find(user_key, newest_tag);
+	const size_t found = find(user_key, newest_tag);
 	if (found == entries_.size())
 		return false;
 	*block = {entries_[found].offset, entries_[found].size};
 	return true;
 }
 
-bool Index::Scan(
+bool Index::scan(
 	const Slice &first, const Slice *last, uint64_t ahead_bytes, Run *run, Slice *end) const
 {
-	size_t entry = Find(first, UINT64_MAX);
+	size_t entry = find(first, UINT64_MAX);
 	if (entry == entries_.size())
 		return false;
 	const auto end_of = [&](size_t of) {
@@ -524,11 +530,11 @@ bool Index::Scan(
 	const uint64_t enough = end_of(entry) + ahead_bytes;
 	run->offset = entries_[entry].offset;
 	while (entry + 1 < entries_.size() && end_of(entry) < enough &&
-		(!last || Before(entry, *last, UINT64_MAX))) {
+		(!last || is_before_entry(entry, *last, UINT64_MAX))) {
 		entry++;
 	}
 	run->size = end_of(entry) - run->offset;
-	*end = UserKey(entry);
+	*end = key_of(entry);
 	return true;
 }
 

@@ -1,13 +1,14 @@
-// SPDX-License-Identifier: Apache-2.0 OR MIT
-//
-// Where the data blocks of a RocksDB table are: its footer and its index, read from the file itself.
-// RocksDB keeps an index of its own, but has no public call that names the block of a key.
-//
-// Tables are BlockBasedTable files of format_version 2 to 5 with the bytewise comparator and without
-// user-defined timestamps; functions/sst_get.h describes their blocks. A file is not trusted: whatever
-// it holds, nothing outside of a buffer is read, and the limit of Index::Read holds. Statuses say what
-// was read, where in the file and what is wrong; callers know the file's name. A table that is refused
-// can still be read by RocksDB itself, which has the last word on whether it is damaged.
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Where the data blocks of a RocksDB table are: its footer and its index, read from the file itself.
+ * RocksDB keeps an index of its own, but has no public call that names the block of a key.
+ *
+ * Tables are BlockBasedTable files of format_version 2 to 5 with the bytewise comparator and without
+ * user-defined timestamps; functions/sst_get.h describes their blocks. A file is not trusted: whatever
+ * it holds, nothing outside of a buffer is read, and the limit of Index::read holds. Statuses say what
+ * was read, where in the file and what is wrong; callers know the file's name. A table that is refused
+ * can still be read by RocksDB itself, which has the last word on whether it is damaged.
+ */
 #ifndef BPFOF_ROCKSDB_SST_H
 #define BPFOF_ROCKSDB_SST_H
 
@@ -22,83 +23,99 @@
 
 namespace bpf_of::sst {
 
-// A block of a table, in bytes from the beginning of the file. The five bytes of trailer (kind of
-// compression, checksum) that follow it do not count as its size.
+/*
+ * A block of a table, in bytes from the beginning of the file. The five bytes of trailer (kind of
+ * compression, checksum) that follow it do not count as its size.
+ */
 struct Handle {
 	uint64_t offset;
 	uint64_t size;
 };
 
-// Data blocks that lie one behind the other, in bytes of the file: up to the end of the last one's
-// trailer.
+/*
+ * Data blocks that lie one behind the other, in bytes of the file: up to the end of the last one's
+ * trailer.
+ */
 struct Run {
 	uint64_t offset;
 	uint64_t size;
 };
 
-// The last 53 bytes of a table, as far as they matter here.
+/* The last 53 bytes of a table, as far as they matter here. */
 struct Footer {
-	// 2 to 5.
+	/* 2 to 5. */
 	uint32_t format_version;
-	// That of all blocks: 0 none, 1 CRC-32C, 4 XXH3.
+	/* That of all blocks: 0 none, 1 CRC-32C, 4 XXH3. */
 	uint8_t checksum;
 	Handle metaindex;
-	// The index, or its upper level if it is partitioned.
+	/* The index, or its upper level if it is partitioned. */
 	Handle index;
-	// Where the footer begins: no block reaches beyond.
+	/* Where the footer begins: no block reaches beyond. */
 	uint64_t blocks_end;
 };
 
-// Reads the footer of a table of file_size bytes. NotSupported, if the magic number, the version or
-// the kind of checksum is none of those above; Corruption, if the file ends early or a block would not
-// be inside it; IOError, if it cannot be read.
-rocksdb::Status ReadFooter(int fd, uint64_t file_size, Footer *footer);
+/*
+ * Reads the footer of a table of file_size bytes. NotSupported, if the magic number, the version or
+ * the kind of checksum is none of those above; Corruption, if the file ends early or a block would not
+ * be inside it; IOError, if it cannot be read.
+ */
+rocksdb::Status read_footer(int fd, uint64_t file_size, Footer *footer);
 
-// How an index is encoded, which only the table's properties tell. Index types 0 (binary search), 1
-// (hash search) and 2 (partitioned) have this form; 3 (binary search with first key) has not: do not
-// read it.
+/*
+ * How an index is encoded, which only the table's properties tell. Index types 0 (binary search), 1
+ * (hash search) and 2 (partitioned) have this form; 3 (binary search with first key) has not: do not
+ * read it.
+ */
 struct IndexShape {
-	// index_key_is_user_key: keys without sequence number and type.
+	/* index_key_is_user_key: keys without sequence number and type. */
 	bool user_keys;
-	// index_value_is_delta_encoded: values are differences.
+	/* index_value_is_delta_encoded: values are differences. */
 	bool delta;
-	// rocksdb.block.based.table.index.type is 2: two levels.
+	/* rocksdb.block.based.table.index.type is 2: two levels. */
 	bool partitioned;
 };
 
-// Where all data blocks of a table are, in memory: the keys of the index, 16 bytes for each of them,
-// and nothing else. It does not change after Read, so any number of threads may use it at once.
+/*
+ * Where all data blocks of a table are, in memory: the keys of the index, 16 bytes for each of them,
+ * and nothing else. It does not change after read(), so any number of threads may use it at once.
+ */
 class Index {
     public:
-	// Reads the whole index, both levels if it is partitioned; all checksums are verified. Refused
-	// with MemoryLimit if it, or a single block of it, would take more than max_bytes (or 4 GiB);
-	// up to five times as much is in use meanwhile. NotSupported, if a block is compressed with
-	// anything but Snappy, LZ4 or Zstandard; Corruption, if the file does not hold such an index:
-	// keys and blocks are in ascending order, and inside the file; IOError, if it cannot be read.
-	static rocksdb::Status Read(int fd, const Footer &footer, IndexShape shape, size_t max_bytes,
+	/*
+	 * Reads the whole index, both levels if it is partitioned; all checksums are verified. Refused
+	 * with MemoryLimit if it, or a single block of it, would take more than max_bytes (or 4 GiB);
+	 * up to five times as much is in use meanwhile. NotSupported, if a block is compressed with
+	 * anything but Snappy, LZ4 or Zstandard; Corruption, if the file does not hold such an index:
+	 * keys and blocks are in ascending order, and inside the file; IOError, if it cannot be read.
+	 */
+	static rocksdb::Status read(int fd, const Footer &footer, IndexShape shape, size_t max_bytes,
 		std::unique_ptr<Index> *index);
 
-	// The only data block that can hold the newest version of user_key whose tag (sequence number
-	// << 8 | type) is not larger than newest_tag: the first one whose index entry is not before the
-	// two of them. User keys ascend and tags descend in a table; entries without tags count for
-	// every tag. False, if the key is beyond all blocks. Does not allocate.
-	bool Seek(const rocksdb::Slice &user_key, uint64_t newest_tag, Handle *block) const;
+	/*
+	 * The only data block that can hold the newest version of user_key whose tag (sequence number
+	 * << 8 | type) is not larger than newest_tag: the first one whose index entry is not before the
+	 * two of them. User keys ascend and tags descend in a table; entries without tags count for
+	 * every tag. False, if the key is beyond all blocks. Does not allocate.
+	 */
+	bool seek(const rocksdb::Slice &user_key, uint64_t newest_tag, Handle *block) const;
 
-	// The data blocks that a scan passes from `first` on: up to the one that `last` would be in, if
-	// that is not null, and no more once they have `ahead_bytes` behind the first block. No key in
-	// them is behind `end`, which is the index's own. False, if all keys are before `first`. Does
-	// not allocate.
-	bool Scan(const rocksdb::Slice &first, const rocksdb::Slice *last, uint64_t ahead_bytes,
+	/*
+	 * The data blocks that a scan passes from `first` on: up to the one that `last` would be in, if
+	 * that is not null, and no more once they have `ahead_bytes` behind the first block. No key in
+	 * them is behind `end`, which is the index's own. False, if all keys are before `first`. Does
+	 * not allocate.
+	 */
+	bool scan(const rocksdb::Slice &first, const rocksdb::Slice *last, uint64_t ahead_bytes,
 		Run *run, rocksdb::Slice *end) const;
 
-	// What it takes, in bytes.
+	/* What it takes, in bytes. */
 	size_t memory_bytes() const;
 
     private:
 	struct Entry {
 		uint64_t offset;
 		uint32_t size;
-		// Where the key ends in keys_; it begins where that of the entry before ends.
+		/* Where the key ends in keys_; it begins where that of the entry before ends. */
 		uint32_t key_end;
 	};
 
@@ -106,14 +123,14 @@ class Index {
 
 	explicit Index(bool user_keys) : user_keys_(user_keys) {}
 
-	size_t KeyBegin(size_t entry) const;
-	rocksdb::Slice UserKey(size_t entry) const;
-	// The first entry that is not before the two of them.
-	size_t Find(const rocksdb::Slice &user_key, uint64_t tag) const;
-	bool Before(size_t entry, const rocksdb::Slice &user_key, uint64_t tag) const;
+	size_t key_begin(size_t entry) const;
+	rocksdb::Slice key_of(size_t entry) const;
+	/* The first entry that is not before the two of them. */
+	size_t find(const rocksdb::Slice &user_key, uint64_t tag) const;
+	bool is_before_entry(size_t entry, const rocksdb::Slice &user_key, uint64_t tag) const;
 
 	bool user_keys_;
-	// As in the index, one behind the other: with tags or without.
+	/* As in the index, one behind the other: with tags or without. */
 	std::string keys_;
 	std::vector<Entry> entries_;
 };

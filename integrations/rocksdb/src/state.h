@@ -7,7 +7,7 @@
 
 #include "iterator.h"
 #include "sampling.h"
-#include "stage.h"
+#include "prefetch_buffer.h"
 
 namespace bpf_of {
 
@@ -16,7 +16,7 @@ struct PushdownDB::State {
 	std::shared_ptr<IndexMemory> memory;
 	std::shared_ptr<Scans> scans = std::make_shared<Scans>();
 	/* By number; null for those that cannot be pushed down. */
-	std::vector<std::shared_ptr<LiveTables>> families;
+	std::vector<std::shared_ptr<VersionTracker>> families;
 	size_t scratch_bytes;
 	Sampling sampling;
 	std::atomic<Mode> mode{Mode::kChains};
@@ -30,20 +30,20 @@ struct PushdownDB::State {
 	{
 	}
 
-	void count(Way way, uint64_t keys = 1)
+	void count(ReadPath way, uint64_t keys = 1)
 	{
 		const uint64_t before =
 			gets[static_cast<size_t>(way)].fetch_add(keys, std::memory_order_relaxed);
 
-		if (way == Way::kTarget &&
+		if (way == ReadPath::kTarget &&
 			(before + keys) / Sampling::WINDOW > before / Sampling::WINDOW)
-			sampling.adapt(counted(Way::kMemory), counted(Way::kSampled));
+			sampling.adapt(counted(ReadPath::kMemory), counted(ReadPath::kSampled));
 	}
-	uint64_t counted(Way way) const
+	uint64_t counted(ReadPath way) const
 	{
 		return gets[static_cast<size_t>(way)].load(std::memory_order_relaxed);
 	}
-	LiveTables *family(const rocksdb::ColumnFamilyHandle *handle) const
+	VersionTracker *family(const rocksdb::ColumnFamilyHandle *handle) const
 	{
 		const uint32_t number = handle->GetID();
 
@@ -51,7 +51,7 @@ struct PushdownDB::State {
 	}
 	void leave(const rocksdb::ColumnFamilyHandle *handle)
 	{
-		if (LiveTables *live = family(handle))
+		if (VersionTracker *live = family(handle))
 			live->stop();
 	}
 
@@ -61,22 +61,22 @@ struct PushdownDB::State {
 	 * it was written before the search. */
 	static uint64_t newest_tag(const rocksdb::ReadOptions &options);
 	/* Whether to leave this read, which memory has not settled, to RocksDB for its block cache. */
-	bool is_sample(const LiveTables &live, const rocksdb::ReadOptions &options) const;
+	bool is_sample(const VersionTracker &live, const rocksdb::ReadOptions &options) const;
 	/* A search in memory only, of which `missing` tells where it ended; null if it has settled it.
 	 */
 	static rocksdb::Status search_memory(rocksdb::DB *db, const rocksdb::ReadOptions &options,
 		rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
 		rocksdb::PinnableSlice *value, const TableFile **missing);
 	/* Whether the view is still that of the newest version; else a newer one will be made. */
-	static bool is_current(LiveTables *live, const View *view);
+	static bool is_current(VersionTracker *live, const View *view);
 	/* Searches tables as planned. kTarget, kHere: `status` and `value` are the answer. */
-	Way run_chain(const Plan &plan, const rocksdb::Slice &key, uint64_t newest_tag,
+	ReadPath run_chain(const Plan &plan, const rocksdb::Slice &key, uint64_t newest_tag,
 		rocksdb::Status *status, rocksdb::PinnableSlice *value);
 	/* What a chain that has ended has found, as run_chain(). */
-	Way take_answer(const struct bpfof_chain &chain, rocksdb::Status *status,
+	ReadPath take_answer(const struct bpfof_chain &chain, rocksdb::Status *status,
 		rocksdb::PinnableSlice *value);
 	/* Fetches what the plans name, all in one round trip. */
-	bool stage(const std::vector<const Plan *> &plans, Stage *stage) const;
+	bool stage(const std::vector<const Plan *> &plans, PrefetchBuffer *stage) const;
 };
 
 } /* namespace bpf_of */

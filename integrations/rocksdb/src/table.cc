@@ -78,7 +78,7 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 {
 	sst::Footer footer;
-	rocksdb::Status status = sst::ReadFooter(file_->fd(), file_->size_bytes(), &footer);
+	rocksdb::Status status = sst::read_footer(file_->fd(), file_->size_bytes(), &footer);
 
 	if (!status.ok())
 		return status;
@@ -94,7 +94,7 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	top_.flags = (shape.user_keys ? SST_INDEX_USER_KEYS : 0) | (shape.delta ? SST_INDEX_DELTA : 0);
 	top_.checksum = footer.checksum;
 
-	status = sst::Index::Read(file_->fd(), footer, shape, memory_->left(), &index_);
+	status = sst::Index::read(file_->fd(), footer, shape, memory_->left(), &index_);
 	if (status.ok())
 		memory_->take(index_->memory_bytes());
 	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX)
@@ -115,7 +115,7 @@ bool Table::seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_tabl
 		return true;
 	sst::Handle block;
 
-	if (!index_->Seek(key, newest_tag, &block))
+	if (!index_->seek(key, newest_tag, &block))
 		return false;
 	start->offset = block.offset;
 	start->size = block.size;

@@ -62,12 +62,12 @@ class Table {
 	 */
 	bool seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const;
 
-	/* The blocks that a scan needs, as sst::Index::Scan() tells them. False: none, or the index is
+	/* The blocks that a scan needs, as sst::Index::scan() tells them. False: none, or the index is
 	 * not in memory. */
 	bool scan(const rocksdb::Slice &first, const rocksdb::Slice *last, uint64_t ahead_bytes,
 		sst::Run *run, rocksdb::Slice *end) const
 	{
-		return index_ && index_->Scan(first, last, ahead_bytes, run, end);
+		return index_ && index_->scan(first, last, ahead_bytes, run, end);
 	}
 
     private:

@@ -74,14 +74,14 @@ void TableFiles::reconnect()
 		bpfof_add(session->get(), file->fd());
 }
 
-bool TableFiles::read(const std::vector<Stretch> &stretches, char *to) const
+bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
 {
 	std::vector<struct bpfof_file_read> reads;
 
-	reads.reserve(stretches.size());
-	for (const Stretch &stretch : stretches) {
-		reads.push_back({stretch.file->fd(), stretch.offset, stretch.size, to, 0});
-		to += stretch.size;
+	reads.reserve(ranges.size());
+	for (const FileRange &range : ranges) {
+		reads.push_back({range.file->fd(), range.offset, range.size, to, 0});
+		to += range.size;
 	}
 	const Reader reader(target_->session());
 
@@ -168,18 +168,18 @@ class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
 
 	bool multi_read_at_target(rocksdb::FSReadRequest *requests, size_t count)
 	{
-		std::vector<Stretch> stretches;
+		std::vector<FileRange> ranges;
 		size_t size = 0;
 
 		for (size_t i = 0; i < count; i++) {
 			if (!requests[i].scratch)
 				return false;
-			stretches.push_back({file_, requests[i].offset, requests[i].len});
+			ranges.push_back({file_, requests[i].offset, requests[i].len});
 			size += requests[i].len;
 		}
 		std::vector<char> bytes(size);
 
-		if (!files_->read(stretches, bytes.data()))
+		if (!files_->read(ranges, bytes.data()))
 			return false;
 		const char *from = bytes.data();
 

@@ -39,8 +39,8 @@ class TableFile : public std::enable_shared_from_this<TableFile> {
 	const uint64_t size_bytes_;
 };
 
-/* A stretch of a file, in bytes. */
-struct Stretch {
+/* A range of a file, in bytes. */
+struct FileRange {
 	std::shared_ptr<const TableFile> file;
 	uint64_t offset;
 	size_t size;
@@ -58,11 +58,11 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 	void reconnect();
 
 	/*
-	 * Reads stretches into `to`, one behind the other, through the target if there is one: all in
+	 * Reads ranges into `to`, one behind the other, through the target if there is one: all in
 	 * one round trip. Fails also if one of them is behind the end of its file, or no reader is
 	 * free.
 	 */
-	bool read(const std::vector<Stretch> &stretches, char *to) const;
+	bool read(const std::vector<FileRange> &ranges, char *to) const;
 
 	const Target &target() const { return *target_; }
 

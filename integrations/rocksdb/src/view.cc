@@ -11,7 +11,7 @@ namespace {
 class Planner {
     public:
 	Planner(const rocksdb::Slice &key, uint64_t newest_tag, const TableFile &missing, Plan *plan,
-		Way *way)
+		ReadPath *way)
 		: key_(key), newest_tag_(newest_tag), missing_(&missing), plan_(plan), way_(way)
 	{
 	}
@@ -32,15 +32,15 @@ class Planner {
 			range.smallest_sequence > newest_tag_ >> 8)
 			return true;
 		if (!range.table->refusal().empty())
-			return give_up(Way::kTable);
+			return give_up(ReadPath::kTable);
 		struct sst_table start;
 
 		if (!range.table->seek(key_, newest_tag_, &start))
 			return true;
 		if (start.size > BLOCK_BYTES_MAX)
-			return give_up(Way::kDeclined);
+			return give_up(ReadPath::kDeclined);
 		if (plan_->tables == SST_TABLES_MAX)
-			return give_up(Way::kManyTables);
+			return give_up(ReadPath::kManyTables);
 		plan_->fds[plan_->tables] = range.table->file().fd();
 		plan_->of[plan_->tables] = range.table.get();
 		plan_->starts[plan_->tables] = start;
@@ -49,7 +49,7 @@ class Planner {
 	}
 
     private:
-	bool give_up(Way way)
+	bool give_up(ReadPath way)
 	{
 		*way_ = way;
 		return false;
@@ -60,7 +60,7 @@ class Planner {
 	/* Null once it was met. */
 	const TableFile *missing_;
 	Plan *const plan_;
-	Way *const way_;
+	ReadPath *const way_;
 };
 
 /* The first table of a level that does not end before the key. */
@@ -74,7 +74,7 @@ std::vector<Range>::const_iterator not_before(
 } /* namespace */
 
 bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
-	const TableFile &missing, Plan *plan, Way *way)
+	const TableFile &missing, Plan *plan, ReadPath *way)
 {
 	Planner planner(key, newest_tag, missing, plan, way);
 
@@ -91,14 +91,14 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
 		}
 	}
 	if (!planner.has_begun())
-		*way = Way::kStale;
+		*way = ReadPath::kStale;
 	return planner.has_begun();
 }
 
-std::vector<Stretch> scan_blocks(const View &view, const rocksdb::Slice &key,
+std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 	const rocksdb::Slice *upper_bound, uint64_t ahead_bytes, const TableFile &missing)
 {
-	std::vector<Stretch> blocks;
+	std::vector<FileRange> blocks;
 	rocksdb::Slice last, end;
 	bool has_last = upper_bound != nullptr, is_met = false;
 	const auto add = [&](const Range &range) {

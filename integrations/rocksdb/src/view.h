@@ -56,7 +56,7 @@ struct Plan {
  * cannot do it; then `way` tells why.
  */
 bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
-	const TableFile &missing, Plan *plan, Way *way);
+	const TableFile &missing, Plan *plan, ReadPath *way);
 
 /*
  * The blocks that a scan from `key` on needs, from table `missing` on; for tables without index
@@ -64,7 +64,7 @@ bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
  * above it what holds keys of the same range. Nothing is needed from `upper_bound` on, if that is not
  * null.
  */
-std::vector<Stretch> scan_blocks(const View &view, const rocksdb::Slice &key,
+std::vector<FileRange> scan_blocks(const View &view, const rocksdb::Slice &key,
 	const rocksdb::Slice *upper_bound, uint64_t ahead_bytes, const TableFile &missing);
 
 /* Why the target does not know where a table of the view lies, of which chains run here then; "" if it

@@ -11,7 +11,7 @@
 #include <cstring>
 
 using bpf_of::PushdownDB;
-using bpf_of::Way;
+using bpf_of::ReadPath;
 using rocksdb::Status;
 
 namespace {
@@ -189,7 +189,7 @@ class Watch {
     public:
 	void check(const Test &test, double now)
 	{
-		const uint64_t chains = test.db->stats()[Way::kTarget];
+		const uint64_t chains = test.db->stats()[ReadPath::kTarget];
 
 		if (chains != chains_ || test.settings.place.url.empty()) {
 			chains_ = chains;
@@ -248,8 +248,8 @@ void check_chains(const Test &test)
 	const bpf_of::PushdownStats stats = test.db->stats();
 	const bool has_target = !test.settings.place.url.empty();
 
-	CHECK(stats[has_target ? Way::kTarget : Way::kHere] > 0, "no chain has given an answer");
-	CHECK(test.settings.target_may_die || stats[Way::kFailed] == 0, "%s",
+	CHECK(stats[has_target ? ReadPath::kTarget : ReadPath::kHere] > 0, "no chain has given an answer");
+	CHECK(test.settings.target_may_die || stats[ReadPath::kFailed] == 0, "%s",
 		test.db->last_error().c_str());
 }
 

@@ -176,7 +176,7 @@ class Reader {
 			least_[number] = test_.versions().least(number);
 	}
 
-	/* A stretch of keys, forth or back, by an iterator that is now and then used again. */
+	/* A range of keys, forth or back, by an iterator that is now and then used again. */
 	void scan()
 	{
 		const uint64_t first = random_.below(KEYS);

@@ -13,10 +13,10 @@
 #include <thread>
 
 /*
- * Keys have numbers, and each stretch of numbers is written in its own way, by one thread. But for the
+ * Keys have numbers, and each range of numbers is written in its own way, by one thread. But for the
  * last, their names are mixed, so that tables hold keys of all of them.
  */
-struct Stretch {
+struct FileRange {
 	uint64_t first;
 	uint64_t keys;
 
@@ -24,18 +24,18 @@ struct Stretch {
 };
 
 /* Put and Delete. */
-constexpr Stretch SINGLE = {0, 1000};
+constexpr FileRange SINGLE = {0, 1000};
 /* Tables that are ingested. */
-constexpr Stretch INGESTED = {1000, 500};
+constexpr FileRange INGESTED = {1000, 500};
 /* Put once, then SingleDelete. */
-constexpr Stretch ONCE = {1500, 300};
+constexpr FileRange ONCE = {1500, 300};
 /* Pairs of one version, written together: a key, and the one that is so many further. */
-constexpr Stretch TWINS = {1800, 300};
+constexpr FileRange TWINS = {1800, 300};
 constexpr uint64_t TO_TWIN = TWINS.keys;
 /* The last that are mixed, the twins' other halves, end here. */
 constexpr uint64_t MIXED_KEYS = TWINS.first + 2 * TWINS.keys;
 /* Deleted in ranges, too; names in the order of their numbers. */
-constexpr Stretch RANGED = {MIXED_KEYS, 400};
+constexpr FileRange RANGED = {MIXED_KEYS, 400};
 constexpr uint64_t KEYS = RANGED.first + RANGED.keys;
 
 /* Of the numbers below MIXED_KEYS each is the name of another, far away from its neighbours. */

@@ -12,7 +12,7 @@
 
 using bpf_of::Mode;
 using bpf_of::PushdownDB;
-using bpf_of::Way;
+using bpf_of::ReadPath;
 using rocksdb::ReadOptions;
 using rocksdb::Slice;
 using rocksdb::Status;
@@ -238,13 +238,13 @@ void test_answers(const Place &place, const Kind &kind)
 	for (const uint64_t count : stats.gets)
 		gets += count;
 	/* Memtables have some, and tables may change between two questions. */
-	CHECK(chains(stats) + stats[Way::kNoTable] > gets / 2, "chains answered too few");
-	CHECK(place.url.empty() || stats[Way::kTarget] > gets / 4, "the target answered too few");
-	CHECK(stats[Way::kFailed] == 0, "%s", db->last_error().c_str());
+	CHECK(chains(stats) + stats[ReadPath::kNoTable] > gets / 2, "chains answered too few");
+	CHECK(place.url.empty() || stats[ReadPath::kTarget] > gets / 4, "the target answered too few");
+	CHECK(stats[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
 	CHECK(stats.tables_refused == 0, "%s", db->last_error().c_str());
-	CHECK(kind.index_bytes_max == 0 || (stats.seeks > 100 && stats[Way::kBlocks] > 100),
+	CHECK(kind.index_bytes_max == 0 || (stats.seeks > 100 && stats[ReadPath::kBlocks] > 100),
 		"few blocks were fetched at once");
-	CHECK((stats[Way::kSampled] > 0) == (kind.sample_rate > 0), "samples");
+	CHECK((stats[ReadPath::kSampled] > 0) == (kind.sample_rate > 0), "samples");
 	CHECK(place.url.empty() == (stats.received_bytes == 0), "traffic");
 	delete db;
 }
@@ -269,9 +269,9 @@ void test_the_rest(const Place &place, const Kind &kind)
 	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 	check_get(db, model, "long", nullptr);
-	CHECK(db->stats()[Way::kDeclined] == 1, "a long value");
+	CHECK(db->stats()[ReadPath::kDeclined] == 1, "a long value");
 	check_get(db, model, long_key, nullptr);
-	CHECK(db->stats()[Way::kOptions] == 1, "a long key");
+	CHECK(db->stats()[ReadPath::kOptions] == 1, "a long key");
 
 	/* A range deletion hides what is below it, in other tables. */
 	const std::string from = key_of(100), to = key_of(200);
@@ -286,7 +286,7 @@ void test_the_rest(const Place &place, const Kind &kind)
 	check_all(db, model, nullptr);
 	/* RocksDB has searched its range deletions when it stops at its first block. */
 	check_get(db, model, key_of(50), nullptr);
-	CHECK(db->stats()[Way::kTable] == 1, "a table with range deletions");
+	CHECK(db->stats()[ReadPath::kTable] == 1, "a table with range deletions");
 	CHECK(db->stats().tables_refused == 1, "one of them");
 	CHECK(db->last_error().find("range deletions") != std::string::npos, "%s",
 		db->last_error().c_str());
@@ -298,15 +298,15 @@ void test_the_rest(const Place &place, const Kind &kind)
 	std::string value;
 
 	check_ok(db->Get(ReadOptions(), family, "key", &value), "reading");
-	CHECK(value == "value" && db->stats()[Way::kFamily] == 1, "another family");
+	CHECK(value == "value" && db->stats()[ReadPath::kFamily] == 1, "another family");
 	delete family;
 	CHECK(db->SetDBOptions({{"max_open_files", "10"}}).IsInvalidArgument(), "tables may be closed");
 	check_ok(db->SetDBOptions({{"max_background_jobs", "3"}}), "another option");
-	const uint64_t plain = db->stats()[Way::kPlain];
+	const uint64_t plain = db->stats()[ReadPath::kPlain];
 
 	db->set_mode(Mode::kPlain);
 	check_get(db, model, key_of(3), nullptr);
-	CHECK(db->stats()[Way::kPlain] == plain + 1, "the mode");
+	CHECK(db->stats()[ReadPath::kPlain] == plain + 1, "the mode");
 	std::printf("the rest:");
 	print_ways(*db);
 	check_ok(db->Close(), "closing");
@@ -333,7 +333,7 @@ void test_dictionary(const Place &place, const Kind &kind)
 		check_get(db, model, key_of(number), nullptr);
 	const bpf_of::PushdownStats stats = db->stats();
 
-	CHECK(stats[Way::kTable] > 0 && stats[Way::kFailed] == 0 && chains(stats) == 0, "%s",
+	CHECK(stats[ReadPath::kTable] > 0 && stats[ReadPath::kFailed] == 0 && chains(stats) == 0, "%s",
 		db->last_error().c_str());
 	CHECK(db->last_error().find("dictionary") != std::string::npos, "%s", db->last_error().c_str());
 	delete db;
@@ -408,7 +408,7 @@ void test_families(const Place &place, const Kind &kind)
 	}
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 	for (size_t family = 0; family < 3; family++) {
-		const uint64_t before = chains(db->stats()), others = db->stats()[Way::kFamily];
+		const uint64_t before = chains(db->stats()), others = db->stats()[ReadPath::kFamily];
 
 		for (uint64_t number = 0; number < 300; number++) {
 			std::string value;
@@ -421,7 +421,7 @@ void test_families(const Place &place, const Kind &kind)
 				status.ToString().c_str());
 		}
 		if (family == 2)
-			CHECK(db->stats()[Way::kFamily] - others == 300, "the merging family");
+			CHECK(db->stats()[ReadPath::kFamily] - others == 300, "the merging family");
 		else
 			CHECK(chains(db->stats()) - before > 99, "family %zu", family);
 	}

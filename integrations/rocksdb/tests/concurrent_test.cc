@@ -15,7 +15,7 @@
 #include <vector>
 
 using bpf_of::PushdownDB;
-using bpf_of::Way;
+using bpf_of::ReadPath;
 using rocksdb::ReadOptions;
 using rocksdb::Status;
 using rocksdb::WriteOptions;
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
 	const bpf_of::PushdownStats stats = test.db->stats();
 
 	CHECK(chains(stats) >= chains_wanted, "chains answered too few");
-	CHECK(stats[Way::kFailed] == 0, "%s", test.db->last_error().c_str());
+	CHECK(stats[ReadPath::kFailed] == 0, "%s", test.db->last_error().c_str());
 	delete test.db;
 	std::filesystem::remove_all(where.directory + "/concurrent");
 	return 0;

@@ -99,7 +99,7 @@ inline void print_ways(const bpf_of::PushdownDB &db)
 
 	for (size_t way = 0; way < bpf_of::WAYS; way++) {
 		if (stats.gets[way])
-			std::printf(" %s %llu,", name(static_cast<bpf_of::Way>(way)),
+			std::printf(" %s %llu,", name(static_cast<bpf_of::ReadPath>(way)),
 				static_cast<unsigned long long>(stats.gets[way]));
 	}
 	std::printf(" blocks %llu, tables %llu (%llu refused)\n",
@@ -111,7 +111,7 @@ inline void print_ways(const bpf_of::PushdownDB &db)
 /* Chains that gave an answer, here or there. */
 inline uint64_t chains(const bpf_of::PushdownStats &stats)
 {
-	return stats[bpf_of::Way::kTarget] + stats[bpf_of::Way::kHere];
+	return stats[bpf_of::ReadPath::kTarget] + stats[bpf_of::ReadPath::kHere];
 }
 
 #endif

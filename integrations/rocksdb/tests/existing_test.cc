@@ -219,7 +219,7 @@ int main(int argc, char **argv)
 	const bpf_of::PushdownStats stats = db->stats();
 
 	CHECK(chains(stats) > reads / 2 && stats.seeks > 10, "%s", db->last_error().c_str());
-	CHECK(where.url.empty() || stats[bpf_of::Way::kTarget] > reads / 2, "%s",
+	CHECK(where.url.empty() || stats[bpf_of::ReadPath::kTarget] > reads / 2, "%s",
 		db->last_error().c_str());
 	read_while_it_changes(db, where.directory, all, reads);
 	std::printf("%s, changing:", where.directory.c_str());

@@ -32,7 +32,7 @@ using bpf_of::sst::Footer;
 using bpf_of::sst::Handle;
 using bpf_of::sst::Index;
 using bpf_of::sst::IndexShape;
-using bpf_of::sst::ReadFooter;
+using bpf_of::sst::read_footer;
 using rocksdb::Slice;
 using rocksdb::Status;
 
@@ -385,7 +385,7 @@ bool CheckSeek(const Table &table, const Index &index, Blocks *blocks, const Sli
 	const bool exists = low < table.versions.size() && table.versions[low].key == key;
 	Handle block;
 	const size_t allocations_before = allocations;
-	const bool found = index.Seek(key, tag, &block);
+	const bool found = index.seek(key, tag, &block);
 	CHECK(allocations == allocations_before);
 	if (!found) {
 		CHECK(!exists);
@@ -417,8 +417,8 @@ void CheckScan(const Index &index, const Blocks &blocks, const Slice &first, con
 	bpf_of::sst::Run run;
 	Slice end;
 	const size_t allocations_before = allocations;
-	const bool found = index.Scan(first, last, ahead_bytes, &run, &end);
-	CHECK(found == index.Seek(first, UINT64_MAX, &block));
+	const bool found = index.scan(first, last, ahead_bytes, &run, &end);
+	CHECK(found == index.seek(first, UINT64_MAX, &block));
 	CHECK(allocations == allocations_before);
 	if (!found)
 		return;
@@ -468,7 +468,7 @@ void CheckAllSeeks(const Table &table, const Index &index)
 		if (version.tag > 0)
 			CheckSeek(table, index, &blocks, version.key, version.tag - 1);
 		Handle block;
-		CHECK(index.Seek(version.key, version.tag, &block));
+		CHECK(index.seek(version.key, version.tag, &block));
 		places[version.key].insert(block.offset);
 	}
 	// Every block was named, and they fill what RocksDB says that they fill.
@@ -494,7 +494,7 @@ void CheckTable(const Case &c, const Table &table)
 {
 	const File file(table.bytes);
 	Footer footer;
-	MUST(ReadFooter(file.fd(), table.bytes.size(), &footer));
+	MUST(read_footer(file.fd(), table.bytes.size(), &footer));
 	CHECK(footer.format_version == c.format_version);
 	CHECK(footer.checksum == static_cast<uint8_t>(c.checksum));
 	CHECK(footer.blocks_end == table.bytes.size() - 53);
@@ -502,13 +502,13 @@ void CheckTable(const Case &c, const Table &table)
 	index_compressions.insert(table.bytes[footer.index.offset + footer.index.size]);
 
 	std::unique_ptr<Index> index;
-	MUST(Index::Read(file.fd(), footer, table.shape, kPlenty, &index));
+	MUST(Index::read(file.fd(), footer, table.shape, kPlenty, &index));
 	CheckAllSeeks(table, *index);
 	const size_t bytes = index->memory_bytes();
 	CHECK(bytes > 16 * table.data_blocks && bytes < 64 * table.data_blocks + 256);
-	CHECK(Index::Read(file.fd(), footer, table.shape, bytes - 1, &index).IsMemoryLimit());
-	CHECK(Index::Read(file.fd(), footer, table.shape, 0, &index).IsMemoryLimit());
-	MUST(Index::Read(file.fd(), footer, table.shape, 2 * bytes, &index));
+	CHECK(Index::read(file.fd(), footer, table.shape, bytes - 1, &index).IsMemoryLimit());
+	CHECK(Index::read(file.fd(), footer, table.shape, 0, &index).IsMemoryLimit());
+	MUST(Index::read(file.fd(), footer, table.shape, 2 * bytes, &index));
 	tables++;
 }
 
@@ -531,7 +531,7 @@ std::vector<Case> AllCases()
 Status ReadDamaged(const File &file, const Table &table, IndexShape shape, const Index *exact)
 {
 	Footer footer;
-	Status status = ReadFooter(file.fd(), table.bytes.size(), &footer);
+	Status status = read_footer(file.fd(), table.bytes.size(), &footer);
 	std::unique_ptr<Index> index;
 	if (status.ok()) {
 		CHECK(footer.format_version >= 2 && footer.format_version <= 5);
@@ -540,7 +540,7 @@ Status ReadDamaged(const File &file, const Table &table, IndexShape shape, const
 		CHECK(footer.metaindex.size <= footer.blocks_end - footer.metaindex.offset);
 	}
 	if (status.ok())
-		status = Index::Read(file.fd(), footer, shape, kPlenty, &index);
+		status = Index::read(file.fd(), footer, shape, kPlenty, &index);
 	damaged++;
 	if (!status.ok()) {
 		refused++;
@@ -551,12 +551,12 @@ Status ReadDamaged(const File &file, const Table &table, IndexShape shape, const
 	for (size_t number = 0; number < table.versions.size(); number += 7) {
 		const Version &version = table.versions[number];
 		Handle block, right;
-		const bool found = index->Seek(version.key, version.tag, &block);
+		const bool found = index->seek(version.key, version.tag, &block);
 		if (found)
 			CHECK(block.offset + block.size + 5 <= footer.blocks_end);
 		if (exact == nullptr)
 			continue;
-		CHECK(found && exact->Seek(version.key, version.tag, &right));
+		CHECK(found && exact->seek(version.key, version.tag, &right));
 		CHECK(block.offset == right.offset && block.size == right.size);
 	}
 	return status;
@@ -566,9 +566,9 @@ void CheckDamage(const Case &c, const Table &table)
 {
 	File file(table.bytes);
 	Footer footer;
-	MUST(ReadFooter(file.fd(), table.bytes.size(), &footer));
+	MUST(read_footer(file.fd(), table.bytes.size(), &footer));
 	std::unique_ptr<Index> index;
-	MUST(Index::Read(file.fd(), footer, table.shape, kPlenty, &index));
+	MUST(Index::read(file.fd(), footer, table.shape, kPlenty, &index));
 	const bool verified = c.checksum != rocksdb::kNoChecksum;
 	// Footers have no checksum, but what they say of blocks is verified by that of the blocks.
 	for (size_t bit = footer.blocks_end * 8; bit < table.bytes.size() * 8; bit++) {
@@ -593,13 +593,13 @@ void CheckDamage(const Case &c, const Table &table)
 	// Cut off: anywhere for the footer, and before its end for the index.
 	Footer cut;
 	for (uint64_t size = table.bytes.size() + 60; --size > table.bytes.size() - 60;) {
-		CHECK(ReadFooter(file.fd(), size, &cut).ok() == (size == table.bytes.size()));
+		CHECK(read_footer(file.fd(), size, &cut).ok() == (size == table.bytes.size()));
 	}
 	for (uint64_t size = 0; size < 60; size++)
-		CHECK(!ReadFooter(file.fd(), size, &cut).ok());
+		CHECK(!read_footer(file.fd(), size, &cut).ok());
 	CHECK(ftruncate(file.fd(), static_cast<off_t>(end - 1)) == 0);
-	CHECK(Index::Read(file.fd(), footer, table.shape, kPlenty, &index).IsCorruption());
-	CHECK(ReadFooter(-1, table.bytes.size(), &footer).IsIOError());
+	CHECK(Index::read(file.fd(), footer, table.shape, kPlenty, &index).IsCorruption());
+	CHECK(read_footer(-1, table.bytes.size(), &footer).IsIOError());
 }
 
 std::string PutVarint(uint64_t value)
@@ -623,9 +623,9 @@ Status ReadMade(const std::string &contents, char compression, IndexShape shape,
 	const std::string bytes = other + contents + compression + std::string(4, 0) + footer;
 	const File file(bytes);
 	Footer read;
-	MUST(ReadFooter(file.fd(), bytes.size(), &read));
+	MUST(read_footer(file.fd(), bytes.size(), &read));
 	std::unique_ptr<Index> index;
-	return Index::Read(file.fd(), read, shape, max_bytes, &index);
+	return Index::read(file.fd(), read, shape, max_bytes, &index);
 }
 
 const std::string one_restart("\0\0\0\0\1\0\0\0", 8);

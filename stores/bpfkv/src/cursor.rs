@@ -26,16 +26,8 @@
 use crate::corrupt::{Corrupt, Defect};
 use crate::format::{BLOCK_BYTES, LEVELS_MAX, NO_KEY, NODE_BYTES, Node, VALUE_BYTES, Value};
 use crate::range::{Aggregate, KeyRange, Pair, Summary};
+pub use crate::read_request::ReadRequest;
 use crate::walk::Walk;
-
-/// A read of the database file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReadRequest {
-    /// File offset in bytes, a multiple of 512.
-    pub offset_bytes: u64,
-    /// Length in bytes, a multiple of 512.
-    pub length_bytes: u32,
-}
 
 /// What a cursor needs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

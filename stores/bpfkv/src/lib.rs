@@ -23,7 +23,7 @@
 //! # What this crate does not do
 //!
 //! No inserts, updates or deletes, no cache of values, no merging of an in-memory table: the papers
-//! measure reads. No sockets, files or threads: `bpfof kv` has them.
+//! measure reads. No sockets, files or threads: `crates/kv-client` has them.
 
 mod cache;
 mod corrupt;
@@ -33,6 +33,7 @@ pub mod detect;
 pub mod format;
 pub mod pushdown;
 mod range;
+mod read_request;
 mod walk;
 
 pub use cache::{Cache, CacheError, LEVELS_CACHED_MAX, Reader};

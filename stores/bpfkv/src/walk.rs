@@ -4,8 +4,8 @@
 //! does, so that comparing the two measures the network and not the plan.
 
 use crate::corrupt::{Corrupt, Defect};
-use crate::cursor::ReadRequest;
 use crate::format::{BLOCK_BYTES, FANOUT, LEVELS_MAX, NO_KEY, NODE_BYTES, Node, Value};
+use crate::read_request::ReadRequest;
 
 /// Reads of one hop: the protocol's limit, kept here too so that both plans are the same.
 const READS_MAX: usize = 16;
@@ -14,6 +14,7 @@ const PAGES_MAX: usize = READS_MAX - 1;
 const PAGE_BYTES: u64 = 4096;
 
 /// The state of a walk; see [`Walk::reset`].
+// 18 fields: those of the walk in functions/bpfkv_range.bpf.c, which this one must equal step by step.
 #[derive(Debug)]
 pub(crate) struct Walk {
     /// Smallest key that may still come, and the last one wanted.

@@ -1,15 +1,15 @@
 //! `bpfof function check`: what a target would make of an object, without a target.
 
+use super::object::{choose, read_object};
 use super::pace;
 use super::proof::{self, Proof};
-use super::{choose, read_object};
-use crate::Outcome;
+use bpfof_controller::TargetConfig;
 use bpfof_function::object::Entry;
 use bpfof_function::{
     Arena, Environment, Exit, Fault, FaultKind, Map, MapDefinition, NativeFunction, Program,
     Summary, abi, abi::context,
 };
-use bpfof_target::TargetConfig;
+use bpfof_terminal::Outcome;
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,7 @@ fn scratch_size(text: &str) -> Result<usize, String> {
     }
 }
 
+// One field for each key of the JSON report.
 #[derive(Serialize)]
 struct Report {
     name: String,

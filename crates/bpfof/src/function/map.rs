@@ -4,8 +4,8 @@
 //! target shows them to associations of the same host, by its identifier.
 
 use super::identity::HostId;
-use crate::Outcome;
 use bpfof_host::{Controller, FunctionMap, MapChange, Options, TargetUrl};
+use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 

@@ -4,9 +4,9 @@
 //! out. The child limits its own memory and processor time before it looks at the object, and does
 //! not outlive its parent.
 
-use crate::Outcome;
 use bpfof_function::{Object, Program, abi};
 use bpfof_proof::Obstacle;
+use bpfof_terminal::Outcome;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, Signal};
 use serde::{Deserialize, Serialize};

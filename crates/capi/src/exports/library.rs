@@ -1,8 +1,9 @@
 //! Opening, files, functions, errors, versions.
 
 use super::{call, close, elements, given, null, text, utf8};
-use crate::abi::{Function, Options};
 use crate::failure::{Failure, last_message};
+use crate::function::Function;
+use crate::options::Options;
 use crate::session::{Session, timeout_of};
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -142,7 +143,7 @@ unsafe fn load(
     let session = &unsafe { given(handle, "bpfof") }?.0;
     // SAFETY: the caller's promise.
     let entry = if entry.is_null() { None } else { Some(unsafe { utf8(entry, "entry") }?) };
-    Ok(Box::into_raw(Box::new(session.load(object, entry)?)))
+    Ok(Box::into_raw(Box::new(Function::load(session, object, entry)?)))
 }
 
 #[unsafe(no_mangle)]

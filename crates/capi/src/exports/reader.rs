@@ -2,8 +2,9 @@
 
 use super::library::Handle;
 use super::{call, close, elements, given, null};
-use crate::abi::{AT_TARGET, Chain, Function, HERE, Outcome, Read};
+use crate::abi::{AT_TARGET, Chain, HERE, Outcome, Read};
 use crate::failure::Failure;
+use crate::function::Function;
 use crate::session::{Session, timeout_of};
 use bpfof_function::abi::{MAX_READS, MAX_SCRATCH_BYTES};
 use bpfof_host::files::{
@@ -392,7 +393,7 @@ unsafe extern "C" fn bpfof_read_pushdown_batch(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::Options;
+    use crate::options::Options;
     use std::io;
 
     /// Calls that must fail, with errno.

@@ -2,7 +2,7 @@
 //! ones, loops that are entered in the middle and functions that begin with one, local calls, helpers
 //! and tail calls. What a random stream of instructions is hardly ever.
 
-use super::{EXIT, repair_slot};
+use super::repair::{EXIT, repair_slot};
 use crate::abi;
 use crate::helper::Helper;
 
@@ -114,7 +114,7 @@ impl Generator<'_> {
     }
 
     fn helper(&mut self) -> Slot {
-        slot(0x85, 0, 0, 0, self.one_of(&Helper::ALL) as i32)
+        slot(0x85, 0, 0, 0, self.one_of(Helper::ALL) as i32)
     }
 
     /// A branch over `offset` slots, by chance taken now and then.

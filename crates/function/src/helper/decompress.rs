@@ -1,7 +1,7 @@
 //! Decompression of blocks, as stores keep them.
 
-use super::{Call, EINVAL};
-use crate::fault::FaultKind;
+use super::call::{Call, EINVAL};
+use crate::fault_kind::FaultKind;
 use std::cell::RefCell;
 use zstd_safe::DCtx;
 

@@ -1,9 +1,6 @@
 //! Arithmetic on doubles, which eBPF has no instructions for. Values are the bits of binary64.
 
-use super::EINVAL;
-
-/// What an operation takes from the budget.
-pub(super) const COST: u64 = 32;
+use super::call::EINVAL;
 
 /// The only NaN that an operation gives, so that all machines agree.
 const NAN: u64 = 0x7ff8_0000_0000_0000;

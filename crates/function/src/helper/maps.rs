@@ -1,9 +1,9 @@
 //! What functions remember from chain to chain. Values are copied: a function has no address of
 //! what others change meanwhile.
 
-use super::{Call, EINVAL};
+use super::call::{Call, EINVAL};
 use crate::abi::MAPS;
-use crate::fault::FaultKind;
+use crate::fault_kind::FaultKind;
 use crate::map::{Map, MapError, SetMode};
 
 /// `BPFOF_ENOENT`: no entry has this key.

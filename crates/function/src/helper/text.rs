@@ -1,7 +1,7 @@
 //! Numbers in text.
 
-use super::{Call, EINVAL, ERANGE};
-use crate::fault::FaultKind;
+use super::call::{Call, EINVAL, ERANGE};
+use crate::fault_kind::FaultKind;
 use std::ops::Range;
 
 /// What a byte of text that is looked at takes from the budget.

@@ -12,7 +12,7 @@
 
 use super::{DefinitionError, MapDefinition, MapKind};
 use crate::btf::{Btf, BtfKind};
-use crate::link::Elf;
+use crate::elf::Elf;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionIndex};
 
 /// Maps of one object. Each may be another argument of the same function; handles are small.

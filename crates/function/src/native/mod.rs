@@ -6,14 +6,18 @@
 #![allow(unsafe_code)]
 
 mod code;
+mod machine;
 mod staging;
 mod translate;
+
+pub use machine::CompileError;
 
 use crate::abi::GUEST_BASE;
 use crate::arena::{Arena, Limit};
 use crate::cost;
 use crate::environment::{Environment, Exit};
-use crate::fault::{Fault, FaultKind};
+use crate::fault::Fault;
+use crate::fault_kind::FaultKind;
 use crate::helper::{self, Call, Helper, Stop};
 use crate::program::Program;
 use code::CodeBlock;
@@ -21,47 +25,12 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::default_libcall_names;
+use machine::{
+    CALL_HELPER, FAULT_BUDGET, FAULT_MEMORY, FAULT_NO_MAP, FAULT_READ_ONLY, FAULT_STACK, Machine,
+    NEAR_END_BYTES, TAIL_CALL,
+};
 use staging::Staging;
 use std::time::{Duration, Instant};
-
-/// Why a checked program could not be translated: a defect of ours or of Cranelift's.
-#[derive(Debug, thiserror::Error)]
-#[error("translation to native code failed: {0}")]
-pub struct CompileError(String);
-
-/// The host's state of one call. The translated code reads and writes its fields by offset, but the
-/// last two, which are for [`call_helper`].
-#[repr(C)]
-struct Machine<'a> {
-    /// Host address of the lowest guest address that the program may access.
-    base: *mut u8,
-    /// [`NEAR_END_BYTES`] before the end of what the call may access, in bytes from `base`.
-    near_end: u64,
-    /// Units left.
-    budget: i64,
-    /// 0, or a `FAULT_*` code.
-    fault: u32,
-    /// The instruction at fault, or that calls a helper.
-    fault_pc: u32,
-    /// The guest address at fault, or the function that a tail call goes to.
-    fault_address: u64,
-    program: &'a Program,
-    environment: &'a mut dyn Environment,
-}
-
-/// The widest access of an instruction. A limit is never below the start of the data area.
-const NEAR_END_BYTES: u64 = 8;
-
-const FAULT_MEMORY: u32 = 1;
-const FAULT_BUDGET: u32 = 2;
-const FAULT_STACK: u32 = 3;
-const FAULT_READ_ONLY: u32 = 4;
-/// Not a fault, but it ends the function as one does.
-const TAIL_CALL: u32 = 5;
-const FAULT_NO_MAP: u32 = 6;
-
-/// What translated code calls [`call_helper`] by.
-const CALL_HELPER: &str = "call_helper";
 
 type Entry = extern "C" fn(*mut Machine<'_>) -> u64;
 
@@ -89,12 +58,13 @@ impl NativeFunction {
         let mut builder = JITBuilder::with_isa(isa(is_long(program))?, default_libcall_names());
         let staging = Staging::new().map_err(|error| failed(&error))?;
         builder.memory_provider(staging.provider());
-        let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 6] = [
+        let bulk: [(Helper, extern "C" fn(*mut u8, u64, u64) -> u64); 7] = [
             (Helper::Memcmp, compare_bytes),
             (Helper::Memmove, copy_bytes),
             (Helper::Memset, fill_bytes),
             (Helper::Crc32c, sum_bytes),
             (Helper::Find, find_byte),
+            (Helper::FindAny, find_any_byte),
             (Helper::Xxh3, hash_bytes),
         ];
         for (helper, function) in bulk {
@@ -295,4 +265,10 @@ extern "C" fn hash_bytes(data: *mut u8, seed: u64, len: u64) -> u64 {
 extern "C" fn find_byte(data: *mut u8, byte: u64, len: u64) -> u64 {
     // SAFETY: as in `compare_bytes`, for one range.
     helper::find(unsafe { std::slice::from_raw_parts(data, len as usize) }, byte)
+}
+
+/// As [`copy_bytes`], for [`Helper::FindAny`] in one range.
+extern "C" fn find_any_byte(data: *mut u8, bytes: u64, len: u64) -> u64 {
+    // SAFETY: as in `compare_bytes`, for one range.
+    helper::find_any(unsafe { std::slice::from_raw_parts(data, len as usize) }, bytes)
 }

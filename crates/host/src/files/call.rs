@@ -1,12 +1,13 @@
 //! What `read_pushdown` is asked for, and what it answers.
 
-use super::{PushdownFile, StorageFunction};
+use super::file::PushdownFile;
+use super::function::StorageFunction;
 use crate::{CommandError, Error};
+use bpfof_chain::ChainError;
 use bpfof_function::abi;
-use bpfof_nvme::vendor::DEFAULT_SCRATCH_BYTES;
+use bpfof_nvme::vendor_specific::DEFAULT_SCRATCH_BYTES;
 use std::path::PathBuf;
 use std::time::Duration;
-use thiserror::Error;
 
 /// The read that a chain begins with (BPF-oF §4.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,53 @@ impl ReadPushdown<'_> {
             return refuse("the argument is longer than scratch, or scratch than 16384 bytes");
         }
         Ok(())
+    }
+}
+
+/// A call that is kept until its chain has ended, so that it can be tried again.
+#[derive(Debug)]
+pub(crate) struct KeptCall {
+    pub(crate) files: Vec<PushdownFile>,
+    pub(crate) function: StorageFunction,
+    first_read: FirstRead,
+    scratch: Vec<u8>,
+    scratch_size_bytes: u32,
+    answer_max_bytes: u32,
+}
+
+impl KeptCall {
+    pub(crate) fn new(call: &ReadPushdown<'_>) -> Self {
+        Self {
+            files: call.files.to_vec(),
+            function: call.function.clone(),
+            first_read: call.first_read,
+            scratch: call.scratch.to_vec(),
+            scratch_size_bytes: call.scratch_size_bytes,
+            answer_max_bytes: call.answer_max_bytes,
+        }
+    }
+
+    /// Takes another call in place of this one, and keeps the memory.
+    pub(crate) fn replace(&mut self, call: &ReadPushdown<'_>) {
+        self.files.clear();
+        self.files.extend_from_slice(call.files);
+        self.function.clone_from(call.function);
+        self.first_read = call.first_read;
+        self.scratch.clear();
+        self.scratch.extend_from_slice(call.scratch);
+        self.scratch_size_bytes = call.scratch_size_bytes;
+        self.answer_max_bytes = call.answer_max_bytes;
+    }
+
+    pub(crate) fn as_call(&self) -> ReadPushdown<'_> {
+        ReadPushdown {
+            files: &self.files,
+            first_read: self.first_read,
+            function: &self.function,
+            scratch: &self.scratch,
+            scratch_size_bytes: self.scratch_size_bytes,
+            answer_max_bytes: self.answer_max_bytes,
+        }
     }
 }
 
@@ -119,7 +167,7 @@ fn because(cause: &Option<Box<ReadError>>) -> String {
 }
 
 /// How a chain ended that did not succeed.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The call makes no sense.
     #[error("{0}")]
@@ -156,6 +204,12 @@ pub enum ReadError {
     /// ([`CommandError::is_interrupted`]), and the policy allows no plain reads.
     #[error(transparent)]
     Target(#[from] Error),
+}
+
+/// A failed chain as a target reports it.
+pub(crate) fn command_error(error: ChainError, hops: u32) -> CommandError {
+    let (status, dw0) = error.status();
+    CommandError { status: status.with_dnr(), dw0, dw1: hops }
 }
 
 /// The end of a chain that was submitted.

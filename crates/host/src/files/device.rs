@@ -1,6 +1,6 @@
 //! Where a file system lies in a namespace: whole disk, partition, loop device, image file.
 
-use super::MapRefusal;
+use super::error::MapRefusal;
 use rustix::fs::{FileType, major, makedev, minor, stat};
 use std::fs;
 use std::path::{Path, PathBuf};

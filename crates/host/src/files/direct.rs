@@ -1,10 +1,12 @@
 //! A file opened once more, for direct reads past the page cache.
 
-use super::local::BLOCK_MAX_BYTES;
 use bpfof_device::direct_block_bytes;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+
+/// The largest block of direct I/O that chains read, in bytes: the unit in which maps are made.
+pub(crate) const BLOCK_MAX_BYTES: u32 = 4096;
 
 /// The same file as the one that the application opened, with a file position and flags of its own.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! Why a file has no map.
 
+use crate::Error;
 use std::io;
 use std::path::PathBuf;
-use thiserror::Error;
 
 /// Why a file cannot be mapped now, or ever.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapRefusal {
     /// A system call failed.
@@ -81,5 +81,11 @@ impl MapRefusal {
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         matches!(self, Self::Changing | Self::FutureChangeTime | Self::Extent { passing: true, .. })
+    }
+}
+
+impl From<Error> for MapRefusal {
+    fn from(error: Error) -> Self {
+        Self::Target(Box::new(error))
     }
 }

@@ -1,6 +1,6 @@
 //! From what FIEMAP says to the extents of a file map.
 
-use super::MapRefusal;
+use super::error::MapRefusal;
 use super::sys::{self, RawExtent};
 use crate::Extent;
 use std::fs::File;

@@ -1,11 +1,11 @@
 //! The keeper: one thread that makes maps, sends them, and gives leases back when somebody waits.
 
-use super::entry::{Entry, Mapping, enqueue};
+use super::error::MapRefusal;
+use super::layout::{FileLayout, file_layout};
 use super::lease::{self, Lease};
-use super::maps::{Remote, Shared};
-use super::snapshot::file_layout;
+use super::mapped_file::{MappedFile, Mapping};
+use super::shared::{Remote, Shared};
 use super::sys::{self, BreakSignal, LeaseState};
-use super::{FileLayout, MapRefusal};
 use crate::{FileMapObject, NamespaceInfo};
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -71,13 +71,13 @@ struct Keeper<'a> {
     info: Cell<NamespaceInfo>,
     signal: BreakSignal,
     /// Files with a lease, and the end of its drain once it is broken.
-    leased: Vec<(Arc<Entry>, Arc<Mapping>, Option<Instant>)>,
+    leased: Vec<(Arc<MappedFile>, Arc<Mapping>, Option<Instant>)>,
     unleased: Vec<Unleased>,
 }
 
 /// A file with a map that could not be leased for the moment.
 struct Unleased {
-    entry: Arc<Entry>,
+    entry: Arc<MappedFile>,
     mapping: Arc<Mapping>,
     next: Instant,
     pause: Duration,
@@ -136,7 +136,7 @@ impl Keeper<'_> {
     }
 
     /// Removes the map of a file that nobody uses any more.
-    fn remove(&mut self, entry: &Arc<Entry>) {
+    fn remove(&mut self, entry: &Arc<MappedFile>) {
         for (_, mapping, _) in self.leased.extract_if(.., |(other, ..)| other.id == entry.id) {
             release(entry, &mapping);
         }
@@ -146,7 +146,7 @@ impl Keeper<'_> {
         }
     }
 
-    fn unset(&self, entry: &Entry) {
+    fn unset(&self, entry: &MappedFile) {
         let nsid = self.remote.info.nsid;
         let Some(mut controller) = self.remote.controller() else { return };
         if let Err(error) = controller.remove_file_map(nsid, entry.id) {
@@ -224,7 +224,7 @@ impl Keeper<'_> {
     }
 
     /// Gives a file a map that is right now, unless it has one or cannot have one.
-    fn refresh(&mut self, entry: &Arc<Entry>) {
+    fn refresh(&mut self, entry: &Arc<MappedFile>) {
         let old = entry.status().mapping.clone();
         let leased = old.as_ref().and_then(|mapping| mapping.lease.as_ref());
         let guarded = leased.is_none_or(|lease| {
@@ -240,7 +240,7 @@ impl Keeper<'_> {
             if let Some(lease) = leased {
                 lease.start_break();
             }
-            if enqueue(entry) {
+            if entry.enqueue() {
                 self.shared.queue().refresh.push(Arc::clone(entry));
             }
             return;
@@ -273,7 +273,7 @@ impl Keeper<'_> {
     }
 
     /// Looks where the file is, under a lease if one can be had, and tells the target.
-    fn make(&self, entry: &Entry) -> Result<Mapping, MapRefusal> {
+    fn make(&self, entry: &MappedFile) -> Result<Mapping, MapRefusal> {
         let mut lease = self.lease(entry);
         let made = self.layout(entry);
         // A break while the file was examined: the layout stands for itself, as without a lease.
@@ -295,7 +295,7 @@ impl Keeper<'_> {
     }
 
     /// A read lease, which needs that nobody has the file open for writing, and to own the file.
-    fn lease(&self, entry: &Entry) -> Option<Lease> {
+    fn lease(&self, entry: &MappedFile) -> Option<Lease> {
         let break_time = lease::break_time().filter(|_| self.shared.checks)?;
         match sys::take_lease(&entry.file, &self.signal) {
             Ok(()) => Some(Lease::held(break_time)),
@@ -314,7 +314,7 @@ impl Keeper<'_> {
         now.block_bytes == before.block_bytes && now.blocks > before.blocks
     }
 
-    fn layout(&self, entry: &Entry) -> Result<FileLayout, MapRefusal> {
+    fn layout(&self, entry: &MappedFile) -> Result<FileLayout, MapRefusal> {
         let look = || file_layout(&entry.file, &self.remote.device, &self.info.get());
         let layout = match look() {
             Err(MapRefusal::BehindNamespace { .. }) if self.has_grown() => look()?,
@@ -327,7 +327,12 @@ impl Keeper<'_> {
         Ok(layout)
     }
 
-    fn send(&self, entry: &Entry, version: u64, layout: &FileLayout) -> Result<(), MapRefusal> {
+    fn send(
+        &self,
+        entry: &MappedFile,
+        version: u64,
+        layout: &FileLayout,
+    ) -> Result<(), MapRefusal> {
         // Used up even if the target refuses it: a version never names two maps.
         entry.status().version = version;
         let map = FileMapObject {
@@ -337,13 +342,13 @@ impl Keeper<'_> {
             length_bytes: layout.length_bytes(),
             extents: layout.extents().to_vec(),
         };
-        // Readers in this process have the layout from the entry.
+        // Readers in this process have the layout from the file.
         let controller = self.remote.controller();
         Ok(controller.map_or(Ok(()), |mut controller| controller.set_file_map(&map))?)
     }
 }
 
-fn release(entry: &Entry, mapping: &Mapping) {
+fn release(entry: &MappedFile, mapping: &Mapping) {
     if let Some(lease) = &mapping.lease {
         lease.start_break();
         lease.release(&entry.file);

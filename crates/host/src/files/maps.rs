@@ -1,168 +1,27 @@
 //! The files of an association, and the thread that keeps their maps.
 
-use super::entry::{Entry, PushdownFile, enqueue};
-use super::function::LocalMaps;
+use super::batch_read::PIECE_MAX_BYTES;
+use super::device::NamespaceDevice;
+use super::file::PushdownFile;
+use super::function::{LocalMaps, StorageFunction};
 use super::keeper;
-use super::plain::PIECE_MAX_BYTES;
-use super::sys::BreakSignal;
-use super::{MapRefusal, NamespaceDevice, NvmeNamespace, StorageFunction};
-use crate::{Controller, Error, Lane, NamespaceInfo};
+use super::mapped_file::MappedFile;
+use super::nvme::NvmeNamespace;
+use super::shared::{Remote, Server, Shared};
+use crate::{Controller, Error, Lane};
 use bpfof_chain::Peers;
 use std::fs::{File, OpenOptions};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long to wait for a map before it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// What runs the chains of files that have maps.
-#[derive(Debug)]
-pub(crate) enum Server {
-    /// A target.
-    Target(Box<Mutex<Controller>>),
-    /// Readers themselves, by a namespace of this machine.
-    Namespace(NvmeNamespace),
-}
-
-/// A target or namespace, and what the namespace is on this machine.
-#[derive(Debug)]
-pub(crate) struct Remote {
-    pub(crate) server: Server,
-    pub(crate) info: NamespaceInfo,
-    pub(crate) device: NamespaceDevice,
-    /// Extents of a file that is mapped, at most.
-    pub(crate) extents_max: usize,
-}
-
-impl Remote {
-    /// That of the target, if there is one.
-    pub(crate) fn controller(&self) -> Option<MutexGuard<'_, Controller>> {
-        match &self.server {
-            Server::Target(controller) => {
-                Some(controller.lock().unwrap_or_else(PoisonError::into_inner))
-            }
-            Server::Namespace(_) => None,
-        }
-    }
-
-    /// The same, unless somebody uses it just now.
-    pub(crate) fn idle_controller(&self) -> Option<MutexGuard<'_, Controller>> {
-        match &self.server {
-            Server::Target(controller) => controller.try_lock().ok(),
-            Server::Namespace(_) => None,
-        }
-    }
-
-    /// The namespace that readers read themselves.
-    pub(crate) const fn namespace(&self) -> Option<&NvmeNamespace> {
-        match &self.server {
-            Server::Target(_) => None,
-            Server::Namespace(namespace) => Some(namespace),
-        }
-    }
-}
-
 /// Extents of a file for readers in this process, which hold them anyway: 24 MiB.
 const EXTENTS_MAX_HERE: usize = 1 << 20;
-
-/// What waits for the keeper.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    pub(crate) refresh: Vec<Arc<Entry>>,
-    pub(crate) removed: Vec<Arc<Entry>>,
-    pub(crate) stop: bool,
-}
-
-/// What files, readers and the keeper share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) remote: Option<Remote>,
-    /// Tells associations apart.
-    pub(crate) serial: u64,
-    /// Whether versions are compared before and after chains.
-    pub(crate) checks: bool,
-    queue: Mutex<Queue>,
-    /// The keeper has looked at a file.
-    looked: Condvar,
-    signal: OnceLock<BreakSignal>,
-    /// The keeper runs.
-    pub(crate) kept: AtomicBool,
-    next_id: AtomicU32,
-    /// Readers that there are.
-    pub(crate) readers: AtomicUsize,
-    /// Processors that this process may use.
-    processors: usize,
-}
-
-impl Shared {
-    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_signal(&self, signal: BreakSignal) {
-        // Set once, by the keeper as it starts.
-        let _ = self.signal.set(signal);
-    }
-
-    fn wake(&self) {
-        if let Some(signal) = self.signal.get() {
-            signal.wake();
-        }
-    }
-
-    pub(crate) fn refresh(&self, entry: &Arc<Entry>) {
-        if self.is_kept() && enqueue(entry) {
-            self.queue().refresh.push(Arc::clone(entry));
-            self.wake();
-        }
-    }
-
-    pub(crate) fn remove(&self, entry: Arc<Entry>) {
-        if self.is_kept() {
-            self.queue().removed.push(entry);
-            self.wake();
-        }
-    }
-
-    /// Tells those who wait that the keeper has looked at a file.
-    pub(crate) fn tell(&self) {
-        let _queue = self.queue();
-        self.looked.notify_all();
-    }
-
-    /// Waits until `done`, which is asked after each look of the keeper; false if `patience` ends
-    /// before.
-    pub(crate) fn wait_until(&self, patience: Duration, done: &mut dyn FnMut() -> bool) -> bool {
-        let end = Instant::now() + patience;
-        let mut queue = self.queue();
-        loop {
-            if done() {
-                return true;
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || !self.is_kept() {
-                return false;
-            }
-            let waited = self.looked.wait_timeout(queue, left);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// Whether readers, one for each thread, are more than processors: who spins while it waits
-    /// then keeps another from working.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.readers.load(Ordering::Relaxed) > self.processors
-    }
-
-    /// Whether maps are made and sent.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept.load(Ordering::SeqCst)
-    }
-}
 
 /// The files that chains of one association read, with their maps at its target.
 ///
@@ -288,8 +147,8 @@ impl FileMaps {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let namespace = self.shared.remote.as_ref().and_then(Remote::namespace);
         let is_whole = namespace.is_some_and(|namespace| namespace.is(&file));
-        let entry = Arc::new(Entry::new(id, file, name, is_whole));
-        let file = PushdownFile::new(entry, Arc::clone(&self.shared));
+        let mapped = Arc::new(MappedFile::new(id, file, name, is_whole));
+        let file = PushdownFile::new(mapped, Arc::clone(&self.shared));
         file.refresh();
         file
     }
@@ -344,24 +203,6 @@ impl FileMaps {
     }
 }
 
-impl Shared {
-    fn new(remote: Option<Remote>, checks: bool) -> Self {
-        static SERIAL: AtomicU64 = AtomicU64::new(1);
-        Self {
-            remote,
-            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
-            checks,
-            queue: Mutex::default(),
-            looked: Condvar::new(),
-            signal: OnceLock::new(),
-            kept: AtomicBool::new(false),
-            next_id: AtomicU32::new(1),
-            readers: AtomicUsize::new(0),
-            processors: std::thread::available_parallelism().map_or(1, NonZero::get),
-        }
-    }
-}
-
 impl Drop for FileMaps {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.take() {
@@ -370,11 +211,5 @@ impl Drop for FileMaps {
             // It cannot panic; if it did, it is gone as well.
             let _ = keeper.join();
         }
-    }
-}
-
-impl From<Error> for MapRefusal {
-    fn from(error: Error) -> Self {
-        Self::Target(Box::new(error))
     }
 }

@@ -7,41 +7,48 @@
 //!
 //! # How it works
 //! - `nvme`: a namespace of this machine in place of a target.
-//! - `device`, `extents`: where a file lies in the namespace, from sysfs and FIEMAP.
-//! - `snapshot`: that, together with what tells whether it still holds.
+//! - `device`, `extents`, `layout`: where a file lies in the namespace, from sysfs and FIEMAP, and
+//!   what tells whether it still does.
 //! - `lease`: with a read lease, who wants to change a file waits for the chains that read it.
-//! - `entry`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
-//! - `maps`, `keeper`: all files, and the thread that maps them and gives leases back.
-//! - `call`, `reader`, `function`: chains, by one of three executors.
-//! - `local`, `direct`, `fallback`: two of them, on this machine.
-//! - `plain`: reads without a function.
+//! - `mapped_file`, `file`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
+//! - `maps`, `shared`, `keeper`: all files, and the thread that maps them and gives leases back.
+//! - `call`, `function`: what a chain is asked for.
+//! - `reader`, `chains`: the states of chains from the call to the answer.
+//! - `executor`: what runs chains: `target`, `local` (direct reads, and NVMe commands by
+//!   passthrough), `fall_back` (plain reads).
+//! - `batch_read`: reads without a function.
 //! - `sys`: the system calls.
 
+mod batch_read;
 mod call;
+mod chains;
 mod device;
 mod direct;
-mod entry;
 mod error;
+mod executor;
 mod extents;
-mod fallback;
+mod fall_back;
+mod file;
 mod function;
 mod keeper;
+mod layout;
 mod lease;
 mod local;
+mod mapped_file;
 mod maps;
 mod nvme;
-mod plain;
 mod reader;
-mod snapshot;
+mod shared;
 mod sys;
+mod target;
 
+pub use batch_read::FileRead;
 pub use call::{Executor, FirstRead, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
 pub use device::NamespaceDevice;
-pub use entry::PushdownFile;
 pub use error::MapRefusal;
+pub use file::PushdownFile;
 pub use function::StorageFunction;
+pub use layout::{FileLayout, file_layout};
 pub use maps::FileMaps;
 pub use nvme::NvmeNamespace;
-pub use plain::FileRead;
 pub use reader::PushdownReader;
-pub use snapshot::{FileLayout, file_layout};

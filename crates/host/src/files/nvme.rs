@@ -1,6 +1,6 @@
 //! An NVMe namespace of this machine, by its character device.
 
-use super::MapRefusal;
+use super::error::MapRefusal;
 use crate::NamespaceInfo;
 use bpfof_device::NvmeDevice;
 use bpfof_nvme::identify::IdentifyNamespace;

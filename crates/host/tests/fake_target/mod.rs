@@ -6,7 +6,7 @@ use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace, cns, namespace
 use bpfof_nvme::tcp::{
     C2hData, CapsuleResp, Digests, IcResp, Pdu, PduEvent, PduReceiver, R2t, data_digest,
 };
-use bpfof_nvme::vendor::{PushdownLimits, PushdownRequest};
+use bpfof_nvme::vendor_specific::{PushdownLimits, PushdownRequest};
 use bpfof_nvme::{AdminCommand, Cqe, NvmCommand, Rw, Sgl, Sqe, Status, features};
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -47,6 +47,15 @@ impl ConnectDataError {
             Self::HostNqn(_) => HOSTNQN_AT as u16,
         }
     }
+
+    /// Name of that parameter.
+    #[must_use]
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::SubNqn(_) => "SUBNQN",
+            Self::HostNqn(_) => "HOSTNQN",
+        }
+    }
 }
 
 /// The data of a Connect command (NVMe Base 2.0 §6.3).
@@ -58,7 +67,7 @@ pub struct ConnectData {
     pub cntlid: u16,
     /// NQN of the subsystem (bytes 511:256).
     pub subnqn: String,
-    /// NQN of the host (bytes 767:512).
+    /// NQN of the host (bytes 767:512); empty if it has none, as SPDK's tools.
     pub hostnqn: String,
 }
 
@@ -69,14 +78,14 @@ impl ConnectData {
     /// Reads the data.
     ///
     /// # Errors
-    /// An NQN that is not terminated, not UTF-8, or empty.
+    /// An NQN that is not terminated or not UTF-8; an empty one of the subsystem.
     pub fn from_bytes(bytes: &[u8; 1024]) -> Result<Self, ConnectDataError> {
-        Ok(Self {
-            hostid: get(bytes, 0),
-            cntlid: get(bytes, 16),
-            subnqn: nqn(&get(bytes, SUBNQN_AT)).map_err(ConnectDataError::SubNqn)?,
-            hostnqn: nqn(&get(bytes, HOSTNQN_AT)).map_err(ConnectDataError::HostNqn)?,
-        })
+        let subnqn = nqn(&get(bytes, SUBNQN_AT)).map_err(ConnectDataError::SubNqn)?;
+        if subnqn.is_empty() {
+            return Err(ConnectDataError::SubNqn(NqnError::Empty));
+        }
+        let hostnqn = nqn(&get(bytes, HOSTNQN_AT)).map_err(ConnectDataError::HostNqn)?;
+        Ok(Self { hostid: get(bytes, 0), cntlid: get(bytes, 16), subnqn, hostnqn })
     }
 
     /// Writes the data. An NQN longer than 255 bytes is cut.
@@ -94,9 +103,6 @@ impl ConnectData {
 fn nqn(field: &[u8; NQN_FIELD_BYTES]) -> Result<String, NqnError> {
     let end = field.iter().position(|&byte| byte == 0).ok_or(NqnError::NotTerminated)?;
     let text = std::str::from_utf8(&field[..end]).map_err(|_| NqnError::NotUtf8)?;
-    if text.is_empty() {
-        return Err(NqnError::Empty);
-    }
     Ok(text.to_owned())
 }
 
@@ -124,10 +130,14 @@ mod tests {
         bad[512] = 0xFF;
         let error = ConnectData::from_bytes(&bad).unwrap_err();
         assert_eq!(error, ConnectDataError::HostNqn(NqnError::NotUtf8));
+        assert_eq!((error.offset(), error.field()), (512, "HOSTNQN"));
         let mut bad = good;
-        bad[512] = 0;
+        bad[256] = 0;
         let error = ConnectData::from_bytes(&bad).unwrap_err();
-        assert_eq!(error, ConnectDataError::HostNqn(NqnError::Empty));
-        assert_eq!(error.to_string(), "the host NQN is empty");
+        assert_eq!(error, ConnectDataError::SubNqn(NqnError::Empty));
+        assert_eq!(error.to_string(), "the subsystem NQN is empty");
+        let mut nameless = good;
+        nameless[512] = 0;
+        assert_eq!(ConnectData::from_bytes(&nameless).map(|data| data.hostnqn), Ok(String::new()));
     }
 }

@@ -1,6 +1,9 @@
 //! Command and response capsules (NVMe/TCP 1.0 §3.6.2.6, §3.6.2.7).
 
-use super::{CommonHeader, Digests, data_digest, data_offset, pdu_type, push_header};
+use super::common::CommonHeader;
+use super::digest::{Digests, data_digest};
+use super::header::{data_offset, push_header};
+use super::types::pdu_type;
 use crate::{Cqe, Sqe};
 
 /// A command capsule to send (NVMe/TCP 1.0 §3.6.2.6).

@@ -1,6 +1,10 @@
 //! Data transfers and the request for them (NVMe/TCP 1.0 §3.6.2.8 to §3.6.2.10).
 
-use super::{CommonHeader, Digests, Fes, PduError, data_offset, flags, pdu_type, push_header};
+use super::common::CommonHeader;
+use super::digest::Digests;
+use super::error::{Fes, PduError};
+use super::header::{data_offset, push_header};
+use super::types::{flags, pdu_type};
 use crate::bytes::{get, put};
 
 /// Size of these headers in bytes.

@@ -1,12 +1,14 @@
 //! The two PDUs that open a connection (NVMe/TCP 1.0 §3.6.2.2, §3.6.2.3).
 
-use super::{CommonHeader, Digests, Fes, PduError, pdu_type, push_header};
+use super::common::CommonHeader;
+use super::digest::Digests;
+use super::error::{Fes, PduError};
+use super::header::push_header;
+use super::types::{PDA_MAX, pdu_type};
 use crate::bytes::{get, put};
 
 /// PDU format version of NVMe/TCP 1.0 (NVMe/TCP 1.0 §3.6.2.2).
 pub const PFV_1_0: u16 = 0;
-/// Largest data alignment that HPDA and CPDA may ask for: 128 bytes (NVMe/TCP 1.0 §3.6.2.2).
-pub const PDA_MAX: u8 = 31;
 /// Smallest MAXH2CDATA in bytes (NVMe/TCP 1.0 §3.6.2.3).
 pub const MAXH2CDATA_MIN_BYTES: u32 = 4096;
 

@@ -1,10 +1,14 @@
 //! The receiving half of a connection, without the connection: bytes in, events out.
 
+use super::capsule::{CapsuleCmd, CapsuleResp};
 use super::common::PLEN_AT;
-use super::{
-    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, DIGEST_BYTES, Digests, Fes, H2cData, IcReq,
-    IcResp, PduError, R2t, Sender, TermReq, data_digest, header_digest_ok, pdu_type,
-};
+use super::common::{CommonHeader, Sender};
+use super::data::{C2hData, H2cData, R2t};
+use super::digest::{DIGEST_BYTES, Digests, data_digest, header_digest_ok};
+use super::error::{Fes, PduError};
+use super::init::{IcReq, IcResp};
+use super::term::TermReq;
+use super::types::pdu_type;
 use crate::Sqe;
 use crate::bytes::get;
 

@@ -80,7 +80,7 @@ struct PushdownOptions {
 };
 
 /* Which way a Get() went. */
-enum class Way : uint8_t {
+enum class ReadPath : uint8_t {
 	kMemory,  /* memtables and block cache settled it */
 	kNoTable, /* no table could have the key */
 	kTarget,  /* one chain at the target */
@@ -101,10 +101,10 @@ enum class Way : uint8_t {
 constexpr size_t WAYS = 15;
 
 /* A word for each way, for people. */
-const char *name(Way way);
+const char *name(ReadPath way);
 
 struct PushdownStats {
-	/* Get() calls, and keys of MultiGet(), by Way. */
+	/* Get() calls, and keys of MultiGet(), by ReadPath. */
 	std::array<uint64_t, WAYS> gets{};
 	/* Blocks that chains read. */
 	uint64_t blocks = 0;
@@ -120,7 +120,7 @@ struct PushdownStats {
 	uint64_t tables_refused = 0;
 	uint64_t index_bytes = 0;
 
-	uint64_t operator[](Way way) const { return gets[static_cast<size_t>(way)]; }
+	uint64_t operator[](ReadPath way) const { return gets[static_cast<size_t>(way)]; }
 };
 
 class PushdownDB : public rocksdb::StackableDB {

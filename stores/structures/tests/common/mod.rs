@@ -1,12 +1,12 @@
 //! A target on loopback with one file, and one storage function that reads it.
 #![allow(dead_code)] // Each test uses a part.
 
+use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use bpfof_host::{
     Controller, Error, Extent, FileMapObject, FileVersion, FunctionId, Lane, Options, PushdownCall,
     Status,
 };
 use bpfof_structures::{Damage, Place};
-use bpfof_target::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 

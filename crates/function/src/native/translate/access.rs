@@ -1,8 +1,8 @@
 //! Accesses to the arena: their checks, and atomics.
 
-use super::{FLAGS, NEAR_END_BYTES, Translator};
+use super::translator::{FLAGS, Fault, NEAR_END_BYTES, Translator};
 use crate::instruction::{AtomicOp, Instruction, Register, Width};
-use crate::native::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY};
+use crate::native::machine::{FAULT_BUDGET, FAULT_MEMORY, FAULT_READ_ONLY};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, Value, types};
 use std::ops::Range;
@@ -28,13 +28,6 @@ fn leaves_straight_code(instruction: &Instruction) -> bool {
             | Instruction::CallLocal { .. }
             | Instruction::Exit
     )
-}
-
-/// The address that a fault is about.
-pub(super) enum Fault {
-    /// This value and offset.
-    At(Value, i64),
-    Nowhere,
 }
 
 impl Translator<'_> {
@@ -241,9 +234,7 @@ impl Translator<'_> {
     pub(super) fn atomic(
         &mut self,
         pc: u32,
-        op: AtomicOp,
-        fetch: bool,
-        wide: bool,
+        (op, fetch, wide): (AtomicOp, bool, bool),
         (base, offset): (Register, i16),
         src: Register,
     ) {

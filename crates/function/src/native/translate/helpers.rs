@@ -1,12 +1,10 @@
 //! Helpers. Charges and checks of the bulk ones are translated like those of instructions; comparing,
 //! copying and filling short constant lengths needs no call at all. The others are left to the host.
 
-use super::access::Fault;
-use super::{FLAGS, NEAR_END_BYTES, Translator};
-use crate::cost;
+use super::translator::{FLAGS, Fault, NEAR_END_BYTES, Translator};
 use crate::helper::Helper;
 use crate::instruction::Register;
-use crate::native::{FAULT_MEMORY, FAULT_READ_ONLY, Machine};
+use crate::native::machine::{FAULT_MEMORY, FAULT_READ_ONLY, Machine};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     BlockArg, InstBuilder, InstructionData, Opcode, Type, Value, ValueDef, types,
@@ -62,7 +60,7 @@ impl Translator<'_> {
     }
 
     fn inline(&mut self, pc: u32, helper: Helper, a: Value, b: Value, len: i64) -> Value {
-        self.charge(cost::bulk(helper, len as u64) as i64, pc);
+        self.charge(helper.bulk_cost(len as u64) as i64, pc);
         let first = self.checked_range(pc, a, 0, len);
         if helper.writes() {
             self.check_write(pc, a, 0, len);
@@ -136,7 +134,7 @@ impl Translator<'_> {
     }
 
     fn call_host(&mut self, pc: u32, helper: Helper, a: Value, b: Value, len: Value) -> Value {
-        let (fixed, shift) = cost::bulk_price(helper);
+        let (fixed, shift) = helper.bulk_price();
         let of_bytes = self.builder.ins().ushr_imm_u(len, i64::from(shift));
         // Of any length a part: this does not wrap.
         let cost = self.builder.ins().iadd_imm_s(of_bytes, fixed as i64);

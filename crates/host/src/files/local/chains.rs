@@ -1,14 +1,19 @@
 //! Chains of this process: the engine, and whatever makes its reads.
 
+use crate::files::call::KeptCall;
 use bpfof_chain::{
     ChainError, ChainId, DeviceRead, Engine, Limits, Outcome, Progress, Start, Tables,
 };
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Chains in flight: what the drives of one machine take at once. Each has an arena of 92 KiB, of
 /// which the data area is pinned. Further chains wait.
 pub(super) const CHAINS: usize = 256;
+
+/// The caller's number of a chain, and its call.
+pub(super) type Begun = (usize, Arc<KeptCall>);
 
 /// Makes the reads of chains, straight into their arenas.
 pub(super) trait Reads {
@@ -36,14 +41,14 @@ pub(super) struct Chains<R> {
     engine: Engine,
     /// Reads that the engine asked for and `reads` does not have yet.
     emitted: Vec<DeviceRead>,
-    /// The caller's number of each chain, by the engine's index.
-    numbers: Vec<usize>,
+    /// What the caller knows of each chain, by the engine's index.
+    begun: Vec<Option<Begun>>,
 }
 
 impl<R: Reads> Chains<R> {
     pub(super) fn new(reads: R) -> Self {
         let engine = Engine::new(Limits { chains: CHAINS, ..Limits::default() });
-        Self { reads, engine, emitted: Vec::new(), numbers: Vec::new() }
+        Self { reads, engine, emitted: Vec::new(), begun: Vec::new() }
     }
 
     pub(super) fn running(&self) -> usize {
@@ -54,20 +59,19 @@ impl<R: Reads> Chains<R> {
         self.running() >= CHAINS
     }
 
-    /// Begins a chain, which the caller calls `number`. Its first reads leave with the next
-    /// [`turn`](Self::turn).
+    /// Begins a chain. Its first reads leave with the next [`turn`](Self::turn).
     pub(super) fn start(
         &mut self,
-        number: usize,
+        begun: Begun,
         start: &Start<'_>,
         files: &R::Files,
     ) -> Result<(), ChainError> {
         let emitted = &mut self.emitted;
         let chain = self.engine.start(start, R::tables(files), |read| emitted.push(read))?;
-        if self.numbers.len() <= chain.index() {
-            self.numbers.resize(chain.index() + 1, 0);
+        if self.begun.len() <= chain.index() {
+            self.begun.resize(chain.index() + 1, None);
         }
-        self.numbers[chain.index()] = number;
+        self.begun[chain.index()] = Some(begun);
         self.submit(files);
         Ok(())
     }
@@ -79,19 +83,20 @@ impl<R: Reads> Chains<R> {
     }
 
     /// One call into the kernel; then all reads that have completed are taken, and their chains go
-    /// on. `on_end` gets the number, the outcome and scratch of those that have ended; their count
-    /// is returned.
+    /// on. `on_end` gets the outcome and scratch of those that have ended.
+    ///
+    /// # Errors
+    /// The kernel's refusal. The chains in flight never end then.
     pub(super) fn turn(
         &mut self,
         timeout: Duration,
         files: &R::Files,
-        on_end: &mut dyn FnMut(usize, Outcome, &[u8]),
-    ) -> io::Result<usize> {
+        on_end: &mut dyn FnMut(Begun, Outcome, &[u8]),
+    ) -> io::Result<()> {
         if self.engine.running() == 0 {
-            return Ok(0);
+            return Ok(());
         }
         self.reads.wait(timeout)?;
-        let mut ended = 0;
         while let Some((chain, ok)) = self.reads.completed() {
             let emitted = &mut self.emitted;
             let tables = R::tables(files);
@@ -100,10 +105,11 @@ impl<R: Reads> Chains<R> {
                 self.submit(files);
                 continue;
             };
-            ended += 1;
-            on_end(self.numbers[chain.index()], outcome, self.engine.scratch(chain));
+            if let Some(begun) = self.begun[chain.index()].take() {
+                on_end(begun, outcome, self.engine.scratch(chain));
+            }
             self.engine.release(chain);
         }
-        Ok(ended)
+        Ok(())
     }
 }

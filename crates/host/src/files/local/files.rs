@@ -1,11 +1,12 @@
 //! What the engine of the local executor knows: files, each in a stretch of a make-believe
 //! namespace, and functions.
 
-use super::reads::FileReads;
-use super::with_function;
-use crate::files::entry::Entry;
+use super::tables::with_function;
+use crate::files::direct::BLOCK_MAX_BYTES;
+use crate::files::file::PushdownFile;
+use crate::files::function::StorageFunction;
+use crate::files::mapped_file::MappedFile;
 use crate::files::sys::length_bytes;
-use crate::files::{PushdownFile, StorageFunction};
 use bpfof_chain::{Extent, FileMap, FileVersion, Tables};
 use bpfof_device::RingFile;
 use std::collections::HashMap;
@@ -21,14 +22,15 @@ const FILE_SHIFT: u32 = 48;
 const FILES_MAX: usize = (1 << (u64::BITS - FILE_SHIFT)) - 1;
 /// The one version of the maps: there is nothing to compare, for the file system translates.
 const VERSION: u64 = 1;
-/// The largest block of direct I/O that chains read: the unit in which maps are made.
-pub(crate) const BLOCK_MAX_BYTES: u32 = 4096;
+
+/// Fills or empties a slot of the ring's file table; whether the file is registered now.
+pub(super) type Register<'a> = dyn FnMut(usize, Option<RawFd>) -> bool + 'a;
 
 /// A file that was read.
 #[derive(Debug)]
 struct Slot {
     /// The slot is free when this is gone.
-    entry: Weak<Entry>,
+    file: Weak<MappedFile>,
     fd: RawFd,
     block_bytes: u32,
     length_bytes: u64,
@@ -40,10 +42,10 @@ struct Slot {
 pub(super) struct Files {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Slots by the address of the entry. No other entry gets it while the slot has a [`Weak`].
-    by_entry: HashMap<usize, usize>,
+    /// Slots by the address of the file. No other file gets it while the slot has a [`Weak`].
+    by_file: HashMap<usize, usize>,
     tables: Tables,
-    /// Entries that had been closed when the slots were last looked through.
+    /// How many files had been closed when the slots were last looked through.
     closed: u64,
 }
 
@@ -52,9 +54,9 @@ impl Files {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            by_entry: HashMap::new(),
+            by_file: HashMap::new(),
             tables: Tables::new(Vec::new()),
-            closed: Entry::closed(),
+            closed: MappedFile::closed(),
         }
     }
 
@@ -67,16 +69,16 @@ impl Files {
     pub(super) fn find(
         &mut self,
         files: &[PushdownFile],
-        reads: &mut FileReads,
+        register: &mut Register<'_>,
         names: &mut Vec<FileVersion>,
     ) -> Option<u32> {
-        self.let_go(reads);
+        self.let_go(register);
         names.clear();
         let mut block_bytes = 1;
         for file in files {
-            let slot = match self.by_entry.get(&address(file)) {
+            let slot = match self.by_file.get(&address(file)) {
                 Some(slot) => *slot,
-                None => self.add(file, reads)?,
+                None => self.add(file, register)?,
             };
             block_bytes = block_bytes.max(self.slots[slot].block_bytes);
             names.push(FileVersion { id: id(slot), version: VERSION });
@@ -84,18 +86,18 @@ impl Files {
         Some(block_bytes)
     }
 
-    fn add(&mut self, file: &PushdownFile, reads: &mut FileReads) -> Option<usize> {
-        let direct = file.entry().direct()?;
+    fn add(&mut self, file: &PushdownFile, register: &mut Register<'_>) -> Option<usize> {
+        let direct = file.mapped().direct()?;
         let length_bytes = length_bytes(&direct.file).ok()?;
         let index = self.free.last().copied().unwrap_or(self.slots.len());
         let map = map(index, length_bytes)?;
         let fd = direct.file.as_raw_fd();
         let slot = Slot {
-            entry: Arc::downgrade(file.entry()),
+            file: Arc::downgrade(file.mapped()),
             fd,
             block_bytes: direct.block_bytes,
             length_bytes,
-            is_registered: reads.register(index, Some(fd)),
+            is_registered: register(index, Some(fd)),
         };
         if self.free.pop().is_some() {
             self.slots[index] = slot;
@@ -103,24 +105,24 @@ impl Files {
             self.slots.push(slot);
         }
         self.tables = self.tables.with_map(id(index), map);
-        self.by_entry.insert(address(file), index);
+        self.by_file.insert(address(file), index);
         Some(index)
     }
 
     /// Frees the slots of files that were closed since; the ring held them open.
-    fn let_go(&mut self, reads: &mut FileReads) {
-        let closed = Entry::closed();
+    fn let_go(&mut self, register: &mut Register<'_>) {
+        let closed = MappedFile::closed();
         if closed == self.closed {
             return;
         }
         self.closed = closed;
-        let Self { slots, free, by_entry, .. } = self;
-        by_entry.retain(|_, index| {
+        let Self { slots, free, by_file, .. } = self;
+        by_file.retain(|_, index| {
             let slot = &mut slots[*index];
-            let is_open = slot.entry.strong_count() > 0;
+            let is_open = slot.file.strong_count() > 0;
             if !is_open {
                 if slot.is_registered {
-                    reads.register(*index, None);
+                    register(*index, None);
                 }
                 free.push(*index);
             }
@@ -131,7 +133,7 @@ impl Files {
     /// Sees how long these files are now.
     pub(super) fn measure(&mut self, files: &[PushdownFile]) {
         for file in files {
-            let Some(index) = self.by_entry.get(&address(file)).copied() else { continue };
+            let Some(index) = self.by_file.get(&address(file)).copied() else { continue };
             let Ok(length_bytes) = length_bytes(file.file()) else { continue };
             let slot = &mut self.slots[index];
             if slot.length_bytes == length_bytes {
@@ -170,7 +172,7 @@ impl Files {
 }
 
 fn address(file: &PushdownFile) -> usize {
-    Arc::as_ptr(file.entry()) as usize
+    Arc::as_ptr(file.mapped()) as usize
 }
 
 /// The engine's number of the file in this slot; 0 would be the whole namespace.

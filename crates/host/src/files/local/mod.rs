@@ -3,31 +3,30 @@
 //! The chain engine runs in this process, as it does at a target, and its reads go through an
 //! io_uring with direct I/O, straight into the arenas of the chains. The file system translates
 //! offsets and keeps direct reads coherent with what was written, so there are no file maps and
-//! nothing to compare. What it cannot tell for certain ([`End::Unknown`]) the fall-back does.
+//! nothing to compare. What it cannot tell for certain ([`Failure::Unable`]) the fall-back does.
 //!
 //! [`Passthrough`] is the same for an NVMe namespace by its character device, where there is no file
 //! system to translate: with file maps, which are compared as for a target.
 //!
-//! `chains` runs the engine. `files` and `namespace` are which files and functions it knows, `reads`
-//! the rings.
+//! `chains` runs the engine. `files`, `namespace` and `tables` are which files and functions it
+//! knows, `reads` the rings.
 
 mod chains;
 mod files;
 mod namespace;
+mod passthrough;
 mod reads;
+mod tables;
 
-use super::fallback::refused;
-use super::{PushdownFile, ReadError, ReadPushdown};
-use bpfof_chain::{
-    Answer, ChainError, FileVersion, Function, InvalidOutput, Outcome, Start, Tables,
-};
+use super::call::{Executor, KeptCall, ReadError, command_error};
+use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted};
+use super::file::Pin;
+use bpfof_chain::{Answer, ChainError, FileVersion, InvalidOutput, Start};
 use bpfof_device::RingError;
 use chains::Chains;
-pub(crate) use files::BLOCK_MAX_BYTES;
 use files::Files;
-pub(crate) use namespace::Passthrough;
+pub(crate) use passthrough::Passthrough;
 use reads::FileReads;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,50 +40,36 @@ pub(crate) struct Local {
     chains: Chains<FileReads>,
     files: Files,
     versions: Vec<FileVersion>,
-}
-
-/// What became of a chain that ran here.
-pub(crate) enum End<'a> {
-    /// It succeeded: the answer, and its hops.
-    Good(&'a [u8], u32),
-    /// It failed, as it would have at a target.
-    Failed(ReadError),
-    /// Plain reads must tell: a read was short or failed, or the chain failed for a reason that
-    /// depends on rounding to blocks, or on the length of a file, which may have changed. With what
-    /// it looks like.
-    Unknown(ReadError),
-}
-
-/// What became of the start of a chain.
-pub(crate) enum Started {
-    /// It runs.
-    Yes,
-    /// It must wait until another has ended.
-    Full,
-    /// As [`End::Unknown`], or a file cannot be read directly.
-    Unknown(ReadError),
+    /// Chains of this turn that the fall-back must run.
+    unable: Vec<(usize, Arc<KeptCall>, ReadError)>,
 }
 
 impl Local {
     pub(crate) fn new() -> Result<Self, RingError> {
         let chains = Chains::new(FileReads::new()?);
-        Ok(Self { chains, files: Files::new(), versions: Vec::new() })
+        Ok(Self { chains, files: Files::new(), versions: Vec::new(), unable: Vec::new() })
+    }
+}
+
+impl ChainExecutor for Local {
+    fn place(&self) -> Executor {
+        Executor::Local
     }
 
-    /// Chains that run.
-    pub(crate) fn in_flight(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.chains.running()
     }
 
-    /// Begins a chain, which the caller calls `number`. Its first reads leave with the next
-    /// [`turn`](Self::turn).
-    pub(crate) fn start(&mut self, number: usize, call: &ReadPushdown<'_>) -> Started {
+    fn start(&mut self, number: usize, kept: &Arc<KeptCall>, _: &[Pin]) -> Result<(), NotStarted> {
         if self.chains.is_full() {
-            return Started::Full;
+            return Err(NotStarted::NoRoom);
         }
-        let Self { chains, files, versions } = self;
-        let Some(block_bytes) = files.find(call.files, &mut chains.reads, versions) else {
-            return Started::Unknown(ReadError::Request(NOT_DIRECT));
+        let Self { chains, files, versions, .. } = self;
+        let unable = |error| Err(NotStarted::Ended(Failure::Unable(error)));
+        let call = kept.as_call();
+        let register = &mut |slot, fd| chains.reads.register(slot, fd);
+        let Some(block_bytes) = files.find(call.files, register, versions) else {
+            return unable(ReadError::Request(NOT_DIRECT));
         };
         let start = Start {
             owner: 0,
@@ -99,52 +84,44 @@ impl Local {
             scratch_bytes: call.effective_scratch_bytes(),
             answer_max_bytes: call.answer_max_bytes,
         };
-        match chains.start(number, &start, files) {
-            Ok(()) => Started::Yes,
-            Err(error) => Started::Unknown(refused(error, 0)),
+        match chains.start((number, Arc::clone(kept)), &start, files) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                files.measure(call.files);
+                unable(ReadError::Command(command_error(error, 0)))
+            }
         }
     }
 
-    /// One call into the kernel, which takes all new reads and waits, at most `timeout`, until one
-    /// has completed; then all that have are taken, and their chains go on. Returns how many chains
-    /// have ended.
-    ///
-    /// # Errors
-    /// The kernel's refusal. The chains in flight have no end then, and the executor is of no
-    /// further use.
-    pub(crate) fn turn(
+    fn turn(
         &mut self,
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
-    ) -> io::Result<usize> {
-        self.chains.turn(timeout, &self.files, &mut |number, outcome, scratch| {
-            on_end(number, end(outcome, scratch));
-        })
-    }
-
-    /// Looks anew how long these files are: one has grown or shrunk, or a chain was wrong about it.
-    pub(crate) fn measure(&mut self, files: &[PushdownFile]) {
-        self.files.measure(files);
-    }
-}
-
-/// These tables with a function that they do not have, and without those that nobody can call any
-/// more.
-fn with_function(tables: &Tables, function: &Arc<Function>) -> Tables {
-    let is_unused = |known: &&Arc<Function>| Arc::strong_count(known) == 1;
-    let unused: Vec<u32> =
-        tables.functions().iter().filter(is_unused).map(|known| known.id).collect();
-    let tables = tables.with_function(Arc::clone(function));
-    unused.iter().fold(tables, |tables, id| tables.without_function(*id))
-}
-
-fn end(outcome: Outcome, scratch: &[u8]) -> End<'_> {
-    match outcome {
-        Ok(Answer { hops, length_bytes }) => {
-            End::Good(scratch.get(..length_bytes as usize).unwrap_or(&[]), hops)
+    ) -> Result<(), Broken> {
+        let Self { chains, files, unable, .. } = self;
+        let turned = chains.turn(timeout, files, &mut |(number, call), outcome, scratch| {
+            let end = match outcome {
+                Ok(Answer { hops, length_bytes }) => {
+                    Ok((scratch.get(..length_bytes as usize).unwrap_or(&[]), hops))
+                }
+                Err((error, hops)) => {
+                    let seen = ReadError::Command(command_error(error, hops));
+                    if !is_final(&error) {
+                        return unable.push((number, call, seen));
+                    }
+                    Err(Failure::Final(seen))
+                }
+            };
+            drop(call);
+            on_end(number, end);
+        });
+        for (number, call, seen) in unable.drain(..) {
+            // It may have been wrong about the length of a file.
+            files.measure(&call.files);
+            drop(call);
+            on_end(number, Err(Failure::Unable(seen)));
         }
-        Err((error, hops)) if is_final(&error) => End::Failed(refused(error, hops)),
-        Err((error, hops)) => End::Unknown(refused(error, hops)),
+        turned.map_err(|error| Broken(format!("io_uring: {error}")))
     }
 }
 

@@ -1,44 +1,45 @@
-//! Chains over an NVMe namespace of this machine by its character device: as at a target, with file
-//! maps and their versions, but without a network.
+//! What the engine of the passthrough executor knows: functions, and the maps of files on one
+//! namespace.
 
-use super::chains::Chains;
-use super::reads::NamespaceReads;
-use super::with_function;
-use crate::files::entry::{Entry, Pin};
-use crate::files::{NvmeNamespace, PushdownFile, ReadPushdown};
-use bpfof_chain::{
-    ChainError, Extent, FileMap, FileVersion, MapError, Outcome, Start, Tables, WHOLE_NAMESPACE,
-};
-use bpfof_device::RingError;
-use std::io;
+use super::tables::with_function;
+use crate::files::file::{Pin, PushdownFile};
+use crate::files::function::StorageFunction;
+use crate::files::mapped_file::MappedFile;
+use crate::files::nvme::NvmeNamespace;
+use bpfof_chain::{Extent, FileMap, MapError, Tables};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// The functions and maps that the chains of one reader have used.
 #[derive(Debug)]
 pub(super) struct Namespace {
     tables: Tables,
     /// Files that have a map in the tables.
-    mapped: Vec<(u32, Weak<Entry>)>,
+    mapped: Vec<(u32, Weak<MappedFile>)>,
     /// Entries that had been closed when these were last looked through.
     closed: u64,
 }
 
 impl Namespace {
+    pub(super) fn new(of: &NvmeNamespace) -> Self {
+        let info = &of.info;
+        let whole = FileMap::whole_namespace(info.nsid, info.size_bytes());
+        Self { tables: Tables::new(vec![whole]), mapped: Vec::new(), closed: MappedFile::closed() }
+    }
+
     pub(super) const fn tables(&self) -> &Tables {
         &self.tables
     }
 
     /// Forgets the maps of files that were closed since.
-    fn let_go(&mut self) {
-        let closed = Entry::closed();
+    pub(super) fn let_go(&mut self) {
+        let closed = MappedFile::closed();
         if closed == self.closed {
             return;
         }
         self.closed = closed;
         let Self { tables, mapped, .. } = self;
-        mapped.retain(|(id, entry)| {
-            let is_open = entry.strong_count() > 0;
+        mapped.retain(|(id, file)| {
+            let is_open = file.strong_count() > 0;
             if !is_open {
                 *tables = tables.without_map(*id);
             }
@@ -48,7 +49,7 @@ impl Namespace {
 
     /// Takes the map that `pin` holds, in place of an older one: chains that began with that become
     /// stale with their next hop.
-    fn set_map(
+    pub(super) fn set_map(
         &mut self,
         file: &PushdownFile,
         pin: &Pin,
@@ -75,89 +76,17 @@ impl Namespace {
         let map = FileMap::new(nsid, version, length, extents, size, block)?;
         self.tables = self.tables.with_map(id, map);
         if known.is_none() {
-            self.mapped.push((id, Arc::downgrade(file.entry())));
+            self.mapped.push((id, Arc::downgrade(file.mapped())));
         }
         Ok(())
     }
-}
 
-/// Runs chains over one namespace.
-#[derive(Debug)]
-pub(crate) struct Passthrough {
-    chains: Chains<NamespaceReads>,
-    files: Namespace,
-    versions: Vec<FileVersion>,
-}
-
-impl Passthrough {
-    pub(crate) fn new(of: &NvmeNamespace) -> Result<Self, RingError> {
-        let info = &of.info;
-        let reads = NamespaceReads::new(Arc::clone(&of.device), info.block_bytes)?;
-        let whole = FileMap::whole_namespace(info.nsid, info.size_bytes());
-        let files = Namespace {
-            tables: Tables::new(vec![whole]),
-            mapped: Vec::new(),
-            closed: Entry::closed(),
-        };
-        Ok(Self { chains: Chains::new(reads), files, versions: Vec::new() })
-    }
-
-    pub(crate) fn in_flight(&self) -> usize {
-        self.chains.running()
-    }
-
-    /// Begins a chain over files with these pins; a file without one is the whole namespace.
-    pub(crate) fn start(
-        &mut self,
-        number: usize,
-        call: &ReadPushdown<'_>,
-        pins: &[Pin],
-        of: &NvmeNamespace,
-    ) -> Result<(), ChainError> {
-        if self.chains.is_full() {
-            return Err(ChainError::TooManyChains);
+    /// The engine's number of a function.
+    pub(super) fn function(&mut self, function: &StorageFunction) -> u32 {
+        let local = function.local_function();
+        if self.tables.function_index(local.id).is_none() {
+            self.tables = with_function(&self.tables, local);
         }
-        self.files.let_go();
-        self.versions.clear();
-        let mut pins = pins.iter();
-        for (index, file) in (0..).zip(call.files) {
-            let version = if file.is_whole_namespace() {
-                FileVersion { id: WHOLE_NAMESPACE, version: 1 }
-            } else {
-                let unknown = ChainError::UnknownFile(index);
-                let pin = pins.next().ok_or(unknown)?;
-                self.files.set_map(file, pin, of).map_err(|_| unknown)?;
-                let crate::FileVersion { id, version } = pin.version();
-                FileVersion { id, version }
-            };
-            self.versions.push(version);
-        }
-        let local = call.function.local_function();
-        if self.files.tables.function_index(local.id).is_none() {
-            self.files.tables = with_function(&self.files.tables, local);
-        }
-        let start = Start {
-            owner: 0,
-            namespace: of.info.nsid,
-            unit_bytes: of.info.block_bytes,
-            function: local.id,
-            files: &self.versions,
-            first_file: u32::from(call.first_read.file),
-            first_offset_bytes: call.first_read.offset_bytes,
-            first_size_bytes: call.first_read.size_bytes,
-            argument: call.scratch,
-            scratch_bytes: call.effective_scratch_bytes(),
-            answer_max_bytes: call.answer_max_bytes,
-        };
-        self.chains.start(number, &start, &self.files)
-    }
-
-    /// As [`Local::turn`](super::Local::turn); `on_end` gets the outcome and scratch.
-    pub(crate) fn turn(
-        &mut self,
-        timeout: Duration,
-        on_end: &mut dyn FnMut(usize, Outcome, &[u8]),
-    ) -> io::Result<usize> {
-        self.chains.turn(timeout, &self.files, on_end)
+        local.id
     }
 }

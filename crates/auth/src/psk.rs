@@ -1,0 +1,221 @@
+//! Pre-shared keys for TLS, and what a TLS handshake needs of them (NVMe/TCP 1.0 §3.6.1, TP8018).
+//!
+//! The *configured* key, which both ends are given as text, is never used itself. A *retained* key
+//! is made from it for one host, and from that the key for TLS, for one host and one subsystem,
+//! together with the *identity* that names it in the handshake.
+
+use crate::error::{IdentityTooLong, KeyError, KeyKind, KeyProblem, RandomError};
+use crate::hash::Hash;
+use crate::key_text;
+use crate::names::Names;
+use crate::secret::Secret;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// Most bytes of a context in the standard derivation, whose length is one byte (RFC 8446 §7.1).
+const CONTEXT_MAX_BYTES: usize = 255;
+
+/// The hash of a key for TLS, which is the hash of the cipher suite too (NVMe/TCP 1.0 §3.6.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PskHash {
+    /// SHA-256: keys of 32 bytes, TLS_AES_128_GCM_SHA256.
+    Sha256,
+    /// SHA-384: keys of 48 bytes, TLS_AES_256_GCM_SHA384.
+    Sha384,
+}
+
+impl PskHash {
+    /// The hash function.
+    #[must_use]
+    pub const fn hash(self) -> Hash {
+        match self {
+            Self::Sha256 => Hash::Sha256,
+            Self::Sha384 => Hash::Sha384,
+        }
+    }
+
+    /// Length of a key with this hash in bytes: that of a result of the hash.
+    #[must_use]
+    pub const fn key_bytes(self) -> usize {
+        self.hash().length_bytes()
+    }
+}
+
+/// Version of an identity (NVMe/TCP 1.0 §3.6.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IdentityVersion {
+    /// `NVMe0R…`, of NVMe/TCP 1.0a: names only.
+    V0,
+    /// `NVMe1R…`, of NVMe/TCP 1.0c: names, and a digest of them under the retained key.
+    V1,
+}
+
+/// How keys are derived. Both ways are in the field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Derivation {
+    /// As RFC 8446 §7.1 says: libnvme 1.16 and later, and this project's hosts.
+    #[default]
+    Standard,
+    /// As libnvme before 1.16 does it (nvme-cli 2.13, which Debian 13 has): the length of the key
+    /// in little-endian order, label and context without their lengths. Newer ones do the same with
+    /// `--compat`.
+    Compat,
+}
+
+/// What a TLS handshake needs: an identity, and the key that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsIdentity {
+    /// The identity, as it travels in the ClientHello. It is no secret.
+    pub identity: String,
+    /// The key for TLS.
+    pub psk: Secret,
+    /// Hash of the key.
+    pub hash: PskHash,
+    /// Version of the identity.
+    pub version: IdentityVersion,
+    /// How both were derived.
+    pub derivation: Derivation,
+}
+
+/// A configured key: what `NVMeTLSkey-1:HH:…:` contains (NVMe/TCP 1.0 §3.6.1.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredPsk {
+    /// Whether the retained key is derived from it (HH 01, 02), or is the same (HH 00).
+    derived: bool,
+    hash: PskHash,
+    key: Secret,
+}
+
+/// HKDF-Extract without a salt, then HKDF-Expand-Label for as many bytes as the hash has (RFC 5869
+/// §2; RFC 8446 §7.1).
+fn extract_and_expand(
+    hash: Hash,
+    key: &Secret,
+    label: &str,
+    context: &[u8],
+    derivation: Derivation,
+) -> Result<Secret, usize> {
+    let extracted = hash.hmac(&[0; 64][..hash.length_bytes()], &[key.expose()]);
+    let label = [b"tls13 ", label.as_bytes()].concat();
+    let length = hash.length_bytes() as u16;
+    let info = match derivation {
+        Derivation::Standard => {
+            if context.len() > CONTEXT_MAX_BYTES {
+                return Err(context.len());
+            }
+            let (label_bytes, context_bytes) = (label.len() as u8, context.len() as u8);
+            [&length.to_be_bytes()[..], &[label_bytes], &label, &[context_bytes], context].concat()
+        }
+        Derivation::Compat => [&length.to_le_bytes()[..], &label, context].concat(),
+    };
+    // One block of HKDF-Expand is all, because the key is as long as a result of the hash.
+    Ok(hash.hmac(extracted.expose(), &[&info, &[1]]))
+}
+
+impl ConfiguredPsk {
+    /// Reads the interchange format: 65 characters with a key of 32 bytes, 89 with one of 48. White
+    /// space around it is ignored.
+    ///
+    /// # Errors
+    /// Says what is wrong with the text and what to do, and nothing about the key.
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        let (hash_id, key) = key_text::parse(KeyKind::TlsPsk, text)?;
+        let refuse = |problem| KeyError { kind: KeyKind::TlsPsk, problem };
+        let key_bytes = key.length_bytes();
+        let hash = if key_bytes == PskHash::Sha256.key_bytes() {
+            PskHash::Sha256
+        } else {
+            PskHash::Sha384
+        };
+        match hash_id {
+            0 => Ok(Self { derived: false, hash, key }),
+            1 | 2 if hash_id == hash.hash().id() => Ok(Self { derived: true, hash, key }),
+            1 | 2 => Err(refuse(KeyProblem::HashForLength { hash_id, key_bytes })),
+            other => Err(refuse(KeyProblem::UnknownHash(other))),
+        }
+    }
+
+    /// Writes the interchange format, in ASCII.
+    #[must_use]
+    pub fn to_text(&self) -> Secret {
+        let hash_id = if self.derived { self.hash.hash().id() } else { 0 };
+        key_text::format(KeyKind::TlsPsk, hash_id, &self.key)
+    }
+
+    /// A new key from random bytes, from which retained keys are derived (HH 01 or 02).
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
+    pub fn generate(hash: PskHash) -> Result<Self, RandomError> {
+        Ok(Self { derived: true, hash, key: Secret::random(hash.key_bytes())? })
+    }
+
+    /// The hash of all that is derived from it.
+    #[must_use]
+    pub const fn hash(&self) -> PskHash {
+        self.hash
+    }
+
+    /// The identity and key of one version and derivation: what a host offers.
+    ///
+    /// # Errors
+    /// The standard derivation of version 0 uses the whole identity as a context, which may have
+    /// 255 bytes at most. Version 1 never fails.
+    pub fn identity(
+        &self,
+        names: &Names,
+        version: IdentityVersion,
+        derivation: Derivation,
+    ) -> Result<TlsIdentity, IdentityTooLong> {
+        let hash = self.hash.hash();
+        let too_long = |found_bytes| IdentityTooLong { found_bytes };
+        let (host, subsystem) = (names.host(), names.subsystem());
+        let retained = if self.derived {
+            extract_and_expand(hash, &self.key, "HostNQN", host.as_bytes(), derivation)
+                .map_err(too_long)?
+        } else {
+            self.key.clone()
+        };
+        let hash_id = format!("{:02}", hash.id());
+        let (identity, context) = match version {
+            IdentityVersion::V0 => {
+                let identity = format!("NVMe0R{hash_id} {host} {subsystem}");
+                (identity.clone(), identity)
+            }
+            IdentityVersion::V1 => {
+                let of = format!("{host} {subsystem} NVMe-over-Fabrics");
+                let digest = hash.hmac(retained.expose(), &[of.as_bytes()]);
+                let digest = STANDARD.encode(digest.expose());
+                let identity = format!("NVMe1R{hash_id} {host} {subsystem} {digest}");
+                (identity, format!("{hash_id} {digest}"))
+            }
+        };
+        let psk =
+            extract_and_expand(hash, &retained, "nvme-tls-psk", context.as_bytes(), derivation)
+                .map_err(too_long)?;
+        Ok(TlsIdentity { identity, psk, hash: self.hash, version, derivation })
+    }
+
+    /// Every identity that a host may present for this key, each one once: what a target knows.
+    ///
+    /// With HH 01 and 02 the two derivations give different identities of version 1, so both are
+    /// here. Otherwise the identity does not tell how the key was derived, and `ambiguous` decides:
+    /// if that is not what the host does, its handshake fails although the configured keys are
+    /// equal. An identity of version 0 that is too long for its derivation is left out.
+    #[must_use]
+    pub fn identities(&self, names: &Names, ambiguous: Derivation) -> Vec<TlsIdentity> {
+        let other = match ambiguous {
+            Derivation::Standard => Derivation::Compat,
+            Derivation::Compat => Derivation::Standard,
+        };
+        [
+            Some((IdentityVersion::V1, ambiguous)),
+            self.derived.then_some((IdentityVersion::V1, other)),
+            Some((IdentityVersion::V0, ambiguous)),
+        ]
+        .into_iter()
+        .flatten()
+        .filter_map(|(version, derivation)| self.identity(names, version, derivation).ok())
+        .collect()
+    }
+}

@@ -1,0 +1,133 @@
+//! Any bytes give a value or a typed error, and what is written is read back.
+
+use bpfof_auth::dhchap::message::{
+    Challenge, ControllerMessage, Failure, FailureReason, HostMessage, Negotiate, Offer, Reply,
+    Success1, Success2,
+};
+use bpfof_auth::fuzz;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn failure() -> impl Strategy<Value = Failure> {
+    (any::<u16>(), any::<u8>())
+        .prop_map(|(t_id, code)| Failure { t_id, reason: FailureReason::from_code(code) })
+}
+
+fn bytes(most: usize) -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..=most)
+}
+
+fn host_message() -> impl Strategy<Value = HostMessage> {
+    let offer =
+        (bytes(30), bytes(30)).prop_map(|(hash_ids, group_ids)| Offer { hash_ids, group_ids });
+    let negotiate = (any::<u16>(), any::<u8>(), proptest::option::of(offer))
+        .prop_map(|(t_id, sc_c, offer)| Negotiate { t_id, sc_c, offer });
+    let reply = (any::<u16>(), any::<u32>(), bytes(255), any::<bool>(), bytes(1100)).prop_map(
+        |(t_id, s2, r1, challenges, value)| {
+            let c2 = challenges.then(|| r1.iter().map(|byte| !byte).collect());
+            Reply { t_id, s2, r1, c2, value }
+        },
+    );
+    prop_oneof![
+        negotiate.prop_map(HostMessage::Negotiate),
+        reply.prop_map(HostMessage::Reply),
+        any::<u16>().prop_map(|t_id| HostMessage::Success2(Success2 { t_id })),
+        failure().prop_map(HostMessage::Failure2),
+    ]
+}
+
+fn controller_message() -> impl Strategy<Value = ControllerMessage> {
+    let challenge = (any::<u16>(), any::<u8>(), any::<u8>(), any::<u32>(), bytes(255), bytes(1100))
+        .prop_map(|(t_id, hash_id, group_id, s1, c1, value)| {
+            ControllerMessage::Challenge(Challenge { t_id, hash_id, group_id, s1, c1, value })
+        });
+    let success = (any::<u16>(), bytes(255), any::<bool>()).prop_map(|(t_id, r2, responds)| {
+        let hash_bytes = r2.len() as u8;
+        ControllerMessage::Success1(Success1 { t_id, hash_bytes, r2: responds.then_some(r2) })
+    });
+    prop_oneof![challenge, success, failure().prop_map(ControllerMessage::Failure1)]
+}
+
+/// Bytes of a message of which some were changed.
+fn changed(message: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
+    let mut message = message;
+    for &(at, value) in changes {
+        let length = message.len();
+        message[at % length] = value;
+    }
+    message
+}
+
+fn changes() -> impl Strategy<Value = Vec<(usize, u8)>> {
+    vec((0..24_usize, any::<u8>()), 0..4)
+}
+
+proptest! {
+    #[test]
+    fn messages_are_read_back(host in host_message(), controller in controller_message()) {
+        prop_assert_eq!(HostMessage::parse(&host.to_bytes()), Ok(host.clone()));
+        prop_assert_eq!(ControllerMessage::parse(&controller.to_bytes()), Ok(controller.clone()));
+        prop_assert!(ControllerMessage::parse(&host.to_bytes()).is_err());
+        prop_assert!(HostMessage::parse(&controller.to_bytes()).is_err());
+        fuzz::messages(&host.to_bytes());
+        fuzz::messages(&controller.to_bytes());
+    }
+
+    #[test]
+    fn changed_messages_are_safe(
+        host in host_message(),
+        controller in controller_message(),
+        changes in changes(),
+    ) {
+        fuzz::messages(&changed(host.to_bytes(), &changes));
+        fuzz::messages(&changed(controller.to_bytes(), &changes));
+    }
+
+    #[test]
+    fn any_bytes_are_safe(data in bytes(400)) {
+        fuzz::messages(&data);
+        fuzz::keys(&data);
+        fuzz::controller(&data);
+        fuzz::host(&data);
+    }
+
+    #[test]
+    fn any_text_is_safe(text in "(NVMeTLSkey-1:|DHHC-1:)?0[0-4]:[A-Za-z0-9+/]{0,100}={0,2}:?") {
+        fuzz::keys(text.as_bytes());
+    }
+
+    /// Mostly what a good host does, with something else between.
+    #[test]
+    fn queues_are_safe(
+        settings in any::<u8>(),
+        steps in vec(prop_oneof![
+            8 => Just(vec![0, 7]),
+            16 => Just(vec![1]),
+            16 => Just(vec![4]),
+            16 => Just(vec![5]),
+            16 => Just(vec![8]),
+            1 => vec(any::<u8>(), 1..6),
+        ], 0..40),
+    ) {
+        let data = [vec![settings], steps.concat()].concat();
+        fuzz::controller(&data);
+        fuzz::host(&data);
+    }
+
+    /// A whole run in order, with one thing changed on the way.
+    #[test]
+    fn runs_with_a_change_are_safe(
+        settings in any::<u8>(), after in 0..12_usize, side in 0..2_u8, at in 0..100_u8, to in any::<u8>(),
+    ) {
+        let run = [&[0_u8, 7][..], &[1], &[4], &[5], &[8], &[1], &[4], &[5], &[8], &[1], &[5], &[8]];
+        let mut data = vec![settings];
+        for (number, step) in run.into_iter().enumerate() {
+            data.extend_from_slice(step);
+            if number == after {
+                data.extend_from_slice(&[10, side, at, to]);
+            }
+        }
+        fuzz::controller(&data);
+        fuzz::host(&data);
+    }
+}

@@ -1,0 +1,315 @@
+//! Hosts that take what they can get. Each has a name of its own, none is the victim's, and their
+//! threads give way to the victim's: what it waits for is the target, not this processor.
+
+use crate::assembly;
+use bpfof_function::Object;
+use bpfof_host::{
+    Controller, Error, FileVersion, FunctionId, Lane, Options, PushdownCall, Request, SubmitError,
+    TargetUrl,
+};
+use clap::ValueEnum;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The aggressors' functions.
+const FUNCTIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/aggressor.bpf.o"));
+/// Chains at once of an analytic application.
+const SCANS: usize = 64;
+/// Bytes of a hop of a scan.
+const SCAN_BYTES: u32 = 56 << 10;
+/// Chains at once of one whose functions compute.
+const COMPUTING: usize = 128;
+/// Connections that flood, in three hosts, and chains of each.
+const FLOODING: usize = 12;
+const FLOOD: usize = 1000;
+/// Hosts that load, and the size of the objects that they load in turn with functions: nothing a
+/// function is made of.
+const LOADING: usize = 4;
+const GARBAGE_BYTES: usize = 1 << 20;
+/// Hosts that listen to no answer, connections of each, and reads of each connection.
+const SILENT_HOSTS: usize = 8;
+const SILENT_LANES: usize = 10;
+const SILENT_READS: usize = 1000;
+/// Connections that a storm keeps open.
+const STORM_KEEPS: usize = 500;
+/// How often aggressors that wait look whether they are to stop.
+const TICK: Duration = Duration::from_millis(20);
+/// They give way to everyone else.
+const NICE: i32 = 19;
+
+/// What somebody else does to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Aggressor {
+    /// 64 analytic scans: hops of 56 KiB, added up.
+    Scans,
+    /// 128 chains whose calls multiply as long as a call may.
+    Calls,
+    /// 128 chains whose calls are loops over helpers.
+    Helpers,
+    /// 12 connections with 1000 chains at a time each, next to nothing a hop.
+    Chains,
+    /// 4 hosts that load large functions, and a megabyte of nonsense, without end.
+    Loads,
+    /// 80 connections that ask for 128 MB each and take nothing of it.
+    Silent,
+    /// Connections that come and go without end, with Connect and without, and 500 that stay.
+    Storm,
+    /// All of these at once.
+    Everything,
+}
+
+/// What an aggressor is at, until it is dropped.
+pub(super) struct Running {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    url: TargetUrl,
+    stop: AtomicBool,
+    /// Chains that ended, functions that were loaded or refused, connections made.
+    operations: AtomicU64,
+}
+
+impl Aggressor {
+    const EACH: [Aggressor; 7] = [
+        Aggressor::Scans,
+        Aggressor::Calls,
+        Aggressor::Helpers,
+        Aggressor::Chains,
+        Aggressor::Loads,
+        Aggressor::Silent,
+        Aggressor::Storm,
+    ];
+
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Starts what it does to a target.
+    pub(super) fn start(self, url: &TargetUrl) -> Result<Running, Box<dyn std::error::Error>> {
+        let shared = Shared {
+            url: url.clone(),
+            stop: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+        };
+        let mut running = Running { shared: Arc::new(shared), threads: Vec::new() };
+        let each: &[Aggressor] =
+            if self == Aggressor::Everything { &Aggressor::EACH } else { &[self] };
+        for aggressor in each {
+            aggressor.start_threads(&mut running)?;
+        }
+        Ok(running)
+    }
+
+    fn start_threads(self, running: &mut Running) -> std::io::Result<()> {
+        let chains = |name, depth, first_bytes, hops| Chains { name, depth, first_bytes, hops };
+        match self {
+            Aggressor::Scans => running.chains(chains("scan", SCANS, SCAN_BYTES, 500), 1),
+            Aggressor::Calls => running.chains(chains("multiply", COMPUTING, 512, 50), 1),
+            Aggressor::Helpers => running.chains(chains("helpers", COMPUTING, 512, 50), 1),
+            Aggressor::Chains => (0..3)
+                .try_for_each(|_| running.chains(chains("cheap", FLOOD, 512, 200), FLOODING / 3)),
+            Aggressor::Loads => {
+                (0..LOADING).try_for_each(|_| running.spawn(|shared, host| shared.load(host)))
+            }
+            Aggressor::Silent => {
+                (0..SILENT_HOSTS).try_for_each(|_| running.spawn(|shared, host| shared.ask(host)))
+            }
+            Aggressor::Storm => {
+                running.spawn(|shared, _| shared.knock())?;
+                running.spawn(|shared, host| shared.come_and_go(host))
+            }
+            Aggressor::Everything => Ok(()),
+        }
+    }
+}
+
+impl Running {
+    /// How much it has done.
+    pub(super) fn operations(&self) -> u64 {
+        self.shared.operations.load(Ordering::Relaxed)
+    }
+
+    fn chains(&mut self, chains: Chains, lanes: usize) -> std::io::Result<()> {
+        self.spawn(move |shared, host| shared.chains(host, chains, lanes))
+    }
+
+    /// A thread that does something over and over, as a host of its own. What ends a round is the
+    /// target's business: it may throw an aggressor out.
+    fn spawn(
+        &mut self,
+        round: impl Fn(&Shared, &Options) -> Result<(), Error> + Send + 'static,
+    ) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let mut host_id = [0xa5; 16];
+        host_id[..8].copy_from_slice(&(self.threads.len() as u64).to_le_bytes());
+        let thread = std::thread::Builder::new().name("aggressor".into());
+        self.threads.push(thread.spawn(move || {
+            // Linux gives each thread a niceness of its own. Without it only the figures are worse.
+            let _ = rustix::process::setpriority_process(None, NICE);
+            let options = Options { queue_depth: 1023, ..Options::for_host(host_id) };
+            while !shared.is_over() {
+                if round(&shared, &options).is_err() {
+                    std::thread::sleep(TICK);
+                }
+            }
+        })?);
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Many chains of one function.
+#[derive(Clone, Copy)]
+struct Chains {
+    name: &'static str,
+    /// At once, on each connection.
+    depth: usize,
+    first_bytes: u32,
+    /// After which a chain answers, and another begins.
+    hops: u64,
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn did(&self, count: usize) {
+        self.operations.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    fn chains(&self, host: &Options, chains: Chains, lanes: usize) -> Result<(), Error> {
+        let mut controller = Controller::connect(&self.url, host.clone())?;
+        let function = load(&mut controller, chains.name)?;
+        let open = || controller.open_lane();
+        let mut lanes: Vec<Lane> = (0..lanes).map(|_| open()).collect::<Result<_, _>>()?;
+        let mut scratch = [0; 16];
+        scratch[..8].copy_from_slice(&chains.hops.to_le_bytes());
+        let call = PushdownCall {
+            nsid: self.url.nsid,
+            function: function.0,
+            files: &[FileVersion { id: 0, version: 1 }],
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: chains.first_bytes,
+            scratch: &scratch,
+            scratch_size_bytes: scratch.len() as u32,
+            answer_max_bytes: scratch.len() as u32,
+        };
+        while !self.is_over() {
+            for lane in &mut lanes {
+                while lane.requests_in_flight() < chains.depth
+                    && lane.submit(0, Request::Pushdown(call)).is_ok()
+                {}
+                lane.flush_doorbell()?;
+                let mut ended = 0;
+                lane.poll(&mut |completion| ended += usize::from(completion.result.is_ok()))?;
+                self.did(ended);
+            }
+            // Chains are long: none waits for its successor.
+            std::thread::sleep(TICK / 10);
+        }
+        Ok(())
+    }
+
+    fn load(&self, host: &Options) -> Result<(), Error> {
+        let mut controller = Controller::connect(&self.url, host.clone())?;
+        let large = assembly::object(&assembly::program(4096));
+        let garbage = vec![0x7f; GARBAGE_BYTES];
+        while !self.is_over() {
+            let function = controller.load_function(&large, 0)?;
+            controller.unload_function(function)?;
+            match controller.load_function(&garbage, 0) {
+                Err(Error::FunctionRejected(_)) => {}
+                other => drop(other?),
+            }
+            self.did(2);
+        }
+        Ok(())
+    }
+
+    /// Asks for much and takes nothing. A connection that the target has given up is made anew.
+    fn ask(&self, host: &Options) -> Result<(), Error> {
+        let controller = Controller::connect(&self.url, host.clone())?;
+        let mut lanes = Vec::new();
+        for _ in 0..SILENT_LANES {
+            let mut lane = controller.open_lane()?;
+            for tag in 0..SILENT_READS {
+                let length_bytes = lane.max_transfer_bytes().min(128 << 10);
+                let read = Request::Read { nsid: self.url.nsid, offset_bytes: 0, length_bytes };
+                match lane.submit(tag as u64, read) {
+                    Ok(()) => {}
+                    Err(SubmitError::QueueFull) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            lane.flush_doorbell()?;
+            self.did(1);
+            lanes.push(lane);
+        }
+        for _ in 0..500 {
+            if self.is_over() {
+                break;
+            }
+            std::thread::sleep(TICK);
+        }
+        Ok(())
+    }
+
+    /// TCP connections without Connect.
+    fn knock(&self) -> Result<(), Error> {
+        let open = || -> std::io::Result<TcpStream> {
+            let stream = TcpStream::connect((self.url.host.as_str(), self.url.port))?;
+            // Closed by a reset: ports that wait would run out on this side first.
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+            Ok(stream)
+        };
+        let mut kept = std::collections::VecDeque::new();
+        while !self.is_over() {
+            match open() {
+                Ok(stream) => kept.push_back(stream),
+                Err(_) => std::thread::sleep(TICK),
+            }
+            if kept.len() > STORM_KEEPS {
+                kept.pop_front();
+            }
+            self.did(1);
+        }
+        Ok(())
+    }
+
+    /// Whole associations, and as many as there may be.
+    fn come_and_go(&self, host: &Options) -> Result<(), Error> {
+        let mut kept = std::collections::VecDeque::new();
+        while !self.is_over() {
+            // It has no thread to keep it alive: a storm does not need it.
+            let host = Options { keep_alive: Duration::ZERO, ..host.clone() };
+            kept.push_back(Controller::connect(&self.url, host)?);
+            if kept.len() > STORM_KEEPS / 5 {
+                kept.pop_front();
+            }
+            self.did(1);
+        }
+        Ok(())
+    }
+}
+
+fn load(controller: &mut Controller, name: &str) -> Result<FunctionId, Error> {
+    let entries = Object::parse(FUNCTIONS)
+        .map(|object| object.entries().iter().position(|entry| entry.name == name));
+    let index = entries.ok().flatten().unwrap_or_default();
+    controller.load_function(FUNCTIONS, index as u32)
+}

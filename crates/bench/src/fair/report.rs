@@ -1,0 +1,237 @@
+//! The figures as JSON and as a table.
+
+use super::victim::{Slowest, Window};
+use crate::measurement::{latencies, median};
+use hdrhistogram::{CreationError, Histogram};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// The name of all aggressors at once.
+const EVERYTHING: &str = "everything";
+
+/// Windows of the repetitions.
+pub(super) struct Sample {
+    reads: Latencies,
+    gets: Latencies,
+}
+
+struct Latencies {
+    all: Histogram<u64>,
+    p50_us: Vec<f64>,
+    p99_us: Vec<f64>,
+}
+
+/// Latencies in µs: medians over the repetitions, and the longest of all.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Figures {
+    pub(super) count: u64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) max_us: f64,
+}
+
+/// The victim beside nobody, and beside one aggressor.
+#[derive(Debug, Serialize)]
+pub(super) struct Case {
+    pub(super) aggressor: String,
+    pub(super) read_idle: Figures,
+    pub(super) read: Figures,
+    pub(super) get_idle: Figures,
+    pub(super) get: Figures,
+    /// The slowest Function Load of a small function, and the slowest Connect with an I/O queue.
+    pub(super) load_max_ms: f64,
+    pub(super) connect_max_ms: f64,
+    /// From SIGTERM to the end of the target, with the aggressor at it.
+    pub(super) stop_s: f64,
+    /// What the aggressor did: chains that ended, functions loaded, connections made.
+    pub(super) aggressor_operations: u64,
+}
+
+/// The target's resident memory, with all aggressors at it and after they left.
+#[derive(Debug, Serialize)]
+pub(super) struct Memory {
+    memory_max: String,
+    seconds: u32,
+    idle_mib: f64,
+    max_mib: f64,
+    left_mib: f64,
+    /// Until it was back within 64 MiB of what it had at rest; 60 if it was not.
+    given_back_s: f64,
+}
+
+/// What the project holds itself to: the worst beside one aggressor. All at once are told apart.
+#[derive(Debug, Serialize)]
+struct Summary {
+    read_p99_worst_us: f64,
+    read_max_worst_us: f64,
+    get_p99_worst_us: f64,
+    get_max_worst_us: f64,
+    /// Beside whom the 99th percentile of reads was worst.
+    worst_aggressor: String,
+    load_max_worst_ms: f64,
+    connect_max_worst_ms: f64,
+    stop_worst_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    everything_read_p99_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    everything_get_p99_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_max_mib: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_given_back_s: Option<f64>,
+}
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    bench: &'static str,
+    pub(super) cases: Vec<Case>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Memory>,
+    /// Most that a hypervisor took of the processors' time from a measurement, of 1.
+    pub(super) lost: f64,
+    summary: Summary,
+}
+
+impl Sample {
+    pub(super) fn new() -> Result<Sample, CreationError> {
+        let new = || -> Result<_, CreationError> {
+            Ok(Latencies { all: latencies()?, p50_us: Vec::new(), p99_us: Vec::new() })
+        };
+        Ok(Sample { reads: new()?, gets: new()? })
+    }
+
+    pub(super) fn add(&mut self, window: &Window) {
+        self.reads.add(&window.reads);
+        self.gets.add(&window.gets);
+    }
+}
+
+impl Latencies {
+    fn add(&mut self, window: &Histogram<u64>) {
+        let quantile_us = |quantile| window.value_at_quantile(quantile) as f64 / 1000.0;
+        self.p50_us.push(quantile_us(0.5));
+        self.p99_us.push(quantile_us(0.99));
+        // All have the bounds of `latencies`.
+        self.all += window;
+    }
+
+    fn figures(&self) -> Figures {
+        Figures {
+            count: self.all.len(),
+            p50_us: median(&self.p50_us),
+            p99_us: median(&self.p99_us),
+            max_us: self.all.max() as f64 / 1000.0,
+        }
+    }
+}
+
+impl Case {
+    pub(super) fn new(
+        aggressor: String,
+        (idle, beside): (&Sample, &Sample),
+        slowest: Slowest,
+        stopped: Duration,
+        aggressor_operations: u64,
+    ) -> Case {
+        Case {
+            aggressor,
+            read_idle: idle.reads.figures(),
+            read: beside.reads.figures(),
+            get_idle: idle.gets.figures(),
+            get: beside.gets.figures(),
+            load_max_ms: slowest.load.as_secs_f64() * 1000.0,
+            connect_max_ms: slowest.connect.as_secs_f64() * 1000.0,
+            stop_s: stopped.as_secs_f64(),
+            aggressor_operations,
+        }
+    }
+}
+
+impl Memory {
+    pub(super) fn new(
+        memory_max: &str,
+        seconds: u32,
+        bytes: [u64; 3],
+        given_back: Duration,
+    ) -> Memory {
+        let [idle_mib, max_mib, left_mib] = bytes.map(|bytes| bytes as f64 / f64::from(1 << 20));
+        let given_back_s = given_back.as_secs_f64();
+        Memory {
+            memory_max: memory_max.to_owned(),
+            seconds,
+            idle_mib,
+            max_mib,
+            left_mib,
+            given_back_s,
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(cases: Vec<Case>, memory: Option<Memory>, lost: f64) -> Report {
+        let everything = cases.iter().find(|case| case.aggressor == EVERYTHING);
+        let alone = cases.len() > usize::from(everything.is_some());
+        let single = || cases.iter().filter(move |case| !alone || case.aggressor != EVERYTHING);
+        let most = |of: fn(&Case) -> f64| single().map(of).fold(0.0, f64::max);
+        let by_p99 = |a: &&Case, b: &&Case| a.read.p99_us.total_cmp(&b.read.p99_us);
+        let worst = single().max_by(by_p99);
+        let summary = Summary {
+            read_p99_worst_us: most(|case| case.read.p99_us),
+            read_max_worst_us: most(|case| case.read.max_us),
+            get_p99_worst_us: most(|case| case.get.p99_us),
+            get_max_worst_us: most(|case| case.get.max_us),
+            worst_aggressor: worst.map(|case| case.aggressor.clone()).unwrap_or_default(),
+            load_max_worst_ms: most(|case| case.load_max_ms),
+            connect_max_worst_ms: most(|case| case.connect_max_ms),
+            stop_worst_s: most(|case| case.stop_s),
+            everything_read_p99_us: everything.map(|case| case.read.p99_us),
+            everything_get_p99_us: everything.map(|case| case.get.p99_us),
+            memory_max_mib: memory.as_ref().map(|memory| memory.max_mib),
+            memory_given_back_s: memory.as_ref().map(|memory| memory.given_back_s),
+        };
+        Report { bench: "fair", cases, memory, lost, summary }
+    }
+
+    /// For people.
+    pub(super) fn table(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "A victim beside each aggressor: µs (p50 p99 max), the same beside nobody in brackets\n\
+             {:<11} {:>44} {:>44} {:>8} {:>8} {:>7}",
+            "", "a read of 4 KiB", "a get, pushed down", "load ms", "conn. ms", "stop s"
+        );
+        let cell = |beside: &Figures, idle: &Figures| {
+            let of = |f: &Figures| format!("{:.0} {:.0} {:.0}", f.p50_us, f.p99_us, f.max_us);
+            format!("{} ({})", of(beside), of(idle))
+        };
+        for case in &self.cases {
+            let _ = writeln!(
+                text,
+                "{:<11} {:>44} {:>44} {:>8.1} {:>8.1} {:>7.2}",
+                case.aggressor,
+                cell(&case.read, &case.read_idle),
+                cell(&case.get, &case.get_idle),
+                case.load_max_ms,
+                case.connect_max_ms,
+                case.stop_s
+            );
+        }
+        if let Some(memory) = &self.memory {
+            let _ = writeln!(
+                text,
+                "Everything for {} s at a target with --memory-max {}: {:.0} MiB resident before, at \
+                 most {:.0} MiB,\nand {:.0} MiB {:.1} s after all had left.",
+                memory.seconds,
+                memory.memory_max,
+                memory.idle_mib,
+                memory.max_mib,
+                memory.left_mib,
+                memory.given_back_s
+            );
+        }
+        text
+    }
+}

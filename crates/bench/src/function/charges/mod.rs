@@ -1,0 +1,56 @@
+//! What everything is charged ([`bpfof_function::cost`]) against what it takes: instructions and
+//! helpers, each by a function that does nothing else, and what chains cost beside their functions.
+//!
+//! Everything is measured where it takes longest: results that the next step waits for, data in the
+//! second-level cache, or in none where that is what is paid for.
+
+mod chains;
+pub(super) mod charge;
+mod compressed;
+mod kernels;
+mod maps;
+
+use charge::{Charge, Problem};
+
+/// Charges that are measured together.
+pub(super) struct Section {
+    name: &'static str,
+    measure: fn(&'static str, usize) -> Result<Vec<Charge>, Problem>,
+}
+
+impl Section {
+    /// Measures all of them in so many rounds.
+    pub(super) fn measure(&self, rounds: usize) -> Result<Vec<Charge>, Problem> {
+        (self.measure)(self.name, rounds)
+    }
+}
+
+/// All of them.
+pub(super) static SECTIONS: [Section; 8] = [
+    Section {
+        name: "Instructions",
+        measure: |section, rounds| kernels::measure(section, &kernels::instructions(), rounds),
+    },
+    Section {
+        name: "Memory",
+        measure: |section, rounds| kernels::measure(section, &kernels::memory(), rounds),
+    },
+    Section {
+        name: "Helpers on bytes",
+        measure: |section, rounds| kernels::measure(section, &kernels::bytes(), rounds),
+    },
+    Section {
+        name: "Numbers in text",
+        measure: |section, rounds| kernels::measure(section, &kernels::numbers(), rounds),
+    },
+    Section {
+        name: "Doubles and the workspace",
+        measure: |section, rounds| kernels::measure(section, &kernels::doubles(), rounds),
+    },
+    Section {
+        name: "Decompression",
+        measure: |section, rounds| kernels::measure(section, &compressed::cases()?, rounds),
+    },
+    Section { name: "Maps", measure: maps::measure },
+    Section { name: "Chains", measure: chains::measure },
+];

@@ -1,0 +1,63 @@
+//! What it costs to load a function, by its size: reading the object, checking, translating.
+
+use crate::assembly;
+use crate::measurement::median;
+use bpfof_function::{NativeFunction, Object, Program};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Sizes in instructions, up to the largest that a target takes.
+pub(super) const SIZES: [usize; 5] = [16, 64, 256, 1024, 4096];
+
+/// Medians of the rounds.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Loading {
+    pub(super) instructions: usize,
+    /// Reading the ELF object: sections, relocations, source lines.
+    pub(super) parse_us: f64,
+    /// Decoding and checking the instructions.
+    pub(super) check_us: f64,
+    /// Making machine code of them.
+    pub(super) translate_us: f64,
+    pub(super) native_bytes: usize,
+}
+
+impl Loading {
+    pub(super) fn total_us(&self) -> f64 {
+        self.parse_us + self.check_us + self.translate_us
+    }
+}
+
+/// Loads a generated program again and again.
+pub(super) fn measure(
+    instructions: usize,
+    rounds: usize,
+) -> Result<Loading, Box<dyn std::error::Error>> {
+    let code = assembly::program(instructions);
+    let object = assembly::object(&code);
+    let (mut parse_us, mut check_us, mut translate_us) = (Vec::new(), Vec::new(), Vec::new());
+    let mut native_bytes = 0;
+    let us = |since: Instant| since.elapsed().as_nanos() as f64 / 1000.0;
+    for _ in 0..rounds {
+        let started = Instant::now();
+        let program = Program::parse(&code)?;
+        let check = us(started);
+        let started = Instant::now();
+        let parsed = Object::parse(&object)?;
+        // Parsing checks as well.
+        parse_us.push((us(started) - check).max(0.0));
+        check_us.push(check);
+        let started = Instant::now();
+        let native = NativeFunction::compile(&program)?;
+        translate_us.push(us(started));
+        native_bytes = native.code_bytes();
+        drop(parsed);
+    }
+    Ok(Loading {
+        instructions,
+        parse_us: median(&parse_us),
+        check_us: median(&check_us),
+        translate_us: median(&translate_us),
+        native_bytes,
+    })
+}

@@ -1,0 +1,25 @@
+//! `bpfof bench kv`: BPF-KV at a target, or in a file of this machine.
+
+pub(crate) mod driver;
+mod local;
+pub(crate) mod options;
+pub(crate) mod plot;
+pub(crate) mod remote;
+pub(crate) mod report;
+
+pub(crate) use options::KvCommand;
+
+use bpfof_terminal::Outcome;
+use options::KvExecutor;
+
+pub(crate) fn run(command: &KvCommand) -> Outcome {
+    match command {
+        KvCommand { executor: KvExecutor::Local, file, options } => {
+            local::run(options, file.as_deref())
+        }
+        KvCommand { file: Some(_), .. } => {
+            Err("--file is for --executor local; a target has --target".into())
+        }
+        KvCommand { options, .. } => remote::run(options),
+    }
+}

@@ -1,0 +1,79 @@
+//! The options of `bpfof bench kv`.
+
+use bpfof_host::TargetUrl;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Where the chains of the benchmark run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvExecutor {
+    /// At a target, against plain reads over the network.
+    Remote,
+    /// In this process on an io_uring, over a database in a file: XRP's table 3, latency against
+    /// depth, for read(), io_uring and ours.
+    Local,
+}
+
+/// What `bpfof bench kv` is asked for.
+#[derive(Args)]
+pub struct KvCommand {
+    /// Where chains run.
+    #[arg(long, value_enum, default_value = "remote")]
+    pub(crate) executor: KvExecutor,
+    /// With --executor local: the database, a file or block device that is read directly. A file
+    /// that does not exist is made, of --levels levels or as much of it as fits 3 GiB. By default
+    /// a file in /var/tmp, which is removed at the end.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) options: KvOptions,
+}
+
+/// Every case runs plain and pushed down in turn, several times; figures are medians. `ratio` says
+/// how many times better pushdown is, in each field. The same connection and the same number of
+/// operations in flight serve both; host and target have one processor each.
+#[derive(Args, Clone)]
+pub(crate) struct KvOptions {
+    /// Levels of the tree. A database that is larger than 5 GiB or than a third of the free memory
+    /// is written in part: as many of the root's subtrees as fit, each where the whole database has
+    /// it, so that a get still takes LEVELS + 1 reads.
+    #[arg(long, default_value_t = 6)]
+    pub(crate) levels: u32,
+    /// A target that has the database already (`bpfof kv create`); otherwise one is started with a
+    /// memory namespace and the database is made once.
+    #[arg(long)]
+    pub(crate) target: Option<TargetUrl>,
+    /// The started target's namespace: latency of each read in µs.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) latency_us: u64,
+    /// The started target's namespace: most reads a second, 0 for no ceiling.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) iops: u64,
+    /// Operations in flight.
+    #[arg(long, value_delimiter = ',', default_value = "1,32")]
+    pub(crate) depths: Vec<usize>,
+    /// Levels of the tree that the host caches.
+    #[arg(long, value_delimiter = ',', default_value = "0,3")]
+    pub(crate) cached: Vec<u32>,
+    /// Keys of the ranges.
+    #[arg(long, value_delimiter = ',', default_value = "2,16,64")]
+    pub(crate) ranges: Vec<u64>,
+    /// Keys of the sums.
+    #[arg(long, value_delimiter = ',', default_value = "64,1000")]
+    pub(crate) sums: Vec<u64>,
+    /// Repetitions of each case and path.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) repetitions: usize,
+    /// Length of each repetition in ms.
+    #[arg(long, default_value_t = 500)]
+    pub(crate) milliseconds: u64,
+    /// Never sleep, on both sides.
+    #[arg(long)]
+    pub(crate) poll: bool,
+    /// Write the figures to this file, as JSON: a list with one object for each case.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw operations per second to this PNG file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+}

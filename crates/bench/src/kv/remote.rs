@@ -1,0 +1,239 @@
+//! `bpfof bench kv` at a target: plain reads over the network against pushdown.
+
+use super::driver::{Driver, Path, Work};
+use super::options::KvOptions;
+use super::plot;
+use super::report::{self, Case, MessageFloor};
+use crate::child_target::ChildTarget;
+use crate::database::{extent_that_fits, write_to};
+use crate::measurement::{CpuTimes, Ratio, Run, Samples, median, spent};
+use crate::output::{check_writable, write_json};
+use crate::plot::use_font;
+use crate::tcp_baseline::{self, Messages, Wait};
+use crate::{machine, steal};
+use bpfkv::Layout;
+use bpfkv::create::Extent;
+use bpfof_host::Options as HostOptions;
+use bpfof_kv::Session;
+use bpfof_terminal::{Outcome, progress};
+use std::time::Duration;
+
+pub(super) fn run(options: &KvOptions) -> Outcome {
+    check_writable([&options.json, &options.plot])?;
+    if options.plot.is_some() {
+        use_font()?;
+    }
+    let mut bench = Bench::open(options)?;
+    let cases = bench.measure(options)?;
+    bench.close()?;
+    let written = write_json(options.json.as_ref(), &cases);
+    let title = "BPF-KV over NVMe/TCP: operations per second";
+    let drawn = options.plot.as_ref().map_or(Ok(()), |path| plot::draw(path, title, &cases));
+    print!("{}", report::table(&cases));
+    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
+    written.and(drawn)
+}
+
+/// A target with a database on it, connected.
+pub(crate) struct Bench {
+    // Dropped before the target.
+    pub(crate) session: Session,
+    /// Keys that can be asked for: 0 to this.
+    pub(crate) keys: u64,
+    child: Option<ChildTarget>,
+}
+
+impl Bench {
+    /// Connects to the given target, or starts one and makes the database.
+    pub(crate) fn open(options: &KvOptions) -> Result<Bench, Box<dyn std::error::Error>> {
+        machine::pin(machine::processors().0)?;
+        let (child, url, keys) = match &options.target {
+            Some(url) => (None, url.clone(), None),
+            None => {
+                let (child, extent) = start_with_database(options)?;
+                let url = child.url.clone();
+                (Some(child), url, Some(extent.keys()))
+            }
+        };
+        let host = HostOptions {
+            // Ranges read up to 16 blocks at once.
+            queue_depth: 1024,
+            poll: options.poll,
+            ..HostOptions::default()
+        };
+        let session = Session::open(&url, host, 0)?;
+        if session.levels != options.levels {
+            let have = session.levels;
+            return Err(format!("the database has {have} levels; give --levels {have}").into());
+        }
+        let mut bench = Bench { session, keys: keys.unwrap_or(0), child };
+        if keys.is_none() {
+            bench.keys = bench.find_keys()?;
+        }
+        Ok(bench)
+    }
+
+    /// How many keys a database holds that someone else made, perhaps in part.
+    fn find_keys(&mut self) -> Result<u64, Box<dyn std::error::Error>> {
+        let layout = Layout::new(self.session.levels)?;
+        let part = layout.keys_below(1);
+        let mut keys = layout.keys();
+        while keys > part && !matches!(self.session.get(keys - 1, true), Ok(Some(_))) {
+            keys -= part;
+        }
+        Ok(keys)
+    }
+
+    /// Closes the connection, then stops the target.
+    pub(crate) fn close(self) -> Outcome {
+        let Bench { session, child, .. } = self;
+        drop(session.lane);
+        session.controller.disconnect()?;
+        drop(child);
+        Ok(())
+    }
+
+    /// Runs all cases.
+    pub(crate) fn measure(
+        &mut self,
+        options: &KvOptions,
+    ) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
+        let mut plan = Vec::new();
+        for &cached in &options.cached {
+            for &depth in &options.depths {
+                plan.push((Work::Get, cached, depth));
+            }
+        }
+        for &depth in &options.depths {
+            plan.extend(options.ranges.iter().map(|keys| (Work::Range(*keys), 0, depth)));
+            plan.extend(options.sums.iter().map(|keys| (Work::Aggregate(*keys), 0, depth)));
+        }
+        let bar = progress::steps("measuring", plan.len() as u64);
+        let mut cases = Vec::new();
+        for (work, cached, depth) in plan {
+            self.session.cache_levels(cached)?;
+            cases.push(self.case(options, work, cached, depth)?);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        Ok(cases)
+    }
+
+    fn case(
+        &mut self,
+        options: &KvOptions,
+        work: Work,
+        cached_levels: u32,
+        queue_depth: usize,
+    ) -> Result<Case, Box<dyn std::error::Error>> {
+        let mut samples = [Samples::default(), Samples::default()];
+        let mut baselines = Baselines::default();
+        let time = Duration::from_millis(options.milliseconds);
+        for repetition in 0..=options.repetitions {
+            let warm_up = repetition == 0;
+            let time = if warm_up { time / 5 } else { time };
+            for (path, samples) in [Path::Plain, Path::Pushdown].into_iter().zip(&mut samples) {
+                let (run, spent, received) = steal::undisturbed(warm_up, || {
+                    let received_before = self.session.lane.bytes_received();
+                    let (run, spent) =
+                        self.timed(work, path, queue_depth, time, repetition as u64)?;
+                    let received = self.session.lane.bytes_received() - received_before;
+                    Ok::<_, String>((run, spent, received))
+                })?;
+                if warm_up {
+                    continue;
+                }
+                samples.add(&run, spent);
+                // A target of somebody else's may be on another machine, and one that polls takes the
+                // processor of the baseline's peer.
+                if path == Path::Pushdown
+                    && self.child.is_some()
+                    && !options.poll
+                    && let Some(messages) = Messages::of(&run, received, queue_depth)
+                {
+                    baselines.measure(messages, queue_depth, time / 2)?;
+                }
+            }
+        }
+        let [plain, pushdown] = samples;
+        let (keys, bench) = match work {
+            Work::Get => (None, "kv-get"),
+            Work::Range(keys) => (Some(keys), "kv-range"),
+            Work::Aggregate(keys) => (Some(keys), "kv-aggregate"),
+        };
+        let hops = median(&pushdown.hops);
+        let (plain, pushdown) = (plain.figures(), pushdown.figures());
+        let ratio = Ratio::of(&plain, &pushdown);
+        let message_floor =
+            baselines.fastest().map(|fastest| MessageFloor::of(fastest, &plain, &pushdown));
+        let levels = self.session.levels;
+        Ok(Case {
+            bench,
+            levels,
+            hops,
+            cached_levels,
+            queue_depth,
+            keys,
+            plain,
+            pushdown,
+            ratio,
+            message_floor,
+        })
+    }
+
+    fn timed(
+        &mut self,
+        work: Work,
+        path: Path,
+        depth: usize,
+        time: Duration,
+        repetition: u64,
+    ) -> Result<(Run, CpuTimes), String> {
+        let seed = 0x9e37_79b9_7f4a_7c15 ^ repetition << 32;
+        let child = self.child.as_ref();
+        let used = || (machine::own_cpu_ns(), child.and_then(ChildTarget::cpu_ns));
+        let mut driver = Driver::new(&mut self.session, work, path, depth, self.keys, seed)?;
+        let before = used();
+        let run = driver.run(time).map_err(|error| format!("{path}: {error}"))?;
+        let after = used();
+        Ok((run, spent(before, after)))
+    }
+}
+
+/// Messages a second, of each repetition.
+#[derive(Default)]
+struct Baselines {
+    polled: Vec<f64>,
+    blocking: Vec<f64>,
+}
+
+impl Baselines {
+    fn measure(&mut self, messages: Messages, depth: usize, time: Duration) -> std::io::Result<()> {
+        for (samples, wait) in
+            [(&mut self.polled, Wait::Polled), (&mut self.blocking, Wait::Blocking)]
+        {
+            let measure = || tcp_baseline::measure(wait, messages, depth, time);
+            samples.push(steal::undisturbed(false, measure)?.messages_per_s);
+        }
+        Ok(())
+    }
+
+    /// By the faster way to wait; None if nothing was measured.
+    fn fastest(&self) -> Option<f64> {
+        (!self.polled.is_empty()).then(|| median(&self.polled).max(median(&self.blocking)))
+    }
+}
+
+fn start_with_database(
+    options: &KvOptions,
+) -> Result<(ChildTarget, Extent), Box<dyn std::error::Error>> {
+    let extent = extent_that_fits(options.levels)?;
+    let size = extent.layout().file_bytes().next_multiple_of(4096);
+    let KvOptions { latency_us, iops, .. } = options;
+    let namespace = format!("mem:size={size},latency_us={latency_us},iops={iops}");
+    let child = ChildTarget::start(&namespace, options.poll)?;
+    write_to(&child.url, &extent)?;
+    let (keys, bytes) = (extent.keys(), extent.written_bytes());
+    eprintln!("{} levels, {keys} keys, {bytes} bytes in memory", options.levels);
+    Ok((child, extent))
+}

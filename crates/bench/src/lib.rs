@@ -1,0 +1,53 @@
+//! The benchmarks of `bpfof bench …`: pushdown against plain reads, over the network and on files of
+//! this machine, with BPF-KV and RocksDB; reads against the network's own speed; what storage functions
+//! cost; and what hosts notice of each other. What is compared is measured in turn, in one run.
+//!
+//! The program that runs them has to be `bpfof`: it starts itself as the target.
+
+mod assembly;
+mod child_target;
+mod database;
+pub mod demo;
+mod fair;
+mod function;
+mod kv;
+mod machine;
+mod measurement;
+mod net;
+mod output;
+mod plot;
+mod rocksdb;
+mod steal;
+mod tcp_baseline;
+
+use bpfof_terminal::Outcome;
+use clap::Subcommand;
+
+/// The benchmarks.
+#[derive(Subcommand)]
+pub enum Command {
+    /// BPF-KV: gets, ranges and sums, plain and pushed down, cached and not.
+    Kv(kv::KvCommand),
+    /// Random reads over the network, against what TCP itself can do.
+    Net(net::NetOptions),
+    /// RocksDB over the network: plain reads against pushdown.
+    Rocksdb(Box<rocksdb::RocksdbOptions>),
+    /// Storage functions: calls against the same C, loading, helpers, charges against the clock.
+    Function(function::FunctionOptions),
+    /// Fairness: a host that behaves, beside hosts that do not.
+    Fair(fair::FairOptions),
+}
+
+/// Runs a benchmark, and prints its figures.
+///
+/// # Errors
+/// Words for the user.
+pub fn run(command: &Command) -> Outcome {
+    match command {
+        Command::Kv(command) => kv::run(command),
+        Command::Net(options) => net::run(options),
+        Command::Rocksdb(options) => rocksdb::run(options),
+        Command::Function(options) => function::run(options),
+        Command::Fair(options) => fair::run(options),
+    }
+}

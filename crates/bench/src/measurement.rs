@@ -1,0 +1,114 @@
+//! Runs of closed loops, and the figures that repetitions of them come to.
+
+use hdrhistogram::{CreationError, Histogram};
+use serde::Serialize;
+use std::time::Duration;
+
+/// What one run of a closed loop did.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) operations: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) network_bytes: u64,
+    /// Of lookups: hops at the target (pushdown), or rounds of reads (plain).
+    pub(crate) hops: u64,
+    /// Latencies in ns.
+    pub(crate) latency: Histogram<u64>,
+}
+
+/// One path's figures: medians over the repetitions.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) ops_per_s: f64,
+    /// Slowest and fastest repetition.
+    pub(crate) ops_per_s_range: [f64; 2],
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) net_bytes_per_op: f64,
+    pub(crate) host_cpu_us_per_op: Option<f64>,
+    /// None for a target that is not a child of this process.
+    pub(crate) target_cpu_us_per_op: Option<f64>,
+}
+
+/// How many times better pushdown is than plain: above 1 is a gain, in every field.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Ratio {
+    pub(crate) ops_per_s: f64,
+    pub(crate) p99: f64,
+    pub(crate) net_bytes: f64,
+}
+
+impl Ratio {
+    pub(crate) fn of(plain: &Figures, pushdown: &Figures) -> Ratio {
+        Ratio {
+            ops_per_s: pushdown.ops_per_s / plain.ops_per_s,
+            p99: plain.p99_us / pushdown.p99_us,
+            net_bytes: plain.net_bytes_per_op / pushdown.net_bytes_per_op,
+        }
+    }
+}
+
+/// Processor time of host and target, in ns.
+pub(crate) type CpuTimes = (Option<u64>, Option<u64>);
+
+/// From one reading to another.
+pub(crate) fn spent(before: CpuTimes, after: CpuTimes) -> CpuTimes {
+    let spent = |before: Option<u64>, after: Option<u64>| Some(after?.saturating_sub(before?));
+    (spent(before.0, after.0), spent(before.1, after.1))
+}
+
+/// Figures of the repetitions of one path.
+#[derive(Default)]
+pub(crate) struct Samples {
+    pub(crate) ops_per_s: Vec<f64>,
+    pub(crate) p50_us: Vec<f64>,
+    pub(crate) p99_us: Vec<f64>,
+    pub(crate) net_bytes: Vec<f64>,
+    pub(crate) hops: Vec<f64>,
+    pub(crate) host_us: Vec<f64>,
+    pub(crate) target_us: Vec<f64>,
+}
+
+impl Samples {
+    pub(crate) fn add(&mut self, run: &Run, (host_ns, target_ns): CpuTimes) {
+        let operations = run.operations as f64;
+        self.ops_per_s.push(operations / run.elapsed.as_secs_f64());
+        self.p50_us.push(run.latency.value_at_quantile(0.5) as f64 / 1000.0);
+        self.p99_us.push(run.latency.value_at_quantile(0.99) as f64 / 1000.0);
+        self.net_bytes.push(run.network_bytes as f64 / operations);
+        self.hops.push(run.hops as f64 / operations);
+        self.host_us.extend(host_ns.map(|ns| ns as f64 / 1000.0 / operations));
+        self.target_us.extend(target_ns.map(|ns| ns as f64 / 1000.0 / operations));
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        let least = self.ops_per_s.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.ops_per_s.iter().copied().fold(0.0, f64::max);
+        let optional = |values: &Vec<f64>| (!values.is_empty()).then(|| median(values));
+        Figures {
+            ops_per_s: median(&self.ops_per_s),
+            ops_per_s_range: [least, most],
+            p50_us: median(&self.p50_us),
+            p99_us: median(&self.p99_us),
+            net_bytes_per_op: median(&self.net_bytes),
+            host_cpu_us_per_op: optional(&self.host_us),
+            target_cpu_us_per_op: optional(&self.target_us),
+        }
+    }
+}
+
+/// An empty histogram of latencies in ns, up to a minute.
+pub(crate) fn latencies() -> Result<Histogram<u64>, CreationError> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3)
+}
+
+/// Of an even number of values the middle between the two in the middle.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match (sorted.get(sorted.len() / 2), sorted.len()) {
+        (None, _) => f64::NAN,
+        (Some(upper), length) if length % 2 == 0 => (upper + sorted[length / 2 - 1]) / 2.0,
+        (Some(middle), _) => *middle,
+    }
+}

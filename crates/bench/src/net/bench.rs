@@ -1,0 +1,162 @@
+//! The target that `bpfof bench net` reads from: connected, checked, and filled if it is our own.
+
+use super::cpu_profile::{self, WayShares};
+use super::load::{Place, mark};
+use super::options::NetOptions;
+use super::threads;
+use crate::child_target::ChildTarget;
+use crate::machine;
+use crate::measurement::CpuTimes;
+use bpfof_host::{Controller, Lane};
+use bpfof_kv::connect;
+use bpfof_terminal::{Outcome, progress};
+use std::time::Duration;
+
+pub(super) type Failure = Box<dyn std::error::Error>;
+
+/// Size of the namespaces of targets of our own together: more than a processor's own caches.
+pub(super) const NAMESPACE_BYTES: u64 = 256 << 20;
+/// They are filled by pieces of this size.
+pub(super) const FILL_BYTES: u64 = 1 << 20;
+
+/// A target, connected, and where to read.
+pub(super) struct Bench {
+    pub(super) controller: Controller,
+    pub(super) lane: Lane,
+    nsid: u32,
+    size_bytes: u64,
+    child: Option<ChildTarget>,
+    seed: u64,
+}
+
+impl Bench {
+    pub(super) fn open(options: &NetOptions) -> Result<Bench, Failure> {
+        machine::pin(machine::processors().0)?;
+        let (child, url) = match &options.target {
+            Some(url) => (None, url.clone()),
+            None => {
+                let namespace = format!("mem:size={NAMESPACE_BYTES}");
+                let child = ChildTarget::start(&namespace, options.poll)?;
+                let url = child.url.clone();
+                (Some(child), url)
+            }
+        };
+        let nsid = url.nsid;
+        let (mut controller, lane) = connect(&url, options.host())?;
+        let info = controller.identify_namespace(nsid)?;
+        let size_bytes = info.size_bytes();
+        check(options, size_bytes, info.block_bytes, &lane)?;
+        check_connections(options, &controller)?;
+        let mut bench = Bench { controller, lane, nsid, size_bytes, child, seed: 0 };
+        if bench.child.is_some() {
+            let place = bench.place();
+            fill(&mut bench.lane, place)?;
+        }
+        Ok(bench)
+    }
+
+    pub(super) fn close(self) -> Outcome {
+        drop(self.lane);
+        self.controller.disconnect()?;
+        drop(self.child);
+        Ok(())
+    }
+
+    /// For random numbers that nobody has had.
+    pub(super) fn next_seed(&mut self) -> u64 {
+        self.seed += 1;
+        self.seed
+    }
+
+    pub(super) fn place(&self) -> Place {
+        let is_filled = self.child.is_some();
+        Place { nsid: self.nsid, size_bytes: self.size_bytes, is_filled }
+    }
+
+    /// The smallest reads, by blocking threads.
+    pub(super) fn threads(
+        &self,
+        options: &NetOptions,
+        count: usize,
+    ) -> Result<threads::Case, Failure> {
+        let target_cpu_ns = || self.cpu_ns().1;
+        let place = self.threads_place(&target_cpu_ns);
+        let time = Duration::from_millis(options.milliseconds);
+        threads::measure(&place, count, options.smallest(), options.repetitions, time)
+    }
+
+    /// What they spend processor time on, over all repetitions.
+    pub(super) fn shares(
+        &self,
+        options: &NetOptions,
+        count: usize,
+    ) -> Result<Vec<WayShares>, Failure> {
+        let target_cpu_ns = || self.cpu_ns().1;
+        let place = self.threads_place(&target_cpu_ns);
+        let time = Duration::from_millis(options.milliseconds) * options.repetitions;
+        cpu_profile::measure(&place, count, options.smallest(), time, self.child.is_some())
+    }
+
+    fn threads_place<'a>(
+        &'a self,
+        target_cpu_ns: &'a dyn Fn() -> Option<u64>,
+    ) -> threads::Place<'a> {
+        threads::Place { url: self.controller.url(), size_bytes: self.size_bytes, target_cpu_ns }
+    }
+
+    /// Processor time of host and target so far.
+    pub(super) fn cpu_ns(&self) -> CpuTimes {
+        (machine::own_cpu_ns(), self.child.as_ref().and_then(ChildTarget::cpu_ns))
+    }
+}
+
+/// Finds out before anything is measured whether all of it can be.
+fn check(
+    options: &NetOptions,
+    namespace_bytes: u64,
+    block_bytes: u32,
+    lane: &Lane,
+) -> Result<(), String> {
+    let most = namespace_bytes.min(u64::from(lane.max_transfer_bytes()));
+    for &size in &options.sizes {
+        if size == 0 || !size.is_multiple_of(block_bytes) || u64::from(size) > most {
+            return Err(format!(
+                "--sizes {size}: a read is whole blocks of {block_bytes} bytes, at most {most} \
+                 bytes here"
+            ));
+        }
+    }
+    match options.depths.iter().find(|depth| **depth > lane.depth()) {
+        Some(depth) => {
+            Err(format!("--depths {depth}: this target takes {} at a time", lane.depth()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Has as many connections open at once as will be wanted, and closes them.
+fn check_connections(options: &NetOptions, controller: &Controller) -> Result<(), String> {
+    let numbers = options.connections.iter().chain(&options.threads);
+    let mut open = Vec::new();
+    for _ in 0..numbers.copied().max().unwrap_or(0) {
+        let lane = controller.open_lane().map_err(|error| {
+            let more = open.len() + 1;
+            format!("connection {more} fails: {error}; give fewer --connections and --threads")
+        })?;
+        open.push(lane);
+    }
+    Ok(())
+}
+
+/// Writes a namespace full of data that says where it is.
+pub(super) fn fill(lane: &mut Lane, place: Place) -> Result<(), bpfof_host::Error> {
+    let mut piece = vec![0; FILL_BYTES as usize];
+    let bar = progress::steps("filling the namespace", place.size_bytes / FILL_BYTES);
+    for start in (0..place.size_bytes).step_by(FILL_BYTES as usize) {
+        mark(&mut piece, start);
+        lane.write(place.nsid, start, &piece)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(())
+}

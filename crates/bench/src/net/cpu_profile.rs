@@ -1,0 +1,247 @@
+//! Where processor time goes, by perf (i10 §4.3.2, tables 3 and 4).
+
+use super::threads::{Place, Users, Way};
+use crate::machine;
+use bpfof_host::Controller;
+use serde::Serialize;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Samples of each processor a second; not a divisor of what timers do.
+const SAMPLES_PER_S: &str = "1999";
+/// How long threads read before perf samples, and after it.
+const MARGIN: Duration = Duration::from_millis(300);
+
+/// Percentages of a processor's time. Who spins spends its own time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Shares {
+    /// User code but for the protocol's.
+    pub(super) application: f64,
+    /// Ours: lanes, PDUs, reactor. It stands where i10 has the block layer.
+    pub(super) protocol: f64,
+    /// From the send to the device.
+    pub(super) net_tx: f64,
+    /// From the device to the socket, and out of it. Over loopback whoever sends does the first part.
+    pub(super) net_rx: f64,
+    /// Sleeping, waking, and changing from one to another.
+    pub(super) scheduling: f64,
+    pub(super) idle: f64,
+    pub(super) others: f64,
+}
+
+/// One way, by a number of threads.
+#[derive(Serialize)]
+pub(super) struct WayShares {
+    pub(super) way: Way,
+    pub(super) host: Shares,
+    /// None if the target is not ours, or shares the processor.
+    pub(super) target: Option<Shares>,
+}
+
+/// Whether perf is there, before minutes have been spent on other things.
+pub(super) fn check() -> Result<(), String> {
+    let mut version = Command::new("perf");
+    version.arg("version");
+    perf(version).map(drop)
+}
+
+/// Lets perf look at each way in turn.
+pub(super) fn measure(
+    place: &Place<'_>,
+    threads: usize,
+    size_bytes: u32,
+    time: Duration,
+    has_own_target: bool,
+) -> Result<Vec<WayShares>, Failure> {
+    let (host, target) = machine::processors();
+    let target = target.filter(|_| has_own_target);
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("perf.data");
+    let mut ways = Vec::new();
+    for way in Way::ALL {
+        let controller = Controller::connect(place.url, way.host())?;
+        std::thread::scope(|scope| -> Result<(), Failure> {
+            let recording = scope.spawn(|| record(&file, host, target, time));
+            // perf may take a while to begin.
+            while !recording.is_finished() {
+                let users = Users::open(way, &controller, threads)?;
+                users.run(place, size_bytes, time + 3 * MARGIN)?;
+            }
+            Ok(recording.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
+        })?;
+        let samples = script(&file)?;
+        let of = |processor| shares(&samples, processor);
+        let host = of(host).ok_or("perf has seen nothing: give more --milliseconds")?;
+        ways.push(WayShares { way, host, target: target.and_then(of) });
+        controller.disconnect()?;
+    }
+    Ok(ways)
+}
+
+/// Lets perf record what the processors do, once threads read.
+fn record(file: &Path, host: usize, target: Option<usize>, time: Duration) -> Result<(), String> {
+    std::thread::sleep(MARGIN);
+    let processors = [Some(host), target].into_iter().flatten();
+    let processors: Vec<String> = processors.map(|processor| processor.to_string()).collect();
+    let mut record = Command::new("perf");
+    record.args(["record", "--quiet", "-g", "-F", SAMPLES_PER_S, "-C", &processors.join(",")]);
+    record.arg("-o").arg(file).args(["--", "sleep", &time.as_secs_f64().to_string()]);
+    perf(record).map(drop)
+}
+
+/// What perf has recorded, as text.
+fn script(file: &Path) -> Result<String, String> {
+    let mut script = Command::new("perf");
+    script.args(["script", "-F", "comm,cpu,ip,sym,dso", "-i"]).arg(file);
+    perf(script)
+}
+
+/// Runs perf, and returns its output.
+fn perf(mut command: Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| {
+        format!("cannot run perf: {error}; on Debian it is in the package linux-perf")
+    })?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("perf failed, as root it may do more: {}", why.trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Component {
+    Application,
+    Protocol,
+    NetTx,
+    NetRx,
+    Scheduling,
+    Idle,
+    Others,
+}
+
+/// Functions of Linux by which the component of a call chain is known, from the innermost frame on.
+const KERNEL: [(&str, Component); 26] = [
+    ("default_idle", Component::Idle),
+    ("do_idle", Component::Idle),
+    ("poll_idle", Component::Idle),
+    ("schedule", Component::Scheduling),
+    ("__schedule", Component::Scheduling),
+    ("try_to_wake_up", Component::Scheduling),
+    ("finish_task_switch", Component::Scheduling),
+    ("ret_from_fork", Component::Scheduling),
+    ("do_futex", Component::Scheduling),
+    ("do_sched_yield", Component::Scheduling),
+    ("__x64_sys_sched_yield", Component::Scheduling),
+    ("__arm64_sys_sched_yield", Component::Scheduling),
+    ("__x64_sys_futex", Component::Scheduling),
+    ("__arm64_sys_futex", Component::Scheduling),
+    ("sock_def_readable", Component::Scheduling),
+    ("net_rx_action", Component::NetRx),
+    ("tcp_v4_rcv", Component::NetRx),
+    ("tcp_v6_rcv", Component::NetRx),
+    ("tcp_recvmsg", Component::NetRx),
+    ("__sys_recvfrom", Component::NetRx),
+    ("io_recv", Component::NetRx),
+    ("do_sys_poll", Component::NetRx),
+    ("tcp_poll", Component::NetRx),
+    ("tcp_sendmsg", Component::NetTx),
+    ("__sys_sendto", Component::NetTx),
+    ("io_send", Component::NetTx),
+];
+/// What our symbols have in them.
+const PROTOCOL: [&str; 5] =
+    ["bpfof_host", "bpfof_controller", "bpfof_nvme", "bpfof_device", "bpfof_chain"];
+
+/// The shares of one processor; none if nothing was seen there.
+fn shares(samples: &str, processor: usize) -> Option<Shares> {
+    let mut seen = Shares::default();
+    let mut count = 0;
+    for sample in samples.split("\n\n") {
+        let mut lines = sample.lines().filter(|line| !line.trim().is_empty());
+        let Some((comm, at)) = lines.next().and_then(|header| header.rsplit_once('[')) else {
+            continue;
+        };
+        if at.trim().trim_end_matches(']').parse() != Ok(processor) {
+            continue;
+        }
+        count += 1;
+        *match component(comm.trim(), lines) {
+            Component::Application => &mut seen.application,
+            Component::Protocol => &mut seen.protocol,
+            Component::NetTx => &mut seen.net_tx,
+            Component::NetRx => &mut seen.net_rx,
+            Component::Scheduling => &mut seen.scheduling,
+            Component::Idle => &mut seen.idle,
+            Component::Others => &mut seen.others,
+        } += 1.0;
+    }
+    let percent = |samples: f64| samples / f64::from(count) * 100.0;
+    (count > 0).then(|| Shares {
+        application: percent(seen.application),
+        protocol: percent(seen.protocol),
+        net_tx: percent(seen.net_tx),
+        net_rx: percent(seen.net_rx),
+        scheduling: percent(seen.scheduling),
+        idle: percent(seen.idle),
+        others: percent(seen.others),
+    })
+}
+
+/// What a call chain belongs to, given from its innermost frame on.
+fn component<'a>(comm: &str, frames: impl Iterator<Item = &'a str>) -> Component {
+    if comm == "swapper" {
+        return Component::Idle;
+    }
+    let mut is_kernel = false;
+    for frame in frames {
+        let Some((symbol, binary)) = frame.trim().rsplit_once(" (") else { continue };
+        let symbol = symbol.split_once(' ').map_or(symbol, |(_, symbol)| symbol);
+        if !binary.starts_with("[kernel") {
+            // What brought it into the kernel says nothing.
+            let is_ours = PROTOCOL.iter().any(|name| symbol.contains(name));
+            return match (is_kernel, is_ours) {
+                (true, _) => Component::Others,
+                (_, true) => Component::Protocol,
+                _ => Component::Application,
+            };
+        }
+        is_kernel = true;
+        // Compilers add ".isra.0" and the like.
+        let name = symbol.split_once('.').map_or(symbol, |(name, _)| name);
+        if let Some((_, found)) = KERNEL.iter().find(|(known, _)| *known == name) {
+            return *found;
+        }
+    }
+    Component::Others
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_told_apart() {
+        let samples = "\
+reactor 0 [001] \n\t ffff _copy_to_iter ([kernel.kallsyms])\n\t ffff tcp_recvmsg ([kernel.kallsyms])\n\n\
+reactor 0 [001] \n\t 5311fa bpfof_controller::io::<impl Connection (of it)>::write (/a/bpfof)\n\n\
+bpfof [000] \n\t ffff finish_task_switch.isra.0 ([kernel.kallsyms])\n\t ffff __schedule ([kernel.kallsyms])\n\n\
+bpfof [000] \n\t ffff __tcp_transmit_skb ([kernel.kallsyms])\n\t ffff tcp_sendmsg ([kernel.kallsyms])\n\n\
+bpfof [000] \n\t 7f __memcpy (/lib/libc.so.6)\n\n\
+swapper [000] \n\t ffff anything ([kernel.kallsyms])\n\n";
+        let host = shares(samples, 0).expect("samples");
+        let quarter = Shares {
+            scheduling: 25.0,
+            net_tx: 25.0,
+            application: 25.0,
+            idle: 25.0,
+            ..Shares::default()
+        };
+        assert_eq!(host, quarter);
+        let half = Shares { net_rx: 50.0, protocol: 50.0, ..Shares::default() };
+        assert_eq!(shares(samples, 1), Some(half));
+        assert_eq!(shares(samples, 2), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! `bpfof bench net`: reads and writes over NVMe/TCP, against what TCP itself can do.
+
+mod bench;
+mod cases;
+mod connections;
+mod cpu_profile;
+mod curve;
+mod load;
+mod options;
+mod plot;
+mod report;
+mod table;
+mod threads;
+
+pub(crate) use options::NetOptions;
+
+use crate::output::{check_writable, write_json};
+use crate::plot::use_font;
+use bench::{Bench, Failure};
+use bpfof_terminal::{Outcome, progress};
+use report::Report;
+
+pub(crate) fn run(options: &NetOptions) -> Outcome {
+    check_writable([&options.json])?;
+    if let Some(folder) = &options.plots {
+        std::fs::create_dir_all(folder)
+            .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;
+        use_font()?;
+    }
+    if options.perf {
+        if options.threads.iter().all(|count| *count == 0) {
+            return Err(
+                "--perf looks at threads: give --threads a number, or leave out --perf".into()
+            );
+        }
+        cpu_profile::check()?;
+    }
+    let mut bench = Bench::open(options)?;
+    let report = measure(&mut bench, options)?;
+    bench.close()?;
+    let written = write_json(options.json.as_ref(), &report);
+    let drawn = options.plots.as_ref().map_or(Ok(()), |folder| plot::draw(folder, &report));
+    table::print(&report);
+    written.and(drawn)
+}
+
+fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
+    let (mixes, spreads) = (options.mixes(), options.spreads());
+    let threads: Vec<usize> = options.threads.iter().copied().filter(|count| *count > 0).collect();
+    let cases = options.sizes.len() * options.depths.len();
+    let others = mixes.len() + spreads.len() + threads.len() + usize::from(!options.no_curve);
+    let bar = progress::steps("measuring", (cases + others) as u64);
+    let mut report = Report::default();
+    for &size in &options.sizes {
+        for &depth in &options.depths {
+            report.cases.push(cases::case(bench, options, size, depth)?);
+            bar.inc(1);
+        }
+    }
+    for writes in mixes {
+        report.mixes.push(cases::mix(bench, options, writes)?);
+        bar.inc(1);
+    }
+    if !options.no_curve {
+        let most = report
+            .cases
+            .iter()
+            .filter(|case| case.size_bytes == options.smallest())
+            .map(|case| case.lane.ops_per_s);
+        report.curves = curve::measure(bench, options, most.fold(1.0, f64::max))?;
+        bar.inc(1);
+    }
+    for (connections, own_targets) in spreads {
+        report.spreads.push(connections::measure(bench, options, connections, own_targets)?);
+        bar.inc(1);
+    }
+    for &count in &threads {
+        report.threads.push(bench.threads(options, count)?);
+        bar.inc(1);
+    }
+    if let Some(count) = threads.into_iter().max().filter(|_| options.perf) {
+        report.shares = bench.shares(options, count)?;
+    }
+    bar.finish_and_clear();
+    report.summary = report.summarize();
+    if options.poll && options.target.is_none() {
+        report.summary.forget_baselines();
+    }
+    Ok(report)
+}

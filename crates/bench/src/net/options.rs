@@ -1,0 +1,121 @@
+//! The options of `bpfof bench net`.
+
+use bpfof_host::{Options as HostOptions, TargetUrl};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Every case runs in turn, several times: reads with all that is ready in one send, reads with one
+/// send each, and the floor: messages of the same sizes over TCP without a protocol, one at a time
+/// (queue depth 1) or in batches of 16, both polling and blocking. Then mixes of reads and writes,
+/// latency against throughput (reads that are due at random times, whether others have ended or
+/// not), several connections, and threads. Figures are medians. Host and target have one processor
+/// each.
+#[derive(Args, Clone)]
+pub struct NetOptions {
+    /// A target to read from, with any data; otherwise one is started with a memory namespace.
+    #[arg(long)]
+    pub(super) target: Option<TargetUrl>,
+    /// Bytes of a read.
+    #[arg(long, value_delimiter = ',', default_value = "512,4096")]
+    pub(super) sizes: Vec<u32>,
+    /// Reads in flight.
+    #[arg(long, value_delimiter = ',', default_value = "1,16,128",
+          value_parser = clap::value_parser!(u16).range(1..=1023))]
+    pub(super) depths: Vec<u16>,
+    /// Mixes, as writes of 100 operations, of the largest size at the deepest queue; "" for none. By
+    /// default 50 and 100, and none with --target, where they overwrite what is there.
+    #[arg(long, value_delimiter = ',', value_parser = percentage)]
+    pub(super) writes: Option<Vec<Option<u32>>>,
+    /// Leave out latency against throughput.
+    #[arg(long)]
+    pub(super) no_curve: bool,
+    /// Connections of one host processor, to one target and (without --target and --poll) to as many
+    /// targets that share a processor; "" for none.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16", value_parser = count)]
+    pub(super) connections: Vec<usize>,
+    /// Threads on one processor that read one block at a time: with a connection each, and sharing
+    /// a lane; "" for none.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32", value_parser = count)]
+    pub(super) threads: Vec<usize>,
+    /// Say where processor time goes, too, with the largest number of threads: by perf, which has to be
+    /// installed.
+    #[arg(long)]
+    pub(super) perf: bool,
+    /// Repetitions of each case.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) repetitions: u32,
+    /// Length of each repetition in ms.
+    #[arg(long, default_value_t = 300)]
+    pub(super) milliseconds: u64,
+    /// Never sleep, on both sides. Floors are of no use then, unless the target is on processors of
+    /// its own (--target): the summary leaves them out.
+    #[arg(long)]
+    pub(super) poll: bool,
+    /// Write the figures to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+    /// Draw pictures of the figures into this folder: net-curve.png, net-threads.png and others.
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) plots: Option<PathBuf>,
+}
+
+impl NetOptions {
+    /// Whether this repetition only warms up, and how long it takes.
+    pub(super) fn repetition(&self, number: u32) -> (bool, Duration) {
+        let time = Duration::from_millis(self.milliseconds);
+        if number == 0 { (true, time / 5) } else { (false, time) }
+    }
+
+    pub(super) fn smallest(&self) -> u32 {
+        self.sizes.iter().copied().min().unwrap_or(512)
+    }
+
+    pub(super) fn largest(&self) -> u32 {
+        self.sizes.iter().copied().max().unwrap_or(4096)
+    }
+
+    pub(super) fn deepest(&self) -> u16 {
+        self.depths.iter().copied().max().unwrap_or(128)
+    }
+
+    pub(super) fn mixes(&self) -> Vec<u32> {
+        match &self.writes {
+            Some(given) => given.iter().copied().flatten().collect(),
+            None if self.target.is_some() => Vec::new(),
+            None => vec![50, 100],
+        }
+    }
+
+    /// Numbers of connections, and whether to a target each.
+    pub(super) fn spreads(&self) -> Vec<(usize, bool)> {
+        let numbers = || self.connections.iter().copied().filter(|number| *number > 0);
+        let to_one = numbers().map(|number| (number, false));
+        // Targets that poll would take the processor from each other.
+        let has_own = self.target.is_none() && !self.poll;
+        let to_own = numbers().filter(|_| has_own).map(|number| (number, true));
+        to_one.chain(to_own).collect()
+    }
+
+    pub(super) fn host(&self) -> HostOptions {
+        HostOptions { queue_depth: 1023, poll: self.poll, ..HostOptions::default() }
+    }
+}
+
+/// A number of threads or connections; nothing is none.
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        _ if text.is_empty() => Ok(0),
+        Ok(count @ 1..=100) => Ok(count),
+        _ => Err("a number from 1 to 100, or nothing".into()),
+    }
+}
+
+/// So many of 100; nothing is none.
+fn percentage(text: &str) -> Result<Option<u32>, String> {
+    match text.parse() {
+        _ if text.is_empty() => Ok(None),
+        Ok(percent @ 0..=100) => Ok(Some(percent)),
+        _ => Err("a percentage from 0 to 100, or nothing".into()),
+    }
+}

@@ -1,0 +1,165 @@
+//! The figures for people.
+
+use super::cpu_profile::{Shares, WayShares};
+use super::curve::Curve;
+use super::report::{Report, Summary};
+use super::threads;
+use crate::measurement::Figures;
+use crate::steal;
+
+pub(super) fn print(report: &Report) {
+    print_cases(report);
+    print_curves(&report.curves);
+    print_threads(&report.threads);
+    print_shares(&report.shares);
+    print_summary(&report.summary);
+    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
+}
+
+fn cpu_us(value: Option<f64>) -> String {
+    value.map_or("-".into(), |value| format!("{value:.2}"))
+}
+
+fn header(what: &str) -> String {
+    format!(
+        "{what:<24} {:<17} {:>10} {:>9} {:>9} {:>9} {:>9}",
+        "way", "ops/s", "p50 µs", "p99 µs", "host µs", "target µs"
+    )
+}
+
+fn line(label: &str, way: &str, figures: &Figures) -> String {
+    format!(
+        "{label:<24} {way:<17} {:>10.0} {:>9.1} {:>9.1} {:>9} {:>9}",
+        figures.ops_per_s,
+        figures.p50_us,
+        figures.p99_us,
+        cpu_us(figures.host_cpu_us_per_op),
+        cpu_us(figures.target_cpu_us_per_op),
+    )
+}
+
+fn print_cases(report: &Report) {
+    println!("{}", header("closed loops"));
+    for case in &report.cases {
+        let label = format!("{} B, QD {}", case.size_bytes, case.queue_depth);
+        println!("{}", line(&label, "shared sends", &case.lane));
+        println!("{}", line("", "a send each", &case.single_send));
+        for (name, floor) in
+            [("floor, polled", &case.floor_polled), ("floor, blocking", &case.floor_blocking)]
+        {
+            let p50 = floor.p50_us.map_or(String::new(), |p50| format!("{p50:.1}"));
+            println!("{:<24} {name:<17} {:>10.0} {p50:>9}", "", floor.messages_per_s);
+        }
+    }
+    for mix in &report.mixes {
+        let label = format!("{} B, QD {}, {} % w", mix.size_bytes, mix.queue_depth, mix.writes);
+        println!("{}", line(&label, "shared sends", &mix.lane));
+        println!("{}", line("", "a send each", &mix.single_send));
+    }
+    for spread in &report.spreads {
+        let label =
+            format!("{} B, {} × QD {}", spread.size_bytes, spread.connections, spread.queue_depth);
+        let way = if spread.own_targets { "a target each" } else { "to one target" };
+        println!("{}", line(&label, way, &spread.figures));
+    }
+}
+
+fn print_curves(curves: &[Curve]) {
+    for curve in curves {
+        println!(
+            "{:<24} {:>10} {:>10} {:>9} {:>9} {:>9}",
+            format!("due, {} B, {}", curve.size_bytes, curve.way()),
+            "due/s",
+            "ops/s",
+            "p50 µs",
+            "p99 µs",
+            "p99.9 µs"
+        );
+        for point in &curve.points {
+            println!(
+                "{:<24} {:>10.0} {:>10.0} {:>9.1} {:>9.1} {:>9.1}",
+                "", point.due_per_s, point.ops_per_s, point.p50_us, point.p99_us, point.p999_us
+            );
+        }
+    }
+}
+
+fn print_threads(cases: &[threads::Case]) {
+    if cases.is_empty() {
+        return;
+    }
+    println!("{} {:>9}", header("threads"), "req/send");
+    for case in cases {
+        for (index, way) in case.ways.iter().enumerate() {
+            let label = format!("{} × {} B", case.threads, case.size_bytes);
+            let label = if index == 0 { label } else { String::new() };
+            let line = line(&label, way.way.name(), &way.figures);
+            println!("{line} {:>9.1}", way.requests_per_send);
+        }
+    }
+}
+
+/// i10's table 4, of a host with 16 processors: the first and the last line, with its block layer for the
+/// protocol. Sleeping is among the others there.
+const TABLE_4: [(&str, [Option<f64>; 7]); 2] = [
+    ("i10: lane", [Some(8.0), Some(28.6), Some(27.0), Some(15.8), None, Some(3.5), Some(17.1)]),
+    ("i10: all", [Some(14.4), Some(57.4), Some(3.6), Some(12.2), None, Some(2.8), Some(9.7)]),
+];
+
+fn print_shares(shares: &[WayShares]) {
+    if shares.is_empty() {
+        return;
+    }
+    println!(
+        "{:<24} {:<17} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "% of processor time",
+        "way",
+        "program",
+        "protocol",
+        "net TX",
+        "net RX",
+        "sleep",
+        "idle",
+        "others"
+    );
+    for (label, of) in [
+        ("host", (|way: &WayShares| Some(way.host)) as fn(&WayShares) -> Option<Shares>),
+        ("target", |way: &WayShares| way.target),
+    ] {
+        let seen = shares.iter().filter_map(|way| Some((way.way.name(), of(way)?)));
+        for (index, (way, shares)) in seen.enumerate() {
+            let Shares { application, protocol, net_tx, net_rx, scheduling, idle, others } = shares;
+            let shares = [application, protocol, net_tx, net_rx, scheduling, idle, others];
+            print_share(if index == 0 { label } else { "" }, way, shares.map(Some));
+        }
+    }
+    for (way, shares) in TABLE_4 {
+        print_share("", way, shares);
+    }
+}
+
+fn print_share(label: &str, way: &str, shares: [Option<f64>; 7]) {
+    print!("{label:<24} {way:<17}");
+    for share in shares {
+        let share = share.map_or("-".to_owned(), |share| format!("{share:.1}"));
+        print!(" {share:>8}");
+    }
+    println!();
+}
+
+fn print_summary(summary: &Summary) {
+    for (name, value) in [
+        ("latency at depth 1 over a polled ping-pong", summary.qd1_over_pingpong_floor),
+        ("4 KiB at depth 128 over batches of messages", summary.qd128_4k_over_batch_floor),
+        ("512 B at depth 128 over batches of messages", summary.qd128_512_over_batch_floor),
+        ("shared sends over a send each", summary.lane_caravan_doorbell_over_single_send),
+        (
+            "32 threads on a shared lane over a connection each",
+            summary.threads32_shared_over_private,
+        ),
+    ] {
+        if let Some(value) = value {
+            println!("{name:<50} {value:.2}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Threads that read one block at a time, as databases do: with a connection each, and sharing a
+//! lane, with i10's means added one after the other (i10 §5.3, figure 10).
+
+use crate::machine;
+use crate::measurement::{Figures, Run, Samples, latencies, median, spent};
+use crate::steal::undisturbed;
+use bpfof_host::{Caravan, Controller, Error, Lane, Options as HostOptions, SharedLane, TargetUrl};
+use serde::Serialize;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// How threads reach the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Way {
+    /// A connection for each thread.
+    Private,
+    /// One lane, a send for each request.
+    Lane,
+    /// One lane; a send takes along what is queued, but nothing waits for it.
+    Caravan,
+    /// One lane; requests wait for others for as long as that pays.
+    Doorbell,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 4] = [Way::Private, Way::Lane, Way::Caravan, Way::Doorbell];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Way::Private => "a connection each",
+            Way::Lane => "shared lane",
+            Way::Caravan => "+ caravans",
+            Way::Doorbell => "+ doorbell",
+        }
+    }
+
+    /// Threads with a connection each sleep at once: spinning would take the processor from those with
+    /// work.
+    pub(super) fn host(self) -> HostOptions {
+        let options = HostOptions { queue_depth: 1023, ..HostOptions::default() };
+        if self == Way::Private { HostOptions { spin_us: 0, ..options } } else { options }
+    }
+
+    fn caravan(self) -> Caravan {
+        match self {
+            Way::Private | Way::Lane => Caravan { max_requests: 1, ..Caravan::default() },
+            Way::Caravan => Caravan { max_delay_us: 0, ..Caravan::default() },
+            Way::Doorbell => Caravan::default(),
+        }
+    }
+}
+
+/// One number of threads, one way.
+#[derive(Serialize)]
+pub(super) struct WayFigures {
+    pub(super) way: Way,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// Requests of one send.
+    pub(super) requests_per_send: f64,
+}
+
+/// One number of threads.
+#[derive(Serialize)]
+pub(super) struct Case {
+    bench: &'static str,
+    pub(super) threads: usize,
+    pub(super) size_bytes: u32,
+    pub(super) ways: Vec<WayFigures>,
+}
+
+impl Case {
+    /// Operations a second by shared lanes with everything over those by private connections.
+    pub(super) fn shared_over_private(&self) -> Option<f64> {
+        let ops = |way| Some(self.ways.iter().find(|found| found.way == way)?.figures.ops_per_s);
+        Some(ops(Way::Doorbell)? / ops(Way::Private)?)
+    }
+}
+
+/// What to read from.
+pub(super) struct Place<'a> {
+    pub(super) url: &'a TargetUrl,
+    pub(super) size_bytes: u64,
+    /// Processor time of the target so far, in ns.
+    pub(super) target_cpu_ns: &'a dyn Fn() -> Option<u64>,
+}
+
+/// Measures all ways in turn, `repetitions` times.
+pub(super) fn measure(
+    place: &Place<'_>,
+    threads: usize,
+    size_bytes: u32,
+    repetitions: u32,
+    time: Duration,
+) -> Result<Case, Box<dyn std::error::Error>> {
+    let shared = Controller::connect(place.url, Way::Lane.host())?;
+    let private = Controller::connect(place.url, Way::Private.host())?;
+    let mut samples: Vec<_> = Way::ALL.iter().map(|_| (Samples::default(), Vec::new())).collect();
+    for repetition in 0..=repetitions {
+        let warm_up = repetition == 0;
+        let time = if warm_up { time / 5 } else { time };
+        for (way, (samples, per_send)) in Way::ALL.into_iter().zip(&mut samples) {
+            let controller = if way == Way::Private { &private } else { &shared };
+            let (run, requests_per_send, spent) = undisturbed(warm_up, || {
+                let users = Users::open(way, controller, threads)?;
+                let before = (machine::own_cpu_ns(), (place.target_cpu_ns)());
+                let (run, requests_per_send) = users.run(place, size_bytes, time)?;
+                let after = (machine::own_cpu_ns(), (place.target_cpu_ns)());
+                Ok::<_, Box<dyn std::error::Error>>((run, requests_per_send, spent(before, after)))
+            })?;
+            if !warm_up {
+                samples.add(&run, spent);
+                per_send.push(requests_per_send);
+            }
+        }
+    }
+    private.disconnect()?;
+    shared.disconnect()?;
+    let ways = Way::ALL.into_iter().zip(&samples).map(|(way, (samples, per_send))| WayFigures {
+        way,
+        figures: samples.figures(),
+        requests_per_send: median(per_send),
+    });
+    Ok(Case { bench: "net-threads", threads, size_bytes, ways: ways.collect() })
+}
+
+/// The threads' connections.
+pub(super) enum Users {
+    Private(Vec<Lane>),
+    Shared(Box<SharedLane>, usize),
+}
+
+impl Users {
+    pub(super) fn open(way: Way, controller: &Controller, threads: usize) -> Result<Users, Error> {
+        if way == Way::Private {
+            let lanes: Result<_, _> = (0..threads).map(|_| controller.open_lane()).collect();
+            return lanes.map(Users::Private);
+        }
+        let lane = SharedLane::new(controller.open_lane()?, way.caravan())?;
+        Ok(Users::Shared(Box::new(lane), threads))
+    }
+
+    /// Lets every thread read at random places for `time`. Returns the requests of one send too.
+    pub(super) fn run(
+        self,
+        place: &Place<'_>,
+        size_bytes: u32,
+        time: Duration,
+    ) -> Result<(Run, f64), Box<dyn std::error::Error>> {
+        let nsid = place.url.nsid;
+        let places = place.size_bytes / u64::from(size_bytes);
+        let reader = |index: usize| Reader { places, size_bytes, random: 1 + index as u64 };
+        let begun = Instant::now();
+        let (latencies_of_threads, network_bytes, requests_per_send) = match self {
+            Users::Private(lanes) => {
+                let barrier = Barrier::new(lanes.len());
+                let ends = together(lanes, |index, mut lane| {
+                    let mut data = vec![0; size_bytes as usize];
+                    barrier.wait();
+                    let end = reader(index).run(time, |offset| lane.read(nsid, offset, &mut data));
+                    (end, lane.bytes_sent() + lane.bytes_received())
+                });
+                let bytes = ends.iter().map(|(_, bytes)| bytes).sum();
+                (ends.into_iter().map(|(end, _)| end).collect(), bytes, 1.0)
+            }
+            Users::Shared(lane, threads) => {
+                let barrier = Barrier::new(threads);
+                let ends: Vec<_> = together(vec![(); threads], |index, ()| {
+                    let mut data = Vec::with_capacity(size_bytes as usize);
+                    barrier.wait();
+                    reader(index).run(time, |offset| lane.read(nsid, offset, size_bytes, &mut data))
+                });
+                let counters = lane.counters();
+                let bytes = counters.bytes_sent + counters.bytes_received;
+                (ends, bytes, counters.requests as f64 / counters.caravans.max(1) as f64)
+            }
+        };
+        let elapsed = begun.elapsed();
+        let mut latency = latencies()?;
+        for of_thread in latencies_of_threads {
+            latency.add(of_thread?)?;
+        }
+        let operations = latency.len();
+        Ok((Run { operations, elapsed, network_bytes, hops: 0, latency }, requests_per_send))
+    }
+}
+
+/// Runs `work` on a thread for each of `items`, and collects what they return.
+fn together<T: Send, R: Send>(items: Vec<T>, work: impl Fn(usize, T) -> R + Sync) -> Vec<R> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let started: Vec<_> = items
+            .into_iter()
+            .enumerate()
+            .map(|(index, item)| scope.spawn(move || work(index, item)))
+            .collect();
+        let joined = started.into_iter().map(|thread| thread.join());
+        joined.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
+/// One thread's work.
+struct Reader {
+    places: u64,
+    size_bytes: u32,
+    random: u64,
+}
+
+impl Reader {
+    /// Reads until `time` has passed; latencies in ns.
+    fn run(
+        mut self,
+        time: Duration,
+        mut read: impl FnMut(u64) -> Result<(), Error>,
+    ) -> Result<hdrhistogram::Histogram<u64>, String> {
+        let mut latency = latencies().map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        let mut now = begun;
+        while now - begun < time {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            let place = (u128::from(self.random) * u128::from(self.places)) >> 64;
+            read(place as u64 * u64::from(self.size_bytes)).map_err(|error| error.to_string())?;
+            let before = std::mem::replace(&mut now, Instant::now());
+            latency.saturating_record((now - before).as_nanos() as u64);
+        }
+        Ok(latency)
+    }
+}

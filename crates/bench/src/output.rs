@@ -1,0 +1,23 @@
+//! Files for results.
+
+use bpfof_terminal::Outcome;
+use std::path::PathBuf;
+
+/// Fails if results cannot be written to one of these files: before the minutes that measuring takes.
+/// What is there stays.
+pub(crate) fn check_writable<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Outcome {
+    for path in paths.into_iter().flatten() {
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes results in place of those of an earlier run: before they are printed, because nobody may
+/// listen there any more.
+pub(crate) fn write_json(path: Option<&PathBuf>, results: &impl serde::Serialize) -> Outcome {
+    if let Some(path) = path {
+        std::fs::write(path, serde_json::to_string_pretty(results)? + "\n")?;
+    }
+    Ok(())
+}

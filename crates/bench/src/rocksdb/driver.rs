@@ -1,0 +1,156 @@
+//! The program that uses RocksDB: `integrations/rocksdb/bench`.
+
+use bpfof_terminal::{Outcome, stop_on_signal};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+const NAME: &str = "bpfof-rocksdb-bench";
+/// How soon Ctrl-C is noticed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Who reads the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Mode {
+    /// RocksDB, at the target, one block after the other.
+    Plain,
+    /// Chains at the target.
+    Chains,
+    /// All blocks at once, at the target; RocksDB searches them.
+    Blocks,
+    /// RocksDB, on the loop device of this machine, which has no modelled latency.
+    Local,
+}
+
+impl Mode {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Mode::Plain => "plain",
+            Mode::Chains => "chains",
+            Mode::Blocks => "blocks",
+            Mode::Local => "local",
+        }
+    }
+}
+
+/// A line of the program: one repetition of a workload in a mode.
+#[derive(Deserialize)]
+pub(super) struct Measurement {
+    pub(super) workload: String,
+    pub(super) mode: Mode,
+    pub(super) threads: u32,
+    pub(super) operations: u64,
+    pub(super) seconds: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) p999_us: f64,
+    /// Part of all processors' time that a hypervisor gave to others meanwhile, of 1.
+    pub(super) stolen: f64,
+    pub(super) host_cpu_s: f64,
+    pub(super) target_cpu_s: Option<f64>,
+    pub(super) energy_j: Option<f64>,
+    pub(super) rocksdb_blocks: u64,
+    /// What follows is missing in `Mode::Local`.
+    #[serde(default)]
+    pub(super) chain_blocks: u64,
+    pub(super) sent_bytes: Option<u64>,
+    pub(super) received_bytes: Option<u64>,
+    /// Gets by the way they went.
+    #[serde(default)]
+    pub(super) gets: BTreeMap<String, u64>,
+}
+
+/// Where the program is, and whether the user has had enough.
+pub(super) struct Driver {
+    program: PathBuf,
+    stop: Arc<AtomicBool>,
+}
+
+impl Driver {
+    /// Looks where the build puts it, unless it is named.
+    pub(super) fn find(named: Option<&Path>) -> Result<Driver, Box<dyn Error>> {
+        let stop = stop_on_signal()?;
+        let own = std::env::current_exe()?;
+        let beside = own.with_file_name(NAME);
+        // target/release/bpfof and target/rocksdb
+        let built = own.ancestors().nth(2).unwrap_or(Path::new("")).join("rocksdb").join(NAME);
+        let places = match named {
+            Some(path) => vec![path.to_owned()],
+            None => vec![beside, built, Path::new("target/rocksdb").join(NAME)],
+        };
+        if let Some(program) = places.iter().find(|path| path.is_file()) {
+            return Ok(Driver { program: program.clone(), stop });
+        }
+        let places: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+        Err(format!(
+            "there is no {NAME} at {}: `make bench-rocksdb` builds it, or `cmake -S \
+             integrations/rocksdb -B target/rocksdb && cmake --build target/rocksdb`; name another \
+             place by --driver",
+            places.join(", ")
+        )
+        .into())
+    }
+
+    /// Runs the program, and hands each line of its output to `take`. Ends it on Ctrl-C.
+    pub(super) fn run(
+        &self,
+        arguments: &[OsString],
+        take: &mut dyn FnMut(&str) -> Outcome,
+    ) -> Outcome {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let failed = |error: std::io::Error| format!("{}: {error}", self.program.display());
+        let mut running = Running(command.spawn().map_err(failed)?);
+        let lines = lines_of(running.0.stdout.take());
+        loop {
+            let line = lines.recv_timeout(LOOK);
+            if self.stop.load(Ordering::Relaxed) {
+                return Err("interrupted".into());
+            }
+            match line {
+                Ok(line) => take(&line.map_err(failed)?)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let status = running.0.wait().map_err(failed)?;
+        if !status.success() {
+            return Err(format!("{NAME} failed ({status}); its own message is above").into());
+        }
+        Ok(())
+    }
+}
+
+/// A process that does not outlive this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads lines on a thread of their own.
+fn lines_of(output: Option<ChildStdout>) -> Receiver<std::io::Result<String>> {
+    let (sender, receiver) = mpsc::channel();
+    if let Some(output) = output {
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    receiver
+}

@@ -1,0 +1,116 @@
+//! A file system in an image, mounted here, so that a target can serve the same image.
+
+use bpfof_terminal::Outcome;
+use std::error::Error;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What `statfs` says of a tmpfs.
+const TMPFS: i64 = 0x0102_1994;
+
+/// A mounted image; dropped, it is unmounted, and removed if nobody wanted to keep it.
+pub(super) struct Image {
+    path: PathBuf,
+    keep: bool,
+    /// The folder on which it is mounted.
+    mount: tempfile::TempDir,
+}
+
+impl Image {
+    /// Mounts the image `database`, which is made if it is not there and kept; without one an image
+    /// in `folder` that goes away.
+    pub(super) fn open(
+        database: Option<&Path>,
+        folder: &Path,
+        size_bytes: u64,
+    ) -> Result<Image, Box<dyn Error>> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("the benchmark mounts an image with a file system, which needs root".into());
+        }
+        let keep = database.is_some();
+        let own = || folder.join(format!("bpfof-rocksdb-{}.img", std::process::id()));
+        // The target has another working directory's names.
+        let path = std::path::absolute(database.map_or_else(own, Path::to_owned))?;
+        check_is_memory(path.parent().unwrap_or(Path::new("/")))?;
+        if !path.exists()
+            && let Err(error) = make(&path, size_bytes)
+        {
+            let _ = std::fs::remove_file(&path);
+            return Err(error);
+        }
+        let mount = tempfile::Builder::new().prefix("bpfof-rocksdb-").tempdir()?;
+        let mounted = tool("mount", &["-o", "loop,noatime"], &[&path, mount.path()]);
+        if mounted.is_err() && !keep {
+            let _ = std::fs::remove_file(&path);
+        }
+        mounted?;
+        Ok(Image { path, keep, mount })
+    }
+
+    /// What a target is to serve.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where RocksDB has its files.
+    pub(super) fn database(&self) -> PathBuf {
+        self.mount.path().join("database")
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        // A process that was killed may not be gone yet: then the file system leaves with it.
+        if tool("umount", &[], &[self.mount.path()]).is_err() {
+            let _ = tool("umount", &["--lazy"], &[self.mount.path()]);
+        }
+        if !self.keep {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The target models the latency of a drive, and so the image has to have none.
+fn check_is_memory(folder: &Path) -> Outcome {
+    let system = rustix::fs::statfs(folder)
+        .map_err(|error| format!("cannot look at {}: {error}", folder.display()))?;
+    if system.f_type == TMPFS {
+        return Ok(());
+    }
+    let folder = folder.display();
+    Err(format!("{folder} is not in memory: the image has to be on a tmpfs, as /dev/shm is").into())
+}
+
+/// Makes an image of which only what is written takes room.
+fn make(path: &Path, size_bytes: u64) -> Outcome {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let named = |error: std::io::Error| format!("cannot make {}: {error}", path.display());
+    let system = rustix::fs::statvfs(folder).map_err(|error| named(error.into()))?;
+    let free = system.f_bavail * system.f_frsize;
+    if free < size_bytes {
+        let folder = folder.display();
+        return Err(format!(
+            "{folder} has room for {free} bytes, and the image may take {size_bytes}: give fewer \
+             --keys or another --folder"
+        )
+        .into());
+    }
+    let file = File::create_new(path).map_err(named)?;
+    file.set_len(size_bytes).map_err(named)?;
+    tool("mkfs.ext4", &["-q", "-F", "-b", "4096", "-m", "0"], &[path])
+}
+
+/// Runs a program that must succeed.
+fn tool(program: &str, options: &[&str], paths: &[&Path]) -> Outcome {
+    let output = Command::new(program)
+        .args(options)
+        .args(paths)
+        .output()
+        .map_err(|error| format!("cannot run {program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program} failed: {}", errors.trim()).into())
+}

@@ -1,0 +1,97 @@
+//! What is measured: the runs of the driver that the options ask for.
+
+use super::driver::Mode;
+use super::options::RocksdbOptions;
+use super::report::{Configuration, Part, Setting};
+
+/// The ways to read that are compared.
+const MODES: [Mode; 3] = [Mode::Plain, Mode::Chains, Mode::Blocks];
+/// Those of figure 8: read only, read mostly, half writes, newest keys.
+const SAMPLED_WORKLOADS: [&str; 5] = ["uniform", "c", "b", "a", "d"];
+
+/// One run of the driver.
+pub(super) struct Step {
+    pub(super) setting: Setting,
+    pub(super) workloads: Vec<String>,
+    pub(super) modes: Vec<Mode>,
+    pub(super) threads: Vec<u32>,
+}
+
+impl Step {
+    /// Lines that the driver prints.
+    pub(super) fn measurements(&self, repetitions: u32) -> usize {
+        self.workloads.len() * self.modes.len() * self.threads.len() * repetitions as usize
+    }
+}
+
+/// Everything that is to be measured, in this order; an error for what is no number.
+pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
+    let curve = options.list("--curve", &options.curve, "1,2,4,8,16,32")?;
+    let sampling = options.list("--sampling", &options.sampling, "0,0.1,1,10,100")?;
+    if let Some(wrong) = sampling.iter().find(|percent| !(0.0..=100.0).contains(*percent)) {
+        return Err(format!("--sampling {wrong}: a percentage is from 0 to 100"));
+    }
+    if let Some(wrong) = curve.iter().find(|threads| !(1.0..=1000.0).contains(*threads)) {
+        return Err(format!("--curve {wrong}: a number of threads is from 1 to 1000"));
+    }
+    let mut steps = workload_steps(options);
+    if !curve.is_empty() {
+        let threads = curve.iter().map(|threads| *threads as u32).collect();
+        steps.push(Step { threads, ..uniform(options, Part::Threads, 0, &MODES) });
+    }
+    steps.extend(sampling.iter().map(|percent| {
+        let mut step = uniform(options, Part::Sampling, options.cache_bytes(), &[Mode::Chains]);
+        step.setting.sample_rate = Some(percent / 100.0);
+        step.workloads = SAMPLED_WORKLOADS.map(str::to_owned).to_vec();
+        step
+    }));
+    if !options.default_configuration && !options.quick {
+        let cache = options.cache_bytes();
+        for (configuration, cache_bytes) in [
+            (Configuration::Bloom, 0),
+            (Configuration::Bloom, cache),
+            (Configuration::EvictableIndex, cache),
+            // Half as much again, as in the paper's figure.
+            (Configuration::EvictableIndex, cache + cache / 2),
+        ] {
+            let mut step = uniform(options, Part::Configurations, cache_bytes, &MODES);
+            step.setting.configuration = configuration;
+            steps.push(step);
+        }
+    }
+    Ok(steps)
+}
+
+fn workload_steps(options: &RocksdbOptions) -> Vec<Step> {
+    let latencies = options.latencies();
+    let mut steps = Vec::new();
+    for &latency_us in &latencies {
+        for cache_bytes in [0, options.cache_bytes()] {
+            let mut step = uniform(options, Part::Workloads, cache_bytes, &MODES);
+            // The loop device has but one latency, its own.
+            if latency_us == latencies[0] {
+                step.modes.push(Mode::Local);
+            }
+            step.setting.latency_us = latency_us;
+            step.workloads = options.workloads();
+            steps.push(step);
+        }
+    }
+    steps
+}
+
+/// Uniform reads at the first of the latencies.
+fn uniform(options: &RocksdbOptions, part: Part, cache_bytes: u64, modes: &[Mode]) -> Step {
+    Step {
+        setting: Setting {
+            part,
+            latency_us: options.latencies()[0],
+            cache_bytes,
+            configuration: Configuration::Default,
+            sample_rate: None,
+        },
+        workloads: vec!["uniform".to_owned()],
+        modes: modes.to_vec(),
+        threads: vec![options.threads],
+    }
+}

@@ -1,0 +1,153 @@
+//! The figures for people, beside those of the paper.
+
+use super::driver::Mode;
+use super::report::{Case, Configuration, ModeFigures, Part, Report, Setting};
+use crate::measurement::Ratio;
+use crate::steal;
+use std::fmt::Write as _;
+
+/// Latencies of the drives that stand for the paper's.
+const OPTANE_US: u64 = 3;
+const NAND_US: u64 = 90;
+
+/// Table 1 of the paper, over TCP: requests a second, processor time in mCPU a request, which is ms,
+/// kB on the network, energy in what it calls mW, a request each.
+const TABLE_1: [(&str, [f64; 4]); 2] = [
+    ("paper, NVMe-oF/TCP", [48279.0, 0.10, 12.07, 3.63]),
+    ("paper, BPF-oF/TCP", [69935.0, 0.06, 9.27, 2.33]),
+];
+
+/// All tables.
+pub(super) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    let mut before = None;
+    for case in &report.cases {
+        if before != Some(case.setting) {
+            let _ = writeln!(text, "{}", heading(&case.setting));
+        }
+        before = Some(case.setting);
+        rows(&mut text, case);
+    }
+    table_1(&mut text, &report.cases);
+    let modes = || report.cases.iter().flat_map(|case| &case.modes);
+    if !modes().any(|mode| mode.energy_mj_per_op.is_some()) {
+        text += "energy: not told by this machine (/sys/class/powercap)\n";
+    }
+    let stolen_most = modes().map(|mode| mode.stolen_most).fold(0.0, f64::max);
+    steal::remark(stolen_most).inspect(|remark| text += &format!("{remark}\n"));
+    text
+}
+
+/// Which setting, and what the paper says of it.
+fn heading(setting: &Setting) -> String {
+    let Setting { part, latency_us, cache_bytes, configuration, sample_rate } = *setting;
+    let what = match (part, configuration) {
+        (Part::Workloads, _) => "workloads".to_owned(),
+        (Part::Threads, _) => "uniform reads by more and more threads".to_owned(),
+        (Part::Sampling, _) => {
+            format!("{} % of Gets for the cache", sample_rate.unwrap_or(0.0) * 100.0)
+        }
+        (Part::Configurations, Configuration::Bloom) => "Bloom filters".to_owned(),
+        (Part::Configurations, _) => "index blocks in the cache".to_owned(),
+    };
+    let cache = match cache_bytes {
+        0 => "no cache".to_owned(),
+        bytes => format!("cache {bytes} bytes"),
+    };
+    let paper = match (part, configuration, latency_us, cache_bytes) {
+        (Part::Workloads, _, NAND_US, 0) => " (paper, NAND: 1.4 to 2.2 times, tail up to 2)",
+        (Part::Workloads, _, NAND_US, _) => " (paper, NAND: 1.2 to 1.7 times)",
+        (Part::Workloads, _, OPTANE_US, _) => " (paper, Optane: 2 to 2.8 times, tail up to 2.6)",
+        (_, Configuration::Bloom, ..) => " (paper, NAND: up to 2 times)",
+        (_, Configuration::EvictableIndex, ..) => " (paper, NAND: 1.8 times)",
+        _ => "",
+    };
+    format!(
+        "\n{what}, {latency_us} µs, {cache}{paper}\n{:<18} {:<8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7}",
+        "workload",
+        "mode",
+        "ops/s",
+        "±%",
+        "p50 µs",
+        "p99 µs",
+        "net B",
+        "host µs",
+        "target µs",
+        "blocks"
+    )
+}
+
+fn rows(text: &mut String, case: &Case) {
+    let full = match case.setting.part {
+        Part::Threads => format!("{} × {}", case.workload, case.threads),
+        _ => case.workload.clone(),
+    };
+    for (index, mode) in case.modes.iter().enumerate() {
+        let label = if index == 0 { full.as_str() } else { "" };
+        row(text, label, mode);
+    }
+    if let Some(Ratio { ops_per_s, p99, net_bytes }) = case.ratio {
+        let _ = writeln!(
+            text,
+            "{:<18} {:<8} {ops_per_s:>7.2}× {:>8} {:>9} {p99:>8.2}× {net_bytes:>7.1}×",
+            "", "gain", "", ""
+        );
+    }
+}
+
+fn row(text: &mut String, label: &str, mode: &ModeFigures) {
+    let figures = &mode.figures;
+    let [least, most] = figures.ops_per_s_range;
+    // Half of what lies between the slowest and the fastest repetition.
+    let spread = (most - least) / 2.0 / figures.ops_per_s * 100.0;
+    let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
+    let net = match mode.mode {
+        Mode::Local => "-".to_owned(),
+        _ => format!("{:.0}", figures.net_bytes_per_op),
+    };
+    let _ = writeln!(
+        text,
+        "{label:<18} {:<8} {:>8.0} {spread:>8.0} {:>9.1} {:>9.1} {net:>8} {:>8} {:>8} {:>7.1}",
+        mode.mode.name(),
+        figures.ops_per_s,
+        figures.p50_us,
+        figures.p99_us,
+        cpu(figures.host_cpu_us_per_op),
+        cpu(figures.target_cpu_us_per_op),
+        mode.blocks_per_op(),
+    );
+}
+
+/// Uniform reads with a cache on a NAND drive: what a request costs.
+fn table_1(text: &mut String, cases: &[Case]) {
+    let is_it = |case: &&Case| {
+        case.setting.part == Part::Workloads
+            && case.setting.latency_us == NAND_US
+            && case.setting.cache_bytes > 0
+            && case.workload == "uniform"
+    };
+    let Some(case) = cases.iter().find(is_it) else { return };
+    let _ = writeln!(
+        text,
+        "\nuniform reads, {NAND_US} µs, with a cache, a request (paper's table 1)\n{:<20} {:>8} {:>12} {:>12} {:>10}",
+        "", "ops/s", "CPU ms", "network kB", "energy mJ"
+    );
+    for (name, [ops, cpu, network, energy]) in TABLE_1 {
+        let _ = writeln!(text, "{name:<20} {ops:>8.0} {cpu:>12.3} {network:>12.2} {energy:>10.2}");
+    }
+    for mode in [Mode::Plain, Mode::Chains] {
+        let Some(figures) = case.of(mode) else { continue };
+        let optional = |value: Option<f64>, digits: usize| {
+            value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        let _ = writeln!(
+            text,
+            "{:<20} {:>8.0} {:>12} {:>12.2} {:>10}",
+            format!("here, {}", mode.name()),
+            figures.figures.ops_per_s,
+            optional(figures.cpu_us_per_op().map(|us| us / 1000.0), 3),
+            figures.figures.net_bytes_per_op / 1000.0,
+            optional(figures.energy_mj_per_op, 2),
+        );
+    }
+}

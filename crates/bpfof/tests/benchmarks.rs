@@ -1,0 +1,205 @@
+//! `bpfof bench` as a user meets it: short runs, for their form. The figures say nothing.
+
+mod command;
+
+use command::{BPFOF, Target, bad, bpfof, good};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn bench(folder: &Path, target: Option<&str>) -> Value {
+    let out: PathBuf = folder.join("out.json");
+    let out = out.to_str().expect("UTF-8");
+    let mut arguments = vec!["bench", "kv", "--levels", "3", "--repetitions", "1"];
+    arguments.extend(["--milliseconds", "20", "--cached", "0,2", "--json", out]);
+    arguments.extend(target.map(|url| ["--target", url]).into_iter().flatten());
+    good(&arguments);
+    serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON")
+}
+
+#[test]
+fn reads_are_measured_against_the_network() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = Target::start(&["mem:size=8MiB"]);
+    let out: PathBuf = folder.path().join("net.json");
+    let out = out.to_str().expect("UTF-8");
+    let run = |sizes| {
+        let mut arguments = vec!["bench", "net", "--target", &target.url, "--sizes", sizes];
+        arguments.extend(["--depths", "1,128", "--repetitions", "1", "--milliseconds", "20"]);
+        arguments.extend(["--json", out]);
+        bpfof(&arguments)
+    };
+    assert!(run("512").status.success());
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+    assert_eq!(report["cases"].as_array().expect("a list").len(), 2);
+    for case in report["cases"].as_array().expect("a list") {
+        for way in ["lane", "single_send"] {
+            assert!(case[way]["ops_per_s"].as_f64() > Some(0.0), "{case}");
+        }
+        assert!(case["floor_polled"]["messages_per_s"].as_f64() > Some(0.0), "{case}");
+    }
+    let summary = &report["summary"];
+    assert!(summary["qd1_over_pingpong_floor"].as_f64() > Some(0.0), "{summary}");
+    assert!(summary["qd128_512_over_batch_floor"].as_f64() > Some(0.0), "{summary}");
+    assert!(summary["qd128_4k_over_batch_floor"].is_null(), "{summary}");
+    // Writes would overwrite what the target has.
+    assert!(report["mixes"].as_array().expect("a list").is_empty());
+    let curves = report["curves"].as_array().expect("a list");
+    assert_eq!(curves.len(), 2);
+    for point in curves.iter().flat_map(|curve| curve["points"].as_array().expect("a list")) {
+        assert!(point["p999_us"].as_f64() >= point["p50_us"].as_f64(), "{point}");
+    }
+    assert_eq!(report["spreads"].as_array().expect("a list").len(), 3);
+    let errors = String::from_utf8(run("100").stderr).expect("UTF-8");
+    assert!(errors.contains("--sizes 100: a read is whole blocks of 512 bytes"), "{errors}");
+}
+
+/// Nothing that is there is lost to a run that cannot begin.
+#[test]
+fn results_of_earlier_runs_stay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out.json");
+    std::fs::write(&out, "[]").expect("written");
+    let out = out.to_str().expect("UTF-8");
+    let nobody = "nvme-tcp://127.0.0.1:1/nqn.2026-01.io.bpf-of:target";
+    bad(&["bench", "kv", "--target", nobody, "--json", out]);
+    bad(&["bench", "net", "--target", nobody, "--json", out]);
+    assert_eq!(std::fs::read_to_string(out).expect("it is there"), "[]");
+}
+
+/// A target of the benchmark's own, whose data it knows: what it reads is compared.
+#[test]
+fn mixes_and_connections_are_measured_and_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, plots) = (folder.path().join("net.json"), folder.path().join("plots"));
+    let (out, plots) = (out.to_str().expect("UTF-8"), plots.to_str().expect("UTF-8"));
+    let mut arguments = vec!["bench", "net", "--depths", "1,16", "--repetitions", "1"];
+    arguments.extend(["--milliseconds", "20", "--writes", "30,100", "--connections", "1,3"]);
+    arguments.extend(["--threads", "2", "--json", out, "--plots", plots]);
+    good(&arguments);
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+    let mixes = report["mixes"].as_array().expect("a list");
+    assert_eq!(mixes.iter().map(|mix| &mix["writes"]).collect::<Vec<_>>(), [30, 100]);
+    let spreads = report["spreads"].as_array().expect("a list");
+    let of = |spread: &Value| (spread["connections"].as_u64(), spread["own_targets"].as_bool());
+    let numbers: Vec<_> = spreads.iter().map(of).collect();
+    let all = [(1, false), (3, false), (1, true), (3, true)];
+    assert_eq!(numbers, all.map(|(number, own)| (Some(number), Some(own))));
+    for figures in
+        mixes.iter().map(|mix| &mix["lane"]).chain(spreads.iter().map(|of| &of["figures"]))
+    {
+        assert!(figures["ops_per_s"].as_f64() > Some(0.0), "{figures}");
+        assert!(figures["target_cpu_us_per_op"].as_f64() > Some(0.0), "{figures}");
+    }
+    for name in ["net-curve", "net-threads", "net-mixes", "net-spread"] {
+        let picture = std::fs::read(format!("{plots}/{name}.png")).expect("drawn");
+        assert!(picture.starts_with(b"\x89PNG"), "{name}");
+    }
+}
+
+#[test]
+fn the_benchmark_writes_its_cases() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = Target::start(&["mem:size=8MiB"]);
+    good(&["kv", "create", "--levels", "3", "--target", &target.url]);
+    for url in [None, Some(target.url.as_str())] {
+        let cases = bench(folder.path(), url);
+        let cases = cases.as_array().expect("a list");
+        assert_eq!(cases.len(), 2 * 2 + 2 * (3 + 2));
+        for case in cases {
+            for path in ["plain", "pushdown"] {
+                assert!(case[path]["ops_per_s"].as_f64().expect("a number") > 0.0, "{case}");
+                assert_eq!(case[path]["target_cpu_us_per_op"].is_null(), url.is_some(), "{case}");
+            }
+            assert!(case["ratio"]["net_bytes"].as_f64().expect("a number") > 0.0, "{case}");
+        }
+        let get = &cases[0];
+        assert_eq!((&get["bench"], get["hops"].as_f64()), (&"kv-get".into(), Some(4.0)));
+    }
+    assert!(bad(&["bench", "kv", "--json", "/nowhere/out.json"]).contains("cannot write"));
+}
+
+/// XRP's table: a database in a file, no target.
+#[test]
+fn local_chains_are_measured_against_reads() {
+    // Unlike /tmp, where the binary is is no memory.
+    let folder = tempfile::tempdir_in(Path::new(BPFOF).parent().expect("a folder"));
+    let folder = folder.expect("a folder");
+    let probe = std::fs::File::create(folder.path().join("probe")).expect("room");
+    if bpfof_device::direct_block_bytes(&probe).is_none() {
+        eprintln!("SKIPPED: there is no direct I/O here");
+        return;
+    }
+    let path = |name| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (file, out) = (path("db"), path("out.json"));
+    let local = ["bench", "kv", "--executor", "local", "--file", &file];
+    let run = [&local[..], &["--levels", "2", "--repetitions", "1", "--milliseconds", "20"]];
+    // The second time the database is there.
+    for _ in 0..2 {
+        let text = good(&[&run.concat()[..], &["--json", &out]].concat());
+        assert!(text.contains("XRP, table 3"), "{text}");
+        assert!(text.lines().any(|line| line.starts_with('2') && line.contains("20.6")), "{text}");
+        let text = std::fs::read_to_string(&out).expect("written");
+        let cases: Value = serde_json::from_str(&text).expect("JSON");
+        let cases = cases.as_array().expect("a list");
+        assert_eq!(cases.len(), 2 * 2);
+        for case in cases {
+            let alone = case["queue_depth"] == 1;
+            assert_eq!((case["read"].is_object(), case["paper"].is_object()), (alone, alone));
+            for way in ["io_uring", "ours"] {
+                let gets = case[way]["gets_per_s"].as_f64();
+                assert!(gets.expect("a number") > 0.0, "{case}");
+            }
+        }
+    }
+    assert!(bad(&[&local[..], &["--levels", "3"]].concat()).contains("give --levels 2"));
+    assert!(bad(&[&local[..], &["--cached", "0"]].concat()).contains("about a target"));
+    assert!(bad(&["bench", "kv", "--file", &file]).contains("--executor local"));
+}
+
+#[test]
+fn the_cost_of_functions_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (out, plot) = (path("out.json"), path("out.png"));
+    good(&["bench", "function", "--rounds", "2", "--json", &out, "--plot", &plot]);
+    let read = || -> Value {
+        serde_json::from_str(&std::fs::read_to_string(&out).expect("written")).expect("JSON")
+    };
+    let report = read();
+    let list = |name: &str| report[name].as_array().expect("a list").clone();
+    let above_zero = |row: &Value, name: &str| {
+        assert!(row[name].as_f64().expect("a number") > 0.0, "{name}: {row}");
+    };
+    assert_eq!((list("calls").len(), list("loading").len(), list("helpers").len()), (3, 5, 38));
+    for call in list("calls") {
+        for figure in ["interpreter_ns", "checked_ns", "c_ns", "checked_over_c"] {
+            above_zero(&call, figure);
+        }
+    }
+    for size in list("loading") {
+        above_zero(&size, "check_us");
+        above_zero(&size, "translate_us");
+    }
+    for helper in list("helpers").iter().filter(|row| row["bytes"] == 4096) {
+        above_zero(helper, "constant_ns");
+        above_zero(helper, "variable_ns");
+    }
+    above_zero(&report["tail_call"], "alone_ns");
+    above_zero(&report["tail_call"], "after_tail_call_ns");
+    assert_eq!(std::fs::read(&plot).expect("drawn")[..4], *b"\x89PNG");
+
+    let arguments = ["bench", "function", "--rounds", "1", "--parts", "calls", "--only", "node"];
+    let mut alone = Command::new(BPFOF);
+    let alone = alone.args(arguments).args(["--json", &out]).env("CC", "/nowhere/cc");
+    let output = alone.output().expect("it starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.contains("no C compiler"), "{errors}");
+    let report = read();
+    assert_eq!(report["calls"].as_array().map(Vec::len), Some(1));
+    assert!(report["calls"][0]["c_ns"].is_null() && report["compiler"].is_null(), "{report}");
+    let names = bad(&["bench", "function", "--only", "nothing"]);
+    assert!(names.contains("there are node, filter, block"), "{names}");
+}

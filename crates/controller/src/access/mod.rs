@@ -1,0 +1,15 @@
+//! Who may connect and do what: rules of the configuration, and the rights that they give.
+//!
+//! - [`rights`]: what a host may do, one bit each.
+//! - [`rules`]: which host has which rights in which subsystem; [`Access`] is what comes of that for one
+//!   association, taken when it connects.
+//! - [`denials`]: how often hosts were refused something, by reason.
+
+mod denials;
+mod rights;
+mod rules;
+
+pub(crate) use denials::{Denials, Reason};
+pub use rights::{Rights, UnknownRight};
+pub(crate) use rules::{Access, Rules};
+pub use rules::{HostKeys, HostRule};

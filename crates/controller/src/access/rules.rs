@@ -1,0 +1,285 @@
+//! Which host has which rights.
+
+use super::rights::Rights;
+use crate::limits::MAX_NSID;
+use crate::transport::secure::Identity;
+use bpfof_auth::dhchap::{Algorithms, ControllerConfig};
+use bpfof_auth::{ConfiguredPsk, Derivation, DhchapKey, KeyFileError, Names, key_file};
+use bpfof_nvme::fabrics::DISCOVERY_NQN;
+use bpfof_tls::{Psk, PskHash};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A rule of the configuration: what a host may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRule {
+    /// NVMe qualified name of the host, or `*` for each.
+    pub nqn: String,
+    /// The subsystems that it is about. None: all.
+    pub subsystems: Option<Vec<String>>,
+    /// Ids of the namespaces that exist for the host. None: all.
+    pub namespaces: Option<Vec<u32>>,
+    /// What it may do.
+    pub rights: Rights,
+    /// How it proves who it is.
+    pub keys: HostKeys,
+}
+
+/// Files with the keys of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostKeys {
+    /// Keys for TLS, `NVMeTLSkey-1:…`. With some, the host must come by TLS.
+    pub tls_psk: Vec<PathBuf>,
+    /// Its keys are derived as libnvme before 1.16 does it, where identities do not tell.
+    pub tls_compat: bool,
+    /// Secrets for DH-HMAC-CHAP, `DHHC-1:…`: one, or two during rotation. With some, the host must
+    /// authenticate itself.
+    pub dhchap_key: Vec<PathBuf>,
+    /// The target's own secret, for hosts that want to know whom they talk to.
+    pub dhchap_ctrl_key: Option<PathBuf>,
+}
+
+impl HostKeys {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tls_psk.is_empty() && self.dhchap_key.is_empty() && self.dhchap_ctrl_key.is_none()
+    }
+}
+
+impl HostRule {
+    /// Whether it is about this host in this subsystem.
+    fn is_about(&self, host_nqn: &str, subsystem: &str) -> bool {
+        let is_host = self.nqn == "*" || self.nqn == host_nqn;
+        let is_in = |subsystems: &Vec<String>| subsystems.iter().any(|known| known == subsystem);
+        is_host && self.subsystems.as_ref().is_none_or(is_in)
+    }
+}
+
+/// Namespaces, a bit for each id from 1 on.
+type NamespaceSet = [u64; MAX_NSID as usize / 64];
+
+/// What a host may do in a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) rights: Rights,
+    /// Namespaces that exist for the host; None: all.
+    namespaces: Option<Box<NamespaceSet>>,
+    /// The rule that says so, for logs: its place in the file, from 1. None: there are no rules.
+    rule: Option<usize>,
+    /// It must come by TLS, with a key of its own.
+    pub(crate) needs_tls: bool,
+    /// It must authenticate itself with this.
+    pub(crate) authentication: Option<Arc<ControllerConfig>>,
+}
+
+impl Access {
+    /// Everything, where there are no rules.
+    pub(crate) const fn everything() -> Access {
+        Access {
+            rights: Rights::ALL,
+            namespaces: None,
+            rule: None,
+            needs_tls: false,
+            authentication: None,
+        }
+    }
+
+    fn of(rule: &HostRule, place: usize) -> Access {
+        let namespaces = rule.namespaces.as_ref().map(|ids| {
+            let mut set = Box::new([0; MAX_NSID as usize / 64]);
+            for at in ids.iter().map(|nsid| *nsid as usize - 1) {
+                set[at / 64] |= 1u64 << (at % 64);
+            }
+            set
+        });
+        Access {
+            rights: rule.rights,
+            namespaces,
+            rule: Some(place),
+            needs_tls: !rule.keys.tls_psk.is_empty(),
+            authentication: None,
+        }
+    }
+
+    /// Whether a namespace exists for the host.
+    #[inline]
+    pub(crate) fn sees(&self, nsid: u32) -> bool {
+        let Some(set) = &self.namespaces else { return true };
+        let at = nsid.wrapping_sub(1) as usize;
+        set.get(at / 64).is_some_and(|word| word & 1 << (at % 64) != 0)
+    }
+
+    /// Whether it allows all that `other` allows.
+    pub(crate) fn contains(&self, other: &Access) -> bool {
+        let sees_all = (1..=MAX_NSID).all(|nsid| self.sees(nsid) || !other.sees(nsid));
+        // Who need not prove who it is may do more.
+        let proves_less = (other.needs_tls || !self.needs_tls)
+            && (other.authentication.is_some() || self.authentication.is_none());
+        self.rights.contains(other.rights) && sees_all && proves_less
+    }
+
+    /// Where it comes from, in words.
+    pub(crate) fn origin(&self) -> String {
+        match self.rule {
+            Some(place) => format!("[[host]] rule {place} gives {}", self.rights),
+            None => "there are no [[host]] rules".to_owned(),
+        }
+    }
+}
+
+/// A rule with its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    rule: HostRule,
+    dhchap_keys: Vec<DhchapKey>,
+    dhchap_ctrl_key: Option<DhchapKey>,
+}
+
+/// All rules of a configuration, with the keys that they name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    known: Vec<Known>,
+    /// Keys for TLS by the identity that a host presents, with the names that they are for.
+    tls: HashMap<String, TlsKey>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TlsKey {
+    secret: bpfof_auth::Secret,
+    hash: PskHash,
+    names: Identity,
+}
+
+impl Rules {
+    /// Reads the keys of rules, for these subsystems of the target.
+    ///
+    /// # Errors
+    /// A key file that cannot be used.
+    pub(crate) fn load(rules: &[HostRule], subsystems: &[&str]) -> Result<Rules, KeyFileError> {
+        let mut loaded = Rules::default();
+        for rule in rules {
+            let keys = &rule.keys;
+            let dhchap = |path: &PathBuf| key_file::parse(path, DhchapKey::parse);
+            for path in &keys.tls_psk {
+                let psk = key_file::parse(path, ConfiguredPsk::parse)?;
+                loaded.add_psk(rule, &psk, subsystems);
+            }
+            loaded.known.push(Known {
+                rule: rule.clone(),
+                dhchap_keys: keys.dhchap_key.iter().map(dhchap).collect::<Result<_, _>>()?,
+                dhchap_ctrl_key: keys.dhchap_ctrl_key.as_ref().map(dhchap).transpose()?,
+            });
+        }
+        Ok(loaded)
+    }
+
+    /// Each identity that the host may present for a key.
+    fn add_psk(&mut self, rule: &HostRule, psk: &ConfiguredPsk, subsystems: &[&str]) {
+        let derivation = match rule.keys.tls_compat {
+            true => Derivation::Compat,
+            false => Derivation::Standard,
+        };
+        let its = subsystems.iter().filter(|nqn| rule.is_about(&rule.nqn, nqn));
+        for subsystem in its.copied().chain([DISCOVERY_NQN]) {
+            let Ok(names) = Names::new(rule.nqn.as_str(), subsystem) else { continue };
+            for found in psk.identities(&names, derivation) {
+                let hash = match found.hash {
+                    bpfof_auth::PskHash::Sha256 => PskHash::Sha256,
+                    bpfof_auth::PskHash::Sha384 => PskHash::Sha384,
+                };
+                let names =
+                    Identity { host_nqn: rule.nqn.clone(), subsystem_nqn: subsystem.to_owned() };
+                self.tls.insert(found.identity, TlsKey { secret: found.psk, hash, names });
+            }
+        }
+    }
+
+    /// The key of an identity.
+    pub(crate) fn psk(&self, identity: &str) -> Option<Psk> {
+        let key = self.tls.get(identity)?;
+        Psk::new(identity, key.secret.expose(), key.hash).ok()
+    }
+
+    /// Whom an identity stands for.
+    pub(crate) fn identity(&self, identity: &str) -> Option<&Identity> {
+        self.tls.get(identity).map(|key| &key.names)
+    }
+
+    /// What a host may do in a subsystem: by the first rule that is about it, in the order of the file.
+    /// None if no rule is; everything if there are none at all. The discovery subsystem is open to each
+    /// host that a rule is about.
+    pub(crate) fn access(&self, host_nqn: &str, subsystem: &str) -> Option<Access> {
+        if self.known.is_empty() {
+            return Some(Access::everything());
+        }
+        let place = self.known.iter().position(|known| known.rule.is_about(host_nqn, subsystem))?;
+        let Known { rule, dhchap_keys, dhchap_ctrl_key } = &self.known[place];
+        let names = Names::new(host_nqn, subsystem).ok().filter(|_| !dhchap_keys.is_empty());
+        let authentication = names.map(|names| {
+            let its_own = dhchap_ctrl_key.as_ref();
+            let config = ControllerConfig::new(names, dhchap_keys, its_own, Algorithms::default());
+            Arc::new(config)
+        });
+        if !dhchap_keys.is_empty() && authentication.is_none() {
+            return None;
+        }
+        Some(Access { authentication, ..Access::of(rule, place + 1) })
+    }
+
+    /// Whether some rule is about a host, in whatever subsystem.
+    pub(crate) fn knows(&self, host_nqn: &str) -> bool {
+        let is_about = |known: &Known| known.rule.nqn == "*" || known.rule.nqn == host_nqn;
+        self.known.is_empty() || self.known.iter().any(is_about)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(nqn: &str, subsystems: Option<&[&str]>, namespaces: Option<&[u32]>) -> HostRule {
+        HostRule {
+            nqn: nqn.to_owned(),
+            subsystems: subsystems.map(|names| names.iter().map(|&name| name.into()).collect()),
+            namespaces: namespaces.map(<[u32]>::to_vec),
+            rights: Rights::READ,
+            keys: HostKeys::default(),
+        }
+    }
+
+    fn load(rules: &[HostRule]) -> Rules {
+        Rules::load(rules, &["one", "two"]).expect("no keys")
+    }
+
+    #[test]
+    fn the_first_rule_about_a_host_counts() {
+        let rules = load(&[
+            rule("a", Some(&["one"]), Some(&[1, 64, 65, 1024])),
+            rule("a", None, None),
+            rule("*", Some(&["two"]), Some(&[])),
+        ]);
+        let access = rules.access("a", "one").expect("a rule");
+        for (nsid, sees) in
+            [(0, false), (1, true), (2, false), (64, true), (65, true), (66, false), (1024, true)]
+        {
+            assert_eq!(access.sees(nsid), sees, "{nsid}");
+        }
+        assert!(!access.sees(1025) && !access.sees(u32::MAX));
+        let all = rules.access("a", "other").expect("a rule");
+        assert!(all.sees(1024) && all.contains(&access) && !access.contains(&all));
+        assert!(!rules.access("b", "two").expect("a rule").sees(1));
+        assert_eq!(rules.access("b", "one"), None);
+        assert!(rules.knows("b") && Rules::default().knows("anybody"));
+        assert_eq!(Rules::default().access("anybody", "any"), Some(Access::everything()));
+        assert_eq!(access.origin(), "[[host]] rule 1 gives read");
+    }
+
+    #[test]
+    fn fewer_rights_are_less() {
+        let more = HostRule { rights: Rights::USUAL, ..rule("a", None, None) };
+        let (less, more) = (Access::of(&rule("a", None, None), 1), Access::of(&more, 1));
+        assert!(more.contains(&less) && !less.contains(&more));
+    }
+}

@@ -1,0 +1,138 @@
+//! What a connection knows of the association that it belongs to.
+
+use crate::access::{Access, Rights};
+use crate::controller::Controller;
+use crate::hosts::{Host, Member};
+use crate::subsystem::Subsystem;
+use bpfof_auth::dhchap::ControllerAuth;
+use bpfof_chain::Tables;
+use bpfof_function::memory::Charge;
+use bpfof_nvme::Installation;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The association of one of its connections.
+#[derive(Debug)]
+pub(crate) struct Association {
+    pub(crate) subsystem: Arc<Subsystem>,
+    pub(crate) controller: Arc<Controller>,
+    /// What the host may do: that of the controller, here so that a command finds it.
+    pub(crate) rights: Rights,
+    access: Arc<Access>,
+    /// None if the host need not authenticate itself.
+    pub(crate) auth: Option<Box<ControllerAuth>>,
+    /// Its authentication has failed, and that was logged.
+    pub(crate) has_failed: bool,
+    /// The connection's place among those of its host.
+    member: Member,
+    /// How often the controller's queues had been ended when this one came.
+    pub(crate) resets: u32,
+    /// A snapshot of the controller's tables.
+    pub(crate) tables: Arc<Tables>,
+    generation: u64,
+}
+
+impl Association {
+    pub(crate) fn new(
+        subsystem: Arc<Subsystem>,
+        controller: Arc<Controller>,
+        member: Member,
+        (resets, now_ns): (u32, u64),
+    ) -> Association {
+        let access = Arc::clone(&controller.access);
+        Association {
+            subsystem,
+            controller,
+            // None before it has authenticated itself.
+            rights: if access.authentication.is_some() { Rights::NONE } else { access.rights },
+            auth: access
+                .authentication
+                .as_ref()
+                .map(|config| Box::new(ControllerAuth::new(Arc::clone(config), now_ns / 1000))),
+            has_failed: false,
+            access,
+            member,
+            resets,
+            tables: Arc::default(),
+            generation: 0,
+        }
+    }
+
+    /// Whose it is.
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.member.host
+    }
+
+    /// Whether the host has yet to authenticate itself on this queue.
+    pub(crate) fn awaits_authentication(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.authentication().is_none())
+    }
+
+    /// Whether a namespace exists for the host.
+    #[inline]
+    pub(crate) fn sees(&self, nsid: u32) -> bool {
+        self.access.sees(nsid)
+    }
+
+    /// Takes newer tables if there are any. Not before they are needed: an old table keeps functions
+    /// that are unloaded.
+    #[inline]
+    pub(crate) fn refresh_tables(&mut self) {
+        self.controller.refresh(&mut self.generation, &mut self.tables);
+    }
+}
+
+/// What an admin queue keeps between commands.
+#[derive(Debug, Default)]
+pub(crate) struct AdminState {
+    pub(crate) function_upload: Option<PartialUpload>,
+    pub(crate) map_upload: Option<PartialUpload>,
+    /// Why the last Function Load was refused; empty if it was not.
+    pub(crate) load_message: String,
+    pub(crate) last_function: u32,
+    pub(crate) last_function_map: u32,
+    /// One at a time: a load takes memory and a thread.
+    pub(crate) is_loading: bool,
+    pub(crate) events: Events,
+}
+
+/// An object of which parts are here.
+#[derive(Debug)]
+pub(crate) struct PartialUpload {
+    pub(crate) total_bytes: u32,
+    pub(crate) installation: Installation,
+    pub(crate) data: Vec<u8>,
+    /// All of it.
+    pub(crate) memory: Charge,
+}
+
+impl AdminState {
+    /// Bytes held of uploads that are not complete.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn upload_bytes(&self) -> usize {
+        let parts = [&self.function_upload, &self.map_upload];
+        parts.into_iter().flatten().map(|partial| partial.data.len()).sum()
+    }
+}
+
+/// Asynchronous event requests that a host has left, and what it is to hear of.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    /// Identifiers of parked requests, oldest first.
+    pub(crate) parked: VecDeque<u16>,
+    /// What the host wants to hear of (Asynchronous Event Configuration).
+    pub(crate) config: u32,
+    /// The host knows that there is news, but has not yet read which.
+    pub(crate) has_told: bool,
+    /// The generation of the discovery log page that the host has read last, 0 if none.
+    pub(crate) known_log: u64,
+}
+
+impl Events {
+    /// The controller has ended, and with it the requests, without completions (NVMe Base 2.0
+    /// §3.7.2).
+    pub(crate) fn clear(&mut self) {
+        self.parked.clear();
+        (self.config, self.has_told) = (0, false);
+    }
+}

@@ -1,0 +1,99 @@
+//! What holds a namespace's blocks.
+
+use bpfof_device::{FileError, MemoryNamespace, NvmeDrive, Volume};
+use std::io;
+use std::sync::Arc;
+
+/// What holds a namespace's blocks: an Arc, so that a renumbered namespace keeps its storage.
+///
+/// What is done with it, the [`Executor`](crate::executor::Executor) does: memory by operations of its
+/// own, volumes and drives by operations of the reactor's rings.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    Memory(Arc<MemoryNamespace>),
+    Volume(Arc<Volume>),
+    Drive(Arc<NvmeDrive>),
+}
+
+impl Backend {
+    /// The memory, if it is memory.
+    #[inline]
+    pub(crate) fn memory(&self) -> Option<&Arc<MemoryNamespace>> {
+        match self {
+            Backend::Memory(memory) => Some(memory),
+            Backend::Volume(_) | Backend::Drive(_) => None,
+        }
+    }
+
+    /// The files, if it is in files.
+    pub(crate) fn volume(&self) -> Option<&Volume> {
+        match self {
+            Backend::Memory(_) | Backend::Drive(_) => None,
+            Backend::Volume(volume) => Some(volume),
+        }
+    }
+
+    /// Its size when it was opened, in bytes.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        match self {
+            Backend::Memory(memory) => memory.size_bytes(),
+            Backend::Volume(volume) => volume.size_bytes(),
+            Backend::Drive(drive) => drive.size_bytes(),
+        }
+    }
+
+    /// Bytes of the process's memory that it takes.
+    pub(crate) fn process_bytes(&self) -> u64 {
+        self.memory().map_or(0, |memory| memory.size_bytes())
+    }
+
+    /// What chains read at once, in bytes: a logical block of `block_bytes`. Memory has no blocks: what
+    /// a function does not ask for is not fetched.
+    #[inline]
+    pub(crate) fn unit_bytes(&self, block_bytes: u32) -> u32 {
+        match self {
+            Backend::Memory(_) => MemoryNamespace::UNIT_BYTES,
+            Backend::Volume(_) | Backend::Drive(_) => block_bytes,
+        }
+    }
+
+    /// Whether ranges can be made zero by giving their blocks back.
+    pub(crate) fn deallocates(&self) -> bool {
+        match self {
+            Backend::Memory(_) => true,
+            Backend::Volume(volume) => volume.punches_holes(),
+            Backend::Drive(drive) => drive.writes_zeroes(),
+        }
+    }
+
+    /// Whether acknowledged writes may sit in a cache that a Flush empties.
+    pub(crate) fn has_volatile_cache(&self) -> bool {
+        match self {
+            Backend::Memory(_) => false,
+            Backend::Volume(_) => true,
+            Backend::Drive(drive) => drive.has_volatile_cache(),
+        }
+    }
+
+    /// Its size in bytes now; none if that cannot change by itself.
+    pub(crate) fn measure(&self) -> io::Result<Option<u64>> {
+        match self {
+            Backend::Memory(_) => Ok(None),
+            Backend::Volume(volume) => volume.measure().map(Some),
+            Backend::Drive(drive) => drive.measure().map(Some),
+        }
+    }
+
+    /// The size in bytes that it gets if each of its files is to have `file_bytes`, for which they may
+    /// have to grow; none if that cannot change by a configuration.
+    pub(crate) fn settle_size(&self, file_bytes: Option<u64>) -> Result<Option<u64>, FileError> {
+        self.volume().map(|volume| volume.settle_size(file_bytes)).transpose()
+    }
+
+    /// From now on its files have the size to which [`settle_size`](Self::settle_size) has agreed.
+    pub(crate) fn give_size(&self, file_bytes: Option<u64>) {
+        if let Some(volume) = self.volume() {
+            volume.give_size(file_bytes);
+        }
+    }
+}

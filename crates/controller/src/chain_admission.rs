@@ -1,0 +1,355 @@
+//! Who gets an arena: chains run in one, and a reactor has `max-chains` of them.
+//!
+//! A connection takes what is free, but for a few that are *reserved* for hosts which have no chain
+//! running. When nothing is, it waits, and whatever becomes free goes to the host that has fewest chains
+//! running, of that to the association with fewest, and of that to the connection. So hosts that all
+//! want more than there is come to have equal parts.
+//!
+//! Chains may be long, hours even. So one of a host that has more than another which waits *gives way*:
+//! at the end of its hop, for which it is served before the others of its connection, its state is
+//! copied out of the arena, and it waits with its connection until there is one for it again. Where no
+//! host has more than one, they take turns. A host that has none running so gets one at once while some
+//! of the reserve are left, and else after a hop of another's, whatever the others run.
+
+use crate::limits::ARENA_SLICE_NS;
+use bpfof_chain::ChainId;
+
+/// Chains that may be asked to give way in one turn.
+pub(crate) const DISPLACED_PER_TURN: usize = 16;
+
+/// Most arenas that are kept for hosts which have no chain running.
+const MAX_RESERVED_ARENAS: usize = 16;
+
+/// Time between two looks at all chains, if none should give way at the first: these take some µs.
+const LOOK_INTERVAL_NS: u64 = 10_000_000;
+
+/// Shares that a connection belongs to: indices of this reactor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Party {
+    pub(crate) host: u32,
+    pub(crate) association: u32,
+}
+
+#[derive(Debug, Default)]
+struct Share {
+    party: Party,
+    /// Chains running, and those it has been granted an arena for.
+    running: u32,
+    /// What it has been granted and has not used.
+    granted: u32,
+    is_waiting: bool,
+}
+
+/// See the module. Connections are named by their index in the reactor's table.
+#[derive(Debug, Default)]
+pub(crate) struct Admission {
+    shares: Vec<Option<Share>>,
+    /// By index of the host.
+    hosts: Vec<u32>,
+    /// By index of the association.
+    associations: Vec<u32>,
+    /// In the order in which they came.
+    waiting: Vec<u32>,
+    /// Arenas for hosts without a chain.
+    reserve: usize,
+    /// Arenas that are granted and not in use yet.
+    granted: usize,
+    /// Chains that have been asked to give way and still run.
+    giving_way: usize,
+    /// When it is to be looked for chains that should, if nobody comes before.
+    next_look_ns: u64,
+}
+
+fn at(counts: &mut Vec<u32>, index: u32) -> &mut u32 {
+    if counts.len() <= index as usize {
+        counts.resize(index as usize + 1, 0);
+    }
+    &mut counts[index as usize]
+}
+
+impl Admission {
+    /// For so many arenas.
+    pub(crate) fn new(arenas: usize) -> Admission {
+        Admission { reserve: (arenas / 4).min(MAX_RESERVED_ARENAS), ..Admission::default() }
+    }
+
+    /// A connection begins to belong to these shares. It has no chains.
+    pub(crate) fn join(&mut self, connection: u32, party: Party) {
+        let index = connection as usize;
+        if self.shares.len() <= index {
+            self.shares.resize_with(index + 1, || None);
+        }
+        self.shares[index] = Some(Share { party, ..Share::default() });
+        at(&mut self.hosts, party.host);
+        at(&mut self.associations, party.association);
+    }
+
+    /// A connection is gone, and its chains before it.
+    pub(crate) fn leave(&mut self, connection: u32) {
+        self.stop_waiting(connection);
+        if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::take) {
+            debug_assert_eq!(share.running, 0, "it leaves chains behind");
+        }
+    }
+
+    /// Chains that a connection has running.
+    #[cfg(test)]
+    pub(crate) fn running(&self, connection: u32) -> u32 {
+        self.share(connection).map_or(0, |share| share.running - share.granted)
+    }
+
+    fn share(&self, connection: u32) -> Option<&Share> {
+        self.shares.get(connection as usize)?.as_ref()
+    }
+
+    fn count(&mut self, connection: u32, change: i32) {
+        let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let add = |count: &mut u32| *count = count.saturating_add_signed(change);
+        add(&mut share.running);
+        add(at(&mut self.hosts, share.party.host));
+        add(at(&mut self.associations, share.party.association));
+    }
+
+    /// Chains that the host of a connection has running.
+    fn host_running(&self, connection: u32) -> u32 {
+        self.share(connection).map_or(u32::MAX, |share| self.hosts[share.party.host as usize])
+    }
+
+    /// Whether one of `free` arenas is for a connection, if no other wants it.
+    fn has_one_for(&self, connection: u32, free: usize) -> bool {
+        let reserve = if self.host_running(connection) == 0 { 0 } else { self.reserve };
+        free > self.granted + reserve
+    }
+
+    /// Whether a connection may start a chain now, of `free` arenas.
+    #[inline]
+    pub(crate) fn may_start(&self, connection: u32, free: usize) -> bool {
+        if self.waiting.is_empty() && free > self.granted + self.reserve {
+            return true;
+        }
+        self.share(connection).is_some_and(|share| share.granted > 0)
+            || self.has_one_for(connection, free) && self.is_first(connection)
+    }
+
+    /// Whether nobody who waits comes before a connection.
+    fn is_first(&self, connection: u32) -> bool {
+        let running = self.host_running(connection);
+        self.waiting.iter().all(|waiting| running == 0 && self.host_running(*waiting) > 0)
+    }
+
+    /// A connection has started a chain, as it [may](Self::may_start).
+    #[inline]
+    pub(crate) fn started(&mut self, connection: u32) {
+        if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut)
+            && share.granted > 0
+        {
+            // It is counted already.
+            share.granted -= 1;
+            self.granted -= 1;
+            return;
+        }
+        self.count(connection, 1);
+    }
+
+    /// A chain of a connection has left its arena.
+    #[inline]
+    pub(crate) fn ended(&mut self, connection: u32, gave_way: bool) {
+        self.count(connection, -1);
+        self.giving_way -= usize::from(gave_way);
+    }
+
+    /// A connection wants an arena and may not have one now.
+    pub(crate) fn wait(&mut self, connection: u32) {
+        if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut)
+            && !std::mem::replace(&mut share.is_waiting, true)
+        {
+            self.waiting.push(connection);
+            self.next_look_ns = 0;
+        }
+    }
+
+    /// What it has been granted and has no use for is for others.
+    #[inline]
+    pub(crate) fn let_go(&mut self, connection: u32) {
+        if self.granted > 0 && self.share(connection).is_some_and(|share| share.granted > 0) {
+            self.stop_waiting(connection);
+        }
+    }
+
+    /// It wants none any more: what it has been granted is for others.
+    pub(crate) fn stop_waiting(&mut self, connection: u32) {
+        let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let granted = std::mem::take(&mut share.granted);
+        if std::mem::take(&mut share.is_waiting) {
+            self.waiting.retain(|other| *other != connection);
+        }
+        self.granted -= granted as usize;
+        self.count(connection, -(granted as i32));
+    }
+
+    /// Those that wait, in the order in which they came.
+    pub(crate) fn waiting(&self) -> &[u32] {
+        &self.waiting
+    }
+
+    /// What decides who is next: who has least of all, of its host and of its association.
+    fn need(&self, connection: u32) -> [u32; 3] {
+        let Some(share) = self.share(connection) else { return [u32::MAX; 3] };
+        let Party { host, association } = share.party;
+        [self.hosts[host as usize], self.associations[association as usize], share.running]
+    }
+
+    /// Grants an arena to the connection that needs it most; the caller wakes it.
+    pub(crate) fn grant(&mut self, free: usize) -> Option<u32> {
+        let neediest = (0..self.waiting.len()).min_by_key(|at| self.need(self.waiting[*at]))?;
+        if !self.has_one_for(self.waiting[neediest], free) {
+            return None;
+        }
+        let connection = self.waiting.remove(neediest);
+        self.count(connection, 1);
+        if let Some(share) = self.shares[connection as usize].as_mut() {
+            share.is_waiting = false;
+            share.granted += 1;
+        }
+        self.granted += 1;
+        Some(connection)
+    }
+
+    /// Arenas that are granted and not in use yet.
+    pub(crate) fn granted(&self) -> usize {
+        self.granted
+    }
+
+    /// Whether it is time to look for chains that should give way.
+    pub(crate) fn is_to_look(&self, now_ns: u64) -> bool {
+        now_ns >= self.next_look_ns
+    }
+
+    /// None was found: there is time until the next look.
+    pub(crate) fn look_later(&mut self, now_ns: u64) {
+        self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
+    }
+
+    /// Whether more connections wait than chains have been asked to give way.
+    pub(crate) fn wants_displaced(&self) -> bool {
+        self.giving_way < self.waiting.len()
+    }
+
+    /// A chain has been asked to give way.
+    pub(crate) fn asked_to_give_way(&mut self) {
+        self.giving_way += 1;
+    }
+
+    /// Which of the running chains, each with its connection and for how long it has had its arena,
+    /// should give way to the connection that needs an arena most: who has most gives, and of that the
+    /// chain that has had its arena longest.
+    pub(crate) fn choose_displaced(
+        &self,
+        running: impl Iterator<Item = (ChainId, u32, u64)>,
+    ) -> Option<ChainId> {
+        let neediest = self.waiting.iter().copied().min_by_key(|who| self.need(*who))?;
+        let gives = |(_, owner, held_ns): &(ChainId, u32, u64)| {
+            self.is_displaced_by(*owner, neediest, *held_ns)
+        };
+        let chosen = running.filter(gives);
+        chosen
+            .max_by_key(|(_, owner, held_ns)| (self.need(*owner), *held_ns))
+            .map(|(chain, ..)| chain)
+    }
+
+    /// Of the running chains one whose owner has so much more than the neediest of those that wait
+    /// that it should give way: what is compared is the first share in which they differ.
+    fn is_displaced_by(&self, owner: u32, waiting: u32, held_ns: u64) -> bool {
+        let (Some(its), Some(other)) = (self.share(owner), self.share(waiting)) else {
+            return false;
+        };
+        let (has, needs) = (self.need(owner), self.need(waiting));
+        let level = match () {
+            () if its.party.host != other.party.host => 0,
+            () if its.party.association != other.party.association => 1,
+            () => 2,
+        };
+        owner != waiting
+            && (has[level] >= needs[level] + 2
+                || needs[level] == 0 && has[level] == 1 && held_ns >= ARENA_SLICE_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections 0, 1 of one association, 2 of another of the same host, 3 of another host.
+    fn admission() -> Admission {
+        let mut admission = Admission::default();
+        for (connection, (host, association)) in
+            [(0, 0), (0, 0), (0, 1), (1, 2)].into_iter().enumerate()
+        {
+            admission.join(connection as u32, Party { host, association });
+        }
+        admission
+    }
+
+    fn run(admission: &mut Admission, connection: u32, chains: usize) {
+        (0..chains).for_each(|_| admission.started(connection));
+    }
+
+    #[test]
+    fn who_has_least_is_next() {
+        let mut admission = admission();
+        assert!(admission.may_start(0, 1) && !admission.may_start(0, 0));
+        run(&mut admission, 0, 4);
+        run(&mut admission, 2, 1);
+        for connection in [1, 0, 2, 3] {
+            admission.wait(connection);
+            admission.wait(connection);
+        }
+        assert_eq!(admission.waiting(), [1, 0, 2, 3]);
+        assert!(!admission.may_start(3, 1), "not before those that wait");
+        // The host without chains, the association with fewest, the connection with fewest.
+        let granted: Vec<_> = std::iter::from_fn(|| admission.grant(3)).collect();
+        assert_eq!(granted, [3, 2, 1]);
+        assert!(admission.may_start(3, 3) && !admission.may_start(0, 3));
+        admission.started(3);
+        assert_eq!((admission.running(3), admission.running(2)), (1, 1));
+        // What is not used goes on to others.
+        admission.let_go(2);
+        assert_eq!(admission.grant(2), Some(0));
+        for (connection, chains) in [(0, 4), (2, 1), (3, 1)] {
+            (0..chains).for_each(|_| admission.ended(connection, false));
+        }
+        for connection in 0..4 {
+            admission.leave(connection);
+        }
+        assert_eq!(
+            (admission.granted, admission.hosts, admission.associations),
+            (0, vec![0; 2], vec![0; 3])
+        );
+    }
+
+    #[test]
+    fn who_has_more_gives_way() {
+        let mut admission = admission();
+        run(&mut admission, 0, 3);
+        run(&mut admission, 3, 1);
+        let gives = |admission: &Admission, owner, waiting, held_ns| {
+            admission.is_displaced_by(owner, waiting, held_ns)
+        };
+        // Another host with 1 and one with 3; the other way round.
+        assert!(gives(&admission, 0, 3, 0) && !gives(&admission, 3, 0, u64::MAX));
+        // In the same host another association, and in that another connection.
+        assert!(gives(&admission, 0, 2, 0) && gives(&admission, 0, 1, 0));
+        assert!(!gives(&admission, 0, 0, u64::MAX));
+        run(&mut admission, 2, 2);
+        assert!(!gives(&admission, 0, 2, u64::MAX), "3 and 2 are equal");
+        // One each: the other has its turn after a while.
+        let mut admission = self::admission();
+        run(&mut admission, 0, 1);
+        assert!(!gives(&admission, 0, 3, ARENA_SLICE_NS - 1));
+        assert!(gives(&admission, 0, 3, ARENA_SLICE_NS));
+    }
+}

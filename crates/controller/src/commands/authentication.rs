@@ -1,0 +1,155 @@
+//! Authentication Send and Authentication Receive (NVMe Base 2.0 §6.1, §6.2, §8.13).
+
+use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
+use crate::access::{Reason, Rights};
+use crate::authenticator::{Authenticated, Authentication};
+use crate::queue::State;
+use crate::refusal::{Refusal, Reply};
+use crate::transport::Payload;
+use bpfof_auth::dhchap::{self, ControllerAuth, Step, Then};
+use bpfof_nvme::fabrics::SecurityProtocol;
+use bpfof_nvme::{DataPointer, Status};
+use log::Level;
+
+/// Longer messages are none, in bytes.
+const MESSAGE_MAX_BYTES: u32 = 4096;
+
+fn check_protocol(protocol: SecurityProtocol) -> Result<(), Refusal> {
+    match protocol == SecurityProtocol::IN_BAND {
+        true => Ok(()),
+        false => Err(Refusal::field("SECP, SPSP0 or SPSP1", "there is DH-HMAC-CHAP only")),
+    }
+}
+
+/// Authentication Send.
+pub(super) fn send(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    protocol: SecurityProtocol,
+    length_bytes: u32,
+) -> Answered {
+    check_protocol(protocol)?;
+    let length = command.pointer.length_bytes();
+    if length_bytes != length || length_bytes > MESSAGE_MAX_BYTES {
+        return Err(wrong_length(length, length_bytes.min(MESSAGE_MAX_BYTES)));
+    }
+    if !matches!(command.pointer, DataPointer::InCapsule { .. }) && command.data.is_empty() {
+        return match cx.connection.phase.is_admin() {
+            true => Ok(Outcome::NeedData(length_bytes)),
+            false => Err(wrong_pointer("the message is in the capsule")),
+        };
+    }
+    let now_us = cx.executor.now_ns / 1000;
+    renew_keys(cx);
+    let step = auth(cx)?.send(command.data, now_us);
+    follow(cx, Some(command), step)
+}
+
+/// The secrets of the host may have changed since it connected.
+fn renew_keys(cx: &mut Context<'_>) {
+    let rules = cx.executor.registry.rules();
+    let Some(association) = cx.connection.phase.association_mut() else { return };
+    let found = rules.access(association.controller.host_nqn(), &association.subsystem.nqn);
+    if let (Some(auth), Some(config)) =
+        (&mut association.auth, found.and_then(|access| access.authentication))
+    {
+        auth.set_config(config);
+    }
+}
+
+fn auth<'a>(cx: &'a mut Context<'_>) -> Result<&'a mut ControllerAuth, Refusal> {
+    let association = cx.connection.phase.association_mut();
+    let auth = association.and_then(|association| association.auth.as_deref_mut());
+    auth.ok_or_else(|| {
+        let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+        Refusal::new(status, "the host has no secret here, and need not authenticate itself")
+    })
+}
+
+/// What a message leads to. Without a command, the slot of one waits for the result.
+fn follow(cx: &mut Context<'_>, command: Option<&Command<'_>>, step: Step) -> Answered {
+    match step {
+        Step::Complete => {}
+        Step::Compute(work) => {
+            let Some(command) = command else { return Ok(Outcome::DONE) };
+            let command = cx.occupy(command, State::Authentication);
+            let (serial, address) = (cx.connection.serial, cx.connection.ends.peer.ip());
+            let authentication = Authentication { command, serial, address, work };
+            cx.executor.outbox.authentications.push(authentication);
+            return Ok(Outcome::Pending);
+        }
+        Step::Authenticated(how) => succeeded(cx, how),
+        Step::Refused(refusal) => failed(cx, &refusal.to_string()),
+        Step::HostRefused(reason) => {
+            failed(cx, &format!("the host has given up: {reason}"));
+            cx.connection.asks.close = Some("its authentication failed");
+        }
+    }
+    Ok(Outcome::DONE)
+}
+
+/// Arithmetic has ended: the command that has led to it is answered.
+pub(crate) fn computed(cx: &mut Context<'_>, authenticated: Authenticated) {
+    let slot = authenticated.command.slot;
+    // It may have been forgotten, and the slot be another command's.
+    if !matches!(cx.connection.queue.slot(slot).state, State::Authentication) {
+        return;
+    }
+    let taken = cx.connection.queue.vacate(slot);
+    let reply = match auth(cx) {
+        Ok(auth) => {
+            let step = auth.completed(authenticated.done);
+            match follow(cx, None, step) {
+                Ok(_) => Reply::default(),
+                Err(refusal) => refusal.reply,
+            }
+        }
+        Err(refusal) => refusal.reply,
+    };
+    cx.respond(&taken, reply, Payload::None);
+}
+
+/// Authentication Receive.
+pub(super) fn receive(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    protocol: SecurityProtocol,
+    length_bytes: u32,
+) -> Answered {
+    check_protocol(protocol)?;
+    let answer = auth(cx)?.receive(length_bytes.min(command.pointer.length_bytes()));
+    let answer = answer.map_err(|small| Refusal::field("AL", small.to_string()))?;
+    command.check_room(answer.message.len())?;
+    match answer.then {
+        Then::Continue => {}
+        Then::Authenticated(how) => succeeded(cx, how),
+        Then::Close(refusal) => {
+            failed(cx, &refusal.to_string());
+            cx.connection.asks.close = Some("its authentication failed");
+        }
+    }
+    Ok(Outcome::Data(Reply::default(), answer.message))
+}
+
+/// The queue takes other commands from now on.
+fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
+    if let Some(association) = cx.connection.phase.association_mut() {
+        association.rights = association.controller.access.rights;
+    }
+    let both = if how.mutual { ", and so is the target" } else { "" };
+    let which = if how.host_key == 0 { "" } else { ", by its second secret" };
+    let (hash, group) = (how.hash, how.group);
+    let what = format_args!("authenticated with {hash:?} and {group:?}{which}{both}");
+    cx.connection.note(Level::Info, cx.executor.now_ns, what);
+}
+
+fn failed(cx: &mut Context<'_>, why: &str) {
+    let Some(association) = cx.connection.phase.association_mut() else { return };
+    association.rights = Rights::NONE;
+    if std::mem::replace(&mut association.has_failed, true) {
+        return;
+    }
+    cx.executor.registry.denials.count(Reason::NotAuthenticated);
+    let now_ns = cx.executor.now_ns;
+    cx.connection.note(Level::Warn, now_ns, format_args!("authentication failed: {why}"));
+}

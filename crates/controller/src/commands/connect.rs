@@ -1,0 +1,218 @@
+//! Connect (NVMe Base 2.0 §6.3): a connection becomes a queue of an association.
+
+use super::context::{Answered, Command, Context, Outcome, wrong_length};
+use crate::access::{Access, Reason};
+use crate::association::Association;
+use crate::connection::{Connection, ConnectionMemory, Phase};
+use crate::controller::Controller;
+use crate::hosts::{Host, HostFull};
+use crate::limits::{MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES};
+use crate::queue::QueuePair;
+use crate::refusal::Refusal;
+use crate::registry::Registry;
+use crate::subsystem::Subsystem;
+use crate::transport::secure::Identity;
+use bpfof_nvme::fabrics::{CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData};
+use bpfof_nvme::{AdminCommand, FabricsCommand, Status};
+use log::Level;
+use std::sync::Arc;
+
+/// Connect, dword 0: the host is to authenticate itself (NVMe Base 2.0 §6.3, AUTHREQ.ATR).
+const ASKS_FOR_AUTHENTICATION: u32 = 1 << 17;
+
+/// Until Connect succeeds nothing else is allowed (NVMe Base 2.0 §3.3.2.2).
+pub(super) fn before_connect(cx: &mut Context<'_>, command: &Command<'_>) {
+    let parsed = AdminCommand::parse(command.sqe);
+    let Ok(AdminCommand::Fabrics(connect @ FabricsCommand::Connect { .. })) = parsed else {
+        let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+        return cx.refuse(command.sqe, &Refusal::new(status, "the queue is not connected"));
+    };
+    let outcome = carry_out(cx, command, connect);
+    match &outcome {
+        Ok(Outcome::Reply(reply)) => {
+            log::info!("{}: connected to controller {}", cx.connection, reply.dw0 as u16);
+        }
+        Ok(_) => {}
+        Err(refusal) => {
+            let now_ns = cx.executor.now_ns;
+            cx.connection.note(Level::Warn, now_ns, format_args!("Connect refused: {refusal}"));
+            return cx.connection.complete(command.sqe.cid, refusal.reply);
+        }
+    }
+    cx.answer(command, outcome);
+}
+
+/// A parameter of Connect at fault: at this byte of the command, or of its data (NVMe Base 2.0 §6.3).
+fn invalid(in_data: bool, at: u16, field: &'static str, cause: String) -> Refusal {
+    let dw0 = u32::from(at) | u32::from(in_data) << 16;
+    let status = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
+    Refusal::new(status, cause).of_field(field).with_dwords(dw0, 0)
+}
+
+/// A host cannot be served further now.
+fn no_room(why: &HostFull, host_nqn: &str) -> Refusal {
+    Refusal::new(Status::CONNECT_CONTROLLER_BUSY, format!("{host_nqn}: {why}"))
+}
+
+/// What Connect asks for.
+struct Wish {
+    data: ConnectData,
+    qid: u16,
+    kato_ms: u32,
+    subsystem: Arc<Subsystem>,
+    host: Arc<Host>,
+    access: Arc<Access>,
+}
+
+fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsCommand) -> Answered {
+    let FabricsCommand::Connect { recfmt, qid, sqsize, cattr, kato_ms } = connect else {
+        return Err(Status::INVALID_FIELD.with_dnr().into());
+    };
+    if recfmt != 0 {
+        let status = Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr();
+        return Err(Refusal::new(status, format!("{recfmt}, not 0")).of_field("RECFMT"));
+    }
+    let Some(bytes) = command.data.first_chunk() else {
+        // Where the capsule has no room for the data, it is fetched before anybody is known.
+        let length = ConnectData::BYTES as u32;
+        return match command.pointer {
+            pointer if pointer.is_remote() && pointer.length_bytes() == length => {
+                Ok(Outcome::NeedData(length))
+            }
+            pointer => Err(wrong_length(pointer.length_bytes(), length)),
+        };
+    };
+    let data = ConnectData::from_bytes(bytes)
+        .map_err(|error| invalid(true, error.offset(), error.field(), error.to_string()))?;
+    let registry = Arc::clone(&cx.executor.registry);
+    let ends = cx.connection.ends;
+    let subsystem = registry.subsystem(&data.subnqn);
+    let subsystem = subsystem.filter(|known| known.is_discovery() || !ends.discovery_only);
+    let Some(subsystem) = subsystem else {
+        let cause = format!("{:?} is not served here", data.subnqn);
+        return Err(invalid(true, 256, "SUBNQN", cause));
+    };
+    // The name goes into logs.
+    if data.hostnqn.contains(char::is_control) {
+        return Err(invalid(true, 512, "HOSTNQN", "it has a control character".to_owned()));
+    }
+    if sqsize == 0 || sqsize >= MAX_QUEUE_ENTRIES {
+        let cause = format!("{sqsize}, not from 1 to {}", MAX_QUEUE_ENTRIES - 1);
+        return Err(invalid(false, 44, "SQSIZE", cause));
+    }
+    let access = access(&registry, &data, &subsystem, cx.connection.port.identity())?;
+    let entries = sqsize + 1;
+    let host = registry.hosts.host(ends.peer.ip(), &data.hostnqn);
+    let base_bytes = Connection::queue_bytes(qid, entries);
+    let room = || -> Result<_, HostFull> {
+        let member = host.connection(&registry.hosts.limits)?;
+        let bytes = base_bytes + MAX_TRANSFER_BYTES as usize;
+        Ok((member, host.memory.charge(bytes)?))
+    };
+    let (member, memory) = room().map_err(|full| no_room(&full, &data.hostnqn))?;
+    let wish = Wish { data, qid, kato_ms, subsystem, host, access };
+    let (controller, resets) = match qid {
+        0 => (new_controller(cx, &wish)?, 0),
+        _ => known_controller(&wish)?,
+    };
+    let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
+    let id = controller.id;
+    let asks = u32::from(wish.access.authentication.is_some()) * ASKS_FOR_AUTHENTICATION;
+    let began = (resets, cx.executor.now_ns);
+    let association = Association::new(wish.subsystem, controller, member, began);
+    let connection = &mut *cx.connection;
+    connection.queue = QueuePair::new(qid, entries, flow_control);
+    connection.phase = match qid {
+        0 => Phase::Admin(association, Box::default()),
+        _ => Phase::Io(association),
+    };
+    connection.memory = ConnectionMemory::new(memory, base_bytes);
+    connection.asks.connected = true;
+    Ok(Outcome::dword(u32::from(id) | asks))
+}
+
+/// What the host may do.
+fn access(
+    registry: &Registry,
+    data: &ConnectData,
+    subsystem: &Subsystem,
+    identity: Option<&Identity>,
+) -> Result<Arc<Access>, Refusal> {
+    let rules = registry.rules();
+    let found = match subsystem.is_discovery() {
+        // It has nothing to be protected but the names of subsystems, and tells each host its own.
+        true => rules.knows(&data.hostnqn).then(Access::everything),
+        false => rules.access(&data.hostnqn, &data.subnqn),
+    };
+    let refused = |reason, cause: String| {
+        registry.denials.count(reason);
+        Err(Refusal::new(Status::CONNECT_INVALID_HOST.with_dnr(), cause).of_field("HOSTNQN"))
+    };
+    let ConnectData { hostnqn, subnqn, .. } = data;
+    let Some(access) = found else {
+        let cause = format!("no [[host]] rule lets {hostnqn:?} into {subnqn:?}");
+        return refused(Reason::NoRule, cause);
+    };
+    match identity {
+        // Else whoever has one key would be everybody.
+        Some(Identity { host_nqn, subsystem_nqn })
+            if (host_nqn, subsystem_nqn) != (hostnqn, subnqn) =>
+        {
+            let cause = format!(
+                "its TLS key is that of {host_nqn:?} for {subsystem_nqn:?}, and it names itself \
+                 {hostnqn:?} and {subnqn:?}"
+            );
+            refused(Reason::ForeignName, cause)
+        }
+        None if access.needs_tls => {
+            let cause = format!("{hostnqn:?} must come by TLS: {}", access.origin());
+            refused(Reason::NoTls, cause)
+        }
+        _ => Ok(Arc::new(access)),
+    }
+}
+
+/// An admin queue makes its controller.
+fn new_controller(cx: &mut Context<'_>, wish: &Wish) -> Result<Arc<Controller>, Refusal> {
+    let Wish { data, kato_ms, subsystem, host, access, .. } = wish;
+    if data.cntlid != CNTLID_DYNAMIC {
+        let cause = format!("{:#x}; controllers are chosen by the subsystem (FFFFh)", data.cntlid);
+        return Err(invalid(true, 16, "CNTLID", cause));
+    }
+    let hosts = &cx.executor.registry.hosts;
+    if *kato_ms == 0 && hosts.limits.idle_timeout_s == 0 {
+        let cause = "there is no keep-alive timer, and idle-timeout is 0".to_owned();
+        return Err(invalid(false, 48, "KATO", cause));
+    }
+    let times = (*kato_ms, cx.executor.now_ns);
+    let identity = (data.hostid, Arc::clone(access));
+    let made = subsystem.add_controller(host, hosts, identity, times);
+    let (controller, evicted) = made.map_err(|full| no_room(&full, &data.hostnqn))?;
+    cx.executor.outbox.evicted.extend(evicted);
+    Ok(controller)
+}
+
+/// An I/O queue joins the controller of its host; with how often that has ended all its queues.
+fn known_controller(wish: &Wish) -> Result<(Arc<Controller>, u32), Refusal> {
+    let Wish { data, qid, subsystem, .. } = wish;
+    let controller = subsystem.controller(data.cntlid).ok_or_else(|| {
+        let cause = format!("there is no controller {}", data.cntlid);
+        invalid(true, 16, "CNTLID", cause)
+    })?;
+    if controller.host_nqn() != data.hostnqn || controller.host_id != data.hostid {
+        let (status, cause) =
+            (Status::CONNECT_INVALID_HOST.with_dnr(), "another host's controller");
+        return Err(Refusal::new(status, cause).of_field("HOSTNQN or HOSTID"));
+    }
+    if !controller.is_ready() {
+        let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+        return Err(Refusal::new(status, "the controller is not enabled"));
+    }
+    // A discovery controller has no I/O queues.
+    let resets = if subsystem.is_discovery() { None } else { controller.add_queue(*qid) };
+    let resets = resets.ok_or_else(|| {
+        let cause = format!("queue {qid} is taken, or more than the controller has");
+        invalid(false, 42, "QID", cause)
+    })?;
+    Ok((controller, resets))
+}

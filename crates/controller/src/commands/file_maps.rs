@@ -1,0 +1,76 @@
+//! File Map Set (docs/protocol.md).
+
+use super::context::{Answered, Command, Context, Outcome};
+use super::upload::{self, Kind, Part};
+use crate::limits::{MAP_UNITS, MAX_ASSOCIATION_EXTENTS, MAX_FILE_MAPS, MAX_MAP_BYTES};
+use crate::refusal::Refusal;
+use bpfof_chain::{Extent, FileMap};
+use bpfof_nvme::vendor_specific::FileMapObject;
+use bpfof_nvme::{Installation, Status, Upload};
+
+/// What a byte of a file map costs, in units: it is parsed, checked and indexed.
+const MAP_UNITS_PER_BYTE: u64 = 8;
+
+/// File Map Set.
+pub(super) fn set(cx: &mut Context<'_>, command: &Command<'_>, upload: Upload) -> Answered {
+    let what = (Kind::FileMap, MAX_MAP_BYTES);
+    match upload::take_part(cx, command, what, upload, Installation::default())? {
+        Part::NeedData(length) => Ok(Outcome::NeedData(length)),
+        Part::Taken => Ok(Outcome::DONE),
+        Part::Whole(object) => set_map(cx, &object.data),
+    }
+}
+
+fn set_map(cx: &mut Context<'_>, object: &[u8]) -> Answered {
+    let controller = cx.controller();
+    let tables = controller.tables();
+    // The other maps are looked at, and the table of them is copied.
+    let others = tables.map_count() as u64;
+    cx.executor.spend(object.len() as u64 * MAP_UNITS_PER_BYTE + others * MAP_UNITS);
+    let map = FileMapObject::parse(object).map_err(|error| {
+        Refusal::field("the file map object", format!("it breaks a rule at byte {}", error.at))
+    })?;
+    let place = cx.executor.namespaces.find(cx.subsystem().number, map.nsid);
+    let place = place.filter(|_| controller.access.sees(map.nsid));
+    let place = place.ok_or_else(|| {
+        Refusal::field("NSID of the object", format!("there is no namespace {}", map.nsid))
+    })?;
+    if map.version == 0 {
+        controller.update(|tables| tables.without_map(map.file));
+        return Ok(Outcome::DONE);
+    }
+    let full = |cause| Err(Refusal::new(Status::RESOURCE_LIMIT.with_dnr(), cause));
+    if tables.map_count() >= MAX_FILE_MAPS && !tables.has_map(map.file) {
+        return full(format!("the association has {MAX_FILE_MAPS} file maps"));
+    }
+    let extents = tables.extent_count(map.file) + map.extents.len();
+    if extents > MAX_ASSOCIATION_EXTENTS {
+        return full(format!(
+            "with it the association's file maps would have {extents} extents, where \
+             {MAX_ASSOCIATION_EXTENTS} is most"
+        ));
+    }
+    let extents = map.extents.iter().map(|extent| Extent {
+        file_offset: extent.file_offset,
+        device_offset: extent.device_offset,
+        length: extent.length_bytes,
+    });
+    let namespace = cx.executor.namespace(place);
+    let checked = FileMap::new(
+        map.nsid,
+        map.version,
+        map.length_bytes,
+        extents.collect(),
+        namespace.size_bytes(),
+        namespace.block_bytes(),
+    );
+    let checked = checked.map_err(|error| {
+        Refusal::field("the file map object", format!("the map of file {}: {error}", map.file))
+    })?;
+    let memory = controller.host().memory.charge(checked.memory_bytes());
+    let set = memory.and_then(|memory| {
+        controller.try_update(|tables| tables.with_counted_map(map.file, checked, Some(memory)))
+    });
+    set.map_err(|full| cx.no_memory("a file map", &full))?;
+    Ok(Outcome::DONE)
+}

@@ -1,0 +1,185 @@
+//! Commands about function maps (docs/protocol.md, "Function maps").
+
+use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
+use crate::access::Rights;
+use crate::controller::Controller;
+use crate::limits::{MAX_PAGE_BYTES, MAX_TRANSFER_BYTES};
+use crate::refusal::{Refusal, Reply};
+use crate::subsystem::Subsystem;
+use bpfof_chain::FunctionMap;
+use bpfof_function::map::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MapError, SetMode};
+use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEntry};
+use bpfof_nvme::{DataPointer, Status};
+use std::sync::Arc;
+
+pub(super) fn carry_out(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    map_command: MapCommand,
+) -> Answered {
+    match map_command {
+        MapCommand::Report { controller, length_bytes } => {
+            report(cx, command, controller, length_bytes)
+        }
+        MapCommand::Get { map, length_bytes } => get(cx, command, map, length_bytes),
+        MapCommand::Read { map, length_bytes, first_slot } => {
+            read(cx, command, map, (length_bytes, first_slot))
+        }
+        MapCommand::Change { map, change } => self::change(cx, command, map, change),
+    }
+}
+
+/// Whether two associations are of the same host. An identifier of zeroes is none.
+fn is_same_host(one: &Controller, other: &Controller) -> bool {
+    one.host_id != [0; 16] && one.host_id == other.host_id && one.host_nqn() == other.host_nqn()
+}
+
+/// The association that a command means, if the host may look at it. One of another host is not
+/// told from one that does not exist.
+fn owner(
+    id: u16,
+    controller: &Arc<Controller>,
+    subsystem: &Subsystem,
+) -> Result<Arc<Controller>, Refusal> {
+    if id == MapAddress::OWN || id == controller.id {
+        return Ok(Arc::clone(controller));
+    }
+    let may_look = controller.access.rights.intersects(Rights::MAPS);
+    let other = subsystem.controller(id);
+    let other = other.filter(|other| may_look && is_same_host(controller, other));
+    other.ok_or_else(|| {
+        let cause = format!("the host has no association {id}");
+        Refusal::new(Status::UNKNOWN_MAP, cause)
+    })
+}
+
+fn find(cx: &Context<'_>, address: MapAddress) -> Result<Arc<FunctionMap>, Refusal> {
+    let owner = owner(address.controller, &cx.controller(), &cx.subsystem())?;
+    let tables = owner.tables();
+    tables.function_map(address.map).cloned().ok_or_else(|| {
+        let cause = format!("association {} has no map {}", owner.id, address.map);
+        Refusal::new(Status::UNKNOWN_MAP, cause)
+    })
+}
+
+/// What a command that failed is answered.
+fn refusal(error: MapError) -> Refusal {
+    match error {
+        MapError::NoEntry => Status::NO_SUCH_ENTRY.into(),
+        MapError::Exists => Status::ENTRY_EXISTS.into(),
+        MapError::NoRoom => Status::MAP_FULL.into(),
+        MapError::Invalid => Refusal::field("the entry", "the map has no such keys or values"),
+    }
+}
+
+/// Map Report: as many entries as fit, and the length of all.
+fn report(cx: &mut Context<'_>, command: &Command<'_>, of: u16, length_bytes: u32) -> Answered {
+    let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    let owners = match of {
+        MapAddress::ALL_OF_HOST => {
+            let mut all = subsystem.all_controllers();
+            let may_look = controller.access.rights.intersects(Rights::MAPS);
+            let is_its = |other: &Arc<Controller>| may_look && is_same_host(&controller, other);
+            all.retain(|other| other.id == controller.id || is_its(other));
+            all
+        }
+        id => vec![owner(id, &controller, &subsystem)?],
+    };
+    let length_bytes = length_bytes.min(MAX_TRANSFER_BYTES) as usize;
+    let (mut report, mut full_bytes) = (Vec::new(), 0);
+    for owner in owners {
+        let tables = owner.tables();
+        full_bytes += tables.function_maps().len() * MapReportEntry::BYTES;
+        let room = (length_bytes - report.len()).div_ceil(MapReportEntry::BYTES);
+        for known in tables.function_maps().iter().take(room) {
+            report.extend_from_slice(&report_entry(known, &owner).to_bytes());
+        }
+        report.truncate(length_bytes);
+    }
+    command.check_room(report.len())?;
+    Ok(Outcome::Data(Reply::dword(full_bytes as u32), report))
+}
+
+fn report_entry(known: &FunctionMap, owner: &Controller) -> MapReportEntry {
+    let definition = known.map.definition();
+    MapReportEntry {
+        map: known.id,
+        controller: owner.id,
+        kind: definition.kind() as u8,
+        key_bytes: definition.key_bytes() as u32,
+        value_bytes: definition.value_bytes() as u32,
+        max_entries: definition.max_entries(),
+        entries: known.map.entries(),
+        memory_bytes: definition.memory_bytes(),
+        name: definition.name().into(),
+    }
+}
+
+/// Map Get: the key is in the capsule, because other descriptors are for data in one direction.
+fn get(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    map: MapAddress,
+    length_bytes: u32,
+) -> Answered {
+    if !matches!(command.pointer, DataPointer::InCapsule { .. }) {
+        return Err(wrong_pointer("the key is in the capsule"));
+    }
+    let found = find(cx, map)?;
+    let value = found.map.get(command.data).map_err(refusal)?;
+    let shown = value[..value.len().min(length_bytes as usize)].to_vec();
+    Ok(Outcome::Data(Reply::dword(value.len() as u32), shown))
+}
+
+/// Map Read: entries from a slot on.
+fn read(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    map: MapAddress,
+    (length_bytes, first_slot): (u32, u32),
+) -> Answered {
+    let found = find(cx, map)?;
+    let max_bytes = (length_bytes as usize).min(MAX_PAGE_BYTES);
+    let entry_bytes = found.map.definition().entry_bytes();
+    if entry_bytes > max_bytes {
+        let cause = format!("{length_bytes} bytes, where an entry has {entry_bytes}");
+        return Err(Refusal::field("the buffer's length", cause));
+    }
+    let mut entries = Vec::new();
+    let next = found.map.page(first_slot, max_bytes, &mut entries);
+    let count = entries.len() / entry_bytes;
+    let reply = Reply { dw0: next.unwrap_or(0), dw1: count as u32, ..Reply::default() };
+    command.check_room(entries.len())?;
+    Ok(Outcome::Data(reply, entries))
+}
+
+/// Map Change: its data is the key, and the value if one is set.
+fn change(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    map: MapAddress,
+    change: MapChange,
+) -> Answered {
+    let length = command.pointer.length_bytes();
+    if command.data.len() != length as usize {
+        // No entry is longer.
+        if length as usize > MAX_KEY_BYTES + MAX_VALUE_BYTES {
+            return Err(Refusal::field("SGL1", format!("no entry has {length} bytes")));
+        }
+        return Ok(Outcome::NeedData(length));
+    }
+    let found = find(cx, map)?;
+    let map = &found.map;
+    let key_bytes = map.definition().key_bytes();
+    let (key, value) =
+        command.data.split_at_checked(key_bytes).ok_or_else(|| refusal(MapError::Invalid))?;
+    let changed = match change {
+        MapChange::Set => map.set(key, value, SetMode::Any),
+        MapChange::SetNew => map.set(key, value, SetMode::New),
+        MapChange::SetExisting => map.set(key, value, SetMode::Existing),
+        MapChange::Delete if value.is_empty() => map.delete(key),
+        MapChange::Delete => Err(MapError::Invalid),
+    };
+    changed.map_err(refusal)?;
+    Ok(Outcome::DONE)
+}

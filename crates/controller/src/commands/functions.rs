@@ -1,0 +1,270 @@
+//! Function Load, Function Unload and Function Report (docs/protocol.md).
+
+use super::context::{Answered, Command, Context, Outcome};
+use super::upload::{self, Kind, Part};
+use crate::association::PartialUpload;
+use crate::controller::{Controller, Counters};
+use crate::declared_maps::{self, DeclaredMap};
+use crate::kept::is_kept;
+use crate::limits::{MAX_ASSOCIATION_CODE_BYTES, MAX_FUNCTIONS};
+use crate::loader::{Load, Loaded};
+use crate::queue::State;
+use crate::refusal::{Refusal, Reply};
+use crate::subsystem::Subsystem;
+use crate::transport::Payload;
+use bpfof_chain::{Function, Trace};
+use bpfof_function::abi::MAX_OBJECT_BYTES;
+use bpfof_nvme::vendor_specific::{FunctionReportEntry, NO_FAULT};
+use bpfof_nvme::{AdminCommand, Installation, ReportContent, Status, Upload};
+use log::Level;
+use std::sync::Arc;
+
+/// Function Load.
+pub(super) fn load(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    upload: Upload,
+    installation: Installation,
+) -> Answered {
+    let what = (Kind::Function, MAX_OBJECT_BYTES);
+    match upload::take_part(cx, command, what, upload, installation)? {
+        Part::NeedData(length) => Ok(Outcome::NeedData(length)),
+        Part::Taken => Ok(Outcome::DONE),
+        Part::Whole(object) => compile(cx, command, object),
+    }
+}
+
+fn compile(cx: &mut Context<'_>, command: &Command<'_>, upload: PartialUpload) -> Answered {
+    let PartialUpload { installation, data: object, memory, .. } = upload;
+    let controller = cx.controller();
+    let admin = cx.admin();
+    if admin.is_loading {
+        let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+        return Err(Refusal::new(status, "another function of the association is being loaded"));
+    }
+    let full = match () {
+        () if own_functions(&controller).0 >= MAX_FUNCTIONS => {
+            Some(format!("the association has {MAX_FUNCTIONS} functions; unload one first"))
+        }
+        // After weeks of nothing but loads; an id is never used again.
+        () if is_kept(admin.last_function + 1) => {
+            Some("the association has used all its ids; connect again".to_owned())
+        }
+        () => None,
+    };
+    if let Some(message) = full {
+        admin.load_message.clone_from(&message);
+        return Err(Refusal::new(Status::RESOURCE_LIMIT.with_dnr(), message));
+    }
+    admin.is_loading = true;
+    admin.last_function += 1;
+    let function = admin.last_function;
+    let command = cx.occupy(command, State::Load);
+    let serial = cx.connection.serial;
+    let host = Arc::clone(controller.host());
+    let load = Load { command, serial, function, installation, object, host, _memory: memory };
+    cx.executor.outbox.loads.push(load);
+    Ok(Outcome::Pending)
+}
+
+/// A compilation has ended: installs the function and answers.
+pub(crate) fn loaded(cx: &mut Context<'_>, loaded: Loaded) {
+    let Loaded { command, installation, outcome, .. } = loaded;
+    // It may have been forgotten, and the slot be another command's.
+    if !matches!(cx.connection.queue.slot(command.slot).state, State::Load) {
+        return;
+    }
+    let taken = cx.connection.queue.vacate(command.slot);
+    let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    let admin = cx.admin();
+    admin.is_loading = false;
+    let last_map = &mut admin.last_function_map;
+    let installed = outcome
+        .map_err(|message| Refusal::new(Status::FUNCTION_REJECTED, message))
+        .and_then(|function| install(function, installation, (&controller, &subsystem), last_map));
+    let reply = match installed {
+        Ok(id) => {
+            admin.load_message.clear();
+            Reply::dword(id)
+        }
+        Err(refusal) => {
+            admin.load_message = refusal.cause();
+            let now_ns = cx.executor.now_ns;
+            cx.connection.note(Level::Info, now_ns, format_args!("Function Load: {refusal}"));
+            refusal.status().with_dnr().into()
+        }
+    };
+    cx.respond(&taken, reply, Payload::None);
+}
+
+/// How many functions the association has of its own, and the bytes of their machine code.
+fn own_functions(controller: &Controller) -> (usize, usize) {
+    let tables = controller.tables();
+    let own = tables.functions().iter().filter(|function| !is_kept(function.id));
+    own.fold((0, 0), |(count, bytes), function| (count + 1, bytes + function.native.code_bytes()))
+}
+
+/// Gives a compiled function to its association, or to all. Returns its id.
+fn install(
+    mut function: Function,
+    installation: Installation,
+    (controller, subsystem): (&Controller, &Subsystem),
+    last_map: &mut u32,
+) -> Result<u32, Refusal> {
+    let full = |message: String| Refusal::new(Status::RESOURCE_LIMIT, message);
+    let bytes = function.native.code_bytes();
+    let about = format!(
+        "{:?}: {} instructions, {bytes} bytes of code, compiled in {:?}",
+        function.name,
+        function.instructions,
+        function.native.compile_time(),
+    );
+    let used = own_functions(controller).1;
+    if !installation.kept && used + bytes > MAX_ASSOCIATION_CODE_BYTES {
+        return Err(full(format!(
+            "{bytes} bytes of machine code, where the association's other functions take {used} of \
+             {MAX_ASSOCIATION_CODE_BYTES} bytes; unload some first"
+        )));
+    }
+    let bytes = function.native.memory_bytes() + Trace::MEMORY_BYTES;
+    let memory = controller.host().memory.charge(bytes);
+    function.memory = Some(memory.map_err(|error| full(error.to_string()))?);
+    let id = match installation.kept {
+        true => subsystem.keep_function(function, controller)?,
+        false => install_own(function, controller, last_map)?,
+    };
+    log::info!("{}: function {id} is {about}", controller.host_nqn());
+    Ok(id)
+}
+
+/// Gives an association a function of its own, with its maps. Only its admin connection does that.
+fn install_own(
+    function: Function,
+    controller: &Controller,
+    last_map: &mut u32,
+) -> Result<u32, Refusal> {
+    let tables = controller.tables();
+    let own = tables.function_maps().iter().filter(|known| !is_kept(known.id));
+    let known: Vec<DeclaredMap> = own.map(|known| DeclaredMap::of(known)).collect();
+    let wanted = function.native.program().maps();
+    let declared = declared_maps::declare(wanted, &known, last_map, 0)?;
+    let (id, function) = (function.id, Arc::new(function));
+    // Nobody else changes the tables' own maps meanwhile.
+    let installed =
+        declared_maps::make(&declared, &tables, &controller.host().memory).and_then(|maps| {
+            controller
+                .try_update(|tables| tables.with_function_and_maps(Arc::clone(&function), maps))
+        });
+    installed.map_err(|full| Refusal::new(Status::RESOURCE_LIMIT, full.to_string()))?;
+    controller.counters.begin(id);
+    Ok(id)
+}
+
+/// Function Unload.
+pub(super) fn unload(cx: &mut Context<'_>, function: u32) -> Answered {
+    let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    if controller.tables().function(function).is_none() {
+        return Err(unknown(function));
+    }
+    if is_kept(function) {
+        if !subsystem.owns(&controller, function) {
+            let status = Status::OPERATION_DENIED.with_dnr();
+            return Err(Refusal::new(status, "another host keeps the function"));
+        }
+        subsystem.drop_function(function);
+    } else {
+        controller.update(|tables| tables.without_function(function));
+        controller.counters.remove(function);
+    }
+    Ok(Outcome::DONE)
+}
+
+fn unknown(function: u32) -> Refusal {
+    Refusal::new(Status::UNKNOWN_FUNCTION.with_dnr(), format!("there is no function {function}"))
+}
+
+/// Function Report.
+pub(super) fn report(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    (function, content): (u32, ReportContent),
+    length_bytes: u32,
+) -> Answered {
+    let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    let mut report = match content {
+        ReportContent::Entries if function == AdminCommand::LAST_LOAD_MESSAGE => {
+            cx.admin().load_message.clone().into_bytes()
+        }
+        ReportContent::LastFault => last_fault_message(function, &controller, &subsystem)?,
+        ReportContent::Trace => trace(function, &controller, &subsystem)?,
+        ReportContent::Entries => entries(function, &controller, &subsystem)?,
+    };
+    let dw0 = report.len() as u32;
+    report.truncate(length_bytes as usize);
+    command.check_room(report.len())?;
+    Ok(Outcome::Data(Reply::dword(dw0), report))
+}
+
+fn entries(
+    function: u32,
+    controller: &Controller,
+    subsystem: &Subsystem,
+) -> Result<Vec<u8>, Refusal> {
+    let tables = controller.tables();
+    let is_all = function == AdminCommand::ALL_FUNCTIONS;
+    if !is_all && tables.function(function).is_none() {
+        return Err(unknown(function));
+    }
+    let wanted = tables.functions().iter().filter(|known| is_all || known.id == function);
+    let entry = |installed: &Arc<Function>| {
+        let counters = counters(installed.id, controller, subsystem);
+        FunctionReportEntry {
+            function: installed.id,
+            instructions: installed.instructions,
+            native_bytes: installed.native.code_bytes() as u32,
+            fault_pc: counters.last_fault.map_or(NO_FAULT, |fault| fault.pc),
+            chains: counters.chains,
+            hops: counters.hops,
+            read_bytes: counters.read_bytes,
+            faults: counters.faults,
+            aborts: counters.aborts,
+            compile_us: installed.native.compile_time().as_micros() as u64,
+            name: installed.name.as_str().into(),
+        }
+    };
+    Ok(wanted.flat_map(|installed| entry(installed).to_bytes()).collect())
+}
+
+/// What is known of a function: of a kept one what concerns the association, or all if it owns it.
+fn counters(function: u32, controller: &Controller, subsystem: &Subsystem) -> Counters {
+    match is_kept(function) && subsystem.owns(controller, function) {
+        true => subsystem.kept_counters.get(function),
+        false => controller.counters.get(function),
+    }
+}
+
+/// docs/protocol.md, Function Report, CDW12 2.
+fn trace(
+    function: u32,
+    controller: &Controller,
+    subsystem: &Subsystem,
+) -> Result<Vec<u8>, Refusal> {
+    let tables = controller.tables();
+    let installed = tables.function(function).ok_or_else(|| unknown(function))?;
+    let here = tables.trace_of(function);
+    let here = here.filter(|_| !subsystem.owns(controller, function));
+    Ok(here.unwrap_or(&installed.trace).report().into_bytes())
+}
+
+/// docs/protocol.md, Function Report, CDW12 1.
+fn last_fault_message(
+    function: u32,
+    controller: &Controller,
+    subsystem: &Subsystem,
+) -> Result<Vec<u8>, Refusal> {
+    let tables = controller.tables();
+    let installed = tables.function(function).ok_or_else(|| unknown(function))?;
+    let fault = counters(function, controller, subsystem).last_fault;
+    let message = fault.map(|fault| fault.explain(installed.native.program()));
+    Ok(message.unwrap_or_default().into_bytes())
+}

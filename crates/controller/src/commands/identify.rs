@@ -1,0 +1,243 @@
+//! What the controller says of itself: identify structures and pushdown limits.
+
+use super::context::{Answered, Command, Context, Outcome};
+use super::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
+use crate::access::Rights;
+use crate::controller::Controller;
+use crate::health::ERROR_ENTRIES;
+use crate::limits::{
+    ALL_NAMESPACES, ANA_GROUP, IN_CAPSULE_BYTES, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS,
+    MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
+};
+use crate::namespace::{Namespace, fnv1a_128};
+use crate::refusal::{Refusal, Reply};
+use crate::subsystem::{Subsystem, Traits};
+use bpfof_chain::Limits;
+use bpfof_function::abi;
+use bpfof_nvme::fabrics::Version;
+use bpfof_nvme::identify::{
+    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IndependentNamespace, LbaFormat,
+    NamespaceDescriptor, NvmController, cns, namespace_descriptors, namespace_list,
+};
+use bpfof_nvme::vendor_specific::{FUNCTION_TYPE_EBPF, PROTOCOL_VERSION, PushdownLimits};
+use bpfof_nvme::{SpacePadded, Status};
+
+/// ANACAP bit 0: the state Optimized is reported (NVMe Base 2.0 §5.17.2.1).
+const ANA_REPORTS_OPTIMIZED: u8 = 1;
+/// ANACAP bit 6: the group of a namespace does not change while it is attached.
+const ANA_GROUPS_ARE_FIXED: u8 = 1 << 6;
+
+/// Identify (NVMe Base 2.0 §5.17).
+pub(super) fn identify(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    (cns, nsid, csi): (u8, u32, u8),
+) -> Answered {
+    let page = page(cx, (cns, nsid, csi))?;
+    command.check_room(page.len())?;
+    Ok(Outcome::Data(Reply::default(), page.to_vec()))
+}
+
+fn page(
+    cx: &Context<'_>,
+    (cns, nsid, csi): (u8, u32, u8),
+) -> Result<[u8; IDENTIFY_BYTES], Refusal> {
+    let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    let no_namespace = || {
+        let cause = format!("there is no namespace {nsid:#x}");
+        Refusal::new(Status::INVALID_NAMESPACE.with_dnr(), cause).of_field("NSID")
+    };
+    let access = &controller.access;
+    let known = || subsystem.namespace(nsid).filter(|_| access.sees(nsid));
+    let namespace = || known().ok_or_else(no_namespace);
+    let unknown = || Refusal::field("CNS", format!("there is no structure {cns:#x}"));
+    match cns {
+        cns::CONTROLLER => {
+            let is_keyed = cx.connection.port.is_keyed();
+            Ok(identify_controller(&controller, &subsystem, is_keyed).to_bytes())
+        }
+        // A discovery controller knows no other structure.
+        _ if subsystem.is_discovery() => Err(unknown()),
+        cns::NAMESPACE if nsid == ALL_NAMESPACES => Ok(IdentifyNamespace {
+            lbaf: [LbaFormat { lbads: 9, ..LbaFormat::default() }; 16],
+            ..IdentifyNamespace::default()
+        }
+        .to_bytes()),
+        // An id that is valid and that no namespace has (NVM Command Set 1.0 §4.1.5.1).
+        cns::NAMESPACE if (1..=MAX_NSID).contains(&nsid) => {
+            let is_writable = access.rights.intersects(Rights::WRITE);
+            let known = known().map(|known| identify_namespace(&known, is_writable).to_bytes());
+            Ok(known.unwrap_or([0; IDENTIFY_BYTES]))
+        }
+        cns::NAMESPACE => Err(no_namespace()),
+        cns::ACTIVE_NAMESPACES if nsid >= ALL_NAMESPACES - 1 => Err(no_namespace()),
+        cns::ACTIVE_NAMESPACES => {
+            let visible = subsystem.namespaces();
+            let visible = visible.iter().map(|namespace| namespace.nsid);
+            Ok(namespace_list(visible.filter(|nsid| access.sees(*nsid)), nsid))
+        }
+        cns::NAMESPACE_DESCRIPTORS => {
+            let namespace = namespace()?;
+            Ok(namespace_descriptors(&[
+                NamespaceDescriptor::Nguid(namespace.nguid),
+                NamespaceDescriptor::Uuid(namespace.uuid),
+                NamespaceDescriptor::CommandSet(0),
+            ]))
+        }
+        // The NVM command set adds nothing that we support: all zero (NVM Command Set 1.0
+        // §4.1.5.3).
+        cns::COMMAND_SET_NAMESPACE if csi == 0 => namespace().map(|_| [0; IDENTIFY_BYTES]),
+        cns::COMMAND_SET_CONTROLLER if csi == 0 => {
+            Ok(NvmController { vsl: max_transfer_exponent() }.to_bytes())
+        }
+        cns::INDEPENDENT_NAMESPACE => {
+            namespace()?;
+            // Shared, and ready.
+            let nsattr = u8::from(!access.rights.intersects(Rights::WRITE));
+            let page = IndependentNamespace { nmic: 1, nsattr, nstat: 1, ..Default::default() };
+            Ok(IndependentNamespace { anagrpid: ANA_GROUP, ..page }.to_bytes())
+        }
+        _ => Err(unknown()),
+    }
+}
+
+/// The largest transfer, as a power of two of memory pages of 4 KiB.
+fn max_transfer_exponent() -> u8 {
+    (MAX_TRANSFER_BYTES / 4096).trailing_zeros() as u8
+}
+
+/// The model name says which kind of storage loses everything when the target stops.
+fn model(subsystem: &Subsystem) -> &'static str {
+    let namespaces = subsystem.namespaces();
+    let mut are_volatile = namespaces.iter().map(|namespace| namespace.is_volatile());
+    if subsystem.is_discovery() {
+        "bpf-of discovery"
+    } else if are_volatile.clone().all(|is_volatile| is_volatile) {
+        "bpf-of (volatile memory)"
+    } else if are_volatile.any(|is_volatile| is_volatile) {
+        "bpf-of (files and volatile memory)"
+    } else {
+        "bpf-of"
+    }
+}
+
+/// Optional commands: Compare and Verify always, Dataset Management and Write Zeroes where each
+/// namespace can give blocks back. No Compare and Write (fused): see docs/decisions.md. No
+/// reservations.
+fn optional_commands(traits: Traits) -> u16 {
+    const COMPARE_AND_VERIFY: u16 = 1 | 1 << 7;
+    const DATASET_MANAGEMENT_AND_ZEROES: u16 = 1 << 2 | 1 << 3;
+    if traits.deallocates {
+        COMPARE_AND_VERIFY | DATASET_MANAGEMENT_AND_ZEROES
+    } else {
+        COMPARE_AND_VERIFY
+    }
+}
+
+fn identify_controller(
+    controller: &Controller,
+    subsystem: &Subsystem,
+    is_keyed: bool,
+) -> IdentifyController {
+    let serial = format!("{:016x}", fnv1a_128(subsystem.nqn.as_bytes()) as u64);
+    let is_discovery = subsystem.is_discovery();
+    let traits = subsystem.traits();
+    IdentifyController {
+        serial: SpacePadded::new(&serial),
+        model: SpacePadded::new(model(subsystem)),
+        firmware: SpacePadded::new(env!("CARGO_PKG_VERSION")),
+        // More than one controller (one a host) shares the subsystem; ANA is reported.
+        cmic: if is_discovery { 1 << 1 } else { 1 << 1 | 1 << 3 },
+        mdts: max_transfer_exponent(),
+        cntlid: controller.id,
+        ver: Version::V1_4.0,
+        oaes: if is_discovery { DISCOVERY_CHANGED } else { NAMESPACE_CHANGED | ANA_CHANGED },
+        // A 128-bit host identifier; keep-alive restarted by any traffic.
+        ctratt: 1 | 1 << 6,
+        cntrltype: if is_discovery { 2 } else { 1 },
+        aerl: MAX_ASYNC_EVENTS as u8 - 1,
+        acl: 3,
+        // Commands supported and effects (not of discovery controllers); log pages in pieces.
+        lpa: if is_discovery { 1 << 2 } else { 1 << 1 | 1 << 2 },
+        elpe: ERROR_ENTRIES as u8 - 1,
+        // One read-only firmware slot.
+        frmw: 1 | 1 << 1,
+        npss: 0,
+        kas_100ms: 1,
+        // One group of namespaces, which every controller reaches equally well and always will.
+        anatt_s: if is_discovery { 0 } else { 1 },
+        anacap: if is_discovery { 0 } else { ANA_REPORTS_OPTIMIZED | ANA_GROUPS_ARE_FIXED },
+        anagrpmax: if is_discovery { 0 } else { ANA_GROUP },
+        nanagrpid: if is_discovery { 0 } else { ANA_GROUP },
+        sqes: 6 | 6 << 4,
+        cqes: 4 | 4 << 4,
+        maxcmd: MAX_QUEUE_ENTRIES,
+        nn: if is_discovery { 0 } else { MAX_NSID },
+        mnan: if is_discovery { 0 } else { MAX_NSID },
+        oncs: if is_discovery { 0 } else { optional_commands(traits) },
+        // Bits 2:1: Flush is for one namespace, not for all at once.
+        vwc: u8::from(traits.has_volatile_cache) | 2 << 1,
+        // SGLs, in the capsule with an offset; keyed ones where the transport has them.
+        sgls: 1 | u32::from(is_keyed) << 2 | 1 << 20,
+        subnqn: subsystem.nqn.as_str().into(),
+        // Disconnect.
+        ofcs: 1,
+        ioccsz_16b: (64 + IN_CAPSULE_BYTES) / 16,
+        iorcsz_16b: 1,
+        msdbd: 1,
+        ..IdentifyController::default()
+    }
+}
+
+fn identify_namespace(namespace: &Namespace, is_writable: bool) -> IdentifyNamespace {
+    let mut lbaf = [LbaFormat::default(); 16];
+    lbaf[0].lbads = namespace.block_shift as u8;
+    let blocks = namespace.blocks();
+    IdentifyNamespace {
+        nsze: blocks,
+        ncap: blocks,
+        nuse: blocks,
+        // Shared: every host sees it.
+        nmic: 1,
+        // Currently write protected.
+        nsattr: u8::from(!is_writable),
+        anagrpid: ANA_GROUP,
+        // Deallocated blocks read as zeroes, and Write Zeroes deallocates.
+        dlfeat: if namespace.deallocates() { 1 | 1 << 3 } else { 0 },
+        nguid: namespace.nguid,
+        lbaf,
+        ..IdentifyNamespace::default()
+    }
+}
+
+/// Pushdown Identify (docs/protocol.md).
+pub(super) fn pushdown_identify(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    length_bytes: u32,
+) -> Answered {
+    let mut limits = pushdown_limits(&cx.executor.registry.limits).to_bytes().to_vec();
+    limits.truncate(length_bytes as usize);
+    command.check_room(limits.len())?;
+    Ok(Outcome::Data(Reply::default(), limits))
+}
+
+fn pushdown_limits(limits: &Limits) -> PushdownLimits {
+    PushdownLimits {
+        protocol_version: PROTOCOL_VERSION,
+        files: abi::MAX_READS as u16,
+        scratch_bytes: abi::MAX_SCRATCH_BYTES as u32,
+        reads_per_hop: abi::MAX_READS as u32,
+        hop_bytes: abi::MAX_HOP_BYTES as u32,
+        hops: limits.hops,
+        functions: MAX_FUNCTIONS as u32,
+        file_maps: MAX_FILE_MAPS as u32,
+        extents: MAX_EXTENTS as u32,
+        chain_bytes: limits.bytes,
+        chain_instructions: limits.instructions,
+        object_bytes: abi::MAX_OBJECT_BYTES as u32,
+        call_instructions: limits.instructions_per_call,
+        function_types: FUNCTION_TYPE_EBPF,
+        map_bytes: MAX_ASSOCIATION_MAP_BYTES as u32,
+    }
+}

@@ -1,0 +1,74 @@
+//! Commands of I/O queues.
+
+use super::context::{Answered, Close, Command, Context, not_authenticated};
+use super::{fabrics, nvm, nvm_optional, pushdown};
+use crate::access::Rights;
+use crate::refusal::Refusal;
+use bpfof_nvme::vendor_specific::PushdownShort;
+use bpfof_nvme::{NvmCommand, Status};
+
+/// Carries a command out, or begins to.
+#[inline]
+pub(crate) fn carry_out(cx: &mut Context<'_>, command: &Command<'_>) -> Result<(), Close> {
+    let outcome = match NvmCommand::parse(command.sqe) {
+        Ok(NvmCommand::Fabrics(fabrics)) => return fabrics::on_io_queue(cx, command, fabrics),
+        Ok(NvmCommand::Unknown(_)) | Err(_) if cx.awaits_authentication() => {
+            Err(not_authenticated())
+        }
+        Ok(NvmCommand::Unknown(_)) => Err(Status::INVALID_OPCODE.with_dnr().into()),
+        Ok(parsed) => on_namespace(cx, command, parsed),
+        // Only a Pushdown Short that reads nothing.
+        Err(status) if status.same_code(Status::MALFORMED_REQUEST) => {
+            Err(pushdown::malformed(PushdownShort::FIRST_BLOCKS_AT))
+        }
+        Err(status) => Err(Refusal::new(status, "a reserved field is set")),
+    };
+    cx.answer(command, outcome);
+    Ok(())
+}
+
+/// The rights of which a command needs one.
+#[inline]
+fn needed(parsed: &NvmCommand) -> Rights {
+    match parsed {
+        NvmCommand::Read(_) | NvmCommand::Compare(_) | NvmCommand::Verify(_) => Rights::READ,
+        NvmCommand::Write(_)
+        | NvmCommand::WriteZeroes(_)
+        | NvmCommand::DatasetManagement { .. } => Rights::WRITE,
+        // The rules see to it that who has only this has no functions of its own.
+        NvmCommand::Pushdown | NvmCommand::PushdownShort(_) => Rights::RUN,
+        NvmCommand::Flush | NvmCommand::Fabrics(_) | NvmCommand::Unknown(_) => Rights::ALL,
+    }
+}
+
+/// A command of a namespace.
+#[inline]
+fn on_namespace(cx: &mut Context<'_>, command: &Command<'_>, parsed: NvmCommand) -> Answered {
+    let nsid = command.sqe.nsid;
+    cx.check_rights(needed(&parsed))?;
+    let association = cx.connection.phase.association();
+    let namespace = association
+        .filter(|association| association.sees(nsid))
+        .and_then(|association| cx.executor.namespaces.find(association.subsystem.number, nsid));
+    let Some(namespace) = namespace else {
+        let status = Status::INVALID_NAMESPACE.with_dnr();
+        return Err(Refusal::new(status, format!("there is no namespace {nsid}")).of_field("NSID"));
+    };
+    match parsed {
+        NvmCommand::Read(rw) => nvm::read(cx, command, rw, namespace),
+        NvmCommand::Write(rw) => nvm::write(cx, command, rw, namespace),
+        NvmCommand::Flush => nvm::flush(cx, command, namespace),
+        NvmCommand::WriteZeroes(rw) => nvm::write_zeroes(cx, command, rw, namespace),
+        NvmCommand::Compare(rw) => nvm_optional::take_compare(cx, command, rw, namespace),
+        NvmCommand::Verify(rw) => nvm_optional::verify(cx, command, rw, namespace),
+        NvmCommand::DatasetManagement { ranges, deallocate } => {
+            let what = (ranges, deallocate);
+            nvm_optional::dataset_management(cx, command, what, namespace)
+        }
+        NvmCommand::Pushdown => pushdown::pushdown(cx, command, namespace),
+        NvmCommand::PushdownShort(short) => pushdown::short(cx, command, &short, namespace),
+        NvmCommand::Fabrics(_) | NvmCommand::Unknown(_) => {
+            Err(Status::INVALID_OPCODE.with_dnr().into())
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Log pages of subsystems with namespaces (NVMe Base 2.0 §5.16).
+
+use super::context::{Answered, Command, Context, Outcome};
+use super::{discovery, events};
+use crate::controller::Controller;
+use crate::limits::{ALL_NAMESPACES, ANA_GROUP, MAX_TRANSFER_BYTES};
+use crate::refusal::{Refusal, Reply};
+use crate::subsystem::Subsystem;
+use bpfof_nvme::identify::namespace_list;
+use bpfof_nvme::log_page::{
+    AnaGroup, AnaHeader, command_effects, firmware_slot, lid, supported_log_pages,
+};
+use bpfof_nvme::opcode::{admin, nvm};
+use bpfof_nvme::{AdminCommand, SpacePadded, Status};
+
+/// What there is: [`page`], and the Changed Namespace List, which changes by being read.
+const SUPPORTED: &[u8] = &[
+    lid::SUPPORTED,
+    lid::ERROR,
+    lid::SMART,
+    lid::FIRMWARE_SLOT,
+    lid::CHANGED_NAMESPACES,
+    lid::COMMAND_EFFECTS,
+    lid::ANA,
+];
+
+/// Log Specific Parameter of the ANA log, bit 0: groups only, without their namespaces (§5.16.1.13).
+const GROUPS_ONLY: u8 = 1;
+
+/// Get Log Page.
+pub(super) fn get_log_page(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    parsed: AdminCommand,
+) -> Answered {
+    let AdminCommand::GetLogPage { lid, lsp, rae, length_bytes, offset_bytes, nsid } = parsed
+    else {
+        return Err(Status::INVALID_OPCODE.with_dnr().into());
+    };
+    let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    let range = (offset_bytes, length_bytes);
+    if subsystem.is_discovery() {
+        if lid != lid::DISCOVERY {
+            return Err(unknown(lid));
+        }
+        // Before the page is made: what comes in between is news.
+        let generation = subsystem.log_generation();
+        let host = controller.host_nqn();
+        let (registry, ends) = (&cx.executor.registry, &cx.connection.ends);
+        let page = discovery::log_page(registry, generation, host, ends);
+        let part = part(command, &page, range)?;
+        cx.admin().events.known_log = generation;
+        return answer(cx, command, part, rae);
+    }
+    if lid == lid::CHANGED_NAMESPACES {
+        // The Changed Namespace List (§5.16.1.5).
+        let changed = controller.changed_namespaces();
+        let page = namespace_list(changed.iter().copied(), 0);
+        let part = part(command, &page, range)?;
+        if !rae {
+            controller.forget_changes(&changed);
+        }
+        return answer(cx, command, part, rae);
+    }
+    let page = page(lid, (lsp, nsid), &controller, &subsystem)?;
+    Ok(Outcome::Data(Reply::default(), part(command, &page, range)?))
+}
+
+/// Sends a page that hosts are told of when it changes. Reading it allows the next event, which comes
+/// behind it, unless `retain` (RAE) is set.
+fn answer(cx: &mut Context<'_>, command: &Command<'_>, page: Vec<u8>, retain: bool) -> Answered {
+    cx.answer(command, Ok(Outcome::Data(Reply::default(), page)));
+    if !retain {
+        events::has_read(cx);
+    }
+    Ok(Outcome::Pending)
+}
+
+fn unknown(lid: u8) -> Refusal {
+    let cause = format!("there is no log page {lid:#x}");
+    Refusal::new(Status::INVALID_LOG_PAGE.with_dnr(), cause).of_field("LID")
+}
+
+/// The part of a page that a command asks for: what lies behind its end reads as zero (§5.16).
+fn part(
+    command: &Command<'_>,
+    page: &[u8],
+    (offset_bytes, length_bytes): (u64, u64),
+) -> Result<Vec<u8>, Refusal> {
+    if !offset_bytes.is_multiple_of(4) {
+        return Err(Refusal::field("LPO", format!("{offset_bytes} is no multiple of 4")));
+    }
+    let rest = usize::try_from(offset_bytes).ok().and_then(|start| page.get(start..));
+    let rest = rest.ok_or_else(|| {
+        let cause = format!("{offset_bytes} is behind the end of {} bytes", page.len());
+        Refusal::field("LPO", cause)
+    })?;
+    if length_bytes > u64::from(MAX_TRANSFER_BYTES) {
+        let cause = format!("{length_bytes} bytes, where MDTS allows {MAX_TRANSFER_BYTES}");
+        return Err(Refusal::field("NUMD", cause));
+    }
+    command.check_remote()?;
+    let room = command.pointer.length_bytes() as usize;
+    let mut part = rest.to_vec();
+    part.resize((length_bytes as usize).min(room), 0);
+    Ok(part)
+}
+
+/// A log page, whole; `lsp` is the command's Log Specific Parameter.
+fn page(
+    lid: u8,
+    (lsp, nsid): (u8, u32),
+    controller: &Controller,
+    subsystem: &Subsystem,
+) -> Result<Vec<u8>, Refusal> {
+    let page = match lid {
+        lid::SUPPORTED => supported_log_pages(SUPPORTED).to_vec(),
+        lid::ERROR => controller.errors.page(),
+        // There is none for each namespace (LPA bit 0).
+        lid::SMART if !matches!(nsid, 0 | ALL_NAMESPACES) => {
+            return Err(Refusal::field("NSID", "there is one page for the whole controller"));
+        }
+        lid::SMART => subsystem.health.smart(controller.errors.count()).to_bytes().to_vec(),
+        lid::FIRMWARE_SLOT => firmware_slot(SpacePadded::new(env!("CARGO_PKG_VERSION"))).to_vec(),
+        lid::COMMAND_EFFECTS => command_effects(admin::COMMANDS, nvm::COMMANDS).to_vec(),
+        lid::ANA => ana(lsp, controller, subsystem),
+        _ => return Err(unknown(lid)),
+    };
+    Ok(page)
+}
+
+/// One group of all namespaces, optimized: there is one way to them. That never changes, so its
+/// count of changes is 0.
+fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
+    let mut namespaces = match lsp & GROUPS_ONLY {
+        0 => subsystem.namespaces(),
+        _ => Vec::new(),
+    };
+    namespaces.retain(|namespace| controller.access.sees(namespace.nsid));
+    let group = AnaGroup {
+        group: ANA_GROUP,
+        namespaces: namespaces.len() as u32,
+        change_count: 0,
+        state: AnaGroup::OPTIMIZED,
+    };
+    let mut page = AnaHeader { change_count: 0, groups: 1 }.to_bytes().to_vec();
+    page.extend(group.to_bytes());
+    page.extend(namespaces.iter().flat_map(|namespace| namespace.nsid.to_le_bytes()));
+    page
+}

@@ -1,0 +1,172 @@
+//! Optional commands of the NVM command set: Compare, Verify and Dataset Management.
+
+use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
+use super::nvm::{byte_range, check_deallocates, out_of_range};
+use crate::executor::Executor;
+use crate::limits::{BYTES_PER_UNIT, ZEROES_PART_BYTES};
+use crate::operation::CommandId;
+use crate::queue::{Deallocation, State};
+use crate::refusal::Reply;
+use crate::transport::Payload;
+use bpfof_device::IoBuffer;
+use bpfof_nvme::{DataPointer, DsmRange, Rw, Status};
+
+/// Data of a Dataset Management command with as many ranges as there can be.
+const MAX_RANGES_BYTES: u32 = 256 * DsmRange::BYTES as u32;
+
+/// Compare (NVM Command Set 1.0 §3.2.1).
+pub(crate) fn take_compare(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    rw: Rw,
+    namespace: usize,
+) -> Answered {
+    let (offset, length) = byte_range(cx.executor, namespace, rw, true)?;
+    let state = State::Compare { namespace, offset, expected: None };
+    let here = cx.take_data(command, length, state)?;
+    let traffic = &mut cx.connection.tally.traffic;
+    traffic.reads += 1;
+    traffic.read_bytes += u64::from(length);
+    if let Some((command, expected)) = here {
+        compare(cx, command, (namespace, offset), expected);
+    }
+    Ok(Outcome::Pending)
+}
+
+/// Reads what is to be compared with the command's data, which is here.
+pub(crate) fn compare(
+    cx: &mut Context<'_>,
+    command: CommandId,
+    (namespace, offset): (usize, u64),
+    from_host: IoBuffer,
+) {
+    let length = from_host.len() as u32;
+    if let State::Compare { expected, .. } = cx.connection.queue.state_mut(command.slot) {
+        *expected = Some(Box::new(from_host));
+    }
+    cx.executor.submit_read(namespace, command, (offset, length));
+}
+
+/// The result of a Compare on a memory namespace.
+pub(super) fn compare_memory(
+    x: &mut Executor,
+    (namespace, offset): (usize, u64),
+    expected: Box<IoBuffer>,
+) -> Reply {
+    let mut found = x.buffers.take(expected.len());
+    if let Some(memory) = x.namespaces.get(namespace).backend.memory() {
+        memory.read(offset, &mut found);
+        x.spend(found.len() as u64 / BYTES_PER_UNIT);
+    }
+    let reply = compared(&expected, &found);
+    x.buffers.recycle(*expected);
+    x.buffers.recycle(found);
+    reply
+}
+
+/// The result of a Compare: the same, or not.
+pub(super) fn compared(expected: &[u8], found: &[u8]) -> Reply {
+    if expected == found { Reply::default() } else { Status::COMPARE_FAILURE.with_dnr().into() }
+}
+
+/// Verify (§3.2.5): reads, and keeps what it has read to itself.
+pub(crate) fn verify(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    rw: Rw,
+    namespace: usize,
+) -> Answered {
+    let (offset, length) = byte_range(cx.executor, namespace, rw, true)?;
+    let command = cx.occupy(command, State::Verify { namespace, offset, length });
+    cx.executor.submit_read(namespace, command, (offset, length));
+    Ok(Outcome::Pending)
+}
+
+/// Dataset Management (§3.2.3).
+pub(crate) fn dataset_management(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    (ranges, deallocates): (u16, bool),
+    namespace: usize,
+) -> Answered {
+    check_deallocates(cx.executor, namespace)?;
+    let needed = u32::from(ranges) * DsmRange::BYTES as u32;
+    let length = command.pointer.length_bytes();
+    // Linux offers a whole page, whatever the number of ranges.
+    if length < needed || length > MAX_RANGES_BYTES {
+        return Err(wrong_length(length, needed));
+    }
+    match command.pointer {
+        pointer if pointer.is_remote() => {
+            let state = State::Ranges { namespace, ranges, deallocate: deallocates };
+            cx.fetch(command, length, state);
+            Ok(Outcome::Pending)
+        }
+        DataPointer::InCapsule { .. } => deallocate(cx, command, (ranges, deallocates), namespace),
+        _ => Err(wrong_pointer("the ranges are neither in the capsule nor at the host")),
+    }
+}
+
+/// Begins to deallocate the ranges, which are here. Other attributes are hints we do not use.
+pub(super) fn deallocate(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    (ranges, deallocates): (u16, bool),
+    namespace: usize,
+) -> Answered {
+    let place = cx.executor.namespace(namespace);
+    let mut list = Vec::with_capacity(usize::from(ranges));
+    for DsmRange { blocks, slba, .. } in DsmRange::list(command.data, ranges) {
+        let end = slba.checked_add(blocks.into());
+        if end.is_none_or(|end| end > place.blocks()) {
+            return Err(out_of_range(slba, blocks, place.blocks()));
+        }
+        if deallocates && blocks > 0 {
+            list.push((slba << place.block_shift, u64::from(blocks) << place.block_shift));
+        }
+    }
+    if list.is_empty() {
+        return Ok(Outcome::DONE);
+    }
+    let rest = Box::new(Deallocation { namespace, ranges: list, next: 0 });
+    let command = cx.occupy(command, State::Deallocate(rest));
+    deallocate_next(cx, command);
+    Ok(Outcome::Pending)
+}
+
+/// Hands the next range of a Dataset Management command to its device, one at a time; false if
+/// there is none left.
+pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool {
+    let state = cx.connection.queue.state_mut(command.slot);
+    let State::Deallocate(rest) = state else { return false };
+    let Deallocation { namespace, ranges, next } = &mut **rest;
+    let Some(range) = ranges.get_mut(*next) else { return false };
+    let (offset, length) = *range;
+    let namespace = *namespace;
+    // A file system may hold up others while it takes blocks from a file, and a drive as well.
+    let is_memory = cx.executor.namespace(namespace).backend.memory().is_some();
+    let part = if is_memory { length } else { length.min(ZEROES_PART_BYTES) };
+    *range = (offset + part, length - part);
+    *next += usize::from(part == length);
+    cx.executor.submit_zero(namespace, command, (offset, part));
+    true
+}
+
+/// Zeroes of a memory namespace are due: offset and length in bytes. They end here unless they are
+/// still `wanted`.
+pub(crate) fn zero_memory(
+    cx: &mut Context<'_>,
+    namespace: usize,
+    command: CommandId,
+    (range, wanted): ((u64, u64), bool),
+) {
+    let reply = if !wanted {
+        Status::ABORTED_SQ_DELETION.into()
+    } else if !cx.executor.zero_some(namespace, command, range) || deallocate_next(cx, command) {
+        return;
+    } else {
+        Reply::default()
+    };
+    let taken = cx.connection.queue.vacate(command.slot);
+    cx.respond(&taken, reply, Payload::None);
+}

@@ -1,0 +1,216 @@
+//! Pushdown: a command begins a chain, and its end answers the command (docs/protocol.md).
+
+use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
+use crate::connection::Resting;
+use crate::limits::IN_CAPSULE_BYTES;
+use crate::queue::State;
+use crate::refusal::{Refusal, Reply};
+use crate::transport::Payload;
+use bpfof_chain::{
+    Answer, ChainError, ChainId, FileVersion, Outcome as ChainOutcome, Start, WHOLE_NAMESPACE,
+};
+use bpfof_function::abi;
+use bpfof_nvme::vendor_specific::{DEFAULT_SCRATCH_BYTES, PushdownRequest, PushdownShort};
+use bpfof_nvme::{DataPointer, Sqe, Status, opcode};
+
+const _: () = assert!(WHOLE_NAMESPACE == 0, "Pushdown Short and file maps reserve file id 0");
+const _: () = assert!(DEFAULT_SCRATCH_BYTES as usize == abi::DEFAULT_SCRATCH_BYTES);
+// Arguments are limited by the capsule. One that fills the default scratch always fits.
+const _: () =
+    assert!(32 + 16 * abi::MAX_READS + abi::DEFAULT_SCRATCH_BYTES <= IN_CAPSULE_BYTES as usize);
+
+/// docs/protocol.md, Pushdown.
+#[inline]
+pub(crate) fn pushdown(cx: &mut Context<'_>, command: &Command<'_>, namespace: usize) -> Answered {
+    if !matches!(command.pointer, DataPointer::InCapsule { .. }) {
+        return Err(wrong_pointer("the request is in the capsule"));
+    }
+    let request = PushdownRequest::parse(command.data, abi::MAX_READS as u16)
+        .map_err(|error| malformed(error.at))?;
+    let header = request.header();
+    let scratch_bytes = header.effective_scratch_bytes();
+    if scratch_bytes > abi::MAX_SCRATCH_BYTES as u32 {
+        return Err(malformed(PushdownRequest::SCRATCH_SIZE_AT));
+    }
+    if header.first_size_bytes == 0 {
+        return Err(malformed(PushdownRequest::FIRST_SIZE_AT));
+    }
+    let mut files = [FileVersion::default(); abi::MAX_READS];
+    let count = usize::from(header.files);
+    for (to, from) in files.iter_mut().zip(request.files()) {
+        *to = FileVersion { id: from.id, version: from.version };
+    }
+    let start = Start {
+        owner: cx.connection.serial,
+        namespace: command.sqe.nsid,
+        unit_bytes: cx.executor.namespace(namespace).unit_bytes(),
+        function: header.function,
+        files: &files[..count],
+        first_file: u32::from(header.first_file),
+        first_offset_bytes: header.first_offset_bytes,
+        first_size_bytes: header.first_size_bytes,
+        argument: request.scratch(),
+        scratch_bytes,
+        answer_max_bytes: header.answer_max_bytes,
+    };
+    begin(cx, command, namespace, &start)
+}
+
+/// docs/protocol.md, Pushdown Short.
+pub(crate) fn short(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    short: &PushdownShort,
+    namespace: usize,
+) -> Answered {
+    let pointer = command.pointer;
+    if !pointer.is_remote() && pointer != DataPointer::None {
+        return Err(wrong_pointer("the answer needs a descriptor of room at the host"));
+    }
+    let nsid = command.sqe.nsid;
+    let id = u32::from(short.file);
+    let version = cx.connection.phase.association_mut().map_or(0, |association| {
+        association.refresh_tables();
+        association.tables.map(nsid, id).map_or(0, |map| map.version())
+    });
+    let place = cx.executor.namespace(namespace);
+    let start = Start {
+        owner: cx.connection.serial,
+        namespace: nsid,
+        unit_bytes: place.unit_bytes(),
+        function: short.function,
+        files: &[FileVersion { id, version }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: u32::from(short.first_blocks) * place.block_bytes(),
+        argument: &short.argument,
+        scratch_bytes: DEFAULT_SCRATCH_BYTES,
+        answer_max_bytes: pointer.length_bytes(),
+    };
+    begin(cx, command, namespace, &start)
+}
+
+#[inline]
+fn begin(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    namespace: usize,
+    start: &Start<'_>,
+) -> Answered {
+    let answer_max_bytes = start.answer_max_bytes.min(start.scratch_bytes);
+    let command = cx.occupy(command, State::Chain { namespace, answer_max_bytes });
+    let Context { connection, executor } = cx;
+    let Some(association) = connection.phase.association_mut() else {
+        unreachable!("only connected queues take commands")
+    };
+    association.refresh_tables();
+    let started = executor.start_chain(namespace, command, start, &association.tables);
+    if association.tables.function_index(start.function).is_some() {
+        connection.tally.function(start.function).chains += 1;
+    }
+    match started {
+        Ok(()) => {
+            executor.admission.started(connection.index);
+            Ok(Outcome::Pending)
+        }
+        Err(error) => {
+            connection.queue.vacate(command.slot);
+            Err(Refusal::of_chain(error, 0))
+        }
+    }
+}
+
+/// A chain of this connection has ended: answers and releases it.
+#[inline]
+pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: ChainOutcome) {
+    let taken = cx.connection.queue.vacate(slot);
+    let Context { connection, executor } = cx;
+    let usage = executor.arenas.engine.usage(chain);
+    let counters = connection.tally.function(usage.function);
+    counters.hops += u64::from(usage.hops);
+    counters.read_bytes += usage.bytes;
+    match outcome {
+        Ok(Answer { hops, length_bytes }) => {
+            let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };
+            let answer = &executor.arenas.engine.scratch(chain)[..length_bytes as usize];
+            connection.send_data(taken.cid, taken.pointer, reply, Payload::Bytes(answer));
+        }
+        Err((error, hops)) => {
+            let counters = connection.tally.function(usage.last_function);
+            match error {
+                ChainError::Fault(fault) => {
+                    counters.faults += 1;
+                    counters.last_fault = Some(fault);
+                }
+                ChainError::Abort(_) => counters.aborts += 1,
+                _ => {}
+            }
+            let namespace = taken.state.namespace();
+            let is_gone = namespace.is_some_and(|place| executor.namespaces.is_leaving(place));
+            let refusal = match error {
+                ChainError::Device if is_gone => namespace_gone(),
+                // No device has failed.
+                ChainError::Device if connection.is_abandoned => {
+                    Refusal::new(Status::ABORTED_SQ_DELETION, "the connection closes")
+                        .with_dwords(0, hops)
+                }
+                error => Refusal::of_chain(error, hops),
+            };
+            connection.note_refusal((opcode::nvm::PUSHDOWN, 0), &refusal, executor.now_ns);
+            connection.complete(taken.cid, refusal.reply);
+        }
+    }
+    executor.arenas.engine.release(chain);
+    cx.fetch_more();
+}
+
+/// A chain that has rested has been granted an arena: it goes on, or ends if it cannot.
+pub(crate) fn resume(cx: &mut Context<'_>, resting: &Resting) {
+    let slot = resting.slot;
+    let command = cx.command(slot);
+    let Context { connection, executor } = cx;
+    let Some(namespace) = connection.queue.slot(slot).state.namespace() else { return };
+    let Some(association) = connection.phase.association_mut() else { return };
+    association.refresh_tables();
+    let is_gone = executor.namespaces.is_leaving(namespace);
+    let resumed = match is_gone {
+        true => Err(ChainError::Device),
+        false => executor.resume_chain(namespace, command, &resting.chain, &association.tables),
+    };
+    let Err(error) = resumed else { return executor.admission.started(connection.index) };
+    let refusal = match is_gone {
+        true => namespace_gone(),
+        false => Refusal::of_chain(error, resting.chain.hops()),
+    };
+    end_resting(cx, slot, &refusal);
+}
+
+/// A chain without an arena ends.
+pub(crate) fn end_resting(cx: &mut Context<'_>, slot: u16, refusal: &Refusal) {
+    cx.connection.note_refusal((opcode::nvm::PUSHDOWN, 0), refusal, cx.executor.now_ns);
+    let taken = cx.connection.queue.vacate(slot);
+    cx.respond(&taken, refusal.reply, Payload::None);
+}
+
+/// Begins to wait if a command needs an arena and there is none for it; whether that is so.
+#[inline]
+pub(crate) fn wait_for_arena(cx: &mut Context<'_>, sqe: &Sqe) -> bool {
+    let Context { connection, executor } = cx;
+    let waits = matches!(sqe.opcode, opcode::nvm::PUSHDOWN | opcode::nvm::PUSHDOWN_SHORT)
+        && !executor.may_start_chain(connection.index);
+    if waits {
+        connection.waiters.command_since_ns = Some(executor.now_ns);
+        executor.admission.wait(connection.index);
+    }
+    waits
+}
+
+/// Malformed Request: the field at this byte of the request is at fault.
+pub(crate) fn malformed(at: u32) -> Refusal {
+    let cause = "the request breaks a rule at the byte that DW0 tells";
+    Refusal::new(Status::MALFORMED_REQUEST.with_dnr(), cause).with_dwords(at, 0)
+}
+
+fn namespace_gone() -> Refusal {
+    Refusal::new(Status::INVALID_NAMESPACE.with_dnr(), "the namespace has been removed")
+}

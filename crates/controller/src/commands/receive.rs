@@ -1,0 +1,182 @@
+//! Commands as they come from a port.
+
+use super::context::{Close, Command, Context};
+use super::{admin, connect, io, nvm_optional, pushdown};
+use crate::connection::Phase;
+use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, COMMAND_UNITS, PDUS_PER_CLOCK};
+use crate::queue::{Slot, State};
+use crate::refusal::Refusal;
+use crate::transport::{Arrival, Fetched, Input, Payload};
+use bpfof_nvme::{DataPointer, Sqe, Status};
+
+/// Works on what has been received behind the first `used` bytes or messages of the input; returns how
+/// many more it has used. The rest must come again, with more behind it or once the connection is no
+/// longer paused.
+///
+/// It stops after a few PDUs, so that the clock can be looked at, and when `until` units are spent.
+///
+/// # Errors
+/// If the connection is over. What the peer is to hear of that is to be sent.
+pub(crate) fn receive(
+    cx: &mut Context<'_>,
+    input: &Input,
+    begin: usize,
+    until: u64,
+) -> Result<usize, Close> {
+    let (mut used, mut length, mut has_ended) = (begin, 0, false);
+    let mut left = if cx.connection.phase.is_admin() { 1 } else { PDUS_PER_CLOCK };
+    cx.connection.has_more = false;
+    loop {
+        let Context { connection, executor } = cx;
+        let is_short = connection.lacks_memory(executor.now_ns);
+        if is_short || connection.is_full() || executor.spent() >= until || left == 0 {
+            connection.has_more = true;
+            break;
+        }
+        left -= 1;
+        let Some((bytes, arrival)) = connection.port.next(input, used)? else { break };
+        length = bytes;
+        has_ended |= !matches!(arrival, Arrival::Data { fetched: None, .. });
+        arrived(cx, arrival, (input, used))?;
+        used += length;
+    }
+    let connection = &mut *cx.connection;
+    // The command stays where it was received, with all that came after it.
+    if connection.waiters.command_since_ns.is_some() {
+        used -= length;
+    }
+    // A connection that has stopped does not let the peer finish.
+    let is_unfinished = !connection.has_more && connection.port.is_within(used, input.len());
+    let arrivals = &mut connection.arrivals;
+    let begun_ns = arrivals.unfinished_since_ns.filter(|_| !has_ended);
+    let begun_ns = begun_ns.unwrap_or(cx.executor.now_ns);
+    arrivals.unfinished_since_ns = is_unfinished.then_some(begun_ns);
+    Ok(used - begin)
+}
+
+#[inline]
+fn arrived(
+    cx: &mut Context<'_>,
+    arrival: Arrival<'_>,
+    (input, at): (&Input, usize),
+) -> Result<(), Close> {
+    match arrival {
+        // Not moved: it is large.
+        Arrival::Command { ref sqe, data, intact } => {
+            let units = if cx.connection.phase.is_admin() { ADMIN_UNITS } else { COMMAND_UNITS };
+            cx.executor.spend(units + data.len() as u64 / BYTES_PER_UNIT);
+            cx.connection.arrivals.command_ns = cx.executor.now_ns;
+            let pointer = cx.connection.port.pointer(&sqe.sgl);
+            let command = Command { sqe, pointer, data };
+            take(cx, command, intact, (input, at))
+        }
+        Arrival::Data { bytes, fetched } => {
+            cx.executor.spend(bytes as u64 / BYTES_PER_UNIT);
+            cx.connection.arrivals.data_ns = cx.executor.now_ns;
+            fetched.map_or(Ok(()), |fetched| data_fetched(cx, fetched))
+        }
+        Arrival::Nothing => Ok(()),
+        Arrival::Ended(words) => Err(Close::Peer(words)),
+    }
+}
+
+#[inline]
+fn take(
+    cx: &mut Context<'_>,
+    command: Command<'_>,
+    intact: bool,
+    (input, at): (&Input, usize),
+) -> Result<(), Close> {
+    if cx.connection.phase.is_io() && pushdown::wait_for_arena(cx, command.sqe) {
+        return Ok(());
+    }
+    cx.connection.queue.advance();
+    if !cx.connection.queue.has_room() {
+        let reason = "more commands outstanding than the queue has entries";
+        return Err(cx.connection.port.violated(reason, input, at).into());
+    }
+    if !is_well_formed(&command, intact) {
+        refuse_malformed(cx, &command, intact);
+        return Ok(());
+    }
+    match cx.connection.phase {
+        Phase::Io(_) => return io::carry_out(cx, &command),
+        Phase::Admin(..) => admin::carry_out(cx, &command),
+        Phase::Connecting => connect::before_connect(cx, &command),
+    }
+    Ok(())
+}
+
+/// What holds for every command: no fused operations (bits 1:0), SGLs (bits 7:6, NVMe Base 2.0
+/// §3.3.3.1), data that is intact and matches its descriptor.
+#[inline]
+fn is_well_formed(command: &Command<'_>, intact: bool) -> bool {
+    let Command { sqe, pointer, data } = command;
+    let fits = match *pointer {
+        DataPointer::InCapsule { offset_bytes, length_bytes } => {
+            offset_bytes == 0 && length_bytes as usize == data.len()
+        }
+        _ => data.is_empty(),
+    };
+    intact && fits && sqe.flags & 0x03 == 0 && sqe.flags & 0xc0 != 0
+}
+
+#[cold]
+fn refuse_malformed(cx: &mut Context<'_>, command: &Command<'_>, intact: bool) {
+    let refusal = if !intact {
+        let cause = "the data in the capsule does not match its digest";
+        Refusal::new(Status::TRANSIENT_TRANSPORT_ERROR, cause)
+    } else if command.sqe.flags & 0x03 != 0 {
+        Refusal::field("FUSE", "fused operations are not supported")
+    } else if command.sqe.flags & 0xc0 == 0 {
+        Refusal::field("PSDT", "fabrics commands have SGLs")
+    } else {
+        let cause = "it does not describe the data that is in the capsule";
+        Refusal::new(Status::DATA_SGL_LENGTH_INVALID.with_dnr(), cause).of_field("SGL1")
+    };
+    cx.refuse(command.sqe, &refusal);
+}
+
+/// All of a command's data has been fetched.
+fn data_fetched(cx: &mut Context<'_>, fetched: Fetched) -> Result<(), Close> {
+    let Fetched { slot, buffer, intact } = fetched;
+    cx.connection.queue.arrived(slot);
+    if !intact {
+        cx.executor.buffers.recycle(buffer);
+        let taken = cx.connection.queue.vacate(slot);
+        cx.respond(&taken, Status::TRANSIENT_TRANSPORT_ERROR.into(), Payload::None);
+        return Ok(());
+    }
+    let command = cx.command(slot);
+    match cx.connection.queue.slot(slot).state {
+        State::Write { namespace, offset, fua } => {
+            cx.executor.submit_write(namespace, command, (offset, fua), buffer);
+            return Ok(());
+        }
+        State::Compare { namespace, offset, .. } => {
+            nvm_optional::compare(cx, command, (namespace, offset), buffer);
+            return Ok(());
+        }
+        _ => {}
+    }
+    let Slot { cid, pointer, state, .. } = cx.connection.queue.vacate(slot);
+    match state {
+        State::AdminData { sqe } => {
+            let command = Command { sqe: &sqe, pointer, data: &buffer };
+            match cx.connection.phase {
+                Phase::Connecting => connect::before_connect(cx, &command),
+                _ => admin::carry_out(cx, &command),
+            }
+        }
+        State::Ranges { namespace, ranges, deallocate } => {
+            let sqe = Sqe { cid, ..Sqe::new(bpfof_nvme::opcode::nvm::DATASET_MANAGEMENT, 0) };
+            let command = Command { sqe: &sqe, pointer, data: &buffer };
+            let begun = nvm_optional::deallocate(cx, &command, (ranges, deallocate), namespace);
+            cx.answer(&command, begun);
+        }
+        _ => {}
+    }
+    cx.executor.buffers.recycle(buffer);
+    cx.fetch_more();
+    Ok(())
+}

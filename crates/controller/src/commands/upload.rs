@@ -1,0 +1,99 @@
+//! Objects that come in several commands (docs/protocol.md, Uploads).
+
+use super::context::{Command, Context};
+use crate::association::{AdminState, PartialUpload};
+use crate::limits::MAX_TRANSFER_BYTES;
+use crate::refusal::Refusal;
+use bpfof_nvme::{Installation, Upload};
+
+/// Which object is uploaded: there is one of each kind at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Function,
+    FileMap,
+}
+
+impl Kind {
+    fn slot(self, admin: &mut AdminState) -> &mut Option<PartialUpload> {
+        match self {
+            Kind::Function => &mut admin.function_upload,
+            Kind::FileMap => &mut admin.map_upload,
+        }
+    }
+}
+
+/// What a part of an upload leads to.
+pub(super) enum Part {
+    /// Its data is to be fetched: so many bytes.
+    NeedData(u32),
+    /// More parts are to come.
+    Taken,
+    /// The object is complete.
+    Whole(PartialUpload),
+}
+
+/// Takes a part of an object of at most `limit` bytes. A part that does not fit ends the upload.
+pub(super) fn take_part(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    (kind, limit): (Kind, usize),
+    upload: Upload,
+    installation: Installation,
+) -> Result<Part, Refusal> {
+    let Upload { total_bytes, offset_bytes } = upload;
+    let length = command.pointer.length_bytes();
+    let slot = kind.slot(cx.admin());
+    if let Err(refusal) = check(slot.as_ref(), upload, installation, (length, limit)) {
+        *slot = None;
+        return Err(refusal);
+    }
+    if command.data.len() != length as usize {
+        return Ok(Part::NeedData(length));
+    }
+    if offset_bytes == 0 {
+        *slot = None;
+        let memory = cx.controller().host().memory.charge(total_bytes as usize);
+        let memory = memory.map_err(|full| cx.no_memory("an upload", &full))?;
+        let data = Vec::with_capacity(total_bytes as usize);
+        let fresh = PartialUpload { total_bytes, installation, data, memory };
+        *kind.slot(cx.admin()) = Some(fresh);
+    }
+    let slot = kind.slot(cx.admin());
+    let Some(partial) = slot else {
+        return Err(Refusal::field("OFFSET", "no upload has begun"));
+    };
+    partial.data.extend_from_slice(command.data);
+    if partial.data.len() < total_bytes as usize {
+        return Ok(Part::Taken);
+    }
+    slot.take().map(Part::Whole).ok_or_else(|| Refusal::field("OFFSET", "no upload has begun"))
+}
+
+fn check(
+    begun: Option<&PartialUpload>,
+    upload: Upload,
+    installation: Installation,
+    (length, limit): (u32, usize),
+) -> Result<(), Refusal> {
+    let Upload { total_bytes, offset_bytes } = upload;
+    if length == 0 || length > MAX_TRANSFER_BYTES {
+        let cause = format!("{length} bytes, not from 1 to {MAX_TRANSFER_BYTES}");
+        return Err(Refusal::field("SGL1", cause));
+    }
+    if total_bytes as usize > limit {
+        let cause = format!("{total_bytes} bytes, where {limit} is most");
+        return Err(Refusal::field("TOTAL", cause));
+    }
+    if offset_bytes.checked_add(length).is_none_or(|end| end > total_bytes) {
+        let cause = format!("{length} bytes at {offset_bytes}, of {total_bytes} in all");
+        return Err(Refusal::field("OFFSET", cause));
+    }
+    let follows = |partial: &PartialUpload| {
+        (partial.data.len(), partial.total_bytes, partial.installation)
+            == (offset_bytes as usize, total_bytes, installation)
+    };
+    if offset_bytes > 0 && !begun.is_some_and(follows) {
+        return Err(Refusal::field("OFFSET", "it does not go on with the upload that has begun"));
+    }
+    Ok(())
+}

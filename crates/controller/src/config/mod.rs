@@ -1,0 +1,265 @@
+//! What a target serves: from command-line options or a TOML file.
+
+mod error;
+mod namespace_spec;
+mod tls_mode;
+mod toml;
+mod values;
+
+use crate::access::HostRule;
+use crate::hosts::HostLimits;
+use crate::limits::MAX_NSID;
+use bpfof_chain::Limits;
+pub use error::ConfigError;
+pub use namespace_spec::{NamespaceConfig, NamespaceSource};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+pub use tls_mode::TlsMode;
+pub(crate) use values::is_nqn;
+pub use values::{parse_address, parse_size, parse_tls_mode};
+
+/// The name a target has unless it is given another.
+const DEFAULT_NQN: &str = "nqn.2026-01.io.bpf-of:target";
+
+/// Everything a target needs to start.
+#[derive(Clone, Debug)]
+pub struct TargetConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// Where to listen for hosts that only ask what there is, usually port 8009. The discovery
+    /// subsystem is reached at `listen` as well.
+    pub discovery: Option<SocketAddr>,
+    /// NVMe qualified name of the subsystem of namespaces that name none.
+    pub nqn: String,
+    /// Namespaces; in each subsystem the ids are from 1 in this order, but where one is given.
+    pub namespaces: Vec<NamespaceConfig>,
+    /// The processors to run a reactor on. Empty: one reactor, not pinned.
+    pub cores: Vec<usize>,
+    /// Never sleep: for processors that do nothing else.
+    pub poll: bool,
+    /// How long to look for work before sleeping, in µs, where looking has paid so far.
+    pub spin_us: u32,
+    /// Budgets of each chain.
+    pub limits: Limits,
+    /// Memory of the process, in bytes, that of namespaces in memory included. None: that and a quarter
+    /// of the machine's.
+    pub memory_max_bytes: Option<u64>,
+    /// What one host may have, and how long it may be silent.
+    pub hosts: HostLimits,
+    /// Who may connect and do what; the first rule about a host counts. None: everybody may do all.
+    pub rules: Vec<HostRule>,
+    /// Objects of storage functions that each subsystem keeps from the start on, so that nobody on the
+    /// network needs the right `keep`.
+    pub functions: Vec<PathBuf>,
+    /// Whether hosts come by TLS.
+    pub tls: TlsMode,
+    /// Without rules, listen on addresses that other machines reach.
+    pub allow_any_host: bool,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        TargetConfig {
+            listen: SocketAddr::from(([127, 0, 0, 1], 4420)),
+            discovery: None,
+            nqn: DEFAULT_NQN.to_owned(),
+            namespaces: Vec::new(),
+            cores: Vec::new(),
+            poll: false,
+            spin_us: 200,
+            limits: Limits::default(),
+            memory_max_bytes: None,
+            hosts: HostLimits::default(),
+            rules: Vec::new(),
+            functions: Vec::new(),
+            tls: TlsMode::default(),
+            allow_any_host: false,
+        }
+    }
+}
+
+impl TargetConfig {
+    /// Checks what can be checked without opening anything.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.namespaces.is_empty() {
+            return Err(ConfigError::NoNamespace);
+        }
+        if let Some(address) = self.open_to_all() {
+            return Err(ConfigError::AnyHost(address));
+        }
+        for rule in &self.rules {
+            check_rule(rule)?;
+        }
+        let has_keys = |rule: &&HostRule| !rule.keys.tls_psk.is_empty();
+        if let Some(rule) = self.rules.iter().find(has_keys).filter(|_| self.tls == TlsMode::Off) {
+            let why = "it has a tls-psk, and tls is \"off\"".to_owned();
+            return Err(ConfigError::Rule { nqn: rule.nqn.clone(), why });
+        }
+        if self.limits.chains == 0 {
+            return Err(ConfigError::NoChains);
+        }
+        let least_one = [
+            ("connections-per-address", self.hosts.connections_per_address),
+            ("connections-per-host", self.hosts.connections_per_host),
+            ("associations-per-address", self.hosts.associations_per_address),
+            ("associations-per-host", self.hosts.associations_per_host),
+            ("send-timeout-s", self.hosts.send_timeout_s),
+        ];
+        if let Some((name, _)) = least_one.into_iter().find(|(_, value)| *value == 0) {
+            return Err(ConfigError::NoConnections(name));
+        }
+        let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_ref());
+        match named.chain([&self.nqn]).find(|nqn| !is_nqn(nqn)) {
+            Some(nqn) => return Err(ConfigError::Nqn(nqn.clone())),
+            None => self.placed()?,
+        };
+        let mut paths = HashSet::new();
+        let mut all = self.namespaces.iter().flat_map(|namespace| namespace.source.paths());
+        match all.find(|path| !paths.insert(path.as_path())) {
+            Some(path) => Err(ConfigError::SameFile(path.to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether hosts come by TLS, with what the rules say.
+    pub(crate) fn tls(&self) -> TlsMode {
+        let has_keys = self.rules.iter().any(|rule| !rule.keys.tls_psk.is_empty());
+        match (self.tls, has_keys) {
+            (TlsMode::ByRules, true) => TlsMode::Allowed,
+            (TlsMode::ByRules, false) => TlsMode::Off,
+            (mode, _) => mode,
+        }
+    }
+
+    /// The names of all subsystems.
+    pub(crate) fn subsystems(&self) -> Vec<&str> {
+        let named = self.namespaces.iter().filter_map(|namespace| namespace.subsystem.as_deref());
+        let mut names: Vec<&str> = named.chain([self.nqn.as_str()]).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// An address at which everybody on the network would get in, though nobody has asked for that.
+    fn open_to_all(&self) -> Option<SocketAddr> {
+        let listens = [Some(self.listen), self.discovery].into_iter().flatten();
+        let mut reachable = listens.filter(|address| !address.ip().to_canonical().is_loopback());
+        let is_asked_for = self.allow_any_host || !self.rules.is_empty();
+        reachable.next().filter(|_| !is_asked_for)
+    }
+
+    /// The namespaces, each with the name of its subsystem and its id there.
+    pub(crate) fn placed(&self) -> Result<Vec<(&str, u32, &NamespaceConfig)>, ConfigError> {
+        let mut placed: Vec<(&str, u32, &NamespaceConfig)> = Vec::new();
+        for namespace in &self.namespaces {
+            let nqn = namespace.subsystem.as_deref().unwrap_or(&self.nqn);
+            let before = placed.iter().filter(|(of, ..)| *of == nqn).count() as u32;
+            let nsid = namespace.nsid.unwrap_or(before + 1);
+            if nsid > MAX_NSID {
+                return Err(ConfigError::TooMany { nqn: nqn.to_owned() });
+            }
+            if placed.iter().any(|(of, taken, _)| (*of, *taken) == (nqn, nsid)) {
+                return Err(ConfigError::SameId { nqn: nqn.to_owned(), nsid });
+            }
+            placed.push((nqn, nsid, namespace));
+        }
+        Ok(placed)
+    }
+
+    /// Checks that a running target can go on with this configuration instead of `running`: only
+    /// namespaces may differ.
+    pub(crate) fn check_change(&self, running: &TargetConfig) -> Result<(), ConfigError> {
+        self.check()?;
+        let fixed = [
+            ("listen", self.listen == running.listen),
+            ("discovery", self.discovery == running.discovery),
+            ("cores", self.cores == running.cores),
+            ("poll", self.poll == running.poll),
+            ("tls", self.tls() == running.tls()),
+            ("functions", self.functions == running.functions),
+            ("spin-us", self.spin_us == running.spin_us),
+            ("a limit (max-…)", self.limits == running.limits),
+            ("memory-max", self.memory_max_bytes == running.memory_max_bytes),
+            ("a limit of hosts", self.hosts == running.hosts),
+        ];
+        match fixed.into_iter().find(|(_, is_same)| !is_same) {
+            Some((what, _)) => Err(ConfigError::Fixed(what)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_rule(rule: &HostRule) -> Result<(), ConfigError> {
+    let refused = |why: String| Err(ConfigError::Rule { nqn: rule.nqn.clone(), why });
+    if rule.nqn != "*" && !is_nqn(&rule.nqn) {
+        return refused("nqn is \"*\" or an NVMe qualified name".to_owned());
+    }
+    if rule.nqn == "*" && !rule.keys.is_empty() {
+        return refused("keys are those of one host, which nqn names".to_owned());
+    }
+    if rule.keys.dhchap_ctrl_key.is_some() && rule.keys.dhchap_key.is_empty() {
+        return refused("dhchap-ctrl-key needs a dhchap-key of the host".to_owned());
+    }
+    if rule.keys.dhchap_key.len() > 2 {
+        return refused("dhchap-key has two secrets at most, during rotation".to_owned());
+    }
+    let unknown = |nqn: &&String| !is_nqn(nqn);
+    if let Some(nqn) = rule.subsystems.iter().flatten().find(unknown) {
+        return refused(format!("subsystems has {nqn:?}, which is no NVMe qualified name"));
+    }
+    let outside = |nsid: &&u32| !(1..=MAX_NSID).contains(*nsid);
+    match rule.namespaces.iter().flatten().find(outside) {
+        Some(nsid) => refused(format!("namespaces has {nsid}, which is not 1 to {MAX_NSID}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_name_line_and_column() {
+        let good = "listen = \"127.0.0.1:9\"\nnamespaces = [\"mem:size=1M\"]\nmax-hops = 5\n";
+        let config = TargetConfig::from_toml(good).expect("good");
+        assert_eq!((config.listen.port(), config.limits.hops), (9, 5));
+        assert!(config.check().is_ok());
+        for (text, reason) in [
+            ("poll = 3", "line 1, column 8"),
+            ("\nnamespaces = [\"mem:size=1M\", \"mem\"]", "line 2, column 30"),
+            ("\n\n  colour = 1", "line 3, column 3"),
+            ("listen = \"nowhere\"", "line 1, column 10"),
+            ("discovery = \"[::1]:99999\"", "line 1, column 13: \"[::1]:99999\" is no IP address"),
+        ] {
+            let message = TargetConfig::from_toml(text).expect_err(text);
+            assert!(message.starts_with(reason), "{message}");
+        }
+        assert!(matches!(TargetConfig::default().check(), Err(ConfigError::NoNamespace)));
+        let with = |specs: &[&str]| {
+            let parse = |spec: &&str| format!("mem:size=1M{spec}").parse().expect("valid");
+            TargetConfig { namespaces: specs.iter().map(parse).collect(), ..config.clone() }
+        };
+        let ids = |specs: &[&str]| {
+            let config = with(specs);
+            let placed = config.placed().map_err(|error| error.to_string())?;
+            Ok::<_, String>(placed.iter().map(|(_, nsid, _)| *nsid).collect::<Vec<_>>())
+        };
+        let other = ",nqn=nqn.2026-01.org:other";
+        assert_eq!(ids(&["", ",nsid=9", "", other, ""]), Ok(vec![1, 9, 3, 1, 4]));
+        for specs in [["", ",nsid=1"], [",nsid=2", ""], [",nsid=5", ",nsid=5"]] {
+            let error = ids(&specs).expect_err("one id twice");
+            assert!(error.contains("two namespaces with id"), "{error}");
+        }
+        assert!(ids(&[""; 1025]).is_err_and(|error| error.contains("more than 1024")));
+        let twice =
+            ["file:path=/x", "file:path=/x,nsid=7"].map(|spec| spec.parse().expect("valid"));
+        let twice = TargetConfig { namespaces: twice.into(), ..config.clone() };
+        assert!(matches!(twice.check(), Err(ConfigError::SameFile(_))));
+        let polls = TargetConfig { poll: true, ..with(&["", ""]) };
+        assert!(matches!(polls.check_change(&config), Err(ConfigError::Fixed("poll"))));
+        assert!(with(&["", ""]).check_change(&config).is_ok());
+        let nqn = TargetConfig { nqn: "disk".into(), ..config };
+        assert!(matches!(nqn.check(), Err(ConfigError::Nqn(_))));
+    }
+}

@@ -1,0 +1,278 @@
+//! One namespace, as `--namespace` and the file write it.
+
+use super::error::ConfigError;
+use super::values::{is_nqn, parse_size};
+use crate::limits::MAX_NSID;
+use bpfof_device::Layout;
+use std::path::PathBuf;
+
+/// One namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// What it is made of.
+    pub source: NamespaceSource,
+    /// Logical block size in bytes: 512 or 4096. A drive has its own, whatever is given here.
+    pub lba_bytes: u32,
+    /// NVMe qualified name of the subsystem it belongs to, if not the target's.
+    pub subsystem: Option<String>,
+    /// Namespace id, 1 to 1024; if none is given, its position among those of its subsystem.
+    pub nsid: Option<u32>,
+}
+
+/// What a namespace is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamespaceSource {
+    /// Zeroed memory, gone when the target stops.
+    Memory {
+        /// Size in bytes.
+        size_bytes: u64,
+        /// Time of each operation in µs.
+        latency_us: u64,
+        /// Most operations a second, 0 for no ceiling.
+        iops: u64,
+    },
+    /// The memory of a file on tmpfs, which other processes may read and write, too. It must not be
+    /// made shorter while it is served.
+    MemoryFile {
+        /// Its path.
+        path: PathBuf,
+        /// Time of each operation in µs.
+        latency_us: u64,
+        /// Most operations a second, 0 for no ceiling.
+        iops: u64,
+    },
+    /// A file or block device.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Size in bytes; default all of it.
+        size_bytes: Option<u64>,
+    },
+    /// Several files or block devices.
+    Pieces {
+        /// Their paths, two or more, in the order in which they are used.
+        paths: Vec<PathBuf>,
+        /// Size of each in bytes; default all of it.
+        size_bytes: Option<u64>,
+        /// How the blocks lie in them.
+        layout: Layout,
+    },
+    /// A namespace of an NVMe drive of this machine, by its character device and NVMe commands.
+    Drive {
+        /// The device, `/dev/ngXnY`.
+        path: PathBuf,
+    },
+}
+
+impl NamespaceSource {
+    /// The files it is made of.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        match self {
+            NamespaceSource::Memory { .. } => &[],
+            NamespaceSource::MemoryFile { path, .. }
+            | NamespaceSource::File { path, .. }
+            | NamespaceSource::Drive { path } => std::slice::from_ref(path),
+            NamespaceSource::Pieces { paths, .. } => paths,
+        }
+    }
+
+    /// The size that each file is given, if one is.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
+        match self {
+            NamespaceSource::Memory { .. }
+            | NamespaceSource::MemoryFile { .. }
+            | NamespaceSource::Drive { .. } => None,
+            NamespaceSource::File { size_bytes, .. }
+            | NamespaceSource::Pieces { size_bytes, .. } => *size_bytes,
+        }
+    }
+}
+
+impl std::str::FromStr for NamespaceConfig {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        NamespaceConfig::parse(text)
+            .map_err(|problem| ConfigError::Namespace { text: text.to_owned(), problem })
+    }
+}
+
+impl NamespaceConfig {
+    fn parse(text: &str) -> Result<NamespaceConfig, String> {
+        let (kind, options) = text.split_once(':').unwrap_or((text, ""));
+        let (mut size, mut lba, mut latency_us, mut iops) = (None, 512, 0, 0);
+        let (mut subsystem, mut nsid) = (None, None);
+        let (mut paths, mut chunk_bytes) = (Vec::new(), DEFAULT_CHUNK_BYTES);
+        for option in options.split(',').filter(|option| !option.is_empty()) {
+            let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
+            let number = || value.parse::<u64>().map_err(|_| format!("{option:?} is not a number"));
+            match (kind, key) {
+                ("nvme", "size" | "lba") => {
+                    return Err(format!("{key}= for a drive, which has its own"));
+                }
+                (_, "size") => size = Some(parse_size(value)?),
+                (_, "lba") => lba = number()?,
+                (_, "nqn") => subsystem = Some(value.to_owned()),
+                (_, "nsid") => nsid = Some(number()?),
+                ("file" | "stripe" | "concat" | "nvme", "path") | ("mem", "file")
+                    if value.is_empty() =>
+                {
+                    return Err(format!("{key} is missing"));
+                }
+                ("file" | "nvme", "path") | ("mem", "file") => paths = vec![PathBuf::from(value)],
+                ("stripe" | "concat", "path") => paths.push(PathBuf::from(value)),
+                ("stripe", "chunk") => chunk_bytes = parse_size(value)?,
+                ("mem", "latency_us") => latency_us = number()?,
+                ("mem", "iops") => iops = number()?,
+                _ => return Err(format!("unknown option {key:?} for {kind:?}")),
+            }
+        }
+        let source = match kind {
+            "mem" => match (paths.pop(), size) {
+                (None, size) => {
+                    let size_bytes = size.ok_or("size is missing")?;
+                    NamespaceSource::Memory { size_bytes, latency_us, iops }
+                }
+                (Some(path), None) => NamespaceSource::MemoryFile { path, latency_us, iops },
+                (Some(_), Some(_)) => return Err("size= and file=, whose size it has".to_owned()),
+            },
+            "file" => NamespaceSource::File {
+                path: paths.pop().ok_or("path is missing")?,
+                size_bytes: size,
+            },
+            "stripe" => {
+                let layout = Layout::Striped { chunk_bytes };
+                NamespaceSource::Pieces { paths, size_bytes: size, layout }
+            }
+            "concat" => {
+                let layout = Layout::Concatenated;
+                NamespaceSource::Pieces { paths, size_bytes: size, layout }
+            }
+            "nvme" => NamespaceSource::Drive { path: paths.pop().ok_or("path is missing")? },
+            other => return Err(format!("unknown kind {other:?}")),
+        };
+        NamespaceConfig::check(source, lba, subsystem, nsid)
+    }
+
+    fn check(
+        source: NamespaceSource,
+        lba: u64,
+        subsystem: Option<String>,
+        nsid: Option<u64>,
+    ) -> Result<NamespaceConfig, String> {
+        if let Some(nqn) = subsystem.as_ref().filter(|nqn| !is_nqn(nqn)) {
+            return Err(ConfigError::Nqn(nqn.clone()).to_string());
+        }
+        if lba != 512 && lba != 4096 {
+            return Err(format!("lba={lba} is not 512 or 4096"));
+        }
+        if let NamespaceSource::Pieces { paths, layout, .. } = &source {
+            check_pieces(paths.len(), *layout)?;
+        }
+        if let NamespaceSource::Memory { size_bytes, .. } = source
+            && size_bytes < lba
+        {
+            return Err(format!("a size of {size_bytes} bytes is less than one block"));
+        }
+        if let NamespaceSource::Memory { latency_us, iops, .. }
+        | NamespaceSource::MemoryFile { latency_us, iops, .. } = source
+        {
+            // An hour, and the nanosecond clock's resolution.
+            if latency_us > 3_600_000_000 || iops > 1_000_000_000 {
+                return Err("latency_us is at most 3600000000, iops at most 1000000000".into());
+            }
+        }
+        if let Some(nsid) = nsid.filter(|nsid| !(1..=u64::from(MAX_NSID)).contains(nsid)) {
+            return Err(format!("nsid={nsid} is not 1 to {MAX_NSID}"));
+        }
+        let nsid = nsid.map(|nsid| nsid as u32);
+        Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem, nsid })
+    }
+}
+
+/// Most files of a namespace.
+const MAX_PIECES: usize = 64;
+/// What one file of a stripe gets before it is the next one's turn, unless it is said.
+const DEFAULT_CHUNK_BYTES: u64 = 64 << 10;
+/// Whole logical blocks and memory pages, and no more parts of one transfer than 33.
+const MIN_CHUNK_BYTES: u64 = 4096;
+/// Beyond it a stripe is rather a concatenation.
+const MAX_CHUNK_BYTES: u64 = 1 << 30;
+
+fn check_pieces(count: usize, layout: Layout) -> Result<(), String> {
+    if !(2..=MAX_PIECES).contains(&count) {
+        return Err(format!("{count} files; give path= 2 to {MAX_PIECES} times"));
+    }
+    match layout {
+        Layout::Striped { chunk_bytes }
+            if !chunk_bytes.is_power_of_two()
+                || !(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&chunk_bytes) =>
+        {
+            Err(format!("a chunk of {chunk_bytes} bytes; it is a power of two, 4KiB to 1GiB"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_parsed_and_bad_ones_explained() {
+        let parse = |text: &str| text.parse::<NamespaceConfig>();
+        let memory = parse("mem:size=1GiB,lba=4096,latency_us=3,iops=700000").expect("good");
+        let source = NamespaceSource::Memory { size_bytes: 1 << 30, latency_us: 3, iops: 700_000 };
+        assert_eq!(
+            memory,
+            NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: None }
+        );
+        let mapped = parse("mem:file=/x,iops=5,latency_us=3").expect("good").source;
+        assert_eq!(mapped.paths(), [PathBuf::from("/x")]);
+        let source = NamespaceSource::MemoryFile { path: "/x".into(), latency_us: 3, iops: 5 };
+        assert_eq!(mapped, source);
+        let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other,nsid=7").expect("good");
+        let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
+        let subsystem = Some("nqn.2026-01.org:other".to_owned());
+        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem, nsid: Some(7) });
+        let stripe = parse("stripe:path=/b,path=/a,chunk=128K").expect("good").source;
+        let layout = Layout::Striped { chunk_bytes: 128 << 10 };
+        let paths = vec!["/b".into(), "/a".into()];
+        assert_eq!(stripe, NamespaceSource::Pieces { paths, size_bytes: None, layout });
+        let concat = parse("concat:path=/b,path=/a,size=1M,lba=4096").expect("good").source;
+        assert_eq!((concat.paths().len(), concat.file_bytes()), (2, Some(1 << 20)));
+        let drive = parse("nvme:path=/dev/ng0n1,nsid=3").expect("good");
+        assert_eq!(drive.source, NamespaceSource::Drive { path: "/dev/ng0n1".into() });
+        for (text, reason) in [
+            ("mem", "size is missing"),
+            ("mem:size=x", "is not a size"),
+            ("mem:size=1Q", "unknown unit"),
+            ("mem:size=1G,lba=513", "not 512 or 4096"),
+            ("mem:size=100", "less than one block"),
+            ("mem:size=1G,path=/x", "unknown option"),
+            ("mem:file=", "file is missing"),
+            ("mem:file=/x,size=1G", "file=, whose size it has"),
+            ("mem:file=/x,latency_us=3600000001", "latency_us is at most"),
+            ("mem:size=99999999999999T", "not a size"),
+            ("disk:size=1G", "unknown kind"),
+            ("stripe:path=/a", "1 files; give path= 2 to 64 times"),
+            ("concat:", "0 files"),
+            ("stripe:path=/a,path=/b,chunk=5000", "a power of two"),
+            ("stripe:path=/a,path=/b,chunk=2K", "4KiB to 1GiB"),
+            ("concat:path=/a,path=/b,chunk=64K", "unknown option"),
+            ("mem:size=1G,nsid=0", "not 1 to 1024"),
+            ("mem:size=1G,nsid=1025", "not 1 to 1024"),
+            ("file:size", "no value"),
+            ("file:", "path is missing"),
+            ("file:path=", "path is missing"),
+            ("mem:size=+1M", "is not a size"),
+            ("nvme:", "path is missing"),
+            ("nvme:path=/dev/ng0n1,lba=512", "for a drive, which has its own"),
+            ("mem:size=1M,nqn=disk", "not an NVMe qualified name"),
+            ("mem:size=1M,nqn=nqn.2014-08.org.nvmexpress.discovery", "not an NVMe qualified name"),
+        ] {
+            let message = parse(text).expect_err(text).to_string();
+            assert!(message.contains(reason) && message.contains("write mem:"), "{message}");
+        }
+    }
+}

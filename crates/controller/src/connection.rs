@@ -1,0 +1,437 @@
+//! One connection: a queue pair, the port that carries it, and the association that it belongs to.
+
+use crate::association::{AdminState, Association};
+use crate::command_log::CommandLog;
+use crate::controller::{Controller, Counters};
+use crate::health::Traffic;
+use crate::kept::is_kept;
+use crate::limits::{
+    CONNECT_TIMEOUT_NS, DATA_TIMEOUT_NS, IDLE_TX_BYTES, MAX_KATO_NS, MAX_TRANSFER_BYTES,
+    MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, RX_BYTES, SMALL_RX_BYTES, TX_HIGH_WATER_BYTES,
+};
+use crate::queue::{QueuePair, Slot, State, Transfer};
+use crate::refusal::{Refusal, Reply};
+use crate::transport::{Payload, Port};
+use bpfof_chain::Suspended;
+use bpfof_device::IoBuffer;
+use bpfof_function::memory::{Charge, MemoryFull};
+use bpfof_nvme::{DataPointer, Sqe, Status, opcode};
+use log::Level;
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) peer: SocketAddr,
+    /// The address that the host reached.
+    pub(crate) local: SocketAddr,
+    /// It came to the listener for discovery, where no other subsystem is served.
+    pub(crate) discovery_only: bool,
+}
+
+/// How far a connection has come.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Only Connect is allowed (NVMe Base 2.0 §3.3.2.2).
+    Connecting,
+    /// It carries an admin queue.
+    Admin(Association, Box<AdminState>),
+    /// It carries an I/O queue.
+    Io(Association),
+}
+
+impl Phase {
+    /// The association, once Connect has succeeded.
+    #[inline]
+    pub(crate) fn association(&self) -> Option<&Association> {
+        match self {
+            Phase::Connecting => None,
+            Phase::Admin(association, _) | Phase::Io(association) => Some(association),
+        }
+    }
+
+    /// The same to be changed.
+    #[inline]
+    pub(crate) fn association_mut(&mut self) -> Option<&mut Association> {
+        match self {
+            Phase::Connecting => None,
+            Phase::Admin(association, _) | Phase::Io(association) => Some(association),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_admin(&self) -> bool {
+        matches!(self, Phase::Admin(..))
+    }
+
+    #[inline]
+    pub(crate) fn is_io(&self) -> bool {
+        matches!(self, Phase::Io(_))
+    }
+}
+
+/// A chain of a command that waits outside an arena.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    pub(crate) slot: u16,
+    pub(crate) chain: Suspended,
+    /// When it began to rest.
+    pub(crate) since_ns: u64,
+    /// Its memory.
+    pub(crate) _memory: Charge,
+}
+
+/// Chains that wait for an arena.
+#[derive(Debug, Default)]
+pub(crate) struct ChainWaiters {
+    /// Those that have given way, in that order.
+    pub(crate) resting: VecDeque<Resting>,
+    /// Since when the next command needs a chain, where there is none for this connection.
+    pub(crate) command_since_ns: Option<u64>,
+}
+
+impl ChainWaiters {
+    /// Whether an arena would be of use.
+    pub(crate) fn want_arena(&self) -> bool {
+        self.command_since_ns.is_some() || !self.resting.is_empty()
+    }
+}
+
+/// Memory of its host that a connection has taken.
+#[derive(Debug)]
+pub(crate) struct ConnectionMemory {
+    charge: Charge,
+    /// What it always holds of that, in bytes.
+    base_bytes: usize,
+}
+
+impl ConnectionMemory {
+    /// All of this is always held.
+    pub(crate) fn new(charge: Charge, base_bytes: usize) -> ConnectionMemory {
+        ConnectionMemory { charge, base_bytes }
+    }
+
+    /// Takes memory of the same host for something that outlives a command.
+    pub(crate) fn charge(&self, bytes: usize) -> Result<Charge, MemoryFull> {
+        self.charge.account().charge(bytes)
+    }
+
+    /// Whether one more command could take more than there is beside `held` bytes. With nothing held there
+    /// is always enough for one.
+    #[inline]
+    fn is_short(&self, held: usize) -> bool {
+        held > 0 && self.base_bytes + held + MAX_TRANSFER_BYTES as usize > self.charge.bytes()
+    }
+
+    /// Takes more of the host's share.
+    #[cold]
+    fn take_more(&mut self) -> Result<(), MemoryFull> {
+        self.charge.resize(self.charge.bytes() + MEMORY_STEP_BYTES)
+    }
+
+    /// Gives back what is not needed beside `held` bytes.
+    fn give_back(&mut self, held: usize) {
+        let wanted = self.base_bytes
+            + MAX_TRANSFER_BYTES as usize
+            + held.next_multiple_of(MEMORY_STEP_BYTES);
+        if wanted < self.charge.bytes() {
+            // Less is never refused.
+            let _ = self.charge.resize(wanted);
+        }
+    }
+}
+
+/// When something last came from the host.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    opened_ns: u64,
+    /// The last command, for the keep-alive timer.
+    pub(crate) command_ns: u64,
+    /// Since when something has been arriving that is not here entirely.
+    pub(crate) unfinished_since_ns: Option<u64>,
+    /// Data that was asked for, or when it was asked for.
+    pub(crate) data_ns: u64,
+}
+
+/// What has been counted since the end of the last turn.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) traffic: Traffic,
+    functions: Vec<(u32, Counters)>,
+}
+
+impl Tally {
+    /// The counters of a function.
+    pub(crate) fn function(&mut self, id: u32) -> &mut Counters {
+        let index = self.functions.iter().position(|(known, _)| *known == id);
+        let index = index.unwrap_or_else(|| {
+            self.functions.push((id, Counters::default()));
+            self.functions.len() - 1
+        });
+        &mut self.functions[index].1
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Index in the reactor's table.
+    pub(crate) index: u32,
+    /// Never used again, unlike the index.
+    pub(crate) serial: u64,
+    pub(crate) ends: Endpoints,
+    pub(crate) port: Port,
+    pub(crate) queue: QueuePair,
+    pub(crate) phase: Phase,
+    pub(crate) waiters: ChainWaiters,
+    pub(crate) memory: ConnectionMemory,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) tally: Tally,
+    pub(crate) log: CommandLog,
+    /// It has not looked at all that was received, because it is paused or others come first.
+    pub(crate) has_more: bool,
+    /// It is closing: chains are cut short.
+    pub(crate) is_abandoned: bool,
+    /// What its commands ask the reactor for.
+    pub(crate) asks: Asks,
+}
+
+/// What commands ask the reactor for, once they are carried out.
+#[derive(Debug, Default)]
+pub(crate) struct Asks {
+    /// It has just got through Connect.
+    pub(crate) connected: bool,
+    /// The host reset or shut down the controller: its I/O queues must go.
+    pub(crate) resets_queues: bool,
+    /// The connection is to be closed, for this reason, once what it has to say has been sent.
+    pub(crate) close: Option<&'static str>,
+}
+
+impl Connection {
+    /// What a connection takes before Connect, in bytes.
+    pub(crate) const PENDING_BYTES: usize = SMALL_RX_BYTES + (8 << 10);
+
+    /// What a connection always takes once it has this queue, in bytes: buffers, slots.
+    pub(crate) fn queue_bytes(qid: u16, entries: u16) -> usize {
+        let rx = if qid == 0 { SMALL_RX_BYTES } else { RX_BYTES };
+        Connection::PENDING_BYTES + rx + 2 * IDLE_TX_BYTES + QueuePair::memory_bytes(entries)
+    }
+
+    /// `charge` is [`PENDING_BYTES`](Self::PENDING_BYTES).
+    pub(crate) fn new(
+        (index, serial): (u32, u64),
+        ends: Endpoints,
+        port: Port,
+        charge: Charge,
+        now_ns: u64,
+    ) -> Connection {
+        Connection {
+            index,
+            serial,
+            ends,
+            port,
+            queue: QueuePair::connecting(),
+            phase: Phase::Connecting,
+            waiters: ChainWaiters::default(),
+            memory: ConnectionMemory::new(charge, Connection::PENDING_BYTES),
+            arrivals: Arrivals {
+                opened_ns: now_ns,
+                command_ns: now_ns,
+                unfinished_since_ns: None,
+                data_ns: 0,
+            },
+            tally: Tally::default(),
+            log: CommandLog::default(),
+            has_more: false,
+            is_abandoned: false,
+            asks: Asks::default(),
+        }
+    }
+
+    /// Whether nothing is left to be done or sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.queue.is_busy() && self.port.unsent_bytes() == 0
+    }
+
+    /// Whether it takes no commands until some are answered or sent.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_full() || self.memory.is_short(self.held_bytes())
+    }
+
+    /// The same but for memory, of which there may be more meanwhile.
+    pub(crate) fn is_full(&self) -> bool {
+        self.port.unsent_bytes() >= TX_HIGH_WATER_BYTES
+            || self.queue.is_full()
+            || self.waiters.command_since_ns.is_some()
+    }
+
+    /// Whether there is no memory of its host for one more command, though it has asked for it.
+    #[inline]
+    pub(crate) fn lacks_memory(&mut self, now_ns: u64) -> bool {
+        self.memory.is_short(self.held_bytes()) && {
+            let taken = self.memory.take_more();
+            if let Err(full) = &taken {
+                self.note(Level::Warn, now_ns, format_args!("it has to wait for memory: {full}"));
+            }
+            taken.is_err()
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.queue.held_bytes() + self.port.held_bytes()
+    }
+
+    /// Gives back memory that it has not needed lately.
+    pub(crate) fn give_memory_back(&mut self) {
+        if !matches!(self.phase, Phase::Connecting) {
+            self.memory.give_back(self.held_bytes());
+        }
+    }
+
+    /// The controller, once Connect has succeeded.
+    pub(crate) fn controller(&self) -> Option<&Arc<Controller>> {
+        self.phase.association().map(|association| &association.controller)
+    }
+
+    /// Whether this connection ends when the queues of a controller do, or, with `and_admin`, the
+    /// controller itself. The host may have opened queues since it reset the controller, before a
+    /// reactor hears of that: those stay.
+    pub(crate) fn ends_with(&self, controller: &Arc<Controller>, and_admin: bool) -> bool {
+        let Some(association) = self.phase.association() else { return false };
+        let is_its = Arc::ptr_eq(&association.controller, controller);
+        is_its && (and_admin || self.phase.is_io() && association.resets != controller.resets())
+    }
+
+    /// Why the peer is to be given up for its silence, if it is. An association without a keep-alive
+    /// timer may be silent for `idle_timeout_s`.
+    pub(crate) fn overdue(&self, now_ns: u64, idle_timeout_s: u32) -> Option<&'static str> {
+        let since = |ns: u64| now_ns.saturating_sub(ns);
+        let Some(controller) = self.controller() else {
+            let is_late = since(self.arrivals.opened_ns) > CONNECT_TIMEOUT_NS;
+            return is_late.then_some("no Connect within 10 seconds");
+        };
+        if !self.is_paused() {
+            let begun_ns = self.arrivals.unfinished_since_ns;
+            if begun_ns.is_some_and(|begun_ns| since(begun_ns) > PDU_TIMEOUT_NS) {
+                return Some("a PDU that did not arrive within 30 seconds");
+            }
+            if self.queue.is_fetching() && since(self.arrivals.data_ns) > DATA_TIMEOUT_NS {
+                return Some("data that it was asked for did not arrive within 30 seconds");
+            }
+        }
+        let kato_ms = controller.kato_ms.load(Ordering::Relaxed);
+        let auth = self.phase.association().and_then(|association| association.auth.as_ref());
+        let deadline_us = auth.and_then(|auth| auth.deadline_us(kato_ms));
+        if deadline_us.is_some_and(|deadline_us| now_ns / 1000 > deadline_us) {
+            return Some("its authentication did not end in time");
+        }
+        if !self.phase.is_admin() {
+            return None;
+        }
+        let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
+        let last_ns =
+            self.arrivals.command_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
+        match kato_ns.min(MAX_KATO_NS) {
+            0 if since(last_ns) > u64::from(idle_timeout_s) * 1_000_000_000 => {
+                Some("it has no keep-alive timer and was silent for longer than idle-timeout")
+            }
+            kato_ns @ 1.. if since(last_ns) > kato_ns => Some("keep-alive timeout"),
+            _ => None,
+        }
+    }
+
+    /// Takes a slot for a command that waits for something. There is one: who takes a command has looked.
+    #[inline]
+    pub(crate) fn occupy(&mut self, cid: u16, pointer: DataPointer, state: State) -> u16 {
+        self.queue.occupy(Slot { cid, pointer, transfer: Transfer::default(), state })
+    }
+
+    /// Sends a completion without data.
+    #[inline]
+    pub(crate) fn complete(&mut self, cid: u16, reply: Reply) {
+        self.send_data(cid, DataPointer::None, reply, Payload::None);
+    }
+
+    /// Sends a command's data to where its pointer says, and the completion. Returns a buffer that was
+    /// copied.
+    #[inline]
+    pub(crate) fn send_data(
+        &mut self,
+        cid: u16,
+        pointer: DataPointer,
+        reply: Reply,
+        payload: Payload<'_>,
+    ) -> Option<IoBuffer> {
+        self.port.respond(pointer, self.queue.completion(cid, reply), payload)
+    }
+
+    /// Answers a command with a refusal, and logs it.
+    pub(crate) fn refuse(&mut self, sqe: &Sqe, refusal: &Refusal, now_ns: u64) {
+        self.note_refusal((sqe.opcode, sqe.nsid as u8), refusal, now_ns);
+        let lba = u64::from(sqe.cdw10) | u64::from(sqe.cdw11) << 32;
+        let lba = if self.phase.is_io() { lba } else { 0 };
+        self.remember_error(sqe.cid, refusal.status(), sqe.nsid, lba);
+        self.complete(sqe.cid, refusal.reply);
+    }
+
+    /// Adds to the controller's error log.
+    pub(crate) fn remember_error(&self, cid: u16, status: Status, nsid: u32, lba: u64) {
+        if let Some(controller) = self.controller() {
+            controller.errors.add((self.queue.id(), cid), status, nsid, lba);
+        }
+    }
+
+    /// Logs that a command was refused or has failed, by its name.
+    pub(crate) fn note_refusal(
+        &mut self,
+        (opcode, fctype): (u8, u8),
+        refusal: &Refusal,
+        now_ns: u64,
+    ) {
+        let name = opcode::command_name(!self.phase.is_io(), opcode, fctype);
+        match name {
+            Some(name) => self.note(Level::Info, now_ns, format_args!("{name}: {refusal}")),
+            None => {
+                self.note(Level::Info, now_ns, format_args!("command {opcode:02X}h: {refusal}"))
+            }
+        }
+    }
+
+    /// Logs what a command has led to, unless there were too many of these this second.
+    pub(crate) fn note(&mut self, level: Level, now_ns: u64, what: fmt::Arguments<'_>) {
+        if let Some(words) = self.log.admit(level, now_ns) {
+            log::log!(level, "{self}: {}", words.unwrap_or(what));
+        }
+    }
+
+    /// Publishes the counters of this turn, and that the host is alive.
+    pub(crate) fn publish_tally(&mut self) {
+        let Some(association) = self.phase.association() else { return };
+        let Association { controller, subsystem, .. } = association;
+        subsystem.health.add(&mut self.tally.traffic);
+        controller.last_traffic_ns.fetch_max(self.arrivals.command_ns, Ordering::Relaxed);
+        for (function, counters) in self.tally.functions.drain(..) {
+            controller.counters.add(function, &counters);
+            if is_kept(function) {
+                subsystem.kept_counters.add(function, &counters);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Connection {
+    /// Who is at the other end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.phase.association() {
+            Some(association) => {
+                let (nqn, peer) = (association.controller.host_nqn(), self.ends.peer);
+                write!(f, "{nqn} ({peer} queue {})", self.queue.id())
+            }
+            None => write!(f, "{} (not connected)", self.ends.peer),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! One association: the state that its admin queue and its I/O queues share.
+
+use crate::access::Access;
+use crate::health::ErrorLog;
+use crate::hosts::{AddressSlot, Host, Member};
+use crate::limits::MAX_IO_QUEUES;
+use bpfof_chain::Tables;
+use bpfof_function::Fault;
+use bpfof_function::memory::{Charge, MemoryFull};
+use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a function has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) chains: u64,
+    pub(crate) hops: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) faults: u64,
+    pub(crate) aborts: u64,
+    pub(crate) last_fault: Option<Fault>,
+}
+
+impl Counters {
+    fn add(&mut self, other: &Counters) {
+        self.chains += other.chains;
+        self.hops += other.hops;
+        self.read_bytes += other.read_bytes;
+        self.faults += other.faults;
+        self.aborts += other.aborts;
+        self.last_fault = other.last_fault.or(self.last_fault);
+    }
+}
+
+/// Counters of functions, by id.
+#[derive(Debug, Default)]
+pub(crate) struct CounterTable(Mutex<BTreeMap<u32, Counters>>);
+
+impl CounterTable {
+    /// From now on counters of this function are kept.
+    pub(crate) fn begin(&self, function: u32) {
+        lock(&self.0).insert(function, Counters::default());
+    }
+
+    /// Adds to what is known; nothing for a function that is gone, whose last chains end after it.
+    pub(crate) fn add(&self, function: u32, counters: &Counters) {
+        if let Some(known) = lock(&self.0).get_mut(&function) {
+            known.add(counters);
+        }
+    }
+
+    pub(crate) fn get(&self, function: u32) -> Counters {
+        lock(&self.0).get(&function).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn remove(&self, function: u32) {
+        lock(&self.0).remove(&function);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Registers {
+    config: ControllerConfig,
+    status: Csts,
+    /// With how often the host had ended all before each.
+    queues: BTreeMap<u16, u32>,
+    /// How often the host has ended all I/O queues.
+    resets: u32,
+    /// I/O queues the host has asked for, if it has.
+    granted: Option<u16>,
+}
+
+/// The shared state of an association. Only its admin connection changes the tables.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) id: u16,
+    /// No other association has or gets it.
+    pub(crate) serial: u64,
+    member: Member,
+    _address: AddressSlot,
+    _memory: Charge,
+    pub(crate) host_id: [u8; 16],
+    /// What the host may do, as of its Connect.
+    pub(crate) access: Arc<Access>,
+    /// Keep-alive timeout in ms, 0 for none.
+    pub(crate) kato_ms: AtomicU32,
+    /// When the last turn ended in which a command came on any queue, on the reactors' clock.
+    pub(crate) last_traffic_ns: AtomicU64,
+    pub(crate) errors: ErrorLog,
+    /// Namespaces that have changed since the host last read the log of them.
+    changed: Mutex<BTreeSet<u32>>,
+    registers: Mutex<Registers>,
+    tables: Mutex<Arc<Tables>>,
+    /// Counts the changes of `tables`, so that readers need not lock to see that there is none.
+    generation: AtomicU64,
+    /// Of the association's own functions.
+    pub(crate) counters: CounterTable,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whose an association is, counted as such.
+#[derive(Debug)]
+pub(crate) struct Party {
+    pub(crate) member: Member,
+    pub(crate) address: AddressSlot,
+    /// For what it takes besides its queues.
+    pub(crate) memory: Charge,
+    pub(crate) host_id: [u8; 16],
+    pub(crate) access: Arc<Access>,
+}
+
+impl Controller {
+    /// A controller that was connected to at `now_ns`.
+    pub(crate) fn new(
+        id: u16,
+        party: Party,
+        (kato_ms, now_ns): (u32, u64),
+        tables: Tables,
+    ) -> Controller {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let Party { member, address, memory, host_id, access } = party;
+        Controller {
+            id,
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
+            member,
+            _address: address,
+            _memory: memory,
+            host_id,
+            access,
+            kato_ms: AtomicU32::new(kato_ms),
+            last_traffic_ns: AtomicU64::new(now_ns),
+            errors: ErrorLog::default(),
+            changed: Mutex::default(),
+            registers: Mutex::default(),
+            tables: Mutex::new(Arc::new(tables)),
+            generation: AtomicU64::new(1),
+            counters: CounterTable::default(),
+        }
+    }
+
+    /// Whose association it is.
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        &self.member.host
+    }
+
+    /// The name of its host.
+    pub(crate) fn host_nqn(&self) -> &str {
+        &self.member.host.nqn
+    }
+
+    /// Whether the host has opened I/O queues.
+    pub(crate) fn has_queues(&self) -> bool {
+        !lock(&self.registers).queues.is_empty()
+    }
+
+    /// Takes newer tables if there are any.
+    #[inline]
+    pub(crate) fn refresh(&self, generation: &mut u64, tables: &mut Arc<Tables>) {
+        let current = self.generation.load(Ordering::Acquire);
+        if current != *generation {
+            *tables = self.tables();
+            *generation = current;
+        }
+    }
+
+    /// The newest tables.
+    pub(crate) fn tables(&self) -> Arc<Tables> {
+        Arc::clone(&lock(&self.tables))
+    }
+
+    /// Changes the tables, whatever memory that takes. A reader that sees the new generation finds the
+    /// new tables, or yet newer ones.
+    pub(crate) fn update(&self, change: impl FnOnce(&Tables) -> Tables) {
+        let mut tables = lock(&self.tables);
+        let changed = change(&tables);
+        let memory = self.host().memory.charge_anyway(changed.memory_bytes());
+        *tables = Arc::new(changed.counted(memory));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The same for what the host asks for, if its share of the memory is large enough. Connections that
+    /// have not looked for new tables still hold the ones they have.
+    pub(crate) fn try_update(
+        &self,
+        change: impl FnOnce(&Tables) -> Tables,
+    ) -> Result<(), MemoryFull> {
+        let mut tables = lock(&self.tables);
+        let changed = change(&tables);
+        let memory = self.host().memory.charge(changed.memory_bytes())?;
+        *tables = Arc::new(changed.counted(memory));
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn namespace_changed(&self, nsid: u32) {
+        lock(&self.changed).insert(nsid);
+    }
+
+    /// In ascending order.
+    pub(crate) fn changed_namespaces(&self) -> BTreeSet<u32> {
+        lock(&self.changed).clone()
+    }
+
+    /// The host has read of these, and asks for them anew.
+    pub(crate) fn forget_changes(&self, read: &BTreeSet<u32>) {
+        lock(&self.changed).retain(|nsid| !read.contains(nsid));
+    }
+
+    pub(crate) fn config(&self) -> ControllerConfig {
+        lock(&self.registers).config
+    }
+
+    pub(crate) fn status(&self) -> Csts {
+        lock(&self.registers).status
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.status().ready
+    }
+
+    /// Property Set of CC (NVMe Base 2.0 §3.1.3.5). True if the I/O queues must go: the host
+    /// disables the controller or shuts it down.
+    pub(crate) fn configure(&self, config: ControllerConfig) -> bool {
+        let mut registers = lock(&self.registers);
+        let was_enabled = registers.config.enable;
+        registers.config = config;
+        registers.status.ready = config.enable;
+        let shut_down = config.shutdown != Shutdown::None;
+        registers.status.shutdown = if shut_down { Csts::SHUTDOWN_COMPLETE } else { 0 };
+        let ends = shut_down || was_enabled && !config.enable;
+        registers.resets = registers.resets.wrapping_add(u32::from(ends));
+        // Who resets a controller without queues has told nobody anything.
+        ends && !std::mem::take(&mut registers.queues).is_empty()
+    }
+
+    /// Registers an I/O queue; none if the id is taken or more than was granted. Returns how often
+    /// all queues have been ended before it.
+    pub(crate) fn add_queue(&self, qid: u16) -> Option<u32> {
+        let mut registers = lock(&self.registers);
+        let resets = registers.resets;
+        let is_new = qid <= registers.granted.unwrap_or(MAX_IO_QUEUES)
+            && !registers.queues.contains_key(&qid);
+        is_new.then(|| {
+            registers.queues.insert(qid, resets);
+            resets
+        })
+    }
+
+    /// How often the host has ended all I/O queues, by a reset or a shutdown.
+    pub(crate) fn resets(&self) -> u32 {
+        lock(&self.registers).resets
+    }
+
+    /// Allows the host `queues` I/O queues; false if it has some already.
+    pub(crate) fn grant_queues(&self, queues: u16) -> bool {
+        let mut registers = lock(&self.registers);
+        let is_first = registers.queues.is_empty();
+        if is_first {
+            registers.granted = Some(queues);
+        }
+        is_first
+    }
+
+    /// How many I/O queues the host may have.
+    pub(crate) fn granted_queues(&self) -> u16 {
+        lock(&self.registers).granted.unwrap_or(MAX_IO_QUEUES)
+    }
+
+    /// An I/O queue is over that was registered when all had been ended `resets` times.
+    pub(crate) fn remove_queue(&self, qid: u16, resets: u32) {
+        let mut registers = lock(&self.registers);
+        if registers.queues.get(&qid) == Some(&resets) {
+            registers.queues.remove(&qid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_late_leaves_nothing_behind() {
+        let table = CounterTable::default();
+        let counters = Counters { chains: 2, ..Counters::default() };
+        table.begin(7);
+        table.add(7, &counters);
+        table.add(7, &counters);
+        assert_eq!(table.get(7).chains, 4);
+        table.remove(7);
+        table.add(7, &counters);
+        assert_eq!(table.get(7), Counters::default());
+        assert!(lock(&table.0).is_empty());
+    }
+}

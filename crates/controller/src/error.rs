@@ -1,0 +1,59 @@
+//! Why a target does not start, or does not take another configuration over.
+
+use crate::config::ConfigError;
+use crate::namespace::NamespaceError;
+use bpfof_auth::KeyFileError;
+use bpfof_device::RingError;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why a target does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A namespace.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The address is taken.
+    #[error("{0} is in use, perhaps by another target; stop it or choose another --listen")]
+    AddressInUse(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A key of a host.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// TLS does not work on this machine.
+    #[error("TLS does not work on this machine: {0}")]
+    Tls(String),
+    /// A function that the configuration names.
+    #[error("the function object {path}: {why}")]
+    Function {
+        /// The object.
+        path: PathBuf,
+        /// Why it is refused.
+        why: String,
+    },
+    /// No ring for a reactor.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// A processor of the configuration.
+    #[error("cannot run on processor {core}: {source}")]
+    Core {
+        /// Its number.
+        core: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Threads or event counters.
+    #[error("cannot start a reactor: {0}")]
+    Start(io::Error),
+}

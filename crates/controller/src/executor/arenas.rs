@@ -1,0 +1,102 @@
+//! The chains that run, in their arenas, and whose they are.
+
+use crate::limits::{CALLS_SLICE_UNITS, KEPT_ARENAS};
+use crate::operation::CommandId;
+use bpfof_chain::{ChainId, DeviceRead, Engine, Limits};
+use bpfof_function::Arena;
+use bpfof_function::memory::{Account, Charge};
+use std::sync::Arc;
+
+/// Whom a running chain belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    pub(crate) command: CommandId,
+    pub(super) namespace: usize,
+    /// When it got its arena.
+    pub(crate) since_ns: u64,
+    /// It has been asked to give its arena to somebody else.
+    pub(crate) gives_way: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Arenas {
+    pub(crate) engine: Engine,
+    /// That of the engine's arenas.
+    memory: Charge,
+    /// Reads that a chain has just asked for.
+    pub(super) reads: Vec<DeviceRead>,
+    /// By chain index.
+    owners: Vec<Owner>,
+}
+
+impl Arenas {
+    /// Arenas within these limits, whose memory is of this account.
+    pub(super) fn new(limits: Limits, account: &Arc<Account>) -> Arenas {
+        let kept = KEPT_ARENAS.min(limits.chains) * Arena::MEMORY_BYTES;
+        Arenas {
+            engine: Engine::new(limits).with_slice(CALLS_SLICE_UNITS),
+            memory: account.charge_anyway(kept),
+            reads: Vec::new(),
+            owners: Vec::new(),
+        }
+    }
+
+    /// Chains that can still be started, as far as the limit of them goes.
+    #[inline]
+    pub(crate) fn free(&self) -> usize {
+        self.engine.limits().chains - self.engine.running()
+    }
+
+    /// Whether there is an arena for `more` chains than run, or memory to make it.
+    #[inline]
+    pub(crate) fn has_arena(&mut self, more: usize) -> bool {
+        let wanted = (self.engine.running() + more) * Arena::MEMORY_BYTES;
+        wanted <= self.memory.bytes() || self.memory.resize(wanted).is_ok()
+    }
+
+    /// Drops arenas that nobody uses, but for some.
+    pub(crate) fn trim(&mut self, keep: usize) {
+        self.engine.trim(keep);
+        self.owners.truncate(self.engine.arenas());
+        let bytes = self.engine.arenas().max(keep) * Arena::MEMORY_BYTES;
+        if bytes < self.memory.bytes() {
+            // Less is never refused.
+            let _ = self.memory.resize(bytes);
+        }
+    }
+
+    /// Notes whom a chain belongs to that has got an arena now.
+    #[inline]
+    pub(super) fn own(&mut self, chain: ChainId, owner: Owner) {
+        match self.owners.get_mut(chain.index()) {
+            Some(slot) => *slot = owner,
+            None => self.owners.push(owner),
+        }
+    }
+
+    /// Whom a running chain belongs to.
+    #[inline]
+    pub(crate) fn owner(&self, chain: ChainId) -> Owner {
+        self.owners[chain.index()]
+    }
+
+    /// The same to be changed.
+    pub(super) fn owner_mut(&mut self, chain: ChainId) -> &mut Owner {
+        &mut self.owners[chain.index()]
+    }
+
+    /// The running chains and whom they belong to.
+    pub(super) fn running(&self) -> impl Iterator<Item = (ChainId, &Owner)> {
+        let all = self.owners.iter().enumerate();
+        let all = all.map(|(index, owner)| (ChainId::from_index(index), owner));
+        all.filter(|(chain, _)| self.engine.is_running(*chain))
+    }
+
+    /// Whether a chain lets others of its connection go first after this hop.
+    #[inline]
+    pub(super) fn yields(&self, chain: ChainId) -> bool {
+        use crate::limits::HOPS_IN_A_ROW;
+        self.engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1
+    }
+}

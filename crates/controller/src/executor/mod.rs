@@ -1,0 +1,444 @@
+//! One reactor's work behind the protocol: device operations and chains, without devices.
+//!
+//! Connections submit; the reactor takes operations in the order of the [`Schedule`], performs them and
+//! reports back. Operations on memory with a latency model wait until they are due. Operations on files
+//! are handed to the reactor's ring.
+
+mod arenas;
+mod buffers;
+
+pub(crate) use arenas::{Arenas, Owner};
+pub(crate) use buffers::BufferPool;
+
+use crate::authenticator::Authentication;
+use crate::backend::Backend;
+use crate::chain_admission::{Admission, DISPLACED_PER_TURN};
+use crate::controller::Controller;
+use crate::limits::{BYTES_PER_UNIT, ZEROES_PER_UNIT};
+use crate::loader::Load;
+use crate::namespace::Namespace;
+use crate::namespace_table::{NamespaceTable, Served};
+use crate::operation::{CommandId, FileOperation, Operation};
+use crate::registry::Registry;
+use crate::schedule::Schedule;
+use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
+use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
+use std::sync::Arc;
+
+/// What commands ask of others than the executor; the reactor takes it from here.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// For the ring.
+    pub(crate) file_operations: Vec<FileOperation>,
+    /// For the loader.
+    pub(crate) loads: Vec<Load>,
+    /// Arithmetic of authentication.
+    pub(crate) authentications: Vec<Authentication>,
+    /// Controllers that had to go for others: their queues are to end.
+    pub(crate) evicted: Vec<Arc<Controller>>,
+}
+
+/// See the module.
+// More than 25 methods, in three groups: backends, operations and chains.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) registry: Arc<Registry>,
+    /// The reactor's clock, read once a turn.
+    pub(crate) now_ns: u64,
+    pub(crate) outbox: Outbox,
+    pub(crate) schedule: Schedule,
+    pub(crate) admission: Admission,
+    pub(crate) arenas: Arenas,
+    pub(crate) buffers: BufferPool,
+    pub(crate) namespaces: NamespaceTable,
+    /// Units of work that is not of an operation, since they were last taken.
+    spent: u64,
+    /// For each place the operations that are not due: the connection, whether it goes on with something,
+    /// and the operation. Those of namespaces without a model stay empty.
+    delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
+    /// Whether a memory namespace has a latency model.
+    is_modelled: bool,
+}
+
+impl Executor {
+    pub(crate) fn new(registry: Arc<Registry>) -> Executor {
+        let served = registry.served();
+        let mut executor = Executor {
+            admission: Admission::new(registry.limits.chains),
+            arenas: Arenas::new(registry.limits, &registry.hosts.own),
+            registry,
+            now_ns: 0,
+            outbox: Outbox::default(),
+            schedule: Schedule::default(),
+            buffers: BufferPool::default(),
+            namespaces: NamespaceTable::default(),
+            spent: 0,
+            delayed: Vec::new(),
+            is_modelled: false,
+        };
+        executor.serve(&served);
+        executor
+    }
+
+    /// Serves these namespaces from now on; of others only the commands that are in flight.
+    pub(crate) fn serve(&mut self, served: &[Served]) {
+        self.namespaces.serve(served);
+        self.delayed.resize_with(self.namespaces.count(), DelayQueue::default);
+        let mut all = (0..self.namespaces.count()).filter_map(|place| self.namespaces.at(place));
+        self.is_modelled =
+            all.any(|of| of.backend.memory().is_some_and(|memory| memory.latency().is_some()));
+    }
+
+    /// Work has been done that costs so many units.
+    #[inline]
+    pub(crate) fn spend(&mut self, units: u64) {
+        self.spent += units;
+    }
+
+    /// Units of the work since they were last taken, without that of chains.
+    #[inline]
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// Takes the units of the work since this was last called, that of chains included.
+    #[inline]
+    pub(crate) fn take_spent(&mut self) -> u64 {
+        std::mem::take(&mut self.spent) + self.arenas.engine.take_spent()
+    }
+
+    /// Whether the time of operations on memory matters within a turn.
+    #[inline]
+    pub(crate) fn is_modelled(&self) -> bool {
+        self.is_modelled
+    }
+
+    /// The namespace at a place that a command has.
+    #[inline]
+    pub(crate) fn namespace(&self, place: usize) -> &Namespace {
+        self.namespaces.get(place)
+    }
+
+    /// Queues an operation on memory: now, or when it is due. One that goes on with something comes
+    /// before those that begin.
+    #[inline]
+    fn submit(&mut self, namespace: usize, connection: u32, goes_on: bool, operation: Operation) {
+        let Backend::Memory(memory) = &self.namespaces.get(namespace).backend else {
+            unreachable!("the ring works on files")
+        };
+        match memory.latency() {
+            None if goes_on => self.schedule.push_active(connection, operation),
+            None => self.schedule.push(connection, operation),
+            Some(model) => {
+                // Such a device brings data near the processor meanwhile.
+                prefetch(memory, &operation);
+                let delayed = (connection, goes_on, operation);
+                self.delayed[namespace].push(model, self.now_ns, delayed);
+            }
+        }
+    }
+
+    /// Queues a command on a memory namespace that reads so many bytes at an offset.
+    #[inline]
+    fn submit_memory(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        (offset, length): (u64, u32),
+    ) {
+        let operation = Operation::Command { namespace: namespace as u32, command, offset, length };
+        self.submit(namespace, command.connection, false, operation);
+    }
+
+    /// Queues a command that reads `range`: offset and length in bytes.
+    #[inline]
+    pub(crate) fn submit_read(&mut self, namespace: usize, command: CommandId, range: (u64, u32)) {
+        match self.namespaces.get(namespace).backend {
+            Backend::Memory(_) => self.submit_memory(namespace, command, range),
+            Backend::Volume(_) | Backend::Drive(_) => {
+                let (offset, length) = range;
+                let buffer = self.buffers.take(length as usize);
+                let read = FileOperation::Read { namespace, buffer, offset, command };
+                self.outbox.file_operations.push(read);
+            }
+        }
+    }
+
+    /// Queues a write of `buffer` at `offset`; with `fua` it is durable when it is answered.
+    pub(crate) fn submit_write(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        (offset, fua): (u64, bool),
+        buffer: IoBuffer,
+    ) {
+        if let Backend::Memory(memory) = &self.namespaces.get(namespace).backend {
+            memory.write(offset, &buffer);
+            self.spent += buffer.len() as u64 / BYTES_PER_UNIT;
+            self.buffers.recycle(buffer);
+            return self.submit_memory(namespace, command, (0, 0));
+        }
+        let write = FileOperation::Write { namespace, buffer, offset, fua, command };
+        self.outbox.file_operations.push(write);
+    }
+
+    /// Queues a flush.
+    pub(crate) fn submit_flush(&mut self, namespace: usize, command: CommandId) {
+        match self.namespaces.get(namespace).backend {
+            Backend::Memory(_) => self.submit_memory(namespace, command, (0, 0)),
+            Backend::Volume(_) | Backend::Drive(_) => {
+                self.outbox.file_operations.push(FileOperation::Sync { namespace, command });
+            }
+        }
+    }
+
+    /// Queues zeroes for a range: offset and length in bytes.
+    pub(crate) fn submit_zero(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        (offset, length): (u64, u64),
+    ) {
+        match &self.namespaces.get(namespace).backend {
+            Backend::Memory(_) => {
+                let operation =
+                    Operation::Zero { namespace: namespace as u32, command, offset, length };
+                self.submit(namespace, command.connection, false, operation);
+            }
+            Backend::Volume(_) | Backend::Drive(_) => {
+                let operation = FileOperation::Zero { namespace, offset, length, command };
+                self.outbox.file_operations.push(operation);
+            }
+        }
+    }
+
+    /// Does the first part of due zeroes; the rest waits behind others. Whether that was all.
+    pub(crate) fn zero_some(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        (offset, length): (u64, u64),
+    ) -> bool {
+        let Backend::Memory(memory) = &self.namespaces.get(namespace).backend else {
+            unreachable!("the ring zeroes files")
+        };
+        let done = memory.zero_some(offset, length);
+        self.spent += done / ZEROES_PER_UNIT;
+        if done < length {
+            self.submit_zero(namespace, command, (offset + done, length - done));
+        }
+        done == length
+    }
+
+    /// Queues what has become due.
+    pub(crate) fn release_due(&mut self) {
+        if !self.is_modelled {
+            return;
+        }
+        for queue in &mut self.delayed {
+            while let Some((connection, goes_on, operation)) = queue.pop(self.now_ns) {
+                match goes_on {
+                    true => self.schedule.push_active(connection, operation),
+                    false => self.schedule.push(connection, operation),
+                }
+            }
+        }
+    }
+
+    /// When the next operation on memory is due that is not.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.delayed.iter().filter_map(DelayQueue::next_due_ns).min()
+    }
+
+    /// Fetches the memory of all operations of the round that has begun.
+    #[inline]
+    pub(crate) fn prefetch_round(&self) {
+        for operation in self.schedule.round() {
+            let (Operation::ChainRead { namespace, .. } | Operation::Command { namespace, .. }) =
+                operation
+            else {
+                continue;
+            };
+            if let Backend::Memory(memory) = &self.namespaces.get(*namespace as usize).backend {
+                prefetch(memory, operation);
+            }
+        }
+    }
+}
+
+/// Chains.
+impl Executor {
+    /// Notes whom a chain belongs to that has got an arena.
+    #[inline]
+    fn own(&mut self, chain: ChainId, command: CommandId, namespace: usize) {
+        let owner = Owner { command, namespace, since_ns: self.now_ns, gives_way: false };
+        self.arenas.own(chain, owner);
+    }
+
+    /// Starts a chain for a command.
+    #[inline]
+    pub(crate) fn start_chain(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        start: &Start<'_>,
+        tables: &Tables,
+    ) -> Result<(), ChainError> {
+        let is_memory = matches!(self.namespaces.get(namespace).backend, Backend::Memory(_));
+        let chain = if is_memory && !self.is_modelled {
+            let (queue, place) = (self.schedule.queue(command.connection, false), namespace as u32);
+            let chain = self.arenas.engine.start(start, tables, |read| {
+                queue.push_back(Operation::ChainRead { namespace: place, read });
+            })?;
+            self.schedule.wake(command.connection);
+            chain
+        } else {
+            let Arenas { engine, reads, .. } = &mut self.arenas;
+            let chain = engine.start(start, tables, |read| reads.push(read))?;
+            self.submit_chain_reads(namespace, command.connection, false);
+            chain
+        };
+        self.own(chain, command, namespace);
+        Ok(())
+    }
+
+    /// Lets a chain go on that has rested.
+    pub(crate) fn resume_chain(
+        &mut self,
+        namespace: usize,
+        command: CommandId,
+        suspended: &Suspended,
+        tables: &Tables,
+    ) -> Result<(), ChainError> {
+        let Arenas { engine, reads, .. } = &mut self.arenas;
+        let chain = engine.resume(suspended, tables, |read| reads.push(read))?;
+        self.own(chain, command, namespace);
+        self.submit_chain_reads(namespace, command.connection, false);
+        Ok(())
+    }
+
+    /// Performs a read of a chain from memory, and goes on with the chain. One that is not `wanted` any
+    /// more ends; so does one whose namespace has been removed: file maps may already be those of
+    /// another with the same id.
+    #[inline]
+    pub(crate) fn read_for_chain(
+        &mut self,
+        namespace: usize,
+        read: DeviceRead,
+        wanted: bool,
+        tables: &Tables,
+    ) -> Progress {
+        if let Backend::Memory(memory) = &self.namespaces.get(namespace).backend {
+            memory.read(read.device_offset, self.arenas.engine.data_mut(&read));
+        }
+        if self.is_modelled {
+            return self.go_on_with_chain(read.chain, Some(true), wanted, tables);
+        }
+        let ok = wanted && !self.namespaces.is_leaving(namespace);
+        let connection = self.arenas.owner(read.chain).command.connection;
+        let queue = self.schedule.queue(connection, !self.arenas.yields(read.chain));
+        let place = namespace as u32;
+        let progress = self.arenas.engine.completed(read.chain, ok, tables, |read| {
+            queue.push_back(Operation::ChainRead { namespace: place, read });
+        });
+        if progress == Progress::Reads {
+            self.schedule.wake(connection);
+        }
+        progress
+    }
+
+    /// Goes on with a chain of which a read has ended, well or not, or that has calls left.
+    #[inline(never)]
+    pub(crate) fn go_on_with_chain(
+        &mut self,
+        chain: ChainId,
+        read: Option<bool>,
+        wanted: bool,
+        tables: &Tables,
+    ) -> Progress {
+        let Owner { namespace, command, .. } = self.arenas.owner(chain);
+        let wanted = wanted && !self.namespaces.is_leaving(namespace);
+        let goes_on = !self.arenas.yields(chain);
+        let Arenas { engine, reads, .. } = &mut self.arenas;
+        let progress = match read {
+            Some(ok) => engine.completed(chain, ok && wanted, tables, |read| reads.push(read)),
+            None => engine.go_on(chain, wanted, tables, |read| reads.push(read)),
+        };
+        self.submit_chain_reads(namespace, command.connection, goes_on);
+        progress
+    }
+
+    /// Queues the reads that a chain has just asked for.
+    fn submit_chain_reads(&mut self, namespace: usize, connection: u32, goes_on: bool) {
+        let mut reads = std::mem::take(&mut self.arenas.reads);
+        for read in reads.drain(..) {
+            match self.namespaces.get(namespace).backend {
+                Backend::Memory(_) => {
+                    let operation = Operation::ChainRead { namespace: namespace as u32, read };
+                    self.submit(namespace, connection, goes_on, operation);
+                }
+                Backend::Volume(_) | Backend::Drive(_) => {
+                    let read = FileOperation::ChainRead { namespace, read };
+                    self.outbox.file_operations.push(read);
+                }
+            }
+        }
+        self.arenas.reads = reads;
+    }
+
+    /// Whether a connection may start a chain now.
+    #[inline]
+    pub(crate) fn may_start_chain(&mut self, connection: u32) -> bool {
+        self.admission.may_start(connection, self.arenas.free()) && self.arenas.has_arena(1)
+    }
+
+    /// Grants what is free to connections that wait, and asks chains to give way where there is
+    /// nothing; `wake` is told who has been granted an arena.
+    pub(crate) fn grant_arenas(&mut self, mut wake: impl FnMut(u32)) {
+        if self.admission.waiting().is_empty() {
+            return;
+        }
+        while self.arenas.has_arena(self.admission.granted() + 1)
+            && let Some(connection) = self.admission.grant(self.arenas.free())
+        {
+            wake(connection);
+        }
+        if !self.admission.is_to_look(self.now_ns) {
+            return;
+        }
+        for _ in 0..DISPLACED_PER_TURN {
+            if !self.admission.wants_displaced() || !self.displace() {
+                return self.admission.look_later(self.now_ns);
+            }
+        }
+    }
+
+    /// Asks one chain to give way to the connection that needs an arena most; false if none should.
+    fn displace(&mut self) -> bool {
+        let now_ns = self.now_ns;
+        let running = self.arenas.running().filter(|(_, owner)| !owner.gives_way);
+        let held = running.map(|(chain, owner)| {
+            (chain, owner.command.connection, now_ns.saturating_sub(owner.since_ns))
+        });
+        let Some(chain) = self.admission.choose_displaced(held) else { return false };
+        self.admission.asked_to_give_way();
+        self.arenas.engine.give_way(chain);
+        let owner = self.arenas.owner_mut(chain);
+        owner.gives_way = true;
+        let connection = owner.command.connection;
+        self.schedule.hasten(connection, chain);
+        true
+    }
+}
+
+/// Asks the processor to fetch what an operation will read.
+#[inline]
+fn prefetch(memory: &MemoryNamespace, operation: &Operation) {
+    match operation {
+        Operation::ChainRead { read, .. } => memory.prefetch(read.device_offset, read.length),
+        Operation::Command { offset, length, .. } if *length > 0 => {
+            memory.prefetch(*offset, *length);
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,326 @@
+//! Configurations: files, and what the command line takes.
+
+use super::input::Input;
+use crate::access::{HostKeys, HostRule, Rights};
+use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, is_nqn, parse_size};
+use crate::hosts::HostLimits;
+use bpfof_chain::Limits;
+use bpfof_device::Layout;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Reads `data` as a configuration file, as the text of a `--namespace` option or as a size; or
+/// makes a configuration of it, writes that down and reads it. What is refused is refused with its
+/// place; what is accepted keeps the rules, and is the same again when it is written down and read.
+pub fn config(data: &[u8]) {
+    let mut input = Input(data);
+    let kind = input.byte();
+    let text = String::from_utf8_lossy(input.0);
+    match kind % 4 {
+        0 => file(&text),
+        1 => namespace(&text),
+        2 => size(&text),
+        _ => {
+            let made = make(&mut input);
+            let text = written(&made);
+            let read = TargetConfig::from_toml(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            assert_eq!(shown(&read), shown(&made), "{text}");
+            assert!(made.check().is_err() || !made.namespaces.is_empty(), "{text}");
+        }
+    }
+}
+
+fn file(text: &str) {
+    match TargetConfig::from_toml(text) {
+        Ok(config) => {
+            config.namespaces.iter().for_each(check);
+            if config.check().is_ok() {
+                assert!(is_nqn(&config.nqn) && !config.namespaces.is_empty());
+            }
+            let written = written(&config);
+            let again = TargetConfig::from_toml(&written);
+            let again = again.unwrap_or_else(|error| panic!("{error}: {written}"));
+            assert_eq!(shown(&again), shown(&config), "{written}");
+        }
+        Err(message) => {
+            let (line, column) = place(&message).unwrap_or_else(|| panic!("no place: {message}"));
+            // The last line, which is empty, is one too.
+            let there = text.split('\n').nth(line - 1);
+            let there = there.unwrap_or_else(|| panic!("{message}: of {text:?}"));
+            assert!(column <= there.chars().count() + 2, "{message}: of {text:?}");
+        }
+    }
+}
+
+/// The numbers of "line 3, column 4: …".
+fn place(message: &str) -> Option<(usize, usize)> {
+    let (line, rest) = message.strip_prefix("line ")?.split_once(", column ")?;
+    let (column, reason) = rest.split_once(": ")?;
+    let place = (line.parse().ok()?, column.parse().ok()?);
+    (place.0 > 0 && place.1 > 0 && !reason.is_empty()).then_some(place)
+}
+
+fn namespace(text: &str) {
+    match text.parse::<NamespaceConfig>() {
+        Ok(config) => {
+            check(&config);
+            let option = option(&config);
+            let again = option.parse::<NamespaceConfig>();
+            assert_eq!(again.unwrap_or_else(|error| panic!("{error}: {text:?}")), config);
+        }
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.contains(&format!("{text:?}")) && message.contains("write mem:"));
+        }
+    }
+}
+
+/// The rules of a namespace.
+fn check(config: &NamespaceConfig) {
+    assert!(matches!(config.lba_bytes, 512 | 4096));
+    assert!(config.subsystem.as_ref().is_none_or(|nqn| is_nqn(nqn)));
+    match &config.source {
+        NamespaceSource::Memory { size_bytes, latency_us, iops } => {
+            assert!(*size_bytes >= u64::from(config.lba_bytes));
+            assert!(*latency_us <= 3_600_000_000 && *iops <= 1_000_000_000);
+        }
+        NamespaceSource::MemoryFile { path, latency_us, iops } => {
+            assert!(!path.as_os_str().is_empty());
+            assert!(*latency_us <= 3_600_000_000 && *iops <= 1_000_000_000);
+        }
+        NamespaceSource::File { path, .. } | NamespaceSource::Drive { path } => {
+            assert!(!path.as_os_str().is_empty())
+        }
+        NamespaceSource::Pieces { paths, layout, .. } => {
+            assert!((2..=64).contains(&paths.len()));
+            assert!(paths.iter().all(|path| !path.as_os_str().is_empty()));
+            if let Layout::Striped { chunk_bytes } = layout {
+                assert!(chunk_bytes.is_power_of_two());
+                assert!((4 << 10..=1 << 30).contains(chunk_bytes));
+            }
+        }
+    }
+    assert!(config.nsid.is_none_or(|nsid| (1..=1024).contains(&nsid)));
+}
+
+fn size(text: &str) {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" | "B" => Some(0),
+        "k" | "K" | "KiB" => Some(10),
+        "M" | "MiB" => Some(20),
+        "G" | "GiB" => Some(30),
+        "T" | "TiB" => Some(40),
+        _ => None,
+    };
+    let expected = number.parse::<u64>().ok().zip(shift);
+    let expected = expected.and_then(|(number, shift)| number.checked_mul(1 << shift));
+    assert_eq!(parse_size(text).ok(), expected, "{text:?}");
+}
+
+/// All of a configuration, to be compared.
+fn shown(config: &TargetConfig) -> String {
+    format!("{config:?}")
+}
+
+/// A namespace as a `--namespace` option.
+fn option(config: &NamespaceConfig) -> String {
+    let NamespaceConfig { source, lba_bytes, subsystem, nsid } = config;
+    let size = |bytes: &Option<u64>| bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
+    let mut text = match source {
+        NamespaceSource::Memory { size_bytes, latency_us, iops } => {
+            format!("mem:size={size_bytes},latency_us={latency_us},iops={iops}")
+        }
+        NamespaceSource::MemoryFile { path, latency_us, iops } => {
+            format!("mem:file={},latency_us={latency_us},iops={iops}", path.display())
+        }
+        NamespaceSource::File { path, size_bytes } => {
+            format!("file:path={}{}", path.display(), size(size_bytes))
+        }
+        NamespaceSource::Pieces { paths, size_bytes, layout } => {
+            let paths: Vec<_> = paths.iter().map(|p| format!("path={}", p.display())).collect();
+            let (kind, chunk) = match layout {
+                Layout::Concatenated => ("concat", String::new()),
+                Layout::Striped { chunk_bytes } => ("stripe", format!(",chunk={chunk_bytes}")),
+            };
+            format!("{kind}:{}{chunk}{}", paths.join(","), size(size_bytes))
+        }
+        NamespaceSource::Drive { path } => format!("nvme:path={}", path.display()),
+    };
+    if !matches!(source, NamespaceSource::Drive { .. }) {
+        text.push_str(&format!(",lba={lba_bytes}"));
+    }
+    if let Some(nqn) = subsystem {
+        text.push_str(&format!(",nqn={nqn}"));
+    }
+    if let Some(nsid) = nsid {
+        text.push_str(&format!(",nsid={nsid}"));
+    }
+    text
+}
+
+/// A configuration as a file.
+fn written(config: &TargetConfig) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, .. } = config;
+    let TargetConfig { limits, memory_max_bytes, hosts, rules, allow_any_host, functions, .. } =
+        config;
+    let functions: Vec<String> =
+        functions.iter().map(|path| quoted(&path.display().to_string())).collect();
+    let functions = functions.join(", ");
+    let rules: String = rules.iter().map(written_rule).collect();
+    let memory = memory_max_bytes.map_or(String::new(), |max| format!("memory-max = {max}\n"));
+    let discovery = discovery.map_or(String::new(), |at| format!("discovery = \"{at}\"\n"));
+    let namespaces: Vec<String> = namespaces.iter().map(|n| quoted(&option(n))).collect();
+    format!(
+        "listen = \"{listen}\"\n{discovery}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
+         poll = {poll}\nspin-us = {spin_us}\nmax-hops = {}\nmax-chain-bytes = {}\n\
+         max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n{memory}\
+         connections-per-address = {}\nconnections-per-host = {}\nassociations-per-address = {}\n\
+         associations-per-host = {}\nsend-timeout-s = {}\nidle-timeout-s = {}\n\
+         functions = [{functions}]\nallow-any-host = {allow_any_host}\n{rules}",
+        quoted(nqn),
+        namespaces.join(", "),
+        limits.hops,
+        limits.bytes,
+        limits.instructions,
+        limits.instructions_per_call,
+        limits.chains,
+        hosts.connections_per_address,
+        hosts.connections_per_host,
+        hosts.associations_per_address,
+        hosts.associations_per_host,
+        hosts.send_timeout_s,
+        hosts.idle_timeout_s,
+    )
+}
+
+fn written_rule(rule: &HostRule) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let HostRule { nqn, subsystems, namespaces, rights, .. } = rule;
+    let mut text = format!("[[host]]\nnqn = {}\n", quoted(nqn));
+    if let Some(names) = subsystems {
+        let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+        text.push_str(&format!("subsystems = [{}]\n", names.join(", ")));
+    }
+    if let Some(ids) = namespaces {
+        text.push_str(&format!("namespaces = {ids:?}\n"));
+    }
+    let rights = rights.to_string();
+    let rights: Vec<&str> = rights.split(", ").filter(|name| *name != "nothing").collect();
+    text.push_str(&format!("rights = {rights:?}\n"));
+    text
+}
+
+fn make_rule(input: &mut Input<'_>) -> HostRule {
+    let choice = input.byte();
+    let names = ["read", "write", "load", "keep", "run", "maps"];
+    let chosen = (0..6).filter(|at| choice >> at & 1 != 0).map(|at| names[at]);
+    HostRule {
+        nqn: if choice & 64 != 0 { "*".to_owned() } else { make_nqn(input) },
+        subsystems: (choice & 128 != 0)
+            .then(|| (0..input.byte() % 3).map(|_| make_nqn(input)).collect()),
+        namespaces: (input.byte() & 1 != 0)
+            .then(|| (0..input.byte() % 4).map(|_| 1 + u32::from(input.byte())).collect()),
+        rights: Rights::from_names(chosen).unwrap_or(Rights::USUAL),
+        keys: HostKeys::default(),
+    }
+}
+
+/// A configuration that keeps the rules.
+fn make(input: &mut Input<'_>) -> TargetConfig {
+    // TOML's integers have a sign.
+    let number = |input: &mut Input<'_>| input.edge() & i64::MAX as u64;
+    let address = |input: &mut Input<'_>| match input.byte() & 1 {
+        0 => SocketAddr::from((
+            std::net::Ipv4Addr::from(input.number() as u32),
+            input.number() as u16,
+        )),
+        _ => SocketAddr::from((u128::from(input.number()).to_be_bytes(), input.number() as u16)),
+    };
+    let (listen, choice) = (address(input), input.byte());
+    let discovery = (choice & 1 != 0).then(|| address(input));
+    let limits = Limits {
+        hops: number(input) as u32,
+        bytes: number(input),
+        instructions: number(input),
+        instructions_per_call: number(input) as u32,
+        chains: number(input) as usize,
+    };
+    let cores = (0..choice >> 4).map(|_| number(input) as usize).collect();
+    let (poll, spin_us) = (choice & 2 != 0, number(input) as u32);
+    let namespaces = (0..choice >> 2 & 3).map(|_| make_namespace(input)).collect();
+    let nqn = make_nqn(input);
+    let memory_max_bytes = (choice & 4 != 0).then(|| number(input));
+    let hosts = HostLimits {
+        connections_per_address: number(input) as u32,
+        connections_per_host: number(input) as u32,
+        associations_per_address: number(input) as u32,
+        associations_per_host: number(input) as u32,
+        send_timeout_s: number(input) as u32,
+        idle_timeout_s: number(input) as u32,
+    };
+    TargetConfig {
+        listen,
+        discovery,
+        nqn,
+        namespaces,
+        cores,
+        poll,
+        spin_us,
+        limits,
+        memory_max_bytes,
+        hosts,
+        rules: (0..input.byte() % 3).map(|_| make_rule(input)).collect(),
+        functions: (0..input.byte() % 3).map(|_| PathBuf::from(word(input))).collect(),
+        tls: Default::default(),
+        allow_any_host: choice & 8 != 0,
+    }
+}
+
+fn make_nqn(input: &mut Input<'_>) -> String {
+    format!("nqn.2026-01.org.x:{}", word(input))
+}
+
+/// Any text without commas, which end an option.
+fn word(input: &mut Input<'_>) -> String {
+    let length = usize::from(input.byte() % 32);
+    String::from_utf8_lossy(input.bytes(length)).replace(',', ";")
+}
+
+fn make_namespace(input: &mut Input<'_>) -> NamespaceConfig {
+    let choice = input.byte();
+    let lba_bytes = if choice & 1 == 0 { 512 } else { 4096 };
+    let subsystem = (choice & 2 != 0).then(|| make_nqn(input));
+    let path = |input: &mut Input<'_>| PathBuf::from(format!("/{}", word(input)));
+    let source = match choice >> 2 & 3 {
+        0 if choice & 16 != 0 => NamespaceSource::MemoryFile {
+            path: path(input),
+            latency_us: input.edge() % 3_600_000_001,
+            iops: input.edge() % 1_000_000_001,
+        },
+        0 => NamespaceSource::Memory {
+            size_bytes: input.edge().max(u64::from(lba_bytes)),
+            latency_us: input.edge() % 3_600_000_001,
+            iops: input.edge() % 1_000_000_001,
+        },
+        1 if choice & 0xC0 == 0xC0 => NamespaceSource::Drive { path: path(input) },
+        1 => NamespaceSource::File {
+            path: path(input),
+            size_bytes: (choice & 16 != 0).then(|| input.edge()),
+        },
+        kind => NamespaceSource::Pieces {
+            paths: (0..2 + (choice >> 6)).map(|_| path(input)).collect(),
+            size_bytes: (choice & 16 != 0).then(|| input.edge()),
+            layout: match kind {
+                2 => Layout::Concatenated,
+                _ => Layout::Striped { chunk_bytes: 4096 << (input.byte() % 19) },
+            },
+        },
+    };
+    let nsid = (choice & 32 != 0).then(|| 1 + u32::from(input.byte()));
+    let is_drive = matches!(source, NamespaceSource::Drive { .. });
+    let lba_bytes = if is_drive { 512 } else { lba_bytes };
+    NamespaceConfig { source, lba_bytes, subsystem, nsid }
+}

@@ -1,0 +1,269 @@
+//! Who is connected: one entry for each host, with what it has taken.
+//!
+//! As long as nobody authenticates, a host is an NVMe qualified name at an address: so nobody takes the
+//! share of another by its name alone.
+
+use bpfof_function::memory::{Account, Memory, MemoryFull};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Limits that an operator may change. See docs/tenants.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLimits {
+    /// Connections of one address at a time.
+    pub connections_per_address: u32,
+    /// Connections of one host at a time.
+    pub connections_per_host: u32,
+    /// Associations of one address at a time.
+    pub associations_per_address: u32,
+    /// Associations of one host at a time.
+    pub associations_per_host: u32,
+    /// Time in seconds after which a host that takes nothing from its socket is given up.
+    pub send_timeout_s: u32,
+    /// Time in seconds after which an association without a keep-alive timer is given up if no command
+    /// comes. 0 refuses such hosts.
+    pub idle_timeout_s: u32,
+}
+
+impl Default for HostLimits {
+    fn default() -> Self {
+        HostLimits {
+            connections_per_address: 3072,
+            connections_per_host: 1024,
+            associations_per_address: 512,
+            associations_per_host: 128,
+            send_timeout_s: 30,
+            idle_timeout_s: 600,
+        }
+    }
+}
+
+/// One host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) nqn: String,
+    pub(crate) address: IpAddr,
+    /// Differs for all hosts of the target, also after they are gone.
+    pub(crate) serial: u64,
+    pub(crate) memory: Arc<Account>,
+    /// What has been compiled for it, in µs of virtual time (see the loader).
+    pub(crate) compile_time_us: AtomicU64,
+    /// Connections, and associations.
+    counts: [AtomicU32; 2],
+}
+
+/// All hosts of a target.
+// More than 25 methods: one account of all that a host can take, so that it is given back in one place.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    pub(crate) limits: HostLimits,
+    pub(crate) memory: Arc<Memory>,
+    /// Of the target itself.
+    pub(crate) own: Arc<Account>,
+    /// Of connections that have not said whose they are.
+    pub(crate) pending: Arc<Account>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    hosts: HashMap<(IpAddr, String), Weak<Host>>,
+    /// Connections, and associations.
+    addresses: HashMap<IpAddr, [u32; 2]>,
+    last_serial: u64,
+    /// How many hosts there were when those that have gone were last removed.
+    swept: usize,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Connection,
+    Association,
+}
+
+/// A connection or association of an address, counted as long as this lives.
+#[derive(Debug)]
+pub(crate) struct AddressSlot {
+    hosts: Arc<Hosts>,
+    address: IpAddr,
+    kind: Kind,
+}
+
+impl Drop for AddressSlot {
+    fn drop(&mut self) {
+        let mut known = self.hosts.known();
+        if let Some(counts) = known.addresses.get_mut(&self.address) {
+            counts[self.kind as usize] -= 1;
+            if *counts == [0, 0] {
+                known.addresses.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// A connection or an association of a host, counted as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) host: Arc<Host>,
+    kind: Kind,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.host.counts[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Why a host gets no further connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HostFull {
+    #[error("the host has {0} connections, which is its limit (connections-per-host)")]
+    Connections(u32),
+    #[error("the host has {0} associations, which is its limit (associations-per-host)")]
+    Associations(u32),
+    #[error("its address has {0} associations, which is the limit (associations-per-address)")]
+    Address(u32),
+    #[error("the subsystem has {0} associations, and none of them is idle")]
+    Controllers(usize),
+    #[error("{0}")]
+    Memory(#[from] MemoryFull),
+}
+
+impl Host {
+    fn join(self: &Arc<Self>, kind: Kind, limit: u32) -> Option<Member> {
+        let count = &self.counts[kind as usize];
+        let joined = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < limit).then_some(count + 1)
+        });
+        joined.ok().map(|_| Member { host: Arc::clone(self), kind })
+    }
+
+    /// Counts a connection.
+    pub(crate) fn connection(self: &Arc<Self>, limits: &HostLimits) -> Result<Member, HostFull> {
+        let limit = limits.connections_per_host;
+        self.join(Kind::Connection, limit).ok_or(HostFull::Connections(limit))
+    }
+
+    /// Counts an association; `more` may be there than the limit says.
+    pub(crate) fn association(
+        self: &Arc<Self>,
+        limits: &HostLimits,
+        more: u32,
+    ) -> Result<Member, HostFull> {
+        let limit = limits.associations_per_host;
+        let joined = self.join(Kind::Association, limit.saturating_add(more));
+        joined.ok_or(HostFull::Associations(limit))
+    }
+}
+
+impl Hosts {
+    /// No hosts yet, which may take so many bytes of memory together.
+    pub(crate) fn new(limits: HostLimits, memory_bytes: usize) -> Arc<Hosts> {
+        let memory = Memory::new(memory_bytes);
+        let (own, pending) = (memory.own_account(), memory.account());
+        Arc::new(Hosts { limits, memory, own, pending, known: Mutex::default() })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(self: &Arc<Self>, address: IpAddr, kind: Kind, limit: u32) -> Option<AddressSlot> {
+        let mut known = self.known();
+        let count = &mut known.addresses.entry(address).or_default()[kind as usize];
+        if *count >= limit {
+            return None;
+        }
+        *count += 1;
+        Some(AddressSlot { hosts: Arc::clone(self), address, kind })
+    }
+
+    /// Counts a connection of an address; none if it has too many.
+    pub(crate) fn connection_of(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
+        self.count(address, Kind::Connection, self.limits.connections_per_address)
+    }
+
+    /// Counts an association of an address; `more` may be there than the limit says.
+    pub(crate) fn association_of(
+        self: &Arc<Self>,
+        address: IpAddr,
+        more: u32,
+    ) -> Result<AddressSlot, HostFull> {
+        let limit = self.limits.associations_per_address;
+        let counted = self.count(address, Kind::Association, limit.saturating_add(more));
+        counted.ok_or(HostFull::Address(limit))
+    }
+
+    /// The host of this name at an address.
+    pub(crate) fn host(&self, address: IpAddr, nqn: &str) -> Arc<Host> {
+        let mut known = self.known();
+        let key = (address, nqn.to_owned());
+        if let Some(host) = known.hosts.get(&key).and_then(Weak::upgrade) {
+            return host;
+        }
+        if known.hosts.len() >= 2 * known.swept.max(64) {
+            known.hosts.retain(|_, host| host.strong_count() > 0);
+            known.swept = known.hosts.len();
+        }
+        known.last_serial += 1;
+        let host = Arc::new(Host {
+            nqn: nqn.to_owned(),
+            address,
+            serial: known.last_serial,
+            memory: self.memory.account(),
+            compile_time_us: AtomicU64::new(0),
+            counts: Default::default(),
+        });
+        known.hosts.insert(key, Arc::downgrade(&host));
+        host
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn hosts_are_known_by_name_and_address_while_they_are_there() {
+        let limits = HostLimits {
+            connections_per_address: 2,
+            connections_per_host: 2,
+            associations_per_host: 1,
+            ..HostLimits::default()
+        };
+        let hosts = Hosts::new(limits, 1 << 20);
+        let [here, there] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
+        let (one, other) = (hosts.host(here, "a"), hosts.host(there, "a"));
+        assert_eq!(hosts.host(here, "a").serial, one.serial);
+        assert!(one.serial != other.serial && hosts.host(here, "b").serial != one.serial);
+        let two = [(); 2].map(|()| one.connection(&limits).expect("room"));
+        assert_eq!(one.connection(&limits).err(), Some(HostFull::Connections(2)));
+        let association = one.association(&limits, 0).expect("room");
+        assert_eq!(one.association(&limits, 0).err(), Some(HostFull::Associations(1)));
+        assert!(one.association(&limits, 1).is_ok());
+        assert!(other.connection(&limits).is_ok());
+        drop((two, association));
+        assert!(one.connection(&limits).is_ok() && one.association(&limits, 0).is_ok());
+        let serial = one.serial;
+        drop(one);
+        assert_ne!(hosts.host(here, "a").serial, serial, "another life");
+        let slots = [(); 2].map(|()| hosts.connection_of(here).expect("room"));
+        assert!(hosts.connection_of(here).is_none() && hosts.connection_of(there).is_some());
+        drop(slots);
+        assert!(hosts.connection_of(here).is_some());
+        assert!(hosts.known().addresses.is_empty());
+    }
+
+    #[test]
+    fn names_of_hosts_that_have_gone_are_forgotten() {
+        let hosts = Hosts::new(HostLimits::default(), 1 << 20);
+        for number in 0..10_000 {
+            hosts.host(Ipv4Addr::LOCALHOST.into(), &number.to_string());
+        }
+        assert!(hosts.known().hosts.len() <= 128);
+    }
+}

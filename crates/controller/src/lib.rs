@@ -1,0 +1,85 @@
+//! The target: an NVMe over Fabrics controller that also runs chains of dependent reads.
+//!
+//! A request's way: a [`reactor`] receives bytes, or messages, into a connection's [`transport`] port,
+//! which makes commands of them. Each command is a function ([`commands`]) that takes a slot of the
+//! [`queue`] and hands reads, writes and chains to the reactor's [`executor`], which performs them by
+//! turns ([`schedule`]): hosts, and connections of a host, share a reactor's time by what their operations
+//! cost. Operations go to memory or, through the reactor's ring, to files; completions come back to the
+//! command, whose response the port appends to what is to be sent; at the end of the turn one send a
+//! connection takes that out.
+//!
+//! - [`config`]: what to serve, from the command line or a file.
+//! - [`registry`], [`namespace`], [`backend`], [`subsystem`], [`controller`], [`health`]: what reactors
+//!   share. Commands touch it only by plain atomic loads.
+//! - [`connection`]: one connection; [`queue`] its queue pair, [`transport`] what carries it,
+//!   [`association`] whose it is.
+//! - [`commands`]: the commands; [`refusal`]: why one is not carried out; [`declared_maps`], [`kept`]:
+//!   function maps, and functions that outlive their association.
+//! - [`limits`], [`hosts`], [`machine_memory`]: every limit, and what each host has of what is limited:
+//!   connections, associations, memory.
+//! - [`executor`], [`schedule`], [`chain_admission`], [`namespace_table`]: one reactor's [`operation`]s and
+//!   chains, in which order, in which arenas and in which namespaces, without devices.
+//! - [`loader`]: the thread that compiles functions, a host at a time.
+//! - [`reload`]: another configuration for a running target.
+//! - [`reactor`]: the loop that holds this together, over an `Io` that is io_uring or a simulation.
+//! - [`server`]: the listener, the threads.
+//!
+//! # What this crate does not do
+//!
+//! No authentication, no TLS, no reservations, no fused commands: a host is who it says it is. Of its
+//! configuration only the namespaces can change while it runs.
+// The modules are private: what is linked above is for those who read the source.
+#![allow(rustdoc::private_intra_doc_links)]
+
+mod access;
+mod association;
+mod authenticator;
+mod backend;
+mod chain_admission;
+mod command_log;
+mod commands;
+mod config;
+mod connection;
+mod controller;
+mod declared_maps;
+mod error;
+mod executor;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+mod handshake;
+mod health;
+mod hosts;
+mod kept;
+mod limits;
+mod loader;
+mod machine_memory;
+mod namespace;
+mod namespace_table;
+mod operation;
+mod own_functions;
+mod queue;
+mod reactor;
+mod refusal;
+mod registry;
+mod reload;
+#[cfg(any(test, feature = "fuzz"))]
+mod rig;
+mod schedule;
+mod server;
+mod subsystem;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+pub use access::{HostKeys, HostRule, Rights, UnknownRight};
+pub use bpfof_auth::KeyFileError;
+pub use bpfof_chain::Limits;
+pub use bpfof_device::Layout;
+pub use config::{
+    ConfigError, NamespaceConfig, NamespaceSource, TargetConfig, TlsMode, parse_address,
+    parse_size, parse_tls_mode,
+};
+pub use error::ServerError;
+pub use hosts::HostLimits;
+pub use namespace::NamespaceError;
+pub use server::Server;

@@ -1,0 +1,274 @@
+//! Function Load beside the reactors: objects are read, checked and translated on a thread of their own,
+//! one at a time, however many hosts load functions.
+//!
+//! Hosts take turns by the time that was spent for each, and of two that had as much the one with the
+//! smaller object comes first: so a small function is not long in coming whatever others load. What a
+//! connection has asked for is forgotten with it.
+
+use crate::hosts::Host;
+use crate::limits::{MAX_NAME_BYTES, MAX_REASON_BYTES};
+use crate::operation::CommandId;
+use bpfof_chain::Function;
+use bpfof_function::memory::Charge;
+use bpfof_function::{NativeFunction, Object};
+use bpfof_nvme::Installation;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// How much less than reactors the thread gets of a processor that they share (nice).
+const NICENESS: i32 = 10;
+/// Time that a byte of an object is believed to cost, in ns: an instruction has 8, and takes some 8 µs.
+const NS_PER_BYTE: u64 = 1000;
+/// The most that an object is believed to cost, in µs: no program takes longer.
+const MAX_ESTIMATE_US: u64 = 300_000;
+
+/// A function to be compiled beside the reactor.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) command: CommandId,
+    /// The connection's number, unlike its index never used again.
+    pub(crate) serial: u64,
+    pub(crate) function: u32,
+    pub(crate) installation: Installation,
+    pub(crate) object: Vec<u8>,
+    pub(crate) host: Arc<Host>,
+    /// What the object takes, of the host's memory.
+    pub(crate) _memory: Charge,
+}
+
+impl Load {
+    /// What has become of it.
+    pub(crate) fn ended(self, outcome: Result<Function, String>) -> Loaded {
+        let Load { command, serial, installation, .. } = self;
+        Loaded { command, serial, installation, outcome }
+    }
+
+    /// Parses, checks and translates the object. The error is for the host to read.
+    pub(crate) fn run(&self) -> Result<Function, String> {
+        compile(&self.object, self.installation.entry as usize, self.function)
+    }
+}
+
+/// Parses, checks and translates one entry point of an object. The error is in printable words.
+pub(crate) fn compile(object: &[u8], entry: usize, id: u32) -> Result<Function, String> {
+    let entry = Object::parse_entry(object, entry).map_err(reason)?;
+    let native = NativeFunction::compile(&entry.program).map_err(reason)?;
+    let instructions = entry.program.instructions().len() as u32;
+    let name = cut(entry.name, MAX_NAME_BYTES);
+    Ok(Function {
+        id,
+        name,
+        instructions,
+        native,
+        trace: Default::default(),
+        peers: None,
+        maps: Default::default(),
+        memory: None,
+    })
+}
+
+/// An error in printable words: it is logged as well.
+fn reason(error: impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    cut(text.replace(char::is_control, "\u{fffd}"), MAX_REASON_BYTES)
+}
+
+fn cut(mut text: String, max_bytes: usize) -> String {
+    text.truncate(text.floor_char_boundary(max_bytes));
+    text
+}
+
+/// A function that has been compiled, or not.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) command: CommandId,
+    /// Of the connection.
+    pub(crate) serial: u64,
+    pub(crate) installation: Installation,
+    /// The error is for the host to read.
+    pub(crate) outcome: Result<Function, String>,
+}
+
+/// Whom to tell.
+type Reply = Box<dyn FnOnce(Loaded) + Send>;
+
+/// Takes functions to be compiled. The thread ends with the last of its clones.
+#[derive(Clone)]
+pub(crate) struct Loader(Arc<Handle>);
+
+/// Ends the thread when it is dropped.
+struct Handle(Arc<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<(Load, Reply)>,
+    /// Virtual time: that of the load that was begun last.
+    now_us: u64,
+    has_ended: bool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a load and takes the one whose turn it is; none at the end.
+    fn take(&self) -> Option<(Load, Reply)> {
+        let mut state = self.lock();
+        loop {
+            if state.has_ended {
+                return None;
+            }
+            if let Some(next) = state.take() {
+                return Some(next);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl State {
+    /// Where the virtual time of a host stands: one that comes back begins where the others are.
+    fn begins_us(&self, host: &Host) -> u64 {
+        host.compile_time_us.load(Ordering::Relaxed).max(self.now_us)
+    }
+
+    fn take(&mut self) -> Option<(Load, Reply)> {
+        let key = |(load, _): &(Load, Reply)| self.begins_us(&load.host) + load.estimate_us();
+        // The first of those that are equal.
+        let next = (0..self.waiting.len()).min_by_key(|at| key(&self.waiting[*at]))?;
+        let (load, reply) = self.waiting.remove(next);
+        self.now_us = self.begins_us(&load.host);
+        Some((load, reply))
+    }
+}
+
+impl Load {
+    fn estimate_us(&self) -> u64 {
+        (self.object.len() as u64 * NS_PER_BYTE / 1000).min(MAX_ESTIMATE_US)
+    }
+}
+
+impl Loader {
+    /// Starts the thread, which runs where reactors do not, if the process may run there.
+    pub(crate) fn start(reactors: &[usize]) -> io::Result<Loader> {
+        let queue = Arc::new(Queue::default());
+        let handle = Loader(Arc::new(Handle(Arc::clone(&queue))));
+        let others = others_than(reactors);
+        std::thread::Builder::new().name("load".into()).spawn(move || {
+            if let Some(others) = others {
+                // Where it cannot be kept it shares a processor, and gives way.
+                let _ = sched_setaffinity(None, &others);
+            }
+            run(&queue);
+        })?;
+        Ok(handle)
+    }
+
+    /// Compiles a function in its turn; `reply` is told on the loader's thread.
+    pub(crate) fn load(&self, load: Load, reply: impl FnOnce(Loaded) + Send + 'static) {
+        let Loader(handle) = self;
+        handle.0.lock().waiting.push((load, Box::new(reply)));
+        handle.0.changed.notify_one();
+    }
+
+    /// Forgets what the connection with this number has asked for.
+    pub(crate) fn cancel(&self, serial: u64) {
+        let Loader(handle) = self;
+        handle.0.lock().waiting.retain(|(load, _)| load.serial != serial);
+    }
+}
+
+/// The processors that the process may run on without these; none if that is no processor.
+fn others_than(reactors: &[usize]) -> Option<CpuSet> {
+    let mut set = sched_getaffinity(None).ok()?;
+    for &core in reactors.iter().filter(|core| **core < CpuSet::MAX_CPU) {
+        set.unset(core);
+    }
+    (set.count() > 0).then_some(set)
+}
+
+fn run(queue: &Queue) {
+    // Of the calling thread, on Linux. It is only a little slower or faster without.
+    let _ = rustix::process::setpriority_process(None, NICENESS);
+    while let Some((load, reply)) = queue.take() {
+        let begun = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| load.run())).unwrap_or_else(|_| {
+            Err("the compiler gave up on it, which is a defect of the target".into())
+        });
+        let took_us = begun.elapsed().as_micros() as u64;
+        let now_us = queue.lock().begins_us(&load.host) + took_us;
+        load.host.compile_time_us.store(now_us, Ordering::Relaxed);
+        reply(load.ended(outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::{HostLimits, Hosts};
+    use std::net::Ipv4Addr;
+
+    /// A load of an object of so many bytes for a host.
+    fn load(host: &Arc<Host>, serial: u64, bytes: usize) -> (Load, Reply) {
+        let load = Load {
+            command: CommandId { connection: 0, slot: 0 },
+            serial,
+            function: 1,
+            installation: Installation::default(),
+            object: vec![0; bytes],
+            host: Arc::clone(host),
+            _memory: host.memory.charge(bytes).expect("room"),
+        };
+        (load, Box::new(|_| ()))
+    }
+
+    #[test]
+    fn hosts_take_turns_and_small_objects_come_first() {
+        let hosts = Hosts::new(HostLimits::default(), 1 << 30);
+        let [greedy, other] = ["a", "b"].map(|nqn| hosts.host(Ipv4Addr::LOCALHOST.into(), nqn));
+        let mut state = State::default();
+        state.waiting.extend((0..3).map(|serial| load(&greedy, serial, 100_000)));
+        state.waiting.push(load(&other, 10, 1000));
+        let take = |state: &mut State| {
+            let (load, _) = state.take().expect("one waits");
+            let spent = state.begins_us(&load.host) + load.estimate_us();
+            load.host.compile_time_us.store(spent, Ordering::Relaxed);
+            load.serial
+        };
+        assert_eq!([take(&mut state), take(&mut state)], [10, 0]);
+        // Whoever had less comes first, though the other has waited longer.
+        state.waiting.push(load(&other, 11, 90_000));
+        assert_eq!([take(&mut state), take(&mut state)], [11, 1]);
+        // What others have had while it was away does not count for it.
+        let late = hosts.host(Ipv4Addr::LOCALHOST.into(), "c");
+        state.waiting.push(load(&late, 20, 100_000));
+        state.waiting.push(load(&late, 21, 100_000));
+        assert_eq!([take(&mut state), take(&mut state), take(&mut state)], [20, 2, 21]);
+        assert!(state.take().is_none());
+    }
+
+    #[test]
+    fn reasons_are_printable_and_short() {
+        assert_eq!(reason("a\nb\u{1b}[2J"), "a\u{fffd}b\u{fffd}[2J");
+        let long = reason("ä".repeat(2000));
+        assert!(long.len() <= MAX_REASON_BYTES && long.ends_with('ä'));
+    }
+}

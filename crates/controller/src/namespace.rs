@@ -1,0 +1,318 @@
+//! Namespaces: what they are made of and how hosts recognise them.
+
+use crate::backend::Backend;
+use crate::config::{NamespaceConfig, NamespaceSource};
+use bpfof_chain::FileMap;
+use bpfof_device::{
+    FileError, FileNamespace, LatencyModel, Layout, MemoryNamespace, NvmeDrive, Volume,
+};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+/// One namespace of the subsystem, shared by all reactors.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    pub(crate) nsid: u32,
+    pub(crate) block_shift: u32,
+    blocks: AtomicU64,
+    pub(crate) backend: Backend,
+    /// Those of a file are the same on every start: made from its path and the subsystem's name.
+    /// Those of memory that is no file's are new each time, because what a host knows of its
+    /// contents is gone: Linux then gives up the old namespace, instead of going on with zeroes.
+    pub(crate) nguid: [u8; 16],
+    /// Likewise.
+    pub(crate) uuid: [u8; 16],
+    /// For logs.
+    pub(crate) description: String,
+    /// What it was opened as; only the size of a file may have changed since then.
+    pub(crate) source: NamespaceSource,
+    /// What nguid and uuid are made of, beside the name of the subsystem.
+    identity: String,
+}
+
+/// Why a namespace cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceError {
+    /// The kernel gives no address space for it.
+    #[error("namespace {nsid}: cannot reserve {size_bytes} bytes of memory: {source}")]
+    Memory {
+        /// Namespace id.
+        nsid: u32,
+        /// What was asked for.
+        size_bytes: u64,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The file cannot be used.
+    #[error("namespace {nsid}: {source}")]
+    File {
+        /// Namespace id.
+        nsid: u32,
+        /// The reason.
+        source: FileError,
+    },
+    /// Memory of another size in place of one that is served.
+    #[error(
+        "namespace {nsid}: memory cannot become other memory while it is served; remove it, or give the new one an nsid= that is free"
+    )]
+    OtherMemory {
+        /// Namespace id.
+        nsid: u32,
+    },
+    /// A file that the running target serves in another way.
+    #[error(
+        "namespace {nsid}: {path} is being served with another block size or in another way; take it out first, and put it in again with a second SIGHUP"
+    )]
+    StillServed {
+        /// Namespace id.
+        nsid: u32,
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Namespace {
+    /// Bytes of the process's memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.backend.process_bytes()
+    }
+
+    pub(crate) fn open(
+        nsid: u32,
+        config: &NamespaceConfig,
+        subsystem: &str,
+    ) -> Result<Namespace, NamespaceError> {
+        let block_bytes = config.lba_bytes;
+        let (backend, description) = match &config.source {
+            NamespaceSource::Memory { size_bytes, latency_us, iops } => {
+                let size_bytes = size_bytes / u64::from(block_bytes) * u64::from(block_bytes);
+                let model = LatencyModel::new(*latency_us, *iops);
+                let memory = MemoryNamespace::new(size_bytes, model)
+                    .map_err(|source| NamespaceError::Memory { nsid, size_bytes, source })?;
+                let description = format!(
+                    "volatile memory, latency {latency_us} µs; measure it written: blocks never \
+                     written are all one page of zeroes, which reads faster"
+                );
+                (Backend::Memory(Arc::new(memory)), description)
+            }
+            NamespaceSource::MemoryFile { path, latency_us, iops } => {
+                let model = LatencyModel::new(*latency_us, *iops);
+                let memory = MemoryNamespace::of_file(path, block_bytes, model)
+                    .map_err(|source| NamespaceError::File { nsid, source })?;
+                let path = path.display();
+                let description = format!("memory of {path}, latency {latency_us} µs");
+                (Backend::Memory(Arc::new(memory)), description)
+            }
+            NamespaceSource::File { path, size_bytes } => {
+                let file = FileNamespace::open(path, *size_bytes, block_bytes)
+                    .map_err(|source| NamespaceError::File { nsid, source })?;
+                volume(Volume::single(file), &path.display().to_string())
+            }
+            NamespaceSource::Pieces { paths, size_bytes, layout } => {
+                let pieces = Volume::open(paths, *size_bytes, block_bytes, *layout)
+                    .map_err(|source| NamespaceError::File { nsid, source })?;
+                let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                let how = match layout {
+                    Layout::Concatenated => "one behind the other".to_owned(),
+                    Layout::Striped { chunk_bytes } => format!("striped by {chunk_bytes} bytes"),
+                };
+                if pieces.unused_bytes() > 0 {
+                    log::warn!(
+                        "{subsystem} namespace {nsid}: {} bytes of its files stay unused, because \
+                         a stripe is as long as its shortest file, in whole chunks",
+                        pieces.unused_bytes()
+                    );
+                }
+                volume(pieces, &format!("{}, {how}", names.join(" + ")))
+            }
+            NamespaceSource::Drive { path } => {
+                let drive = NvmeDrive::open(path)
+                    .map_err(|source| NamespaceError::File { nsid, source })?;
+                let description = format!("{} by NVMe commands", path.display());
+                (Backend::Drive(Arc::new(drive)), description)
+            }
+        };
+        // A drive has blocks of its own.
+        let block_bytes = match &backend {
+            Backend::Drive(drive) => drive.block_bytes(),
+            _ => config.lba_bytes,
+        };
+        let identity = match &backend {
+            Backend::Drive(drive) => drive.identity().to_owned(),
+            _ => identity(nsid, &config.source),
+        };
+        let (nguid, uuid) = identifiers(subsystem, &identity);
+        Ok(Namespace {
+            nsid,
+            block_shift: block_bytes.trailing_zeros(),
+            blocks: AtomicU64::new(backend.size_bytes() / u64::from(block_bytes)),
+            backend,
+            nguid,
+            uuid,
+            description,
+            source: config.source.clone(),
+            identity,
+        })
+    }
+
+    /// Just opened, in a target that may have had other memory under this id before.
+    pub(crate) fn renewed(mut self, subsystem: &str) -> Namespace {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if self.is_volatile() {
+            self.identity = format!("{}/{}", self.identity, NEXT.fetch_add(1, Ordering::Relaxed));
+            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity);
+        }
+        self
+    }
+
+    /// The same storage under another id, or in another subsystem.
+    pub(crate) fn moved(&self, nsid: u32, subsystem: &str) -> Namespace {
+        let (nguid, uuid) = identifiers(subsystem, &self.identity);
+        Namespace {
+            nsid,
+            block_shift: self.block_shift,
+            blocks: AtomicU64::new(self.blocks()),
+            backend: self.backend.clone(),
+            nguid,
+            uuid,
+            description: self.description.clone(),
+            source: self.source.clone(),
+            identity: self.identity.clone(),
+        }
+    }
+
+    /// Whether it is what `config` describes, but perhaps for the size of a file.
+    pub(crate) fn is(&self, config: &NamespaceConfig) -> bool {
+        let is_same = match (&self.source, &config.source) {
+            (
+                NamespaceSource::File { path, .. },
+                NamespaceSource::File { path: configured, .. },
+            ) => path == configured,
+            (
+                NamespaceSource::Pieces { paths, layout, .. },
+                NamespaceSource::Pieces { paths: configured, layout: wanted, .. },
+            ) => (paths, layout) == (configured, wanted),
+            (source, configured) => source == configured,
+        };
+        let has_own_blocks = matches!(self.backend, Backend::Drive(_));
+        is_same && (has_own_blocks || self.block_bytes() == config.lba_bytes)
+    }
+
+    /// The size in blocks that it gets by `source`; of a file, which may have to grow for it.
+    pub(crate) fn settle_size(&self, source: &NamespaceSource) -> Result<u64, NamespaceError> {
+        let failed = |source| NamespaceError::File { nsid: self.nsid, source };
+        let size_bytes = self.backend.settle_size(source.file_bytes()).map_err(failed)?;
+        Ok(size_bytes.map_or(self.blocks(), |bytes| bytes >> self.block_shift))
+    }
+
+    /// Takes over the size that [`settle_size`](Self::settle_size) has found; true if it is another.
+    pub(crate) fn resize(&self, source: &NamespaceSource, blocks: u64) -> bool {
+        self.backend.give_size(source.file_bytes());
+        self.blocks.swap(blocks, Ordering::Relaxed) != blocks
+    }
+
+    pub(crate) fn block_bytes(&self) -> u32 {
+        1 << self.block_shift
+    }
+
+    /// What chains read at once, in bytes.
+    #[inline]
+    pub(crate) fn unit_bytes(&self) -> u32 {
+        self.backend.unit_bytes(self.block_bytes())
+    }
+
+    /// Its size in logical blocks. It may change at any time.
+    #[inline]
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.blocks() << self.block_shift
+    }
+
+    /// Takes over the size of the file; true if it has changed.
+    pub(crate) fn remeasure(&self) -> std::io::Result<bool> {
+        let Some(size_bytes) = self.backend.measure()? else { return Ok(false) };
+        let blocks = size_bytes >> self.block_shift;
+        Ok(self.blocks.swap(blocks, Ordering::Relaxed) != blocks)
+    }
+
+    pub(crate) fn whole_file(&self) -> FileMap {
+        FileMap::whole_namespace(self.nsid, self.size_bytes())
+    }
+
+    /// Whether its contents go with the target.
+    pub(crate) fn is_volatile(&self) -> bool {
+        matches!(self.source, NamespaceSource::Memory { .. })
+    }
+
+    /// Whether ranges can be made zero by giving their blocks back.
+    pub(crate) fn deallocates(&self) -> bool {
+        self.backend.deallocates()
+    }
+
+    /// Whether acknowledged writes may sit in a cache that a Flush empties.
+    pub(crate) fn has_volatile_cache(&self) -> bool {
+        self.backend.has_volatile_cache()
+    }
+}
+
+/// What tells this process from all others, and from itself after a restart.
+fn this_process() -> &'static str {
+    static ONCE: OnceLock<String> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        format!("{:?}/{}", since.ok(), std::process::id())
+    })
+}
+
+fn volume(volume: Volume, what: &str) -> (Backend, String) {
+    let how = if volume.is_direct() { "direct I/O" } else { "through the page cache" };
+    (Backend::Volume(Arc::new(volume)), format!("{what}, {how}"))
+}
+
+/// What tells storage that has just been opened from all other storage.
+fn identity(nsid: u32, source: &NamespaceSource) -> String {
+    // Whatever way a file is named, it is one file.
+    let whole =
+        |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone()).display().to_string();
+    match source {
+        NamespaceSource::Memory { .. } => format!("{nsid}/{}", this_process()),
+        NamespaceSource::MemoryFile { path, .. }
+        | NamespaceSource::File { path, .. }
+        | NamespaceSource::Drive { path } => whole(path),
+        // The same files in another order, or laid out in another way, have other contents.
+        NamespaceSource::Pieces { paths, layout, .. } => {
+            let how = match layout {
+                Layout::Concatenated => "concat".to_owned(),
+                Layout::Striped { chunk_bytes } => format!("stripe {chunk_bytes}"),
+            };
+            // No path has a zero in it.
+            format!("{how}\0{}", paths.iter().map(whole).collect::<Vec<_>>().join("\0"))
+        }
+    }
+}
+
+/// NGUID and UUID.
+fn identifiers(subsystem: &str, identity: &str) -> ([u8; 16], [u8; 16]) {
+    let identity = format!("{subsystem}/{identity}");
+    (fnv1a_128(identity.as_bytes()).to_be_bytes(), uuid(&identity))
+}
+
+/// A UUID of version 8, whose bits are ours to choose but for six (RFC 9562 §5.8).
+fn uuid(identity: &str) -> [u8; 16] {
+    let mut bytes = fnv1a_128(format!("uuid/{identity}").as_bytes()).to_be_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
+/// FNV-1a with 128 bits: an identifier that is the same on every start.
+pub(crate) fn fnv1a_128(bytes: &[u8]) -> u128 {
+    const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(OFFSET, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}

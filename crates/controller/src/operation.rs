@@ -1,0 +1,67 @@
+//! Device operations and who they are of.
+
+use bpfof_chain::{ChainId, DeviceRead};
+use bpfof_device::IoBuffer;
+
+/// A command of a connection of this reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommandId {
+    pub(crate) connection: u32,
+    pub(crate) slot: u16,
+}
+
+/// An operation that can be performed now, in half a cache line. Namespaces are places of the
+/// reactor's table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    /// A read of a chain from memory.
+    ChainRead { namespace: u32, read: DeviceRead },
+    /// A read of a chain from a file has ended.
+    ChainReadDone { chain: ChainId, ok: bool },
+    /// The calls of a hop go on.
+    ChainCalls { chain: ChainId },
+    /// What a command's slot describes, on memory, and what it reads: offset and length in bytes, of
+    /// which the second is 0 if it does not read.
+    Command { namespace: u32, command: CommandId, offset: u64, length: u32 },
+    /// Zeroes for a command, in memory: offset and length in bytes.
+    Zero { namespace: u32, command: CommandId, offset: u64, length: u64 },
+}
+
+const _: () = assert!(size_of::<Operation>() <= 32);
+
+impl Operation {
+    /// The chain that it is of, if it is of one.
+    pub(crate) fn chain(&self) -> Option<ChainId> {
+        match self {
+            Operation::ChainRead { read, .. } => Some(read.chain),
+            Operation::ChainReadDone { chain, .. } | Operation::ChainCalls { chain } => {
+                Some(*chain)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// An operation for the ring, on the file or drive of the namespace at this place. Offsets and lengths
+/// are in bytes.
+#[derive(Debug)]
+pub(crate) enum FileOperation {
+    Read { namespace: usize, buffer: IoBuffer, offset: u64, command: CommandId },
+    ChainRead { namespace: usize, read: DeviceRead },
+    Write { namespace: usize, buffer: IoBuffer, offset: u64, fua: bool, command: CommandId },
+    Sync { namespace: usize, command: CommandId },
+    Zero { namespace: usize, offset: u64, length: u64, command: CommandId },
+}
+
+impl FileOperation {
+    /// The place of its namespace.
+    pub(crate) const fn namespace(&self) -> usize {
+        match self {
+            FileOperation::Read { namespace, .. }
+            | FileOperation::ChainRead { namespace, .. }
+            | FileOperation::Write { namespace, .. }
+            | FileOperation::Sync { namespace, .. }
+            | FileOperation::Zero { namespace, .. } => *namespace,
+        }
+    }
+}

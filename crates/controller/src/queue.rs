@@ -1,0 +1,365 @@
+//! A submission and completion queue pair: slots for its commands, flow control, and what its commands
+//! hold of data. It knows no PDUs.
+
+use crate::limits::{BUFFER_BYTES, MAX_IN_FLIGHT_BYTES};
+use crate::refusal::Reply;
+use bpfof_device::IoBuffer;
+use bpfof_nvme::fabrics::SQHD_NO_FLOW_CONTROL;
+use bpfof_nvme::{Cqe, DataPointer, Sqe};
+use std::collections::VecDeque;
+
+/// Ranges that are being deallocated.
+#[derive(Debug)]
+pub(crate) struct Deallocation {
+    pub(crate) namespace: usize,
+    /// Offsets and lengths in bytes; those before `next` are done or with the device.
+    pub(crate) ranges: Vec<(u64, u64)>,
+    pub(crate) next: usize,
+}
+
+/// What a command waits for. Namespaces are places of the reactor's table; offsets and lengths are in
+/// bytes.
+#[derive(Debug)]
+pub(crate) enum State {
+    Free,
+    Read {
+        namespace: usize,
+        offset: u64,
+        length: u32,
+    },
+    Write {
+        namespace: usize,
+        offset: u64,
+        fua: bool,
+    },
+    /// Compare: what the host expects, once it is here, while the device is read.
+    Compare {
+        namespace: usize,
+        offset: u64,
+        expected: Option<Box<IoBuffer>>,
+    },
+    Verify {
+        namespace: usize,
+        offset: u64,
+        length: u32,
+    },
+    /// Dataset Management whose ranges are fetched.
+    Ranges {
+        namespace: usize,
+        ranges: u16,
+        deallocate: bool,
+    },
+    /// Dataset Management.
+    Deallocate(Box<Deallocation>),
+    /// Flush or Write Zeroes: nothing left to do but to answer.
+    Plain {
+        namespace: usize,
+    },
+    /// Write Zeroes with Force Unit Access: the file must be flushed before the answer.
+    ZeroesThenSync {
+        namespace: usize,
+    },
+    Chain {
+        namespace: usize,
+        answer_max_bytes: u32,
+    },
+    /// An admin command whose data is fetched.
+    AdminData {
+        sqe: Box<Sqe>,
+    },
+    /// A function being compiled.
+    Load,
+    /// An Authentication Send whose message takes arithmetic.
+    Authentication,
+}
+
+impl State {
+    /// The place of the namespace that a command works on.
+    pub(crate) fn namespace(&self) -> Option<usize> {
+        match *self {
+            State::Read { namespace, .. }
+            | State::Write { namespace, .. }
+            | State::Compare { namespace, .. }
+            | State::Verify { namespace, .. }
+            | State::Ranges { namespace, .. }
+            | State::Plain { namespace }
+            | State::ZeroesThenSync { namespace }
+            | State::Chain { namespace, .. } => Some(namespace),
+            State::Deallocate(ref rest) => Some(rest.namespace),
+            State::Free | State::AdminData { .. } | State::Load | State::Authentication => None,
+        }
+    }
+}
+
+/// Where the data is that a command brings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It brings none.
+    #[default]
+    None,
+    /// At the host: other commands hold as much data as the connection may.
+    Waits,
+    /// On its way.
+    Fetching,
+    /// Here, and with whoever works on it.
+    Here,
+}
+
+/// The data that a command brings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Transfer {
+    pub(crate) length_bytes: u32,
+    pub(crate) stage: Stage,
+}
+
+impl Transfer {
+    /// Data of so many bytes that came in the capsule.
+    pub(crate) fn here(length_bytes: u32) -> Transfer {
+        Transfer { length_bytes, stage: Stage::Here }
+    }
+}
+
+const _: () = assert!(size_of::<State>() <= 32, "slots are written for each command");
+
+/// A command that is being carried out.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) cid: u16,
+    /// Where its data is at the host.
+    pub(crate) pointer: DataPointer,
+    pub(crate) transfer: Transfer,
+    pub(crate) state: State,
+}
+
+const FREE: Slot = Slot {
+    cid: 0,
+    pointer: DataPointer::None,
+    transfer: Transfer { length_bytes: 0, stage: Stage::None },
+    state: State::Free,
+};
+
+impl Slot {
+    /// Bytes that a device or a chain works on for it, and bytes that are being fetched.
+    fn held_bytes(&self) -> (usize, usize) {
+        let transferred = buffer_bytes(self.transfer.length_bytes);
+        match self.transfer.stage {
+            Stage::Waits => return (0, 0),
+            Stage::Fetching => return (0, transferred),
+            // What is compared is held twice.
+            Stage::Here if matches!(self.state, State::Compare { .. }) => {
+                return (2 * transferred, 0);
+            }
+            Stage::Here => return (transferred, 0),
+            Stage::None => {}
+        }
+        match &self.state {
+            State::Read { length, .. } | State::Verify { length, .. } => {
+                ((*length as usize).next_multiple_of(BUFFER_BYTES), 0)
+            }
+            State::Chain { answer_max_bytes, .. } => (*answer_max_bytes as usize, 0),
+            State::Deallocate(rest) => (size_of_val(rest.ranges.as_slice()), 0),
+            _ => (0, 0),
+        }
+    }
+}
+
+/// What a buffer for `length` bytes takes.
+fn buffer_bytes(length: u32) -> usize {
+    (length as usize).next_multiple_of(BUFFER_BYTES) + BUFFER_BYTES
+}
+
+/// Data that is to be fetched now: for which command, from where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    pub(crate) slot: u16,
+    pub(crate) cid: u16,
+    pub(crate) pointer: DataPointer,
+    pub(crate) length_bytes: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    id: u16,
+    head: u16,
+    flow_control: bool,
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    /// Bytes that devices and chains work on.
+    in_flight_bytes: usize,
+    /// Bytes that are being fetched from the host.
+    fetched_bytes: usize,
+    /// Commands whose data waits at the host, in order.
+    waiting: VecDeque<u16>,
+}
+
+impl QueuePair {
+    /// Bytes of memory that a queue of so many entries takes.
+    pub(crate) fn memory_bytes(entries: u16) -> usize {
+        usize::from(entries) * (size_of::<Slot>() + size_of::<u16>())
+    }
+
+    /// What there is for Connect itself.
+    pub(crate) fn connecting() -> QueuePair {
+        QueuePair { head: 0, ..QueuePair::new(0, 1, true) }
+    }
+
+    /// Queue `id` with so many entries, of which the first has been used by its Connect.
+    pub(crate) fn new(id: u16, entries: u16, flow_control: bool) -> QueuePair {
+        QueuePair {
+            id,
+            head: 1,
+            flow_control,
+            slots: (0..entries).map(|_| FREE).collect(),
+            free: (0..entries).rev().collect(),
+            in_flight_bytes: 0,
+            fetched_bytes: 0,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u16 {
+        self.id
+    }
+
+    pub(crate) fn entries(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
+    /// An entry of the submission queue has been taken.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.head = (self.head + 1) % self.slots.len() as u16;
+    }
+
+    /// Whether a command is being carried out, so that the slots must stay.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.free.len() < self.slots.len()
+    }
+
+    /// Whether one more command can be carried out.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Whether devices work on as much data as they may.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+    }
+
+    /// Bytes of data held for commands: with a device, or being fetched.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.in_flight_bytes + self.fetched_bytes
+    }
+
+    /// Whether data has been asked for that is not here.
+    pub(crate) fn is_fetching(&self) -> bool {
+        self.fetched_bytes > 0
+    }
+
+    /// Takes a slot.
+    ///
+    /// # Panics
+    /// If there is none: whoever takes a command [looks](Self::has_room).
+    #[inline]
+    pub(crate) fn occupy(&mut self, taken: Slot) -> u16 {
+        let slot = self.free.pop().expect("checked before the command was taken");
+        let (in_flight, fetched) = taken.held_bytes();
+        self.in_flight_bytes += in_flight;
+        self.fetched_bytes += fetched;
+        if taken.transfer.stage == Stage::Waits {
+            self.waiting.push_back(slot);
+        }
+        self.slots[usize::from(slot)] = taken;
+        slot
+    }
+
+    /// Gives a slot back and returns what it held.
+    #[inline]
+    pub(crate) fn vacate(&mut self, slot: u16) -> Slot {
+        let taken = std::mem::replace(&mut self.slots[usize::from(slot)], FREE);
+        let (in_flight, fetched) = taken.held_bytes();
+        self.in_flight_bytes -= in_flight;
+        self.fetched_bytes -= fetched;
+        self.free.push(slot);
+        taken
+    }
+
+    /// The command in a slot.
+    #[inline]
+    pub(crate) fn slot(&self, slot: u16) -> &Slot {
+        &self.slots[usize::from(slot)]
+    }
+
+    /// What the command in a slot waits for. What it holds must not change by that.
+    #[inline]
+    pub(crate) fn state_mut(&mut self, slot: u16) -> &mut State {
+        &mut self.slots[usize::from(slot)].state
+    }
+
+    /// All slots, free ones too.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Whether data waits at the host.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The next data to be fetched, if there is some and room for it. From now on it is on its way.
+    pub(crate) fn next_fetch(&mut self) -> Option<Fetch> {
+        while let Some(&slot) = self.waiting.front() {
+            let Slot { cid, pointer, transfer, .. } = &mut self.slots[usize::from(slot)];
+            if transfer.stage != Stage::Waits {
+                self.waiting.pop_front();
+                continue;
+            }
+            let bytes = buffer_bytes(transfer.length_bytes);
+            let held = self.in_flight_bytes + self.fetched_bytes;
+            if held > 0 && held + bytes > MAX_IN_FLIGHT_BYTES {
+                return None;
+            }
+            self.waiting.pop_front();
+            self.fetched_bytes += bytes;
+            transfer.stage = Stage::Fetching;
+            let length_bytes = transfer.length_bytes;
+            return Some(Fetch { slot, cid: *cid, pointer: *pointer, length_bytes });
+        }
+        None
+    }
+
+    /// The data that a command brings is here.
+    pub(crate) fn arrived(&mut self, slot: u16) {
+        let slot = &mut self.slots[usize::from(slot)];
+        self.fetched_bytes -= slot.held_bytes().1;
+        slot.transfer.stage = Stage::Here;
+        self.in_flight_bytes += slot.held_bytes().0;
+    }
+
+    /// Gives the slots back of commands that nobody but the host or a compiler has anything of: those
+    /// whose data is not here, and those that compile.
+    pub(crate) fn forget_pending(&mut self) {
+        for slot in 0..self.slots.len() as u16 {
+            let Slot { transfer, state, .. } = self.slot(slot);
+            let is_pending = matches!(transfer.stage, Stage::Waits | Stage::Fetching)
+                || matches!(state, State::Load | State::Authentication);
+            if is_pending {
+                self.vacate(slot);
+            }
+        }
+        self.waiting.clear();
+    }
+
+    /// The completion of a command.
+    #[inline]
+    pub(crate) fn completion(&self, cid: u16, reply: Reply) -> Cqe {
+        let sqhd = if self.flow_control { self.head } else { SQHD_NO_FLOW_CONTROL };
+        let Reply { status, dw0, dw1 } = reply;
+        Cqe { dw0, dw1, sqhd, sqid: self.id, cid, status }
+    }
+}

@@ -1,0 +1,127 @@
+//! How connections go.
+
+use super::io::{Io, Message, Shut};
+use super::state::Core;
+use crate::controller::Controller;
+use crate::limits::CLOSES_PER_TURN;
+use crate::transport::Port;
+use std::sync::Arc;
+
+/// A connection is to be closed soon. Many may end at once, and closing one takes longer than most
+/// commands.
+pub(super) fn close_soon<I: Io>(core: &mut Core<I>, index: u32, reason: String) {
+    if let Some(entry) = core.table.get_mut(index) {
+        entry.cuts_chains = true;
+        core.ended.push_back((index, entry.connection.serial, reason));
+    }
+}
+
+/// Closes some of those.
+pub(super) fn close_ended<I: Io>(core: &mut Core<I>) {
+    for _ in 0..CLOSES_PER_TURN {
+        let Some((index, serial, reason)) = core.ended.pop_front() else { return };
+        if core.connection(index).is_some_and(|connection| connection.serial == serial) {
+            close(core, index, &reason);
+        }
+    }
+}
+
+/// Begins to close a connection: no more commands; what is in flight comes back first.
+pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
+    let Some(entry) = core.table.get_mut(index) else { return };
+    if entry.closing {
+        return;
+    }
+    entry.closing = true;
+    entry.closed_ns = core.executor.now_ns;
+    entry.cuts_chains |= core.stop_at_ns.is_none();
+    let connection = &mut entry.connection;
+    log::info!("{connection}: closed: {reason}");
+    // The commands that wait for the peer's data or for a compiler are forgotten. What is left is with
+    // a device or a chain and must come back.
+    connection.is_abandoned = true;
+    connection.waiters.command_since_ns = None;
+    core.executor.admission.stop_waiting(index);
+    for resting in std::mem::take(&mut connection.waiters.resting) {
+        connection.queue.vacate(resting.slot);
+    }
+    connection.queue.forget_pending();
+    connection.port.stop_fetching(|buffer| core.executor.buffers.recycle(buffer));
+    core.io.cancel_loads(connection.serial);
+    // Ends the receive; what is being sent still goes out.
+    core.io.shut(index, Shut::Receive);
+    if let Some(association) = connection.phase.association() {
+        let controller = &association.controller;
+        if connection.phase.is_admin() {
+            association.subsystem.remove_controller(controller.id);
+            core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), true));
+        } else {
+            controller.remove_queue(connection.queue.id(), association.resets);
+        }
+    }
+    core.mark_dirty(index);
+    remove_if_done(core, index);
+}
+
+/// Closes the connections of a controller's I/O queues, or of all its queues.
+pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>, and_admin: bool) {
+    for index in core.table.indices() {
+        let ends = |connection: &crate::connection::Connection| {
+            connection.ends_with(controller, and_admin)
+        };
+        if core.connection(index).is_some_and(ends) {
+            close(core, index, "the controller was reset or is gone");
+        }
+    }
+}
+
+/// Forgets a connection that has closed and of which nothing is left.
+pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
+    let Some(entry) = core.table.get(index) else { return };
+    let is_idle = entry.connection.is_idle() && entry.connection.port.is_at_rest();
+    if !(entry.closing && is_idle && !entry.dirty) {
+        return;
+    }
+    core.executor.admission.leave(index);
+    core.executor.schedule.leave(index);
+    core.table.remove(index);
+    core.io.close(index);
+}
+
+/// Sends what a connection has to say, if nothing is on its way already.
+pub(super) fn flush<I: Io>(core: &mut Core<I>, index: u32) {
+    let Some(entry) = core.table.get_mut(index) else { return };
+    match &mut entry.connection.port {
+        Port::Tcp(port) => {
+            if let Some(outgoing) = port.take_unsent() {
+                core.lent += usize::from(!outgoing.is_own());
+                core.io.send(index, outgoing, port.sends_in_parts());
+            }
+            let spent = entry.connection.port.take_spent();
+            if spent > 0 {
+                let cost = core.spend(spent);
+                core.executor.schedule.charge(index, cost as i64);
+            }
+        }
+        Port::Message(port) => {
+            if port.unsent_bytes() > 0 {
+                core.io.post(index, port.take_unposted());
+            }
+        }
+    }
+}
+
+/// A connection that was paused with received bytes left goes on with them, others receive.
+pub(super) fn resume<I: Io>(core: &mut Core<I>, index: u32) {
+    let Some(entry) = core.table.get_mut(index) else { return };
+    if entry.closing || entry.connection.is_paused() {
+        return;
+    }
+    if entry.connection.has_more {
+        core.executor.schedule.wake(index);
+    } else if let Port::Tcp(port) = &mut entry.connection.port
+        && let Some((buffer, filled)) = port.receive_buffer()
+    {
+        core.io.receive(index, buffer, filled);
+    }
+}

@@ -1,0 +1,181 @@
+//! What others have completed, and what they ask for.
+
+use super::chains;
+use super::closing::{close, close_soon, end_queues, flush, remove_if_done};
+use super::io::{Io, Message};
+use super::serve::after_commands;
+use super::state::Core;
+use super::upkeep::let_namespaces_go;
+use crate::commands::{authentication, device_done, events, functions};
+use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
+use crate::operation::{CommandId, Operation};
+use crate::transport::{Port, Received};
+use bpfof_chain::ChainId;
+use bpfof_device::fabric::Event;
+use bpfof_device::{IoBuffer, Outgoing};
+
+/// Something was received into this buffer, or, with a `result` of 0 or below, nothing will be.
+pub(crate) fn received<I: Io>(core: &mut Core<I>, index: u32, buffer: Vec<u8>, result: i32) {
+    let Some(entry) = core.table.get_mut(index) else { return };
+    let Port::Tcp(port) = &mut entry.connection.port else { unreachable!("it is a socket's") };
+    port.received(buffer, if entry.closing { 0 } else { result.max(0) as usize });
+    if entry.closing {
+        return remove_if_done(core, index);
+    }
+    match result {
+        0 => close_soon(core, index, "the host closed the connection".to_owned()),
+        error if error < 0 => {
+            let cause = std::io::Error::from_raw_os_error(-error);
+            close_soon(core, index, format!("receive failed: {cause}"));
+        }
+        _ => {
+            entry.connection.has_more = true;
+            core.executor.schedule.wake(index);
+        }
+    }
+}
+
+/// A send has ended.
+pub(crate) fn sent<I: Io>(core: &mut Core<I>, index: u32, mut sent: Box<Outgoing>, result: i32) {
+    core.lent -= usize::from(!sent.is_own());
+    let Core { io, executor, table, .. } = &mut *core;
+    let Some(entry) = table.get_mut(index) else { return };
+    let Port::Tcp(port) = &mut entry.connection.port else { unreachable!("it is a socket's") };
+    let is_complete = result == sent.len() as i32;
+    let takes_nothing = result == -rustix::io::Errno::AGAIN.raw_os_error();
+    let accepted = if takes_nothing { 0 } else { result };
+    let is_part = !sent.is_own() || port.sends_in_parts() && accepted > 0;
+    if !is_complete && accepted >= 0 && is_part {
+        // No command has been looked at since the kernel read the first part: no block is torn.
+        sent.copy_rest(accepted as usize, |buffer| executor.buffers.recycle(buffer));
+        port.sends_on(sent.len());
+        let in_parts = port.sends_in_parts();
+        return io.send(index, sent, in_parts);
+    }
+    port.sent(sent, |buffer| executor.buffers.recycle(buffer));
+    entry.sends += 1;
+    if entry.closing {
+        flush(core, index);
+        return remove_if_done(core, index);
+    }
+    if !is_complete {
+        let cause = std::io::Error::from_raw_os_error(-result.min(0));
+        return close_soon(core, index, format!("send failed: {cause}"));
+    }
+    core.mark_dirty(index);
+}
+
+/// Something has happened at the endpoint of a fabric.
+pub(crate) fn happened<I: Io>(core: &mut Core<I>, index: u32, event: Event) {
+    let Some(entry) = core.table.get_mut(index) else { return };
+    let Port::Message(port) = &mut entry.connection.port else {
+        unreachable!("it is an endpoint's")
+    };
+    match event {
+        Event::Message(bytes) if !entry.closing => port.deliver(Received::Capsule(bytes)),
+        Event::Message(_) => return,
+        Event::Done { bytes } => {
+            port.ended(bytes);
+            entry.sends += 1;
+            let is_closing = entry.closing;
+            core.mark_dirty(index);
+            return if is_closing {
+                remove_if_done(core, index)
+            };
+        }
+        Event::Read { id, buffer } => {
+            port.ended(buffer.len());
+            if entry.closing {
+                core.executor.buffers.recycle(buffer);
+                return remove_if_done(core, index);
+            }
+            port.deliver(Received::Fetched { slot: id as u16, buffer });
+        }
+        Event::Closed(reason) => {
+            return if !entry.closing {
+                close_soon(core, index, reason)
+            };
+        }
+    }
+    entry.connection.has_more = true;
+    core.executor.schedule.wake(index);
+}
+
+/// A command's operation on a file has completed.
+pub(crate) fn file_done<I: Io>(
+    core: &mut Core<I>,
+    command: CommandId,
+    result: i32,
+    buffer: Option<IoBuffer>,
+) {
+    let index = command.connection;
+    let Some(mut cx) = core.context(index) else { return };
+    let before = cx.connection.port.unsent_bytes();
+    device_done::file_done(&mut cx, command.slot, result, buffer);
+    let bytes = cx.connection.port.unsent_bytes() - before;
+    let units = RESPONSE_UNITS + bytes as u64 / BYTES_PER_UNIT + cx.executor.take_spent();
+    let cost = core.spend(units);
+    core.executor.schedule.charge(index, cost as i64);
+    core.mark_dirty(index);
+}
+
+/// A chain's read from a file has completed; its data is in place if `result` is `length`.
+pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length: u32, result: i32) {
+    let index = core.executor.arenas.owner(chain).command.connection;
+    if result < 0
+        && let Some(cx) = core.context(index)
+    {
+        let cause = std::io::Error::from_raw_os_error(-result);
+        let what = format_args!("read for a chain failed: {cause}");
+        cx.connection.note(log::Level::Error, cx.executor.now_ns, what);
+    }
+    let ok = result == length as i32;
+    chains::queue(core, chain, Operation::ChainReadDone { chain, ok });
+}
+
+/// What others ask for.
+pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
+    match message {
+        Message::Adopt(..) => unreachable!("who knows sockets takes it"),
+        Message::EndQueues(controller, and_admin) => end_queues(core, &controller, and_admin),
+        Message::Serve(served, _done) => {
+            core.executor.serve(&served);
+            let_namespaces_go(core);
+        }
+        Message::NamespacesChanged => {
+            for index in core.table.indices() {
+                if let Some(entry) = core.table.get_mut(index)
+                    && !entry.closing
+                {
+                    events::notify(&mut entry.connection);
+                    core.mark_dirty(index);
+                }
+            }
+        }
+        Message::Loaded(loaded) => {
+            let index = loaded.command.connection;
+            if let Some(mut cx) = core.context(index)
+                && cx.connection.serial == loaded.serial
+            {
+                functions::loaded(&mut cx, *loaded);
+                core.mark_dirty(index);
+            }
+        }
+        Message::Authenticated(authenticated) => {
+            let index = authenticated.command.connection;
+            if let Some(mut cx) = core.context(index)
+                && cx.connection.serial == authenticated.serial
+            {
+                authentication::computed(&mut cx, *authenticated);
+                core.mark_dirty(index);
+                after_commands(core, index);
+            }
+        }
+        Message::Stop => {
+            core.stop_at_ns = Some(core.executor.now_ns + STOP_TIMEOUT_NS);
+            for index in core.table.indices() {
+                close(core, index, "the target stops");
+            }
+        }
+    }
+}

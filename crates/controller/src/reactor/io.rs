@@ -1,0 +1,97 @@
+//! What a reactor needs of the world, and what others ask of it.
+
+use crate::authenticator::{Authenticated, Authentication};
+use crate::connection::Endpoints;
+use crate::controller::Controller;
+use crate::executor::Executor;
+use crate::hosts::AddressSlot;
+use crate::loader::{Load, Loaded};
+use crate::namespace_table::Served;
+use crate::operation::FileOperation;
+use crate::transport::secure::Secure;
+use bpfof_device::Outgoing;
+use bpfof_device::fabric::{Endpoint, Work};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// Which half of a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shut {
+    /// Nothing more is received; what is being sent still goes out.
+    Receive,
+    /// Nothing is sent any more either.
+    Both,
+}
+
+/// What a reactor needs of the world. Connections are named by their index. Whatever is begun here ends
+/// with a call of one of the [`completions`](super::completions).
+pub(crate) trait Io {
+    /// The time on the reactor's clock.
+    fn now_ns(&mut self) -> u64;
+
+    /// Work has been done that costs so many units: what is simulated takes its time.
+    fn spend(&mut self, _units: u64) {}
+
+    /// Receives into `buffer[filled..]`.
+    fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize);
+
+    /// Sends all of `outgoing` if it is its own, or, with `in_parts`, some of it; else as much as can be
+    /// sent at once.
+    fn send(&mut self, connection: u32, outgoing: Box<Outgoing>, in_parts: bool);
+
+    /// Posts works, in this order.
+    fn post(&mut self, connection: u32, works: Vec<Work>);
+
+    /// Begins an operation on a file, or a read of a chain into its arena.
+    fn file(&mut self, executor: &mut Executor, operation: FileOperation);
+
+    /// Ends one or both directions.
+    fn shut(&mut self, connection: u32, half: Shut);
+
+    /// The connection is over, and its index free.
+    fn close(&mut self, connection: u32);
+
+    /// Whether the other end has closed the connection, or it is broken.
+    fn has_hung_up(&mut self, connection: u32) -> bool;
+
+    /// How many bytes the peer has taken, in all.
+    fn taken_bytes(&mut self, connection: u32) -> u64;
+
+    /// Compiles a function, beside everything else.
+    fn load(&mut self, load: Load);
+
+    /// Does the arithmetic of an authentication, beside everything else.
+    fn authenticate(&mut self, work: Authentication);
+
+    /// Nobody waits for what a connection has asked to be compiled.
+    fn cancel_loads(&mut self, serial: u64);
+
+    /// Tells all reactors of the target, this one too.
+    fn tell_all(&mut self, message: &dyn Fn() -> Message);
+}
+
+/// What carries a connection.
+#[derive(Debug)]
+pub(crate) enum Link {
+    Socket(OwnedFd, Option<Box<Secure>>),
+    Fabric(Endpoint),
+}
+
+/// What others ask of a reactor.
+pub(crate) enum Message {
+    /// Serve this connection.
+    Adopt(Link, Endpoints, AddressSlot),
+    /// End the I/O queues of this controller; with `true` also its admin queue.
+    EndQueues(Arc<Controller>, bool),
+    /// Serve these namespaces from now on and no others; then drop the sender.
+    Serve(Arc<[Served]>, Sender<()>),
+    /// Namespaces or the discovery log have changed: tell the hosts.
+    NamespacesChanged,
+    /// A function has been compiled, or not.
+    Loaded(Box<Loaded>),
+    /// The arithmetic of an authentication has been done.
+    Authenticated(Box<Authenticated>),
+    /// Finish what is in flight and end.
+    Stop,
+}

@@ -1,0 +1,176 @@
+//! Serving connections in the order of their shares.
+
+use super::chains;
+use super::closing::{close, close_soon, flush};
+use super::io::{Io, Message};
+use super::state::Core;
+use super::upkeep::connected;
+use crate::commands::{Close, Context, device_done, nvm_optional, receive};
+use crate::limits::{
+    BYTES_PER_TURN, BYTES_PER_UNIT, HOPS_PER_CLOCK, HOPS_PER_COMMAND, HOPS_PER_TURN,
+    RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
+};
+use crate::operation::Operation;
+use std::sync::Arc;
+
+/// Serves connections until the turn is over or nothing is left to do.
+pub(crate) fn work<I: Io>(core: &mut Core<I>) {
+    core.executor.release_due();
+    while !core.turn.is_over && core.turn.hops < HOPS_PER_TURN {
+        // The next is likely to be as long as the last.
+        let bytes = core.turn.bytes;
+        if bytes > 0 && bytes + core.turn.last_bytes > BYTES_PER_TURN || !step(core) {
+            break;
+        }
+    }
+    core.executor.schedule.give_back();
+}
+
+/// Performs the next operation; false if there is none.
+#[inline]
+pub(crate) fn step<I: Io>(core: &mut Core<I>) -> bool {
+    let Some(connection) = core.executor.schedule.next().or_else(|| next_round(core)) else {
+        return false;
+    };
+    perform(core, connection);
+    let spent = core.executor.take_spent();
+    let cost = core.spend(spent);
+    core.executor.schedule.told(cost);
+    if core.executor.is_modelled() && core.turn.hops.is_multiple_of(HOPS_PER_CLOCK) {
+        core.executor.now_ns = core.io.now_ns();
+        core.executor.release_due();
+    }
+    true
+}
+
+/// Begins a round: takes the input of those whose turn it is, and their operations.
+#[inline(never)]
+fn next_round<I: Io>(core: &mut Core<I>) -> Option<u32> {
+    core.executor.schedule.end_round();
+    while core.executor.schedule.has_room() && !core.turn.is_over {
+        let Some(connection) = core.executor.schedule.pick() else { break };
+        take_input(core, connection);
+        core.executor.schedule.take(connection);
+    }
+    core.executor.prefetch_round();
+    core.executor.schedule.next()
+}
+
+/// Performs the operation whose turn it is, of this connection.
+#[inline]
+fn perform<I: Io>(core: &mut Core<I>, index: u32) {
+    // Fields are taken one by one: a copy of the whole would be waited for.
+    match *core.executor.schedule.operation() {
+        Operation::Command { command, .. } => {
+            let Some(mut cx) = core.context(index) else { return };
+            let before = cx.connection.port.unsent_bytes();
+            device_done::memory_done(&mut cx, command.slot);
+            let bytes = cx.connection.port.unsent_bytes() - before;
+            cx.executor.spend(RESPONSE_UNITS + bytes as u64 / BYTES_PER_UNIT);
+            core.turn.last_bytes = bytes;
+            core.turn.bytes += bytes;
+            core.turn.hops += HOPS_PER_COMMAND;
+            core.mark_dirty(index);
+        }
+        Operation::Zero { namespace, command, offset, length } => {
+            let Some(entry) = core.table.get_mut(index) else { return };
+            let zeroes = ((offset, length), !entry.cuts_chains);
+            let mut cx =
+                Context { connection: &mut entry.connection, executor: &mut core.executor };
+            nvm_optional::zero_memory(&mut cx, namespace as usize, command, zeroes);
+            core.mark_dirty(index);
+        }
+        Operation::ChainRead { namespace, read } => {
+            chains::read(core, index, namespace as usize, read);
+        }
+        Operation::ChainReadDone { chain, ok } => chains::go_on(core, index, chain, Some(ok)),
+        Operation::ChainCalls { chain } => chains::go_on(core, index, chain, None),
+    }
+}
+
+/// Gives what has been received to the connection, as much as it may do now. More is received after
+/// what it has to say is sent: the kernel does both in that order, and arming a receive takes longer
+/// than many answers.
+pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
+    let Core { io, executor, table, .. } = &mut *core;
+    let Some(entry) = table.get_mut(index) else { return };
+    let connection = &mut entry.connection;
+    if entry.closing || !connection.has_more || connection.is_full() {
+        return;
+    }
+    let Some(input) = connection.port.take_input() else { return };
+    let (until, begun_ns) = (executor.spent() + SLICE_UNITS, io.now_ns());
+    let (mut used, mut takes_long) = (0, false);
+    let outcome = loop {
+        let mut cx = Context { connection: &mut *connection, executor: &mut *executor };
+        match receive::receive(&mut cx, &input, used, until) {
+            Ok(more) => used += more,
+            Err(close) => break Err(close),
+        }
+        let goes_on = connection.has_more && !connection.is_paused();
+        if !goes_on || connection.phase.is_admin() || executor.spent() >= until {
+            break Ok(());
+        }
+        takes_long = io.now_ns().saturating_sub(begun_ns) >= SLICE_NS;
+        if takes_long {
+            break Ok(());
+        }
+    };
+    // What is left is a part of a PDU, or waits until the connection goes on.
+    connection.port.put_back(input, used);
+    executor.spend(connection.port.take_spent());
+    match outcome {
+        Ok(()) => {
+            let has_more = connection.has_more;
+            if !connection.waiters.want_arena() {
+                executor.admission.let_go(index);
+            }
+            if has_more && !connection.is_paused() {
+                executor.schedule.wake(index);
+            }
+            after_commands(core, index);
+            if used > 0 || !has_more {
+                core.mark_dirty(index);
+            }
+        }
+        Err(reason) => {
+            if let Close::Violation(violation) = &reason {
+                log::warn!("{connection}: {violation}");
+            }
+            after_commands(core, index);
+            flush(core, index);
+            close(core, index, &reason.to_string());
+            core.mark_dirty(index);
+        }
+    }
+    let spent = core.executor.take_spent();
+    let cost = if takes_long { core.spend_by_clock(spent) } else { core.spend(spent) };
+    core.executor.schedule.charge(index, cost as i64);
+}
+
+/// What commands asked for beyond the executor: compilations, another host, the end of queues.
+pub(super) fn after_commands<I: Io>(core: &mut Core<I>, index: u32) {
+    for load in core.executor.outbox.loads.drain(..) {
+        core.io.load(load);
+    }
+    for work in core.executor.outbox.authentications.drain(..) {
+        core.io.authenticate(work);
+    }
+    let Some(entry) = core.table.get_mut(index) else { return };
+    let connection = &mut entry.connection;
+    if let Some(reason) = connection.asks.close.take() {
+        close_soon(core, index, reason.to_owned());
+        return;
+    }
+    if std::mem::take(&mut connection.asks.resets_queues)
+        && let Some(controller) = connection.controller()
+    {
+        core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), false));
+    }
+    if std::mem::take(&mut connection.asks.connected) {
+        connected(core, index);
+    }
+    for controller in std::mem::take(&mut core.executor.outbox.evicted) {
+        core.io.tell_all(&|| Message::EndQueues(Arc::clone(&controller), true));
+    }
+}

@@ -1,0 +1,184 @@
+//! What a reactor has.
+
+use super::io::Io;
+use super::table::Table;
+use crate::commands::Context;
+use crate::connection::Connection;
+use crate::executor::Executor;
+use crate::limits::{
+    CLOCK_UNITS, COMPLETIONS_PER_CLOCK, COMPLETIONS_PER_TURN, SEND_UNITS, TURN_US,
+};
+use bpfof_function::cost::UNIT_PS;
+use std::collections::VecDeque;
+
+/// What has been done in this turn.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    pub(super) begun_ns: u64,
+    pub(super) hops: usize,
+    /// Bytes that have been added to what is to be sent.
+    pub(super) bytes: usize,
+    /// What the last command added.
+    pub(super) last_bytes: usize,
+    /// Connections that will be sent to at its end.
+    sends: u64,
+    /// Units since the clock was last looked at.
+    units: u64,
+    clock_ns: u64,
+    pub(super) is_over: bool,
+}
+
+impl Turn {
+    /// A turn that begins now.
+    pub(super) fn new(now_ns: u64) -> Turn {
+        Turn { begun_ns: now_ns, clock_ns: now_ns, ..Turn::default() }
+    }
+
+    /// Returns the time since the last look, in ns.
+    fn look_at_clock(&mut self, now_ns: u64) -> u64 {
+        let passed_ns = now_ns.saturating_sub(self.clock_ns);
+        self.clock_ns = now_ns;
+        self.units = 0;
+        let sends_ns = self.sends * SEND_UNITS * UNIT_PS / 1000;
+        let turn_ns = now_ns.saturating_sub(self.begun_ns) + sends_ns;
+        self.is_over |= turn_ns >= TURN_US * 1000;
+        passed_ns
+    }
+}
+
+/// When a reactor looks around.
+#[derive(Debug, Default)]
+pub(super) struct Ticks {
+    pub(super) next_ns: u64,
+    /// When connections are looked at, which is not at every tick.
+    pub(super) next_slow_ns: u64,
+    /// Those in a row without chains.
+    pub(super) quiet: u32,
+}
+
+/// A reactor, but for its thread.
+pub(crate) struct Core<I> {
+    pub(crate) io: I,
+    pub(crate) executor: Executor,
+    pub(crate) table: Table,
+    /// Connections that have something to send, or may receive again.
+    pub(super) dirty: Vec<u32>,
+    /// Connections that have ended and are to be closed: index, serial, and why.
+    pub(super) ended: VecDeque<(u32, u64, String)>,
+    pub(super) turn: Turn,
+    /// Sends of memory that commands may change, which have not ended.
+    pub(super) lent: usize,
+    pub(super) ticks: Ticks,
+    pub(super) stop_at_ns: Option<u64>,
+}
+
+impl<I: Io> Core<I> {
+    /// `index` is that of the reactor among those of its target.
+    pub(crate) fn new(io: I, mut executor: Executor, index: usize) -> Core<I> {
+        let pending = executor.schedule.lasting_host();
+        Core {
+            io,
+            executor,
+            // Serials of all reactors differ.
+            table: Table::new(pending, (index as u64) << 48 | 1),
+            dirty: Vec::new(),
+            ended: VecDeque::new(),
+            turn: Turn::default(),
+            lent: 0,
+            ticks: Ticks::default(),
+            stop_at_ns: None,
+        }
+    }
+
+    /// Whether it was told to stop and all is done, or has taken too long.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.stop_at_ns.is_some_and(|at| self.executor.now_ns >= at || self.table.is_empty())
+    }
+
+    /// Whether there is work that needs no further event.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || !self.ended.is_empty() || self.executor.schedule.has_work()
+    }
+
+    /// Whether connections have something to send, or may receive again.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// The connection with this index.
+    pub(crate) fn connection(&self, index: u32) -> Option<&Connection> {
+        self.table.get(index).map(|entry| &entry.connection)
+    }
+
+    /// The same, with what its commands are carried out with.
+    #[inline]
+    pub(crate) fn context(&mut self, index: u32) -> Option<Context<'_>> {
+        let entry = self.table.get_mut(index)?;
+        Some(Context { connection: &mut entry.connection, executor: &mut self.executor })
+    }
+
+    /// When something is to be done at the latest, if nothing happens before.
+    pub(crate) fn next_ns(&self) -> u64 {
+        let due_ns = self.executor.next_due_ns();
+        due_ns.map_or(self.ticks.next_ns, |due_ns| due_ns.min(self.ticks.next_ns))
+    }
+
+    /// Whether memory is being sent that commands may change.
+    pub(crate) fn lends(&self) -> bool {
+        self.lent > 0
+    }
+
+    /// Whether this turn takes another completion after it has taken so many. The end of a send that
+    /// lends memory comes before commands in any case: what was not sent must be copied before they
+    /// change it.
+    pub(crate) fn takes_more(&mut self, taken: usize) -> bool {
+        if self.lent > 0 {
+            return true;
+        }
+        if taken.is_multiple_of(COMPLETIONS_PER_CLOCK) {
+            self.look_at_clock();
+        }
+        taken < COMPLETIONS_PER_TURN && !self.turn.is_over
+    }
+
+    /// Returns the time since the last look, in ns.
+    fn look_at_clock(&mut self) -> u64 {
+        let now_ns = self.io.now_ns();
+        self.turn.look_at_clock(now_ns)
+    }
+
+    /// Something has been done for a connection; returns what it counts. What takes long is counted as
+    /// the clock says, not as its price: that is made for the worst code.
+    #[inline]
+    pub(super) fn spend(&mut self, units: u64) -> u64 {
+        self.io.spend(units);
+        self.turn.units += units;
+        if self.turn.units < CLOCK_UNITS {
+            return units;
+        }
+        self.spend_by_clock(units)
+    }
+
+    #[inline(never)]
+    pub(super) fn spend_by_clock(&mut self, units: u64) -> u64 {
+        let before = self.turn.units.saturating_sub(units);
+        let passed = self.look_at_clock() * 1000 / UNIT_PS;
+        // Not for time in which the machine did something else.
+        passed.saturating_sub(before).clamp(units / 16, 4 * units)
+    }
+
+    /// A connection has something to send, or may receive again.
+    #[inline]
+    pub(crate) fn mark_dirty(&mut self, index: u32) {
+        if let Some(entry) = self.table.get_mut(index)
+            && !entry.dirty
+        {
+            entry.dirty = true;
+            self.dirty.push(index);
+            self.turn.sends += 1;
+            self.turn.units += SEND_UNITS;
+            self.executor.schedule.charge(index, SEND_UNITS as i64);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! How a turn begins and ends.
+
+use super::chains::granted;
+use super::closing::{close_ended, flush, remove_if_done, resume};
+use super::io::Io;
+use super::state::{Core, Turn};
+use super::upkeep::tick;
+
+/// A turn begins.
+pub(crate) fn begin<I: Io>(core: &mut Core<I>) {
+    let now_ns = core.io.now_ns();
+    core.executor.now_ns = now_ns;
+    core.turn = Turn::new(now_ns);
+}
+
+/// Hands file operations to the ring, sends, and receives again.
+pub(crate) fn end<I: Io>(core: &mut Core<I>) {
+    close_ended(core);
+    submit_file_operations(core);
+    let mut with_arena = Vec::new();
+    core.executor.grant_arenas(|index| with_arena.push(index));
+    for index in with_arena {
+        granted(core, index);
+    }
+    let mut dirty = std::mem::take(&mut core.dirty);
+    // All sends come before all receives, so that they also complete before: what a socket did not
+    // take of data that is borrowed is copied before commands change it.
+    for &index in &dirty {
+        let Some(entry) = core.table.get_mut(index) else { continue };
+        entry.dirty = false;
+        entry.connection.publish_tally();
+        flush(core, index);
+    }
+    for index in dirty.drain(..) {
+        resume(core, index);
+        remove_if_done(core, index);
+    }
+    // Resuming may have marked connections again: they come with the next turn.
+    if core.dirty.is_empty() {
+        core.dirty = dirty;
+    }
+    submit_file_operations(core);
+    tick(core);
+}
+
+fn submit_file_operations<I: Io>(core: &mut Core<I>) {
+    let mut operations = std::mem::take(&mut core.executor.outbox.file_operations);
+    for operation in operations.drain(..) {
+        core.io.file(&mut core.executor, operation);
+    }
+    core.executor.outbox.file_operations = operations;
+}

@@ -1,0 +1,144 @@
+//! How connections come, and what is done about them now and then.
+
+use super::closing::{close, resume};
+use super::io::{Io, Shut};
+use super::state::Core;
+use crate::connection::{Connection, Endpoints};
+use crate::hosts::AddressSlot;
+use crate::limits::{KEPT_ARENAS, LINGER_NS};
+use crate::transport::Port;
+
+/// How often timers are looked at.
+const TICK_NS: u64 = 1_000_000_000;
+/// The same while removed namespaces wait for the last of their commands, or connections for an arena.
+const SHORT_TICK_NS: u64 = 10_000_000;
+/// Ticks without a busy moment after which arenas that nobody uses are dropped.
+const QUIET_TICKS: u32 = 10;
+
+/// Takes a connection on; none if it is refused. Its index is that of its socket; when the reactor's
+/// [`Io`] knows that, it [begins](begin) to be served.
+pub(crate) fn adopt<I: Io>(
+    core: &mut Core<I>,
+    ends: Endpoints,
+    port: Port,
+    address: Option<AddressSlot>,
+) -> Option<u32> {
+    if core.stop_at_ns.is_some() {
+        return None;
+    }
+    if let Some(goes) = core.table.oldest_pending(&ends) {
+        close(core, goes, "others came and it had not connected yet");
+    }
+    let Some(index) = core.table.free_index() else {
+        let (peer, count) = (ends.peer, core.table.room.connections);
+        log::warn!("{peer}: refused: the reactor has {count} connections, its limit");
+        return None;
+    };
+    let charge = match core.executor.registry.hosts.pending.charge(Connection::PENDING_BYTES) {
+        Ok(charge) => charge,
+        Err(full) => {
+            log::warn!("{}: refused: {full}", ends.peer);
+            return None;
+        }
+    };
+    let name = (index, core.table.take_serial());
+    let connection = Connection::new(name, ends, port, charge, core.executor.now_ns);
+    core.table.insert(connection, address);
+    core.executor.schedule.join(index, core.table.pending);
+    Some(index)
+}
+
+/// Begins to receive from a connection that was taken on.
+pub(crate) fn begin<I: Io>(core: &mut Core<I>, index: u32) {
+    resume(core, index);
+}
+
+/// A connection has got through Connect: it has shares from now on.
+pub(super) fn connected<I: Io>(core: &mut Core<I>, index: u32) {
+    let Some((host, party)) = core.table.join(index, &mut core.executor.schedule) else { return };
+    core.executor.schedule.join(index, host);
+    core.executor.admission.join(index, party);
+    if let Some(entry) = core.table.get_mut(index) {
+        let connection = &mut entry.connection;
+        connection.port.grow(connection.queue.entries(), connection.phase.is_io());
+    }
+    if let Some(goes) = core.table.idlest_of_greediest() {
+        close(core, goes, "the reactor's connections are all taken, and its host has most");
+    }
+}
+
+fn interval_ns<I: Io>(core: &Core<I>) -> u64 {
+    let executor = &core.executor;
+    let is_short = executor.namespaces.has_leaving() || !executor.admission.waiting().is_empty();
+    if is_short { SHORT_TICK_NS } else { TICK_NS }
+}
+
+/// Looks around, if it is time: namespaces that can go; and once a second peers that are silent or do
+/// not take what is sent to them, and what idle connections keep.
+pub(super) fn tick<I: Io>(core: &mut Core<I>) {
+    let now_ns = core.executor.now_ns;
+    if now_ns < core.ticks.next_ns {
+        return;
+    }
+    if core.executor.namespaces.has_leaving() {
+        let_namespaces_go(core);
+    }
+    core.ticks.next_ns = now_ns + interval_ns(core);
+    if now_ns < core.ticks.next_slow_ns {
+        return;
+    }
+    core.ticks.next_slow_ns = now_ns + TICK_NS;
+    for index in core.table.indices() {
+        look_at(core, index);
+    }
+    let executor = &mut core.executor;
+    let is_quiet = executor.arenas.free() == executor.registry.limits.chains;
+    core.ticks.quiet = if is_quiet { core.ticks.quiet + 1 } else { 0 };
+    if core.ticks.quiet == QUIET_TICKS {
+        executor.arenas.trim(KEPT_ARENAS);
+    }
+}
+
+fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
+    let Core { io, executor, table, .. } = core;
+    let Some(entry) = table.get_mut(index) else { return };
+    let now_ns = executor.now_ns;
+    if entry.closing {
+        if now_ns.saturating_sub(entry.closed_ns) > LINGER_NS {
+            io.shut(index, Shut::Both);
+        }
+        return;
+    }
+    let limits = executor.registry.hosts.limits;
+    if let Some(reason) = entry.connection.overdue(now_ns, limits.idle_timeout_s) {
+        return close(core, index, reason);
+    }
+    let taken_bytes = if entry.is_sending() { io.taken_bytes(index) } else { 0 };
+    if entry.stuck_s(taken_bytes, now_ns) >= u64::from(limits.send_timeout_s) {
+        return close(core, index, "it takes nothing of what is sent to it (send-timeout)");
+    }
+    // While nothing is received, nobody else hears that the host is gone.
+    if entry.connection.is_paused() && io.has_hung_up(index) {
+        return close(core, index, "the host closed the connection");
+    }
+    // What an idle connection keeps, nobody has any use for: tables that are out of date, with what has
+    // been unloaded, and room for answers.
+    if let Some(association) = entry.connection.phase.association_mut() {
+        association.refresh_tables();
+    }
+    entry.connection.give_memory_back();
+    if entry.connection.is_idle() && !entry.is_sending() {
+        entry.connection.port.shrink();
+        executor.schedule.shrink(index);
+    }
+}
+
+/// Lets namespaces go that were removed and that no command works on any more.
+pub(super) fn let_namespaces_go<I: Io>(core: &mut Core<I>) {
+    let connections = core.table.entries().map(|entry| &entry.connection);
+    let slots = connections.flat_map(|connection| connection.queue.slots());
+    core.executor.namespaces.release_unused(slots.filter_map(|slot| slot.state.namespace()));
+    // Else it would come only after the sleep that is being prepared now.
+    let soon_ns = core.executor.now_ns + interval_ns(core);
+    core.ticks.next_ns = core.ticks.next_ns.min(soon_ns);
+}

@@ -1,0 +1,622 @@
+//! The reactor on io_uring: one thread, sockets and files on one ring.
+//!
+//! It waits before each turn: spinning for a while before it sleeps, unless no completion is expected
+//! soon.
+#![allow(unsafe_code)]
+
+use super::io::{Io, Link, Message, Shut};
+use super::state::Core;
+use super::{completions, serve, turn, upkeep};
+use crate::authenticator::{Authentication, Authenticator};
+use crate::backend::Backend;
+use crate::executor::Executor;
+use crate::limits::{MESSAGES_PER_TURN, SPARE_BYTES};
+use crate::loader::{Load, Loader};
+use crate::operation::{CommandId, FileOperation};
+use crate::registry::Registry;
+use crate::transport::Port;
+use crate::transport::message::MessagePort;
+use crate::transport::tcp::TcpPort;
+use bpfof_chain::{ChainId, DeviceRead};
+use bpfof_device::fabric::{Event, Work};
+use bpfof_device::{
+    Buffer, Completion, NvmeDrive, NvmeRing, Outgoing, Part, Ring, RingError, Volume,
+};
+use bpfof_function::memory::Charge;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Submissions one ring takes at a time.
+const RING_ENTRIES: u32 = 1024;
+/// How often to look for completions before looking at the clock: while it waits for a device of a few
+/// µs, the time between two looks comes on top of each hop.
+const LOOKS_PER_CLOCK: u32 = 4;
+/// The longest sleep and spin.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// Where to send messages to a reactor.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    sender: Sender<Message>,
+    event: Arc<OwnedFd>,
+    /// Connections that it has not taken.
+    untaken: Arc<AtomicUsize>,
+}
+
+impl Mailbox {
+    pub(crate) fn new(sender: Sender<Message>, event: Arc<OwnedFd>) -> Mailbox {
+        Mailbox { sender, event, untaken: Arc::default() }
+    }
+
+    pub(crate) fn send(&self, message: Message) {
+        let is_connection = usize::from(matches!(message, Message::Adopt(..)));
+        self.untaken.fetch_add(is_connection, Ordering::Relaxed);
+        // A reactor that has ended needs no messages.
+        match self.sender.send(message) {
+            Ok(()) => self.wake(),
+            Err(_) => _ = self.untaken.fetch_sub(is_connection, Ordering::Relaxed),
+        }
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.event, &1u64.to_le_bytes());
+    }
+
+    /// How many connections wait to be taken.
+    pub(crate) fn untaken(&self) -> usize {
+        self.untaken.load(Ordering::Relaxed)
+    }
+}
+
+/// What a reactor is made with.
+pub(crate) struct Setup {
+    pub(crate) index: usize,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) messages: Receiver<Message>,
+    pub(crate) event: Arc<OwnedFd>,
+    /// Of all reactors, in order.
+    pub(crate) mailboxes: Arc<Mutex<Vec<Mailbox>>>,
+    pub(crate) loader: Loader,
+    pub(crate) authenticator: Authenticator,
+    /// Where time starts: the same for all, because latency models are shared.
+    pub(crate) clock: Instant,
+    pub(crate) spin: Duration,
+    pub(crate) poll: bool,
+}
+
+/// Kinds of operations, in the top byte of a token.
+mod token {
+    pub(super) const WAKE: u64 = 1 << 56;
+    pub(super) const RECV: u64 = 2 << 56;
+    pub(super) const SEND: u64 = 3 << 56;
+    pub(super) const COMMAND: u64 = 4 << 56;
+    /// Bits 55:32 chain, 31:0 length.
+    pub(super) const CHAIN: u64 = 5 << 56;
+    /// Bits 55:32 the low bits of the link's number, 31:0 connection.
+    pub(super) const FABRIC: u64 = 6 << 56;
+    /// Drives have completed something.
+    pub(super) const DRIVES: u64 = 7 << 56;
+    pub(super) const KIND: u64 = 0xff << 56;
+}
+
+fn command_token(command: CommandId) -> u64 {
+    token::COMMAND | u64::from(command.connection) << 16 | u64::from(command.slot)
+}
+
+fn chain_token(read: &DeviceRead) -> u64 {
+    token::CHAIN | (read.chain.index() as u64) << 32 | u64::from(read.length)
+}
+
+/// The rings, and what carries the connections.
+struct Uring {
+    ring: Ring,
+    /// Made for the first operation on a drive.
+    drives: Option<DriveRing>,
+    /// Operations on drives that could not begin.
+    failed: Vec<Completion>,
+    /// By connection; each with a number, so that a late event is not taken for another's.
+    links: Vec<Option<(Link, u64)>>,
+    last_link: u64,
+    /// Of the file operation that is being submitted.
+    parts: Vec<Part>,
+    setup: Setup,
+}
+
+/// The ring for NVMe commands, whose entries are larger. The other one waits for it.
+struct DriveRing {
+    ring: NvmeRing,
+    event: OwnedFd,
+}
+
+/// One reactor.
+pub(crate) struct Reactor {
+    core: Core<Uring>,
+    /// Whether the last wait was short enough for spinning.
+    spin_pays: bool,
+    /// Buffers for reuse.
+    _memory: Charge,
+}
+
+impl Reactor {
+    /// Makes the reactor of the calling thread.
+    pub(crate) fn new(setup: Setup) -> Result<Reactor, RingError> {
+        let mut ring = Ring::new(RING_ENTRIES)?;
+        ring.read_event(&setup.event, token::WAKE);
+        let executor = Executor::new(Arc::clone(&setup.registry));
+        let memory = setup.registry.hosts.own.charge_anyway(SPARE_BYTES);
+        let index = setup.index;
+        let io = Uring {
+            ring,
+            drives: None,
+            failed: Vec::new(),
+            links: Vec::new(),
+            last_link: 0,
+            parts: Vec::new(),
+            setup,
+        };
+        Ok(Reactor { core: Core::new(io, executor, index), spin_pays: true, _memory: memory })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(&mut self) -> std::io::Result<()> {
+        while !self.core.is_finished() {
+            self.wait()?;
+            turn::begin(&mut self.core);
+            self.take_completions()?;
+            serve::work(&mut self.core);
+            turn::end(&mut self.core);
+        }
+        Ok(())
+    }
+
+    /// Submits, and waits for completions unless there is work.
+    fn wait(&mut self) -> std::io::Result<()> {
+        let Core { io, .. } = &mut self.core;
+        io.submit()?;
+        if self.core.has_work() {
+            return Ok(());
+        }
+        let io = &mut self.core.io;
+        if io.has_completions() {
+            return io.submit();
+        }
+        let setup = &io.setup;
+        let begun = Instant::now();
+        let now_ns = setup.clock.elapsed().as_nanos() as u64;
+        let next_ns = self.core.next_ns();
+        if next_ns <= now_ns {
+            return Ok(());
+        }
+        let io = &mut self.core.io;
+        let setup = &io.setup;
+        let sleep = MAX_WAIT.min(Duration::from_nanos(next_ns - now_ns));
+        let (polls, setup_spin) = (setup.poll, setup.spin);
+        let spin = match (polls, self.spin_pays) {
+            (true, _) => MAX_WAIT,
+            (_, true) => setup_spin,
+            _ => Duration::ZERO,
+        };
+        while begun.elapsed() < spin.min(sleep) {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if io.has_completions() {
+                    self.spin_pays = true;
+                    return io.submit();
+                }
+                std::hint::spin_loop();
+            }
+        }
+        match sleep.checked_sub(begun.elapsed()) {
+            Some(rest) if !polls => io.ring.submit(Some(rest))?,
+            _ => return Ok(()),
+        }
+        // A sleep that was hardly longer than a spin would have been better spun through.
+        self.spin_pays = begun.elapsed() <= 2 * setup_spin;
+        Ok(())
+    }
+
+    /// Takes what the ring has completed, as much as a turn has time for.
+    fn take_completions(&mut self) -> std::io::Result<()> {
+        let mut taken = 0;
+        while let Some(completion) = self.next_completion()? {
+            self.completed(completion);
+            taken += 1;
+            if !self.core.takes_more(taken) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_completion(&mut self) -> std::io::Result<Option<Completion>> {
+        let completion = self.core.io.completion();
+        if completion.is_some() || !self.core.lends() {
+            return Ok(completion);
+        }
+        // What the queue of completions had no room for.
+        self.core.io.ring.submit(None)?;
+        Ok(self.core.io.ring.completion())
+    }
+
+    fn completed(&mut self, completion: Completion) {
+        let Completion { token, result, buffer } = completion;
+        let index = token as u32;
+        match (token & token::KIND, buffer) {
+            (token::WAKE, _) => self.take_messages(),
+            (token::RECV, Some(Buffer::Bytes(bytes))) => {
+                completions::received(&mut self.core, index, bytes, result)
+            }
+            (token::SEND, Some(Buffer::Outgoing(sent))) => {
+                completions::sent(&mut self.core, index, sent, result)
+            }
+            (token::COMMAND, buffer) => {
+                let command = CommandId { connection: (token >> 16) as u32, slot: token as u16 };
+                let buffer = match buffer {
+                    Some(Buffer::Aligned(buffer)) => Some(buffer),
+                    _ => None,
+                };
+                completions::file_done(&mut self.core, command, result, buffer);
+            }
+            (token::CHAIN, _) => {
+                let chain = ChainId::from_index((token >> 32 & 0xff_ffff) as usize);
+                completions::chain_read_done(&mut self.core, chain, index, result);
+            }
+            (token::DRIVES, _) => self.core.io.arm_drives(),
+            (token::FABRIC, _) => self.happened(index, token >> 32 & 0xff_ffff),
+            _ => unreachable!("operations come back with what they were begun with"),
+        }
+    }
+
+    /// Something has happened at the endpoint of a fabric.
+    fn happened(&mut self, index: u32, number: u64) {
+        let mut has_happened = false;
+        while let Some(event) = self.core.io.poll(index, number) {
+            completions::happened(&mut self.core, index, event);
+            has_happened = true;
+        }
+        let link = self.core.io.links.get(index as usize);
+        let is_same = matches!(link, Some(Some((_, its))) if its & 0xff_ffff == number);
+        if is_same || has_happened {
+            self.core.io.arm(index);
+        }
+    }
+
+    /// Takes a few messages; for what is left it wakes itself.
+    fn take_messages(&mut self) {
+        let Uring { ring, setup, .. } = &mut self.core.io;
+        ring.read_event(&setup.event, token::WAKE);
+        for _ in 0..MESSAGES_PER_TURN {
+            let Uring { setup, .. } = &self.core.io;
+            let Ok(message) = setup.messages.try_recv() else { return };
+            match message {
+                Message::Adopt(mut link, ends, address) => {
+                    setup.mailbox(|mailbox| mailbox.untaken.fetch_sub(1, Ordering::Relaxed));
+                    let port = match &mut link {
+                        Link::Socket(_, secure) => Port::Tcp(match secure.take() {
+                            Some(secure) => TcpPort::secured(*secure),
+                            None => TcpPort::default(),
+                        }),
+                        Link::Fabric(_) => Port::Message(MessagePort::default()),
+                    };
+                    let core = &mut self.core;
+                    let adopted = upkeep::adopt(core, ends, port, Some(address));
+                    let Some(index) = adopted else { continue };
+                    core.io.set_link(index, link);
+                    upkeep::begin(core, index);
+                }
+                message => completions::message(&mut self.core, message),
+            }
+        }
+        self.core.io.setup.mailbox(Mailbox::wake);
+    }
+}
+
+impl Setup {
+    /// Gives the reactor's own mailbox.
+    fn mailbox<T>(&self, use_it: impl FnOnce(&Mailbox) -> T) -> T {
+        use_it(&self.mailboxes.lock().expect("no panic while held")[self.index])
+    }
+}
+
+impl Uring {
+    /// Submits what is queued.
+    fn submit(&mut self) -> std::io::Result<()> {
+        if let Some(drives) = &mut self.drives {
+            drives.ring.submit(None)?;
+        }
+        self.ring.submit(None)
+    }
+
+    /// Whether a completion can be taken now.
+    #[inline]
+    fn has_completions(&mut self) -> bool {
+        self.ring.has_completions()
+            || !self.failed.is_empty()
+            || self.drives.as_mut().is_some_and(|drives| drives.ring.has_completions())
+    }
+
+    /// The next completion of either ring.
+    #[inline]
+    fn completion(&mut self) -> Option<Completion> {
+        self.ring.completion().or_else(|| self.drive_completion())
+    }
+
+    /// The next completion of a drive, with the result that a file gives: the bytes that were read or
+    /// written, or a negative errno.
+    fn drive_completion(&mut self) -> Option<Completion> {
+        if let Some(failed) = self.failed.pop() {
+            return Some(failed);
+        }
+        let mut completion = self.drives.as_mut()?.ring.completion()?;
+        completion.result = match (completion.result, &completion.buffer) {
+            (0, Some(Buffer::Aligned(buffer))) => buffer.len() as i32,
+            (0, _) if completion.token & token::KIND == token::CHAIN => completion.token as i32,
+            (status @ 1.., _) => {
+                log::debug!("a drive answers with NVMe status {status:#x}");
+                -libc::EIO
+            }
+            (result, _) => result,
+        };
+        Some(completion)
+    }
+
+    /// Waits for the next completion of a drive.
+    fn arm_drives(&mut self) {
+        if let Some(drives) = &self.drives {
+            self.ring.read_event(&drives.event, token::DRIVES);
+        }
+    }
+
+    /// The ring for drives.
+    fn drive_ring(&mut self) -> std::io::Result<&mut NvmeRing> {
+        if self.drives.is_none() {
+            let ring = NvmeRing::movable(RING_ENTRIES).map_err(std::io::Error::other)?;
+            let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+            ring.signal(&event)?;
+            self.drives = Some(DriveRing { ring, event });
+            self.arm_drives();
+        }
+        let drives = self.drives.as_mut();
+        drives.map(|drives| &mut drives.ring).ok_or_else(|| std::io::ErrorKind::Other.into())
+    }
+
+    /// Begins an operation on a drive.
+    fn drive_operation(
+        &mut self,
+        executor: &mut Executor,
+        drive: &NvmeDrive,
+        operation: FileOperation,
+    ) {
+        let mut parts = std::mem::take(&mut self.parts);
+        let ring = match self.drive_ring() {
+            Ok(ring) => ring,
+            Err(error) => {
+                log::error!("no ring for the commands of {}: {error}", drive.path().display());
+                self.failed.push(failed(operation));
+                self.parts = parts;
+                return;
+            }
+        };
+        let blocks = drive.blocks();
+        match operation {
+            FileOperation::Read { buffer, offset, command, .. } => {
+                drive.transfers(offset, buffer.len() as u64, &mut parts);
+                ring.read_drive(blocks, &parts, buffer, command_token(command));
+            }
+            FileOperation::ChainRead { read, .. } => {
+                drive.transfers(read.device_offset, read.length.into(), &mut parts);
+                let to = executor.arenas.engine.data_ptr(&read);
+                // SAFETY: as for files, below.
+                unsafe { ring.read_drive_into(blocks, &parts, to, chain_token(&read)) }
+            }
+            FileOperation::Write { buffer, offset, fua, command, .. } => {
+                drive.transfers(offset, buffer.len() as u64, &mut parts);
+                ring.write_drive(blocks, &parts, (buffer, fua), command_token(command));
+            }
+            FileOperation::Sync { command, .. } => {
+                ring.flush_drive(blocks, drive.fd(), command_token(command));
+            }
+            FileOperation::Zero { offset, length, command, .. } => {
+                drive.ranges(offset, length, &mut parts);
+                ring.zero_drive(blocks, &parts, command_token(command));
+            }
+        }
+        self.parts = parts;
+    }
+
+    fn set_link(&mut self, index: u32, link: Link) {
+        if self.links.len() <= index as usize {
+            self.links.resize_with(index as usize + 1, || None);
+        }
+        self.last_link += 1;
+        self.links[index as usize] = Some((link, self.last_link));
+        self.arm(index);
+    }
+
+    /// Waits for the next event of a fabric's endpoint.
+    fn arm(&mut self, index: u32) {
+        let Some(Some((Link::Fabric(endpoint), number))) = self.links.get(index as usize) else {
+            return;
+        };
+        let token = token::FABRIC | (number & 0xff_ffff) << 32 | u64::from(index);
+        self.ring.read_event(endpoint.signal(), token);
+    }
+
+    /// The next event of a link's endpoint, if it is still that link.
+    fn poll(&self, index: u32, number: u64) -> Option<Event> {
+        match self.links.get(index as usize)?.as_ref()? {
+            (Link::Fabric(endpoint), its) if its & 0xff_ffff == number => endpoint.poll(),
+            _ => None,
+        }
+    }
+
+    fn link(&self, index: u32) -> &Link {
+        let link = self.links[index as usize].as_ref();
+        &link.expect("it stays open while its connection lives").0
+    }
+
+    fn fd(&self, index: u32) -> RawFd {
+        match self.link(index) {
+            Link::Socket(socket, _) => socket.as_raw_fd(),
+            Link::Fabric(_) => unreachable!("its port has messages"),
+        }
+    }
+}
+
+impl Io for Uring {
+    #[inline]
+    fn now_ns(&mut self) -> u64 {
+        self.setup.clock.elapsed().as_nanos() as u64
+    }
+
+    fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
+        let fd = self.fd(connection);
+        self.ring.recv(fd, buffer, filled, token::RECV | u64::from(connection));
+    }
+
+    fn send(&mut self, connection: u32, outgoing: Box<Outgoing>, in_parts: bool) {
+        let fd = self.fd(connection);
+        self.ring.send(fd, outgoing, in_parts, token::SEND | u64::from(connection));
+    }
+
+    fn file(&mut self, executor: &mut Executor, operation: FileOperation) {
+        if let Backend::Drive(drive) = &executor.namespace(operation.namespace()).backend {
+            let drive = Arc::clone(drive);
+            return self.drive_operation(executor, &drive, operation);
+        }
+        let Uring { ring, parts, .. } = self;
+        match operation {
+            FileOperation::Read { namespace, buffer, offset, command } => {
+                volume(executor, namespace).parts(offset, buffer.len() as u64, parts);
+                ring.read_parts(parts, buffer, command_token(command));
+            }
+            FileOperation::ChainRead { namespace, read } => {
+                let token = chain_token(&read);
+                volume(executor, namespace).parts(read.device_offset, read.length.into(), parts);
+                let to = executor.arenas.engine.data_ptr(&read);
+                // SAFETY: the arena stays where it is and belongs to this read until it is
+                // reported (the engine asserts that on release), and it is dropped after
+                // the ring, which waits for the kernel: `Core` has `io` before `executor`.
+                unsafe { ring.read_parts_into(parts, to, token) }
+            }
+            FileOperation::Write { namespace, buffer, offset, fua, command } => {
+                volume(executor, namespace).parts(offset, buffer.len() as u64, parts);
+                ring.write_parts(parts, buffer, fua, command_token(command));
+            }
+            FileOperation::Sync { namespace, command } => {
+                volume(executor, namespace).whole(parts);
+                ring.sync_parts(parts, command_token(command));
+            }
+            FileOperation::Zero { namespace, offset, length, command } => {
+                volume(executor, namespace).extents(offset, length, parts);
+                ring.zero_parts(parts, command_token(command));
+            }
+        }
+    }
+
+    fn post(&mut self, connection: u32, works: Vec<Work>) {
+        match self.link(connection) {
+            Link::Fabric(endpoint) => endpoint.post(works),
+            Link::Socket(..) => unreachable!("its port has bytes"),
+        }
+    }
+
+    fn shut(&mut self, connection: u32, half: Shut) {
+        match (self.link(connection), half) {
+            // It fails where the other end has gone already.
+            (Link::Socket(socket, _), Shut::Receive) => {
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
+            }
+            (Link::Socket(socket, _), Shut::Both) => {
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
+            (Link::Fabric(_), Shut::Receive) => {}
+            (Link::Fabric(endpoint), Shut::Both) => endpoint.close(),
+        }
+    }
+
+    fn close(&mut self, connection: u32) {
+        self.links[connection as usize] = None;
+    }
+
+    fn has_hung_up(&mut self, connection: u32) -> bool {
+        match self.link(connection) {
+            Link::Socket(socket, _) => {
+                let mut wanted = [PollFd::new(socket, PollFlags::RDHUP)];
+                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
+            }
+            Link::Fabric(endpoint) => endpoint.is_closed(),
+        }
+    }
+
+    fn taken_bytes(&mut self, connection: u32) -> u64 {
+        match self.link(connection) {
+            Link::Socket(socket, _) => acked_bytes(socket.as_raw_fd()),
+            Link::Fabric(endpoint) => endpoint.taken_bytes(),
+        }
+    }
+
+    fn load(&mut self, load: Load) {
+        let mailbox = self.setup.mailbox(Mailbox::clone);
+        self.setup.loader.load(load, move |loaded| {
+            mailbox.send(Message::Loaded(Box::new(loaded)));
+        });
+    }
+
+    fn authenticate(&mut self, work: Authentication) {
+        let mailbox = self.setup.mailbox(Mailbox::clone);
+        self.setup.authenticator.run(work, move |authenticated| {
+            mailbox.send(Message::Authenticated(Box::new(authenticated)));
+        });
+    }
+
+    fn cancel_loads(&mut self, serial: u64) {
+        self.setup.loader.cancel(serial);
+    }
+
+    fn tell_all(&mut self, message: &dyn Fn() -> Message) {
+        for mailbox in self.setup.mailboxes.lock().expect("no panic while held").iter() {
+            mailbox.send(message());
+        }
+    }
+}
+
+/// Bytes that the other end's kernel has acknowledged; 0 if they cannot be had.
+fn acked_bytes(socket: RawFd) -> u64 {
+    /// Where `tcpi_bytes_acked` is in `struct tcp_info` (linux/tcp.h), since Linux 4.1.
+    const ACKED_AT: usize = 120;
+    let mut info = [0u8; ACKED_AT + 8];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`.
+    let got = unsafe {
+        let to = info.as_mut_ptr().cast();
+        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length)
+    };
+    let acked = info.last_chunk::<8>().filter(|_| got == 0 && length as usize == info.len());
+    acked.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// The end of an operation that cannot begin.
+fn failed(operation: FileOperation) -> Completion {
+    let (token, buffer) = match operation {
+        FileOperation::Read { buffer, command, .. }
+        | FileOperation::Write { buffer, command, .. } => {
+            (command_token(command), Some(Buffer::Aligned(buffer)))
+        }
+        FileOperation::Sync { command, .. } | FileOperation::Zero { command, .. } => {
+            (command_token(command), None)
+        }
+        FileOperation::ChainRead { read, .. } => (chain_token(&read), None),
+    };
+    Completion { token, result: -libc::EIO, buffer }
+}
+
+/// The files of a namespace that has some.
+fn volume(executor: &Executor, namespace: usize) -> &Volume {
+    let volume = executor.namespace(namespace).backend.volume();
+    volume.expect("memory operations do not come here")
+}

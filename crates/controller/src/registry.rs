@@ -1,0 +1,195 @@
+//! What all reactors share: the subsystems with their namespaces, and where these are reached.
+
+use crate::access::{Denials, Rules};
+use crate::controller::Controller;
+use crate::error::ServerError;
+use crate::hosts::Hosts;
+use crate::namespace::Namespace;
+use crate::namespace_table::Served;
+use crate::own_functions::OwnFunctions;
+use crate::subsystem::Subsystem;
+use bpfof_chain::Limits;
+use bpfof_nvme::fabrics::DISCOVERY_NQN;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    pub(crate) limits: Limits,
+    /// Where the ids of controllers begin in each subsystem.
+    last_controller: u16,
+    /// The hosts, and the memory that they share.
+    pub(crate) hosts: Arc<Hosts>,
+    /// Each at the index that is its number. One that has lost its namespaces stays, for the hosts
+    /// that are connected to it, but is not found any more.
+    subsystems: Mutex<Vec<Arc<Subsystem>>>,
+    discovery: Arc<Subsystem>,
+    /// Where subsystems with namespaces are reached.
+    pub(crate) listeners: Vec<SocketAddr>,
+    rules: Mutex<Arc<Rules>>,
+    /// What each subsystem keeps.
+    own_functions: OwnFunctions,
+    pub(crate) denials: Denials,
+}
+
+impl Registry {
+    /// `namespaces` with the names of their subsystems; `last_controller` is the id before that of the
+    /// first controller.
+    pub(crate) fn new(
+        limits: Limits,
+        hosts: Arc<Hosts>,
+        last_controller: u16,
+        namespaces: Vec<(String, Namespace)>,
+        listeners: Vec<SocketAddr>,
+    ) -> Registry {
+        let name = DISCOVERY_NQN.to_owned();
+        let discovery = Subsystem::new(name, usize::MAX, Vec::new(), last_controller);
+        let registry = Registry {
+            limits,
+            last_controller,
+            hosts,
+            subsystems: Mutex::default(),
+            discovery: Arc::new(discovery),
+            listeners,
+            rules: Mutex::default(),
+            own_functions: OwnFunctions::default(),
+            denials: Denials::default(),
+        };
+        let shared = namespaces.into_iter().map(|(nqn, namespace)| (nqn, Arc::new(namespace)));
+        registry.replace(&shared.collect::<Vec<_>>());
+        registry
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Subsystem>>> {
+        self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on each subsystem keeps these functions.
+    ///
+    /// # Errors
+    /// A function that is refused.
+    pub(crate) fn keep_functions(&mut self, functions: OwnFunctions) -> Result<(), ServerError> {
+        for subsystem in self.subsystems() {
+            functions.install(&subsystem, &self.hosts)?;
+        }
+        self.own_functions = functions;
+        Ok(())
+    }
+
+    /// Who may do what.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes over other rules. Returns the controllers of hosts that may do less by them.
+    pub(crate) fn set_rules(&self, rules: Rules) -> Vec<Arc<Controller>> {
+        let mut current = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if **current == rules {
+            return Vec::new();
+        }
+        let mut fewer = Vec::new();
+        for subsystem in self.lock().iter().chain([&self.discovery]) {
+            let is_discovery = subsystem.is_discovery();
+            fewer.extend(subsystem.all_controllers().into_iter().filter(|controller| {
+                let host = controller.host_nqn();
+                match is_discovery {
+                    true => !rules.knows(host),
+                    false => rules
+                        .access(host, &subsystem.nqn)
+                        .is_none_or(|access| !access.contains(&controller.access)),
+                }
+            }));
+        }
+        *current = Arc::new(rules);
+        fewer
+    }
+
+    /// The subsystem of this name; the discovery subsystem has a well-known one.
+    pub(crate) fn subsystem(&self, nqn: &str) -> Option<Arc<Subsystem>> {
+        if nqn == DISCOVERY_NQN {
+            return Some(Arc::clone(&self.discovery));
+        }
+        self.subsystems().into_iter().find(|subsystem| subsystem.nqn == nqn)
+    }
+
+    /// Those with namespaces.
+    pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
+        let mut subsystems = self.lock().clone();
+        subsystems.retain(|subsystem| subsystem.is_served());
+        subsystems
+    }
+
+    /// All namespaces, for reactors.
+    pub(crate) fn served(&self) -> Vec<Served> {
+        let of = |subsystem: &Arc<Subsystem>| {
+            let number = subsystem.number;
+            subsystem.namespaces().into_iter().map(move |namespace| (number, namespace))
+        };
+        self.lock().iter().flat_map(of).collect()
+    }
+
+    /// The number that the subsystem of this name has, or gets.
+    pub(crate) fn number(&self, nqn: &str) -> usize {
+        let mut subsystems = self.lock();
+        let known = subsystems.iter().find(|subsystem| subsystem.nqn == nqn);
+        known.map(|known| known.number).unwrap_or_else(|| {
+            let number = subsystems.len();
+            let last_controller = self.last_controller;
+            let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), last_controller);
+            // Others have taken the same functions.
+            if let Err(error) = self.own_functions.install(&new, &self.hosts) {
+                log::error!("{nqn} serves without them: {error}");
+            }
+            subsystems.push(Arc::new(new));
+            number
+        })
+    }
+
+    /// Takes over these namespaces, with the names of their subsystems, in place of all others.
+    pub(crate) fn replace(&self, namespaces: &[(String, Arc<Namespace>)]) {
+        for (nqn, _) in namespaces {
+            self.number(nqn);
+        }
+        let mut has_changed = false;
+        for subsystem in self.lock().iter() {
+            let its = namespaces.iter().filter(|(nqn, _)| *nqn == subsystem.nqn);
+            let its: Vec<_> = its.map(|(_, namespace)| Arc::clone(namespace)).collect();
+            has_changed |= subsystem.set_served(!its.is_empty());
+            subsystem.replace_namespaces(its);
+        }
+        if has_changed {
+            self.discovery.next_log_generation();
+        }
+    }
+
+    /// Drops all namespaces but these. Their subsystems go on being served, because others are
+    /// about to follow.
+    pub(crate) fn retain(&self, keep: &[Served]) {
+        for subsystem in self.lock().iter() {
+            let mut its = subsystem.namespaces();
+            its.retain(|namespace| keep.iter().any(|(_, kept)| Arc::ptr_eq(kept, namespace)));
+            subsystem.replace_namespaces(its);
+        }
+    }
+
+    /// Looks at the sizes of all files again; true if one has changed.
+    pub(crate) fn remeasure(&self) -> bool {
+        let mut changed = false;
+        for subsystem in self.subsystems() {
+            for namespace in subsystem.namespaces() {
+                let what = format!("{} namespace {}", subsystem.nqn, namespace.nsid);
+                match namespace.remeasure() {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        log::info!("{what} has {} blocks now", namespace.blocks());
+                        subsystem.namespace_resized(&namespace);
+                        changed = true;
+                    }
+                    Err(error) => log::error!("{what} cannot be measured: {error}"),
+                }
+            }
+        }
+        changed
+    }
+}

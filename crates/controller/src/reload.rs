@@ -1,0 +1,197 @@
+//! A new configuration for a running target: which namespaces stay, come and go.
+//!
+//! First a [`Plan`] opens whatever is new, without effect on what is served; so a configuration that
+//! cannot be served changes nothing. Carrying it out cannot fail. Its order keeps reactors, file
+//! maps and hosts consistent without a lock on the way of a command: what goes is first forgotten by
+//! all reactors, then by the file maps, and then what is new comes in the same order. Between the
+//! two no command and no map names a namespace id whose storage changes.
+
+use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig};
+use crate::controller::Controller;
+use crate::error::ServerError;
+use crate::namespace::{Namespace, NamespaceError};
+use crate::namespace_table::Served;
+use crate::registry::Registry;
+use crate::subsystem::Subsystem;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A namespace with the name of its subsystem.
+type Named = (String, Arc<Namespace>);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    namespaces: Vec<Named>,
+    /// Of each that was there before: its configuration, and the blocks it gets.
+    sizes: Vec<(Arc<Namespace>, NamespaceSource, u64)>,
+}
+
+impl Plan {
+    pub(crate) fn new(registry: &Registry, config: &TargetConfig) -> Result<Plan, ServerError> {
+        let placed = config.placed()?;
+        let mut known = served_with_names(registry);
+        let mut found: Vec<Option<Named>> = Vec::new();
+        // One that stays where it is goes before one that moves there.
+        for (nqn, nsid, config) in &placed {
+            let stays = |(of, namespace): &Named| {
+                of == nqn && namespace.nsid == *nsid && namespace.is(config)
+            };
+            found.push(known.iter().position(stays).map(|at| known.remove(at)));
+        }
+        for ((_, _, config), found) in placed.iter().zip(&mut found) {
+            if found.is_none() {
+                let at = known.iter().position(|(_, namespace)| namespace.is(config));
+                *found = at.map(|at| known.remove(at));
+            }
+        }
+        for ((nqn, nsid, config), found) in placed.iter().zip(&found) {
+            if found.is_none() {
+                check_new((nqn, *nsid, config), &known)?;
+            }
+        }
+        let mut plan = Plan { namespaces: Vec::new(), sizes: Vec::new() };
+        for ((nqn, nsid, config), found) in placed.into_iter().zip(found) {
+            let namespace = plan.take_over((nqn, nsid, config), found)?;
+            plan.namespaces.push((nqn.to_owned(), namespace));
+        }
+        Ok(plan)
+    }
+
+    fn take_over(
+        &mut self,
+        (nqn, nsid, config): (&str, u32, &NamespaceConfig),
+        found: Option<Named>,
+    ) -> Result<Arc<Namespace>, NamespaceError> {
+        let Some((old_nqn, old)) = found else {
+            return Ok(Arc::new(Namespace::open(nsid, config, nqn)?.renewed(nqn)));
+        };
+        let blocks = old.settle_size(&config.source)?;
+        let namespace = match (old_nqn.as_str(), old.nsid) == (nqn, nsid) {
+            true => old,
+            false => Arc::new(old.moved(nsid, nqn)),
+        };
+        self.sizes.push((Arc::clone(&namespace), config.source.clone(), blocks));
+        Ok(namespace)
+    }
+
+    /// Bytes of the process's memory that its namespaces take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum()
+    }
+
+    /// Takes the configuration over. `serve` gives namespaces to all reactors and returns when
+    /// they serve those and no others. Returns the controllers whose hosts have to connect again,
+    /// because what these announce has changed.
+    pub(crate) fn carry_out(
+        self,
+        registry: &Registry,
+        serve: impl Fn(Vec<Served>),
+    ) -> Vec<Arc<Controller>> {
+        let before = served_with_names(registry);
+        let traits: Vec<_> = registry.subsystems().into_iter().map(|s| (s.traits(), s)).collect();
+        let next = self.namespaces.iter().map(|(nqn, namespace)| {
+            let number = registry.number(nqn);
+            (number, Arc::clone(namespace))
+        });
+        let next: Vec<Served> = next.collect();
+        let mut kept = registry.served();
+        kept.retain(|(_, old)| next.iter().any(|(_, new)| Arc::ptr_eq(old, new)));
+        if kept.len() < before.len() {
+            serve(kept.clone());
+            registry.retain(&kept);
+        }
+        serve(next);
+        registry.replace(&self.namespaces);
+        for (namespace, source, blocks) in &self.sizes {
+            let has_changed = namespace.resize(source, *blocks);
+            let named = self.namespaces.iter().find(|(_, named)| Arc::ptr_eq(named, namespace));
+            let subsystem = named.and_then(|(nqn, _)| registry.subsystem(nqn));
+            if let Some(subsystem) = subsystem.filter(|_| has_changed) {
+                subsystem.namespace_resized(namespace);
+                let (nqn, nsid) = (&subsystem.nqn, namespace.nsid);
+                log::info!("{nqn} namespace {nsid} has {blocks} blocks now");
+            }
+        }
+        log_changes(&before, &self.namespaces);
+        let changed = traits.into_iter().filter(|(traits, its)| its.traits() != *traits);
+        changed.flat_map(|(_, subsystem)| to_reconnect(&subsystem)).collect()
+    }
+}
+
+fn served_with_names(registry: &Registry) -> Vec<Named> {
+    let subsystems = registry.subsystems().into_iter();
+    let named = subsystems.map(|subsystem| (subsystem.namespaces(), subsystem));
+    let named = named.flat_map(|(namespaces, subsystem)| {
+        namespaces.into_iter().map(move |namespace| (subsystem.nqn.clone(), namespace))
+    });
+    named.collect()
+}
+
+/// Refuses what would end badly when it is opened, `known` being what would go at the same time.
+fn check_new(
+    (nqn, nsid, config): (&str, u32, &NamespaceConfig),
+    known: &[Named],
+) -> Result<(), NamespaceError> {
+    let is_memory = |source: &NamespaceSource| matches!(source, NamespaceSource::Memory { .. });
+    let replaced = known.iter().find(|(of, old)| (of.as_str(), old.nsid) == (nqn, nsid));
+    if replaced.is_some_and(|(_, old)| is_memory(&old.source)) && is_memory(&config.source) {
+        return Err(NamespaceError::OtherMemory { nsid });
+    }
+    let files: Vec<&PathBuf> = known.iter().flat_map(|(_, old)| old.source.paths()).collect();
+    match config.source.paths().iter().find(|path| files.contains(path)) {
+        Some(path) => Err(NamespaceError::StillServed { nsid, path: path.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn to_reconnect(subsystem: &Subsystem) -> Vec<Arc<Controller>> {
+    let controllers = subsystem.all_controllers();
+    if !controllers.is_empty() {
+        log::warn!(
+            "{}: {} hosts are disconnected and must connect again, because the subsystem's write \
+             cache or its optional commands have changed",
+            subsystem.nqn,
+            controllers.len()
+        );
+    }
+    controllers
+}
+
+fn log_changes(before: &[Named], now: &[Named]) {
+    let alone = |one: &[Named], other: &[Named]| {
+        let is_in = |of: &Arc<Namespace>| other.iter().any(|(_, known)| Arc::ptr_eq(of, known));
+        one.iter().filter(|(_, namespace)| !is_in(namespace)).cloned().collect::<Vec<_>>()
+    };
+    for (nqn, namespace) in alone(before, now) {
+        log::info!("{nqn} namespace {}: removed: {}", namespace.nsid, namespace.description);
+    }
+    for (nqn, namespace) in alone(now, before) {
+        announce(&nqn, &namespace);
+    }
+}
+
+/// Logs what a namespace is.
+pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
+    let (nsid, blocks, bytes) = (namespace.nsid, namespace.blocks(), namespace.block_bytes());
+    log::info!(
+        "{nqn} namespace {nsid}: {blocks} blocks of {bytes} bytes, {}",
+        namespace.description
+    );
+    if !namespace.deallocates() {
+        log::warn!(
+            "{nqn} namespace {nsid}: this file system cannot punch holes, so that the subsystem \
+             has neither Dataset Management nor Write Zeroes"
+        );
+    }
+}
+
+/// The namespaces of a configuration, opened, with the names of their subsystems.
+pub(crate) fn open_all(config: &TargetConfig) -> Result<Vec<(String, Namespace)>, ServerError> {
+    let open = |(nqn, nsid, config): (&str, u32, &NamespaceConfig)| {
+        let namespace = Namespace::open(nsid, config, nqn)?;
+        announce(nqn, &namespace);
+        Ok((nqn.to_owned(), namespace))
+    };
+    config.placed()?.into_iter().map(open).collect()
+}

@@ -1,0 +1,501 @@
+//! A target without threads, sockets and devices, for tests and fuzzing.
+
+use crate::authenticator::Authentication;
+use crate::config::{NamespaceConfig, NamespaceSource};
+use crate::connection::{Connection, Endpoints};
+use crate::executor::Executor;
+use crate::hosts::{HostLimits, Hosts};
+use crate::loader::Load;
+use crate::namespace::Namespace;
+use crate::namespace_table::Served;
+use crate::operation::FileOperation;
+use crate::reactor::state::Core;
+use crate::reactor::{Io, Message, Shut, closing, completions, serve, turn, upkeep};
+use crate::registry::Registry;
+use crate::transport::Port;
+use crate::transport::tcp::TcpPort;
+use bpfof_chain::{Function, Limits};
+use bpfof_device::Outgoing;
+use bpfof_device::fabric::Work;
+use bpfof_function::{NativeFunction, Program};
+use bpfof_nvme::Sqe;
+use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand, offset};
+use bpfof_nvme::tcp::{CapsuleCmd, Digests, H2cData, data_digest};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+
+/// The subsystem of a [`Rig`].
+pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:rig";
+/// Most bytes that a connection may have to send: the high-water mark, what was being read when it
+/// was reached, and an answer for each entry of the queue.
+const TX_MAX_BYTES: usize = 16 << 20;
+/// Bytes of each namespace.
+pub(crate) const NAMESPACE_BYTES: u64 = 1 << 20;
+
+/// A target without threads, sockets and devices: one reactor's core over two memory namespaces, the
+/// first with logical blocks of 512 bytes, the second of 4096.
+pub(crate) struct Rig {
+    pub(crate) core: Core<RigIo>,
+    /// By line, its connection's index.
+    lines: Vec<u32>,
+}
+
+/// The world of a [`Rig`]: nothing happens until it is told to.
+#[derive(Default)]
+pub(crate) struct RigIo {
+    pub(crate) now_ns: u64,
+    wires: Vec<Wire>,
+    loads: Vec<Load>,
+    messages: VecDeque<Message>,
+    /// They stay where they are.
+    pub(crate) holds_messages: bool,
+}
+
+/// The socket of one connection.
+#[derive(Default)]
+struct Wire {
+    /// What the host has sent and the target has not received.
+    inbox: Vec<u8>,
+    /// Where the target waits for more.
+    rx: Option<(Vec<u8>, usize)>,
+    /// What the target is sending, until the host takes it.
+    tx: Option<Box<Outgoing>>,
+    /// What was sent when the connection ended.
+    last_words: Vec<u8>,
+    /// Nothing is received any more.
+    is_shut: bool,
+    is_closed: bool,
+}
+
+impl RigIo {
+    fn wire(&mut self, connection: u32) -> &mut Wire {
+        &mut self.wires[connection as usize]
+    }
+}
+
+impl Io for RigIo {
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
+        let before = self.wire(connection).rx.replace((buffer, filled));
+        assert!(before.is_none(), "it receives already");
+    }
+
+    fn send(&mut self, connection: u32, outgoing: Box<Outgoing>, _in_parts: bool) {
+        let before = self.wire(connection).tx.replace(outgoing);
+        assert!(before.is_none(), "it sends already");
+    }
+
+    fn post(&mut self, _connection: u32, works: Vec<Work>) {
+        unreachable!("its ports have bytes: {works:?}")
+    }
+
+    fn file(&mut self, _executor: &mut Executor, operation: FileOperation) {
+        unreachable!("there are no files: {operation:?}")
+    }
+
+    fn shut(&mut self, connection: u32, _half: Shut) {
+        self.wire(connection).is_shut = true;
+    }
+
+    fn close(&mut self, connection: u32) {
+        let wire = self.wire(connection);
+        assert!(wire.rx.is_none() && wire.tx.is_none(), "the kernel still has a buffer");
+        wire.is_closed = true;
+    }
+
+    fn has_hung_up(&mut self, _connection: u32) -> bool {
+        false
+    }
+
+    fn taken_bytes(&mut self, _connection: u32) -> u64 {
+        0
+    }
+
+    fn load(&mut self, load: Load) {
+        self.loads.push(load);
+    }
+
+    fn authenticate(&mut self, work: Authentication) {
+        unreachable!("no host has a secret: {:?}", work.command)
+    }
+
+    fn cancel_loads(&mut self, serial: u64) {
+        self.loads.retain(|load| load.serial != serial);
+    }
+
+    fn tell_all(&mut self, message: &dyn Fn() -> Message) {
+        self.messages.push_back(message());
+    }
+}
+
+impl Rig {
+    pub(crate) fn new(limits: Limits) -> Rig {
+        Rig::with(limits, HostLimits::default(), 1 << 30)
+    }
+
+    /// The same with limits of hosts, and with so many bytes of memory for them.
+    pub(crate) fn with(limits: Limits, hosts: HostLimits, memory_bytes: usize) -> Rig {
+        let open = |nsid, lba_bytes| {
+            let source =
+                NamespaceSource::Memory { size_bytes: NAMESPACE_BYTES, latency_us: 0, iops: 0 };
+            let config = NamespaceConfig { source, lba_bytes, subsystem: None, nsid: None };
+            (NQN.to_owned(), Namespace::open(nsid, &config, NQN).expect("a small mapping"))
+        };
+        let namespaces = vec![open(1, 512), open(2, 4096)];
+        let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
+        let hosts = Hosts::new(hosts, memory_bytes);
+        let registry = Arc::new(Registry::new(limits, hosts, 0, namespaces, listeners));
+        let core = Core::new(RigIo::default(), Executor::new(registry), 0);
+        Rig { core, lines: Vec::new() }
+    }
+
+    /// Opens a connection and returns its number.
+    pub(crate) fn open(&mut self) -> usize {
+        self.open_at(false)
+    }
+
+    /// The same at the listener for discovery, or at the other.
+    pub(crate) fn open_at(&mut self, discovery_only: bool) -> usize {
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let ends = Endpoints { peer, local: peer, discovery_only };
+        turn::begin(&mut self.core);
+        let index = upkeep::adopt(&mut self.core, ends, Port::Tcp(TcpPort::default()), None)
+            .expect("there is room");
+        let wires = &mut self.core.io.wires;
+        // Indices of connections that have gone are used again, lines are not.
+        self.lines.iter_mut().filter(|line| **line == index).for_each(|line| *line = u32::MAX);
+        wires.resize_with(wires.len().max(index as usize + 1), Wire::default);
+        wires[index as usize] = Wire::default();
+        upkeep::begin(&mut self.core, index);
+        self.lines.push(index);
+        self.lines.len() - 1
+    }
+
+    /// How many lines were opened.
+    #[cfg(test)]
+    pub(crate) fn line_count(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The connection of a line, if it is there.
+    pub(crate) fn entry(&self, line: usize) -> Option<&Connection> {
+        self.core.connection(self.lines[line])
+    }
+
+    /// The connection of a line.
+    pub(crate) fn connection(&self, line: usize) -> &Connection {
+        self.entry(line).expect("it is there")
+    }
+
+    /// The same to be changed.
+    pub(crate) fn connection_mut(&mut self, line: usize) -> &mut Connection {
+        self.core.context(self.lines[line]).expect("it is there").connection
+    }
+
+    /// Whether a line's connection takes commands.
+    pub(crate) fn is_open(&self, line: usize) -> bool {
+        self.entry(line).is_some_and(|connection| !connection.is_abandoned)
+    }
+
+    /// The index of a line's connection in the reactor.
+    #[cfg(test)]
+    pub(crate) fn index(&self, line: usize) -> u32 {
+        self.lines[line]
+    }
+
+    /// Writes to a namespace behind the protocol's back.
+    pub(crate) fn store(&self, namespace: usize, offset: u64, bytes: &[u8]) {
+        if let Some(memory) = self.core.executor.namespace(namespace).backend.memory() {
+            memory.write(offset, bytes);
+        }
+    }
+
+    /// Takes namespace 2 away, and gives another of `blocks` blocks the same id if that is not 0:
+    /// as a server does it, but with one reactor.
+    pub(crate) fn replace_namespace(&mut self, blocks: u64) {
+        let registry = Arc::clone(&self.core.executor.registry);
+        let mut named: Vec<_> = registry.served().into_iter().map(|(_, of)| of).collect();
+        named.retain(|namespace| namespace.nsid == 1);
+        let number = registry.number(NQN);
+        let served = |named: &[Arc<Namespace>]| -> Arc<[Served]> {
+            named.iter().map(|namespace| (number, Arc::clone(namespace))).collect()
+        };
+        let done = || std::sync::mpsc::channel().0;
+        completions::message(&mut self.core, Message::Serve(served(&named), done()));
+        registry.retain(&served(&named));
+        if blocks > 0 {
+            let source =
+                NamespaceSource::Memory { size_bytes: blocks * 4096, latency_us: 0, iops: 0 };
+            let config =
+                NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: Some(2) };
+            let namespace = Namespace::open(2, &config, NQN).expect("a small mapping");
+            named.push(Arc::new(namespace.renewed(NQN)));
+            completions::message(&mut self.core, Message::Serve(served(&named), done()));
+        }
+        let named: Vec<_> = named.into_iter().map(|of| (NQN.to_owned(), of)).collect();
+        registry.replace(&named);
+        completions::message(&mut self.core, Message::NamespacesChanged);
+        self.pump();
+    }
+
+    /// Bytes arrive on a connection. What they ask for begins; operations wait for [`work`](Self::work).
+    pub(crate) fn feed(&mut self, line: usize, bytes: &[u8]) {
+        if self.is_open(line) {
+            let index = self.lines[line];
+            self.core.io.wire(index).inbox.extend_from_slice(bytes);
+            self.pump();
+        }
+    }
+
+    /// Delivers what is on its way, without performing an operation.
+    fn pump(&mut self) {
+        loop {
+            turn::begin(&mut self.core);
+            let mut is_idle = !self.deliver();
+            while !self.core.io.holds_messages
+                && let Some(message) = self.core.io.messages.pop_front()
+            {
+                completions::message(&mut self.core, message);
+                is_idle = false;
+            }
+            for index in 0..self.core.io.wires.len() as u32 {
+                serve::take_input(&mut self.core, index);
+            }
+            turn::end(&mut self.core);
+            self.check();
+            if is_idle && !self.core.has_dirty() {
+                return;
+            }
+        }
+    }
+
+    /// Gives received bytes to connections that wait for them; whether there were any.
+    fn deliver(&mut self) -> bool {
+        let mut has_delivered = false;
+        for index in 0..self.core.io.wires.len() as u32 {
+            let wire = self.core.io.wire(index);
+            if wire.is_closed || wire.inbox.is_empty() && !wire.is_shut {
+                continue;
+            }
+            let Some((mut buffer, filled)) = wire.rx.take() else { continue };
+            let inbox = if wire.is_shut { Vec::new() } else { std::mem::take(&mut wire.inbox) };
+            let (now, later) = inbox.split_at(inbox.len().min(buffer.len() - filled));
+            buffer[filled..filled + now.len()].copy_from_slice(now);
+            wire.inbox = later.to_vec();
+            completions::received(&mut self.core, index, buffer, now.len() as i32);
+            has_delivered = true;
+        }
+        has_delivered
+    }
+
+    fn check(&self) {
+        for line in 0..self.lines.len() {
+            let tx_bytes = self.entry(line).map_or(0, |connection| connection.port.unsent_bytes());
+            assert!(tx_bytes < TX_MAX_BYTES, "{tx_bytes} bytes wait to be sent");
+        }
+    }
+
+    /// Closes a connection as a reactor does.
+    pub(crate) fn close(&mut self, line: usize) {
+        if self.is_open(line) {
+            closing::close(&mut self.core, self.lines[line], "the test closes it");
+            self.pump();
+        }
+    }
+
+    /// Performs operations and compilations until there are none.
+    pub(crate) fn work(&mut self) {
+        loop {
+            turn::begin(&mut self.core);
+            serve::work(&mut self.core);
+            turn::end(&mut self.core);
+            let loads = std::mem::take(&mut self.core.io.loads);
+            let is_idle = loads.is_empty() && !self.core.has_work();
+            for load in loads {
+                let outcome = load.run();
+                let loaded = Message::Loaded(Box::new(load.ended(outcome)));
+                completions::message(&mut self.core, loaded);
+            }
+            self.pump();
+            if is_idle && !self.core.has_work() {
+                return;
+            }
+        }
+    }
+
+    /// Performs one operation; false if there is none.
+    #[cfg(test)]
+    pub(crate) fn step(&mut self) -> bool {
+        turn::begin(&mut self.core);
+        self.deliver();
+        let has_stepped = serve::step(&mut self.core);
+        self.core.executor.schedule.give_back();
+        turn::end(&mut self.core);
+        has_stepped
+    }
+
+    /// A turn as a reactor's: what was being sent has been taken, these bytes have arrived, and all that
+    /// they ask for is done.
+    #[cfg(test)]
+    pub(crate) fn turn(&mut self, line: usize, bytes: &[u8]) {
+        let index = self.lines[line];
+        turn::begin(&mut self.core);
+        let wire = self.core.io.wire(index);
+        wire.inbox.extend_from_slice(bytes);
+        if let Some(sent) = wire.tx.take() {
+            let length = sent.len() as i32;
+            completions::sent(&mut self.core, index, sent, length);
+        }
+        self.deliver();
+        serve::work(&mut self.core);
+        turn::end(&mut self.core);
+        while self.core.has_work() {
+            turn::begin(&mut self.core);
+            serve::work(&mut self.core);
+            turn::end(&mut self.core);
+        }
+    }
+
+    /// What a connection is sending.
+    #[cfg(test)]
+    pub(crate) fn being_sent(&self, line: usize) -> Vec<u8> {
+        let wire = &self.core.io.wires[self.lines[line] as usize];
+        wire.tx.as_ref().map_or_else(Vec::new, |sent| sent.to_bytes())
+    }
+
+    /// Takes what a connection has to send.
+    pub(crate) fn output(&mut self, line: usize) -> Vec<u8> {
+        let index = self.lines[line];
+        if index == u32::MAX {
+            return Vec::new();
+        }
+        let mut bytes = std::mem::take(&mut self.core.io.wire(index).last_words);
+        while let Some(sent) = self.core.io.wire(index).tx.take() {
+            bytes.extend(sent.to_bytes());
+            let length = sent.len() as i32;
+            turn::begin(&mut self.core);
+            completions::sent(&mut self.core, index, sent, length);
+            self.pump();
+        }
+        bytes
+    }
+
+    /// Closes all connections and checks that nothing is left behind.
+    pub(crate) fn finish(&mut self) {
+        for line in 0..self.lines.len() {
+            self.close(line);
+        }
+        self.work();
+        for line in 0..self.lines.len() {
+            self.output(line);
+            assert!(self.entry(line).is_none(), "a connection is left");
+        }
+        assert_eq!(self.core.executor.arenas.engine.running(), 0, "a chain is lost");
+        // Until the reactor looks around again.
+        self.core.io.now_ns = self.core.next_ns();
+        self.pump();
+        let subsystem = self.core.executor.registry.subsystem(NQN).expect("it is served");
+        subsystem.kept_functions().into_iter().for_each(|id| subsystem.drop_function(id));
+        assert!(!self.core.executor.namespaces.has_leaving(), "a namespace is kept for no command");
+        let hosts = &self.core.executor.registry.hosts;
+        let (used, own) = (hosts.memory.used_bytes(), hosts.own.used_bytes());
+        assert_eq!(used, own, "memory is taken for nobody");
+    }
+}
+
+/// A capsule on the wire.
+pub(crate) fn capsule(sqe: Sqe, data: &[u8], digests: Digests) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    CapsuleCmd { sqe, data }.encode_into(&mut bytes, digests, 0);
+    bytes
+}
+
+/// A whole H2CData PDU on the wire.
+pub(crate) fn h2c_data(pdu: H2cData, data: &[u8], digests: Digests) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    pdu.encode_header_into(&mut bytes, digests, 0);
+    bytes.extend_from_slice(data);
+    if digests.data {
+        bytes.extend_from_slice(&data_digest(data));
+    }
+    bytes
+}
+
+/// Connect for queue `qid` with `sqsize` + 1 entries; queue 0 makes a controller, others join it.
+pub(crate) fn connect_command(qid: u16, sqsize: u16, kato_ms: u32) -> (Sqe, Vec<u8>) {
+    let command = FabricsCommand::Connect { recfmt: 0, qid, sqsize, cattr: 0, kato_ms };
+    let data = ConnectData {
+        hostid: [3; 16],
+        cntlid: if qid == 0 { u16::MAX } else { 1 },
+        subnqn: NQN.to_owned(),
+        hostnqn: "nqn.2026-01.io.bpf-of:peer".to_owned(),
+    };
+    (command.to_sqe(), data.to_bytes().to_vec())
+}
+
+/// Property Set that enables the controller.
+pub(crate) fn enable_command() -> Sqe {
+    let value = u32::from(ControllerConfig::ENABLED).into();
+    FabricsCommand::PropertySet { offset: offset::CC, size8: false, value }.to_sqe()
+}
+
+/// Id of the function that structured input can call: it follows the pointer at the start of each
+/// block, and ends at a null pointer with 8 bytes of scratch as its answer.
+pub(crate) const FOLLOW: u32 = 7;
+
+/// The function's instructions.
+pub(crate) fn follow_code() -> Vec<u8> {
+    const CODE: [(u8, u8, i16, i32); 16] = [
+        (0x79, 0x12, 0, 0),   // r2 = ctx->data
+        (0x79, 0x23, 0, 0),   // r3 = *(u64 *)r2
+        (0x15, 0x03, 7, 0),   // if r3 == 0 goto done
+        (0x7b, 0x31, 64, 0),  // ctx->next_offset[0] = r3
+        (0xb7, 0x04, 0, 512), // r4 = 512
+        (0x63, 0x41, 192, 0), // ctx->next_size[0] = r4
+        (0xb7, 0x04, 0, 1),   // r4 = 1
+        (0x63, 0x41, 48, 0),  // ctx->reads = r4
+        (0xb7, 0x00, 0, 0),   // r0 = 0
+        (0x95, 0x00, 0, 0),   // exit
+        (0xb7, 0x04, 0, 8),   // done: r4 = 8
+        (0x63, 0x41, 56, 0),  // ctx->out_len = r4
+        (0xb7, 0x04, 0, 1),   // r4 = 1
+        (0x63, 0x41, 52, 0),  // ctx->done = r4
+        (0xb7, 0x00, 0, 0),   // r0 = 0
+        (0x95, 0x00, 0, 0),   // exit
+    ];
+    assemble(&CODE)
+}
+
+/// Machine code of instructions, each (opcode, registers, offset, immediate) as RFC 9669 §3 lays
+/// them out.
+pub(crate) fn assemble(code: &[(u8, u8, i16, i32)]) -> Vec<u8> {
+    let slot = |&(opcode, registers, offset, immediate): &(u8, u8, i16, i32)| {
+        let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), immediate.to_le_bytes());
+        [opcode, registers, a, b, c, d, e, f]
+    };
+    code.iter().flat_map(slot).collect()
+}
+
+pub(crate) fn follow() -> Arc<Function> {
+    static FUNCTION: OnceLock<Arc<Function>> = OnceLock::new();
+    let function = FUNCTION.get_or_init(|| {
+        let program = Program::parse(&follow_code()).expect("a valid program");
+        let native = NativeFunction::compile(&program).expect("it can be translated");
+        let (name, instructions) = ("follow".to_owned(), program.instructions().len() as u32);
+        Arc::new(Function {
+            id: FOLLOW,
+            name,
+            instructions,
+            native,
+            trace: Default::default(),
+            peers: None,
+            maps: Default::default(),
+            memory: None,
+        })
+    });
+    Arc::clone(function)
+}

@@ -1,0 +1,548 @@
+//! Which connection is served next: shares of the reactor's time, by cost.
+//!
+//! Each host has a *virtual time*, the cost of all that was done for it, and the one that has had least
+//! goes first; among its connections likewise. So whoever asks for little finds nobody before it, and
+//! those that ask for more than there is get equal parts. A host that comes back after a rest begins
+//! where the others are, so that it cannot save up. This is start-time fair queueing; unlike deficit
+//! round robin it does not let a sparse host wait for a round of the others.
+//!
+//! Costs are estimated when an operation is taken, because only doing it tells what it costs, and
+//! corrected then. Operations are taken in *rounds* of a few, so that the memory of all can be fetched
+//! together.
+
+use crate::limits::{ROUND, SLICE_UNITS};
+use crate::operation::Operation;
+use bpfof_chain::ChainId;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What an operation is believed to cost before one of its connection has been done, in units.
+const FIRST_ESTIMATE: u64 = 1000;
+
+/// Operations of a connection among which those of one chain are looked for: some 10 µs.
+const MOST_TO_LOOK_AT: usize = 2048;
+
+/// A party to the shares of one reactor: the connections of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostIndex(u32);
+
+impl HostIndex {
+    /// A small number, which no other host has meanwhile.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Those who wait, by virtual time. A key may be out of date: then it is put back with a newer one.
+type Waiting = BinaryHeap<Reverse<(u64, u32)>>;
+
+#[derive(Debug, Default)]
+struct Host {
+    time: u64,
+    /// Virtual time of the connection that was served last: where one begins that comes back.
+    now: u64,
+    waiting: Waiting,
+    is_waiting: bool,
+    /// Connections that it has.
+    members: u32,
+}
+
+#[derive(Debug)]
+struct Member {
+    host: u32,
+    time: u64,
+    is_waiting: bool,
+    /// What its last operations cost.
+    estimate: u64,
+    /// Operations of chains that have begun.
+    active: Fifo,
+    /// Operations that have not begun.
+    fresh: Fifo,
+}
+
+/// The operations of one connection in a round.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    connection: u32,
+    /// What each of them is believed to cost.
+    estimate: u64,
+    /// Virtual times of the host and of the connection before the first.
+    begins: [u64; 2],
+    /// Where they end in the round.
+    end: usize,
+    /// Those that have been performed, what they have cost together, and the dearest.
+    done: u64,
+    cost: u64,
+    dearest: u64,
+}
+
+/// See the module. Connections are named by their index in the reactor's table.
+// More than 25 methods: what a reactor asks of it in each phase of a turn, most of one line.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    hosts: Vec<Host>,
+    free_hosts: Vec<u32>,
+    members: Vec<Option<Member>>,
+    waiting: Waiting,
+    /// Virtual time of the host that was served last.
+    now: u64,
+    /// Operations of the round, of which those before `next` have been performed.
+    round: Vec<Operation>,
+    next: usize,
+    /// Whose they are. Those before `part` are accounted for.
+    parts: Vec<Part>,
+    part: usize,
+    /// What the round is believed to cost.
+    round_units: u64,
+}
+
+impl Schedule {
+    /// A host of which no connection is known yet.
+    pub(crate) fn new_host(&mut self) -> HostIndex {
+        let index = self.free_hosts.pop().unwrap_or_else(|| {
+            self.hosts.push(Host::default());
+            self.hosts.len() as u32 - 1
+        });
+        HostIndex(index)
+    }
+
+    /// A host that stays when it has no connection.
+    pub(crate) fn lasting_host(&mut self) -> HostIndex {
+        let host = self.new_host();
+        self.hosts[host.0 as usize].members = 1;
+        host
+    }
+
+    /// A connection belongs to a host from now on, perhaps after having belonged to another.
+    pub(crate) fn join(&mut self, connection: u32, host: HostIndex) {
+        let at = connection as usize;
+        if self.members.len() <= at {
+            self.members.resize_with(at + 1, || None);
+        }
+        let time = self.hosts[host.0 as usize].now;
+        self.hosts[host.0 as usize].members += 1;
+        match &mut self.members[at] {
+            Some(member) => {
+                let before = std::mem::replace(&mut member.host, host.0);
+                let was_waiting = std::mem::take(&mut member.is_waiting);
+                member.time = time;
+                self.part(before);
+                if was_waiting {
+                    self.wake(connection);
+                }
+            }
+            empty => {
+                *empty = Some(Member {
+                    host: host.0,
+                    time,
+                    is_waiting: false,
+                    estimate: FIRST_ESTIMATE,
+                    active: Fifo::default(),
+                    fresh: Fifo::default(),
+                });
+            }
+        }
+    }
+
+    /// A connection is gone: it has no operations left.
+    pub(crate) fn leave(&mut self, connection: u32) {
+        if let Some(member) = self.members[connection as usize].take() {
+            debug_assert!(member.active.is_empty() && member.fresh.is_empty());
+            self.part(member.host);
+        }
+    }
+
+    /// After the last connection of a host its index is free.
+    fn part(&mut self, host: u32) {
+        let known = &mut self.hosts[host as usize];
+        known.members -= 1;
+        if known.members == 0 && !known.is_waiting {
+            *known = Host::default();
+            self.free_hosts.push(host);
+        }
+    }
+
+    #[inline]
+    fn member(&mut self, connection: u32) -> &mut Member {
+        self.members[connection as usize].as_mut().expect("it has joined")
+    }
+
+    /// Where operations of a connection go that go on with something, or that begin. It must be
+    /// [woken](Self::wake) if some were added.
+    #[inline]
+    pub(crate) fn queue(&mut self, connection: u32, goes_on: bool) -> &mut Fifo {
+        let member = self.member(connection);
+        if goes_on { &mut member.active } else { &mut member.fresh }
+    }
+
+    /// There is something to be done for a connection.
+    #[inline]
+    pub(crate) fn wake(&mut self, connection: u32) {
+        if self.members[connection as usize].as_ref().is_some_and(|member| !member.is_waiting) {
+            self.begin_waiting(connection);
+        }
+    }
+
+    #[inline(never)]
+    fn begin_waiting(&mut self, connection: u32) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        member.is_waiting = true;
+        let host = &mut self.hosts[member.host as usize];
+        member.time = member.time.max(host.now);
+        host.waiting.push(Reverse((member.time, connection)));
+        if !host.is_waiting {
+            host.is_waiting = true;
+            host.time = host.time.max(self.now);
+            self.waiting.push(Reverse((host.time, member.host)));
+        }
+    }
+
+    /// Adds an operation that begins something.
+    #[inline]
+    pub(crate) fn push(&mut self, connection: u32, operation: Operation) {
+        self.queue(connection, false).push_back(operation);
+        self.wake(connection);
+    }
+
+    /// Adds an operation that goes on with something: before those that begin.
+    #[inline]
+    pub(crate) fn push_active(&mut self, connection: u32, operation: Operation) {
+        self.queue(connection, true).push_back(operation);
+        self.wake(connection);
+    }
+
+    /// Adds an operation that comes before all of its connection.
+    pub(crate) fn push_first(&mut self, connection: u32, operation: Operation) {
+        self.member(connection).active.put_back(&[operation]);
+        self.wake(connection);
+    }
+
+    /// What a chain waits for comes before all of its connection, unless that has so much queued that
+    /// looking for it would take longer than others should wait.
+    pub(crate) fn hasten(&mut self, connection: u32, chain: ChainId) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        if member.active.len() + member.fresh.len() > MOST_TO_LOOK_AT {
+            return;
+        }
+        let mut all = Vec::new();
+        member.active.move_first(member.active.len(), &mut all);
+        member.fresh.move_first(member.fresh.len(), &mut all);
+        let (its, others): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|of| of.chain() == Some(chain));
+        its.into_iter().chain(others).for_each(|of| member.active.push_back(of));
+    }
+
+    /// Whether somebody waits to be served, or an operation of the round is left.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        self.next < self.round.len() || !self.waiting.is_empty()
+    }
+
+    /// Takes the connection whose turn it is out of those that wait. It must [wake](Self::wake) again
+    /// if something is left for it.
+    pub(crate) fn pick(&mut self) -> Option<u32> {
+        loop {
+            let Reverse((time, index)) = self.waiting.pop()?;
+            let host = &mut self.hosts[index as usize];
+            if time < host.time {
+                self.waiting.push(Reverse((host.time, index)));
+                continue;
+            }
+            let Some(connection) = pick_member(host, index, &mut self.members) else {
+                host.is_waiting = false;
+                if host.members == 0 {
+                    *host = Host::default();
+                    self.free_hosts.push(index);
+                }
+                continue;
+            };
+            if self.round.is_empty() {
+                self.now = self.now.max(host.time);
+            }
+            if host.waiting.is_empty() {
+                host.is_waiting = false;
+            } else {
+                self.waiting.push(Reverse((host.time, index)));
+            }
+            return Some(connection);
+        }
+    }
+
+    /// Whether the round has room for operations: few if they are expensive.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.round.len() < ROUND && self.round_units < SLICE_UNITS
+    }
+
+    /// Adds operations of a connection to the round, as many as there is room for. It waits for its next
+    /// turn then, if it has more.
+    #[inline]
+    pub(crate) fn take(&mut self, connection: u32) {
+        let room = ROUND - self.round.len();
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        let estimate = member.estimate;
+        let left = SLICE_UNITS.saturating_sub(self.round_units);
+        let count = (left.div_ceil(estimate).clamp(1, room as u64)) as usize;
+        // Only so many are active at a time, so that some end while others have not begun.
+        let begun = count.min(member.active.len());
+        let fresh = (count - begun).min(member.fresh.len());
+        let taken = (begun + fresh) as u64;
+        if taken == 0 {
+            return;
+        }
+        member.active.move_first(begun, &mut self.round);
+        member.fresh.move_first(fresh, &mut self.round);
+        let host = &mut self.hosts[member.host as usize];
+        self.parts.push(Part {
+            connection,
+            estimate,
+            begins: [host.time, member.time],
+            end: self.round.len(),
+            done: 0,
+            cost: 0,
+            dearest: 0,
+        });
+        let units = estimate * taken;
+        host.time += units;
+        member.time += units;
+        self.round_units += units;
+        if !member.active.is_empty() || !member.fresh.is_empty() {
+            self.wake(connection);
+        }
+    }
+
+    /// The operations of the round, as it begins.
+    #[inline]
+    pub(crate) fn round(&self) -> &[Operation] {
+        &self.round
+    }
+
+    /// Goes on to the next [operation](Self::operation) of the round; whose it is. What it costs is to
+    /// be [told](Self::told).
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<u32> {
+        if self.next == self.round.len() {
+            return None;
+        }
+        if self.parts[self.part].end == self.next {
+            self.end_part();
+        }
+        self.next += 1;
+        Some(self.parts[self.part].connection)
+    }
+
+    /// The operation whose turn it is.
+    #[inline]
+    pub(crate) fn operation(&self) -> &Operation {
+        &self.round[self.next - 1]
+    }
+
+    /// The operation has cost this.
+    #[inline]
+    pub(crate) fn told(&mut self, cost: u64) {
+        let part = &mut self.parts[self.part];
+        part.done += 1;
+        part.cost += cost;
+        part.dearest = part.dearest.max(cost);
+    }
+
+    /// Whether all of the round has been performed; then the next may begin.
+    pub(crate) fn end_round(&mut self) {
+        if self.part < self.parts.len() {
+            self.end_part();
+        }
+        self.round.clear();
+        self.parts.clear();
+        (self.next, self.part, self.round_units) = (0, 0, 0);
+    }
+
+    /// What the operations of a part have cost takes the place of what they were believed to cost.
+    fn end_part(&mut self) {
+        let Part { connection, estimate, begins, done, cost, dearest, .. } = self.parts[self.part];
+        self.part += 1;
+        let Some(member) = self.members[connection as usize].as_mut().filter(|_| done > 0) else {
+            return;
+        };
+        // Upwards at once, downwards slowly.
+        member.estimate = dearest.max(member.estimate - member.estimate / 4).max(1);
+        // Time goes on with what is done, not with what is taken: that may be given back.
+        let [host_begins, begins] = begins.map(|time| time + estimate * (done - 1));
+        self.now = self.now.max(host_begins);
+        let host = &mut self.hosts[member.host as usize];
+        host.now = host.now.max(begins);
+        self.charge(connection, cost as i64 - (estimate * done) as i64);
+    }
+
+    /// Adds to what a connection has had.
+    #[inline]
+    pub(crate) fn charge(&mut self, connection: u32, units: i64) {
+        let Some(member) = self.members[connection as usize].as_mut() else { return };
+        member.time = member.time.saturating_add_signed(units);
+        let host = &mut self.hosts[member.host as usize];
+        host.time = host.time.saturating_add_signed(units);
+    }
+
+    /// The turn is over: what is left of the round goes back to where it was.
+    pub(crate) fn give_back(&mut self) {
+        for index in (self.part..self.parts.len()).rev() {
+            let Part { connection, estimate, end, .. } = self.parts[index];
+            let begin = if index == self.part { self.next } else { self.parts[index - 1].end };
+            if begin == end {
+                continue;
+            }
+            self.charge(connection, -((estimate * (end - begin) as u64) as i64));
+            let Schedule { round, members, .. } = self;
+            let member = members[connection as usize].as_mut().expect("it has operations");
+            member.active.put_back(&round[begin..end]);
+            self.wake(connection);
+        }
+        self.end_round();
+    }
+
+    /// Gives back what idle connections keep room for.
+    pub(crate) fn shrink(&mut self, connection: u32) {
+        if let Some(member) = self.members[connection as usize].as_mut()
+            && member.active.is_empty()
+            && member.fresh.is_empty()
+        {
+            member.active.shrink_to(ROUND);
+            member.fresh.shrink_to(ROUND);
+        }
+    }
+}
+
+/// Operations in the order in which they came. Unlike a ring it takes them over without a copy on the
+/// way, and gives them in one piece.
+#[derive(Debug, Default)]
+pub(crate) struct Fifo {
+    operations: Vec<Operation>,
+    /// Those before it are gone.
+    first: usize,
+}
+
+impl Fifo {
+    fn len(&self) -> usize {
+        self.operations.len() - self.first
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    pub(crate) fn push_back(&mut self, operation: Operation) {
+        self.operations.push(operation);
+    }
+
+    /// Puts operations before all others, the first of them first.
+    fn put_back(&mut self, operations: &[Operation]) {
+        match self.first.checked_sub(operations.len()) {
+            Some(first) => {
+                self.operations[first..self.first].copy_from_slice(operations);
+                self.first = first;
+            }
+            None => {
+                self.operations.splice(..self.first, operations.iter().copied());
+                self.first = 0;
+            }
+        }
+    }
+
+    /// Moves the first `count` operations.
+    #[inline]
+    fn move_first(&mut self, count: usize, to: &mut Vec<Operation>) {
+        let end = self.first + count;
+        to.extend_from_slice(&self.operations[self.first..end]);
+        self.first = end;
+        if end == self.operations.len() {
+            self.operations.clear();
+            self.first = 0;
+        } else if end >= self.operations.len() / 2 {
+            self.operations.drain(..end);
+            self.first = 0;
+        }
+    }
+
+    fn shrink_to(&mut self, count: usize) {
+        self.operations.shrink_to(count);
+    }
+}
+
+/// Takes the connection of a host whose turn it is.
+fn pick_member(host: &mut Host, index: u32, members: &mut [Option<Member>]) -> Option<u32> {
+    loop {
+        let Reverse((time, connection)) = host.waiting.pop()?;
+        // It may have gone, or to another host, and come back since.
+        let member = members.get_mut(connection as usize)?.as_mut();
+        let Some(member) = member.filter(|member| member.is_waiting && member.host == index) else {
+            continue;
+        };
+        if time < member.time {
+            host.waiting.push(Reverse((member.time, connection)));
+            continue;
+        }
+        member.is_waiting = false;
+        return Some(connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        PushBack,
+        PutBack(usize),
+        Move(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => Just(Step::PushBack),
+            1 => (0..40usize).prop_map(Step::PutBack),
+            1 => (0..40usize).prop_map(Step::Move),
+        ]
+    }
+
+    fn operation(number: usize) -> Operation {
+        Operation::ChainCalls { chain: ChainId::from_index(number) }
+    }
+
+    fn numbers(operations: &[Operation]) -> Vec<usize> {
+        operations.iter().map(|of| of.chain().expect("a chain's").index()).collect()
+    }
+
+    proptest! {
+        /// It does what a queue with two ends does.
+        #[test]
+        fn operations_keep_their_order(steps in proptest::collection::vec(step(), 0..400)) {
+            let (mut fifo, mut model) = (Fifo::default(), Vec::new());
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::PushBack => {
+                        fifo.push_back(operation(number));
+                        model.push(number);
+                    }
+                    Step::PutBack(count) => {
+                        let new: Vec<_> = (0..count).map(|index| 1000 * number + index).collect();
+                        let operations: Vec<_> = new.iter().map(|of| operation(*of)).collect();
+                        fifo.put_back(&operations);
+                        model.splice(..0, new);
+                    }
+                    Step::Move(count) => {
+                        let count = count.min(fifo.len());
+                        let mut moved = Vec::new();
+                        fifo.move_first(count, &mut moved);
+                        prop_assert_eq!(numbers(&moved), model.drain(..count).collect::<Vec<_>>());
+                    }
+                }
+                prop_assert_eq!((fifo.len(), fifo.is_empty()), (model.len(), model.is_empty()));
+            }
+            let mut all = Vec::new();
+            fifo.move_first(fifo.len(), &mut all);
+            prop_assert_eq!(numbers(&all), model);
+        }
+    }
+}

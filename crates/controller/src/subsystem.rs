@@ -1,0 +1,481 @@
+//! A subsystem: its namespaces and the controllers of the hosts that are connected to it.
+
+use crate::access::Access;
+use crate::controller::{Controller, CounterTable, Party};
+use crate::declared_maps::{self, DeclaredMap};
+use crate::health::Health;
+use crate::hosts::{Host, HostFull, HostLimits, Hosts};
+use crate::kept::{KEPT, is_kept};
+use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
+use crate::namespace::Namespace;
+use crate::refusal::Refusal;
+use bpfof_chain::{Function, Tables};
+use bpfof_nvme::Status;
+use bpfof_nvme::fabrics::DISCOVERY_NQN;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Ids FFF0h and up are reserved (NVMe Base 2.0 §5.17.2.1, CNTLID).
+pub(crate) const LAST_CONTROLLER_ID: u16 = 0xffef;
+
+/// Shared by all reactors.
+#[derive(Debug)]
+pub(crate) struct Subsystem {
+    pub(crate) nqn: String,
+    /// No other subsystem of the target has or gets it.
+    pub(crate) number: usize,
+    /// Of the kept functions.
+    pub(crate) kept_counters: CounterTable,
+    pub(crate) health: Health,
+    /// Of the discovery subsystem: the generation of its log page.
+    log_generation: AtomicU64,
+    /// It is in the discovery log, and hosts can connect.
+    is_served: AtomicBool,
+    controllers: Mutex<Controllers>,
+}
+
+/// What controllers announce because of the namespaces there are. A host looks once, when it
+/// connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traits {
+    /// A namespace may lose acknowledged writes that were not flushed.
+    pub(crate) has_volatile_cache: bool,
+    /// Each namespace can give blocks back.
+    pub(crate) deallocates: bool,
+}
+
+#[derive(Debug, Default)]
+struct Controllers {
+    /// In ascending order of their ids.
+    namespaces: Vec<Arc<Namespace>>,
+    traits: Traits,
+    by_id: BTreeMap<u16, Arc<Controller>>,
+    last_id: u16,
+    /// Functions that every association has.
+    kept: Vec<Kept>,
+    last_kept: u32,
+    last_kept_map: u32,
+}
+
+impl Controllers {
+    /// Chooses an association that has to go for another of `host`, if there are too many: the one that
+    /// was silent longest, of those that have no I/O queues, or no keep-alive timer and nothing to do.
+    /// If the subsystem is full of others, one goes of the address that has most, if that has more than
+    /// the newcomer's will have.
+    fn make_room(
+        &self,
+        host: &Host,
+        hosts: &Hosts,
+        now_ns: u64,
+    ) -> Result<Option<Arc<Controller>>, HostFull> {
+        let HostLimits { associations_per_host, associations_per_address, idle_timeout_s, .. } =
+            hosts.limits;
+        let of_host = |other: &Host| other.serial == host.serial;
+        let of_address = |other: &Host| other.address == host.address;
+        let count = |of: &dyn Fn(&Host) -> bool| {
+            self.by_id.values().filter(|controller| of(controller.host())).count()
+        };
+        type Which<'a> = &'a dyn Fn(&Host) -> bool;
+        let (full, of): (HostFull, Which<'_>) = match () {
+            () if count(&of_host) >= associations_per_host as usize => {
+                (HostFull::Associations(associations_per_host), &of_host)
+            }
+            () if count(&of_address) >= associations_per_address as usize => {
+                (HostFull::Address(associations_per_address), &of_address)
+            }
+            () if self.by_id.len() >= MAX_CONTROLLERS => {
+                (HostFull::Controllers(MAX_CONTROLLERS), &|_| true)
+            }
+            () => return Ok(None),
+        };
+        let silent_ns = |controller: &Controller| {
+            now_ns.saturating_sub(controller.last_traffic_ns.load(Ordering::Relaxed))
+        };
+        let idle_ns = u64::from(idle_timeout_s).min(60) * 1_000_000_000;
+        let is_useless = |controller: &&Arc<Controller>| {
+            let has_timer = controller.kato_ms.load(Ordering::Relaxed) != 0;
+            let least_ns = match (controller.has_queues(), has_timer) {
+                (false, _) => USELESS_AFTER_NS,
+                (true, false) => idle_ns,
+                (true, true) => return false,
+            };
+            of(controller.host()) && silent_ns(controller) >= least_ns
+        };
+        let longest = |which: &&Arc<Controller>| silent_ns(which);
+        let goes = self.by_id.values().filter(is_useless).max_by_key(longest).or_else(|| {
+            let greedy = self.greediest().filter(|_| matches!(full, HostFull::Controllers(_)));
+            let (address, _) = greedy.filter(|(_, has)| *has > count(&of_address) + 1)?;
+            let its = self.by_id.values().filter(|other| other.host().address == address);
+            its.max_by_key(longest)
+        });
+        let Some(goes) = goes else { return Err(full) };
+        log::warn!("{}: its association {} goes for another: {full}", goes.host().nqn, goes.id);
+        Ok(Some(Arc::clone(goes)))
+    }
+}
+
+impl Controllers {
+    /// The address with most associations, and how many it has.
+    fn greediest(&self) -> Option<(IpAddr, usize)> {
+        let mut counts = HashMap::new();
+        for controller in self.by_id.values() {
+            *counts.entry(controller.host().address).or_insert(0) += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count)
+    }
+}
+
+/// A function that every association has, each with maps of its own and lines that it has traced.
+#[derive(Debug)]
+struct Kept {
+    function: Arc<Function>,
+    maps: Vec<DeclaredMap>,
+    owner: Owner,
+}
+
+impl Kept {
+    /// Gives the function to an association of a host, with maps if the host's memory has room.
+    fn install(&self, tables: &Tables, host: &Host) -> Tables {
+        let id = self.function.id;
+        let maps = declared_maps::make(&self.maps, tables, &host.memory).unwrap_or_else(|full| {
+            let (nqn, name) = (&host.nqn, &self.function.name);
+            log::warn!("{nqn}: it gets the kept function {id} {name:?} without its maps: {full}");
+            Default::default()
+        });
+        tables.with_function_and_maps(Arc::clone(&self.function), maps).with_trace(id)
+    }
+}
+
+/// Who keeps a function.
+#[derive(Debug)]
+enum Owner {
+    /// The configuration: nobody unloads it.
+    Target,
+    Host {
+        /// Whose memory it takes. Its maps take that of each association's host.
+        host: Arc<Host>,
+        host_id: [u8; 16],
+        /// The association that has loaded it.
+        association: u64,
+    },
+}
+
+impl Owner {
+    /// Whether an association may do what only the owner may.
+    fn is(&self, controller: &Controller) -> bool {
+        let Owner::Host { host, host_id, association } = self else { return false };
+        let is_host = *host_id != [0; 16]
+            && *host_id == controller.host_id
+            && host.nqn == controller.host_nqn();
+        is_host || *association == controller.serial
+    }
+
+    /// Whether it is this host.
+    fn is_host(&self, other: &Host) -> bool {
+        matches!(self, Owner::Host { host, .. } if host.serial == other.serial)
+    }
+}
+
+impl Subsystem {
+    /// `last_id` is the id before that of the first controller.
+    pub(crate) fn new(
+        nqn: String,
+        number: usize,
+        namespaces: Vec<Arc<Namespace>>,
+        last_id: u16,
+    ) -> Subsystem {
+        let subsystem = Subsystem {
+            nqn,
+            number,
+            kept_counters: CounterTable::default(),
+            health: Health::default(),
+            log_generation: AtomicU64::default(),
+            is_served: AtomicBool::default(),
+            controllers: Mutex::new(Controllers { last_id, ..Controllers::default() }),
+        };
+        subsystem.replace_namespaces(namespaces);
+        subsystem
+    }
+
+    fn controllers(&self) -> MutexGuard<'_, Controllers> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the discovery subsystem, which has no namespaces.
+    pub(crate) fn is_discovery(&self) -> bool {
+        self.nqn == DISCOVERY_NQN
+    }
+
+    /// Its namespaces, in the order of their ids.
+    pub(crate) fn namespaces(&self) -> Vec<Arc<Namespace>> {
+        self.controllers().namespaces.clone()
+    }
+
+    /// The namespace with this id.
+    pub(crate) fn namespace(&self, nsid: u32) -> Option<Arc<Namespace>> {
+        self.controllers().namespaces.iter().find(|namespace| namespace.nsid == nsid).cloned()
+    }
+
+    /// What its controllers announce.
+    pub(crate) fn traits(&self) -> Traits {
+        self.controllers().traits
+    }
+
+    /// Takes over other namespaces. Associations lose the file maps of those that are gone, and
+    /// remember for their hosts which ids have changed.
+    pub(crate) fn replace_namespaces(&self, mut new: Vec<Arc<Namespace>>) {
+        new.sort_by_key(|namespace| namespace.nsid);
+        let mut controllers = self.controllers();
+        let only_in_first = |one: &[Arc<Namespace>], other: &[Arc<Namespace>]| {
+            let alone = |namespace: &&Arc<Namespace>| {
+                !other.iter().any(|known| Arc::ptr_eq(known, namespace))
+            };
+            one.iter().filter(alone).cloned().collect::<Vec<_>>()
+        };
+        let (gone, added) = (
+            only_in_first(&controllers.namespaces, &new),
+            only_in_first(&new, &controllers.namespaces),
+        );
+        for controller in controllers.by_id.values() {
+            let sees = |namespace: &&Arc<Namespace>| controller.access.sees(namespace.nsid);
+            for namespace in gone.iter().filter(sees) {
+                controller.update(|tables| tables.without_namespace(namespace.nsid));
+                controller.namespace_changed(namespace.nsid);
+            }
+            for namespace in added.iter().filter(sees) {
+                let whole = namespace.whole_file();
+                controller.update(|tables| tables.with_whole_namespace(whole));
+                controller.namespace_changed(namespace.nsid);
+            }
+        }
+        if !new.is_empty() {
+            controllers.traits = Traits {
+                has_volatile_cache: new.iter().any(|namespace| namespace.has_volatile_cache()),
+                deallocates: new.iter().all(|namespace| namespace.deallocates()),
+            };
+        }
+        controllers.namespaces = new;
+    }
+
+    /// Those of the hosts that are connected.
+    pub(crate) fn all_controllers(&self) -> Vec<Arc<Controller>> {
+        self.controllers().by_id.values().cloned().collect()
+    }
+
+    /// Whether hosts can connect to it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.is_served.load(Ordering::Relaxed)
+    }
+
+    /// True if that has changed.
+    pub(crate) fn set_served(&self, is_served: bool) -> bool {
+        self.is_served.swap(is_served, Ordering::Relaxed) != is_served
+    }
+
+    /// The generation of the discovery log page.
+    pub(crate) fn log_generation(&self) -> u64 {
+        self.log_generation.load(Ordering::Acquire)
+    }
+
+    /// What the discovery log page tells has changed.
+    pub(crate) fn next_log_generation(&self) {
+        self.log_generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Makes a controller for a host, and gives the one that had to go for it, if one had to.
+    pub(crate) fn add_controller(
+        &self,
+        host: &Arc<Host>,
+        hosts: &Arc<Hosts>,
+        (host_id, access): ([u8; 16], Arc<Access>),
+        (kato_ms, now_ns): (u32, u64),
+    ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), HostFull> {
+        let mut controllers = self.controllers();
+        let evicted = controllers.make_room(host, hosts, now_ns)?;
+        // Who goes is still counted until its connections have heard of it.
+        let more = if evicted.is_some() { MAX_CONTROLLERS as u32 } else { 0 };
+        let party = Party {
+            member: host.association(&hosts.limits, more)?,
+            address: hosts.association_of(host.address, more)?,
+            memory: host.memory.charge(ASSOCIATION_BYTES)?,
+            host_id,
+            access: Arc::clone(&access),
+        };
+        if let Some(evicted) = &evicted {
+            controllers.by_id.remove(&evicted.id);
+        }
+        let mut id = controllers.last_id;
+        loop {
+            id = if id >= LAST_CONTROLLER_ID { 1 } else { id + 1 };
+            if !controllers.by_id.contains_key(&id) {
+                break;
+            }
+        }
+        controllers.last_id = id;
+        let visible = controllers.namespaces.iter().filter(|known| access.sees(known.nsid));
+        let whole = visible.map(|namespace| namespace.whole_file());
+        let tables = Tables::new(whole.collect());
+        let install = |tables: Tables, kept: &Kept| kept.install(&tables, host);
+        let tables = controllers.kept.iter().fold(tables, install);
+        let controller = Controller::new(id, party, (kato_ms, now_ns), tables);
+        for kept in &controllers.kept {
+            controller.counters.begin(kept.function.id);
+        }
+        let controller = Arc::new(controller);
+        controllers.by_id.insert(id, Arc::clone(&controller));
+        Ok((controller, evicted))
+    }
+
+    pub(crate) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
+        self.controllers().by_id.get(&id).cloned()
+    }
+
+    /// Gives every association, present and future, a function of this one's. Returns its id.
+    pub(crate) fn keep_function(
+        &self,
+        function: Function,
+        by: &Controller,
+    ) -> Result<u32, Refusal> {
+        if by.host_id == [0; 16] {
+            let message = "functions are kept for hosts that have a host identifier other than 0";
+            return Err(Refusal::new(Status::FUNCTION_REJECTED, message));
+        }
+        let mut controllers = self.controllers();
+        let is_its = |kept: &&Kept| kept.owner.is_host(by.host());
+        let (all, its) = (controllers.kept.len(), controllers.kept.iter().filter(is_its).count());
+        // One host leaves room for others.
+        if its >= MAX_KEPT_FUNCTIONS - all {
+            let message = format!(
+                "the subsystem keeps {all} functions, of at most {MAX_KEPT_FUNCTIONS}, and {its} of \
+                 them for this host, which may be half of what others leave; unload one"
+            );
+            return Err(Refusal::new(Status::RESOURCE_LIMIT, message));
+        }
+        let host = Arc::clone(by.host());
+        let owner = Owner::Host { host, host_id: by.host_id, association: by.serial };
+        self.keep(&mut controllers, function, owner)
+    }
+
+    /// Gives every association a function that the configuration names.
+    pub(crate) fn keep_own_function(&self, function: Function) -> Result<u32, Refusal> {
+        self.keep(&mut self.controllers(), function, Owner::Target)
+    }
+
+    fn keep(
+        &self,
+        controllers: &mut Controllers,
+        function: Function,
+        owner: Owner,
+    ) -> Result<u32, Refusal> {
+        if controllers.kept.len() >= MAX_KEPT_FUNCTIONS || is_kept(controllers.last_kept + 1) {
+            let message = format!("the subsystem keeps {MAX_KEPT_FUNCTIONS} functions at most");
+            return Err(Refusal::new(Status::RESOURCE_LIMIT, message));
+        }
+        let known = controllers.kept.iter().flat_map(|kept| kept.maps.iter().cloned());
+        let known: Vec<DeclaredMap> = known.collect();
+        let wanted = function.native.program().maps();
+        let maps = declared_maps::declare(wanted, &known, &mut controllers.last_kept_map, KEPT)?;
+        controllers.last_kept += 1;
+        let id = KEPT | controllers.last_kept;
+        self.kept_counters.begin(id);
+        let kept = Kept { function: Arc::new(Function { id, ..function }), maps, owner };
+        for controller in controllers.by_id.values() {
+            controller.counters.begin(id);
+            controller.update(|tables| kept.install(tables, controller.host()));
+        }
+        controllers.kept.push(kept);
+        Ok(id)
+    }
+
+    /// Whether an association may do with a kept function what only its owner may.
+    pub(crate) fn owns(&self, controller: &Controller, id: u32) -> bool {
+        let controllers = self.controllers();
+        let mut kept = controllers.kept.iter().filter(|kept| kept.function.id == id);
+        kept.any(|kept| kept.owner.is(controller))
+    }
+
+    /// The ids of the kept functions.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn kept_functions(&self) -> Vec<u32> {
+        self.controllers().kept.iter().map(|kept| kept.function.id).collect()
+    }
+
+    /// Takes a kept function from every association.
+    pub(crate) fn drop_function(&self, id: u32) {
+        let mut controllers = self.controllers();
+        controllers.kept.retain(|kept| kept.function.id != id);
+        for controller in controllers.by_id.values() {
+            controller.update(|tables| tables.without_function(id));
+            controller.counters.remove(id);
+        }
+        self.kept_counters.remove(id);
+    }
+
+    /// One of its namespaces has changed its size.
+    pub(crate) fn namespace_resized(&self, namespace: &Namespace) {
+        let controllers = self.controllers();
+        let sees = |of: &&Arc<Controller>| of.access.sees(namespace.nsid);
+        for controller in controllers.by_id.values().filter(sees) {
+            let whole = namespace.whole_file();
+            controller.update(|tables| tables.with_whole_namespace(whole));
+            controller.namespace_changed(namespace.nsid);
+        }
+    }
+
+    pub(crate) fn remove_controller(&self, id: u16) {
+        self.controllers().by_id.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::HostLimits;
+    use std::net::Ipv4Addr;
+
+    /// Associations that are all in use are taken from the address that has most, as long as that has
+    /// more than the newcomer's.
+    #[test]
+    fn a_full_subsystem_takes_from_who_has_most() {
+        let limits = HostLimits {
+            associations_per_address: MAX_CONTROLLERS as u32,
+            associations_per_host: MAX_CONTROLLERS as u32,
+            ..HostLimits::default()
+        };
+        let hosts = Hosts::new(limits, 1 << 30);
+        let host = |last| hosts.host(Ipv4Addr::new(127, 0, 0, last).into(), "host");
+        let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), 0);
+        let connect = |host: &Arc<Host>, now_ns| {
+            let times = (10_000, now_ns);
+            let added = subsystem.add_controller(
+                host,
+                &hosts,
+                ([1; 16], Arc::new(Access::everything())),
+                times,
+            );
+            added.inspect(|(controller, _)| {
+                controller.add_queue(1).expect("free");
+            })
+        };
+        let [one, two, three] = [1, 2, 3].map(host);
+        for number in 0..MAX_CONTROLLERS {
+            let owner = if number < MAX_CONTROLLERS / 2 { &one } else { &two };
+            let (_, evicted) = connect(owner, number as u64).expect("room");
+            assert!(evicted.is_none());
+        }
+        // Nobody has more than these would have.
+        let full = Some(HostFull::Controllers(MAX_CONTROLLERS));
+        assert_eq!((connect(&one, 5000).err(), connect(&two, 5000).err()), (full, full));
+        // The one goes that was silent longest, of the one and of the other.
+        let mut gone = [0; 2].map(|_| {
+            let (_, evicted) = connect(&three, 5000).expect("room is made");
+            let evicted = evicted.expect("one goes");
+            (evicted.host().address, evicted.id)
+        });
+        gone.sort_unstable();
+        let first_of_two = 1 + MAX_CONTROLLERS as u16 / 2;
+        assert_eq!(gone, [(one.address, 1), (two.address, first_of_two)]);
+    }
+}

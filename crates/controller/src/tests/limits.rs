@@ -1,0 +1,533 @@
+//! What the target refuses, what it bounds, and what it must not stop for.
+
+use super::peer::{Peer, Said, pushdown};
+use crate::hosts::HostLimits;
+use crate::rig::{NQN, Rig, capsule, connect_command, h2c_data};
+use bpfof_chain::Limits;
+use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
+use bpfof_nvme::tcp::{Digests, Fes, H2cData, IcReq, R2t};
+use bpfof_nvme::vendor_specific::{
+    Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort,
+};
+use bpfof_nvme::{AdminCommand, Installation, Rw, Sgl, Sqe, Status, Upload, opcode};
+use std::sync::Arc;
+
+const TRANSFER_BYTES: u32 = 128 << 10;
+
+fn rig() -> (Rig, Peer, Peer) {
+    let mut rig = Rig::new(Limits { hops: 2000, ..Limits::default() });
+    let admin = Peer::connect(&mut rig, 0, 31);
+    let io = Peer::connect(&mut rig, 1, 255);
+    (rig, admin, io)
+}
+
+fn rw(opcode: u8, nsid: u32, slba: u64, length_bytes: u32) -> Sqe {
+    let block_bytes = if nsid == 2 { 4096 } else { 512 };
+    let rw = Rw { slba, blocks: length_bytes / block_bytes, fua: false };
+    Sqe { sgl: Sgl::transport(length_bytes), ..rw.to_sqe(opcode, nsid) }
+}
+
+/// Loads BPF-KV's `get` and returns its id.
+fn load_get(rig: &mut Rig, admin: &mut Peer) -> u32 {
+    let (status, id) = try_to_load_get(rig, admin, Installation::default());
+    assert_eq!(status, Status::SUCCESS);
+    id
+}
+
+/// The status and the id that the last chunk is answered with, or the first that is refused.
+fn try_to_load_get(rig: &mut Rig, admin: &mut Peer, installation: Installation) -> (Status, u32) {
+    let object = bpfkv::GET_OBJECT;
+    let mut last = (Status::SUCCESS, 0);
+    for (index, chunk) in object.chunks(8192).enumerate() {
+        let offset_bytes = index as u32 * 8192;
+        let upload = Upload { total_bytes: object.len() as u32, offset_bytes };
+        let sqe = AdminCommand::function_load(upload, installation);
+        let sqe = Sqe { sgl: Sgl::in_capsule(chunk.len() as u32), ..sqe };
+        let answer = admin.call(rig, sqe, chunk);
+        last = (answer.status, answer.dw0);
+        if last.0 != Status::SUCCESS {
+            break;
+        }
+    }
+    last
+}
+
+/// A node of BPF-KV whose only child is itself: `get` goes round in it.
+fn store_cycle(rig: &Rig, namespace: usize) {
+    let mut node = [0xff; 512];
+    node[..24].fill(0);
+    let pointer_at = 16 + 31 * 8;
+    node[pointer_at..pointer_at + 8].copy_from_slice(&(1u64 << 63).to_le_bytes());
+    rig.store(namespace, 0, &node);
+}
+
+fn call(function: u32) -> PushdownParts<'static> {
+    PushdownParts {
+        function,
+        files: &[FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 512,
+        scratch: &[1, 0, 0, 0, 0, 0, 0, 0],
+        answer_max_bytes: 72,
+        scratch_size_bytes: 0,
+    }
+}
+
+/// A connection that ends while it waits is forgotten.
+#[test]
+fn nobody_waits_behind_the_dead() {
+    let mut rig = Rig::new(Limits { hops: 2000, chains: 1, ..Limits::default() });
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut hosts = [1, 2, 3].map(|qid| Peer::connect(&mut rig, qid, 63));
+    let function = load_get(&mut rig, &mut admin);
+    store_cycle(&rig, 0);
+    let (sqe, data) = pushdown(&call(function));
+    for host in &mut hosts {
+        host.send(&mut rig, sqe, &data);
+    }
+    let waiting = |rig: &Rig| rig.core.executor.admission.waiting().to_vec();
+    let indices = [1, 2].map(|at| rig.index(hosts[at].line));
+    assert_eq!(waiting(&rig), indices);
+    rig.close(hosts[1].line);
+    assert_eq!(waiting(&rig), indices[1..]);
+    rig.work();
+    assert_eq!(hosts[2].hear(&mut rig).len(), 1, "it has had its turn");
+    rig.finish();
+}
+
+/// Who has more chains than others gives some up for them, and all are answered in the end.
+#[test]
+fn chains_are_shared() {
+    const CHAINS: usize = 9;
+    let mut rig = Rig::new(Limits { hops: 2000, chains: CHAINS, ..Limits::default() });
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut hosts = [1, 2].map(|qid| Peer::connect(&mut rig, qid, 63));
+    let function = load_get(&mut rig, &mut admin);
+    store_cycle(&rig, 0);
+    let (sqe, data) = pushdown(&call(function));
+    let indices = [0, 1].map(|at| rig.index(hosts[at].line));
+    let running = |rig: &Rig| indices.map(|index| rig.core.executor.admission.running(index));
+    for _ in 0..40 {
+        hosts[0].send(&mut rig, sqe, &data);
+    }
+    assert_eq!(running(&rig), [7, 0], "nobody else asks, and two are for other hosts");
+    for _ in 0..40 {
+        hosts[1].send(&mut rig, sqe, &data);
+    }
+    assert_eq!(running(&rig), [7, 0], "hops have not ended yet");
+    for _ in 0..400 {
+        rig.step();
+    }
+    assert_eq!(running(&rig), [4, 3]);
+    assert!(hosts.iter().all(|host| rig.connection(host.line).is_paused()));
+    rig.work();
+    for host in &mut hosts {
+        let said = host.hear(&mut rig);
+        let ended = |said: &Said| matches!(said, Said::Response(cqe) if cqe.status.same_code(Status::HOP_BUDGET_EXHAUSTED));
+        assert_eq!(said.iter().filter(|said| ended(said)).count(), 40, "each command is answered");
+    }
+    rig.finish();
+}
+
+#[test]
+fn malformed_requests_name_the_field() {
+    let (mut rig, mut admin, mut io) = rig();
+    let function = load_get(&mut rig, &mut admin);
+    let mut refused = |parts: &PushdownParts<'_>, change: &dyn Fn(&mut Vec<u8>)| {
+        let (sqe, mut data) = pushdown(parts);
+        change(&mut data);
+        let sqe = Sqe { sgl: Sgl::in_capsule(data.len() as u32), ..sqe };
+        let answer = io.call(&mut rig, sqe, &data);
+        assert_eq!(answer.status, Status::MALFORMED_REQUEST.with_dnr());
+        answer.dw0
+    };
+    let good = call(function);
+    let file = FileVersion { id: 0, version: 1 };
+    assert_eq!(refused(&PushdownParts { files: &[], ..good }, &|_| ()), 4);
+    assert_eq!(refused(&PushdownParts { files: &[file; 17], ..good }, &|_| ()), 4);
+    assert_eq!(refused(&PushdownParts { first_file: 1, ..good }, &|_| ()), 6);
+    assert_eq!(refused(&PushdownParts { first_size_bytes: 0, ..good }, &|_| ()), 16);
+    // A scratch size that does not hold the argument, or is above the limit.
+    assert_eq!(refused(&PushdownParts { scratch: &[0; 4097], ..good }, &|_| ()), 28);
+    assert_eq!(refused(&PushdownParts { scratch_size_bytes: 7, ..good }, &|_| ()), 28);
+    assert_eq!(refused(&PushdownParts { scratch_size_bytes: 16_385, ..good }, &|_| ()), 28);
+    assert_eq!(refused(&PushdownParts { scratch_size_bytes: u32::MAX, ..good }, &|_| ()), 28);
+    assert_eq!(refused(&good, &|data| data[20] += 1), 20);
+    assert_eq!(refused(&good, &|data| data[32 + 4] = 1), 36);
+    assert_eq!(refused(&good, &|data| data.truncate(31)), 31);
+    assert_eq!(refused(&good, &|data| data.truncate(40)), 40);
+
+    let short = PushdownShort { function, file: 0, first_blocks: 0, argument: [0; 24] };
+    let answer = io.call(&mut rig, short.to_sqe(1, 72), &[]);
+    assert_eq!(answer.status, Status::MALFORMED_REQUEST.with_dnr());
+    assert_eq!(answer.dw0, PushdownShort::FIRST_BLOCKS_AT);
+    // Limits themselves are fine.
+    let (sqe, data) = pushdown(&PushdownParts { files: &[file; 16], scratch: &[0; 4096], ..good });
+    assert_eq!(io.call(&mut rig, sqe, &data).status, Status::FUNCTION_ABORT.with_dnr());
+    // The longest argument that fits a capsule, in the largest scratch.
+    let (sqe, data) = pushdown(&PushdownParts {
+        files: &[file; 16],
+        scratch: &[0; 8192 - 32 - 16 * 16],
+        scratch_size_bytes: 16_384,
+        ..good
+    });
+    assert_eq!(data.len(), 8192);
+    assert_eq!(io.call(&mut rig, sqe, &data).status, Status::FUNCTION_ABORT.with_dnr());
+    rig.finish();
+}
+
+#[test]
+fn a_log_page_is_not_longer_than_a_transfer() {
+    let (mut rig, mut admin, _io) = rig();
+    let answer = admin.call(&mut rig, AdminCommand::get_log_page(2, 0, 0, u32::MAX), &[]);
+    assert_eq!(answer.status, Status::INVALID_FIELD.with_dnr());
+    let page = AdminCommand::get_log_page(2, 0, 0, TRANSFER_BYTES);
+    assert_eq!(admin.call(&mut rig, page, &[]).status, Status::SUCCESS);
+    let mut huge = AdminCommand::get_log_page(2, 0, 0, 512);
+    huge.sgl = Sgl::transport(u32::MAX);
+    assert_eq!(admin.call(&mut rig, huge, &[]).status, Status::SUCCESS);
+}
+
+/// A host may send all its commands before any data. If the target stopped to listen when it
+/// holds as much data as it wants to, the data would never come.
+#[test]
+fn writes_wait_for_their_turn_and_all_are_done() {
+    let (mut rig, _admin, mut io) = rig();
+    for index in 0..100u64 {
+        io.send(&mut rig, rw(opcode::nvm::WRITE, 1, index % 8 * 256, TRANSFER_BYTES), &[]);
+        assert!(rig.connection(io.line).queue.held_bytes() <= 4 << 20);
+    }
+    let mut asked = Vec::new();
+    let mut done = 0;
+    let mut most_asked = 0;
+    while done < 100 {
+        for said in io.hear(&mut rig) {
+            match said {
+                Said::R2t(r2t) => asked.push(r2t),
+                Said::Response(cqe) => {
+                    assert_eq!(cqe.status, Status::SUCCESS);
+                    done += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        most_asked = most_asked.max(asked.len());
+        if !asked.is_empty() {
+            // In another order than asked.
+            let r2t = asked.swap_remove(asked.len() / 2);
+            io.send_data(&mut rig, r2t, &[7; TRANSFER_BYTES as usize]);
+        }
+        rig.work();
+    }
+    // Each takes a page more than its data.
+    assert_eq!((most_asked, asked.len()), (31, 0));
+    assert!(!rig.connection(io.line).queue.is_busy());
+    rig.finish();
+}
+
+#[test]
+fn a_host_that_does_not_listen_costs_little() {
+    let (mut rig, _admin, mut io) = rig();
+    for index in 0..250u64 {
+        io.send(&mut rig, rw(opcode::nvm::READ, 1, index % 8 * 256, TRANSFER_BYTES), &[]);
+        if index % 7 == 0 {
+            rig.work();
+        }
+    }
+    rig.work();
+    let unsent = rig.connection(io.line).port.unsent_bytes();
+    assert!(unsent < 6 << 20, "{unsent} bytes wait to be sent");
+    let mut done = 0;
+    while done < 250 {
+        let said = io.hear(&mut rig);
+        assert!(!said.is_empty(), "the rest is answered once the host listens");
+        done += said.iter().filter(|said| matches!(said, Said::Response(_))).count();
+        rig.work();
+    }
+    rig.finish();
+}
+
+#[test]
+fn commands_beyond_the_queue_end_the_connection() {
+    let (mut rig, mut admin, _io) = rig();
+    let mut small = Peer::connect(&mut rig, 2, 1);
+    for _ in 0..2 {
+        small.send(&mut rig, rw(opcode::nvm::WRITE, 1, 0, TRANSFER_BYTES), &[]);
+    }
+    rig.work();
+    assert_eq!(small.hear(&mut rig).len(), 2);
+    small.send(&mut rig, rw(opcode::nvm::READ, 1, 0, 512), &[]);
+    assert_eq!(small.hear(&mut rig), [Said::Terminated(Fes::LimitExceeded, 0)]);
+    assert!(!rig.is_open(small.line));
+    assert_eq!(admin.call(&mut rig, AdminCommand::keep_alive(), &[]).status, Status::SUCCESS);
+    rig.finish();
+}
+
+/// A chain without end in one namespace keeps nobody in another waiting.
+#[test]
+fn namespaces_take_turns() {
+    let (mut rig, mut admin, mut io) = rig();
+    let function = load_get(&mut rig, &mut admin);
+    for namespace in [1, 0] {
+        store_cycle(&rig, namespace);
+        let (mut sqe, data) = pushdown(&call(function));
+        sqe.nsid = namespace as u32 + 1;
+        io.send(&mut rig, sqe, &data);
+        assert!(rig.step() && rig.step());
+        let read = rw(opcode::nvm::READ, 2 - namespace as u32, 0, 4096);
+        let cid = io.send(&mut rig, read, &[]);
+        for _ in 0..4 {
+            assert!(rig.step());
+        }
+        let said = io.hear(&mut rig);
+        assert!(matches!(&said[..], [Said::Data(..), Said::Response(cqe)] if cqe.cid == cid));
+        rig.work();
+        let said = io.hear(&mut rig);
+        let [Said::Response(cqe)] = &said[..] else { panic!("{said:?}") };
+        assert_eq!((cqe.status, cqe.dw1), (Status::HOP_BUDGET_EXHAUSTED.with_dnr(), 2000));
+    }
+    rig.finish();
+}
+
+/// The SUCCESS flag saves a response, but a chain's response carries its hops.
+#[test]
+fn answers_of_chains_have_a_response() {
+    let (mut rig, mut admin, _io) = rig();
+    let function = load_get(&mut rig, &mut admin);
+    let line = rig.open();
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    rig.feed(line, &request);
+    let (mut sqe, data) = connect_command(3, 15, 0);
+    sqe.cdw11 |= 4 << 16; // no flow control
+    rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    let mut ear = super::peer::Ear::new();
+    ear.hear(&rig.output(line));
+    let mut say = |sqe: Sqe, data: &[u8]| {
+        rig.feed(line, &capsule(sqe, data, Digests::default()));
+        rig.work();
+        ear.hear(&rig.output(line))
+    };
+    let read = say(rw(opcode::nvm::READ, 1, 0, 512), &[]);
+    assert!(matches!(&read[..], [Said::Data(_, true)]), "{read:?}");
+    // A leaf that holds no key but 0: not found, 8 bytes.
+    let mut leaf = [0xff; 512];
+    leaf[..24].fill(0);
+    leaf[8] = 1;
+    say(Sqe { sgl: Sgl::in_capsule(512), ..rw(opcode::nvm::WRITE, 1, 0, 512) }, &leaf);
+    let (sqe, data) = pushdown(&call(function));
+    let chain = say(sqe, &data);
+    let [Said::Data(answer, false), Said::Response(cqe)] = &chain[..] else { panic!("{chain:?}") };
+    assert_eq!((&answer[..], cqe.dw0, cqe.dw1), (&[0; 8][..], 1, 8));
+    rig.finish();
+}
+
+/// Data that is not what was asked for ends the connection.
+#[test]
+fn wrong_transfers() {
+    let good =
+        H2cData { cccid: 1, ttag: 0, data_offset_bytes: 0, data_length_bytes: 1024, last: true };
+    let half = H2cData { data_length_bytes: 512, last: false, ..good };
+    let rest = H2cData { data_offset_bytes: 512, last: true, ..half };
+    let out_of_range = Fes::DataTransferOutOfRange;
+    let cases: [(&[H2cData], Option<Fes>); 9] = [
+        (&[good], None),
+        (&[half, rest], None),
+        (&[half, good], Some(out_of_range)),
+        (&[rest, half], Some(out_of_range)),
+        (&[H2cData { last: true, ..half }], Some(out_of_range)),
+        (&[H2cData { data_length_bytes: 1536, ..good }], Some(out_of_range)),
+        (&[H2cData { ttag: 1, ..good }], Some(Fes::InvalidHeaderField)),
+        (&[H2cData { ttag: 9999, ..good }], Some(Fes::InvalidHeaderField)),
+        (&[H2cData { cccid: 2, ..good }], Some(Fes::InvalidHeaderField)),
+    ];
+    for digests in [Digests::default(), Digests { header: true, data: true }] {
+        for (pdus, expected) in cases {
+            let mut rig = Rig::new(Limits::default());
+            let _admin = Peer::connect(&mut rig, 0, 31);
+            let line = rig.open();
+            let mut ear = super::peer::Ear::new();
+            let mut request = Vec::new();
+            IcReq { digests, ..IcReq::default() }.encode_into(&mut request);
+            rig.feed(line, &request);
+            let (sqe, data) = connect_command(1, 15, 0);
+            rig.feed(line, &capsule(sqe, &data, digests));
+            let write = Sqe { cid: 1, ..rw(opcode::nvm::WRITE, 1, 0, 1024) };
+            rig.feed(line, &capsule(write, &[], digests));
+            let said = ear.hear(&rig.output(line));
+            let r2t = R2t { cccid: 1, ttag: 0, offset_bytes: 0, length_bytes: 1024 };
+            assert_eq!(said.last(), Some(&Said::R2t(r2t)));
+            for pdu in pdus {
+                let data = vec![1; pdu.data_length_bytes as usize];
+                rig.feed(line, &h2c_data(*pdu, &data, digests));
+            }
+            rig.work();
+            let said = ear.hear(&rig.output(line));
+            match (&said[..], expected) {
+                ([Said::Response(cqe)], None) => assert_eq!(cqe.status, Status::SUCCESS),
+                ([Said::Terminated(fes, _)], Some(expected)) => assert_eq!(*fes, expected),
+                _ => panic!("{pdus:?}: {said:?}"),
+            }
+            rig.finish();
+        }
+    }
+}
+
+#[test]
+fn an_association_has_a_limit_of_extents() {
+    let (mut rig, mut admin, _io) = rig();
+    let mut set = |file: u32, count: u64| {
+        let extent =
+            |index: u64| Extent { file_offset: index * 512, device_offset: 0, length_bytes: 512 };
+        let extents = (0..count).map(extent).collect();
+        let map = FileMapObject { file, nsid: 1, version: 1, length_bytes: 0, extents };
+        let mut object = Vec::new();
+        map.encode_into(&mut object);
+        let mut status = Status::SUCCESS;
+        for (index, chunk) in object.chunks(8192).enumerate() {
+            let offset_bytes = index as u32 * 8192;
+            let upload = Upload { total_bytes: object.len() as u32, offset_bytes };
+            let sqe = AdminCommand::file_map_set(upload);
+            let sqe = Sqe { sgl: Sgl::in_capsule(chunk.len() as u32), ..sqe };
+            status = admin.call(&mut rig, sqe, chunk).status;
+        }
+        status
+    };
+    for file in 1..=32 {
+        assert_eq!(set(file, 32_768), Status::SUCCESS);
+    }
+    assert_eq!(set(33, 1), Status::RESOURCE_LIMIT.with_dnr());
+    assert_eq!(set(7, 32_768), Status::SUCCESS, "the map it replaces does not count");
+    assert_eq!(set(7, 32_767), Status::SUCCESS);
+    assert_eq!(set(33, 1), Status::SUCCESS);
+}
+
+/// Functions take memory of their host, and Function Load says what there is too little of.
+#[test]
+fn functions_take_memory_of_their_host() {
+    let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let host = Arc::clone(rig.connection(admin.line).controller().expect("connected").host());
+    // Room for data is given back in time.
+    let settle = |rig: &mut Rig| {
+        rig.core.io.now_ns += 2_000_000_000;
+        rig.work();
+    };
+    settle(&mut rig);
+    let before = host.memory.used_bytes();
+    let own = load_get(&mut rig, &mut admin);
+    let with_one = host.memory.used_bytes();
+    let keep = Installation { kept: true, ..Installation::default() };
+    let (status, kept) = try_to_load_get(&mut rig, &mut admin, keep);
+    let one = host.memory.used_bytes() - with_one;
+    assert!(status == Status::SUCCESS && one > 1000, "{status}: {one} bytes");
+
+    // All that it may have but the object's own bytes, which is less than the function takes.
+    let mut others = host.memory.charge(0).expect("nothing");
+    while others.resize(others.bytes() + 1024).is_ok() {}
+    let small = others.bytes() - bpfkv::GET_OBJECT.len();
+    others.resize(small).expect("less than before");
+    let full = Status::RESOURCE_LIMIT;
+    for installation in [Installation::default(), keep] {
+        let used = host.memory.used_bytes();
+        let (status, _) = try_to_load_get(&mut rig, &mut admin, installation);
+        assert!(status.same_code(full), "{status}");
+        assert_eq!(host.memory.used_bytes(), used);
+    }
+    admin.send(&mut rig, AdminCommand::function_report(AdminCommand::LAST_LOAD_MESSAGE, 200), &[]);
+    rig.work();
+    let said = admin.hear(&mut rig);
+    let Some(Said::Data(why, _)) = said.first() else { panic!("{said:?}") };
+    let why = String::from_utf8_lossy(why);
+    assert!(why.contains("memory"), "{why}");
+    drop(others);
+
+    for function in [own, kept] {
+        let unload = AdminCommand::function_unload(function);
+        assert_eq!(admin.call(&mut rig, unload, &[]).status, Status::SUCCESS);
+    }
+    settle(&mut rig);
+    let left = host.memory.used_bytes() - before;
+    assert!(left < 512, "{left} bytes beside the room that tables keep");
+}
+
+#[test]
+fn uploads_in_order_only() {
+    let (mut rig, mut admin, _io) = rig();
+    let mut chunk = |total_bytes, offset_bytes, length: usize| {
+        let upload = Upload { total_bytes, offset_bytes };
+        let sqe = AdminCommand::function_load(upload, Installation::default());
+        let sqe = Sqe { sgl: Sgl::in_capsule(length as u32), ..sqe };
+        admin.call(&mut rig, sqe, &vec![1; length]).status
+    };
+    let refused = Status::INVALID_FIELD.with_dnr();
+    assert_eq!(chunk(0, 0, 1), refused);
+    assert_eq!(chunk(u32::MAX, 0, 1), refused);
+    assert_eq!(chunk((1 << 20) + 1, 0, 1), refused);
+    assert_eq!(chunk(100, 50, 50), refused, "it does not start at 0");
+    assert_eq!(chunk(100, 0, 50), Status::SUCCESS);
+    assert_eq!(chunk(100, 40, 50), refused, "an overlap");
+    assert_eq!(chunk(100, 50, 50), refused, "that dropped the upload");
+    assert_eq!(chunk(100, 0, 50), Status::SUCCESS);
+    assert_eq!(chunk(101, 50, 51), refused, "another total");
+    assert_eq!(chunk(100, 0, 50), Status::SUCCESS);
+    assert_eq!(chunk(100, 50, 51), refused, "beyond the total");
+    assert_eq!(chunk(100, 0, 50), Status::SUCCESS);
+    assert_eq!(chunk(100, u32::MAX, 50), refused);
+    assert_eq!(chunk(100, 0, 100), Status::FUNCTION_REJECTED.with_dnr());
+}
+
+#[test]
+fn commands_on_the_wrong_queue_or_too_early() {
+    let (mut rig, mut admin, mut io) = rig();
+    let disconnect = FabricsCommand::Disconnect.to_sqe();
+    let (connect, data) = connect_command(0, 31, 0);
+    let sequence_error = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+    assert_eq!(admin.call(&mut rig, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE.with_dnr());
+    assert_eq!(admin.call(&mut rig, connect, &data).status, sequence_error);
+    assert_eq!(io.call(&mut rig, connect, &data).status, sequence_error);
+    let get = FabricsCommand::PropertyGet { offset: 0, size8: true }.to_sqe();
+    assert_eq!(io.call(&mut rig, get, &[]).status, Status::INVALID_OPCODE.with_dnr());
+    assert_eq!(io.call(&mut rig, disconnect, &[]).status, Status::SUCCESS);
+    assert!(!rig.is_open(io.line));
+
+    // Before Connect nothing, and after a refused Connect another one.
+    let line = rig.open();
+    let mut ear = super::peer::Ear::new();
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    rig.feed(line, &request);
+    let mut statuses = |sqe: Sqe, data: &[u8]| {
+        rig.feed(line, &capsule(sqe, data, Digests::default()));
+        let said = ear.hear(&rig.output(line));
+        let Some(Said::Response(cqe)) = said.last() else { panic!("{said:?}") };
+        (cqe.status, cqe.dw0)
+    };
+    assert_eq!(statuses(AdminCommand::keep_alive(), &[]).0, sequence_error);
+    assert_eq!(statuses(rw(opcode::nvm::READ, 1, 0, 512), &[]).0, sequence_error);
+    let invalid = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
+    let data = |change: &dyn Fn(&mut ConnectData)| {
+        let mut data = ConnectData {
+            hostid: [3; 16],
+            cntlid: u16::MAX,
+            subnqn: NQN.to_owned(),
+            hostnqn: "nqn.2026-01.io.bpf-of:peer".to_owned(),
+        };
+        change(&mut data);
+        data.to_bytes()
+    };
+    let other = data(&|data| data.subnqn = "nqn.2026-01.io.bpf-of:other".into());
+    assert_eq!(statuses(connect, &other), (invalid, 256 | 1 << 16));
+    let forged = data(&|data| data.hostnqn = "nqn.2026-01.io.bpf-of:x\nforged log line".into());
+    assert_eq!(statuses(connect, &forged), (invalid, 512 | 1 << 16));
+    assert_eq!(statuses(connect, &data(&|data| data.cntlid = 1)), (invalid, 16 | 1 << 16));
+    let (queue, _) = connect_command(1, 31, 0);
+    let unknown = data(&|data| data.cntlid = 77);
+    assert_eq!(statuses(queue, &unknown), (invalid, 16 | 1 << 16));
+    let thief = data(&|data| (data.cntlid, data.hostid) = (1, [9; 16]));
+    assert_eq!(statuses(queue, &thief).0, Status::CONNECT_INVALID_HOST.with_dnr());
+    let (empty, _) = connect_command(0, 0, 0);
+    assert_eq!(statuses(empty, &data(&|_| ())), (invalid, 44));
+    assert_eq!(statuses(connect, &data(&|_| ())), (Status::SUCCESS, 2));
+}

@@ -1,0 +1,165 @@
+//! Silent peers, by a clock that the test moves.
+
+use super::peer::{Peer, Said};
+use crate::rig::{Rig, capsule, connect_command, h2c_data};
+use bpfof_chain::Limits;
+use bpfof_nvme::tcp::{Digests, H2cData, IcReq};
+use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+#[test]
+fn a_host_that_does_not_connect_is_given_up_after_ten_seconds() {
+    let mut rig = Rig::new(Limits::default());
+    rig.core.io.now_ns = 7 * SECOND_NS;
+    let line = rig.open();
+    let overdue = |rig: &Rig, seconds: u64| {
+        rig.connection(line).overdue(rig.core.io.now_ns + seconds * SECOND_NS, 600)
+    };
+    assert_eq!(overdue(&rig, 10), None);
+    assert_eq!(overdue(&rig, 11), Some("no Connect within 10 seconds"));
+    // ICReq alone buys no time.
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    rig.core.io.now_ns += 9 * SECOND_NS;
+    rig.feed(line, &request);
+    assert_eq!(overdue(&rig, 2), Some("no Connect within 10 seconds"));
+    let (sqe, data) = connect_command(0, 31, 0);
+    rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    // No keep-alive timeout was asked for.
+    assert_eq!(overdue(&rig, 600), None);
+    let silent = Some("it has no keep-alive timer and was silent for longer than idle-timeout");
+    assert_eq!(overdue(&rig, 601), silent);
+}
+
+#[test]
+fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
+    let mut rig = Rig::new(Limits::default());
+    let line = rig.open();
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    rig.feed(line, &request);
+    let (sqe, data) = connect_command(0, 31, 5_000);
+    rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    let overdue = |rig: &Rig, ns: u64| rig.connection(line).overdue(ns, 600);
+    assert_eq!(overdue(&rig, 5 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 5 * SECOND_NS + 1), Some("keep-alive timeout"));
+    // Every command keeps it alive, also one that is refused.
+    rig.core.io.now_ns = 4 * SECOND_NS;
+    rig.feed(line, &capsule(AdminCommand::keep_alive(), &[], Digests::default()));
+    assert_eq!(overdue(&rig, 9 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 9 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+#[test]
+fn the_keep_alive_timeout_can_be_changed() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, 2_000);
+    assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
+    let overdue = |rig: &Rig, ns: u64| rig.connection(admin.line).overdue(ns, 600);
+    assert_eq!(overdue(&rig, 2 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+/// A byte now and then is not enough: each PDU has 30 seconds.
+#[test]
+fn a_host_that_does_not_finish_a_pdu_is_given_up() {
+    let mut rig = Rig::new(Limits::default());
+    let admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let overdue = |rig: &Rig, line: usize, seconds: u64| {
+        rig.connection(line).overdue(seconds * SECOND_NS, 600)
+    };
+    let late = Some("a PDU that did not arrive within 30 seconds");
+    let keep_alive = capsule(AdminCommand::keep_alive(), &[], Digests::default());
+    for second in 0..=30u64 {
+        rig.core.io.now_ns = second * SECOND_NS;
+        rig.feed(admin.line, &keep_alive[second as usize..][..1]);
+    }
+    assert_eq!((overdue(&rig, admin.line, 30), overdue(&rig, admin.line, 31)), (None, late));
+    rig.feed(admin.line, &keep_alive[31..]);
+    assert_eq!(overdue(&rig, admin.line, 100), None);
+
+    // The same within the data of a PDU, where pieces are taken as they come.
+    let write = Rw { slba: 0, blocks: 8, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+    io.send(&mut rig, Sqe { sgl: Sgl::transport(4096), ..write }, &[]);
+    let [Said::R2t(r2t)] = io.hear(&mut rig)[..] else { panic!("no R2T") };
+    let pdu = H2cData {
+        cccid: r2t.cccid,
+        ttag: r2t.ttag,
+        data_offset_bytes: 0,
+        data_length_bytes: 4096,
+        last: true,
+    };
+    let data = h2c_data(pdu, &[1; 4096], Digests::default());
+    rig.core.io.now_ns = 100 * SECOND_NS;
+    rig.feed(io.line, &data[..2000]);
+    rig.core.io.now_ns = 120 * SECOND_NS;
+    rig.feed(io.line, &data[2000..4000]);
+    assert_eq!((overdue(&rig, io.line, 130), overdue(&rig, io.line, 131)), (None, late));
+    rig.feed(io.line, &data[4000..]);
+    assert_eq!(overdue(&rig, io.line, 1000), None);
+}
+
+/// Data that the target has asked for keeps a buffer: the host has 30 seconds to begin, and for each
+/// PDU after that.
+#[test]
+fn a_host_that_does_not_send_its_data_is_given_up() {
+    let mut rig = Rig::new(Limits::default());
+    let _admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let overdue = |rig: &Rig, line: usize, seconds: u64| {
+        rig.connection(line).overdue(seconds * SECOND_NS, 600)
+    };
+    let late = Some("data that it was asked for did not arrive within 30 seconds");
+    rig.core.io.now_ns = 50 * SECOND_NS;
+    let write = Rw { slba: 0, blocks: 8, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+    io.send(&mut rig, Sqe { sgl: Sgl::transport(4096), ..write }, &[]);
+    let [Said::R2t(r2t)] = io.hear(&mut rig)[..] else { panic!("no R2T") };
+    assert_eq!((overdue(&rig, io.line, 80), overdue(&rig, io.line, 81)), (None, late));
+    // Other commands buy no time.
+    rig.core.io.now_ns = 79 * SECOND_NS;
+    let flush = Sqe::new(opcode::nvm::FLUSH, 1);
+    assert_eq!(io.call(&mut rig, flush, &[]).status, Status::SUCCESS);
+    assert_eq!((overdue(&rig, io.line, 80), overdue(&rig, io.line, 81)), (None, late));
+    for half in [0, 2048] {
+        let pdu = H2cData {
+            cccid: r2t.cccid,
+            ttag: r2t.ttag,
+            data_offset_bytes: half,
+            data_length_bytes: 2048,
+            last: half == 2048,
+        };
+        rig.feed(io.line, &h2c_data(pdu, &[1; 2048], Digests::default()));
+        let late = if pdu.last { None } else { late };
+        assert_eq!((overdue(&rig, io.line, 109), overdue(&rig, io.line, 110)), (None, late));
+    }
+}
+
+/// Linux sends no Keep Alive while there is traffic on any queue (CTRATT, bit 6).
+#[test]
+fn traffic_of_an_io_queue_keeps_the_association_alive() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, 2_000);
+    assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
+    rig.core.io.now_ns = 10 * SECOND_NS;
+    let flush = Sqe::new(opcode::nvm::FLUSH, 1);
+    assert_eq!(io.call(&mut rig, flush, &[]).status, Status::SUCCESS);
+    // As at the end of a turn.
+    rig.connection_mut(io.line).publish_tally();
+    let overdue = |rig: &Rig, ns: u64| rig.connection(admin.line).overdue(ns, 600);
+    assert_eq!(overdue(&rig, 12 * SECOND_NS), None);
+    assert_eq!(overdue(&rig, 12 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+#[test]
+fn an_io_queue_may_be_silent() {
+    let mut rig = Rig::new(Limits::default());
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let io = Peer::connect(&mut rig, 1, 31);
+    assert_eq!(rig.connection(io.line).overdue(u64::MAX, 600), None);
+    assert_eq!(admin.call(&mut rig, AdminCommand::keep_alive(), &[]).status, Status::SUCCESS);
+}

@@ -1,0 +1,180 @@
+//! Capsules that arrive whole, one in a message, and data that the controller reads and writes in the
+//! host's memory by key: the shape of NVMe over RDMA (NVMe RDMA Transport 1.0).
+//!
+//! An answer whose command has no room for it elsewhere follows the completion in its message.
+
+use super::arrival::{Arrival, Fetched, Input, Payload, Received, Violation};
+use crate::limits::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES};
+use crate::queue::Fetch;
+use bpfof_device::IoBuffer;
+use bpfof_device::fabric::Work;
+use bpfof_nvme::{Cqe, DataPointer, Sqe};
+
+/// Messages that may be received and not looked at before a queue is known.
+const PENDING_MESSAGES: usize = 4;
+/// The longest command capsule, in bytes.
+const CAPSULE_BYTES: usize = Sqe::BYTES + IN_CAPSULE_BYTES as usize;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct MessagePort {
+    /// None while it is looked at.
+    inbox: Option<Vec<Received>>,
+    /// How many capsules it may hold.
+    room: usize,
+    unposted: Vec<Work>,
+    unposted_bytes: usize,
+    /// Works that have not ended, and their bytes.
+    posted: usize,
+    posted_bytes: usize,
+}
+
+impl Default for MessagePort {
+    fn default() -> MessagePort {
+        MessagePort {
+            inbox: Some(Vec::new()),
+            room: PENDING_MESSAGES,
+            unposted: Vec::new(),
+            unposted_bytes: 0,
+            posted: 0,
+            posted_bytes: 0,
+        }
+    }
+}
+
+/// What the port is for a queue pair.
+impl MessagePort {
+    pub(super) fn take_input(&mut self) -> Option<Input> {
+        self.inbox.take().map(Input::Messages)
+    }
+
+    pub(super) fn put_back(&mut self, mut received: Vec<Received>, used: usize) {
+        received.drain(..used);
+        self.inbox = Some(received);
+    }
+
+    pub(super) fn next<'a>(
+        &mut self,
+        received: &'a [Received],
+    ) -> Result<Option<(usize, Arrival<'a>)>, Violation> {
+        let capsules = received.iter().filter(|one| matches!(one, Received::Capsule(_))).count();
+        if capsules > self.room {
+            return Err(Violation("more commands than the queue has entries".to_owned()));
+        }
+        let arrival = match received.first() {
+            None => return Ok(None),
+            Some(Received::Capsule(bytes)) => capsule(bytes)?,
+            Some(Received::Fetched { slot, buffer }) => {
+                // The message goes with its turn, and the buffer before it.
+                let mut taken = IoBuffer::new(buffer.len());
+                taken.copy_from_slice(buffer);
+                let fetched = Fetched { slot: *slot, buffer: taken, intact: true };
+                Arrival::Data { bytes: buffer.len(), fetched: Some(fetched) }
+            }
+        };
+        Ok(Some((1, arrival)))
+    }
+
+    pub(super) fn respond(
+        &mut self,
+        pointer: DataPointer,
+        cqe: Cqe,
+        payload: Payload<'_>,
+    ) -> Option<IoBuffer> {
+        let mut data = Vec::with_capacity(payload.len());
+        let mut copied = None;
+        match payload {
+            Payload::None => {}
+            Payload::Bytes(bytes) => data.extend_from_slice(bytes),
+            Payload::Memory(memory, offset, length) => memory.append(offset, length, &mut data),
+            Payload::Buffer(buffer) => {
+                data.extend_from_slice(&buffer);
+                copied = Some(buffer);
+            }
+        }
+        let mut response = cqe.to_bytes().to_vec();
+        match pointer {
+            DataPointer::Keyed { address, key, .. } if !data.is_empty() => {
+                self.post(Work::Write { key, address, bytes: data });
+            }
+            _ => response.append(&mut data),
+        }
+        self.post(Work::Send(response));
+        copied
+    }
+
+    pub(super) fn fetch(&mut self, fetch: Fetch, buffer: IoBuffer) {
+        let DataPointer::Keyed { address, key, .. } = fetch.pointer else {
+            unreachable!("other pointers are refused")
+        };
+        self.post(Work::Read { id: fetch.slot.into(), key, address, buffer });
+    }
+
+    fn post(&mut self, work: Work) {
+        self.unposted_bytes += work.bytes();
+        self.unposted.push(work);
+    }
+
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.unposted_bytes
+    }
+
+    pub(super) fn posted_bytes(&self) -> usize {
+        self.posted_bytes
+    }
+
+    /// What is being read comes back all the same, and goes then.
+    pub(super) fn stop_fetching(&mut self) {
+        let is_read = |work: &Work| matches!(work, Work::Read { .. });
+        self.unposted.retain(|work| !is_read(work));
+        self.unposted_bytes = self.unposted.iter().map(Work::bytes).sum();
+    }
+
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.posted == 0
+    }
+
+    pub(super) fn grow(&mut self, entries: u16) {
+        debug_assert!(entries <= MAX_QUEUE_ENTRIES);
+        self.room = entries.into();
+    }
+}
+
+/// What the port is for an endpoint of a fabric.
+impl MessagePort {
+    /// Something has been received.
+    pub(crate) fn deliver(&mut self, received: Received) {
+        if let Some(inbox) = &mut self.inbox {
+            inbox.push(received);
+        }
+    }
+
+    /// What is to be posted now.
+    pub(crate) fn take_unposted(&mut self) -> Vec<Work> {
+        self.posted += self.unposted.len();
+        self.posted_bytes += std::mem::take(&mut self.unposted_bytes);
+        std::mem::take(&mut self.unposted)
+    }
+
+    /// A work of so many bytes has ended.
+    pub(crate) fn ended(&mut self, bytes: usize) {
+        self.posted -= 1;
+        self.posted_bytes -= bytes;
+    }
+
+    /// Whether works are posted that have not ended.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.posted > 0
+    }
+}
+
+fn capsule(bytes: &[u8]) -> Result<Arrival<'_>, Violation> {
+    if bytes.len() > CAPSULE_BYTES {
+        let words = format!("a capsule of {} bytes, where {CAPSULE_BYTES} is most", bytes.len());
+        return Err(Violation(words));
+    }
+    let Some((sqe, data)) = bytes.split_first_chunk() else {
+        return Err(Violation(format!("a capsule of {} bytes, less than a command", bytes.len())));
+    };
+    Ok(Arrival::Command { sqe: Sqe::from_bytes(sqe), data, intact: true })
+}

@@ -1,0 +1,199 @@
+//! The seam between a queue pair and what carries it: capsules come in; responses go out; data is
+//! fetched.
+//!
+//! A [`Port`] is one connection's end of a transport, without its socket: bytes or messages are given to
+//! it and taken from it. [`tcp`] cuts a byte stream into PDUs; [`message`] has capsules that arrive
+//! whole, and data that the controller reads and writes by key, as with RDMA.
+
+pub(crate) mod message;
+pub(crate) mod secure;
+pub(crate) mod tcp;
+
+mod arrival;
+
+pub(crate) use arrival::{Arrival, Fetched, Input, Payload, Received, Violation};
+
+use crate::queue::Fetch;
+use bpfof_device::IoBuffer;
+use bpfof_nvme::{Cqe, DataPointer, Sgl};
+use message::MessagePort;
+use secure::Identity;
+use tcp::TcpPort;
+
+/// One connection's end of a transport.
+#[derive(Debug)]
+pub(crate) enum Port {
+    Tcp(TcpPort),
+    Message(MessagePort),
+}
+
+impl Port {
+    /// Reads a command's descriptor. Kinds that the transport does not have are unknown.
+    #[inline]
+    pub(crate) fn pointer(&self, sgl: &Sgl) -> DataPointer {
+        match (self, DataPointer::of(sgl)) {
+            (Port::Tcp(_), DataPointer::Keyed { .. })
+            | (Port::Message(_), DataPointer::Transport { .. }) => DataPointer::Unknown(sgl.kind),
+            (_, pointer) => pointer,
+        }
+    }
+
+    /// Whether hosts name data by keys.
+    pub(crate) fn is_keyed(&self) -> bool {
+        matches!(self, Port::Message(_))
+    }
+
+    /// Who the peer has proved to be below this, if it has.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        match self {
+            Port::Tcp(port) => port.identity(),
+            Port::Message(_) => None,
+        }
+    }
+
+    /// What encryption has cost since the last call, in units.
+    #[inline]
+    pub(crate) fn take_spent(&mut self) -> u64 {
+        match self {
+            Port::Tcp(port) => port.take_spent(),
+            Port::Message(_) => 0,
+        }
+    }
+
+    /// Takes what has been received; it must be [put back](Self::put_back). None while there is nothing.
+    #[inline]
+    pub(crate) fn take_input(&mut self) -> Option<Input> {
+        match self {
+            Port::Tcp(port) => port.take_input(),
+            Port::Message(port) => port.take_input(),
+        }
+    }
+
+    /// Gives the input back without its first `used` bytes or messages.
+    #[inline]
+    pub(crate) fn put_back(&mut self, input: Input, used: usize) {
+        match (self, input) {
+            (Port::Tcp(port), Input::Stream { buffer, filled }) => {
+                port.put_back(buffer, used..filled);
+            }
+            (Port::Message(port), Input::Messages(received)) => port.put_back(received, used),
+            _ => unreachable!("a port's own input comes back"),
+        }
+    }
+
+    /// What is next in the input behind its first `used` bytes or messages, and how many of them it
+    /// takes; none if that is not here entirely.
+    ///
+    /// # Errors
+    /// If the peer breaks the rules. It is told in what there is to be sent.
+    #[inline]
+    pub(crate) fn next<'a>(
+        &mut self,
+        input: &'a Input,
+        used: usize,
+    ) -> Result<Option<(usize, Arrival<'a>)>, Violation> {
+        match (self, input) {
+            (Port::Tcp(port), Input::Stream { buffer, filled }) => {
+                port.next(&buffer[used..*filled])
+            }
+            (Port::Message(port), Input::Messages(received)) => port.next(&received[used..]),
+            _ => unreachable!("a port's own input comes back"),
+        }
+    }
+
+    /// The peer breaks a rule of the queue with what is behind the first `used` of the input.
+    pub(crate) fn violated(
+        &mut self,
+        reason: &'static str,
+        input: &Input,
+        used: usize,
+    ) -> Violation {
+        if let (Port::Tcp(port), Input::Stream { buffer, filled }) = (self, input) {
+            port.terminate(reason, &buffer[used..*filled]);
+        }
+        Violation(reason.to_owned())
+    }
+
+    /// Whether a part of something is here whose rest is on its way, once `used` of `length` bytes have
+    /// been looked at.
+    #[inline]
+    pub(crate) fn is_within(&self, used: usize, length: usize) -> bool {
+        match self {
+            Port::Tcp(port) => used < length || port.is_within_data() || port.has_part_of_record(),
+            Port::Message(_) => false,
+        }
+    }
+
+    /// Sends a command's data, which its pointer has room for, and its completion. Returns a buffer that
+    /// was copied.
+    #[inline]
+    pub(crate) fn respond(
+        &mut self,
+        pointer: DataPointer,
+        cqe: Cqe,
+        payload: Payload<'_>,
+    ) -> Option<IoBuffer> {
+        match self {
+            Port::Tcp(port) => port.respond(cqe, payload),
+            Port::Message(port) => port.respond(pointer, cqe, payload),
+        }
+    }
+
+    /// Fetches a command's data from the host into a buffer of that length: it comes as [`Fetched`].
+    pub(crate) fn fetch(&mut self, fetch: Fetch, buffer: IoBuffer) {
+        match self {
+            Port::Tcp(port) => port.fetch(fetch, buffer),
+            Port::Message(port) => port.fetch(fetch, buffer),
+        }
+    }
+
+    /// Bytes that are to be sent and that nobody sends yet.
+    #[inline]
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        match self {
+            Port::Tcp(port) => port.unsent_bytes(),
+            Port::Message(port) => port.unsent_bytes(),
+        }
+    }
+
+    /// The same, with those that are being sent.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Port::Tcp(port) => port.unsent_bytes() + port.sending_bytes(),
+            Port::Message(port) => port.unsent_bytes() + port.posted_bytes(),
+        }
+    }
+
+    /// The connection closes: data that is being fetched is not waited for. Gives its buffers back.
+    pub(crate) fn stop_fetching(&mut self, give_back: impl FnMut(IoBuffer)) {
+        match self {
+            Port::Tcp(port) => port.stop_fetching(give_back),
+            Port::Message(port) => port.stop_fetching(),
+        }
+    }
+
+    /// Whether nobody outside has any of its buffers.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        match self {
+            Port::Tcp(port) => port.is_at_rest(),
+            Port::Message(port) => port.is_at_rest(),
+        }
+    }
+
+    /// Makes room for the commands of a queue of so many entries.
+    pub(crate) fn grow(&mut self, entries: u16, is_io: bool) {
+        match self {
+            Port::Tcp(port) if is_io => port.grow(),
+            Port::Tcp(_) => {}
+            Port::Message(port) => port.grow(entries),
+        }
+    }
+
+    /// Gives back what it keeps of a busy time.
+    pub(crate) fn shrink(&mut self) {
+        if let Port::Tcp(port) = self {
+            port.shrink();
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Who hosts are: TLS and DH-HMAC-CHAP between our own host and target, and what is refused.
+
+mod common;
+
+use bpfof_auth::dhchap::{Algorithms, Group, HostAuth, HostConfig, HostStep};
+use bpfof_auth::{ConfiguredPsk, DhchapKey, Hash, Names, PskHash};
+use bpfof_controller::{HostKeys, HostRule, Rights, Server, TargetConfig, TlsMode};
+use bpfof_host::{Controller, Error, Options, TargetUrl};
+use bpfof_nvme::fabrics::{FabricsCommand, SecurityProtocol};
+use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
+use common::raw::Peer;
+use common::{NQN, config, memory};
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const HOST: &str = "nqn.2026-01.io.bpf-of:host";
+const OTHER: &str = "nqn.2026-01.io.bpf-of:other-host";
+const MIB: u64 = 1 << 20;
+
+/// A folder of key files.
+struct Keys(TempDir);
+
+impl Keys {
+    fn new() -> Keys {
+        Keys(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn write(&self, name: &str, text: &[u8]) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("set");
+        path
+    }
+
+    fn psk(&self, name: &str, hash: PskHash) -> PathBuf {
+        let key = ConfiguredPsk::generate(hash).expect("random numbers");
+        self.write(name, key.to_text().expose())
+    }
+
+    fn dhchap(&self, name: &str, hash: Hash) -> PathBuf {
+        let key = DhchapKey::generate(hash).expect("random numbers");
+        self.write(name, key.to_text().expose())
+    }
+}
+
+fn rule(nqn: &str, keys: HostKeys) -> HostRule {
+    let (subsystems, namespaces) = (None, None);
+    HostRule { nqn: nqn.to_owned(), subsystems, namespaces, rights: Rights::USUAL, keys }
+}
+
+fn start(rules: Vec<HostRule>, tls: TlsMode) -> Server {
+    let with = TargetConfig { rules, tls, ..config(vec![memory(MIB, 512)]) };
+    Server::start(&with).expect("the target starts")
+}
+
+fn url(server: &Server, host: &str, parameters: &[(&str, &Path)]) -> TargetUrl {
+    let mut text = format!("nvme-tcp://{}/{NQN}?hostnqn={host}", server.address());
+    for (name, path) in parameters {
+        text.push_str(&format!("&{name}={}", path.display()));
+    }
+    text.parse().expect("an address")
+}
+
+fn connect(url: &TargetUrl) -> Result<Controller, Error> {
+    Controller::connect(url, Options::default())
+}
+
+/// Writes and reads, in short commands and long ones.
+fn use_it(controller: &Controller) {
+    let mut lane = controller.open_lane().expect("a lane");
+    for length in [512usize, 4096, 65536, 1 << 19] {
+        let pattern: Vec<u8> = (0..length).map(|at| (at * 7 + length) as u8).collect();
+        lane.write(1, 0, &pattern).expect("written");
+        let mut back = vec![0; length];
+        lane.read(1, 0, &mut back).expect("read");
+        assert!(back == pattern, "{length} bytes");
+    }
+}
+
+fn refused(url: &TargetUrl) -> String {
+    match connect(url) {
+        Ok(_) => panic!("{url} gets in"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn hosts_come_by_tls_with_their_keys() {
+    let keys = Keys::new();
+    let short = keys.psk("short", PskHash::Sha256);
+    let long = keys.psk("long", PskHash::Sha384);
+    let wrong = keys.psk("wrong", PskHash::Sha256);
+    let with = |path: &PathBuf| HostKeys { tls_psk: vec![path.clone()], ..HostKeys::default() };
+    let server = start(vec![rule(HOST, with(&short)), rule(OTHER, with(&long))], TlsMode::ByRules);
+    use_it(&connect(&url(&server, HOST, &[("tls-psk", &short)])).expect("it connects"));
+    use_it(&connect(&url(&server, OTHER, &[("tls-psk", &long)])).expect("it connects"));
+    // A wrong key, that of another host, none, and a host without a rule.
+    let text = refused(&url(&server, HOST, &[("tls-psk", &wrong)]));
+    assert!(text.contains("by TLS"), "{text}");
+    let text = refused(&url(&server, HOST, &[("tls-psk", &long)]));
+    assert!(text.contains("by TLS"), "{text}");
+    let text = refused(&url(&server, HOST, &[]));
+    assert!(text.contains("Connect Invalid Host"), "{text}");
+    let stranger = "nqn.2026-01.io.bpf-of:stranger";
+    assert!(refused(&url(&server, stranger, &[("tls-psk", &short)])).contains("by TLS"));
+    let denials = server.denials();
+    let count = |name: &str| denials.iter().find(|(known, _)| *known == name).expect("a reason").1;
+    assert_eq!((count("TLS handshake"), count("no TLS")), (3, 1));
+    drop(server);
+    // A target that asks for TLS refuses who does not speak it, by closing.
+    let server = start(vec![rule(HOST, with(&short))], TlsMode::Required);
+    use_it(&connect(&url(&server, HOST, &[("tls-psk", &short)])).expect("it connects"));
+    assert!(connect(&url(&server, HOST, &[])).is_err());
+}
+
+/// Whoever has one key is not everybody.
+#[test]
+fn a_key_proves_one_name() {
+    let keys = Keys::new();
+    let psk = keys.psk("psk", PskHash::Sha256);
+    let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
+    let server = start(vec![rule(HOST, with), rule(OTHER, HostKeys::default())], TlsMode::Allowed);
+    let text = fs::read_to_string(&psk).expect("read");
+    let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
+    let names = Names::new(HOST, NQN).expect("names");
+    let derivation = bpfof_auth::Derivation::Standard;
+    let version = bpfof_auth::IdentityVersion::V1;
+    let identity = configured.identity(&names, version, derivation).expect("short enough");
+    let psk =
+        bpfof_tls::Psk::new(&identity.identity, identity.psk.expose(), bpfof_tls::PskHash::Sha256);
+    let stream = TcpStream::connect(server.address()).expect("it listens");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let secured = bpfof_tls::connect(&stream, &psk.expect("a key"), deadline).expect("TLS");
+    // By hand, as the other host.
+    let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
+    let mut opener = bpfof_tls::Opener::new(secured.read, secured.side).expect("a key");
+    let mut say = Vec::new();
+    bpfof_nvme::tcp::IcReq::default().encode_into(&mut say);
+    let command = FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 0 };
+    let data = bpfof_nvme::fabrics::ConnectData {
+        hostid: [5; 16],
+        cntlid: 0xFFFF,
+        subnqn: NQN.to_owned(),
+        hostnqn: OTHER.to_owned(),
+    };
+    let data = data.to_bytes();
+    bpfof_nvme::tcp::CapsuleCmd { sqe: command.to_sqe(), data: &data }.encode_into(
+        &mut say,
+        Default::default(),
+        0,
+    );
+    let mut sealed = Vec::new();
+    sealer.seal([&say[..]], &mut sealed).expect("sealed");
+    (&stream).write_all(&sealed).expect("sent");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    let (mut inbox, mut plain) = (vec![0; 1 << 16], Vec::new());
+    let mut filled = 0;
+    while plain.len() < 128 + 24 {
+        filled += (&stream).read(&mut inbox[filled..]).expect("an answer");
+        let opened = opener.open(&mut inbox[..filled]).expect("its records");
+        plain.extend_from_slice(&inbox[..opened.plaintext_bytes]);
+        inbox.copy_within(opened.consumed_bytes..filled, 0);
+        filled -= opened.consumed_bytes;
+    }
+    // The status field of the completion behind the ICResp of 128 bytes.
+    let status = u16::from_le_bytes([plain[128 + 8 + 14], plain[128 + 8 + 15]]) >> 1;
+    assert_eq!(status & 0x7FF, 0x184, "Connect Invalid Host");
+    assert!(server.denials().contains(&("foreign name", 1)));
+}
+
+#[test]
+fn keys_change_without_a_restart() {
+    let keys = Keys::new();
+    let (old, new) = (keys.psk("old", PskHash::Sha256), keys.psk("new", PskHash::Sha256));
+    let with = |paths: &[&PathBuf]| {
+        let tls_psk = paths.iter().map(|path| (*path).clone()).collect();
+        vec![rule(HOST, HostKeys { tls_psk, ..HostKeys::default() })]
+    };
+    let base = config(vec![memory(MIB, 512)]);
+    let server = Server::start(&TargetConfig { rules: with(&[&old]), ..base.clone() });
+    let server = server.expect("the target starts");
+    let first = connect(&url(&server, HOST, &[("tls-psk", &old)])).expect("it connects");
+    let change = |rules| server.reload(&TargetConfig { rules, ..base.clone() });
+    change(with(&[&old, &new])).expect("taken over");
+    use_it(&connect(&url(&server, HOST, &[("tls-psk", &new)])).expect("it connects"));
+    change(with(&[&new])).expect("taken over");
+    assert!(connect(&url(&server, HOST, &[("tls-psk", &old)])).is_err());
+    // What was connected stays.
+    drop(first);
+    use_it(&connect(&url(&server, HOST, &[("tls-psk", &new)])).expect("it connects"));
+    // A key that others may read, or that is none, changes nothing.
+    fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("set");
+    let error = change(with(&[&new])).expect_err("others may read it").to_string();
+    assert!(error.contains("chmod 600"), "{error}");
+    let none = keys.write("none", b"NVMeTLSkey-1:01:bm9uZQ==:");
+    let error = change(with(&[&none])).expect_err("no key").to_string();
+    assert!(error.contains("none") && !error.contains("bm9uZQ"), "{error}");
+}
+
+#[test]
+fn hosts_and_targets_authenticate_each_other() {
+    let keys = Keys::new();
+    for (number, hash) in [Hash::Sha256, Hash::Sha384, Hash::Sha512].into_iter().enumerate() {
+        let host = keys.dhchap(&format!("host{number}"), hash);
+        let target = keys.dhchap(&format!("target{number}"), hash);
+        let wrong = keys.dhchap(&format!("wrong{number}"), hash);
+        let with = HostKeys {
+            dhchap_key: vec![host.clone()],
+            dhchap_ctrl_key: Some(target.clone()),
+            ..HostKeys::default()
+        };
+        let server = start(vec![rule(HOST, with)], TlsMode::ByRules);
+        let (host_key, ctrl) = ("dhchap-key", "dhchap-ctrl-key");
+        use_it(&connect(&url(&server, HOST, &[(host_key, &host)])).expect("one way"));
+        let both = url(&server, HOST, &[(host_key, &host), (ctrl, &target)]);
+        use_it(&connect(&both).expect("mutual"));
+        let text = refused(&url(&server, HOST, &[(host_key, &wrong)]));
+        assert!(text.contains("authentication failed"), "{text}");
+        let text = refused(&url(&server, HOST, &[(host_key, &host), (ctrl, &wrong)]));
+        assert!(text.contains("authentication failed"), "{text}");
+        let text = refused(&url(&server, HOST, &[]));
+        assert!(text.contains("dhchap-key=FILE"), "{text}");
+        assert!(server.denials().contains(&("not authenticated", 2)), "{:?}", server.denials());
+    }
+    // A target that does not authenticate itself is refused by who wants that.
+    let server = start(Vec::new(), TlsMode::ByRules);
+    let target = keys.dhchap("target", Hash::Sha256);
+    let text = refused(&url(&server, HOST, &[("dhchap-ctrl-key", &target)]));
+    assert!(text.contains("does not authenticate itself"), "{text}");
+}
+
+#[test]
+fn both_together_and_two_secrets_during_rotation() {
+    let keys = Keys::new();
+    let psk = keys.psk("psk", PskHash::Sha256);
+    let (old, new) = (keys.dhchap("old", Hash::Sha256), keys.dhchap("new", Hash::Sha512));
+    let with = HostKeys {
+        tls_psk: vec![psk.clone()],
+        dhchap_key: vec![new.clone(), old.clone()],
+        ..HostKeys::default()
+    };
+    let server = start(vec![rule(HOST, with)], TlsMode::Required);
+    for secret in [&old, &new] {
+        let both = url(&server, HOST, &[("tls-psk", &psk), ("dhchap-key", secret)]);
+        use_it(&connect(&both).expect("it connects"));
+    }
+    let text = refused(&url(&server, HOST, &[("tls-psk", &psk)]));
+    assert!(text.contains("dhchap-key=FILE"), "{text}");
+}
+
+fn say(peer: &mut Peer, message: &[u8]) -> Status {
+    let protocol = SecurityProtocol::IN_BAND;
+    let length_bytes = message.len() as u32;
+    let send = FabricsCommand::AuthenticationSend { protocol, length_bytes };
+    peer.status(send.to_sqe(), message)
+}
+
+fn fetch(peer: &mut Peer) -> (Vec<u8>, Status) {
+    let protocol = SecurityProtocol::IN_BAND;
+    let receive = FabricsCommand::AuthenticationReceive { protocol, length_bytes: 4096 };
+    let (data, cqe) = peer.call(receive.to_sqe(), &[]);
+    (data, cqe.status)
+}
+
+/// Runs the host's side on a queue; the last step.
+fn authenticate(peer: &mut Peer, config: &Arc<HostConfig>, t_id: u16) -> bool {
+    let (mut host, mut step) = HostAuth::new(Arc::clone(config), t_id);
+    loop {
+        match step {
+            HostStep::Exchange(message) => {
+                assert_eq!(say(peer, &message), Status::SUCCESS);
+                step = host.received(&fetch(peer).0);
+            }
+            HostStep::Finished { last, result } => {
+                if let Some(message) = last {
+                    say(peer, &message);
+                }
+                return result.is_ok();
+            }
+        }
+    }
+}
+
+/// Before a queue is authenticated it takes nothing else; afterwards it may be authenticated again while
+/// it works, and a run that fails ends it.
+#[test]
+fn nothing_is_done_before_and_all_goes_on_meanwhile() {
+    let keys = Keys::new();
+    let secret = keys.dhchap("secret", Hash::Sha256);
+    let with = HostKeys { dhchap_key: vec![secret.clone()], ..HostKeys::default() };
+    let server = start(vec![rule(common::raw::RAW_HOST, with)], TlsMode::ByRules);
+    let text = fs::read_to_string(&secret).expect("read");
+    let key = DhchapKey::parse(text.trim()).expect("a secret");
+    let names = Names::new(common::raw::RAW_HOST, NQN).expect("names");
+    let algorithms = Algorithms { hashes: vec![Hash::Sha256], groups: vec![Group::ALL[1]] };
+    let good = Arc::new(HostConfig::new(names.clone(), &key, None, algorithms.clone()));
+    let other = DhchapKey::generate(Hash::Sha256).expect("random numbers");
+    let bad = Arc::new(HostConfig::new(names, &other, None, algorithms));
+
+    let mut admin = Peer::open(&server);
+    admin.initialize(Default::default());
+    assert_eq!(admin.connect(NQN, 0, 31, 0xFFFF), Status::SUCCESS);
+    let required = Status::AUTHENTICATION_REQUIRED.with_dnr();
+    let enable = FabricsCommand::PropertySet { offset: 0x14, size8: false, value: 0x46_0001 };
+    let get = FabricsCommand::PropertyGet { offset: 0, size8: true };
+    for sqe in [
+        enable.to_sqe(),
+        get.to_sqe(),
+        AdminCommand::identify(1, 0),
+        AdminCommand::keep_alive(),
+        Sqe::new(0xFF, 0),
+    ] {
+        assert_eq!(admin.status(sqe, &[]), required);
+    }
+    assert!(authenticate(&mut admin, &good, 1));
+    admin.enable();
+    let (page, _) = admin.call(AdminCommand::identify(1, 0), &[]);
+    let cntlid = u16::from_le_bytes([page[78], page[79]]);
+    let open_io = || {
+        let mut io = Peer::open(&server);
+        io.initialize(Default::default());
+        assert_eq!(io.connect(NQN, 1, 31, cntlid), Status::SUCCESS);
+        io
+    };
+    let rw = |op: u8| {
+        let sgl = if op == opcode::nvm::READ { Sgl::transport(512) } else { Sgl::in_capsule(512) };
+        Sqe { sgl, ..Rw { slba: 0, blocks: 1, fua: false }.to_sqe(op, 1) }
+    };
+    let mut io = open_io();
+    for opcode in 0..=255u8 {
+        // But for Fabrics commands, of which Disconnect is taken.
+        if opcode != 0x7F {
+            let status = io.status(Sqe { sgl: Sgl::in_capsule(0), ..Sqe::new(opcode, 1) }, &[]);
+            assert_eq!(status, required, "opcode {opcode:02X}h");
+        }
+    }
+    assert!(authenticate(&mut io, &good, 2));
+    assert_eq!(io.status(rw(opcode::nvm::WRITE), &[7; 512]), Status::SUCCESS);
+    // Again, while it works.
+    let (mut host, mut step) = HostAuth::new(Arc::clone(&good), 3);
+    while let HostStep::Exchange(message) = step {
+        assert_eq!(say(&mut io, &message), Status::SUCCESS);
+        assert_eq!(io.call(rw(opcode::nvm::READ), &[]).0, [7; 512]);
+        let challenge = fetch(&mut io).0;
+        assert_eq!(io.status(rw(opcode::nvm::WRITE), &[7; 512]), Status::SUCCESS);
+        step = host.received(&challenge);
+    }
+    assert_eq!(io.status(rw(opcode::nvm::READ), &[]), Status::SUCCESS);
+    // And with a wrong secret: the queue ends.
+    assert!(!authenticate(&mut io, &bad, 4));
+    io.expect_end(None);
+    // Messages that lie: a failure, and the end.
+    let negotiate = |change: &dyn Fn(&mut Vec<u8>)| {
+        let (_, step) = HostAuth::new(Arc::clone(&good), 9);
+        let HostStep::Exchange(mut message) = step else { panic!("it begins with a message") };
+        change(&mut message);
+        let mut io = open_io();
+        assert_eq!(say(&mut io, &message), Status::SUCCESS);
+        let (failure, status) = fetch(&mut io);
+        assert_eq!((status, failure[0], failure[1]), (Status::SUCCESS, 0, 0xF1));
+        io.expect_end(None);
+    };
+    negotiate(&|message| message.truncate(20));
+    negotiate(&|message| message[1] = 0x42);
+    negotiate(&|message| message[6] = 2);
+    negotiate(&|message| message[10] = 255);
+    negotiate(&|message| message.clear());
+}

@@ -1,0 +1,402 @@
+//! What hosts have tried to fell a target with. Each attack is made over real sockets, and others are
+//! served meanwhile. Bounds are wide, because machines that test are busy; `bpfof bench fair` measures.
+
+mod common;
+
+use bpfof_controller::{Server, TargetConfig};
+use bpfof_host::{Controller, Lane, Options, PushdownCall, Request, Status};
+use bpfof_nvme::fabrics::CNTLID_DYNAMIC;
+use bpfof_nvme::tcp::Digests;
+use bpfof_nvme::{AdminCommand, FabricsCommand, Installation, Rw, Sgl, Sqe, Upload, opcode};
+use common::raw::{Peer, Said};
+use common::{
+    NAMESPACE_BYTES, Witness, call, compile, compile_text, connect, load, memory, run, until, url,
+};
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const NONE: Digests = Digests { header: false, data: false };
+/// Nobody waits longer for anything here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A target that is attacked. It is stopped if all goes well: one that hangs would not stop.
+struct Attacked {
+    server: ManuallyDrop<Server>,
+    // Memory and descriptors are those of the whole process.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Attacked {
+    fn new(settings: &str) -> Attacked {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        raise_descriptor_limit();
+        let config = TargetConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            ..TargetConfig::from_toml(settings).expect("settings that a target has")
+        };
+        let usual = common::config(vec![memory(NAMESPACE_BYTES, 512)]);
+        let config = TargetConfig { nqn: usual.nqn, namespaces: usual.namespaces, ..config };
+        let server = ManuallyDrop::new(Server::start(&config).expect("it starts"));
+        Attacked { server, _alone: alone }
+    }
+
+    /// It stops in time.
+    fn stops(self) {
+        let begun = Instant::now();
+        ManuallyDrop::into_inner(self.server).stop();
+        assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?}", begun.elapsed());
+    }
+}
+
+/// Room for the descriptors of both sides.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to hard");
+}
+
+/// A host of its own, with a lane.
+fn host(server: &Server, number: u8) -> (Controller, Lane) {
+    let options = Options { queue_depth: 1023, ..Options::for_host([number; 16]) };
+    let controller = Controller::connect(&url(server), options).expect("it connects");
+    let lane = controller.open_lane().expect("a lane");
+    (controller, lane)
+}
+
+/// Begins as many chains as there is room for.
+fn flood(lane: &mut Lane, call: &PushdownCall<'_>) {
+    for tag in 0..1000 {
+        lane.submit(tag, Request::Pushdown(*call)).expect("there is room");
+    }
+    lane.flush_doorbell().expect("sent");
+}
+
+/// The slowest of some rounds of a witness.
+fn slowest(witness: &mut Witness, rounds: u32) -> Duration {
+    let round = |_| {
+        let begun = Instant::now();
+        witness.check();
+        begun.elapsed()
+    };
+    (0..rounds).map(round).max().unwrap_or_default()
+}
+
+/// A chain that must end, one way or another; how.
+fn end_of(lane: &mut Lane, call: &PushdownCall<'_>) -> Option<Status> {
+    lane.submit(0, Request::Pushdown(*call)).expect("there is room");
+    let mut status = None;
+    let ended = lane.wait(PATIENCE, &mut |completion| {
+        status = match completion.result {
+            Ok(_) => Some(Status::SUCCESS),
+            Err(bpfof_host::RequestError::Command(error)) => Some(error.status),
+            Err(_) => None,
+        };
+    });
+    assert_eq!(ended.expect("connected"), 1, "the chain goes on for ever");
+    status
+}
+
+/// A loop that the translator knows for a scan, entered at its first instruction, which is the first of
+/// its function: what it has been through must not be taken from memory that nobody has written.
+#[test]
+fn a_scan_from_the_first_instruction_of_a_function() {
+    let attacked = Attacked::new("");
+    let mut witness = Witness::new(&attacked.server);
+    for step in ["-1", "1", "-8", "8", "-32767"] {
+        let (bound, start) =
+            if step.starts_with('-') { ("r1 >= r2", 400) } else { ("r1 <= r2", 0) };
+        let text = format!(
+            "#include \"bpfof.h\"
+            static __attribute__((naked, noinline, used)) int through(void) {{
+                asm volatile(\"1: r3 = *(u8 *)(r1 + 0)\\n r1 += {step}\\n if {bound} goto 1b\\n\"
+                             \"r0 = 0\\n exit\\n\");
+            }}
+            SEC(\"bpfof/attack\") __attribute__((naked)) int attack(void) {{
+                asm volatile(\"r6 = *(u64 *)(r1 + 0)\\n\"
+                             \"2: r1 = r6\\n r1 += {start}\\n r2 = r6\\n r2 += {}\\n\"
+                             \"call through\\n goto 2b\\n\");
+            }}",
+            400 - start,
+        );
+        let (mut controller, mut lane) = host(&attacked.server, 1);
+        let function = load(&mut controller, &compile_text(&text), "attack");
+        let status = end_of(&mut lane, &call(function, &[])).expect("a status");
+        let expected = [Status::INSTRUCTION_BUDGET_EXHAUSTED, Status::FUNCTION_FAULT];
+        assert!(expected.contains(&status), "step {step}: {status}");
+        witness.check();
+    }
+    attacked.stops();
+}
+
+/// A mapping for each function would use up those that a process may have.
+#[test]
+fn many_small_functions() {
+    let attacked = Attacked::new("");
+    let mappings = || std::fs::read_to_string("/proc/self/maps").expect("Linux").lines().count();
+    let object = compile("small");
+    let (mut first, _lane) = host(&attacked.server, 0);
+    load(&mut first, &object, "small");
+    let before = mappings();
+    let mut hosts = Vec::new();
+    for number in 1..5 {
+        let (mut controller, _lane) = host(&attacked.server, number);
+        for _ in 0..64 {
+            load(&mut controller, &object, "small");
+        }
+        hosts.push(controller);
+    }
+    let more = mappings().saturating_sub(before);
+    assert!(more < 128, "256 functions have {more} mappings");
+    drop((first, hosts));
+    attacked.stops();
+}
+
+/// A turn is bounded by time, not by hops, and goes on after a part of a hop's calls.
+#[test]
+fn chains_that_compute() {
+    let attacked = Attacked::new("");
+    let mut witness = Witness::new(&attacked.server);
+    let text = "#include \"bpfof/blocks.h\"
+        SEC(\"bpfof/compute\") int compute(struct bpfof_ctx *ctx) {
+            __u64 value = ctx->offset | 1;
+            __u32 i;
+            for (i = 0; i < 60000; i++)
+                value = value * 0x5851f42d4c957f2dULL ^ value >> 33;
+            *(volatile __u64 *)ctx->scratch = value;
+            if (ctx->read_index == 0)
+                for (i = 0; i < BPFOF_MAX_READS; i++) {
+                    ctx->next_offset[i] = i * 512;
+                    ctx->next_size[i] = 512;
+                    ctx->reads = i + 1;
+                }
+            return 0;
+        }";
+    let (mut controller, mut lane) = host(&attacked.server, 1);
+    let function = load(&mut controller, &compile_text(text), "compute");
+    for tag in 0..128 {
+        lane.submit(tag, Request::Pushdown(call(function, &[]))).expect("there is room");
+    }
+    lane.flush_doorbell().expect("sent");
+    witness.check();
+    let waited = slowest(&mut witness, 50);
+    assert!(waited < Duration::from_millis(100), "a write and a read waited {waited:?}");
+    drop((controller, lane));
+    attacked.stops();
+}
+
+/// Helpers cost what they take: so many calls are more than one call of a function has.
+#[test]
+fn helpers_in_a_loop() {
+    let attacked = Attacked::new("");
+    let text = "#include \"bpfof/blocks.h\"
+        SEC(\"bpfof/loop\") int loop(struct bpfof_ctx *ctx) {
+            volatile __u64 *sum = (__u64 *)ctx->scratch;
+            __u32 i;
+            for (i = 0; i < 40000; i++)
+                *sum += (__u64)bpfof_workspace();
+            return bpfof_answer(ctx, 8);
+        }";
+    let (mut controller, mut lane) = host(&attacked.server, 1);
+    let function = load(&mut controller, &compile_text(text), "loop");
+    let status = end_of(&mut lane, &call(function, &[]));
+    assert_eq!(status, Some(Status::INSTRUCTION_BUDGET_EXHAUSTED));
+    attacked.stops();
+}
+
+/// Chains without end take all arenas; a host that has none gets one all the same.
+#[test]
+fn chains_without_end() {
+    let attacked = Attacked::new("");
+    let object = compile("hostile");
+    let mut greedy = Vec::new();
+    for number in 1..4 {
+        let (mut controller, first) = host(&attacked.server, number);
+        let endless = load(&mut controller, &object, "endless");
+        let others = (0..3).map(|_| controller.open_lane().expect("a lane"));
+        let mut lanes: Vec<Lane> = [first].into_iter().chain(others).collect();
+        lanes.iter_mut().for_each(|lane| flood(lane, &call(endless, &[])));
+        greedy.push((controller, lanes));
+    }
+    let (mut controller, mut lane) = host(&attacked.server, 9);
+    let answer = load(&mut controller, &object, "answer");
+    for _ in 0..20 {
+        let begun = Instant::now();
+        assert_eq!(end_of(&mut lane, &call(answer, &[])), Some(Status::SUCCESS));
+        assert!(begun.elapsed() < Duration::from_secs(1), "it waited {:?}", begun.elapsed());
+    }
+    drop(greedy);
+    attacked.stops();
+}
+
+/// Uploads an object; the last part is not answered before the function is compiled.
+fn begin_load(admin: &mut Peer, object: &[u8]) {
+    let (last, total_bytes) = (object.len().div_ceil(8192) - 1, object.len() as u32);
+    for (index, chunk) in object.chunks(8192).enumerate() {
+        let upload = Upload { total_bytes, offset_bytes: index as u32 * 8192 };
+        let sqe = AdminCommand::function_load(upload, Installation::default());
+        let sqe = Sqe { sgl: Sgl::in_capsule(chunk.len() as u32), ..sqe };
+        if index < last {
+            assert_eq!(admin.status(sqe, chunk), Status::SUCCESS);
+        } else {
+            admin.send(sqe, chunk);
+        }
+    }
+}
+
+/// Hosts that load large objects without end take turns with one that loads a small one; what is not
+/// waited for any more is not compiled.
+#[test]
+fn a_flood_of_loads() {
+    const LOADS: usize = 24;
+    let attacked = Attacked::new("");
+    let server = &attacked.server;
+    let (mut controller, _lane) = host(server, 9);
+    let large = compile("large");
+    let mut peers: Vec<Peer> =
+        (0..LOADS).map(|_| Peer::admin(server.address(), common::NQN)).collect();
+    for peer in &mut peers {
+        begin_load(peer, &large);
+    }
+    load(&mut controller, &compile("small"), "small");
+    let answered = peers.iter_mut().map(|peer| {
+        peer.stream.set_nonblocking(true).expect("a socket");
+        peer.stream.peek(&mut [0]).is_ok()
+    });
+    let answered = answered.filter(|answered| *answered).count();
+    assert!(answered < LOADS / 2, "a small function waited for {answered} large ones");
+    drop(peers);
+    attacked.stops();
+}
+
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+/// Hosts that take nothing of what they have asked for cost no more than there is, and go in the end.
+#[test]
+fn hosts_that_take_nothing() {
+    const MEMORY_BYTES: u64 = 256 << 20;
+    let attacked = Attacked::new("memory-max = \"256MiB\"\nsend-timeout-s = 3");
+    let mut witness = Witness::new(&attacked.server);
+    let before = resident_bytes();
+    let mut deaf: Vec<_> = (0..40).map(|_| Peer::pair(&attacked.server, NONE, 1000)).collect();
+    let rw = Rw { slba: 0, blocks: 256, fua: false }.to_sqe(opcode::nvm::READ, 1);
+    let read = Sqe { sgl: Sgl::transport(128 << 10), ..rw };
+    for (_, io) in &mut deaf {
+        for _ in 0..100 {
+            io.send(read, &[]);
+        }
+    }
+    let waited = slowest(&mut witness, 50);
+    assert!(waited < Duration::from_millis(500), "a write and a read waited {waited:?}");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < MEMORY_BYTES + (64 << 20), "{grown} bytes");
+    // Nothing of this is read, so there is an end of it only if the target made one.
+    until("they are given up", || {
+        deaf.iter_mut().all(|(_, io)| {
+            use std::io::Write;
+            let _ = io.stream.set_nonblocking(true);
+            io.stream
+                .write_all(&[0])
+                .is_err_and(|error| !matches!(error.kind(), std::io::ErrorKind::WouldBlock))
+        })
+    });
+    witness.check();
+    attacked.stops();
+}
+
+/// Associations that do nothing give way to those who come.
+#[test]
+fn admin_queues_that_do_nothing() {
+    let attacked = Attacked::new("");
+    let address = attacked.server.address();
+    let mut idle = Vec::new();
+    let mut busy = 0;
+    for _ in 0..1100 {
+        let mut peer = Peer::open_at(address);
+        peer.initialize(NONE);
+        let connected = peer.connect(common::NQN, 0, 31, CNTLID_DYNAMIC);
+        busy += u32::from(connected != Status::SUCCESS);
+        idle.push(peer);
+    }
+    assert!(busy < 1100, "nobody was let in");
+    std::thread::sleep(Duration::from_millis(1100));
+    let begun = Instant::now();
+    let (controller, mut lane) = connect(&attacked.server, false);
+    lane.read(1, 0, &mut [0; 512]).expect("served");
+    assert!(begun.elapsed() < Duration::from_secs(1), "it took {:?}", begun.elapsed());
+    drop((controller, lane, idle));
+    attacked.stops();
+}
+
+/// A function that is kept for all belongs to the host that has loaded it.
+#[test]
+fn kept_functions_of_others() {
+    let attacked = Attacked::new("");
+    let text = "#include \"bpfof/blocks.h\"
+        SEC(\"bpfof/says\") int says(struct bpfof_ctx *ctx) {
+            bpfof_trace(\"secret\", *(__u64 *)ctx->scratch);
+            return bpfof_answer(ctx, 8);
+        }";
+    let (mut owner, _owners) = host(&attacked.server, 1);
+    let kept = owner.install_function(&compile_text(text), 0).expect("kept");
+    let (mut tenant, mut lane) = host(&attacked.server, 2);
+    let secret = 4711u64.to_le_bytes();
+    run(&mut lane, &call(kept, &secret)).expect("it answers");
+    let (mut stranger, mut strangers) = host(&attacked.server, 3);
+    assert!(stranger.trace(kept).expect("a trace").is_empty());
+    assert_eq!(tenant.trace(kept).expect("a trace"), ["secret 4711"], "its own call");
+    assert!(stranger.unload_function(kept).is_err(), "it is not the stranger's");
+    run(&mut strangers, &call(kept, &secret)).expect("it is still there");
+    owner.unload_function(kept).expect("it is the owner's");
+    assert!(run(&mut lane, &call(kept, &secret)).is_err());
+    attacked.stops();
+}
+
+/// Each reset and shutdown tells all reactors that queues are to end, if there are any.
+#[test]
+fn a_flood_of_shutdowns() {
+    const SHUTDOWN: u64 = 0x0046_4001;
+    let attacked = Attacked::new("");
+    let set = FabricsCommand::PropertySet { offset: 0x14, size8: false, value: SHUTDOWN };
+    let mut peers: Vec<Peer> =
+        (0..8).map(|_| Peer::admin(attacked.server.address(), common::NQN)).collect();
+    for _ in 0..300 {
+        for peer in &mut peers {
+            peer.send(set.to_sqe(), &[]);
+        }
+        for peer in &mut peers {
+            assert!(matches!(peer.hear(), Said::Response(cqe) if cqe.status.is_success()));
+        }
+    }
+    let begun = Instant::now();
+    Witness::new(&attacked.server).check();
+    assert!(begun.elapsed() < Duration::from_secs(1), "it took {:?}", begun.elapsed());
+    drop(peers);
+    attacked.stops();
+}
+
+/// Data that the target has made room for and that never comes.
+#[test]
+fn writes_without_data() {
+    let attacked = Attacked::new("memory-max = \"256MiB\"");
+    let before = resident_bytes();
+    let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+    let write = Sqe { sgl: Sgl::transport(512), ..write };
+    let mut hosts: Vec<_> = (0..40).map(|_| Peer::pair(&attacked.server, NONE, 1000)).collect();
+    for (_, io) in &mut hosts {
+        for _ in 0..900 {
+            io.send(write, &[]);
+        }
+    }
+    let mut witness = Witness::new(&attacked.server);
+    witness.check();
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 320 << 20, "{grown} bytes for 36,000 blocks of 512 bytes");
+    drop(hosts);
+    attacked.stops();
+}

@@ -1,0 +1,239 @@
+//! Peers that take what they can get: others are served meanwhile, and memory stays under what
+//! ARCHITECTURE.md promises. Memory is that of the whole process, so each test measures alone.
+
+mod common;
+
+use bpfof_controller::{NamespaceConfig, NamespaceSource, Server};
+use bpfof_nvme::tcp::{CapsuleCmd, Digests};
+use bpfof_nvme::{DsmRange, Rw, Sgl, Sqe, opcode};
+use common::raw::{Peer, Said};
+use common::{NAMESPACE_BYTES, Witness, connect, memory, start, until};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const NONE: Digests = Digests { header: false, data: false };
+/// Memory of a connection that is idle (ARCHITECTURE.md, Limits).
+const IDLE_BYTES: u64 = 160 << 10;
+/// What a connection holds at most beside that: data in flight, asked for and unsent.
+const BUSY_BYTES: u64 = 9 << 20;
+/// What else may come and go: stacks, the allocator, the test.
+const SLACK_BYTES: u64 = 16 << 20;
+
+/// Room for the descriptors of both sides.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to hard");
+}
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve() -> (Server, Witness) {
+    let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
+    let witness = Witness::new(&server);
+    (server, witness)
+}
+
+/// Resident memory of this process.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+/// The slowest of some rounds of the witness.
+fn slowest(witness: &mut Witness, time: Duration) -> Duration {
+    let begun = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while begun.elapsed() < time {
+        let round = Instant::now();
+        witness.check();
+        slowest = slowest.max(round.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    slowest
+}
+
+fn is_closed(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket");
+    match stream.read(&mut [0; 256]) {
+        Ok(0) => true,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        Ok(_) => false,
+    }
+}
+
+/// Silent peers, and peers of a byte a second, are served ten seconds long and no longer.
+#[test]
+fn silent_and_slow_peers() {
+    let _alone = alone();
+    let (server, mut witness) = serve();
+    let before = resident_bytes();
+    let open = |_| TcpStream::connect(server.address()).expect("it listens");
+    let mut silent: Vec<TcpStream> = (0..400).map(open).collect();
+    let mut slow: Vec<TcpStream> = (0..100).map(open).collect();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(9) {
+        for stream in &mut slow {
+            // The first bytes of an ICReq.
+            stream.write_all(&[0]).expect("it is still open");
+        }
+        let slowest = slowest(&mut witness, Duration::from_secs(1));
+        assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+    }
+    assert!(silent.iter_mut().all(|stream| !is_closed(stream)), "they have ten seconds");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 500 * IDLE_BYTES + SLACK_BYTES, "{grown} bytes for 500 connections");
+    until("silent peers are given up", || silent.iter_mut().all(is_closed));
+    until("slow peers are given up", || slow.iter_mut().all(is_closed));
+    witness.check();
+}
+
+/// Commands without end from a host that takes no answer: the target stops to listen to it.
+#[test]
+fn floods_of_aborts() {
+    let _alone = alone();
+    let (server, mut witness) = serve();
+    let before = resident_bytes();
+    let mut flood = Vec::new();
+    for cid in 0..16 {
+        let abort = Sqe { cid, ..Sqe::new(opcode::admin::ABORT, 0) };
+        CapsuleCmd { sqe: abort, data: &[] }.encode_into(&mut flood, NONE, 0);
+    }
+    let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (mut admin, _io) = Peer::pair(&server, NONE, 15);
+            let (sent, stop, flood) = (&sent, &stop, &flood);
+            scope.spawn(move || {
+                let timeout = Some(Duration::from_millis(100));
+                admin.stream.set_write_timeout(timeout).expect("a socket");
+                while !stop.load(Ordering::Relaxed) {
+                    // Blocks once nobody listens any more; a part that was sent does no harm.
+                    if let Ok(length) = admin.stream.write(flood) {
+                        sent.fetch_add(length as u64, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let slowest = slowest(&mut witness, Duration::from_secs(2));
+        stop.store(true, Ordering::Relaxed);
+        assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+    });
+    assert!(sent.load(Ordering::Relaxed) > 1 << 20, "there was a flood");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 8 * (IDLE_BYTES + BUSY_BYTES) + SLACK_BYTES, "{grown} bytes");
+}
+
+/// Zeroes without end, in memory that stays: a part at a time, and none for a host that is gone.
+#[test]
+fn a_flood_of_zeroes() {
+    const SIZE_BYTES: u64 = 256 << 20;
+    let _alone = alone();
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").expect("tmpfs");
+    file.as_file().set_len(SIZE_BYTES).expect("tmpfs has room");
+    let source =
+        NamespaceSource::MemoryFile { path: file.path().to_owned(), latency_us: 0, iops: 0 };
+    let disk = NamespaceConfig { source, ..memory(SIZE_BYTES, 512) };
+    let server = start(vec![memory(NAMESPACE_BYTES, 512), disk]);
+    let mut witness = Witness::new(&server);
+    let (_controller, mut lane) = connect(&server, false);
+    lane.write(2, SIZE_BYTES - 512, &[7; 512]).expect("written");
+    let (admin, mut flood) = Peer::pair(&server, NONE, 100);
+    let all = DsmRange { attributes: 0, blocks: (SIZE_BYTES / 512) as u32, slba: 0 };
+    let ranges = all.to_bytes().repeat(256);
+    let mut deallocate = Sqe::new(opcode::nvm::DATASET_MANAGEMENT, 2);
+    (deallocate.cdw10, deallocate.cdw11) = (255, 1 << 2);
+    deallocate.sgl = Sgl::in_capsule(ranges.len() as u32);
+    for _ in 0..50 {
+        flood.send(deallocate, &ranges);
+    }
+    let slowest = slowest(&mut witness, Duration::from_secs(2));
+    assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+    // Here, too, a command waits for a part of each of them, not for all.
+    let begun = Instant::now();
+    lane.write(2, 0, &[7; 512]).expect("written");
+    assert!(begun.elapsed() < Duration::from_secs(1), "a write waited {:?}", begun.elapsed());
+    let mut last = [7; 512];
+    until("they have come round", || {
+        lane.read(2, SIZE_BYTES - 512, &mut last).expect("read");
+        last == [0; 512]
+    });
+    drop((admin, flood));
+    let begun = Instant::now();
+    server.stop();
+    assert!(begun.elapsed() < Duration::from_secs(4), "zeroes for nobody: {:?}", begun.elapsed());
+}
+
+/// Writes whose data never comes: the target asks for no more of it than it has set aside.
+#[test]
+fn announced_and_never_sent() {
+    let _alone = alone();
+    let (server, mut witness) = serve();
+    let before = resident_bytes();
+    let mut hosts = Vec::new();
+    for _ in 0..20 {
+        let (admin, mut io) = Peer::pair(&server, NONE, 1022);
+        for index in 0..1000u64 {
+            let rw = Rw { slba: index, blocks: 256, fua: false };
+            let write = rw.to_sqe(opcode::nvm::WRITE, 1);
+            io.send(Sqe { sgl: Sgl::transport(128 << 10), ..write }, &[]);
+        }
+        let Said::R2t(r2t) = io.hear() else { panic!("no R2T") };
+        assert_eq!(r2t.length_bytes, 128 << 10);
+        // A piece of what was asked for, and then nothing.
+        let bytes = io.h2c_data(&r2t, &vec![1; 128 << 10]);
+        io.send_bytes(&bytes[..100 << 10]);
+        hosts.push((admin, io));
+    }
+    let slowest = slowest(&mut witness, Duration::from_secs(1));
+    assert!(slowest < Duration::from_millis(500), "the witness waited {slowest:?}");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 40 * IDLE_BYTES + 20 * BUSY_BYTES + SLACK_BYTES, "{grown} bytes");
+}
+
+/// Opens connections without end; more than `at_once` are closed, the oldest first, and a host that
+/// comes meanwhile is served.
+fn flood_of_connections(count: usize) {
+    raise_descriptor_limit();
+    let (server, mut witness) = serve();
+    let before = resident_bytes();
+    let mut peers = Vec::new();
+    let mut slowest = Duration::ZERO;
+    for number in 0..count {
+        peers.push(TcpStream::connect(server.address()).expect("it listens"));
+        if number % 100 == 99 {
+            let begun = Instant::now();
+            witness.check();
+            drop(Peer::pair(&server, NONE, 15));
+            slowest = slowest.max(begun.elapsed());
+        }
+    }
+    assert!(slowest < Duration::from_secs(2), "a host waited {slowest:?}");
+    let open = peers.iter_mut().map(|peer| !is_closed(peer)).filter(|open| *open).count();
+    assert!(open <= 1024 + 16, "{open} connections are open");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 2 * 1024 * IDLE_BYTES + SLACK_BYTES, "{grown} bytes");
+    drop(peers);
+    witness.check();
+}
+
+#[test]
+fn two_thousand_connections() {
+    let _alone = alone();
+    flood_of_connections(2000);
+}
+
+/// Needs a hard limit of 12,000 descriptors: `ulimit -Hn`.
+#[test]
+#[ignore = "ten thousand connections; run with --ignored"]
+fn ten_thousand_connections() {
+    let _alone = alone();
+    flood_of_connections(10_000);
+}

@@ -1,0 +1,226 @@
+//! What the tests share: a target in this process, hosts, and functions compiled on the spot.
+#![allow(dead_code)] // Each test uses a part.
+
+pub(crate) mod raw;
+
+use bpfkv::create::{Extent, write_database};
+use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+use bpfof_function::Object;
+use bpfof_host::{
+    CommandError, Connector, Controller, Error, FileVersion, FunctionId, Lane, Options,
+    PushdownCall, RequestError, TargetUrl,
+};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:test";
+/// The whole namespace as a file.
+pub(crate) const WHOLE: &[FileVersion] = &[FileVersion { id: 0, version: 1 }];
+/// Size of most namespaces here.
+pub(crate) const NAMESPACE_BYTES: u64 = 4 << 20;
+/// The last block of such a namespace, where the witness works.
+const WITNESS_AT: u64 = NAMESPACE_BYTES - 512;
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn memory(size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
+    slow_memory(size_bytes, lba_bytes, 0)
+}
+
+/// Memory whose operations take `latency_us`.
+pub(crate) fn slow_memory(size_bytes: u64, lba_bytes: u32, latency_us: u64) -> NamespaceConfig {
+    NamespaceConfig {
+        source: NamespaceSource::Memory { size_bytes, latency_us, iops: 0 },
+        lba_bytes,
+        subsystem: None,
+        nsid: None,
+    }
+}
+
+pub(crate) fn file(path: &Path, size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
+    let source = NamespaceSource::File { path: path.to_owned(), size_bytes: Some(size_bytes) };
+    NamespaceConfig { source, lba_bytes, subsystem: None, nsid: None }
+}
+
+/// A configuration on a port that the kernel chooses.
+pub(crate) fn config(namespaces: Vec<NamespaceConfig>) -> TargetConfig {
+    TargetConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        nqn: NQN.to_owned(),
+        namespaces,
+        ..TargetConfig::default()
+    }
+}
+
+pub(crate) fn start(namespaces: Vec<NamespaceConfig>) -> Server {
+    Server::start(&config(namespaces)).expect("the target starts")
+}
+
+pub(crate) fn url(server: &Server) -> TargetUrl {
+    format!("nvme-tcp://{}/{NQN}", server.address()).parse().expect("an address")
+}
+
+/// Whether these are the tests of `over_messages.rs`, which connect without TCP.
+pub(crate) fn is_over_messages() -> bool {
+    module_path!().starts_with("over_messages")
+}
+
+/// Options to connect to a target of this process.
+pub(crate) fn options(server: &Server) -> Options {
+    let connector = is_over_messages().then(|| Connector::new(server.connector()));
+    Options { connector, ..Options::default() }
+}
+
+pub(crate) fn connect(server: &Server, digests: bool) -> (Controller, Lane) {
+    let options = Options { header_digest: digests, data_digest: digests, ..options(server) };
+    let controller = Controller::connect(&url(server), options).expect("it connects");
+    let lane = controller.open_lane().expect("a lane");
+    (controller, lane)
+}
+
+/// Polls until `done`; fails after a while.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < PATIENCE, "{what}: it does not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Compiles a C source of `tests/functions`.
+pub(crate) fn compile(name: &str) -> Vec<u8> {
+    let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    compile_file(&crate_root.join("tests/functions").join(format!("{name}.bpf.c")))
+}
+
+/// Compiles a C source.
+pub(crate) fn compile_text(text: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = directory.path().join("function.bpf.c");
+    std::fs::write(&source, text).expect("written");
+    compile_file(&source)
+}
+
+fn compile_file(source: &Path) -> Vec<u8> {
+    let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let directory = tempfile::tempdir().expect("a directory");
+    let object = directory.path().join("function.o");
+    let status = Command::new(clang)
+        .args("-O2 -g -Wall -Werror -target bpf -mcpu=v3 -I".split(' '))
+        .arg(crate_root.join("../../functions/include"))
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(&object)
+        .status()
+        .expect("clang starts");
+    assert!(status.success(), "clang refuses {}", source.display());
+    std::fs::read(object).expect("an object")
+}
+
+/// Loads the function `entry` of an object.
+pub(crate) fn load(controller: &mut Controller, object: &[u8], entry: &str) -> FunctionId {
+    let parsed = Object::parse(object).expect("a valid object");
+    let index = parsed.entries().iter().position(|found| found.name == entry);
+    controller.load_function(object, index.expect("it is there") as u32).expect("it is loaded")
+}
+
+/// A call on the whole of namespace 1 that starts with block 0.
+pub(crate) fn call(function: FunctionId, scratch: &[u8]) -> PushdownCall<'_> {
+    PushdownCall {
+        nsid: 1,
+        function: function.0,
+        files: WHOLE,
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 512,
+        scratch,
+        scratch_size_bytes: 0,
+        answer_max_bytes: 4096,
+    }
+}
+
+/// Runs a chain: its answer and hops, or the status it ended with.
+pub(crate) fn run(
+    lane: &mut Lane,
+    call: &PushdownCall<'_>,
+) -> Result<(Vec<u8>, u32), CommandError> {
+    let mut answer = Vec::new();
+    match lane.pushdown(call, &mut answer) {
+        Ok(info) => Ok((answer, info.hops)),
+        Err(Error::Command { source, .. }) => Err(source),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A host that behaves, and expects to be served whatever others do.
+pub(crate) struct Witness {
+    _controller: Controller,
+    pub(crate) lane: Lane,
+    round: u8,
+}
+
+impl Witness {
+    pub(crate) fn new(server: &Server) -> Witness {
+        let (controller, lane) = connect(server, false);
+        Witness { _controller: controller, lane, round: 0 }
+    }
+
+    pub(crate) fn check(&mut self) {
+        self.round = self.round.wrapping_add(1);
+        let (block, mut back) = ([self.round; 512], [0; 512]);
+        self.lane.write(1, WITNESS_AT, &block).expect("the witness is served");
+        self.lane.read(1, WITNESS_AT, &mut back).expect("the witness is served");
+        assert_eq!(back, block);
+    }
+}
+
+/// Polls a lane until all its requests ended; the tags and results in the order of their ends.
+pub(crate) fn ends(lane: &mut Lane) -> Vec<(u64, Result<u32, RequestError>)> {
+    let mut ends = Vec::new();
+    let started = Instant::now();
+    while lane.requests_in_flight() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "requests are lost");
+        let _ = lane.wait(Duration::from_secs(1), &mut |completion| {
+            ends.push((completion.tag, completion.result.map(|done| done.dw0)));
+        });
+    }
+    ends
+}
+
+/// A BPF-KV database, filled up to whole blocks of 4096 bytes.
+pub(crate) fn database(levels: u32) -> Vec<u8> {
+    let extent = Extent::full(levels).expect("a valid number of levels");
+    let bytes = extent.layout().file_bytes().next_multiple_of(4096);
+    let mut file = vec![0; bytes as usize];
+    let mut sink = |offset: u64, bytes: &[u8]| {
+        file[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    };
+    write_database(&extent, &mut sink, &mut |_, _| ControlFlow::Continue(())).expect("it fits");
+    file
+}
+
+/// Numbers that look random and are the same in every run.
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    pub(crate) fn new(seed: u64) -> Numbers {
+        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % end
+    }
+
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| self.below(256) as u8).collect()
+    }
+}

@@ -1,0 +1,171 @@
+//! Targets that stop or vanish, ports and files that are taken, disks that are full.
+
+mod common;
+
+use bpfof_controller::{NamespaceSource, Server, ServerError, TargetConfig};
+use bpfof_host::{LostReason, Request, RequestError, Status};
+use bpfof_nvme::Sqe;
+use common::{
+    NAMESPACE_BYTES, Witness, call, compile, config, connect, ends, file, load, memory,
+    slow_memory, start, until,
+};
+use std::time::Duration;
+
+#[test]
+fn a_stopping_target_finishes_what_it_has_begun() {
+    let server = start(vec![slow_memory(NAMESPACE_BYTES, 512, 200_000)]);
+    let (mut controller, mut lane) = connect(&server, false);
+    let object = compile("hostile");
+    let fan = load(&mut controller, &object, "fan");
+    for tag in 0..4 {
+        let read = Request::Read { nsid: 1, offset_bytes: tag * 512, length_bytes: 512 };
+        lane.submit(tag, read).expect("submitted");
+    }
+    let write = Request::Write { nsid: 1, offset_bytes: 0, data: &[3; 512], fua: false };
+    lane.submit(4, write).expect("submitted");
+    lane.submit(5, Request::Pushdown(call(fan, &[]))).expect("submitted");
+    // Refused at once: by then the target has taken all that was sent before.
+    let sqe = Sqe::new(0x77, 1);
+    lane.submit(6, Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 }).expect("submitted");
+    let mut refused = false;
+    while !refused {
+        lane.wait(Duration::from_secs(5), &mut |completion| {
+            assert_eq!(completion.tag, 6);
+            refused = completion.result.is_err();
+        })
+        .expect("connected");
+    }
+    let stopping = std::thread::spawn(move || server.stop());
+    let mut done = ends(&mut lane);
+    done.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(done, [0, 1, 2, 3, 4, 5].map(|tag| (tag, Ok(if tag == 5 { 2 } else { 0 }))));
+    stopping.join().expect("it stops");
+    until("the lane ends", || {
+        let _ = lane.poll(&mut |_| ());
+        !lane.is_connected()
+    });
+}
+
+#[test]
+fn a_target_that_vanishes() {
+    // Reads that take a minute are still in flight when the target has given them 5 seconds.
+    let slow = vec![slow_memory(NAMESPACE_BYTES, 512, 60_000_000)];
+    let server = start(slow);
+    let address = server.address();
+    let (mut controller, mut lane) = connect(&server, true);
+    for tag in 0..50 {
+        let read = Request::Read { nsid: 1, offset_bytes: tag * 512, length_bytes: 512 };
+        lane.submit(tag, read).expect("submitted");
+    }
+    lane.flush_doorbell().expect("sent");
+    server.stop();
+    let ends = ends(&mut lane);
+    let mut tags: Vec<u64> = ends.iter().map(|(tag, _)| *tag).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (0..50).collect::<Vec<_>>(), "each exactly once");
+    for (_, end) in ends {
+        let expected = |reason| matches!(reason, LostReason::Closed | LostReason::Io(_));
+        assert!(matches!(end, Err(RequestError::Lost(reason)) if expected(reason)), "{end:?}");
+    }
+    assert!(!lane.is_connected());
+    assert!(controller.reconnect().is_err(), "nobody listens");
+    if common::is_over_messages() {
+        // Nobody else can be found in its place.
+        return;
+    }
+
+    let again = TargetConfig { listen: address, ..config(vec![memory(NAMESPACE_BYTES, 512)]) };
+    let _server = Server::start(&again).expect("the port is free");
+    controller.reconnect().expect("it is back");
+    lane.reconnect(&controller).expect("a lane");
+    lane.write(1, 0, &[1; 512]).expect("served");
+}
+
+#[test]
+fn two_targets_on_one_port() {
+    let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
+    let mut witness = Witness::new(&server);
+    let address = server.address();
+    let second = TargetConfig { listen: address, ..config(vec![memory(NAMESPACE_BYTES, 512)]) };
+    let error = Server::start(&second).err().expect("refused");
+    assert!(matches!(error, ServerError::AddressInUse(found) if found == address));
+    let text = error.to_string();
+    assert!(text.contains("choose another --listen") && text.contains("in use"), "{text}");
+    witness.check();
+    // A file has one target, too.
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("disk");
+    let first = start(vec![file(&path, 1 << 20, 512)]);
+    let error = Server::start(&config(vec![file(&path, 1 << 20, 512)])).err().expect("refused");
+    assert!(error.to_string().contains("in use by another target"), "{error}");
+    first.stop();
+    start(vec![file(&path, 1 << 20, 512)]).stop();
+}
+
+const IN_NAMESPACE: &str = "BPFOF_TEST_IN_MOUNT_NAMESPACE";
+
+/// A file namespace on a small file system, mounted in a mount namespace of this test's own: the
+/// test runs itself again inside `unshare --mount`.
+#[test]
+fn a_full_disk() {
+    if std::env::var_os(IN_NAMESPACE).is_some() {
+        return fill_the_disk();
+    }
+    let test = std::env::current_exe().expect("a path");
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation", "private"])
+        .arg(test)
+        .args(["--exact", "a_full_disk", "--nocapture"])
+        .env(IN_NAMESPACE, "1")
+        .output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            // Its own failures are those of a test; only the tool may be refused.
+            if text.starts_with("unshare:") {
+                return println!("skipped, mounting needs root: {text}");
+            }
+            panic!("{}{text}", String::from_utf8_lossy(&output.stdout));
+        }
+        Err(error) => println!("skipped, there is no unshare: {error}"),
+    }
+}
+
+fn fill_the_disk() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
+        .arg(directory.path())
+        .status()
+        .expect("mount starts");
+    assert!(mounted.success(), "this is root in its own mount namespace");
+    let filler = directory.path().join("filler");
+    std::fs::write(&filler, vec![1; 1 << 20]).expect("there is room");
+    let namespace = file(&directory.path().join("disk"), 8 << 20, 512);
+    assert!(matches!(namespace.source, NamespaceSource::File { .. }));
+    let server = start(vec![namespace, memory(NAMESPACE_BYTES, 512)]);
+    let (_controller, mut lane) = connect(&server, false);
+    let mut failed = None;
+    for index in 0..100u64 {
+        let (offset_bytes, data) = (index << 16, [7; 65536]);
+        let write = Request::Write { nsid: 1, offset_bytes, data: &data, fua: false };
+        lane.submit(index, write).expect("submitted");
+        if let Err(error) = ends(&mut lane)[0].1 {
+            failed = Some((index, error));
+            break;
+        }
+    }
+    let (index, RequestError::Command(error)) = failed.expect("8 MiB do not fit") else {
+        panic!("{failed:?}");
+    };
+    assert!(error.status.same_code(Status::CAPACITY_EXCEEDED), "{error}");
+    assert!(error.status.dnr(), "trying again at once does not help");
+    // Others are served, reads are, and writes are again once there is room.
+    lane.write(2, 0, &[1; 4096]).expect("another namespace is not full");
+    lane.read(1, 0, &mut [0; 4096]).expect("what was written can be read");
+    assert!(lane.write(1, index << 16, &[7; 65536]).is_err(), "still full");
+    std::fs::remove_file(&filler).expect("removed");
+    lane.write(1, index << 16, &[7; 65536]).expect("there is room again");
+    lane.flush(1).expect("flushed");
+}

@@ -1,0 +1,349 @@
+//! What is sent in one go: bytes of its own, and between them memory of others, without a copy.
+#![allow(unsafe_code)]
+
+use crate::buffer::IoBuffer;
+use crate::memory::MemoryNamespace;
+use std::sync::Arc;
+
+/// Shorter pieces are copied, which costs less than another entry for the kernel to look at.
+const MIN_LENT_BYTES: usize = 2048;
+/// Lent pieces at most. Each may follow own bytes, and the kernel takes 1024 entries (UIO_MAXIOV).
+const MAX_LENT: usize = 500;
+
+/// Bytes to be sent on a socket, which may be in several places of memory.
+///
+/// What is lent is read when it is sent: of a namespace in memory, what it holds then. Where the socket
+/// does not take all at once, [`copy_rest`](Self::copy_rest) makes the rest its own.
+#[derive(Debug)]
+pub struct Outgoing {
+    own: Vec<u8>,
+    lent: Vec<Lent>,
+    lent_bytes: usize,
+    /// The namespaces that `lent` names.
+    memories: Vec<Arc<MemoryNamespace>>,
+    /// For the kernel: the places of all of it, in order.
+    places: Vec<libc::iovec>,
+    header: libc::msghdr,
+}
+
+// SAFETY: the pointers in `places` and `header` are to memory that it owns or keeps alive, of which
+// none has thread affinity; only the kernel follows them, and `header` makes them anew each time.
+unsafe impl Send for Outgoing {}
+
+/// A piece that is sent after the first `after` bytes of its own.
+#[derive(Debug)]
+struct Lent {
+    after: usize,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// `length` bytes at `offset` of a namespace: its index.
+    Memory {
+        memory: usize,
+        offset: u64,
+        length: usize,
+    },
+    Buffer(IoBuffer),
+}
+
+impl Default for Outgoing {
+    /// Nothing to be sent.
+    fn default() -> Outgoing {
+        let header = libc::msghdr {
+            msg_name: std::ptr::null_mut(),
+            msg_namelen: 0,
+            msg_iov: std::ptr::null_mut(),
+            msg_iovlen: 0,
+            msg_control: std::ptr::null_mut(),
+            msg_controllen: 0,
+            msg_flags: 0,
+        };
+        Outgoing {
+            own: Vec::new(),
+            lent: Vec::new(),
+            lent_bytes: 0,
+            memories: Vec::new(),
+            places: Vec::new(),
+            header,
+        }
+    }
+}
+
+impl Outgoing {
+    /// Bytes that it has in all.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.own.len() + self.lent_bytes
+    }
+
+    /// Whether there is nothing to be sent.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of its own: what is appended follows all that it has.
+    #[inline]
+    pub fn own(&mut self) -> &mut Vec<u8> {
+        &mut self.own
+    }
+
+    /// Adds `length` bytes at `offset` of a namespace, which stays until they are sent; without
+    /// `may_lend` by a copy.
+    ///
+    /// # Panics
+    /// If the range leaves the namespace.
+    #[inline]
+    pub fn add_memory(
+        &mut self,
+        memory: &Arc<MemoryNamespace>,
+        (offset, length): (u64, usize),
+        may_lend: bool,
+    ) {
+        if !may_lend || length < MIN_LENT_BYTES || self.lent.len() >= MAX_LENT {
+            return memory.append(offset, length, &mut self.own);
+        }
+        memory.place(offset, length);
+        let known = self.memories.iter().position(|known| Arc::ptr_eq(known, memory));
+        let memory = known.unwrap_or_else(|| {
+            self.memories.push(Arc::clone(memory));
+            self.memories.len() - 1
+        });
+        self.lend(length, Source::Memory { memory, offset, length });
+    }
+
+    /// Adds a buffer; returns it if its bytes were copied: without `may_lend`, or because it is much
+    /// larger than they are.
+    #[inline]
+    pub fn add_buffer(&mut self, buffer: IoBuffer, may_lend: bool) -> Option<IoBuffer> {
+        let is_short = buffer.len() < MIN_LENT_BYTES.max(buffer.capacity() / 2);
+        if !may_lend || is_short || self.lent.len() >= MAX_LENT {
+            self.own.extend_from_slice(&buffer);
+            return Some(buffer);
+        }
+        self.lend(buffer.len(), Source::Buffer(buffer));
+        None
+    }
+
+    fn lend(&mut self, length: usize, source: Source) {
+        self.lent_bytes += length;
+        self.lent.push(Lent { after: self.own.len(), source });
+    }
+
+    /// Empties it, keeping room for at most `keep_bytes` of its own, and gives its buffers back.
+    pub fn clear(&mut self, keep_bytes: usize, mut give_back: impl FnMut(IoBuffer)) {
+        self.own.clear();
+        self.own.shrink_to(keep_bytes);
+        self.memories.clear();
+        self.lent_bytes = 0;
+        for lent in self.lent.drain(..) {
+            if let Source::Buffer(buffer) = lent.source {
+                give_back(buffer);
+            }
+        }
+    }
+
+    /// Goes on behind its first `sent` bytes with bytes of its own, and gives its buffers back.
+    pub fn copy_rest(&mut self, sent: usize, give_back: impl FnMut(IoBuffer)) {
+        let bytes = self.to_bytes();
+        self.clear(usize::MAX, give_back);
+        self.own.extend_from_slice(&bytes[sent..]);
+    }
+
+    /// All of it in one piece, as the other end gets it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
+        let mut at = 0;
+        for Lent { after, source } in &self.lent {
+            bytes.extend_from_slice(&self.own[at..*after]);
+            at = *after;
+            match source {
+                Source::Memory { memory, offset, length } => {
+                    self.memories[*memory].append(*offset, *length, &mut bytes);
+                }
+                Source::Buffer(buffer) => bytes.extend_from_slice(buffer),
+            }
+        }
+        bytes.extend_from_slice(&self.own[at..]);
+        bytes
+    }
+
+    /// Whether all bytes are its own.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.lent.is_empty()
+    }
+
+    /// What sendmsg takes. It names memory of this, which therefore must neither be moved nor changed
+    /// while the kernel may read it.
+    pub(crate) fn header(&mut self) -> *const libc::msghdr {
+        let own = self.own.as_ptr();
+        self.places.clear();
+        let mut place = |from: *const u8, length: usize| {
+            if length > 0 {
+                self.places.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: length });
+            }
+        };
+        let mut at = 0;
+        for Lent { after, source } in &self.lent {
+            place(own.wrapping_add(at), after - at);
+            at = *after;
+            match source {
+                Source::Memory { memory, offset, length } => {
+                    place(self.memories[*memory].place(*offset, *length), *length);
+                }
+                Source::Buffer(buffer) => place(buffer.as_ptr(), buffer.len()),
+            }
+        }
+        place(own.wrapping_add(at), self.own.len() - at);
+        self.header.msg_iov = self.places.as_mut_ptr();
+        self.header.msg_iovlen = self.places.len() as _;
+        &raw const self.header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buffer, Ring};
+    use proptest::prelude::*;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    #[derive(Clone, Debug)]
+    enum Add {
+        Own(Vec<u8>),
+        /// Offset and length.
+        Memory(u64, usize),
+        /// A buffer of this many of these bytes.
+        Buffer(usize, u8),
+    }
+
+    fn add() -> impl Strategy<Value = Add> {
+        let length = || prop_oneof![1..100usize, 2000..2100usize, 4096..=4096usize, 1..40_000usize];
+        prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..100).prop_map(Add::Own),
+            (0..60_000u64, length()).prop_map(|(offset, length)| Add::Memory(offset, length)),
+            (length(), any::<u8>()).prop_map(|(length, byte)| Add::Buffer(length, byte)),
+        ]
+    }
+
+    fn namespace() -> Arc<MemoryNamespace> {
+        let memory = MemoryNamespace::new(100_000, None).expect("fits");
+        memory.write(0, &(0..100_000u32).map(|at| (at % 253) as u8).collect::<Vec<_>>());
+        Arc::new(memory)
+    }
+
+    /// Sends it on a socket that may take less than all of it at a time, and gives what arrived, how
+    /// many buffers came back, and whether a rest had to be copied.
+    fn send(ring: &mut Ring, outgoing: Box<Outgoing>) -> (Vec<u8>, usize, bool) {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair of sockets");
+        let length = outgoing.len();
+        let reader = std::thread::spawn(move || {
+            let mut arrived = vec![0; length];
+            theirs.read_exact(&mut arrived).expect("all of it");
+            arrived
+        });
+        let (mut outgoing, mut buffers, mut copied) = (outgoing, 0, false);
+        loop {
+            let (length, is_own) = (outgoing.len(), outgoing.is_own());
+            ring.send(ours.as_raw_fd(), outgoing, false, 7);
+            let sent = loop {
+                ring.submit(Some(Duration::from_secs(10))).expect("the kernel answers");
+                if let Some(completion) = ring.completion() {
+                    break completion;
+                }
+            };
+            let Some(Buffer::Outgoing(came_back)) = sent.buffer else { panic!("it comes back") };
+            outgoing = came_back;
+            if sent.result == length as i32 {
+                break;
+            }
+            assert!(!is_own && sent.result > 0, "{}", sent.result);
+            outgoing.copy_rest(sent.result as usize, |_| buffers += 1);
+            assert!(outgoing.is_own() && outgoing.len() == length - sent.result as usize);
+            copied = true;
+        }
+        outgoing.clear(0, |_| buffers += 1);
+        assert!(outgoing.is_empty() && outgoing.to_bytes().is_empty());
+        (reader.join().expect("it arrives"), buffers, copied)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn arrives_in_order(adds in prop::collection::vec((add(), prop::bool::weighted(0.8)), 1..30)) {
+            let memories = [namespace(), namespace()];
+            let (mut outgoing, mut expected, mut lent) = (Box::<Outgoing>::default(), Vec::new(), 0);
+            for (index, (add, may_lend)) in adds.into_iter().enumerate() {
+                match add {
+                    Add::Own(bytes) => {
+                        expected.extend_from_slice(&bytes);
+                        outgoing.own().extend_from_slice(&bytes);
+                    }
+                    Add::Memory(offset, length) => {
+                        let memory = &memories[index % 2];
+                        memory.append(offset, length, &mut expected);
+                        outgoing.add_memory(memory, (offset, length), may_lend);
+                    }
+                    Add::Buffer(length, byte) => {
+                        let mut buffer = IoBuffer::new(length);
+                        buffer.fill(byte);
+                        expected.extend_from_slice(&buffer);
+                        let copied = outgoing.add_buffer(buffer, may_lend).is_some();
+                        prop_assert_eq!(copied, !may_lend || length < MIN_LENT_BYTES);
+                        lent += usize::from(!copied);
+                    }
+                }
+                prop_assert_eq!(outgoing.len(), expected.len());
+            }
+            prop_assert!(outgoing.to_bytes() == expected);
+            let (arrived, buffers, _) = send(&mut Ring::new(4).expect("a ring"), outgoing);
+            prop_assert!(arrived == expected);
+            prop_assert_eq!(buffers, lent);
+        }
+    }
+
+    /// More than the kernel takes at a time.
+    #[test]
+    fn many_pieces_arrive() {
+        let memory = namespace();
+        let (mut outgoing, mut expected) = (Box::<Outgoing>::default(), Vec::new());
+        for piece in 0..3000u64 {
+            outgoing.own().push(piece as u8);
+            outgoing.add_memory(&memory, (piece, 4096), true);
+            expected.push(piece as u8);
+            memory.append(piece, 4096, &mut expected);
+        }
+        let (arrived, _, copied) = send(&mut Ring::new(4).expect("a ring"), outgoing);
+        assert!(arrived == expected);
+        assert!(copied, "no socket takes that much at once");
+    }
+
+    /// A large buffer is not kept for a small piece.
+    #[test]
+    fn large_buffers_come_back() {
+        let mut buffer = IoBuffer::new(128 << 10);
+        buffer.set_len(4096);
+        let mut outgoing = Outgoing::default();
+        assert!(outgoing.add_buffer(buffer, true).is_some());
+        assert!(outgoing.is_own() && outgoing.len() == 4096);
+    }
+
+    /// A namespace that is removed stays until what is lent of it has been sent.
+    #[test]
+    fn namespaces_stay() {
+        let memory = namespace();
+        let mut outgoing = Box::<Outgoing>::default();
+        outgoing.add_memory(&memory, (5, 5000), true);
+        outgoing.add_memory(&memory, (9, 5000), true);
+        assert_eq!(Arc::strong_count(&memory), 2, "one hold, however many pieces");
+        let expected = outgoing.to_bytes();
+        drop(memory);
+        assert!(send(&mut Ring::new(4).expect("a ring"), outgoing).0 == expected);
+    }
+}

@@ -1,0 +1,7 @@
+//! Objects as the `object` library reads them.
+
+use object::LittleEndian;
+use object::read::elf::{ElfFile64, ElfSection64};
+
+pub(crate) type Elf<'a> = ElfFile64<'a, LittleEndian>;
+pub(crate) type Section<'a, 'e> = ElfSection64<'a, 'e, LittleEndian>;

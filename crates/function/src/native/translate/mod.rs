@@ -1,0 +1,130 @@
+//! Checked instructions to Cranelift's intermediate form.
+//!
+//! Each eBPF function becomes one native function. Registers and the budget are SSA variables.
+//! The entry takes the machine alone; local functions take (machine, frame, budget, r1–r5) and
+//! return (r0, budget), where a negative budget says that a fault has been recorded.
+
+mod access;
+mod helpers;
+mod translator;
+
+use super::machine::{CALL_HELPER, CompileError};
+use crate::helper::Helper;
+use crate::instruction::Instruction;
+use crate::program::Program;
+use cranelift_codegen::ir::{AbiParam, Signature, Type, types};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use cranelift_jit::JITModule;
+use cranelift_module::{FuncId, Linkage, Module};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use translator::{Callees, Form, Translator};
+
+fn failed(error: impl std::fmt::Display) -> CompileError {
+    CompileError(error.to_string())
+}
+
+/// Translates a program into `module`. Returns the entry.
+pub(super) fn translate(module: &mut JITModule, program: &Program) -> Result<FuncId, CompileError> {
+    let signatures = Signatures::new(module);
+    let mut imports = BTreeMap::new();
+    for helper in Helper::ALL.iter().copied().filter(|helper| helper.is_bulk()) {
+        let id = module
+            .declare_function(helper.name(), Linkage::Import, &signatures.bulk)
+            .map_err(failed)?;
+        imports.insert(helper, id);
+    }
+    let call_helper = module
+        .declare_function(CALL_HELPER, Linkage::Import, &signatures.call_helper)
+        .map_err(failed)?;
+    let entry =
+        module.declare_function("entry", Linkage::Local, &signatures.entry).map_err(failed)?;
+    let mut locals = BTreeMap::new();
+    for function in called_functions(program) {
+        let name = format!("f{}", function.start);
+        let id =
+            module.declare_function(&name, Linkage::Local, &signatures.local).map_err(failed)?;
+        locals.insert(function.start, (id, function));
+    }
+    let first = program.functions()[0].clone();
+    let mut define = |id: FuncId, range: Range<u32>, form: Form| -> Result<(), CompileError> {
+        let mut context = module.make_context();
+        context.func.signature = match form {
+            Form::Entry => signatures.entry.clone(),
+            Form::Local => signatures.local.clone(),
+        };
+        let mut refer = |id: FuncId| module.declare_func_in_func(id, &mut context.func);
+        let called = callees(&program.instructions()[range.start as usize..range.end as usize]);
+        let callees = Callees {
+            bulk: imports.iter().map(|(helper, id)| (*helper, refer(*id))).collect(),
+            call_helper: refer(call_helper),
+            locals: called.into_iter().map(|start| (start, refer(locals[&start].0))).collect(),
+        };
+        let mut scratch = FunctionBuilderContext::new();
+        let builder = FunctionBuilder::new(&mut context.func, &mut scratch);
+        Translator::new(builder, program, range, form, callees)
+            .run()
+            .finalize(module.target_config());
+        module.define_function(id, &mut context).map_err(failed)?;
+        let frame = context.compiled_code().and_then(|code| code.buffer.frame_layout());
+        let frame_bytes = frame.map_or(u32::MAX, |frame| frame.frame_to_fp_offset);
+        if frame_bytes > MAX_FRAME_BYTES {
+            return Err(CompileError(format!(
+                "a function of it would take {frame_bytes} bytes of stack, of at most \
+                 {MAX_FRAME_BYTES}: too much is computed before, and used behind, too many branches"
+            )));
+        }
+        Ok(())
+    };
+    define(entry, first, Form::Entry)?;
+    for (id, range) in locals.values() {
+        define(*id, range.clone(), Form::Local)?;
+    }
+    module.finalize_definitions().map_err(failed)?;
+    Ok(entry)
+}
+
+/// The most that a function takes of the host's stack, in bytes. Functions call each other
+/// [`MAX_FRAMES`](crate::abi::MAX_FRAMES) deep at most, so together they take half a megabyte.
+const MAX_FRAME_BYTES: u32 = 64 << 10;
+
+/// The first instructions of the functions that these call.
+fn callees(instructions: &[Instruction]) -> BTreeSet<u32> {
+    let target = |instruction: &Instruction| match *instruction {
+        Instruction::CallLocal { target } => Some(target),
+        _ => None,
+    };
+    instructions.iter().filter_map(target).collect()
+}
+
+/// The functions that some instruction calls; the entry is among them only if it recurses.
+fn called_functions(program: &Program) -> impl Iterator<Item = Range<u32>> {
+    let targets = callees(program.instructions());
+    program.functions().iter().filter(move |f| targets.contains(&f.start)).cloned()
+}
+
+struct Signatures {
+    entry: Signature,
+    local: Signature,
+    bulk: Signature,
+    call_helper: Signature,
+}
+
+impl Signatures {
+    fn new(module: &JITModule) -> Signatures {
+        let pointer = module.target_config().pointer_type();
+        let make = |parameters: &[Type], results: usize| {
+            let mut signature = module.make_signature();
+            signature.params.extend(parameters.iter().map(|&ty| AbiParam::new(ty)));
+            signature.returns.extend(vec![AbiParam::new(types::I64); results]);
+            signature
+        };
+        let wide = types::I64;
+        Signatures {
+            entry: make(&[pointer], 1),
+            local: make(&[pointer, wide, wide, wide, wide, wide, wide, wide], 2),
+            bulk: make(&[pointer, wide, wide], 1),
+            call_helper: make(&[pointer, wide, wide, wide, wide, wide, wide], 1),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Maps of a function that nothing else is installed beside.
+
+use crate::environment::Environment;
+use crate::map::Map;
+use crate::program::Program;
+
+/// The environment of a function that has its maps, empty at first, and nothing else.
+#[derive(Debug, Default)]
+pub struct OwnMaps(Vec<Map>);
+
+impl OwnMaps {
+    /// Makes the maps of a program.
+    #[must_use]
+    pub fn new(program: &Program) -> OwnMaps {
+        OwnMaps(program.maps().iter().cloned().map(Map::new).collect())
+    }
+
+    /// The maps, in the order of [`Program::maps`].
+    #[must_use]
+    pub fn maps(&self) -> &[Map] {
+        &self.0
+    }
+}
+
+impl Environment for OwnMaps {
+    fn tail_call(&mut self, _function: u32) -> bool {
+        false
+    }
+
+    fn trace(&mut self, _text: &[u8], _value: u64) {}
+
+    fn map(&self, index: usize) -> Option<&Map> {
+        self.0.get(index)
+    }
+}

@@ -1,0 +1,249 @@
+//! Reads of files without a function: NVMe Reads at the target, all of a batch in one round trip.
+
+use super::call::ReadError;
+use super::file::{Pin, PushdownFile};
+use super::shared::Shared;
+use crate::{Extent, Lane, Request, SubmitError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest sleep before the lane is looked at again. The end is the command timeout.
+const WAIT: Duration = Duration::from_secs(1);
+/// Most bytes of one command: as of a lane's long transfers.
+pub(crate) const PIECE_MAX_BYTES: u64 = 128 << 10;
+
+/// A read of a file, for [`PushdownReader::read_files`](super::PushdownReader::read_files).
+#[derive(Debug)]
+pub struct FileRead<'a> {
+    /// The file.
+    pub file: &'a PushdownFile,
+    /// Where in it, in bytes.
+    pub offset_bytes: u64,
+    /// Where the bytes go, as many as there is room for.
+    pub data: &'a mut [u8],
+    /// How many there were, once it is read: fewer than `data` holds only at the end of the file.
+    pub read_bytes: usize,
+}
+
+/// What the reads of one batch have become, kept so that nothing is allocated for the next.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pieces: Vec<Piece>,
+    /// One for each read; none for those that plain reads of this machine do.
+    pins: Vec<Option<Pin>>,
+}
+
+/// One NVMe Read.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Whose it is.
+    read: usize,
+    /// Where in the read's data its bytes begin, and how many there are.
+    at: usize,
+    length: usize,
+    /// What of its blocks comes before them.
+    skip: usize,
+    device_offset: u64,
+    device_length: u32,
+}
+
+impl Batch {
+    /// Divides a read into commands; false if some of it is where the target has nothing.
+    fn divide(&mut self, read: usize, range: (u64, u64), extents: &[Extent], block: u64) -> bool {
+        let (start, end) = range;
+        let (before, mut at) = (self.pieces.len(), start);
+        let first = extents.partition_point(|e| e.file_offset + e.length_bytes <= start);
+        for extent in extents.get(first..).unwrap_or(&[]) {
+            if at >= end || extent.file_offset > at {
+                break;
+            }
+            let extent_end = extent.file_offset + extent.length_bytes;
+            while at < end.min(extent_end) {
+                // Extents are whole blocks.
+                let from = at / block * block;
+                let to = end.min(extent_end).min(from + PIECE_MAX_BYTES);
+                self.pieces.push(Piece {
+                    read,
+                    at: (at - start) as usize,
+                    length: (to - at) as usize,
+                    skip: (at - from) as usize,
+                    device_offset: extent.device_offset + (from - extent.file_offset),
+                    device_length: (to.next_multiple_of(block) - from) as u32,
+                });
+                at = to;
+            }
+        }
+        if at < end {
+            self.pieces.truncate(before);
+        }
+        at >= end
+    }
+
+    /// Reads at the target over `lane` what it has maps of. Returns whether the connection is lost.
+    /// [`complete`](Self::complete) must follow.
+    pub(super) fn read(
+        &mut self,
+        reads: &mut [FileRead<'_>],
+        shared: &Arc<Shared>,
+        mut lane: Option<&mut Lane>,
+    ) -> bool {
+        self.plan(reads, shared, lane.is_some());
+        match lane.as_mut().filter(|_| !self.pieces.is_empty()) {
+            Some(lane) => self.exchange(reads, shared, lane),
+            None => false,
+        }
+    }
+
+    /// Reads on this machine what the target has not, if `falls_back`.
+    pub(super) fn complete(
+        &mut self,
+        reads: &mut [FileRead<'_>],
+        falls_back: bool,
+    ) -> Result<(), ReadError> {
+        for (read, pin) in reads.iter_mut().zip(self.pins.drain(..)) {
+            let at_target = pin.is_some_and(Pin::verify);
+            if !at_target && !falls_back {
+                return Err(ReadError::Stale);
+            }
+            if !at_target {
+                read.read_bytes = read_here(read)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins the files and finds out what to ask the target for.
+    fn plan(&mut self, reads: &mut [FileRead<'_>], shared: &Arc<Shared>, has_lane: bool) {
+        self.pieces.clear();
+        self.pins.clear();
+        let remote = shared.remote.as_ref().filter(|_| has_lane && shared.is_kept());
+        for (index, read) in reads.iter_mut().enumerate() {
+            let ours = read.file.is_of(shared) && !read.file.is_whole_namespace();
+            let (Some(remote), true) = (remote, ours) else {
+                self.pins.push(None);
+                continue;
+            };
+            let pin = read.file.begin().filter(|pin| {
+                let end = pin.layout().length_bytes();
+                let start = read.offset_bytes.min(end);
+                let end = end.min(start.saturating_add(read.data.len() as u64));
+                read.read_bytes = (end - start) as usize;
+                let block = u64::from(remote.info.block_bytes);
+                self.divide(index, (start, end), pin.layout().extents(), block)
+            });
+            self.pins.push(pin);
+        }
+    }
+
+    /// Sends the commands and takes their data. Reads of which something fails lose their pins.
+    /// Whether the connection is lost.
+    fn exchange(&mut self, reads: &mut [FileRead<'_>], shared: &Shared, lane: &mut Lane) -> bool {
+        let Self { pieces, pins } = self;
+        let Some(remote) = &shared.remote else { return false };
+        lane.set_crowded(shared.is_crowded());
+        let (mut next, mut lost) = (0, false);
+        loop {
+            while let Some(piece) = pieces.get(next).filter(|_| !lost) {
+                let request = Request::Read {
+                    nsid: remote.info.nsid,
+                    offset_bytes: piece.device_offset,
+                    length_bytes: piece.device_length,
+                };
+                match lane.submit(next as u64, request) {
+                    Ok(()) => {}
+                    Err(SubmitError::QueueFull) if lane.requests_in_flight() > 0 => break,
+                    Err(_) => pins[piece.read] = None,
+                }
+                next += 1;
+            }
+            if lane.requests_in_flight() == 0 {
+                break;
+            }
+            let waited = lane.wait(WAIT, &mut |completion| {
+                let Some(piece) = pieces.get(completion.tag as usize) else { return };
+                let data = completion.result.ok().map(|done| done.data);
+                let from = data.and_then(|data| data.get(piece.skip..piece.skip + piece.length));
+                let to = reads.get_mut(piece.read).map(|read| &mut *read.data);
+                let to = to.and_then(|to| to.get_mut(piece.at..piece.at + piece.length));
+                match (from, to) {
+                    (Some(from), Some(to)) => to.copy_from_slice(from),
+                    _ => pins[piece.read] = None,
+                }
+            });
+            lost = waited.is_err();
+        }
+        for piece in pieces.iter().skip(next) {
+            pins[piece.read] = None;
+        }
+        lost
+    }
+}
+
+fn read_here(read: &mut FileRead<'_>) -> Result<usize, ReadError> {
+    let failed = |source| ReadError::Plain { path: read.file.path().to_owned(), source };
+    let mut done = 0;
+    while let Some(rest) = read.data.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match read.file.file().read_at(rest, read.offset_bytes + done as u64) {
+            Ok(0) => break,
+            Ok(length) => done += length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCK: u64 = 512;
+
+    /// Extents of 1 to 400 blocks with gaps between some of them; and where the file ends.
+    fn layouts() -> impl Strategy<Value = Vec<Extent>> {
+        let piece = (0_u64..4, 1_u64..400, any::<bool>());
+        proptest::collection::vec(piece, 1..8).prop_map(|pieces| {
+            let (mut at, mut device) = (0, 1 << 20);
+            let mut extents = Vec::new();
+            for (gap, blocks, has_gap) in pieces {
+                at += if has_gap { gap * BLOCK } else { 0 };
+                device += 7 * BLOCK;
+                let length_bytes = blocks * BLOCK;
+                extents.push(Extent { file_offset: at, device_offset: device, length_bytes });
+                (at, device) = (at + length_bytes, device + length_bytes);
+            }
+            extents
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_bytes_that_were_asked_for(
+            extents in layouts(), start in 0_u64..200_000, length in 1_u64..500_000,
+        ) {
+            let place = |at: u64| {
+                let extent = extents.iter().find(|e| (e.file_offset..e.file_offset + e.length_bytes).contains(&at));
+                extent.map(|e| e.device_offset + at - e.file_offset)
+            };
+            let mut batch = Batch::default();
+            let divided = batch.divide(3, (start, start + length), &extents, BLOCK);
+            prop_assert_eq!(divided, (start..start + length).all(|at| place(at).is_some()));
+            let mut next = 0;
+            for piece in &batch.pieces {
+                prop_assert_eq!((piece.read, piece.at as u64), (3, next));
+                prop_assert!(piece.length > 0 && u64::from(piece.device_length) <= PIECE_MAX_BYTES);
+                prop_assert_eq!((piece.device_offset % BLOCK, u64::from(piece.device_length) % BLOCK), (0, 0));
+                prop_assert!(piece.skip + piece.length <= piece.device_length as usize);
+                for byte in [0, piece.length - 1] {
+                    let there = piece.device_offset + (piece.skip + byte) as u64;
+                    prop_assert_eq!(place(start + next + byte as u64), Some(there));
+                }
+                next += piece.length as u64;
+            }
+            prop_assert_eq!(next, if divided { length } else { 0 });
+        }
+    }
+}

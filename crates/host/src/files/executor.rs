@@ -1,0 +1,90 @@
+//! What the four executors of chains have in common: the target, direct reads and NVMe commands of
+//! this machine, and plain reads.
+
+use super::call::{Executor, KeptCall, ReadError};
+use super::file::Pin;
+use crate::{CommandError, Status};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a chain ended: the answer and its hops, or why there is no answer.
+pub(crate) type End<'a> = Result<(&'a [u8], u32), Failure>;
+
+/// Why a chain has no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// For a reason that is the same in each executor, as long as no file has changed.
+    Final(ReadError),
+    /// The executor has another map of a file than the chain was started with, or none.
+    Stale,
+    /// The target has interrupted it before it answered anything.
+    Interrupted(CommandError),
+    /// This executor cannot tell; the fall-back can.
+    Unable(ReadError),
+}
+
+impl Failure {
+    /// What a status of a target, or of the engine on this machine, says.
+    pub(crate) fn of_command(error: CommandError) -> Self {
+        let status = error.status;
+        if status.same_code(Status::STALE_FILE_MAP) || status.same_code(Status::UNKNOWN_FILE) {
+            return Self::Stale;
+        }
+        match error.is_interrupted() {
+            true => Self::Interrupted(error),
+            false => Self::Final(ReadError::Command(error)),
+        }
+    }
+}
+
+/// What has happened to an executor that is of no further use.
+#[derive(Debug)]
+pub(crate) struct Broken(pub(crate) String);
+
+/// Why a chain did not start.
+#[derive(Debug)]
+pub(crate) enum NotStarted {
+    /// The executor is full: again once a chain has ended.
+    NoRoom,
+    /// It has ended at once.
+    Ended(Failure),
+}
+
+/// Runs chains, which the caller calls by numbers.
+pub(crate) trait ChainExecutor: Debug + Send {
+    /// Where it runs them.
+    fn place(&self) -> Executor;
+
+    /// Whether it reads by file maps. Each file but the whole namespace is then pinned.
+    fn needs_maps(&self) -> bool {
+        false
+    }
+
+    /// Chains that have started and not ended.
+    fn in_flight(&self) -> usize;
+
+    /// Starts a chain. Its first reads leave with the next [`turn`](Self::turn). `pins` are those of
+    /// the files that need maps, in order.
+    ///
+    /// # Errors
+    /// [`NotStarted`]; the chain is then not in flight.
+    fn start(
+        &mut self,
+        number: usize,
+        call: &Arc<KeptCall>,
+        pins: &[Pin],
+    ) -> Result<(), NotStarted>;
+
+    /// Sends what has started, waits until a chain has ended or `timeout` has passed, and reports
+    /// the chains that have ended. It drops their calls before it reports them.
+    ///
+    /// # Errors
+    /// What has happened to the executor, which is of no further use. Chains in flight that were not
+    /// reported never end.
+    fn turn(
+        &mut self,
+        timeout: Duration,
+        on_end: &mut dyn FnMut(usize, End<'_>),
+    ) -> Result<(), Broken>;
+}

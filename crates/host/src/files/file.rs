@@ -1,0 +1,212 @@
+//! A file that chains may read: the handle of the application, and the checks before and after each
+//! chain.
+
+use super::error::MapRefusal;
+use super::layout::{FileLayout, FileSystem, mark};
+use super::mapped_file::{MappedFile, Mapping};
+use super::shared::Shared;
+use super::sys;
+use crate::FileVersion;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Dropping the last handle removes the map.
+#[derive(Debug)]
+struct Handle {
+    mapped: Arc<MappedFile>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.remove(Arc::clone(&self.mapped));
+    }
+}
+
+/// A file that [`read_pushdown`](super::PushdownReader::read_pushdown) can read. Clones are the
+/// same file; with the last one its map is removed from the target and the file closed.
+#[derive(Clone, Debug)]
+pub struct PushdownFile(Arc<Handle>);
+
+impl PushdownFile {
+    pub(crate) fn new(mapped: Arc<MappedFile>, shared: Arc<Shared>) -> Self {
+        Self(Arc::new(Handle { mapped, shared }))
+    }
+
+    pub(crate) fn mapped(&self) -> &Arc<MappedFile> {
+        &self.0.mapped
+    }
+
+    /// The open file, for plain reads.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.0.mapped.file
+    }
+
+    /// The path it was opened by, or what it was called.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0.mapped.path
+    }
+
+    /// Whether the target has a map of it that was right when it was last looked at.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        if self.is_whole_namespace() {
+            return true;
+        }
+        let status = self.0.mapped.status();
+        let lease =
+            |mapping: &Arc<Mapping>| mapping.lease.as_ref().is_none_or(|l| !l.is_breaking());
+        status.mapping.as_ref().is_some_and(lease)
+    }
+
+    /// Whether it is the namespace itself.
+    pub(crate) fn is_whole_namespace(&self) -> bool {
+        self.0.mapped.is_whole_namespace
+    }
+
+    /// Whether a read lease guards the map. Without one, each chain is preceded and followed by
+    /// system calls that compare.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.0.mapped.status().mapping.as_ref().is_some_and(|mapping| mapping.lease.is_some())
+    }
+
+    /// Why it has no map.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Arc<MapRefusal>> {
+        self.0.mapped.status().refusal.clone()
+    }
+
+    /// Whether it was opened by these maps, which gave it its id.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.0.shared, shared)
+    }
+
+    /// How often the keeper has looked at the file.
+    pub(crate) fn looks(&self) -> u64 {
+        self.0.mapped.status().looks
+    }
+
+    /// Asks for a new map in the background.
+    pub(crate) fn refresh(&self) {
+        if self.is_whole_namespace() {
+            return;
+        }
+        if self.0.mapped.status().not_before.is_some_and(|time| Instant::now() < time) {
+            return;
+        }
+        self.0.shared.refresh(&self.0.mapped);
+    }
+
+    /// The map of this version is wrong, or about to be: no chain uses it any more.
+    pub(crate) fn distrust(&self, version: u64) {
+        let mut status = self.0.mapped.status();
+        if let Some(mapping) = status.mapping.take_if(|mapping| mapping.version == version)
+            && let Some(lease) = &mapping.lease
+        {
+            // The keeper releases it once the chains that rely on it have ended.
+            lease.start_break();
+            status.mapping = Some(mapping);
+        }
+        let has_newer = status.mapping.as_ref().is_some_and(|mapping| mapping.version != version);
+        drop(status);
+        if !has_newer {
+            self.refresh();
+        }
+    }
+
+    /// BPF-oF's algorithm 1 for this file: is the map that the target has the file's? Data that
+    /// was written before this call is on the device when it returns. None asks for a new map.
+    pub(crate) fn begin(&self) -> Option<Pin> {
+        let Some(mapping) = self.0.mapped.status().mapping.clone() else {
+            self.refresh();
+            return None;
+        };
+        let Some(valid_until_ns) = self.check(&mapping) else {
+            self.distrust(mapping.version);
+            return None;
+        };
+        Some(Pin { file: self.clone(), mapping, valid_until_ns, ended: false })
+    }
+
+    /// Whether `mapping` holds now; until when a chain must have ended, in ns.
+    fn check(&self, mapping: &Mapping) -> Option<u64> {
+        let file = &self.0.mapped.file;
+        match &mapping.lease {
+            _ if !self.0.shared.checks => Some(0),
+            Some(lease) => lease.begin(file),
+            None => {
+                sys::write_back(file).ok()?;
+                mark(file).ok().filter(|mark| *mark == mapping.layout.mark).map(|_| 0)
+            }
+        }
+    }
+}
+
+/// A file while a chain reads it.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    file: PushdownFile,
+    mapping: Arc<Mapping>,
+    valid_until_ns: u64,
+    ended: bool,
+}
+
+impl Pin {
+    /// How a request names the file.
+    pub(crate) fn version(&self) -> FileVersion {
+        FileVersion { id: self.file.mapped().id, version: self.mapping.version }
+    }
+
+    pub(crate) fn layout(&self) -> &FileLayout {
+        &self.mapping.layout
+    }
+
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.mapping.has_gaps
+    }
+
+    /// The map is wrong, or the target has no such map.
+    pub(crate) fn distrust(&self) {
+        self.file.distrust(self.mapping.version);
+    }
+
+    /// BPF-oF's algorithm 2 for this file: was the map right all the time since
+    /// [`begin`](PushdownFile::begin)? If not, asks for a new one.
+    pub(crate) fn verify(mut self) -> bool {
+        let good = self.end();
+        if !good {
+            self.distrust();
+        }
+        good
+    }
+
+    fn end(&mut self) -> bool {
+        self.ended = true;
+        if !self.file.0.shared.checks {
+            return true;
+        }
+        let Some(lease) = &self.mapping.lease else {
+            return self.mapping.layout.holds(self.file.file());
+        };
+        // A lease does not hinder deduplication, which XFS has and ext4 has not.
+        let settled = self.mapping.layout.file_system == FileSystem::Ext4
+            || self.mapping.layout.holds(self.file.file());
+        lease.end(self.valid_until_ns) && settled
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if !self.ended
+            && self.file.0.shared.checks
+            && let Some(lease) = &self.mapping.lease
+        {
+            lease.end(self.valid_until_ns);
+        }
+    }
+}

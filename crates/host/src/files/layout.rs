@@ -1,0 +1,249 @@
+//! The layout of a file, together with what tells whether it still holds.
+
+use super::device::NamespaceDevice;
+use super::error::MapRefusal;
+use super::extents::{self, Frame};
+use super::sys::{self, RawExtent};
+use crate::{Extent, NamespaceInfo};
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatfs, major, makedev, minor, statx};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::{self, File};
+use std::io;
+use std::time::Duration;
+
+const EXT4_MAGIC: u64 = 0xEF53;
+const XFS_MAGIC: u64 = 0x5846_5342;
+/// `FS_JOURNAL_DATA_FL`: data goes through the journal, and to its place some time later.
+const INODE_JOURNAL_DATA: u32 = 0x4000;
+/// `FS_VERITY_FL`: the kernel compares what is read with the file's Merkle tree.
+const INODE_VERITY: u32 = 0x0010_0000;
+/// `FS_XFLAG_REALTIME`: data is on a second device.
+const XFLAG_REALTIME: u32 = 0x1;
+
+/// Times a changing file is examined again.
+const ATTEMPTS: u32 = 8;
+/// Pause before the clock is asked again: less than a tick.
+const TICK_PAUSE: Duration = Duration::from_millis(1);
+/// A change time that the clock does not pass in so many pauses is in the future. A tick is at
+/// most 10 ms.
+const TICK_PAUSES: u32 = 50;
+
+/// What of an inode a change of its data or blocks changes too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChangeMark {
+    /// Length in bytes.
+    pub(crate) length_bytes: u64,
+    /// Change time, seconds and ns.
+    ctime: (i64, u32),
+    device: u64,
+    attributes: StatxAttributes,
+}
+
+/// The kind of a file system that can be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileSystem {
+    Ext4,
+    Xfs,
+}
+
+/// Where a file lay in a namespace at one moment.
+#[derive(Clone, Debug)]
+pub struct FileLayout {
+    pub(crate) mark: ChangeMark,
+    pub(crate) file_system: FileSystem,
+    raw: Vec<RawExtent>,
+    extents: Vec<Extent>,
+}
+
+impl FileLayout {
+    /// Length of the file in bytes.
+    #[must_use]
+    pub const fn length_bytes(&self) -> u64 {
+        self.mark.length_bytes
+    }
+
+    /// The extents, by file offset. What is in none is a hole, or was allocated and never written.
+    #[must_use]
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// Whether some byte of the file is in no extent. Plain reads see zeroes there; chains at a
+    /// target cannot go there.
+    #[must_use]
+    pub fn has_gaps(&self) -> bool {
+        extents::has_gaps(&self.extents, self.mark.length_bytes)
+    }
+
+    /// Whether `file` still has the change time, length and extents that it had.
+    pub(crate) fn holds(&self, file: &File) -> bool {
+        // The extents first: who changes them twice, back to what they were, has marked the inode
+        // before the first change.
+        let same = extents::read(file, self.mark.length_bytes).is_ok_and(|raw| raw == self.raw);
+        same && mark(file).is_ok_and(|mark| mark == self.mark)
+    }
+}
+
+/// Where `file` lies in the namespace `info`, which on this machine is `namespace`. Data that the
+/// file system has not written yet is written first.
+///
+/// # Errors
+/// [`MapRefusal`] says what cannot be mapped and why.
+pub fn file_layout(
+    file: &File,
+    namespace: &NamespaceDevice,
+    info: &NamespaceInfo,
+) -> Result<FileLayout, MapRefusal> {
+    let file_system = admissible(file)?;
+    let mut refusal = MapRefusal::Changing;
+    for _ in 0..ATTEMPTS {
+        let before = mark(file)?;
+        wait_for_tick(&before)?;
+        sys::write_back(file).map_err(MapRefusal::io("cannot write the file back"))?;
+        let raw = extents::read(file, before.length_bytes)?;
+        if mark(file)? != before {
+            continue;
+        }
+        let frame = Frame {
+            length_bytes: before.length_bytes,
+            base_bytes: namespace.offset_of(before.device)?,
+            block_bytes: info.block_bytes,
+            namespace_bytes: info.size_bytes(),
+        };
+        match extents::fit(&raw, &frame) {
+            Ok(extents) => return Ok(FileLayout { mark: before, file_system, raw, extents }),
+            // Written between the two calls.
+            Err(error) if error.is_passing() => refusal = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refusal)
+}
+
+/// The change mark of `file` now.
+pub(crate) fn mark(file: &File) -> Result<ChangeMark, MapRefusal> {
+    let wanted = StatxFlags::CTIME | StatxFlags::SIZE;
+    let found = statx(file, "", AtFlags::EMPTY_PATH, wanted)
+        .map_err(|error| MapRefusal::io("cannot examine the file")(error.into()))?;
+    Ok(ChangeMark {
+        length_bytes: found.stx_size,
+        ctime: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
+        device: makedev(found.stx_dev_major, found.stx_dev_minor),
+        attributes: found.stx_attributes,
+    })
+}
+
+/// Waits until the kernel's coarse clock, which stamps changes, is past the change time: a change
+/// from then on gets another one.
+fn wait_for_tick(mark: &ChangeMark) -> Result<(), MapRefusal> {
+    for _ in 0..TICK_PAUSES {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        if (now.tv_sec, now.tv_nsec as u32) > mark.ctime {
+            return Ok(());
+        }
+        std::thread::sleep(TICK_PAUSE);
+    }
+    Err(MapRefusal::FutureChangeTime)
+}
+
+/// Refuses files whose bytes are not, or not always, at the places that FIEMAP names.
+fn admissible(file: &File) -> Result<FileSystem, MapRefusal> {
+    let metadata = file.metadata().map_err(MapRefusal::io("cannot examine the file"))?;
+    if !metadata.is_file() {
+        return Err(MapRefusal::NotRegular);
+    }
+    let system = fstatfs(file)
+        .map_err(|error| MapRefusal::io("cannot tell the file system")(error.into()))?;
+    let file_system = match system.f_type as u64 {
+        EXT4_MAGIC => FileSystem::Ext4,
+        XFS_MAGIC => FileSystem::Xfs,
+        other => return Err(MapRefusal::FileSystem(other)),
+    };
+    let mark = mark(file)?;
+    let flags = sys::inode_flags(file).map_err(MapRefusal::io("cannot read the inode's flags"))?;
+    check_inode(mark.attributes, flags)?;
+    match file_system {
+        FileSystem::Ext4 => ext4_keeps_data_in_place(mark.device)?,
+        FileSystem::Xfs => {
+            let flags = sys::extended_flags(file)
+                .map_err(MapRefusal::io("cannot read the file's attributes"))?;
+            if flags & XFLAG_REALTIME != 0 {
+                return Err(MapRefusal::Inode("the file's data is on XFS's realtime device"));
+            }
+        }
+    }
+    Ok(file_system)
+}
+
+/// Refuses an inode with these attributes (statx) and flags (`FS_IOC_GETFLAGS`), if the kernel does
+/// more for who reads it than to fetch the bytes where FIEMAP says.
+fn check_inode(attributes: StatxAttributes, flags: u32) -> Result<(), MapRefusal> {
+    if attributes.contains(StatxAttributes::ENCRYPTED) {
+        return Err(MapRefusal::Inode("the file is encrypted"));
+    }
+    if attributes.contains(StatxAttributes::DAX) {
+        return Err(MapRefusal::Inode("the file is accessed directly in memory (DAX)"));
+    }
+    // Not every file system tells it in both ways.
+    if attributes.contains(StatxAttributes::VERITY) || flags & INODE_VERITY != 0 {
+        let why = "the file has fs-verity, and only plain reads verify what they read";
+        return Err(MapRefusal::Inode(why));
+    }
+    if flags & INODE_JOURNAL_DATA != 0 {
+        return Err(MapRefusal::Inode("the file's data is journalled; chattr -j it"));
+    }
+    Ok(())
+}
+
+/// With data journalling the newest data may be in the journal only, also after fsync.
+fn ext4_keeps_data_in_place(device: u64) -> Result<(), MapRefusal> {
+    let options = mount_options(device)
+        .map_err(MapRefusal::io("cannot tell how the file system journals (/proc/fs/ext4)"))?;
+    if options.lines().any(|option| option == "data=journal") {
+        return Err(MapRefusal::Inode("the file system journals data; mount it data=ordered"));
+    }
+    Ok(())
+}
+
+/// All options of a mounted ext4, one a line.
+fn mount_options(device: u64) -> io::Result<String> {
+    let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device)))?;
+    let name = device.file_name().ok_or(io::ErrorKind::NotFound)?;
+    fs::read_to_string(std::path::Path::new("/proc/fs/ext4").join(name).join("options"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_that_need_the_kernel_to_be_read_are_refused() {
+        let why = |attributes, flags| match check_inode(attributes, flags) {
+            Err(MapRefusal::Inode(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let none = StatxAttributes::empty();
+        // By statx, by the inode's flags, and by both.
+        assert!(why(StatxAttributes::VERITY, 0).contains("fs-verity"));
+        assert!(why(none, 0x0010_0000).contains("fs-verity"));
+        assert!(why(StatxAttributes::VERITY, 0x0010_0000).contains("fs-verity"));
+        assert!(why(StatxAttributes::ENCRYPTED, 0).contains("encrypted"));
+        assert!(why(StatxAttributes::DAX, 0).contains("DAX"));
+        assert!(why(none, 0x4000).contains("journalled"));
+    }
+
+    #[test]
+    fn ordinary_inodes_are_not() {
+        let attributes = StatxAttributes::APPEND | StatxAttributes::IMMUTABLE;
+        assert!(check_inode(StatxAttributes::empty(), 0).is_ok());
+        // Immutable, append-only, no dump, no access time, hashed directory, extents.
+        assert!(check_inode(attributes, 0x0008_10F0).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_gets_fs_verity_has_another_mark() {
+        let mark =
+            |attributes| ChangeMark { length_bytes: 1, ctime: (2, 3), device: 4, attributes };
+        assert_ne!(mark(StatxAttributes::empty()), mark(StatxAttributes::VERITY));
+    }
+}

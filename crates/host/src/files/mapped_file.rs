@@ -1,0 +1,93 @@
+//! An open file and its map.
+
+use super::direct::DirectFile;
+use super::error::MapRefusal;
+use super::layout::FileLayout;
+use super::lease::Lease;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// A map that the target has.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(crate) version: u64,
+    pub(crate) layout: FileLayout,
+    pub(crate) has_gaps: bool,
+    pub(crate) lease: Option<Lease>,
+}
+
+/// What is known of a file's map.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    /// The one that chains use.
+    pub(crate) mapping: Option<Arc<Mapping>>,
+    /// Why there is none.
+    pub(crate) refusal: Option<Arc<MapRefusal>>,
+    /// Times the keeper has looked at the file.
+    pub(crate) looks: u64,
+    /// Version of the last map that was sent.
+    pub(crate) version: u64,
+    /// After a refusal: not looked at again before.
+    pub(crate) not_before: Option<Instant>,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    pub(crate) id: u32,
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) status: Mutex<Status>,
+    /// Waits for the keeper already.
+    pub(crate) queued: AtomicBool,
+    /// The file opened for direct reads, once a chain is to read it on this machine.
+    direct: OnceLock<Option<DirectFile>>,
+    /// It is the character device of the namespace, which needs no map.
+    pub(crate) is_whole_namespace: bool,
+}
+
+/// Files of this process that were closed.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+impl MappedFile {
+    pub(crate) fn new(id: u32, file: File, path: PathBuf, is_whole_namespace: bool) -> Self {
+        Self {
+            id,
+            file,
+            path,
+            status: Mutex::default(),
+            queued: AtomicBool::new(false),
+            direct: OnceLock::new(),
+            is_whole_namespace,
+        }
+    }
+
+    /// The file for direct reads; None if it has none.
+    pub(crate) fn direct(&self) -> Option<&DirectFile> {
+        self.direct.get_or_init(|| DirectFile::of(&self.file)).as_ref()
+    }
+
+    /// How many files of this process have been closed: when the number changes, who holds a
+    /// file by other means looks which ones.
+    pub(crate) fn closed() -> u64 {
+        CLOSED.load(Ordering::Acquire)
+    }
+
+    /// Notes that the file waits for the keeper; false if it did.
+    pub(crate) fn enqueue(&self) -> bool {
+        !self.queued.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        CLOSED.fetch_add(1, Ordering::Release);
+    }
+}

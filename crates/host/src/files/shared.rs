@@ -1,0 +1,169 @@
+//! What files, readers and the keeper share.
+
+use super::device::NamespaceDevice;
+use super::mapped_file::MappedFile;
+use super::nvme::NvmeNamespace;
+use super::sys::BreakSignal;
+use crate::{Controller, NamespaceInfo};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What runs the chains of files that have maps.
+#[derive(Debug)]
+pub(crate) enum Server {
+    /// A target.
+    Target(Box<Mutex<Controller>>),
+    /// Readers themselves, by a namespace of this machine.
+    Namespace(NvmeNamespace),
+}
+
+/// A target or namespace, and what the namespace is on this machine.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) server: Server,
+    pub(crate) info: NamespaceInfo,
+    pub(crate) device: NamespaceDevice,
+    /// Extents of a file that is mapped, at most.
+    pub(crate) extents_max: usize,
+}
+
+impl Remote {
+    /// That of the target, if there is one.
+    pub(crate) fn controller(&self) -> Option<MutexGuard<'_, Controller>> {
+        match &self.server {
+            Server::Target(controller) => {
+                Some(controller.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            Server::Namespace(_) => None,
+        }
+    }
+
+    /// The same, unless somebody uses it just now.
+    pub(crate) fn idle_controller(&self) -> Option<MutexGuard<'_, Controller>> {
+        match &self.server {
+            Server::Target(controller) => controller.try_lock().ok(),
+            Server::Namespace(_) => None,
+        }
+    }
+
+    /// The namespace that readers read themselves.
+    pub(crate) const fn namespace(&self) -> Option<&NvmeNamespace> {
+        match &self.server {
+            Server::Target(_) => None,
+            Server::Namespace(namespace) => Some(namespace),
+        }
+    }
+}
+
+/// What waits for the keeper.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) refresh: Vec<Arc<MappedFile>>,
+    pub(crate) removed: Vec<Arc<MappedFile>>,
+    pub(crate) stop: bool,
+}
+
+/// What files, readers and the keeper share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) remote: Option<Remote>,
+    /// Tells associations apart.
+    pub(crate) serial: u64,
+    /// Whether versions are compared before and after chains.
+    pub(crate) checks: bool,
+    queue: Mutex<Queue>,
+    /// The keeper has looked at a file.
+    looked: Condvar,
+    signal: OnceLock<BreakSignal>,
+    /// The keeper runs.
+    pub(crate) kept: AtomicBool,
+    pub(crate) next_id: AtomicU32,
+    /// Readers that there are.
+    pub(crate) readers: AtomicUsize,
+    /// Processors that this process may use.
+    processors: usize,
+}
+
+impl Shared {
+    pub(crate) fn new(remote: Option<Remote>, checks: bool) -> Self {
+        static SERIAL: AtomicU64 = AtomicU64::new(1);
+        Self {
+            remote,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            checks,
+            queue: Mutex::default(),
+            looked: Condvar::new(),
+            signal: OnceLock::new(),
+            kept: AtomicBool::new(false),
+            next_id: AtomicU32::new(1),
+            readers: AtomicUsize::new(0),
+            processors: std::thread::available_parallelism().map_or(1, NonZero::get),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_signal(&self, signal: BreakSignal) {
+        // Set once, by the keeper as it starts.
+        let _ = self.signal.set(signal);
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(signal) = self.signal.get() {
+            signal.wake();
+        }
+    }
+
+    pub(crate) fn refresh(&self, entry: &Arc<MappedFile>) {
+        if self.is_kept() && entry.enqueue() {
+            self.queue().refresh.push(Arc::clone(entry));
+            self.wake();
+        }
+    }
+
+    pub(crate) fn remove(&self, entry: Arc<MappedFile>) {
+        if self.is_kept() {
+            self.queue().removed.push(entry);
+            self.wake();
+        }
+    }
+
+    /// Tells those who wait that the keeper has looked at a file.
+    pub(crate) fn tell(&self) {
+        let _queue = self.queue();
+        self.looked.notify_all();
+    }
+
+    /// Waits until `done`, which is asked after each look of the keeper; false if `patience` ends
+    /// before.
+    pub(crate) fn wait_until(&self, patience: Duration, done: &mut dyn FnMut() -> bool) -> bool {
+        let end = Instant::now() + patience;
+        let mut queue = self.queue();
+        loop {
+            if done() {
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || !self.is_kept() {
+                return false;
+            }
+            let waited = self.looked.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Whether readers, one for each thread, are more than processors: who spins while it waits
+    /// then keeps another from working.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.readers.load(Ordering::Relaxed) > self.processors
+    }
+
+    /// Whether maps are made and sent.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::SeqCst)
+    }
+}

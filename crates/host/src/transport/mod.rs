@@ -1,0 +1,144 @@
+//! What carries a queue: a TCP connection, or an endpoint of a fabric.
+
+mod fabric;
+pub(crate) mod tcp;
+
+pub use fabric::Connector;
+
+use crate::requests::{InitiatorConfig, OnCompletion, Requests};
+use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
+use fabric::FabricPort;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use tcp::TcpPort;
+
+/// The host's end of a queue.
+#[derive(Debug)]
+pub(crate) enum Port {
+    Tcp(Box<TcpPort>),
+    Fabric(Box<FabricPort>),
+}
+
+impl Port {
+    /// Connects. Requests are accepted once it [is ready](Requests::is_ready).
+    pub(crate) fn connect(
+        url: &TargetUrl,
+        options: &Options,
+        config: InitiatorConfig,
+    ) -> Result<Port, Error> {
+        Ok(match &options.connector {
+            Some(connector) => Port::Fabric(Box::new(FabricPort::connect(connector, config)?)),
+            None => Port::Tcp(Box::new(TcpPort::connect(url, options, config)?)),
+        })
+    }
+
+    #[inline]
+    pub(crate) const fn requests(&self) -> &Requests {
+        match self {
+            Port::Tcp(port) => port.initiator().requests(),
+            Port::Fabric(port) => port.requests(),
+        }
+    }
+
+    pub(crate) const fn is_connected(&self) -> bool {
+        match self {
+            Port::Tcp(port) => port.is_connected(),
+            Port::Fabric(port) => port.is_connected(),
+        }
+    }
+
+    /// Queues a request behind those queued before.
+    #[inline]
+    pub(crate) fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
+        match self {
+            Port::Tcp(port) => port.submit(tag, request),
+            Port::Fabric(port) => port.submit(tag, request),
+        }
+    }
+
+    /// All that is queued is to be sent.
+    pub(crate) fn ring(&mut self) {
+        match self {
+            Port::Tcp(port) => port.ring(),
+            Port::Fabric(port) => port.ring(),
+        }
+    }
+
+    /// Bytes that are queued.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        match self {
+            Port::Tcp(port) => port.initiator().outgoing().len(),
+            Port::Fabric(port) => port.queued_bytes(),
+        }
+    }
+
+    /// Whether something is to be sent now.
+    pub(crate) fn is_urgent(&self) -> bool {
+        match self {
+            Port::Tcp(port) => port.is_urgent(),
+            Port::Fabric(port) => port.is_urgent(),
+        }
+    }
+
+    /// Sends what waits, as far as that is possible at once, and returns how many bytes that were.
+    pub(crate) fn send(&mut self, now_us: u64) -> Result<usize, LostReason> {
+        match self {
+            Port::Tcp(port) => port.send(now_us),
+            Port::Fabric(port) => Ok(port.send(now_us)),
+        }
+    }
+
+    /// Receives what is there, without waiting, hands out the requests that ended, and returns how many
+    /// bytes were received.
+    pub(crate) fn receive(
+        &mut self,
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<usize, LostReason> {
+        match self {
+            Port::Tcp(port) => port.receive(on_completion),
+            Port::Fabric(port) => port.receive(on_completion),
+        }
+    }
+
+    /// Waits until something can be received (or sent, with `or_send`), at most `timeout`, which may be
+    /// 0. Whether that is so, or the connection is over.
+    pub(crate) fn wait_ready(&self, or_send: bool, timeout: Duration) -> Result<bool, LostReason> {
+        match self {
+            Port::Tcp(port) => port.wait_ready(or_send, timeout),
+            Port::Fabric(port) => port.wait_ready(timeout),
+        }
+    }
+
+    /// A descriptor that is readable when something can be received, to wait for it elsewhere.
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd, Error> {
+        match self {
+            Port::Tcp(port) => port.descriptor(),
+            Port::Fabric(port) => port.descriptor(),
+        }
+    }
+
+    /// Messages that may still be sent with the connection's key; `None` without one.
+    pub(crate) fn records_left(&self) -> Option<u64> {
+        match self {
+            Port::Tcp(port) => port.records_left(),
+            Port::Fabric(_) => None,
+        }
+    }
+
+    /// Ends the connection for `reason`, unless it is over already; a report to the target is sent if it
+    /// can be at once.
+    pub(crate) fn close(&mut self, reason: LostReason) {
+        match self {
+            Port::Tcp(port) => port.close(reason),
+            Port::Fabric(port) => port.close(reason),
+        }
+    }
+
+    /// Reports each request still in flight after a failure, once.
+    pub(crate) fn lost(&mut self, on_completion: &mut OnCompletion<'_>) {
+        match self {
+            Port::Tcp(port) => port.lost(on_completion),
+            Port::Fabric(port) => port.lost(on_completion),
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! The host's end of one queue over NVMe/TCP, without a socket: requests and received bytes in, bytes
+//! to send and completions out.
+
+use crate::requests::{DataOut, OnCompletion, Plan, Requests, Returns};
+use crate::{Done, InitiatorConfig, LostReason, Request, SubmitError, Violation};
+use bpfof_nvme::opcode::FABRICS;
+use bpfof_nvme::tcp::{
+    ADMIN_IN_CAPSULE_BYTES, C2hData, CapsuleCmd, DataPdu, Digests, Fes, H2cData, IcReq, IcResp,
+    MAXH2CDATA_MIN_BYTES, Pdu, PduError, PduEvent, PduReceiver, R2t, Sender, TermReq, data_digest,
+};
+use bpfof_nvme::{Cqe, Sgl};
+
+/// Size of the send buffer in bytes up to which it is kept, and from which on what was sent of it
+/// is dropped: a batch of small requests never gets there, one of large writes does.
+const OUTGOING_KEEP_BYTES: usize = 1 << 20;
+
+/// The host's end of one queue pair and its connection.
+///
+/// The owner sends [`outgoing`](Self::outgoing) and reports it by [`sent`](Self::sent), passes
+/// what it receives to [`receive`](Self::receive), and after a failure takes the requests that are
+/// lost by [`lost`](Self::lost).
+#[derive(Debug)]
+pub struct Initiator {
+    requests: Requests,
+    receiver: PduReceiver,
+    /// Digests in use: none until ICResp.
+    digests: Digests,
+    cpda: u8,
+    maxh2cdata_bytes: u32,
+    outgoing: Vec<u8>,
+    outgoing_sent: usize,
+    /// Whether the doorbell was rung, or `outgoing` has what the target waits for.
+    urgent: bool,
+}
+
+/// Why a queue ends: what the target is told of, and what not.
+enum End {
+    Protocol(PduError),
+    Other(LostReason),
+}
+
+const NOT_IN_FLIGHT: PduError = PduError::sequence("a command identifier that is not in flight");
+
+impl From<PduError> for LostReason {
+    fn from(error: PduError) -> LostReason {
+        let PduError { fes, fei, reason } = error;
+        LostReason::Protocol(Violation { kind: fes.name(), reason, information: fei })
+    }
+}
+
+impl Initiator {
+    /// A queue that opens: ICReq is ready to be sent.
+    #[must_use]
+    pub fn new(config: InitiatorConfig) -> Self {
+        let mut outgoing = Vec::new();
+        let digests = config.digests;
+        IcReq { digests, ..IcReq::default() }.encode_into(&mut outgoing);
+        Self {
+            requests: Requests::new(config),
+            receiver: PduReceiver::for_host(),
+            digests: Digests::default(),
+            cpda: 0,
+            maxh2cdata_bytes: MAXH2CDATA_MIN_BYTES,
+            outgoing,
+            outgoing_sent: 0,
+            urgent: true,
+        }
+    }
+
+    /// Its requests.
+    pub(crate) const fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
+    /// Whether requests are accepted.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        self.requests.is_ready()
+    }
+
+    /// Why the queue is over, if it is.
+    #[must_use]
+    pub const fn failure(&self) -> Option<LostReason> {
+        self.requests.failure()
+    }
+
+    /// Requests in flight, those not yet sent included.
+    #[must_use]
+    pub const fn in_flight(&self) -> usize {
+        self.requests.in_flight()
+    }
+
+    /// Requests whose commands are all in [`outgoing`](Self::outgoing).
+    #[must_use]
+    pub const fn unsent(&self) -> usize {
+        self.requests.unsent()
+    }
+
+    /// Requests completed since the beginning, those lost included.
+    #[must_use]
+    pub const fn completed(&self) -> u64 {
+        self.requests.completed()
+    }
+
+    /// The configuration, with its values clamped.
+    #[must_use]
+    pub const fn config(&self) -> &InitiatorConfig {
+        self.requests.config()
+    }
+
+    /// Bytes to send.
+    #[must_use]
+    pub fn outgoing(&self) -> &[u8] {
+        self.outgoing.get(self.outgoing_sent..).unwrap_or(&[])
+    }
+
+    /// Rings the doorbell: all that is in `outgoing` is to be sent.
+    pub const fn ring(&mut self) {
+        self.urgent = true;
+    }
+
+    /// Whether `outgoing` is to be sent now: the doorbell was rung for it, its start has been sent
+    /// already, or the target waits for it.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        !self.outgoing().is_empty() && (self.urgent || self.outgoing_sent != 0)
+    }
+
+    /// Reports that the first `bytes` of `outgoing` were sent at `now_us`, from where the command
+    /// timeouts count.
+    pub fn sent(&mut self, bytes: usize, now_us: u64) {
+        self.requests.sent(now_us);
+        self.outgoing_sent += bytes;
+        if self.outgoing_sent >= self.outgoing.len() {
+            self.outgoing.clear();
+            self.outgoing.shrink_to(OUTGOING_KEEP_BYTES);
+            self.outgoing_sent = 0;
+            self.urgent = false;
+        } else if self.outgoing_sent >= OUTGOING_KEEP_BYTES {
+            self.outgoing.drain(..self.outgoing_sent);
+            self.outgoing_sent = 0;
+            // What remains is still the rest of something begun.
+            self.urgent = true;
+        }
+    }
+
+    /// Queues a request behind those queued before. Its completion will carry `tag`.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing is queued then.
+    #[inline]
+    pub fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
+        let Plan { mut sqe, data_out, returns, expected_bytes } = self.requests.plan(request)?;
+        let data = match data_out {
+            DataOut::None => {
+                sqe.sgl = Sgl::transport(expected_bytes);
+                self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
+                CapsuleCmd::encode_header_into(
+                    &sqe,
+                    0,
+                    &mut self.outgoing,
+                    self.digests,
+                    self.cpda,
+                );
+                return Ok(());
+            }
+            DataOut::Pushdown(parts) => {
+                let bytes = parts.encoded_bytes() as u32;
+                sqe.sgl = Sgl::in_capsule(bytes);
+                self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
+                let (out, digests) = (&mut self.outgoing, self.digests);
+                CapsuleCmd::encode_header_into(&sqe, bytes, out, digests, self.cpda);
+                let data_at = out.len();
+                parts.encode_into(out);
+                if digests.data {
+                    let digest = data_digest(out.get(data_at..).unwrap_or(&[]));
+                    out.extend_from_slice(&digest);
+                }
+                return Ok(());
+            }
+            DataOut::Bytes(data) => data,
+        };
+        // In the capsule where it fits, else by R2T.
+        let mut in_capsule = self.requests.config().in_capsule_bytes as usize;
+        if sqe.opcode == FABRICS {
+            in_capsule = in_capsule.max(ADMIN_IN_CAPSULE_BYTES);
+        }
+        let length_bytes = data.len() as u32;
+        if data.len() <= in_capsule {
+            sqe.sgl = Sgl::in_capsule(length_bytes);
+            self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
+            let capsule = CapsuleCmd { sqe, data };
+            capsule.encode_into(&mut self.outgoing, self.digests, self.cpda);
+            return Ok(());
+        }
+        sqe.sgl = Sgl::transport(length_bytes);
+        let slot = self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
+        slot.data_out.extend_from_slice(data);
+        CapsuleCmd::encode_header_into(&sqe, 0, &mut self.outgoing, self.digests, self.cpda);
+        Ok(())
+    }
+
+    /// Takes what was received, calls `on_completion` for each request that ends, and returns how
+    /// many bytes it used. The caller keeps the others and offers them again with more behind.
+    ///
+    /// # Errors
+    /// The queue is over: the target broke the protocol, declined the digests, or ended the
+    /// connection. `outgoing` is then the report to the target, if one is due.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<usize, LostReason> {
+        if let Some(reason) = self.failure() {
+            return Err(reason);
+        }
+        let mut rest = input;
+        loop {
+            let end = match self.receiver.next(rest) {
+                Ok(None) => return Ok(input.len() - rest.len()),
+                Ok(Some((used, event))) => match self.handle(event, on_completion) {
+                    Ok(()) => {
+                        rest = rest.get(used..).unwrap_or(&[]);
+                        continue;
+                    }
+                    Err(end) => end,
+                },
+                Err(error) => End::Protocol(error),
+            };
+            let reason = match end {
+                End::Protocol(error) => error.into(),
+                End::Other(reason) => reason,
+            };
+            self.fail(reason);
+            if let End::Protocol(error) = end {
+                TermReq::for_error(&error, Sender::Host, rest).encode_into(&mut self.outgoing);
+                self.urgent = true;
+            }
+            return Err(reason);
+        }
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        event: PduEvent<'_>,
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<(), End> {
+        let handled = match event {
+            PduEvent::Data {
+                pdu: DataPdu::C2h(pdu),
+                offset_bytes,
+                bytes,
+                last_fragment,
+                digest_ok,
+            } => {
+                let ends = last_fragment.then_some(digest_ok);
+                self.data(pdu, offset_bytes, bytes, ends, on_completion)
+            }
+            PduEvent::Header(Pdu::CapsuleResp(response)) => {
+                self.response(&response.cqe, on_completion)
+            }
+            PduEvent::Header(Pdu::R2t(r2t)) => self.r2t(r2t),
+            PduEvent::Header(Pdu::IcResp(response)) => return self.opened(response),
+            PduEvent::Header(Pdu::TermReq(term)) => {
+                let (kind, information) = (term.fes.name(), term.fei);
+                return Err(End::Other(LostReason::Terminated { kind, information }));
+            }
+            PduEvent::Header(Pdu::IcReq(_) | Pdu::CapsuleCmd { .. })
+            | PduEvent::Data { pdu: DataPdu::H2c(_), .. } => {
+                Err(PduError::invalid_field(0, "a host's PDU from the target"))
+            }
+        };
+        handled.map_err(End::Protocol)
+    }
+
+    fn opened(&mut self, response: IcResp) -> Result<(), End> {
+        let (asked, got) = (self.config().digests, response.digests);
+        if (got.header && !asked.header) || (got.data && !asked.data) {
+            let error = PduError::invalid_field(11, "digests that were not asked for");
+            return Err(End::Protocol(error));
+        }
+        if got != asked {
+            return Err(End::Other(LostReason::DigestsDeclined));
+        }
+        self.digests = got;
+        self.cpda = response.cpda;
+        self.maxh2cdata_bytes = response.maxh2cdata_bytes;
+        self.receiver.set_digests(got);
+        self.requests.open();
+        Ok(())
+    }
+
+    /// A piece of the data of a command. `ends`: the PDU ends here, and whether its digest is
+    /// right.
+    #[inline]
+    fn data(
+        &mut self,
+        pdu: C2hData,
+        offset_bytes: u32,
+        bytes: &[u8],
+        ends: Option<bool>,
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<(), PduError> {
+        let (index, slot) = self.requests.find(pdu.cccid).ok_or(NOT_IN_FLIGHT)?;
+        if offset_bytes == pdu.data_offset_bytes {
+            let room = slot.expected_bytes - slot.received_bytes;
+            if slot.data_ended || pdu.data_length_bytes > room {
+                let reason = "more data than was asked for";
+                return Err(PduError::new(Fes::DataTransferOutOfRange, 16, reason));
+            }
+            if offset_bytes != slot.received_bytes {
+                let reason = "data out of order";
+                return Err(PduError::new(Fes::DataTransferOutOfRange, 12, reason));
+            }
+            let whole = bytes.len() == slot.expected_bytes as usize;
+            if pdu.success && whole && ends == Some(true) && slot.returns != Returns::Answer {
+                slot.received_bytes = slot.expected_bytes;
+                let done = Done { data: bytes, dw0: 0, dw1: 0 };
+                self.requests.finish(index, Ok(done), on_completion);
+                return Ok(());
+            }
+        }
+        slot.keep(bytes);
+        let Some(digest_ok) = ends else { return Ok(()) };
+        slot.digest_failed |= !digest_ok;
+        slot.data_ended |= pdu.last;
+        if !pdu.success {
+            return Ok(());
+        }
+        if slot.returns == Returns::Answer {
+            return Err(PduError::invalid_field(1, "a chain's answer without a response"));
+        }
+        let cqe = Cqe { cid: pdu.cccid, ..Cqe::default() };
+        self.response(&cqe, on_completion)
+    }
+
+    /// The end of a command.
+    #[inline]
+    fn response(
+        &mut self,
+        cqe: &Cqe,
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<(), PduError> {
+        let (index, _) = self.requests.find(cqe.cid).ok_or(NOT_IN_FLIGHT)?;
+        match self.requests.respond(index, cqe, on_completion) {
+            true => Ok(()),
+            false => Err(PduError::sequence("success before all data was transferred")),
+        }
+    }
+
+    /// The target asks for data: queues it in PDUs that it can take.
+    fn r2t(&mut self, r2t: R2t) -> Result<(), PduError> {
+        let (_, slot) = self.requests.find(r2t.cccid).ok_or(NOT_IN_FLIGHT)?;
+        if r2t.offset_bytes != slot.data_out_sent_bytes {
+            let reason = "data asked for out of order";
+            return Err(PduError::new(Fes::DataTransferOutOfRange, 12, reason));
+        }
+        let start = r2t.offset_bytes as usize;
+        let Some(wanted) = slot.data_out.get(start..start + r2t.length_bytes as usize) else {
+            let reason = "more data asked for than the command has";
+            return Err(PduError::new(Fes::DataTransferOutOfRange, 16, reason));
+        };
+        slot.data_out_sent_bytes += r2t.length_bytes;
+        let mut offset = r2t.offset_bytes;
+        let mut pieces = wanted.chunks(self.maxh2cdata_bytes as usize).peekable();
+        while let Some(piece) = pieces.next() {
+            let pdu = H2cData {
+                cccid: r2t.cccid,
+                ttag: r2t.ttag,
+                data_offset_bytes: offset,
+                data_length_bytes: piece.len() as u32,
+                last: pieces.peek().is_none(),
+            };
+            pdu.encode_header_into(&mut self.outgoing, self.digests, self.cpda);
+            self.outgoing.extend_from_slice(piece);
+            if self.digests.data {
+                self.outgoing.extend_from_slice(&data_digest(piece));
+            }
+            offset += piece.len() as u32;
+        }
+        self.urgent = true;
+        Ok(())
+    }
+
+    /// Ends the queue for `reason`, unless it is over already.
+    pub fn fail(&mut self, reason: LostReason) {
+        if self.requests.fail(reason) {
+            self.outgoing.clear();
+            self.outgoing_sent = 0;
+        }
+    }
+
+    /// The reason to give up at `now_us`: a command that was sent more than `timeout_us` ago.
+    #[must_use]
+    pub fn expired(&self, now_us: u64, timeout_us: u64) -> Option<LostReason> {
+        self.requests.expired(now_us, timeout_us)
+    }
+
+    /// Reports each request still in flight after a failure, once.
+    pub fn lost(&mut self, on_completion: &mut OnCompletion<'_>) {
+        self.requests.lost(on_completion);
+    }
+}

@@ -1,0 +1,130 @@
+//! A TCP connection that never blocks where it is not asked to.
+
+use super::records::Records;
+use super::stream::{read, write};
+use crate::{Error, LostReason};
+use bpfof_tls::Psk;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket as RawSocket, Type};
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A connected socket. Its kernel buffers are left to grow by themselves: a fixed size would be
+/// cut to net.core.rmem_max, which is less than what the kernel grows them to.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: TcpStream,
+    /// None on a connection without TLS.
+    records: Option<Box<Records>>,
+}
+
+impl Socket {
+    /// Connects to the first address of `host` that answers within `timeout`; with a key, by TLS.
+    pub(crate) fn connect(
+        (host, port): (&str, u16),
+        psk: Option<&Psk>,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let deadline = Instant::now() + timeout;
+        let addresses = (host, port)
+            .to_socket_addrs()
+            .map_err(|source| Error::Resolve { host: host.to_owned(), source })?;
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match Self::connect_one(address, left) {
+                Ok(stream) => {
+                    let records = psk.map(|psk| {
+                        let secured = Records::shake_hands(&stream, psk, deadline);
+                        secured.map(Box::new).map_err(|source| Error::Tls {
+                            address: format!("{host}:{port}"),
+                            source: Box::new(source),
+                        })
+                    });
+                    return Ok(Self { stream, records: records.transpose()? });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(Error::Connect { address: format!("{host}:{port}"), source: last })
+    }
+
+    fn connect_one(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+        if timeout.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let socket =
+            RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.connect_timeout(&address.into(), timeout)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    }
+
+    /// Sends what the kernel takes now; returns how many bytes that is, possibly 0. With TLS all are
+    /// taken and sealed, and what the kernel has not taken [waits](Self::has_unsent).
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<usize, LostReason> {
+        match &mut self.records {
+            None => write(&mut self.stream, bytes),
+            Some(records) => records.send(&mut self.stream, bytes),
+        }
+    }
+
+    /// Whether sealed bytes wait for the kernel.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.has_unsent())
+    }
+
+    /// Receives what is there; 0 if that is nothing. With TLS `buffer` must have room for all that one
+    /// receive brings: [`Records::MOST_AT_ONCE_BYTES`].
+    pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, LostReason> {
+        match &mut self.records {
+            None => read(&mut self.stream, buffer),
+            Some(records) => records.receive(&mut self.stream, buffer),
+        }
+    }
+
+    /// Records that may still be sealed with the connection's key; `None` without TLS.
+    pub(crate) fn records_left(&self) -> Option<u64> {
+        self.records.as_ref().map(|records| records.left())
+    }
+
+    /// Ends the connection, whoever else has a descriptor of it. What was sent still goes out.
+    pub(crate) fn shut_down(&self) {
+        // It may be over already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Another descriptor of it, to wait for it elsewhere.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.stream.as_fd().try_clone_to_owned()
+    }
+
+    /// See [`wait_ready`].
+    pub(crate) fn wait_ready(&self, or_send: bool, timeout: Duration) -> Result<bool, LostReason> {
+        wait_ready(&self.stream, or_send, timeout)
+    }
+}
+
+/// Waits until something can be received (or sent, with `or_send`), at most `timeout`, which may be
+/// 0. Whether that is so.
+pub(crate) fn wait_ready(
+    socket: impl AsFd,
+    or_send: bool,
+    timeout: Duration,
+) -> Result<bool, LostReason> {
+    let send = if or_send { PollFlags::OUT } else { PollFlags::empty() };
+    let mut set = [PollFd::new(&socket, PollFlags::IN | send)];
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match poll(&mut set, Some(&timeout)) {
+        Ok(ready) => Ok(ready != 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(LostReason::Io(io::Error::from(error).kind())),
+    }
+}

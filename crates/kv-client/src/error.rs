@@ -1,0 +1,93 @@
+//! What can go wrong with a database over the network or in a file.
+
+use bpfkv::create::CreateError;
+use bpfkv::pushdown::{BadAnswer, describe_abort};
+use bpfkv::{CacheError, Corrupt, detect};
+use bpfof_host::{CommandError, Error, RequestError, Status};
+use std::io;
+use std::path::PathBuf;
+
+/// Why a database on a target could not be opened or queried.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The connection or a command failed.
+    #[error(transparent)]
+    Host(#[from] Error),
+    /// There is no database on the namespace.
+    #[error(transparent)]
+    Detect(#[from] detect::DetectError),
+    /// The top levels of the tree could not be cached.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// A plain read found a damaged node.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+    /// The target's answer is not one of BPF-KV's storage functions.
+    #[error(transparent)]
+    Answer(#[from] BadAnswer),
+    /// The storage function ended the chain, for this reason.
+    #[error("{0}")]
+    Aborted(String),
+    /// A plain read failed.
+    #[error(transparent)]
+    Read(io::Error),
+}
+
+/// Why a database was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The file could not be created or written out.
+    #[error("cannot create {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The namespace has no room for the database.
+    #[error(
+        "namespace {nsid} has {have_bytes} bytes; a database of {levels} levels needs {need_bytes}: \
+         make the namespace larger or give fewer --levels"
+    )]
+    TooSmall {
+        /// The namespace.
+        nsid: u32,
+        /// Its size in bytes.
+        have_bytes: u64,
+        /// Levels of the database.
+        levels: u32,
+        /// Size of the database in bytes.
+        need_bytes: u64,
+    },
+    /// The connection or a command failed.
+    #[error(transparent)]
+    Host(#[from] Error),
+    /// Writing failed, or was stopped.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// The last blocks could not be written.
+    #[error(transparent)]
+    End(io::Error),
+}
+
+/// A failed chain in BPF-KV's words where the function itself complained.
+pub(crate) fn explain(error: Error) -> SessionError {
+    if let Error::Command { source, .. } = &error
+        && let Some(text) = abort_text(source)
+    {
+        return SessionError::Aborted(text);
+    }
+    SessionError::Host(error)
+}
+
+/// The error of a lane's request, in BPF-KV's words where the storage function itself complained.
+pub fn explain_request(error: RequestError) -> String {
+    match &error {
+        RequestError::Command(command) => abort_text(command).unwrap_or_else(|| error.to_string()),
+        _ => error.to_string(),
+    }
+}
+
+fn abort_text(error: &CommandError) -> Option<String> {
+    error.status.same_code(Status::FUNCTION_ABORT).then(|| describe_abort(error.dw0))
+}

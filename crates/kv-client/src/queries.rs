@@ -1,0 +1,125 @@
+//! Queries of a database on a target, by pushdown or by plain reads, one network round trip a hop.
+
+use crate::error::{SessionError, explain};
+use crate::session::{Session, read};
+use bpfkv::pushdown::{
+    AggregatePushdown, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown, get_answer, get_argument,
+};
+use bpfkv::{
+    Aggregate, AggregateCursor, GetCursor, KeyRange, RangeCursor, ReadRequest, Step, Summary, Value,
+};
+
+impl Session {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn get(&mut self, key: u64, plain: bool) -> Result<Option<Value>, SessionError> {
+        let Some(start) = self.cache.start_of_get(key)? else { return Ok(None) };
+        if plain {
+            let mut cursor = GetCursor::new();
+            cursor.reset(key, start);
+            loop {
+                let reads = match cursor.step() {
+                    Step::Read(reads) => reads.to_vec(),
+                    Step::Done(value) => return Ok(value.copied()),
+                };
+                self.feed(&reads, |index, data| cursor.feed(index, data))?;
+            }
+        }
+        let Some(argument) = get_argument(key) else { return Ok(None) };
+        let sizes = (GET_ANSWER_BYTES as u32, GET_SCRATCH_BYTES);
+        let call = self.call(self.get, start, &argument, sizes);
+        let mut answer = Vec::new();
+        self.lane.pushdown(&call, &mut answer).map_err(explain)?;
+        Ok(get_answer(&answer)?.copied())
+    }
+
+    /// Hands the pairs of a range to `take`, in order.
+    ///
+    /// # Errors
+    /// [`SessionError`], or what `take` returns.
+    pub fn range<E: From<SessionError>>(
+        &mut self,
+        range: &KeyRange,
+        plain: bool,
+        take: &mut dyn FnMut(u64, &Value) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some((first, _)) = range.bounds() else { return Ok(()) };
+        let start = self.cache.start_of_range(first).map_err(SessionError::from)?;
+        if plain {
+            let mut cursor = RangeCursor::new();
+            cursor.reset(range, start);
+            while let Step::Read(reads) = cursor.step() {
+                let reads = reads.to_vec();
+                self.feed(&reads, |index, data| cursor.feed(index, data))?;
+                for pair in cursor.pairs() {
+                    take(pair.key, &pair.value)?;
+                }
+                cursor.clear_pairs();
+            }
+            return Ok(());
+        }
+        let mut pushdown = RangePushdown::new(range, start, self.hops_max)
+            .with_scratch_limit(self.scratch_max_bytes);
+        let mut answer = Vec::new();
+        while let Some(next) = pushdown.call() {
+            let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
+            let call = self.call(self.range, next.first_offset_bytes, &next.argument, sizes);
+            self.lane.pushdown(&call, &mut answer).map_err(explain)?;
+            for (key, value) in pushdown.answer(&answer).map_err(SessionError::from)? {
+                take(key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Aggregates of a range.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn aggregate(
+        &mut self,
+        range: &KeyRange,
+        what: Aggregate,
+        plain: bool,
+    ) -> Result<Summary, SessionError> {
+        let Some((first, _)) = range.bounds() else { return Ok(Summary::default()) };
+        let start = self.cache.start_of_range(first)?;
+        if plain {
+            let mut cursor = AggregateCursor::new();
+            cursor.reset(range, what, start);
+            loop {
+                let reads = match cursor.step() {
+                    Step::Read(reads) => reads.to_vec(),
+                    Step::Done(summary) => return Ok(summary),
+                };
+                self.feed(&reads, |index, data| cursor.feed(index, data))?;
+            }
+        }
+        let mut pushdown = AggregatePushdown::new(range, what, start, self.hops_max);
+        let mut answer = Vec::new();
+        while let Some(next) = pushdown.call() {
+            let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
+            let call = self.call(self.range, next.first_offset_bytes, &next.argument, sizes);
+            self.lane.pushdown(&call, &mut answer).map_err(explain)?;
+            pushdown.answer(&answer)?;
+        }
+        Ok(*pushdown.summary())
+    }
+
+    /// Reads what a cursor asks for, plainly, and feeds it.
+    fn feed(
+        &mut self,
+        reads: &[ReadRequest],
+        mut feed: impl FnMut(usize, &[u8]) -> Result<(), bpfkv::Corrupt>,
+    ) -> Result<(), SessionError> {
+        for (index, request) in reads.iter().enumerate() {
+            let mut data = vec![0; request.length_bytes as usize];
+            read(&mut self.lane, self.nsid, request.offset_bytes, &mut data)
+                .map_err(SessionError::Read)?;
+            feed(index, &data)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! A connection to a target with BPF-KV on its namespace.
+
+use crate::error::SessionError;
+use bpfkv::pushdown::FIRST_READ_BYTES;
+use bpfkv::{Cache, detect};
+use bpfof_host::{
+    Controller, Error, FileVersion, FunctionId, Lane, Options, PushdownCall, TargetUrl,
+};
+use std::io;
+
+/// The namespace as one file, which every target knows.
+const WHOLE_NAMESPACE: [FileVersion; 1] = [FileVersion { id: 0, version: 1 }];
+
+/// A connection to a target, with a database on its namespace.
+pub struct Session {
+    /// The association with the target.
+    pub controller: Controller,
+    /// The queue that requests take.
+    pub lane: Lane,
+    /// The namespace with the database.
+    pub nsid: u32,
+    /// The loaded function [`bpfkv::GET_OBJECT`].
+    pub get: FunctionId,
+    /// The loaded function [`bpfkv::RANGE_OBJECT`].
+    pub range: FunctionId,
+    /// Hops one chain may take at this target.
+    pub hops_max: u32,
+    /// Largest scratch of a chain at this target, in bytes.
+    pub scratch_max_bytes: u32,
+    /// The top levels of the tree.
+    pub cache: Cache,
+    /// Levels of the tree.
+    pub levels: u32,
+}
+
+/// Connects without looking at what is on the namespace.
+///
+/// # Errors
+/// The target cannot be reached, or refuses.
+pub fn connect(url: &TargetUrl, options: Options) -> Result<(Controller, Lane), Error> {
+    let controller = Controller::connect(url, options)?;
+    let lane = controller.open_lane()?;
+    Ok((controller, lane))
+}
+
+impl Session {
+    /// Connects, finds the database, loads its functions and caches the top levels of its tree.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn open(
+        url: &TargetUrl,
+        options: Options,
+        cached_levels: u32,
+    ) -> Result<Session, SessionError> {
+        let (mut controller, mut lane) = connect(url, options)?;
+        let nsid = url.nsid;
+        let limits = controller.pushdown_limits()?;
+        let size_bytes = controller.identify_namespace(nsid)?.size_bytes();
+        let detected =
+            detect::detect(size_bytes, &mut |offset, data| read(&mut lane, nsid, offset, data))?;
+        let get = controller.load_function(bpfkv::GET_OBJECT, 0)?;
+        let range = controller.load_function(bpfkv::RANGE_OBJECT, 0)?;
+        let (hops_max, scratch_max_bytes) = (limits.hops, limits.scratch_bytes);
+        let levels = detected.levels;
+        let cache = Cache::load(0, &mut |_, _| Ok(()))?;
+        let mut session = Session {
+            controller,
+            lane,
+            nsid,
+            get,
+            range,
+            hops_max,
+            scratch_max_bytes,
+            cache,
+            levels,
+        };
+        session.cache_levels(cached_levels)?;
+        Ok(session)
+    }
+
+    /// Holds the top levels of the tree on the host.
+    ///
+    /// # Errors
+    /// [`SessionError::Cache`].
+    pub fn cache_levels(&mut self, levels: u32) -> Result<(), SessionError> {
+        let (lane, nsid) = (&mut self.lane, self.nsid);
+        self.cache = Cache::load(levels, &mut |offset, data| read(lane, nsid, offset, data))?;
+        Ok(())
+    }
+
+    /// A call of one of the functions on the database, with the longest answer and the scratch that
+    /// it needs, in bytes.
+    pub fn call<'a>(
+        &self,
+        function: FunctionId,
+        first_offset_bytes: u64,
+        scratch: &'a [u8],
+        (answer_max_bytes, scratch_size_bytes): (u32, u32),
+    ) -> PushdownCall<'a> {
+        PushdownCall {
+            nsid: self.nsid,
+            function: function.0,
+            files: &WHOLE_NAMESPACE,
+            first_file: 0,
+            first_offset_bytes,
+            first_size_bytes: FIRST_READ_BYTES,
+            scratch,
+            scratch_size_bytes,
+            answer_max_bytes,
+        }
+    }
+}
+
+/// Reads any range of a namespace: rounds it out to whole blocks.
+pub(crate) fn read(lane: &mut Lane, nsid: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    // Every block size we serve divides this.
+    const BLOCK: u64 = 4096;
+    let start = offset / BLOCK * BLOCK;
+    let end = (offset + data.len() as u64).next_multiple_of(BLOCK);
+    let mut blocks = vec![0; (end - start) as usize];
+    let whole = lane.read(nsid, start, &mut blocks);
+    let from = (offset - start) as usize;
+    match whole {
+        Ok(()) => data.copy_from_slice(&blocks[from..from + data.len()]),
+        // The namespace may end within the last 4096 bytes.
+        Err(_) => lane.read(nsid, offset, data).map_err(io::Error::other)?,
+    }
+    Ok(())
+}

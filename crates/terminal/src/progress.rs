@@ -1,0 +1,42 @@
+//! Progress of long work, on terminals only.
+
+use indicatif::{ProgressDrawTarget, ProgressStyle};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use indicatif::ProgressBar;
+
+/// A bar over `total` steps; silent when standard error is not a terminal.
+pub fn steps(label: &str, total: u64) -> ProgressBar {
+    bar(label, total, "{msg} {wide_bar} {pos}/{len} {elapsed}")
+}
+
+/// Shows a bar over `total_bytes` during `work`, which reports how many bytes of how many are done, and
+/// is told to end once `stop` is set.
+pub fn bytes<T>(
+    label: &str,
+    total_bytes: u64,
+    stop: &AtomicBool,
+    work: impl FnOnce(&mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> T,
+) -> T {
+    let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    let bar = bar(label, total_bytes, template);
+    let outcome = work(&mut |done, _| {
+        bar.set_position(done);
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    bar.finish_and_clear();
+    outcome
+}
+
+fn bar(label: &str, total: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template(template);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_message(label.to_owned());
+    bar
+}

@@ -1,0 +1,185 @@
+//! Records by the kernel (Documentation/networking/tls.rst of Linux).
+//!
+//! The socket is then used as if it were plain, with these differences:
+//!
+//! - A send with MSG_WAITALL fails with EOPNOTSUPP.
+//! - A receive fails with EIO when an alert or a handshake message is next; `recvmsg` with a
+//!   control buffer tells which. A peer that closes in order sends an alert.
+//! - Whoever holds the descriptor holds the keys.
+
+// The options of sockets are set by a call that reads memory.
+#![allow(unsafe_code)]
+
+use crate::keys::{IV_BYTES, Secured, Suite, TrafficKey};
+use libc::{SOL_TCP, SOL_TLS, TCP_ULP, TLS_RX, TLS_TX, c_int};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_ulp";
+const NAME: &str = "tls";
+/// TLS_1_3_VERSION of linux/tls.h.
+const VERSION: u16 = 0x0304;
+/// The first bytes of an initialization vector, which the kernel calls salt for AES-GCM.
+const SALT_BYTES: usize = 4;
+
+/// Why the kernel does not take a connection.
+#[derive(Debug, Error)]
+pub enum KtlsError {
+    /// It does none of the connection. The socket is as before, so that records can be sealed and
+    /// opened by this program.
+    #[error("the kernel does not take the connection's TLS: {0}")]
+    Unavailable(io::Error),
+    /// It took one direction, but not the other. The connection is over.
+    #[error("the kernel took only one direction of the connection's TLS: {0}")]
+    Half(io::Error),
+}
+
+/// Lets the kernel seal and open the records of `socket`, in both directions. On success drop
+/// `secured`: the kernel counts the records from here on.
+///
+/// The socket must be connected, and its records must not have been used otherwise.
+///
+/// # Errors
+/// A kernel that lacks TLS (see [`is_available`]), or knows not this suite.
+pub fn enable(socket: BorrowedFd<'_>, secured: &Secured) -> Result<(), KtlsError> {
+    let (write, read) = (CryptoInfo::new(&secured.write), CryptoInfo::new(&secured.read));
+    // By itself this option changes nothing of what is sent and received.
+    set_option(socket, SOL_TCP, TCP_ULP, NAME.as_bytes()).map_err(KtlsError::Unavailable)?;
+    set_option(socket, SOL_TLS, TLS_TX, write.bytes()).map_err(KtlsError::Unavailable)?;
+    set_option(socket, SOL_TLS, TLS_RX, read.bytes()).map_err(KtlsError::Half)
+}
+
+/// Whether the kernel can be asked for TLS now.
+///
+/// # Errors
+/// What is missing, and what to do about it, in words.
+pub fn is_available() -> Result<(), String> {
+    match fs::read_to_string(AVAILABLE) {
+        Ok(list) if is_listed(&list) => Ok(()),
+        Ok(_) => Err(format!(
+            "{AVAILABLE} does not list `{NAME}`: run `modprobe {NAME}`, and name it in a file in \
+             /etc/modules-load.d; a kernel built without CONFIG_TLS has no such module"
+        )),
+        Err(error) => Err(format!("cannot read {AVAILABLE}: {error}")),
+    }
+}
+
+fn is_listed(list: &str) -> bool {
+    list.split_whitespace().any(|name| name == NAME)
+}
+
+/// `struct tls12_crypto_info_*` of linux/tls.h: version (2) and cipher (2) in the machine's order,
+/// then initialization vector, key, salt and record number in network order. Overwritten when it
+/// is dropped.
+struct CryptoInfo {
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+impl CryptoInfo {
+    /// Length of the longest, in bytes.
+    const MAX_BYTES: usize = 56;
+
+    fn new(key: &TrafficKey) -> Self {
+        let cipher = match key.suite() {
+            Suite::Aes128GcmSha256 => libc::TLS_CIPHER_AES_GCM_128,
+            Suite::Aes256GcmSha384 => libc::TLS_CIPHER_AES_GCM_256,
+            Suite::Chacha20Poly1305Sha256 => libc::TLS_CIPHER_CHACHA20_POLY1305,
+        };
+        let salt_bytes = match key.suite() {
+            Suite::Aes128GcmSha256 | Suite::Aes256GcmSha384 => SALT_BYTES,
+            Suite::Chacha20Poly1305Sha256 => 0,
+        };
+        const { assert!(SALT_BYTES <= IV_BYTES) };
+        let (salt, iv) = key.iv().split_at(salt_bytes);
+        // Of this capacity from the start, so that no part is left behind where it grew.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(Self::MAX_BYTES));
+        bytes.extend_from_slice(&VERSION.to_ne_bytes());
+        bytes.extend_from_slice(&cipher.to_ne_bytes());
+        bytes.extend_from_slice(iv);
+        bytes.extend_from_slice(key.key());
+        bytes.extend_from_slice(salt);
+        bytes.extend_from_slice(&key.sequence().to_be_bytes());
+        Self { bytes }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: &[u8]) -> io::Result<()> {
+    // At most CryptoInfo::MAX_BYTES.
+    let length = value.len() as libc::socklen_t;
+    // SAFETY: the descriptor is open while it is borrowed; the kernel reads `length` bytes of
+    // `value`, which has so many.
+    let set = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, option, value.as_ptr().cast(), length)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    fn info(suite: Suite) -> (TrafficKey, CryptoInfo) {
+        let secret: Vec<u8> = (0..suite.secret_bytes()).map(|at| at as u8).collect();
+        let key = TrafficKey::derive(suite, &secret, 0x0102_0304_0506_0708).unwrap();
+        let info = CryptoInfo::new(&key);
+        (key, info)
+    }
+
+    const SEQUENCE: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+    /// Against the structures of the C library, field by field.
+    macro_rules! layout {
+        ($name:ident, $suite:expr, $cipher:expr, $kind:ty, $salt:expr) => {
+            #[test]
+            fn $name() {
+                let (key, info) = info($suite);
+                let bytes = info.bytes();
+                assert_eq!(bytes.len(), size_of::<$kind>());
+                assert!(bytes.len() <= CryptoInfo::MAX_BYTES);
+                assert_eq!(bytes[..2], 0x0304_u16.to_ne_bytes());
+                assert_eq!(bytes[2..4], u16::to_ne_bytes($cipher));
+                let at = |offset: usize, value: &[u8]| {
+                    assert_eq!(&bytes[offset..offset + value.len()], value);
+                };
+                at(offset_of!($kind, iv), &key.iv()[$salt..]);
+                at(offset_of!($kind, key), key.key());
+                at(offset_of!($kind, salt), &key.iv()[..$salt]);
+                at(offset_of!($kind, rec_seq), &SEQUENCE);
+            }
+        };
+    }
+
+    layout!(aes_128, Suite::Aes128GcmSha256, 51, libc::tls12_crypto_info_aes_gcm_128, 4);
+    layout!(aes_256, Suite::Aes256GcmSha384, 52, libc::tls12_crypto_info_aes_gcm_256, 4);
+    layout!(
+        chacha20,
+        Suite::Chacha20Poly1305Sha256,
+        54,
+        libc::tls12_crypto_info_chacha20_poly1305,
+        0
+    );
+
+    #[test]
+    fn the_name_is_looked_for_as_a_word() {
+        assert!(is_listed("espintcp mptcp tls\n"));
+        assert!(is_listed("tls"));
+        assert!(!is_listed("espintcp mptcp\n"));
+        assert!(!is_listed("smc tlsx xtls\n"));
+        assert!(!is_listed(""));
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        if let Err(missing) = is_available() {
+            assert!(missing.contains("tcp_available_ulp"), "{missing}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "version_tracker.h"
+
+#include <rocksdb/table.h>
+
+namespace bpf_of {
+
+/* How often the set of tables is read again if it changes meanwhile. Then it waits to be poked. */
+constexpr int ATTEMPTS = 10;
+
+/* Whether tables of this family are cached by blocks. */
+static bool caches_blocks(const rocksdb::ColumnFamilyOptions &options)
+{
+	const auto *table = options.table_factory->GetOptions<rocksdb::BlockBasedTableOptions>();
+
+	return table && !table->no_block_cache;
+}
+
+/* How often a target that was lost is looked for. */
+constexpr std::chrono::seconds LOOK_FOR_TARGET{1};
+
+VersionTracker::VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
+	const rocksdb::ColumnFamilyDescriptor &family)
+	: files_(std::move(files)), memory_(std::move(memory)), family_(family.name),
+	  has_block_cache_(caches_blocks(family.options))
+{
+}
+
+VersionTracker::~VersionTracker()
+{
+	stop();
+}
+
+void VersionTracker::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle)
+{
+	db_ = db;
+	handle_ = handle;
+	poked_ = true;
+	thread_ = std::thread([this] { run(); });
+}
+
+void VersionTracker::stop()
+{
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		stopping_ = true;
+		wake_.notify_one();
+	}
+	if (thread_.joinable())
+		thread_.join();
+	std::atomic_store(&view_, std::shared_ptr<const View>());
+	tables_.clear();
+	ahead_.clear();
+}
+
+void VersionTracker::poke()
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	poked_ = true;
+	wake_.notify_one();
+}
+
+void VersionTracker::OnTableFileCreated(const rocksdb::TableFileCreationInfo &info)
+{
+	if (!info.status.ok() || info.cf_name != family_)
+		return;
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	if (stopping_)
+		return;
+	created_.push_back({info.file_path, info.table_properties});
+	wake_.notify_one();
+}
+
+void VersionTracker::OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	if (stopping_)
+		return;
+	deleted_.push_back(info.file_path);
+	poked_ = true;
+	wake_.notify_one();
+}
+
+bool VersionTracker::current_version(uint64_t *version) const
+{
+	return db_->GetIntProperty(
+		handle_, rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
+}
+
+bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
+{
+	std::unique_lock<std::mutex> lock(mutex_);
+
+	for (;;) {
+		const std::shared_ptr<const View> now = view();
+		uint64_t version;
+
+		lock.unlock();
+		const bool known = current_version(&version);
+
+		lock.lock();
+		if (known && now && now->version == version)
+			return true;
+		if (stopping_)
+			return false;
+		poked_ = true;
+		wake_.notify_one();
+		if (refreshed_.wait_until(lock, end) == std::cv_status::timeout)
+			return false;
+	}
+}
+
+void VersionTracker::run()
+{
+	std::unique_lock<std::mutex> lock(mutex_);
+
+	while (!stopping_) {
+		wake_.wait_for(lock, LOOK_FOR_TARGET,
+			[this] { return poked_ || stopping_ || !created_.empty(); });
+		std::vector<Created> created;
+		std::vector<std::string> deleted;
+		const bool poked = poked_ && !stopping_;
+
+		created.swap(created_);
+		deleted.swap(deleted_);
+		poked_ = false;
+		lock.unlock();
+		/* What was created belongs to no version yet; reading its index takes time. */
+		open_created(created);
+		for (const std::string &path : deleted)
+			ahead_.erase(path);
+		if (poked)
+			refresh();
+		files_->reconnect();
+		lock.lock();
+		refreshed_.notify_all();
+	}
+}
+
+void VersionTracker::open_created(const std::vector<Created> &created)
+{
+	for (const Created &file : created) {
+		std::shared_ptr<const Table> table;
+		const rocksdb::Status status =
+			Table::open(*files_, memory_, file.path, file.properties, &table);
+
+		/* If it was deleted at once it will never be asked for. */
+		if (status.ok())
+			ahead_[file.path] = std::move(table);
+	}
+}
+
+void VersionTracker::refresh()
+{
+	std::shared_ptr<View> view;
+	Tables tables;
+	const rocksdb::Status status = make_view(&view, &tables);
+
+	if (!status.ok())
+		return failed(status.ToString());
+	size_t refused = 0;
+	std::string refusal;
+
+	for (const auto &entry : tables) {
+		if (!entry.second->refusal().empty()) {
+			refused++;
+			refusal = entry.second->refusal();
+		}
+		ahead_.erase(entry.first);
+	}
+	std::atomic_store(&view_, std::shared_ptr<const View>(std::move(view)));
+	tables_.swap(tables);
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	known_ = tables_.size();
+	refused_ = refused;
+	last_error_ = refusal;
+}
+
+void VersionTracker::failed(const std::string &why)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	last_error_ = why;
+}
+
+rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *tables)
+{
+	rocksdb::Status status;
+
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		auto view = std::make_shared<View>();
+		rocksdb::ColumnFamilyMetaData family;
+		uint64_t after;
+
+		if (!current_version(&view->version))
+			return rocksdb::Status::NotSupported(
+				"this RocksDB does not tell its version number");
+		db_->GetColumnFamilyMetaData(handle_, &family);
+		if (!current_version(&after) || after != view->version)
+			continue;
+		tables->clear();
+		status = rocksdb::Status::OK();
+		for (const rocksdb::LevelMetaData &level : family.levels) {
+			std::vector<Range> ranges(level.files.size());
+
+			for (size_t i = 0; status.ok() && i < ranges.size(); i++)
+				status = range(level.files[i], &ranges[i], tables);
+			if (level.level == 0)
+				view->newest = std::move(ranges);
+			else if (!ranges.empty())
+				view->levels.push_back(std::move(ranges));
+		}
+		if (status.ok()) {
+			*made = std::move(view);
+			return status;
+		}
+		/* A file may be gone because there is a newer version. */
+	}
+	return status.ok() ? rocksdb::Status::TryAgain("the set of tables changes all the time")
+			   : status;
+}
+
+rocksdb::Status VersionTracker::range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables)
+{
+	const std::string path = file.directory + "/" + file.relative_filename;
+	std::shared_ptr<const Table> table = find(path);
+
+	if (!table) {
+		/* Part of the database when it was opened, or ingested. */
+		rocksdb::TablePropertiesCollection all;
+		rocksdb::Range keys(file.smallestkey, file.largestkey);
+		rocksdb::Status status = db_->GetPropertiesOfTablesInRange(handle_, &keys, 1, &all);
+
+		if (!status.ok())
+			return status;
+		const auto found = all.find(path);
+
+		if (found == all.end())
+			return rocksdb::Status::TryAgain(path + " is not in the current version");
+		status = Table::open(*files_, memory_, path, *found->second, &table);
+		if (!status.ok())
+			return status;
+		ahead_[path] = table;
+	}
+	range->smallest = file.smallestkey;
+	range->largest = file.largestkey;
+	range->smallest_sequence = file.smallest_seqno;
+	range->table = table;
+	(*tables)[path] = std::move(table);
+	return rocksdb::Status::OK();
+}
+
+std::shared_ptr<const Table> VersionTracker::find(const std::string &path) const
+{
+	for (const Tables *tables : {&ahead_, &tables_}) {
+		const auto found = tables->find(path);
+
+		if (found != tables->end())
+			return found->second;
+	}
+	return nullptr;
+}
+
+void VersionTracker::count(PushdownStats *stats) const
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	stats->tables += known_;
+	stats->tables_refused += refused_;
+}
+
+std::string VersionTracker::last_error() const
+{
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		if (!last_error_.empty())
+			return last_error_;
+	}
+	const std::shared_ptr<const View> now = view();
+
+	return now ? why_not_mapped(*now, *files_) : "";
+}
+
+} /* namespace bpf_of */

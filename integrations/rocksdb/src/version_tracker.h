@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The view of the current version, kept up by a thread of its own: RocksDB's threads tell it what
+ * happens and wait for nothing, and neither do readers.
+ */
+#ifndef BPFOF_ROCKSDB_VERSION_TRACKER_H
+#define BPFOF_ROCKSDB_VERSION_TRACKER_H
+
+#include "view.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/listener.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <thread>
+#include <unordered_map>
+
+namespace bpf_of {
+
+class VersionTracker : public rocksdb::EventListener {
+    public:
+	/* Follows a column family of block-based tables. */
+	VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
+		const rocksdb::ColumnFamilyDescriptor &family);
+	~VersionTracker() override;
+
+	/* Begins to follow it, until stop(); database and handle must be there until then. */
+	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle);
+	void stop();
+
+	/* The newest view; null before the first. */
+	std::shared_ptr<const View> view() const { return std::atomic_load(&view_); }
+
+	/* Whether RocksDB keeps data blocks in a cache. */
+	bool has_block_cache() const { return has_block_cache_; }
+
+	/* There is another version than that of the view. */
+	void poke();
+
+	/* Waits until the view is that of the current version, at most until then; whether it is. */
+	bool wait_ready(std::chrono::steady_clock::time_point end);
+
+	/* Adds the tables. */
+	void count(PushdownStats *stats) const;
+	/* Why a table was refused last, or the view could not be made; "" if nothing was wrong. */
+	std::string last_error() const;
+
+	/* The number of the current version. */
+	bool current_version(uint64_t *version) const;
+
+	void OnTableFileCreated(const rocksdb::TableFileCreationInfo &info) override;
+	void OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info) override;
+	void OnFlushCompleted(rocksdb::DB *, const rocksdb::FlushJobInfo &) override { poke(); }
+	void OnCompactionCompleted(rocksdb::DB *, const rocksdb::CompactionJobInfo &) override
+	{
+		poke();
+	}
+	void OnExternalFileIngested(rocksdb::DB *, const rocksdb::ExternalFileIngestionInfo &) override
+	{
+		poke();
+	}
+
+    private:
+	/* A table that was written, and will be part of a version soon. */
+	struct Created {
+		std::string path;
+		rocksdb::TableProperties properties;
+	};
+	using Tables = std::unordered_map<std::string, std::shared_ptr<const Table>>;
+
+	void run();
+	void open_created(const std::vector<Created> &created);
+	void refresh();
+	rocksdb::Status make_view(std::shared_ptr<View> *view, Tables *tables);
+	rocksdb::Status range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables);
+	std::shared_ptr<const Table> find(const std::string &path) const;
+	void failed(const std::string &why);
+
+	const std::shared_ptr<TableFiles> files_;
+	const std::shared_ptr<IndexMemory> memory_;
+	const std::string family_;
+	const bool has_block_cache_;
+	rocksdb::DB *db_ = nullptr;
+	rocksdb::ColumnFamilyHandle *handle_ = nullptr;
+	std::thread thread_;
+
+	/* By std::atomic_load() and std::atomic_store(). */
+	std::shared_ptr<const View> view_;
+
+	/* The thread's own: the tables of the view, and those that were created since. */
+	Tables tables_;
+	Tables ahead_;
+
+	mutable std::mutex mutex_;
+	std::condition_variable wake_;
+	std::condition_variable refreshed_;
+	bool poked_ = false;
+	bool stopping_ = false;
+	std::vector<Created> created_;
+	/* Paths of tables that are gone, perhaps before they were part of a view. */
+	std::vector<std::string> deleted_;
+	std::string last_error_;
+	size_t known_ = 0;
+	size_t refused_ = 0;
+};
+
+} /* namespace bpf_of */
+
+#endif
