@@ -9,7 +9,8 @@ use bpfof_function::Fault;
 use bpfof_function::memory::{Charge, MemoryFull};
 use bpfof_nvme::fabrics::{ControllerConfig, Csts, Shutdown};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a function has done so far.
@@ -79,11 +80,13 @@ pub(crate) struct Controller {
     /// No other association has or gets it.
     pub(crate) serial: u64,
     member: Member,
-    _address: AddressSlot,
+    address: AddressSlot,
     _memory: Charge,
     pub(crate) host_id: [u8; 16],
     /// What the host may do, as of its Connect.
     pub(crate) access: Arc<Access>,
+    /// The host has yet to show that it is the one it names.
+    is_stranger: AtomicBool,
     /// Keep-alive timeout in ms, 0 for none.
     pub(crate) kato_ms: AtomicU32,
     /// When the last turn ended in which a command came on any queue, on the reactors' clock.
@@ -112,6 +115,7 @@ pub(crate) struct Party {
     pub(crate) memory: Charge,
     pub(crate) host_id: [u8; 16],
     pub(crate) access: Arc<Access>,
+    pub(crate) is_stranger: bool,
 }
 
 impl Controller {
@@ -123,15 +127,16 @@ impl Controller {
         tables: Tables,
     ) -> Controller {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Party { member, address, memory, host_id, access } = party;
+        let Party { member, address, memory, host_id, access, is_stranger } = party;
         Controller {
             id,
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
             member,
-            _address: address,
+            address,
             _memory: memory,
             host_id,
             access,
+            is_stranger: AtomicBool::new(is_stranger),
             kato_ms: AtomicU32::new(kato_ms),
             last_traffic_ns: AtomicU64::new(now_ns),
             errors: ErrorLog::default(),
@@ -151,6 +156,21 @@ impl Controller {
     /// The name of its host.
     pub(crate) fn host_nqn(&self) -> &str {
         &self.member.host.nqn
+    }
+
+    /// Where its admin queue comes from.
+    pub(crate) const fn address(&self) -> IpAddr {
+        self.address.address()
+    }
+
+    /// Whether the host has yet to show that it is the one it names.
+    pub(crate) fn is_stranger(&self) -> bool {
+        self.is_stranger.load(Ordering::Relaxed)
+    }
+
+    /// The host has shown on the admin queue that it is the one it names.
+    pub(crate) fn recognize(&self) {
+        self.is_stranger.store(false, Ordering::Relaxed);
     }
 
     /// Whether the host has opened I/O queues.

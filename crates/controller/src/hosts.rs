@@ -1,7 +1,7 @@
 //! Who is connected: one entry for each host, with what it has taken.
 //!
-//! As long as nobody authenticates, a host is an NVMe qualified name at an address: so nobody takes the
-//! share of another by its name alone.
+//! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address: so nobody
+//! takes the share of another by its name alone.
 
 use bpfof_function::memory::{Account, Memory, MemoryFull};
 use std::collections::HashMap;
@@ -44,7 +44,6 @@ impl Default for HostLimits {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) nqn: String,
-    pub(crate) address: IpAddr,
     /// Differs for all hosts of the target, also after they are gone.
     pub(crate) serial: u64,
     pub(crate) memory: Arc<Account>,
@@ -69,7 +68,8 @@ pub(crate) struct Hosts {
 
 #[derive(Debug, Default)]
 struct Known {
-    hosts: HashMap<(IpAddr, String), Weak<Host>>,
+    /// By address, none of those that are identified, and by name.
+    hosts: HashMap<(Option<IpAddr>, String), Weak<Host>>,
     /// Connections, and associations.
     addresses: HashMap<IpAddr, [u32; 2]>,
     last_serial: u64,
@@ -90,6 +90,13 @@ pub(crate) struct AddressSlot {
     hosts: Arc<Hosts>,
     address: IpAddr,
     kind: Kind,
+}
+
+impl AddressSlot {
+    /// Whose it is.
+    pub(crate) const fn address(&self) -> IpAddr {
+        self.address
+    }
 }
 
 impl Drop for AddressSlot {
@@ -197,8 +204,8 @@ impl Hosts {
         counted.ok_or(HostFull::Address(limit))
     }
 
-    /// The host of this name at an address.
-    pub(crate) fn host(&self, address: IpAddr, nqn: &str) -> Arc<Host> {
+    /// The host of this name: at an address, or at any if it is identified.
+    pub(crate) fn host(&self, address: Option<IpAddr>, nqn: &str) -> Arc<Host> {
         let mut known = self.known();
         let key = (address, nqn.to_owned());
         if let Some(host) = known.hosts.get(&key).and_then(Weak::upgrade) {
@@ -211,7 +218,6 @@ impl Hosts {
         known.last_serial += 1;
         let host = Arc::new(Host {
             nqn: nqn.to_owned(),
-            address,
             serial: known.last_serial,
             memory: self.memory.account(),
             compile_time_us: AtomicU64::new(0),
@@ -228,7 +234,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn hosts_are_known_by_name_and_address_while_they_are_there() {
+    fn hosts_are_known_while_they_are_there() {
         let limits = HostLimits {
             connections_per_address: 2,
             connections_per_host: 2,
@@ -237,9 +243,11 @@ mod tests {
         };
         let hosts = Hosts::new(limits, 1 << 20);
         let [here, there] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
-        let (one, other) = (hosts.host(here, "a"), hosts.host(there, "a"));
-        assert_eq!(hosts.host(here, "a").serial, one.serial);
-        assert!(one.serial != other.serial && hosts.host(here, "b").serial != one.serial);
+        let (one, other) = (hosts.host(Some(here), "a"), hosts.host(Some(there), "a"));
+        let identified = hosts.host(None, "a");
+        assert_eq!(hosts.host(Some(here), "a").serial, one.serial);
+        assert!(one.serial != other.serial && hosts.host(Some(here), "b").serial != one.serial);
+        assert!(![one.serial, other.serial].contains(&identified.serial));
         let two = [(); 2].map(|()| one.connection(&limits).expect("room"));
         assert_eq!(one.connection(&limits).err(), Some(HostFull::Connections(2)));
         let association = one.association(&limits, 0).expect("room");
@@ -250,7 +258,7 @@ mod tests {
         assert!(one.connection(&limits).is_ok() && one.association(&limits, 0).is_ok());
         let serial = one.serial;
         drop(one);
-        assert_ne!(hosts.host(here, "a").serial, serial, "another life");
+        assert_ne!(hosts.host(Some(here), "a").serial, serial, "another life");
         let slots = [(); 2].map(|()| hosts.connection_of(here).expect("room"));
         assert!(hosts.connection_of(here).is_none() && hosts.connection_of(there).is_some());
         drop(slots);
@@ -262,7 +270,7 @@ mod tests {
     fn names_of_hosts_that_have_gone_are_forgotten() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 20);
         for number in 0..10_000 {
-            hosts.host(Ipv4Addr::LOCALHOST.into(), &number.to_string());
+            hosts.host(Some(Ipv4Addr::LOCALHOST.into()), &number.to_string());
         }
         assert!(hosts.known().hosts.len() <= 128);
     }

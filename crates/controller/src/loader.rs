@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn hosts_take_turns_and_small_objects_come_first() {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
-        let [greedy, other] = ["a", "b"].map(|nqn| hosts.host(Ipv4Addr::LOCALHOST.into(), nqn));
+        let [greedy, other] =
+            ["a", "b"].map(|nqn| hosts.host(Some(Ipv4Addr::LOCALHOST.into()), nqn));
         let mut state = State::default();
         state.waiting.extend((0..3).map(|serial| load(&greedy, serial, 100_000)));
         state.waiting.push(load(&other, 10, 1000));
@@ -258,7 +259,7 @@ mod tests {
         state.waiting.push(load(&other, 11, 90_000));
         assert_eq!([take(&mut state), take(&mut state)], [11, 1]);
         // What others have had while it was away does not count for it.
-        let late = hosts.host(Ipv4Addr::LOCALHOST.into(), "c");
+        let late = hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "c");
         state.waiting.push(load(&late, 20, 100_000));
         state.waiting.push(load(&late, 21, 100_000));
         assert_eq!([take(&mut state), take(&mut state), take(&mut state)], [20, 2, 21]);

@@ -46,6 +46,17 @@ pub(crate) struct Traits {
     pub(crate) deallocates: bool,
 }
 
+/// Who wants an association.
+#[derive(Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) host: Arc<Host>,
+    pub(crate) address: IpAddr,
+    pub(crate) host_id: [u8; 16],
+    pub(crate) access: Arc<Access>,
+    /// It has yet to show that it is the host that it names.
+    pub(crate) is_stranger: bool,
+}
+
 #[derive(Debug, Default)]
 struct Controllers {
     /// In ascending order of their ids.
@@ -63,21 +74,19 @@ impl Controllers {
     /// Chooses an association that has to go for another of `host`, if there are too many: the one that
     /// was silent longest, of those that have no I/O queues, or no keep-alive timer and nothing to do.
     /// If the subsystem is full of others, one goes of the address that has most, if that has more than
-    /// the newcomer's will have.
+    /// the newcomer's will have. For one who has yet to show who it is only such a one goes.
     fn make_room(
         &self,
-        host: &Host,
+        newcomer: &Newcomer,
         hosts: &Hosts,
         now_ns: u64,
     ) -> Result<Option<Arc<Controller>>, HostFull> {
         let HostLimits { associations_per_host, associations_per_address, idle_timeout_s, .. } =
             hosts.limits;
-        let of_host = |other: &Host| other.serial == host.serial;
-        let of_address = |other: &Host| other.address == host.address;
-        let count = |of: &dyn Fn(&Host) -> bool| {
-            self.by_id.values().filter(|controller| of(controller.host())).count()
-        };
-        type Which<'a> = &'a dyn Fn(&Host) -> bool;
+        type Which<'a> = &'a dyn Fn(&Controller) -> bool;
+        let of_host = |other: &Controller| other.host().serial == newcomer.host.serial;
+        let of_address = |other: &Controller| other.address() == newcomer.address;
+        let count = |of: Which<'_>| self.by_id.values().filter(|other| of(other)).count();
         let (full, of): (HostFull, Which<'_>) = match () {
             () if count(&of_host) >= associations_per_host as usize => {
                 (HostFull::Associations(associations_per_host), &of_host)
@@ -101,13 +110,16 @@ impl Controllers {
                 (true, false) => idle_ns,
                 (true, true) => return false,
             };
-            of(controller.host()) && silent_ns(controller) >= least_ns
+            of(controller)
+                && (controller.is_stranger() || !newcomer.is_stranger)
+                && silent_ns(controller) >= least_ns
         };
         let longest = |which: &&Arc<Controller>| silent_ns(which);
         let goes = self.by_id.values().filter(is_useless).max_by_key(longest).or_else(|| {
-            let greedy = self.greediest().filter(|_| matches!(full, HostFull::Controllers(_)));
+            let may_take = !newcomer.is_stranger && matches!(full, HostFull::Controllers(_));
+            let greedy = self.greediest().filter(|_| may_take);
             let (address, _) = greedy.filter(|(_, has)| *has > count(&of_address) + 1)?;
-            let its = self.by_id.values().filter(|other| other.host().address == address);
+            let its = self.by_id.values().filter(|other| other.address() == address);
             its.max_by_key(longest)
         });
         let Some(goes) = goes else { return Err(full) };
@@ -121,7 +133,7 @@ impl Controllers {
     fn greediest(&self) -> Option<(IpAddr, usize)> {
         let mut counts = HashMap::new();
         for controller in self.by_id.values() {
-            *counts.entry(controller.host().address).or_insert(0) += 1;
+            *counts.entry(controller.address()).or_insert(0) += 1;
         }
         counts.into_iter().max_by_key(|(_, count)| *count)
     }
@@ -287,21 +299,22 @@ impl Subsystem {
     /// Makes a controller for a host, and gives the one that had to go for it, if one had to.
     pub(crate) fn add_controller(
         &self,
-        host: &Arc<Host>,
+        newcomer: Newcomer,
         hosts: &Arc<Hosts>,
-        (host_id, access): ([u8; 16], Arc<Access>),
         (kato_ms, now_ns): (u32, u64),
     ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), HostFull> {
         let mut controllers = self.controllers();
-        let evicted = controllers.make_room(host, hosts, now_ns)?;
+        let evicted = controllers.make_room(&newcomer, hosts, now_ns)?;
+        let Newcomer { host, address, host_id, access, is_stranger } = newcomer;
         // Who goes is still counted until its connections have heard of it.
         let more = if evicted.is_some() { MAX_CONTROLLERS as u32 } else { 0 };
         let party = Party {
             member: host.association(&hosts.limits, more)?,
-            address: hosts.association_of(host.address, more)?,
+            address: hosts.association_of(address, more)?,
             memory: host.memory.charge(ASSOCIATION_BYTES)?,
             host_id,
             access: Arc::clone(&access),
+            is_stranger,
         };
         if let Some(evicted) = &evicted {
             controllers.by_id.remove(&evicted.id);
@@ -317,7 +330,7 @@ impl Subsystem {
         let visible = controllers.namespaces.iter().filter(|known| access.sees(known.nsid));
         let whole = visible.map(|namespace| namespace.whole_file());
         let tables = Tables::new(whole.collect());
-        let install = |tables: Tables, kept: &Kept| kept.install(&tables, host);
+        let install = |tables: Tables, kept: &Kept| kept.install(&tables, &host);
         let tables = controllers.kept.iter().fold(tables, install);
         let controller = Controller::new(id, party, (kato_ms, now_ns), tables);
         for kept in &controllers.kept {
@@ -435,47 +448,81 @@ mod tests {
     use crate::hosts::HostLimits;
     use std::net::Ipv4Addr;
 
+    /// Where one came from that had to go, and its id.
+    type Gone = Option<(IpAddr, u16)>;
+
+    struct Full {
+        hosts: Arc<Hosts>,
+        subsystem: Subsystem,
+    }
+
+    impl Full {
+        fn new() -> Full {
+            let limits = HostLimits {
+                associations_per_address: MAX_CONTROLLERS as u32,
+                associations_per_host: MAX_CONTROLLERS as u32,
+                ..HostLimits::default()
+            };
+            let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), 0);
+            Full { hosts: Hosts::new(limits, 1 << 30), subsystem }
+        }
+
+        /// An association, and which had to go for it: of whom, and its id.
+        fn connect(
+            &self,
+            last: u8,
+            is_stranger: bool,
+            now_ns: u64,
+        ) -> Result<(Arc<Controller>, Gone), HostFull> {
+            let address = Ipv4Addr::new(127, 0, 0, last).into();
+            let host = self.hosts.host(Some(address), "host");
+            let access = Arc::new(Access::everything());
+            let newcomer = Newcomer { host, address, host_id: [1; 16], access, is_stranger };
+            let added = self.subsystem.add_controller(newcomer, &self.hosts, (10_000, now_ns));
+            added.map(|(new, gone)| (new, gone.map(|gone| (gone.address(), gone.id))))
+        }
+    }
+
     /// Associations that are all in use are taken from the address that has most, as long as that has
     /// more than the newcomer's.
     #[test]
     fn a_full_subsystem_takes_from_who_has_most() {
-        let limits = HostLimits {
-            associations_per_address: MAX_CONTROLLERS as u32,
-            associations_per_host: MAX_CONTROLLERS as u32,
-            ..HostLimits::default()
+        let full = Full::new();
+        let connect = |last, now_ns| {
+            let (controller, gone) = full.connect(last, false, now_ns)?;
+            controller.add_queue(1).expect("free");
+            Ok(gone)
         };
-        let hosts = Hosts::new(limits, 1 << 30);
-        let host = |last| hosts.host(Ipv4Addr::new(127, 0, 0, last).into(), "host");
-        let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), 0);
-        let connect = |host: &Arc<Host>, now_ns| {
-            let times = (10_000, now_ns);
-            let added = subsystem.add_controller(
-                host,
-                &hosts,
-                ([1; 16], Arc::new(Access::everything())),
-                times,
-            );
-            added.inspect(|(controller, _)| {
-                controller.add_queue(1).expect("free");
-            })
-        };
-        let [one, two, three] = [1, 2, 3].map(host);
         for number in 0..MAX_CONTROLLERS {
-            let owner = if number < MAX_CONTROLLERS / 2 { &one } else { &two };
-            let (_, evicted) = connect(owner, number as u64).expect("room");
-            assert!(evicted.is_none());
+            let last = if number < MAX_CONTROLLERS / 2 { 1 } else { 2 };
+            assert_eq!(connect(last, number as u64), Ok(None));
         }
         // Nobody has more than these would have.
-        let full = Some(HostFull::Controllers(MAX_CONTROLLERS));
-        assert_eq!((connect(&one, 5000).err(), connect(&two, 5000).err()), (full, full));
+        let busy = Err(HostFull::Controllers(MAX_CONTROLLERS));
+        assert_eq!((connect(1, 5000), connect(2, 5000)), (busy, busy));
         // The one goes that was silent longest, of the one and of the other.
-        let mut gone = [0; 2].map(|_| {
-            let (_, evicted) = connect(&three, 5000).expect("room is made");
-            let evicted = evicted.expect("one goes");
-            (evicted.host().address, evicted.id)
-        });
+        let mut gone = [0; 2].map(|_| connect(3, 5000).expect("room is made").expect("one goes"));
         gone.sort_unstable();
-        let first_of_two = 1 + MAX_CONTROLLERS as u16 / 2;
-        assert_eq!(gone, [(one.address, 1), (two.address, first_of_two)]);
+        let [one, two] = [1, 2].map(|last| IpAddr::from(Ipv4Addr::new(127, 0, 0, last)));
+        assert_eq!(gone, [(one, 1), (two, 1 + MAX_CONTROLLERS as u16 / 2)]);
+    }
+
+    #[test]
+    fn who_has_not_shown_who_it_is_takes_from_such_only() {
+        let full = Full::new();
+        let late_ns = 3 * USELESS_AFTER_NS;
+        for _ in 0..MAX_CONTROLLERS - 1 {
+            full.connect(1, false, 0).expect("room");
+        }
+        let (stranger, _) = full.connect(1, true, USELESS_AFTER_NS).expect("room");
+        let gone = full.connect(2, true, late_ns).expect("the other stranger goes").1;
+        assert_eq!(gone.map(|(_, id)| id), Some(stranger.id));
+        let busy = HostFull::Controllers(MAX_CONTROLLERS);
+        assert_eq!(
+            full.connect(2, true, late_ns).err(),
+            Some(busy),
+            "idle ones stay for strangers"
+        );
+        assert!(full.connect(2, false, late_ns).expect("and go for others").1.is_some());
     }
 }

@@ -43,6 +43,8 @@ pub struct Lane {
     /// The key of a TLS connection has been used enough: another connection takes its place, once the
     /// requests in flight have ended.
     is_worn: bool,
+    /// How often that has happened.
+    renewals: u32,
 }
 
 /// How lanes of an association are connected.
@@ -71,7 +73,7 @@ impl LanePlan {
 
 impl Lane {
     pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds, plan: Arc<LanePlan>) -> Self {
-        Self { queue, qid, ids: Some(ids), plan, is_worn: false }
+        Self { queue, qid, ids: Some(ids), plan, is_worn: false, renewals: 0 }
     }
 
     /// Puts another connection in the place of one whose key has been used enough.
@@ -95,6 +97,7 @@ impl Lane {
                     ids.give_back(old);
                 }
                 self.is_worn = false;
+                self.renewals += 1;
                 Ok(())
             }
             Err(error) => {
@@ -200,6 +203,11 @@ impl Lane {
     #[must_use]
     pub const fn bytes_received(&self) -> u64 {
         self.queue.received_bytes()
+    }
+
+    /// How often another connection has taken the place of one, by itself.
+    pub(crate) const fn renewals(&self) -> u32 {
+        self.renewals
     }
 
     pub(crate) fn give_back_id(&mut self) {
@@ -322,7 +330,7 @@ impl Lane {
         answer.clear();
         let mut end = None;
         while end.is_none() {
-            self.queue.wait(WAIT, &mut |completion| {
+            self.wait(WAIT, &mut |completion| {
                 end = Some(completion.result.map(|done| {
                     answer.extend_from_slice(done.data);
                     ChainInfo { hops: done.dw0 }
@@ -366,7 +374,7 @@ impl Lane {
             if self.requests_in_flight() == 0 {
                 break;
             }
-            self.queue.wait(WAIT, &mut |completion| match completion.result {
+            self.wait(WAIT, &mut |completion| match completion.result {
                 Ok(done) => take(completion.tag as usize, done.data),
                 Err(error) => first_error = Some(first_error.unwrap_or(error)),
             })?;
@@ -381,7 +389,7 @@ impl Lane {
         take: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), Error> {
         while self.requests_in_flight() != 0 {
-            self.queue.wait(WAIT, &mut |completion| match completion.result {
+            self.wait(WAIT, &mut |completion| match completion.result {
                 Ok(done) => take(completion.tag as usize, done.data),
                 Err(error) => *first_error = Some(error),
             })?;
@@ -394,5 +402,120 @@ impl Drop for Lane {
     fn drop(&mut self) {
         self.queue.close(LostReason::HungUp);
         self.give_back_id();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Caravan, Controller, SharedLane};
+    use bpfof_auth::{ConfiguredPsk, PskHash};
+    use bpfof_controller::{
+        HostKeys, HostRule, NamespaceConfig, NamespaceSource, Rights, Server, TargetConfig, TlsMode,
+    };
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    const BLOCKS: u64 = 64;
+
+    fn block(number: u64) -> [u8; 512] {
+        [number as u8; 512]
+    }
+
+    /// A target that asks for TLS, and an association of a host that has the key.
+    fn association() -> (Server, Controller) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        let key = ConfiguredPsk::generate(PskHash::Sha256).expect("random numbers");
+        fs::write(&path, key.to_text().expose()).expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("set");
+        let options = Options::default();
+        let rule = HostRule {
+            nqn: options.host_nqn.clone(),
+            subsystems: None,
+            namespaces: None,
+            rights: Rights::USUAL,
+            keys: HostKeys { tls_psk: vec![path.clone()], ..HostKeys::default() },
+        };
+        let source = NamespaceSource::Memory { size_bytes: BLOCKS * 512, latency_us: 0, iops: 0 };
+        let server = Server::start(&TargetConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            namespaces: vec![NamespaceConfig {
+                source,
+                lba_bytes: 512,
+                subsystem: None,
+                nsid: None,
+            }],
+            rules: vec![rule],
+            tls: TlsMode::Required,
+            ..TargetConfig::default()
+        })
+        .expect("the target starts");
+        let nqn = TargetConfig::default().nqn;
+        let url = format!("nvme-tcp://{}/{nqn}?tls-psk={}", server.address(), path.display());
+        let controller = Controller::connect(&url.parse().expect("an address"), options);
+        let controller = controller.expect("it connects");
+        let mut lane = controller.open_lane().expect("a lane");
+        for number in 0..BLOCKS {
+            lane.write(1, number * 512, &block(number)).expect("written");
+        }
+        (server, controller)
+    }
+
+    /// Keys wear out after few records in this crate's own tests.
+    #[test]
+    fn connections_are_replaced_before_their_keys_wear_out() {
+        let (_server, controller) = association();
+        let mut lane = controller.open_lane().expect("a lane");
+        let mut data = [0; 512];
+        for number in 0..4 * crate::queue::KEY_LASTS_RECORDS {
+            lane.read(1, number % BLOCKS * 512, &mut data).expect("read");
+            assert_eq!(data, block(number % BLOCKS));
+        }
+        assert!((3..=5).contains(&lane.renewals()), "{}", lane.renewals());
+        // With requests in flight.
+        let before = lane.renewals();
+        let (mut submitted, mut ended) = (0, 0);
+        while ended < 4 * crate::queue::KEY_LASTS_RECORDS {
+            let number = submitted % BLOCKS;
+            let read = Request::Read { nsid: 1, offset_bytes: number * 512, length_bytes: 512 };
+            match lane.submit(number, read) {
+                Ok(()) => {
+                    submitted += 1;
+                    lane.flush_doorbell().expect("sent");
+                    continue;
+                }
+                Err(SubmitError::QueueFull) => {}
+                Err(error) => panic!("{error}"),
+            }
+            lane.wait(WAIT, &mut |completion| {
+                let done = completion.result.expect("read");
+                assert_eq!(done.data, block(completion.tag));
+                ended += 1;
+            })
+            .expect("connected");
+        }
+        assert!(lane.renewals() > before);
+    }
+
+    #[test]
+    fn shared_connections_are_replaced_as_well() {
+        let (_server, controller) = association();
+        let lane = controller.open_lane().expect("a lane");
+        let lane = SharedLane::new(lane, Caravan::default()).expect("shared");
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let lane = &lane;
+                scope.spawn(move || {
+                    let mut data = Vec::new();
+                    for turn in 0..crate::queue::KEY_LASTS_RECORDS {
+                        let number = (turn + thread * 7) % BLOCKS;
+                        lane.read(1, number * 512, 512, &mut data).expect("read");
+                        assert_eq!(data, block(number));
+                    }
+                });
+            }
+        });
+        assert!(lane.renewals() > 0);
     }
 }

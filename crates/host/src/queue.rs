@@ -6,14 +6,17 @@ use crate::transport::Port;
 use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
+use bpfof_tls::KEY_RECORDS_MAX;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Part of the command timeout after which slots are looked through again, so that a timeout is
 /// late by at most this part and costs nothing per request.
 const EXPIRY_CHECKS: u64 = 8;
-/// Records of a connection's key that are left for those requests that are in flight.
-const WORN_RECORDS: u64 = 1 << 16;
+/// Records that a connection's key seals before another connection takes its place. The rest is for the
+/// requests that are in flight.
+pub(crate) const KEY_LASTS_RECORDS: u64 =
+    if cfg!(test) { 1000 } else { KEY_RECORDS_MAX - (1 << 16) };
 /// Tags of the command that a call waits for, and of Keep Alives, for which nobody waits.
 const CALL_TAG: u64 = 0;
 const KEEP_ALIVE_TAG: u64 = 1;
@@ -136,7 +139,7 @@ impl Queue {
     /// Whether the connection's key has sealed as many records as it should.
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
-        self.port.records_left().is_some_and(|left| left < WORN_RECORDS)
+        self.port.records_left().is_some_and(|left| left <= KEY_RECORDS_MAX - KEY_LASTS_RECORDS)
     }
 
     pub(crate) const fn sent_bytes(&self) -> u64 {

@@ -433,6 +433,13 @@ impl SharedLane {
     }
 }
 
+#[cfg(test)]
+impl SharedLane {
+    pub(crate) fn renewals(&self) -> u32 {
+        self.lock().lane.renewals()
+    }
+}
+
 impl State {
     fn load(&self) -> Load {
         let (queued_requests, queued_bytes) = self.lane.queued();
@@ -461,7 +468,12 @@ impl State {
     /// Queues a request in the lane, with the memory for what it returns.
     fn submit(&mut self, request: &Request<'_>, data: &mut Vec<u8>) -> Result<u32, SubmitError> {
         let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
+        let renewals = self.lane.renewals();
         self.lane.submit(u64::from(tag), *request)?;
+        if self.lane.renewals() != renewals {
+            let socket = self.lane.socket().map_err(|_| SubmitError::NotConnected)?;
+            self.socket = Arc::new(socket);
+        }
         if self.free.pop().is_none() {
             self.calls.push(Call::default());
         }

@@ -133,8 +133,12 @@ pub(super) fn receive(
 
 /// The queue takes other commands from now on.
 fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
+    let is_admin = cx.connection.phase.is_admin();
     if let Some(association) = cx.connection.phase.association_mut() {
         association.rights = association.controller.access.rights;
+        if is_admin {
+            association.controller.recognize();
+        }
     }
     let both = if how.mutual { ", and so is the target" } else { "" };
     let which = if how.host_key == 0 { "" } else { ", by its second secret" };

@@ -10,7 +10,7 @@ use crate::limits::{MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES};
 use crate::queue::QueuePair;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
-use crate::subsystem::Subsystem;
+use crate::subsystem::{Newcomer, Subsystem};
 use crate::transport::secure::Identity;
 use bpfof_nvme::fabrics::{CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData};
 use bpfof_nvme::{AdminCommand, FabricsCommand, Status};
@@ -62,6 +62,8 @@ struct Wish {
     subsystem: Arc<Subsystem>,
     host: Arc<Host>,
     access: Arc<Access>,
+    /// By TLS.
+    is_identified: bool,
 }
 
 fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsCommand) -> Answered {
@@ -100,9 +102,12 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         let cause = format!("{sqsize}, not from 1 to {}", MAX_QUEUE_ENTRIES - 1);
         return Err(invalid(false, 44, "SQSIZE", cause));
     }
-    let access = access(&registry, &data, &subsystem, cx.connection.port.identity())?;
+    let identity = cx.connection.port.identity();
+    let is_identified = identity.is_some();
+    let access = access(&registry, &data, &subsystem, identity)?;
     let entries = sqsize + 1;
-    let host = registry.hosts.host(ends.peer.ip(), &data.hostnqn);
+    let address = (!is_identified).then(|| ends.peer.ip());
+    let host = registry.hosts.host(address, &data.hostnqn);
     let base_bytes = Connection::queue_bytes(qid, entries);
     let room = || -> Result<_, HostFull> {
         let member = host.connection(&registry.hosts.limits)?;
@@ -110,7 +115,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         Ok((member, host.memory.charge(bytes)?))
     };
     let (member, memory) = room().map_err(|full| no_room(&full, &data.hostnqn))?;
-    let wish = Wish { data, qid, kato_ms, subsystem, host, access };
+    let wish = Wish { data, qid, kato_ms, subsystem, host, access, is_identified };
     let (controller, resets) = match qid {
         0 => (new_controller(cx, &wish)?, 0),
         _ => known_controller(&wish)?,
@@ -185,8 +190,14 @@ fn new_controller(cx: &mut Context<'_>, wish: &Wish) -> Result<Arc<Controller>, 
         return Err(invalid(false, 48, "KATO", cause));
     }
     let times = (*kato_ms, cx.executor.now_ns);
-    let identity = (data.hostid, Arc::clone(access));
-    let made = subsystem.add_controller(host, hosts, identity, times);
+    let newcomer = Newcomer {
+        host: Arc::clone(host),
+        address: cx.connection.ends.peer.ip(),
+        host_id: data.hostid,
+        access: Arc::clone(access),
+        is_stranger: access.authentication.is_some() && !wish.is_identified,
+    };
+    let made = subsystem.add_controller(newcomer, hosts, times);
     let (controller, evicted) = made.map_err(|full| no_room(&full, &data.hostnqn))?;
     cx.executor.outbox.evicted.extend(evicted);
     Ok(controller)
