@@ -6,6 +6,8 @@ mod map;
 mod object;
 mod pace;
 mod proof;
+mod run;
+mod steps;
 
 use bpfof_host::{Controller, FunctionId, TargetUrl};
 use bpfof_terminal::Outcome;
@@ -18,6 +20,8 @@ pub(crate) enum Command {
     /// Check an object file as a target does, without one: size, stack, cost, and whether it can
     /// be proved that no access faults.
     Check(check::Check),
+    /// Run a function once, at a target or on this machine: its answer, hops and reads.
+    Run(run::Run),
     /// What `check` runs to look for a proof: an object comes in, the result goes out.
     #[command(hide = true)]
     Prove(proof::Prove),
@@ -67,6 +71,7 @@ pub(crate) struct Unload {
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Check(options) => check::run(options),
+        Command::Run(options) => run::run(options),
         Command::Prove(options) => proof::child(options),
         Command::Load(options) => load(options),
         Command::List(options) => list(options),

@@ -1,0 +1,370 @@
+//! `bpfof function run`: one chain, at a target or on this machine.
+
+use super::identity::Identity;
+use super::object::{choose, read_object};
+use super::steps::{self, Source, Step, Steps};
+use bpfof_function::abi;
+use bpfof_host::files::{
+    Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
+    ReadError, StorageFunction,
+};
+use bpfof_host::{Controller, FileVersion, FunctionId, PushdownCall, TargetUrl};
+use bpfof_terminal::Outcome;
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long the target may take to be given the map of a file.
+const MAP_PATIENCE: Duration = Duration::from_secs(5);
+/// A chain that reads more often is told of in its sum only.
+const STEPS_SHOWN: usize = 1000;
+/// Bytes of an answer that are shown; `--output` has them all.
+const ANSWER_SHOWN_BYTES: usize = 512;
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Object file, as `clang -O2 -g -target bpf -mcpu=v3 -c` makes it.
+    object: PathBuf,
+    /// Name of the entry point, the section name after `bpfof/` [default: the only one].
+    #[arg(long)]
+    entry: Option<String>,
+    /// Run it at this target: nvme-tcp://HOST:PORT/NQN?ns=1. Without --file it reads the namespace as
+    /// a whole. Without a target it runs on this machine.
+    #[arg(long)]
+    target: Option<TargetUrl>,
+    /// A file that it may read; again for more of them, which it knows by their places, from 0 on.
+    #[arg(long = "file", value_name = "PATH", required_unless_present = "target")]
+    files: Vec<PathBuf>,
+    /// What the namespace is on this machine, if files on it are read at the target: the block device
+    /// of the kernel's NVMe/TCP host, or the disk or image that a target on this machine serves.
+    #[arg(long, value_name = "PATH", requires = "target", requires = "files")]
+    device: Option<PathBuf>,
+    /// Where the first read begins, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    offset: u64,
+    /// Size of the first read, in bytes.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=abi::MAX_HOP_BYTES as i64))]
+    size: u32,
+    /// The argument: a file with what scratch begins with.
+    #[arg(long, value_name = "FILE", conflicts_with = "scratch_hex")]
+    scratch: Option<PathBuf>,
+    /// The argument in hexadecimal digits.
+    #[arg(long, value_name = "DIGITS", value_parser = hexadecimal)]
+    scratch_hex: Option<Vec<u8>>,
+    /// Size of scratch in bytes, and the longest answer.
+    #[arg(long, value_name = "BYTES", default_value_t = abi::DEFAULT_SCRATCH_BYTES as u32,
+          value_parser = clap::value_parser!(u32).range(1..=abi::MAX_SCRATCH_BYTES as i64))]
+    scratch_size: u32,
+    /// Show what each hop reads. A chain at a target is run once more for that, on this machine, over
+    /// plain reads.
+    #[arg(long)]
+    steps: bool,
+    /// Put the answer into this file.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    identity: Identity,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one chain came to.
+struct Ended {
+    executor: Executor,
+    answer: Vec<u8>,
+    hops: u32,
+    took: Duration,
+}
+
+fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
+    match digits {
+        Some(digits) if digits.len() % 2 == 0 => {
+            Ok(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+        }
+        _ => Err("not an even number of hexadecimal digits".to_owned()),
+    }
+}
+
+impl Run {
+    fn argument(&self) -> Result<Vec<u8>, String> {
+        let argument = match (&self.scratch, &self.scratch_hex) {
+            (Some(path), _) => std::fs::read(path)
+                .map_err(|error| format!("cannot read {}: {error}", path.display()))?,
+            (None, Some(bytes)) => bytes.clone(),
+            (None, None) => Vec::new(),
+        };
+        match argument.len() <= self.scratch_size as usize {
+            true => Ok(argument),
+            false => Err(format!(
+                "the argument has {} bytes, and scratch {}: see --scratch-size",
+                argument.len(),
+                self.scratch_size
+            )),
+        }
+    }
+
+    fn first_read(&self) -> FirstRead {
+        FirstRead { file: 0, offset_bytes: self.offset, size_bytes: self.size }
+    }
+}
+
+pub(crate) fn run(options: &Run) -> Outcome {
+    let (object, parsed) = read_object(&options.object)?;
+    let entry = choose(&parsed, options.entry.as_deref())?;
+    let argument = options.argument()?;
+    let (ended, steps) = match &options.target {
+        Some(url) if options.files.is_empty() => {
+            over_namespace(options, url, &object, entry, &argument)?
+        }
+        _ => over_files(options, &object, entry, &argument)?,
+    };
+    if let Some(path) = &options.output {
+        std::fs::write(path, &ended.answer)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&report(&ended, steps.as_ref()))?),
+        false => print(&ended, steps.as_ref()),
+    }
+    Ok(())
+}
+
+/// A chain at a target over file 0, the namespace as a whole.
+fn over_namespace(
+    options: &Run,
+    url: &TargetUrl,
+    object: &[u8],
+    entry: usize,
+    argument: &[u8],
+) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
+    let mut controller = Controller::connect(url, options.identity.options())?;
+    let nsid = url.nsid;
+    let info = controller.identify_namespace(nsid)?;
+    let function = controller.load_function(object, entry as u32)?;
+    let mut lane = controller.open_lane()?;
+    let mut answer = Vec::new();
+    let call = PushdownCall {
+        nsid,
+        function: function.0,
+        files: &[FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: options.offset,
+        first_size_bytes: options.size,
+        scratch: argument,
+        scratch_size_bytes: options.scratch_size,
+        answer_max_bytes: options.scratch_size,
+    };
+    let began = Instant::now();
+    let chain = lane.pushdown(&call, &mut answer);
+    let took = began.elapsed();
+    let chain = chain.map_err(|error| explained(error, &mut controller, function))?;
+    let ended = Ended { executor: Executor::Target, answer, hops: chain.hops, took };
+    let steps = match options.steps {
+        true => {
+            let source = Source::Namespace(Box::new(lane), info);
+            Some(steps::run(object, entry, vec![source], &step_of(options, argument))?)
+        }
+        false => None,
+    };
+    controller.disconnect()?;
+    Ok((ended, steps))
+}
+
+/// A failed chain, with the line of the function that made it fail.
+fn explained(
+    error: impl std::fmt::Display,
+    controller: &mut Controller,
+    function: FunctionId,
+) -> String {
+    match controller.last_fault(function) {
+        Ok(Some(fault)) => format!("{error}\n{fault}"),
+        _ => error.to_string(),
+    }
+}
+
+fn step_of<'a>(options: &Run, argument: &'a [u8]) -> Step<'a> {
+    Step {
+        offset: options.offset,
+        size: options.size,
+        argument,
+        scratch_bytes: options.scratch_size,
+        shown: STEPS_SHOWN,
+    }
+}
+
+/// A chain over files: at the target if they are mapped there, and otherwise here.
+fn over_files(
+    options: &Run,
+    object: &[u8],
+    entry: usize,
+    argument: &[u8],
+) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
+    let maps = match (&options.target, &options.device) {
+        (Some(url), Some(device)) => {
+            let controller = Controller::connect(url, options.identity.options())?;
+            FileMaps::new(controller, url.nsid, NamespaceDevice::new(device)?)?
+        }
+        (Some(_), None) => return Err("name the namespace's --device on this machine".into()),
+        (None, _) => FileMaps::local(),
+    };
+    let open = |path: &PathBuf| {
+        maps.open(path).map_err(|error| format!("cannot open {}: {error}", path.display()))
+    };
+    let files = options.files.iter().map(open).collect::<Result<Vec<PushdownFile>, _>>()?;
+    if maps.has_target() {
+        for file in &files {
+            if !maps.wait_mapped(file, MAP_PATIENCE) {
+                let why = file.refusal().map_or("it has no map".to_owned(), |why| why.to_string());
+                return Err(format!(
+                    "{} cannot be read at the target: {why}",
+                    file.path().display()
+                )
+                .into());
+            }
+        }
+    }
+    let function = maps.load_function(object, entry as u32)?;
+    let policy = Policy { fall_back: !maps.has_target(), ..Policy::default() };
+    let mut reader = PushdownReader::new(&maps, policy)?;
+    let ended = read(options, &mut reader, &files, &function, argument);
+    let ended = ended.map_err(|error| {
+        let fault = function
+            .id()
+            .and_then(|id| maps.with_controller(|controller| explained(&error, controller, id)));
+        fault.unwrap_or_else(|| error.to_string())
+    });
+    // Only the steps tell the line that made a chain on this machine fail.
+    let needs_steps = options.steps || ended.is_err() && !maps.has_target();
+    let steps = match needs_steps {
+        true => {
+            let sources = files.iter().map(|file| file.file().try_clone().map(Source::File));
+            let sources = sources.collect::<Result<_, _>>()?;
+            Some(steps::run(object, entry, sources, &step_of(options, argument))?)
+        }
+        false => None,
+    };
+    Ok((ended?, steps))
+}
+
+fn read(
+    options: &Run,
+    reader: &mut PushdownReader,
+    files: &[PushdownFile],
+    function: &StorageFunction,
+    argument: &[u8],
+) -> Result<Ended, ReadError> {
+    let call = bpfof_host::files::ReadPushdown {
+        files,
+        first_read: options.first_read(),
+        function,
+        scratch: argument,
+        scratch_size_bytes: options.scratch_size,
+        answer_max_bytes: options.scratch_size,
+    };
+    let began = Instant::now();
+    reader.submit(0, &call)?;
+    loop {
+        let mut end = None;
+        reader.wait(Duration::from_secs(1), &mut |completion| {
+            let took = began.elapsed();
+            end = Some(completion.result.map(|(answer, info)| Ended {
+                executor: info.executor,
+                answer: answer.to_vec(),
+                hops: info.hops,
+                took,
+            }));
+        });
+        if let Some(end) = end {
+            return end;
+        }
+    }
+}
+
+fn place(executor: Executor) -> &'static str {
+    match executor {
+        Executor::Target => "at the target",
+        Executor::Local => "on this machine, by direct reads",
+        Executor::FallBack => "on this machine, by plain reads",
+    }
+}
+
+fn hexadecimal_text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn report(ended: &Ended, steps: Option<&Steps>) -> Value {
+    let mut report = json!({
+        "answer_hex": hexadecimal_text(&ended.answer),
+        "hops": ended.hops,
+        "executor": match ended.executor {
+            Executor::Target => "target",
+            Executor::Local => "local",
+            Executor::FallBack => "plain_reads",
+        },
+        "took_us": ended.took.as_secs_f64() * 1e6,
+    });
+    if let Some(steps) = steps {
+        report["steps"] = json!({
+            "reads": steps.reads,
+            "read_bytes": steps.read_bytes,
+            "cost_units": steps.cost_units,
+            "hops": steps.hops.iter().map(|hop| {
+                let reads = hop.iter().map(|read| json!({
+                    "file": read.file, "offset": read.offset, "size": read.size,
+                }));
+                reads.collect::<Vec<_>>()
+            }).collect::<Vec<_>>(),
+        });
+    }
+    report
+}
+
+fn print(ended: &Ended, steps: Option<&Steps>) {
+    let Ended { executor, answer, hops, took } = ended;
+    let shown = &answer[..answer.len().min(ANSWER_SHOWN_BYTES)];
+    println!("answer: {} bytes", answer.len());
+    for (line, bytes) in shown.chunks(16).enumerate() {
+        let text: String = bytes
+            .iter()
+            .map(|byte| if matches!(byte, b' '..=b'~') { *byte as char } else { '.' })
+            .collect();
+        println!("  {:04x}  {:<32}  {text}", line * 16, hexadecimal_text(bytes));
+    }
+    if shown.len() < answer.len() {
+        println!("  … {} bytes more: see --output", answer.len() - shown.len());
+    }
+    println!("{hops} hops {}, in {:.1} µs", place(*executor), took.as_secs_f64() * 1e6);
+    let Some(steps) = steps else { return };
+    for (hop, reads) in steps.hops.iter().enumerate() {
+        let reads: Vec<String> = reads
+            .iter()
+            .map(|read| format!("file {} at {}: {} bytes", read.file, read.offset, read.size))
+            .collect();
+        println!("  hop {hop}: {}", reads.join("; "));
+    }
+    println!(
+        "{} reads of {} bytes together; its calls cost {} units of {} ns",
+        steps.reads,
+        steps.read_bytes,
+        steps.cost_units,
+        bpfof_function::cost::UNIT_PS as f64 / 1000.0
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_written_in_pairs_of_digits() {
+        assert_eq!(hexadecimal("00fFa0"), Ok(vec![0, 255, 160]));
+        assert_eq!(hexadecimal(""), Ok(Vec::new()));
+        for wrong in ["0", "zz", "0x00", "é0"] {
+            assert!(hexadecimal(wrong).is_err(), "{wrong}");
+        }
+    }
+}
