@@ -182,7 +182,8 @@ fn set_of(controller: &mut Controller, sqe: Sqe) -> Status {
 }
 
 fn get(controller: &mut Controller, select: u8) -> u32 {
-    let sqe = AdminCommand::get_features(features::QUEUE_RESTRICTION, select);
+    let get = AdminCommand::get_features(features::QUEUE_RESTRICTION);
+    let sqe = Sqe { cdw10: get.cdw10 | u32::from(select) << 8, ..get };
     controller.admin_command(sqe, &[], 0).expect("answered").0.dw0
 }
 

@@ -26,14 +26,16 @@ fn secured() -> Vec<u8> {
     state
 }
 
-/// A connection to nobody who answers.
-fn connection() -> TcpStream {
+/// A connection to somebody who says nothing.
+fn connection() -> (TcpStream, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens")
+    let address = listener.local_addr().expect("an address");
+    (TcpStream::connect(address).expect("it listens"), listener)
 }
 
 fn refusal(state: &[u8]) -> Option<&'static str> {
-    match Lane::adopt(connection().into(), state) {
+    let (socket, _peer) = connection();
+    match Lane::adopt(socket.into(), state) {
         Ok(_) => None,
         Err(Error::NoLane(why)) => Some(why),
         Err(error) => panic!("{error}"),
@@ -44,7 +46,8 @@ fn refusal(state: &[u8]) -> Option<&'static str> {
 fn a_state_is_read_as_it_is_described() {
     for state in [plain(), secured()] {
         fuzz::handed_lane(&state);
-        let lane = Lane::adopt(connection().into(), &state).expect("a lane");
+        let (socket, _peer) = connection();
+        let lane = Lane::adopt(socket.into(), &state).expect("a lane");
         assert_eq!((lane.qid(), lane.depth(), lane.max_transfer_bytes()), (3, 128, 128 << 10));
         assert!(lane.is_connected() && lane.requests_in_flight() == 0);
     }
@@ -104,6 +107,6 @@ proptest! {
             state[at] = byte;
         }
         fuzz::handed_lane(&state);
-        let _ = Lane::adopt(connection().into(), &state);
+        let _ = refusal(&state);
     }
 }
