@@ -1,7 +1,6 @@
 //! A cipher with its key, and the number of the next record.
 
 use crate::keys::TrafficKey;
-use crate::records::RecordError;
 use aws_lc_rs::aead::{LessSafeKey, Nonce, UnboundKey};
 
 /// See the module.
@@ -11,10 +10,10 @@ pub(crate) struct Cipher {
 }
 
 impl Cipher {
-    pub(crate) fn new(traffic: TrafficKey) -> Result<Self, RecordError> {
-        let unbound = UnboundKey::new(traffic.suite().aead(), traffic.key());
-        let key = LessSafeKey::new(unbound.map_err(|_| RecordError::Library)?);
-        Ok(Self { key, traffic })
+    /// `None` if the cryptographic library refuses the key.
+    pub(crate) fn new(traffic: TrafficKey) -> Option<Self> {
+        let unbound = UnboundKey::new(traffic.suite().aead(), traffic.key()).ok()?;
+        Some(Self { key: LessSafeKey::new(unbound), traffic })
     }
 
     pub(crate) const fn key(&self) -> &LessSafeKey {
@@ -35,9 +34,9 @@ impl Cipher {
         Nonce::assume_unique_for_key([i, j, k, l, a, b, c, d, e, f, g, h])
     }
 
-    /// Goes on to the next record.
-    pub(crate) fn advance(&mut self) -> Result<(), RecordError> {
-        self.traffic.advance().ok_or(RecordError::Exhausted)
+    /// Goes on to the next record; `None` behind the last.
+    pub(crate) fn advance(&mut self) -> Option<()> {
+        self.traffic.advance()
     }
 
     /// The key, as it is for the next record.

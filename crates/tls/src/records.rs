@@ -96,7 +96,7 @@ impl Sealer {
     /// # Errors
     /// [`RecordError::Library`]: never, as far as we know.
     pub fn new(key: TrafficKey) -> Result<Self, RecordError> {
-        Ok(Self { cipher: Cipher::new(key)? })
+        Ok(Self { cipher: Cipher::new(key).ok_or(RecordError::Library)? })
     }
 
     /// The key with which somebody else goes on where this one has stopped.
@@ -197,7 +197,7 @@ impl Sealer {
             .key()
             .seal_out_of_place_scatter(nonce, aad, content, sealed, &[content_type], behind)
             .map_err(|_| RecordError::Library)?;
-        self.cipher.advance()
+        self.cipher.advance().ok_or(RecordError::Exhausted)
     }
 
     /// Seals the content that was put together behind room for a header, which is at `header_at`.
@@ -225,7 +225,7 @@ impl Sealer {
             .key()
             .seal_in_place_separate_tag(nonce, aad, inner)
             .map_err(|_| RecordError::Library)?;
-        self.cipher.advance()?;
+        self.cipher.advance().ok_or(RecordError::Exhausted)?;
         Ok(tag)
     }
 }
@@ -288,7 +288,8 @@ impl Opener {
     /// # Errors
     /// [`RecordError::Library`]: never, as far as we know.
     pub fn new(key: TrafficKey, side: Side) -> Result<Self, RecordError> {
-        let (cipher, messages) = (Cipher::new(key)?, Messages::default());
+        let cipher = Cipher::new(key).ok_or(RecordError::Library)?;
+        let messages = Messages::default();
         Ok(Self { cipher, side, messages, closed: false, failed: None })
     }
 
@@ -364,7 +365,7 @@ impl Opener {
             .key()
             .open_within(nonce, Aad::from(header), record, sealed_at..)
             .map_err(|_| RecordError::Tag { record: number })?;
-        self.cipher.advance()?;
+        self.cipher.advance().ok_or(RecordError::Exhausted)?;
         if inner.len() > INNER_MAX_BYTES {
             let length_bytes = inner.len() as u16; // At most SEALED_MAX_BYTES.
             return Err(RecordError::Length { record: number, length_bytes });
