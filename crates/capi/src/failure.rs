@@ -102,13 +102,17 @@ impl Failure {
     /// What the target, or the way to it, refused.
     pub(crate) fn of_error(error: &Error) -> Self {
         let errno = match error {
-            Error::Url(_) | Error::MapSize { .. } => libc::EINVAL,
+            Error::Url(_)
+            | Error::MapSize { .. }
+            | Error::RestrictedKeepAlive(_)
+            | Error::HandOver(_)
+            | Error::NoLane(_) => libc::EINVAL,
             Error::NoSuchMap { .. } => libc::ENOENT,
             Error::Resolve { .. } => libc::EHOSTUNREACH,
             Error::Connect { source, .. } => errno_of(source),
             Error::Thread(source) => errno_of(source),
             Error::Lost(_) => libc::ECONNRESET,
-            Error::Submit(SubmitError::NotConnected) => libc::ENOTCONN,
+            Error::Submit(SubmitError::NotConnected) | Error::AdoptedLane => libc::ENOTCONN,
             Error::NotReady { .. } => libc::ETIMEDOUT,
             Error::Command { source, .. } => {
                 let message = error.to_string();
@@ -121,7 +125,7 @@ impl Failure {
             | Error::Tls { .. }
             | Error::Key(_)
             | Error::Credentials(_) => libc::EACCES,
-            Error::NotPushdownTarget => libc::EOPNOTSUPP,
+            Error::NotPushdownTarget | Error::RestrictionUnknown => libc::EOPNOTSUPP,
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,
             Error::ObjectTooLarge { .. } => libc::EFBIG,
             Error::FunctionRejected(_) => libc::ENOEXEC,

@@ -99,6 +99,8 @@ pub struct Tables {
     /// Of `maps`.
     directory: Directory,
     whole_namespaces: Vec<Arc<FileMap>>,
+    /// No namespace is a file, neither now nor later.
+    maps_only: bool,
     /// Whose memory the tables themselves take.
     _memory: Option<Charge>,
 }
@@ -159,6 +161,7 @@ impl Tables {
             maps: self.maps.clone(),
             directory: self.directory.clone(),
             whole_namespaces: self.whole_namespaces.clone(),
+            maps_only: self.maps_only,
             _memory: None,
         }
     }
@@ -315,8 +318,14 @@ impl Tables {
         self.function_maps = all;
     }
 
-    /// These tables with a namespace that is new or has another size: `whole` is it as one file.
-    /// Maps of files that reach beyond its end go.
+    /// These tables without whole namespaces, for good: chains read files that have maps, and no others.
+    pub fn without_whole_namespaces(&self) -> Tables {
+        Tables { whole_namespaces: Vec::new(), maps_only: true, ..self.successor() }
+    }
+
+    /// These tables with a namespace that is new or has another size: `whole` is it as one file, unless
+    /// they are [without](Self::without_whole_namespaces) such. Maps of files that reach beyond its end
+    /// go.
     pub fn with_whole_namespace(&self, whole: FileMap) -> Tables {
         let mut tables = self.successor();
         let (namespace, bytes) = (whole.namespace(), whole.length_bytes());
@@ -326,6 +335,7 @@ impl Tables {
         let known = tables.whole_namespaces.iter_mut().find(|map| map.namespace() == namespace);
         match known {
             Some(known) => *known = Arc::new(whole),
+            None if tables.maps_only => {}
             None => tables.whole_namespaces.push(Arc::new(whole)),
         }
         tables

@@ -16,8 +16,10 @@ use std::sync::Arc;
 pub(crate) struct Association {
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) controller: Arc<Controller>,
-    /// What the host may do: that of the controller, here so that a command finds it.
+    /// What the host may do on this queue now, here so that a command finds it.
     pub(crate) rights: Rights,
+    /// It is an I/O queue that takes chains over mapped files and nothing else.
+    pub(crate) is_restricted: bool,
     access: Arc<Access>,
     /// None if the host need not authenticate itself.
     pub(crate) auth: Option<Box<ControllerAuth>>,
@@ -37,14 +39,16 @@ impl Association {
         subsystem: Arc<Subsystem>,
         controller: Arc<Controller>,
         member: Member,
+        is_io: bool,
         (resets, now_ns): (u32, u64),
     ) -> Association {
         let access = Arc::clone(&controller.access);
-        Association {
+        let is_restricted = is_io && controller.is_restricted();
+        let mut association = Association {
             subsystem,
             controller,
-            // None before it has authenticated itself.
-            rights: if access.authentication.is_some() { Rights::NONE } else { access.rights },
+            rights: Rights::NONE,
+            is_restricted,
             auth: access
                 .authentication
                 .as_ref()
@@ -55,7 +59,17 @@ impl Association {
             resets,
             tables: Arc::default(),
             generation: 0,
+        };
+        if association.auth.is_none() {
+            association.admit();
         }
+        association
+    }
+
+    /// The host has proved who it is, or need not: it may do what it has the rights for.
+    pub(crate) fn admit(&mut self) {
+        let mask = if self.is_restricted { Rights::RUN } else { Rights::ALL };
+        self.rights = self.access.rights & mask;
     }
 
     /// Whose it is.

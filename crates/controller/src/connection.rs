@@ -413,7 +413,10 @@ impl Connection {
         let Some(association) = self.phase.association() else { return };
         let Association { controller, subsystem, .. } = association;
         subsystem.health.add(&mut self.tally.traffic);
-        controller.last_traffic_ns.fetch_max(self.arrivals.command_ns, Ordering::Relaxed);
+        // Chains of a process that was handed a queue say nothing of whom the association is.
+        if !association.is_restricted {
+            controller.last_traffic_ns.fetch_max(self.arrivals.command_ns, Ordering::Relaxed);
+        }
         for (function, counters) in self.tally.functions.drain(..) {
             controller.counters.add(function, &counters);
             if is_kept(function) {

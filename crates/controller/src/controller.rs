@@ -71,6 +71,9 @@ struct Registers {
     resets: u32,
     /// I/O queues the host has asked for, if it has.
     granted: Option<u16>,
+    /// There has been an I/O queue.
+    has_had_queues: bool,
+    is_restricted: bool,
 }
 
 /// The shared state of an association. Only its admin connection changes the tables.
@@ -267,8 +270,28 @@ impl Controller {
             && !registers.queues.contains_key(&qid);
         is_new.then(|| {
             registers.queues.insert(qid, resets);
+            registers.has_had_queues = true;
             resets
         })
+    }
+
+    /// From now on I/O queues take chains over mapped files and nothing else; false if there has been an
+    /// I/O queue already. It lasts as long as the association: a reset ends queues, but not before each
+    /// reactor has heard of it.
+    pub(crate) fn restrict(&self) -> bool {
+        let mut registers = lock(&self.registers);
+        if registers.has_had_queues {
+            return false;
+        }
+        registers.is_restricted = true;
+        // Before the first queue can join.
+        self.update(Tables::without_whole_namespaces);
+        true
+    }
+
+    /// Whether I/O queues take chains over mapped files and nothing else.
+    pub(crate) fn is_restricted(&self) -> bool {
+        lock(&self.registers).is_restricted
     }
 
     /// How often the host has ended all I/O queues, by a reset or a shutdown.

@@ -2,6 +2,7 @@
 //! them; docs/tenants.md tells those that a host can meet, with what its refusal looks like.
 
 use bpfof_function::cost::{UNIT_PS, units_of_us};
+use std::ops::RangeInclusive;
 
 // Time.
 
@@ -54,6 +55,9 @@ pub(crate) const PDU_TIMEOUT_NS: u64 = 30_000_000_000;
 pub(crate) const DATA_TIMEOUT_NS: u64 = 30_000_000_000;
 /// The longest keep-alive timer that is granted: beyond it a host is looked at as if it had this one.
 pub(crate) const MAX_KATO_NS: u64 = 600_000_000_000;
+/// Keep-alive timers of restricted associations, in ms: others wait for the end of one whose owner is
+/// gone, and an owner that is only slow should not lose it.
+pub(crate) const RESTRICTED_KATO_MS: RangeInclusive<u32> = 1_000..=10_000;
 /// Time that a peer gets to take what is left to say to it when its connection closes.
 pub(crate) const LINGER_NS: u64 = 5_000_000_000;
 /// Time that commands in flight get when the target stops.

@@ -10,6 +10,14 @@ pub(crate) struct CommandId {
     pub(crate) slot: u16,
 }
 
+/// A command that waits until all reactors have passed a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fenced {
+    pub(crate) command: CommandId,
+    /// Of the connection.
+    pub(crate) serial: u64,
+}
+
 /// An operation that can be performed now, in half a cache line. Namespaces are places of the
 /// reactor's table.
 #[derive(Clone, Copy, Debug)]

@@ -71,6 +71,8 @@ pub(crate) enum State {
     Load,
     /// An Authentication Send whose message takes arithmetic.
     Authentication,
+    /// A change of file maps that reactors have yet to follow.
+    Fence,
 }
 
 impl State {
@@ -86,7 +88,11 @@ impl State {
             | State::ZeroesThenSync { namespace }
             | State::Chain { namespace, .. } => Some(namespace),
             State::Deallocate(ref rest) => Some(rest.namespace),
-            State::Free | State::AdminData { .. } | State::Load | State::Authentication => None,
+            State::Free
+            | State::AdminData { .. }
+            | State::Load
+            | State::Authentication
+            | State::Fence => None,
         }
     }
 }
@@ -341,13 +347,13 @@ impl QueuePair {
         self.in_flight_bytes += slot.held_bytes().0;
     }
 
-    /// Gives the slots back of commands that nobody but the host or a compiler has anything of: those
-    /// whose data is not here, and those that compile.
+    /// Gives the slots back of commands that nobody but the host or another thread has anything of: those
+    /// whose data is not here, and those that compile, compute or wait for reactors.
     pub(crate) fn forget_pending(&mut self) {
         for slot in 0..self.slots.len() as u16 {
             let Slot { transfer, state, .. } = self.slot(slot);
             let is_pending = matches!(transfer.stage, Stage::Waits | Stage::Fetching)
-                || matches!(state, State::Load | State::Authentication);
+                || matches!(state, State::Load | State::Authentication | State::Fence);
             if is_pending {
                 self.vacate(slot);
             }

@@ -8,9 +8,9 @@ use crate::hosts::{HostLimits, Hosts};
 use crate::loader::Load;
 use crate::namespace::Namespace;
 use crate::namespace_table::Served;
-use crate::operation::FileOperation;
+use crate::operation::{Fenced, FileOperation};
 use crate::reactor::state::Core;
-use crate::reactor::{Io, Message, Shut, closing, completions, serve, turn, upkeep};
+use crate::reactor::{Fence, Io, Message, Shut, closing, completions, serve, turn, upkeep};
 use crate::registry::Registry;
 use crate::transport::Port;
 use crate::transport::tcp::TcpPort;
@@ -23,7 +23,7 @@ use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand, offset}
 use bpfof_nvme::tcp::{CapsuleCmd, Digests, H2cData, data_digest};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The subsystem of a [`Rig`].
 pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:rig";
@@ -48,6 +48,8 @@ pub(crate) struct RigIo {
     wires: Vec<Wire>,
     loads: Vec<Load>,
     messages: VecDeque<Message>,
+    /// Commands that no reactor holds back any more.
+    fenced: Arc<Mutex<Vec<Fenced>>>,
     /// They stay where they are.
     pub(crate) holds_messages: bool,
 }
@@ -125,6 +127,12 @@ impl Io for RigIo {
 
     fn cancel_loads(&mut self, serial: u64) {
         self.loads.retain(|load| load.serial != serial);
+    }
+
+    fn fence(&mut self, fenced: Fenced) {
+        let all = Arc::clone(&self.fenced);
+        let fence = Fence::new(move || all.lock().expect("no panic while held").push(fenced));
+        self.messages.push_back(Message::Fence(fence));
     }
 
     fn tell_all(&mut self, message: &dyn Fn() -> Message) {
@@ -261,13 +269,18 @@ impl Rig {
             {
                 completions::message(&mut self.core, message);
                 is_idle = false;
+                let fenced = std::mem::take(&mut *self.core.io.fenced.lock().expect("no panic"));
+                let messages = fenced.into_iter().map(Message::Fenced);
+                self.core.io.messages.extend(messages);
             }
             for index in 0..self.core.io.wires.len() as u32 {
                 serve::take_input(&mut self.core, index);
             }
             turn::end(&mut self.core);
             self.check();
-            if is_idle && !self.core.has_dirty() {
+            let io = &self.core.io;
+            let is_told = io.holds_messages || io.messages.is_empty();
+            if is_idle && is_told && !self.core.has_dirty() {
                 return;
             }
         }

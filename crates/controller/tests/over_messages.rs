@@ -14,3 +14,5 @@ mod function_maps;
 mod pieces;
 #[path = "reload.rs"]
 mod reload;
+#[path = "restricted.rs"]
+mod restricted;

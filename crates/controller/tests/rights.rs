@@ -74,7 +74,7 @@ fn try_all(admin: &mut Peer, io: &mut Peer, object: &[u8]) -> Vec<(&'static str,
     };
     tell("Dataset Management", Rights::WRITE, io.status(deallocate, &range));
     let flush = Sqe::new(opcode::nvm::FLUSH, 1);
-    tell("Flush", Rights::ALL, io.status(flush, &[]));
+    tell("Flush", Rights::READ | Rights::WRITE, io.status(flush, &[]));
     let (upload, sgl) = whole(object);
     for (name, kept, needed) in
         [("Function Load", false, Rights::LOAD), ("Function Load, kept", true, Rights::KEEP)]

@@ -17,16 +17,20 @@ use bpfof_nvme::identify::{
 };
 use bpfof_nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, Digests};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status, features};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Requests in flight on the admin queue: what a Linux host uses; the calls here need one.
 const ADMIN_DEPTH: u16 = 31;
 /// Most data of one command in bytes, whatever a target allows: bounds the buffers of a lane.
-const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+pub(crate) const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 /// Least wait for a controller to become ready or shut down: CAP.TO may be 0, a shutdown has no
 /// bound.
 const READY_MIN: Duration = Duration::from_secs(5);
+/// Keep-alive timeouts of restricted associations (docs/protocol.md, Queue Restriction).
+const RESTRICTED_KEEP_ALIVE: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(10);
 /// Pause between looks at CSTS.
 const READY_PAUSE: Duration = Duration::from_millis(1);
 /// Controller type of a discovery controller (NVMe Base 2.0 §5.17.2.1, CNTRLTYPE).
@@ -69,6 +73,9 @@ impl Controller {
         if url.keys != KeyFiles::default() {
             options.credentials = Credentials::read(&url.keys)?;
         }
+        if options.pushdown_only && !RESTRICTED_KEEP_ALIVE.contains(&options.keep_alive) {
+            return Err(Error::RestrictedKeepAlive(options.keep_alive));
+        }
         let (queue, cntlid, kato_ms) = connect_admin(url, &options)?;
         let mut controller = Self {
             url: url.clone(),
@@ -101,6 +108,9 @@ impl Controller {
         self.set_property(offset::CC, config.into())?;
         let limit = Duration::from_millis(u64::from(self.cap.timeout_500ms) * 500).max(READY_MIN);
         self.wait_status("CSTS.RDY", limit, |status| status.ready)?;
+        if self.options.pushdown_only {
+            self.restrict()?;
+        }
         self.identify = self.identify_controller()?;
         if self.identify.cntrltype == CNTRLTYPE_DISCOVERY {
             return Ok(());
@@ -111,6 +121,20 @@ impl Controller {
         self.granted = features::queues_granted(answer.dw0).min(u32::from(QUEUES_ASKED));
         self.ids = QueueIds::new(self.granted as u16);
         self.refresh_namespaces()
+    }
+
+    /// Restricts the lanes to come to chains over mapped files.
+    fn restrict(&mut self) -> Result<(), Error> {
+        let (feature, value) = (features::QUEUE_RESTRICTION, features::PUSHDOWN_ONLY);
+        let sqe = AdminCommand::set_features(feature, value);
+        match self.admin.call("Set Features", sqe, &[], 0) {
+            Err(Error::Command { source, .. })
+                if source.status.same_code(Status::INVALID_FIELD) =>
+            {
+                Err(Error::RestrictionUnknown)
+            }
+            answer => answer.map(|_| ()),
+        }
     }
 
     /// Waits until `done` holds of CSTS.
@@ -371,9 +395,12 @@ impl Lane {
     ///
     /// # Errors
     /// [`Error::LaneBusy`] until the requests in flight have been reported by `poll` or `wait`;
-    /// those of [`Controller::open_lane`]. The lane stays as it was.
+    /// [`Error::AdoptedLane`]; those of [`Controller::open_lane`]. The lane stays as it was.
     pub fn reconnect(&mut self, controller: &Controller) -> Result<(), Error> {
         self.require_idle()?;
+        if self.is_adopted() {
+            return Err(Error::AdoptedLane);
+        }
         // There may be no other identifier than that of the queue that is over.
         if !self.is_connected() {
             self.give_back_id();

@@ -6,6 +6,7 @@ use bpfof_nvme::Status;
 use bpfof_tls::HandshakeError;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong
@@ -62,6 +63,24 @@ pub enum Error {
     /// A blocking call on a lane with requests in flight.
     #[error("the lane has {0} requests in flight; wait for them before a blocking call")]
     LaneBusy(usize),
+    /// A keep-alive timeout that a restricted association cannot have.
+    #[error(
+        "Options::keep_alive is {0:?}, and a restricted association (Options::pushdown_only) has 1 to \
+         10 s"
+    )]
+    RestrictedKeepAlive(Duration),
+    /// The target has no restricted associations.
+    #[error("the target does not know restricted associations; update it")]
+    RestrictionUnknown,
+    /// A lane that no other process can have.
+    #[error("the lane cannot be handed over: {0}")]
+    HandOver(&'static str),
+    /// A lane that was handed over, or what should be one, and is not.
+    #[error("what was handed over is no lane: {0}")]
+    NoLane(&'static str),
+    /// A lane that was handed over cannot be connected again by who has got it.
+    #[error("the lane was handed over by another process; ask that for a new one")]
+    AdoptedLane,
     /// All queues that the target grants are in use.
     #[error("the target grants {granted} I/O queues and all are in use; close a lane first")]
     NoQueueLeft {
@@ -172,6 +191,9 @@ pub enum LostReason {
     /// What came was not as the target sealed it, or could not be sealed.
     #[error("its encryption was broken")]
     Tls,
+    /// It was handed over by another process, and its encryption key has been used enough.
+    #[error("its key has been used enough, and only the process that made it can connect again")]
+    KeyWorn,
     /// This side closed it.
     #[error("it was closed by this host")]
     HungUp,

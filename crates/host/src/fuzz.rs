@@ -1,5 +1,6 @@
-//! Entry point for fuzzing: a hostile target. Unit tests call it too.
+//! Entry points for fuzzing: a hostile target, and a state that is none. Unit tests call them too.
 
+use crate::handed_lane::Agreed;
 use crate::{
     Completion, FileVersion, Initiator, InitiatorConfig, LostReason, NamespaceInfo, PushdownCall,
     Request, RequestError,
@@ -112,5 +113,17 @@ pub fn initiator(data: &[u8]) {
             assert!(open.remove(&completion.tag).is_some(), "completed twice");
         });
         assert!(open.is_empty(), "a request has no end");
+    }
+}
+
+/// What another process says of a lane that it hands over: any bytes are refused, or are the only ones
+/// that say what they say.
+pub fn handed_lane(data: &[u8]) {
+    let Ok(agreed) = Agreed::decode(data) else { return };
+    assert_eq!(agreed.encode().as_slice(), data, "a byte without a meaning");
+    let Agreed { config, takeover, .. } = agreed;
+    if let Ok(initiator) = Initiator::adopted(config, &takeover.opened) {
+        assert!(initiator.is_ready() && initiator.outgoing().is_empty());
+        assert_eq!(initiator.opened_by(), takeover.opened);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::queue::{Queue, QueueConnect};
 use crate::queue_ids::QueueIds;
+use crate::transport::tcp::Takeover;
 use crate::{
     Completion, Error, InitiatorConfig, LostReason, Options, PushdownCall, Request, RequestError,
     SubmitError, TargetUrl, interrupted,
@@ -38,8 +39,8 @@ pub struct Lane {
     qid: u16,
     /// Where `qid` goes back to; it has, if there is none.
     ids: Option<QueueIds>,
-    /// How to make another connection.
-    plan: Arc<LanePlan>,
+    /// How to make another connection; there is no way for a lane that was handed over.
+    plan: Option<Arc<LanePlan>>,
     /// The key of a TLS connection has been used enough: another connection takes its place, once the
     /// requests in flight have ended.
     is_worn: bool,
@@ -73,7 +74,33 @@ impl LanePlan {
 
 impl Lane {
     pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds, plan: Arc<LanePlan>) -> Self {
-        Self { queue, qid, ids: Some(ids), plan, is_worn: false, renewals: 0 }
+        Self { queue, qid, ids: Some(ids), plan: Some(plan), is_worn: false, renewals: 0 }
+    }
+
+    /// A lane that another process has made.
+    pub(crate) const fn adopted(queue: Queue, qid: u16) -> Self {
+        Self { queue, qid, ids: None, plan: None, is_worn: false, renewals: 0 }
+    }
+
+    /// Whether another process has made it.
+    pub(crate) const fn is_adopted(&self) -> bool {
+        self.plan.is_none()
+    }
+
+    /// Whether it takes chains over mapped files and nothing else.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.plan.as_ref().is_none_or(|plan| plan.options.pushdown_only)
+    }
+
+    pub(crate) const fn config(&self) -> &InitiatorConfig {
+        self.queue.requests().config()
+    }
+
+    /// Takes the connection out; the queue identifier stays in use.
+    pub(crate) fn take_connection(&mut self) -> Result<(OwnedFd, Takeover), Error> {
+        let taken = self.queue.take_connection()?;
+        self.ids = None;
+        Ok(taken)
     }
 
     /// Puts another connection in the place of one whose key has been used enough.
@@ -82,13 +109,17 @@ impl Lane {
         if self.requests_in_flight() > 0 {
             return Err(SubmitError::QueueFull);
         }
+        let Some(plan) = &self.plan else {
+            self.queue.close(LostReason::KeyWorn);
+            return Err(SubmitError::NotConnected);
+        };
         let spare = self.ids.as_ref().and_then(QueueIds::take);
         if spare.is_none() {
             // There is no other identifier than its own.
             self.queue.close(LostReason::HungUp);
         }
         let qid = spare.unwrap_or(self.qid);
-        match self.plan.connect(qid) {
+        match plan.connect(qid) {
             Ok(queue) => {
                 log::debug!("queue {qid} takes the place of queue {} with a fresh key", self.qid);
                 self.queue = queue;

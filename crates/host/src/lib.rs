@@ -37,6 +37,7 @@ mod function_maps;
 mod functions;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod handed_lane;
 mod interrupted;
 mod lane;
 mod namespace;
@@ -55,6 +56,7 @@ pub use doorbell::Caravan;
 pub use error::{CommandError, Error, LostReason, RequestError, SubmitError, Violation};
 pub use function_maps::{FunctionMap, MapEntry};
 pub use functions::FunctionId;
+pub use handed_lane::{HandedLane, STATE_MAX_BYTES};
 pub use lane::{ChainInfo, Lane};
 pub use namespace::NamespaceInfo;
 pub use options::Options;

@@ -30,6 +30,12 @@ pub struct Options {
     /// thread: a target may then give up a program that sends nothing, when it chooses, or refuse it
     /// from the beginning. A target that has no such timer is sent nothing either.
     pub keep_alive: Duration,
+    /// Make a restricted association: its lanes take chains over mapped files and nothing else, so that
+    /// they can be [handed over](crate::Lane::hand_over) to processes that may do no more, and the target
+    /// completes a change of a file map only when no chain reads by the old one any more. Whatever lanes
+    /// do, it ends when this process has sent nothing for `keep_alive`, which must be 1 to 10 s
+    /// (docs/protocol.md, Queue Restriction).
+    pub pushdown_only: bool,
     /// Never sleep while waiting. For threads that own a core.
     pub poll: bool,
     /// How long to spin before sleeping, in µs, where spinning has paid so far.
@@ -59,6 +65,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(30),
             keep_alive: KEEP_ALIVE,
+            pushdown_only: false,
             poll: false,
             spin_us: 200,
             credentials: Credentials::default(),

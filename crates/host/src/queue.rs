@@ -3,6 +3,7 @@
 use crate::authentication;
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
 use crate::transport::Port;
+use crate::transport::tcp::Takeover;
 use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
@@ -73,20 +74,9 @@ impl Queue {
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
         let QueueConnect { url, options, initiator, qid, cattr, cntlid, kato_ms } = connect;
         let started = Instant::now();
-        let mut queue = Self {
-            port: Port::connect(url, options, initiator)?,
-            clock: started,
-            next_check_us: 0,
-            timeout_us: micros(options.connect_timeout),
-            spin: Duration::from_micros(u64::from(options.spin_us)),
-            is_crowded: false,
-            never_sleep: options.poll,
-            spin_pays: true,
-            sent_bytes: 0,
-            received_bytes: 0,
-            send_error: None,
-            heartbeat: None,
-        };
+        let port = Port::connect(url, options, initiator)?;
+        let mut queue = Self::over(port, options, options.connect_timeout);
+        queue.clock = started;
         while !queue.requests().is_ready() {
             queue.wait(Duration::from_millis(10), &mut |_| {})?;
             let waited = started.elapsed();
@@ -111,6 +101,32 @@ impl Queue {
         queue.timeout_us = micros(options.command_timeout);
         log::debug!("{url}: queue {qid} connected with room for {sqsize} requests");
         Ok((queue, answer.dw0 as u16))
+    }
+
+    /// The queue that a connection carries.
+    pub(crate) fn over(port: Port, options: &Options, timeout: Duration) -> Self {
+        Self {
+            port,
+            clock: Instant::now(),
+            next_check_us: 0,
+            timeout_us: micros(timeout),
+            spin: Duration::from_micros(u64::from(options.spin_us)),
+            is_crowded: false,
+            never_sleep: options.poll,
+            spin_pays: true,
+            sent_bytes: 0,
+            received_bytes: 0,
+            send_error: None,
+            heartbeat: None,
+        }
+    }
+
+    /// Takes the connection out, with what another process needs to go on with it.
+    ///
+    /// # Errors
+    /// [`Error::HandOver`] if something is under way, [`Error::Lost`].
+    pub(crate) fn take_connection(&mut self) -> Result<(OwnedFd, Takeover), Error> {
+        self.port.take_connection()
     }
 
     pub(crate) const fn requests(&self) -> &Requests {

@@ -22,6 +22,11 @@ pub const KEEP_ALIVE_TIMER: u8 = 0x0F;
 pub const HOST_BEHAVIOR_SUPPORT: u8 = 0x16;
 /// Host Identifier (§5.27.1.25).
 pub const HOST_IDENTIFIER: u8 = 0x81;
+/// Queue Restriction: what the I/O queues of the association take (docs/protocol.md).
+pub const QUEUE_RESTRICTION: u8 = 0xC0;
+
+/// Queue Restriction: chains over mapped files and nothing else.
+pub const PUSHDOWN_ONLY: u32 = 1;
 
 /// Get Features selector: the current value (§5.15).
 pub const SELECT_CURRENT: u8 = 0;

@@ -147,6 +147,30 @@ impl TrafficKey {
         Ok(Self { suite, key, iv, sequence })
     }
 
+    /// Keys that were taken apart into [`suite`](Self::suite), [`key`](Self::key), [`iv`](Self::iv) and
+    /// [`sequence`](Self::sequence), perhaps in another process; there must be no other user of them.
+    /// `None` if `key` is not [`Suite::key_bytes`] long.
+    #[must_use]
+    pub fn from_parts(
+        suite: Suite,
+        key: &[u8],
+        iv: &[u8; IV_BYTES],
+        sequence: u64,
+    ) -> Option<Self> {
+        if key.len() != suite.key_bytes() {
+            return None;
+        }
+        let mut padded = Zeroizing::new([0; KEY_MAX_BYTES]);
+        padded.get_mut(..key.len())?.copy_from_slice(key);
+        Some(Self { suite, key: padded, iv: Zeroizing::new(*iv), sequence })
+    }
+
+    /// Goes on to the next record; `None` behind the last.
+    pub(crate) fn advance(&mut self) -> Option<()> {
+        self.sequence = self.sequence.checked_add(1)?;
+        Some(())
+    }
+
     /// The suite.
     #[must_use]
     pub const fn suite(&self) -> Suite {

@@ -25,6 +25,7 @@
 //!
 //! The handshake is s2n-tls's, the cryptography AWS-LC's. No bytes of a peer make it panic.
 
+mod cipher;
 mod client_hello;
 mod content_type;
 mod error;

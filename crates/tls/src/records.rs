@@ -8,10 +8,11 @@
 //!
 //! A record without its key is bytes; nothing in it is believed before its tag has been checked.
 
+use crate::cipher::Cipher;
 use crate::content_type;
 use crate::error::Alert;
-use crate::keys::{IV_BYTES, Side, TrafficKey};
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+use crate::keys::{Side, TrafficKey};
+use aws_lc_rs::aead::{Aad, Tag};
 use thiserror::Error;
 
 /// Length of a record's header, in bytes (RFC 8446 §5.2).
@@ -84,39 +85,9 @@ pub enum RecordError {
     Library,
 }
 
-/// A cipher with its key, and the number of the next record.
-struct Cipher {
-    key: LessSafeKey,
-    iv: [u8; IV_BYTES],
-    sequence: u64,
-}
-
-impl Cipher {
-    fn new(key: &TrafficKey) -> Result<Self, RecordError> {
-        let unbound = UnboundKey::new(key.suite().aead(), key.key());
-        let bound = LessSafeKey::new(unbound.map_err(|_| RecordError::Library)?);
-        Ok(Self { key: bound, iv: *key.iv(), sequence: key.sequence() })
-    }
-
-    /// The nonce of the next record (RFC 8446 §5.3).
-    fn nonce(&self) -> Nonce {
-        let [head @ .., a, b, c, d, e, f, g, h] = self.iv;
-        let [i, j, k, l] = head;
-        let tail = u64::from_be_bytes([a, b, c, d, e, f, g, h]) ^ self.sequence;
-        let [a, b, c, d, e, f, g, h] = tail.to_be_bytes();
-        Nonce::assume_unique_for_key([i, j, k, l, a, b, c, d, e, f, g, h])
-    }
-
-    fn advance(&mut self) -> Result<(), RecordError> {
-        self.sequence = self.sequence.checked_add(1).ok_or(RecordError::Exhausted)?;
-        Ok(())
-    }
-}
-
 /// Seals what one end sends.
 pub struct Sealer {
     cipher: Cipher,
-    records: u64,
 }
 
 impl Sealer {
@@ -124,16 +95,21 @@ impl Sealer {
     ///
     /// # Errors
     /// [`RecordError::Library`]: never, as far as we know.
-    #[expect(clippy::needless_pass_by_value, reason = "nobody else may use the key")]
     pub fn new(key: TrafficKey) -> Result<Self, RecordError> {
-        Ok(Self { cipher: Cipher::new(&key)?, records: 0 })
+        Ok(Self { cipher: Cipher::new(key).ok_or(RecordError::Library)? })
     }
 
-    /// Records that should still be sealed: [`KEY_RECORDS_MAX`] at first. At 0 the connection
+    /// The key with which somebody else goes on where this one has stopped.
+    #[must_use]
+    pub fn into_key(self) -> TrafficKey {
+        self.cipher.into_key()
+    }
+
+    /// Records that should still be sealed: [`KEY_RECORDS_MAX`] with a fresh key. At 0 the connection
     /// ought to be replaced; until it is, sealing goes on.
     #[must_use]
     pub const fn records_left(&self) -> u64 {
-        KEY_RECORDS_MAX.saturating_sub(self.records)
+        KEY_RECORDS_MAX.saturating_sub(self.cipher.sequence())
     }
 
     /// Appends `pieces` to `out` as application data: one record if they have at most 16 KiB
@@ -218,10 +194,10 @@ impl Sealer {
             .ok_or(RecordError::Library)?;
         let (nonce, aad) = (self.cipher.nonce(), Aad::from(header));
         self.cipher
-            .key
+            .key()
             .seal_out_of_place_scatter(nonce, aad, content, sealed, &[content_type], behind)
             .map_err(|_| RecordError::Library)?;
-        self.count()
+        self.cipher.advance().ok_or(RecordError::Exhausted)
     }
 
     /// Seals the content that was put together behind room for a header, which is at `header_at`.
@@ -246,17 +222,11 @@ impl Sealer {
         let (nonce, aad) = (self.cipher.nonce(), Aad::from(&*room));
         let tag = self
             .cipher
-            .key
+            .key()
             .seal_in_place_separate_tag(nonce, aad, inner)
             .map_err(|_| RecordError::Library)?;
-        self.count()?;
+        self.cipher.advance().ok_or(RecordError::Exhausted)?;
         Ok(tag)
-    }
-
-    /// Goes on to the next record.
-    fn count(&mut self) -> Result<(), RecordError> {
-        self.records += 1;
-        self.cipher.advance()
     }
 }
 
@@ -317,10 +287,22 @@ impl Opener {
     ///
     /// # Errors
     /// [`RecordError::Library`]: never, as far as we know.
-    #[expect(clippy::needless_pass_by_value, reason = "nobody else may use the key")]
     pub fn new(key: TrafficKey, side: Side) -> Result<Self, RecordError> {
-        let (cipher, messages) = (Cipher::new(&key)?, Messages::default());
+        let cipher = Cipher::new(key).ok_or(RecordError::Library)?;
+        let messages = Messages::default();
         Ok(Self { cipher, side, messages, closed: false, failed: None })
+    }
+
+    /// Whether somebody else could go on here: behind a whole message that is not the last one.
+    #[must_use]
+    pub const fn goes_on(&self) -> bool {
+        !self.closed && self.failed.is_none() && !self.messages.is_within()
+    }
+
+    /// The key with which somebody else [goes on](Self::goes_on).
+    #[must_use]
+    pub fn into_key(self) -> TrafficKey {
+        self.cipher.into_key()
     }
 
     /// Opens all records that are whole, from the front of `received`, and moves what was in them
@@ -356,7 +338,7 @@ impl Opener {
     fn record_bytes(&self, header: [u8; HEADER_BYTES]) -> Result<usize, RecordError> {
         // The version has no meaning (RFC 8446 §5.1), but the tag covers it.
         let [content_type, _, _, high, low] = header;
-        let record = self.cipher.sequence;
+        let record = self.cipher.sequence();
         if content_type != content_type::APPLICATION_DATA {
             return Err(RecordError::ContentType { record, content_type });
         }
@@ -376,14 +358,14 @@ impl Opener {
         record: &mut [u8],
         sealed_at: usize,
     ) -> Result<usize, RecordError> {
-        let number = self.cipher.sequence;
+        let number = self.cipher.sequence();
         let nonce = self.cipher.nonce();
         let inner = self
             .cipher
-            .key
+            .key()
             .open_within(nonce, Aad::from(header), record, sealed_at..)
             .map_err(|_| RecordError::Tag { record: number })?;
-        self.cipher.advance()?;
+        self.cipher.advance().ok_or(RecordError::Exhausted)?;
         if inner.len() > INNER_MAX_BYTES {
             let length_bytes = inner.len() as u16; // At most SEALED_MAX_BYTES.
             return Err(RecordError::Length { record: number, length_bytes });
@@ -411,7 +393,7 @@ impl Opener {
     /// An alert (RFC 8446 §6): its level, which has no meaning, and its description.
     fn alert(&mut self, content: &[u8]) -> Result<(), RecordError> {
         let [_, description] = content else {
-            let record = self.cipher.sequence.saturating_sub(1);
+            let record = self.cipher.sequence().saturating_sub(1);
             let content_type = content_type::ALERT;
             return Err(RecordError::ContentType { record, content_type });
         };

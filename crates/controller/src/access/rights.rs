@@ -1,7 +1,7 @@
 //! What a host may do.
 
 use std::fmt;
-use std::ops::BitOr;
+use std::ops::{BitAnd, BitOr};
 
 /// Rights of a host, one bit each (docs/security.md). A command needs one of some rights: one AND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,14 @@ impl BitOr for Rights {
 
     fn bitor(self, other: Rights) -> Rights {
         Rights(self.0 | other.0)
+    }
+}
+
+impl BitAnd for Rights {
+    type Output = Rights;
+
+    fn bitand(self, other: Rights) -> Rights {
+        Rights(self.0 & other.0)
     }
 }
 

@@ -135,7 +135,7 @@ pub(super) fn receive(
 fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
     let is_admin = cx.connection.phase.is_admin();
     if let Some(association) = cx.connection.phase.association_mut() {
-        association.rights = association.controller.access.rights;
+        association.admit();
         if is_admin {
             association.controller.recognize();
         }

@@ -124,7 +124,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let id = controller.id;
     let asks = u32::from(wish.access.authentication.is_some()) * ASKS_FOR_AUTHENTICATION;
     let began = (resets, cx.executor.now_ns);
-    let association = Association::new(wish.subsystem, controller, member, began);
+    let association = Association::new(wish.subsystem, controller, member, qid > 0, began);
     let connection = &mut *cx.connection;
     connection.queue = QueuePair::new(qid, entries, flow_control);
     connection.phase = match qid {

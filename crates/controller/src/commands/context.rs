@@ -158,7 +158,20 @@ impl Context<'_> {
             false => Status::OPERATION_DENIED,
         };
         let origin = self.association().controller.access.origin();
-        Refusal::new(status.with_dnr(), format!("it needs the right {needed}, and {origin}"))
+        let cause = format!("it needs the right {needed}, and {origin}");
+        let refusal = Refusal::new(status.with_dnr(), cause);
+        if needed.intersects(Rights::RUN) { refusal } else { self.not_carried_out(refusal) }
+    }
+
+    /// Why a command that is no chain is not carried out: for this reason, unless the queue takes nothing
+    /// but chains.
+    #[cold]
+    pub(crate) fn not_carried_out(&self, otherwise: impl Into<Refusal>) -> Refusal {
+        if !self.association().is_restricted {
+            return otherwise.into();
+        }
+        let cause = "the association is restricted to chains over mapped files (feature C0h)";
+        Refusal::new(Status::OPERATION_DENIED.with_dnr(), cause)
     }
 
     /// What an admin queue keeps between commands.

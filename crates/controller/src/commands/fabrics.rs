@@ -66,8 +66,8 @@ pub(super) fn on_io_queue(
             cx.answer(command, outcome);
             return Ok(());
         }
-        FabricsCommand::Connect { .. } => connected_already(),
-        _ => Status::INVALID_OPCODE.with_dnr().into(),
+        FabricsCommand::Connect { .. } => cx.not_carried_out(connected_already()),
+        _ => cx.not_carried_out(Status::INVALID_OPCODE.with_dnr()),
     };
     cx.refuse(command.sqe, &refusal);
     Ok(())

@@ -3,10 +3,11 @@
 use super::context::{Answered, Command, Context, Outcome};
 use super::events;
 use crate::controller::Controller;
-use crate::limits::{ALL_NAMESPACES, MAX_IO_QUEUES};
+use crate::limits::{ALL_NAMESPACES, MAX_IO_QUEUES, RESTRICTED_KATO_MS};
 use crate::refusal::{Refusal, Reply};
 use bpfof_nvme::Status;
 use bpfof_nvme::features::{self, SELECT_CURRENT, SELECT_DEFAULT, SELECT_SAVED, SELECT_SUPPORTED};
+use log::Level;
 use std::sync::atomic::Ordering;
 
 /// Get Features, Supported Capabilities: the value can be changed (§5.15).
@@ -58,6 +59,7 @@ pub(super) fn get(
             let status = Status::HOST_ID_INCONSISTENT.with_dnr();
             return Err(Refusal::new(status, "hosts over fabrics have 128 bits").of_field("EXHID"));
         }
+        features::QUEUE_RESTRICTION if !subsystem.is_discovery() => 0,
         features::HOST_IDENTIFIER if select == SELECT_SUPPORTED => return Ok(Outcome::dword(0)),
         features::HOST_IDENTIFIER => {
             command.check_room(controller.host_id.len())?;
@@ -78,6 +80,7 @@ pub(super) fn get(
         SELECT_CURRENT => match fid {
             features::NUMBER_OF_QUEUES => features::number_of_queues(controller.granted_queues()),
             features::ASYNC_EVENT_CONFIGURATION => cx.admin().events.config,
+            features::QUEUE_RESTRICTION => u32::from(controller.is_restricted()),
             _ => controller.kato_ms.load(Ordering::Relaxed),
         },
         // Nothing is saved, and then Saved means Default (NVMe Base 2.0 §5.15).
@@ -103,7 +106,19 @@ pub(super) fn set(
             return grant_queues(cdw11, &controller);
         }
         features::ASYNC_EVENT_CONFIGURATION => events::configure(cx, cdw11),
-        features::KEEP_ALIVE_TIMER => controller.kato_ms.store(cdw11, Ordering::Relaxed),
+        features::KEEP_ALIVE_TIMER => {
+            if controller.is_restricted() {
+                check_short_kato(cdw11)?;
+            }
+            controller.kato_ms.store(cdw11, Ordering::Relaxed);
+        }
+        features::QUEUE_RESTRICTION if !subsystem.is_discovery() => {
+            check_of_controller(nsid)?;
+            restrict(cdw11, &controller)?;
+            let (now_ns, cntlid) = (cx.executor.now_ns, controller.id);
+            let what = format_args!("the I/O queues of association {cntlid} take chains only");
+            cx.connection.note(Level::Info, now_ns, what);
+        }
         features::HOST_IDENTIFIER => {
             // (NVMe Base 2.0 §5.27.1.25)
             let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
@@ -119,9 +134,8 @@ pub(super) fn set(
 fn set_fixed((fid, cdw11, nsid): (u8, u32, u32), has_cache: bool) -> Result<(), Refusal> {
     let value = fixed(fid, cdw11, has_cache).ok_or_else(|| unknown(fid))?;
     // Of these only Error Recovery belongs to a namespace.
-    if fid != features::ERROR_RECOVERY && !matches!(nsid, 0 | ALL_NAMESPACES) {
-        let status = Status::FEATURE_NOT_PER_NAMESPACE.with_dnr();
-        return Err(Refusal::new(status, "the feature is the controller's").of_field("NSID"));
+    if fid != features::ERROR_RECOVERY {
+        check_of_controller(nsid)?;
     }
     // A threshold has its selectors above it.
     if cdw11 & 0xFFFF == value {
@@ -129,6 +143,46 @@ fn set_fixed((fid, cdw11, nsid): (u8, u32, u32), has_cache: bool) -> Result<(), 
     }
     let cause = format!("feature {fid:#x} is always {value:#x}");
     Err(Refusal::new(Status::FEATURE_NOT_CHANGEABLE.with_dnr(), cause))
+}
+
+fn check_of_controller(nsid: u32) -> Result<(), Refusal> {
+    if matches!(nsid, 0 | ALL_NAMESPACES) {
+        return Ok(());
+    }
+    let status = Status::FEATURE_NOT_PER_NAMESPACE.with_dnr();
+    Err(Refusal::new(status, "the feature is the controller's").of_field("NSID"))
+}
+
+/// Queue Restriction (docs/protocol.md).
+fn restrict(cdw11: u32, controller: &Controller) -> Result<(), Refusal> {
+    match (cdw11, controller.is_restricted()) {
+        (features::PUSHDOWN_ONLY, true) | (0, false) => return Ok(()),
+        (features::PUSHDOWN_ONLY, false) => {}
+        (0, true) => {
+            let cause = "an association that is restricted stays so";
+            return Err(Refusal::new(Status::FEATURE_NOT_CHANGEABLE.with_dnr(), cause));
+        }
+        _ => return Err(Refusal::field("CDW11", format!("there is no restriction {cdw11:#x}"))),
+    }
+    check_short_kato(controller.kato_ms.load(Ordering::Relaxed))?;
+    match controller.restrict() {
+        true => Ok(()),
+        false => {
+            let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
+            Err(Refusal::new(status, "the association has had an I/O queue already"))
+        }
+    }
+}
+
+/// A restricted association ends soon after its owner has fallen silent.
+fn check_short_kato(kato_ms: u32) -> Result<(), Refusal> {
+    if RESTRICTED_KATO_MS.contains(&kato_ms) {
+        return Ok(());
+    }
+    let (least, most) = (RESTRICTED_KATO_MS.start(), RESTRICTED_KATO_MS.end());
+    let cause = format!("{kato_ms} ms, where a restricted association has {least} to {most} ms");
+    let status = Status::INVALID_KEEP_ALIVE_TIMEOUT.with_dnr();
+    Err(Refusal::new(status, cause).of_field("KATO"))
 }
 
 /// NVMe Base 2.0 §5.27.1.5.

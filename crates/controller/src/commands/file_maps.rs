@@ -2,8 +2,12 @@
 
 use super::context::{Answered, Command, Context, Outcome};
 use super::upload::{self, Kind, Part};
+use crate::controller::Controller;
 use crate::limits::{MAP_UNITS, MAX_ASSOCIATION_EXTENTS, MAX_FILE_MAPS, MAX_MAP_BYTES};
-use crate::refusal::Refusal;
+use crate::operation::Fenced;
+use crate::queue::State;
+use crate::refusal::{Refusal, Reply};
+use crate::transport::Payload;
 use bpfof_chain::{Extent, FileMap};
 use bpfof_nvme::vendor_specific::FileMapObject;
 use bpfof_nvme::{Installation, Status, Upload};
@@ -17,12 +21,32 @@ pub(super) fn set(cx: &mut Context<'_>, command: &Command<'_>, upload: Upload) -
     match upload::take_part(cx, command, what, upload, Installation::default())? {
         Part::NeedData(length) => Ok(Outcome::NeedData(length)),
         Part::Taken => Ok(Outcome::DONE),
-        Part::Whole(object) => set_map(cx, &object.data),
+        Part::Whole(object) => {
+            let controller = cx.controller();
+            set_map(cx, &controller, &object.data)?;
+            if !controller.is_restricted() {
+                return Ok(Outcome::DONE);
+            }
+            let fenced =
+                Fenced { command: cx.occupy(command, State::Fence), serial: cx.connection.serial };
+            cx.executor.outbox.fences.push(fenced);
+            Ok(Outcome::Pending)
+        }
     }
 }
 
-fn set_map(cx: &mut Context<'_>, object: &[u8]) -> Answered {
-    let controller = cx.controller();
+/// All reactors have passed a turn since the maps changed: none goes on with a chain that has read by an
+/// old one. Until then one may be about to copy blocks that it has found in the old map.
+pub(crate) fn followed(cx: &mut Context<'_>, fenced: Fenced) {
+    let slot = fenced.command.slot;
+    // It may have been forgotten, and the slot be another command's.
+    if matches!(cx.connection.queue.slot(slot).state, State::Fence) {
+        let taken = cx.connection.queue.vacate(slot);
+        cx.respond(&taken, Reply::default(), Payload::None);
+    }
+}
+
+fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Result<(), Refusal> {
     let tables = controller.tables();
     // The other maps are looked at, and the table of them is copied.
     let others = tables.map_count() as u64;
@@ -37,7 +61,7 @@ fn set_map(cx: &mut Context<'_>, object: &[u8]) -> Answered {
     })?;
     if map.version == 0 {
         controller.update(|tables| tables.without_map(map.file));
-        return Ok(Outcome::DONE);
+        return Ok(());
     }
     let full = |cause| Err(Refusal::new(Status::RESOURCE_LIMIT.with_dnr(), cause));
     if tables.map_count() >= MAX_FILE_MAPS && !tables.has_map(map.file) {
@@ -71,6 +95,5 @@ fn set_map(cx: &mut Context<'_>, object: &[u8]) -> Answered {
     let set = memory.and_then(|memory| {
         controller.try_update(|tables| tables.with_counted_map(map.file, checked, Some(memory)))
     });
-    set.map_err(|full| cx.no_memory("a file map", &full))?;
-    Ok(Outcome::DONE)
+    set.map_err(|full| cx.no_memory("a file map", &full))
 }

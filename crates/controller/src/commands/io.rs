@@ -15,7 +15,7 @@ pub(crate) fn carry_out(cx: &mut Context<'_>, command: &Command<'_>) -> Result<(
         Ok(NvmCommand::Unknown(_)) | Err(_) if cx.awaits_authentication() => {
             Err(not_authenticated())
         }
-        Ok(NvmCommand::Unknown(_)) => Err(Status::INVALID_OPCODE.with_dnr().into()),
+        Ok(NvmCommand::Unknown(_)) => Err(cx.not_carried_out(Status::INVALID_OPCODE.with_dnr())),
         Ok(parsed) => on_namespace(cx, command, parsed),
         // Only a Pushdown Short that reads nothing.
         Err(status) if status.same_code(Status::MALFORMED_REQUEST) => {
@@ -37,7 +37,8 @@ fn needed(parsed: &NvmCommand) -> Rights {
         | NvmCommand::DatasetManagement { .. } => Rights::WRITE,
         // The rules see to it that who has only this has no functions of its own.
         NvmCommand::Pushdown | NvmCommand::PushdownShort(_) => Rights::RUN,
-        NvmCommand::Flush | NvmCommand::Fabrics(_) | NvmCommand::Unknown(_) => Rights::ALL,
+        NvmCommand::Flush => Rights::READ | Rights::WRITE,
+        NvmCommand::Fabrics(_) | NvmCommand::Unknown(_) => Rights::ALL,
     }
 }
 

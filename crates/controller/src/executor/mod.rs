@@ -18,7 +18,7 @@ use crate::limits::{BYTES_PER_UNIT, ZEROES_PER_UNIT};
 use crate::loader::Load;
 use crate::namespace::Namespace;
 use crate::namespace_table::{NamespaceTable, Served};
-use crate::operation::{CommandId, FileOperation, Operation};
+use crate::operation::{CommandId, Fenced, FileOperation, Operation};
 use crate::registry::Registry;
 use crate::schedule::Schedule;
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
@@ -34,6 +34,8 @@ pub(crate) struct Outbox {
     pub(crate) loads: Vec<Load>,
     /// Arithmetic of authentication.
     pub(crate) authentications: Vec<Authentication>,
+    /// Commands that wait until all reactors have passed a turn.
+    pub(crate) fences: Vec<Fenced>,
     /// Controllers that had to go for others: their queues are to end.
     pub(crate) evicted: Vec<Arc<Controller>>,
 }

@@ -20,7 +20,7 @@ use bpfof_nvme::fabrics::{
 };
 use bpfof_nvme::tcp::{C2hData, DataPdu, Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t};
 use bpfof_nvme::vendor_specific::{Extent, FileMapObject, MapAddress, MapChange, MapCommand};
-use bpfof_nvme::{AdminCommand, Cqe, Installation, Sgl, Sqe, Status, Upload, opcode};
+use bpfof_nvme::{AdminCommand, Cqe, Installation, Sgl, Sqe, Status, Upload, features, opcode};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -416,6 +416,10 @@ impl Hosts<'_> {
             22 => AdminCommand::get_log_page(0x70, 0, b, self.input.edge() as u32),
             23 => AdminCommand::get_log_page(a, u32::MAX, b, 64),
             24 => Sqe { cdw11: b as u32, ..AdminCommand::get_features(a % 32) },
+            25 if a >= 0xC0 => {
+                AdminCommand::set_features(features::QUEUE_RESTRICTION, b as u32 & 3)
+            }
+            25 if a >= 0x80 => AdminCommand::set_features(features::KEEP_ALIVE_TIMER, 5000),
             25 => AdminCommand::set_features(a % 32, b as u32),
             26 => Sqe::new(opcode::admin::ASYNC_EVENT_REQUEST, 0),
             27 => Sqe { cdw10: b as u32, ..Sqe::new(opcode::admin::ABORT, 0) },

@@ -6,7 +6,7 @@ use super::io::{Io, Message};
 use super::serve::after_commands;
 use super::state::Core;
 use super::upkeep::let_namespaces_go;
-use crate::commands::{authentication, device_done, events, functions};
+use crate::commands::{authentication, device_done, events, file_maps, functions};
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::operation::{CommandId, Operation};
 use crate::transport::{Port, Received};
@@ -169,6 +169,17 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 authentication::computed(&mut cx, *authenticated);
                 core.mark_dirty(index);
                 after_commands(core, index);
+            }
+        }
+        // No operation is being performed here, and the next one looks for new tables.
+        Message::Fence(_passed) => {}
+        Message::Fenced(fenced) => {
+            let index = fenced.command.connection;
+            if let Some(mut cx) = core.context(index)
+                && cx.connection.serial == fenced.serial
+            {
+                file_maps::followed(&mut cx, fenced);
+                core.mark_dirty(index);
             }
         }
         Message::Stop => {

@@ -7,7 +7,7 @@ use crate::executor::Executor;
 use crate::hosts::AddressSlot;
 use crate::loader::{Load, Loaded};
 use crate::namespace_table::Served;
-use crate::operation::FileOperation;
+use crate::operation::{Fenced, FileOperation};
 use crate::transport::secure::Secure;
 use bpfof_device::Outgoing;
 use bpfof_device::fabric::{Endpoint, Work};
@@ -67,6 +67,9 @@ pub(crate) trait Io {
     /// Nobody waits for what a connection has asked to be compiled.
     fn cancel_loads(&mut self, serial: u64);
 
+    /// Waits until all reactors of the target have passed a turn, and says so by [`Message::Fenced`].
+    fn fence(&mut self, fenced: Fenced);
+
     /// Tells all reactors of the target, this one too.
     fn tell_all(&mut self, message: &dyn Fn() -> Message);
 }
@@ -76,6 +79,23 @@ pub(crate) trait Io {
 pub(crate) enum Link {
     Socket(OwnedFd, Option<Box<Secure>>),
     Fabric(Endpoint),
+}
+
+/// Shared by those who have yet to pass a turn: the last to drop it tells that all have. One that has
+/// ended drops it as well.
+pub(crate) struct Fence(Box<dyn Fn() + Send + Sync>);
+
+impl Fence {
+    /// Calls `all_passed` once.
+    pub(crate) fn new(all_passed: impl Fn() + Send + Sync + 'static) -> Arc<Fence> {
+        Arc::new(Fence(Box::new(all_passed)))
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        (self.0)();
+    }
 }
 
 /// What others ask of a reactor.
@@ -92,6 +112,10 @@ pub(crate) enum Message {
     Loaded(Box<Loaded>),
     /// The arithmetic of an authentication has been done.
     Authenticated(Box<Authenticated>),
+    /// Drop this, between two operations.
+    Fence(Arc<Fence>),
+    /// All reactors have passed a turn since this command changed something.
+    Fenced(Fenced),
     /// Finish what is in flight and end.
     Stop,
 }

@@ -23,5 +23,5 @@ pub(crate) mod uring;
 mod io;
 
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use io::{Io, Shut};
+pub(crate) use io::{Fence, Io, Shut};
 pub(crate) use io::{Link, Message};

@@ -148,13 +148,16 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     core.executor.schedule.charge(index, cost as i64);
 }
 
-/// What commands asked for beyond the executor: compilations, another host, the end of queues.
+/// What commands asked for beyond the executor: of other threads, and of other reactors.
 pub(super) fn after_commands<I: Io>(core: &mut Core<I>, index: u32) {
     for load in core.executor.outbox.loads.drain(..) {
         core.io.load(load);
     }
     for work in core.executor.outbox.authentications.drain(..) {
         core.io.authenticate(work);
+    }
+    for fenced in core.executor.outbox.fences.drain(..) {
+        core.io.fence(fenced);
     }
     let Some(entry) = core.table.get_mut(index) else { return };
     let connection = &mut entry.connection;

@@ -4,7 +4,7 @@
 //! soon.
 #![allow(unsafe_code)]
 
-use super::io::{Io, Link, Message, Shut};
+use super::io::{Fence, Io, Link, Message, Shut};
 use super::state::Core;
 use super::{completions, serve, turn, upkeep};
 use crate::authenticator::{Authentication, Authenticator};
@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::executor::Executor;
 use crate::limits::{MESSAGES_PER_TURN, SPARE_BYTES};
 use crate::loader::{Load, Loader};
-use crate::operation::{CommandId, FileOperation};
+use crate::operation::{CommandId, Fenced, FileOperation};
 use crate::registry::Registry;
 use crate::transport::Port;
 use crate::transport::message::MessagePort;
@@ -576,6 +576,12 @@ impl Io for Uring {
 
     fn cancel_loads(&mut self, serial: u64) {
         self.setup.loader.cancel(serial);
+    }
+
+    fn fence(&mut self, fenced: Fenced) {
+        let mailbox = self.setup.mailbox(Mailbox::clone);
+        let fence = Fence::new(move || mailbox.send(Message::Fenced(fenced)));
+        self.tell_all(&|| Message::Fence(Arc::clone(&fence)));
     }
 
     fn tell_all(&mut self, message: &dyn Fn() -> Message) {

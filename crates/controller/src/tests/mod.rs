@@ -5,6 +5,7 @@ mod fuzzing;
 mod instructions;
 mod limits;
 mod peer;
+mod restriction;
 mod scripted;
 mod simulation;
 mod timers;

@@ -15,7 +15,7 @@ use bpfof_nvme::{Cqe, Rw, Sqe};
 use std::sync::Arc;
 
 /// Most in-capsule data this host uses, in bytes, whatever a target offers: bounds the send buffer.
-const IN_CAPSULE_MAX_BYTES: u32 = 64 << 10;
+pub(crate) const IN_CAPSULE_MAX_BYTES: u32 = 64 << 10;
 /// Most logical blocks of one command (NVM Command Set 1.0 §3.2.4, NLB).
 const BLOCKS_MAX: u64 = 0x1_0000;
 

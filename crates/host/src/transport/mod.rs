@@ -10,7 +10,7 @@ use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use fabric::FabricPort;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use tcp::TcpPort;
+use tcp::{Takeover, TcpPort};
 
 /// The host's end of a queue.
 #[derive(Debug)]
@@ -114,6 +114,14 @@ impl Port {
         match self {
             Port::Tcp(port) => port.descriptor(),
             Port::Fabric(port) => port.descriptor(),
+        }
+    }
+
+    /// Takes the connection out, for another process to go on with.
+    pub(crate) fn take_connection(&mut self) -> Result<(OwnedFd, Takeover), Error> {
+        match self {
+            Port::Tcp(port) => port.take_connection(),
+            Port::Fabric(_) => Err(Error::HandOver("it is no TCP connection")),
         }
     }
 

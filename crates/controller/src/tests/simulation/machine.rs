@@ -11,10 +11,10 @@ use crate::executor::Executor;
 use crate::hosts::{HostLimits, Hosts};
 use crate::loader::Load;
 use crate::namespace::Namespace;
-use crate::operation::{CommandId, FileOperation};
+use crate::operation::{CommandId, Fenced, FileOperation};
 use crate::reactor::state::Core;
 use crate::reactor::table::Room;
-use crate::reactor::{Io, Message, Shut, completions, serve, turn, upkeep};
+use crate::reactor::{Fence, Io, Message, Shut, completions, serve, turn, upkeep};
 use crate::registry::Registry;
 use crate::transport::Port;
 use crate::transport::tcp::TcpPort;
@@ -24,7 +24,7 @@ use bpfof_device::{IoBuffer, Outgoing};
 use bpfof_function::cost::UNIT_PS;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// The subsystem.
@@ -145,6 +145,8 @@ struct SimulatedIo {
     /// Held back until then, by a planted bug.
     held: Vec<(Time, Completion)>,
     effects: Vec<Effect>,
+    /// Commands that no core holds back any more.
+    fenced: Arc<Mutex<Vec<Fenced>>>,
     random: Random,
 }
 
@@ -311,6 +313,12 @@ impl Io for SimulatedIo {
         // What is being compiled goes on, and nobody takes it.
     }
 
+    fn fence(&mut self, fenced: Fenced) {
+        let all = Arc::clone(&self.fenced);
+        let fence = Fence::new(move || all.lock().expect("no panic while held").push(fenced));
+        self.tell_all(&|| Message::Fence(Arc::clone(&fence)));
+    }
+
     fn tell_all(&mut self, message: &dyn Fn() -> Message) {
         if self.build.plant == Some(Plant::LosesMessages) && self.random.one_in(2) {
             return;
@@ -380,6 +388,7 @@ impl Machine {
                 completions: VecDeque::new(),
                 held: Vec::new(),
                 effects: Vec::new(),
+                fenced: Arc::default(),
                 random: Random::new(random.next()),
             };
             let mut core = Core::new(io, Executor::new(Arc::clone(&registry)), index);
@@ -495,6 +504,11 @@ impl Machine {
         {
             let waiting = connection.port.unsent_bytes();
             assert!(waiting <= TX_MAX_BYTES, "{waiting} bytes wait to be sent");
+        }
+        for (core, of) in self.cores.iter().enumerate() {
+            for fenced in of.io.fenced.lock().expect("no panic while held").drain(..) {
+                self.effects.push(Effect::Message { core, message: Message::Fenced(fenced) });
+            }
         }
         self.furnish();
         assert!(self.links().len() <= 2 * CONNECTIONS_MAX, "connections are kept for ever");

@@ -67,6 +67,22 @@ impl Initiator {
         }
     }
 
+    /// A queue that was opened already, and this is what the target said to it.
+    pub(crate) fn adopted(config: InitiatorConfig, opened: &IcResp) -> Result<Self, LostReason> {
+        let mut initiator = Self::new(config);
+        initiator.sent(initiator.outgoing.len(), 0);
+        let mut response = Vec::new();
+        opened.encode_into(&mut response);
+        initiator.receive(&response, &mut |_| {})?;
+        Ok(initiator)
+    }
+
+    /// What the target has said when the queue was opened.
+    pub(crate) fn opened_by(&self) -> IcResp {
+        let Self { digests, cpda, maxh2cdata_bytes, .. } = *self;
+        IcResp { digests, cpda, maxh2cdata_bytes, ..IcResp::default() }
+    }
+
     /// Its requests.
     pub(crate) const fn requests(&self) -> &Requests {
         &self.requests

@@ -6,16 +6,28 @@ mod socket;
 mod stream;
 
 pub use initiator::Initiator;
+pub(crate) use records::Keys;
 pub(crate) use socket::wait_ready;
 
 use crate::requests::{InitiatorConfig, OnCompletion};
 use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
+use bpfof_nvme::tcp::IcResp;
 use socket::Socket;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Receive buffer in bytes: what the kernel holds for a busy lane comes in one call.
 const RECEIVE_BYTES: usize = 256 << 10;
+
+/// What another process needs, beside the socket, to go on with a connection on which nothing is under
+/// way.
+#[derive(Debug)]
+pub(crate) struct Takeover {
+    /// What the target agreed to when it was opened.
+    pub(crate) opened: IcResp,
+    /// Keys of a TLS connection.
+    pub(crate) keys: Option<Keys>,
+}
 
 /// A queue over a TCP connection.
 #[derive(Debug)]
@@ -42,6 +54,46 @@ impl TcpPort {
             buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
             filled: 0,
         })
+    }
+
+    /// Goes on with a connection that another process has made.
+    ///
+    /// # Errors
+    /// [`Error::NoLane`].
+    pub(crate) fn adopt(
+        socket: OwnedFd,
+        config: InitiatorConfig,
+        takeover: Takeover,
+    ) -> Result<TcpPort, Error> {
+        let Takeover { opened, keys } = takeover;
+        let wrong = |_| Error::NoLane("the target cannot have answered so");
+        Ok(TcpPort {
+            initiator: Initiator::adopted(config, &opened).map_err(wrong)?,
+            socket: Some(Socket::adopt(socket, keys)?),
+            buffer: vec![0; RECEIVE_BYTES].into_boxed_slice(),
+            filled: 0,
+        })
+    }
+
+    /// Takes the connection out, with what another process needs to go on with it.
+    ///
+    /// # Errors
+    /// See [`Queue::take_connection`](crate::queue::Queue::take_connection).
+    pub(super) fn take_connection(&mut self) -> Result<(OwnedFd, Takeover), Error> {
+        let Some(socket) = &self.socket else {
+            return Err(self.initiator.failure().unwrap_or(LostReason::HungUp).into());
+        };
+        if self.initiator.in_flight() > 0 || !self.initiator.outgoing().is_empty() {
+            return Err(Error::LaneBusy(self.initiator.in_flight()));
+        }
+        if self.filled > 0 || !socket.is_at_rest()? {
+            return Err(Error::HandOver("the target has sent something that was not read"));
+        }
+        let Some(socket) = self.socket.take() else { return Err(LostReason::HungUp.into()) };
+        let opened = self.initiator.opened_by();
+        self.initiator.fail(LostReason::HungUp);
+        let (descriptor, keys) = socket.into_parts();
+        Ok((descriptor, Takeover { opened, keys }))
     }
 
     pub(super) const fn initiator(&self) -> &Initiator {

@@ -5,7 +5,9 @@
 
 use super::stream::{read, write};
 use crate::LostReason;
-use bpfof_tls::{HandshakeError, Opener, Psk, RECORD_MAX_BYTES, RecordError, Sealer, Secured};
+use bpfof_tls::{
+    HandshakeError, Opener, Psk, RECORD_MAX_BYTES, RecordError, Sealer, Secured, Side, TrafficKey,
+};
 use std::net::TcpStream;
 use std::sync::Once;
 use std::time::Instant;
@@ -32,6 +34,15 @@ impl std::fmt::Debug for Records {
     }
 }
 
+/// The keys of both directions, each as it is for the next record.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    /// Seals what this end sends.
+    pub(crate) write: TrafficKey,
+    /// Opens what the target sends.
+    pub(crate) read: TrafficKey,
+}
+
 impl Records {
     /// Plaintext that one receive may bring.
     pub(crate) const MOST_AT_ONCE_BYTES: usize = RECEIVE_BYTES;
@@ -46,20 +57,32 @@ impl Records {
         // Else the first handshake is slow; what it would report the handshake reports as well.
         ONCE.call_once(|| drop(bpfof_tls::init()));
         let secured = bpfof_tls::connect(stream, psk, deadline)?;
-        Self::new(secured).map_err(|error| HandshakeError::Io(std::io::Error::other(error)))
+        let Secured { write, read, .. } = secured;
+        Self::new(Keys { write, read })
+            .map_err(|error| HandshakeError::Io(std::io::Error::other(error)))
     }
 
-    fn new(secured: Secured) -> Result<Self, RecordError> {
-        let Secured { side, write, read, .. } = secured;
+    pub(super) fn new(keys: Keys) -> Result<Self, RecordError> {
+        let Keys { write, read } = keys;
         Ok(Self {
             sealer: Sealer::new(write)?,
-            opener: Opener::new(read, side)?,
+            opener: Opener::new(read, Side::Client)?,
             sealed: Vec::new(),
             sent: 0,
             buffer: vec![0; RECEIVE_BYTES + RECORD_MAX_BYTES].into_boxed_slice(),
             received: 0,
             is_closed: false,
         })
+    }
+
+    /// Whether nothing that was received or sealed is left here.
+    pub(super) const fn is_at_rest(&self) -> bool {
+        self.received == 0 && !self.has_unsent() && self.opener.goes_on()
+    }
+
+    /// The keys, with which somebody else goes on.
+    pub(super) fn into_keys(self) -> Keys {
+        Keys { write: self.sealer.into_key(), read: self.opener.into_key() }
     }
 
     pub(super) const fn left(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! A TCP connection that never blocks where it is not asked to.
 
-use super::records::Records;
+use super::records::{Keys, Records};
 use super::stream::{read, write};
 use crate::{Error, LostReason};
 use bpfof_tls::Psk;
@@ -49,6 +49,34 @@ impl Socket {
             }
         }
         Err(Error::Connect { address: format!("{host}:{port}"), source: last })
+    }
+
+    /// A connection that another process has made, behind its handshake.
+    ///
+    /// # Errors
+    /// [`Error::NoLane`]: it is no connected TCP socket.
+    pub(super) fn adopt(socket: OwnedFd, keys: Option<Keys>) -> Result<Self, Error> {
+        let no_lane = |_: io::Error| Error::NoLane("it is no TCP connection");
+        let socket = RawSocket::from(socket);
+        let is_tcp = socket.protocol().map_err(no_lane)? == Some(Protocol::TCP);
+        if !is_tcp || socket.peer_addr().is_err() {
+            return Err(Error::NoLane("it is no TCP connection"));
+        }
+        socket.set_nonblocking(true).map_err(no_lane)?;
+        let records = keys.map(|keys| Records::new(keys).map(Box::new)).transpose();
+        let records = records.map_err(|_| Error::NoLane("its keys cannot be used"))?;
+        Ok(Self { stream: socket.into(), records })
+    }
+
+    /// Whether nothing is under way: nothing has come that was not read, and nothing waits to be sent.
+    pub(super) fn is_at_rest(&self) -> Result<bool, LostReason> {
+        let is_at_rest = self.records.as_ref().is_none_or(|records| records.is_at_rest());
+        Ok(is_at_rest && !self.wait_ready(false, Duration::ZERO)?)
+    }
+
+    /// The socket, and the keys of a TLS connection, each as it is for the next record.
+    pub(super) fn into_parts(self) -> (OwnedFd, Option<Keys>) {
+        (self.stream.into(), self.records.map(|records| records.into_keys()))
     }
 
     fn connect_one(address: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
