@@ -120,6 +120,7 @@ impl Failure {
             | Error::AuthenticationFailed(_)
             | Error::Tls { .. }
             | Error::Key(_)
+            | Error::HostsFile { .. }
             | Error::Credentials(_) => libc::EACCES,
             Error::NotPushdownTarget => libc::EOPNOTSUPP,
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,

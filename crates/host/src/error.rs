@@ -6,6 +6,7 @@ use bpfof_nvme::Status;
 use bpfof_tls::HandshakeError;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong
@@ -70,8 +71,8 @@ pub enum Error {
     },
     /// The target wants authentication, and there is no secret for it.
     #[error(
-        "the target asks for authentication: add dhchap-key=FILE to the address, with the secret that \
-         the target has for this host"
+        "the target asks for authentication: add dhchap-key=FILE to the address, or to this target's \
+         entry in hosts.toml, with the secret that the target has for this host"
     )]
     AuthenticationRequired,
     /// The target is to authenticate itself, and does not.
@@ -94,6 +95,14 @@ pub enum Error {
     /// A key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyFileError),
+    /// The file that says who this host is (see [`HostsFile`](crate::HostsFile)) makes no sense.
+    #[error("{path}: {why}")]
+    HostsFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Names or keys that cannot be used.
     #[error("{0}")]
     Credentials(String),
