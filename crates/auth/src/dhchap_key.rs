@@ -40,6 +40,26 @@ impl DhchapKey {
         Ok(Self { transform: Some(hash), key: Secret::random(hash.length_bytes())? })
     }
 
+    /// A new secret of 32, 48 or 64 random bytes, which is used as it is (HH 00).
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
+    pub fn generate_plain(length_bytes: usize) -> Result<Self, RandomError> {
+        Ok(Self { transform: None, key: Secret::random(length_bytes)? })
+    }
+
+    /// Hash of the transformation; none if the secret is used as it is (HH 00).
+    #[must_use]
+    pub const fn transformation(&self) -> Option<Hash> {
+        self.transform
+    }
+
+    /// Length of the secret in bytes.
+    #[must_use]
+    pub fn length_bytes(&self) -> usize {
+        self.key.length_bytes()
+    }
+
     /// The secret that responses are made with, for the holder's NQN: that of the host for the
     /// host's secret, that of the subsystem for the controller's (NVMe Base 2.0 §8.13.5.7). Its hash
     /// is that of the text, whatever hash the two sides agree on.
@@ -80,6 +100,14 @@ mod tests {
             assert_eq!(DhchapKey::parse(text), Ok(key.clone()));
             assert_eq!(key.transform("nqn").length_bytes(), hash.length_bytes());
             assert_ne!(key.transform("nqn"), key.transform("nqm"));
+            assert_eq!(key.transformation(), Some(hash));
+            let plain = DhchapKey::generate_plain(hash.length_bytes()).unwrap();
+            let text = plain.to_text();
+            let text = std::str::from_utf8(text.expose()).unwrap();
+            assert!(text.starts_with("DHHC-1:00:"), "{text}");
+            assert_eq!(DhchapKey::parse(text), Ok(plain.clone()));
+            assert_eq!(plain.transform("nqn"), plain.transform("nqm"));
+            assert_eq!(plain.length_bytes(), hash.length_bytes());
         }
     }
 }

@@ -43,11 +43,11 @@ impl KeyKind {
         }
     }
 
-    /// The command of nvme-cli that makes such a key.
+    /// The command that makes such a key.
     const fn command(self) -> &'static str {
         match self {
-            Self::TlsPsk => "nvme gen-tls-key",
-            Self::DhChap => "nvme gen-dhchap-key",
+            Self::TlsPsk => "bpfof key new tls",
+            Self::DhChap => "bpfof key new dhchap",
         }
     }
 

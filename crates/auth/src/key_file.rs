@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Component, Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Longer files are none with a key, in bytes.
+/// Longer files have no key, in bytes.
 const MAX_BYTES: u64 = 4096;
 /// Where systemd puts the files of LoadCredential=.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
@@ -15,23 +15,23 @@ const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The kernel refuses it.
-    #[error("cannot read the key file {path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Others could read the key.
-    #[error("others may read the key file {path} (mode {mode:o}): chmod 600 {path}")]
+    /// Others could read it.
+    #[error("others may read {path} (mode {mode:o}): chmod 600 {path}")]
     Readable {
         /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// It has no key of this kind.
-    #[error("the key file {path}: {why}")]
+    /// It has no such key, or is no text.
+    #[error("{path}: {why}")]
     Key {
         /// The file.
         path: PathBuf,
@@ -45,23 +45,59 @@ pub enum KeyFileError {
 /// # Errors
 /// [`KeyFileError`]: it cannot be read, others may read it, or it is too long.
 pub fn read(path: &Path) -> Result<Zeroizing<String>, KeyFileError> {
-    let credential = std::env::var_os(CREDENTIALS).map(|folder| Path::new(&folder).join(path));
-    let credential = credential.filter(|found| path.is_relative() && found.exists());
-    let path = credential.as_deref().unwrap_or(path);
+    let Some(credential) = credential(path) else { return read_private(path, MAX_BYTES) };
+    let failed = |source| KeyFileError::Io { path: credential.clone(), source };
+    read_from(File::open(&credential).map_err(failed)?, &credential)
+}
+
+/// Where systemd has put the file of a service: it gives such files to the service alone, though their
+/// mode may not say so, because others are kept out by an access control list.
+fn credential(path: &Path) -> Option<PathBuf> {
+    let folder = PathBuf::from(std::env::var_os(CREDENTIALS)?);
+    // An absolute path stays what it is.
+    let found = folder.join(path);
+    let is_inside =
+        found.starts_with(&folder) && !path.components().any(|c| c == Component::ParentDir);
+    (is_inside && found.exists()).then_some(found)
+}
+
+/// Reads a file of text that nobody but its owner may read.
+///
+/// # Errors
+/// [`KeyFileError`]: it cannot be read, others may read it, or it has more than `max_bytes`.
+pub fn read_private(path: &Path, max_bytes: u64) -> Result<Zeroizing<String>, KeyFileError> {
     let failed = |source| KeyFileError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     let mode = found.permissions().mode() & 0o777;
-    // systemd gives the files of a service to it alone, whatever their mode.
-    if credential.is_none() && mode & 0o077 != 0 && found.is_file() {
+    if mode & 0o077 != 0 && found.is_file() {
         return Err(KeyFileError::Readable { path: path.to_owned(), mode });
     }
-    let refused = |why: String| KeyFileError::Key { path: path.to_owned(), why };
-    if found.size() > MAX_BYTES {
-        return Err(refused(format!("{} bytes, where a key has fewer than 200", found.size())));
+    read_text(file, path, max_bytes)
+}
+
+/// Reads the text of a key from something that is open already, such as standard input. `name` is for
+/// errors.
+///
+/// # Errors
+/// [`KeyFileError`]: it cannot be read, or it is too long.
+pub fn read_from(source: impl Read, name: &Path) -> Result<Zeroizing<String>, KeyFileError> {
+    read_text(source, name, MAX_BYTES)
+}
+
+fn read_text(
+    source: impl Read,
+    name: &Path,
+    max_bytes: u64,
+) -> Result<Zeroizing<String>, KeyFileError> {
+    let failed = |source| KeyFileError::Io { path: name.to_owned(), source };
+    // With room for all of it, so that no part of a key stays behind in freed memory.
+    let mut text = Zeroizing::new(String::with_capacity(max_bytes as usize + 1));
+    source.take(max_bytes + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > max_bytes {
+        let why = format!("it has more than {max_bytes} bytes");
+        return Err(KeyFileError::Key { path: name.to_owned(), why });
     }
-    let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize));
-    file.take(MAX_BYTES).read_to_string(&mut text).map_err(failed)?;
     Ok(text)
 }
 

@@ -77,6 +77,15 @@ pub struct TlsIdentity {
     pub derivation: Derivation,
 }
 
+impl TlsIdentity {
+    /// The key in the interchange format, in ASCII: behind the identity and a space, this is a line
+    /// that nvme-cli takes into the keyring of a Linux host (`nvme tls-key --import`).
+    #[must_use]
+    pub fn psk_text(&self) -> Secret {
+        key_text::format(KeyKind::TlsPsk, self.hash.hash().id(), &self.psk)
+    }
+}
+
 /// A configured key: what `NVMeTLSkey-1:HH:…:` contains (NVMe/TCP 1.0 §3.6.1.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredPsk {
@@ -154,6 +163,12 @@ impl ConfiguredPsk {
     #[must_use]
     pub const fn hash(&self) -> PskHash {
         self.hash
+    }
+
+    /// Whether retained keys are derived from it (HH 01, 02), or are the same (HH 00).
+    #[must_use]
+    pub const fn is_derived(&self) -> bool {
+        self.derived
     }
 
     /// The identity and key of one version and derivation: what a host offers.

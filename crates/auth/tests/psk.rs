@@ -192,7 +192,7 @@ fn hash_and_length_must_agree() {
     assert_eq!(
         error.to_string(),
         "the TLS key cannot be used: its hash is 03, which is not defined; make one by \
-         `nvme gen-tls-key`"
+         `bpfof key new tls`"
     );
 }
 

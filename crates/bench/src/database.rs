@@ -10,9 +10,13 @@ use std::sync::atomic::AtomicBool;
 /// A larger database measures nothing new: the caches of a processor are far smaller.
 const DATABASE_MAX_BYTES: u64 = 5 << 30;
 
-/// The largest part of a database that takes at most a third of the free memory.
-pub(crate) fn extent_that_fits(levels: u32) -> Result<Extent, Box<dyn std::error::Error>> {
-    extent_within(levels, (free_memory_bytes().unwrap_or(1 << 30) / 3).min(DATABASE_MAX_BYTES))
+/// The largest part of a database of which so many take at most a third of the free memory together.
+pub(crate) fn extent_that_fits(
+    levels: u32,
+    databases: u64,
+) -> Result<Extent, Box<dyn std::error::Error>> {
+    let free = free_memory_bytes().unwrap_or(1 << 30) / 3 / databases;
+    extent_within(levels, free.min(DATABASE_MAX_BYTES))
 }
 
 /// The largest part of a database of which at most so many bytes are written.

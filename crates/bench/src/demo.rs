@@ -42,6 +42,7 @@ pub fn run(options: &Options) -> Outcome {
         repetitions: 5,
         milliseconds: 500,
         poll: false,
+        tls: false,
         json: None,
         plot: None,
     };

@@ -19,6 +19,7 @@ mod plot;
 mod rocksdb;
 mod steal;
 mod tcp_baseline;
+mod tls;
 
 use bpfof_terminal::Outcome;
 use clap::Subcommand;

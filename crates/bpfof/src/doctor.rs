@@ -63,6 +63,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         port(options.listen),
         processors(),
         large_pages(),
+        kernel_tls(),
         clang(),
     ];
     if options.json {
@@ -134,6 +135,17 @@ fn large_pages() -> Finding {
     let remedy = "memory namespaces are faster with it: echo madvise to \
                   /sys/kernel/mm/transparent_hugepage/enabled";
     finding("transparent large pages", good, Verdict::Warning, found, remedy)
+}
+
+fn kernel_tls() -> Finding {
+    let good = bpfof_tls::ktls::is_available().is_ok();
+    let found = match good {
+        true => "available",
+        false => "not available: a target seals and opens TLS records itself",
+    };
+    let remedy = "for less work with TLS: modprobe tls, and for later starts \
+                  echo tls > /etc/modules-load.d/tls.conf (a kernel without CONFIG_TLS has no such module)";
+    finding("kernel TLS", good, Verdict::Warning, found.to_owned(), remedy)
 }
 
 fn clang() -> Finding {

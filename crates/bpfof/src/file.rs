@@ -2,7 +2,7 @@
 
 use bpfof_host::files::{FileLayout, NamespaceDevice, file_layout};
 use bpfof_host::{Controller, NamespaceInfo, Options, TargetUrl};
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, target_url};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -18,7 +18,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Map {
     /// The target that serves the namespace: nvme-tcp://HOST:PORT/NQN?ns=1.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     target: TargetUrl,
     /// What the namespace is on this machine: the block device of the kernel's NVMe/TCP host, or
     /// the disk or image that a target on this machine serves.

@@ -4,7 +4,7 @@ use bpfkv::create::Extent;
 use bpfkv::{Aggregate, KeyRange, Value};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{Session, SessionError, create_file, create_on_target};
-use bpfof_terminal::{Outcome, progress, stop_on_signal};
+use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url};
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -33,14 +33,14 @@ pub(crate) struct Create {
     #[arg(long, required_unless_present = "target", conflicts_with = "target")]
     file: Option<PathBuf>,
     /// The target to write to, over what its namespace holds: nvme-tcp://HOST:PORT/NQN?ns=1.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     target: Option<TargetUrl>,
 }
 
 #[derive(Args)]
 pub(crate) struct Store {
     /// The target: nvme-tcp://HOST:PORT/NQN?ns=1.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     target: TargetUrl,
     /// Read plainly, one network round trip a hop, instead of pushing the lookup down.
     #[arg(long)]

@@ -7,6 +7,7 @@ mod allocator;
 mod doctor;
 mod file;
 mod function;
+mod key;
 mod kv;
 mod target;
 
@@ -39,6 +40,9 @@ enum Command {
     /// BPF-KV: a key-value store whose lookups run at the target.
     #[command(subcommand)]
     Kv(kv::Command),
+    /// Keys for TLS and for DH-HMAC-CHAP: make them, check them, and show what they stand for.
+    #[command(subcommand)]
+    Key(key::Command),
     /// Measure pushdown against plain reads over the network.
     #[command(subcommand)]
     #[cfg(feature = "bench")]
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),
         Command::Kv(command) => kv::run(&command),
+        Command::Key(command) => key::run(&command),
         #[cfg(feature = "bench")]
         Command::Bench(command) => bpfof_bench::run(&command),
         #[cfg(feature = "bench")]

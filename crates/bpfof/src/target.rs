@@ -1,7 +1,9 @@
 //! `bpfof target`.
 
-use bpfof_controller::{NamespaceConfig, Server, TargetConfig, parse_address, parse_size};
-use bpfof_terminal::Outcome;
+use bpfof_controller::{
+    NamespaceConfig, Server, TargetConfig, TlsMode, parse_address, parse_size, parse_tls_mode,
+};
+use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
 use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -74,10 +76,19 @@ pub(crate) struct Options {
     /// read and write everything. Without this, a target without rules listens on loopback only.
     #[arg(long)]
     allow_any_host: bool,
+    /// Whether hosts come by TLS: off; allowed, with or without on one port, though hosts whose rule
+    /// has a tls-psk must; or required [default: allowed if a rule in the --config file has a tls-psk,
+    /// else off].
+    #[arg(long, value_name = "off|allowed|required", value_parser = parse_tls_mode)]
+    tls: Option<TlsMode>,
+    /// Seal and open the records of TLS in this process, even where the kernel could.
+    #[arg(long)]
+    no_kernel_tls: bool,
     /// TOML file with listen, discovery, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
-    /// idle-timeout-s, functions (objects that are kept from the start), allow-any-host, and [[host]] rules that say who may do what; options override it.
+    /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
+    /// allow-any-host, and [[host]] rules that say who may do what; options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line with the address once it listens.
@@ -175,6 +186,11 @@ fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::
     }
     config.poll |= options.poll;
     config.allow_any_host |= options.allow_any_host;
+    config.tls = options.tls.unwrap_or(config.tls);
+    config.kernel_tls &= !options.no_kernel_tls;
+    if config.rules.iter().any(|rule| !rule.keys.is_empty()) {
+        forbid_core_dumps()?;
+    }
     Ok(config)
 }
 

@@ -55,6 +55,46 @@ fn reads_are_measured_against_the_network() {
     assert!(errors.contains("--sizes 100: a read is whole blocks of 512 bytes"), "{errors}");
 }
 
+/// Plain and by TLS in one run, of a target each by records of its own and, where it can, its kernel.
+#[test]
+fn tls_is_measured_against_plain() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out: PathBuf = folder.path().join("tls.json");
+    let out = out.to_str().expect("UTF-8");
+    let listed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_ulp");
+    let kernel = listed.unwrap_or_default().split_whitespace().any(|name| name == "tls");
+    let expected = if kernel { &["plain", "tls", "kernel-tls"][..] } else { &["plain", "tls"] };
+    let short = ["--repetitions", "1", "--milliseconds", "20", "--tls", "--json", out];
+    let runs: [(&[&str], &str, usize); 2] = [
+        (&["bench", "net", "--depths", "1,128", "--sizes", "4096"], "net-tls", 2),
+        (&["bench", "kv", "--levels", "2", "--depths", "32", "--cached", "0"], "kv-get-tls", 1),
+    ];
+    for (run, bench, count) in runs {
+        let text = good(&[run, &short].concat());
+        assert!(text.contains("over plain"), "{text}");
+        let cases: Value =
+            serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+        let cases = cases.as_array().expect("a list");
+        assert_eq!(cases.len(), count);
+        for case in cases {
+            assert_eq!(case["bench"], bench);
+            let ways = case["ways"].as_array().expect("a list");
+            let names: Vec<_> = ways.iter().map(|way| way["way"].as_str().expect("text")).collect();
+            assert_eq!(names, expected);
+            for way in ways {
+                assert!(way["figures"]["ops_per_s"].as_f64() > Some(0.0), "{way}");
+                assert!(way["figures"]["target_cpu_us_per_op"].as_f64() > Some(0.0), "{way}");
+                let over = &way["over_plain"];
+                assert_eq!(over.is_null(), way["way"] == "plain", "{way}");
+                assert!(over.is_null() || over["ops_per_s"].as_f64() > Some(0.0), "{way}");
+            }
+        }
+    }
+    let target = Target::start(&["mem:size=1MiB"]);
+    let other = bad(&["bench", "net", "--tls", "--target", &target.url]);
+    assert!(other.contains("cannot be used with"), "{other}");
+}
+
 /// Nothing that is there is lost to a run that cannot begin.
 #[test]
 fn results_of_earlier_runs_stay() {

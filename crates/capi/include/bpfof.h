@@ -102,7 +102,7 @@ struct bpfof_options {
 #define BPFOF_OPTIONS_INIT { sizeof(struct bpfof_options), 0, 1, 20000, 5000, 30000, 128 }
 
 /*
- * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N]). device is
+ * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N][&…]). device is
  * what its namespace is on this machine: the block device that the kernel made
  * of it, or the disk or image file that a target on this machine serves. A
  * wrong device of the right size gives wrong answers. options may be NULL.
@@ -110,8 +110,14 @@ struct bpfof_options {
  * With url NULL there is no target, and all chains run here. They do so as well
  * if the target cannot be reached or knows no pushdown, unless BPFOF_NO_FALL_BACK
  * is set; bpfof_has_target() is then 0 and bpfof_error() tells why. With that
- * flag it fails, with EACCES if the target asks for authentication, which this
- * library does not have.
+ * flag it fails, with EACCES if a key is missing or wrong.
+ *
+ * Who this host is and which keys it has is part of the url: &hostnqn=NQN, and
+ * &tls-psk=FILE, &tls-compat, &dhchap-key=FILE, &dhchap-ctrl-key=FILE. If it has none
+ * of these, $XDG_CONFIG_HOME/bpfof/hosts.toml or ~/.config/bpfof/hosts.toml may say
+ * so (docs/security.md); that file makes it fail, with EACCES, if others may read it or
+ * something in it is wrong. The library does not change whether the process can be
+ * dumped: a program with keys sets prctl(PR_SET_DUMPABLE, 0) or RLIMIT_CORE itself.
  *
  * A connection that is lost is not made again: chains run here from then on. That
  * of a program that does nothing is kept: a thread of the library tells the target

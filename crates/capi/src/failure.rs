@@ -124,6 +124,7 @@ impl Failure {
             | Error::AuthenticationFailed(_)
             | Error::Tls { .. }
             | Error::Key(_)
+            | Error::HostsFile { .. }
             | Error::Credentials(_) => libc::EACCES,
             Error::NotPushdownTarget | Error::RestrictionUnknown => libc::EOPNOTSUPP,
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,

@@ -4,7 +4,7 @@ use crate::descriptor::{self, Identity};
 use crate::failure::Failure;
 use crate::options::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
 use bpfof_host::files::{FileMaps, NamespaceDevice, Policy, PushdownFile};
-use bpfof_host::{Controller, Error, TargetUrl};
+use bpfof_host::{Controller, Error, HostsFile, TargetUrl};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::Path;
@@ -57,7 +57,7 @@ impl Session {
             None => (FileMaps::local(), None),
             Some((url, device)) => {
                 // Mistakes are errors whatever the options say.
-                let url: TargetUrl = url.parse().map_err(|e| Failure::of_error(&Error::Url(e)))?;
+                let url = address(url).map_err(|e| Failure::of_error(&e))?;
                 let device = NamespaceDevice::new(device).map_err(|e| Failure::of_refusal(&e))?;
                 match connect(&url, device, options, queue_depth) {
                     Ok(maps) => (maps, None),
@@ -154,6 +154,15 @@ impl Session {
             None => Err(Failure::new(libc::ENOENT, format!("descriptor {fd} was never used"))),
         }
     }
+}
+
+/// An address, with what the user's file says of it.
+fn address(text: &str) -> Result<TargetUrl, Error> {
+    let mut url = text.parse()?;
+    if let Some(file) = HostsFile::of_user()? {
+        file.complete(&mut url);
+    }
+    Ok(url)
 }
 
 fn connect(

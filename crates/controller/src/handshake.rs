@@ -1,6 +1,7 @@
 //! TLS handshakes, beside the reactors: each on a thread of its own, for as long as Connect may take.
 
 use crate::access::Reason;
+use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
 use crate::hosts::AddressSlot;
 use crate::limits::{CONNECT_TIMEOUT_NS, MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS};
@@ -29,6 +30,8 @@ pub(crate) struct Handshakes {
     store: Arc<dyn PskStore>,
     /// Connections without TLS are refused.
     is_required: bool,
+    /// The kernel takes the records, if it can.
+    by_kernel: bool,
     running: Arc<Running>,
     deliver: Deliver,
 }
@@ -68,11 +71,16 @@ impl PskStore for Keys {
 }
 
 impl Handshakes {
-    pub(crate) fn new(registry: &Arc<Registry>, is_required: bool, deliver: Deliver) -> Handshakes {
+    pub(crate) fn new(
+        registry: &Arc<Registry>,
+        config: &TargetConfig,
+        deliver: Deliver,
+    ) -> Handshakes {
         Handshakes {
             registry: Arc::clone(registry),
             store: Arc::new(Keys(Arc::clone(registry))),
-            is_required,
+            is_required: config.tls() == TlsMode::Required,
+            by_kernel: config.kernel_tls,
             running: Arc::default(),
             deliver,
         }
@@ -93,6 +101,7 @@ impl Handshakes {
             registry: Arc::clone(&self.registry),
             store: Arc::clone(&self.store),
             is_required: self.is_required,
+            by_kernel: self.by_kernel,
             deliver: Arc::clone(&self.deliver),
             counted: Counted { running: Arc::clone(&self.running), address },
         };
@@ -119,6 +128,7 @@ struct Handshake {
     registry: Arc<Registry>,
     store: Arc<dyn PskStore>,
     is_required: bool,
+    by_kernel: bool,
     deliver: Deliver,
     counted: Counted,
 }
@@ -149,13 +159,14 @@ impl Handshake {
         let identity = rules.identity(&secured.identity).cloned();
         let identity = identity.ok_or("its key has been removed from the rules")?;
         let (host, suite) = (identity.host_nqn.clone(), secured.suite.name());
-        let (how, secure) = match ktls::enable(socket.as_fd(), &secured) {
-            Ok(()) => ("by the kernel", Secure::by_kernel(identity)),
-            Err(KtlsError::Unavailable(_)) => {
+        let taken = self.by_kernel.then(|| ktls::enable(socket.as_fd(), &secured));
+        let (how, secure) = match taken {
+            Some(Ok(())) => ("by the kernel", Secure::by_kernel(identity)),
+            Some(Err(KtlsError::Unavailable(_))) | None => {
                 let here = Secure::here(identity, secured).map_err(|error| error.to_string())?;
                 ("in this process", here)
             }
-            Err(half @ KtlsError::Half(_)) => return Err(half.to_string()),
+            Some(Err(half @ KtlsError::Half(_))) => return Err(half.to_string()),
         };
         log::debug!("{host}: TLS with {suite}, records {how}");
         Ok(secure)

@@ -26,8 +26,8 @@
 //!
 //! # What this crate does not do
 //!
-//! No authentication, no TLS, no reservations, no fused commands: a host is who it says it is. Of its
-//! configuration only the namespaces can change while it runs.
+//! No reservations, no fused commands. A host without keys in its rule is who it says it is. Of its
+//! configuration only the namespaces, the rules and their keys can change while it runs.
 // The modules are private: what is linked above is for those who read the source.
 #![allow(rustdoc::private_intra_doc_links)]
 

@@ -27,6 +27,8 @@ pub(crate) struct Registry {
     discovery: Arc<Subsystem>,
     /// Where subsystems with namespaces are reached.
     pub(crate) listeners: Vec<SocketAddr>,
+    /// No host gets in without TLS.
+    pub(crate) is_tls_required: bool,
     rules: Mutex<Arc<Rules>>,
     /// What each subsystem keeps.
     own_functions: OwnFunctions,
@@ -52,6 +54,7 @@ impl Registry {
             subsystems: Mutex::default(),
             discovery: Arc::new(discovery),
             listeners,
+            is_tls_required: false,
             rules: Mutex::default(),
             own_functions: OwnFunctions::default(),
             denials: Denials::default(),

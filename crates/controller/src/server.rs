@@ -80,6 +80,7 @@ impl Server {
         let functions = OwnFunctions::read(&config.functions)?;
         let mut registry =
             Registry::new(config.limits, hosts, last_controller, namespaces, listeners);
+        registry.is_tls_required = config.tls() == TlsMode::Required;
         registry.keep_functions(functions)?;
         registry.set_rules(Rules::load(&config.rules, &config.subsystems())?);
         let registry = Arc::new(registry);
@@ -106,7 +107,7 @@ impl Server {
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
         let stop = Arc::clone(&server.stop_accepting);
-        let acceptor = Acceptor::new(&registry, mailboxes, config.tls())?;
+        let acceptor = Acceptor::new(&registry, mailboxes, config)?;
         let acceptor = std::thread::Builder::new()
             .name("accept".into())
             .spawn(move || acceptor.run((&listener, discovery.as_ref()), &stop));
@@ -366,23 +367,30 @@ impl Acceptor {
     fn new(
         registry: &Arc<Registry>,
         mailboxes: Vec<Mailbox>,
-        tls: TlsMode,
+        config: &TargetConfig,
     ) -> Result<Acceptor, ServerError> {
+        let tls = config.tls();
         let dealer = Arc::new(Dealer { mailboxes, next: AtomicUsize::new(0) });
         let handshakes = match tls {
             TlsMode::Off | TlsMode::ByRules => None,
             TlsMode::Allowed | TlsMode::Required => {
                 bpfof_tls::init().map_err(|error| ServerError::Tls(error.to_string()))?;
                 let how = match bpfof_tls::ktls::is_available() {
+                    _ if !config.kernel_tls => "in this process, as configured".to_owned(),
                     Ok(()) => "by the kernel".to_owned(),
                     Err(why) => format!("in this process ({why})"),
                 };
                 log::info!("TLS records are sealed and opened {how}");
+                if tls == TlsMode::Required && !config.has_tls_keys() {
+                    log::warn!(
+                        "TLS is required, and no [[host]] rule has a tls-psk: nobody can connect"
+                    );
+                }
                 let dealer = Arc::clone(&dealer);
                 let deliver: Deliver = Arc::new(move |accepted, secure| {
                     dealer.deal(accepted, secure);
                 });
-                Some(Handshakes::new(registry, tls == TlsMode::Required, deliver))
+                Some(Handshakes::new(registry, config, deliver))
             }
         };
         Ok(Acceptor { hosts: Arc::clone(&registry.hosts), dealer, handshakes })

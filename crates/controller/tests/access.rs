@@ -6,7 +6,8 @@ use bpfof_auth::dhchap::{Algorithms, Group, HostAuth, HostConfig, HostStep};
 use bpfof_auth::{ConfiguredPsk, DhchapKey, Hash, Names, PskHash};
 use bpfof_controller::{HostKeys, HostRule, Rights, Server, TargetConfig, TlsMode};
 use bpfof_host::{Controller, Error, Options, TargetUrl};
-use bpfof_nvme::fabrics::{FabricsCommand, SecurityProtocol};
+use bpfof_nvme::fabrics::{DISCOVERY_NQN, FabricsCommand, SecurityProtocol};
+use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, lid};
 use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
 use common::raw::Peer;
 use common::{NQN, config, memory};
@@ -208,9 +209,48 @@ fn keys_change_without_a_restart() {
     fs::set_permissions(&new, Permissions::from_mode(0o644)).expect("set");
     let error = change(with(&[&new])).expect_err("others may read it").to_string();
     assert!(error.contains("chmod 600"), "{error}");
+    fs::set_permissions(&new, Permissions::from_mode(0o600)).expect("set");
     let none = keys.write("none", b"NVMeTLSkey-1:01:bm9uZQ==:");
     let error = change(with(&[&none])).expect_err("no key").to_string();
     assert!(error.contains("none") && !error.contains("bm9uZQ"), "{error}");
+    // The last key goes: nobody gets in with it, and the next one needs a restart.
+    change(vec![rule(OTHER, HostKeys::default())]).expect("taken over");
+    assert!(connect(&url(&server, HOST, &[("tls-psk", &new)])).is_err());
+    let error = change(with(&[&new])).expect_err("TLS begins").to_string();
+    assert!(error.contains("tls cannot change"), "{error}");
+}
+
+/// What the discovery log says to a host of each entry: TREQ, security type, NQN.
+fn discovered(server: &Server, host: &str, parameters: &[(&str, &Path)]) -> Vec<(u8, u8, String)> {
+    let mut url = url(server, host, parameters);
+    url.nqn = DISCOVERY_NQN.to_owned();
+    let mut controller = connect(&url).expect("it connects");
+    let sqe = AdminCommand::get_log_page(lid::DISCOVERY, 0, 0, 4096);
+    let (_, page) = controller.admin_command(sqe, &[], 4096).expect("the log");
+    let header = DiscoveryHeader::from_bytes(page.first_chunk().expect("a header"));
+    let entries = page[1024..].chunks_exact(1024).take(header.records as usize);
+    let entries = entries.map(|bytes| DiscoveryEntry::from_bytes(bytes.try_into().expect("1024")));
+    entries.map(|entry| (entry.treq & 3, entry.sectype, entry.subnqn.to_string())).collect()
+}
+
+/// Required: TREQ 1 and security type 2, with which `nvme connect-all` uses TLS by itself.
+#[test]
+fn the_discovery_log_says_who_needs_tls() {
+    let keys = Keys::new();
+    let psk = keys.psk("psk", PskHash::Sha256);
+    let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
+    let rules = vec![rule(HOST, with), rule(OTHER, HostKeys::default())];
+    let server = start(rules.clone(), TlsMode::Allowed);
+    let (itself, subsystem) = (DISCOVERY_NQN.to_owned(), NQN.to_owned());
+    let by_tls = discovered(&server, HOST, &[("tls-psk", &psk)]);
+    assert_eq!(by_tls, [(2, 0, itself.clone()), (1, 2, subsystem.clone())]);
+    assert_eq!(discovered(&server, HOST, &[]), by_tls);
+    let other = discovered(&server, OTHER, &[]);
+    assert_eq!(other, [(2, 0, itself.clone()), (2, 0, subsystem.clone())]);
+    drop(server);
+    let server = start(rules, TlsMode::Required);
+    let by_tls = discovered(&server, HOST, &[("tls-psk", &psk)]);
+    assert_eq!(by_tls, [(1, 2, itself), (1, 2, subsystem)]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use bpfof_tls::HandshakeError;
 use std::fmt;
 use std::io;
 use std::time::Duration;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong
@@ -89,8 +90,8 @@ pub enum Error {
     },
     /// The target wants authentication, and there is no secret for it.
     #[error(
-        "the target asks for authentication: add dhchap-key=FILE to the address, with the secret that \
-         the target has for this host"
+        "the target asks for authentication: add dhchap-key=FILE to the address, or to this target's \
+         entry in hosts.toml, with the secret that the target has for this host"
     )]
     AuthenticationRequired,
     /// The target is to authenticate itself, and does not.
@@ -113,6 +114,14 @@ pub enum Error {
     /// A key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyFileError),
+    /// The file that says who this host is (see [`HostsFile`](crate::HostsFile)) makes no sense.
+    #[error("{path}: {why}")]
+    HostsFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Names or keys that cannot be used.
     #[error("{0}")]
     Credentials(String),

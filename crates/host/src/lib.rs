@@ -21,7 +21,8 @@
 //! [`Controller::reconnect`] and [`Lane::reconnect`] start again. It repeats nothing but chains that
 //! the target has interrupted, in calls that block ([`CommandError::is_interrupted`]). Its only
 //! threads keep associations alive ([`Options::keep_alive`]) and, in [`files`], maps. It sends no
-//! asynchronous event request; it does not authenticate or encrypt. Every byte a target sends may be
+//! asynchronous event request. Who the host is and which keys it has ([`Credentials`]) comes from the address
+//! or the [`Options`]; a [`HostsFile`] counts only where the program asks for it. Every byte a target sends may be
 //! hostile: what breaks the protocol ends the connection with a typed error, and each request in
 //! flight ends exactly once.
 
@@ -38,6 +39,7 @@ mod functions;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod handed_lane;
+mod hosts_file;
 mod interrupted;
 mod lane;
 mod namespace;
@@ -57,6 +59,7 @@ pub use error::{CommandError, Error, LostReason, RequestError, SubmitError, Viol
 pub use function_maps::{FunctionMap, MapEntry};
 pub use functions::FunctionId;
 pub use handed_lane::{HandedLane, STATE_MAX_BYTES};
+pub use hosts_file::HostsFile;
 pub use lane::{ChainInfo, Lane};
 pub use namespace::NamespaceInfo;
 pub use options::Options;

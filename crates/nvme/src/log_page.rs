@@ -61,7 +61,7 @@ wire_struct! {
         256 => subnqn: NulPadded<256>,
         /// TRADDR: address (bytes 767:512).
         512 => traddr: SpacePadded<256>,
-        /// TSAS: for TCP, byte 0 is the security type, 0 none (bytes 1023:768).
+        /// TSAS: for TCP, byte 0 is the security type, 0 none, 2 TLS 1.3 (bytes 1023:768).
         768 => sectype: u8,
     }
 }
@@ -77,10 +77,14 @@ impl DiscoveryEntry {
     pub const SUBTYPE_NVM: u8 = 2;
     /// SUBTYPE of the discovery subsystem that answers (NVMe Base 2.0 §5.16.1.23).
     pub const SUBTYPE_CURRENT_DISCOVERY: u8 = 3;
+    /// TREQ: a secure channel is required (NVMe Base 2.0 §5.16.1.23, bits 1:0 = 01b).
+    pub const TREQ_REQUIRED: u8 = 1;
     /// TREQ: no secure channel required (NVMe Base 2.0 §5.16.1.23, bits 1:0 = 10b).
     pub const TREQ_NOT_REQUIRED: u8 = 2;
     /// TREQ: SQ flow control may be disabled (NVMe Base 2.0 §5.16.1.23, bit 2).
     pub const TREQ_NO_SQ_FLOW_CONTROL: u8 = 1 << 2;
+    /// Security type of TCP: TLS 1.3 (NVMe/TCP 1.0 §3.1.1, TSAS).
+    pub const SECTYPE_TLS13: u8 = 2;
 }
 
 wire_struct! {

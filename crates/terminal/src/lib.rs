@@ -1,8 +1,9 @@
 //! What the commands of `bpfof` share, the benchmarks included: how they end, bars that show progress,
-//! and stopping by a signal.
+//! stopping by a signal, addresses of targets with the keys for them, and keeping keys out of core dumps.
 
 pub mod progress;
 
+use bpfof_host::{HostsFile, KeyFiles, TargetUrl};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,4 +21,32 @@ pub fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// Reads the address of a target from a command line. What it does not say of who this host is and which
+/// keys it has, the user's file says ([`HostsFile`]). With keys, [this process dumps no
+/// core](forbid_core_dumps) from here on.
+///
+/// # Errors
+/// Words for the user: no address, or a file that cannot be used.
+pub fn target_url(text: &str) -> Result<TargetUrl, String> {
+    let mut url: TargetUrl = text.parse().map_err(|error| format!("{error}"))?;
+    if let Some(file) = HostsFile::of_user().map_err(|error| error.to_string())? {
+        file.complete(&mut url);
+    }
+    if url.keys != KeyFiles::default() {
+        forbid_core_dumps().map_err(|error| error.to_string())?;
+    }
+    Ok(url)
+}
+
+/// Keeps keys that this process is about to read out of core dumps, and from debuggers of the same user.
+/// It cannot be traced any more but by administrators.
+///
+/// # Errors
+/// The kernel refuses, which it never does.
+pub fn forbid_core_dumps() -> io::Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| io::Error::other(format!("cannot forbid core dumps: {error}")))
 }

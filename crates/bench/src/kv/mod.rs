@@ -6,6 +6,7 @@ pub(crate) mod options;
 pub(crate) mod plot;
 pub(crate) mod remote;
 pub(crate) mod report;
+mod tls;
 
 pub(crate) use options::KvCommand;
 
@@ -20,6 +21,7 @@ pub(crate) fn run(command: &KvCommand) -> Outcome {
         KvCommand { file: Some(_), .. } => {
             Err("--file is for --executor local; a target has --target".into())
         }
+        KvCommand { options, .. } if options.tls => tls::run(options),
         KvCommand { options, .. } => remote::run(options),
     }
 }

@@ -1,6 +1,7 @@
 //! The options of `bpfof bench kv`.
 
 use bpfof_host::TargetUrl;
+use bpfof_terminal::target_url;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -41,7 +42,7 @@ pub(crate) struct KvOptions {
     pub(crate) levels: u32,
     /// A target that has the database already (`bpfof kv create`); otherwise one is started with a
     /// memory namespace and the database is made once.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     pub(crate) target: Option<TargetUrl>,
     /// The started target's namespace: latency of each read in µs.
     #[arg(long, default_value_t = 0)]
@@ -70,6 +71,10 @@ pub(crate) struct KvOptions {
     /// Never sleep, on both sides.
     #[arg(long)]
     pub(crate) poll: bool,
+    /// Compare gets that are pushed down with and without TLS instead, in turn: plain, records by the
+    /// target itself and, where there is kernel TLS, by its kernel.
+    #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "plot", "file"])]
+    pub(crate) tls: bool,
     /// Write the figures to this file, as JSON: a list with one object for each case.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

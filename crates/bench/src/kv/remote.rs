@@ -55,13 +55,7 @@ impl Bench {
                 (Some(child), url, Some(extent.keys()))
             }
         };
-        let host = HostOptions {
-            // Ranges read up to 16 blocks at once.
-            queue_depth: 1024,
-            poll: options.poll,
-            ..HostOptions::default()
-        };
-        let session = Session::open(&url, host, 0)?;
+        let session = Session::open(&url, host_options(options), 0)?;
         if session.levels != options.levels {
             let have = session.levels;
             return Err(format!("the database has {have} levels; give --levels {have}").into());
@@ -200,6 +194,15 @@ impl Bench {
     }
 }
 
+pub(super) fn host_options(options: &KvOptions) -> HostOptions {
+    HostOptions {
+        // Ranges read up to 16 blocks at once.
+        queue_depth: 1024,
+        poll: options.poll,
+        ..HostOptions::default()
+    }
+}
+
 /// Messages a second, of each repetition.
 #[derive(Default)]
 struct Baselines {
@@ -227,7 +230,7 @@ impl Baselines {
 fn start_with_database(
     options: &KvOptions,
 ) -> Result<(ChildTarget, Extent), Box<dyn std::error::Error>> {
-    let extent = extent_that_fits(options.levels)?;
+    let extent = extent_that_fits(options.levels, 1)?;
     let size = extent.layout().file_bytes().next_multiple_of(4096);
     let KvOptions { latency_us, iops, .. } = options;
     let namespace = format!("mem:size={size},latency_us={latency_us},iops={iops}");

@@ -111,7 +111,7 @@ impl Bench {
 }
 
 /// Finds out before anything is measured whether all of it can be.
-fn check(
+pub(super) fn check(
     options: &NetOptions,
     namespace_bytes: u64,
     block_bytes: u32,

@@ -11,6 +11,7 @@ mod plot;
 mod report;
 mod table;
 mod threads;
+mod tls;
 
 pub(crate) use options::NetOptions;
 
@@ -22,6 +23,9 @@ use report::Report;
 
 pub(crate) fn run(options: &NetOptions) -> Outcome {
     check_writable([&options.json])?;
+    if options.tls {
+        return tls::run(options);
+    }
     if let Some(folder) = &options.plots {
         std::fs::create_dir_all(folder)
             .map_err(|e| format!("cannot make {}: {e}", folder.display()))?;

@@ -1,6 +1,7 @@
 //! The options of `bpfof bench net`.
 
 use bpfof_host::{Options as HostOptions, TargetUrl};
+use bpfof_terminal::target_url;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 #[derive(Args, Clone)]
 pub struct NetOptions {
     /// A target to read from, with any data; otherwise one is started with a memory namespace.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     pub(super) target: Option<TargetUrl>,
     /// Bytes of a read.
     #[arg(long, value_delimiter = ',', default_value = "512,4096")]
@@ -52,6 +53,11 @@ pub struct NetOptions {
     /// its own (--target): the summary leaves them out.
     #[arg(long)]
     pub(super) poll: bool,
+    /// Compare reads with and without TLS instead, in turn, in shared sends: plain, records by the
+    /// target itself and, where there is kernel TLS, by its kernel.
+    #[arg(long, conflicts_with_all =
+          ["target", "writes", "no_curve", "connections", "threads", "perf", "plots"])]
+    pub(super) tls: bool,
     /// Write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,

@@ -35,22 +35,16 @@ pub(super) struct Identity {
     /// user on this machine].
     #[arg(long, value_name = "UUID")]
     host_id: Option<HostId>,
-    /// Its NQN [default: that of /etc/nvme/hostnqn, or made from the identifier].
+    /// Its NQN [default: that of the address or of hosts.toml, of
+    /// /etc/nvme/hostnqn, or made from the identifier].
     #[arg(long, value_name = "NQN")]
-    host_nqn: Option<String>,
+    pub(super) host_nqn: Option<String>,
 }
 
 impl Identity {
-    /// Options for a connection of this host.
+    /// Options for a connection of this host; its NQN, if there is one, goes into the address.
     pub(super) fn options(&self) -> Options {
-        let mut options = match self.host_id {
-            Some(id) => Options::for_host(id.0),
-            None => default_options(),
-        };
-        if let Some(nqn) = &self.host_nqn {
-            options.host_nqn.clone_from(nqn);
-        }
-        options
+        self.host_id.map_or_else(default_options, |id| Options::for_host(id.0))
     }
 }
 
@@ -95,7 +89,5 @@ mod tests {
     fn users_are_known_again() {
         assert_eq!(of_user("a"), of_user("a"));
         assert_ne!(of_user("a"), of_user("b"));
-        let identity = Identity { host_id: None, host_nqn: Some("nqn.2026-01.io.test:x".into()) };
-        assert_eq!(identity.options().host_nqn, "nqn.2026-01.io.test:x");
     }
 }

@@ -5,7 +5,7 @@
 
 use super::identity::HostId;
 use bpfof_host::{Controller, FunctionMap, MapChange, Options, TargetUrl};
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, target_url};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Host {
     /// The target: nvme-tcp://HOST:PORT/NQN.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     target: TargetUrl,
     /// Identifier of the host that has loaded the functions: a UUID (`Options::host_id` of the
     /// library, the hostid of nvme-cli).
@@ -92,11 +92,9 @@ pub(crate) fn run(command: &Command) -> Outcome {
 
 /// Connects as the host, and finds the maps of its other connections.
 fn connect(host: &Host) -> Result<(Controller, Vec<FunctionMap>), Box<dyn std::error::Error>> {
-    let mut options = Options::for_host(host.host_id.0);
-    if let Some(nqn) = &host.host_nqn {
-        options.host_nqn.clone_from(nqn);
-    }
-    let mut controller = Controller::connect(&host.target, options)?;
+    let mut url = host.target.clone();
+    url.host_nqn = host.host_nqn.clone().or(url.host_nqn);
+    let mut controller = Controller::connect(&url, Options::for_host(host.host_id.0))?;
     let own = controller.identify_controller()?.cntlid;
     let mut maps = controller.host_maps()?;
     maps.retain(|map| map.address.controller != own);

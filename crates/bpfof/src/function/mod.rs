@@ -10,7 +10,7 @@ mod run;
 mod steps;
 
 use bpfof_host::{Controller, FunctionId, TargetUrl};
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, target_url};
 use clap::{Args, Subcommand};
 use object::{choose, read_object};
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Target {
     /// The target: nvme-tcp://HOST:PORT/NQN.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     target: TargetUrl,
     #[command(flatten)]
     identity: identity::Identity,
@@ -173,7 +173,9 @@ fn unload(options: &Unload) -> Outcome {
 }
 
 fn connect(options: &Target) -> Result<Controller, Box<dyn std::error::Error>> {
-    let mut controller = Controller::connect(&options.target, options.identity.options())?;
+    let mut url = options.target.clone();
+    url.host_nqn = options.identity.host_nqn.clone().or(url.host_nqn);
+    let mut controller = Controller::connect(&url, options.identity.options())?;
     controller.pushdown_limits()?;
     Ok(controller)
 }

@@ -7,8 +7,9 @@ use disk::{BPFOF, Disk, cannot_mount, run};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
@@ -309,6 +310,62 @@ fn every_call_does_what_the_header_says() {
         command.arg(disk.url.to_string()).arg(disk.image());
         expect_done(command, Some(&disk));
     }
+}
+
+/// A target whose only host has a key, and the line that it prints.
+fn secured_target(folder: &Path) -> (Child, String) {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let config = format!(
+        "namespaces = [\"file:path={},size=8MiB\"]\n[[host]]\nnqn = \"nqn.2026-01.io.test:c\"\n\
+         tls-psk = [\"{}\"]\n",
+        path("image"),
+        path("psk")
+    );
+    fs::write(folder.join("target.toml"), config).expect("written");
+    let mut command = Command::new(BPFOF);
+    command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet", "--config"]);
+    let started = command.arg(folder.join("target.toml")).stdout(Stdio::piped()).spawn();
+    let mut child = started.expect("it starts");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    (child, line)
+}
+
+/// Programs in C have no options for keys: the address has them, or the user's file.
+#[test]
+fn keys_are_those_of_the_user() {
+    let installed = Installed::new();
+    let source = Path::new(SOURCES).join("tests/c_library/open.c");
+    let program = installed.compile("cc", &source, "open", &STRICT);
+    let folder = tempfile::tempdir().expect("a folder");
+    let psk = folder.path().join("psk").display().to_string();
+    run(BPFOF, &["key", "new", "tls", "--output", &psk]);
+    let (mut target, line) = secured_target(folder.path());
+    let announced: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let url = announced["url"].as_str().expect("an address");
+    let open = |url: &str| {
+        let mut command = installed.command(&program);
+        command.arg(url).arg(folder.path().join("image"));
+        command.env("XDG_CONFIG_HOME", folder.path());
+        String::from_utf8(command.output().expect("it starts").stdout).expect("UTF-8")
+    };
+    let nobody = open(url);
+    let named = open(&format!("{url}?hostnqn=nqn.2026-01.io.test:c&tls-psk={psk}"));
+    fs::create_dir(folder.path().join("bpfof")).expect("made");
+    let file = folder.path().join("bpfof/hosts.toml");
+    let text = format!(
+        "[[target]]\nmatch = \"*\"\nhostnqn = \"nqn.2026-01.io.test:c\"\ntls-psk = \"{psk}\"\n"
+    );
+    fs::write(&file, text).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("set");
+    let found = open(url);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).expect("set");
+    let readable = open(url);
+    target.kill().and_then(|()| target.wait()).expect("it runs");
+    assert!(nobody.contains("Connect Invalid Host"), "{nobody}");
+    assert_eq!((named.as_str(), found.as_str()), ("target\n", "target\n"));
+    assert!(readable.starts_with("EACCES") && readable.contains("chmod 600"), "{readable}");
 }
 
 #[test]

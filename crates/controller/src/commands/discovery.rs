@@ -16,15 +16,16 @@ pub(crate) fn log_page(
     ends: &Endpoints,
 ) -> Vec<u8> {
     let rules = registry.rules();
-    let here = entry(DiscoveryEntry::SUBTYPE_CURRENT_DISCOVERY, DISCOVERY_NQN, 0, ends.local);
-    let mut entries = vec![here];
-    let mut subsystems = registry.subsystems();
-    subsystems.retain(|subsystem| rules.access(host_nqn, &subsystem.nqn).is_some());
-    for subsystem in subsystems {
+    let needs_tls = registry.is_tls_required;
+    let subtype = DiscoveryEntry::SUBTYPE_CURRENT_DISCOVERY;
+    let mut entries = vec![entry(subtype, DISCOVERY_NQN, needs_tls, 0, ends.local)];
+    for subsystem in registry.subsystems() {
+        let Some(access) = rules.access(host_nqn, &subsystem.nqn) else { continue };
+        let needs_tls = needs_tls || access.needs_tls;
         for (port, listener) in registry.listeners.iter().enumerate() {
             let address = reached(*listener, ends.local);
-            let port = port as u16 + 1;
-            entries.push(entry(DiscoveryEntry::SUBTYPE_NVM, &subsystem.nqn, port, address));
+            let subtype = DiscoveryEntry::SUBTYPE_NVM;
+            entries.push(entry(subtype, &subsystem.nqn, needs_tls, port as u16 + 1, address));
         }
     }
     let records = entries.len() as u64;
@@ -41,7 +42,19 @@ fn reached(listener: SocketAddr, local: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listener.port())
 }
 
-fn entry(subtype: u8, nqn: &str, port: u16, address: SocketAddr) -> DiscoveryEntry {
+/// `needs_tls`: the host is refused without TLS. Where it only may use it, nothing is said of a security
+/// type, because hosts take that for an offer to make keys of the authentication.
+fn entry(
+    subtype: u8,
+    nqn: &str,
+    needs_tls: bool,
+    port: u16,
+    address: SocketAddr,
+) -> DiscoveryEntry {
+    let (channel, sectype) = match needs_tls {
+        true => (DiscoveryEntry::TREQ_REQUIRED, DiscoveryEntry::SECTYPE_TLS13),
+        false => (DiscoveryEntry::TREQ_NOT_REQUIRED, 0),
+    };
     // IPv4 hosts that reach an IPv6 socket appear as ::ffff:a.b.c.d.
     let ip = address.ip().to_canonical();
     let adrfam = match ip {
@@ -52,7 +65,7 @@ fn entry(subtype: u8, nqn: &str, port: u16, address: SocketAddr) -> DiscoveryEnt
         trtype: DiscoveryEntry::TRTYPE_TCP,
         adrfam,
         subtype,
-        treq: DiscoveryEntry::TREQ_NOT_REQUIRED | DiscoveryEntry::TREQ_NO_SQ_FLOW_CONTROL,
+        treq: channel | DiscoveryEntry::TREQ_NO_SQ_FLOW_CONTROL,
         portid: port,
         cntlid: CNTLID_DYNAMIC,
         asqsz: MAX_QUEUE_ENTRIES,
@@ -60,6 +73,6 @@ fn entry(subtype: u8, nqn: &str, port: u16, address: SocketAddr) -> DiscoveryEnt
         trsvcid: address.port().to_string().as_str().into(),
         subnqn: nqn.into(),
         traddr: ip.to_string().as_str().into(),
-        sectype: 0,
+        sectype,
     }
 }

@@ -54,6 +54,8 @@ pub struct TargetConfig {
     pub functions: Vec<PathBuf>,
     /// Whether hosts come by TLS.
     pub tls: TlsMode,
+    /// Let the kernel seal and open the records of TLS, where it can. Else this process does.
+    pub kernel_tls: bool,
     /// Without rules, listen on addresses that other machines reach.
     pub allow_any_host: bool,
 }
@@ -74,6 +76,7 @@ impl Default for TargetConfig {
             rules: Vec::new(),
             functions: Vec::new(),
             tls: TlsMode::default(),
+            kernel_tls: true,
             allow_any_host: false,
         }
     }
@@ -124,12 +127,16 @@ impl TargetConfig {
 
     /// Whether hosts come by TLS, with what the rules say.
     pub(crate) fn tls(&self) -> TlsMode {
-        let has_keys = self.rules.iter().any(|rule| !rule.keys.tls_psk.is_empty());
-        match (self.tls, has_keys) {
+        match (self.tls, self.has_tls_keys()) {
             (TlsMode::ByRules, true) => TlsMode::Allowed,
             (TlsMode::ByRules, false) => TlsMode::Off,
             (mode, _) => mode,
         }
+    }
+
+    /// Whether some rule has a key for TLS.
+    pub(crate) fn has_tls_keys(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.keys.tls_psk.is_empty())
     }
 
     /// The names of all subsystems.
@@ -171,12 +178,16 @@ impl TargetConfig {
     /// namespaces may differ.
     pub(crate) fn check_change(&self, running: &TargetConfig) -> Result<(), ConfigError> {
         self.check()?;
+        // The last key may be taken away: nobody gets in with it then.
+        let is_revoked = self.tls() == TlsMode::Off;
+        let tls_stays = self.tls == running.tls && (self.tls() == running.tls() || is_revoked);
         let fixed = [
             ("listen", self.listen == running.listen),
             ("discovery", self.discovery == running.discovery),
             ("cores", self.cores == running.cores),
             ("poll", self.poll == running.poll),
-            ("tls", self.tls() == running.tls()),
+            ("tls", tls_stays),
+            ("kernel-tls", self.kernel_tls == running.kernel_tls),
             ("functions", self.functions == running.functions),
             ("spin-us", self.spin_us == running.spin_us),
             ("a limit (max-…)", self.limits == running.limits),

@@ -65,6 +65,7 @@ struct FileForm {
     idle_timeout_s: Option<u32>,
     #[serde(default, deserialize_with = "tls_mode")]
     tls: Option<TlsMode>,
+    kernel_tls: Option<bool>,
     functions: Option<Vec<PathBuf>>,
     allow_any_host: Option<bool>,
     #[serde(default)]
@@ -134,6 +135,7 @@ impl TargetConfig {
             config.rules.push(rule);
         }
         set(&mut config.tls, form.tls);
+        set(&mut config.kernel_tls, form.kernel_tls);
         set(&mut config.functions, form.functions);
         set(&mut config.allow_any_host, form.allow_any_host);
         let limits = &mut config.limits;

@@ -42,8 +42,9 @@ enum class Mode : uint8_t {
 
 struct PushdownOptions {
 	/*
-	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N]. Empty: there is none, and chains of reads
-	 * run on this machine; for trying it out.
+	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N], with who this host is and its keys as bpfof_open()
+	 * takes them; or the user's hosts.toml says that. Empty: there is none, and chains of reads run on
+	 * this machine; for trying it out.
 	 */
 	std::string url;
 	/* What the target's namespace is on this machine: a block device, or the target's image file.

@@ -1,0 +1,268 @@
+//! A file of the user that says, target by target, who this host is and where its keys are.
+//!
+//! ```toml
+//! [[target]]
+//! match = "nvme-tcp://10.0.0.2:4420/*"    # or an NQN; * stands for anything
+//! hostnqn = "nqn.2026-01.org.example:app"
+//! tls-psk = "app.psk"                     # relative to the folder of this file
+//! ```
+
+use crate::credentials::KeyFiles;
+use crate::{Error, TargetUrl};
+use bpfof_auth::key_file;
+use bpfof_nvme::fabrics::NQN_MAX_BYTES;
+use bpfof_nvme::tcp::DEFAULT_PORT;
+use serde::Deserialize;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Longer files are none of these, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// Where the file is, below the user's folder for configuration.
+const PLACE: &str = "bpfof/hosts.toml";
+
+/// What a file says of targets: for each the NQN of this host and files with its keys.
+#[derive(Clone, Debug)]
+pub struct HostsFile {
+    targets: Vec<Target>,
+    /// Relative paths of key files begin here.
+    folder: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    #[serde(default)]
+    target: Vec<toml::Spanned<Target>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Target {
+    #[serde(rename = "match")]
+    pattern: String,
+    hostnqn: Option<String>,
+    tls_psk: Option<PathBuf>,
+    #[serde(default)]
+    tls_compat: bool,
+    dhchap_key: Option<PathBuf>,
+    dhchap_ctrl_key: Option<PathBuf>,
+}
+
+impl Target {
+    fn check(&self) -> Result<(), String> {
+        let is_known =
+            ["nvme-tcp://", "nqn.", "*"].iter().any(|start| self.pattern.starts_with(start));
+        if !is_known {
+            let pattern = &self.pattern;
+            return Err(format!(
+                "match = {pattern:?} is neither the address of a target, nvme-tcp://HOST:PORT/NQN, nor \
+                 the NQN of a subsystem (* stands for anything)"
+            ));
+        }
+        let is_nqn = |nqn: &&String| nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX_BYTES;
+        match self.hostnqn.as_ref().filter(|nqn| !is_nqn(nqn)) {
+            Some(nqn) => Err(format!("hostnqn = {nqn:?} is no NQN of a host")),
+            None => Ok(()),
+        }
+    }
+
+    fn is_about(&self, url: &TargetUrl) -> bool {
+        if !self.pattern.starts_with("nvme-tcp:") {
+            return matches(&self.pattern, &url.nqn);
+        }
+        let host =
+            if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+        let with_port = format!("nvme-tcp://{host}:{}/{}", url.port, url.nqn);
+        let without = || format!("nvme-tcp://{host}/{}", url.nqn);
+        matches(&self.pattern, &with_port)
+            || url.port == DEFAULT_PORT && matches(&self.pattern, &without())
+    }
+}
+
+/// Whether a pattern, in which `*` stands for any characters or none, is that of a text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((first, others)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let (middle, last) = others.rsplit_once('*').unwrap_or(("", others));
+    for part in middle.split('*') {
+        let Some((_, behind)) = rest.split_once(part) else { return false };
+        rest = behind;
+    }
+    rest.ends_with(last)
+}
+
+impl HostsFile {
+    /// Where the file of the user is: `$XDG_CONFIG_HOME/bpfof/hosts.toml`, or
+    /// `~/.config/bpfof/hosts.toml`. None where neither is known.
+    #[must_use]
+    pub fn default_path() -> Option<PathBuf> {
+        place(std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME"))
+    }
+
+    /// Reads the file of the user; None if there is none.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn of_user() -> Result<Option<Self>, Error> {
+        let Some(path) = Self::default_path() else { return Ok(None) };
+        match std::fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            _ => Self::read(&path).map(Some),
+        }
+    }
+
+    /// Reads a file. The key files that it names are read when somebody connects.
+    ///
+    /// # Errors
+    /// [`Error::Key`]: it cannot be read, or others may read it. [`Error::HostsFile`]: it is another
+    /// user's, or something in it makes no sense.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = key_file::read_private(path, MAX_BYTES)?;
+        let refused = |why: String| Error::HostsFile { path: path.to_owned(), why };
+        let owner = std::fs::metadata(path).map(|found| found.uid());
+        let is_ours = [0, rustix::process::geteuid().as_raw()];
+        // Else who sets the environment of a program with more rights chooses its keys.
+        if !owner.is_ok_and(|owner| is_ours.contains(&owner)) {
+            return Err(refused("it belongs to another user".to_owned()));
+        }
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Self { targets: parse(&text).map_err(refused)?, folder })
+    }
+
+    /// Adds to an address what the file says of it: by the first entry that is about it, and only if
+    /// the address itself says nothing of who this host is.
+    pub fn complete(&self, url: &mut TargetUrl) {
+        if url.host_nqn.is_some() || url.keys != KeyFiles::default() {
+            return;
+        }
+        let Some(found) = self.targets.iter().find(|target| target.is_about(url)) else { return };
+        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| self.folder.join(path));
+        url.host_nqn.clone_from(&found.hostnqn);
+        url.keys = KeyFiles {
+            tls_psk: file(&found.tls_psk),
+            tls_compat: found.tls_compat,
+            dhchap_key: file(&found.dhchap_key),
+            dhchap_ctrl_key: file(&found.dhchap_ctrl_key),
+        };
+    }
+}
+
+fn place(config: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    let config = config.and_then(absolute);
+    let folder = config.or_else(|| Some(home.and_then(absolute)?.join(".config")))?;
+    Some(folder.join(PLACE))
+}
+
+fn parse(text: &str) -> Result<Vec<Target>, String> {
+    let line = |at: usize| {
+        let before = text.as_bytes().iter().take(at);
+        format!("line {}", before.filter(|byte| **byte == b'\n').count() + 1)
+    };
+    let form: Form = toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        format!("{}: {}", line(at), error.message())
+    })?;
+    let checked = form.target.into_iter().map(|target| {
+        let at = target.span().start;
+        let target = target.into_inner();
+        target.check().map_err(|why| format!("{}: {why}", line(at)))?;
+        Ok(target)
+    });
+    checked.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, is_it) in [
+            ("nqn.a", "nqn.a", true),
+            ("nqn.a", "nqn.ab", false),
+            ("*", "anything", true),
+            ("nqn.*", "nqn.", true),
+            ("nqn.*:disk", "nqn.x:disk", true),
+            ("nqn.*:disk", "nqn.x:disk2", false),
+            ("a*b*c", "abbc", true),
+            ("a*b*c", "acb", false),
+            ("a**c", "abc", true),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(matches(pattern, text), is_it, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn the_first_entry_about_a_target_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts.toml");
+        let text = "[[target]]\nmatch = \"nvme-tcp://10.0.0.2/*\"\nhostnqn = \"nqn.a\"\n\
+                    tls-psk = \"a.psk\"\ntls-compat = true\n\
+                    [[target]]\nmatch = \"nqn.*:disk\"\ndhchap-key = \"/k/b\"\n\
+                    dhchap-ctrl-key = \"c\"\n";
+        write(&path, text).unwrap();
+        set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let file = HostsFile::read(&path).unwrap();
+        let complete = |url: &str| {
+            let mut url: TargetUrl = url.parse().unwrap();
+            file.complete(&mut url);
+            url
+        };
+        let first = complete("nvme-tcp://10.0.0.2/nqn.x:disk");
+        assert_eq!(first.host_nqn.as_deref(), Some("nqn.a"));
+        assert_eq!(first.keys.tls_psk, Some(folder.path().join("a.psk")));
+        assert!(first.keys.tls_compat && first.keys.dhchap_key.is_none());
+        let second = complete("nvme-tcp://10.0.0.2:4421/nqn.x:disk");
+        assert_eq!((second.host_nqn, second.keys.tls_psk), (None, None));
+        assert_eq!(second.keys.dhchap_key.as_deref(), Some(Path::new("/k/b")));
+        assert_eq!(second.keys.dhchap_ctrl_key, Some(folder.path().join("c")));
+        for text in ["nvme-tcp://10.0.0.3/nqn.x:tape", "nvme-tcp://10.0.0.2/nqn.x?hostnqn=nqn.b"] {
+            assert_eq!(complete(text), text.parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn files_that_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts.toml");
+        let refused = |text: &str, mode| {
+            write(&path, text).unwrap();
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            HostsFile::read(&path).unwrap_err().to_string()
+        };
+        let good = "[[target]]\nmatch = \"nqn.a\"\n";
+        let open = refused(good, 0o640);
+        assert!(open.contains("others may read") && open.contains("chmod 600"), "{open}");
+        for (text, why) in [
+            ("\n[[target]]\nmatch = \"disk\"\n", "line 2: match"),
+            ("[[target]]\nmatch = \"nqn.a\"\npsk = 3\n", "line 3: unknown field"),
+            ("[[target]]\nhostnqn = \"nqn.a\"\n", "missing field"),
+            ("[[target]]\nmatch = \"*\"\nhostnqn = \"me\"\n", "no NQN of a host"),
+        ] {
+            let error = refused(text, 0o600);
+            assert!(error.contains(why), "{error}");
+        }
+        let missing = HostsFile::read(Path::new("/nowhere/hosts.toml")).unwrap_err().to_string();
+        assert!(missing.contains("/nowhere/hosts.toml"), "{missing}");
+    }
+
+    #[test]
+    fn the_place_of_the_file() {
+        let of = |config: Option<&str>, home: Option<&str>| {
+            place(config.map(OsString::from), home.map(OsString::from))
+        };
+        let in_home = Some(PathBuf::from("/h/.config/bpfof/hosts.toml"));
+        assert_eq!(of(Some("/c"), Some("/h")), Some(PathBuf::from("/c/bpfof/hosts.toml")));
+        assert_eq!(of(None, Some("/h")), in_home);
+        assert_eq!(of(Some("relative"), Some("/h")), in_home);
+        assert_eq!(of(None, None), None);
+        assert_eq!(of(None, Some("")), None);
+    }
+}
