@@ -13,6 +13,7 @@ use crate::error::Alert;
 use crate::keys::{IV_BYTES, Side, TrafficKey};
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 /// Length of a record's header, in bytes (RFC 8446 §5.2).
 pub const HEADER_BYTES: usize = 5;
@@ -87,7 +88,7 @@ pub enum RecordError {
 /// A cipher with its key, and the number of the next record.
 struct Cipher {
     key: LessSafeKey,
-    iv: [u8; IV_BYTES],
+    iv: Zeroizing<[u8; IV_BYTES]>,
     sequence: u64,
 }
 
@@ -95,12 +96,12 @@ impl Cipher {
     fn new(key: &TrafficKey) -> Result<Self, RecordError> {
         let unbound = UnboundKey::new(key.suite().aead(), key.key());
         let bound = LessSafeKey::new(unbound.map_err(|_| RecordError::Library)?);
-        Ok(Self { key: bound, iv: *key.iv(), sequence: key.sequence() })
+        Ok(Self { key: bound, iv: Zeroizing::new(*key.iv()), sequence: key.sequence() })
     }
 
     /// The nonce of the next record (RFC 8446 §5.3).
     fn nonce(&self) -> Nonce {
-        let [head @ .., a, b, c, d, e, f, g, h] = self.iv;
+        let [head @ .., a, b, c, d, e, f, g, h] = *self.iv;
         let [i, j, k, l] = head;
         let tail = u64::from_be_bytes([a, b, c, d, e, f, g, h]) ^ self.sequence;
         let [a, b, c, d, e, f, g, h] = tail.to_be_bytes();
@@ -239,7 +240,7 @@ impl Sealer {
     }
 
     /// Writes the header at the front of `record`, and seals what is behind it.
-    fn seal_in_place(&mut self, record: &mut [u8]) -> Result<Tag, RecordError> {
+    pub(crate) fn seal_in_place(&mut self, record: &mut [u8]) -> Result<Tag, RecordError> {
         let (room, inner) =
             record.split_first_chunk_mut::<HEADER_BYTES>().ok_or(RecordError::Library)?;
         *room = header(inner.len())?;
