@@ -1,14 +1,17 @@
 //! ClientHellos as our own parser reads them.
 
+use super::hello::Hello;
+use super::input::Input;
 use crate::client_hello::{self, ClientHelloError, OFFERS_MAX, OfferedPsk, offered_psks};
 use crate::identity::PskHash;
 
 /// A ClientHello: any bytes give keys within limits or an error; what was offered is read; no part
 /// of a good message is a good message.
 ///
-/// The bytes are taken as a message. Then they are taken as identities, each led by its length and
-/// that of its binder.
+/// The bytes are taken as a message; then as identities, each led by its length and that of its binder;
+/// then as changes of a good message.
 pub fn client_hello(data: &[u8]) {
+    changed(data);
     if let Ok(offers) = offered_psks(data) {
         assert!((1..=OFFERS_MAX).contains(&offers.len()));
         let within = data.as_ptr_range();
@@ -49,5 +52,20 @@ pub fn client_hello(data: &[u8]) {
             assert!(offered_psks(&message[..cut]).is_err());
         }
         _ => assert_eq!(read, Err(ClientHelloError::TooMany)),
+    }
+}
+
+/// A message that was good, with changes that a client can make without a length that lies.
+fn changed(data: &[u8]) {
+    let mut input = Input(data);
+    let good = client_hello::encode(&[b"one"], &[32]);
+    let mut hello = Hello::of(&[&[0; 9][..], &good].concat());
+    for _ in 0..input.byte() % 64 {
+        hello.change(&mut input);
+    }
+    let message = hello.message(None);
+    let read = offered_psks(&message[4..]);
+    if hello.is_sound && message.len() < usize::from(u16::MAX) {
+        assert_eq!(read, hello.offers_all());
     }
 }

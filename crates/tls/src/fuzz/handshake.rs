@@ -71,7 +71,12 @@ pub fn handshake(data: &[u8]) {
     if settings & 0x20 != 0 {
         message.truncate(input.index(message.len()));
     }
-    let is_bound = knows && message == sound;
+    let is_covered = hello.bound(IDENTITY, sound.len()).is_some_and(|(binder, begin)| {
+        message.len() == sound.len()
+            && message[..begin] == sound[..begin]
+            && message[binder.clone()] == sound[binder]
+    });
+    let is_bound = knows && is_covered;
     let (stream, has_others) = in_records(&message, &mut input);
     if stream.len() > STREAM_MAX_BYTES {
         return;
@@ -79,10 +84,18 @@ pub fn handshake(data: &[u8]) {
     let Some((error, answer)) = serve(&stream) else { return };
     let is_hello = answer.first() == Some(&HANDSHAKE) && answer.get(11..15) != Some(&HELLO_RETRY);
     assert!(is_bound || !is_hello, "a ServerHello for who does not know the key: {error}");
-    if is_bound && changes == 0 && !has_others {
+    if knows && message == sound && changes == 0 && !has_others {
         assert!(is_hello && matches!(error, HandshakeError::Closed), "{error}");
     }
     let is_known = hello.offers(IDENTITY);
+    if hello.is_sound && message == sound && !has_others {
+        match (hello.offers_all(), &error) {
+            (Ok(_), HandshakeError::UnknownIdentity { .. }) => assert!(!is_known),
+            (Ok(_), _) => assert!(is_known, "{error}"),
+            (Err(expected), HandshakeError::ClientHello(found)) => assert_eq!(expected, *found),
+            (Err(_), _) => assert!(matches!(error, HandshakeError::Tls { .. }), "{error}"),
+        }
+    }
     match &error {
         HandshakeError::UnknownIdentity { .. } => assert!(!is_known || message != sound, "{error}"),
         HandshakeError::WrongKey { identity } => assert_eq!(identity, IDENTITY),

@@ -1,9 +1,11 @@
 //! A ClientHello in parts that can be changed, with binders that fit.
 
 use super::input::Input;
+use crate::client_hello::{ClientHelloError, OFFERS_MAX, OfferedPsk};
 use crate::content_type::{ALERT, APPLICATION_DATA, CHANGE_CIPHER_SPEC, HANDSHAKE};
 use crate::identity::{Psk, PskHash};
 use aws_lc_rs::{digest, hmac};
+use std::ops::Range;
 
 const CLIENT_HELLO: u8 = 1;
 const PRE_SHARED_KEY: u16 = 41;
@@ -22,6 +24,8 @@ pub(super) struct Hello {
     identities: Vec<Vec<u8>>,
     /// Lengths of the binders.
     binders: Vec<usize>,
+    /// Only what belongs to pre_shared_key was changed.
+    pub(super) is_sound: bool,
 }
 
 /// Takes so many bytes from the front.
@@ -86,6 +90,7 @@ impl Hello {
             psk_at: Some(0),
             identities: Vec::new(),
             binders: Vec::new(),
+            is_sound: true,
         };
         while !rest.is_empty() {
             let (kind, length) = (number16(&mut rest), number16(&mut rest));
@@ -110,10 +115,48 @@ impl Hello {
         self.psk_at.is_some() && offered.into_iter().any(is_it)
     }
 
+    /// Where the binder that counts is in a message of this length, and where the binders begin: up to
+    /// there it covers the message. Of the others a server knows nothing.
+    pub(super) fn bound(&self, identity: &str, length: usize) -> Option<(Range<usize>, usize)> {
+        let all: usize = self.binders.iter().map(|length| length % 256 + 1).sum();
+        let offered = self.identities.iter().position(|name| name == identity.as_bytes())?;
+        let before: usize = self.binders.get(..offered)?.iter().map(|length| length % 256 + 1).sum();
+        let begin = length.checked_sub(all)?;
+        let at = begin + before + 1;
+        Some((at..at + self.binders.get(offered)? % 256, begin))
+    }
+
+    /// The keys that the message offers, if nothing else was changed.
+    pub(super) fn offers_all(&self) -> Result<Vec<OfferedPsk<'_>>, ClientHelloError> {
+        let behind = self.psk_at.ok_or(ClientHelloError::NoPsk)?;
+        if behind.min(self.extensions.len()) > 0 {
+            return Err(ClientHelloError::NotLast);
+        }
+        let (names, lengths) = (&self.identities, &self.binders);
+        let empty = names.iter().position(Vec::is_empty).unwrap_or(names.len());
+        if empty >= OFFERS_MAX && names.len() > OFFERS_MAX {
+            return Err(ClientHelloError::TooMany);
+        }
+        if empty < names.len() || names.is_empty() {
+            return Err(ClientHelloError::Malformed { part: "identities" });
+        }
+        if names.len() != lengths.len() {
+            let binders = lengths.len().min(names.len() + 1);
+            return Err(ClientHelloError::Counts { identities: names.len(), binders });
+        }
+        let offers = names.iter().zip(lengths).map(|(identity, length)| OfferedPsk {
+            identity,
+            hash: PskHash::from_binder_bytes(*length),
+        });
+        Ok(offers.collect())
+    }
+
     /// One change.
     pub(super) fn change(&mut self, input: &mut Input<'_>) {
         let at = input.index(self.extensions.len());
-        match input.byte() % 13 {
+        let kind = input.byte() % 13;
+        self.is_sound &= kind >= 8;
+        match kind {
             0 if !self.extensions.is_empty() => drop(self.extensions.remove(at)),
             1 => self.extensions.extend(self.extensions.get(at).cloned()),
             2 if !self.extensions.is_empty() => {
