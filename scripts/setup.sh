@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [go]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [go]
 #
-# Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB and
-# Go are installed if they are named.
+# Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
+# TLS and Go are installed if they are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
 # aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
@@ -138,6 +138,19 @@ readonly ROCKSDB_THINGS=(
 	"probe_cmake        cmake         cmake"
 	"probe_db_bench     db_bench      rocksdb-tools"
 	"probe_rocksdb      rocksdb       librocksdb-dev,libsnappy-dev,liblz4-dev,libzstd-dev,libxxhash-dev"
+)
+
+probe_openssl() {
+	openssl version | cut -d ' ' -f 2 | grep .
+}
+
+probe_gnutls() {
+	gnutls-serv --version >/dev/null && gnutls-cli --version | sed -n '1s/^gnutls-cli //p' | grep .
+}
+
+readonly TLS_THINGS=(
+	"probe_openssl      openssl       openssl"
+	"probe_gnutls       gnutls        gnutls-bin"
 )
 
 # Where its makers' own archive puts it, in nobody's PATH.
@@ -288,11 +301,12 @@ for tool in "$@"; do
 	valgrind) setup_packages "${VALGRIND_THINGS[@]}" ;;
 	perf) setup_packages "${PERF_THINGS[@]}" ;;
 	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
+	tls) setup_packages "${TLS_THINGS[@]}" ;;
 	go) setup_packages "${GO_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb and go" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls and go" ;;
 	esac
 done

@@ -89,6 +89,15 @@ impl State {
         }
         work
     }
+
+    fn cancel(&mut self, serial: u64) {
+        for works in self.waiting.values_mut() {
+            works.retain(|(work, _)| work.serial != serial);
+        }
+        self.waiting.retain(|_, works| !works.is_empty());
+        let waiting = &self.waiting;
+        self.turns.retain(|address| waiting.contains_key(address));
+    }
 }
 
 impl Queue {
@@ -126,6 +135,12 @@ impl Authenticator {
         Ok(Authenticator(Arc::new(Handle(queue))))
     }
 
+    /// Drops the work of a connection that has gone and was not begun: a queue of connections is all that
+    /// strangers can make.
+    pub(crate) fn cancel(&self, serial: u64) {
+        self.0.0.lock().cancel(serial);
+    }
+
     /// Takes work; its result goes to `reply`, on the authenticator's thread.
     pub(crate) fn run(
         &self,
@@ -134,5 +149,64 @@ impl Authenticator {
     ) {
         self.0.0.lock().add(work.address, (work, Box::new(reply)));
         self.0.0.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_auth::Names;
+    use bpfof_auth::dhchap::{Algorithms, ControllerAuth, ControllerConfig, Group, HostAuth};
+    use bpfof_auth::dhchap::{HostConfig, HostStep, Step};
+    use bpfof_auth::{DhchapKey, Hash};
+
+    /// Work that makes a pair.
+    fn work() -> Work {
+        let key = DhchapKey::generate(Hash::Sha256).expect("random numbers");
+        let names = Names::new("nqn.host", "nqn.subsystem").expect("names");
+        let algorithms = Algorithms { hashes: vec![Hash::Sha256], groups: vec![Group::Ffdhe2048] };
+        let config = HostConfig::new(names.clone(), &key, None, algorithms.clone());
+        let (_, step) = HostAuth::new(Arc::new(config), 1);
+        let HostStep::Exchange(message) = step else { panic!("it begins with a message") };
+        let config = ControllerConfig::new(names, &[key], None, algorithms);
+        match ControllerAuth::new(Arc::new(config), 0).send(&message, 0) {
+            Step::Compute(work) => work,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn add(state: &mut State, address: u8, serial: u64) {
+        let address = IpAddr::from([10, 0, 0, address]);
+        let command = CommandId { connection: 0, slot: 0 };
+        let work = Authentication { command, serial, address, work: work() };
+        state.add(address, (work, Box::new(|_| ())));
+    }
+
+    fn all(state: &mut State) -> Vec<u64> {
+        std::iter::from_fn(|| state.take()).map(|(work, _)| work.serial).collect()
+    }
+
+    #[test]
+    fn addresses_take_turns() {
+        let mut state = State::default();
+        for (address, serial) in [(1, 1), (1, 2), (1, 3), (2, 4), (3, 5), (3, 6)] {
+            add(&mut state, address, serial);
+        }
+        assert_eq!(all(&mut state), [1, 4, 5, 2, 6, 3]);
+        assert!(state.waiting.is_empty() && state.turns.is_empty());
+    }
+
+    #[test]
+    fn connections_that_have_gone_leave_nothing() {
+        let mut state = State::default();
+        for (address, serial) in [(1, 1), (1, 2), (2, 3), (3, 4)] {
+            add(&mut state, address, serial);
+        }
+        state.cancel(1);
+        state.cancel(3);
+        state.cancel(9);
+        assert_eq!(state.turns.len(), 2);
+        assert_eq!(all(&mut state), [2, 4]);
+        assert!(state.waiting.is_empty() && state.turns.is_empty());
     }
 }

@@ -27,6 +27,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// The subsystem of a [`Rig`].
 pub(crate) const NQN: &str = "nqn.2026-01.io.bpf-of:rig";
+/// The host of a [`Rig`].
+pub(crate) const PEER_NQN: &str = "nqn.2026-01.io.bpf-of:peer";
 /// Most bytes that a connection may have to send: the high-water mark, what was being read when it
 /// was reached, and an answer for each entry of the queue.
 const TX_MAX_BYTES: usize = 16 << 20;
@@ -47,6 +49,7 @@ pub(crate) struct RigIo {
     pub(crate) now_ns: u64,
     wires: Vec<Wire>,
     loads: Vec<Load>,
+    authentications: Vec<Authentication>,
     messages: VecDeque<Message>,
     /// Commands that no reactor holds back any more.
     fenced: Arc<Mutex<Vec<Fenced>>>,
@@ -122,11 +125,12 @@ impl Io for RigIo {
     }
 
     fn authenticate(&mut self, work: Authentication) {
-        unreachable!("no host has a secret: {:?}", work.command)
+        self.authentications.push(work);
     }
 
-    fn cancel_loads(&mut self, serial: u64) {
+    fn cancel(&mut self, serial: u64) {
         self.loads.retain(|load| load.serial != serial);
+        self.authentications.retain(|work| work.serial != serial);
     }
 
     fn fence(&mut self, fenced: Fenced) {
@@ -327,7 +331,12 @@ impl Rig {
             serve::work(&mut self.core);
             turn::end(&mut self.core);
             let loads = std::mem::take(&mut self.core.io.loads);
-            let is_idle = loads.is_empty() && !self.core.has_work();
+            let authentications = std::mem::take(&mut self.core.io.authentications);
+            let is_idle = loads.is_empty() && authentications.is_empty() && !self.core.has_work();
+            for work in authentications {
+                let authenticated = Message::Authenticated(Box::new(work.run()));
+                completions::message(&mut self.core, authenticated);
+            }
             for load in loads {
                 let outcome = load.run();
                 let loaded = Message::Loaded(Box::new(load.ended(outcome)));
@@ -445,7 +454,7 @@ pub(crate) fn connect_command(qid: u16, sqsize: u16, kato_ms: u32) -> (Sqe, Vec<
         hostid: [3; 16],
         cntlid: if qid == 0 { u16::MAX } else { 1 },
         subnqn: NQN.to_owned(),
-        hostnqn: "nqn.2026-01.io.bpf-of:peer".to_owned(),
+        hostnqn: PEER_NQN.to_owned(),
     };
     (command.to_sqe(), data.to_bytes().to_vec())
 }

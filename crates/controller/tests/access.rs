@@ -3,12 +3,15 @@
 mod common;
 
 use bpfof_auth::dhchap::{Algorithms, Group, HostAuth, HostConfig, HostStep};
-use bpfof_auth::{ConfiguredPsk, DhchapKey, Hash, Names, PskHash};
+use bpfof_auth::{
+    ConfiguredPsk, Derivation, DhchapKey, Hash, IdentityVersion, Names, PskHash, TlsIdentity,
+};
 use bpfof_controller::{HostKeys, HostRule, Rights, Server, TargetConfig, TlsMode};
 use bpfof_host::{Controller, Error, Options, TargetUrl};
 use bpfof_nvme::fabrics::{DISCOVERY_NQN, FabricsCommand, SecurityProtocol};
 use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader, lid};
 use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
+use bpfof_tls::HandshakeError;
 use common::raw::Peer;
 use common::{NQN, config, memory};
 use std::fs::{self, Permissions};
@@ -140,14 +143,8 @@ fn a_key_proves_one_name() {
     let text = fs::read_to_string(&psk).expect("read");
     let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
     let names = Names::new(HOST, NQN).expect("names");
-    let derivation = bpfof_auth::Derivation::Standard;
-    let version = bpfof_auth::IdentityVersion::V1;
-    let identity = configured.identity(&names, version, derivation).expect("short enough");
-    let psk =
-        bpfof_tls::Psk::new(&identity.identity, identity.psk.expose(), bpfof_tls::PskHash::Sha256);
-    let stream = TcpStream::connect(server.address()).expect("it listens");
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let secured = bpfof_tls::connect(&stream, &psk.expect("a key"), deadline).expect("TLS");
+    let identity = configured.identity(&names, IdentityVersion::V1, Derivation::Standard);
+    let (stream, secured) = shake(&server, &identity.expect("short enough")).expect("TLS");
     // By hand, as the other host.
     let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
     let mut opener = bpfof_tls::Opener::new(secured.read, secured.side).expect("a key");
@@ -169,7 +166,6 @@ fn a_key_proves_one_name() {
     let mut sealed = Vec::new();
     sealer.seal([&say[..]], &mut sealed).expect("sealed");
     (&stream).write_all(&sealed).expect("sent");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
     let (mut inbox, mut plain) = (vec![0; 1 << 16], Vec::new());
     let mut filled = 0;
     while plain.len() < 128 + 24 {
@@ -183,6 +179,99 @@ fn a_key_proves_one_name() {
     let status = u16::from_le_bytes([plain[128 + 8 + 14], plain[128 + 8 + 15]]) >> 1;
     assert_eq!(status & 0x7FF, 0x184, "Connect Invalid Host");
     assert!(server.denials().contains(&("foreign name", 1)));
+}
+
+/// A TLS connection by hand.
+fn shake(
+    server: &Server,
+    identity: &TlsIdentity,
+) -> Result<(TcpStream, bpfof_tls::Secured), HandshakeError> {
+    let psk =
+        bpfof_tls::Psk::new(&identity.identity, identity.psk.expose(), bpfof_tls::PskHash::Sha256);
+    let stream = TcpStream::connect(server.address()).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let secured = bpfof_tls::connect(&stream, &psk.expect("a key"), deadline)?;
+    Ok((stream, secured))
+}
+
+/// Both ways to derive keys are in the field, and an identity of version 0 does not tell which.
+#[test]
+fn old_hosts_derive_their_keys_otherwise() {
+    let keys = Keys::new();
+    let psk = keys.psk("psk", PskHash::Sha256);
+    let text = fs::read_to_string(&psk).expect("read");
+    let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
+    let names = Names::new(HOST, NQN).expect("names");
+    for tls_compat in [false, true] {
+        let with = HostKeys { tls_psk: vec![psk.clone()], tls_compat, ..HostKeys::default() };
+        let server = start(vec![rule(HOST, with)], TlsMode::Required);
+        for version in [IdentityVersion::V0, IdentityVersion::V1] {
+            for derivation in [Derivation::Standard, Derivation::Compat] {
+                let identity = configured.identity(&names, version, derivation).expect("short");
+                let is_known = version == IdentityVersion::V1
+                    || (derivation == Derivation::Compat) == tls_compat;
+                match shake(&server, &identity) {
+                    Ok(_) => assert!(is_known, "{version:?} {derivation:?} {tls_compat}"),
+                    Err(error) => {
+                        assert!(!is_known, "{version:?} {derivation:?} {tls_compat}: {error}");
+                        assert!(matches!(error, HandshakeError::WrongKey { .. }), "{error:?}");
+                        assert!(error.to_string().contains("libnvme before 1.16"), "{error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn records_that_lie_end_their_connection_and_no_other() {
+    let keys = Keys::new();
+    let psk = keys.psk("psk", PskHash::Sha256);
+    let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
+    let server = start(vec![rule(HOST, with)], TlsMode::Required);
+    let witness = connect(&url(&server, HOST, &[("tls-psk", &psk)])).expect("it connects");
+    let text = fs::read_to_string(&psk).expect("read");
+    let configured = ConfiguredPsk::parse(text.trim()).expect("a key");
+    let names = Names::new(HOST, NQN).expect("names");
+    let identity = configured.identity(&names, IdentityVersion::V1, Derivation::Standard);
+    let identity = identity.expect("short enough");
+    let mut request = Vec::new();
+    bpfof_nvme::tcp::IcReq::default().encode_into(&mut request);
+    let lies: [&dyn Fn(Vec<u8>) -> Vec<u8>; 6] = [
+        &|_| vec![23, 3, 3, 0, 0],
+        &|_| vec![23, 3, 3, 0x41, 0x01],
+        // Its tag, its header, a part that is missing.
+        &|mut sealed| {
+            *sealed.last_mut().expect("a record") ^= 1;
+            sealed
+        },
+        &|mut sealed| {
+            sealed[1] = 2;
+            sealed
+        },
+        &|mut sealed| {
+            sealed.drain(5..6);
+            sealed.push(0);
+            sealed
+        },
+        // KeyUpdate, without a key.
+        &|_| vec![22, 3, 3, 0, 5, 24, 0, 0, 1, 0],
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let (mut stream, secured) = shake(&server, &identity).expect("TLS");
+        let mut sealer = bpfof_tls::Sealer::new(secured.write).expect("a key");
+        let mut sealed = Vec::new();
+        sealer.seal([&request[..]], &mut sealed).expect("sealed");
+        stream.write_all(&lie(sealed)).expect("sent");
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+            Err(error) => panic!("{number}: it does not end: {error}"),
+        }
+    }
+    use_it(&witness);
 }
 
 #[test]
@@ -283,6 +372,25 @@ fn hosts_and_targets_authenticate_each_other() {
     let target = keys.dhchap("target", Hash::Sha256);
     let text = refused(&url(&server, HOST, &[("dhchap-ctrl-key", &target)]));
     assert!(text.contains("does not authenticate itself"), "{text}");
+}
+
+/// Its association goes on by the rules under which it has begun, so its new queues are asked as its first
+/// one was.
+#[test]
+fn a_host_whose_secret_was_dropped_opens_queues() {
+    let keys = Keys::new();
+    let secret = keys.dhchap("secret", Hash::Sha256);
+    let base = config(vec![memory(MIB, 512)]);
+    let with = |secrets: &[&PathBuf]| {
+        let dhchap_key = secrets.iter().map(|path| (*path).clone()).collect();
+        vec![rule(HOST, HostKeys { dhchap_key, ..HostKeys::default() })]
+    };
+    let server = Server::start(&TargetConfig { rules: with(&[&secret]), ..base.clone() });
+    let server = server.expect("the target starts");
+    let controller = connect(&url(&server, HOST, &[("dhchap-key", &secret)])).expect("connected");
+    server.reload(&TargetConfig { rules: with(&[]), ..base }).expect("taken over");
+    use_it(&controller);
+    use_it(&connect(&url(&server, HOST, &[])).expect("it connects"));
 }
 
 #[test]

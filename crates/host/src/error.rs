@@ -6,8 +6,8 @@ use bpfof_nvme::Status;
 use bpfof_tls::HandshakeError;
 use std::fmt;
 use std::io;
-use std::time::Duration;
 use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong

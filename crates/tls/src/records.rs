@@ -215,7 +215,7 @@ impl Sealer {
     }
 
     /// Writes the header at the front of `record`, and seals what is behind it.
-    fn seal_in_place(&mut self, record: &mut [u8]) -> Result<Tag, RecordError> {
+    pub(crate) fn seal_in_place(&mut self, record: &mut [u8]) -> Result<Tag, RecordError> {
         let (room, inner) =
             record.split_first_chunk_mut::<HEADER_BYTES>().ok_or(RecordError::Library)?;
         *room = header(inner.len())?;

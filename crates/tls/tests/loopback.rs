@@ -308,10 +308,37 @@ fn a_client_that_never_ends() {
     });
     let begun = Instant::now();
     let error = accept(&server, &store([psk(PskHash::Sha256)]), soon()).unwrap_err();
-    println!("{error}");
+    assert!(
+        matches!(error, HandshakeError::TooLong { .. } | HandshakeError::Tls { .. }),
+        "{error:?}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(10), "{error:?} {:?}", begun.elapsed());
     drop(server);
     flood.join().unwrap();
+}
+
+/// A ClientHello in as many records as it has bytes is taken (RFC 8446 §5.1).
+#[test]
+fn a_client_hello_in_many_records() {
+    let (port, serving) = serve(store([psk(PskHash::Sha256)]));
+    let (mut between, client) = sockets();
+    let client = thread::spawn(move || connect(&client, &psk(PskHash::Sha256), soon()).map(drop));
+    let mut header = [0; 5];
+    between.read_exact(&mut header).unwrap();
+    let mut message = vec![0; usize::from(u16::from_be_bytes([header[3], header[4]]))];
+    between.read_exact(&mut message).unwrap();
+    let mut onward = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let records: Vec<u8> = message.iter().flat_map(|byte| [22, 3, 3, 0, 1, *byte]).collect();
+    onward.write_all(&records).unwrap();
+    // The rest as it is.
+    let mut bytes = vec![0; 20_000];
+    let length = onward.read(&mut bytes).unwrap();
+    between.write_all(&bytes[..length]).unwrap();
+    let length = between.read(&mut bytes).unwrap();
+    onward.write_all(&bytes[..length]).unwrap();
+    client.join().unwrap().unwrap();
+    let (_socket, secured) = serving.join().unwrap();
+    assert_eq!(secured.unwrap().identity, IDENTITY);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! With other people's TLS: OpenSSL's and GnuTLS's programs, as client and as server. A program
-//! that is not installed is skipped, and that is printed.
+//! With other people's TLS: OpenSSL's and GnuTLS's programs, as client and as server, which
+//! `scripts/setup.sh tls` installs.
 
 mod common;
 
@@ -15,21 +15,17 @@ use std::time::Duration;
 struct Running(Child);
 
 impl Running {
-    /// Starts `program`, if it is there.
-    fn start(program: &str, arguments: &[&str]) -> Option<Self> {
+    /// Starts `program`.
+    fn start(program: &str, arguments: &[&str]) -> Self {
         let started = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        match started {
-            Ok(child) => Some(Self(child)),
-            Err(error) => {
-                println!("SKIPPED: {program}: {error}");
-                None
-            }
-        }
+        Self(started.unwrap_or_else(|error| {
+            panic!("{program}: {error}; `scripts/setup.sh tls` installs it")
+        }))
     }
 
     fn write(&mut self, text: &[u8]) {
@@ -81,7 +77,7 @@ fn connect_to(port: u16) -> TcpStream {
     panic!("nobody listens on port {port}");
 }
 
-fn openssl_client(port: u16, key: &Psk, suites: &str) -> Option<Running> {
+fn openssl_client(port: u16, key: &Psk, suites: &str, groups: &str) -> Running {
     Running::start(
         "openssl",
         &[
@@ -97,6 +93,8 @@ fn openssl_client(port: u16, key: &Psk, suites: &str) -> Option<Running> {
             key.identity(),
             "-ciphersuites",
             suites,
+            "-groups",
+            groups,
         ],
     )
 }
@@ -111,7 +109,7 @@ fn openssl_as_client() {
         ("TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256", Suite::Aes128GcmSha256),
     ] {
         let (port, serving) = serve(store([key.clone()]));
-        let Some(mut client) = openssl_client(port, &key, suites) else { return };
+        let mut client = openssl_client(port, &key, suites, "X25519");
         let (socket, secured) = serving.join().unwrap();
         let secured = secured.unwrap();
         assert_eq!((secured.suite, &*secured.identity), (suite, IDENTITY));
@@ -127,19 +125,38 @@ fn openssl_as_client() {
     }
 }
 
+/// A client that begins with a group that the server does not have is asked for another ClientHello
+/// (RFC 8446 §4.1.4), whose binder covers both.
+#[test]
+fn openssl_as_client_is_asked_again() {
+    let key = psk(PskHash::Sha256);
+    let (port, serving) = serve(store([key.clone()]));
+    let mut client = openssl_client(port, &key, "TLS_AES_128_GCM_SHA256", "X448:X25519");
+    let (socket, secured) = serving.join().unwrap();
+    let mut channel = Channel::new(socket, secured.unwrap());
+    client.write(b"from the client\n");
+    assert_eq!(channel.receive(16), b"from the client\n");
+
+    let (port, serving) = serve(store([key]));
+    let wrong = Psk::new(IDENTITY, &[1; 32], PskHash::Sha256).unwrap();
+    let _client = openssl_client(port, &wrong, "TLS_AES_128_GCM_SHA256", "X448:X25519");
+    let error = serving.join().unwrap().1.unwrap_err();
+    assert!(matches!(error, HandshakeError::WrongKey { .. }), "{error:?}");
+}
+
 #[test]
 fn openssl_with_the_wrong_key_or_name() {
     let key = psk(PskHash::Sha256);
     let suites = "TLS_AES_128_GCM_SHA256";
     let (port, serving) = serve(store([key.clone()]));
     let wrong = Psk::new(IDENTITY, &[1; 32], PskHash::Sha256).unwrap();
-    let Some(_client) = openssl_client(port, &wrong, suites) else { return };
+    let _client = openssl_client(port, &wrong, suites, "X25519");
     let error = serving.join().unwrap().1.unwrap_err();
     assert!(matches!(error, HandshakeError::WrongKey { .. }), "{error:?}");
 
     let (port, serving) = serve(store([key.clone()]));
     let stranger = Psk::new("stranger", key.secret(), PskHash::Sha256).unwrap();
-    let Some(_client) = openssl_client(port, &stranger, suites) else { return };
+    let _client = openssl_client(port, &stranger, suites, "X25519");
     let error = serving.join().unwrap().1.unwrap_err();
     assert!(
         matches!(&error, HandshakeError::UnknownIdentity { identity } if identity == "stranger"),
@@ -154,7 +171,7 @@ fn openssl_without_a_key() {
         let (port, serving) = serve(store([psk(PskHash::Sha256)]));
         let address = format!("127.0.0.1:{port}");
         let arguments = ["s_client", version, "-connect", &address];
-        let Some(_client) = Running::start("openssl", &arguments) else { return };
+        let _client = Running::start("openssl", &arguments);
         let error = serving.join().unwrap().1.unwrap_err();
         println!("{version}: {error}");
         assert!(
@@ -164,7 +181,7 @@ fn openssl_without_a_key() {
     }
 }
 
-fn openssl_server(port: u16, key: &Psk, more: &[&str]) -> Option<Running> {
+fn openssl_server(port: u16, key: &Psk, more: &[&str]) -> Running {
     let (port, secret) = (port.to_string(), hex(key.secret()));
     let arguments =
         ["s_server", "-tls1_3", "-accept", &port, "-psk", &secret, "-psk_identity", key.identity()];
@@ -177,7 +194,7 @@ fn openssl_as_server() {
     let key = psk(PskHash::Sha256);
     let port = free_port();
     let more = ["-nocert", "-quiet"];
-    let Some(mut server) = openssl_server(port, &key, &more) else { return };
+    let mut server = openssl_server(port, &key, &more);
     let socket = connect_to(port);
     let secured = connect(&socket, &key, soon()).unwrap();
     assert_eq!((secured.suite, &*secured.identity), (Suite::Aes128GcmSha256, IDENTITY));
@@ -193,7 +210,7 @@ fn openssl_as_server_with_another_key() {
     let key = psk(PskHash::Sha256);
     let other = Psk::new(IDENTITY, &[1; 32], PskHash::Sha256).unwrap();
     let port = free_port();
-    let Some(_server) = openssl_server(port, &other, &["-nocert"]) else { return };
+    let _server = openssl_server(port, &other, &["-nocert"]);
     let error = connect(&connect_to(port), &key, soon()).unwrap_err();
     println!("{error}");
     assert!(
@@ -225,18 +242,18 @@ fn openssl_as_server_with_a_certificate() {
         "-keyout",
         &private,
     ];
-    let Some(mut made) = Running::start("openssl", &arguments) else { return };
+    let mut made = Running::start("openssl", &arguments);
     assert!(made.0.wait().unwrap().success());
     let port = free_port().to_string();
     let arguments =
         ["s_server", "-tls1_3", "-accept", &port, "-cert", &certificate, "-key", &private];
-    let Some(_server) = Running::start("openssl", &arguments) else { return };
+    let _server = Running::start("openssl", &arguments);
     let socket = connect_to(port.parse().unwrap());
     let error = connect(&socket, &psk(PskHash::Sha256), soon()).unwrap_err();
     assert!(matches!(error, HandshakeError::NoPsk), "{error:?}");
 }
 
-fn gnutls_client(port: u16, key: &Psk, ciphers: &str) -> Option<Running> {
+fn gnutls_client(port: u16, key: &Psk, ciphers: &str) -> Running {
     Running::start(
         "gnutls-cli",
         &[
@@ -269,7 +286,7 @@ fn gnutls_as_client() {
     ] {
         let key = psk(hash);
         let (port, serving) = serve(store([key.clone()]));
-        let Some(mut client) = gnutls_client(port, &key, ciphers) else { return };
+        let mut client = gnutls_client(port, &key, ciphers);
         let (socket, secured) = serving.join().unwrap();
         let secured = secured.unwrap();
         assert_eq!((secured.suite, &*secured.identity), (suite, IDENTITY));
@@ -299,7 +316,7 @@ fn gnutls_as_server() {
         "--priority",
         "NORMAL:-VERS-ALL:+VERS-TLS1.3:-KX-ALL:+ECDHE-PSK:+DHE-PSK",
     ];
-    let Some(_server) = Running::start("gnutls-serv", &arguments) else { return };
+    let _server = Running::start("gnutls-serv", &arguments);
     for wrong in [
         Psk::new("someone", &[1; 32], PskHash::Sha256).unwrap(),
         Psk::new("stranger", key.secret(), PskHash::Sha256).unwrap(),

@@ -4,12 +4,6 @@ use bpfof_tls::fuzz;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Steps of `fuzz::records` with sizes that are mostly small.
-fn steps() -> impl Strategy<Value = Vec<u8>> {
-    let step = (any::<u8>(), prop_oneof![0..4_u8, 0..=255_u8], any::<u8>());
-    vec(step, 0..12).prop_map(|steps| steps.into_iter().flat_map(|(a, b, c)| [a, b, c]).collect())
-}
-
 proptest! {
     #[test]
     fn any_client_hello(data in vec(any::<u8>(), 0..2000)) {
@@ -29,14 +23,34 @@ proptest! {
     }
 
     #[test]
+    fn any_change_of_what_is_offered(
+        data in vec(prop_oneof![any::<u8>(), 8..13_u8, 0..4_u8], 0..300),
+    ) {
+        fuzz::client_hello(&data);
+    }
+
+    #[test]
     fn any_records(data in vec(any::<u8>(), 0..60)) {
         fuzz::records(&data);
     }
 
+    /// Sizes are mostly small, so that many steps are made.
     #[test]
-    fn records_in_pieces(settings in 0..16_u8, piece in any::<u8>(), change in any::<[u8; 3]>(), steps in steps()) {
-        let data = [&[settings, piece][..], &change, &steps].concat();
-        fuzz::records(&data);
+    fn records_in_pieces(
+        settings in any::<[u8; 5]>(),
+        steps in vec(prop_oneof![0..14_u8, any::<u8>()], 0..200),
+    ) {
+        fuzz::records(&[&settings, &steps[..]].concat());
+    }
+
+    #[test]
+    fn any_change_of_a_client_hello(data in vec(any::<u8>(), 0..100)) {
+        fuzz::handshake(&data);
+    }
+
+    #[test]
+    fn client_hellos_in_records(size in any::<u8>(), kinds in vec(any::<u8>(), 0..40)) {
+        fuzz::handshake(&[&[0, size], &kinds[..]].concat());
     }
 }
 
@@ -45,14 +59,24 @@ fn inputs_worth_keeping() {
     for data in [&[][..], &[0], &[1, 32, b'x'], &[1, 48, b'x', 1, 31, b'y'], &[0, 0, 0]] {
         fuzz::client_hello(data);
     }
-    for settings in 0..16 {
-        // Data, a ticket, data, close_notify, data; then a type that does not belong there.
-        let head = [settings, 3, 0, 9, 1];
-        let closed = [0, 0, 9, 4, 0, 70, 1, 80, 0, 6, 0, 0, 0, 0, 5];
-        let foreign = [0, 0, 9, 7, 1, 1, 0, 0, 5];
-        let long = [3, 255, 255, 4, 255, 255, 0, 64, 1];
-        for steps in [&closed[..], &foreign, &long] {
-            fuzz::records(&[&head, steps].concat());
+    for settings in 0..6 {
+        for kind in 0..14 {
+            for byte in [0, 1, 7, 63, 200, 255] {
+                // Data, then a step of each kind with the same byte for each of its choices, data again.
+                let steps = [0, 5, 0, 0, kind, byte, byte, byte, byte, byte, 0, 5, 0, 0];
+                fuzz::records(&[&[settings, 0, 3, 0, 255], &steps[..]].concat());
+            }
         }
+    }
+    // A byte of a binder that does not count is changed: the one that does covers nothing behind itself.
+    fuzz::handshake(&[
+        212, 0, 0, 74, 46, 150, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 126, 46, 104, 30, 147, 106, 208, 112,
+        188, 251, 14, 0, 145, 151,
+    ]);
+    // Cut at every byte, and in records of each size.
+    for at in 0..1024_u16 {
+        let [high, low] = at.to_be_bytes();
+        fuzz::handshake(&[0x20, high, low]);
+        fuzz::handshake(&[0, low]);
     }
 }

@@ -14,8 +14,8 @@ use std::mem;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Longest run if the host has no keep-alive timeout: two minutes, in microseconds (NVMe Base 2.0
-/// §8.13).
+/// Longest run: two minutes, in microseconds (NVMe Base 2.0 §8.13). That is for hosts without a keep-alive
+/// timeout; one that is longer gives no more, because a stranger names it.
 pub const RUN_MAX_US: u64 = 120_000_000;
 
 /// Most runs of which one must succeed. A host may begin anew at any time, but each run costs a power
@@ -150,7 +150,7 @@ impl ControllerAuth {
     }
 
     /// When the run must be over, on the clock of `now_us`: `kato_ms`, the keep-alive timeout, after
-    /// it began, or two minutes if that is 0. Then close the connection. None if no run is under way.
+    /// it began, or two minutes if that is 0 or longer. Then close the connection. None if no run is under way.
     ///
     /// The first run begins with the queue, and Negotiate does not begin it anew, so that a stranger
     /// cannot keep a queue.
@@ -159,7 +159,10 @@ impl ControllerAuth {
         if self.is_at_rest() {
             return None;
         }
-        let limit_us = if kato_ms == 0 { RUN_MAX_US } else { kato_ms as u64 * 1000 };
+        let limit_us = match kato_ms as u64 * 1000 {
+            kato_us @ 1..RUN_MAX_US => kato_us,
+            _ => RUN_MAX_US,
+        };
         Some(self.began_us.saturating_add(limit_us))
     }
 

@@ -16,7 +16,7 @@ mod controller;
 mod group;
 mod host;
 pub mod message;
-mod primes;
+pub(crate) mod primes;
 mod refusal;
 mod response;
 mod stock;

@@ -9,7 +9,7 @@ use bpfof_host::files::{
     ReadError, StorageFunction,
 };
 use bpfof_host::{Controller, FileVersion, FunctionId, PushdownCall, TargetUrl};
-use bpfof_terminal::Outcome;
+use bpfof_terminal::{Outcome, target_url};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub(crate) struct Run {
     entry: Option<String>,
     /// Run it at this target: nvme-tcp://HOST:PORT/NQN?ns=1. Without --file it reads the namespace as
     /// a whole. Without a target it runs on this machine.
-    #[arg(long)]
+    #[arg(long, value_parser = target_url)]
     target: Option<TargetUrl>,
     /// A file that it may read; again for more of them, which it knows by their places, from 0 on.
     #[arg(long = "file", value_name = "PATH", required_unless_present = "target")]
@@ -110,6 +110,12 @@ impl Run {
     fn first_read(&self) -> FirstRead {
         FirstRead { file: 0, offset_bytes: self.offset, size_bytes: self.size }
     }
+
+    fn connect(&self, url: &TargetUrl) -> Result<Controller, bpfof_host::Error> {
+        let mut url = url.clone();
+        url.host_nqn = self.identity.host_nqn.clone().or(url.host_nqn);
+        Controller::connect(&url, self.identity.options())
+    }
 }
 
 pub(crate) fn run(options: &Run) -> Outcome {
@@ -141,7 +147,7 @@ fn over_namespace(
     entry: usize,
     argument: &[u8],
 ) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
-    let mut controller = Controller::connect(url, options.identity.options())?;
+    let mut controller = options.connect(url)?;
     let nsid = url.nsid;
     let info = controller.identify_namespace(nsid)?;
     let function = controller.load_function(object, entry as u32)?;
@@ -205,7 +211,7 @@ fn over_files(
 ) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
     let maps = match (&options.target, &options.device) {
         (Some(url), Some(device)) => {
-            let controller = Controller::connect(url, options.identity.options())?;
+            let controller = options.connect(url)?;
             FileMaps::new(controller, url.nsid, NamespaceDevice::new(device)?)?
         }
         (Some(_), None) => return Err("name the namespace's --device on this machine".into()),

@@ -175,6 +175,19 @@ impl Rules {
         Ok(loaded)
     }
 
+    /// One host with these secrets, and a secret of the target's, without files.
+    #[cfg(any(test, feature = "fuzz"))]
+    pub(crate) fn with_secrets(
+        nqn: &str,
+        dhchap_keys: Vec<DhchapKey>,
+        dhchap_ctrl_key: Option<DhchapKey>,
+    ) -> Rules {
+        let (subsystems, namespaces, keys) = (None, None, HostKeys::default());
+        let rule =
+            HostRule { nqn: nqn.to_owned(), subsystems, namespaces, rights: Rights::ALL, keys };
+        Rules { known: vec![Known { rule, dhchap_keys, dhchap_ctrl_key }], ..Rules::default() }
+    }
+
     /// Each identity that the host may present for a key.
     fn add_psk(&mut self, rule: &HostRule, psk: &ConfiguredPsk, subsystems: &[&str]) {
         let derivation = match rule.keys.tls_compat {

@@ -122,9 +122,10 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     };
     let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
     let id = controller.id;
-    let asks = u32::from(wish.access.authentication.is_some()) * ASKS_FOR_AUTHENTICATION;
     let began = (resets, cx.executor.now_ns);
     let association = Association::new(wish.subsystem, controller, member, qid > 0, began);
+    // By the rules under which the admin queue has connected: those may be others now.
+    let asks = u32::from(association.awaits_authentication()) * ASKS_FOR_AUTHENTICATION;
     let connection = &mut *cx.connection;
     connection.queue = QueuePair::new(qid, entries, flow_control);
     connection.phase = match qid {

@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use crate::access::{HostKeys, HostRule, Rights};
-use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, is_nqn, parse_size};
+use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, TlsMode, is_nqn, parse_size};
 use crate::hosts::HostLimits;
 use bpfof_chain::Limits;
 use bpfof_device::Layout;
@@ -25,7 +25,10 @@ pub fn config(data: &[u8]) {
             let text = written(&made);
             let read = TargetConfig::from_toml(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
             assert_eq!(shown(&read), shown(&made), "{text}");
-            assert!(made.check().is_err() || !made.namespaces.is_empty(), "{text}");
+            if made.check().is_ok() {
+                assert!(!made.namespaces.is_empty(), "{text}");
+                check_rules(&made);
+            }
         }
     }
 }
@@ -36,6 +39,7 @@ fn file(text: &str) {
             config.namespaces.iter().for_each(check);
             if config.check().is_ok() {
                 assert!(is_nqn(&config.nqn) && !config.namespaces.is_empty());
+                check_rules(&config);
             }
             let written = written(&config);
             let again = TargetConfig::from_toml(&written);
@@ -166,6 +170,12 @@ fn written(config: &TargetConfig) -> String {
     let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, .. } = config;
     let TargetConfig { limits, memory_max_bytes, hosts, rules, allow_any_host, functions, .. } =
         config;
+    let tls = match config.tls {
+        TlsMode::ByRules => "",
+        TlsMode::Off => "tls = \"off\"\n",
+        TlsMode::Allowed => "tls = \"allowed\"\n",
+        TlsMode::Required => "tls = \"required\"\n",
+    };
     let functions: Vec<String> =
         functions.iter().map(|path| quoted(&path.display().to_string())).collect();
     let functions = functions.join(", ");
@@ -174,7 +184,7 @@ fn written(config: &TargetConfig) -> String {
     let discovery = discovery.map_or(String::new(), |at| format!("discovery = \"{at}\"\n"));
     let namespaces: Vec<String> = namespaces.iter().map(|n| quoted(&option(n))).collect();
     format!(
-        "listen = \"{listen}\"\n{discovery}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
+        "listen = \"{listen}\"\n{discovery}{tls}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
          poll = {poll}\nspin-us = {spin_us}\nmax-hops = {}\nmax-chain-bytes = {}\n\
          max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n{memory}\
          connections-per-address = {}\nconnections-per-host = {}\nassociations-per-address = {}\n\
@@ -198,7 +208,7 @@ fn written(config: &TargetConfig) -> String {
 
 fn written_rule(rule: &HostRule) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
-    let HostRule { nqn, subsystems, namespaces, rights, .. } = rule;
+    let HostRule { nqn, subsystems, namespaces, rights, keys } = rule;
     let mut text = format!("[[host]]\nnqn = {}\n", quoted(nqn));
     if let Some(names) = subsystems {
         let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
@@ -210,7 +220,35 @@ fn written_rule(rule: &HostRule) -> String {
     let rights = rights.to_string();
     let rights: Vec<&str> = rights.split(", ").filter(|name| *name != "nothing").collect();
     text.push_str(&format!("rights = {rights:?}\n"));
+    let path = |path: &PathBuf| quoted(&path.display().to_string());
+    let HostKeys { tls_psk, tls_compat, dhchap_key, dhchap_ctrl_key } = keys;
+    for (name, paths) in [("tls-psk", tls_psk), ("dhchap-key", dhchap_key)] {
+        if !paths.is_empty() {
+            let paths: Vec<String> = paths.iter().map(path).collect();
+            text.push_str(&format!("{name} = [{}]\n", paths.join(", ")));
+        }
+    }
+    if let Some(key) = dhchap_ctrl_key {
+        text.push_str(&format!("dhchap-ctrl-key = {}\n", path(key)));
+    }
+    text.push_str(&format!("tls-compat = {tls_compat}\n"));
     text
+}
+
+/// The rules of rules.
+fn check_rules(config: &TargetConfig) {
+    for HostRule { nqn, subsystems, namespaces, rights, keys } in &config.rules {
+        assert!(nqn == "*" && keys.is_empty() || is_nqn(nqn), "{nqn}: a key is that of one host");
+        assert!(subsystems.iter().flatten().all(|nqn| is_nqn(nqn)));
+        assert!(namespaces.iter().flatten().all(|nsid| (1..=1024).contains(nsid)));
+        assert!(!rights.contains(Rights::LOAD) || rights.contains(Rights::READ));
+        assert!(keys.dhchap_key.len() <= 2);
+        assert!(keys.dhchap_ctrl_key.is_none() || !keys.dhchap_key.is_empty());
+        assert!(keys.tls_psk.is_empty() || config.tls() != TlsMode::Off, "keys for nothing");
+    }
+    let listens = [Some(config.listen), config.discovery].into_iter().flatten();
+    let is_open = listens.into_iter().any(|at| !at.ip().to_canonical().is_loopback());
+    assert!(!is_open || config.allow_any_host || !config.rules.is_empty(), "everybody gets in");
 }
 
 fn make_rule(input: &mut Input<'_>) -> HostRule {
@@ -224,7 +262,22 @@ fn make_rule(input: &mut Input<'_>) -> HostRule {
         namespaces: (input.byte() & 1 != 0)
             .then(|| (0..input.byte() % 4).map(|_| 1 + u32::from(input.byte())).collect()),
         rights: Rights::from_names(chosen).unwrap_or(Rights::USUAL),
-        keys: HostKeys::default(),
+        keys: make_keys(input),
+    }
+}
+
+/// None, or some, which may make no sense together.
+fn make_keys(input: &mut Input<'_>) -> HostKeys {
+    let choice = input.byte();
+    if choice & 1 == 0 {
+        return HostKeys::default();
+    }
+    let path = |input: &mut Input<'_>| PathBuf::from(format!("/{}", word(input)));
+    HostKeys {
+        tls_psk: (0..choice >> 1 & 3).map(|_| path(input)).collect(),
+        tls_compat: choice & 8 != 0,
+        dhchap_key: (0..choice >> 4 & 3).map(|_| path(input)).collect(),
+        dhchap_ctrl_key: (choice & 64 != 0).then(|| path(input)),
     }
 }
 
@@ -274,7 +327,8 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
         hosts,
         rules: (0..input.byte() % 3).map(|_| make_rule(input)).collect(),
         functions: (0..input.byte() % 3).map(|_| PathBuf::from(word(input))).collect(),
-        tls: Default::default(),
+        tls: [TlsMode::ByRules, TlsMode::Off, TlsMode::Allowed, TlsMode::Required]
+            [usize::from(input.byte() & 3)],
         allow_any_host: choice & 8 != 0,
     }
 }

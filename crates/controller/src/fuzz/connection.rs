@@ -1,14 +1,19 @@
 //! A host that obeys no rules.
 
+use super::authentication::{self, Authentications};
 use super::input::Input;
+use crate::access::Rights;
 use crate::rig::{FOLLOW, Rig, capsule, connect_command, enable_command, follow, h2c_data};
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{FabricsCommand, offset};
-use bpfof_nvme::tcp::{Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t};
+use bpfof_nvme::tcp::{DataPdu, Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t};
 use bpfof_nvme::vendor_specific::{
     Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort,
 };
 use bpfof_nvme::{AdminCommand, DsmRange, Installation, Rw, Sgl, Sqe, Upload, opcode};
+
+/// Command identifier of Connect, which no other command gets before many have been sent.
+const CONNECT_CID: u16 = 0xFFFF;
 
 /// What the host at the other end of a line has heard.
 struct Ear {
@@ -24,32 +29,48 @@ struct Host<'a> {
     input: Input<'a>,
     ears: Vec<Ear>,
     digests: Digests,
+    /// On a target that asks for a secret. Nothing is damaged then, so that it is known what was asked.
+    authentications: Option<Authentications>,
 }
 
 /// Plays `data` as a host: random bytes on a new connection, random bytes after the handshake, or
 /// a sequence of commands, transfers and uploads with fields from `data`, all split at random.
 /// Nothing may panic, what the target says must be valid, what it keeps to send is bounded, and
-/// when the host is gone nothing of it is left.
+/// when the host is gone nothing of it is left. On a target that asks for a secret, no queue does
+/// anything for a host that has not shown there that it has it.
+///
+/// Byte 0: bits 1:0 what is played, bits 3:2 digests, bit 4 the target asks for a secret. Then byte 1 is
+/// that of [`Authentications::new`].
 pub fn connection(data: &[u8]) {
     let mut input = Input(data);
     let mode = input.byte();
     let digests = Digests { header: mode & 4 != 0, data: mode & 8 != 0 };
     let limits = Limits { hops: 64, chains: 8, instructions_per_call: 10_000, ..Limits::default() };
-    let mut host = Host { rig: Rig::new(limits), input, ears: Vec::new(), digests };
+    let settings = if mode & 16 != 0 { Some(input.byte()) } else { None };
+    let authentications = settings.map(Authentications::new);
+    let mut host =
+        Host { rig: Rig::new(limits), input, ears: Vec::new(), digests, authentications };
+    if settings.is_some() {
+        let _ = host.rig.core.executor.registry.set_rules(authentication::rules());
+    }
     let admin = host.open();
     match mode & 3 {
         0 => {}
         1 => host.handshake(admin, 0),
+        _ if settings.is_some_and(|settings| settings & 9 != 0) => {
+            host.handshake(admin, 0);
+            host.play();
+        }
         _ => {
             host.handshake(admin, 0);
             host.furnish();
             let io = host.open();
             host.handshake(io, 1);
-            while !host.input.0.is_empty() {
-                host.act();
-            }
+            host.play();
         }
     }
+    // It may say anything from here on, and so authenticate itself.
+    host.authentications = None;
     let rest = host.input.bytes(data.len());
     host.say(admin, rest.to_vec());
     host.listen();
@@ -57,7 +78,20 @@ pub fn connection(data: &[u8]) {
 }
 
 impl Host<'_> {
+    fn play(&mut self) {
+        while !self.input.0.is_empty() {
+            self.act();
+            self.check_authentications();
+        }
+    }
+
+    /// One of the lines that there are.
+    fn line(&mut self) -> usize {
+        usize::from(self.input.byte() & 1).min(self.ears.len() - 1)
+    }
+
     fn open(&mut self) -> usize {
+        self.authentications.iter_mut().for_each(Authentications::open);
         self.ears.push(Ear {
             receiver: PduReceiver::for_host(),
             inbox: Vec::new(),
@@ -72,13 +106,59 @@ impl Host<'_> {
         let hpda = self.input.byte() % 32;
         IcReq { hpda, digests: self.digests, ..IcReq::default() }.encode_into(&mut request);
         self.rig.feed(line, &request);
-        let (connect, data) = connect_command(qid, 15, 0);
+        if self.authentications.is_some() && self.input.byte() > 127 {
+            self.authentication(line, false);
+        }
+        let (mut connect, data) = connect_command(qid, 15, 0);
+        if let Some(authentications) = &mut self.authentications {
+            connect.cid = CONNECT_CID;
+            authentications.sends(line, &connect);
+        }
         self.rig.feed(line, &capsule(connect, &data, self.digests));
+        self.listen();
+        self.authenticate(line);
         if qid == 0 {
             self.rig.feed(line, &capsule(enable_command(), &[], self.digests));
         }
         self.listen();
         assert!(self.rig.connection(line).controller().is_some(), "the handshake works");
+    }
+
+    /// A whole run by the rules, of a host that begins with it.
+    fn authenticate(&mut self, line: usize) {
+        // Each step is a command, and there are five in a run in which both sides are authenticated.
+        for _ in 0..6 {
+            if !self.authentications.as_ref().is_some_and(|its| its.is_due(line)) {
+                return;
+            }
+            self.authentication(line, true);
+            self.listen();
+        }
+    }
+
+    /// A command of a run by the rules, or any like it.
+    fn authentication(&mut self, line: usize, by_rules: bool) {
+        let next_cid = self.ears[line].next_cid;
+        let Some(authentications) = &mut self.authentications else { return };
+        let command = match by_rules {
+            true => authentications.next(line, next_cid, &mut self.input),
+            false => Some(authentications.any(line, next_cid, &mut self.input)),
+        };
+        if let Some((sqe, data)) = command {
+            self.command(line, sqe, &data);
+        }
+    }
+
+    /// No queue works without a proof, whatever was said on it.
+    fn check_authentications(&self) {
+        let Some(authentications) = &self.authentications else { return };
+        for line in 0..self.ears.len() {
+            let association = self.rig.entry(line).and_then(|entry| entry.phase.association());
+            let Some(association) = association else { continue };
+            let awaits = association.awaits_authentication();
+            assert!(awaits || authentications.may_have_proved(line), "no proof was given");
+            assert!(!awaits || association.rights == Rights::NONE);
+        }
     }
 
     /// Installs a function, and stores a list of eight blocks, a block that points to itself and
@@ -98,7 +178,7 @@ impl Host<'_> {
     /// Sends bytes in two pieces, with one of them damaged now and then.
     fn say(&mut self, line: usize, mut bytes: Vec<u8>) {
         let (at, chance) = (self.input.number() as usize, self.input.byte());
-        if chance & 31 == 31 && !bytes.is_empty() {
+        if chance & 31 == 31 && !bytes.is_empty() && self.authentications.is_none() {
             let index = at % bytes.len();
             bytes[index] ^= 1 << (chance >> 5);
         }
@@ -123,8 +203,18 @@ impl Host<'_> {
                         ear.receiver.set_digests(response.digests);
                     }
                     PduEvent::Header(Pdu::R2t(r2t)) => ear.r2ts.push(r2t),
+                    PduEvent::Header(Pdu::CapsuleResp(response)) => {
+                        if let Some(authentications) = &mut self.authentications {
+                            authentications.answered(line, &response.cqe);
+                        }
+                    }
                     PduEvent::Data { digest_ok: false, last_fragment: true, .. } => {
                         panic!("a wrong data digest");
+                    }
+                    PduEvent::Data { pdu: DataPdu::C2h(pdu), bytes, .. } => {
+                        if let Some(authentications) = &mut self.authentications {
+                            authentications.given(line, pdu.cccid, bytes);
+                        }
                     }
                     _ => {}
                 }
@@ -134,7 +224,12 @@ impl Host<'_> {
     }
 
     fn act(&mut self) {
-        match self.input.byte() % 14 {
+        match self.input.byte() % 17 {
+            14.. => {
+                let line = self.line();
+                let by_rules = self.input.byte() < 128;
+                self.authentication(line, by_rules);
+            }
             13 => {
                 let blocks = u64::from(self.input.byte() % 4) * 64;
                 self.rig.replace_namespace(blocks);
@@ -147,7 +242,7 @@ impl Host<'_> {
             8 => self.admin(),
             9 => self.upload(),
             10 => {
-                let line = usize::from(self.input.byte() & 1);
+                let line = self.line();
                 let mut sqe = [0; Sqe::BYTES];
                 let fields = self.input.bytes(Sqe::BYTES);
                 sqe[..fields.len()].copy_from_slice(fields);
@@ -160,6 +255,9 @@ impl Host<'_> {
     fn command(&mut self, line: usize, mut sqe: Sqe, data: &[u8]) {
         let next_cid = &mut self.ears[line].next_cid;
         (sqe.cid, *next_cid) = (*next_cid, next_cid.wrapping_add(1));
+        if let Some(authentications) = &mut self.authentications {
+            authentications.sends(line, &sqe);
+        }
         let bytes = capsule(sqe, data, self.digests);
         self.say(line, bytes);
     }
@@ -183,7 +281,7 @@ impl Host<'_> {
             sqe.sgl.kind = self.input.byte();
         }
         let data = vec![choice; if in_capsule { right as usize } else { 0 }];
-        self.command(1, sqe, &data);
+        self.command(self.ears.len() - 1, sqe, &data);
     }
 
     fn dataset_management(&mut self) {
@@ -207,7 +305,7 @@ impl Host<'_> {
             sgl,
             ..Sqe::new(opcode::nvm::DATASET_MANAGEMENT, u32::from(choice >> 5 & 3))
         };
-        self.command(1, sqe, if in_capsule { &data } else { &[] });
+        self.command(self.ears.len() - 1, sqe, if in_capsule { &data } else { &[] });
     }
 
     fn pushdown(&mut self) {
@@ -244,7 +342,7 @@ impl Host<'_> {
         }
         let mut sqe = Sqe::new(opcode::nvm::PUSHDOWN, u32::from(self.input.byte() % 3));
         sqe.sgl = Sgl::in_capsule(data.len() as u32);
-        self.command(1, sqe, &data);
+        self.command(self.ears.len() - 1, sqe, &data);
     }
 
     fn pushdown_short(&mut self) {
@@ -259,13 +357,13 @@ impl Host<'_> {
         };
         let length = self.input.edge() as u32;
         let sqe = short.to_sqe(u32::from(self.input.byte() % 3), length);
-        self.command(1, sqe, &[]);
+        self.command(self.ears.len() - 1, sqe, &[]);
     }
 
     /// Data for an R2T, or for none.
     fn transfer(&mut self) {
         self.listen();
-        let line = usize::from(self.input.byte() & 1);
+        let line = self.line();
         let choice = self.input.byte();
         let ear = &mut self.ears[line];
         let mut r2t = R2t { length_bytes: 512, ..R2t::default() };
@@ -301,7 +399,11 @@ impl Host<'_> {
             }
             _ => {}
         }
-        let data = vec![choice; pdu.data_length_bytes as usize];
+        let mut data = vec![choice; pdu.data_length_bytes as usize];
+        let known = self.authentications.as_ref().and_then(|its| its.data(line, pdu.cccid));
+        if let Some(known) = known.filter(|known| known.len() == data.len()) {
+            data.copy_from_slice(known);
+        }
         self.say(line, h2c_data(pdu, &data, self.digests));
     }
 

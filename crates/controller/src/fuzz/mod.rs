@@ -9,6 +9,7 @@
 //! configurations.
 
 mod admin;
+mod authentication;
 mod config;
 mod connection;
 mod input;

@@ -47,7 +47,7 @@ pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
     }
     connection.queue.forget_pending();
     connection.port.stop_fetching(|buffer| core.executor.buffers.recycle(buffer));
-    core.io.cancel_loads(connection.serial);
+    core.io.cancel(connection.serial);
     // Ends the receive; what is being sent still goes out.
     core.io.shut(index, Shut::Receive);
     if let Some(association) = connection.phase.association() {

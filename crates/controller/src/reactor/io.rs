@@ -64,8 +64,8 @@ pub(crate) trait Io {
     /// Does the arithmetic of an authentication, beside everything else.
     fn authenticate(&mut self, work: Authentication);
 
-    /// Nobody waits for what a connection has asked to be compiled.
-    fn cancel_loads(&mut self, serial: u64);
+    /// Nobody waits for what a connection has asked to be compiled or calculated.
+    fn cancel(&mut self, serial: u64);
 
     /// Waits until all reactors of the target have passed a turn, and says so by [`Message::Fenced`].
     fn fence(&mut self, fenced: Fenced);

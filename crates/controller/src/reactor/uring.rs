@@ -574,8 +574,9 @@ impl Io for Uring {
         });
     }
 
-    fn cancel_loads(&mut self, serial: u64) {
+    fn cancel(&mut self, serial: u64) {
         self.setup.loader.cancel(serial);
+        self.setup.authenticator.cancel(serial);
     }
 
     fn fence(&mut self, fenced: Fenced) {

@@ -18,7 +18,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 #[test]
 fn seeds() {
     fuzz::connection(&[]);
-    for mode in 0..16 {
+    for mode in 0..32 {
         fuzz::connection(&[mode]);
         for seed in 0..12 {
             let mut data = vec![mode];
@@ -26,7 +26,7 @@ fn seeds() {
             fuzz::connection(&data);
         }
         // Every kind of action alone, with the same byte for each of its choices.
-        for action in 0..12u8 {
+        for action in 0..17u8 {
             for byte in [0, 1, 7, 63, 255] {
                 let mut data = vec![mode, 0, 0];
                 for _ in 0..20 {
@@ -80,6 +80,10 @@ fn configurations() {
         "\0namespaces = [\"mem:size=1M,lba=4096\", \"file:path=/dev/x=y\"]\nmax-hops = 5\n",
         "\0namespaces = [\"\"]",
         "\0listen = \"[::1]:9\"\n\n[",
+        "\0namespaces = [\"mem:size=1M\"]\ntls = \"required\"\n[[host]]\nnqn = \"nqn.2026-01.org.x:a\"\n\
+         tls-psk = [\"/k\"]\ntls-compat = true\ndhchap-key = [\"/a\", \"/b\"]\ndhchap-ctrl-key = \"/c\"\n",
+        "\0namespaces = [\"mem:size=1M\"]\n[[host]]\nnqn = \"*\"\nrights = [\"load\", \"read\"]\n\
+         dhchap-ctrl-key = \"/c\"\n",
         "\u{1}mem:size=12MiB,nqn=nqn.2026-01.org.x:\"y\"",
         "\u{1}file:path=\u{e9}\\,size=,lba",
         "\u{2}12GiB",

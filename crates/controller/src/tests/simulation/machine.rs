@@ -309,7 +309,7 @@ impl Io for SimulatedIo {
         unreachable!("no host has a secret: {:?}", work.command)
     }
 
-    fn cancel_loads(&mut self, _serial: u64) {
+    fn cancel(&mut self, _serial: u64) {
         // What is being compiled goes on, and nobody takes it.
     }
 

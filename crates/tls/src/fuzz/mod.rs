@@ -1,0 +1,15 @@
+//! Entry points for fuzzing: they assert what must hold for any bytes. Unit tests call them too.
+//!
+//! [`client_hello`] reads ClientHellos alone. [`handshake`] sends them to a server, from a client that
+//! may know the key and lie all the same. [`records`] has what may follow: from somebody between the two
+//! ends, and from a peer with the right key.
+
+mod client_hello;
+mod handshake;
+mod hello;
+mod input;
+mod records;
+
+pub use client_hello::client_hello;
+pub use handshake::handshake;
+pub use records::records;
