@@ -166,7 +166,7 @@ fn identities_are_those_of_nvme_cli() {
     assert!(!text.contains(secret) && !text.contains("AAECAw"));
     let file = keys.path("exported");
     good(&identity(&key, &["--export", "v1-compat", "--output", &file]));
-    assert!(fs::read_to_string(&file).expect("written").starts_with(&format!("{}", lines[1].1)));
+    assert!(fs::read_to_string(&file).expect("written").starts_with(lines[1].1));
     // A new key tells its identities where no secret goes.
     let new = ["key", "new", "tls"];
     let output = bpfof(&[&new[..], &names].concat());
