@@ -117,12 +117,14 @@ go-ycsb: ## go-ycsb over the RocksDB integration, an independent driver: target/
 			-lrocksdb -lsnappy -llz4 -lzstd" \
 		PATH="$$PATH:/usr/local/go/bin" go build -buildvcs=false -o $(GO_YCSB)/go-ycsb .
 
-interop: release ## a stock Linux kernel in QEMU uses the target, and chains on its NVMe drives
+interop: release ## a stock Linux kernel in QEMU uses the target, is one and runs ours, and chains on its NVMe drives
 	@scripts/setup.sh qemu tshark
 	cargo build -p bpfof-cli --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
-	interop/run.py --target $(BPFOF) --fio-seconds $(FIO_SECONDS) --kills $(KILLS)
+	cargo build --release -p bpfof-cli --example verify --locked
+	interop/run.py --target $(BPFOF) --verify $(dir $(BPFOF))examples/verify \
+		--fio-seconds $(FIO_SECONDS) --kills $(KILLS)
 	interop/passthrough.py
 
 # With what `cargo test` has built, because there is no time for a release build: of the whole workspace,

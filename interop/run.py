@@ -1,27 +1,32 @@
 #!/usr/bin/env python3
-"""Lets a stock Linux host use our target, and says how each step went.
+"""Lets Debian's Linux use our target, be one for our host, and run our target; says how each step went.
 
-    interop/run.py [--fast] [--fio-seconds N] [--kills N]
+    interop/run.py [--fast] [--parts PART,…] [--fio-seconds N] [--kills N]
 
-Needs QEMU and the guest that interop/image.sh makes. The target and QEMU run on this machine as the
-calling user; their network is the loopback interface. The steps are in interop/guest/steps; --fast
-takes those that `make test` has time for. Logs stay in .interop/run. The exit status is 0 only if
-each step went well and neither the guest's kernel nor the target warned (docs/interop.md).
+Needs QEMU and the guest that interop/image.sh makes. Targets and QEMU run on this machine as the
+calling user; their network is the loopback interface. The steps are in interop/guest, a file for
+each part; --fast takes those that `make test` has time for. Logs stay in .interop/run. The exit status is 0
+only if each step went well and neither the guest's kernel nor a target warned (docs/interop.md).
 """
 
 import argparse
 import pathlib
-import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 
+import targets
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
-NQN = "nqn.2026-01.io.bpf-of:interop"
+BUSYBOX = CACHE / "root/bin/busybox"
+PARTS = ["plain", "secure", "nvmet", "ktls"]
+# Those in which programs of ours run in the guest.
+OUR_PROGRAMS = {"nvmet", "ktls"}
 # Lines of a log that are shown of a failure: what is near its end says why.
 SHOWN_LINES = 60
 # The longest that a step may be silent, in seconds.
@@ -31,100 +36,35 @@ PATIENCE = 300
 BOOTS = 3
 
 
-def free_ports():
-    """Two ports that nobody listens on."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+def initrd(options):
+    """The guest of image.sh with the keys of this run, and our programs where parts need them."""
+    guest = RUN / "guest"
+    shutil.rmtree(guest, ignore_errors=True)
+    guest.mkdir()
+    shutil.copytree(RUN / "keys", guest / "keys")
+    if OUR_PROGRAMS & set(options.parts):
+        for program in (options.target, options.verify):
+            subprocess.run(["strip", "-o", guest / pathlib.Path(program).name, program], check=True)
+    names = "\n".join(str(path.relative_to(guest)) for path in sorted(guest.rglob("*")))
+    command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
+    archive = subprocess.run(
+        command, cwd=guest, input=names.encode(), capture_output=True, check=True
+    ).stdout
+    path = RUN / "initrd"
+    path.write_bytes((CACHE / "initrd").read_bytes() + archive)
+    return path
 
 
-class Target:
-    """The target process; what it serves outlives it."""
-
-    def __init__(self, program):
-        self.log = open(RUN / "target.log", "wb")
-        self.process = None
-        # QEMU's user network shows the guest 127.0.0.1 as 10.0.2.2.
-        self.port, self.discovery_port = free_ports()
-        self.command = [str(program), "target", "--listen", f"127.0.0.1:{self.port}"]
-        self.command += ["--discovery", f"127.0.0.1:{self.discovery_port}"]
-        self.command += ["--config", str(RUN / "target.toml"), "--verbose"]
-        store = RUN / "store.img"
-        store.unlink(missing_ok=True)
-        create = [str(program), "kv", "create", "--levels", "2", "--file", str(store)]
-        subprocess.run(create, check=True, capture_output=True)
-        other = f",size=64MiB,nqn={NQN}-other"
-        self.namespaces = {
-            "a": ",size=1GiB",
-            "b": ",size=512MiB,lba=4096",
-            "grows": "",
-            "store": "",
-            "other": other,
-        }
-        for name in [*self.namespaces, "new"]:
-            if name != "store":
-                (RUN / f"{name}.img").unlink(missing_ok=True)
-        self.configure()
-        self.grow(1 << 30)
-
-    def start(self):
-        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)
-        for _ in range(100):
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                if self.process.poll() is not None:
-                    break
-                time.sleep(0.05)
-        show_end("target.log")
-        sys.exit(f"fail the target does not listen on port {self.port}")
-
-    def configure(self):
-        """Writes the configuration file."""
-        disks = [f"file:path={RUN / name}.img{rest}" for name, rest in self.namespaces.items()]
-        lines = [f'nqn = "{NQN}"', "namespaces = [", *(f'  "{disk}",' for disk in disks), "]"]
-        (RUN / "target.toml").write_text("\n".join(lines) + "\n")
-
-    def reload(self):
-        """Has a running target look at its configuration and its files again."""
-        if self.process:
-            self.process.send_signal(signal.SIGHUP)
-
-    def grow(self, size_bytes):
-        """Gives the third disk another size."""
-        with open(RUN / "grows.img", "ab") as disk:
-            disk.truncate(size_bytes)
-        self.reload()
-
-    def add(self):
-        """Gives the first subsystem a namespace more, with the next free id."""
-        self.namespaces["new"] = ",size=256MiB"
-        self.configure()
-        self.reload()
-
-    def remove(self):
-        """Takes it away again."""
-        del self.namespaces["new"]
-        self.configure()
-        self.reload()
-
-    def end(self, how):
-        """Returns the exit status."""
-        self.process.send_signal(how)
-        return self.process.wait(timeout=20)
-
-
-def boot(control, options, target):
+def boot(control, options, served):
     """Starts the guest, with its second serial line at the socket `control`."""
     steps = f"interop.fio_seconds={options.fio_seconds} interop.kills={options.kills}"
-    steps += f" interop.port={target.port} interop.discovery_port={target.discovery_port}"
+    steps += f" interop.discovery_port={served['target'].discovery_port}"
+    steps += "".join(f" interop.{name}_port={target.port}" for name, target in served.items())
+    steps += f" interop.parts={','.join(options.parts)}"
     steps += " interop.fast=1" if options.fast else ""
     command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "4"]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
-    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(CACHE / "initrd")]
+    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(RUN / "initrd")]
     command += ["-append", f"console=ttyS0 panic=-1 log_buf_len=4M {steps}"]
     command += ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]
     command += ["-serial", f"file:{RUN / 'guest.log'}"]
@@ -132,17 +72,41 @@ def boot(control, options, target):
     return subprocess.Popen(command, stderr=open(RUN / "qemu.log", "wb"))
 
 
-def show_end(name, since=""):
+def show_end(path, since=""):
     """Prints the end of a log, from the last line that is `since` on."""
-    lines = (RUN / name).read_text(errors="replace").splitlines()
+    lines = path.read_text(errors="replace").splitlines()
     begin = max((n for n, line in enumerate(lines) if line == since), default=0)
-    print(f"---- {name} ----")
+    print(f"---- {path.name} ----")
     for line in lines[max(begin, len(lines) - SHOWN_LINES) :]:
         print(line)
     print("----")
 
 
-def follow(line, target):
+def show_logs(served, since=""):
+    show_end(RUN / "guest.log", since)
+    for target in served.values():
+        show_end(target.path("log"))
+
+
+def carry_out(request, served):
+    """Does what the guest asks for: an action, the name of a target, and a rest."""
+    action, name, rest = (request.split(" ", 2) + ["", ""])[:3]
+    target = served[name]
+    if action == "kill":
+        target.end(signal.SIGKILL)
+    elif action == "start":
+        target.start()
+    elif action == "log":
+        target.logs(rest)
+    elif action == "rotate":
+        target.rotate(rest)
+    elif action in ("grow", "add", "remove"):
+        getattr(target, action)()
+    else:
+        raise targets.Refused(f"there is no {action}")
+
+
+def follow(line, served):
     """Prints what the guest reports and does what it asks for. Returns the number of failures, or
     None if the guest stopped before it said anything."""
     failures, begun, text = 0, time.monotonic(), None
@@ -150,42 +114,85 @@ def follow(line, target):
         word, _, rest = text.strip().partition(" ")
         if word == "begin":
             begun = time.monotonic()
+            for target in served.values():
+                target.look()
         elif word in ("ok", "fail"):
             print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
             if word == "fail":
                 failures += 1
-                show_end("guest.log", f"=== {rest.partition(':')[0]}")
-                show_end("target.log")
+                show_logs(served, f"=== {rest.partition(':')[0]}")
         elif word == "please":
-            if rest == "kill":
-                target.end(signal.SIGKILL)
-            elif rest == "start":
-                target.start()
-            elif rest == "grow":
-                target.grow(3 << 29)
-            elif rest == "add":
-                target.add()
-            elif rest == "remove":
-                target.remove()
-            line.write("done\n")
+            try:
+                carry_out(rest, served)
+                answer = "done"
+            except targets.Refused as refused:
+                answer = str(refused)
+            line.write(f"{answer}\n")
             line.flush()
         elif word == "end":
             return failures
     if text is None:
         return None
     print("fail the guest stopped before its last step")
-    show_end("guest.log")
-    show_end("target.log")
+    show_logs(served)
     return failures + 1
+
+
+def serve(options):
+    """Starts the targets."""
+    targets.make_keys(RUN)
+    served = {"target": targets.Open(options.target, RUN)}
+    if "secure" in options.parts:
+        for name, mode in (("guarded", "allowed"), ("required", "required")):
+            served[name] = targets.Guarded(name, mode, options.target, RUN)
+    for target in served.values():
+        target.start()
+    return served
+
+
+def run(options, served, listener):
+    """Boots the guest and lets it do its steps. Returns the number of failures."""
+    failures, guest = 1, None
+    try:
+        for boots_left in reversed(range(BOOTS)):
+            guest = boot(RUN / "control", options, served)
+            connection, _ = listener.accept()
+            connection.settimeout(PATIENCE)
+            found = follow(connection.makefile("rw", encoding="utf-8", errors="replace"), served)
+            guest.wait(timeout=30)
+            if found is not None:
+                failures = found
+                break
+            print(f"note the guest's kernel did not boot; {boots_left} more attempts", flush=True)
+            show_end(RUN / "guest.log")
+        for target in served.values():
+            status = target.end(signal.SIGTERM)
+            if status != 0:
+                print(f"fail the target {target.name} ends with status {status}")
+                failures += 1
+    except TimeoutError:
+        print(f"fail no word from the guest for {PATIENCE} s")
+        show_logs(served)
+    finally:
+        for process in [guest, *(target.process for target in served.values())]:
+            if process and process.poll() is None:
+                process.kill()
+    return failures
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--parts", type=lambda text: text.split(","))
     parser.add_argument("--fio-seconds", type=int, default=20)
     parser.add_argument("--kills", type=int, default=3)
-    parser.add_argument("--target", default=ROOT / "target/release/bpfof")
+    parser.add_argument("--target", default=ROOT / "target/release/bpfof", type=pathlib.Path)
+    parser.add_argument("--verify", default=ROOT / "target/release/examples/verify", type=pathlib.Path)
     options = parser.parse_args()
+    if options.parts is None:
+        options.parts = ["plain", "secure"] if options.fast else PARTS
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"
     control.unlink(missing_ok=True)
@@ -193,40 +200,16 @@ def main():
     listener.bind(str(control))
     listener.listen(1)
     listener.settimeout(20)
-    target = Target(options.target)
-    target.start()
-    failures = 1
-    try:
-        for boots_left in reversed(range(BOOTS)):
-            guest = boot(control, options, target)
-            connection, _ = listener.accept()
-            connection.settimeout(PATIENCE)
-            found = follow(connection.makefile("rw", encoding="utf-8", errors="replace"), target)
-            guest.wait(timeout=30)
-            if found is not None:
-                failures = found
-                break
-            print(f"note the guest's kernel did not boot; {boots_left} more attempts", flush=True)
-            show_end("guest.log")
-        status = target.end(signal.SIGTERM)
-        if status != 0:
-            print(f"fail the target ends with status {status}")
+    served = serve(options)
+    initrd(options)
+    failures = run(options, served, listener)
+    # Nothing that the guest does is a reason for a target to warn, unless its steps say so.
+    for target in served.values():
+        for problem in target.problems()[:5]:
+            print(f"fail {target.name} reports: {problem.strip()}")
             failures += 1
-    except TimeoutError:
-        print(f"fail no word from the guest for {PATIENCE} s")
-        show_end("guest.log")
-        show_end("target.log")
-    finally:
-        for process in (guest, target.process):
-            if process.poll() is None:
-                process.kill()
-    # Nothing that the guest does is a reason for the target to warn.
-    lines = open(RUN / "target.log", errors="replace")
-    problems = [line for line in lines if re.search(r" (ERROR|WARN) |panicked", line)]
-    for problem in problems[:5]:
-        print(f"fail the target reports: {problem.strip()}")
-    print(f"{'failed' if failures or problems else 'passed'}; logs are in {RUN}")
-    sys.exit(1 if failures or problems else 0)
+    print(f"{'failed' if failures else 'passed'}; logs are in {RUN}")
+    sys.exit(1 if failures else 0)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,10 @@ impl Handshake {
         let outcome = match bpfof_tls::accept(&socket, &self.store, deadline) {
             Ok(secured) => self.secure(&socket, secured).map(Some),
             Err(HandshakeError::NotTls { .. }) if !self.is_required => Ok(None),
+            // Who only looks whether somebody listens is no attacker.
+            Err(error @ HandshakeError::NothingSent) => {
+                return log::debug!("{}: {error}", ends.peer);
+            }
             Err(error) => Err(error.to_string()),
         };
         drop(self.counted);

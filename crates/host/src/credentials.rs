@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct KeyFiles {
     /// A key for TLS, `NVMeTLSkey-1:…`.
     pub tls_psk: Option<PathBuf>,
-    /// It is derived as libnvme before 1.16 does it, where identities do not tell.
+    /// The target is a Linux of 2025 or before: see [`Credentials::tls_compat`].
     pub tls_compat: bool,
     /// The host's secret for DH-HMAC-CHAP, `DHHC-1:…`.
     pub dhchap_key: Option<PathBuf>,
@@ -25,7 +25,8 @@ pub struct KeyFiles {
 pub struct Credentials {
     /// A key for TLS: connections use it, and no others are made.
     pub tls_psk: Option<Arc<ConfiguredPsk>>,
-    /// Derive keys as libnvme before 1.16 does it.
+    /// Derive keys as libnvme before 1.16 does it, and prove them with SHA-256 whatever their length, as
+    /// GnuTLS before 3.8.11 does: what a Linux target of 2025 or before takes, such as Debian 13.
     pub tls_compat: bool,
     /// The host's secret for DH-HMAC-CHAP, for targets that ask for it.
     pub dhchap_key: Option<Arc<DhchapKey>>,
@@ -62,8 +63,8 @@ impl Credentials {
             .identity(&names, IdentityVersion::V1, derivation)
             .map_err(|error| wrong(&error))?;
         let hash = match found.hash {
-            bpfof_auth::PskHash::Sha256 => PskHash::Sha256,
-            bpfof_auth::PskHash::Sha384 => PskHash::Sha384,
+            bpfof_auth::PskHash::Sha384 if !self.tls_compat => PskHash::Sha384,
+            _ => PskHash::Sha256,
         };
         let psk = Psk::new(&found.identity, found.psk.expose(), hash);
         psk.map(Some).map_err(|error| wrong(&error))

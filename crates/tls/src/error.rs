@@ -52,6 +52,9 @@ pub enum HandshakeError {
          accept this key"
     )]
     Closed,
+    /// The peer closed the connection and had sent nothing: it has only looked whether somebody listens.
+    #[error("the peer closed the connection before it sent anything")]
+    NothingSent,
     /// The deadline passed.
     #[error("the handshake did not end in time")]
     TimedOut,

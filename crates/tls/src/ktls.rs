@@ -12,13 +12,12 @@
 
 use crate::keys::{IV_BYTES, Secured, Suite, TrafficKey};
 use libc::{SOL_TCP, SOL_TLS, TCP_ULP, TLS_RX, TLS_TX, c_int};
-use std::fs;
+use rustix::net::{AddressFamily, SocketType};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_ulp";
 const NAME: &str = "tls";
 /// TLS_1_3_VERSION of linux/tls.h.
 const VERSION: u16 = 0x0304;
@@ -52,23 +51,23 @@ pub fn enable(socket: BorrowedFd<'_>, secured: &Secured) -> Result<(), KtlsError
     set_option(socket, SOL_TLS, TLS_RX, read.bytes()).map_err(KtlsError::Half)
 }
 
-/// Whether the kernel can be asked for TLS now.
+/// Whether the kernel can be asked for TLS now. It loads the module if this process may have it do so
+/// (CAP_NET_ADMIN).
 ///
 /// # Errors
 /// What is missing, and what to do about it, in words.
 pub fn is_available() -> Result<(), String> {
-    match fs::read_to_string(AVAILABLE) {
-        Ok(list) if is_listed(&list) => Ok(()),
-        Ok(_) => Err(format!(
-            "{AVAILABLE} does not list `{NAME}`: run `modprobe {NAME}`, and name it in a file in \
-             /etc/modules-load.d; a kernel built without CONFIG_TLS has no such module"
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)
+        .map_err(|error| format!("no socket: {error}"))?;
+    match set_option(socket.as_fd(), SOL_TCP, TCP_ULP, NAME.as_bytes()) {
+        // It is there, and takes connected sockets only.
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(()),
+        Ok(()) => Ok(()),
+        Err(error) => Err(format!(
+            "the kernel has no `{NAME}` for sockets ({error}): run `modprobe {NAME}`, and name it in a \
+             file in /etc/modules-load.d; a kernel built without CONFIG_TLS has no such module"
         )),
-        Err(error) => Err(format!("cannot read {AVAILABLE}: {error}")),
     }
-}
-
-fn is_listed(list: &str) -> bool {
-    list.split_whitespace().any(|name| name == NAME)
 }
 
 /// `struct tls12_crypto_info_*` of linux/tls.h: version (2) and cipher (2) in the machine's order,
@@ -168,18 +167,9 @@ mod tests {
     );
 
     #[test]
-    fn the_name_is_looked_for_as_a_word() {
-        assert!(is_listed("espintcp mptcp tls\n"));
-        assert!(is_listed("tls"));
-        assert!(!is_listed("espintcp mptcp\n"));
-        assert!(!is_listed("smc tlsx xtls\n"));
-        assert!(!is_listed(""));
-    }
-
-    #[test]
     fn what_is_missing_is_said() {
         if let Err(missing) = is_available() {
-            assert!(missing.contains("tcp_available_ulp"), "{missing}");
+            assert!(missing.contains("modprobe tls"), "{missing}");
         }
     }
 }

@@ -39,9 +39,10 @@ impl<'a> Wire<'a> {
     pub(crate) fn first_byte(&self) -> Result<u8, HandshakeError> {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match self.retry(PollFlags::IN, || recv(self.socket, &mut byte, flags))? {
-            (0, _) => Err(HandshakeError::Closed),
-            _ => Ok(byte[0]),
+        match self.retry(PollFlags::IN, || recv(self.socket, &mut byte, flags)) {
+            Ok((0, _)) | Err(HandshakeError::Closed) => Err(HandshakeError::NothingSent),
+            Ok(_) => Ok(byte[0]),
+            Err(error) => Err(error),
         }
     }
 

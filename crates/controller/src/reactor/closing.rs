@@ -2,9 +2,12 @@
 
 use super::io::{Io, Message, Shut};
 use super::state::Core;
+use crate::access::Reason;
+use crate::association::Association;
 use crate::controller::Controller;
 use crate::limits::CLOSES_PER_TURN;
 use crate::transport::Port;
+use log::Level;
 use std::sync::Arc;
 
 /// A connection is to be closed soon. Many may end at once, and closing one takes longer than most
@@ -36,7 +39,16 @@ pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
     entry.closed_ns = core.executor.now_ns;
     entry.cuts_chains |= core.stop_at_ns.is_none();
     let connection = &mut entry.connection;
-    log::info!("{connection}: closed: {reason}");
+    let is_stranger =
+        |association: &Association| association.awaits_authentication() && !association.has_failed;
+    if connection.phase.association().is_some_and(is_stranger) {
+        core.executor.registry.denials.count(Reason::NotAuthenticated);
+        let what =
+            format_args!("closed: {reason}; it has not authenticated itself, as its rule asks");
+        connection.note(Level::Warn, entry.closed_ns, what);
+    } else {
+        log::info!("{connection}: closed: {reason}");
+    }
     // The commands that wait for the peer's data or for a compiler are forgotten. What is left is with
     // a device or a chain and must come back.
     connection.is_abandoned = true;
