@@ -105,7 +105,7 @@ fn what_makes_no_sense_is_refused() {
     let missing = missing.to_str().expect("UTF-8");
     assert!(Path::new(object).exists());
     for (words, why) in [
-        (&["--size", "512"][..], "--target"),
+        (&["--size", "512"][..], "--file"),
         (&["--size", "0", "--file", object], "--size"),
         (&["--size", "70000", "--file", object], "--size"),
         (&["--size", "8", "--file", missing], "missing"),

@@ -11,11 +11,13 @@ use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, offset};
 use bpfof_nvme::vendor_specific::PushdownShort;
 use bpfof_nvme::{AdminCommand, Sqe, features, opcode};
 use common::{compile, config, connect, ends, file, load, memory, options, run, start, url};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const NAMESPACE_BYTES: u64 = 4 << 20;
 /// The file that is mapped, and one that is not.
+/// Longest wait for a chain.
+const PATIENCE: Duration = Duration::from_secs(20);
 const FILE: FileVersion = FileVersion { id: 7, version: 1 };
 const OTHER_FILE: FileVersion = FileVersion { id: 8, version: 1 };
 const WHOLE: FileVersion = FileVersion { id: 0, version: 1 };
@@ -316,23 +318,21 @@ fn no_chain_reads_what_comes_after_the_end_of_a_map() {
         let function = load(&mut controller, &compile("watch"), "watch").0;
         let lanes: Vec<Lane> =
             (0..CHAIN_LANES).map(|_| controller.open_lane().expect("a lane")).collect();
-        let is_over = AtomicBool::new(false);
+        let (is_over, answered) = (AtomicBool::new(false), AtomicU64::new(0));
         let chains = |mut lane: Lane| {
             let scratch = argument(SIZE, HOPS);
-            let mut answered = 0u64;
             while !is_over.load(Ordering::Relaxed) {
                 match run(&mut lane, &call(function, &[FILE], SIZE, &scratch)) {
                     Ok((answer, _)) => {
                         let answer = u64::from_le_bytes(answer[..].try_into().expect("8 bytes"));
                         assert_eq!(answer, OURS, "{server_url}: a byte of another");
-                        answered += 1;
+                        answered.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => {
                         assert!(error.status.same_code(Status::UNKNOWN_FILE), "{error}");
                     }
                 }
             }
-            answered
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -344,16 +344,26 @@ fn no_chain_reads_what_comes_after_the_end_of_a_map() {
             {
                 fill(&mut writer, OURS);
                 controller.set_file_map(&map(1)).expect("set");
-                std::thread::sleep(Duration::from_micros(rounds % 7 * 100));
+                // Most maps end in the middle of chains, and some see the end of one.
+                let (before, mapped) = (answered.load(Ordering::Relaxed), Instant::now());
+                let most = if rounds % 8 == 7 {
+                    PATIENCE
+                } else {
+                    Duration::from_micros(rounds % 7 * 100)
+                };
+                while answered.load(Ordering::Relaxed) == before && mapped.elapsed() < most {
+                    std::thread::yield_now();
+                }
                 controller.remove_file_map(1, FILE.id).expect("removed");
                 fill(&mut writer, FOREIGN);
                 rounds += 1;
             }
             is_over.store(true, Ordering::Relaxed);
             for thread in threads {
-                let answered = thread.join().expect("no foreign byte");
-                assert!(answered > 0, "in {rounds} rounds no chain was answered");
+                thread.join().expect("no foreign byte");
             }
+            let answered = answered.load(Ordering::Relaxed);
+            assert!(answered >= rounds / 8, "{answered} chains were answered in {rounds} rounds");
         });
     });
 }

@@ -15,6 +15,9 @@ use options::KvExecutor;
 
 pub(crate) fn run(command: &KvCommand) -> Outcome {
     match command {
+        KvCommand { executor: KvExecutor::Local, options, .. } if options.tls => {
+            Err("--tls is for a target, which --executor local does without".into())
+        }
         KvCommand { executor: KvExecutor::Local, file, options } => {
             local::run(options, file.as_deref())
         }

@@ -24,7 +24,7 @@ pub struct KvCommand {
     /// With --executor local: the database, a file or block device that is read directly. A file
     /// that does not exist is made, of --levels levels or as much of it as fits 3 GiB. By default
     /// a file in /var/tmp, which is removed at the end.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with = "tls")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) options: KvOptions,
@@ -73,7 +73,7 @@ pub(crate) struct KvOptions {
     pub(crate) poll: bool,
     /// Compare gets that are pushed down with and without TLS instead, in turn: plain, records by the
     /// target itself and, where there is kernel TLS, by its kernel.
-    #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "plot", "file"])]
+    #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "plot"])]
     pub(crate) tls: bool,
     /// Write the figures to this file, as JSON: a list with one object for each case.
     #[arg(long, value_name = "FILE")]

@@ -170,6 +170,7 @@ fn written(config: &TargetConfig) -> String {
     let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, .. } = config;
     let TargetConfig { limits, memory_max_bytes, hosts, rules, allow_any_host, functions, .. } =
         config;
+    let kernel_tls = config.kernel_tls;
     let tls = match config.tls {
         TlsMode::ByRules => "",
         TlsMode::Off => "tls = \"off\"\n",
@@ -189,7 +190,8 @@ fn written(config: &TargetConfig) -> String {
          max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n{memory}\
          connections-per-address = {}\nconnections-per-host = {}\nassociations-per-address = {}\n\
          associations-per-host = {}\nsend-timeout-s = {}\nidle-timeout-s = {}\n\
-         functions = [{functions}]\nallow-any-host = {allow_any_host}\n{rules}",
+         functions = [{functions}]\nallow-any-host = {allow_any_host}\n\
+         kernel-tls = {kernel_tls}\n{rules}",
         quoted(nqn),
         namespaces.join(", "),
         limits.hops,
@@ -329,6 +331,7 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
         functions: (0..input.byte() % 3).map(|_| PathBuf::from(word(input))).collect(),
         tls: [TlsMode::ByRules, TlsMode::Off, TlsMode::Allowed, TlsMode::Required]
             [usize::from(input.byte() & 3)],
+        kernel_tls: input.byte() & 1 != 0,
         allow_any_host: choice & 8 != 0,
     }
 }
