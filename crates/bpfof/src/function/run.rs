@@ -51,7 +51,7 @@ pub(crate) struct Run {
     scratch: Option<PathBuf>,
     /// The argument in hexadecimal digits.
     #[arg(long, value_name = "DIGITS", value_parser = hexadecimal)]
-    scratch_hex: Option<Vec<u8>>,
+    scratch_hex: Option<Hexadecimal>,
     /// Size of scratch in bytes, and the longest answer.
     #[arg(long, value_name = "BYTES", default_value_t = abi::DEFAULT_SCRATCH_BYTES as u32,
           value_parser = clap::value_parser!(u32).range(1..=abi::MAX_SCRATCH_BYTES as i64))]
@@ -78,12 +78,17 @@ struct Ended {
     took: Duration,
 }
 
-fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
+/// Bytes that are written as hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Hexadecimal(Vec<u8>);
+
+fn hexadecimal(text: &str) -> Result<Hexadecimal, String> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
     match digits {
         Some(digits) if digits.len() % 2 == 0 => {
-            Ok(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+            let bytes = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]);
+            Ok(Hexadecimal(bytes.collect()))
         }
         _ => Err("not an even number of hexadecimal digits".to_owned()),
     }
@@ -94,7 +99,7 @@ impl Run {
         let argument = match (&self.scratch, &self.scratch_hex) {
             (Some(path), _) => std::fs::read(path)
                 .map_err(|error| format!("cannot read {}: {error}", path.display()))?,
-            (None, Some(bytes)) => bytes.clone(),
+            (None, Some(bytes)) => bytes.0.clone(),
             (None, None) => Vec::new(),
         };
         match argument.len() <= self.scratch_size as usize {
@@ -367,8 +372,8 @@ mod tests {
 
     #[test]
     fn arguments_are_written_in_pairs_of_digits() {
-        assert_eq!(hexadecimal("00fFa0"), Ok(vec![0, 255, 160]));
-        assert_eq!(hexadecimal(""), Ok(Vec::new()));
+        assert_eq!(hexadecimal("00fFa0"), Ok(Hexadecimal(vec![0, 255, 160])));
+        assert_eq!(hexadecimal(""), Ok(Hexadecimal(Vec::new())));
         for wrong in ["0", "zz", "0x00", "é0"] {
             assert!(hexadecimal(wrong).is_err(), "{wrong}");
         }
