@@ -2,6 +2,7 @@
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length, wrong_pointer};
 use crate::access::{Reason, Rights};
+use crate::association::Association;
 use crate::authenticator::{Authenticated, Authentication};
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
@@ -118,7 +119,14 @@ pub(super) fn receive(
 ) -> Answered {
     check_protocol(protocol)?;
     let answer = auth(cx)?.receive(length_bytes.min(command.pointer.length_bytes()));
-    let answer = answer.map_err(|small| Refusal::field("AL", small.to_string()))?;
+    let answer = answer.map_err(|small| {
+        // It may have been out of order, and ended what was proved before.
+        let ended = |its: &Association| its.awaits_authentication() && its.rights != Rights::NONE;
+        if cx.connection.phase.association().is_some_and(ended) {
+            failed(cx, "Authentication Receive without room for a failure");
+        }
+        Refusal::field("AL", small.to_string())
+    })?;
     command.check_room(answer.message.len())?;
     match answer.then {
         Then::Continue => {}
