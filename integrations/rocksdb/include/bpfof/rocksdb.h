@@ -42,11 +42,15 @@ enum class Mode : uint8_t {
 
 struct PushdownOptions {
 	/*
-	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N]. Empty: there is none, and chains of reads
-	 * run on this machine; for trying it out.
+	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N]; or grantd:PATH, the socket of a grant daemon,
+	 * for a process that must not read whole namespaces (docs/grants.md): target_reads has no
+	 * effect then. Empty: there is none, and chains of reads run on this machine; for trying it
+	 * out.
 	 */
 	std::string url;
-	/* What the target's namespace is on this machine: a block device, or the target's image file.
+	/*
+	 * What the target's namespace is on this machine: a block device, or the target's image file.
+	 * With a grant daemon any file or directory of the file system that is meant, or nothing.
 	 */
 	std::string device;
 	/*
