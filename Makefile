@@ -25,6 +25,9 @@ KILLS ?= 3
 # How long `make race` runs on each file system, in seconds.
 RACE_SECONDS ?= 600
 
+# How many chains the hostile client of `make grants` runs.
+GRANT_CHAINS ?= 1000000
+
 # How long each part of `make soak` takes, in seconds.
 SOAK_SECONDS ?= 3600
 
@@ -43,7 +46,7 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	race soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install uninstall clean
+	race grants soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install uninstall clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -138,6 +141,12 @@ interop-fast: setup ## the quick part of it, with the debug build
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
+
+grants: setup ## a hostile client of the grant daemon runs GRANT_CHAINS (1000000); what grants cost; root
+	GRANT_CHAINS=$(GRANT_CHAINS) cargo test --release -p bpfof-cli --test grants --locked -- \
+		--nocapture --test-threads 1
+	cargo test --release -p bpfof-cli --test grants --locked -- \
+		--ignored --exact speed::grants_cost_little --nocapture
 
 soak: soak-simulation soak-rocksdb ## both of these, one after the other
 

@@ -3,11 +3,15 @@
 use bpfkv::create::Extent;
 use bpfkv::{Aggregate, KeyRange, Value};
 use bpfof_host::{Options as HostOptions, TargetUrl};
-use bpfof_kv::{Session, SessionError, create_file, create_on_target};
+use bpfof_kv::{GrantedFile, Session, SessionError, create_file, create_on_target};
 use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url};
 use clap::{Args, Subcommand, ValueEnum};
+use std::error::Error;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Keys, and what they have.
+type Answers = Vec<(u64, Option<String>)>;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -55,8 +59,24 @@ pub(crate) struct Store {
 
 #[derive(Args)]
 pub(crate) struct Get {
-    #[command(flatten)]
-    store: Store,
+    /// The target: nvme-tcp://HOST:PORT/NQN?ns=1.
+    #[arg(long, required_unless_present = "grantd")]
+    target: Option<TargetUrl>,
+    /// The socket of the grant daemon, for a database in a file; needs no privileges.
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "plain", "cache"], requires = "file")]
+    grantd: Option<PathBuf>,
+    /// The file with the database, with --grantd.
+    #[arg(long, requires = "grantd")]
+    file: Option<PathBuf>,
+    /// Read plainly, one network round trip a hop, instead of pushing the lookup down.
+    #[arg(long)]
+    plain: bool,
+    /// Hold the top levels of the tree on the host, 0 to 3.
+    #[arg(long, default_value_t = 0, value_name = "LEVELS")]
+    cache: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
     /// Keys to look up.
     #[arg(required = true)]
     keys: Vec<u64>,
@@ -156,15 +176,37 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn get(options: &Get) -> Outcome {
-    let mut session = options.store.open()?;
+/// Looks keys up in a file by the grant daemon.
+fn get_granted(socket: &Path, file: &Path, keys: &[u64]) -> Result<Answers, Box<dyn Error>> {
+    let mut store = GrantedFile::open(socket, file)?;
+    if let Some(refusal) = store.refusal() {
+        eprintln!("bpfof: lookups run here: {refusal}");
+    }
+    let mut answers = Vec::new();
+    for &key in keys {
+        answers.push((key, store.get(key)?.as_ref().map(text)));
+    }
+    Ok(answers)
+}
+
+fn get_at_target(options: &Get) -> Result<Answers, Box<dyn Error>> {
+    let url = options.target.as_ref().ok_or("give --target or --grantd")?;
+    let mut session = Session::open(url, HostOptions::default(), options.cache)?;
     let mut answers = Vec::new();
     for &key in &options.keys {
-        let value = session.get(key, options.store.plain)?;
+        let value = session.get(key, options.plain)?;
         answers.push((key, value.as_ref().map(text)));
     }
+    Ok(answers)
+}
+
+fn get(options: &Get) -> Outcome {
+    let answers = match (&options.grantd, &options.file) {
+        (Some(socket), Some(file)) => get_granted(socket, file, &options.keys)?,
+        _ => get_at_target(options)?,
+    };
     let mut out = io::stdout().lock();
-    if options.store.json {
+    if options.json {
         let answers: Vec<_> = answers
             .iter()
             .map(|(key, value)| serde_json::json!({ "key": key, "value": value }))

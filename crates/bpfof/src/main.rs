@@ -7,6 +7,7 @@ mod allocator;
 mod doctor;
 mod file;
 mod function;
+mod grantd;
 mod key;
 mod kv;
 mod target;
@@ -31,6 +32,12 @@ enum Command {
     /// tells the hosts; a configuration that cannot be served changes nothing. Namespaces that are
     /// given by --namespace replace those of the file then, too: leave that option out.
     Target(target::Options),
+    /// Let processes without privileges push down into files that they can open.
+    ///
+    /// For each client it opens an association at the target that can run chains over granted files and
+    /// nothing else, and grants the files whose descriptors the client sends: those on ext4 that nobody has
+    /// open for writing, and immutable ones on XFS. SIGTERM and Ctrl-C take all grants back and end it.
+    Grantd(grantd::Options),
     /// Check, install and list storage functions.
     #[command(subcommand)]
     Function(function::Command),
@@ -59,6 +66,7 @@ fn main() -> ExitCode {
     end_quietly_without_a_reader();
     let outcome = match cli.command {
         Command::Target(options) => target::run(&options),
+        Command::Grantd(options) => grantd::run(&options),
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),
         Command::Kv(command) => kv::run(&command),

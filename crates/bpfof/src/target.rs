@@ -139,7 +139,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
 
 /// Each connection takes a descriptor; the usual soft limit of 1024 is for programs that use
 /// `select`.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };

@@ -107,6 +107,13 @@ struct bpfof_options {
  * of it, or the disk or image file that a target on this machine serves. A
  * wrong device of the right size gives wrong answers. options may be NULL.
  *
+ * url may also be grantd:PATH, the socket of a grant daemon (bpfof grantd), for
+ * processes that may not read whole namespaces: it grants single files, by the
+ * descriptors that chains name. device is then any file or directory of the file
+ * system that is meant, such as the database's; NULL or "" will do where the
+ * daemon serves one namespace. Chains over files that get no grant run here;
+ * bpfof_wait_mapped() tells why.
+ *
  * With url NULL there is no target, and all chains run here. They do so as well
  * if the target cannot be reached or knows no pushdown, unless BPFOF_NO_FALL_BACK
  * is set; bpfof_has_target() is then 0 and bpfof_error() tells why. With that

@@ -1,6 +1,8 @@
 //! What can go wrong: an errno value, the numbers that explain it, and words.
 
 use bpfof_host::files::{MapRefusal, ReadError};
+use bpfof_host::grant::GrantError;
+use bpfof_host::grant::protocol::Cause;
 use bpfof_host::{CommandError, Error, Status, SubmitError};
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -131,8 +133,25 @@ impl Failure {
             Error::ObjectTooLarge { .. } => libc::EFBIG,
             Error::FunctionRejected(_) => libc::ENOEXEC,
             Error::NoRoomForFunction(_) => libc::ENOBUFS,
+            Error::Grants(error) => return Self::of_grants(error),
             Error::BadAnswer(_) => libc::EPROTO,
             Error::DataDigest | Error::Submit(_) => libc::EIO,
+        };
+        Self::new(errno, error.to_string())
+    }
+
+    /// Why the grant daemon gives nothing.
+    fn of_grants(error: &GrantError) -> Self {
+        let errno = match error {
+            GrantError::Socket { source, .. } | GrantError::Memory(source) => errno_of(source),
+            GrantError::Packet(_) => libc::EPROTO,
+            GrantError::Refused(refusal) => match refusal.cause {
+                Cause::Quota => libc::EAGAIN,
+                Cause::Target => libc::EHOSTUNREACH,
+                Cause::Policy => libc::EACCES,
+                Cause::OtherPlace => libc::EXDEV,
+                _ => libc::ENOTSUP,
+            },
         };
         Self::new(errno, error.to_string())
     }

@@ -4,13 +4,18 @@ use crate::descriptor::{self, Identity};
 use crate::failure::Failure;
 use crate::options::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
 use bpfof_host::files::{FileMaps, NamespaceDevice, Policy, PushdownFile};
+use bpfof_host::grant::GrantClient;
 use bpfof_host::{Controller, Error, HostsFile, TargetUrl};
 use std::collections::HashMap;
 use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+/// How the name of a grant daemon's socket begins, in the place of a target's address.
+const GRANTD: &str = "grantd:";
 /// Longest single wait of an endless one.
 const WAIT: Duration = Duration::from_secs(1);
 /// A file that cannot be mapped for the moment is looked at again after this.
@@ -55,6 +60,14 @@ impl Session {
         };
         let (maps, why) = match target {
             None => (FileMaps::local(), None),
+            Some((url, place)) if url.starts_with(GRANTD) => {
+                let socket = Path::new(&url[GRANTD.len()..]);
+                match granted(socket, place) {
+                    Ok(maps) => (maps, None),
+                    Err(why) if fall_back => (FileMaps::local(), Some(why)),
+                    Err(why) => return Err(why),
+                }
+            }
             Some((url, device)) => {
                 // Mistakes are errors whatever the options say.
                 let url = address(url).map_err(|e| Failure::of_error(&e))?;
@@ -163,6 +176,20 @@ fn address(text: &str) -> Result<TargetUrl, Error> {
         file.complete(&mut url);
     }
     Ok(url)
+}
+
+/// By the grant daemon at `socket`, for files of the file system that `place` is on; an empty place leaves
+/// that to the daemon.
+fn granted(socket: &Path, place: &Path) -> Result<FileMaps, Failure> {
+    let named =
+        |error: std::io::Error| Failure::io(&format!("cannot open {}", place.display()), &error);
+    let is_named = !place.as_os_str().is_empty();
+    let place = is_named.then(|| File::open(place)).transpose().map_err(named)?;
+    let client = GrantClient::connect(socket, place.as_ref().map(AsFd::as_fd));
+    client
+        .map_err(Error::from)
+        .and_then(FileMaps::granted)
+        .map_err(|error| Failure::of_error(&error))
 }
 
 fn connect(

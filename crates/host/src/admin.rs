@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Admin {
     shared: Arc<Shared>,
-    /// There is none where the target has no keep-alive timer, or none was asked for.
+    /// There is none where the target has no keep-alive timer, or nobody wants it.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,20 +36,28 @@ impl Shared {
     /// Sends Keep Alives until the connection is over.
     fn keep_alive(&self, url: &TargetUrl) {
         let mut queue = self.queue();
-        while queue.is_connected()
-            && let Some(left) = queue.beat()
-        {
-            // What is lost shows itself when receiving.
-            let _ = queue.ring();
-            if let Err(error) = queue.poll(&mut |_| {}) {
-                // Who uses the association notices by itself.
-                log::info!("{url}: {error}");
-                return;
-            }
+        while queue.is_connected() {
+            let left = match beat(&mut queue) {
+                Ok(Some(left)) => left,
+                Ok(None) => return,
+                Err(error) => {
+                    // Who uses the association notices by itself.
+                    log::info!("{url}: {error}");
+                    return;
+                }
+            };
             let slept = self.closed.wait_timeout(queue, left);
             queue = slept.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+fn beat(queue: &mut Queue) -> Result<Option<Duration>, Error> {
+    let left = queue.beat();
+    // What is lost shows itself when receiving.
+    let _ = queue.ring();
+    queue.poll(&mut |_| {})?;
+    Ok(left)
 }
 
 impl Admin {
@@ -58,9 +66,19 @@ impl Admin {
         Self { shared: Arc::new(shared), thread: None }
     }
 
-    /// Starts the thread, for a target that gives up hosts after `timeout`.
-    pub(crate) fn keep_alive(&mut self, timeout: Duration, url: &TargetUrl) -> Result<(), Error> {
+    /// For a target that gives up hosts after `timeout`.
+    pub(crate) fn set_keep_alive(&self, timeout: Duration) {
         self.shared.queue().keep_alive(timeout / 2);
+    }
+
+    /// Sends a Keep Alive if one is due, without waiting for its answer. How long until the next; None if
+    /// the target wants none.
+    pub(crate) fn beat(&self) -> Result<Option<Duration>, Error> {
+        beat(&mut self.shared.queue())
+    }
+
+    /// Starts the thread.
+    pub(crate) fn start_thread(&mut self, url: &TargetUrl) -> Result<(), Error> {
         let (shared, url) = (Arc::clone(&self.shared), url.clone());
         let thread = Builder::new().name("bpfof-alive".into());
         let thread = thread.spawn(move || shared.keep_alive(&url)).map_err(Error::Thread)?;

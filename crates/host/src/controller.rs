@@ -95,7 +95,10 @@ impl Controller {
         }
         // A KAS of 0 says that the controller has no keep-alive timer.
         if kato_ms > 0 && controller.identify.kas_100ms > 0 {
-            controller.admin.keep_alive(Duration::from_millis(kato_ms.into()), url)?;
+            controller.admin.set_keep_alive(Duration::from_millis(kato_ms.into()));
+            if controller.options.keep_alive_thread {
+                controller.admin.start_thread(url)?;
+            }
         }
         Ok(controller)
     }
@@ -202,6 +205,16 @@ impl Controller {
     /// ([`Options::keep_alive`]) without an answer.
     pub fn check_connected(&mut self) -> bool {
         self.admin.check_connected()
+    }
+
+    /// Sends a Keep Alive if one is due, and takes the answers that have come; without waiting. How long
+    /// until the next is due: [`Duration::MAX`] if the target has no keep-alive timer. Need not be called
+    /// with [`Options::keep_alive_thread`].
+    ///
+    /// # Errors
+    /// The connection is lost, or the target has not answered an earlier one within the command timeout.
+    pub fn keep_alive(&mut self) -> Result<Duration, Error> {
+        self.admin.beat().map(|left| left.unwrap_or(Duration::MAX))
     }
 
     /// The active namespaces, as of the connection or the last

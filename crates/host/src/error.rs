@@ -171,6 +171,9 @@ pub enum Error {
     /// which keeps file maps.
     #[error("cannot start a thread that keeps the connection or file maps: {0}")]
     Thread(io::Error),
+    /// The grant daemon refuses, or cannot be asked.
+    #[error(transparent)]
+    Grants(#[from] crate::grant::GrantError),
     /// The target refused a function.
     #[error("the target refused the function: {0}")]
     FunctionRejected(String),

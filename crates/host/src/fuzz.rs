@@ -1,5 +1,7 @@
-//! Entry points for fuzzing: a hostile target, and a state that is none. Unit tests call them too.
+//! Entry points for fuzzing: a hostile target, a state that is none, and a hostile process at either end
+//! of the grant daemon's socket. Unit tests call them too.
 
+use crate::grant::protocol;
 use crate::handed_lane::Agreed;
 use crate::{
     Completion, FileVersion, Initiator, InitiatorConfig, LostReason, NamespaceInfo, PushdownCall,
@@ -125,5 +127,20 @@ pub fn handed_lane(data: &[u8]) {
     if let Ok(initiator) = Initiator::adopted(config, &takeover.opened) {
         assert!(initiator.is_ready() && initiator.outgoing().is_empty());
         assert_eq!(initiator.opened_by(), takeover.opened);
+    }
+}
+
+/// A packet of a hostile client or daemon, with so many descriptors: it is refused, or it is what
+/// encoding its meaning gives.
+pub fn grant_packet(packet: &[u8], descriptors: usize) {
+    let mut again = Vec::new();
+    if let Ok(request) = protocol::Request::decode(packet, descriptors) {
+        request.encode(&mut again);
+        assert_eq!(again, packet, "two packets mean {request:?}");
+    }
+    again.clear();
+    if let Ok(answer) = protocol::Answer::decode(packet, descriptors) {
+        answer.encode(&mut again);
+        assert_eq!(again, packet, "two packets mean {answer:?}");
     }
 }

@@ -38,6 +38,7 @@ mod function_maps;
 mod functions;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+pub mod grant;
 mod handed_lane;
 mod hosts_file;
 mod interrupted;

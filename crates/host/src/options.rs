@@ -30,6 +30,10 @@ pub struct Options {
     /// thread: a target may then give up a program that sends nothing, when it chooses, or refuse it
     /// from the beginning. A target that has no such timer is sent nothing either.
     pub keep_alive: Duration,
+    /// Whether a thread does that, so that it happens whatever the program does. Otherwise the program calls
+    /// [`Controller::keep_alive`](crate::Controller::keep_alive): an association then ends at the target when
+    /// what the program does beside that has come to a halt.
+    pub keep_alive_thread: bool,
     /// Make a restricted association: its lanes take chains over mapped files and nothing else, so that
     /// they can be [handed over](crate::Lane::hand_over) to processes that may do no more, and the target
     /// completes a change of a file map only when no chain reads by the old one any more. Whatever lanes
@@ -65,6 +69,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(30),
             keep_alive: KEEP_ALIVE,
+            keep_alive_thread: true,
             pushdown_only: false,
             poll: false,
             spin_us: 200,

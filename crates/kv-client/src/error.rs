@@ -88,6 +88,11 @@ pub fn explain_request(error: RequestError) -> String {
     }
 }
 
+/// The same of a command.
+pub(crate) fn explain_command(error: &CommandError) -> String {
+    abort_text(error).unwrap_or_else(|| error.to_string())
+}
+
 fn abort_text(error: &CommandError) -> Option<String> {
     error.status.same_code(Status::FUNCTION_ABORT).then(|| describe_abort(error.dw0))
 }

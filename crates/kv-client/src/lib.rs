@@ -1,14 +1,17 @@
 //! A client of BPF-KV databases: it writes a database to a file or to a target's namespace, and looks
-//! up keys, ranges and aggregates at a target, by pushdown or by plain reads.
+//! up keys, ranges and aggregates at a target, by pushdown or by plain reads; in a file also by the grant
+//! daemon.
 //!
 //! [`bpfkv`] has the format and the storage functions, and reads nothing itself. Here [`bpfof_host`]
 //! carries its requests.
 
 mod create;
 mod error;
+mod granted;
 mod queries;
 mod session;
 
 pub use create::{create_file, create_on_target};
 pub use error::{SessionError, WriteError, explain_request};
+pub use granted::GrantedFile;
 pub use session::{Session, connect};

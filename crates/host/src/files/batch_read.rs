@@ -126,12 +126,14 @@ impl Batch {
                 continue;
             };
             let pin = read.file.begin().filter(|pin| {
-                let end = pin.layout().length_bytes();
+                // Grants are for chains only.
+                let Some(layout) = pin.layout() else { return false };
+                let end = layout.length_bytes();
                 let start = read.offset_bytes.min(end);
                 let end = end.min(start.saturating_add(read.data.len() as u64));
                 read.read_bytes = (end - start) as usize;
                 let block = u64::from(remote.info.block_bytes);
-                self.divide(index, (start, end), pin.layout().extents(), block)
+                self.divide(index, (start, end), layout.extents(), block)
             });
             self.pins.push(pin);
         }

@@ -55,8 +55,11 @@ impl NamespaceDevice {
     }
 
     /// Where the device with number `device` begins in the namespace, in bytes: follows partitions
-    /// and loop devices, as sysfs describes them, down to the namespace.
-    pub(crate) fn offset_of(&self, device: u64) -> Result<u64, MapRefusal> {
+    /// and loop devices, as sysfs describes them, down to the namespace. Asks no file system on them.
+    ///
+    /// # Errors
+    /// [`MapRefusal::OtherDevice`] says where the way ends.
+    pub fn offset_of(&self, device: u64) -> Result<u64, MapRefusal> {
         let (mut at, mut offset) = (device, 0_u64);
         let refuse = |why: String| {
             let device = format!("{}:{}", major(device), minor(device));

@@ -1,6 +1,7 @@
 //! Why a file has no map.
 
 use crate::Error;
+use crate::grant::protocol::Refusal;
 use std::io;
 use std::path::PathBuf;
 
@@ -66,6 +67,9 @@ pub enum MapRefusal {
     /// The inode's change time is ahead of the clock, so that later changes may not show.
     #[error("the file's change time is in the future; touch it")]
     FutureChangeTime,
+    /// The grant daemon gives no grant for the file.
+    #[error("no grant: {0}")]
+    NotGranted(Refusal),
     /// The target did not take the map.
     #[error("the target did not take the map: {0}")]
     Target(Box<crate::Error>),
@@ -80,7 +84,11 @@ impl MapRefusal {
     /// Whether the same file may be mapped a little later.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
-        matches!(self, Self::Changing | Self::FutureChangeTime | Self::Extent { passing: true, .. })
+        match self {
+            Self::NotGranted(refusal) => refusal.cause.is_passing(),
+            Self::Changing | Self::FutureChangeTime | Self::Extent { passing: true, .. } => true,
+            _ => false,
+        }
     }
 }
 

@@ -43,12 +43,20 @@ pub(crate) struct Frame {
     pub(crate) namespace_bytes: u64,
 }
 
-/// All extents of `file` within its length, as many calls of FIEMAP as they need.
-pub(crate) fn read(file: &File, length_bytes: u64) -> Result<Vec<RawExtent>, MapRefusal> {
+/// All extents of `file` within its length, as many calls of FIEMAP as they need; refuses more than
+/// `max`.
+pub(crate) fn read(
+    file: &File,
+    length_bytes: u64,
+    max: usize,
+) -> Result<Vec<RawExtent>, MapRefusal> {
     let (mut extents, mut start) = (Vec::new(), 0);
     while start < length_bytes {
         let count = sys::fiemap(file, start, &mut extents)
             .map_err(MapRefusal::io("cannot read the extents (FIEMAP)"))?;
+        if extents.len() > max {
+            return Err(MapRefusal::TooManyExtents { extents: extents.len(), max });
+        }
         let Some(last) = extents.last().filter(|_| count > 0) else { break };
         let next = last.logical.saturating_add(last.length);
         if last.flags & flag::LAST != 0 || next <= start {

@@ -3,7 +3,7 @@
 
 use super::error::MapRefusal;
 use super::layout::{FileLayout, FileSystem, mark};
-use super::mapped_file::{MappedFile, Mapping};
+use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::Shared;
 use super::sys;
 use crate::FileVersion;
@@ -57,10 +57,7 @@ impl PushdownFile {
         if self.is_whole_namespace() {
             return true;
         }
-        let status = self.0.mapped.status();
-        let lease =
-            |mapping: &Arc<Mapping>| mapping.lease.as_ref().is_none_or(|l| !l.is_breaking());
-        status.mapping.as_ref().is_some_and(lease)
+        self.0.mapped.status().mapping.as_ref().is_some_and(|mapping| mapping.is_good())
     }
 
     /// Whether it is the namespace itself.
@@ -68,11 +65,15 @@ impl PushdownFile {
         self.0.mapped.is_whole_namespace
     }
 
-    /// Whether a read lease guards the map. Without one, each chain is preceded and followed by
-    /// system calls that compare.
+    /// Whether a read lease guards the map, of this process or of the grant daemon. Without one, each
+    /// chain is preceded and followed by system calls that compare.
     #[must_use]
     pub fn is_leased(&self) -> bool {
-        self.0.mapped.status().mapping.as_ref().is_some_and(|mapping| mapping.lease.is_some())
+        let guarded = |mapping: &Arc<Mapping>| match &mapping.proof {
+            Proof::Found(_, lease) => lease.is_some(),
+            Proof::Grant(..) => true,
+        };
+        self.0.mapped.status().mapping.as_ref().is_some_and(guarded)
     }
 
     /// Why it has no map.
@@ -106,7 +107,7 @@ impl PushdownFile {
     pub(crate) fn distrust(&self, version: u64) {
         let mut status = self.0.mapped.status();
         if let Some(mapping) = status.mapping.take_if(|mapping| mapping.version == version)
-            && let Some(lease) = &mapping.lease
+            && let Some(lease) = mapping.lease()
         {
             // The keeper releases it once the chains that rely on it have ended.
             lease.start_break();
@@ -136,12 +137,13 @@ impl PushdownFile {
     /// Whether `mapping` holds now; until when a chain must have ended, in ns.
     fn check(&self, mapping: &Mapping) -> Option<u64> {
         let file = &self.0.mapped.file;
-        match &mapping.lease {
+        match &mapping.proof {
             _ if !self.0.shared.checks => Some(0),
-            Some(lease) => lease.begin(file),
-            None => {
+            Proof::Grant(..) => mapping.is_good().then_some(0),
+            Proof::Found(_, Some(lease)) => lease.begin(file),
+            Proof::Found(layout, None) => {
                 sys::write_back(file).ok()?;
-                mark(file).ok().filter(|mark| *mark == mapping.layout.mark).map(|_| 0)
+                mark(file).ok().filter(|mark| *mark == layout.mark).map(|_| 0)
             }
         }
     }
@@ -159,11 +161,16 @@ pub(crate) struct Pin {
 impl Pin {
     /// How a request names the file.
     pub(crate) fn version(&self) -> FileVersion {
-        FileVersion { id: self.file.mapped().id, version: self.mapping.version }
+        let id = match &self.mapping.proof {
+            Proof::Found(..) => self.file.mapped().id,
+            Proof::Grant(_, id) => *id,
+        };
+        FileVersion { id, version: self.mapping.version }
     }
 
-    pub(crate) fn layout(&self) -> &FileLayout {
-        &self.mapping.layout
+    /// Where the file lies; None if only the grant daemon knows.
+    pub(crate) fn layout(&self) -> Option<&FileLayout> {
+        self.mapping.layout()
     }
 
     pub(crate) fn has_gaps(&self) -> bool {
@@ -190,13 +197,16 @@ impl Pin {
         if !self.file.0.shared.checks {
             return true;
         }
-        let Some(lease) = &self.mapping.lease else {
-            return self.mapping.layout.holds(self.file.file());
-        };
-        // A lease does not hinder deduplication, which XFS has and ext4 has not.
-        let settled = self.mapping.layout.file_system == FileSystem::Ext4
-            || self.mapping.layout.holds(self.file.file());
-        lease.end(self.valid_until_ns) && settled
+        match &self.mapping.proof {
+            Proof::Grant(..) => self.mapping.is_good(),
+            Proof::Found(layout, None) => layout.holds(self.file.file()),
+            Proof::Found(layout, Some(lease)) => {
+                // A lease does not hinder deduplication, which XFS has and ext4 has not.
+                let settled =
+                    layout.file_system == FileSystem::Ext4 || layout.holds(self.file.file());
+                lease.end(self.valid_until_ns) && settled
+            }
+        }
     }
 }
 
@@ -204,7 +214,7 @@ impl Drop for Pin {
     fn drop(&mut self) {
         if !self.ended
             && self.file.0.shared.checks
-            && let Some(lease) = &self.mapping.lease
+            && let Some(lease) = self.mapping.lease()
         {
             lease.end(self.valid_until_ns);
         }

@@ -73,9 +73,14 @@ impl StorageFunction {
         &self.local
     }
 
+    /// Whether it declares maps.
+    pub(crate) fn has_maps(&self) -> bool {
+        !self.local.native.program().maps().is_empty()
+    }
+
     /// Whether it remembers things at a target, so that it must not run anywhere else.
     pub(crate) fn remembers_at_target(&self) -> bool {
-        self.remote.is_some() && !self.local.native.program().maps().is_empty()
+        self.remote.is_some() && self.has_maps()
     }
 
     /// One of its maps, if chains run in this process. Those of a function at a target are there:

@@ -1,10 +1,11 @@
 //! The keeper: one thread that makes maps, sends them, and gives leases back when somebody waits.
 
 use super::error::MapRefusal;
+use super::grants;
 use super::layout::{FileLayout, file_layout};
 use super::lease::{self, Lease};
-use super::mapped_file::{MappedFile, Mapping};
-use super::shared::{Remote, Shared};
+use super::mapped_file::{MappedFile, Mapping, Proof};
+use super::shared::{Place, Remote, Shared};
 use super::sys::{self, BreakSignal, LeaseState};
 use crate::{FileMapObject, NamespaceInfo};
 use std::cell::Cell;
@@ -45,15 +46,10 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         if let Ok(signal) = signal
             && let Some(remote) = &shared.remote
         {
-            let mut keeper = Keeper {
-                shared: &shared,
-                remote,
-                info: Cell::new(remote.info),
-                signal,
-                leased: Vec::new(),
-                unleased: Vec::new(),
-            };
-            keeper.run();
+            match remote.place() {
+                Some(place) => Keeper::new(&shared, remote, place, signal).run(),
+                None => grants::keep(&shared, remote, signal),
+            }
         }
         shared.kept.store(false, Ordering::SeqCst);
         // Files that were closed meanwhile.
@@ -67,6 +63,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
 struct Keeper<'a> {
     shared: &'a Shared,
     remote: &'a Remote,
+    place: &'a Place,
     /// The namespace as it was when it was last looked at.
     info: Cell<NamespaceInfo>,
     signal: BreakSignal,
@@ -83,7 +80,17 @@ struct Unleased {
     pause: Duration,
 }
 
-impl Keeper<'_> {
+impl<'a> Keeper<'a> {
+    const fn new(
+        shared: &'a Shared,
+        remote: &'a Remote,
+        place: &'a Place,
+        signal: BreakSignal,
+    ) -> Self {
+        let info = Cell::new(remote.info);
+        Self { shared, remote, place, info, signal, leased: Vec::new(), unleased: Vec::new() }
+    }
+
     fn run(&mut self) {
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
@@ -130,7 +137,7 @@ impl Keeper<'_> {
         let idle = self.remote.idle_controller();
         let connected = idle.is_none_or(|mut controller| controller.check_connected());
         if !connected {
-            log::info!("{}: the association has ended", self.remote.device.path().display());
+            log::info!("{}: the association has ended", self.place.device.path().display());
         }
         connected
     }
@@ -160,7 +167,7 @@ impl Keeper<'_> {
         let mut draining = false;
         let mut released = Vec::new();
         self.leased.retain_mut(|(entry, mapping, end)| {
-            let Some(lease) = &mapping.lease else { return false };
+            let Some(lease) = mapping.lease() else { return false };
             if end.is_none() {
                 if !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held {
                     return true;
@@ -206,7 +213,8 @@ impl Keeper<'_> {
                 self.unleased.push(file);
                 continue;
             };
-            let Mapping { version, layout, has_gaps, .. } = &*file.mapping;
+            let Mapping { version, has_gaps, .. } = &*file.mapping;
+            let Some(layout) = file.mapping.layout() else { continue };
             // A long write stamps the file once, when it begins: what it wrote after the map was
             // made may be in memory only, and chains over leased files write nothing back.
             let written = sys::write_back(&file.entry.file).is_ok();
@@ -216,8 +224,9 @@ impl Keeper<'_> {
                 let _ = sys::release_lease(&file.entry.file);
                 continue;
             }
-            let (version, layout, has_gaps) = (*version, layout.clone(), *has_gaps);
-            let mapping = Arc::new(Mapping { version, layout, has_gaps, lease: Some(lease) });
+            let proof = Proof::Found(layout.clone(), Some(lease));
+            let (version, has_gaps) = (*version, *has_gaps);
+            let mapping = Arc::new(Mapping { version, has_gaps, proof });
             file.entry.status().mapping = Some(Arc::clone(&mapping));
             self.leased.push((file.entry, mapping, None));
         }
@@ -226,12 +235,13 @@ impl Keeper<'_> {
     /// Gives a file a map that is right now, unless it has one or cannot have one.
     fn refresh(&mut self, entry: &Arc<MappedFile>) {
         let old = entry.status().mapping.clone();
-        let leased = old.as_ref().and_then(|mapping| mapping.lease.as_ref());
+        let leased = old.as_ref().and_then(|mapping| mapping.lease());
         let guarded = leased.is_none_or(|lease| {
             !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held
         });
         // Asked for twice: a new version would only make chains stale.
-        if guarded && old.as_ref().is_some_and(|mapping| mapping.layout.holds(&entry.file)) {
+        let layout = old.as_ref().and_then(|mapping| mapping.layout());
+        if guarded && layout.is_some_and(|layout| layout.holds(&entry.file)) {
             entry.status().looks += 1;
             return;
         }
@@ -251,7 +261,7 @@ impl Keeper<'_> {
         match made {
             Ok(mapping) => {
                 let mapping = Arc::new(mapping);
-                if mapping.lease.is_some() {
+                if mapping.lease().is_some() {
                     self.leased.push((Arc::clone(entry), Arc::clone(&mapping), None));
                 } else if self.shared.checks {
                     let (entry, mapping) = (Arc::clone(entry), Arc::clone(&mapping));
@@ -291,7 +301,7 @@ impl Keeper<'_> {
             let _ = sys::release_lease(&entry.file);
         }
         let (version, layout, has_gaps) = made?;
-        Ok(Mapping { version, layout, has_gaps, lease })
+        Ok(Mapping { version, has_gaps, proof: Proof::Found(layout, lease) })
     }
 
     /// A read lease, which needs that nobody has the file open for writing, and to own the file.
@@ -315,12 +325,12 @@ impl Keeper<'_> {
     }
 
     fn layout(&self, entry: &MappedFile) -> Result<FileLayout, MapRefusal> {
-        let look = || file_layout(&entry.file, &self.remote.device, &self.info.get());
+        let look = || file_layout(&entry.file, &self.place.device, &self.info.get());
         let layout = match look() {
             Err(MapRefusal::BehindNamespace { .. }) if self.has_grown() => look()?,
             layout => layout?,
         };
-        let (extents, max) = (layout.extents().len(), self.remote.extents_max);
+        let (extents, max) = (layout.extents().len(), self.place.extents_max);
         if extents > max {
             return Err(MapRefusal::TooManyExtents { extents, max });
         }
@@ -349,7 +359,7 @@ impl Keeper<'_> {
 }
 
 fn release(entry: &MappedFile, mapping: &Mapping) {
-    if let Some(lease) = &mapping.lease {
+    if let Some(lease) = mapping.lease() {
         lease.start_break();
         lease.release(&entry.file);
     }

@@ -41,8 +41,10 @@ pub(crate) struct ChangeMark {
 
 /// The kind of a file system that can be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileSystem {
+pub enum FileSystem {
+    /// ext4: under a lease its blocks stay the file's.
     Ext4,
+    /// XFS: deduplication moves a file's data in spite of a lease, unless the file is immutable.
     Xfs,
 }
 
@@ -75,11 +77,24 @@ impl FileLayout {
         extents::has_gaps(&self.extents, self.mark.length_bytes)
     }
 
+    /// The file system that the file is on.
+    #[must_use]
+    pub const fn file_system(&self) -> FileSystem {
+        self.file_system
+    }
+
+    /// Whether the file was immutable (`chattr +i`), which only a privileged process makes and undoes.
+    #[must_use]
+    pub fn is_immutable(&self) -> bool {
+        self.mark.attributes.contains(StatxAttributes::IMMUTABLE)
+    }
+
     /// Whether `file` still has the change time, length and extents that it had.
     pub(crate) fn holds(&self, file: &File) -> bool {
         // The extents first: who changes them twice, back to what they were, has marked the inode
         // before the first change.
-        let same = extents::read(file, self.mark.length_bytes).is_ok_and(|raw| raw == self.raw);
+        let same = extents::read(file, self.mark.length_bytes, usize::MAX)
+            .is_ok_and(|raw| raw == self.raw);
         same && mark(file).is_ok_and(|mark| mark == self.mark)
     }
 }
@@ -94,13 +109,27 @@ pub fn file_layout(
     namespace: &NamespaceDevice,
     info: &NamespaceInfo,
 ) -> Result<FileLayout, MapRefusal> {
+    file_layout_within(file, namespace, info, usize::MAX)
+}
+
+/// The same, for files whose owner is not trusted: refuses one of which the file system tells more than
+/// `extents_max` extents, before it has read all of them.
+///
+/// # Errors
+/// Those of [`file_layout`].
+pub fn file_layout_within(
+    file: &File,
+    namespace: &NamespaceDevice,
+    info: &NamespaceInfo,
+    extents_max: usize,
+) -> Result<FileLayout, MapRefusal> {
     let file_system = admissible(file)?;
     let mut refusal = MapRefusal::Changing;
     for _ in 0..ATTEMPTS {
         let before = mark(file)?;
         wait_for_tick(&before)?;
         sys::write_back(file).map_err(MapRefusal::io("cannot write the file back"))?;
-        let raw = extents::read(file, before.length_bytes)?;
+        let raw = extents::read(file, before.length_bytes, extents_max)?;
         if mark(file)? != before {
             continue;
         }

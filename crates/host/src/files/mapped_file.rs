@@ -4,6 +4,7 @@ use super::direct::DirectFile;
 use super::error::MapRefusal;
 use super::layout::FileLayout;
 use super::lease::Lease;
+use crate::grant::PageReader;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,9 +15,42 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) version: u64,
-    pub(crate) layout: FileLayout,
     pub(crate) has_gaps: bool,
-    pub(crate) lease: Option<Lease>,
+    pub(crate) proof: Proof,
+}
+
+/// What tells whether a map still holds.
+#[derive(Debug)]
+pub(crate) enum Proof {
+    /// Where this process has found the file, and its lease if it has one.
+    Found(FileLayout, Option<Lease>),
+    /// The grant daemon, which has made the map under this id of its own.
+    Grant(Arc<PageReader>, u32),
+}
+
+impl Mapping {
+    pub(crate) const fn lease(&self) -> Option<&Lease> {
+        match &self.proof {
+            Proof::Found(_, lease) => lease.as_ref(),
+            Proof::Grant(..) => None,
+        }
+    }
+
+    /// Where the file lies, if this process has looked.
+    pub(crate) const fn layout(&self) -> Option<&FileLayout> {
+        match &self.proof {
+            Proof::Found(layout, _) => Some(layout),
+            Proof::Grant(..) => None,
+        }
+    }
+
+    /// Whether chains may still use it, as far as is known without asking anybody.
+    pub(crate) fn is_good(&self) -> bool {
+        match &self.proof {
+            Proof::Found(_, lease) => lease.as_ref().is_none_or(|lease| !lease.is_breaking()),
+            Proof::Grant(page, id) => page.version(*id) == self.version,
+        }
+    }
 }
 
 /// What is known of a file's map.

@@ -7,7 +7,8 @@ use super::function::{LocalMaps, StorageFunction};
 use super::keeper;
 use super::mapped_file::MappedFile;
 use super::nvme::NvmeNamespace;
-use super::shared::{Remote, Server, Shared};
+use super::shared::{Place, Remote, Server, Shared};
+use crate::grant::{GrantClient, GrantError};
 use crate::{Controller, Error, Lane};
 use bpfof_chain::Peers;
 use std::fs::{File, OpenOptions};
@@ -80,8 +81,9 @@ impl FileMaps {
             Err(error) => return Err(error),
         };
         let extents_max = limits.extents as usize;
-        let server = Server::Target(Box::new(Mutex::new(controller)));
-        Self::keep(Remote { server, info, device, extents_max }, checks)
+        let place = Place { device, extents_max };
+        let server = Server::Target(Box::new(Mutex::new(controller)), place);
+        Self::keep(Remote { server, info }, checks)
     }
 
     fn keep(remote: Remote, checks: bool) -> Result<Self, Error> {
@@ -104,8 +106,22 @@ impl FileMaps {
     /// No thread.
     pub fn passthrough(namespace: NvmeNamespace, device: NamespaceDevice) -> Result<Self, Error> {
         let info = namespace.info();
-        let server = Server::Namespace(namespace);
-        Self::keep(Remote { server, info, device, extents_max: EXTENTS_MAX_HERE }, true)
+        let place = Place { device, extents_max: EXTENTS_MAX_HERE };
+        let server = Server::Namespace(namespace, place);
+        Self::keep(Remote { server, info }, true)
+    }
+
+    /// Files that the grant daemon grants this process one by one: for processes that may not have an
+    /// association of their own, because that reads whole namespaces. Chains run at the target in files
+    /// that have grants, and over plain reads in others, which [`PushdownFile::refusal`] explains.
+    /// docs/grants.md says which files get grants.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn granted(client: GrantClient) -> Result<Self, Error> {
+        let info = client.namespace();
+        let server = Server::Grants(Box::new(Mutex::new(client)));
+        Self::keep(Remote { server, info }, true)
     }
 
     /// Files without a target: chains run in this process, by direct reads on an io_uring where the
@@ -171,18 +187,31 @@ impl FileMaps {
 
     /// Prepares a function for both sides: translated here, loaded at the target. `entry_index`
     /// says which of the object's `bpfof/…` sections is the entry point. One that declares maps
-    /// runs where these are and nowhere else: at the target, or without one in this process.
+    /// runs where these are and nowhere else: at the target, or without one in this process. With the grant
+    /// daemon it runs in this process if it declares maps, or the daemon does not allow it.
     ///
     /// # Errors
     /// [`Error::FunctionRejected`] if either side refuses it; what else the target answers.
     pub fn load_function(&self, object: &[u8], entry_index: u32) -> Result<StorageFunction, Error> {
         let remote = self.shared.remote.as_ref();
-        let maps = (!self.has_target()).then_some(&self.function_maps);
+        let grants = remote.and_then(Remote::grants);
+        let here = !self.has_target() || grants.is_some();
+        let maps = here.then_some(&self.function_maps);
         let peers = self.peers.clone();
         let mut function = StorageFunction::local(object, entry_index, peers, maps)?;
         if let Some(mut controller) = remote.and_then(Remote::controller) {
             let id = controller.load_function(object, entry_index)?;
             function.set_remote(self.shared.serial, id);
+        }
+        if let Some(mut client) = grants.filter(|_| !function.has_maps()) {
+            let local = function.local_function();
+            match client.load(object, entry_index, &local.name, local.instructions) {
+                Ok(id) => function.set_remote(self.shared.serial, id),
+                Err(GrantError::Refused(refusal)) => {
+                    log::warn!("{} runs by plain reads: {refusal}", function.name());
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         self.peers.set(function.number(), function.local_function());
         Ok(function)
@@ -198,8 +227,12 @@ impl FileMaps {
 
     /// A lane of the association; None without a target.
     pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
-        let controller = self.shared.remote.as_ref().and_then(Remote::controller);
-        controller.map(|controller| controller.open_lane()).transpose()
+        let Some(remote) = &self.shared.remote else { return Ok(None) };
+        if let Some(mut client) = remote.grants() {
+            let idle = self.shared.idle_lanes().pop();
+            return idle.map_or_else(|| client.lane(), Ok).map(Some);
+        }
+        remote.controller().map(|controller| controller.open_lane()).transpose()
     }
 }
 

@@ -9,9 +9,10 @@
 //! - `nvme`: a namespace of this machine in place of a target.
 //! - `device`, `extents`, `layout`: where a file lies in the namespace, from sysfs and FIEMAP, and
 //!   what tells whether it still does.
-//! - `lease`: with a read lease, who wants to change a file waits for the chains that read it.
+//! - `lease`, `leased_file`: with a read lease, who wants to change a file waits for the chains that read it.
 //! - `mapped_file`, `file`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
-//! - `maps`, `shared`, `keeper`: all files, and the thread that maps them and gives leases back.
+//! - `maps`, `shared`, `keeper`: all files, and the thread that maps them and gives leases back;
+//!   `grants`: that thread where the grant daemon does so.
 //! - `call`, `function`: what a chain is asked for.
 //! - `reader`, `chains`: the states of chains from the call to the answer.
 //! - `executor`: what runs chains: `target`, `local` (direct reads, and NVMe commands by
@@ -30,9 +31,11 @@ mod extents;
 mod fall_back;
 mod file;
 mod function;
+mod grants;
 mod keeper;
 mod layout;
 mod lease;
+mod leased_file;
 mod local;
 mod mapped_file;
 mod maps;
@@ -48,7 +51,9 @@ pub use device::NamespaceDevice;
 pub use error::MapRefusal;
 pub use file::PushdownFile;
 pub use function::StorageFunction;
-pub use layout::{FileLayout, file_layout};
+pub use layout::{FileLayout, FileSystem, file_layout, file_layout_within};
+pub use leased_file::{LeasedFile, lease_break_time};
 pub use maps::FileMaps;
 pub use nvme::NvmeNamespace;
 pub use reader::PushdownReader;
+pub use sys::{BreakSignal, write_back};

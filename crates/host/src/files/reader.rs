@@ -291,6 +291,9 @@ impl PushdownReader {
 impl Drop for PushdownReader {
     fn drop(&mut self) {
         self.shared.readers.fetch_sub(1, Ordering::Relaxed);
+        if let Some(target) = self.target.take() {
+            self.shared.leave_lane(target.lane);
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use super::device::NamespaceDevice;
 use super::mapped_file::MappedFile;
 use super::nvme::NvmeNamespace;
 use super::sys::BreakSignal;
-use crate::{Controller, NamespaceInfo};
+use crate::grant::GrantClient;
+use crate::{Controller, Lane, NamespaceInfo};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,45 +15,68 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) enum Server {
     /// A target.
-    Target(Box<Mutex<Controller>>),
+    Target(Box<Mutex<Controller>>, Place),
     /// Readers themselves, by a namespace of this machine.
-    Namespace(NvmeNamespace),
+    Namespace(NvmeNamespace, Place),
+    /// A target, to which the grant daemon gives the maps.
+    Grants(Box<Mutex<GrantClient>>),
 }
 
-/// A target or namespace, and what the namespace is on this machine.
+/// What a namespace is on this machine, for who makes maps.
 #[derive(Debug)]
-pub(crate) struct Remote {
-    pub(crate) server: Server,
-    pub(crate) info: NamespaceInfo,
+pub(crate) struct Place {
     pub(crate) device: NamespaceDevice,
     /// Extents of a file that is mapped, at most.
     pub(crate) extents_max: usize,
 }
 
+/// A target or namespace.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) server: Server,
+    pub(crate) info: NamespaceInfo,
+}
+
 impl Remote {
-    /// That of the target, if there is one.
+    /// That of the target, if this process has the association.
     pub(crate) fn controller(&self) -> Option<MutexGuard<'_, Controller>> {
         match &self.server {
-            Server::Target(controller) => {
+            Server::Target(controller, _) => {
                 Some(controller.lock().unwrap_or_else(PoisonError::into_inner))
             }
-            Server::Namespace(_) => None,
+            Server::Namespace(..) | Server::Grants(_) => None,
         }
     }
 
     /// The same, unless somebody uses it just now.
     pub(crate) fn idle_controller(&self) -> Option<MutexGuard<'_, Controller>> {
         match &self.server {
-            Server::Target(controller) => controller.try_lock().ok(),
-            Server::Namespace(_) => None,
+            Server::Target(controller, _) => controller.try_lock().ok(),
+            Server::Namespace(..) | Server::Grants(_) => None,
+        }
+    }
+
+    /// The connection to the grant daemon, if that has the association.
+    pub(crate) fn grants(&self) -> Option<MutexGuard<'_, GrantClient>> {
+        match &self.server {
+            Server::Grants(client) => Some(client.lock().unwrap_or_else(PoisonError::into_inner)),
+            Server::Target(..) | Server::Namespace(..) => None,
         }
     }
 
     /// The namespace that readers read themselves.
     pub(crate) const fn namespace(&self) -> Option<&NvmeNamespace> {
         match &self.server {
-            Server::Target(_) => None,
-            Server::Namespace(namespace) => Some(namespace),
+            Server::Namespace(namespace, _) => Some(namespace),
+            Server::Target(..) | Server::Grants(_) => None,
+        }
+    }
+
+    /// Where this process finds the files that it maps; None if the grant daemon maps them.
+    pub(crate) const fn place(&self) -> Option<&Place> {
+        match &self.server {
+            Server::Target(_, place) | Server::Namespace(_, place) => Some(place),
+            Server::Grants(_) => None,
         }
     }
 }
@@ -80,6 +104,8 @@ pub(crate) struct Shared {
     /// The keeper runs.
     pub(crate) kept: AtomicBool,
     pub(crate) next_id: AtomicU32,
+    /// Lanes that the grant daemon has given, and nobody uses: it does not give as many as one likes.
+    pub(crate) idle_lanes: Mutex<Vec<Lane>>,
     /// Readers that there are.
     pub(crate) readers: AtomicUsize,
     /// Processors that this process may use.
@@ -98,6 +124,7 @@ impl Shared {
             signal: OnceLock::new(),
             kept: AtomicBool::new(false),
             next_id: AtomicU32::new(1),
+            idle_lanes: Mutex::default(),
             readers: AtomicUsize::new(0),
             processors: std::thread::available_parallelism().map_or(1, NonZero::get),
         }
@@ -130,6 +157,18 @@ impl Shared {
             self.queue().removed.push(entry);
             self.wake();
         }
+    }
+
+    /// Keeps a lane of the grant daemon for the next reader; closes others.
+    pub(crate) fn leave_lane(&self, lane: Lane) {
+        let is_granted = self.remote.as_ref().is_some_and(|remote| remote.place().is_none());
+        if is_granted && lane.is_connected() && lane.requests_in_flight() == 0 {
+            self.idle_lanes().push(lane);
+        }
+    }
+
+    pub(crate) fn idle_lanes(&self) -> MutexGuard<'_, Vec<Lane>> {
+        self.idle_lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells those who wait that the keeper has looked at a file.

@@ -6,7 +6,7 @@ use std::ffi::c_long;
 use std::fs::File;
 use std::io;
 use std::mem;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
@@ -106,7 +106,10 @@ pub(crate) fn length_bytes(file: &File) -> io::Result<u64> {
 /// Writes all dirty pages of `file` to its device and waits until they are there. Costs little on
 /// a clean file: no metadata, no flush of the device's cache, which a reader of the same device
 /// does not need.
-pub(crate) fn write_back(file: &File) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's.
+pub fn write_back(file: &File) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -154,14 +157,18 @@ pub(crate) fn lease_state(file: &File) -> LeaseState {
 /// The signal by which the kernel tells one thread that a lease breaks, and by which other threads
 /// wake it. It is directed at that thread and blocked there, so no handler of the process sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BreakSignal {
+pub struct BreakSignal {
     number: i32,
     thread: i32,
 }
 
 impl BreakSignal {
-    /// For the calling thread, which from now on must wait for it with [`wait`](Self::wait).
-    pub(crate) fn of_this_thread() -> io::Result<Self> {
+    /// For the calling thread, which from now on must wait for it with [`wait`](Self::wait), or by its
+    /// [`descriptor`](Self::descriptor).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of_this_thread() -> io::Result<Self> {
         let number = libc::SIGRTMAX() - 1;
         let set = Self::set(number);
         // SAFETY: the set is initialised; no old set is asked for.
@@ -186,8 +193,33 @@ impl BreakSignal {
         set
     }
 
+    /// What is readable, to the thread that the signal is of, while a signal has come and was not
+    /// [taken](Self::take).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        let set = Self::set(self.number);
+        // SAFETY: the set is initialised, and no descriptor is replaced.
+        let made =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        check(made)?;
+        // SAFETY: the kernel has just made it, for us alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(made) })
+    }
+
+    /// Takes the signals that have come, on the thread that they are of.
+    pub fn take(&self) {
+        let set = Self::set(self.number);
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: set and time are initialised; no siginfo is asked for.
+        while unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now) }
+            > 0
+        {}
+    }
+
     /// Sleeps until the signal comes or `timeout` is over.
-    pub(crate) fn wait(&self, timeout: Duration) {
+    pub fn wait(&self, timeout: Duration) {
         let set = Self::set(self.number);
         let timeout =
             libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
@@ -197,7 +229,7 @@ impl BreakSignal {
     }
 
     /// Wakes the thread.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         let process = std::process::id().cast_signed();
         // SAFETY: takes no memory of ours. If the thread is gone, nothing happens.
         unsafe { libc::syscall(libc::SYS_tgkill, process, self.thread, self.number) };

@@ -43,11 +43,14 @@ enum class Mode : uint8_t {
 struct PushdownOptions {
 	/*
 	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N], with who this host is and its keys as bpfof_open()
-	 * takes them; or the user's hosts.toml says that. Empty: there is none, and chains of reads run on
-	 * this machine; for trying it out.
+	 * takes them; or the user's hosts.toml says that. Or grantd:PATH, the socket of a grant daemon,
+	 * for a process that must not read whole namespaces (docs/grants.md): target_reads has no effect
+	 * then. Empty: there is none, and chains of reads run on this machine; for trying it out.
 	 */
 	std::string url;
-	/* What the target's namespace is on this machine: a block device, or the target's image file.
+	/*
+	 * What the target's namespace is on this machine: a block device, or the target's image file.
+	 * With a grant daemon any file or directory of the file system that is meant, or nothing.
 	 */
 	std::string device;
 	/*

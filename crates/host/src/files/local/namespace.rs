@@ -61,7 +61,7 @@ impl Namespace {
         if known == Some(version) {
             return Ok(());
         }
-        let layout = pin.layout();
+        let Some(layout) = pin.layout() else { return Ok(()) };
         let extents: Vec<Extent> = layout
             .extents()
             .iter()

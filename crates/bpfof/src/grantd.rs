@@ -1,0 +1,124 @@
+//! `bpfof grantd`.
+
+use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases};
+use bpfof_host::TargetUrl;
+use bpfof_terminal::Outcome;
+use clap::Args;
+use log::LevelFilter;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+/// Let processes without privileges push down into files that they can open. For each client it opens an
+/// association at the target that can do nothing else, and grants the files whose descriptors the client
+/// sends. Needs root, or CAP_LEASE and permission to read the files. SIGTERM and Ctrl-C take all grants back
+/// and end it.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Where clients connect [default: /run/bpfof/grantd.sock].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Permissions of the socket: who may write to it may ask for grants [default: 0660].
+    #[arg(long, value_name = "OCTAL")]
+    mode: Option<String>,
+    /// Group of the socket, by name or number.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// A target and namespace whose files are granted: nvme-tcp://HOST:PORT/NQN?ns=1. Repeatable, with a
+    /// --device for each.
+    #[arg(long = "target", value_name = "URL")]
+    targets: Vec<TargetUrl>,
+    /// What that namespace is on this machine: the block device of the kernel's NVMe/TCP host, or the disk
+    /// or image file that a target on this machine serves. A wrong one of the right size grants the wrong
+    /// blocks.
+    #[arg(long = "device", value_name = "PATH")]
+    devices: Vec<PathBuf>,
+    /// Let clients load functions of their own, not only call those that the target keeps. Code of users
+    /// who do not trust each other then runs in one process of the target, and shares its caches.
+    #[arg(long)]
+    allow_own_functions: bool,
+    /// TOML file with socket, mode, group, allow-own-functions, clients, clients-per-user, files-per-user,
+    /// extents-per-user, lanes-per-client, and [[namespace]] with target and device; options override it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print one JSON line once it listens.
+    #[arg(long)]
+    json: bool,
+    /// Log warnings and errors only.
+    #[arg(long, short)]
+    quiet: bool,
+    /// Log each grant that is taken back.
+    #[arg(long, short)]
+    verbose: bool,
+    /// Stop when the process that started this one ends.
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
+    /// Be the process that holds the leases of a daemon that dies.
+    #[arg(long, hide = true)]
+    hold_leases: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    if options.hold_leases {
+        return hold();
+    }
+    let level = match (options.quiet, options.verbose) {
+        (true, _) => LevelFilter::Warn,
+        (_, true) => LevelFilter::Debug,
+        _ => LevelFilter::Info,
+    };
+    env_logger::Builder::new().filter_level(LevelFilter::Warn).filter_module("bpfof", level).init();
+    if options.exit_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
+    // Before the daemon starts, so that no signal is lost.
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let config = configuration(options)?;
+    crate::target::raise_descriptor_limit();
+    let socket = config.socket.clone();
+    let daemon = Daemon::start(config)?;
+    if options.json {
+        println!("{}", serde_json::json!({ "socket": socket }));
+    }
+    if let Some(signal) = signals.forever().next() {
+        log::info!("signal {signal}: taking all grants back");
+    }
+    daemon.stop();
+    Ok(())
+}
+
+/// Outlives the daemon: what ends that does not end this.
+fn hold() -> Outcome {
+    let _signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    // Fails only for a leader of a process group, which a child is not.
+    let _ = rustix::process::setsid();
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    Ok(hold_leases(socket)?)
+}
+
+fn configuration(options: &Options) -> Result<Config, Box<dyn std::error::Error>> {
+    let mut config = match &options.config {
+        Some(path) => Config::from_file(path)?,
+        None => Config::default(),
+    };
+    if options.targets.len() != options.devices.len() {
+        return Err("give one --device for each --target".into());
+    }
+    if !options.targets.is_empty() {
+        let pairs = options.targets.iter().zip(&options.devices);
+        let served = |(url, device): (&TargetUrl, &PathBuf)| Served {
+            url: url.clone(),
+            device: device.clone(),
+        };
+        config.namespaces = pairs.map(served).collect();
+    }
+    if let Some(socket) = &options.socket {
+        config.socket.clone_from(socket);
+    }
+    options.mode.as_deref().map_or(Ok::<(), ConfigError>(()), |mode| config.set_mode(mode))?;
+    config.group = options.group.clone().or(config.group);
+    config.allow_own_functions |= options.allow_own_functions;
+    config.holder = vec![std::env::current_exe()?, "grantd".into(), "--hold-leases".into()];
+    Ok(config)
+}

@@ -1,0 +1,257 @@
+//! A client that speaks the protocol itself: it believes nothing of what the daemon tells it, names files
+//! and versions as it likes, and changes its own files while chains read them.
+
+use bpfof_host::grant::{GrantClient, PageReader};
+use bpfof_host::{FileVersion, FunctionId, Lane, PushdownCall, Request};
+use rustix::fs::FallocateFlags;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the client's own files are full of.
+pub(crate) const MINE: u64 = 0x4D49_4E45_4D49_4E45;
+/// What all other files are full of.
+pub(crate) const CANARY: u64 = 0x5345_4352_4554_2121;
+
+const FILE_BYTES: usize = 256 << 10;
+const FILES: u32 = 6;
+/// Chains in flight.
+const DEPTH: u64 = 64;
+/// What one chain reads.
+const BLOCK: u32 = 4096;
+const BLOCKS: u64 = 16;
+
+pub(crate) fn filled(word: u64, bytes: usize) -> Vec<u8> {
+    word.to_le_bytes().repeat(bytes / 8)
+}
+
+/// Numbers for everybody: the same sequence for the same seed.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % end
+    }
+}
+
+/// Whether an answer has nothing but what the client has written, or zeroes.
+pub(crate) fn is_clean(answer: &[u8]) -> bool {
+    let words = answer.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    let mut other = words.filter(|word| *word != MINE && *word != 0);
+    other.next().is_none()
+}
+
+/// Chains and what has come of them.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) answers: u64,
+    pub(crate) refused: u64,
+    pub(crate) lost: bool,
+}
+
+pub(crate) struct Hostile {
+    /// Asks for what was taken back, on a thread of its own: a daemon may not answer.
+    _asker: std::thread::JoinHandle<()>,
+    page: Arc<PageReader>,
+    lane: Lane,
+    nsid: u32,
+    function: FunctionId,
+    versions: Vec<u64>,
+    numbers: Numbers,
+    pub(crate) tally: Tally,
+}
+
+pub(crate) fn path(folder: &Path, file: u32) -> PathBuf {
+    folder.join(format!("mine-{file}"))
+}
+
+/// Writes the files that the client owns, on a disk that others fill.
+pub(crate) fn write_files(folder: &Path) {
+    let write = |file: u32| {
+        let mut out = File::create(path(folder, file))?;
+        out.write_all(&filled(MINE, FILE_BYTES))?;
+        out.sync_all()
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    for file in 1..=FILES {
+        while let Err(error) = write(file) {
+            assert!(Instant::now() < end, "no room: {error}");
+        }
+    }
+}
+
+impl Hostile {
+    /// With grants for its files.
+    pub(crate) fn new(socket: &Path, folder: &Path, object: &[u8]) -> Hostile {
+        let mut client = GrantClient::connect(socket, None).expect("it connects");
+        let function = client.load(object, 0, "peek", 0).expect("own functions are allowed");
+        let lane = client.lane().expect("a lane");
+        let nsid = client.namespace().nsid;
+        let opened: Vec<File> =
+            (1..=FILES).map(|file| File::open(path(folder, file)).expect("opened")).collect();
+        let descriptors: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
+        let ids: Vec<u32> = (1..=FILES).collect();
+        let answers = client.add(&ids, &descriptors).expect("answered");
+        let granted = answers.iter().filter(|answer| answer.result.is_ok()).count();
+        assert!(granted > 0, "{answers:?}");
+        let versions = vec![0; FILES as usize + 3];
+        let (numbers, tally) = (Numbers(0x9E37_79B9_7F4A_7C15), Tally::default());
+        let page = Arc::clone(client.page());
+        let _asker = std::thread::spawn(move || {
+            while client.refresh(&ids).is_ok() {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        Hostile { _asker, page, lane, nsid, function, versions, numbers, tally }
+    }
+
+    /// A version that the file has, had, or may get; or none that makes sense.
+    fn version(&mut self, id: u32) -> u64 {
+        let now = self.page.version(id);
+        let slot = &mut self.versions[id as usize];
+        *slot = (*slot).max(now);
+        let last = *slot;
+        match self.numbers.below(8) {
+            0 => last + 1,
+            1 => last.saturating_sub(1),
+            2 => self.numbers.below(1 << 12),
+            3 => now,
+            _ => last,
+        }
+    }
+
+    /// One chain into whatever file, from wherever on.
+    fn submit(&mut self, tag: u64) -> bool {
+        let id = self.numbers.below(u64::from(FILES) + 3) as u32;
+        let files = [FileVersion { id, version: self.version(id) }];
+        let blocks = FILE_BYTES as u64 / u64::from(BLOCK) - BLOCKS + 1;
+        let call = PushdownCall {
+            nsid: self.nsid,
+            function: self.function.0,
+            files: &files,
+            first_file: 0,
+            first_offset_bytes: self.numbers.below(blocks) * u64::from(BLOCK),
+            first_size_bytes: BLOCK,
+            scratch: &[],
+            scratch_size_bytes: 4096,
+            answer_max_bytes: 4096,
+        };
+        self.lane.submit(tag, Request::Pushdown(call)).is_ok()
+    }
+
+    /// Runs chains until `end` or the lane is lost, and looks at each answer.
+    pub(crate) fn run(&mut self, end: &mut dyn FnMut(&Tally) -> bool) {
+        while !end(&self.tally) && !self.tally.lost {
+            while (self.lane.requests_in_flight() as u64) < DEPTH && self.submit(0) {}
+            let tally = &mut self.tally;
+            let waited =
+                self.lane.wait(Duration::from_secs(1), &mut |completion| match completion.result {
+                    Ok(done) => {
+                        assert!(is_clean(done.data), "somebody else's bytes: {:x?}", done.data);
+                        tally.answers += 1;
+                    }
+                    Err(_) => tally.refused += 1,
+                });
+            self.tally.lost = waited.is_err();
+        }
+    }
+}
+
+/// Changes the client's own files until it is dropped: each change waits until the daemon has taken the
+/// grant back, and frees blocks then.
+pub(crate) struct Changer {
+    stop: Arc<AtomicBool>,
+    pub(crate) changes: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Changer {
+    pub(crate) fn start(folder: PathBuf) -> Changer {
+        let (stop, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&changes));
+        let thread = std::thread::spawn(move || {
+            let mut numbers = Numbers(7);
+            while !stopped.load(Ordering::SeqCst) {
+                change(&folder, &mut numbers);
+                counted.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(numbers.below(4)));
+            }
+        });
+        Changer { stop, changes, thread: Some(thread) }
+    }
+}
+
+impl Drop for Changer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn change(folder: &Path, numbers: &mut Numbers) {
+    let name = path(folder, 1 + numbers.below(FILES.into()) as u32);
+    let Ok(file) = OpenOptions::new().write(true).open(&name) else { return };
+    // A disk that is full is no failure: somebody else has the blocks then.
+    let _ = match numbers.below(4) {
+        0 => file.set_len(0),
+        1 => file.set_len(numbers.below(FILE_BYTES as u64)),
+        2 => rustix::fs::fallocate(&file, punch(), 0, FILE_BYTES as u64 / 2).map_err(Into::into),
+        _ => file.set_len(0).and_then(|()| file.sync_all()),
+    };
+    let _ = file.write_all_at(&filled(MINE, FILE_BYTES), 0);
+    if numbers.below(2) == 0 {
+        let _ = file.sync_all();
+    }
+}
+
+fn punch() -> FallocateFlags {
+    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
+}
+
+/// Somebody else, whose files take the blocks that others free, until it is dropped.
+pub(crate) struct Victim {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Victim {
+    /// Writes secrets into `folder`, which only root may enter. The more of the disk is taken, the sooner a
+    /// block is used again.
+    pub(crate) fn start(folder: PathBuf) -> Victim {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let secret = filled(CANARY, 64 << 10);
+        let thread = std::thread::spawn(move || {
+            let mut round = 0_u64;
+            while !stopped.load(Ordering::SeqCst) {
+                round += 1;
+                let name = folder.join(format!("secret-{}", round % 4));
+                let _ = fs::remove_file(&name);
+                let Ok(mut file) = File::create(&name) else { continue };
+                while !stopped.load(Ordering::SeqCst) && file.write_all(&secret).is_ok() {}
+                let _ = file.sync_all();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        Victim { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The grant daemon: an honest client without privileges gets right answers while its files change, and a
+//! hostile one never gets a byte of another file, whatever it does and whatever happens to the daemon.
+//!
+//! GRANT_CHAINS is how many chains the hostile client runs (20000), on each file system.
+
+#[path = "../clang/mod.rs"]
+mod clang;
+mod daemon;
+#[path = "../disk/mod.rs"]
+mod disk;
+mod honest;
+mod hostile;
+mod refusals;
+mod relay;
+mod speed;
+mod systemd;
+
+use bpfof_host::grant::GrantClient;
+use bpfof_host::grant::protocol::Cause;
+use daemon::{Grantd, UID, as_nobody, number, outcome, variable};
+use disk::{Disk, cannot_mount, run};
+use hostile::{CANARY, Changer, Hostile, MINE, Tally, Victim, filled, is_clean, write_files};
+use rustix::process::Signal;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Keep-alive timeout of the daemon's associations.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Free space that all fight for.
+const FREE_BYTES: u64 = 8 << 20;
+
+/// A disk with a folder of nobody's and one of secrets, and a daemon that grants its files.
+struct World {
+    folder: PathBuf,
+    secrets: PathBuf,
+    object: PathBuf,
+    grantd: Option<Grantd>,
+    // Last: unmounted when its files are closed.
+    disk: Disk,
+}
+
+impl World {
+    fn new(kind: &str, size_bytes: u64) -> World {
+        let disk = Disk::new(kind, size_bytes);
+        let url = disk.url.to_string();
+        World::at(disk, &url)
+    }
+
+    /// With a daemon that reaches the target at `url`.
+    fn at(disk: Disk, url: &str) -> World {
+        // The way to what nobody may read.
+        let above = disk.image().with_file_name("");
+        fs::set_permissions(above, fs::Permissions::from_mode(0o755)).expect("set");
+        let (folder, secrets) = (disk.mount().join("mine"), disk.mount().join("secrets"));
+        fs::create_dir(&folder).expect("made");
+        fs::create_dir(&secrets).expect("made");
+        chown(&folder, Some(UID), Some(UID)).expect("given");
+        fs::set_permissions(&secrets, fs::Permissions::from_mode(0o700)).expect("set");
+        let object = disk.image().with_file_name("peek.bpf.o");
+        clang::compile("tests/grants/peek.bpf.c", &object);
+        let grantd = Grantd::start(url, &disk.image(), &["--allow-own-functions"]);
+        World { folder, secrets, object, grantd: Some(grantd), disk }
+    }
+
+    fn grantd(&self) -> &Grantd {
+        self.grantd.as_ref().expect("it runs")
+    }
+
+    fn socket(&self) -> &Path {
+        &self.grantd().socket
+    }
+
+    /// Takes all of the disk but [`FREE_BYTES`].
+    fn fill(&self) {
+        let found = rustix::fs::statvfs(self.disk.mount()).expect("mounted");
+        let ballast = (found.f_bavail * found.f_frsize).saturating_sub(FREE_BYTES);
+        let name = self.disk.mount().join("ballast");
+        run("fallocate", &["-l", &ballast.to_string(), name.to_str().expect("UTF-8")]);
+    }
+
+    /// The hostile client, as a process of its own.
+    fn start_hostile(&self, chains: u64, until_lost: bool) -> std::process::Child {
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let (socket, folder) = (text(self.socket()), text(&self.folder));
+        let (object, chains) = (text(&self.object), chains.to_string());
+        let until_lost = u8::from(until_lost).to_string();
+        let variables = [
+            ("GRANT_SOCKET", &*socket),
+            ("GRANT_FOLDER", &folder),
+            ("GRANT_OBJECT", &object),
+            ("GRANT_CHAINS", &chains),
+            ("GRANT_UNTIL_LOST", &until_lost),
+        ];
+        as_nobody("hostile_process", &variables)
+    }
+}
+
+/// Not a test: what the hostile process runs.
+#[test]
+#[ignore = "the program of a process that the tests start"]
+fn hostile_process() {
+    let [socket, folder] =
+        ["GRANT_SOCKET", "GRANT_FOLDER"].map(|name| PathBuf::from(variable(name)));
+    let object = fs::read(variable("GRANT_OBJECT")).expect("read");
+    let chains: u64 = variable("GRANT_CHAINS").parse().expect("a number");
+    let until_lost = variable("GRANT_UNTIL_LOST") == "1";
+    write_files(&folder);
+    let mut hostile = Hostile::new(&socket, &folder, &object);
+    // A daemon that is dead takes nothing back: its files wait, until who holds the leases lets go.
+    let changer = Changer::start(folder);
+    hostile.run(&mut |tally| !until_lost && tally.answers + tally.refused >= chains);
+    let Tally { answers, refused, lost } = hostile.tally;
+    println!("answers={answers} refused={refused} lost={}", u8::from(lost));
+    println!("changes={}", changer.changes.load(std::sync::atomic::Ordering::SeqCst));
+    // The changer may wait for a lease that nobody gives back for a while.
+    std::process::exit(0);
+}
+
+#[test]
+fn a_hostile_owner_sees_its_own_bytes_only() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let chains =
+        std::env::var("GRANT_CHAINS").map_or(20_000, |text| text.parse().expect("a number"));
+    let world = World::new("ext4", 96 << 20);
+    world.fill();
+    let victim = Victim::start(world.secrets.clone());
+    let printed = outcome(world.start_hostile(chains, false));
+    drop(victim);
+    println!("ext4: {printed}");
+    let [answers, changes] = ["answers", "changes"].map(|name| number(&printed, name));
+    assert!(number(&printed, "lost") == 0 && changes > 20, "{printed}");
+    assert!(answers > chains / 100 && number(&printed, "refused") > chains / 100, "{printed}");
+}
+
+/// The same without revocation, to show that the test notices: a map stays while its file is truncated.
+#[test]
+fn without_revocation_the_bytes_of_others_are_seen() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    world.fill();
+    let path = world.folder.join("file");
+    fs::write(&path, filled(MINE, 1 << 20)).expect("written");
+    let mut controller = world.disk.connect();
+    let function = controller.load_function(&fs::read(&world.object).expect("read"), 0);
+    let function = function.expect("good");
+    let device = bpfof_host::files::NamespaceDevice::new(world.disk.image()).expect("an image");
+    let (info, file) = (controller.namespaces()[0], File::open(&path).expect("opened"));
+    let layout = bpfof_host::files::file_layout(&file, &device, &info).expect("mapped");
+    let map = bpfof_host::FileMapObject {
+        file: 1,
+        nsid: 1,
+        version: 1,
+        length_bytes: layout.length_bytes(),
+        extents: layout.extents().to_vec(),
+    };
+    controller.set_file_map(&map).expect("set");
+    OpenOptions::new().write(true).truncate(true).open(&path).expect("truncated");
+    rustix::fs::sync();
+    let victim = Victim::start(world.secrets.clone());
+    let mut lane = controller.open_lane().expect("a lane");
+    let files = [bpfof_host::FileVersion { id: 1, version: 1 }];
+    let (end, mut answer) = (Instant::now() + Duration::from_secs(30), Vec::new());
+    while answer.is_empty() || is_clean(&answer) {
+        assert!(Instant::now() < end, "nobody has taken the blocks");
+        let call = bpfof_host::PushdownCall {
+            nsid: 1,
+            function: function.0,
+            files: &files,
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: 4096,
+            scratch: &[],
+            scratch_size_bytes: 4096,
+            answer_max_bytes: 4096,
+        };
+        lane.pushdown(&call, &mut answer).expect("it runs");
+    }
+    let words = answer.as_chunks::<8>().0;
+    assert!(words.iter().any(|word| u64::from_le_bytes(*word) == CANARY));
+    drop(victim);
+}
+
+/// Whether somebody who would wait for a lease of `path` would have to.
+fn is_leased(path: &Path) -> bool {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    match OpenOptions::new().write(true).custom_flags(nonblock).open(path) {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+            true
+        }
+    }
+}
+
+/// A grant of root's for a file that nobody changes.
+fn granted_file(world: &World, name: &str) -> (GrantClient, PathBuf) {
+    let path = world.folder.join(name);
+    fs::write(&path, filled(MINE, 64 << 10)).expect("written");
+    (grant(world, &path), path)
+}
+
+fn grant(world: &World, path: &Path) -> GrantClient {
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    let file = File::open(path).expect("opened");
+    let answers = client.add(&[1], &[file.as_fd()]).expect("answered");
+    assert!(answers[0].result.is_ok(), "{answers:?}");
+    client
+}
+
+#[test]
+fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    world.fill();
+    let (_client, path) = granted_file(&world, "kept");
+    let victim = Victim::start(world.secrets.clone());
+    let hostile = world.start_hostile(0, true);
+    std::thread::sleep(Duration::from_secs(1));
+    world.grantd().signal(Signal::KILL);
+    let killed = Instant::now();
+    // Its associations end with its connections; the leases last as long as they might.
+    let printed = outcome(hostile);
+    assert!(killed.elapsed() < KEEP_ALIVE, "{printed}");
+    assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
+    assert!(is_leased(&path), "the lease has gone with the daemon");
+    while is_leased(&path) {
+        assert!(killed.elapsed() < 3 * KEEP_ALIVE, "the lease stays");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(killed.elapsed() > 2 * KEEP_ALIVE - Duration::from_secs(1), "{:?}", killed.elapsed());
+    drop(victim);
+}
+
+#[test]
+fn a_stopped_daemon_loses_its_associations() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    world.fill();
+    let (client, path) = granted_file(&world, "kept");
+    let victim = Victim::start(world.secrets.clone());
+    let hostile = world.start_hostile(0, true);
+    std::thread::sleep(Duration::from_secs(1));
+    world.grantd().signal(Signal::STOP);
+    let stopped = Instant::now();
+    // The client's own chains do not keep the association alive.
+    let printed = outcome(hostile);
+    assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
+    assert!(stopped.elapsed() < 2 * KEEP_ALIVE, "it ran for {:?}", stopped.elapsed());
+    assert!(is_leased(&path), "the lease has not lasted as long as the map");
+    world.grantd().signal(Signal::CONT);
+    while is_leased(&path) || client.is_connected() {
+        assert!(stopped.elapsed() < 6 * KEEP_ALIVE, "the daemon does not give up");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(client.page().version(1), 0);
+    drop(victim);
+    // And it goes on.
+    grant(&world, &path);
+}
+
+#[test]
+fn a_daemon_that_is_cut_off_loses_its_associations() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let relay = relay::Relay::start(&format!("{}:{}", disk.url.host, disk.url.port));
+    let mut url = disk.url.clone();
+    url.port = relay.port;
+    let world = World::at(disk, &url.to_string());
+    world.fill();
+    let (client, path) = granted_file(&world, "kept");
+    let victim = Victim::start(world.secrets.clone());
+    let hostile = world.start_hostile(0, true);
+    std::thread::sleep(Duration::from_secs(1));
+    // What the daemon sends; its clients' lanes are its clients'.
+    relay.cut_admin_queues();
+    let cut = Instant::now();
+    let printed = outcome(hostile);
+    assert!(number(&printed, "answers") > 0 && number(&printed, "lost") == 1, "{printed}");
+    assert!(cut.elapsed() < 3 * KEEP_ALIVE, "it ran for {:?}", cut.elapsed());
+    while is_leased(&path) || client.is_connected() {
+        assert!(cut.elapsed() < 6 * KEEP_ALIVE, "the daemon does not give up");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(cut.elapsed() > 2 * KEEP_ALIVE, "the lease ended before the map: {:?}", cut.elapsed());
+    drop(victim);
+}
+
+#[test]
+fn kv_get_needs_no_privileges() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    let database = world.folder.join("db");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    run(disk::BPFOF, &["kv", "create", "--levels", "3", "--file", &text(&database)]);
+    let get = |grantd: bool| {
+        let mut command = std::process::Command::new(disk::BPFOF);
+        command.args(["kv", "get", "--json", "--file", &text(&database), "--grantd"]);
+        command.arg(if grantd { world.socket() } else { Path::new("/nowhere") });
+        command.args(["0", "17", "29790"]).uid(UID).gid(UID).output().expect("it runs")
+    };
+    let found = get(true);
+    let [printed, errors] = [&found.stdout, &found.stderr].map(|out| String::from_utf8_lossy(out));
+    assert!(found.status.success() && errors.is_empty(), "{printed}{errors}");
+    let answers: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    let keys: Vec<_> = (0..3).map(|index| answers[index]["key"].as_u64()).collect();
+    assert_eq!(keys, [Some(0), Some(17), Some(29_790)]);
+    assert!((0..3).all(|index| answers[index]["value"].is_string()), "{printed}");
+    let failed = get(false);
+    let errors = String::from_utf8_lossy(&failed.stderr);
+    assert!(!failed.status.success() && errors.contains("bpfof grantd"), "{errors}");
+}
+
+#[test]
+fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("xfs", 320 << 20);
+    let [kept, twin] = ["kept", "twin"].map(|name| world.folder.join(name));
+    for path in [&kept, &twin] {
+        fs::write(path, filled(MINE, 1 << 20)).expect("written");
+        File::open(path).and_then(|file| file.sync_all()).expect("synced");
+    }
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    let file = File::open(&kept).expect("opened");
+    let why = |answers: Vec<bpfof_host::grant::protocol::FileAnswer>| {
+        answers.into_iter().next().and_then(|answer| answer.result.err()).map(|why| why.cause)
+    };
+    let first = client.add(&[1], &[file.as_fd()]).expect("answered");
+    assert_eq!(why(first), Some(Cause::NotImmutable));
+    // Who has it open for writing may change it although it is immutable.
+    let writer = OpenOptions::new().write(true).open(&kept).expect("opened");
+    run("chattr", &["+i", &text(&kept)]);
+    assert_eq!(why(client.refresh(&[1]).expect("answered")), Some(Cause::BeingWritten));
+    drop(writer);
+    let granted = client.refresh(&[1]).expect("answered");
+    assert!(granted[0].result.is_ok(), "{granted:?}");
+    // Deduplication would give the blocks away in spite of the lease.
+    let dedupe = format!("dedupe {} 0 0 1m", text(&twin));
+    let output = disk::output("xfs_io", &["-r", "-c", &dedupe, &text(&kept)]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("not permitted") || said.contains("denied"), "{said}");
+    // An immutable file that is none any more is taken back.
+    run("chattr", &["-i", &text(&kept)]);
+    let end = Instant::now() + Duration::from_secs(5);
+    while client.page().version(1) != 0 {
+        assert!(Instant::now() < end, "the grant stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The tool does deduplicate what is not protected, or the test shows nothing.
+    let output = disk::output("xfs_io", &["-c", &dedupe, &text(&kept)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

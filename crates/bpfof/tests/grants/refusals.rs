@@ -1,0 +1,148 @@
+//! What is not granted, and what clients may not do.
+
+use super::daemon::Grantd;
+use super::{World, cannot_mount, granted_file, is_leased};
+use bpfof_host::grant::protocol::{Cause, PROTOCOL, Request};
+use bpfof_host::grant::{GrantClient, GrantError, PacketSocket};
+use rustix::fs::{Mode, OFlags, open};
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Why a descriptor gets no grant; None if it gets one.
+fn refusal(client: &mut GrantClient, descriptor: &impl AsFd) -> Option<Cause> {
+    let answers = client.add(&[1], &[descriptor.as_fd()]).expect("answered");
+    client.remove(&[1]).expect("removed");
+    answers.into_iter().next().and_then(|answer| answer.result.err()).map(|why| why.cause)
+}
+
+fn path_only(path: &Path) -> OwnedFd {
+    open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("opened")
+}
+
+#[test]
+fn only_files_that_are_read_and_that_nobody_writes_are_granted() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    let path = world.folder.join("file");
+    fs::write(&path, [7; 100_000]).expect("written");
+    let good = File::open(&path).expect("opened");
+    assert_eq!(refusal(&mut client, &good), None);
+    assert_eq!(refusal(&mut client, &path_only(&path)), Some(Cause::NotReadable));
+    let writer = OpenOptions::new().write(true).open(&path).expect("opened");
+    assert_eq!(refusal(&mut client, &writer), Some(Cause::NotReadable));
+    assert_eq!(refusal(&mut client, &good), Some(Cause::BeingWritten));
+    drop(writer);
+    let both = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    assert_eq!(refusal(&mut client, &both), Some(Cause::BeingWritten));
+    drop(both);
+    let image = world.disk.image();
+    let elsewhere = [Path::new("/proc/version"), Path::new("/dev/null"), image.as_path()]
+        .map(|path| File::open(path).expect("opened"));
+    for file in &elsewhere {
+        assert_eq!(refusal(&mut client, file), Some(Cause::OtherPlace), "{file:?}");
+    }
+    let (pipe, _write) = std::io::pipe().expect("a pipe");
+    assert_eq!(refusal(&mut client, &pipe), Some(Cause::OtherPlace));
+    let folder = File::open(&world.folder).expect("opened");
+    assert_eq!(refusal(&mut client, &folder), Some(Cause::NotRegular));
+    // On the disk, but in no extent.
+    let small = world.folder.join("small");
+    fs::write(&small, b"").expect("written");
+    assert_eq!(refusal(&mut client, &File::open(&small).expect("opened")), None);
+    // Nothing is held for those that were given back.
+    assert!(!is_leased(&path));
+}
+
+#[test]
+fn a_grant_is_taken_back_when_somebody_writes() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    let (mut client, path) = granted_file(&world, "file");
+    let version = client.page().version(1);
+    assert!(version > 0);
+    let began = Instant::now();
+    let writer = OpenOptions::new().write(true).open(&path).expect("the lease is given back");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert_eq!(client.page().version(1), 0);
+    let refused = client.refresh(&[1]).expect("answered");
+    let cause = refused[0].result.as_ref().err().map(|why| why.cause);
+    assert_eq!(cause, Some(Cause::BeingWritten));
+    drop(writer);
+    let again = client.refresh(&[1]).expect("answered");
+    let grant = again[0].result.as_ref().expect("granted again");
+    assert!(grant.version > version && client.page().version(1) == grant.version);
+    // With the client its grants go.
+    drop(client);
+    let end = Instant::now() + Duration::from_secs(3);
+    while is_leased(&path) {
+        assert!(Instant::now() < end, "the lease stays");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn quotas_policy_and_nonsense() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let mut world = World::new("ext4", 96 << 20);
+    drop(world.grantd.take());
+    let config = world.disk.image().with_file_name("grantd.toml");
+    let text =
+        "clients-per-user = 8\nfiles-per-user = 3\nextents-per-user = 1\nlanes-per-client = 1\n";
+    fs::write(&config, text).expect("written");
+    let arguments = ["--config", config.to_str().expect("UTF-8")];
+    world.grantd =
+        Some(Grantd::start(&world.disk.url.to_string(), &world.disk.image(), &arguments));
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    let path = world.folder.join("file");
+    fs::write(&path, [7; 100_000]).expect("written");
+    let file = File::open(&path).expect("opened");
+    let descriptors = [file.as_fd(); 4];
+    let answers = client.add(&[1, 2, 3, 4], &descriptors).expect("answered");
+    let causes = answers.iter().map(|answer| answer.result.as_ref().err().map(|why| why.cause));
+    // One extent, and no fourth file.
+    let quota = Some(Cause::Quota);
+    assert_eq!(causes.collect::<Vec<_>>(), [None, quota, quota, quota]);
+    let refused = |error: GrantError| match error {
+        GrantError::Refused(refusal) => refusal.cause,
+        error => panic!("{error}"),
+    };
+    let object = fs::read(&world.object).expect("read");
+    let error = client.load(&object, 0, "peek", 1).map(|_| ()).expect_err("not its own");
+    assert_eq!(refused(error), Cause::Policy);
+    drop(client.lane().expect("one lane"));
+    let error = client.lane().map(|_| ()).expect_err("a second lane").to_string();
+    assert!(error.contains("1 lanes"), "{error}");
+    // What is no message ends the client, and nobody else.
+    for packet in [&[9_u8][..], &[4, 1, 1, 0, 0, 0], &[1, 1, 0, 0]] {
+        let mut socket = PacketSocket::connect(world.socket()).expect("it connects");
+        socket.send(packet, &[]).expect("sent");
+        assert!(socket.wait(Duration::from_secs(5)).expect("waited"));
+        assert!(socket.receive().is_ok_and(|packet| packet.is_none()), "{packet:?}");
+    }
+    // A client that sends and never reads is given up.
+    let mut open = Vec::new();
+    Request::Open { protocol: PROTOCOL }.encode(&mut open);
+    let flood = PacketSocket::connect(world.socket()).expect("it connects");
+    let full = (0..1 << 20).find_map(|_| flood.send(&open, &[]).err()).expect("it is not read");
+    assert!(full.kind() == std::io::ErrorKind::WouldBlock || flood.is_closed(), "{full}");
+    drop(flood);
+    let mut others = Vec::new();
+    let turned_away = loop {
+        match GrantClient::connect(world.socket(), None) {
+            Ok(other) => others.push(other),
+            Err(error) => break refused(error),
+        }
+    };
+    assert!(turned_away == Cause::Quota && others.len() < 8, "{turned_away:?}");
+    assert!(client.is_connected());
+    assert!(client.refresh(&[1]).expect("answered")[0].result.is_ok());
+}

@@ -1,0 +1,152 @@
+//! The association of one client: what is asked of the target.
+
+use crate::config::Served;
+use crate::{COMMAND_TIMEOUT, KEEP_ALIVE};
+use bpfof_host::files::FileLayout;
+use bpfof_host::grant::protocol::{Cause, Refusal};
+use bpfof_host::{
+    Controller, Error, FileMapObject, FunctionId, HandedLane, NamespaceInfo, Options,
+    PushdownLimits,
+};
+use std::time::Duration;
+
+/// Longest time to connect. No Keep Alive is sent while a lane is, and the last was sent at most half of the
+/// timeout before.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Ids of functions that the target keeps have this bit set.
+const KEPT: u32 = 1 << 31;
+
+/// A restricted association at a target.
+#[derive(Debug)]
+pub(crate) struct Association {
+    controller: Controller,
+    info: NamespaceInfo,
+    limits: PushdownLimits,
+    last_version: u64,
+    lanes: usize,
+}
+
+/// A request that has failed: alone, or with the association.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// The target, or the state of the association, does not allow it.
+    Refused(Refusal),
+    /// The association is over, or will be when the target has not heard of it for long enough.
+    Lost(Error),
+}
+
+/// What an error means that came from the target.
+fn failed(error: Error) -> Failed {
+    match error {
+        Error::Command { .. }
+        | Error::FunctionRejected(_)
+        | Error::NoRoomForFunction(_)
+        | Error::ObjectTooLarge { .. }
+        | Error::NoQueueLeft { .. }
+        | Error::HandOver(_) => Failed::Refused(Refusal::new(Cause::Target, error)),
+        error => Failed::Lost(error),
+    }
+}
+
+impl Association {
+    /// Connects to a target and restricts what is connected.
+    pub(crate) fn open(served: &Served) -> Result<Self, Error> {
+        let options = Options {
+            keep_alive: KEEP_ALIVE,
+            keep_alive_thread: false,
+            pushdown_only: true,
+            connect_timeout: CONNECT_TIMEOUT,
+            command_timeout: COMMAND_TIMEOUT,
+            ..Options::default()
+        };
+        let mut controller = Controller::connect(&served.url, options)?;
+        let info = controller.identify_namespace(served.url.nsid)?;
+        let limits = controller.pushdown_limits()?;
+        Ok(Self { controller, info, limits, last_version: 0, lanes: 0 })
+    }
+
+    /// The namespace with the files.
+    pub(crate) const fn namespace(&self) -> NamespaceInfo {
+        self.info
+    }
+
+    /// Files that may have maps at a time.
+    pub(crate) const fn files_max(&self) -> u32 {
+        self.limits.file_maps
+    }
+
+    /// Extents that a map may have.
+    pub(crate) const fn extents_max(&self) -> usize {
+        self.limits.extents as usize
+    }
+
+    /// Bytes of a function's object, at most.
+    pub(crate) const fn object_bytes_max(&self) -> u32 {
+        self.limits.object_bytes
+    }
+
+    /// Sends a Keep Alive if one is due; the time until the next.
+    pub(crate) fn keep_alive(&mut self) -> Result<Duration, Error> {
+        self.controller.keep_alive()
+    }
+
+    /// Tells the target where a file lies, as its next version.
+    pub(crate) fn set_map(&mut self, file: u32, layout: &FileLayout) -> Result<u64, Failed> {
+        // Used up even if the target refuses it: a version never names two maps.
+        self.last_version += 1;
+        let map = FileMapObject {
+            file,
+            nsid: self.info.nsid,
+            version: self.last_version,
+            length_bytes: layout.length_bytes(),
+            extents: layout.extents().to_vec(),
+        };
+        self.controller.set_file_map(&map).map_err(failed)?;
+        Ok(self.last_version)
+    }
+
+    /// Takes the map of a file away. When it returns, no chain reads by it any more.
+    pub(crate) fn remove_map(&mut self, file: u32) -> Result<(), Error> {
+        self.controller.remove_file_map(self.info.nsid, file)
+    }
+
+    /// A function that the target keeps for everybody.
+    pub(crate) fn kept_function(
+        &mut self,
+        name: &str,
+        instructions: u32,
+    ) -> Result<Option<FunctionId>, Failed> {
+        let report = self.controller.function_report().map_err(failed)?;
+        let is_it = |entry: &&bpfof_host::FunctionReportEntry| {
+            entry.function & KEPT != 0
+                && entry.instructions == instructions
+                && entry.name.to_string() == name
+        };
+        Ok(report.iter().find(is_it).map(|entry| FunctionId(entry.function)))
+    }
+
+    /// Loads a function for this association.
+    pub(crate) fn load(&mut self, object: &[u8], entry: u32) -> Result<FunctionId, Failed> {
+        self.controller.load_function(object, entry).map_err(failed)
+    }
+
+    /// A connected lane, of which a client gets so many in all.
+    pub(crate) fn lane(&mut self, max: usize) -> Result<HandedLane, Failed> {
+        if self.lanes >= max {
+            let why = format!("a client may have {max} lanes");
+            return Err(Failed::Refused(Refusal::new(Cause::Quota, why)));
+        }
+        // A lane that is not made is no sign that the association is over.
+        let lane = self.controller.open_lane().and_then(bpfof_host::Lane::hand_over);
+        let lane = lane.map_err(|e| Failed::Refused(Refusal::new(Cause::Target, e)))?;
+        self.lanes += 1;
+        Ok(lane)
+    }
+
+    /// Ends it in order.
+    pub(crate) fn close(self) {
+        if let Err(error) = self.controller.disconnect() {
+            log::debug!("an association did not end in order: {error}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The files of one client, and the grants that it has.
+
+use crate::association::{Association, Failed};
+use crate::examine::{Examined, Found, Subject, check_break_time};
+use crate::keepsake::{Keepsake, Key};
+use crate::quota::{Exceeded, Kind, Quotas, Share};
+use bpfof_host::Error;
+use bpfof_host::files::{FileSystem, LeasedFile};
+use bpfof_host::grant::PageWriter;
+use bpfof_host::grant::protocol::{Cause, Grant, Refusal};
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::Arc;
+
+/// A file under an id that the client has chosen.
+#[derive(Debug)]
+struct Entry {
+    /// As it was opened here, or why it was not.
+    file: Result<Arc<File>, Refusal>,
+    granted: Option<Granted>,
+    _share: Share,
+}
+
+/// What the target has a map of.
+#[derive(Debug)]
+struct Granted {
+    lease: LeasedFile,
+    key: Key,
+    /// Version 0 as long as the target may have no map.
+    grant: Grant,
+    must_be_immutable: bool,
+    _extents: Share,
+}
+
+/// All files of one client.
+#[derive(Debug)]
+pub(crate) struct Grants {
+    entries: HashMap<u32, Entry>,
+    page: PageWriter,
+    keepsake: Arc<Keepsake>,
+    quotas: Quotas,
+    uid: u32,
+}
+
+fn exceeded(error: Exceeded) -> Refusal {
+    Refusal::new(Cause::Quota, error)
+}
+
+impl Grants {
+    pub(crate) fn new(page: PageWriter, keepsake: Arc<Keepsake>, quotas: Quotas, uid: u32) -> Self {
+        Self { entries: HashMap::new(), page, keepsake, quotas, uid }
+    }
+
+    pub(crate) const fn page(&self) -> &PageWriter {
+        &self.page
+    }
+
+    pub(crate) fn has(&self, id: u32) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    /// Takes the room of one more file, which is yet to be examined.
+    pub(crate) fn add(&mut self, id: u32) -> Result<(), Refusal> {
+        let share = self.quotas.take(self.uid, Kind::Files, 1).map_err(exceeded)?;
+        let unknown = Err(Refusal::new(Cause::Unavailable, "it was not examined"));
+        self.entries.insert(id, Entry { file: unknown, granted: None, _share: share });
+        Ok(())
+    }
+
+    /// The grant that a file has, or what is to be looked at again.
+    pub(crate) fn look_again(&self, id: u32) -> Result<Grant, Subject> {
+        let Some(entry) = self.entries.get(&id) else {
+            return Err(Subject::Refused(Refusal::new(Cause::Quota, "the file was not taken")));
+        };
+        match (&entry.granted, &entry.file) {
+            (Some(granted), _) => Ok(granted.grant),
+            (None, Ok(file)) => Err(Subject::Opened(Arc::clone(file))),
+            (None, Err(refusal)) => Err(Subject::Refused(refusal.clone())),
+        }
+    }
+
+    /// Gives a file that was examined its map, if its lease still stands.
+    pub(crate) fn settle(
+        &mut self,
+        examined: Examined,
+        association: &mut Association,
+    ) -> Result<Grant, Failed> {
+        let Examined { id, file, result } = examined;
+        let refused = |cause, why: &str| Failed::Refused(Refusal::new(cause, why));
+        let Some(entry) = self.entries.get_mut(&id) else {
+            let none = Refusal::new(Cause::Malformed, "there is no such file");
+            return Err(Failed::Refused(result.err().unwrap_or(none)));
+        };
+        if let Some(file) = file {
+            entry.file = Ok(file);
+        } else if let Err(refusal) = &result {
+            entry.file = Err(refusal.clone());
+        }
+        let Found { lease, layout } = result.map_err(Failed::Refused)?;
+        let extents = layout.extents().len();
+        let share = self.quotas.take(self.uid, Kind::Extents, extents);
+        let share = share.map_err(|error| Failed::Refused(exceeded(error)))?;
+        let key = self.keepsake.keep(std::os::fd::AsFd::as_fd(&**lease.file()));
+        let key = key.map_err(|error| {
+            let why = format!("nobody would keep the lease if the daemon died: {error}");
+            Failed::Refused(Refusal::new(Cause::Unavailable, why))
+        })?;
+        let must_be_immutable = layout.file_system() == FileSystem::Xfs;
+        let grant = Grant { version: 0, has_gaps: layout.has_gaps() };
+        // From here on the map may be at the target, whatever goes wrong.
+        entry.granted = Some(Granted { lease, key, grant, must_be_immutable, _extents: share });
+        let version = match self.set(id, &layout, association) {
+            Ok(version) => version,
+            Err(Failed::Refused(refusal)) => {
+                self.revoke(id, association).map_err(Failed::Lost)?;
+                return Err(Failed::Refused(refusal));
+            }
+            lost => lost?,
+        };
+        let grant = Grant { version, ..grant };
+        if let Some(granted) = self.entries.get_mut(&id).and_then(|entry| entry.granted.as_mut()) {
+            granted.grant = grant;
+        }
+        self.page.set(id, version);
+        // A break that began before its lease was looked after here.
+        if !self.is_good(id) {
+            self.revoke(id, association).map_err(Failed::Lost)?;
+            return Err(refused(Cause::BeingWritten, "somebody is about to write it"));
+        }
+        Ok(grant)
+    }
+
+    /// Sets the map of a file, of which the lease must stand now: a break that begins later has to wait.
+    fn set(
+        &self,
+        id: u32,
+        layout: &bpfof_host::files::FileLayout,
+        association: &mut Association,
+    ) -> Result<u64, Failed> {
+        check_break_time().map_err(Failed::Refused)?;
+        if !self.is_good(id) {
+            let why = "somebody is about to write it";
+            return Err(Failed::Refused(Refusal::new(Cause::BeingWritten, why)));
+        }
+        association.set_map(id, layout)
+    }
+
+    /// Whether what a grant relies on still stands.
+    fn is_good(&self, id: u32) -> bool {
+        let granted = self.entries.get(&id).and_then(|entry| entry.granted.as_ref());
+        granted.is_some_and(|granted| {
+            granted.lease.is_held()
+                && (!granted.must_be_immutable || is_immutable(granted.lease.file()))
+        })
+    }
+
+    /// Grants that somebody waits for.
+    pub(crate) fn broken(&self) -> Vec<u32> {
+        let granted = self.entries.iter().filter(|(_, entry)| entry.granted.is_some());
+        granted.map(|(id, _)| *id).filter(|id| !self.is_good(*id)).collect()
+    }
+
+    /// Takes a grant back. Its lease is released when no chain reads by the map any more.
+    ///
+    /// # Errors
+    /// The association is lost; the lease is kept.
+    pub(crate) fn revoke(&mut self, id: u32, association: &mut Association) -> Result<(), Error> {
+        let Some(entry) = self.entries.get_mut(&id) else { return Ok(()) };
+        if entry.granted.is_some() {
+            self.page.set(id, 0);
+            association.remove_map(id)?;
+        }
+        if let Some(Granted { lease, key, .. }) = entry.granted.take() {
+            drop(lease);
+            let dropped = self.keepsake.drop_key(key);
+            dropped.unwrap_or_else(|error| log::warn!("a duplicate of a file stays: {error}"));
+        }
+        Ok(())
+    }
+
+    /// Takes a file back.
+    pub(crate) fn remove(&mut self, id: u32, association: &mut Association) -> Result<(), Error> {
+        self.revoke(id, association)?;
+        self.entries.remove(&id);
+        Ok(())
+    }
+
+    /// Takes all files back.
+    pub(crate) fn remove_all(&mut self, association: &mut Association) -> Result<(), Error> {
+        let ids: Vec<u32> = self.entries.keys().copied().collect();
+        ids.into_iter().try_for_each(|id| self.remove(id, association))
+    }
+
+    /// Tells the client that no grant is to be used any more.
+    pub(crate) fn withdraw(&self) {
+        self.entries.keys().for_each(|id| self.page.set(*id, 0));
+    }
+
+    /// Whether leases are held.
+    pub(crate) fn has_leases(&self) -> bool {
+        self.entries.values().any(|entry| entry.granted.is_some())
+    }
+}
+
+impl Drop for Grants {
+    /// Of an association that is over at the target, or has no map there.
+    fn drop(&mut self) {
+        for (_, entry) in self.entries.drain() {
+            // Nobody knows what the target has. The leases end with the process.
+            if std::thread::panicking() {
+                std::mem::forget(entry);
+                continue;
+            }
+            if let Some(Granted { lease, key, .. }) = entry.granted {
+                drop(lease);
+                let dropped = self.keepsake.drop_key(key);
+                dropped.unwrap_or_else(|error| log::warn!("a duplicate of a file stays: {error}"));
+            }
+        }
+    }
+}
+
+fn is_immutable(file: &File) -> bool {
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::IMMUTABLE))
+}

@@ -1,0 +1,141 @@
+//! A process that holds duplicates of leased descriptors, and outlives the daemon.
+
+use super::key::Key;
+use crate::EXPIRED;
+use bpfof_host::grant::PacketSocket;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Packets to the holder: a kind, then a key, in little-endian. A kept descriptor comes beside it.
+const KEEP: u8 = 1;
+const DROP: u8 = 2;
+/// All leases were released: it need not wait for anything. Without a key.
+const END: u8 = 3;
+
+/// Longest wait for the holder to take what it was sent.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(1);
+/// Longest sleep of the holder while nothing comes.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The daemon's end.
+#[derive(Debug)]
+pub(super) struct Holder {
+    socket: PacketSocket,
+    process: Child,
+}
+
+impl Holder {
+    pub(super) fn start(command: &[PathBuf]) -> io::Result<Self> {
+        let (program, arguments) = command.split_first().ok_or(ErrorKind::InvalidInput)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let process = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self { socket: PacketSocket::new(ours), process })
+    }
+
+    pub(super) fn keep(&self, key: Key, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.send(KEEP, key, &[descriptor])
+    }
+
+    pub(super) fn drop_key(&self, key: Key) -> io::Result<()> {
+        self.send(DROP, key, &[])
+    }
+
+    fn send(&self, kind: u8, key: Key, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut packet = vec![kind];
+        packet.extend(key.0.to_le_bytes());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.socket.send(&packet, descriptors) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
+                    std::thread::sleep(PAUSE);
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        !self.socket.is_closed()
+    }
+}
+
+impl Drop for Holder {
+    /// Of a daemon that ends in order. All leases were released.
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.socket.send(&[END], &[]);
+        let _ = self.process.wait();
+    }
+}
+
+/// What the process that holds the leases runs, with its socket as standard input. Returns once the daemon
+/// has ended in order, or is gone and its associations must have ended at their targets.
+///
+/// # Errors
+/// Standard input is no such socket.
+pub fn hold_leases(socket: OwnedFd) -> io::Result<()> {
+    let mut socket = PacketSocket::new(socket);
+    let mut held = HashMap::new();
+    loop {
+        socket.wait(IDLE)?;
+        let packet = match socket.receive() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            packet => packet?,
+        };
+        let Some(mut packet) = packet else {
+            std::thread::sleep(EXPIRED);
+            return Ok(());
+        };
+        let key = packet.bytes.get(1..).and_then(|key| key.first_chunk().copied());
+        let key = key.map(u64::from_le_bytes);
+        match (packet.bytes.first(), key, packet.descriptors.pop()) {
+            (Some(&KEEP), Some(key), Some(descriptor)) => {
+                held.insert(key, descriptor);
+            }
+            (Some(&DROP), Some(key), None) => {
+                held.remove(&key);
+            }
+            (Some(&END), None, None) => return Ok(()),
+            _ => return Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn what_is_kept_is_open_until_it_is_dropped_or_the_end_comes() {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (ours, theirs) = made.expect("sockets");
+        let process = Command::new("true").spawn().expect("it runs");
+        let holder = Holder { socket: PacketSocket::new(ours), process };
+        let thread = std::thread::spawn(move || hold_leases(theirs));
+        let (read, write) = std::io::pipe().expect("a pipe");
+        let (other_read, other_write) = std::io::pipe().expect("a pipe");
+        holder.keep(Key(7), write.as_fd()).expect("sent");
+        holder.keep(Key(8), other_write.as_fd()).expect("sent");
+        drop((write, other_write));
+        assert!(holder.is_there());
+        holder.drop_key(Key(7)).expect("sent");
+        // A pipe that nobody has open for writing reads as its end; this waits for that.
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]).expect("its end"), 0);
+        drop(holder);
+        assert_eq!(rustix::io::read(&other_read, &mut [0; 1]).expect("its end"), 0);
+        thread.join().expect("it ends").expect("in order");
+    }
+}

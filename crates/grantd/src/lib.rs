@@ -1,0 +1,54 @@
+//! The grant daemon: processes without privileges push storage functions down into exactly the files that
+//! they can open.
+//!
+//! # What it promises
+//! An association is the protection domain, a connected queue the capability. For each client the daemon
+//! opens a restricted association, whose queues run chains over mapped files and nothing else, and hands
+//! its lanes to the client. A map is set only for a file that the client has shown to be open for
+//! reading, and is wrong at no time while it can be used, whatever the client does: it is removed, and the
+//! target has confirmed that nothing reads by it any more, before the file's blocks can go to another
+//! file. docs/grants.md says which files that takes, and what happens when the daemon is killed, stopped
+//! or cut off.
+//!
+//! # How it works
+//! - [`Daemon`] listens, and starts a `session` for each client, on a thread of its own: nobody waits for
+//!   another client. `quota` bounds what one user has.
+//! - `session` answers requests and gives files back when their leases break. Nothing that it does asks a
+//!   file system that may not answer; `foreign` closes what clients send on a thread of its own. It sends the association's Keep Alives itself: a session that does
+//!   not look at its leases loses its association at the target.
+//! - `examine`, on another thread, looks at descriptors: `mounts` tells where they are, then the file is
+//!   opened once more, leased and mapped.
+//! - `association`: what is asked of the target. `keepsake`: who holds the leases if the daemon dies.
+//!
+//! # What it does not do
+//! It reads no file, runs no chain and parses no function.
+
+mod association;
+mod config;
+mod daemon;
+mod examine;
+mod foreign;
+mod grants;
+mod keepsake;
+mod mounts;
+mod quota;
+mod session;
+mod shared;
+
+pub use config::{Config, ConfigError, Limits, Served};
+pub use daemon::{Daemon, StartError};
+pub use keepsake::hold_leases;
+
+use std::time::Duration;
+
+/// Keep-alive timeout of the associations: a target gives up one of a daemon that it has not heard of for
+/// so long.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// After this no target has an association any more that this daemon was cut off from, clocks that tick
+/// differently and commands under way included.
+const EXPIRED: Duration = Duration::from_secs(2 * KEEP_ALIVE.as_secs());
+/// `fs.lease-break-time` must be so long: a break that begins while a command is under way, which fails
+/// [`COMMAND_TIMEOUT`] later, is answered after [`EXPIRED`].
+pub const LEASE_BREAK_TIME_MIN: Duration = Duration::from_secs(4 * KEEP_ALIVE.as_secs());
+/// Longest wait for an answer of a target.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);

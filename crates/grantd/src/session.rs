@@ -1,0 +1,475 @@
+//! One client: its requests, its association, and the breaks of its leases, on a thread of its own.
+
+use crate::association::{Association, Failed};
+use crate::config::Served;
+
+use crate::examine::{Examined, Examiner, Subject};
+use crate::foreign::{Closer, Foreign};
+use crate::grants::Grants;
+use crate::quota::Share;
+use crate::shared::{Peer, Shared, Wake};
+use crate::{EXPIRED, KEEP_ALIVE};
+use bpfof_host::Error;
+use bpfof_host::files::BreakSignal;
+use bpfof_host::grant::protocol::{
+    Answer, Cause, FileAnswer, Grant, Opened, PROTOCOL, Refusal, Request,
+};
+use bpfof_host::grant::{PacketSocket, PageWriter};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+/// A client that connects must say what it wants within this time.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
+/// All leases are looked at so often, even if no signal has come.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a client is served no longer.
+enum End {
+    /// It has closed its connection, or does not take its answers.
+    Gone,
+    /// The daemon is stopping.
+    Stopping,
+    /// It breaks the protocol.
+    Hostile(String),
+    /// The association is lost.
+    Lost(Error),
+    /// The kernel does not do what it must.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => End::Gone,
+            _ => End::Failed(error),
+        }
+    }
+}
+
+/// What a file's answer will be; None is not known yet.
+type Known = Option<Result<Grant, Refusal>>;
+
+/// Files that are being examined for one request.
+struct Job {
+    examined: Receiver<Examined>,
+    /// In the order of the request.
+    answers: Vec<(u32, Known)>,
+}
+
+impl Job {
+    fn is_done(&self) -> bool {
+        self.answers.iter().all(|(_, answer)| answer.is_some())
+    }
+}
+
+/// What a client has once it is open.
+struct Open {
+    association: Association,
+    grants: Grants,
+    examiner: Examiner,
+}
+
+struct Session<'a> {
+    shared: &'a Arc<Shared>,
+    peer: Peer,
+    socket: PacketSocket,
+    wake: Arc<Wake>,
+    signal: BreakSignal,
+    breaks: OwnedFd,
+    open: Option<Open>,
+    job: Option<Job>,
+    logged: HashSet<Cause>,
+    share: Arc<Share>,
+    closer: Closer,
+}
+
+/// Serves a client until it has gone, or the daemon stops.
+pub(crate) fn serve(
+    shared: &Arc<Shared>,
+    socket: PacketSocket,
+    peer: Peer,
+    wake: Arc<Wake>,
+    share: Share,
+) {
+    let signal = BreakSignal::of_this_thread();
+    let made = signal.and_then(|signal| Ok((signal, signal.descriptor()?)));
+    let (signal, breaks) = match made {
+        Ok(made) => made,
+        Err(error) => return log::error!("{peer} is not served: no signals: {error}"),
+    };
+    let (share, logged) = (Arc::new(share), HashSet::new());
+    let closer = match Closer::start(Arc::clone(&share)) {
+        Ok(closer) => closer,
+        Err(error) => return log::error!("{peer} is not served: no thread: {error}"),
+    };
+    let (open, job) = (None, None);
+    let mut session =
+        Session { shared, peer, socket, wake, signal, breaks, open, job, logged, share, closer };
+    let end = session.run();
+    session.end(end);
+}
+
+impl Session<'_> {
+    fn run(&mut self) -> End {
+        let started = Instant::now();
+        let mut looked = Instant::now();
+        loop {
+            if self.shared.is_stopping() {
+                return End::Stopping;
+            }
+            if self.open.is_none() && started.elapsed() > OPEN_WITHIN {
+                return End::Hostile("it opens nothing".to_owned());
+            }
+            let beat = match self.open.as_mut().map(|open| open.association.keep_alive()) {
+                None => LOOK_EVERY,
+                Some(Ok(next)) => next,
+                Some(Err(error)) => return End::Lost(error),
+            };
+            let ready = match self.wait(beat.min(LOOK_EVERY)) {
+                Ok(ready) => ready,
+                Err(error) => return error.into(),
+            };
+            if ready.breaks || looked.elapsed() >= LOOK_EVERY {
+                self.signal.take();
+                looked = Instant::now();
+                if let Err(error) = self.give_back() {
+                    return End::Lost(error);
+                }
+            }
+            if let Err(end) = self.take_examined() {
+                return end;
+            }
+            if ready.closed {
+                return End::Gone;
+            }
+            if ready.packet
+                && let Err(end) = self.request()
+            {
+                return end;
+            }
+        }
+    }
+
+    /// Waits until something is to be done.
+    fn wait(&self, timeout: Duration) -> io::Result<Ready> {
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        // The next request after the answer to the last.
+        let wanted = if self.job.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let mut waited = [
+            PollFd::new(&self.socket, wanted | PollFlags::RDHUP),
+            PollFd::new(&self.breaks, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut waited, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [socket, breaks, wake] = waited.map(|fd| fd.revents());
+        if !wake.is_empty() {
+            self.wake.take();
+        }
+        let packet = socket.contains(PollFlags::IN);
+        let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        // What it sent before it closed has no meaning any more.
+        Ok(Ready { packet, closed: socket.intersects(ends), breaks: !breaks.is_empty() })
+    }
+
+    /// Gives back what somebody waits for.
+    fn give_back(&mut self) -> Result<(), Error> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        for id in open.grants.broken() {
+            log::debug!("{}: file {id} is taken back", self.peer);
+            open.grants.revoke(id, &mut open.association)?;
+        }
+        Ok(())
+    }
+
+    fn request(&mut self) -> Result<(), End> {
+        let Some(packet) = self.socket.receive()? else { return Err(End::Gone) };
+        let decoded = Request::decode(packet.bytes, packet.descriptors.len());
+        let guarded = packet.descriptors.into_iter().map(|sent| self.closer.guard(sent));
+        let descriptors: Vec<Foreign> = guarded.collect();
+        if self.closer.is_stuck() {
+            return Err(End::Hostile("what it sends cannot be closed".to_owned()));
+        }
+        let request = decoded.map_err(|bad| End::Hostile(bad.to_string()))?;
+        let answer = match request {
+            Request::Open { protocol } => self.open(protocol, descriptors.first()),
+            Request::Add { ids } => return self.add(&ids, descriptors),
+            Request::Refresh { ids } => return self.refresh(&ids),
+            Request::Load { entry, instructions, name } => {
+                self.load((entry, instructions, &name), descriptors)
+            }
+            Request::Lane => return self.lane(),
+            Request::Remove { ids } => {
+                let open = opened(&mut self.open)?;
+                for id in ids {
+                    open.grants.remove(id, &mut open.association).map_err(End::Lost)?;
+                }
+                Ok(Answer::Done)
+            }
+        };
+        self.answer_or_refuse(answer)
+    }
+
+    fn answer_or_refuse(&mut self, answer: Result<Answer, Failed>) -> Result<(), End> {
+        match answer {
+            Ok(Answer::Opened(opened)) => {
+                let open = self.open.as_ref().map(|open| open.grants.page().reader().as_fd());
+                let page: Vec<BorrowedFd<'_>> = open.into_iter().collect();
+                self.send(&Answer::Opened(opened), &page)
+            }
+            Ok(answer) => self.send(&answer, &[]),
+            Err(Failed::Refused(refusal)) => {
+                self.note(&refusal);
+                self.send(&Answer::Refused(refusal), &[])
+            }
+            Err(Failed::Lost(error)) => Err(End::Lost(error)),
+        }
+    }
+
+    fn send(&self, answer: &Answer, descriptors: &[BorrowedFd<'_>]) -> Result<(), End> {
+        let mut packet = Vec::new();
+        answer.encode(&mut packet);
+        Ok(self.socket.send(&packet, descriptors)?)
+    }
+
+    /// Logs a refusal, once for each cause: a client may ask as often as it likes.
+    fn note(&mut self, refusal: &Refusal) {
+        if self.logged.insert(refusal.cause) {
+            log::info!("{}: refused: {refusal}", self.peer);
+        }
+    }
+
+    fn open(&mut self, protocol: u16, place: Option<&Foreign>) -> Result<Answer, Failed> {
+        let refused =
+            |cause, why: &dyn std::fmt::Display| Failed::Refused(Refusal::new(cause, why));
+        if protocol != PROTOCOL {
+            let why = format!("it speaks protocol {PROTOCOL}; update the older side");
+            return Err(refused(Cause::Malformed, &why));
+        }
+        if self.open.is_some() {
+            return Err(refused(Cause::Malformed, &"the client has opened an association already"));
+        }
+        let place = place.map(Foreign::get).transpose();
+        let place = place.map_err(|error| refused(Cause::Unavailable, &error))?;
+        let (served, device) = self.shared.served(place).map_err(Failed::Refused)?;
+        let association = connect(served)?;
+        let page = PageWriter::new(association.files_max())
+            .map_err(|error| refused(Cause::Unavailable, &format!("the page: {error}")))?;
+        let info = association.namespace();
+        let (extents_max, signal) = (association.extents_max(), self.signal);
+        let examiner = Examiner { device: device.clone(), info, extents_max, signal };
+        let Shared { keepsake, quotas, .. } = &**self.shared;
+        let grants = Grants::new(page, Arc::clone(keepsake), quotas.clone(), self.peer.uid);
+        let opened = Opened {
+            nsid: info.nsid,
+            block_bytes: info.block_bytes,
+            blocks: info.blocks,
+            files_max: association.files_max(),
+        };
+        self.open = Some(Open { association, grants, examiner });
+        log::info!("{}: an association at {}", self.peer, served.url);
+        Ok(Answer::Opened(opened))
+    }
+
+    fn load(
+        &mut self,
+        (entry, instructions, name): (u32, u32, &str),
+        descriptors: Vec<Foreign>,
+    ) -> Result<Answer, Failed> {
+        let refused = |cause, why: &str| Failed::Refused(Refusal::new(cause, why));
+        let Some(Open { association, .. }) = &mut self.open else {
+            return Err(refused(Cause::Malformed, "nothing is open"));
+        };
+        if let Some(kept) = association.kept_function(name, instructions)? {
+            return Ok(Answer::Loaded { function: kept.0 });
+        }
+        if !self.shared.config.allow_own_functions {
+            let why = format!(
+                "the target keeps no function {name} of {instructions} instructions, and clients may not \
+                 load their own (--allow-own-functions)"
+            );
+            return Err(refused(Cause::Policy, &why));
+        }
+        let max = association.object_bytes_max();
+        let object = descriptors.first().ok_or_else(|| io::Error::other("there is none"));
+        let object = object.and_then(|object| read_sealed(object.get()?, max));
+        let object =
+            object.map_err(|error| refused(Cause::Malformed, &format!("the object: {error}")))?;
+        let function = association.load(&object, entry)?;
+        Ok(Answer::Loaded { function: function.0 })
+    }
+
+    fn lane(&mut self) -> Result<(), End> {
+        let max = self.shared.config.limits.lanes_per_client;
+        match opened(&mut self.open)?.association.lane(max) {
+            Ok(lane) => {
+                let answer = Answer::Lane { state: lane.state().to_vec() };
+                self.send(&answer, &[lane.socket.as_fd()])
+            }
+            Err(failed) => self.answer_or_refuse(Err(failed)),
+        }
+    }
+
+    fn add(&mut self, ids: &[u32], descriptors: Vec<Foreign>) -> Result<(), End> {
+        let open = opened(&mut self.open)?;
+        let (files_max, mut subjects) = (open.association.files_max(), Vec::new());
+        for (id, descriptor) in ids.iter().zip(descriptors) {
+            if *id > files_max || open.grants.has(*id) {
+                return Err(End::Hostile(format!("file id {id} is in use, or none")));
+            }
+            subjects.push(match open.grants.add(*id) {
+                Ok(()) => (*id, Subject::Sent(descriptor)),
+                Err(refusal) => (*id, Subject::Refused(refusal)),
+            });
+        }
+        let answers = subjects.iter().map(|(id, _)| (*id, None)).collect();
+        self.examine(subjects, answers)
+    }
+
+    fn refresh(&mut self, ids: &[u32]) -> Result<(), End> {
+        // One that has a grant, which somebody waits for, is to be given back first.
+        self.give_back().map_err(End::Lost)?;
+        let open = opened(&mut self.open)?;
+        let (mut subjects, mut answers) = (Vec::new(), Vec::new());
+        for id in ids {
+            match open.grants.look_again(*id) {
+                Ok(grant) => answers.push((*id, Some(Ok(grant)))),
+                Err(subject) => {
+                    answers.push((*id, None));
+                    subjects.push((*id, subject));
+                }
+            }
+        }
+        self.examine(subjects, answers)
+    }
+
+    /// Begins to examine files, on another thread: their file system may take its time.
+    fn examine(
+        &mut self,
+        subjects: Vec<(u32, Subject)>,
+        answers: Vec<(u32, Known)>,
+    ) -> Result<(), End> {
+        let (sender, examined) = channel();
+        let (examiner, wake) = (opened(&mut self.open)?.examiner.clone(), Arc::clone(&self.wake));
+        // A client that goes while its file is looked at takes part of its user's share until then.
+        let share = Arc::clone(&self.share);
+        let run = move || {
+            examiner.run(subjects, &sender, &|| wake.wake());
+            drop((sender, share));
+            wake.wake();
+        };
+        std::thread::Builder::new().name("examine".into()).spawn(run)?;
+        self.job = Some(Job { examined, answers });
+        Ok(())
+    }
+
+    /// Grants what was examined, and answers once all of the request is known.
+    fn take_examined(&mut self) -> Result<(), End> {
+        let Some(job) = &mut self.job else { return Ok(()) };
+        let open = opened(&mut self.open)?;
+        let mut refusals = Vec::new();
+        loop {
+            let examined = match job.examined.try_recv() {
+                Ok(examined) => examined,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) if job.is_done() => break,
+                Err(TryRecvError::Disconnected) => {
+                    return Err(End::Failed(io::Error::other("files were not examined")));
+                }
+            };
+            let id = examined.id;
+            let result = match open.grants.settle(examined, &mut open.association) {
+                Ok(grant) => Ok(grant),
+                Err(Failed::Refused(refusal)) => {
+                    refusals.push(refusal.clone());
+                    Err(refusal)
+                }
+                Err(Failed::Lost(error)) => return Err(End::Lost(error)),
+            };
+            let answer = job.answers.iter_mut().find(|(of, answer)| *of == id && answer.is_none());
+            if let Some((_, answer)) = answer {
+                *answer = Some(result);
+            }
+        }
+        refusals.iter().for_each(|refusal| self.note(refusal));
+        let Some(job) = self.job.take_if(|job| job.is_done()) else { return Ok(()) };
+        let files = job.answers.into_iter().filter_map(|(id, result)| {
+            let result = result?;
+            Some(FileAnswer { id, result })
+        });
+        self.send(&Answer::Files(files.collect()), &[])
+    }
+
+    /// Takes back all that the client has.
+    fn end(mut self, end: End) {
+        let peer = self.peer;
+        match &end {
+            End::Gone | End::Stopping => log::info!("{peer}: it is served no longer"),
+            End::Hostile(why) => log::warn!("{peer}: it breaks the protocol: {why}"),
+            End::Lost(error) => log::warn!("{peer}: its association is lost: {error}"),
+            End::Failed(error) => log::error!("{peer}: {error}"),
+        }
+        let Some(Open { mut association, mut grants, .. }) = self.open.take() else {
+            return;
+        };
+        grants.withdraw();
+        let is_lost = matches!(end, End::Lost(_))
+            || grants.remove_all(&mut association).is_err_and(|error| {
+                log::warn!("{peer}: its association is lost: {error}");
+                true
+            });
+        if !is_lost {
+            return association.close();
+        }
+        drop((association, self.socket));
+        if grants.has_leases() {
+            // The target may have the maps for as long.
+            std::thread::sleep(EXPIRED);
+        }
+    }
+}
+
+struct Ready {
+    packet: bool,
+    closed: bool,
+    breaks: bool,
+}
+
+fn opened(open: &mut Option<Open>) -> Result<&mut Open, End> {
+    open.as_mut().ok_or_else(|| End::Hostile("a request before Open".to_owned()))
+}
+
+fn connect(served: &Served) -> Result<Association, Failed> {
+    Association::open(served).map_err(|error| {
+        log::warn!("{}: no association: {error}", served.url);
+        Failed::Refused(Refusal::new(Cause::Target, error))
+    })
+}
+
+/// Reads a memfd that nobody can change any more. Of anything else nothing is asked: it might not answer.
+fn read_sealed(memory: BorrowedFd<'_>, max: u32) -> io::Result<Vec<u8>> {
+    let wanted = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
+    if !fcntl_get_seals(memory).is_ok_and(|seals| seals.contains(wanted)) {
+        return Err(io::Error::other("it is no sealed memfd"));
+    }
+    let length = fstat(memory)?.st_size as u64;
+    if length > u64::from(max) {
+        return Err(io::Error::other(format!("it has {length} bytes, the target takes {max}")));
+    }
+    let mut object = Vec::with_capacity(length as usize);
+    let mut memory = File::from(memory.try_clone_to_owned()?);
+    memory.seek(SeekFrom::Start(0))?;
+    memory.take(length).read_to_end(&mut object)?;
+    Ok(object)
+}
+
+const _: () = assert!(LOOK_EVERY.as_millis() < KEEP_ALIVE.as_millis() / 2);

@@ -1,0 +1,124 @@
+//! What the daemon and its sessions share.
+
+use crate::config::{Config, Served};
+use crate::examine::device_of;
+use crate::keepsake::Keepsake;
+use crate::mounts::Mounts;
+use crate::quota::Quotas;
+use bpfof_host::files::NamespaceDevice;
+use bpfof_host::grant::protocol::{Cause, Refusal};
+use rustix::event::{EventfdFlags, eventfd};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Who a client is, by the kernel's word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
+    pub(crate) pid: i32,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "uid {} pid {}", self.uid, self.pid)
+    }
+}
+
+/// Wakes a session from other threads.
+#[derive(Debug)]
+pub(crate) struct Wake(OwnedFd);
+
+impl Wake {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    pub(crate) fn wake(&self) {
+        // It fails only when it is full, and then it wakes as well.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes what has woken.
+    pub(crate) fn take(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A client's thread.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) wake: Arc<Wake>,
+    pub(crate) thread: JoinHandle<()>,
+}
+
+/// What sessions share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) namespaces: Vec<(Served, NamespaceDevice)>,
+    pub(crate) quotas: Quotas,
+    pub(crate) keepsake: Arc<Keepsake>,
+    /// All sessions are to end.
+    pub(crate) ending: AtomicBool,
+    pub(crate) clients: Mutex<Vec<Client>>,
+}
+
+impl Shared {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn clients(&self) -> MutexGuard<'_, Vec<Client>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The namespace that `place` is on; the only one if there is no place.
+    pub(crate) fn served(
+        &self,
+        place: Option<BorrowedFd<'_>>,
+    ) -> Result<(&Served, &NamespaceDevice), Refusal> {
+        let refused = |cause, why: &str| Refusal::new(cause, why);
+        let Some(place) = place else {
+            return match &self.namespaces[..] {
+                [(served, device)] => Ok((served, device)),
+                _ => Err(refused(
+                    Cause::Malformed,
+                    "the daemon serves several namespaces; name a file or directory of the one that is \
+                     meant",
+                )),
+            };
+        };
+        let mounts = Mounts::read();
+        let mounts =
+            mounts.map_err(|e| Refusal::new(Cause::Unavailable, format!("mounts: {e}")))?;
+        let at = device_of(place, &mounts)?;
+        let mut found = self.namespaces.iter().filter(|(_, device)| device.offset_of(at).is_ok());
+        let (served, device) = found.next().ok_or_else(|| {
+            refused(Cause::OtherPlace, "the file system is on no namespace that the daemon serves")
+        })?;
+        Ok((served, device))
+    }
+
+    /// Ends all sessions, which give their files back.
+    pub(crate) fn end_all(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let clients = std::mem::take(&mut *self.clients());
+        clients.iter().for_each(|client| client.wake.wake());
+        for client in clients {
+            // A session that has panicked has kept its leases, which end with the process.
+            if client.thread.join().is_err() {
+                log::error!("a session has failed");
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The keeper's thread where the grant daemon makes the maps: it asks for grants, and notes them.
+
+use super::error::MapRefusal;
+use super::mapped_file::{MappedFile, Mapping, Proof};
+use super::shared::{Queue, Remote, Shared};
+use super::sys::BreakSignal;
+use crate::grant::protocol::{Cause, FILES_PER_REQUEST, FileAnswer, Refusal};
+use crate::grant::{GrantError, PageReader};
+use std::collections::HashMap;
+use std::mem;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Looks whether the daemon is there so often, if nothing wakes it.
+const IDLE: Duration = Duration::from_secs(1);
+/// A file that somebody writes is not asked for again before.
+const PASSING: Duration = Duration::from_millis(50);
+/// And one that gets no grant for another reason.
+const REFUSED: Duration = Duration::from_secs(1);
+
+struct Keeper<'a> {
+    remote: &'a Remote,
+    page: Arc<PageReader>,
+    /// What the daemon calls the files that it has, by their ids here.
+    ids: HashMap<u32, u32>,
+    /// Of the ids that were given back, and the next that was never used.
+    free: Vec<u32>,
+    next: u32,
+    files_max: u32,
+}
+
+/// Asks for grants until the daemon is gone, or nobody needs them any more.
+pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
+    let Some(client) = remote.grants() else { return };
+    let (page, files_max) = (Arc::clone(client.page()), client.files_max());
+    drop(client);
+    let (ids, free) = (HashMap::new(), Vec::new());
+    let mut keeper = Keeper { remote, page, ids, free, next: 1, files_max };
+    loop {
+        let mut queue = mem::take(&mut *shared.queue());
+        queue.refresh.retain(|entry| !queue.removed.iter().any(|other| other.id == entry.id));
+        let rest = queue.refresh.split_off(FILES_PER_REQUEST.min(queue.refresh.len()));
+        let more = !rest.is_empty();
+        shared.queue().refresh.splice(..0, rest);
+        if let Err(error) = keeper.turn(&queue) {
+            log::warn!("chains run by plain reads from now on: {error}");
+            break;
+        }
+        if !queue.refresh.is_empty() {
+            shared.tell();
+        }
+        if queue.stop || !remote.grants().is_some_and(|client| client.is_connected()) {
+            break;
+        }
+        if !more {
+            signal.wait(IDLE);
+        }
+    }
+}
+
+impl Keeper<'_> {
+    fn turn(&mut self, queue: &Queue) -> Result<(), GrantError> {
+        for chunk in queue.removed.chunks(FILES_PER_REQUEST) {
+            self.remove(chunk)?;
+        }
+        let refresh = &queue.refresh;
+        refresh.iter().for_each(|entry| entry.queued.store(false, Ordering::SeqCst));
+        // A map that still holds is not asked for again.
+        let is_lost = |entry: &&Arc<MappedFile>| {
+            let mut status = entry.status();
+            let good = status.mapping.as_ref().is_some_and(|mapping| mapping.is_good());
+            if good {
+                status.looks += 1;
+            }
+            !good
+        };
+        let lost: Vec<&Arc<MappedFile>> = refresh.iter().filter(is_lost).collect();
+        let (known, new) = lost.into_iter().partition(|entry| self.ids.contains_key(&entry.id));
+        self.again(known)?;
+        self.add(new)
+    }
+
+    fn remove(&mut self, entries: &[Arc<MappedFile>]) -> Result<(), GrantError> {
+        let ids: Vec<u32> = entries.iter().filter_map(|e| self.ids.remove(&e.id)).collect();
+        if let (Some(mut client), false) = (self.remote.grants(), ids.is_empty()) {
+            client.remove(&ids)?;
+        }
+        self.free.extend(ids);
+        Ok(())
+    }
+
+    fn again(&self, entries: Vec<&Arc<MappedFile>>) -> Result<(), GrantError> {
+        let ids: Vec<u32> = entries.iter().filter_map(|e| self.ids.get(&e.id).copied()).collect();
+        if let (Some(mut client), false) = (self.remote.grants(), ids.is_empty()) {
+            let answers = client.refresh(&ids)?;
+            drop(client);
+            self.note(entries, answers);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, entries: Vec<&Arc<MappedFile>>) -> Result<(), GrantError> {
+        let mut taken = Vec::new();
+        for entry in entries {
+            let fresh = || {
+                let id = self.next;
+                (id <= self.files_max).then(|| self.next += 1).map(|()| id)
+            };
+            match self.free.pop().or_else(fresh) {
+                Some(id) => {
+                    self.ids.insert(entry.id, id);
+                    taken.push((entry, id));
+                }
+                None => {
+                    let why = format!("{} files are open already", self.files_max);
+                    refuse(entry, Refusal::new(Cause::Quota, why));
+                }
+            }
+        }
+        let ids: Vec<u32> = taken.iter().map(|(_, id)| *id).collect();
+        let files: Vec<_> = taken.iter().map(|(entry, _)| entry.file.as_fd()).collect();
+        if let (Some(mut client), false) = (self.remote.grants(), ids.is_empty()) {
+            let answers = client.add(&ids, &files)?;
+            drop(client);
+            self.note(taken.into_iter().map(|(entry, _)| entry).collect(), answers);
+        }
+        Ok(())
+    }
+
+    fn note(&self, entries: Vec<&Arc<MappedFile>>, answers: Vec<FileAnswer>) {
+        for (entry, FileAnswer { id, result }) in entries.into_iter().zip(answers) {
+            match result {
+                Ok(grant) => {
+                    let proof = Proof::Grant(Arc::clone(&self.page), id);
+                    let (version, has_gaps) = (grant.version, grant.has_gaps);
+                    let mut status = entry.status();
+                    status.looks += 1;
+                    status.version = version;
+                    status.mapping = Some(Arc::new(Mapping { version, has_gaps, proof }));
+                    status.refusal = None;
+                }
+                Err(refusal) => refuse(entry, refusal),
+            }
+        }
+    }
+}
+
+fn refuse(entry: &MappedFile, refusal: Refusal) {
+    log::debug!("{}: {refusal}", entry.path.display());
+    let pause = if refusal.cause.is_passing() { PASSING } else { REFUSED };
+    let mut status = entry.status();
+    status.looks += 1;
+    status.mapping = None;
+    status.not_before = Some(Instant::now() + pause);
+    status.refusal = Some(Arc::new(MapRefusal::NotGranted(refusal)));
+}

@@ -1,0 +1,258 @@
+//! A process that has grants.
+
+use super::error::GrantError;
+use super::page::PageReader;
+use super::protocol::{
+    Answer, BadPacket, FileAnswer, LANE_STATE_MAX_BYTES, PROTOCOL, Refusal, Request,
+};
+use super::socket::PacketSocket;
+use crate::{FunctionId, Lane, NamespaceInfo, STATE_MAX_BYTES};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest wait for an answer: a file with much unwritten data is written first.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to the grant daemon, and the association that the daemon has made for it. All
+/// calls block until the daemon has answered; after an error other than a refusal the connection is of
+/// no further use. Dropping it ends the association.
+#[derive(Debug)]
+pub struct GrantClient {
+    socket: PacketSocket,
+    path: PathBuf,
+    page: Arc<PageReader>,
+    namespace: NamespaceInfo,
+    files_max: u32,
+    packet: Vec<u8>,
+    is_broken: bool,
+}
+
+impl GrantClient {
+    /// Connects to the daemon at `socket`. `place` is any file or directory of the file system whose
+    /// files are meant; a daemon that serves one namespace needs none.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    pub fn connect(socket: &Path, place: Option<BorrowedFd<'_>>) -> Result<Self, GrantError> {
+        let path = socket.to_owned();
+        let failed = |source| GrantError::Socket { socket: path.clone(), source };
+        let mut socket = PacketSocket::connect(socket).map_err(failed)?;
+        let mut packet = Vec::new();
+        let place: Vec<BorrowedFd<'_>> = place.into_iter().collect();
+        let open = Request::Open { protocol: PROTOCOL };
+        let answer = exchange(&mut socket, &mut packet, &open, &place)
+            .map_err(|failure| failure.of(&path))?;
+        let (Answer::Opened(opened), [page]) = (answer.0, &answer.1[..]) else {
+            return Err(BadPacket("an answer to another request").into());
+        };
+        let page = PageReader::new(page, opened.files_max).map_err(GrantError::Memory)?;
+        let namespace = NamespaceInfo {
+            nsid: opened.nsid,
+            blocks: opened.blocks,
+            block_bytes: opened.block_bytes,
+            nguid: [0; 16],
+        };
+        let (page, files_max) = (Arc::new(page), opened.files_max);
+        Ok(Self { socket, path, page, namespace, files_max, packet, is_broken: false })
+    }
+
+    /// Where the daemon listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The namespace of the files, without its identifier.
+    #[must_use]
+    pub const fn namespace(&self) -> NamespaceInfo {
+        self.namespace
+    }
+
+    /// The versions of the maps that the target has now.
+    #[must_use]
+    pub const fn page(&self) -> &Arc<PageReader> {
+        &self.page
+    }
+
+    /// File ids are 1 to this.
+    #[must_use]
+    pub const fn files_max(&self) -> u32 {
+        self.files_max
+    }
+
+    /// Whether the daemon is there.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        !self.is_broken && !self.socket.is_closed()
+    }
+
+    /// The function that is entry point `entry` of `object`: one that the target keeps and that has
+    /// the same name and number of instructions; or, where the daemon lets its clients load functions of
+    /// their own, that of the object.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    pub fn load(
+        &mut self,
+        object: &[u8],
+        entry: u32,
+        name: &str,
+        instructions: u32,
+    ) -> Result<FunctionId, GrantError> {
+        let memory = sealed(object).map_err(GrantError::Memory)?;
+        let request = Request::Load { entry, instructions, name: name.to_owned() };
+        match self.ask(&request, &[memory.as_fd()])? {
+            (Answer::Loaded { function }, _) => Ok(FunctionId(function)),
+            _ => Err(self.mistaken()),
+        }
+    }
+
+    /// A connected lane.
+    ///
+    /// # Errors
+    /// [`GrantError`]; [`crate::Error`] for a lane that this library cannot take over.
+    pub fn lane(&mut self) -> Result<Lane, crate::Error> {
+        let (answer, descriptors) = self.ask(&Request::Lane, &[])?;
+        match (answer, <[OwnedFd; 1]>::try_from(descriptors)) {
+            (Answer::Lane { state }, Ok([socket])) => Lane::adopt(socket, &state),
+            _ => Err(self.mistaken().into()),
+        }
+    }
+
+    /// Asks for grants for files under ids that the caller chooses, 1 to
+    /// [`files_max`](Self::files_max). One answer for each, in order.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    pub fn add(
+        &mut self,
+        ids: &[u32],
+        files: &[BorrowedFd<'_>],
+    ) -> Result<Vec<FileAnswer>, GrantError> {
+        self.files(ids, &Request::Add { ids: ids.to_vec() }, files)
+    }
+
+    /// Asks for grants again. One answer for each, in order.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    pub fn refresh(&mut self, ids: &[u32]) -> Result<Vec<FileAnswer>, GrantError> {
+        self.files(ids, &Request::Refresh { ids: ids.to_vec() }, &[])
+    }
+
+    /// Gives files back, whose ids are then free.
+    ///
+    /// # Errors
+    /// [`GrantError`].
+    pub fn remove(&mut self, ids: &[u32]) -> Result<(), GrantError> {
+        match self.ask(&Request::Remove { ids: ids.to_vec() }, &[])? {
+            (Answer::Done, _) => Ok(()),
+            _ => Err(self.mistaken()),
+        }
+    }
+
+    fn files(
+        &mut self,
+        ids: &[u32],
+        request: &Request,
+        files: &[BorrowedFd<'_>],
+    ) -> Result<Vec<FileAnswer>, GrantError> {
+        match self.ask(request, files)? {
+            (Answer::Files(files), _) if files.iter().map(|file| &file.id).eq(ids) => Ok(files),
+            _ => Err(self.mistaken()),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Vec<OwnedFd>), GrantError> {
+        if self.is_broken {
+            return Err(Failure::Io(ErrorKind::NotConnected.into()).of(&self.path));
+        }
+        let asked = exchange(&mut self.socket, &mut self.packet, request, descriptors);
+        asked.map_err(|failure| {
+            self.is_broken = !matches!(failure, Failure::Refused(_));
+            failure.of(&self.path)
+        })
+    }
+
+    fn mistaken(&mut self) -> GrantError {
+        self.is_broken = true;
+        BadPacket("an answer to another request").into()
+    }
+}
+
+/// Why a request has no answer.
+enum Failure {
+    Io(io::Error),
+    Packet(BadPacket),
+    Refused(Refusal),
+}
+
+impl Failure {
+    fn of(self, path: &Path) -> GrantError {
+        match self {
+            Failure::Io(source) => GrantError::Socket { socket: path.to_owned(), source },
+            Failure::Packet(bad) => GrantError::Packet(bad),
+            Failure::Refused(refusal) => GrantError::Refused(refusal),
+        }
+    }
+}
+
+/// Sends a request and waits for its answer.
+fn exchange(
+    socket: &mut PacketSocket,
+    packet: &mut Vec<u8>,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+    packet.clear();
+    request.encode(packet);
+    // A daemon that has turned this process away has said why before it closed the connection.
+    let mut failed = socket.send(packet, descriptors).err();
+    let patience = if failed.is_none() { PATIENCE } else { Duration::ZERO };
+    let end = Instant::now() + patience;
+    loop {
+        if !socket.wait(end.saturating_duration_since(Instant::now())).map_err(Failure::Io)? {
+            return Err(Failure::Io(failed.unwrap_or_else(|| ErrorKind::TimedOut.into())));
+        }
+        match socket.receive() {
+            Ok(Some(packet)) => {
+                let count = packet.descriptors.len();
+                return match Answer::decode(packet.bytes, count).map_err(Failure::Packet)? {
+                    Answer::Refused(refusal) => Err(Failure::Refused(refusal)),
+                    answer => Ok((answer, packet.descriptors)),
+                };
+            }
+            Ok(None) => {
+                let closed = failed.unwrap_or_else(|| ErrorKind::ConnectionReset.into());
+                return Err(Failure::Io(closed));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock && failed.is_none() => {}
+            // That comes before what was said.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset && failed.is_none() => {
+                failed = Some(error);
+            }
+            Err(error) => return Err(Failure::Io(failed.unwrap_or(error))),
+        }
+    }
+}
+
+/// A memfd with these bytes, which cannot be changed.
+fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(memfd_create("bpfof-function", flags)?);
+    file.write_all(bytes)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
+
+const _: () = assert!(STATE_MAX_BYTES <= LANE_STATE_MAX_BYTES, "a lane's state fits its answer");

@@ -1,0 +1,179 @@
+//! Packets with descriptors over a SOCK_SEQPACKET socket.
+
+use super::protocol::{FILES_PER_REQUEST, PACKET_MAX_BYTES};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, recvmsg, sendmsg, socket_with,
+};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A packet that has come, and its descriptors.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// The descriptors beside it, closed on exec. To close one of an untrusted process may take for ever: its
+    /// file system is asked, which may be the process itself.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// One end of a connection between a client and the daemon. Never blocks but in [`wait`](Self::wait).
+#[derive(Debug)]
+pub struct PacketSocket {
+    socket: OwnedFd,
+    buffer: Box<[u8]>,
+}
+
+impl PacketSocket {
+    /// Takes over a connected socket, which must not block.
+    #[must_use]
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket, buffer: vec![0; PACKET_MAX_BYTES].into() }
+    }
+
+    /// Connects to the daemon that listens at `path`.
+    ///
+    /// # Errors
+    /// The kernel's: there is no such socket, nobody listens, this process may not write to it, or
+    /// so many wait already that it would block.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(path)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        connect(&socket, &address)?;
+        Ok(Self::new(socket))
+    }
+
+    /// Sends a packet and duplicates of `descriptors`, of which there may be
+    /// [`FILES_PER_REQUEST`].
+    ///
+    /// # Errors
+    /// The kernel's; `WouldBlock` if the other side does not take what it was sent.
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_REQUEST))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags)?;
+        Ok(())
+    }
+
+    /// The next packet; None once the other side has closed the connection. One that is longer, or has more
+    /// descriptors, than any message comes without its bytes, which is none.
+    ///
+    /// # Errors
+    /// The kernel's; `WouldBlock` if there is none.
+    pub fn receive(&mut self) -> io::Result<Option<Packet<'_>>> {
+        // Room for one more than allowed, so that too many are told from enough.
+        let mut room =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_REQUEST + 1))];
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let mut into = [IoSliceMut::new(&mut self.buffer)];
+        let received = recvmsg(&self.socket, &mut into, &mut control, flags)?;
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        let cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        if received.bytes == 0 && descriptors.is_empty() {
+            return Ok(None);
+        }
+        let is_none = cut || descriptors.len() > FILES_PER_REQUEST;
+        let length = if is_none { 0 } else { received.bytes };
+        Ok(Some(Packet { bytes: &self.buffer[..length], descriptors }))
+    }
+
+    /// Waits until there is a packet or the other side has closed the connection; false if `timeout`
+    /// ends before.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let end = Instant::now() + timeout;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut poll_fd = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut poll_fd, Some(&left)) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Whether the other side has closed the connection.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        let mut poll_fd = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut poll_fd, Some(&now)), Ok(ready) if ready > 0)
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::socketpair;
+
+    fn pair() -> (PacketSocket, PacketSocket) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let made = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (one, other) = made.expect("sockets");
+        (PacketSocket::new(one), PacketSocket::new(other))
+    }
+
+    #[test]
+    fn packets_keep_their_bounds_and_descriptors() {
+        let (one, mut other) = pair();
+        let file = tempfile::tempfile().expect("a file");
+        one.send(b"first", &[file.as_fd(), file.as_fd()]).expect("sent");
+        one.send(b"second", &[]).expect("sent");
+        let packet = other.receive().expect("received").expect("a packet");
+        assert_eq!((packet.bytes, packet.descriptors.len()), (&b"first"[..], 2));
+        let packet = other.receive().expect("received").expect("a packet");
+        assert_eq!((packet.bytes, packet.descriptors.len()), (&b"second"[..], 0));
+        let nothing = other.receive().expect_err("nothing");
+        assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+        assert!(!other.is_closed() && !other.wait(Duration::from_millis(1)).expect("waited"));
+        drop(one);
+        assert!(other.is_closed() && other.wait(Duration::from_secs(9)).expect("waited"));
+        assert!(other.receive().expect("received").is_none());
+    }
+
+    #[test]
+    fn what_is_too_long_comes_without_bytes() {
+        let (one, mut other) = pair();
+        let file = tempfile::tempfile().expect("a file");
+        one.send(&vec![1; PACKET_MAX_BYTES + 1], &[file.as_fd()]).expect("sent");
+        one.send(&vec![1; PACKET_MAX_BYTES], &[]).expect("sent");
+        let packet = other.receive().expect("received").expect("a packet");
+        assert_eq!((packet.bytes.len(), packet.descriptors.len()), (0, 1));
+        let packet = other.receive().expect("received").expect("a packet");
+        assert_eq!(packet.bytes.len(), PACKET_MAX_BYTES);
+    }
+
+    #[test]
+    fn who_does_not_read_does_not_block_who_sends() {
+        let (one, _other) = pair();
+        let full = (0..100_000).find_map(|_| one.send(&[0; 4096], &[]).err()).expect("it is full");
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    }
+}
