@@ -6,7 +6,7 @@
 //! locked or allocated while chains run, but for functions that trace, and for function maps: each
 //! operation on one takes its mutex.
 //!
-//! - [`map`], `directory`: file maps, which turn file offsets into device offsets and carry a version.
+//! - `file_map`, `bucket_index`: file maps, which turn file offsets into device offsets and carry a version.
 //! - [`tables`]: the functions and file maps of one association, replaced as a whole.
 //! - `chain`: what a chain begins with and ends in; [`engine`]: chains, hops, fan-out and budgets.
 //! - [`trace`]: lines that functions leave for their author.

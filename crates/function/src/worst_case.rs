@@ -18,7 +18,7 @@ pub struct Summary {
     pub frames: Option<u64>,
     /// Bytes that the largest frame uses, as far as addresses are formed from r10 directly.
     pub frame_bytes: u64,
-    /// The most that a call takes from the instruction budget, in [units](cost). `None` if that depends on data:
+    /// The most that a call takes from the instruction budget, in [units](crate::cost). `None` if that depends on data:
     /// there is a loop, a helper whose length is not a constant, or one that looks at data to find
     /// how much it has to do.
     pub budget: Option<i64>,

@@ -48,7 +48,7 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// differently and commands under way included.
 const EXPIRED: Duration = Duration::from_secs(2 * KEEP_ALIVE.as_secs());
 /// `fs.lease-break-time` must be so long: a break that begins while a command is under way, which fails
-/// [`COMMAND_TIMEOUT`] later, is answered after [`EXPIRED`].
+/// the time limit of a command later, is answered after the time in which an association expires.
 pub const LEASE_BREAK_TIME_MIN: Duration = Duration::from_secs(4 * KEEP_ALIVE.as_secs());
 /// Longest wait for an answer of a target.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(8);

@@ -2,7 +2,7 @@
 //!
 //! One implementation serves both engines. It sees the arena as the call does, up to its limit.
 //! Native code has faster forms of the bulk ones, which work on a range of bytes. What is known of each
-//! is in [`table`].
+//! is in `table`.
 
 mod call;
 mod decompress;
