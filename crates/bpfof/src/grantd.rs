@@ -1,8 +1,8 @@
 //! `bpfof grantd`.
 
 use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases};
-use bpfof_host::TargetUrl;
-use bpfof_terminal::Outcome;
+use bpfof_host::{KeyFiles, TargetUrl};
+use bpfof_terminal::{Outcome, forbid_core_dumps, target_url};
 use clap::Args;
 use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     group: Option<String>,
     /// A target and namespace whose files are granted: nvme-tcp://HOST:PORT/NQN?ns=1. Repeatable, with a
     /// --device for each.
-    #[arg(long = "target", value_name = "URL")]
+    #[arg(long = "target", value_name = "URL", value_parser = target_url)]
     targets: Vec<TargetUrl>,
     /// What that namespace is on this machine: the block device of the kernel's NVMe/TCP host, or the disk
     /// or image file that a target on this machine serves. A wrong one of the right size grants the wrong
@@ -112,6 +112,9 @@ fn configuration(options: &Options) -> Result<Config, Box<dyn std::error::Error>
             device: device.clone(),
         };
         config.namespaces = pairs.map(served).collect();
+    }
+    if config.namespaces.iter().any(|served| served.url.keys != KeyFiles::default()) {
+        forbid_core_dumps()?;
     }
     if let Some(socket) = &options.socket {
         config.socket.clone_from(socket);

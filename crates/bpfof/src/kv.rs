@@ -60,7 +60,7 @@ pub(crate) struct Store {
 #[derive(Args)]
 pub(crate) struct Get {
     /// The target: nvme-tcp://HOST:PORT/NQN?ns=1.
-    #[arg(long, required_unless_present = "grantd")]
+    #[arg(long, required_unless_present = "grantd", value_parser = target_url)]
     target: Option<TargetUrl>,
     /// The socket of the grant daemon, for a database in a file; needs no privileges.
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "plain", "cache"], requires = "file")]
