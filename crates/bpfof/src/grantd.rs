@@ -1,10 +1,10 @@
 //! `bpfof grantd`.
 
+use crate::daemon;
 use bpfof_grantd::{Config, ConfigError, Daemon, Served, hold_leases};
 use bpfof_host::{KeyFiles, TargetUrl};
 use bpfof_terminal::{Outcome, forbid_core_dumps, target_url};
 use clap::Args;
-use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::os::fd::AsFd;
@@ -45,15 +45,8 @@ pub(crate) struct Options {
     /// Print one JSON line once it listens.
     #[arg(long)]
     json: bool,
-    /// Log warnings and errors only.
-    #[arg(long, short)]
-    quiet: bool,
-    /// Log each grant that is taken back.
-    #[arg(long, short)]
-    verbose: bool,
-    /// Stop when the process that started this one ends.
-    #[arg(long, hide = true)]
-    exit_with_parent: bool,
+    #[command(flatten)]
+    daemon: daemon::Options,
     /// Be the process that holds the leases of a daemon that dies.
     #[arg(long, hide = true)]
     hold_leases: bool,
@@ -63,19 +56,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if options.hold_leases {
         return hold();
     }
-    let level = match (options.quiet, options.verbose) {
-        (true, _) => LevelFilter::Warn,
-        (_, true) => LevelFilter::Debug,
-        _ => LevelFilter::Info,
-    };
-    env_logger::Builder::new().filter_level(LevelFilter::Warn).filter_module("bpfof", level).init();
-    if options.exit_with_parent {
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
-    }
+    daemon::begin(&options.daemon)?;
     // Before the daemon starts, so that no signal is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let config = configuration(options)?;
-    crate::target::raise_descriptor_limit();
     let socket = config.socket.clone();
     let daemon = Daemon::start(config)?;
     if options.json {

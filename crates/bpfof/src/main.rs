@@ -4,6 +4,7 @@
 //! libraries. Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`.
 
 mod allocator;
+mod daemon;
 mod doctor;
 mod file;
 mod function;

@@ -1,11 +1,11 @@
 //! `bpfof target`.
 
+use crate::daemon;
 use bpfof_controller::{
     NamespaceConfig, Server, TargetConfig, TlsMode, parse_address, parse_size, parse_tls_mode,
 };
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
-use log::LevelFilter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::SocketAddr;
@@ -94,31 +94,15 @@ pub(crate) struct Options {
     /// Print one JSON line with the address once it listens.
     #[arg(long)]
     json: bool,
-    /// Log warnings and errors only.
-    #[arg(long, short)]
-    quiet: bool,
-    /// Log what each refused command and chain met.
-    #[arg(long, short)]
-    verbose: bool,
-    /// Stop when the process that started this one ends.
-    #[arg(long, hide = true)]
-    exit_with_parent: bool,
+    #[command(flatten)]
+    daemon: daemon::Options,
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
-    let level = match (options.quiet, options.verbose) {
-        (true, _) => LevelFilter::Warn,
-        (_, true) => LevelFilter::Debug,
-        _ => LevelFilter::Info,
-    };
-    env_logger::Builder::new().filter_level(LevelFilter::Warn).filter_module("bpfof", level).init();
-    if options.exit_with_parent {
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
-    }
+    daemon::begin(&options.daemon)?;
     // Before the server starts, so that no signal is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let config = configuration(options)?;
-    raise_descriptor_limit();
     crate::allocator::give_back_large_pieces();
     let server = Server::start(&config)?;
     crate::allocator::give_back_unused_pages(server.memory());
@@ -135,17 +119,6 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     server.stop();
     Ok(())
-}
-
-/// Each connection takes a descriptor; the usual soft limit of 1024 is for programs that use
-/// `select`.
-pub(crate) fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, ..limit };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        log::warn!("cannot raise the limit of open files ({error}): few hosts can connect");
-    }
 }
 
 fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::Error>> {

@@ -4,14 +4,11 @@
 //! Addresses take turns, so that one that asks again and again is not served before others.
 
 use crate::operation::CommandId;
+use crate::worker::{Queue, Waiting, Worker};
 use bpfof_auth::dhchap::{Done, Work};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-
-/// How much less than reactors the thread gets of a processor that they share (nice).
-const NICENESS: i32 = 10;
 
 /// Work of one command.
 #[derive(Debug)]
@@ -44,40 +41,18 @@ type Reply = Box<dyn FnOnce(Authenticated) + Send>;
 
 /// Takes work. The thread ends with the last of its clones.
 #[derive(Clone)]
-pub(crate) struct Authenticator(Arc<Handle>);
+pub(crate) struct Authenticator(Worker<Turns>);
 
-/// Ends the thread when it is dropped.
-struct Handle(Arc<Queue>);
-
+/// Work that waits.
 #[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
+struct Turns {
     waiting: HashMap<IpAddr, VecDeque<(Authentication, Reply)>>,
     /// Addresses with work, the one that is next first.
     turns: VecDeque<IpAddr>,
-    has_ended: bool,
 }
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.0.lock().has_ended = true;
-        self.0.changed.notify_one();
-    }
-}
-
-impl State {
-    fn add(&mut self, address: IpAddr, work: (Authentication, Reply)) {
-        let its = self.waiting.entry(address).or_default();
-        if its.is_empty() {
-            self.turns.push_back(address);
-        }
-        its.push_back(work);
-    }
+impl Waiting for Turns {
+    type Work = (Authentication, Reply);
 
     fn take(&mut self) -> Option<(Authentication, Reply)> {
         let address = self.turns.pop_front()?;
@@ -88,6 +63,16 @@ impl State {
             false => self.turns.push_back(address),
         }
         work
+    }
+}
+
+impl Turns {
+    fn add(&mut self, address: IpAddr, work: (Authentication, Reply)) {
+        let its = self.waiting.entry(address).or_default();
+        if its.is_empty() {
+            self.turns.push_back(address);
+        }
+        its.push_back(work);
     }
 
     fn cancel(&mut self, serial: u64) {
@@ -100,45 +85,17 @@ impl State {
     }
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for work; none at the end.
-    fn take(&self) -> Option<(Authentication, Reply)> {
-        let mut state = self.lock();
-        loop {
-            if state.has_ended {
-                return None;
-            }
-            if let Some(work) = state.take() {
-                return Some(work);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
 impl Authenticator {
-    /// Starts the thread.
-    pub(crate) fn start() -> io::Result<Authenticator> {
-        let queue = Arc::new(Queue::default());
-        let works = Arc::clone(&queue);
-        std::thread::Builder::new().name("authenticate".into()).spawn(move || {
-            // It may not be allowed; then the kernel shares the processor out evenly.
-            let _ = rustix::process::nice(NICENESS);
-            while let Some((work, reply)) = works.take() {
-                reply(work.run());
-            }
-        })?;
-        Ok(Authenticator(Arc::new(Handle(queue))))
+    /// Starts the thread, beside `reactors`.
+    pub(crate) fn start(reactors: &[usize]) -> io::Result<Authenticator> {
+        let serve = |(work, reply): (Authentication, Reply), _: &Queue<Turns>| reply(work.run());
+        Ok(Authenticator(Worker::start("authenticate", reactors, serve)?))
     }
 
     /// Drops the work of a connection that has gone and was not begun: a queue of connections is all that
     /// strangers can make.
     pub(crate) fn cancel(&self, serial: u64) {
-        self.0.0.lock().cancel(serial);
+        self.0.cancel(|waiting| waiting.cancel(serial));
     }
 
     /// Takes work; its result goes to `reply`, on the authenticator's thread.
@@ -147,8 +104,7 @@ impl Authenticator {
         work: Authentication,
         reply: impl FnOnce(Authenticated) + Send + 'static,
     ) {
-        self.0.0.lock().add(work.address, (work, Box::new(reply)));
-        self.0.0.changed.notify_one();
+        self.0.add(|waiting| waiting.add(work.address, (work, Box::new(reply))));
     }
 }
 
@@ -159,6 +115,7 @@ mod tests {
     use bpfof_auth::dhchap::{Algorithms, ControllerAuth, ControllerConfig, Group, HostAuth};
     use bpfof_auth::dhchap::{HostConfig, HostStep, Step};
     use bpfof_auth::{DhchapKey, Hash};
+    use std::sync::Arc;
 
     /// Work that makes a pair.
     fn work() -> Work {
@@ -175,20 +132,20 @@ mod tests {
         }
     }
 
-    fn add(state: &mut State, address: u8, serial: u64) {
+    fn add(state: &mut Turns, address: u8, serial: u64) {
         let address = IpAddr::from([10, 0, 0, address]);
         let command = CommandId { connection: 0, slot: 0 };
         let work = Authentication { command, serial, address, work: work() };
         state.add(address, (work, Box::new(|_| ())));
     }
 
-    fn all(state: &mut State) -> Vec<u64> {
+    fn all(state: &mut Turns) -> Vec<u64> {
         std::iter::from_fn(|| state.take()).map(|(work, _)| work.serial).collect()
     }
 
     #[test]
     fn addresses_take_turns() {
-        let mut state = State::default();
+        let mut state = Turns::default();
         for (address, serial) in [(1, 1), (1, 2), (1, 3), (2, 4), (3, 5), (3, 6)] {
             add(&mut state, address, serial);
         }
@@ -198,7 +155,7 @@ mod tests {
 
     #[test]
     fn connections_that_have_gone_leave_nothing() {
-        let mut state = State::default();
+        let mut state = Turns::default();
         for (address, serial) in [(1, 1), (1, 2), (2, 3), (3, 4)] {
             add(&mut state, address, serial);
         }

@@ -70,6 +70,7 @@ mod subsystem;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod worker;
 
 pub use access::{HostKeys, HostRule, Rights, UnknownRight};
 pub use bpfof_auth::KeyFileError;

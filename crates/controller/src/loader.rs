@@ -8,19 +8,17 @@
 use crate::hosts::Host;
 use crate::limits::{MAX_NAME_BYTES, MAX_REASON_BYTES};
 use crate::operation::CommandId;
+use crate::worker::{Queue, Waiting, Worker};
 use bpfof_chain::Function;
 use bpfof_function::memory::Charge;
 use bpfof_function::{NativeFunction, Object};
 use bpfof_nvme::Installation;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How much less than reactors the thread gets of a processor that they share (nice).
-const NICENESS: i32 = 10;
 /// Time that a byte of an object is believed to cost, in ns: an instruction has 8, and takes some 8 µs.
 const NS_PER_BYTE: u64 = 1000;
 /// The most that an object is believed to cost, in µs: no program takes longer.
@@ -98,57 +96,18 @@ type Reply = Box<dyn FnOnce(Loaded) + Send>;
 
 /// Takes functions to be compiled. The thread ends with the last of its clones.
 #[derive(Clone)]
-pub(crate) struct Loader(Arc<Handle>);
+pub(crate) struct Loader(Worker<Turns>);
 
-/// Ends the thread when it is dropped.
-struct Handle(Arc<Queue>);
-
+/// Loads that wait.
 #[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
+struct Turns {
     waiting: Vec<(Load, Reply)>,
     /// Virtual time: that of the load that was begun last.
     now_us: u64,
-    has_ended: bool,
 }
 
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.0.lock().has_ended = true;
-        self.0.changed.notify_one();
-    }
-}
-
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for a load and takes the one whose turn it is; none at the end.
-    fn take(&self) -> Option<(Load, Reply)> {
-        let mut state = self.lock();
-        loop {
-            if state.has_ended {
-                return None;
-            }
-            if let Some(next) = state.take() {
-                return Some(next);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-impl State {
-    /// Where the virtual time of a host stands: one that comes back begins where the others are.
-    fn begins_us(&self, host: &Host) -> u64 {
-        host.compile_time_us.load(Ordering::Relaxed).max(self.now_us)
-    }
+impl Waiting for Turns {
+    type Work = (Load, Reply);
 
     fn take(&mut self) -> Option<(Load, Reply)> {
         let key = |(load, _): &(Load, Reply)| self.begins_us(&load.host) + load.estimate_us();
@@ -160,6 +119,13 @@ impl State {
     }
 }
 
+impl Turns {
+    /// Where the virtual time of a host stands: one that comes back begins where the others are.
+    fn begins_us(&self, host: &Host) -> u64 {
+        host.compile_time_us.load(Ordering::Relaxed).max(self.now_us)
+    }
+}
+
 impl Load {
     fn estimate_us(&self) -> u64 {
         (self.object.len() as u64 * NS_PER_BYTE / 1000).min(MAX_ESTIMATE_US)
@@ -167,57 +133,31 @@ impl Load {
 }
 
 impl Loader {
-    /// Starts the thread, which runs where reactors do not, if the process may run there.
+    /// Starts the thread, beside `reactors`.
     pub(crate) fn start(reactors: &[usize]) -> io::Result<Loader> {
-        let queue = Arc::new(Queue::default());
-        let handle = Loader(Arc::new(Handle(Arc::clone(&queue))));
-        let others = others_than(reactors);
-        std::thread::Builder::new().name("load".into()).spawn(move || {
-            if let Some(others) = others {
-                // Where it cannot be kept it shares a processor, and gives way.
-                let _ = sched_setaffinity(None, &others);
-            }
-            run(&queue);
-        })?;
-        Ok(handle)
+        Ok(Loader(Worker::start("load", reactors, serve)?))
     }
 
     /// Compiles a function in its turn; `reply` is told on the loader's thread.
     pub(crate) fn load(&self, load: Load, reply: impl FnOnce(Loaded) + Send + 'static) {
-        let Loader(handle) = self;
-        handle.0.lock().waiting.push((load, Box::new(reply)));
-        handle.0.changed.notify_one();
+        self.0.add(|turns| turns.waiting.push((load, Box::new(reply))));
     }
 
     /// Forgets what the connection with this number has asked for.
     pub(crate) fn cancel(&self, serial: u64) {
-        let Loader(handle) = self;
-        handle.0.lock().waiting.retain(|(load, _)| load.serial != serial);
+        self.0.cancel(|turns| turns.waiting.retain(|(load, _)| load.serial != serial));
     }
 }
 
-/// The processors that the process may run on without these; none if that is no processor.
-fn others_than(reactors: &[usize]) -> Option<CpuSet> {
-    let mut set = sched_getaffinity(None).ok()?;
-    for &core in reactors.iter().filter(|core| **core < CpuSet::MAX_CPU) {
-        set.unset(core);
-    }
-    (set.count() > 0).then_some(set)
-}
-
-fn run(queue: &Queue) {
-    // Of the calling thread, on Linux. It is only a little slower or faster without.
-    let _ = rustix::process::setpriority_process(None, NICENESS);
-    while let Some((load, reply)) = queue.take() {
-        let begun = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(|| load.run())).unwrap_or_else(|_| {
-            Err("the compiler gave up on it, which is a defect of the target".into())
-        });
-        let took_us = begun.elapsed().as_micros() as u64;
-        let now_us = queue.lock().begins_us(&load.host) + took_us;
-        load.host.compile_time_us.store(now_us, Ordering::Relaxed);
-        reply(load.ended(outcome));
-    }
+fn serve((load, reply): (Load, Reply), queue: &Queue<Turns>) {
+    let begun = Instant::now();
+    let outcome = catch_unwind(AssertUnwindSafe(|| load.run())).unwrap_or_else(|_| {
+        Err("the compiler gave up on it, which is a defect of the target".into())
+    });
+    let took_us = begun.elapsed().as_micros() as u64;
+    let now_us = queue.with(|turns| turns.begins_us(&load.host)) + took_us;
+    load.host.compile_time_us.store(now_us, Ordering::Relaxed);
+    reply(load.ended(outcome));
 }
 
 #[cfg(test)]
@@ -245,10 +185,10 @@ mod tests {
         let hosts = Hosts::new(HostLimits::default(), 1 << 30);
         let [greedy, other] =
             ["a", "b"].map(|nqn| hosts.host(Some(Ipv4Addr::LOCALHOST.into()), nqn));
-        let mut state = State::default();
+        let mut state = Turns::default();
         state.waiting.extend((0..3).map(|serial| load(&greedy, serial, 100_000)));
         state.waiting.push(load(&other, 10, 1000));
-        let take = |state: &mut State| {
+        let take = |state: &mut Turns| {
             let (load, _) = state.take().expect("one waits");
             let spent = state.begins_us(&load.host) + load.estimate_us();
             load.host.compile_time_us.store(spent, Ordering::Relaxed);

@@ -101,7 +101,7 @@ impl Server {
             cores => cores.iter().copied().map(Some).collect(),
         };
         let loader = Loader::start(&config.cores).map_err(ServerError::Start)?;
-        let authenticator = Authenticator::start().map_err(ServerError::Start)?;
+        let authenticator = Authenticator::start(&config.cores).map_err(ServerError::Start)?;
         for core in cores {
             server.start_reactor(core, config, (&registry, &loader, &authenticator), clock)?;
         }

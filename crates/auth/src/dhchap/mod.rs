@@ -19,7 +19,6 @@ pub mod message;
 pub(crate) mod primes;
 mod refusal;
 mod response;
-mod stock;
 mod work;
 
 pub use algorithms::{Algorithms, Authentication};
@@ -27,5 +26,4 @@ pub use controller::{AllocationTooSmall, Answer, ControllerAuth, RUN_MAX_US, Ste
 pub use group::{Group, KeyPair};
 pub use host::{HostAuth, HostConfig, HostError, HostStep, RECEIVE_BYTES};
 pub use refusal::Refusal;
-pub use stock::PairStock;
 pub use work::{ControllerConfig, Done, Work};

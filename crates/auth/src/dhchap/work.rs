@@ -5,7 +5,6 @@ use super::group::{Group, KeyPair};
 use super::message::Reply;
 use super::refusal::Refusal;
 use super::response::Question;
-use super::stock::PairStock;
 use crate::dhchap_key::DhchapKey;
 use crate::error::RandomError;
 use crate::hash::Hash;
@@ -164,20 +163,6 @@ impl Work {
             Job::Verify(verification) => verification.run.group,
         };
         group != Group::Null
-    }
-
-    /// Takes the result from `stock`, if a pair is all that is wanted and `stock` has one.
-    ///
-    /// # Errors
-    /// Gives the work back: it has to be run.
-    pub fn from_stock(self, stock: &mut PairStock) -> Result<Done, Self> {
-        match self.job {
-            Job::Pair(group) => match stock.take(group) {
-                Some(pair) => Ok(Done { id: self.id, result: WorkResult::Pair(Ok(pair)) }),
-                None => Err(self),
-            },
-            Job::Verify(_) => Err(self),
-        }
     }
 
     /// Calculates: one power of the group, 0.5 to 14 ms, or without a group some microseconds.

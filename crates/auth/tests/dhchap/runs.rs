@@ -7,7 +7,7 @@ use crate::rig::{
 use bpfof_auth::dhchap::message::{ControllerMessage, FailureReason, Reply};
 use bpfof_auth::dhchap::{
     Algorithms, Authentication, ControllerAuth, ControllerConfig, Group, HostAuth, HostConfig,
-    HostError, PairStock, RUN_MAX_US, Refusal, Step, Then,
+    HostError, RUN_MAX_US, Refusal, Step, Then,
 };
 use bpfof_auth::{DhchapKey, Hash, Names};
 use std::sync::Arc;
@@ -230,38 +230,6 @@ fn one_way_is_judged_by_cvalid() {
         );
         assert!(host.is_ok());
     }
-}
-
-#[test]
-fn pairs_made_in_advance() {
-    let mut stock = PairStock::new(&[Group::Null, Group::Ffdhe2048], 2);
-    while let Some(group) = stock.missing() {
-        stock.add(bpfof_auth::dhchap::KeyPair::generate(group).unwrap());
-    }
-    let mut values = Vec::new();
-    for stocked in [true, true, false] {
-        let mut queue = Queue::good(&only(Hash::Sha256, Group::Ffdhe2048));
-        let (mut host, step) = HostAuth::new(Arc::clone(&queue.host), T_ID);
-        let Step::Compute(work) = queue.controller.send(&exchange(step), 0) else { panic!() };
-        let done = match work.from_stock(&mut stock) {
-            Ok(done) => done,
-            Err(work) => {
-                assert!(!stocked);
-                work.run()
-            }
-        };
-        assert!(matches!(queue.controller.completed(done), Step::Complete));
-        let (challenge, _) = receive(&mut queue.controller);
-        values.push(challenge[48..].to_vec());
-        let reply = exchange(host.received(&challenge));
-        let Step::Compute(work) = queue.controller.send(&reply, 0) else { panic!() };
-        let work = work.from_stock(&mut stock).unwrap_err();
-        assert!(matches!(queue.controller.completed(work.run()), Step::Complete));
-        assert!(matches!(receive(&mut queue.controller).1, Then::Authenticated(_)));
-    }
-    values.sort();
-    values.dedup();
-    assert_eq!((values.len(), stock.missing()), (3, Some(Group::Ffdhe2048)));
 }
 
 #[test]

@@ -56,8 +56,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "BYTES", default_value_t = abi::DEFAULT_SCRATCH_BYTES as u32,
           value_parser = clap::value_parser!(u32).range(1..=abi::MAX_SCRATCH_BYTES as i64))]
     scratch_size: u32,
-    /// Show what each hop reads. A chain at a target is run once more for that, on this machine, over
-    /// plain reads.
+    /// Show what each hop reads. The chain is run once more for that, on this machine, over plain reads;
+    /// what a function's maps hold at a target is not there.
     #[arg(long)]
     steps: bool,
     /// Put the answer into this file.
@@ -177,7 +177,7 @@ fn over_namespace(
     let steps = match options.steps {
         true => {
             let source = Source::Namespace(Box::new(lane), info);
-            Some(steps::run(object, entry, vec![source], &step_of(options, argument))?)
+            Some(repeat(options, object, entry, vec![source], argument)?)
         }
         false => None,
     };
@@ -197,14 +197,22 @@ fn explained(
     }
 }
 
-fn step_of<'a>(options: &Run, argument: &'a [u8]) -> Step<'a> {
-    Step {
-        offset: options.offset,
-        size: options.size,
+/// Runs the chain on this machine, with maps that are empty, and looks at its hops.
+fn repeat(
+    options: &Run,
+    object: &[u8],
+    entry: usize,
+    sources: Vec<Source>,
+    argument: &[u8],
+) -> Result<Steps, Box<dyn std::error::Error>> {
+    let function = FileMaps::local().load_function(object, entry as u32)?;
+    let step = Step {
+        first_read: options.first_read(),
         argument,
         scratch_bytes: options.scratch_size,
         shown: STEPS_SHOWN,
-    }
+    };
+    Ok(steps::run(&function, sources, &step)?)
 }
 
 /// A chain over files: at the target if they are mapped there, and otherwise here.
@@ -254,7 +262,7 @@ fn over_files(
         true => {
             let sources = files.iter().map(|file| file.file().try_clone().map(Source::File));
             let sources = sources.collect::<Result<_, _>>()?;
-            Some(steps::run(object, entry, sources, &step_of(options, argument))?)
+            Some(repeat(options, object, entry, sources, argument)?)
         }
         false => None,
     };

@@ -2,7 +2,7 @@
 
 use crate::{Error, FunctionId};
 use bpfof_chain::{Function, FunctionMap, FunctionMaps, Peers, Trace};
-use bpfof_function::{Map, MapDefinition, NativeFunction, Object, Program};
+use bpfof_function::{Fault, Map, MapDefinition, NativeFunction, Object, Program};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -103,6 +103,12 @@ impl StorageFunction {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.remote.map_or(self.local.id, |(_, id)| id.0)
+    }
+
+    /// A fault of a chain on this machine in words, with the line of the source.
+    #[must_use]
+    pub fn explain(&self, fault: &Fault) -> String {
+        fault.explain(self.local.native.program())
     }
 
     /// Its name: the section's after `bpfof/`.

@@ -16,7 +16,7 @@
 //! - `call`, `function`: what a chain is asked for.
 //! - `reader`, `chains`: the states of chains from the call to the answer.
 //! - `executor`: what runs chains: `target`, `local` (direct reads, and NVMe commands by
-//!   passthrough), `fall_back` (plain reads).
+//!   passthrough), `fall_back` (plain reads, by `plain_chain`).
 //! - `batch_read`: reads without a function.
 //! - `sys`: the system calls.
 
@@ -40,6 +40,7 @@ mod local;
 mod mapped_file;
 mod maps;
 mod nvme;
+mod plain_chain;
 mod reader;
 mod shared;
 mod sys;
@@ -55,5 +56,6 @@ pub use layout::{FileLayout, FileSystem, file_layout, file_layout_within};
 pub use leased_file::{LeasedFile, lease_break_time};
 pub use maps::FileMaps;
 pub use nvme::NvmeNamespace;
+pub use plain_chain::{PlainCall, PlainChains, PlainDone, PlainError, PlainRead};
 pub use reader::PushdownReader;
 pub use sys::{BreakSignal, write_back};
