@@ -1,9 +1,15 @@
 //! The integration with RocksDB: built by CMake with the machine's RocksDB, and tested without a
 //! target and with one.
 
+#[path = "grants/daemon.rs"]
+mod daemon;
 mod disk;
 
+use daemon::{Grantd, UID};
 use disk::{BPFOF, Disk, cannot_mount, run};
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
@@ -86,23 +92,33 @@ fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
 /// Keys that are read of it, at least.
 const READS_OF_DB_BENCH: u64 = 4000;
 
-/// A database that RocksDB's own benchmark has made, with filters, by its options: so many keys of
-/// it are read, and as many while it changes.
-fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk, reads: u64) {
-    let database = disk.mount().join("db_bench").display().to_string();
+/// A database that RocksDB's own benchmark has made, with filters, by its options. False if there is no such
+/// benchmark here.
+fn make_by_db_bench(database: &Path, user: u32) -> bool {
     let options = "--num=60000 --bloom_bits=10 --compression_type=snappy --write_buffer_size=1000000 \
         --target_file_size_base=500000 --max_bytes_for_level_base=2000000";
     let options: Vec<&str> = options.split_whitespace().collect();
-    let place = format!("--db={database}");
+    let place = format!("--db={}", database.display());
     let made = Command::new("db_bench")
         .args(["--benchmarks=fillrandom,overwrite", &place])
         .args(options)
+        .uid(user)
         .output();
     let Ok(made) = made else {
         eprintln!("SKIPPED: db_bench is missing; scripts/setup.sh rocksdb installs it");
-        return;
+        return false;
     };
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    true
+}
+
+/// So many keys of such a database are read, and as many while it changes.
+fn what_db_bench_has_made_is_read(folder: &Path, disk: &Disk, reads: u64) {
+    let database = disk.mount().join("db_bench");
+    if !make_by_db_bench(&database, 0) {
+        return;
+    }
+    let database = database.display().to_string();
     let status = Command::new(folder.join("existing_test"))
         .args([&database, &disk.url.to_string(), &disk.image().display().to_string()])
         .env("READS", reads.to_string())
@@ -165,6 +181,36 @@ fn point_reads_are_those_of_the_plain_library() {
     what_db_bench_has_made_is_read(folder, &disk, READS_OF_DB_BENCH);
     nothing_is_wrong_or_kept(folder, &disk);
     a_target_that_dies_is_used_again(folder, &mut disk);
+}
+
+/// The same by a user who can open its files and nothing else.
+#[test]
+fn a_process_without_privileges_pushes_down_by_grants() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let folder = build();
+    let disk = Disk::new("ext4", 1 << 30);
+    let (above, users) = (disk.image().with_file_name(""), disk.mount().join("users"));
+    std::fs::set_permissions(above, Permissions::from_mode(0o755)).expect("set");
+    std::fs::create_dir(&users).expect("made");
+    chown(&users, Some(UID), Some(UID)).expect("given");
+    let database = users.join("db_bench");
+    if !make_by_db_bench(&database, UID) {
+        return;
+    }
+    let url = disk.url.to_string();
+    let grantd = Grantd::start(&url, &disk.image(), &["--allow-own-functions"]);
+    let status = Command::new(folder.join("existing_test"))
+        .arg(&database)
+        .arg(format!("grantd:{}", grantd.socket.display()))
+        .arg(&database)
+        .uid(UID)
+        .gid(UID)
+        .env("READS", READS_OF_DB_BENCH.to_string())
+        .status();
+    assert!(status.expect("it starts").success());
+    grantd.stop();
 }
 
 /// A short run, for its form: the figures say nothing.

@@ -144,29 +144,42 @@ const FREE: Slot = Slot {
     state: State::Free,
 };
 
-impl Slot {
-    /// Bytes that a device or a chain works on for it, and bytes that are being fetched.
-    fn held_bytes(&self) -> (usize, usize) {
-        let transferred = buffer_bytes(self.transfer.length_bytes);
-        match self.transfer.stage {
-            Stage::Waits => return (0, 0),
-            Stage::Fetching => return (0, transferred),
+/// What a command holds, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// What a device or a chain works on.
+    in_flight: usize,
+    /// What is being fetched.
+    fetched: usize,
+}
+
+impl Held {
+    const NONE: Held = Held { in_flight: 0, fetched: 0 };
+
+    fn of(slot: &Slot) -> Held {
+        let transferred = buffer_bytes(slot.transfer.length_bytes);
+        let in_flight = match (slot.transfer.stage, &slot.state) {
+            (Stage::Waits, _) => 0,
+            (Stage::Fetching, _) => return Held { in_flight: 0, fetched: transferred },
             // What is compared is held twice.
-            Stage::Here if matches!(self.state, State::Compare { .. }) => {
-                return (2 * transferred, 0);
+            (Stage::Here, State::Compare { .. }) => 2 * transferred,
+            (Stage::Here, _) => transferred,
+            (Stage::None, State::Read { length, .. } | State::Verify { length, .. }) => {
+                (*length as usize).next_multiple_of(BUFFER_BYTES)
             }
-            Stage::Here => return (transferred, 0),
-            Stage::None => {}
-        }
-        match &self.state {
-            State::Read { length, .. } | State::Verify { length, .. } => {
-                ((*length as usize).next_multiple_of(BUFFER_BYTES), 0)
-            }
-            State::Chain { answer_max_bytes, .. } => (*answer_max_bytes as usize, 0),
-            State::Deallocate(rest) => (size_of_val(rest.ranges.as_slice()), 0),
-            _ => (0, 0),
-        }
+            (Stage::None, State::Chain { answer_max_bytes, .. }) => *answer_max_bytes as usize,
+            (Stage::None, State::Deallocate(rest)) => size_of_val(rest.ranges.as_slice()),
+            (Stage::None, _) => 0,
+        };
+        Held { in_flight, fetched: 0 }
     }
+}
+
+/// A slot, and what it held when its command was last looked at.
+#[derive(Debug)]
+struct Entry {
+    slot: Slot,
+    held: Held,
 }
 
 /// What a buffer for `length` bytes takes.
@@ -189,12 +202,10 @@ pub(crate) struct QueuePair {
     id: u16,
     head: u16,
     flow_control: bool,
-    slots: Vec<Slot>,
+    entries: Vec<Entry>,
     free: Vec<u16>,
-    /// Bytes that devices and chains work on.
-    in_flight_bytes: usize,
-    /// Bytes that are being fetched from the host.
-    fetched_bytes: usize,
+    /// What all commands hold.
+    held: Held,
     /// Commands whose data waits at the host, in order.
     waiting: VecDeque<u16>,
 }
@@ -202,7 +213,7 @@ pub(crate) struct QueuePair {
 impl QueuePair {
     /// Bytes of memory that a queue of so many entries takes.
     pub(crate) fn memory_bytes(entries: u16) -> usize {
-        usize::from(entries) * (size_of::<Slot>() + size_of::<u16>())
+        usize::from(entries) * (size_of::<Entry>() + size_of::<u16>())
     }
 
     /// What there is for Connect itself.
@@ -216,10 +227,9 @@ impl QueuePair {
             id,
             head: 1,
             flow_control,
-            slots: (0..entries).map(|_| FREE).collect(),
+            entries: (0..entries).map(|_| Entry { slot: FREE, held: Held::NONE }).collect(),
             free: (0..entries).rev().collect(),
-            in_flight_bytes: 0,
-            fetched_bytes: 0,
+            held: Held::NONE,
             waiting: VecDeque::new(),
         }
     }
@@ -229,18 +239,18 @@ impl QueuePair {
     }
 
     pub(crate) fn entries(&self) -> u16 {
-        self.slots.len() as u16
+        self.entries.len() as u16
     }
 
     /// An entry of the submission queue has been taken.
     #[inline]
     pub(crate) fn advance(&mut self) {
-        self.head = (self.head + 1) % self.slots.len() as u16;
+        self.head = (self.head + 1) % self.entries.len() as u16;
     }
 
     /// Whether a command is being carried out, so that the slots must stay.
     pub(crate) fn is_busy(&self) -> bool {
-        self.free.len() < self.slots.len()
+        self.free.len() < self.entries.len()
     }
 
     /// Whether one more command can be carried out.
@@ -252,18 +262,18 @@ impl QueuePair {
     /// Whether devices work on as much data as they may.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.in_flight_bytes >= MAX_IN_FLIGHT_BYTES
+        self.held.in_flight >= MAX_IN_FLIGHT_BYTES
     }
 
     /// Bytes of data held for commands: with a device, or being fetched.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
-        self.in_flight_bytes + self.fetched_bytes
+        self.held.in_flight + self.held.fetched
     }
 
     /// Whether data has been asked for that is not here.
     pub(crate) fn is_fetching(&self) -> bool {
-        self.fetched_bytes > 0
+        self.held.fetched > 0
     }
 
     /// Takes a slot.
@@ -273,42 +283,46 @@ impl QueuePair {
     #[inline]
     pub(crate) fn occupy(&mut self, taken: Slot) -> u16 {
         let slot = self.free.pop().expect("checked before the command was taken");
-        let (in_flight, fetched) = taken.held_bytes();
-        self.in_flight_bytes += in_flight;
-        self.fetched_bytes += fetched;
         if taken.transfer.stage == Stage::Waits {
             self.waiting.push_back(slot);
         }
-        self.slots[usize::from(slot)] = taken;
+        let held = Held::of(&taken);
+        self.held.in_flight += held.in_flight;
+        self.held.fetched += held.fetched;
+        let free =
+            std::mem::replace(&mut self.entries[usize::from(slot)], Entry { slot: taken, held });
+        debug_assert!(matches!(free.slot.state, State::Free));
+        // There is nothing to drop in a free one, and this is the data path.
+        std::mem::forget(free);
         slot
     }
 
     /// Gives a slot back and returns what it held.
     #[inline]
     pub(crate) fn vacate(&mut self, slot: u16) -> Slot {
-        let taken = std::mem::replace(&mut self.slots[usize::from(slot)], FREE);
-        let (in_flight, fetched) = taken.held_bytes();
-        self.in_flight_bytes -= in_flight;
-        self.fetched_bytes -= fetched;
+        let Entry { slot: taken, held } = &mut self.entries[usize::from(slot)];
+        self.held.in_flight -= held.in_flight;
+        self.held.fetched -= held.fetched;
+        *held = Held::NONE;
         self.free.push(slot);
-        taken
+        std::mem::replace(taken, FREE)
     }
 
     /// The command in a slot.
     #[inline]
     pub(crate) fn slot(&self, slot: u16) -> &Slot {
-        &self.slots[usize::from(slot)]
+        &self.entries[usize::from(slot)].slot
     }
 
     /// What the command in a slot waits for. What it holds must not change by that.
     #[inline]
     pub(crate) fn state_mut(&mut self, slot: u16) -> &mut State {
-        &mut self.slots[usize::from(slot)].state
+        &mut self.entries[usize::from(slot)].slot.state
     }
 
     /// All slots, free ones too.
-    pub(crate) fn slots(&self) -> &[Slot] {
-        &self.slots
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.entries.iter().map(|entry| &entry.slot)
     }
 
     /// Whether data waits at the host.
@@ -320,19 +334,21 @@ impl QueuePair {
     /// The next data to be fetched, if there is some and room for it. From now on it is on its way.
     pub(crate) fn next_fetch(&mut self) -> Option<Fetch> {
         while let Some(&slot) = self.waiting.front() {
-            let Slot { cid, pointer, transfer, .. } = &mut self.slots[usize::from(slot)];
+            let Entry { slot: waiting, held } = &mut self.entries[usize::from(slot)];
+            let Slot { cid, pointer, transfer, .. } = waiting;
             if transfer.stage != Stage::Waits {
                 self.waiting.pop_front();
                 continue;
             }
             let bytes = buffer_bytes(transfer.length_bytes);
-            let held = self.in_flight_bytes + self.fetched_bytes;
-            if held > 0 && held + bytes > MAX_IN_FLIGHT_BYTES {
+            let all = self.held.in_flight + self.held.fetched;
+            if all > 0 && all + bytes > MAX_IN_FLIGHT_BYTES {
                 return None;
             }
             self.waiting.pop_front();
-            self.fetched_bytes += bytes;
             transfer.stage = Stage::Fetching;
+            held.fetched = bytes;
+            self.held.fetched += bytes;
             let length_bytes = transfer.length_bytes;
             return Some(Fetch { slot, cid: *cid, pointer: *pointer, length_bytes });
         }
@@ -341,16 +357,17 @@ impl QueuePair {
 
     /// The data that a command brings is here.
     pub(crate) fn arrived(&mut self, slot: u16) {
-        let slot = &mut self.slots[usize::from(slot)];
-        self.fetched_bytes -= slot.held_bytes().1;
+        let Entry { slot, held } = &mut self.entries[usize::from(slot)];
         slot.transfer.stage = Stage::Here;
-        self.in_flight_bytes += slot.held_bytes().0;
+        self.held.fetched -= held.fetched;
+        *held = Held::of(slot);
+        self.held.in_flight += held.in_flight;
     }
 
     /// Gives the slots back of commands that nobody but the host or another thread has anything of: those
     /// whose data is not here, and those that compile, compute or wait for reactors.
     pub(crate) fn forget_pending(&mut self) {
-        for slot in 0..self.slots.len() as u16 {
+        for slot in 0..self.entries.len() as u16 {
             let Slot { transfer, state, .. } = self.slot(slot);
             let is_pending = matches!(transfer.stage, Stage::Waits | Stage::Fetching)
                 || matches!(state, State::Load | State::Authentication | State::Fence);

@@ -1,13 +1,17 @@
 //! The C library as its users have it: installed, found by pkg-config, with stock compilers.
 
+#[path = "../grants/daemon.rs"]
+mod daemon;
 #[path = "../disk/mod.rs"]
 mod disk;
 
+use daemon::{Grantd, UID};
 use disk::{BPFOF, Disk, cannot_mount, run};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
@@ -257,6 +261,16 @@ fn the_example_compiles_from_the_installed_package_and_runs() {
     let mut command = installed.command(&program);
     command.arg("get").arg(&object).arg(&beside).arg(disk.url.to_string()).arg(disk.image());
     expect_found(&mut command, "here");
+    // A user who can open the file and nothing else.
+    for folder in [installed.path(""), disk.image().with_file_name("")] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
+    }
+    let grantd = Grantd::start(&disk.url.to_string(), &disk.image(), &["--allow-own-functions"]);
+    let mut command = installed.command(&program);
+    let socket = format!("grantd:{}", grantd.socket.display());
+    command.arg("get").arg(&object).arg(&mounted).arg(socket).arg(&mounted).uid(UID).gid(UID);
+    expect_found(&mut command, "at the target");
+    grantd.stop();
 }
 
 /// The two files that calls.c expects.

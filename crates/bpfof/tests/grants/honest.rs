@@ -1,7 +1,8 @@
 //! A client of another user, by the library: right answers while its files are written, and at the target.
 
-use super::daemon::{Grantd, as_nobody, number, outcome, variable};
+use super::daemon::Grantd;
 use super::disk::{Disk, cannot_mount};
+use super::nobody::{as_nobody, number, outcome, variable};
 #[path = "../race/ledger.rs"]
 mod ledger;
 #[path = "../race/tables.rs"]

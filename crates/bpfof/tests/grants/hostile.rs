@@ -9,6 +9,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -73,7 +74,12 @@ pub(crate) fn path(folder: &Path, file: u32) -> PathBuf {
     folder.join(format!("mine-{file}"))
 }
 
-/// Writes the files that the client owns, on a disk that others fill.
+/// A file with the same bytes as the client's others, which share their blocks with it if they may.
+pub(crate) fn twin(folder: &Path) -> PathBuf {
+    path(folder, 0)
+}
+
+/// Writes the files that the client owns, on a disk that others fill; the twin last.
 pub(crate) fn write_files(folder: &Path) {
     let write = |file: u32| {
         let mut out = File::create(path(folder, file))?;
@@ -81,7 +87,7 @@ pub(crate) fn write_files(folder: &Path) {
         out.sync_all()
     };
     let end = Instant::now() + Duration::from_secs(30);
-    for file in 1..=FILES {
+    for file in (0..=FILES).rev() {
         while let Err(error) = write(file) {
             assert!(Instant::now() < end, "no room: {error}");
         }
@@ -200,6 +206,9 @@ impl Drop for Changer {
 
 fn change(folder: &Path, numbers: &mut Numbers) {
     let name = path(folder, 1 + numbers.below(FILES.into()) as u32);
+    if numbers.below(8) == 0 {
+        deduplicate(&name, &twin(folder));
+    }
     let Ok(file) = OpenOptions::new().write(true).open(&name) else { return };
     // A disk that is full is no failure: somebody else has the blocks then.
     let _ = match numbers.below(4) {
@@ -211,6 +220,70 @@ fn change(folder: &Path, numbers: &mut Numbers) {
     let _ = file.write_all_at(&filled(MINE, FILE_BYTES), 0);
     if numbers.below(2) == 0 {
         let _ = file.sync_all();
+    }
+}
+
+/// Gives the blocks of `file` away where the file system can, which needs no permission to write it.
+fn deduplicate(file: &Path, twin: &Path) {
+    let dedupe = format!("dedupe {} 0 0 {FILE_BYTES}", twin.display());
+    let _ = Command::new("xfs_io").args(["-r", "-c", &dedupe]).arg(file).output();
+}
+
+/// Makes the client's files immutable, once they are there.
+pub(crate) fn make_immutable(folder: &Path) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_full(&twin(folder)) {
+        assert!(Instant::now() < end, "the client has written nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for file in 1..=FILES {
+        let done = Command::new("chattr").arg("+i").arg(path(folder, file)).status();
+        assert!(done.is_ok_and(|status| status.success()), "chattr +i");
+    }
+}
+
+fn is_full(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.len() == FILE_BYTES as u64)
+}
+
+/// Waits until somebody has made the last of the client's files immutable.
+pub(crate) fn wait_immutable(folder: &Path) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while OpenOptions::new().write(true).open(path(folder, FILES)).is_ok() {
+        assert!(Instant::now() < end, "nobody makes the files immutable");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Root, who defragments the client's files until it is dropped: moves their blocks elsewhere.
+pub(crate) struct Defragmenter {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Defragmenter {
+    /// By `tool`, the file system's.
+    pub(crate) fn start(tool: &'static str, folder: PathBuf) -> Defragmenter {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut numbers = Numbers(11);
+            while !stopped.load(Ordering::SeqCst) {
+                let name = path(&folder, 1 + numbers.below(FILES.into()) as u32);
+                let _ = Command::new(tool).arg(name).output();
+                std::thread::sleep(Duration::from_millis(numbers.below(100)));
+            }
+        });
+        Defragmenter { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Defragmenter {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

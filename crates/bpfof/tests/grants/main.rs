@@ -10,6 +10,7 @@ mod daemon;
 mod disk;
 mod honest;
 mod hostile;
+mod nobody;
 mod refusals;
 mod relay;
 mod speed;
@@ -17,9 +18,13 @@ mod systemd;
 
 use bpfof_host::grant::GrantClient;
 use bpfof_host::grant::protocol::Cause;
-use daemon::{Grantd, UID, as_nobody, number, outcome, variable};
+use daemon::{Grantd, UID};
 use disk::{Disk, cannot_mount, run};
-use hostile::{CANARY, Changer, Hostile, MINE, Tally, Victim, filled, is_clean, write_files};
+use hostile::{
+    CANARY, Changer, Defragmenter, Hostile, MINE, Tally, Victim, filled, is_clean, make_immutable,
+    wait_immutable, write_files,
+};
+use nobody::{as_nobody, number, outcome, variable};
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
@@ -38,6 +43,7 @@ struct World {
     folder: PathBuf,
     secrets: PathBuf,
     object: PathBuf,
+    file_system: String,
     grantd: Option<Grantd>,
     // Last: unmounted when its files are closed.
     disk: Disk,
@@ -47,7 +53,7 @@ impl World {
     fn new(kind: &str, size_bytes: u64) -> World {
         let disk = Disk::new(kind, size_bytes);
         let url = disk.url.to_string();
-        World::at(disk, &url)
+        World { file_system: kind.to_owned(), ..World::at(disk, &url) }
     }
 
     /// With a daemon that reaches the target at `url`.
@@ -63,7 +69,8 @@ impl World {
         let object = disk.image().with_file_name("peek.bpf.o");
         clang::compile("tests/grants/peek.bpf.c", &object);
         let grantd = Grantd::start(url, &disk.image(), &["--allow-own-functions"]);
-        World { folder, secrets, object, grantd: Some(grantd), disk }
+        let file_system = "ext4".to_owned();
+        World { folder, secrets, object, file_system, grantd: Some(grantd), disk }
     }
 
     fn grantd(&self) -> &Grantd {
@@ -82,18 +89,20 @@ impl World {
         run("fallocate", &["-l", &ballast.to_string(), name.to_str().expect("UTF-8")]);
     }
 
-    /// The hostile client, as a process of its own.
-    fn start_hostile(&self, chains: u64, until_lost: bool) -> std::process::Child {
+    /// The hostile client, as a process of its own. It goes on until it has run so many chains, or has lost
+    /// its lane.
+    fn start_hostile(&self, chains: Option<u64>) -> std::process::Child {
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         let (socket, folder) = (text(self.socket()), text(&self.folder));
-        let (object, chains) = (text(&self.object), chains.to_string());
-        let until_lost = u8::from(until_lost).to_string();
+        let object = text(&self.object);
+        let chains = chains.unwrap_or(u64::MAX).to_string();
+        let immutable = u8::from(self.file_system == "xfs").to_string();
         let variables = [
             ("GRANT_SOCKET", &*socket),
             ("GRANT_FOLDER", &folder),
             ("GRANT_OBJECT", &object),
             ("GRANT_CHAINS", &chains),
-            ("GRANT_UNTIL_LOST", &until_lost),
+            ("GRANT_IMMUTABLE", &immutable),
         ];
         as_nobody("hostile_process", &variables)
     }
@@ -107,12 +116,14 @@ fn hostile_process() {
         ["GRANT_SOCKET", "GRANT_FOLDER"].map(|name| PathBuf::from(variable(name)));
     let object = fs::read(variable("GRANT_OBJECT")).expect("read");
     let chains: u64 = variable("GRANT_CHAINS").parse().expect("a number");
-    let until_lost = variable("GRANT_UNTIL_LOST") == "1";
     write_files(&folder);
+    if variable("GRANT_IMMUTABLE") == "1" {
+        wait_immutable(&folder);
+    }
     let mut hostile = Hostile::new(&socket, &folder, &object);
     // A daemon that is dead takes nothing back: its files wait, until who holds the leases lets go.
     let changer = Changer::start(folder);
-    hostile.run(&mut |tally| !until_lost && tally.answers + tally.refused >= chains);
+    hostile.run(&mut |tally| tally.answers + tally.refused >= chains);
     let Tally { answers, refused, lost } = hostile.tally;
     println!("answers={answers} refused={refused} lost={}", u8::from(lost));
     println!("changes={}", changer.changes.load(std::sync::atomic::Ordering::SeqCst));
@@ -120,22 +131,47 @@ fn hostile_process() {
     std::process::exit(0);
 }
 
+/// How many chains the hostile client runs.
+fn hostile_chains() -> u64 {
+    std::env::var("GRANT_CHAINS").map_or(20_000, |text| text.parse().expect("a number"))
+}
+
 #[test]
 fn a_hostile_owner_sees_its_own_bytes_only() {
     if cannot_mount().is_some() {
         return;
     }
-    let chains =
-        std::env::var("GRANT_CHAINS").map_or(20_000, |text| text.parse().expect("a number"));
+    let chains = hostile_chains();
     let world = World::new("ext4", 96 << 20);
     world.fill();
     let victim = Victim::start(world.secrets.clone());
-    let printed = outcome(world.start_hostile(chains, false));
-    drop(victim);
+    let defragmenter = Defragmenter::start("e4defrag", world.folder.clone());
+    let printed = outcome(world.start_hostile(Some(chains)));
+    drop((victim, defragmenter));
     println!("ext4: {printed}");
     let [answers, changes] = ["answers", "changes"].map(|name| number(&printed, name));
     assert!(number(&printed, "lost") == 0 && changes > 20, "{printed}");
     assert!(answers > chains / 100 && number(&printed, "refused") > chains / 100, "{printed}");
+}
+
+/// Its files are immutable, and it tries to give their blocks away nevertheless.
+#[test]
+fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let chains = hostile_chains();
+    let world = World::new("xfs", 320 << 20);
+    world.fill();
+    let hostile = world.start_hostile(Some(chains));
+    make_immutable(&world.folder);
+    let victim = Victim::start(world.secrets.clone());
+    let defragmenter = Defragmenter::start("xfs_fsr", world.folder.clone());
+    let printed = outcome(hostile);
+    drop((victim, defragmenter));
+    println!("xfs: {printed}");
+    assert!(number(&printed, "lost") == 0 && number(&printed, "changes") > 20, "{printed}");
+    assert!(number(&printed, "answers") > chains / 4, "{printed}");
 }
 
 /// The same without revocation, to show that the test notices: a map stays while its file is truncated.
@@ -224,7 +260,7 @@ fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
     world.fill();
     let (_client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
-    let hostile = world.start_hostile(0, true);
+    let hostile = world.start_hostile(None);
     std::thread::sleep(Duration::from_secs(1));
     world.grantd().signal(Signal::KILL);
     let killed = Instant::now();
@@ -250,7 +286,7 @@ fn a_stopped_daemon_loses_its_associations() {
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
-    let hostile = world.start_hostile(0, true);
+    let hostile = world.start_hostile(None);
     std::thread::sleep(Duration::from_secs(1));
     world.grantd().signal(Signal::STOP);
     let stopped = Instant::now();
@@ -283,7 +319,7 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
-    let hostile = world.start_hostile(0, true);
+    let hostile = world.start_hostile(None);
     std::thread::sleep(Duration::from_secs(1));
     // What the daemon sends; its clients' lanes are its clients'.
     relay.cut_admin_queues();
