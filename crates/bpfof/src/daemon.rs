@@ -1,41 +1,81 @@
-//! What the services have in common: logging, and how they live and end.
+//! What the services have in common: logging, how they live and end, and the service manager.
 
-use clap::Args;
-use log::LevelFilter;
+use bpfof_systemd::{Manager, logs_to_journal};
+use clap::{Args, ValueEnum};
+use env_logger::fmt::Formatter;
+use log::{Level, LevelFilter, Record};
 use rustix::process::{
     Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
 };
-use std::io;
+use std::io::{self, Write};
 
 #[derive(Args)]
-pub(crate) struct Options {
+pub(crate) struct Daemon {
     /// Log warnings and errors only.
     #[arg(long, short)]
     quiet: bool,
     /// Log what each refused command and chain met, and each grant that is taken back.
     #[arg(long, short)]
     verbose: bool,
+    /// How to write the log, to standard error: as text (with levels for the journal, where that reads it), or
+    /// as a JSON object a line with time, level, module and message.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log: LogFormat,
     /// Stop when the process that started this one ends.
     #[arg(long, hide = true)]
     exit_with_parent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 /// Begins to log, and prepares the process for as many connections as it may have.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn begin(options: &Options) -> io::Result<()> {
+pub(crate) fn begin(options: &Daemon) -> io::Result<()> {
     let level = match (options.quiet, options.verbose) {
         (true, _) => LevelFilter::Warn,
         (_, true) => LevelFilter::Debug,
         _ => LevelFilter::Info,
     };
-    env_logger::Builder::new().filter_level(LevelFilter::Warn).filter_module("bpfof", level).init();
+    let mut logger = env_logger::Builder::new();
+    logger.filter_level(LevelFilter::Warn).filter_module("bpfof", level);
+    match options.log {
+        LogFormat::Json => _ = logger.format(as_json),
+        LogFormat::Text if logs_to_journal() => _ = logger.format(for_journal),
+        LogFormat::Text => {}
+    }
+    logger.init();
     if options.exit_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM))?;
     }
     raise_descriptor_limit();
     Ok(())
+}
+
+/// The journal has time and unit; it takes the level (syslog(3)) from the line.
+fn for_journal(out: &mut Formatter, record: &Record<'_>) -> io::Result<()> {
+    let level = match record.level() {
+        Level::Error => 3,
+        Level::Warn => 4,
+        Level::Info => 6,
+        Level::Debug | Level::Trace => 7,
+    };
+    writeln!(out, "<{level}>{}: {}", record.target(), record.args())
+}
+
+fn as_json(out: &mut Formatter, record: &Record<'_>) -> io::Result<()> {
+    let line = serde_json::json!({
+        "time": out.timestamp_millis().to_string(),
+        "level": record.level().as_str().to_lowercase(),
+        "module": record.target(),
+        "message": record.args().to_string(),
+    });
+    writeln!(out, "{line}")
 }
 
 /// Each connection takes a descriptor; the usual soft limit of 1024 is for programs that use
@@ -45,5 +85,14 @@ fn raise_descriptor_limit() {
     let raised = Rlimit { current: limit.maximum, ..limit };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         log::warn!("cannot raise the limit of open files ({error}): few hosts can connect");
+    }
+}
+
+/// Tells the service manager, if there is one; it does without.
+pub(crate) fn tell(manager: Option<&Manager>, tell: impl FnOnce(&Manager) -> io::Result<()>) {
+    if let Some(manager) = manager
+        && let Err(error) = tell(manager)
+    {
+        log::warn!("the service manager does not listen: {error}");
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    daemon: daemon::Options,
+    daemon: daemon::Daemon,
     /// Be the process that holds the leases of a daemon that dies.
     #[arg(long, hide = true)]
     hold_leases: bool,

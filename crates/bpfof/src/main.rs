@@ -4,6 +4,7 @@
 //! libraries. Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`.
 
 mod allocator;
+mod config;
 mod daemon;
 mod doctor;
 mod file;
@@ -39,6 +40,9 @@ enum Command {
     /// nothing else, and grants the files whose descriptors the client sends: those on ext4 that nobody has
     /// open for writing, and immutable ones on XFS. SIGTERM and Ctrl-C take all grants back and end it.
     Grantd(grantd::Options),
+    /// Look at a target's configuration file without serving it.
+    #[command(subcommand)]
+    Config(config::Command),
     /// Check, install and list storage functions.
     #[command(subcommand)]
     Function(function::Command),
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Target(options) => target::run(&options),
         Command::Grantd(options) => grantd::run(&options),
+        Command::Config(command) => config::run(&command),
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),
         Command::Kv(command) => kv::run(&command),

@@ -2,14 +2,23 @@
 
 use crate::daemon;
 use bpfof_controller::{
-    NamespaceConfig, Server, TargetConfig, TlsMode, parse_address, parse_size, parse_tls_mode,
+    NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode, parse_address, parse_size,
+    parse_tls_mode,
 };
+use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the service manager calls the socket for discovery (FileDescriptorName=); any other name is that of
+/// the one for hosts.
+const DISCOVERY_SOCKET: &str = "discovery";
 
 /// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended;
 /// on SIGHUP reads the configuration file again, takes over its namespaces and the sizes of files
@@ -95,30 +104,85 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    daemon: daemon::Options,
+    daemon: daemon::Daemon,
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
     daemon::begin(&options.daemon)?;
     // Before the server starts, so that no signal is lost.
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let manager = Manager::of_environment()?;
+    let manager = manager.as_ref();
     let config = configuration(options)?;
     crate::allocator::give_back_large_pieces();
-    let server = Server::start(&config)?;
+    let is_crippled = Arc::new(AtomicBool::new(false));
+    let server = Server::start_with(&config, surroundings(&is_crippled)?)?;
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config);
+    let status = format!("READY=1\nSTATUS=listens on {}", server.address());
+    daemon::tell(manager, |manager| manager.notify(&status));
+    feed_watchdog(manager, &server)?;
     for signal in signals.forever() {
         if signal != SIGHUP {
             log::info!("signal {signal}: stopping");
             break;
         }
+        daemon::tell(manager, Manager::notify_reloading);
         match configuration(options).and_then(|config| Ok(server.reload(&config)?)) {
             Ok(()) => log::info!("signal {signal}: the configuration is taken over"),
             Err(error) => log::error!("nothing has changed, the configuration is refused: {error}"),
         }
+        daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
+    daemon::tell(manager, |manager| manager.notify("STOPPING=1"));
     server.stop();
-    Ok(())
+    match is_crippled.load(Ordering::Relaxed) {
+        true => Err("a reactor has ended; the log says why".into()),
+        false => Ok(()),
+    }
+}
+
+/// Sockets of the service manager, and what to do without a reactor: a part of the hosts would wait for
+/// nothing, so this process ends, for another to be started.
+fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> {
+    let is_crippled = Arc::clone(is_crippled);
+    let on_reactor_end = move || {
+        is_crippled.store(true, Ordering::Relaxed);
+        let _ = signal_hook::low_level::raise(SIGTERM);
+    };
+    let mut options =
+        ServerOptions { on_reactor_end: Some(Arc::new(on_reactor_end)), ..Default::default() };
+    for (name, socket) in bpfof_systemd::inherited() {
+        let place = match name.as_str() {
+            DISCOVERY_SOCKET => &mut options.discovery_listener,
+            _ => &mut options.listener,
+        };
+        if place.replace(TcpListener::from(socket)).is_some() {
+            return Err(format!(
+                "the service manager passes another socket ({name}): there is one for hosts, and one \
+                 called {DISCOVERY_SOCKET} (FileDescriptorName=)"
+            ));
+        }
+    }
+    Ok(options)
+}
+
+/// Tells the service manager, as often as it wants, that all reactors turn.
+fn feed_watchdog(manager: Option<&Manager>, server: &Server) -> io::Result<()> {
+    let (Some(manager), Some(interval)) = (manager, bpfof_systemd::watchdog()) else {
+        return Ok(());
+    };
+    let (manager, has_pulse) = (manager.try_clone()?, server.pulse());
+    let feed = move || {
+        loop {
+            std::thread::sleep(interval / 4);
+            match has_pulse(interval / 4) {
+                true => daemon::tell(Some(&manager), |manager| manager.notify("WATCHDOG=1")),
+                false => log::error!("a reactor gives no sign of life"),
+            }
+        }
+    };
+    std::thread::Builder::new().name("watchdog".into()).spawn(feed).map(drop)
 }
 
 fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::Error>> {

@@ -113,7 +113,7 @@ impl Failure {
             Error::Resolve { .. } => libc::EHOSTUNREACH,
             Error::Connect { source, .. } => errno_of(source),
             Error::Thread(source) => errno_of(source),
-            Error::Lost(_) => libc::ECONNRESET,
+            Error::Lost(_) | Error::NoGreeting { .. } => libc::ECONNRESET,
             Error::Submit(SubmitError::NotConnected) | Error::AdoptedLane => libc::ENOTCONN,
             Error::NotReady { .. } => libc::ETIMEDOUT,
             Error::Command { source, .. } => {

@@ -31,6 +31,7 @@
 // The modules are private: what is linked above is for those who read the source.
 #![allow(rustdoc::private_intra_doc_links)]
 
+mod acceptor;
 mod access;
 mod association;
 mod authenticator;
@@ -83,4 +84,4 @@ pub use config::{
 pub use error::ServerError;
 pub use hosts::HostLimits;
 pub use namespace::NamespaceError;
-pub use server::Server;
+pub use server::{Server, ServerOptions};

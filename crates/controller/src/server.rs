@@ -1,13 +1,12 @@
 //! Starting and stopping: the listener, the threads, the reactors.
 
+use crate::acceptor::{Acceptor, Listeners, listen, prepare_listener};
 use crate::access::Rules;
 use crate::authenticator::Authenticator;
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
 use crate::error::ServerError;
-use crate::handshake::{Accepted, Deliver, Handshakes};
 use crate::hosts::Hosts;
-use crate::limits::MAX_UNTAKEN;
 use crate::loader::Loader;
 use crate::machine_memory::hosts_bytes;
 use crate::namespace_table::Served;
@@ -17,26 +16,32 @@ use crate::reactor::{Link, Message};
 use crate::registry::Registry;
 use crate::reload::{self, Plan};
 use crate::subsystem::LAST_CONTROLLER_ID;
-use crate::transport::secure::Secure;
 use bpfof_device::fabric::Endpoint;
 use bpfof_function::memory::Memory;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
-/// Socket buffers in bytes, fixed so that the kernel does not tune them (i10 §3.2): room for the
-/// data of a full queue of small reads.
-const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+/// What a server is given beside its configuration.
+#[derive(Default)]
+pub struct ServerOptions {
+    /// A socket that listens already, in place of the configuration's `listen`.
+    pub listener: Option<TcpListener>,
+    /// The same in place of `discovery`.
+    pub discovery_listener: Option<TcpListener>,
+    /// Called when a reactor has ended though nobody has stopped the server: its connections are lost, and
+    /// so are later ones that it gets.
+    pub on_reactor_end: Option<Arc<dyn Fn() + Send + Sync>>,
+}
 
 /// A running target. Dropping it stops it.
 pub struct Server {
@@ -49,37 +54,89 @@ pub struct Server {
     reactors: Vec<JoinHandle<()>>,
     acceptor: Option<JoinHandle<()>>,
     stop_accepting: Arc<OwnedFd>,
+    given: Given,
+    on_reactor_end: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+/// The addresses of sockets that were given, in place of the configuration's.
+#[derive(Clone, Copy)]
+struct Given {
+    io: Option<SocketAddr>,
+    discovery: Option<SocketAddr>,
+}
+
+impl Given {
+    fn of(io: Option<&TcpListener>, discovery: Option<&TcpListener>) -> Result<Self, ServerError> {
+        let address = |listener: Option<&TcpListener>| {
+            listener.map(TcpListener::local_addr).transpose().map_err(ServerError::Start)
+        };
+        Ok(Self { io: address(io)?, discovery: address(discovery)? })
+    }
+
+    fn replace(self, config: &TargetConfig) -> TargetConfig {
+        let listen = self.io.unwrap_or(config.listen);
+        let discovery = self.discovery.or(config.discovery);
+        TargetConfig { listen, discovery, ..config.clone() }
+    }
 }
 
 impl Server {
     /// Opens the namespaces, listens, and starts one reactor for each processor of the
     /// configuration.
+    ///
+    /// # Errors
+    /// What keeps it from serving, in words for the operator.
     pub fn start(config: &TargetConfig) -> Result<Server, ServerError> {
+        Server::start_with(config, ServerOptions::default())
+    }
+
+    /// Looks at a configuration as [`start`](Self::start) does, and reads the keys and functions that it names,
+    /// but opens no namespace and listens nowhere.
+    ///
+    /// # Errors
+    /// What would keep a target from serving it.
+    pub fn check(config: &TargetConfig) -> Result<(), ServerError> {
+        config.check()?;
+        OwnFunctions::read(&config.functions)?;
+        Rules::load(&config.rules, &config.subsystems())?;
+        Ok(())
+    }
+
+    /// The same with sockets that listen already.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start).
+    pub fn start_with(
+        config: &TargetConfig,
+        options: ServerOptions,
+    ) -> Result<Server, ServerError> {
         // A host that has not noticed yet that the target was started again names its controller of
         // before: that must not be another one now.
         let random = RandomState::new().build_hasher().finish();
-        Server::start_behind(config, (random % u64::from(LAST_CONTROLLER_ID)) as u16)
+        Server::start_behind(config, options, (random % u64::from(LAST_CONTROLLER_ID)) as u16)
     }
 
     /// The same with a known id of the first controller: the one behind `last_controller`.
     pub(crate) fn start_behind(
         config: &TargetConfig,
+        options: ServerOptions,
         last_controller: u16,
     ) -> Result<Server, ServerError> {
+        let ServerOptions { listener, discovery_listener, on_reactor_end } = options;
+        let given = Given::of(listener.as_ref(), discovery_listener.as_ref())?;
+        let config = &given.replace(config);
         config.check()?;
-        let listener = listen(config.listen)?;
-        let address = listener.local_addr().map_err(ServerError::Start)?;
-        let discovery = config.discovery.map(listen).transpose()?;
-        let discovery_address = discovery.as_ref().map(TcpListener::local_addr);
+        let listeners = open_listeners(config, listener, discovery_listener)?;
+        let address = listeners.io.local_addr().map_err(ServerError::Start)?;
+        let discovery_address = listeners.discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
         let namespaces = reload::open_all(config)?;
         let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
         let memory_bytes = hosts_bytes(config, in_memory)?;
         let hosts = Hosts::new(config.hosts, memory_bytes);
-        let listeners = vec![address];
         let functions = OwnFunctions::read(&config.functions)?;
         let mut registry =
-            Registry::new(config.limits, hosts, last_controller, namespaces, listeners);
+            Registry::new(config.limits, hosts, last_controller, namespaces, vec![address]);
         registry.is_tls_required = config.tls() == TlsMode::Required;
         registry.keep_functions(functions)?;
         registry.set_rules(Rules::load(&config.rules, &config.subsystems())?);
@@ -95,6 +152,8 @@ impl Server {
             reactors: Vec::new(),
             acceptor: None,
             stop_accepting,
+            given,
+            on_reactor_end,
         };
         let cores: Vec<Option<usize>> = match config.cores.as_slice() {
             [] => vec![None],
@@ -110,7 +169,7 @@ impl Server {
         let acceptor = Acceptor::new(&registry, mailboxes, config)?;
         let acceptor = std::thread::Builder::new()
             .name("accept".into())
-            .spawn(move || acceptor.run((&listener, discovery.as_ref()), &stop));
+            .spawn(move || acceptor.run(&listeners, &stop));
         server.acceptor = Some(acceptor.map_err(ServerError::Start)?);
         for subsystem in registry.subsystems() {
             log::info!("{} listens on {address}", subsystem.nqn);
@@ -147,8 +206,15 @@ impl Server {
         };
         let (ready, started) = channel();
         let thread = std::thread::Builder::new().name(format!("reactor {index}"));
-        let thread =
-            thread.spawn(move || run_reactor(core, setup, &ready)).map_err(ServerError::Start)?;
+        let on_end = self.on_reactor_end.clone();
+        let run = move || {
+            if !run_reactor(core, setup, &ready)
+                && let Some(on_end) = on_end
+            {
+                on_end();
+            }
+        };
+        let thread = thread.spawn(run).map_err(ServerError::Start)?;
         self.reactors.push(thread);
         wait_started(&started)
     }
@@ -185,6 +251,26 @@ impl Server {
         }
     }
 
+    /// Asks all reactors for a sign of life: the call tells whether all of them have given one within the
+    /// time. A reactor works for some 200 µs at a time.
+    pub fn pulse(&self) -> impl Fn(Duration) -> bool + Send + 'static {
+        let mailboxes = Arc::downgrade(&self.mailboxes);
+        move |patience| {
+            let Some(mailboxes) = mailboxes.upgrade() else { return false };
+            let (sender, signs) = channel();
+            let asked = {
+                let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
+                for mailbox in mailboxes.iter() {
+                    mailbox.send(Message::Pulse(sender.clone()));
+                }
+                mailboxes.len()
+            };
+            let end = Instant::now() + patience;
+            let left = || end.saturating_duration_since(Instant::now());
+            (0..asked).all(|_| signs.recv_timeout(left()).is_ok())
+        }
+    }
+
     /// How often hosts were refused something, by reason.
     pub fn denials(&self) -> Vec<(&'static str, u64)> {
         let counts = self.registry.denials.counts();
@@ -215,6 +301,7 @@ impl Server {
     /// been made or have grown for it.
     pub fn reload(&self, config: &TargetConfig) -> Result<(), ServerError> {
         let mut running = self.running();
+        let config = &self.given.replace(config);
         config.check_change(&running)?;
         let rules = Rules::load(&config.rules, &config.subsystems())?;
         let plan = Plan::new(&self.registry, config)?;
@@ -287,24 +374,46 @@ fn wait_started(started: &Receiver<Result<(), ServerError>>) -> Result<(), Serve
     started.recv().unwrap_or_else(|_| Err(died()))
 }
 
+/// Whether it has run until it was stopped, or has told why it could not begin.
 fn run_reactor(
     core: Option<usize>,
     setup: Setup,
     ready: &std::sync::mpsc::Sender<Result<(), ServerError>>,
-) {
+) -> bool {
     let index = setup.index;
     let made = pin(core).and_then(|()| Ok(Reactor::new(setup)?));
     let mut reactor = match made {
         Ok(reactor) => reactor,
         Err(error) => {
             let _ = ready.send(Err(error));
-            return;
+            return true;
         }
     };
     let _ = ready.send(Ok(()));
-    if let Err(error) = reactor.run() {
-        log::error!("reactor {index} ended: {error}");
+    let why = match catch_unwind(AssertUnwindSafe(|| reactor.run())) {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it panicked, which is a defect of the target".to_owned(),
+    };
+    log::error!("reactor {index} ended: {why}");
+    false
+}
+
+/// The sockets that were given, and others by the configuration.
+fn open_listeners(
+    config: &TargetConfig,
+    io: Option<TcpListener>,
+    discovery: Option<TcpListener>,
+) -> Result<Listeners, ServerError> {
+    for listener in io.iter().chain(&discovery) {
+        prepare_listener(listener).map_err(ServerError::Start)?;
     }
+    let io = io.map_or_else(|| listen(config.listen), Ok)?;
+    let discovery = match discovery {
+        Some(discovery) => Some(discovery),
+        None => config.discovery.map(listen).transpose()?,
+    };
+    Ok(Listeners { io, discovery })
 }
 
 fn pin(core: Option<usize>) -> Result<(), ServerError> {
@@ -317,174 +426,4 @@ fn pin(core: Option<usize>) -> Result<(), ServerError> {
     set.set(core);
     sched_setaffinity(None, &set)
         .map_err(|source| ServerError::Core { core, source: source.into() })
-}
-
-fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    use socket2::{Domain, Socket, Type};
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
-        _ => ServerError::Listen { address, source },
-    };
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
-    socket.set_reuse_address(true).map_err(failed)?;
-    socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
-    socket.set_send_buffer_size(SOCKET_BUFFER_BYTES).map_err(failed)?;
-    socket.bind(&address.into()).map_err(failed)?;
-    socket.listen(BACKLOG).map_err(failed)?;
-    socket.set_nonblocking(true).map_err(failed)?;
-    Ok(socket.into())
-}
-
-/// Accepts connections, and deals them out to the reactors in turn.
-struct Acceptor {
-    hosts: Arc<Hosts>,
-    dealer: Arc<Dealer>,
-    /// None without TLS.
-    handshakes: Option<Handshakes>,
-}
-
-/// Gives connections to reactors.
-struct Dealer {
-    mailboxes: Vec<Mailbox>,
-    next: AtomicUsize,
-}
-
-impl Dealer {
-    fn deal(&self, (socket, ends, slot): Accepted, secure: Option<Box<Secure>>) {
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        let mailbox = &self.mailboxes[next % self.mailboxes.len()];
-        mailbox.send(Message::Adopt(Link::Socket(socket, secure), ends, slot));
-    }
-
-    /// Whether the reactor that is next has as many connections waiting as may be.
-    fn is_full(&self) -> bool {
-        let next = self.next.load(Ordering::Relaxed);
-        self.mailboxes[next % self.mailboxes.len()].untaken() >= MAX_UNTAKEN
-    }
-}
-
-impl Acceptor {
-    fn new(
-        registry: &Arc<Registry>,
-        mailboxes: Vec<Mailbox>,
-        config: &TargetConfig,
-    ) -> Result<Acceptor, ServerError> {
-        let tls = config.tls();
-        let dealer = Arc::new(Dealer { mailboxes, next: AtomicUsize::new(0) });
-        let handshakes = match tls {
-            TlsMode::Off | TlsMode::ByRules => None,
-            TlsMode::Allowed | TlsMode::Required => {
-                bpfof_tls::init().map_err(|error| ServerError::Tls(error.to_string()))?;
-                let how = match bpfof_tls::ktls::is_available() {
-                    _ if !config.kernel_tls => "in this process, as configured".to_owned(),
-                    Ok(()) => "by the kernel".to_owned(),
-                    Err(why) => format!("in this process ({why})"),
-                };
-                log::info!("TLS records are sealed and opened {how}");
-                if tls == TlsMode::Required && !config.has_tls_keys() {
-                    log::warn!(
-                        "TLS is required, and no [[host]] rule has a tls-psk: nobody can connect"
-                    );
-                }
-                let dealer = Arc::clone(&dealer);
-                let deliver: Deliver = Arc::new(move |accepted, secure| {
-                    dealer.deal(accepted, secure);
-                });
-                Some(Handshakes::new(registry, config, deliver))
-            }
-        };
-        Ok(Acceptor { hosts: Arc::clone(&registry.hosts), dealer, handshakes })
-    }
-
-    fn run(&self, (listener, discovery): (&TcpListener, Option<&TcpListener>), stop: &OwnedFd) {
-        let listeners: Vec<(&TcpListener, bool)> = [(listener, false)]
-            .into_iter()
-            .chain(discovery.map(|listener| (listener, true)))
-            .collect();
-        let mut refused = Refused::default();
-        loop {
-            let mut wanted = vec![PollFd::new(stop, PollFlags::IN)];
-            let all = listeners.iter().map(|(listener, _)| PollFd::new(*listener, PollFlags::IN));
-            wanted.extend(all);
-            if poll(&mut wanted, None).is_err() {
-                continue;
-            }
-            if !wanted[0].revents().is_empty() {
-                return;
-            }
-            for (listener, discovery_only) in &listeners {
-                let Some((socket, ends)) = accept_one(listener, *discovery_only) else { continue };
-                let Some(slot) = self.hosts.connection_of(ends.peer.ip()) else {
-                    refused.note(&ends, self.hosts.limits.connections_per_address);
-                    continue;
-                };
-                // Those that a reactor has no time for wait in the kernel.
-                while self.dealer.is_full() && !is_stopped(stop) {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                match &self.handshakes {
-                    Some(handshakes) => handshakes.begin((socket, ends, slot)),
-                    None => self.dealer.deal((socket, ends, slot), None),
-                }
-            }
-        }
-    }
-}
-
-fn is_stopped(stop: &OwnedFd) -> bool {
-    let mut wanted = [PollFd::new(stop, PollFlags::IN)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
-}
-
-/// Connections that were refused: one line of the log a second says how many.
-#[derive(Default)]
-struct Refused {
-    since: Option<Instant>,
-    count: u64,
-}
-
-impl Refused {
-    fn note(&mut self, ends: &Endpoints, limit: u32) {
-        self.count += 1;
-        if self.since.is_some_and(|since| since.elapsed() < Duration::from_secs(1)) {
-            return;
-        }
-        let (address, count) = (ends.peer.ip(), self.count);
-        log::warn!(
-            "{address}: refused: it has {limit} connections, which is the limit \
-             (connections-per-address); {count} such refusals since the last of these lines"
-        );
-        (self.since, self.count) = (Some(Instant::now()), 0);
-    }
-}
-
-fn accept_one(listener: &TcpListener, discovery_only: bool) -> Option<(OwnedFd, Endpoints)> {
-    let accepted = listener.accept().and_then(|(stream, peer)| {
-        let local = stream.local_addr()?;
-        Ok((prepare(stream), Endpoints { peer, local, discovery_only }))
-    });
-    match accepted {
-        Ok(accepted) => Some(accepted),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        Err(error) => {
-            // Out of descriptors, say: others may close theirs.
-            log::warn!("cannot accept a connection: {error}");
-            std::thread::sleep(Duration::from_millis(100));
-            None
-        }
-    }
-}
-
-fn prepare(stream: TcpStream) -> OwnedFd {
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10))
-        .with_retries(3);
-    let socket = socket2::SockRef::from(&stream);
-    // Without these the connection works, only less well.
-    let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(&keepalive);
-    let _ = stream.set_nonblocking(false);
-    stream.into()
 }

@@ -39,6 +39,16 @@ pub enum Error {
     /// The connection is gone, and every request in flight with it.
     #[error("the connection to the target is lost: {0}")]
     Lost(#[from] LostReason),
+    /// Whoever listens there closed the connection before it said anything.
+    #[error("{address} does not answer as an NVMe/TCP target: {reason}{hint}")]
+    NoGreeting {
+        /// Host and port.
+        address: String,
+        /// How the connection ended.
+        reason: LostReason,
+        /// What may help.
+        hint: &'static str,
+    },
     /// The handshake or the start of the controller took too long.
     #[error("the target did not become ready within {waited_ms} ms ({step})")]
     NotReady {
@@ -310,6 +320,8 @@ impl fmt::Display for CommandError {
             f.write_str(": the map has an entry with this key already")
         } else if is(Status::MAP_FULL) {
             f.write_str(": delete entries, or declare more; an array ends at max_entries")
+        } else if is(Status::OPERATION_DENIED) {
+            f.write_str(": this host's [[host]] rule at the target does not give the right to it")
         } else if is(Status::INVALID_NAMESPACE) {
             f.write_str(": the namespace does not exist; check ns in the address")
         } else if is(Status::LBA_OUT_OF_RANGE) {

@@ -68,6 +68,20 @@ pub(crate) struct QueueConnect<'a> {
     pub(crate) kato_ms: u32,
 }
 
+/// An error before ICResp.
+fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
+    let Error::Lost(reason @ (LostReason::Closed | LostReason::Io(_))) = error else {
+        return error;
+    };
+    let hint = match options.credentials.tls_psk {
+        Some(_) => "",
+        None => {
+            "; if it wants TLS, add tls-psk=FILE to the address, or to this target's entry in hosts.toml"
+        }
+    };
+    Error::NoGreeting { address: format!("{}:{}", url.host, url.port), reason, hint }
+}
+
 impl Queue {
     /// Connects, exchanges ICReq and ICResp, and sends Connect. Returns the controller identifier
     /// too.
@@ -78,7 +92,9 @@ impl Queue {
         let mut queue = Self::over(port, options, options.connect_timeout);
         queue.clock = started;
         while !queue.requests().is_ready() {
-            queue.wait(Duration::from_millis(10), &mut |_| {})?;
+            queue
+                .wait(Duration::from_millis(10), &mut |_| {})
+                .map_err(|error| not_greeted(error, url, options))?;
             let waited = started.elapsed();
             if waited > options.connect_timeout {
                 let waited_ms = micros(waited) / 1000;

@@ -68,10 +68,26 @@ fn follow(reader: &mut Reader, blocks: &[Block]) {
 }
 
 #[test]
-fn first_steps_of_the_readme() {
+fn the_doors_of_the_readme() {
     // A kernel with nvme-tcp: interop/run.py does that in a guest.
     let mut reader = Reader::new(&["sudo nvme "]);
-    follow(&mut reader, &section("README.md", "## First steps"));
+    symlink(repository().join("functions"), reader.folder.path().join("functions"))
+        .expect("linked");
+    for block in section("README.md", "## Three doors") {
+        match (block.language.as_str(), &block.file) {
+            ("sh", None) => reader.run(&block.text),
+            ("c", Some(name)) => {
+                fs::write(reader.folder.path().join(name), block.text).expect("written");
+            }
+            (language, file) => panic!("nobody knows what to do with {language} for {file:?}"),
+        }
+    }
+}
+
+fn create_database(file: &Path) {
+    let mut create = Command::new(BPFOF);
+    let made = create.args(["kv", "create", "--levels", "3", "--file"]).arg(file).output();
+    assert!(made.expect("it starts").status.success());
 }
 
 /// What the pages call lookup.bpf.c and its arguments: a get of BPF-KV.
@@ -80,11 +96,8 @@ fn write_lookup(reader: &Reader) {
     symlink(repository().join("functions"), at("functions")).expect("linked");
     fs::write(at("lookup.bpf.c"), "#include \"functions/bpfkv_get.bpf.c\"\n").expect("written");
     fs::write(at("key.bin"), bpfkv::pushdown::get_argument(42).expect("a key")).expect("written");
-    let table = at("table").display().to_string();
-    let made =
-        Command::new(BPFOF).args(["kv", "create", "--levels", "3", "--file", &table]).output();
-    assert!(made.expect("it starts").status.success());
-    fs::write(at("block.bin"), &fs::read(table).expect("read")[..512]).expect("written");
+    create_database(&at("table"));
+    fs::write(at("block.bin"), &fs::read(at("table")).expect("read")[..512]).expect("written");
 }
 
 #[test]
@@ -109,8 +122,7 @@ fn security_in_five_minutes() {
     let mut reader = Reader::new(&["modprobe "]);
     let folder = reader.folder.path().to_owned();
     let disk = folder.join("disk");
-    let made = Command::new(BPFOF).args(["kv", "create", "--levels", "3", "--file"]).arg(&disk);
-    assert!(made.output().expect("it starts").status.success());
+    create_database(&disk);
     reader.replace("/etc/bpfof", &folder.display().to_string());
     reader.replace("/dev/vg0/disk", &disk.display().to_string());
     reader.replace("10.0.0.2:4420", "127.0.0.1:0");

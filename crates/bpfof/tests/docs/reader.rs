@@ -76,9 +76,10 @@ impl Reader {
             } else if let Some(said) = line.strip_prefix("# ") {
                 expected.push(said.to_owned());
             } else if !self.left_out.iter().any(|beginning| line.starts_with(beginning)) {
-                let name = line.split_once('=').map_or("", |(name, _)| name);
-                let is_kept =
-                    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase());
+                let assigned = line.strip_prefix("export ").unwrap_or(&line);
+                let name = assigned.split_once('=').map_or("", |(name, _)| name);
+                let is_name = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
+                let is_kept = !name.is_empty() && name.bytes().all(is_name);
                 let kept = if is_kept { &mut self.variables } else { &mut script };
                 kept.push_str(&line);
                 kept.push('\n');

@@ -10,6 +10,8 @@ mod daemon;
 mod disk;
 mod honest;
 mod hostile;
+#[path = "../manager/mod.rs"]
+mod manager;
 mod nobody;
 mod refusals;
 mod relay;

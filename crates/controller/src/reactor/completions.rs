@@ -182,6 +182,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 core.mark_dirty(index);
             }
         }
+        Message::Pulse(sign) => _ = sign.send(()),
         Message::Stop => {
             core.stop_at_ns = Some(core.executor.now_ns + STOP_TIMEOUT_NS);
             for index in core.table.indices() {

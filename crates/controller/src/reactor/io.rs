@@ -116,6 +116,8 @@ pub(crate) enum Message {
     Fence(Arc<Fence>),
     /// All reactors have passed a turn since this command changed something.
     Fenced(Fenced),
+    /// Give this sign of life.
+    Pulse(Sender<()>),
     /// Finish what is in flight and end.
     Stop,
 }

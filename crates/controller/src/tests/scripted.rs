@@ -2,7 +2,7 @@
 
 use super::peer::{Ear, Said, pushdown};
 use crate::rig::{NQN, Rig, capsule, connect_command, enable_command, h2c_data};
-use crate::{Limits, NamespaceConfig, NamespaceSource, Server, TargetConfig};
+use crate::{Limits, NamespaceConfig, NamespaceSource, Server, ServerOptions, TargetConfig};
 use bpfkv::create::{Extent as Part, write_database};
 use bpfkv::pushdown::{get_answer, get_argument};
 use bpfof_nvme::fabrics::{FabricsCommand, offset};
@@ -291,7 +291,7 @@ fn server() -> Server {
         ..TargetConfig::default()
     };
     // The recorded answers are those of controller 1.
-    Server::start_behind(&config, 0).expect("it starts")
+    Server::start_behind(&config, ServerOptions::default(), 0).expect("it starts")
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! A target as a service: under a service manager, with sockets that are open before it starts, and logs that
+//! others read.
+
+#[path = "../command/mod.rs"]
+mod command;
+#[path = "../manager/mod.rs"]
+mod manager;
+
+use command::{BPFOF, bad, good, json};
+use manager::{count, expect, listen};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A target that the manager at `told` runs, with the socket that it has opened.
+fn start(told: &Path, socket: &TcpListener, config: &Path) -> Child {
+    let socket: OwnedFd = socket.try_clone().expect("cloned").into();
+    // The first descriptor that a manager passes is 3.
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ exec \"$@\"";
+    Command::new("bash")
+        .args(["-c", script, "bash", BPFOF, "target", "--quiet", "--exit-with-parent"])
+        .arg("--config")
+        .arg(config)
+        .env("NOTIFY_SOCKET", told)
+        .env("WATCHDOG_USEC", "400000")
+        .env("LISTEN_FDS", "1")
+        .env("LISTEN_FDNAMES", "nvme")
+        .stdin(socket)
+        .spawn()
+        .expect("it starts")
+}
+
+#[test]
+fn a_service_manager_is_told_and_keeps_the_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().join("notify");
+    let told = listen(UnixDatagram::bind(&at).expect("bound"));
+    let socket = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = socket.local_addr().expect("an address");
+    let config = folder.path().join("target.toml");
+    // The socket takes the place of `listen`, where nobody may listen.
+    let text = "listen = \"127.0.0.1:1\"\nnamespaces = [\"mem:size=8MiB\"]\n";
+    fs::write(&config, text).expect("written");
+    let mut child = start(&at, &socket, &config);
+    expect(&told, "READY=1", (1, 0));
+    expect(&told, &format!("STATUS=listens on {address}"), (1, 0));
+    let url = format!("nvme-tcp://{address}/nqn.2026-01.io.bpf-of:target");
+    good(&["kv", "create", "--levels", "2", "--target", &url]);
+    let signal = |signal| kill_process(Pid::from_child(&child), signal).expect("it runs");
+    fs::write(&config, text.replace("]", ", \"mem:size=4MiB\"]")).expect("written");
+    signal(Signal::HUP);
+    expect(&told, "RELOADING=1", (1, 0));
+    expect(&told, "READY=1", (2, 0));
+    let second = format!("{url}?ns=2");
+    good(&["kv", "create", "--levels", "2", "--target", &second]);
+    while count(&told, "WATCHDOG=1").0 < 3 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    signal(Signal::TERM);
+    expect(&told, "STOPPING=1", (1, 0));
+    assert!(child.wait().expect("it ends").success());
+    // Hosts that come while nobody serves wait in the socket, and the next process finds them.
+    let waiting = TcpStream::connect(address).expect("the manager's socket listens");
+    let mut child = start(&at, &socket, &config);
+    expect(&told, "READY=1", (3, 0));
+    drop(waiting);
+    good(&["kv", "create", "--levels", "2", "--target", &url]);
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it ends").success());
+}
+
+/// What a target logs that cannot start: its port is taken.
+fn logged(arguments: &[&str], journal: bool) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log");
+    let log = File::create(&path).expect("made");
+    let mut target = Command::new(BPFOF);
+    target.args(["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=1MiB"]);
+    target.args(arguments).stderr(log.try_clone().expect("cloned"));
+    if journal {
+        let found = rustix::fs::fstat(&log).expect("found");
+        target.env("JOURNAL_STREAM", format!("{}:{}", found.st_dev, found.st_ino));
+    }
+    let mut child = target.arg("--json").stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut announced = String::new();
+    let output = child.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut announced)
+        .expect("a line");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it ends").success());
+    fs::read_to_string(path).expect("UTF-8")
+}
+
+#[test]
+fn logs_are_for_whoever_reads_them() {
+    let text = logged(&[], true);
+    assert!(
+        text.lines().count() >= 3 && text.lines().all(|line| line.starts_with("<6>")),
+        "{text}"
+    );
+    let text = logged(&[], false);
+    assert!(text.lines().all(|line| line.starts_with('[')), "{text}");
+    let text = logged(&["--log", "json"], false);
+    for line in text.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(line["level"], "info");
+        assert!(line["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
+        assert!(line["message"].is_string() && line["module"].is_string(), "{line}");
+    }
+    assert!(text.contains("listens on"), "{text}");
+}
+
+#[test]
+fn a_configuration_is_looked_at_without_being_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("target.toml");
+    let file = path.display().to_string();
+    let write = |text: &str| fs::write(&path, text).expect("written");
+    write("listen = \"127.0.0.1:1\"\nnamespaces = [\"file:path=/nowhere/disk\"]\n");
+    let report = json(&["config", "check", "--json", &file]);
+    assert_eq!((&report["namespaces"], &report["rules"]), (&1.into(), &0.into()));
+    assert!(good(&["config", "check", &file]).contains("everybody may do everything"));
+    for (text, said) in [
+        ("namespace = []\n", "namespace"),
+        ("namespaces = []\n", "namespace"),
+        ("listen = \"0.0.0.0:4420\"\nnamespaces = [\"mem:size=1M\"]\n", "[[host]]"),
+        (
+            "namespaces = [\"mem:size=1M\"]\nfunctions = [\"/nowhere/*.o\"]\n",
+            "there is no such file",
+        ),
+        (
+            "namespaces = [\"mem:size=1M\"]\n[[host]]\nnqn = \"nqn.2026-01.org.example:a\"\n\
+             tls-psk = [\"/nowhere.psk\"]\n",
+            "/nowhere.psk",
+        ),
+    ] {
+        write(text);
+        let errors = bad(&["config", "check", &file]);
+        assert!(errors.contains(said) && errors.contains(&file), "{text}: {errors}");
+    }
+}
+
+fn analyze(arguments: &[&str], unit: &Path) -> Option<Output> {
+    Command::new("systemd-analyze").args(arguments).arg(unit).output().ok()
+}
+
+#[test]
+fn units_are_good_and_confine() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = |name: &str| -> PathBuf {
+        let text = fs::read_to_string(repository.join("packaging/systemd").join(name));
+        let to = folder.path().join(name);
+        let text = text.expect("a unit").replace("/usr/bin/bpfof", BPFOF);
+        fs::write(&to, text).expect("written");
+        to
+    };
+    let units = ["bpfof-target.service", "bpfof-target.socket", "bpfof-grantd.service"].map(copy);
+    for unit in &units {
+        let Some(found) = analyze(&["verify", "--man=no"], unit) else {
+            eprintln!("SKIPPED: there is no systemd-analyze");
+            return;
+        };
+        let said = String::from_utf8_lossy(&found.stderr);
+        let ours = said.lines().filter(|line| line.contains("bpfof"));
+        assert_eq!(ours.collect::<Vec<_>>(), Vec::<&str>::new());
+    }
+    let judged = analyze(&["security", "--offline=true", "--threshold=25"], &units[0]);
+    let judged = judged.expect("it was there");
+    assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stdout));
+}

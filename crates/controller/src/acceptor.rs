@@ -1,0 +1,210 @@
+//! Accepting connections: the listeners, and the thread that deals connections out to the reactors.
+
+use crate::config::{TargetConfig, TlsMode};
+use crate::connection::Endpoints;
+use crate::error::ServerError;
+use crate::handshake::{Accepted, Deliver, Handshakes};
+use crate::hosts::Hosts;
+use crate::limits::MAX_UNTAKEN;
+use crate::reactor::uring::Mailbox;
+use crate::reactor::{Link, Message};
+use crate::registry::Registry;
+use crate::transport::secure::Secure;
+use rustix::event::{PollFd, PollFlags, poll};
+use socket2::{Domain, SockRef, Socket, Type};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// Socket buffers in bytes, fixed so that the kernel does not tune them (i10 §3.2): room for the
+/// data of a full queue of small reads.
+const SOCKET_BUFFER_BYTES: usize = 1 << 20;
+
+/// Where connections come in.
+pub(crate) struct Listeners {
+    pub(crate) io: TcpListener,
+    pub(crate) discovery: Option<TcpListener>,
+}
+
+/// Listens at an address.
+pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
+        _ => ServerError::Listen { address, source },
+    };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
+    socket.set_reuse_address(true).map_err(failed)?;
+    socket.bind(&address.into()).map_err(failed)?;
+    socket.listen(BACKLOG).map_err(failed)?;
+    let listener = socket.into();
+    prepare_listener(&listener).map_err(failed)?;
+    Ok(listener)
+}
+
+/// What connections inherit from their listener.
+pub(crate) fn prepare_listener(listener: &TcpListener) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES)?;
+    socket.set_send_buffer_size(SOCKET_BUFFER_BYTES)?;
+    socket.set_nonblocking(true)
+}
+
+/// Accepts connections, and deals them out to the reactors in turn.
+pub(crate) struct Acceptor {
+    hosts: Arc<Hosts>,
+    dealer: Arc<Dealer>,
+    /// None without TLS.
+    handshakes: Option<Handshakes>,
+}
+
+/// Gives connections to reactors.
+struct Dealer {
+    mailboxes: Vec<Mailbox>,
+    next: AtomicUsize,
+}
+
+impl Dealer {
+    fn deal(&self, (socket, ends, slot): Accepted, secure: Option<Box<Secure>>) {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        let mailbox = &self.mailboxes[next % self.mailboxes.len()];
+        mailbox.send(Message::Adopt(Link::Socket(socket, secure), ends, slot));
+    }
+
+    /// Whether the reactor that is next has as many connections waiting as may be.
+    fn is_full(&self) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        self.mailboxes[next % self.mailboxes.len()].untaken() >= MAX_UNTAKEN
+    }
+}
+
+impl Acceptor {
+    pub(crate) fn new(
+        registry: &Arc<Registry>,
+        mailboxes: Vec<Mailbox>,
+        config: &TargetConfig,
+    ) -> Result<Acceptor, ServerError> {
+        let tls = config.tls();
+        let dealer = Arc::new(Dealer { mailboxes, next: AtomicUsize::new(0) });
+        let handshakes = match tls {
+            TlsMode::Off | TlsMode::ByRules => None,
+            TlsMode::Allowed | TlsMode::Required => {
+                bpfof_tls::init().map_err(|error| ServerError::Tls(error.to_string()))?;
+                let how = match bpfof_tls::ktls::is_available() {
+                    _ if !config.kernel_tls => "in this process, as configured".to_owned(),
+                    Ok(()) => "by the kernel".to_owned(),
+                    Err(why) => format!("in this process ({why})"),
+                };
+                log::info!("TLS records are sealed and opened {how}");
+                if tls == TlsMode::Required && !config.has_tls_keys() {
+                    log::warn!(
+                        "TLS is required, and no [[host]] rule has a tls-psk: nobody can connect"
+                    );
+                }
+                let dealer = Arc::clone(&dealer);
+                let deliver: Deliver = Arc::new(move |accepted, secure| {
+                    dealer.deal(accepted, secure);
+                });
+                Some(Handshakes::new(registry, config, deliver))
+            }
+        };
+        Ok(Acceptor { hosts: Arc::clone(&registry.hosts), dealer, handshakes })
+    }
+
+    /// Accepts until `stop` is readable.
+    pub(crate) fn run(&self, listeners: &Listeners, stop: &OwnedFd) {
+        let Listeners { io, discovery } = listeners;
+        let discovery = discovery.iter().map(|listener| (listener, true));
+        let listeners: Vec<(&TcpListener, bool)> =
+            [(io, false)].into_iter().chain(discovery).collect();
+        let mut refused = Refused::default();
+        loop {
+            let mut wanted = vec![PollFd::new(stop, PollFlags::IN)];
+            let all = listeners.iter().map(|(listener, _)| PollFd::new(*listener, PollFlags::IN));
+            wanted.extend(all);
+            if poll(&mut wanted, None).is_err() {
+                continue;
+            }
+            if !wanted[0].revents().is_empty() {
+                return;
+            }
+            for (listener, discovery_only) in &listeners {
+                let Some((socket, ends)) = accept_one(listener, *discovery_only) else { continue };
+                let Some(slot) = self.hosts.connection_of(ends.peer.ip()) else {
+                    refused.note(&ends, self.hosts.limits.connections_per_address);
+                    continue;
+                };
+                // Those that a reactor has no time for wait in the kernel.
+                while self.dealer.is_full() && !is_stopped(stop) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                match &self.handshakes {
+                    Some(handshakes) => handshakes.begin((socket, ends, slot)),
+                    None => self.dealer.deal((socket, ends, slot), None),
+                }
+            }
+        }
+    }
+}
+
+fn is_stopped(stop: &OwnedFd) -> bool {
+    let mut wanted = [PollFd::new(stop, PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// Connections that were refused: one line of the log a second says how many.
+#[derive(Default)]
+struct Refused {
+    since: Option<Instant>,
+    count: u64,
+}
+
+impl Refused {
+    fn note(&mut self, ends: &Endpoints, limit: u32) {
+        self.count += 1;
+        if self.since.is_some_and(|since| since.elapsed() < Duration::from_secs(1)) {
+            return;
+        }
+        let (address, count) = (ends.peer.ip(), self.count);
+        log::warn!(
+            "{address}: refused: it has {limit} connections, which is the limit \
+             (connections-per-address); {count} such refusals since the last of these lines"
+        );
+        (self.since, self.count) = (Some(Instant::now()), 0);
+    }
+}
+
+fn accept_one(listener: &TcpListener, discovery_only: bool) -> Option<(OwnedFd, Endpoints)> {
+    let accepted = listener.accept().and_then(|(stream, peer)| {
+        let local = stream.local_addr()?;
+        Ok((prepare(stream), Endpoints { peer, local, discovery_only }))
+    });
+    match accepted {
+        Ok(accepted) => Some(accepted),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(error) => {
+            // Out of descriptors, say: others may close theirs.
+            log::warn!("cannot accept a connection: {error}");
+            std::thread::sleep(Duration::from_millis(100));
+            None
+        }
+    }
+}
+
+fn prepare(stream: TcpStream) -> OwnedFd {
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    let socket = SockRef::from(&stream);
+    // Without these the connection works, only less well.
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    let _ = stream.set_nonblocking(false);
+    stream.into()
+}
