@@ -78,9 +78,10 @@ doc: setup ## the documentation of all libraries; warnings are errors
 fuzz-check: setup ## compile the fuzz targets without the sanitizer
 	cargo check --manifest-path fuzz/Cargo.toml --locked
 
+# All that is installed, so that nothing is compiled again for that.
 release:
 	@scripts/setup.sh
-	cargo build --release -p bpfof-cli --locked
+	cargo build --release -p bpfof-cli -p bpfof-capi --locked
 
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
@@ -101,7 +102,8 @@ ROCKSDB_BUILD := $(or $(CARGO_TARGET_DIR),target)/rocksdb
 bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half an hour; root)
 	@scripts/setup.sh rocksdb
 	cargo build --release -p bpfof-cli -p bpfof-capi --locked
-	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF)))
+	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF))) \
+		-DBPFOF_TESTS=ON
 	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb-bench
 	$(BPFOF) bench rocksdb --json bench-rocksdb.json --plots bench-rocksdb
 
@@ -191,11 +193,7 @@ fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
 			-max_total_time=$(FUZZ_SECONDS) -len_control=1 -print_final_stats=1; \
 	done
 
-install: ## install program, C library, headers, manual and functions below PREFIX (/usr/local)
-ifeq ($(BUILD_DIR),)
-	@scripts/setup.sh
-	cargo build --release -p bpfof-cli -p bpfof-capi --locked
-endif
+install: $(if $(BUILD_DIR),,release) ## install program, C library, headers, manuals, functions below PREFIX (/usr/local)
 	$(MAKE) --no-print-directory -C functions
 	@$(INSTALL) install $(or $(BUILD_DIR),$(dir $(BPFOF)))
 

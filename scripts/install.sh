@@ -3,8 +3,9 @@
 #
 #   scripts/install.sh install|uninstall BUILD_DIR
 #
-# The program, the C library with header, pkg-config file and manual pages, and the storage functions
-# with the header to write others. PREFIX (/usr/local) is where things will be used, LIBDIR
+# The program with its manual pages and completions, the C library with header, pkg-config file and manual
+# pages, and the storage functions with the header to write others. Without debug information; what was
+# built keeps it. PREFIX (/usr/local) is where things will be used, LIBDIR
 # (PREFIX/lib) where libraries are, DESTDIR (empty) is put before both. The header for storage
 # functions has the name of the library's, so it is kept apart, below share/bpfof/functions.
 set -euo pipefail
@@ -31,9 +32,29 @@ readonly VERSION
 readonly FUNCTIONS=$PREFIX/share/bpfof/functions
 readonly DOCUMENTS=$PREFIX/share/doc/bpfof
 
+# Manual pages and completions of the program, made by itself.
+GENERATED=$(mktemp -d)
+trap 'rm -rf "$GENERATED"' EXIT
+readonly GENERATED
+generate() {
+	local program=$BUILD_DIR/bpfof shell
+	[[ -x $program ]] || program=$DESTDIR$PREFIX/bin/bpfof
+	[[ -x $program ]] || return 0
+	"$program" manual "$GENERATED/man"
+	for shell in bash zsh fish; do
+		"$program" completions $shell >"$GENERATED/$shell"
+	done
+}
+
 # Prints a line for each file: mode, source, destination.
 files() {
 	local file
+	for file in "$GENERATED"/man/*.1; do
+		echo "644 $file $PREFIX/share/man/man1/${file##*/}"
+	done
+	echo "644 $GENERATED/bash $PREFIX/share/bash-completion/completions/bpfof"
+	echo "644 $GENERATED/zsh $PREFIX/share/zsh/site-functions/_bpfof"
+	echo "644 $GENERATED/fish $PREFIX/share/fish/vendor_completions.d/bpfof.fish"
 	echo "755 $BUILD_DIR/bpfof $PREFIX/bin/bpfof"
 	echo "644 $BUILD_DIR/libbpfof.so $LIBDIR/libbpfof.so.$VERSION"
 	echo "644 $BUILD_DIR/libbpfof.a $LIBDIR/libbpfof.a"
@@ -72,6 +93,11 @@ install_all() {
 	while read -r mode source destination; do
 		[[ -f $source ]] || fail "$source is missing; build it first (make install does)"
 		install -D -m "$mode" "$source" "$DESTDIR$destination"
+		case $destination in
+		*/bin/bpfof) strip "$DESTDIR$destination" ;;
+		*.so.*) strip --strip-unneeded "$DESTDIR$destination" ;;
+		*.a) strip --strip-debug "$DESTDIR$destination" ;;
+		esac
 	done < <(files)
 	while read -r destination target; do
 		ln -sfn "$target" "$DESTDIR$destination"
@@ -97,6 +123,7 @@ uninstall_all() {
 	echo "removed bpfof $VERSION below $DESTDIR$PREFIX"
 }
 
+generate
 case $1 in
 install) install_all ;;
 uninstall) uninstall_all ;;

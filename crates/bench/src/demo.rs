@@ -3,6 +3,7 @@
 use crate::kv::options::KvOptions;
 use crate::kv::remote::Bench;
 use crate::kv::{plot, report};
+use crate::output::write_json;
 use bpfkv::Layout;
 use bpfof_terminal::Outcome;
 use clap::Args;
@@ -36,7 +37,7 @@ pub fn run(options: &Options) -> Outcome {
         latency_us: 0,
         iops: 0,
         depths: vec![1, 32],
-        cached: vec![0, 3.min(options.levels.saturating_sub(1))],
+        cached: None,
         ranges: vec![64],
         sums: vec![1000],
         repetitions: 5,
@@ -57,7 +58,7 @@ pub fn run(options: &Options) -> Outcome {
     println!("\n{}", report::table(&cases));
     let json = options.output.join("demo.json");
     let picture = options.output.join("demo.png");
-    std::fs::write(&json, serde_json::to_string_pretty(&cases)? + "\n")?;
+    write_json(Some(&json), &cases)?;
     let title = format!("BPF-KV, {} levels, over NVMe/TCP on loopback", options.levels);
     plot::draw(&picture, &title, &cases)?;
     println!("figures: {}\nplot:    {}", json.display(), picture.display());

@@ -4,11 +4,15 @@ use bpfof_terminal::Outcome;
 use std::path::PathBuf;
 
 /// Fails if results cannot be written to one of these files: before the minutes that measuring takes.
-/// What is there stays.
+/// What is there stays, and nothing is left where nothing was.
 pub(crate) fn check_writable<'a>(paths: impl IntoIterator<Item = &'a Option<PathBuf>>) -> Outcome {
     for path in paths.into_iter().flatten() {
+        let is_new = !path.exists();
         let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
         opened.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        if is_new {
+            let _ = std::fs::remove_file(path);
+        }
     }
     Ok(())
 }

@@ -143,7 +143,7 @@ pub(crate) struct WayFigures {
 /// Measures the ways in turn, again and again, after a round to warm up that is not counted.
 pub(crate) fn in_turn(
     ways: &[Way],
-    repetitions: usize,
+    repetitions: u32,
     time: Duration,
     mut run: impl FnMut(Way, Duration) -> Result<(Run, CpuTimes), String>,
 ) -> Result<Vec<WayFigures>, String> {

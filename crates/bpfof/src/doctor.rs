@@ -5,6 +5,7 @@ use bpfof_device::Ring;
 use bpfof_terminal::Outcome;
 use clap::Args;
 use serde::Serialize;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 
@@ -113,12 +114,24 @@ fn descriptors() -> Finding {
 }
 
 fn port(listen: SocketAddr) -> Finding {
-    let (good, found) = match TcpListener::bind(listen) {
-        Ok(_) => (true, format!("{listen} is free")),
-        Err(error) => (false, format!("{listen}: {error}")),
+    let (good, found, remedy) = match TcpListener::bind(listen) {
+        Ok(_) => (true, format!("{listen} is free"), ""),
+        Err(error) => (false, format!("{listen}: {error}"), bind_remedy(error.kind())),
     };
-    let remedy = "stop what listens there (ss -ltnp), or choose another --listen";
     finding("port", good, Verdict::Problem, found, remedy)
+}
+
+fn bind_remedy(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::AddrInUse => {
+            "stop what listens there (ss -ltnp), or choose another port for --listen"
+        }
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address (ip address)",
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE: choose another one for --listen"
+        }
+        _ => "choose another --listen",
+    }
 }
 
 fn processors() -> Finding {

@@ -1,10 +1,11 @@
 //! `bpfof kv …`: BPF-KV by hand.
 
 use bpfkv::create::Extent;
+use bpfkv::format::number_of;
 use bpfkv::{Aggregate, KeyRange, Value};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{GrantedFile, Session, SessionError, create_file, create_on_target};
-use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url};
+use bpfof_terminal::{Outcome, default_target, progress, stop_on_signal, target_url};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
@@ -33,18 +34,26 @@ pub(crate) struct Create {
     /// Write only this many of the root's 31 subtrees, each where the whole database has it.
     #[arg(long, value_name = "N")]
     subtrees: Option<u32>,
-    /// The file to write; must not exist.
-    #[arg(long, required_unless_present = "target", conflicts_with = "target")]
+    /// The file to write; must not exist. It is there once it is whole.
+    #[arg(long, conflicts_with = "target")]
     file: Option<PathBuf>,
-    /// The target to write to, over what its namespace holds: nvme-tcp://HOST:PORT/NQN?ns=1.
+    /// The target to write to, over what its namespace holds: nvme-tcp://HOST:PORT/NQN?ns=1 [env:
+    /// BPFOF_TARGET, without --file].
     #[arg(long, value_parser = target_url)]
     target: Option<TargetUrl>,
+    /// Write values as the original tool does: text of which no sum makes sense. By default a value is the
+    /// number of its key, in its first 8 bytes and again as text.
+    #[arg(long)]
+    text: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct Store {
     /// The target: nvme-tcp://HOST:PORT/NQN?ns=1.
-    #[arg(long, value_parser = target_url)]
+    #[arg(long, env = "BPFOF_TARGET", value_parser = target_url)]
     target: TargetUrl,
     /// Read plainly, one network round trip a hop, instead of pushing the lookup down.
     #[arg(long)]
@@ -59,8 +68,8 @@ pub(crate) struct Store {
 
 #[derive(Args)]
 pub(crate) struct Get {
-    /// The target: nvme-tcp://HOST:PORT/NQN?ns=1.
-    #[arg(long, required_unless_present = "grantd", value_parser = target_url)]
+    /// The target: nvme-tcp://HOST:PORT/NQN?ns=1 [env: BPFOF_TARGET, without --grantd].
+    #[arg(long, value_parser = target_url)]
     target: Option<TargetUrl>,
     /// The socket of the grant daemon, for a database in a file; needs no privileges.
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "plain", "cache"], requires = "file")]
@@ -138,17 +147,33 @@ fn create(options: &Create) -> Outcome {
         Some(subtrees) => Extent::part(options.levels, subtrees)?,
         None => Extent::full(options.levels)?,
     };
+    let extent = if options.text { extent } else { extent.with_numbers() };
+    let url = match options.file {
+        Some(_) => None,
+        None => Some(target(options.target.as_ref(), "--file")?),
+    };
     let stop = stop_on_signal()?;
     progress::bytes("writing", extent.written_bytes(), &stop, |progress| {
-        match (&options.file, &options.target) {
+        match (&options.file, &url) {
             (Some(path), _) => create_file(path, &extent, progress),
             (None, Some(url)) => create_on_target(url, &extent, progress),
-            (None, None) => unreachable!("the option parser asks for one"),
+            (None, None) => Ok(()),
         }
     })?;
-    let keys = extent.keys();
-    eprintln!("{keys} keys, 0 to {}, {} bytes", keys - 1, extent.layout().file_bytes());
+    let (keys, bytes) = (extent.keys(), extent.layout().file_bytes());
+    match options.json {
+        true => println!("{}", serde_json::json!({ "keys": keys, "bytes": bytes })),
+        false => eprintln!("{keys} keys, 0 to {}, {bytes} bytes", keys - 1),
+    }
     Ok(())
+}
+
+/// The target that was given, or the environment's.
+fn target(given: Option<&TargetUrl>, other: &str) -> Result<TargetUrl, String> {
+    match given {
+        Some(url) => Ok(url.clone()),
+        None => default_target()?.ok_or(format!("give --target (or BPFOF_TARGET), or {other}")),
+    }
 }
 
 impl Store {
@@ -167,8 +192,11 @@ impl Keys {
     }
 }
 
-/// A value as text: printable ones as they are, others in hexadecimal.
+/// A value as text: numbers and what is printable as they are, others in hexadecimal.
 fn text(value: &Value) -> String {
+    if let Some(number) = number_of(value) {
+        return number.to_string();
+    }
     let trimmed = value.strip_suffix(&[0]).unwrap_or(value);
     match str::from_utf8(trimmed) {
         Ok(text) if !text.contains(|c: char| c.is_control()) => text.trim_start().to_owned(),
@@ -190,8 +218,8 @@ fn get_granted(socket: &Path, file: &Path, keys: &[u64]) -> Result<Answers, Box<
 }
 
 fn get_at_target(options: &Get) -> Result<Answers, Box<dyn Error>> {
-    let url = options.target.as_ref().ok_or("give --target or --grantd")?;
-    let mut session = Session::open(url, HostOptions::default(), options.cache)?;
+    let url = target(options.target.as_ref(), "--grantd")?;
+    let mut session = Session::open(&url, HostOptions::default(), options.cache)?;
     let mut answers = Vec::new();
     for &key in &options.keys {
         let value = session.get(key, options.plain)?;
@@ -258,6 +286,14 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
         What::Average => Aggregate::Average,
     };
     let summary = session.aggregate(&range, what, options.store.plain)?;
+    let first = session.get(options.keys.begin, options.store.plain)?;
+    let is_text =
+        first.is_some_and(|value| value[..8].iter().all(|byte| matches!(byte, b' '..=b'~')));
+    if is_text && !matches!(options.what, What::Count) {
+        eprintln!(
+            "bpfof: values here are text, as of the original tool: of each the first 8 bytes count, as a number"
+        );
+    }
     let (min, max) = summary.min_max.unzip();
     let (name, result) = match options.what {
         What::Sum => ("sum", serde_json::json!(summary.sum_wrapped())),
@@ -272,7 +308,9 @@ fn aggregate(options: &AggregateOptions) -> Outcome {
         writeln!(
             out,
             "{}",
-            serde_json::json!({ "aggregate": name, "result": result, "count": count })
+            serde_json::json!({
+                "aggregate": name, "result": result, "count": count, "values_are_text": is_text
+            })
         )?;
     } else {
         writeln!(out, "{name} {result} over {} values", summary.count)?;

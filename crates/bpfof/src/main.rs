@@ -4,6 +4,7 @@
 //! libraries. Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`.
 
 mod allocator;
+mod command_tree;
 mod config;
 mod daemon;
 mod doctor;
@@ -64,10 +65,19 @@ enum Command {
     Demo(bpfof_bench::demo::Options),
     /// Look for what would keep a target from running well here.
     Doctor(doctor::Options),
+    /// Write completions for a shell to standard output.
+    #[command(hide = true)]
+    Completions(command_tree::Completions),
+    /// Write manual pages of all commands into a folder.
+    #[command(hide = true)]
+    Manual(command_tree::Manual),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match command_tree::parse::<Cli>() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     end_quietly_without_a_reader();
     let outcome = match cli.command {
         Command::Target(options) => target::run(&options),
@@ -82,6 +92,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         Command::Demo(options) => bpfof_bench::demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Completions(options) => command_tree::completions::<Cli>(&options),
+        Command::Manual(options) => command_tree::manual::<Cli>(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -50,7 +50,7 @@ fn a_get_at_a_target_and_its_steps() {
     let report = json(&[&run[..], &more].concat());
     let answer = std::fs::read(answer).expect("written");
     let value = bpfkv::pushdown::get_answer(&answer).expect("an answer").expect("found");
-    assert_eq!(value, &bpfkv::format::value_text(4242));
+    assert_eq!(value, &bpfkv::format::value_number(4242));
     assert_eq!((&report["executor"], &report["hops"]), (&"target".into(), &4.into()));
     let hops = report["steps"]["hops"].as_array().expect("a list");
     assert_eq!((hops.len(), &report["steps"]["reads"]), (4, &4.into()));

@@ -44,7 +44,7 @@ fn build_now() -> PathBuf {
     let library = Path::new(BPFOF).with_file_name("deps");
     let (sources, to) = (sources.display().to_string(), folder.display().to_string());
     let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
-    run("cmake", &["-S", &sources, "-B", &to, &library]);
+    run("cmake", &["-S", &sources, "-B", &to, &library, "-DBPFOF_TESTS=ON"]);
     run("cmake", &["--build", &to, "--parallel", "2"]);
     folder
 }
@@ -72,6 +72,16 @@ fn compile_example(folder: &Path) -> PathBuf {
     );
     run("c++", &arguments);
     program
+}
+
+/// pkg-config knows what a program needs, beside what it needs of libbpfof.
+fn is_described(folder: &Path) {
+    let prefix = folder.join("installed").display().to_string();
+    run("cmake", &["--install", &folder.display().to_string(), "--prefix", &prefix]);
+    let found = run("find", &[&*prefix, "-name", "*.pc"]);
+    let text = std::fs::read_to_string(found.trim()).expect("one such file");
+    let needed = ["-lbpfof-rocksdb", "-lrocksdb", "Requires: bpfof", "Version: 0.", "-std=c++17"];
+    assert!(needed.iter().all(|part| text.contains(part)), "{text}");
 }
 
 /// Chains go on when it is back.
@@ -164,6 +174,7 @@ fn point_reads_are_those_of_the_plain_library() {
         &["--test-dir", &folder.display().to_string(), "--output-on-failure", "--parallel", "2"],
     );
     eprintln!("{without_target}");
+    is_described(folder);
     if cannot_mount().is_some() {
         return;
     }

@@ -25,7 +25,7 @@ pub(crate) fn hosts_bytes(
 }
 
 /// Memory of the machine, or of the control group that the process is in, in bytes.
-fn machine_bytes() -> u64 {
+pub(crate) fn machine_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     let machine = info.totalram as u64 * u64::from(info.mem_unit);
     group_bytes().map_or(machine, |group| group.min(machine))

@@ -4,23 +4,33 @@ use crate::error::WriteError;
 use crate::session::connect;
 use bpfkv::create::{Extent, Progress, write_database};
 use bpfof_host::{Options, TargetUrl};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Writes a database to a file that does not exist yet. After an error there is no file.
+/// Writes a database to a file that does not exist yet. Until it is whole, and if this process ends before,
+/// it is PATH.partial, which another attempt replaces; after an error there is no file.
 ///
 /// # Errors
 /// [`WriteError`].
 pub fn create_file(path: &Path, extent: &Extent, progress: Progress<'_>) -> Result<(), WriteError> {
     let named = |source| WriteError::File { path: path.to_owned(), source };
-    let file = File::create_new(path).map_err(named)?;
-    let written = write_file(&file, extent, progress, &named);
-    if written.is_err() {
-        let _ = std::fs::remove_file(path);
+    if path.exists() {
+        return Err(named(io::ErrorKind::AlreadyExists.into()));
     }
-    written
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&partial);
+    let file = file.map_err(named)?;
+    // Held by nobody if it is of a creation that was killed.
+    file.try_lock().map_err(|error| named(error.into()))?;
+    file.set_len(0).map_err(named)?;
+    let written = write_file(&file, extent, progress, &named);
+    // Not over a file that somebody has made meanwhile.
+    let whole = written.and_then(|()| std::fs::hard_link(&partial, path).map_err(named));
+    let _ = std::fs::remove_file(&partial);
+    whole
 }
 
 fn write_file(
@@ -34,7 +44,8 @@ fn write_file(
     file.sync_all().map_err(named)
 }
 
-/// Writes a database over a target's namespace.
+/// Writes a database over a target's namespace. Its root is written last: what a creation leaves that ends
+/// before is no database.
 ///
 /// # Errors
 /// [`WriteError`].
@@ -52,9 +63,20 @@ pub fn create_on_target(
         return Err(WriteError::TooSmall { nsid, have_bytes, levels, need_bytes });
     }
     let mut blocks = WholeBlocks { block: info.block_bytes as usize, offset: 0, data: Vec::new() };
-    let mut send = |offset, bytes: &[u8]| lane.write(nsid, offset, bytes).map_err(io::Error::other);
+    let mut root = Vec::new();
+    let mut send = |offset, bytes: &[u8]| match offset {
+        0 => {
+            let mut rest = bytes.to_vec();
+            root = rest[..info.block_bytes as usize].to_vec();
+            rest[..root.len()].fill(0);
+            lane.write(nsid, 0, &rest).map_err(io::Error::other)
+        }
+        _ => lane.write(nsid, offset, bytes).map_err(io::Error::other),
+    };
     write_database(extent, &mut |offset, bytes| blocks.write(offset, bytes, &mut send), progress)?;
     blocks.finish(&mut send).map_err(WriteError::End)?;
+    lane.flush(nsid)?;
+    lane.write(nsid, 0, &root)?;
     lane.flush(nsid)?;
     controller.disconnect()?;
     Ok(())

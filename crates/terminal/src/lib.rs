@@ -40,6 +40,19 @@ pub fn target_url(text: &str) -> Result<TargetUrl, String> {
     Ok(url)
 }
 
+/// The target that the environment names (`BPFOF_TARGET`), with the user's keys.
+///
+/// # Errors
+/// What is wrong with the address, in words.
+pub fn default_target() -> Result<Option<TargetUrl>, String> {
+    match std::env::var("BPFOF_TARGET") {
+        Ok(text) if !text.is_empty() => {
+            target_url(&text).map(Some).map_err(|error| format!("BPFOF_TARGET: {error}"))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Keeps keys that this process is about to read out of core dumps, and from debuggers of the same user.
 /// It cannot be traced any more but by administrators.
 ///

@@ -22,6 +22,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 pub struct Extent {
     layout: Layout,
     subtrees: u64,
+    has_numbers: bool,
 }
 
 /// An [`Extent`] that cannot be.
@@ -55,12 +56,12 @@ pub enum CreateError {
 }
 
 impl Extent {
-    /// A whole database of `levels` levels.
+    /// A whole database of `levels` levels, with text for values as the original tool writes it.
     ///
     /// # Errors
     /// [`BadLevels`].
     pub fn full(levels: u32) -> Result<Extent, BadLevels> {
-        Ok(Extent { layout: Layout::new(levels)?, subtrees: FANOUT as u64 })
+        Ok(Extent { layout: Layout::new(levels)?, subtrees: FANOUT as u64, has_numbers: false })
     }
 
     /// The root, its first `subtrees` children with all below them, and their values, each where
@@ -77,7 +78,14 @@ impl Extent {
         if levels == 1 && subtrees < FANOUT as u32 {
             return Err(ExtentError::OneLevel);
         }
-        Ok(Extent { layout, subtrees: u64::from(subtrees) })
+        Ok(Extent { layout, subtrees: u64::from(subtrees), has_numbers: false })
+    }
+
+    /// The same with values that begin with their number, for aggregates
+    /// ([`value_number`](crate::format::value_number)).
+    #[must_use]
+    pub fn with_numbers(self) -> Extent {
+        Extent { has_numbers: true, ..self }
     }
 
     /// The layout of the whole database. The file must have its size, whatever part is written.
@@ -155,12 +163,16 @@ fn write_level(extent: &Extent, level: u32, writer: &mut Writer<'_>) -> Result<(
 }
 
 fn write_log(extent: &Extent, writer: &mut Writer<'_>) -> Result<(), CreateError> {
-    let mut text = value_text(0);
+    let (mut text, mut number) = (value_text(0), 0_u64);
     writer.run_at(extent.layout.log_offset_bytes())?;
     for _ in 0..extent.log_blocks() {
         for value in writer.block().as_chunks_mut::<VALUE_BYTES>().0 {
             *value = text;
+            if extent.has_numbers {
+                value[..8].copy_from_slice(&number.to_le_bytes());
+            }
             increment(&mut text);
+            number += 1;
         }
         writer.advance()?;
     }
@@ -239,6 +251,7 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::value_number;
 
     #[test]
     fn increment_counts() {
@@ -246,6 +259,22 @@ mod tests {
         for number in 1..12_345 {
             increment(&mut text);
             assert_eq!(text, value_text(number));
+        }
+    }
+
+    #[test]
+    fn databases_of_numbers_have_them() {
+        let extent = Extent::full(2).unwrap().with_numbers();
+        let mut file = vec![0; extent.layout().file_bytes() as usize];
+        let mut sink = |offset: u64, bytes: &[u8]| {
+            file[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        };
+        write_database(&extent, &mut sink, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let log = &file[extent.layout().log_offset_bytes() as usize..];
+        let values = log.as_chunks::<VALUE_BYTES>().0.iter().zip(0..extent.keys());
+        for (value, key) in values {
+            assert_eq!(*value, value_number(key));
         }
     }
 

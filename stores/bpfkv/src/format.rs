@@ -29,7 +29,7 @@ const HEADER_WORDS: usize = 2;
 const INTERNAL: u64 = 0;
 const LEAF: u64 = 1;
 
-/// The value that a stock database holds for key `number`: the number, right-aligned in 63
+/// The value that a database of the original tool holds for key `number`: the number, right-aligned in 63
 /// characters, and a NUL.
 pub fn value_text(number: u64) -> Value {
     let mut text = [b' '; VALUE_BYTES];
@@ -43,6 +43,20 @@ pub fn value_text(number: u64) -> Value {
         }
     }
     text
+}
+
+/// The value that a database of numbers holds for key `number`: the number in 8 bytes, which is what
+/// aggregates compute with, before the same text.
+pub fn value_number(number: u64) -> Value {
+    let mut value = value_text(number);
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value
+}
+
+/// The number of such a value; none of another.
+pub fn number_of(value: &Value) -> Option<u64> {
+    let number = u64::from_le_bytes(value.as_chunks().0[0]);
+    (*value == value_number(number)).then_some(number)
 }
 
 /// A node, viewed in the 512 bytes it was read into. Its type is known to be valid.
@@ -269,6 +283,17 @@ mod tests {
         assert_eq!((papers.nodes(), papers.keys()), (29_583_456, 887_503_681));
         assert!(Layout::new(8).unwrap().file_bytes() < 1 << 46);
         assert_eq!((Layout::new(0), Layout::new(9)), (Err(BadLevels(0)), Err(BadLevels(9))));
+    }
+
+    #[test]
+    fn numbers_are_told_from_text() {
+        for number in [0, 7, 0x2020_2020_2020_2020, u64::MAX] {
+            assert_eq!(number_of(&value_number(number)), Some(number));
+        }
+        assert_eq!(number_of(&value_text(7)), None);
+        let mut other = value_number(7);
+        other[62] = b'8';
+        assert_eq!(number_of(&other), None);
     }
 
     #[test]

@@ -21,6 +21,16 @@ pub(crate) enum Work {
     Aggregate(u64),
 }
 
+impl std::fmt::Display for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Work::Get => f.write_str("get"),
+            Work::Range(keys) => write!(f, "range of {keys}"),
+            Work::Aggregate(keys) => write!(f, "sum of {keys}"),
+        }
+    }
+}
+
 /// Which way it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
@@ -355,9 +365,11 @@ fn feed(
     fed.map_err(|error| error.to_string())
 }
 
-/// Whether a value is the one that the stock database has for a key, looked at closely for some.
+/// Whether a value is the one that a database of ours or of the original tool has for a key, looked at
+/// closely for some.
 pub(crate) fn is_value(value: &bpfkv::Value, key: u64) -> bool {
-    !key.is_multiple_of(CHECKED_VALUES) || *value == bpfkv::format::value_text(key)
+    use bpfkv::format::{value_number, value_text};
+    !key.is_multiple_of(CHECKED_VALUES) || [value_text(key), value_number(key)].contains(value)
 }
 
 /// The path for logs and labels.

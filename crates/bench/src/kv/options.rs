@@ -51,22 +51,23 @@ pub(crate) struct KvOptions {
     #[arg(long, default_value_t = 0)]
     pub(crate) iops: u64,
     /// Operations in flight.
-    #[arg(long, value_delimiter = ',', default_value = "1,32")]
+    #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = depth)]
     pub(crate) depths: Vec<usize>,
-    /// Levels of the tree that the host caches.
-    #[arg(long, value_delimiter = ',', default_value = "0,3")]
-    pub(crate) cached: Vec<u32>,
-    /// Keys of the ranges.
-    #[arg(long, value_delimiter = ',', default_value = "2,16,64")]
+    /// Levels of the tree that the host caches, 0 to 3 and fewer than it has [default: 0 and as many as
+    /// may be].
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) cached: Option<Vec<u32>>,
+    /// Keys of the ranges; "" for none.
+    #[arg(long, value_delimiter = ',', default_value = "2,16,64", value_parser = keys)]
     pub(crate) ranges: Vec<u64>,
-    /// Keys of the sums.
-    #[arg(long, value_delimiter = ',', default_value = "64,1000")]
+    /// Keys of the sums; "" for none.
+    #[arg(long, value_delimiter = ',', default_value = "64,1000", value_parser = keys)]
     pub(crate) sums: Vec<u64>,
     /// Repetitions of each case and path.
-    #[arg(long, default_value_t = 5)]
-    pub(crate) repetitions: usize,
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repetitions: u32,
     /// Length of each repetition in ms.
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) milliseconds: u64,
     /// Never sleep, on both sides.
     #[arg(long)]
@@ -81,4 +82,53 @@ pub(crate) struct KvOptions {
     /// Draw operations per second to this PNG file.
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
+}
+
+/// Most levels that a host caches.
+const MAX_CACHED: u32 = 3;
+
+impl KvOptions {
+    /// Levels that the host caches, in each case.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub(crate) fn cached(&self) -> Result<Vec<u32>, String> {
+        let most = MAX_CACHED.min(self.levels.saturating_sub(1));
+        let Some(given) = &self.cached else {
+            return Ok(if most == 0 { vec![0] } else { vec![0, most] });
+        };
+        match given.iter().find(|levels| **levels > most) {
+            Some(levels) => Err(format!(
+                "--cached {levels}: of a tree of {} levels a host caches at most {most}",
+                self.levels
+            )),
+            None => Ok(given.clone()),
+        }
+    }
+
+    /// Keys of the ranges, if there are to be any.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = u64> {
+        self.ranges.iter().copied().filter(|keys| *keys > 0)
+    }
+
+    /// Keys of the sums, if there are to be any.
+    pub(crate) fn sums(&self) -> impl Iterator<Item = u64> {
+        self.sums.iter().copied().filter(|keys| *keys > 0)
+    }
+}
+
+fn depth(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(depth @ 1..=1023) => Ok(depth),
+        _ => Err("a number from 1 to 1023".into()),
+    }
+}
+
+/// A number of keys; nothing is none.
+fn keys(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        _ if text.is_empty() => Ok(0),
+        Ok(keys @ 1..) => Ok(keys),
+        _ => Err("a number of keys, at least 1, or nothing".into()),
+    }
 }

@@ -19,6 +19,7 @@ use bpfof_terminal::{Outcome, progress};
 use std::time::Duration;
 
 pub(super) fn run(options: &KvOptions) -> Outcome {
+    options.cached()?;
     check_writable([&options.json, &options.plot])?;
     if options.plot.is_some() {
         use_font()?;
@@ -93,18 +94,19 @@ impl Bench {
         options: &KvOptions,
     ) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
         let mut plan = Vec::new();
-        for &cached in &options.cached {
+        for cached in options.cached()? {
             for &depth in &options.depths {
                 plan.push((Work::Get, cached, depth));
             }
         }
         for &depth in &options.depths {
-            plan.extend(options.ranges.iter().map(|keys| (Work::Range(*keys), 0, depth)));
-            plan.extend(options.sums.iter().map(|keys| (Work::Aggregate(*keys), 0, depth)));
+            plan.extend(options.ranges().map(|keys| (Work::Range(keys), 0, depth)));
+            plan.extend(options.sums().map(|keys| (Work::Aggregate(keys), 0, depth)));
         }
         let bar = progress::steps("measuring", plan.len() as u64);
         let mut cases = Vec::new();
         for (work, cached, depth) in plan {
+            bar.set_message(format!("{work}, cache {cached}, depth {depth}, both ways"));
             self.session.cache_levels(cached)?;
             cases.push(self.case(options, work, cached, depth)?);
             bar.inc(1);
@@ -130,7 +132,7 @@ impl Bench {
                 let (run, spent, received) = steal::undisturbed(warm_up, || {
                     let received_before = self.session.lane.bytes_received();
                     let (run, spent) =
-                        self.timed(work, path, queue_depth, time, repetition as u64)?;
+                        self.timed(work, path, queue_depth, time, repetition.into())?;
                     let received = self.session.lane.bytes_received() - received_before;
                     Ok::<_, String>((run, spent, received))
                 })?;

@@ -48,20 +48,45 @@ impl MessageFloor {
 impl Case {
     /// A short name for rows and labels.
     pub(crate) fn label(&self) -> String {
-        let what = match (self.bench, self.keys) {
-            ("kv-range", Some(keys)) => format!("range {keys}"),
+        format!("{}, cache {}, depth {}", self.work(), self.cached_levels, self.queue_depth)
+    }
+
+    /// What was done.
+    fn work(&self) -> String {
+        match (self.bench, self.keys) {
+            ("kv-range", Some(keys)) => format!("range of {keys}"),
             ("kv-aggregate", Some(keys)) => format!("sum of {keys}"),
             _ => "get".to_owned(),
-        };
-        format!("{what}, cache {}, QD {}", self.cached_levels, self.queue_depth)
+        }
     }
 }
 
-/// A table of all cases, for people.
+/// What the words of the table mean.
+const LEGEND: &str = "\
+depth      operations in flight, on one connection, by one thread
+cache      levels of the tree that the host holds in memory
+hops       reads that follow from each other, of one operation
+plain      one round trip over the network for each hop; pushdown: one for the operation
+± %        how far the fastest and the slowest repetition are from the median, which the figures are
+B/op       bytes over the network for each operation, both ways
+host µs    processor time of one operation at the host; target µs at the target
+gain       how many times better pushdown is: operations a second, p99, bytes
+TCP alone  messages of the same sizes over TCP without a protocol: the most that pushdown can do here
+";
+
+impl Figures {
+    /// The larger distance of a repetition from the median, in percent.
+    fn spread_percent(&self) -> f64 {
+        let [least, most] = self.ops_per_s_range;
+        100.0 * (most - self.ops_per_s).max(self.ops_per_s - least) / self.ops_per_s
+    }
+}
+
+/// A table of all cases, for people, with its legend and a sentence to repeat.
 pub(crate) fn table(cases: &[Case]) -> String {
     let mut text = format!(
-        "{:<26} {:>5} {:<9} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
-        "case", "hops", "path", "ops/s", "p50 µs", "p99 µs", "net B/op", "host µs", "target µs"
+        "{:<30} {:>5} {:<9} {:>10} {:>4} {:>9} {:>9} {:>8} {:>8} {:>9}\n",
+        "case", "hops", "path", "ops/s", "± %", "p50 µs", "p99 µs", "B/op", "host µs", "target µs"
     );
     for case in cases {
         for (name, figures) in [("plain", &case.plain), ("pushdown", &case.pushdown)] {
@@ -72,8 +97,9 @@ pub(crate) fn table(cases: &[Case]) -> String {
             let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
             let _ = writeln!(
                 text,
-                "{label:<26} {hops:>5} {name:<9} {:>10.0} {:>9.1} {:>9.1} {:>9.0} {:>9} {:>9}",
+                "{label:<30} {hops:>5} {name:<9} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>8.0} {:>8} {:>9}",
                 figures.ops_per_s,
+                figures.spread_percent(),
                 figures.p50_us,
                 figures.p99_us,
                 figures.net_bytes_per_op,
@@ -84,16 +110,81 @@ pub(crate) fn table(cases: &[Case]) -> String {
         let Ratio { ops_per_s, p99, net_bytes } = case.ratio;
         let _ = writeln!(
             text,
-            "{:<26} {:>5} {:<9} {:>9.2}× {:>9} {:>8.2}× {:>8.1}×",
-            "", "", "gain", ops_per_s, "", p99, net_bytes
+            "{:<30} {:>5} {:<9} {:>9.2}× {:>4} {:>9} {:>8.2}× {:>7.1}×",
+            "", "", "gain", ops_per_s, "", "", p99, net_bytes
         );
         if let Some(floor) = &case.message_floor {
             let _ = writeln!(
                 text,
-                "{:<26} {:>5} {:<9} {:>10.0} a second without a protocol, {:.2}× plain",
-                "", "", "messages", floor.messages_per_s, floor.ratio_at_floor
+                "{:<30} {:>5} {:<9} {:>10.0} messages/s, {:.2}× plain operations",
+                "", "", "TCP alone", floor.messages_per_s, floor.ratio_at_floor
             );
         }
     }
-    text
+    text + "\n" + LEGEND + &sentence(cases)
+}
+
+/// The gets without a cache at the largest depth, or whatever was measured last, in a sentence.
+fn sentence(cases: &[Case]) -> String {
+    let is_get = |case: &&Case| case.bench == "kv-get" && case.cached_levels == 0;
+    let deepest = cases.iter().filter(is_get).max_by_key(|case| case.queue_depth);
+    let Some(case) = deepest.or(cases.last()) else { return String::new() };
+    let thousands = |figures: &Figures| figures.ops_per_s / 1000.0;
+    format!(
+        "\nA {} of {:.0} hops at depth {}, pushed down: {:.2} times as many a second as by plain reads, \
+         {:.0},000 against {:.0},000, over one {:.0}th of the bytes.\n",
+        case.work(),
+        case.hops,
+        case.queue_depth,
+        case.ratio.ops_per_s,
+        thousands(&case.pushdown),
+        thousands(&case.plain),
+        case.ratio.net_bytes,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(ops_per_s: f64) -> Figures {
+        Figures {
+            ops_per_s,
+            ops_per_s_range: [ops_per_s * 0.9, ops_per_s * 1.2],
+            p50_us: 1.0,
+            p99_us: 2.0,
+            net_bytes_per_op: 100.0,
+            host_cpu_us_per_op: None,
+            target_cpu_us_per_op: None,
+        }
+    }
+
+    fn case(queue_depth: usize, cached_levels: u32) -> Case {
+        let (plain, pushdown) = (figures(10_000.0), figures(25_000.0));
+        let ratio = Ratio::of(&plain, &pushdown);
+        Case {
+            bench: "kv-get",
+            levels: 6,
+            hops: 7.0,
+            cached_levels,
+            queue_depth,
+            keys: None,
+            plain,
+            pushdown,
+            ratio,
+            message_floor: None,
+        }
+    }
+
+    #[test]
+    fn the_table_explains_itself() {
+        let text = table(&[case(1, 0), case(32, 0), case(64, 3)]);
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.starts_with("A get of 7 hops at depth 32, pushed down: 2.50 times"), "{last}");
+        assert!(last.contains("25,000 against 10,000"), "{last}");
+        assert!(text.contains("get, cache 0, depth 32") && text.contains(" 20 "), "{text}");
+        for word in ["depth ", "cache ", "hops ", "± %", "gain ", "TCP alone"] {
+            assert!(text.lines().any(|line| line.starts_with(word)), "{word} is not explained");
+        }
+    }
 }

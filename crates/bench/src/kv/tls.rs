@@ -48,7 +48,7 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
     let written = write_json(options.json.as_ref(), &cases);
     print!("{}", tls::header());
     for case in &cases {
-        let label = format!("get, cache {}, QD {}", case.cached_levels, case.queue_depth);
+        let label = format!("get, cache {}, depth {}", case.cached_levels, case.queue_depth);
         print!("{}", tls::lines(&label, &case.ways));
     }
     steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
@@ -61,11 +61,11 @@ fn measure(
     sessions: &mut [(Way, Session)],
     keys: u64,
 ) -> Result<Vec<Case>, Box<dyn std::error::Error>> {
-    let ways = targets.ways();
+    let (ways, cached) = (targets.ways(), options.cached()?);
     let time = Duration::from_millis(options.milliseconds);
-    let bar = progress::steps("measuring", (options.cached.len() * options.depths.len()) as u64);
+    let bar = progress::steps("measuring", (cached.len() * options.depths.len()) as u64);
     let (mut cases, mut seed) = (Vec::new(), 0);
-    for &cached_levels in &options.cached {
+    for cached_levels in cached {
         for (_, session) in sessions.iter_mut() {
             session.cache_levels(cached_levels)?;
         }

@@ -75,7 +75,7 @@ fn measure(
         for &queue_depth in &options.depths {
             let depth = usize::from(queue_depth);
             let load = Load { size_bytes, depth, writes: 0, is_single: false };
-            let ways = tls::in_turn(&ways, options.repetitions as usize, time, |way, time| {
+            let ways = tls::in_turn(&ways, options.repetitions, time, |way, time| {
                 let found = connections.iter_mut().find(|connection| connection.way == way);
                 let lane = &mut found.ok_or("no such connection")?.lane;
                 seed += 1;

@@ -26,7 +26,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Host {
     /// The target: nvme-tcp://HOST:PORT/NQN.
-    #[arg(long, value_parser = target_url)]
+    #[arg(long, env = "BPFOF_TARGET", value_parser = target_url)]
     target: TargetUrl,
     /// Identifier of the host that has loaded the functions: a UUID (`Options::host_id` of the
     /// library, the hostid of nvme-cli).

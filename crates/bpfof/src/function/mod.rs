@@ -40,7 +40,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Target {
     /// The target: nvme-tcp://HOST:PORT/NQN.
-    #[arg(long, value_parser = target_url)]
+    #[arg(long, env = "BPFOF_TARGET", value_parser = target_url)]
     target: TargetUrl,
     #[command(flatten)]
     identity: identity::Identity,

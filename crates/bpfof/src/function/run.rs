@@ -9,7 +9,7 @@ use bpfof_host::files::{
     ReadError, StorageFunction,
 };
 use bpfof_host::{Controller, FileVersion, FunctionId, PushdownCall, TargetUrl};
-use bpfof_terminal::{Outcome, target_url};
+use bpfof_terminal::{Outcome, default_target, target_url};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -29,16 +29,16 @@ pub(crate) struct Run {
     /// Name of the entry point, the section name after `bpfof/` [default: the only one].
     #[arg(long)]
     entry: Option<String>,
-    /// Run it at this target: nvme-tcp://HOST:PORT/NQN?ns=1. Without --file it reads the namespace as
-    /// a whole. Without a target it runs on this machine.
+    /// Run it at this target: nvme-tcp://HOST:PORT/NQN?ns=1 [env: BPFOF_TARGET]. Without --file it reads the
+    /// namespace as a whole. Without a target, or with --file and without --device, it runs on this machine.
     #[arg(long, value_parser = target_url)]
     target: Option<TargetUrl>,
     /// A file that it may read; again for more of them, which it knows by their places, from 0 on.
-    #[arg(long = "file", value_name = "PATH", required_unless_present = "target")]
+    #[arg(long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
     /// What the namespace is on this machine, if files on it are read at the target: the block device
     /// of the kernel's NVMe/TCP host, or the disk or image that a target on this machine serves.
-    #[arg(long, value_name = "PATH", requires = "target", requires = "files")]
+    #[arg(long, value_name = "PATH", requires = "files")]
     device: Option<PathBuf>,
     /// Where the first read begins, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
@@ -127,11 +127,19 @@ pub(crate) fn run(options: &Run) -> Outcome {
     let (object, parsed) = read_object(&options.object)?;
     let entry = choose(&parsed, options.entry.as_deref())?;
     let argument = options.argument()?;
-    let (ended, steps) = match &options.target {
+    let target = match &options.target {
+        Some(url) => Some(url.clone()),
+        None if options.files.is_empty() || options.device.is_some() => default_target()?,
+        None => None,
+    };
+    let (ended, steps) = match &target {
+        None if options.files.is_empty() => {
+            return Err("give --file (a file to read), or --target (or BPFOF_TARGET)".into());
+        }
         Some(url) if options.files.is_empty() => {
             over_namespace(options, url, &object, entry, &argument)?
         }
-        _ => over_files(options, &object, entry, &argument)?,
+        target => over_files(options, target.as_ref(), &object, entry, &argument)?,
     };
     if let Some(path) = &options.output {
         std::fs::write(path, &ended.answer)
@@ -218,17 +226,19 @@ fn repeat(
 /// A chain over files: at the target if they are mapped there, and otherwise here.
 fn over_files(
     options: &Run,
+    target: Option<&TargetUrl>,
     object: &[u8],
     entry: usize,
     argument: &[u8],
 ) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
-    let maps = match (&options.target, &options.device) {
+    let maps = match (target, &options.device) {
         (Some(url), Some(device)) => {
             let controller = options.connect(url)?;
             FileMaps::new(controller, url.nsid, NamespaceDevice::new(device)?)?
         }
         (Some(_), None) => return Err("name the namespace's --device on this machine".into()),
-        (None, _) => FileMaps::local(),
+        (None, Some(_)) => return Err("--device is part of a --target (or BPFOF_TARGET)".into()),
+        (None, None) => FileMaps::local(),
     };
     let open = |path: &PathBuf| {
         maps.open(path).map_err(|error| format!("cannot open {}: {error}", path.display()))

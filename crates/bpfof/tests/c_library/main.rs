@@ -158,6 +158,9 @@ fn what_is_installed_can_be_removed() {
         "share/bpfof/functions/sorted_get.bpf.o",
         "share/doc/bpfof/c-api.md",
         "share/doc/bpfof/examples/find.c",
+        "share/bash-completion/completions/bpfof",
+        "share/man/man1/bpfof.1",
+        "share/man/man1/bpfof-kv-get.1",
         "share/man/man3/bpfof.3",
         "share/man/man3/bpfof_read_pushdown.3",
     ] {

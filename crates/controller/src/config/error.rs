@@ -49,6 +49,17 @@ pub enum ConfigError {
         /// The least that would do.
         needed_bytes: u64,
     },
+    /// Namespaces in memory that the machine has not.
+    #[error(
+        "mem:size=: namespaces in memory have {size_bytes} bytes together, and the machine, or its control \
+         group, {machine_bytes}: make them smaller, or serve files"
+    )]
+    NamespaceMemory {
+        /// What is configured.
+        size_bytes: u64,
+        /// What there is.
+        machine_bytes: u64,
+    },
     /// No connection could ever be made.
     #[error("{0} is 0, so nobody could connect: it must be 1 or more")]
     NoConnections(&'static str),

@@ -9,6 +9,7 @@ mod values;
 use crate::access::HostRule;
 use crate::hosts::HostLimits;
 use crate::limits::MAX_NSID;
+use crate::machine_memory::machine_bytes;
 use bpfof_chain::Limits;
 pub use error::ConfigError;
 pub use namespace_spec::{NamespaceConfig, NamespaceSource};
@@ -91,6 +92,10 @@ impl TargetConfig {
         if let Some(address) = self.open_to_all() {
             return Err(ConfigError::AnyHost(address));
         }
+        let (size_bytes, machine_bytes) = (self.memory_size_bytes(), machine_bytes());
+        if size_bytes > machine_bytes {
+            return Err(ConfigError::NamespaceMemory { size_bytes, machine_bytes });
+        }
         for rule in &self.rules {
             check_rule(rule)?;
         }
@@ -137,6 +142,15 @@ impl TargetConfig {
     /// Whether some rule has a key for TLS.
     pub(crate) fn has_tls_keys(&self) -> bool {
         self.rules.iter().any(|rule| !rule.keys.tls_psk.is_empty())
+    }
+
+    /// What namespaces in memory have together, in bytes.
+    fn memory_size_bytes(&self) -> u64 {
+        let sizes = self.namespaces.iter().map(|namespace| match namespace.source {
+            NamespaceSource::Memory { size_bytes, .. } => size_bytes,
+            _ => 0,
+        });
+        sizes.fold(0, u64::saturating_add)
     }
 
     /// The names of all subsystems.

@@ -83,12 +83,12 @@ fn case(
         for turn in 0..methods.len() {
             database.check_stopped()?;
             // Each method is first, and last, as often as the others.
-            let at = (turn + repetition) % methods.len();
+            let at = (turn + repetition as usize) % methods.len();
             let (method, samples) = (&methods[at], &mut samples[at]);
             let warm_up = repetition == 0;
             let time = if warm_up { time / 5 } else { time };
             let run = undisturbed(warm_up, || -> Result<_, Box<dyn std::error::Error>> {
-                let load = Load::new(database, depth, in_flight, time, repetition as u64 + 1)?;
+                let load = Load::new(database, depth, in_flight, time, u64::from(repetition) + 1)?;
                 Ok(load.run(*method).map_err(|error| format!("{method:?}: {error}"))?)
             })?;
             if !warm_up {

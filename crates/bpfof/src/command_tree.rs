@@ -1,0 +1,123 @@
+//! The commands as a tree: short help, manuals and completions are made of it.
+
+use bpfof_terminal::Outcome;
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command, CommandFactory, FromArgMatches};
+use clap_complete::Shell;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Words of a message that are longer are cut.
+const MAX_WORD_CHARS: usize = 200;
+/// What is left of such a word.
+const CUT_CHARS: usize = 60;
+
+#[derive(Args)]
+pub(crate) struct Completions {
+    /// For which shell.
+    shell: Shell,
+}
+
+#[derive(Args)]
+pub(crate) struct Manual {
+    /// Where pages are written, one for each command.
+    folder: PathBuf,
+}
+
+/// The tree, where `-h` has one line for each option and `--help` all there is to say.
+fn tree<C: CommandFactory>() -> Command {
+    shorten(C::command())
+}
+
+fn shorten(command: Command) -> Command {
+    let command = command.mut_args(|arg| match arg.get_help().map(ToString::to_string) {
+        Some(help) if arg.get_long_help().is_none() => with_summary(arg, help),
+        _ => arg,
+    });
+    let names: Vec<String> =
+        command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, shorten))
+}
+
+fn with_summary(arg: Arg, help: String) -> Arg {
+    let summary = summary(&help).to_owned();
+    arg.help(summary).long_help(help)
+}
+
+/// What a text begins with: its first sentence, or the part of it before a colon or semicolon.
+fn summary(text: &str) -> &str {
+    let ends = [". ", ": ", "; ", " ["].iter().filter_map(|end| text.find(end));
+    text[..ends.min().unwrap_or(text.len())].trim_end_matches('.')
+}
+
+/// Parses the command line. What is wrong is told, and long words of it are cut.
+pub(crate) fn parse<C: CommandFactory + FromArgMatches>() -> Result<C, ExitCode> {
+    let matches = tree::<C>().try_get_matches();
+    match matches.and_then(|matches| C::from_arg_matches(&matches)) {
+        Ok(cli) => Ok(cli),
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            error.exit()
+        }
+        Err(error) => {
+            let text = error.to_string();
+            match cut(&text) {
+                cut if cut == text => error.exit(),
+                cut => eprint!("{cut}"),
+            }
+            Err(ExitCode::from(2))
+        }
+    }
+}
+
+/// A text whose long words are cut.
+fn cut(text: &str) -> String {
+    let cut = |word: &str| match word.chars().count() > MAX_WORD_CHARS {
+        true => word.chars().take(CUT_CHARS).chain("…".chars()).collect(),
+        false => word.to_owned(),
+    };
+    text.split_inclusive(char::is_whitespace)
+        .map(|word| {
+            let kept = cut(word.trim_end());
+            kept + &word[word.trim_end().len()..]
+        })
+        .collect()
+}
+
+pub(crate) fn completions<C: CommandFactory>(options: &Completions) -> Outcome {
+    clap_complete::generate(options.shell, &mut tree::<C>(), "bpfof", &mut io::stdout());
+    Ok(())
+}
+
+pub(crate) fn manual<C: CommandFactory>(options: &Manual) -> Outcome {
+    let failed = |error| format!("cannot write to {}: {error}", options.folder.display());
+    std::fs::create_dir_all(&options.folder).map_err(failed)?;
+    Ok(clap_mangen::generate_to(tree::<C>(), &options.folder).map_err(failed)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_are_one_line() {
+        let full =
+            "A namespace, repeatable, ids from 1: mem:size=1GiB. More of it [default: none].";
+        assert_eq!(summary(full), "A namespace, repeatable, ids from 1");
+        assert_eq!(summary("Print JSON."), "Print JSON");
+        assert_eq!(summary("Key of NVMe 2.0, once"), "Key of NVMe 2.0, once");
+    }
+
+    #[test]
+    fn long_words_are_cut_and_nothing_else() {
+        let text = format!("error: invalid value '{}' for\n  '--x <X>'\n", "ä".repeat(500));
+        let cut = cut(&text);
+        assert!(
+            cut.starts_with("error: invalid value 'ää") && cut.ends_with("… for\n  '--x <X>'\n")
+        );
+        assert!(cut.chars().count() < 120, "{cut}");
+        assert_eq!(super::cut("as it is\n"), "as it is\n");
+    }
+}
