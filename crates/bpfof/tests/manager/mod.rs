@@ -1,4 +1,5 @@
 //! A service manager, as services see it: it takes what they tell.
+#![allow(dead_code)] // Each test uses a part.
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::io::IoSliceMut;
