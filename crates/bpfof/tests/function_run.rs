@@ -97,6 +97,40 @@ fn a_function_over_files_and_the_line_that_fails() {
     assert!(fault.contains("walk.bpf.c:7"), "{fault}");
 }
 
+/// A header whose function is inlined where it is called, and what calls it.
+const HEADER: &str = "static inline long long word(const struct bpfof_ctx *ctx)\n{\n\treturn *(const \
+                      long long *)(ctx->data + 8);\n}\n";
+const CALLER: &str = "#include \"bpfof.h\"\n#include \"word.h\"\n\nSEC(\"bpfof/first\")\nint \
+                      first(struct bpfof_ctx *ctx)\n{\n\tctx->next_size[0] = word(ctx);\n\
+                      \tctx->reads = 1;\n\treturn 0;\n}\n";
+
+#[test]
+fn a_fault_in_a_header_names_the_call_as_well() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(&folder, "word.h", HEADER.as_bytes());
+    let source = write(&folder, "first.bpf.c", CALLER.as_bytes());
+    let object = folder.path().join("first.bpf.o");
+    clang::compile(&source, &object);
+    let object = object.to_str().expect("UTF-8");
+    let file = write(&folder, "short", &[0; 8]);
+    let target = Target::start(&["mem:size=1MiB"]);
+    let folder = folder.path().to_str().expect("UTF-8");
+    let place = format!("{folder}/word.h:3, inlined at {folder}/first.bpf.c:7: instruction ");
+    let text = "in `return *(const long long *)(ctx->data + 8);`: r";
+    for words in [
+        &["run", "--size", "8", "--file", &file][..],
+        &["run", "--size", "8", "--target", &target.url],
+        &["check", "--run", &file],
+        &["check", "--json", "--no-proof", "--run", &file],
+    ] {
+        let fault = bad(&[&["function"][..], words, &[object]].concat());
+        for part in [&place, text, "past the end of the data"] {
+            assert!(fault.contains(part), "{words:?}: {part}: {fault}");
+        }
+        assert_eq!(fault.matches("inlined at").count(), 1, "{words:?}: {fault}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -61,6 +61,13 @@ pub enum AluOp {
     Arsh,
 }
 
+impl AluOp {
+    /// Whether it divides, or takes a remainder.
+    pub const fn divides(self) -> bool {
+        matches!(self, AluOp::Div | AluOp::SignedDiv | AluOp::Mod | AluOp::SignedMod)
+    }
+}
+
 /// Conditions of a branch (RFC 9669 §4.3): `dst cond src`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the RFC's")]

@@ -20,18 +20,30 @@ pub fn interpret(
     budget: &mut i64,
     environment: &mut dyn Environment,
 ) -> Result<Exit, Fault> {
-    interpret_counting(program, arena, limit, budget, environment).0
+    observe(program, arena, limit, budget, environment).outcome
 }
 
-/// The same, and what was executed, in units, whether it was paid or not; without helpers, which
-/// pay before they work.
-pub(crate) fn interpret_counting(
+/// What the oracle sees of a call.
+#[derive(Debug)]
+pub struct Observed {
+    /// How it ended.
+    pub outcome: Result<Exit, Fault>,
+    /// What was executed, in [units](crate::cost), whether it was paid or not; without helpers, which
+    /// pay before they work.
+    pub executed: i64,
+    /// The first instruction that divided by zero, or took a remainder. RFC 9669 §4.1 gives 0, and for
+    /// the remainder the dividend.
+    pub division_by_zero: Option<u32>,
+}
+
+/// Runs a call as [`interpret`] does, and looks at more of it.
+pub fn observe(
     program: &Program,
     arena: &mut Arena,
     limit: Limit,
     budget: &mut i64,
     environment: &mut dyn Environment,
-) -> (Result<Exit, Fault>, i64) {
+) -> Observed {
     program.statics().begin_call(arena);
     let lowest = program.lowest_address();
     let memory = arena.accessible_mut(lowest, limit);
@@ -47,23 +59,25 @@ pub(crate) fn interpret_counting(
         pc: 0,
         scanned_from: 0,
         executed: 0,
+        division_by_zero: None,
     };
     machine.registers[Register::R1.index()] = abi::CONTEXT;
     machine.registers[Register::FRAME.index()] = STACK_TOP;
-    let mut outcome = machine.charge(program.call_cost(0) as u64).map_err(Stop::Fault);
+    let mut step = machine.charge(program.call_cost(0) as u64).map_err(Stop::Fault);
     machine.begin(program, 0);
     loop {
         let pc = machine.pc;
-        let result = match outcome.and_then(|()| machine.step(program)) {
+        let outcome = match step.and_then(|()| machine.step(program)) {
             Ok(None) => {
-                outcome = Ok(());
+                step = Ok(());
                 continue;
             }
             Ok(Some(result)) => Ok(Exit::Return(result)),
             Err(Stop::TailCall(function)) => Ok(Exit::TailCall(function)),
             Err(Stop::Fault(kind)) => Err(Fault { kind, pc, data_end }),
         };
-        return (result, machine.executed);
+        let Machine { executed, division_by_zero, .. } = machine;
+        return Observed { outcome, executed, division_by_zero };
     }
 }
 
@@ -86,6 +100,7 @@ struct Machine<'a> {
     scanned_from: u64,
     /// Units of the instructions so far.
     executed: i64,
+    division_by_zero: Option<u32>,
 }
 
 impl Machine<'_> {
@@ -95,8 +110,12 @@ impl Machine<'_> {
         self.executed += program.instructions()[pc as usize].cost();
         match program.instructions()[pc as usize] {
             Instruction::Alu { wide, op, dst, src } => {
-                let value = alu(wide, op, self.get(dst), self.operand(src));
-                self.set(dst, value);
+                let (a, b) = (self.get(dst), self.operand(src));
+                let is_zero = if wide { b == 0 } else { b as u32 == 0 };
+                if is_zero && op.divides() {
+                    self.division_by_zero.get_or_insert(pc);
+                }
+                self.set(dst, alu(wide, op, a, b));
             }
             Instruction::Negate { wide: true, dst } => {
                 self.set(dst, self.get(dst).wrapping_neg());

@@ -136,6 +136,7 @@ impl<'a, 'e> Linker<'a, 'e> {
             if base + slots > MAX_INSTRUCTIONS {
                 return Err(LinkError::TooLong);
             }
+            self.sources.begin_section(section.index().0, base as u32);
             if let Ok(name) = section.name() {
                 self.sources.add(debug, name, base as u32, slots as u32);
             }

@@ -139,6 +139,11 @@ impl Object {
         &self.entries
     }
 
+    /// The same, to add what else is known of them.
+    pub fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
+    }
+
     /// Takes entry point number `index` (from 0, in file order).
     pub fn into_entry(self, index: usize) -> Result<Entry, ObjectError> {
         let entries = self.entries.len();

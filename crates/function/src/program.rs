@@ -121,6 +121,11 @@ impl Program {
         &self.instructions
     }
 
+    /// From now on this is what is known of its source.
+    pub fn set_sources(&mut self, sources: SourceMap) {
+        self.sources = sources;
+    }
+
     /// The program with what is known of its source.
     pub fn with_sources(self, sources: SourceMap) -> Program {
         Program { sources, ..self }

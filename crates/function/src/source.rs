@@ -23,6 +23,18 @@ pub struct SourceLine {
     pub line: u32,
     /// The line itself without leading blanks, empty if the object does not have it.
     pub text: Arc<str>,
+    /// The calls through which the compiler has put it where it is, the nearest first. BTF does not
+    /// have them; `bpfof-debug-info` adds them.
+    pub inlined_at: Vec<CallSite>,
+}
+
+/// The place of a call that was inlined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallSite {
+    /// The file as it was named to the compiler.
+    pub file: Arc<str>,
+    /// From 1.
+    pub line: u32,
 }
 
 impl SourceLine {
@@ -38,8 +50,24 @@ impl SourceLine {
 
 impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        self.inlined_at.iter().try_for_each(|call| write!(f, ", inlined at {call}"))
+    }
+}
+
+impl fmt::Display for CallSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
+}
+
+/// Where an instruction stands in its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of the ELF section.
+    pub section: usize,
+    /// Where it begins in the section, in bytes.
+    pub offset_bytes: u64,
 }
 
 /// The source lines of a program, by instruction.
@@ -47,6 +75,8 @@ impl fmt::Display for SourceLine {
 pub struct SourceMap {
     /// First instruction of each line, ascending.
     lines: Vec<(u32, SourceLine)>,
+    /// First instruction and number of each section of code, ascending.
+    sections: Vec<(u32, usize)>,
     /// Bytes of the texts, each counted once for each section.
     text_bytes: usize,
 }
@@ -58,9 +88,42 @@ impl SourceMap {
         after.checked_sub(1).map(|index| &self.lines[index].1)
     }
 
+    /// Where instruction `pc` stands in its object; None if the program comes from no object.
+    pub fn origin(&self, pc: u32) -> Option<Origin> {
+        let after = self.sections.partition_point(|(start, _)| *start <= pc);
+        let (start, section) = self.sections[after.checked_sub(1)?];
+        Some(Origin { section, offset_bytes: 8 * u64::from(pc - start) })
+    }
+
+    /// The same for a program of `instructions` slots, with each line as `refine` makes it of where
+    /// the instruction stands and of what is known.
+    #[must_use]
+    pub fn refined(
+        &self,
+        instructions: u32,
+        mut refine: impl FnMut(Origin, &SourceLine) -> SourceLine,
+    ) -> SourceMap {
+        let mut refined = SourceMap { lines: Vec::new(), ..self.clone() };
+        for pc in 0..instructions {
+            let (Some(origin), Some(known)) = (self.origin(pc), self.find(pc)) else { continue };
+            let line = refine(origin, known);
+            if refined.lines.last().is_none_or(|(_, last)| *last != line) {
+                refined.lines.push((pc, line));
+            }
+        }
+        refined
+    }
+
     /// Bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.lines.capacity() * size_of::<(u32, SourceLine)>() + self.text_bytes
+        self.lines.capacity() * size_of::<(u32, SourceLine)>()
+            + self.sections.capacity() * size_of::<(u32, usize)>()
+            + self.text_bytes
+    }
+
+    /// From instruction `base` on, behind all that are there already, the program is this section.
+    pub(crate) fn begin_section(&mut self, section: usize, base: u32) {
+        self.sections.push((base, section));
     }
 
     /// Adds what is known of a section of `slots` instructions that begins at instruction `base`,
@@ -83,7 +146,8 @@ impl SourceMap {
                 continue;
             }
             let (file, text) = (strings.get(file), strings.get(text));
-            self.lines.push((base + pc, SourceLine { file, line, text }));
+            let inlined_at = Vec::new();
+            self.lines.push((base + pc, SourceLine { file, line, text, inlined_at }));
         }
         // Each has its two counts before it.
         self.text_bytes += strings.known.values().map(|text| text.len() + 16).sum::<usize>();

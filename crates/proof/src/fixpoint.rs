@@ -117,7 +117,7 @@ impl<'a> Analysis<'a> {
             let mut after = before.clone();
             let registry = &mut self.registry;
             let applied = ebpf_domain_transform(&mut after, instruction, self.context, registry);
-            error = applied.err().map(|error| Missing::Other(error.message));
+            error = applied.err().map(|_| Missing::Other);
             self.state(label).after = after;
         }
         let state = self.state(label);
@@ -245,7 +245,7 @@ impl<'a> Analysis<'a> {
         let may_be_static = |reg: &Reg| {
             !elsewhere.iter().any(|kind| known.contains(&format!("r{}.type={kind}", reg.v)))
         };
-        written.into_iter().find(may_be_static).map(Missing::MayBeConstant)
+        written.iter().any(may_be_static).then_some(Missing::MayBeConstant)
     }
 }
 

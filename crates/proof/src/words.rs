@@ -1,4 +1,4 @@
-//! What the verifier could not prove, in the words of storage functions.
+//! What the verifier could not prove, in the words of C: neither its registers nor its facts.
 
 use crate::model;
 use crate::obstacle::Obstacle;
@@ -6,27 +6,30 @@ use prevail::cfg::label::Label;
 use prevail::ir::syntax::{AccessType, Assertion, Reg, ValidAccess, Value};
 use std::collections::BTreeSet;
 
+/// A place in memory that is farther from the data than this, in bytes, is not told.
+const FAR_BYTES: i64 = 1 << 20;
+
 /// What is missing for a proof.
 #[derive(Clone, Debug)]
 pub(crate) enum Missing {
     /// This, with what the verifier says about it.
     Assertion(Assertion, String),
-    /// This pointer, through which something is written, may be one to constants.
-    MayBeConstant(Reg),
-    /// Something else, in the verifier's words.
-    Other(String),
+    /// Something is written through a pointer that may be one to constants.
+    MayBeConstant,
+    /// The verifier cannot go on.
+    Other,
 }
 
 /// `known` is what holds before the instruction: facts like `r1.packet_offset=[0, 512]`.
 pub(crate) fn obstacle(label: &Label, missing: &Missing, known: &BTreeSet<String>) -> Obstacle {
     let reason = match missing {
         Missing::Assertion(assertion, message) => assertion_reason(assertion, message, known),
-        Missing::MayBeConstant(reg) => format!(
-            "r{} points to static data, and variables are not told from constants, which must not \
-             be written",
-            reg.v
-        ),
-        Missing::Other(message) => format!("not known to hold: {message}"),
+        Missing::MayBeConstant => {
+            "writes to static data, where variables are not told from constants, which must not be \
+             written"
+                .to_owned()
+        }
+        Missing::Other => "the verifier cannot follow what is computed here".to_owned(),
     };
     Obstacle { pc: model::instruction(label), reason }
 }
@@ -34,73 +37,112 @@ pub(crate) fn obstacle(label: &Label, missing: &Missing, known: &BTreeSet<String
 fn assertion_reason(assertion: &Assertion, message: &str, known: &BTreeSet<String>) -> String {
     match assertion {
         Assertion::ValidAccess(access) => access_reason(access, message, known),
-        Assertion::TypeConstraint(one) => format!(
-            "r{} is not known to be a pointer here, or not to one kind of memory only: it was \
-             loaded from memory, computed, or differs from way to way",
-            one.reg.v
-        ),
-        Assertion::Addable(one) => {
-            format!("r{} and r{} may both be pointers, and are added", one.ptr.v, one.num.v)
+        Assertion::TypeConstraint(_) => {
+            "uses a pointer of which it is not known what it points to: \
+             it was loaded from memory, computed, or differs from way to way"
+                .to_owned()
         }
-        Assertion::Comparable(one) => format!(
-            "r{} and r{} are compared or subtracted, and may point to different kinds of memory",
-            one.r1.v, one.r2.v
-        ),
-        Assertion::ValidSize(one) => {
-            format!(
-                "the length in r{} may be beyond all memory{}",
-                one.reg.v,
-                value(one.reg, known)
-            )
+        Assertion::Addable(_) => "adds two numbers that may both be pointers".to_owned(),
+        Assertion::Comparable(_) => {
+            "compares or subtracts pointers that may point to different kinds of memory".to_owned()
         }
-        _ => format!("not known to hold: {message}"),
+        Assertion::ValidSize(one) => format!(
+            "the length in argument {} of the helper may be beyond all memory{}",
+            one.reg.v,
+            range(known, one.reg, "svalue").map(in_brackets).unwrap_or_default()
+        ),
+        _ => "the verifier cannot follow what is done here".to_owned(),
     }
 }
 
+/// What an access does, and how it may go wrong.
 fn access_reason(access: &ValidAccess, message: &str, known: &BTreeSet<String>) -> String {
-    let reg = access.reg;
-    let place = match access.offset {
-        0 => format!("r{}", reg.v),
-        offset if offset < 0 => format!("r{} - {}", reg.v, -offset),
-        offset => format!("r{} + {offset}", reg.v),
+    let what = what(access, known);
+    let has = |kind: &str| {
+        let fact = format!("r{}.{kind}=", access.reg.v);
+        known.iter().any(|line| line.starts_with(&fact))
     };
-    let what = match (access.access_type, access.width) {
-        (AccessType::Compare, _) => format!("{place} is compared or subtracted, and"),
-        (_, Value::Imm(bytes)) => format!("an access of {} bytes at {place}", bytes.v),
-        (_, Value::Reg(length)) => {
-            format!("an access at {place}, as long as r{} says{},", length.v, value(length, known))
-        }
-    };
-    let fact = |kind: &str| {
-        known.iter().find_map(|line| line.strip_prefix(&format!("r{}.{kind}=", reg.v)))
-    };
-    let (outcome, pointer) = if message.contains("packet_size") || message.contains("65537") {
-        ("may run past the end of the data", fact("packet_offset").map(|at| format!("data + {at}")))
+    if message.contains("packet_size") || message.contains("65537") {
+        format!("{what}, which may be past ctx->data_end: compare it with that first")
     } else if message.contains("meta_offset") {
-        ("may begin before scratch", fact("packet_offset").map(|at| format!("data + {at}")))
+        format!("{what}, which may be before ctx->scratch")
     } else if message.contains("stack_size") || message.contains("stack_offset") {
-        ("may leave the stack", fact("stack_offset").map(|at| format!("stack + {at}")))
-    } else if message.contains("shared_region_size") {
-        ("may leave the static data", fact("shared_offset").map(|at| format!("static data + {at}")))
+        format!("{what}, which may be outside of the function's stack: compare the index first")
     } else if message.contains("context pointer") {
-        ("may change data, data_end or scratch of the context", None)
-    } else if let Some(at) = fact("ctx_offset") {
-        ("may leave the context", Some(format!("context + {at}")))
-    } else if let Some(at) = fact("shared_offset") {
-        ("may leave the static data", Some(format!("static data + {at}")))
+        format!("{what}, which may change ctx->data, ctx->data_end or ctx->scratch")
+    } else if has("ctx_offset") {
+        format!("{what}, which may be outside of *ctx")
+    } else if message.contains("shared_region_size") || has("shared_offset") {
+        format!("{what}, which may be outside of the static data: compare the index first")
     } else if message.contains("numeric") {
-        ("may read stack that was never written, or that holds a pointer", None)
+        format!("{what} on the stack, where nothing may have been written, or a pointer")
     } else {
-        return format!("{what} may fault: {message}");
-    };
-    match pointer {
-        Some(pointer) => format!("{what} {outcome}; known of r{}: {pointer}", reg.v),
-        None => format!("{what} {outcome}"),
+        format!("{what}, and it is not known where that is")
     }
 }
 
-/// What is known of a number, in brackets.
-fn value(reg: Reg, known: &BTreeSet<String>) -> String {
-    let found = known.iter().find_map(|line| line.strip_prefix(&format!("r{}.svalue=", reg.v)));
-    found.map_or(String::new(), |range| format!(" ({range})"))
+/// What an access does, and where, if that is known: "reads 8 bytes at ctx->data + 56".
+fn what(access: &ValidAccess, known: &BTreeSet<String>) -> String {
+    let bytes = match (access.access_type, access.width) {
+        (AccessType::Compare, _) => return "compares or subtracts a pointer".to_owned(),
+        (_, Value::Reg(length)) => {
+            let most = range(known, length, "svalue").map(in_brackets).unwrap_or_default();
+            return format!(
+                "the helper takes memory at argument {} that is as long as argument {} says{most}",
+                access.reg.v, length.v
+            );
+        }
+        (_, Value::Imm(bytes)) => bytes.v,
+    };
+    let verb = if access.access_type == AccessType::Write { "writes" } else { "reads" };
+    let plural = if bytes == 1 { "" } else { "s" };
+    let place = range(known, access.reg, "packet_offset").and_then(|(first, last)| {
+        let offset = i64::from(access.offset);
+        Some((first.checked_add(offset)?, last.checked_add(offset)?))
+    });
+    match place {
+        Some((first, last)) if first < 0 || last > FAR_BYTES => {
+            format!("{verb} {bytes} byte{plural} of the block or of scratch")
+        }
+        Some((first, last)) if first == last => {
+            format!("{verb} {bytes} byte{plural} at ctx->data + {first}")
+        }
+        Some((first, last)) => {
+            format!("{verb} {bytes} byte{plural} somewhere from ctx->data + {first} to + {last}")
+        }
+        None => format!("{verb} {bytes} byte{plural}"),
+    }
+}
+
+/// The numbers that a register's property is among, first and last, if the verifier knows both.
+fn range(known: &BTreeSet<String>, reg: Reg, property: &str) -> Option<(i64, i64)> {
+    let start = format!("r{}.{property}=", reg.v);
+    let fact = known.iter().find_map(|line| line.strip_prefix(&start))?;
+    let (first, last) = match fact.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.split_once(',')?,
+        None => (fact, fact),
+    };
+    Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+}
+
+fn in_brackets((first, last): (i64, i64)) -> String {
+    if first == last { format!(" ({first})") } else { format!(" ({first} to {last})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_numbers_or_ranges() {
+        let fact = |text: &str| {
+            let known = BTreeSet::from([format!("r4.svalue={text}")]);
+            range(&known, Reg { v: 4 }, "svalue")
+        };
+        assert_eq!(fact("7"), Some((7, 7)));
+        assert_eq!(fact("[-1, 512]"), Some((-1, 512)));
+        for other in ["[0, +oo]", "r1.svalue", "r1.svalue+8", "[0", ""] {
+            assert_eq!(fact(other), None, "{other}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `bpfof function …`.
 
 mod check;
+mod dry_run;
 mod identity;
 mod map;
 mod object;
@@ -12,7 +13,7 @@ mod steps;
 use bpfof_host::{Controller, FunctionId, TargetUrl};
 use bpfof_terminal::{Outcome, target_url};
 use clap::{Args, Subcommand};
-use object::{choose, read_object};
+use object::Chosen;
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
@@ -81,11 +82,10 @@ pub(crate) fn run(command: &Command) -> Outcome {
 }
 
 fn load(options: &Load) -> Outcome {
-    let (bytes, object) = read_object(&options.file)?;
-    let index = choose(&object, options.entry.as_deref())?;
-    let name = &object.entries()[index].name;
+    let chosen = Chosen::read(&options.file, options.entry.as_deref())?;
+    let name = chosen.name();
     let mut controller = connect(&options.target)?;
-    let id = controller.install_function(&bytes, index as u32)?;
+    let id = controller.install_function(&chosen.bytes, chosen.index())?;
     if options.target.json {
         println!("{}", serde_json::json!({ "id": id.0, "name": name }));
     } else {

@@ -37,6 +37,8 @@ pub(super) enum Proof {
         file: Option<String>,
         line: Option<u32>,
         source: Option<String>,
+        /// File and line, and the calls that were inlined.
+        place: Option<String>,
     },
     GaveUp {
         reason: String,
@@ -88,14 +90,22 @@ pub(super) fn child(options: &Prove) -> Outcome {
 
 fn not_proved(program: &Program, Obstacle { pc, reason }: Obstacle) -> Proof {
     let instruction = program.instructions().get(pc as usize).map(ToString::to_string);
-    let source = program.sources().find(pc);
-    Proof::NotProved {
-        pc,
-        reason,
-        instruction: instruction.unwrap_or_default(),
-        file: source.map(|line| line.file.to_string()),
-        line: source.map(|line| line.line),
-        source: source.map(|line| line.text.to_string()),
+    let instruction = instruction.unwrap_or_default();
+    Proof::NotProved { pc, reason, instruction, file: None, line: None, source: None, place: None }
+}
+
+impl Proof {
+    /// The same with the lines of `program`, which the child does not look for.
+    pub(super) fn located(mut self, program: &Program) -> Proof {
+        if let Proof::NotProved { pc, file, line, source, place, .. } = &mut self
+            && let Some(found) = program.sources().find(*pc)
+        {
+            *file = Some(found.file.to_string());
+            *line = Some(found.line);
+            *source = Some(found.text.to_string());
+            *place = Some(found.to_string());
+        }
+        self
     }
 }
 

@@ -1,9 +1,9 @@
 //! `bpfof function run`: one chain, at a target or on this machine.
 
 use super::identity::Identity;
-use super::object::{choose, read_object};
+use super::object::Chosen;
 use super::steps::{self, Source, Step, Steps};
-use bpfof_function::abi;
+use bpfof_function::{Program, SourceLine, abi};
 use bpfof_host::files::{
     Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
     ReadError, StorageFunction,
@@ -124,8 +124,7 @@ impl Run {
 }
 
 pub(crate) fn run(options: &Run) -> Outcome {
-    let (object, parsed) = read_object(&options.object)?;
-    let entry = choose(&parsed, options.entry.as_deref())?;
+    let chosen = Chosen::read(&options.object, options.entry.as_deref())?;
     let argument = options.argument()?;
     let target = match &options.target {
         Some(url) => Some(url.clone()),
@@ -136,10 +135,8 @@ pub(crate) fn run(options: &Run) -> Outcome {
         None if options.files.is_empty() => {
             return Err("give --file (a file to read), or --target (or BPFOF_TARGET)".into());
         }
-        Some(url) if options.files.is_empty() => {
-            over_namespace(options, url, &object, entry, &argument)?
-        }
-        target => over_files(options, target.as_ref(), &object, entry, &argument)?,
+        Some(url) if options.files.is_empty() => over_namespace(options, url, &chosen, &argument)?,
+        target => over_files(options, target.as_ref(), &chosen, &argument)?,
     };
     if let Some(path) = &options.output {
         std::fs::write(path, &ended.answer)
@@ -156,14 +153,13 @@ pub(crate) fn run(options: &Run) -> Outcome {
 fn over_namespace(
     options: &Run,
     url: &TargetUrl,
-    object: &[u8],
-    entry: usize,
+    chosen: &Chosen,
     argument: &[u8],
 ) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
     let mut controller = options.connect(url)?;
     let nsid = url.nsid;
     let info = controller.identify_namespace(nsid)?;
-    let function = controller.load_function(object, entry as u32)?;
+    let function = controller.load_function(&chosen.bytes, chosen.index())?;
     let mut lane = controller.open_lane()?;
     let mut answer = Vec::new();
     let call = PushdownCall {
@@ -180,12 +176,13 @@ fn over_namespace(
     let began = Instant::now();
     let chain = lane.pushdown(&call, &mut answer);
     let took = began.elapsed();
-    let chain = chain.map_err(|error| explained(error, &mut controller, function))?;
+    let chain =
+        chain.map_err(|error| explained(error, &mut controller, (function, chosen.program())))?;
     let ended = Ended { executor: Executor::Target, answer, hops: chain.hops, took };
     let steps = match options.steps {
         true => {
             let source = Source::Namespace(Box::new(lane), info);
-            Some(repeat(options, object, entry, vec![source], argument)?)
+            Some(repeat(options, chosen, vec![source], argument)?)
         }
         false => None,
     };
@@ -197,38 +194,48 @@ fn over_namespace(
 fn explained(
     error: impl std::fmt::Display,
     controller: &mut Controller,
-    function: FunctionId,
+    (function, program): (FunctionId, &Program),
 ) -> String {
-    match controller.last_fault(function) {
-        Ok(Some(fault)) => format!("{error}\n{fault}"),
-        _ => error.to_string(),
-    }
+    let Ok(Some(words)) = controller.last_fault(function) else { return error.to_string() };
+    let report = controller.function_report().unwrap_or_default();
+    let entry = report.iter().find(|entry| entry.function == function.0);
+    let line = entry.and_then(|entry| program.sources().find(entry.fault_pc));
+    let words = match (entry, line) {
+        (Some(entry), Some(line)) => with_line(&words, entry.fault_pc, line),
+        _ => words,
+    };
+    format!("{error}\n{words}")
+}
+
+/// The target's words about a fault, under the line as this machine knows it: a target knows no calls
+/// that were inlined.
+fn with_line(words: &str, pc: u32, line: &SourceLine) -> String {
+    let what = words.find(&format!("instruction {pc}")).map_or(words, |at| &words[at..]);
+    format!("{line}: {what}")
 }
 
 /// Runs the chain on this machine, with maps that are empty, and looks at its hops.
 fn repeat(
     options: &Run,
-    object: &[u8],
-    entry: usize,
+    chosen: &Chosen,
     sources: Vec<Source>,
     argument: &[u8],
 ) -> Result<Steps, Box<dyn std::error::Error>> {
-    let function = FileMaps::local().load_function(object, entry as u32)?;
+    let function = FileMaps::local().load_function(&chosen.bytes, chosen.index())?;
     let step = Step {
         first_read: options.first_read(),
         argument,
         scratch_bytes: options.scratch_size,
         shown: STEPS_SHOWN,
     };
-    Ok(steps::run(&function, sources, &step)?)
+    Ok(steps::run((&function, chosen.program()), sources, &step)?)
 }
 
 /// A chain over files: at the target if they are mapped there, and otherwise here.
 fn over_files(
     options: &Run,
     target: Option<&TargetUrl>,
-    object: &[u8],
-    entry: usize,
+    chosen: &Chosen,
     argument: &[u8],
 ) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
     let maps = match (target, &options.device) {
@@ -256,15 +263,16 @@ fn over_files(
             }
         }
     }
-    let function = maps.load_function(object, entry as u32)?;
+    let function = maps.load_function(&chosen.bytes, chosen.index())?;
     let policy = Policy { fall_back: !maps.has_target(), ..Policy::default() };
     let mut reader = PushdownReader::new(&maps, policy)?;
     let ended = read(options, &mut reader, &files, &function, argument);
     let ended = ended.map_err(|error| {
-        let fault = function
-            .id()
-            .and_then(|id| maps.with_controller(|controller| explained(&error, controller, id)));
-        fault.unwrap_or_else(|| error.to_string())
+        let at_target = function.id().and_then(|id| {
+            let failed = (id, chosen.program());
+            maps.with_controller(|controller| explained(&error, controller, failed))
+        });
+        at_target.unwrap_or_else(|| error.to_string())
     });
     // Only the steps tell the line that made a chain on this machine fail.
     let needs_steps = options.steps || ended.is_err() && !maps.has_target();
@@ -272,7 +280,7 @@ fn over_files(
         true => {
             let sources = files.iter().map(|file| file.file().try_clone().map(Source::File));
             let sources = sources.collect::<Result<_, _>>()?;
-            Some(repeat(options, object, entry, sources, argument)?)
+            Some(repeat(options, chosen, sources, argument)?)
         }
         false => None,
     };

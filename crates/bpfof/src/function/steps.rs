@@ -1,6 +1,7 @@
 //! A chain on this machine over plain reads, of which each hop is told.
 
 use bpfof_chain::ChainError;
+use bpfof_function::Program;
 use bpfof_host::files::{
     FirstRead, PlainCall, PlainChains, PlainError, PlainRead, StorageFunction,
 };
@@ -68,12 +69,12 @@ pub(super) struct Steps {
     pub(super) cost_units: u64,
 }
 
-/// Runs a chain of `function` over `sources`, and looks at each hop.
+/// Runs a chain of `function`, which comes from `program`, over `sources`, and looks at each hop.
 ///
 /// # Errors
 /// Why it failed, in words, with the line of the function if that is at fault.
 pub(super) fn run(
-    function: &StorageFunction,
+    (function, program): (&StorageFunction, &Program),
     mut sources: Vec<Source>,
     step: &Step<'_>,
 ) -> Result<Steps, String> {
@@ -102,7 +103,7 @@ pub(super) fn run(
     let done = done.map_err(|error| match error {
         PlainError::TooLong(file) => format!("file {file} is too long"),
         PlainError::Read(error) => error,
-        PlainError::Chain(ChainError::Fault(fault), _) => function.explain(&fault),
+        PlainError::Chain(ChainError::Fault(fault), _) => fault.explain(program),
         PlainError::Chain(error, _) => error.to_string(),
     })?;
     steps.cost_units = done.cost_units;

@@ -139,3 +139,15 @@ int words(struct bpfof_ctx *ctx)
 		sum += *at;
 	return answer(ctx, sum);
 }
+
+SEC("bpfof/ratio")
+int ratio(struct bpfof_ctx *ctx)
+{
+	return answer(ctx, 7 / *(const __u64 *)ctx->data);
+}
+
+SEC("bpfof/idle")
+int idle(struct bpfof_ctx *ctx)
+{
+	return ctx->hop == 1000;
+}

@@ -56,10 +56,25 @@ fn what_can_be_proved_is_proved_and_the_rest_names_its_line() {
         assert!(proof["reason"].as_str().is_some_and(|text| text.contains(reason)), "{proof}");
         assert!(proof["file"].as_str().is_some_and(|file| file.ends_with("functions.bpf.c")));
     };
-    not("unchecked", "return ctx->data[3];", "may run past the end of the data; known of r");
-    not("before", "return ctx->scratch[-100000];", "may begin before scratch");
+    not(
+        "unchecked",
+        "return ctx->data[3];",
+        "reads 1 byte at ctx->data + 3, which may be past ctx->data_end",
+    );
+    not("before", "return ctx->scratch[-100000];", "which may be before ctx->scratch");
     not("constant", "*(volatile __u32 *)&primes[2] = ctx->hop;", "variables are not told from");
-    not("loaded", "return **(__u8 **)ctx->scratch;", "is not known to be a pointer here");
+    not(
+        "loaded",
+        "return **(__u8 **)ctx->scratch;",
+        "a pointer of which it is not known what it points to",
+    );
+    // Neither registers nor the verifier's names for what it knows of them.
+    for report in &found {
+        let reason = report["proof"]["reason"].as_str().unwrap_or_default();
+        let is_register = |word: &str| matches!(word.as_bytes(), [b'r', b'0'..=b'9', ..]);
+        let mut words = reason.split(|c: char| !c.is_alphanumeric());
+        assert!(!words.any(is_register) && !reason.contains("svalue"), "{reason}");
+    }
     let recursive = outcome("recursive");
     assert_eq!(recursive["outcome"], "gave_up");
     assert_eq!(recursive["reason"], "functions that call themselves cannot be proved");
@@ -121,6 +136,44 @@ fn a_fault_names_line_register_and_bounds() {
     assert_eq!((&run["verifier_alarm"], &run["answer_hex"]), (&false.into(), &"".into()));
     let good = report(&[&object, "--run", &block], "copy");
     assert_eq!((&good["cost"]["from"], &good["run"]["done"]), (&"run".into(), &true.into()));
+}
+
+#[test]
+fn a_dry_run_tells_its_result_first() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = compile("tests/check/functions.bpf.c", folder.path());
+    let block = path(folder.path().join("block"));
+    std::fs::write(&block, [0; 64]).expect("writes");
+    let run = |entry: &str| {
+        let output = check(&[&object, "--no-proof", "--entry", entry, "--run", &block]);
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let (is_good, out, _) = run("ratio");
+    assert!(is_good && out.starts_with("ratio: returned 0, "), "{out}");
+    let answer = "done; the answer has 8 bytes: 0000000000000000";
+    assert!(out.lines().nth(1).is_some_and(|line| line.trim() == answer), "{out}");
+    assert!(out.contains("functions.bpf.c:") && out.contains(" divides by zero"), "{out}");
+    assert!(!run("copy").1.contains("divides by zero"));
+    // As at a target: neither an answer nor a read is no way to go on.
+    let (is_good, out, error) = run("idle");
+    assert!(!is_good && out.is_empty(), "{out}");
+    let words =
+        "neither ended the chain nor asked for a read; at a target the chain ends with Invalid";
+    assert!(error.contains(words), "{error}");
+    let json = report(&[&object, "--run", &block], "idle")["run"].clone();
+    assert!(json["invalid_output"].as_str().is_some_and(|text| error.contains(text)), "{json}");
+}
+
+#[test]
+fn source_is_told_from_objects() {
+    let source = "tests/check/functions.bpf.c";
+    let output = check(&[source]);
+    let error = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(!output.status.success());
+    for part in ["is C source", "clang -O2 -g -target bpf", "-o tests/check/functions.bpf.o"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
 }
 
 #[test]

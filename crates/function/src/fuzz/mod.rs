@@ -7,7 +7,7 @@ mod structured;
 use crate::abi;
 use crate::cost;
 use crate::helper::{Call, EINVAL, Helper};
-use crate::interpreter::interpret_counting;
+use crate::interpreter::{Observed, observe};
 use crate::statics::Statics;
 use crate::{Arena, Environment, Exit, Fault, Limit, NativeFunction, Object, Program};
 use crate::{Map, MapDefinition, MapKind};
@@ -101,7 +101,8 @@ fn compare(visible: u8, program: &Program) {
     let (mut oracle, mut surroundings) = (Surroundings::new(), Surroundings::new());
     let expected = run(visible.into(), |arena, limit, budget| {
         let before = *budget;
-        let (outcome, executed) = interpret_counting(program, arena, limit, budget, &mut oracle);
+        let Observed { outcome, executed, .. } =
+            observe(program, arena, limit, budget, &mut oracle);
         let slack = if outcome.is_err() { cost::scan_slack(limit) } else { 0 };
         let paid = before - *budget;
         assert!(executed <= paid + slack, "{executed} units for {paid}: {program:?}");
