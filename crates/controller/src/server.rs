@@ -8,7 +8,6 @@ use crate::connection::Endpoints;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
 use crate::loader::Loader;
-use crate::machine_memory::hosts_bytes;
 use crate::namespace_table::Served;
 use crate::own_functions::OwnFunctions;
 use crate::reactor::uring::{Mailbox, Reactor, Setup};
@@ -132,7 +131,7 @@ impl Server {
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
         let namespaces = reload::open_all(config)?;
         let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
-        let memory_bytes = hosts_bytes(config, in_memory)?;
+        let memory_bytes = config.hosts_bytes(in_memory)?;
         let hosts = Hosts::new(config.hosts, memory_bytes);
         let functions = OwnFunctions::read(&config.functions)?;
         let mut registry =
@@ -305,7 +304,7 @@ impl Server {
         config.check_change(&running)?;
         let rules = Rules::load(&config.rules, &config.subsystems())?;
         let plan = Plan::new(&self.registry, config)?;
-        let memory_bytes = hosts_bytes(config, plan.memory_bytes())?;
+        let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
         let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
         *running = config.clone();

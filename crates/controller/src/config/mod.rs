@@ -1,6 +1,7 @@
 //! What a target serves: from command-line options or a TOML file.
 
 mod error;
+mod memory;
 mod namespace_spec;
 mod tls_mode;
 mod toml;
@@ -9,7 +10,6 @@ mod values;
 use crate::access::HostRule;
 use crate::hosts::HostLimits;
 use crate::limits::MAX_NSID;
-use crate::machine_memory::machine_bytes;
 use bpfof_chain::Limits;
 pub use error::ConfigError;
 pub use namespace_spec::{NamespaceConfig, NamespaceSource};
@@ -92,10 +92,7 @@ impl TargetConfig {
         if let Some(address) = self.open_to_all() {
             return Err(ConfigError::AnyHost(address));
         }
-        let (size_bytes, machine_bytes) = (self.memory_size_bytes(), machine_bytes());
-        if size_bytes > machine_bytes {
-            return Err(ConfigError::NamespaceMemory { size_bytes, machine_bytes });
-        }
+        self.check_memory()?;
         for rule in &self.rules {
             check_rule(rule)?;
         }

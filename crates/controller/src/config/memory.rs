@@ -1,0 +1,52 @@
+//! How much of the machine's memory the target takes.
+
+use super::{ConfigError, TargetConfig};
+use crate::machine_memory::machine_bytes;
+
+/// The part of the machine's memory that the target takes beside that of its namespaces, unless it is
+/// told otherwise: a quarter.
+const DEFAULT_PART: u64 = 4;
+/// The least that serves a few hosts: buffers, arenas, one connection each.
+const LEAST_BYTES: u64 = 32 << 20;
+/// What the process takes whoever is connected: the program, rings, stacks, tables.
+const PROCESS_BYTES: u64 = 16 << 20;
+
+impl TargetConfig {
+    /// What hosts may take together, in bytes, beside namespaces in memory of so many bytes.
+    pub(crate) fn hosts_bytes(&self, namespace_bytes: u64) -> Result<usize, ConfigError> {
+        let given_bytes = self
+            .memory_max_bytes
+            .unwrap_or_else(|| namespace_bytes + machine_bytes() / DEFAULT_PART);
+        let needed_bytes = namespace_bytes + PROCESS_BYTES + LEAST_BYTES;
+        if given_bytes < needed_bytes {
+            return Err(ConfigError::Memory { given_bytes, namespace_bytes, needed_bytes });
+        }
+        Ok((given_bytes - namespace_bytes - PROCESS_BYTES) as usize)
+    }
+
+    /// That namespaces in memory fit into the machine.
+    pub(super) fn check_memory(&self) -> Result<(), ConfigError> {
+        let (size_bytes, machine_bytes) = (self.memory_size_bytes(), machine_bytes());
+        if size_bytes > machine_bytes {
+            return Err(ConfigError::NamespaceMemory { size_bytes, machine_bytes });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_get_what_the_namespaces_leave() {
+        let config =
+            |memory_max_bytes| TargetConfig { memory_max_bytes, ..TargetConfig::default() };
+        let all = config(Some(1 << 30)).hosts_bytes(512 << 20).expect("enough");
+        assert_eq!(all as u64, (512 << 20) - PROCESS_BYTES);
+        let error = config(Some(1 << 30)).hosts_bytes(1 << 30).expect_err("nothing left");
+        assert!(error.to_string().contains("it must be"), "{error}");
+        let large = config(None).hosts_bytes(1 << 50).expect("of the machine beside it");
+        assert!(large as u64 <= machine_bytes() / DEFAULT_PART);
+    }
+}
