@@ -88,6 +88,12 @@ links() {
 
 readonly PKG_CONFIG_FILE=$LIBDIR/pkgconfig/bpfof.pc
 
+# A C library in it may be compiled for link-time optimisation as well: that part refers to what is stripped.
+strip_archive() {
+	strip --strip-debug --wildcard --remove-section='.gnu.lto_*' --remove-section='.gnu.debuglto_*' \
+		--strip-symbol='__gnu_lto_*' "$1"
+}
+
 install_all() {
 	local mode source destination target
 	while read -r mode source destination; do
@@ -96,7 +102,7 @@ install_all() {
 		case $destination in
 		*/bin/bpfof) strip "$DESTDIR$destination" ;;
 		*.so.*) strip --strip-unneeded "$DESTDIR$destination" ;;
-		*.a) strip --strip-debug "$DESTDIR$destination" ;;
+		*.a) strip_archive "$DESTDIR$destination" ;;
 		esac
 	done < <(files)
 	while read -r destination target; do

@@ -30,6 +30,14 @@ pub(crate) struct Figures {
     pub(crate) target_cpu_us_per_op: Option<f64>,
 }
 
+impl Figures {
+    /// The larger distance of a repetition from the median, in percent.
+    pub(crate) fn spread_percent(&self) -> f64 {
+        let [least, most] = self.ops_per_s_range;
+        100.0 * (most - self.ops_per_s).max(self.ops_per_s - least) / self.ops_per_s
+    }
+}
+
 /// How many times better pushdown is than plain: above 1 is a gain, in every field.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Ratio {

@@ -69,6 +69,8 @@ pub(crate) fn bars(
         .disable_x_axis()
         .y_labels(6)
         .label_style(("sans", 14))
+        .axis_desc_style(("sans", 14))
+        .y_desc("a second, more is better")
         .y_label_formatter(&|value| format!("{:.0}k", value / 1000.0))
         .draw()?;
     let text = ("sans", 13).into_font().color(&BLACK);

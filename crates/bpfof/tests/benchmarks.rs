@@ -29,7 +29,12 @@ fn reads_are_measured_against_the_network() {
         arguments.extend(["--json", out]);
         bpfof(&arguments)
     };
-    assert!(run("512").status.success());
+    let first = run("512");
+    assert!(first.status.success());
+    let text = String::from_utf8(first.stdout).expect("UTF-8");
+    for word in ["QD ", "TCP alone ", "± %", "due ", "Reads of 512 bytes at depth 128: "] {
+        assert!(text.lines().any(|line| line.starts_with(word)), "no {word:?} in {text}");
+    }
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
     assert_eq!(report["cases"].as_array().expect("a list").len(), 2);

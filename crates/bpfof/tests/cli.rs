@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 #[test]
 fn a_store_both_ways() {
     let target = Target::start(&["mem:size=8MiB", "mem:size=8MiB,lba=4096"]);
-    for namespace in ["1", "2"] {
+    for (namespace, text) in [("1", true), ("2", false)] {
         let url = &format!("{}?ns={namespace}", target.url);
-        good(&["kv", "create", "--levels", "3", "--target", url]);
+        let create = ["kv", "create", "--levels", "3", "--target", url, "--text"];
+        good(if text { &create } else { &create[..create.len() - 1] });
         for path in [&["--cache", "0"][..], &["--plain"], &["--cache", "2"]] {
             let run = |words: &[&str]| {
                 let (command, rest) = words.split_first().expect("a command");
@@ -29,11 +30,9 @@ fn a_store_both_ways() {
             assert_eq!(pairs.len(), 100);
             assert_eq!((&pairs[0]["key"], &pairs[99]["value"]), (&101.into(), &"200".into()));
             assert_eq!(run(&["aggregate", "count", "5", "29000"])["result"], 28_995);
+            let max = &run(&["aggregate", "max", "5", "29000"])["result"];
             // Eight spaces, as a number.
-            assert_eq!(
-                run(&["aggregate", "max", "5", "29000"])["result"],
-                0x2020_2020_2020_2020_u64
-            );
+            assert_eq!(*max, if text { 0x2020_2020_2020_2020_u64 } else { 28_999 });
         }
         let missing = bad(&["kv", "get", "--target", url, "29791"]);
         assert!(missing.contains("not found"), "{missing}");
@@ -149,6 +148,55 @@ fn read_block(lane: &mut bpfof_host::Lane, function: bpfof_host::FunctionId, blo
         answer_max_bytes: 64,
     };
     lane.pushdown(&call, &mut Vec::new()).expect("a chain");
+}
+
+#[test]
+fn functions_have_names_and_those_of_programs_are_listed() {
+    const HOST_ID: &str = "0b5c1d2e-0000-4000-8000-00000000002a";
+    let target = Target::start(&["mem:size=8MiB"]);
+    let url = target.url.as_str();
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = folder.path().join("get.o");
+    std::fs::write(&object, bpfkv::GET_OBJECT).expect("written");
+    let object = object.to_str().expect("UTF-8");
+    good(&["kv", "create", "--levels", "3", "--target", url]);
+    good(&["function", "load", "--target", url, "--name", "lookup", object]);
+    good(&["function", "load", "--target", url, "--name", "twice", object]);
+    good(&["function", "load", "--target", url, "--name", "twice", object]);
+    // By its name, from a connection that has not loaded it.
+    let key = bpfkv::pushdown::get_argument(42).expect("a key");
+    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let run = ["function", "run", "--target", url, "--size", "512", "--scratch-hex", &key];
+    let report = json(&[&run[..], &["--json", "--installed", "lookup"]].concat());
+    assert_eq!((&report["executor"], &report["hops"]), (&"target".into(), &4.into()));
+    let missing = bad(&[&run[..], &["--installed", "look"]].concat());
+    assert!(missing.contains("called \"look\"; there are: lookup, twice, twice"), "{missing}");
+    let ambiguous = bad(&["function", "unload", "--target", url, "twice"]);
+    assert!(ambiguous.contains("choose one by its id"), "{ambiguous}");
+    let long = "x".repeat(65);
+    let refused = bad(&["function", "load", "--target", url, "--name", &long, object]);
+    assert!(refused.contains("65 bytes, not 1 to 64"), "{refused}");
+    let refused = bad(&["function", "load", "--target", url, "--name", "a\tb", object]);
+    assert!(refused.contains("not printable UTF-8"), "{refused}");
+    // What a program of the same host has loaded is listed too, and of no other host.
+    let mut application = connect_as_host(url);
+    application.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+    let list = |host: &[&str]| {
+        let all = json(&[&["function", "list", "--target", url, "--json"], host].concat());
+        let all = all.as_array().expect("a list").iter();
+        let all = all.map(|entry| {
+            (entry["name"].as_str().expect("a name").to_owned(), entry["controller"].is_u64())
+        });
+        all.collect::<Vec<_>>()
+    };
+    let installed = ["lookup", "twice", "twice"].map(|name| (name.to_owned(), false));
+    assert_eq!(list(&[]), installed);
+    let seen = list(&["--host-id", HOST_ID]);
+    assert_eq!(seen, [&installed[..], &[("get".to_owned(), true)]].concat());
+    let text = good(&["function", "list", "--target", url, "--host-id", HOST_ID]);
+    assert!(text.contains(" host:") && text.contains(" all "), "{text}");
+    good(&["function", "unload", "--target", url, "lookup"]);
+    assert_eq!(list(&[]).len(), 2);
 }
 
 #[test]
@@ -313,7 +361,7 @@ fn databases_are_refused_that_do_not_fit_or_are_none() {
     let path = file.to_str().expect("UTF-8");
     good(&["kv", "create", "--levels", "2", "--file", path]);
     let before = std::fs::metadata(&file).expect("exists").len();
-    assert!(bad(&["kv", "create", "--levels", "1", "--file", path]).contains("File exists"));
+    assert!(bad(&["kv", "create", "--levels", "1", "--file", path]).contains("already exists"));
     assert_eq!(std::fs::metadata(&file).expect("exists").len(), before);
     assert!(bad(&["kv", "range", "--target", &target.url, "5", "1"]).contains("above its end"));
 }

@@ -108,8 +108,9 @@ impl Failure {
             | Error::MapSize { .. }
             | Error::RestrictedKeepAlive(_)
             | Error::HandOver(_)
+            | Error::SeveralFunctions { .. }
             | Error::NoLane(_) => libc::EINVAL,
-            Error::NoSuchMap { .. } => libc::ENOENT,
+            Error::NoSuchMap { .. } | Error::NoSuchFunction { .. } => libc::ENOENT,
             Error::Resolve { .. } => libc::EHOSTUNREACH,
             Error::Connect { source, .. } => errno_of(source),
             Error::Thread(source) => errno_of(source),

@@ -1,6 +1,6 @@
 //! One association: the state that its admin queue and its I/O queues share.
 
-use crate::access::Access;
+use crate::access::{Access, Rights};
 use crate::health::ErrorLog;
 use crate::hosts::{AddressSlot, Host, Member};
 use crate::limits::MAX_IO_QUEUES;
@@ -159,6 +159,16 @@ impl Controller {
     /// The name of its host.
     pub(crate) fn host_nqn(&self) -> &str {
         &self.member.host.nqn
+    }
+
+    /// Whether functions and maps of another association are for this one to see: it is this one, or of the
+    /// same host, by its name and an identifier that is not zero.
+    pub(crate) fn may_look_at(&self, other: &Controller) -> bool {
+        let is_same_host = self.host_id != [0; 16]
+            && self.host_id == other.host_id
+            && self.host_nqn() == other.host_nqn();
+        let may_look = self.access.rights.intersects(Rights::MAPS);
+        self.id == other.id || may_look && is_same_host
     }
 
     /// Where its admin queue comes from.

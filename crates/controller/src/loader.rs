@@ -47,8 +47,26 @@ impl Load {
 
     /// Parses, checks and translates the object. The error is for the host to read.
     pub(crate) fn run(&self) -> Result<Function, String> {
-        compile(&self.object, self.installation.entry as usize, self.function)
+        let (name, object) = match self.installation.named {
+            true => split_name(&self.object)?,
+            false => (None, &self.object[..]),
+        };
+        let mut function = compile(object, self.installation.entry as usize, self.function)?;
+        function.name = name.unwrap_or(function.name);
+        Ok(function)
     }
+}
+
+/// The name before an object, and the object.
+fn split_name(upload: &[u8]) -> Result<(Option<String>, &[u8]), String> {
+    let (field, object) = upload
+        .split_first_chunk::<{ Installation::NAME_BYTES }>()
+        .ok_or("the name before the object is cut short")?;
+    let name = field.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = str::from_utf8(name).ok();
+    let printable = name.filter(|name| !name.is_empty() && !name.contains(char::is_control));
+    let name = printable.ok_or("the name before the object is empty or not printable UTF-8")?;
+    Ok((Some(name.to_owned()), object))
 }
 
 /// Parses, checks and translates one entry point of an object. The error is in printable words.
@@ -204,6 +222,21 @@ mod tests {
         state.waiting.push(load(&late, 21, 100_000));
         assert_eq!([take(&mut state), take(&mut state), take(&mut state)], [20, 2, 21]);
         assert!(state.take().is_none());
+    }
+
+    #[test]
+    fn names_come_before_objects() {
+        let mut upload = vec![0; Installation::NAME_BYTES];
+        assert!(split_name(&upload).is_err());
+        upload[..3].copy_from_slice("nä".as_bytes());
+        upload.extend(b"object");
+        assert_eq!(split_name(&upload), Ok((Some("nä".to_owned()), &b"object"[..])));
+        for wrong in [b"a\n", b"\xff\x00"] {
+            upload[..3].fill(0);
+            upload[..2].copy_from_slice(wrong);
+            assert!(split_name(&upload).is_err());
+        }
+        assert!(split_name(&upload[..63]).is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::refusal::Refusal;
 use bpfof_chain::{Function, Tables};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
+use bpfof_nvme::vendor_specific::MapAddress;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -274,6 +275,26 @@ impl Subsystem {
     /// Those of the hosts that are connected.
     pub(crate) fn all_controllers(&self) -> Vec<Arc<Controller>> {
         self.controllers().by_id.values().cloned().collect()
+    }
+
+    /// The association with this id (0 is the host's own), if the host may look at its functions and maps.
+    /// One of another host is not told from one that does not exist.
+    pub(crate) fn association_for(
+        &self,
+        asking: &Arc<Controller>,
+        id: u16,
+    ) -> Option<Arc<Controller>> {
+        if id == MapAddress::OWN {
+            return Some(Arc::clone(asking));
+        }
+        self.controller(id).filter(|other| asking.may_look_at(other))
+    }
+
+    /// All such associations, by their ids.
+    pub(crate) fn associations_for(&self, asking: &Controller) -> Vec<Arc<Controller>> {
+        let mut all = self.all_controllers();
+        all.retain(|other| asking.may_look_at(other));
+        all
     }
 
     /// Whether hosts can connect to it.

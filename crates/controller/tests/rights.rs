@@ -79,7 +79,8 @@ fn try_all(admin: &mut Peer, io: &mut Peer, object: &[u8]) -> Vec<(&'static str,
     for (name, kept, needed) in
         [("Function Load", false, Rights::LOAD), ("Function Load, kept", true, Rights::KEEP)]
     {
-        let sqe = AdminCommand::function_load(upload, Installation { entry: 0, kept });
+        let sqe =
+            AdminCommand::function_load(upload, Installation { kept, ..Installation::default() });
         let (_, cqe) = admin.call(Sqe { sgl, ..sqe }, object);
         tell(name, needed, cqe.status);
         let function =

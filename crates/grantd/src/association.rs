@@ -13,8 +13,6 @@ use std::time::Duration;
 /// Longest time to connect. No Keep Alive is sent while a lane is, and the last was sent at most half of the
 /// timeout before.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Ids of functions that the target keeps have this bit set.
-const KEPT: u32 = 1 << 31;
 
 /// A restricted association at a target.
 #[derive(Debug)]
@@ -118,7 +116,7 @@ impl Association {
     ) -> Result<Option<FunctionId>, Failed> {
         let report = self.controller.function_report().map_err(failed)?;
         let is_it = |entry: &&bpfof_host::FunctionReportEntry| {
-            entry.function & KEPT != 0
+            FunctionId(entry.function).is_installed()
                 && entry.instructions == instructions
                 && entry.name.to_string() == name
         };

@@ -165,6 +165,22 @@ pub enum Error {
         /// Those that there are.
         known: String,
     },
+    /// No installed function has this name.
+    #[error("no function that is installed is called {name:?}; there are: {known}")]
+    NoSuchFunction {
+        /// The name.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// Several installed functions have this name.
+    #[error("functions {ids} are called {name:?}: choose one by its id")]
+    SeveralFunctions {
+        /// The name.
+        name: String,
+        /// Theirs.
+        ids: String,
+    },
     /// A key or value of the wrong size.
     #[error("map {map}: a {part} has {expected_bytes} bytes, not {bytes}")]
     MapSize {

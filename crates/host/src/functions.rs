@@ -2,7 +2,7 @@
 
 use crate::{Controller, Error, PushdownLimits, Status};
 use bpfof_nvme::vendor_specific::{FunctionReportEntry, PROTOCOL_VERSION};
-use bpfof_nvme::{AdminCommand, Installation, Sqe, Upload};
+use bpfof_nvme::{AdminCommand, Installation, NulPadded, Sqe, Upload};
 use std::fmt;
 
 /// First buffer for a report or message, in bytes; the answer says if more is needed.
@@ -10,9 +10,30 @@ const REPORT_BYTES: u32 = 4096;
 /// Longest report or message fetched, in bytes: more functions than an association holds.
 const REPORT_MAX_BYTES: u32 = 256 << 10;
 
-/// A function that is loaded in an association.
+/// A function that is loaded in an association, or installed for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionId(pub u32);
+
+impl FunctionId {
+    /// Whether it belongs to the subsystem and not to an association.
+    #[must_use]
+    pub const fn is_installed(self) -> bool {
+        self.0 >> 31 == 1
+    }
+}
+
+/// A function of another program of this host.
+#[derive(Clone, Debug)]
+pub struct ForeignFunction {
+    /// The program's association: its controller id.
+    pub controller: u16,
+    /// What the function is and has done.
+    pub report: FunctionReportEntry,
+    /// Its last fault in words.
+    pub last_fault: Option<String>,
+    /// What it has said by `bpfof_trace`, oldest line first.
+    pub trace: Vec<String>,
+}
 
 impl fmt::Display for FunctionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +81,7 @@ impl Controller {
     /// [`Error::ObjectTooLarge`]; those of
     /// [`pushdown_limits`](Self::pushdown_limits).
     pub fn load_function(&mut self, object: &[u8], entry_index: u32) -> Result<FunctionId, Error> {
-        self.load(object, Installation { entry: entry_index, kept: false })
+        self.load(object, Installation { entry: entry_index, ..Installation::default() })
     }
 
     /// The same for all associations with the subsystem: the function stays until it is unloaded or
@@ -73,11 +94,56 @@ impl Controller {
         object: &[u8],
         entry_index: u32,
     ) -> Result<FunctionId, Error> {
-        self.load(object, Installation { entry: entry_index, kept: true })
+        self.load(object, Installation { entry: entry_index, kept: true, named: false })
+    }
+
+    /// The same under a name of one's own, not that of the section: 1 to 64 bytes without control
+    /// characters.
+    ///
+    /// # Errors
+    /// Those of [`load_function`](Self::load_function).
+    pub fn install_function_as(
+        &mut self,
+        name: &str,
+        object: &[u8],
+        entry_index: u32,
+    ) -> Result<FunctionId, Error> {
+        if name.is_empty() || name.len() > Installation::NAME_BYTES {
+            let most = Installation::NAME_BYTES;
+            let why = format!("its name has {} bytes, not 1 to {most}", name.len());
+            return Err(Error::FunctionRejected(why));
+        }
+        let name = NulPadded::<{ Installation::NAME_BYTES }>::new(name);
+        let named = [name.bytes(), object].concat();
+        self.load(&named, Installation { entry: entry_index, kept: true, named: true })
+    }
+
+    /// The installed function with this name, which any program may call by its id.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchFunction`], [`Error::SeveralFunctions`]; otherwise as the target answered.
+    pub fn installed_function(&mut self, name: &str) -> Result<FunctionId, Error> {
+        let mut report = self.function_report()?;
+        report.retain(|entry| FunctionId(entry.function).is_installed());
+        let names = report.iter().map(|entry| (entry.name.to_string(), entry.function));
+        let (found, others): (Vec<_>, Vec<_>) = names.partition(|(known, _)| known == name);
+        match &found[..] {
+            [(_, id)] => Ok(FunctionId(*id)),
+            [] => {
+                let known: Vec<String> = others.into_iter().map(|(known, _)| known).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                Err(Error::NoSuchFunction { name: name.to_owned(), known })
+            }
+            several => {
+                let ids: Vec<String> = several.iter().map(|(_, id)| id.to_string()).collect();
+                Err(Error::SeveralFunctions { name: name.to_owned(), ids: ids.join(", ") })
+            }
+        }
     }
 
     fn load(&mut self, object: &[u8], installation: Installation) -> Result<FunctionId, Error> {
-        let max_bytes = u64::from(self.pushdown_limits()?.object_bytes);
+        let name_bytes = if installation.named { Installation::NAME_BYTES } else { 0 };
+        let max_bytes = u64::from(self.pushdown_limits()?.object_bytes) + name_bytes as u64;
         if object.is_empty() {
             return Err(Error::FunctionRejected("the object is empty".to_owned()));
         }
@@ -123,7 +189,17 @@ impl Controller {
     /// # Errors
     /// As the target answered.
     pub fn last_fault(&mut self, function: FunctionId) -> Result<Option<String>, Error> {
-        let command = |length| AdminCommand::last_fault(function.0, length);
+        self.last_fault_of(0, function)
+    }
+
+    fn last_fault_of(
+        &mut self,
+        controller: u16,
+        function: FunctionId,
+    ) -> Result<Option<String>, Error> {
+        let command = |length| {
+            AdminCommand::report_of(controller, AdminCommand::last_fault(function.0, length))
+        };
         let text = text(&self.whole_answer(command)?);
         Ok(Some(text).filter(|text| !text.is_empty()))
     }
@@ -134,7 +210,13 @@ impl Controller {
     /// # Errors
     /// As the target answered.
     pub fn trace(&mut self, function: FunctionId) -> Result<Vec<String>, Error> {
-        let answer = match self.whole_answer(|length| AdminCommand::trace(function.0, length)) {
+        self.trace_of(0, function)
+    }
+
+    fn trace_of(&mut self, controller: u16, function: FunctionId) -> Result<Vec<String>, Error> {
+        let command =
+            |length| AdminCommand::report_of(controller, AdminCommand::trace(function.0, length));
+        let answer = match self.whole_answer(command) {
             Err(Error::Command { source, .. })
                 if source.status.same_code(Status::INVALID_FIELD) =>
             {
@@ -144,6 +226,53 @@ impl Controller {
         };
         let printable = |line: &str| line.replace(|c: char| !matches!(c, ' '..='~'), "?");
         Ok(text(&answer).lines().map(printable).collect())
+    }
+
+    /// The functions that other programs of this host have loaded for themselves: those that connected with
+    /// the same host NQN and host identifier ([`Options`](crate::Options)). None from a target that does
+    /// not tell.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn foreign_functions(&mut self) -> Result<Vec<ForeignFunction>, Error> {
+        let associations = match self.whole_answer(AdminCommand::associations) {
+            Err(Error::Command { source, .. })
+                if source.status.same_code(Status::INVALID_FIELD) =>
+            {
+                return Ok(Vec::new());
+            }
+            answer => answer?,
+        };
+        let ids = associations.as_chunks().0.iter().map(|id| u16::from_le_bytes(*id));
+        let mut found = Vec::new();
+        // Its own comes first.
+        for controller in ids.skip(1) {
+            match self.functions_of(controller) {
+                Ok(functions) => found.extend(functions),
+                // It has ended meanwhile.
+                Err(Error::Command { source, .. })
+                    if source.status.same_code(Status::UNKNOWN_FUNCTION) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    fn functions_of(&mut self, controller: u16) -> Result<Vec<ForeignFunction>, Error> {
+        let all = AdminCommand::ALL_FUNCTIONS;
+        let command = |length| {
+            AdminCommand::report_of(controller, AdminCommand::function_report(all, length))
+        };
+        let report = self.whole_answer(command)?;
+        let entries = FunctionReportEntry::list(&report);
+        let own = entries.filter(|entry| !FunctionId(entry.function).is_installed());
+        own.map(|report| {
+            let id = FunctionId(report.function);
+            let last_fault = self.last_fault_of(controller, id)?;
+            let trace = self.trace_of(controller, id)?;
+            Ok(ForeignFunction { controller, report, last_fault, trace })
+        })
+        .collect()
     }
 
     /// Why the last Function Load was refused.

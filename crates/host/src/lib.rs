@@ -58,7 +58,7 @@ pub use credentials::{Credentials, KeyFiles};
 pub use doorbell::Caravan;
 pub use error::{CommandError, Error, LostReason, RequestError, SubmitError, Violation};
 pub use function_maps::{FunctionMap, MapEntry};
-pub use functions::FunctionId;
+pub use functions::{ForeignFunction, FunctionId};
 pub use handed_lane::{HandedLane, STATE_MAX_BYTES};
 pub use hosts_file::HostsFile;
 pub use lane::{ChainInfo, Lane};

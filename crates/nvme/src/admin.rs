@@ -22,11 +22,18 @@ pub struct Installation {
     /// Installed for all associations with the subsystem until it is unloaded, not for this one (CDW12
     /// bit 0).
     pub kept: bool,
+    /// The upload begins with the function's name, [`NAME_BYTES`](Self::NAME_BYTES) long; otherwise it has
+    /// that of its section (CDW12 bit 1).
+    pub named: bool,
 }
 
 impl Installation {
+    /// Bytes of a name before the object: UTF-8, zero-padded.
+    pub const NAME_BYTES: usize = 64;
     /// Bit 0 of CDW12.
     const KEPT: u32 = 1;
+    /// Bit 1 of CDW12.
+    const NAMED: u32 = 2;
 }
 
 /// A command of the admin queue.
@@ -109,6 +116,8 @@ pub enum AdminCommand {
         length_bytes: u32,
         /// What is asked for (CDW12 bits 1:0).
         content: ReportContent,
+        /// Whose functions: a controller id, or 0 for those of the association (CDW13 bits 15:0).
+        controller: u16,
     },
     /// Pushdown Identify (protocol.md).
     PushdownIdentify {
@@ -132,6 +141,8 @@ pub enum ReportContent {
     LastFault,
     /// What one function has traced, as text.
     Trace,
+    /// The ids of the associations whose functions the host may ask for, its own first.
+    Associations,
 }
 
 impl AdminCommand {
@@ -198,9 +209,11 @@ impl AdminCommand {
         let upload = Upload { total_bytes: sqe.cdw10, offset_bytes: sqe.cdw11 };
         let (command, reserved) = match sqe.opcode {
             admin::FUNCTION_LOAD => {
-                let kept = sqe.cdw12 & Installation::KEPT != 0;
-                let installation = Installation { entry: sqe.cdw13, kept };
-                (Self::FunctionLoad(upload, installation), sqe.cdw12 & !Installation::KEPT)
+                let [kept, named] =
+                    [Installation::KEPT, Installation::NAMED].map(|bit| sqe.cdw12 & bit != 0);
+                let installation = Installation { entry: sqe.cdw13, kept, named };
+                let flags = Installation::KEPT | Installation::NAMED;
+                (Self::FunctionLoad(upload, installation), sqe.cdw12 & !flags)
             }
             admin::FILE_MAP_SET => (Self::FileMapSet(upload), sqe.cdw12 | sqe.cdw13),
             admin::FUNCTION_UNLOAD => {
@@ -213,10 +226,12 @@ impl AdminCommand {
                     content: match sqe.cdw12 {
                         1 => ReportContent::LastFault,
                         2 => ReportContent::Trace,
+                        3 => ReportContent::Associations,
                         _ => ReportContent::Entries,
                     },
+                    controller: sqe.cdw13 as u16,
                 },
-                if sqe.cdw12 > 2 { sqe.cdw12 } else { sqe.cdw13 },
+                if sqe.cdw12 > 3 { sqe.cdw12 } else { sqe.cdw13 & !0xFFFF },
             ),
             admin::PUSHDOWN_IDENTIFY => (
                 Self::PushdownIdentify { length_bytes: sqe.cdw11 },
@@ -272,8 +287,8 @@ impl AdminCommand {
     /// Function Load of one chunk; the caller adds the data (protocol.md).
     #[must_use]
     pub fn function_load(upload: Upload, installation: Installation) -> Sqe {
-        let Installation { entry, kept } = installation;
-        let cdw12 = u32::from(kept) * Installation::KEPT;
+        let Installation { entry, kept, named } = installation;
+        let cdw12 = u32::from(kept) * Installation::KEPT | u32::from(named) * Installation::NAMED;
         Sqe { cdw12, cdw13: entry, ..Self::upload(admin::FUNCTION_LOAD, upload) }
     }
 
@@ -315,6 +330,19 @@ impl AdminCommand {
     #[must_use]
     pub fn trace(function: u32, length_bytes: u32) -> Sqe {
         Sqe { cdw12: 2, ..Self::function_report(function, length_bytes) }
+    }
+
+    /// Function Report: the associations whose functions the host may ask for, into a buffer of
+    /// `length_bytes` (protocol.md).
+    #[must_use]
+    pub fn associations(length_bytes: u32) -> Sqe {
+        Sqe { cdw12: 3, ..Self::function_report(Self::ALL_FUNCTIONS, length_bytes) }
+    }
+
+    /// The same Function Report of another association's functions (protocol.md).
+    #[must_use]
+    pub fn report_of(controller: u16, report: Sqe) -> Sqe {
+        Sqe { cdw13: u32::from(controller), ..report }
     }
 
     /// Pushdown Identify into a buffer of `length_bytes` (protocol.md).

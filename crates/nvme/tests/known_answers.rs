@@ -338,28 +338,39 @@ fn vendor_layouts() {
     assert_eq!((entry.to_bytes()[56], &entry.to_bytes()[64..68]), (7, &b"get\0"[..]));
 
     let upload = Upload { total_bytes: 10, offset_bytes: 5 };
-    let load = AdminCommand::function_load(upload, Installation { entry: 2, kept: true });
-    assert_eq!((load.opcode, load.cdw10, load.cdw11, load.cdw13), (0xC1, 10, 5, 2));
+    let load =
+        AdminCommand::function_load(upload, Installation { entry: 2, kept: true, named: true });
+    assert_eq!((load.opcode, load.cdw10, load.cdw11), (0xC1, 10, 5));
+    assert_eq!((load.cdw12, load.cdw13), (3, 2));
     assert_eq!(
         AdminCommand::parse(&load),
-        Ok(AdminCommand::FunctionLoad(upload, Installation { entry: 2, kept: true }))
+        Ok(AdminCommand::FunctionLoad(upload, Installation { entry: 2, kept: true, named: true }))
     );
     let fault = AdminCommand::last_fault(3, 2);
     assert_eq!((fault.opcode, fault.cdw10, fault.cdw11, fault.cdw12), (0xC6, 3, 2, 1));
-    let report =
-        |content| Ok(AdminCommand::FunctionReport { function: 3, length_bytes: 2, content });
-    assert_eq!(AdminCommand::parse(&fault), report(ReportContent::LastFault));
+    let report = |content, controller| {
+        let (function, length_bytes) = (3, 2);
+        Ok(AdminCommand::FunctionReport { function, length_bytes, content, controller })
+    };
+    assert_eq!(AdminCommand::parse(&fault), report(ReportContent::LastFault, 0));
     let trace = AdminCommand::trace(3, 2);
     assert_eq!((trace.opcode, trace.cdw10, trace.cdw11, trace.cdw12), (0xC6, 3, 2, 2));
-    assert_eq!(AdminCommand::parse(&trace), report(ReportContent::Trace));
-    assert!(AdminCommand::parse(&Sqe { cdw12: 3, ..trace }).is_err());
+    assert_eq!(AdminCommand::parse(&trace), report(ReportContent::Trace, 0));
+    let of_another = AdminCommand::report_of(0x102, trace);
+    assert_eq!((of_another.cdw12, of_another.cdw13), (2, 0x102));
+    assert_eq!(AdminCommand::parse(&of_another), report(ReportContent::Trace, 0x102));
+    let associations = AdminCommand::associations(2);
+    assert_eq!((associations.cdw10, associations.cdw11, associations.cdw12), (0, 2, 3));
+    assert!(AdminCommand::parse(&Sqe { cdw12: 4, ..trace }).is_err());
+    assert!(AdminCommand::parse(&Sqe { cdw13: 0x1_0000, ..trace }).is_err());
     function_map_layouts();
 }
 
 #[test]
 fn vendor_commands_use_no_other_dwords() {
     let upload = Upload { total_bytes: 10, offset_bytes: 5 };
-    let load = AdminCommand::function_load(upload, Installation { entry: 2, kept: true });
+    let load =
+        AdminCommand::function_load(upload, Installation { entry: 2, kept: true, named: true });
     let map = MapAddress { controller: 0x102, map: 3 };
     let map_read = MapCommand::Read { map, length_bytes: 2, first_slot: 4 };
     for (sqe, allowed) in [
@@ -370,7 +381,7 @@ fn vendor_commands_use_no_other_dwords() {
         (load, &[10, 11, 13]),
         (AdminCommand::file_map_set(upload), &[10, 11]),
         (AdminCommand::function_unload(1), &[10]),
-        (AdminCommand::function_report(1, 2), &[10, 11]),
+        (AdminCommand::function_report(1, 2), &[10, 11, 13]),
         (AdminCommand::pushdown_identify(64), &[11]),
         (Sqe::new(0x83, 1), &[]),
     ] {

@@ -74,14 +74,6 @@ gain       how many times better pushdown is: operations a second, p99, bytes
 TCP alone  messages of the same sizes over TCP without a protocol: the most that pushdown can do here
 ";
 
-impl Figures {
-    /// The larger distance of a repetition from the median, in percent.
-    fn spread_percent(&self) -> f64 {
-        let [least, most] = self.ops_per_s_range;
-        100.0 * (most - self.ops_per_s).max(self.ops_per_s - least) / self.ops_per_s
-    }
-}
-
 /// A table of all cases, for people, with its legend and a sentence to repeat.
 pub(crate) fn table(cases: &[Case]) -> String {
     let mut text = format!(

@@ -54,18 +54,23 @@ fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
     let cases = options.sizes.len() * options.depths.len();
     let others = mixes.len() + spreads.len() + threads.len() + usize::from(!options.no_curve);
     let bar = progress::steps("measuring", (cases + others) as u64);
-    let mut report = Report::default();
+    // A target of our own that polls takes the processor of the baseline's peer.
+    let has_baselines = !options.poll || options.target.is_some();
+    let mut report = Report { has_baselines, ..Report::default() };
     for &size in &options.sizes {
         for &depth in &options.depths {
+            bar.set_message(format!("reads of {size} B, QD {depth}, and TCP alone"));
             report.cases.push(cases::case(bench, options, size, depth)?);
             bar.inc(1);
         }
     }
     for writes in mixes {
+        bar.set_message(format!("{writes} % writes"));
         report.mixes.push(cases::mix(bench, options, writes)?);
         bar.inc(1);
     }
     if !options.no_curve {
+        bar.set_message("reads that are due at random times");
         let most = report
             .cases
             .iter()
@@ -75,10 +80,12 @@ fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
         bar.inc(1);
     }
     for (connections, own_targets) in spreads {
+        bar.set_message(format!("{connections} connections"));
         report.spreads.push(connections::measure(bench, options, connections, own_targets)?);
         bar.inc(1);
     }
     for &count in &threads {
+        bar.set_message(format!("{count} threads, a connection each and one for all"));
         report.threads.push(bench.threads(options, count)?);
         bar.inc(1);
     }
@@ -87,8 +94,5 @@ fn measure(bench: &mut Bench, options: &NetOptions) -> Result<Report, Failure> {
     }
     bar.finish_and_clear();
     report.summary = report.summarize();
-    if options.poll && options.target.is_none() {
-        report.summary.forget_baselines();
-    }
     Ok(report)
 }

@@ -21,16 +21,6 @@ pub(super) struct Summary {
     pub(super) threads32_shared_over_private: Option<f64>,
 }
 
-impl Summary {
-    /// Of a target of our own that polls: it takes the processor of the baseline's peer, so what is
-    /// measured of TCP alone is of no use.
-    pub(super) fn forget_baselines(&mut self) {
-        self.qd1_over_pingpong_floor = None;
-        self.qd128_4k_over_batch_floor = None;
-        self.qd128_512_over_batch_floor = None;
-    }
-}
-
 #[derive(Default, Serialize)]
 pub(super) struct Report {
     pub(super) cases: Vec<Case>,
@@ -40,23 +30,28 @@ pub(super) struct Report {
     pub(super) threads: Vec<threads::Case>,
     pub(super) shares: Vec<WayShares>,
     pub(super) summary: Summary,
+    /// Whether TCP alone was measured under the same conditions.
+    #[serde(skip)]
+    pub(super) has_baselines: bool,
 }
 
 impl Report {
     /// The summary of these cases.
     pub(super) fn summarize(&self) -> Summary {
-        let Report { cases, threads, .. } = self;
+        let Report { cases, threads, has_baselines, .. } = self;
         let find = |size: u32, depth: u16| {
             cases.iter().find(|case| case.size_bytes == size && case.queue_depth == depth)
         };
-        let over_baseline = |case: &Case| case.lane.ops_per_s / case.fastest_baseline();
+        let over_baseline =
+            |case: &Case| has_baselines.then(|| case.lane.ops_per_s / case.fastest_baseline());
         let smallest =
             cases.iter().filter(|case| case.queue_depth == 1).min_by_key(|c| c.size_bytes);
         Summary {
             qd1_over_pingpong_floor: smallest
+                .filter(|_| *has_baselines)
                 .and_then(|case| Some(case.lane.p50_us / case.floor_polled.p50_us?)),
-            qd128_4k_over_batch_floor: find(4096, 128).map(over_baseline),
-            qd128_512_over_batch_floor: find(512, 128).map(over_baseline),
+            qd128_4k_over_batch_floor: find(4096, 128).and_then(over_baseline),
+            qd128_512_over_batch_floor: find(512, 128).and_then(over_baseline),
             lane_caravan_doorbell_over_single_send: find(512, 128)
                 .map(|case| case.lane.ops_per_s / case.single_send.ops_per_s),
             threads32_shared_over_private: threads

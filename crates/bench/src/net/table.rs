@@ -1,18 +1,34 @@
 //! The figures for people.
 
+use super::cases::Case;
 use super::cpu_profile::{Shares, WayShares};
 use super::curve::Curve;
 use super::report::{Report, Summary};
 use super::threads;
 use crate::measurement::Figures;
 use crate::steal;
+use std::cmp::Reverse;
+
+/// What the words of the tables mean.
+const LEGEND: &str = "
+QD             queue depth: operations in flight, on one connection, by one thread
+shared sends   what is ready leaves the host in one send; a send each: one system call for each read
+TCP alone      messages of the same sizes over TCP without a protocol, in batches of up to 16: the most
+               that a protocol can do here. Polled: its ends never sleep; blocking: they do
+± %            how far the fastest and the slowest repetition are from the median, which the figures are
+host µs        processor time of one operation at the host; target µs at the target
+due            reads that are due at random times; their latency counts from when they were due
+req/send       requests that leave together";
 
 pub(super) fn print(report: &Report) {
     print_cases(report);
     print_curves(&report.curves);
     print_threads(&report.threads);
     print_shares(&report.shares);
+    println!("{LEGEND}");
     print_summary(&report.summary);
+    let alone = report.cases.iter().filter(|_| report.has_baselines);
+    sentence(alone).inspect(|sentence| println!("\n{sentence}"));
     steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
 }
 
@@ -22,15 +38,16 @@ fn cpu_us(value: Option<f64>) -> String {
 
 fn header(what: &str) -> String {
     format!(
-        "{what:<24} {:<17} {:>10} {:>9} {:>9} {:>9} {:>9}",
-        "way", "ops/s", "p50 µs", "p99 µs", "host µs", "target µs"
+        "{what:<24} {:<19} {:>10} {:>4} {:>9} {:>9} {:>9} {:>9}",
+        "way", "ops/s", "± %", "p50 µs", "p99 µs", "host µs", "target µs"
     )
 }
 
 fn line(label: &str, way: &str, figures: &Figures) -> String {
     format!(
-        "{label:<24} {way:<17} {:>10.0} {:>9.1} {:>9.1} {:>9} {:>9}",
+        "{label:<24} {way:<19} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>9} {:>9}",
         figures.ops_per_s,
+        figures.spread_percent(),
         figures.p50_us,
         figures.p99_us,
         cpu_us(figures.host_cpu_us_per_op),
@@ -44,15 +61,16 @@ fn print_cases(report: &Report) {
         let label = format!("{} B, QD {}", case.size_bytes, case.queue_depth);
         println!("{}", line(&label, "shared sends", &case.lane));
         println!("{}", line("", "a send each", &case.single_send));
-        for (name, floor) in
-            [("floor, polled", &case.floor_polled), ("floor, blocking", &case.floor_blocking)]
-        {
+        let alone = [("polled", &case.floor_polled), ("blocking", &case.floor_blocking)];
+        for (wait, floor) in alone {
+            let name = format!("TCP alone, {wait}");
             let p50 = floor.p50_us.map_or(String::new(), |p50| format!("{p50:.1}"));
-            println!("{:<24} {name:<17} {:>10.0} {p50:>9}", "", floor.messages_per_s);
+            println!("{:<24} {name:<19} {:>10.0} {:>4} {p50:>9}", "", floor.messages_per_s, "");
         }
     }
     for mix in &report.mixes {
-        let label = format!("{} B, QD {}, {} % w", mix.size_bytes, mix.queue_depth, mix.writes);
+        let label =
+            format!("{} B, QD {}, {} % writes", mix.size_bytes, mix.queue_depth, mix.writes);
         println!("{}", line(&label, "shared sends", &mix.lane));
         println!("{}", line("", "a send each", &mix.single_send));
     }
@@ -111,7 +129,7 @@ fn print_shares(shares: &[WayShares]) {
         return;
     }
     println!(
-        "{:<24} {:<17} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "{:<24} {:<19} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "% of processor time",
         "way",
         "program",
@@ -139,7 +157,7 @@ fn print_shares(shares: &[WayShares]) {
 }
 
 fn print_share(label: &str, way: &str, shares: [Option<f64>; 7]) {
-    print!("{label:<24} {way:<17}");
+    print!("{label:<24} {way:<19}");
     for share in shares {
         let share = share.map_or("-".to_owned(), |share| format!("{share:.1}"));
         print!(" {share:>8}");
@@ -148,10 +166,11 @@ fn print_share(label: &str, way: &str, shares: [Option<f64>; 7]) {
 }
 
 fn print_summary(summary: &Summary) {
+    println!();
     for (name, value) in [
-        ("latency at depth 1 over a polled ping-pong", summary.qd1_over_pingpong_floor),
-        ("4 KiB at depth 128 over batches of messages", summary.qd128_4k_over_batch_floor),
-        ("512 B at depth 128 over batches of messages", summary.qd128_512_over_batch_floor),
+        ("latency at depth 1 over that of TCP alone, polled", summary.qd1_over_pingpong_floor),
+        ("4 KiB reads at depth 128 over TCP alone", summary.qd128_4k_over_batch_floor),
+        ("512 B reads at depth 128 over TCP alone", summary.qd128_512_over_batch_floor),
         ("shared sends over a send each", summary.lane_caravan_doorbell_over_single_send),
         (
             "32 threads on a shared lane over a connection each",
@@ -162,4 +181,17 @@ fn print_summary(summary: &Summary) {
             println!("{name:<50} {value:.2}");
         }
     }
+}
+
+/// The deepest queue of the smallest reads, in a sentence to repeat.
+fn sentence<'a>(cases: impl Iterator<Item = &'a Case>) -> Option<String> {
+    let case = cases.max_by_key(|case| (Reverse(case.size_bytes), case.queue_depth))?;
+    Some(format!(
+        "Reads of {} bytes at depth {}: {:.0},000 a second, {:.0} % of what TCP alone does here with messages of \
+         the same sizes.",
+        case.size_bytes,
+        case.queue_depth,
+        case.lane.ops_per_s / 1000.0,
+        100.0 * case.lane.ops_per_s / case.fastest_baseline(),
+    ))
 }

@@ -3,6 +3,7 @@
 mod check;
 mod dry_run;
 mod identity;
+mod list;
 mod map;
 mod object;
 mod pace;
@@ -29,7 +30,8 @@ pub(crate) enum Command {
     /// Install a function for all hosts of a target's subsystem, until it is unloaded or the target
     /// stops.
     Load(Load),
-    /// List the functions installed on a target and what they have done.
+    /// List functions and what they have done: those installed on a target, and those that running programs
+    /// of this host have loaded.
     List(Target),
     /// Remove an installed function, which the host that has installed it may do.
     Unload(Unload),
@@ -59,14 +61,18 @@ pub(crate) struct Load {
     /// Name of the entry point, the section name after `bpfof/` [default: the only one].
     #[arg(long)]
     entry: Option<String>,
+    /// Name to install it by, up to 64 bytes [default: that of the entry point].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct Unload {
     #[command(flatten)]
     target: Target,
-    /// The id that `load` and `list` print.
-    id: u32,
+    /// Its name, or the id that `load` and `list` print.
+    #[arg(value_name = "NAME|ID")]
+    function: String,
 }
 
 pub(crate) fn run(command: &Command) -> Outcome {
@@ -75,7 +81,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
         Command::Run(options) => run::run(options),
         Command::Prove(options) => proof::child(options),
         Command::Load(options) => load(options),
-        Command::List(options) => list(options),
+        Command::List(options) => list::list(options),
         Command::Unload(options) => unload(options),
         Command::Map(command) => map::run(command),
     }
@@ -83,9 +89,12 @@ pub(crate) fn run(command: &Command) -> Outcome {
 
 fn load(options: &Load) -> Outcome {
     let chosen = Chosen::read(&options.file, options.entry.as_deref())?;
-    let name = chosen.name();
+    let name = options.name.as_deref().unwrap_or(chosen.name());
     let mut controller = connect(&options.target)?;
-    let id = controller.install_function(&chosen.bytes, chosen.index())?;
+    let id = match &options.name {
+        Some(name) => controller.install_function_as(name, &chosen.bytes, chosen.index())?,
+        None => controller.install_function(&chosen.bytes, chosen.index())?,
+    };
     if options.target.json {
         println!("{}", serde_json::json!({ "id": id.0, "name": name }));
     } else {
@@ -95,81 +104,28 @@ fn load(options: &Load) -> Outcome {
     Ok(())
 }
 
-fn list(options: &Target) -> Outcome {
-    let mut controller = connect(options)?;
-    let report = controller.function_report()?;
-    let mut said = Vec::new();
-    for entry in &report {
-        let faulted = entry.faults != 0;
-        let fault = faulted.then(|| controller.last_fault(FunctionId(entry.function)));
-        let trace = controller.trace(FunctionId(entry.function))?;
-        said.push((fault.transpose()?.flatten(), trace));
-    }
+fn unload(options: &Unload) -> Outcome {
+    let mut controller = connect(&options.target)?;
+    let id = installed(&mut controller, &options.function)?;
+    controller.unload_function(id)?;
     controller.disconnect()?;
-    if options.json {
-        let entries: Vec<_> = report
-            .iter()
-            .zip(&said)
-            .map(|(entry, (last_fault, trace))| {
-                serde_json::json!({
-                    "id": entry.function,
-                    "name": entry.name.to_string(),
-                    "instructions": entry.instructions,
-                    "native_bytes": entry.native_bytes,
-                    "compile_us": entry.compile_us,
-                    "chains": entry.chains,
-                    "hops": entry.hops,
-                    "read_bytes": entry.read_bytes,
-                    "faults": entry.faults,
-                    "aborts": entry.aborts,
-                    "last_fault": last_fault,
-                    "trace": trace,
-                })
-            })
-            .collect();
-        println!("{}", serde_json::to_string_pretty(&entries)?);
-        return Ok(());
-    }
-    if report.is_empty() {
-        println!("no function is installed; see `bpfof function load --help`");
-        return Ok(());
-    }
-    println!(
-        "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
-        "id", "name", "insns", "chains", "hops", "bytes read", "faults", "aborts"
-    );
-    for (entry, (last_fault, trace)) in report.iter().zip(&said) {
-        println!(
-            "{:>10} {:<20} {:>8} {:>12} {:>12} {:>14} {:>7} {:>7}",
-            entry.function,
-            entry.name.to_string(),
-            entry.instructions,
-            entry.chains,
-            entry.hops,
-            entry.read_bytes,
-            entry.faults,
-            entry.aborts
-        );
-        if let Some(fault) = last_fault {
-            println!("{:>10} last fault: {fault}", "");
-        }
-        for line in trace {
-            println!("{:>10} trace: {line}", "");
-        }
+    if options.target.json {
+        println!("{}", serde_json::json!({ "unloaded": id.0 }));
+    } else {
+        println!("function {id} is removed");
     }
     Ok(())
 }
 
-fn unload(options: &Unload) -> Outcome {
-    let mut controller = connect(&options.target)?;
-    controller.unload_function(FunctionId(options.id))?;
-    controller.disconnect()?;
-    if options.target.json {
-        println!("{}", serde_json::json!({ "unloaded": options.id }));
-    } else {
-        println!("function {} is removed", options.id);
+/// The function that is installed by this name, or has this id.
+fn installed(
+    controller: &mut Controller,
+    name_or_id: &str,
+) -> Result<FunctionId, bpfof_host::Error> {
+    match name_or_id.parse() {
+        Ok(id) => Ok(FunctionId(id)),
+        Err(_) => controller.installed_function(name_or_id),
     }
-    Ok(())
 }
 
 fn connect(options: &Target) -> Result<Controller, Box<dyn std::error::Error>> {

@@ -25,7 +25,11 @@ const ANSWER_SHOWN_BYTES: usize = 512;
 #[derive(Args)]
 pub(crate) struct Run {
     /// Object file, as `clang -O2 -g -target bpf -mcpu=v3 -c` makes it.
-    object: PathBuf,
+    #[arg(required_unless_present = "installed")]
+    object: Option<PathBuf>,
+    /// Run a function that is installed at the target, by its name or id, in the place of an object.
+    #[arg(long, value_name = "NAME|ID", conflicts_with_all = ["object", "entry", "files", "steps"])]
+    installed: Option<String>,
     /// Name of the entry point, the section name after `bpfof/` [default: the only one].
     #[arg(long)]
     entry: Option<String>,
@@ -124,19 +128,22 @@ impl Run {
 }
 
 pub(crate) fn run(options: &Run) -> Outcome {
-    let chosen = Chosen::read(&options.object, options.entry.as_deref())?;
+    let read = |object| Chosen::read(object, options.entry.as_deref());
+    let chosen = options.object.as_deref().map(read).transpose()?;
     let argument = options.argument()?;
     let target = match &options.target {
         Some(url) => Some(url.clone()),
         None if options.files.is_empty() || options.device.is_some() => default_target()?,
         None => None,
     };
-    let (ended, steps) = match &target {
-        None if options.files.is_empty() => {
-            return Err("give --file (a file to read), or --target (or BPFOF_TARGET)".into());
+    let (ended, steps) = match (&target, &chosen) {
+        (Some(url), chosen) if options.files.is_empty() => {
+            over_namespace(options, url, chosen.as_ref(), &argument)?
         }
-        Some(url) if options.files.is_empty() => over_namespace(options, url, &chosen, &argument)?,
-        target => over_files(options, target.as_ref(), &chosen, &argument)?,
+        (target, Some(chosen)) if !options.files.is_empty() => {
+            over_files(options, target.as_ref(), chosen, &argument)?
+        }
+        _ => return Err("give --file (a file to read), or --target (or BPFOF_TARGET)".into()),
     };
     if let Some(path) = &options.output {
         std::fs::write(path, &ended.answer)
@@ -153,13 +160,17 @@ pub(crate) fn run(options: &Run) -> Outcome {
 fn over_namespace(
     options: &Run,
     url: &TargetUrl,
-    chosen: &Chosen,
+    chosen: Option<&Chosen>,
     argument: &[u8],
 ) -> Result<(Ended, Option<Steps>), Box<dyn std::error::Error>> {
     let mut controller = options.connect(url)?;
     let nsid = url.nsid;
     let info = controller.identify_namespace(nsid)?;
-    let function = controller.load_function(&chosen.bytes, chosen.index())?;
+    let function = match (chosen, &options.installed) {
+        (Some(chosen), _) => controller.load_function(&chosen.bytes, chosen.index())?,
+        (None, Some(name)) => super::installed(&mut controller, name)?,
+        (None, None) => return Err("give an object file, or --installed".into()),
+    };
     let mut lane = controller.open_lane()?;
     let mut answer = Vec::new();
     let call = PushdownCall {
@@ -176,15 +187,16 @@ fn over_namespace(
     let began = Instant::now();
     let chain = lane.pushdown(&call, &mut answer);
     let took = began.elapsed();
-    let chain =
-        chain.map_err(|error| explained(error, &mut controller, (function, chosen.program())))?;
+    let chain = chain.map_err(|error| {
+        explained(error, &mut controller, (function, chosen.map(Chosen::program)))
+    })?;
     let ended = Ended { executor: Executor::Target, answer, hops: chain.hops, took };
-    let steps = match options.steps {
-        true => {
+    let steps = match chosen.filter(|_| options.steps) {
+        Some(chosen) => {
             let source = Source::Namespace(Box::new(lane), info);
             Some(repeat(options, chosen, vec![source], argument)?)
         }
-        false => None,
+        None => None,
     };
     controller.disconnect()?;
     Ok((ended, steps))
@@ -194,12 +206,12 @@ fn over_namespace(
 fn explained(
     error: impl std::fmt::Display,
     controller: &mut Controller,
-    (function, program): (FunctionId, &Program),
+    (function, program): (FunctionId, Option<&Program>),
 ) -> String {
     let Ok(Some(words)) = controller.last_fault(function) else { return error.to_string() };
     let report = controller.function_report().unwrap_or_default();
     let entry = report.iter().find(|entry| entry.function == function.0);
-    let line = entry.and_then(|entry| program.sources().find(entry.fault_pc));
+    let line = entry.and_then(|entry| program?.sources().find(entry.fault_pc));
     let words = match (entry, line) {
         (Some(entry), Some(line)) => with_line(&words, entry.fault_pc, line),
         _ => words,
@@ -269,7 +281,7 @@ fn over_files(
     let ended = read(options, &mut reader, &files, &function, argument);
     let ended = ended.map_err(|error| {
         let at_target = function.id().and_then(|id| {
-            let failed = (id, chosen.program());
+            let failed = (id, Some(chosen.program()));
             maps.with_controller(|controller| explained(&error, controller, failed))
         });
         at_target.unwrap_or_else(|| error.to_string())

@@ -54,9 +54,9 @@ fn dispatch(cx: &mut Context<'_>, command: &Command<'_>, parsed: AdminCommand) -
             cx.check_rights(if is_kept(function) { Rights::KEEP } else { Rights::LOAD })?;
             functions::unload(cx, function)
         }
-        AdminCommand::FunctionReport { function, length_bytes, content } => {
+        AdminCommand::FunctionReport { function, length_bytes, content, controller } => {
             cx.check_rights(Rights::RUN)?;
-            functions::report(cx, command, (function, content), length_bytes)
+            functions::report(cx, command, (controller, function, content), length_bytes)
         }
         AdminCommand::PushdownIdentify { length_bytes } => {
             identify::pushdown_identify(cx, command, length_bytes)

@@ -1,11 +1,9 @@
 //! Commands about function maps (docs/protocol.md, "Function maps").
 
 use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
-use crate::access::Rights;
 use crate::controller::Controller;
 use crate::limits::{MAX_PAGE_BYTES, MAX_TRANSFER_BYTES};
 use crate::refusal::{Refusal, Reply};
-use crate::subsystem::Subsystem;
 use bpfof_chain::FunctionMap;
 use bpfof_function::map::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MapError, SetMode};
 use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEntry};
@@ -29,32 +27,15 @@ pub(super) fn carry_out(
     }
 }
 
-/// Whether two associations are of the same host. An identifier of zeroes is none.
-fn is_same_host(one: &Controller, other: &Controller) -> bool {
-    one.host_id != [0; 16] && one.host_id == other.host_id && one.host_nqn() == other.host_nqn()
-}
-
-/// The association that a command means, if the host may look at it. One of another host is not
-/// told from one that does not exist.
-fn owner(
-    id: u16,
-    controller: &Arc<Controller>,
-    subsystem: &Subsystem,
-) -> Result<Arc<Controller>, Refusal> {
-    if id == MapAddress::OWN || id == controller.id {
-        return Ok(Arc::clone(controller));
-    }
-    let may_look = controller.access.rights.intersects(Rights::MAPS);
-    let other = subsystem.controller(id);
-    let other = other.filter(|other| may_look && is_same_host(controller, other));
-    other.ok_or_else(|| {
-        let cause = format!("the host has no association {id}");
-        Refusal::new(Status::UNKNOWN_MAP, cause)
+/// The association that a command means, if the host may look at it.
+fn owner(cx: &Context<'_>, id: u16) -> Result<Arc<Controller>, Refusal> {
+    cx.subsystem().association_for(&cx.controller(), id).ok_or_else(|| {
+        Refusal::new(Status::UNKNOWN_MAP, format!("the host has no association {id}"))
     })
 }
 
 fn find(cx: &Context<'_>, address: MapAddress) -> Result<Arc<FunctionMap>, Refusal> {
-    let owner = owner(address.controller, &cx.controller(), &cx.subsystem())?;
+    let owner = owner(cx, address.controller)?;
     let tables = owner.tables();
     tables.function_map(address.map).cloned().ok_or_else(|| {
         let cause = format!("association {} has no map {}", owner.id, address.map);
@@ -74,16 +55,9 @@ fn refusal(error: MapError) -> Refusal {
 
 /// Map Report: as many entries as fit, and the length of all.
 fn report(cx: &mut Context<'_>, command: &Command<'_>, of: u16, length_bytes: u32) -> Answered {
-    let (controller, subsystem) = (cx.controller(), cx.subsystem());
     let owners = match of {
-        MapAddress::ALL_OF_HOST => {
-            let mut all = subsystem.all_controllers();
-            let may_look = controller.access.rights.intersects(Rights::MAPS);
-            let is_its = |other: &Arc<Controller>| may_look && is_same_host(&controller, other);
-            all.retain(|other| other.id == controller.id || is_its(other));
-            all
-        }
-        id => vec![owner(id, &controller, &subsystem)?],
+        MapAddress::ALL_OF_HOST => cx.subsystem().associations_for(&cx.controller()),
+        id => vec![owner(cx, id)?],
     };
     let length_bytes = length_bytes.min(MAX_TRANSFER_BYTES) as usize;
     let (mut report, mut full_bytes) = (Vec::new(), 0);

@@ -14,7 +14,7 @@ use crate::subsystem::Subsystem;
 use crate::transport::Payload;
 use bpfof_chain::{Function, Trace};
 use bpfof_function::abi::MAX_OBJECT_BYTES;
-use bpfof_nvme::vendor_specific::{FunctionReportEntry, NO_FAULT};
+use bpfof_nvme::vendor_specific::{FunctionReportEntry, MapAddress, NO_FAULT};
 use bpfof_nvme::{AdminCommand, Installation, ReportContent, Status, Upload};
 use log::Level;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ pub(super) fn load(
     upload: Upload,
     installation: Installation,
 ) -> Answered {
-    let what = (Kind::Function, MAX_OBJECT_BYTES);
+    let name_bytes = if installation.named { Installation::NAME_BYTES } else { 0 };
+    let what = (Kind::Function, name_bytes + MAX_OBJECT_BYTES);
     match upload::take_part(cx, command, what, upload, installation)? {
         Part::NeedData(length) => Ok(Outcome::NeedData(length)),
         Part::Taken => Ok(Outcome::DONE),
@@ -187,12 +188,19 @@ fn unknown(function: u32) -> Refusal {
 pub(super) fn report(
     cx: &mut Context<'_>,
     command: &Command<'_>,
-    (function, content): (u32, ReportContent),
+    (owner, function, content): (u16, u32, ReportContent),
     length_bytes: u32,
 ) -> Answered {
-    let (controller, subsystem) = (cx.controller(), cx.subsystem());
+    let subsystem = cx.subsystem();
+    let controller = subsystem.association_for(&cx.controller(), owner).ok_or_else(|| {
+        let cause = format!("the host has no association {owner}");
+        Refusal::new(Status::UNKNOWN_FUNCTION.with_dnr(), cause)
+    })?;
     let mut report = match content {
-        ReportContent::Entries if function == AdminCommand::LAST_LOAD_MESSAGE => {
+        ReportContent::Associations => associations(&controller, &subsystem),
+        ReportContent::Entries
+            if function == AdminCommand::LAST_LOAD_MESSAGE && owner == MapAddress::OWN =>
+        {
             cx.admin().load_message.clone().into_bytes()
         }
         ReportContent::LastFault => last_fault_message(function, &controller, &subsystem)?,
@@ -233,6 +241,13 @@ fn entries(
         }
     };
     Ok(wanted.flat_map(|installed| entry(installed).to_bytes()).collect())
+}
+
+/// docs/protocol.md, Function Report, CDW12 3.
+fn associations(controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
+    let all = subsystem.associations_for(controller);
+    let others = all.iter().map(|other| other.id).filter(|id| *id != controller.id);
+    [controller.id].into_iter().chain(others).flat_map(u16::to_le_bytes).collect()
 }
 
 /// What is known of a function: of a kept one what concerns the association, or all if it owns it.

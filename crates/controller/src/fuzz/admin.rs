@@ -425,10 +425,12 @@ impl Hosts<'_> {
             27 => Sqe { cdw10: b as u32, ..Sqe::new(opcode::admin::ABORT, 0) },
             28 => AdminCommand::keep_alive(),
             29 if a & 0x80 != 0 => AdminCommand::trace([FOLLOW, 1][usize::from(b & 1 != 0)], 64),
-            29 => AdminCommand::function_report(
-                [0, FOLLOW, 1, 1 << 31 | 1, u32::MAX, b as u32][usize::from(a) % 6],
-                b as u32,
-            ),
+            29 if a & 0x40 != 0 => AdminCommand::associations(b as u32),
+            29 => {
+                let function = [0, FOLLOW, 1, 1 << 31 | 1, u32::MAX, b as u32][usize::from(a) % 6];
+                let report = AdminCommand::function_report(function, b as u32);
+                AdminCommand::report_of([0, 1, 2, b as u16][usize::from(a >> 3) % 4], report)
+            }
             30 => AdminCommand::function_unload(
                 [FOLLOW, 1, 1 << 31 | 1, b as u32][usize::from(a) % 4],
             ),
@@ -548,7 +550,8 @@ impl Hosts<'_> {
             let at = self.input.number() as usize % whole.len();
             whole[at] = self.input.byte();
         }
-        let installation = Installation { entry: u32::from(wrong >> 7), kept: choice & 4 != 0 };
+        let [kept, named] = [choice & 4 != 0, wrong & 0x40 != 0];
+        let installation = Installation { entry: u32::from(wrong >> 7), kept, named };
         let total_bytes =
             if wrong & 12 == 12 { self.input.edge() as u32 } else { whole.len() as u32 };
         let chunks = usize::from(choice >> 4 & 3).max(1);

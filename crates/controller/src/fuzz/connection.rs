@@ -422,6 +422,9 @@ impl Host<'_> {
             2 => AdminCommand::get_features(a as u8),
             3 => AdminCommand::set_features(a as u8, b as u32),
             4 if choice >= 128 => AdminCommand::trace(a as u32, b as u32),
+            4 if choice >= 64 => {
+                AdminCommand::report_of(a as u16, AdminCommand::function_report(0, b as u32))
+            }
             4 => AdminCommand::function_report(a as u32, b as u32),
             5 => AdminCommand::function_unload(a as u32),
             6 => AdminCommand::pushdown_identify(b as u32),
@@ -458,7 +461,8 @@ impl Host<'_> {
         let total_bytes = if choice & 4 == 0 { whole } else { self.input.edge() as u32 };
         let offset_bytes = if choice & 8 == 0 { 0 } else { self.input.edge() as u32 };
         let upload = Upload { total_bytes, offset_bytes };
-        let installation = Installation { entry: u32::from(choice >> 6), kept: choice & 16 != 0 };
+        let [kept, named] = [16, 32].map(|bit| choice & bit != 0);
+        let installation = Installation { entry: u32::from(choice >> 6), kept, named };
         let mut sqe = match choice & 1 {
             0 => AdminCommand::file_map_set(upload),
             _ => AdminCommand::function_load(upload, installation),

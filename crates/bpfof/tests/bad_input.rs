@@ -1,0 +1,131 @@
+//! What cannot be right is refused, by option and value; what is interrupted leaves nothing half done.
+
+mod command;
+
+use command::{BPFOF, Target, bad, bpfof, good};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A refused command names these.
+fn refused(arguments: &[&str], named: &[&str]) {
+    let errors = bad(arguments);
+    for name in named {
+        assert!(errors.contains(name), "{arguments:?} does not say {name}: {errors}");
+    }
+}
+
+#[test]
+fn options_that_make_no_sense_are_named_with_their_value() {
+    for bench in ["kv", "net"] {
+        refused(&["bench", bench, "--depths", "0"], &["'0'", "--depths"]);
+        refused(&["bench", bench, "--depths", "1,2000"], &["'2000'", "--depths"]);
+        refused(&["bench", bench, "--repetitions", "0"], &["'0'", "--repetitions"]);
+    }
+    refused(&["bench", "kv", "--levels", "3", "--cached", "5"], &["--cached 5", "3 levels"]);
+    refused(&["bench", "kv", "--ranges", "0"], &["'0'", "--ranges"]);
+    let memory = ["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=900TiB"];
+    refused(&memory, &["make them smaller, or serve files"]);
+    let source = "../../functions/bpfkv_get.bpf.c";
+    refused(&["function", "check", source], &["is C source", "clang -O2 -g -target bpf"]);
+}
+
+#[test]
+fn long_words_are_not_repeated_in_full() {
+    let long = "x".repeat(10_000);
+    let errors = bad(&["kv", "get", "--target", &long, "1"]);
+    assert!(errors.len() < 1000 && errors.contains("xxx…"), "{errors}");
+}
+
+#[test]
+fn the_doctor_tells_why_it_cannot_listen() {
+    let says = |address: &str| {
+        let output = bpfof(&["doctor", "--listen", address]);
+        assert!(!output.status.success());
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let taken = Target::start(&["mem:size=1MiB"]);
+    let (taken, foreign) = (says(&taken.address), says("203.0.113.1:4420"));
+    let line = |text: &str| text.lines().find(|line| line.contains("port")).map(str::to_owned);
+    assert_ne!(line(&taken), line(&foreign));
+    assert!(foreign.contains("this machine has no such address"), "{foreign}");
+}
+
+#[test]
+fn the_target_comes_from_the_environment() {
+    let target = Target::start(&["mem:size=1MiB"]);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(BPFOF);
+        let output = command.args(arguments).env("BPFOF_TARGET", &target.url).output();
+        let output = output.expect("bpfof starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {errors}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    run(&["kv", "create", "--levels", "2"]);
+    assert_eq!(run(&["kv", "get", "7"]), "7 7\n");
+    assert!(run(&["kv", "range", "1", "3"]).contains("2 2"));
+    assert!(run(&["kv", "aggregate", "sum", "0", "100"]).contains("4950"));
+    assert!(run(&["function", "list"]).contains("no function is installed"));
+}
+
+/// Ends a command when `file` is there and has bytes.
+fn interrupt_once(command: &mut Command, file: &Path, signal: Signal) -> Child {
+    let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while std::fs::metadata(file).map_or(0, |file| file.len()) == 0 {
+        assert!(Instant::now() < deadline && child.try_wait().expect("waits").is_none());
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), signal).expect("it runs");
+    child
+}
+
+#[test]
+fn an_interrupted_database_is_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, partial) = (folder.path().join("db"), folder.path().join("db.partial"));
+    let mut create = Command::new(BPFOF);
+    create.args(["kv", "create", "--levels", "6", "--file"]).arg(&file);
+    for (signal, leaves_partial) in [(Signal::INT, false), (Signal::KILL, true)] {
+        let mut child = interrupt_once(&mut create, &partial, signal);
+        assert!(!child.wait().expect("ended").success());
+        assert!(!file.exists(), "{signal:?}");
+        assert_eq!(partial.exists(), leaves_partial, "{signal:?}");
+    }
+    // What a killed creation has left is no obstacle.
+    good(&["kv", "create", "--levels", "2", "--file", file.to_str().expect("UTF-8")]);
+    assert!(file.exists() && !partial.exists());
+}
+
+#[test]
+fn an_interrupted_benchmark_leaves_no_empty_results() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let results = folder.path().join("net.json");
+    let mut bench = Command::new(BPFOF);
+    bench.args(["bench", "net", "--json"]).arg(&results).stderr(Stdio::null());
+    let mut child = bench.stdout(Stdio::null()).spawn().expect("it starts");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(child.try_wait().expect("waits").is_none(), "it measures for longer");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    assert!(!child.wait().expect("ended").success());
+    assert!(!results.exists());
+}
+
+#[test]
+fn the_commands_have_completions_and_manual_pages() {
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(good(&["completions", shell]).contains("aggregate"), "{shell}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    good(&["manual", folder.path().to_str().expect("UTF-8")]);
+    for page in ["bpfof.1", "bpfof-target.1", "bpfof-kv-get.1", "bpfof-function-run.1"] {
+        let text = std::fs::read_to_string(folder.path().join(page)).expect(page);
+        assert!(text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"), "{page}");
+    }
+    // One line an option, and the grammar in the long help only.
+    let (short, long) = (good(&["target", "-h"]), good(&["target", "--help"]));
+    assert!(short.lines().count() * 2 < long.lines().count(), "{short}");
+    assert!(!short.contains("latency_us") && long.contains("latency_us"), "{short}");
+}
