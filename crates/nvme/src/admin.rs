@@ -288,7 +288,8 @@ impl AdminCommand {
     #[must_use]
     pub fn function_load(upload: Upload, installation: Installation) -> Sqe {
         let Installation { entry, kept, named } = installation;
-        let cdw12 = u32::from(kept) * Installation::KEPT | u32::from(named) * Installation::NAMED;
+        let cdw12 =
+            (u32::from(kept) * Installation::KEPT) | (u32::from(named) * Installation::NAMED);
         Sqe { cdw12, cdw13: entry, ..Self::upload(admin::FUNCTION_LOAD, upload) }
     }
 

@@ -1,6 +1,6 @@
 //! `bpfof function list`.
 
-use super::Target;
+use super::connection::{Target, connect};
 use bpfof_host::{Controller, ForeignFunction, FunctionId, FunctionReportEntry};
 use bpfof_terminal::Outcome;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ struct Listed {
 }
 
 pub(super) fn list(options: &Target) -> Outcome {
-    let mut controller = super::connect(options)?;
+    let mut controller = connect(options)?;
     let all = all(&mut controller)?;
     controller.disconnect()?;
     if options.json {

@@ -1,6 +1,7 @@
 //! `bpfof function …`.
 
 mod check;
+mod connection;
 mod dry_run;
 mod identity;
 mod list;
@@ -11,9 +12,9 @@ mod proof;
 mod run;
 mod steps;
 
-use bpfof_host::{Controller, FunctionId, TargetUrl};
-use bpfof_terminal::{Outcome, target_url};
+use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
+use connection::{Target, connect, installed};
 use object::Chosen;
 use std::path::PathBuf;
 
@@ -38,18 +39,6 @@ pub(crate) enum Command {
     /// See and change what functions remember in their maps.
     #[command(subcommand)]
     Map(map::Command),
-}
-
-#[derive(Args)]
-pub(crate) struct Target {
-    /// The target: nvme-tcp://HOST:PORT/NQN.
-    #[arg(long, env = "BPFOF_TARGET", value_parser = target_url)]
-    target: TargetUrl,
-    #[command(flatten)]
-    identity: identity::Identity,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Args)]
@@ -115,23 +104,4 @@ fn unload(options: &Unload) -> Outcome {
         println!("function {id} is removed");
     }
     Ok(())
-}
-
-/// The function that is installed by this name, or has this id.
-fn installed(
-    controller: &mut Controller,
-    name_or_id: &str,
-) -> Result<FunctionId, bpfof_host::Error> {
-    match name_or_id.parse() {
-        Ok(id) => Ok(FunctionId(id)),
-        Err(_) => controller.installed_function(name_or_id),
-    }
-}
-
-fn connect(options: &Target) -> Result<Controller, Box<dyn std::error::Error>> {
-    let mut url = options.target.clone();
-    url.host_nqn = options.identity.host_nqn.clone().or(url.host_nqn);
-    let mut controller = Controller::connect(&url, options.identity.options())?;
-    controller.pushdown_limits()?;
-    Ok(controller)
 }

@@ -1,5 +1,6 @@
 //! `bpfof function run`: one chain, at a target or on this machine.
 
+use super::connection::installed;
 use super::identity::Identity;
 use super::object::Chosen;
 use super::steps::{self, Source, Step, Steps};
@@ -168,7 +169,7 @@ fn over_namespace(
     let info = controller.identify_namespace(nsid)?;
     let function = match (chosen, &options.installed) {
         (Some(chosen), _) => controller.load_function(&chosen.bytes, chosen.index())?,
-        (None, Some(name)) => super::installed(&mut controller, name)?,
+        (None, Some(name)) => installed(&mut controller, name)?,
         (None, None) => return Err("give an object file, or --installed".into()),
     };
     let mut lane = controller.open_lane()?;
