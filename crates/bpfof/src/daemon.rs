@@ -43,13 +43,15 @@ pub(crate) fn begin(options: &Daemon) -> io::Result<()> {
         _ => LevelFilter::Info,
     };
     let mut logger = env_logger::Builder::new();
-    logger.filter_level(LevelFilter::Warn).filter_module("bpfof", level);
+    // Of this project's modules everything, so that the level can be changed at run time.
+    logger.filter_level(LevelFilter::Warn).filter_module("bpfof", LevelFilter::Debug);
     match options.log {
         LogFormat::Json => _ = logger.format(as_json),
         LogFormat::Text if logs_to_journal() => _ = logger.format(for_journal),
         LogFormat::Text => {}
     }
     logger.init();
+    log::set_max_level(level);
     if options.exit_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM))?;
     }

@@ -6,6 +6,7 @@
 mod allocator;
 mod command_tree;
 mod config;
+mod ctl;
 mod daemon;
 mod doctor;
 mod file;
@@ -41,6 +42,8 @@ enum Command {
     /// nothing else, and grants the files whose descriptors the client sends: those on ext4 that nobody has
     /// open for writing, and immutable ones on XFS. SIGTERM and Ctrl-C take all grants back and end it.
     Grantd(grantd::Options),
+    /// See and change a running target on this machine.
+    Ctl(ctl::Options),
     /// Look at a target's configuration file without serving it.
     #[command(subcommand)]
     Config(config::Command),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Target(options) => target::run(&options),
         Command::Grantd(options) => grantd::run(&options),
+        Command::Ctl(options) => ctl::run(&options),
         Command::Config(command) => config::run(&command),
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),

@@ -5,6 +5,8 @@ use bpfof_controller::{
     NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode, parse_address, parse_size,
     parse_tls_mode,
 };
+use bpfof_operations::Reporter;
+use bpfof_operations::control::{self, Control, Operations};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
@@ -13,8 +15,9 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the service manager calls the socket for discovery (FileDescriptorName=); any other name is that of
 /// the one for hosts.
@@ -93,7 +96,15 @@ pub(crate) struct Options {
     /// Seal and open the records of TLS in this process, even where the kernel could.
     #[arg(long)]
     no_kernel_tls: bool,
-    /// TOML file with listen, discovery, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// Address and port to listen on for metrics (GET /metrics, for Prometheus) and for a page that shows them;
+    /// whoever reaches it reads the names of hosts. Usually port 9420 of an address for operators [default:
+    /// none].
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    metrics: Option<SocketAddr>,
+    /// Socket for `bpfof ctl` [default: none].
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// TOML file with listen, discovery, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
@@ -117,8 +128,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     crate::allocator::give_back_large_pieces();
     let is_crippled = Arc::new(AtomicBool::new(false));
     let server = Server::start_with(&config, surroundings(&is_crippled)?)?;
+    let reloads = Reloads::default();
+    let (_control, metrics) = serve_operators(&config, &server, &reloads)?;
     crate::allocator::give_back_unused_pages(server.memory());
-    announce(options.json, &server, &config);
+    announce(options.json, &server, &config, metrics);
     let status = format!("READY=1\nSTATUS=listens on {}", server.address());
     daemon::tell(manager, |manager| manager.notify(&status));
     feed_watchdog(manager, &server)?;
@@ -128,9 +141,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
             break;
         }
         daemon::tell(manager, Manager::notify_reloading);
-        match configuration(options).and_then(|config| Ok(server.reload(&config)?)) {
-            Ok(()) => log::info!("signal {signal}: the configuration is taken over"),
-            Err(error) => log::error!("nothing has changed, the configuration is refused: {error}"),
+        // Who asks from now on does not know yet what comes of this one.
+        let asked = std::mem::take(&mut *lock(&reloads));
+        let outcome = configuration(options).and_then(|config| Ok(server.reload(&config)?));
+        let outcome = outcome
+            .map_err(|error| format!("nothing has changed, the configuration is refused: {error}"));
+        match &outcome {
+            Ok(()) => log::info!("the configuration is taken over"),
+            Err(error) => log::error!("{error}"),
+        }
+        for asker in asked {
+            let _ = asker.send(outcome.clone());
         }
         daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
@@ -167,6 +188,42 @@ fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> 
     Ok(options)
 }
 
+/// Operators who wait for the configuration to be read again.
+type Reloads = Arc<Mutex<Vec<Sender<Result<(), String>>>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves metrics, and the socket for operators as long as what is returned lives. Tells where metrics are.
+fn serve_operators(
+    config: &TargetConfig,
+    server: &Server,
+    reloads: &Reloads,
+) -> Result<(Option<Control>, Option<SocketAddr>), Box<dyn std::error::Error>> {
+    let report: Reporter = Arc::new(server.report());
+    let serve = |address: SocketAddr| {
+        bpfof_operations::http::serve(address, Arc::clone(&report))
+            .map_err(|error| format!("cannot listen on {address} for metrics: {error}"))
+    };
+    let metrics = config.metrics.map(serve).transpose()?;
+    if let Some(address) = metrics {
+        log::info!("metrics are at http://{address}/metrics, a page at http://{address}/");
+    }
+    let Some(path) = &config.control else { return Ok((None, metrics)) };
+    let reloads = Arc::clone(reloads);
+    let reload = move || {
+        let (asker, outcome) = channel();
+        lock(&reloads).push(asker);
+        signal_hook::low_level::raise(SIGHUP).map_err(|error| error.to_string())?;
+        outcome.recv().unwrap_or_else(|_| Err("the target stops".to_owned()))
+    };
+    let operations = Operations { report, kick: Box::new(server.kick()), reload: Box::new(reload) };
+    let control = control::serve(path, operations)?;
+    log::info!("bpfof ctl --socket {} reaches it", path.display());
+    Ok((Some(control), metrics))
+}
+
 /// Tells the service manager, as often as it wants, that all reactors turn.
 fn feed_watchdog(manager: Option<&Manager>, server: &Server) -> io::Result<()> {
     let (Some(manager), Some(interval)) = (manager, bpfof_systemd::watchdog()) else {
@@ -197,6 +254,8 @@ fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::
         config.listen = listen;
     }
     config.discovery = options.discovery.or(config.discovery);
+    config.metrics = options.metrics.or(config.metrics);
+    config.control = options.control.clone().or(config.control);
     if let Some(nqn) = &options.nqn {
         config.nqn.clone_from(nqn);
     }
@@ -231,10 +290,12 @@ fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::
     Ok(config)
 }
 
-fn announce(json: bool, server: &Server, config: &TargetConfig) {
+fn announce(json: bool, server: &Server, config: &TargetConfig, metrics: Option<SocketAddr>) {
     let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
     if json {
-        println!("{}", serde_json::json!({ "listening": server.address(), "url": url }));
+        let line =
+            serde_json::json!({ "listening": server.address(), "url": url, "metrics": metrics });
+        println!("{line}");
     } else {
         log::info!("hosts reach it as {url}?ns=1");
     }

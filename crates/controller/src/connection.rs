@@ -11,6 +11,7 @@ use crate::limits::{
 };
 use crate::queue::{QueuePair, Slot, State, Transfer};
 use crate::refusal::{Refusal, Reply};
+use crate::report::Totals;
 use crate::transport::{Payload, Port};
 use bpfof_chain::Suspended;
 use bpfof_device::IoBuffer;
@@ -157,11 +158,20 @@ pub(crate) struct Arrivals {
     pub(crate) data_ns: u64,
 }
 
+impl Arrivals {
+    /// When the connection came.
+    pub(crate) const fn opened_ns(&self) -> u64 {
+        self.opened_ns
+    }
+}
+
 /// What has been counted since the end of the last turn.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) traffic: Traffic,
     functions: Vec<(u32, Counters)>,
+    /// Since Connect.
+    pub(crate) totals: Totals,
 }
 
 impl Tally {
@@ -346,8 +356,13 @@ impl Connection {
 
     /// Takes a slot for a command that waits for something. There is one: who takes a command has looked.
     #[inline]
-    pub(crate) fn occupy(&mut self, cid: u16, pointer: DataPointer, state: State) -> u16 {
-        self.queue.occupy(Slot { cid, pointer, transfer: Transfer::default(), state })
+    pub(crate) fn occupy(
+        &mut self,
+        (cid, begun_ns): (u16, u64),
+        pointer: DataPointer,
+        state: State,
+    ) -> u16 {
+        self.queue.occupy(Slot { cid, begun_ns, pointer, transfer: Transfer::default(), state })
     }
 
     /// Sends a completion without data.
@@ -412,12 +427,14 @@ impl Connection {
     pub(crate) fn publish_tally(&mut self) {
         let Some(association) = self.phase.association() else { return };
         let Association { controller, subsystem, .. } = association;
+        self.tally.totals.add_traffic(&self.tally.traffic);
         subsystem.health.add(&mut self.tally.traffic);
         // Chains of a process that was handed a queue say nothing of whom the association is.
         if !association.is_restricted {
             controller.last_traffic_ns.fetch_max(self.arrivals.command_ns, Ordering::Relaxed);
         }
         for (function, counters) in self.tally.functions.drain(..) {
+            self.tally.totals.add_chains(&counters);
             controller.counters.add(function, &counters);
             if is_kept(function) {
                 subsystem.kept_counters.add(function, &counters);

@@ -3,6 +3,7 @@
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address: so nobody
 //! takes the share of another by its name alone.
 
+use crate::report::{HostReport, Totals};
 use bpfof_function::memory::{Account, Memory, MemoryFull};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -51,6 +52,10 @@ pub(crate) struct Host {
     pub(crate) compile_time_us: AtomicU64,
     /// Connections, and associations.
     counts: [AtomicU32; 2],
+    /// Where it is, unless it is identified.
+    address: Option<IpAddr>,
+    /// What was done on connections that are gone.
+    past: Mutex<Totals>,
 }
 
 /// All hosts of a target.
@@ -140,6 +145,25 @@ pub(crate) enum HostFull {
 }
 
 impl Host {
+    /// A connection of it is gone, on which this was done.
+    pub(crate) fn remember(&self, totals: &Totals) {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner).add(totals);
+    }
+
+    /// What there is to tell of it, with what was done on connections that are gone.
+    pub(crate) fn report(&self) -> HostReport {
+        let [connections, associations] =
+            self.counts.each_ref().map(|count| count.load(Ordering::Relaxed).into());
+        HostReport {
+            nqn: self.nqn.clone(),
+            address: self.address.map(|address| address.to_string()),
+            connections,
+            associations,
+            memory_bytes: self.memory.used_bytes(),
+            totals: *self.past.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
     fn join(self: &Arc<Self>, kind: Kind, limit: u32) -> Option<Member> {
         let count = &self.counts[kind as usize];
         let joined = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
@@ -222,6 +246,8 @@ impl Hosts {
             memory: self.memory.account(),
             compile_time_us: AtomicU64::new(0),
             counts: Default::default(),
+            address,
+            past: Mutex::default(),
         });
         known.hosts.insert(key, Arc::downgrade(&host));
         host

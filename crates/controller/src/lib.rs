@@ -22,7 +22,7 @@
 //! - [`loader`]: the thread that compiles functions, a host at a time.
 //! - [`reload`]: another configuration for a running target.
 //! - [`reactor`]: the loop that holds this together, over an `Io` that is io_uring or a simulation.
-//! - [`server`]: the listener, the threads.
+//! - [`server`]: the listener, the threads. [`metrics`], [`report`]: what is counted, and how it is told.
 //!
 //! # What this crate does not do
 //!
@@ -54,6 +54,7 @@ mod kept;
 mod limits;
 mod loader;
 mod machine_memory;
+mod metrics;
 mod namespace;
 mod namespace_table;
 mod operation;
@@ -63,6 +64,7 @@ mod reactor;
 mod refusal;
 mod registry;
 mod reload;
+mod report;
 #[cfg(any(test, feature = "fuzz"))]
 mod rig;
 mod schedule;
@@ -83,5 +85,10 @@ pub use config::{
 };
 pub use error::ServerError;
 pub use hosts::HostLimits;
+pub use metrics::{Class, ClassMetrics, Histogram};
 pub use namespace::NamespaceError;
+pub use report::{
+    ConnectionReport, FunctionReport, HostReport, NamespaceReport, NoReport, ReactorReport,
+    TargetReport, Totals,
+};
 pub use server::{Server, ServerOptions};

@@ -7,6 +7,7 @@
 //! until the last of its commands has ended.
 
 use crate::limits::MAX_NSID;
+use crate::metrics::NamespaceMetrics;
 use crate::namespace::Namespace;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ const NOWHERE: u32 = u32::MAX;
 struct Place {
     subsystem: usize,
     namespace: Arc<Namespace>,
+    metrics: Box<NamespaceMetrics>,
 }
 
 /// See the module.
@@ -49,7 +51,8 @@ impl NamespaceTable {
                 place.as_ref().is_some_and(|place| !is_leaving && same(place, member))
             };
             if !self.places.iter().zip(&self.is_leaving).any(is_here) {
-                let place = Place { subsystem: member.0, namespace: Arc::clone(&member.1) };
+                let (subsystem, namespace) = (member.0, Arc::clone(&member.1));
+                let place = Place { subsystem, namespace, metrics: Box::default() };
                 match self.places.iter().position(Option::is_none) {
                     Some(free) => self.places[free] = Some(place),
                     None => {
@@ -101,6 +104,23 @@ impl NamespaceTable {
     #[inline]
     pub(crate) fn at(&self, place: usize) -> Option<&Namespace> {
         self.places[place].as_ref().map(|place| &*place.namespace)
+    }
+
+    /// What has been counted at a place that a command has.
+    ///
+    /// # Panics
+    /// If no command has it and it is gone.
+    #[inline]
+    pub(crate) fn metrics(&mut self, place: usize) -> &mut NamespaceMetrics {
+        &mut self.places[place].as_mut().expect("it stays while a command has it").metrics
+    }
+
+    /// All namespaces with what has been counted: the number of the subsystem, the namespace.
+    pub(crate) fn all(
+        &self,
+    ) -> impl Iterator<Item = (usize, &Arc<Namespace>, &NamespaceMetrics)> + '_ {
+        let places = self.places.iter().flatten();
+        places.map(|place| (place.subsystem, &place.namespace, &*place.metrics))
     }
 
     /// How many places there are, free ones too.

@@ -131,6 +131,8 @@ const _: () = assert!(size_of::<State>() <= 32, "slots are written for each comm
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) cid: u16,
+    /// When it came, on the reactor's clock.
+    pub(crate) begun_ns: u64,
     /// Where its data is at the host.
     pub(crate) pointer: DataPointer,
     pub(crate) transfer: Transfer,
@@ -139,6 +141,7 @@ pub(crate) struct Slot {
 
 const FREE: Slot = Slot {
     cid: 0,
+    begun_ns: 0,
     pointer: DataPointer::None,
     transfer: Transfer { length_bytes: 0, stage: Stage::None },
     state: State::Free,
@@ -251,6 +254,11 @@ impl QueuePair {
     /// Whether a command is being carried out, so that the slots must stay.
     pub(crate) fn is_busy(&self) -> bool {
         self.free.len() < self.entries.len()
+    }
+
+    /// How many commands are being carried out.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.entries.len() - self.free.len()
     }
 
     /// Whether one more command can be carried out.

@@ -14,6 +14,7 @@ use crate::reactor::uring::{Mailbox, Reactor, Setup};
 use crate::reactor::{Link, Message};
 use crate::registry::Registry;
 use crate::reload::{self, Plan};
+use crate::report::{self, NoReport, Part, TargetReport};
 use crate::subsystem::LAST_CONTROLLER_ID;
 use bpfof_device::fabric::Endpoint;
 use bpfof_function::memory::Memory;
@@ -274,6 +275,59 @@ impl Server {
     pub fn denials(&self) -> Vec<(&'static str, u64)> {
         let counts = self.registry.denials.counts();
         counts.map(|(reason, count)| (reason.name(), count)).collect()
+    }
+
+    /// Asks all reactors what they have counted and whom they serve. The call may be made from any thread, and
+    /// waits for their answers, which each gives between two turns.
+    pub fn report(
+        &self,
+    ) -> impl Fn(Duration) -> Result<TargetReport, NoReport> + Clone + Send + Sync + 'static {
+        let (mailboxes, registry) = (Arc::downgrade(&self.mailboxes), Arc::clone(&self.registry));
+        move |patience| {
+            let mailboxes = mailboxes.upgrade().ok_or(NoReport(0))?;
+            let (sender, answers) = channel();
+            let asked = {
+                let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
+                for mailbox in mailboxes.iter() {
+                    mailbox.send(Message::Report(sender.clone()));
+                }
+                mailboxes.len()
+            };
+            let end = Instant::now() + patience;
+            let mut parts: Vec<Part> = Vec::with_capacity(asked);
+            while parts.len() < asked {
+                let left = end.saturating_duration_since(Instant::now());
+                let Ok(part) = answers.recv_timeout(left) else { break };
+                parts.push(part);
+            }
+            let answered = |index: &usize| parts.iter().any(|part| part.reactor.index == *index);
+            match (0..asked).find(|index| !answered(index)) {
+                Some(silent) => Err(NoReport(silent)),
+                None => Ok(report::assemble(&registry, parts)),
+            }
+        }
+    }
+
+    /// Ends the associations of the host with this name; the call returns how many there were. It may be made
+    /// from any thread.
+    pub fn kick(&self) -> impl Fn(&str) -> usize + Send + Sync + 'static {
+        let (mailboxes, registry) = (Arc::downgrade(&self.mailboxes), Arc::clone(&self.registry));
+        move |host_nqn| {
+            let Some(mailboxes) = mailboxes.upgrade() else { return 0 };
+            let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = registry.subsystems().into_iter();
+            let all = all.flat_map(|subsystem| subsystem.all_controllers());
+            let mut ended = 0;
+            for controller in all.filter(|controller| controller.host_nqn() == host_nqn) {
+                let id = controller.id;
+                log::info!("{host_nqn}: its association {id} ends: an operator asks for it");
+                for mailbox in mailboxes.iter() {
+                    mailbox.send(Message::EndQueues(Arc::clone(&controller), true));
+                }
+                ended += 1;
+            }
+            ended
+        }
     }
 
     /// What hosts have taken of the target's memory, and how much there is of it.

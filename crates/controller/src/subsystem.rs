@@ -9,6 +9,7 @@ use crate::kept::{KEPT, is_kept};
 use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
 use crate::namespace::Namespace;
 use crate::refusal::Refusal;
+use crate::report::FunctionReport;
 use bpfof_chain::{Function, Tables};
 use bpfof_nvme::Status;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
@@ -434,6 +435,30 @@ impl Subsystem {
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn kept_functions(&self) -> Vec<u32> {
         self.controllers().kept.iter().map(|kept| kept.function.id).collect()
+    }
+
+    /// What the kept functions have done.
+    pub(crate) fn function_reports(&self) -> Vec<FunctionReport> {
+        let controllers = self.controllers();
+        let report = |kept: &Kept| {
+            let function = &kept.function;
+            let counters = self.kept_counters.get(function.id);
+            let last_fault = counters.last_fault;
+            FunctionReport {
+                subsystem: self.nqn.clone(),
+                id: function.id,
+                name: function.name.clone(),
+                instructions: function.instructions,
+                code_bytes: function.native.code_bytes(),
+                chains: counters.chains,
+                hops: counters.hops,
+                read_bytes: counters.read_bytes,
+                faults: counters.faults,
+                aborts: counters.aborts,
+                last_fault: last_fault.map(|fault| fault.explain(function.native.program())),
+            }
+        };
+        controllers.kept.iter().map(report).collect()
     }
 
     /// Takes a kept function from every association.

@@ -6,6 +6,7 @@ use crate::connection::{Connection, Phase};
 use crate::controller::Controller;
 use crate::executor::Executor;
 use crate::limits::MAX_TRANSFER_BYTES;
+use crate::metrics::Ended;
 use crate::operation::CommandId;
 use crate::queue::{Slot, Stage, State, Transfer};
 use crate::refusal::{Refusal, Reply};
@@ -191,7 +192,8 @@ impl Context<'_> {
     /// Takes a slot for a command that waits for something.
     #[inline]
     pub(crate) fn occupy(&mut self, command: &Command<'_>, state: State) -> CommandId {
-        let slot = self.connection.occupy(command.sqe.cid, command.pointer, state);
+        let came = (command.sqe.cid, self.executor.now_ns);
+        let slot = self.connection.occupy(came, command.pointer, state);
         self.command(slot)
     }
 
@@ -215,7 +217,8 @@ impl Context<'_> {
             return Ok(None);
         }
         let transfer = Transfer::here(length);
-        let slot = Slot { cid: command.sqe.cid, pointer, transfer, state };
+        let (cid, begun_ns) = (command.sqe.cid, self.executor.now_ns);
+        let slot = Slot { cid, begun_ns, pointer, transfer, state };
         let slot = self.connection.queue.occupy(slot);
         let mut buffer = self.executor.buffers.take(length as usize);
         buffer.copy_from_slice(command.data);
@@ -226,7 +229,8 @@ impl Context<'_> {
     pub(crate) fn fetch(&mut self, command: &Command<'_>, length: u32, state: State) {
         let transfer = Transfer { length_bytes: length, stage: Stage::Waits };
         let Command { pointer, sqe, .. } = *command;
-        self.connection.queue.occupy(Slot { cid: sqe.cid, pointer, transfer, state });
+        let (cid, begun_ns) = (sqe.cid, self.executor.now_ns);
+        self.connection.queue.occupy(Slot { cid, begun_ns, pointer, transfer, state });
         self.fetch_more();
     }
 
@@ -253,9 +257,16 @@ impl Context<'_> {
         }
     }
 
-    /// Answers a command whose slot has been given back, and fetches what had no room until now.
+    /// Answers a command whose slot has been given back, counts it, and fetches what had no room until now.
     #[inline]
     pub(crate) fn respond(&mut self, slot: &Slot, reply: Reply, payload: Payload<'_>) {
+        let is_ok = reply.status == Status::SUCCESS;
+        let bytes = match slot.state {
+            State::Read { length, .. } | State::Verify { length, .. } => length,
+            _ => slot.transfer.length_bytes,
+        };
+        self.executor
+            .count(slot, Ended { is_ok, bytes: if is_ok { bytes.into() } else { 0 }, hops: 0 });
         let copied = self.connection.send_data(slot.cid, slot.pointer, reply, payload);
         if let Some(buffer) = copied {
             self.executor.buffers.recycle(buffer);

@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use super::nvm_optional;
+use crate::metrics::{Class, Ended};
 use crate::queue::State;
 use crate::refusal::Reply;
 use crate::transport::Payload;
@@ -19,7 +20,10 @@ pub(crate) fn memory_done(cx: &mut Context<'_>, slot: u16) {
         && let Some(memory) = executor.namespaces.get(namespace).backend.memory()
     {
         let payload = Payload::Memory(memory, offset, length as usize);
+        let latency_ns = executor.now_ns.saturating_sub(taken.begun_ns);
         connection.send_data(taken.cid, taken.pointer, Reply::default(), payload);
+        let ended = Ended { is_ok: true, bytes: length.into(), hops: 0 };
+        executor.namespaces.metrics(namespace).count(Class::Read, latency_ns, ended);
         return cx.fetch_more();
     }
     let reply = match &mut taken.state {

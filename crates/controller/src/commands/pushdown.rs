@@ -3,6 +3,7 @@
 use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
 use crate::connection::Resting;
 use crate::limits::IN_CAPSULE_BYTES;
+use crate::metrics::Ended;
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
@@ -129,6 +130,8 @@ pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: Ch
     let counters = connection.tally.function(usage.function);
     counters.hops += u64::from(usage.hops);
     counters.read_bytes += usage.bytes;
+    let ended = Ended { is_ok: outcome.is_ok(), bytes: usage.bytes, hops: usage.hops };
+    executor.count(&taken, ended);
     match outcome {
         Ok(Answer { hops, length_bytes }) => {
             let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };

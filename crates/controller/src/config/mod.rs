@@ -59,6 +59,10 @@ pub struct TargetConfig {
     pub kernel_tls: bool,
     /// Without rules, listen on addresses that other machines reach.
     pub allow_any_host: bool,
+    /// Where to listen for who collects metrics, if anywhere. The server does not; whoever starts it does.
+    pub metrics: Option<SocketAddr>,
+    /// The socket for operators, if there is to be one. Likewise.
+    pub control: Option<PathBuf>,
 }
 
 impl Default for TargetConfig {
@@ -79,6 +83,8 @@ impl Default for TargetConfig {
             tls: TlsMode::default(),
             kernel_tls: true,
             allow_any_host: false,
+            metrics: None,
+            control: None,
         }
     }
 }
@@ -199,6 +205,8 @@ impl TargetConfig {
             ("poll", self.poll == running.poll),
             ("tls", tls_stays),
             ("kernel-tls", self.kernel_tls == running.kernel_tls),
+            ("metrics", self.metrics == running.metrics),
+            ("control", self.control == running.control),
             ("functions", self.functions == running.functions),
             ("spin-us", self.spin_us == running.spin_us),
             ("a limit (max-…)", self.limits == running.limits),

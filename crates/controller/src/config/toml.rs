@@ -68,6 +68,9 @@ struct FileForm {
     kernel_tls: Option<bool>,
     functions: Option<Vec<PathBuf>>,
     allow_any_host: Option<bool>,
+    #[serde(default, deserialize_with = "address")]
+    metrics: Option<SocketAddr>,
+    control: Option<PathBuf>,
     #[serde(default)]
     host: Vec<toml::Spanned<HostForm>>,
 }
@@ -154,6 +157,8 @@ impl TargetConfig {
         set(&mut hosts.idle_timeout_s, form.idle_timeout_s);
         set(&mut config.listen, form.listen);
         config.discovery = form.discovery;
+        config.metrics = form.metrics;
+        config.control = form.control;
         set(&mut config.nqn, form.nqn);
         set(&mut config.cores, form.cores);
         set(&mut config.poll, form.poll);

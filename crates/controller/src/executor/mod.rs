@@ -16,9 +16,11 @@ use crate::chain_admission::{Admission, DISPLACED_PER_TURN};
 use crate::controller::Controller;
 use crate::limits::{BYTES_PER_UNIT, ZEROES_PER_UNIT};
 use crate::loader::Load;
+use crate::metrics::{Class, Ended};
 use crate::namespace::Namespace;
 use crate::namespace_table::{NamespaceTable, Served};
 use crate::operation::{CommandId, Fenced, FileOperation, Operation};
+use crate::queue::Slot;
 use crate::registry::Registry;
 use crate::schedule::Schedule;
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
@@ -113,6 +115,14 @@ impl Executor {
     #[inline]
     pub(crate) fn is_modelled(&self) -> bool {
         self.is_modelled
+    }
+
+    /// Counts a command that has ended.
+    #[inline]
+    pub(crate) fn count(&mut self, slot: &Slot, ended: Ended) {
+        let Some((class, place)) = Class::of(&slot.state) else { return };
+        let latency_ns = self.now_ns.saturating_sub(slot.begun_ns);
+        self.namespaces.metrics(place).count(class, latency_ns, ended);
     }
 
     /// The namespace at a place that a command has.

@@ -183,9 +183,13 @@ fn written(config: &TargetConfig) -> String {
     let rules: String = rules.iter().map(written_rule).collect();
     let memory = memory_max_bytes.map_or(String::new(), |max| format!("memory-max = {max}\n"));
     let discovery = discovery.map_or(String::new(), |at| format!("discovery = \"{at}\"\n"));
+    let metrics = config.metrics.map_or(String::new(), |at| format!("metrics = \"{at}\"\n"));
+    let control = config.control.as_ref().map_or(String::new(), |path| {
+        format!("control = {}\n", quoted(&path.display().to_string()))
+    });
     let namespaces: Vec<String> = namespaces.iter().map(|n| quoted(&option(n))).collect();
     format!(
-        "listen = \"{listen}\"\n{discovery}{tls}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
+        "listen = \"{listen}\"\n{discovery}{metrics}{control}{tls}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
          poll = {poll}\nspin-us = {spin_us}\nmax-hops = {}\nmax-chain-bytes = {}\n\
          max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n{memory}\
          connections-per-address = {}\nconnections-per-host = {}\nassociations-per-address = {}\n\
@@ -333,6 +337,8 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
             [usize::from(input.byte() & 3)],
         kernel_tls: input.byte() & 1 != 0,
         allow_any_host: choice & 8 != 0,
+        metrics: (input.byte() & 1 != 0).then(|| address(input)),
+        control: (input.byte() & 1 != 0).then(|| PathBuf::from(word(input))),
     }
 }
 

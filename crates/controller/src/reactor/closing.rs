@@ -94,6 +94,9 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
     if !(entry.closing && is_idle && !entry.dirty) {
         return;
     }
+    if let Some(association) = entry.connection.phase.association() {
+        association.host().remember(&entry.connection.tally.totals);
+    }
     core.executor.admission.leave(index);
     core.executor.schedule.leave(index);
     core.table.remove(index);

@@ -9,10 +9,12 @@ use super::upkeep::let_namespaces_go;
 use crate::commands::{authentication, device_done, events, file_maps, functions};
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::operation::{CommandId, Operation};
+use crate::report::{ConnectionReport, Part, ReactorReport};
 use crate::transport::{Port, Received};
 use bpfof_chain::ChainId;
 use bpfof_device::fabric::Event;
 use bpfof_device::{IoBuffer, Outgoing};
+use std::sync::Arc;
 
 /// Something was received into this buffer, or, with a `result` of 0 or below, nothing will be.
 pub(crate) fn received<I: Io>(core: &mut Core<I>, index: u32, buffer: Vec<u8>, result: i32) {
@@ -183,11 +185,41 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             }
         }
         Message::Pulse(sign) => _ = sign.send(()),
+        Message::Report(to) => _ = to.send(part(core)),
         Message::Stop => {
             core.stop_at_ns = Some(core.executor.now_ns + STOP_TIMEOUT_NS);
             for index in core.table.indices() {
                 close(core, index, "the target stops");
             }
         }
+    }
+}
+
+/// What the reactor has, for a report.
+fn part<I: Io>(core: &Core<I>) -> Part {
+    let Core { executor, table, index, .. } = core;
+    let now_ns = executor.now_ns;
+    let connections = table.entries().map(|entry| {
+        let connection = &entry.connection;
+        let host = connection.phase.association().map(|of| Arc::clone(of.host()));
+        (ConnectionReport::of(connection, *index, now_ns), host)
+    });
+    let connections: Vec<_> = connections.collect();
+    let namespaces = executor.namespaces.all();
+    Part {
+        reactor: ReactorReport {
+            index: *index,
+            time_ns: now_ns,
+            idle_ns: core.idle.total_ns,
+            connections: connections.len(),
+            chains_running: executor.registry.limits.chains - executor.arenas.free(),
+            chains_waiting: executor.admission.waiting().len(),
+        },
+        connections,
+        namespaces: namespaces
+            .map(|(subsystem, namespace, metrics)| {
+                (subsystem, Arc::clone(namespace), Box::new(metrics.clone()))
+            })
+            .collect(),
     }
 }

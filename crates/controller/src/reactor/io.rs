@@ -8,6 +8,7 @@ use crate::hosts::AddressSlot;
 use crate::loader::{Load, Loaded};
 use crate::namespace_table::Served;
 use crate::operation::{Fenced, FileOperation};
+use crate::report::Part;
 use crate::transport::secure::Secure;
 use bpfof_device::Outgoing;
 use bpfof_device::fabric::{Endpoint, Work};
@@ -118,6 +119,8 @@ pub(crate) enum Message {
     Fenced(Fenced),
     /// Give this sign of life.
     Pulse(Sender<()>),
+    /// Tell what there is to tell.
+    Report(Sender<Part>),
     /// Finish what is in flight and end.
     Stop,
 }

@@ -46,6 +46,14 @@ impl Turn {
     }
 }
 
+/// Time without anything to do.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    /// Since when it waits, if it does.
+    pub(crate) since_ns: Option<u64>,
+    pub(super) total_ns: u64,
+}
+
 /// When a reactor looks around.
 #[derive(Debug, Default)]
 pub(super) struct Ticks {
@@ -59,6 +67,9 @@ pub(super) struct Ticks {
 /// A reactor, but for its thread.
 pub(crate) struct Core<I> {
     pub(crate) io: I,
+    /// Which of the target's reactors it is.
+    pub(super) index: usize,
+    pub(crate) idle: Idle,
     pub(crate) executor: Executor,
     pub(crate) table: Table,
     /// Connections that have something to send, or may receive again.
@@ -78,6 +89,8 @@ impl<I: Io> Core<I> {
         let pending = executor.schedule.lasting_host();
         Core {
             io,
+            index,
+            idle: Idle::default(),
             executor,
             // Serials of all reactors differ.
             table: Table::new(pending, (index as u64) << 48 | 1),

@@ -10,6 +10,9 @@ use super::upkeep::tick;
 pub(crate) fn begin<I: Io>(core: &mut Core<I>) {
     let now_ns = core.io.now_ns();
     core.executor.now_ns = now_ns;
+    if let Some(since_ns) = core.idle.since_ns.take() {
+        core.idle.total_ns += now_ns.saturating_sub(since_ns);
+    }
     core.turn = Turn::new(now_ns);
 }
 

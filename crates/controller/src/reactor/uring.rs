@@ -191,6 +191,7 @@ impl Reactor {
         if next_ns <= now_ns {
             return Ok(());
         }
+        self.core.idle.since_ns = Some(now_ns);
         let io = &mut self.core.io;
         let setup = &io.setup;
         let sleep = MAX_WAIT.min(Duration::from_nanos(next_ns - now_ns));

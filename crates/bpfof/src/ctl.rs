@@ -1,0 +1,265 @@
+//! `bpfof ctl`.
+
+use bpfof_operations::client::Client;
+use bpfof_terminal::Outcome;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Socket of the target: what it was given by --control.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "BPFOF_CONTROL",
+        default_value = "/run/bpfof-target/control.sock",
+        global = true
+    )]
+    socket: PathBuf,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Hosts that are connected, with what they have had done and the memory that they take.
+    Hosts,
+    /// All connections.
+    Connections,
+    /// Namespaces, with commands, errors and latencies by class.
+    Namespaces,
+    /// Functions that are kept for all hosts.
+    Functions,
+    /// Reactors: how busy they are.
+    Reactors,
+    /// Memory: the limit, and who has taken what.
+    Memory,
+    /// How often hosts were refused something, by reason.
+    Denials,
+    /// All of this, as JSON.
+    Stats,
+    /// End all associations of a host. It may come again: for good, change its rule.
+    Kick {
+        /// Its NQN.
+        host: String,
+    },
+    /// Read the configuration again, as on SIGHUP, and tell what has come of it.
+    Reload,
+    /// Change what is logged, until the target is started again.
+    Log {
+        /// error, warn, info or debug.
+        level: String,
+    },
+    /// The version of the target.
+    Version,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let mut client = Client::connect(&options.socket)?;
+    let mut call = |method: &str, params: Value| client.call(method, params);
+    let (result, words) = match &options.command {
+        Command::Kick { host } => {
+            let result = call("kick", json!({ "host": host }))?;
+            let words = format!("{} associations of {host} end", result["ended"]);
+            (result, words)
+        }
+        Command::Reload => {
+            (call("reload", Value::Null)?, "the configuration is taken over".to_owned())
+        }
+        Command::Log { level } => {
+            (call("log", json!({ "level": level }))?, format!("the level of the log is {level}"))
+        }
+        Command::Version => {
+            let result = call("version", Value::Null)?;
+            let words = result.as_str().unwrap_or_default().to_owned();
+            (result, words)
+        }
+        part => {
+            let report = call("report", Value::Null)?;
+            let (result, table) = shown(part, &report);
+            (result, table.trim_end().to_owned())
+        }
+    };
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&result)?),
+        false => println!("{words}"),
+    }
+    Ok(())
+}
+
+/// A part of a report, and how it looks.
+fn shown(part: &Command, report: &Value) -> (Value, String) {
+    let rows = |list: &str, row: fn(&Value) -> Vec<String>| -> Vec<Vec<String>> {
+        report[list].as_array().into_iter().flatten().map(row).collect()
+    };
+    let (list, table) = match part {
+        Command::Hosts => {
+            let heads = ["host", "address", "connections", "reads", "writes", "chains", "memory"];
+            ("hosts", table(&heads, rows("hosts", host)))
+        }
+        Command::Connections => {
+            let heads = ["peer", "host", "queue", "reactor", "tls", "in flight", "unsent", "age"];
+            ("connections", table(&heads, rows("connections", connection)))
+        }
+        Command::Namespaces => {
+            let heads =
+                ["namespace", "class", "commands", "errors", "bytes", "p50", "p99", "p99.9"];
+            let all = report["namespaces"].as_array().into_iter().flatten();
+            ("namespaces", table(&heads, all.flat_map(classes).collect()))
+        }
+        Command::Functions => {
+            let heads = ["function", "id", "chains", "hops", "faults", "aborts"];
+            ("functions", table(&heads, rows("functions", function)))
+        }
+        Command::Reactors => {
+            let heads = ["reactor", "busy", "connections", "chains running", "waiting"];
+            ("reactors", table(&heads, rows("reactors", reactor)))
+        }
+        Command::Denials => {
+            let all = report["denials"].as_object().into_iter().flatten();
+            let rows = all.map(|(why, count)| vec![why.clone(), text(count)]);
+            ("denials", table(&["refused because", "times"], rows.collect()))
+        }
+        Command::Memory => {
+            let figures = ["memory_limit_bytes", "memory_used_bytes", "memory_own_bytes"];
+            let result: Value =
+                figures.map(|name| (name.to_owned(), report[name].clone())).into_iter().collect();
+            let mut all = vec![
+                vec!["limit".to_owned(), size(&report["memory_limit_bytes"])],
+                vec!["used".to_owned(), size(&report["memory_used_bytes"])],
+                vec!["of that the target's own".to_owned(), size(&report["memory_own_bytes"])],
+            ];
+            all.extend(rows("hosts", |of| vec![text(&of["nqn"]), size(&of["memory_bytes"])]));
+            return (result, table(&["account", "memory"], all));
+        }
+        _ => return (report.clone(), serde_json::to_string_pretty(report).unwrap_or_default()),
+    };
+    (report[list].clone(), table)
+}
+
+fn host(of: &Value) -> Vec<String> {
+    let totals = &of["totals"];
+    let address = of["address"].as_str().unwrap_or("any (TLS)").to_owned();
+    vec![
+        text(&of["nqn"]),
+        address,
+        text(&of["connections"]),
+        text(&totals["reads"]),
+        text(&totals["writes"]),
+        text(&totals["chains"]),
+        size(&of["memory_bytes"]),
+    ]
+}
+
+fn connection(of: &Value) -> Vec<String> {
+    let host = match of["host"].as_str() {
+        Some("") => "(not connected)".to_owned(),
+        _ if of["awaits_authentication"] == true => {
+            format!("{} (not authenticated)", text(&of["host"]))
+        }
+        _ => text(&of["host"]),
+    };
+    vec![
+        text(&of["peer"]),
+        host,
+        text(&of["queue"]),
+        text(&of["reactor"]),
+        if of["tls"] == true { "yes" } else { "no" }.to_owned(),
+        text(&of["in_flight"]),
+        size(&of["unsent_bytes"]),
+        format!("{:.0} s", of["age_ms"].as_f64().unwrap_or_default() / 1000.0),
+    ]
+}
+
+/// A line for each class of commands that there were.
+fn classes(of: &Value) -> Vec<Vec<String>> {
+    let name = format!("{} of {}", text(&of["nsid"]), text(&of["subsystem"]));
+    let lines = ["read", "write", "flush", "chain"].into_iter().filter_map(|class| {
+        let (metrics, latency) = (&of[class], &of[class]["latency"]);
+        let time = |quantile: &str| {
+            latency[quantile].as_f64().map_or("–".to_owned(), |us| format!("{us:.1} µs"))
+        };
+        (latency["count"] != 0).then(|| {
+            vec![
+                name.clone(),
+                class.to_owned(),
+                text(&latency["count"]),
+                text(&metrics["errors"]),
+                size(&metrics["bytes"]),
+                time("p50_us"),
+                time("p99_us"),
+                time("p999_us"),
+            ]
+        })
+    });
+    let lines: Vec<_> = lines.collect();
+    if lines.is_empty() { vec![vec![name, "no commands yet".to_owned()]] } else { lines }
+}
+
+fn function(of: &Value) -> Vec<String> {
+    ["name", "id", "chains", "hops", "faults", "aborts"].map(|name| text(&of[name])).to_vec()
+}
+
+fn reactor(of: &Value) -> Vec<String> {
+    let ns = |name: &str| of[name].as_f64().unwrap_or_default();
+    let busy = 100.0 * (1.0 - ns("idle_ns") / ns("time_ns").max(1.0));
+    vec![
+        text(&of["index"]),
+        format!("{busy:.1} %"),
+        text(&of["connections"]),
+        text(&of["chains_running"]),
+        text(&of["chains_waiting"]),
+    ]
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn size(bytes: &Value) -> String {
+    let bytes = bytes.as_f64().unwrap_or_default();
+    match bytes {
+        0.0..1024.0 => format!("{bytes:.0} B"),
+        1024.0..1048576.0 => format!("{:.1} KiB", bytes / 1024.0),
+        1048576.0..1073741824.0 => format!("{:.1} MiB", bytes / 1048576.0),
+        _ => format!("{:.1} GiB", bytes / 1073741824.0),
+    }
+}
+
+/// Columns as wide as what is in them; all but the first are set right.
+fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
+    let all: Vec<Vec<String>> =
+        [heads.iter().map(|head| (*head).to_owned()).collect()].into_iter().chain(rows).collect();
+    let width = |column: usize| {
+        all.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..heads.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells =
+            row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+                0 => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    all.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest() {
+        let rows = vec![vec!["a".to_owned(), "10".to_owned()], vec!["much".to_owned()]];
+        assert_eq!(table(&["x", "n"], rows), "x      n\na     10\nmuch\n");
+        assert_eq!(
+            [1023, 1024, 3 << 20].map(|n| size(&n.into())),
+            ["1023 B", "1.0 KiB", "3.0 MiB"]
+        );
+    }
+}

@@ -1,0 +1,246 @@
+//! What an operator sees and asks of a running target, while hosts use it.
+
+mod command;
+
+use bpfof_host::{Controller, FileVersion, Lane, Options, PushdownCall};
+use command::{BPFOF, Target, bad, good, json};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A target with a control socket and metrics.
+struct Operated {
+    target: Target,
+    socket: PathBuf,
+    metrics: String,
+    _folder: TempDir,
+}
+
+fn start(more: &[&str]) -> Operated {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("control.sock");
+    let mut command = Command::new(BPFOF);
+    command.args(["target", "--listen", "127.0.0.1:0", "--json", "--metrics", "127.0.0.1:0"]);
+    command.arg("--control").arg(&socket).args(more).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("bpfof starts");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let announced: Value = serde_json::from_str(&line).expect("JSON");
+    let text = |key: &str| announced[key].as_str().expect("a string").to_owned();
+    let target = Target { child, address: text("listening"), url: text("url") };
+    Operated { target, socket, metrics: text("metrics"), _folder: folder }
+}
+
+impl Operated {
+    fn ctl(&self, words: &[&str]) -> Vec<String> {
+        let socket = self.socket.to_str().expect("UTF-8");
+        let all = ["ctl", "--socket", socket].into_iter().chain(words.iter().copied());
+        all.map(str::to_owned).collect()
+    }
+
+    fn asked(&self, words: &[&str]) -> Value {
+        let all = self.ctl(&[words, &["--json"]].concat());
+        json(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn said(&self, words: &[&str]) -> String {
+        let all = self.ctl(words);
+        good(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn refused(&self, words: &[&str]) -> String {
+        let all = self.ctl(words);
+        bad(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Head and body of an answer.
+    fn http(&self, request: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.metrics).expect("it listens");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        (head.to_owned(), body.to_owned())
+    }
+
+    fn metrics(&self) -> String {
+        let (head, body) = self.http("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("openmetrics-text"), "{head}");
+        body
+    }
+
+    /// The value of a metric whose line begins so.
+    fn metric(&self, beginning: &str) -> f64 {
+        let text = self.metrics();
+        let line = text.lines().find(|line| line.starts_with(beginning));
+        let line = line.unwrap_or_else(|| panic!("no {beginning} in\n{text}"));
+        line.rsplit(' ').next().expect("a value").parse().expect("a number")
+    }
+}
+
+fn connect(url: &str, number: u8) -> (Controller, Lane) {
+    let url = url.parse().expect("an address");
+    let controller = Controller::connect(&url, Options::for_host([number; 16])).expect("connected");
+    let lane = controller.open_lane().expect("a lane");
+    (controller, lane)
+}
+
+/// The target counts exactly what a host has asked for.
+#[test]
+fn counters_are_those_of_the_host() {
+    let operated = start(&["--quiet", "--namespace", "mem:size=8MiB"]);
+    let url = operated.target.url.as_str();
+    good(&["kv", "create", "--levels", "3", "--target", url]);
+    let (mut controller, mut lane) = connect(url, 7);
+    let commands = |class: &str| {
+        let labels =
+            format!("subsystem=\"nqn.2026-01.io.bpf-of:target\",nsid=\"1\",class=\"{class}\"}}");
+        ["commands_total{", "command_errors_total{", "command_bytes_total{"]
+            .map(|name| operated.metric(&format!("bpfof_{name}{labels}")))
+    };
+    let before = ["read", "write", "chain"].map(commands);
+    let mut block = vec![0; 4096];
+    for _ in 0..100 {
+        lane.read(1, 0, &mut block).expect("read");
+    }
+    for _ in 0..10 {
+        lane.write(1, 1 << 20, &block[..512]).expect("written");
+    }
+    let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+    let argument = bpfkv::pushdown::get_argument(4242).expect("a key");
+    let mut get = |first_offset_bytes: u64| {
+        let call = PushdownCall {
+            nsid: 1,
+            function: function.0,
+            files: &[FileVersion { id: 0, version: 1 }],
+            first_file: 0,
+            first_offset_bytes,
+            first_size_bytes: 512,
+            scratch: &argument,
+            scratch_size_bytes: 0,
+            answer_max_bytes: 4096,
+        };
+        lane.pushdown(&call, &mut Vec::new())
+    };
+    for _ in 0..20 {
+        assert_eq!(get(0).expect("a chain").hops, 4);
+    }
+    get(1 << 40).expect_err("beyond the end");
+    let after = ["read", "write", "chain"].map(commands);
+    let difference: Vec<[f64; 3]> = (0..3)
+        .map(|class| std::array::from_fn(|of| after[class][of] - before[class][of]))
+        .collect();
+    assert_eq!(difference[0], [100.0, 0.0, 409_600.0]);
+    assert_eq!(difference[1], [10.0, 0.0, 5120.0]);
+    assert_eq!((difference[2][0], difference[2][2]), (20.0, 20.0 * (3.0 * 512.0 + 64.0)));
+    let host = operated.asked(&["hosts"]);
+    let totals = &host[0]["totals"];
+    assert_eq!((&totals["reads"], &totals["writes"]), (&100.into(), &10.into()));
+    assert_eq!((&totals["chains"], &totals["hops"]), (&21.into(), &80.into()));
+    let namespaces = operated.asked(&["namespaces"]);
+    let latency = &namespaces[0]["read"]["latency"];
+    assert!(latency["count"].as_u64() >= Some(100) && latency["p99_us"].is_number(), "{latency}");
+    let buckets = latency["buckets"].as_array().expect("a list").iter();
+    let sum: u64 = buckets.map(|bucket| bucket[1].as_u64().expect("a count")).sum();
+    assert_eq!(latency["count"], sum);
+}
+
+#[test]
+fn operators_see_hosts_end_them_and_change_the_log() {
+    let operated = start(&["--namespace", "mem:size=1MiB"]);
+    let (mut controller, mut lane) = connect(&operated.target.url, 9);
+    let hosts = operated.asked(&["hosts"]);
+    let nqn = hosts[0]["nqn"].as_str().expect("a name").to_owned();
+    assert_eq!((&hosts[0]["connections"], &hosts[0]["associations"]), (&2.into(), &1.into()));
+    let connections = operated.asked(&["connections"]);
+    let queues: Vec<_> =
+        connections.as_array().expect("a list").iter().map(|of| &of["queue"]).collect();
+    assert_eq!(queues, [0, 1]);
+    for (part, word) in [
+        ("hosts", nqn.as_str()),
+        ("connections", "127.0.0.1"),
+        ("namespaces", "no commands yet"),
+        ("functions", "faults"),
+        ("reactors", "%"),
+        ("memory", "GiB"),
+        ("denials", "no rule"),
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("stats", "memory_limit_bytes"),
+    ] {
+        let said = operated.said(&[part]);
+        assert!(said.contains(word), "{part}: {said}");
+    }
+    assert!(operated.said(&["log", "debug"]).contains("debug"));
+    let wrong = operated.refused(&["log", "loud"]);
+    assert!(wrong.contains("no level \"loud\""), "{wrong}");
+    let nobody = operated.refused(&["kick", "nqn.2026-01.org.example:nobody"]);
+    assert!(nobody.contains("no host of this name"), "{nobody}");
+    assert_eq!(operated.asked(&["kick", &nqn])["ended"], 1);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while lane.read(1, 0, &mut [0; 512]).is_ok() {
+        assert!(Instant::now() < deadline, "the lane lives");
+    }
+    assert!(controller.identify_controller().is_err());
+    assert_eq!(operated.asked(&["hosts"]), Value::Array(vec![]));
+}
+
+#[test]
+fn a_reload_says_what_has_come_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("target.toml");
+    std::fs::write(&config, "namespaces = [\"mem:size=1MiB\"]\n").expect("written");
+    let operated = start(&["--quiet", "--config", config.to_str().expect("UTF-8")]);
+    std::fs::write(&config, "namespaces = [\"mem:size=1MiB\", \"mem:size=2MiB\"]\n")
+        .expect("written");
+    assert!(operated.said(&["reload"]).contains("taken over"));
+    assert_eq!(operated.asked(&["namespaces"]).as_array().map(Vec::len), Some(2));
+    std::fs::write(&config, "namespaces = []\n").expect("written");
+    let refused = operated.refused(&["reload"]);
+    assert!(refused.contains("nothing has changed"), "{refused}");
+}
+
+#[test]
+fn requests_that_are_none_are_refused() {
+    let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);
+    let status =
+        |request: &str| operated.http(request).0.lines().next().unwrap_or_default().to_owned();
+    assert!(status("GET / HTTP/1.1\r\n\r\n").contains("200"));
+    assert!(status("GET /secret HTTP/1.1\r\n\r\n").contains("404"));
+    assert!(status("POST /metrics HTTP/1.1\r\n\r\n").contains("405"));
+    assert!(status("\u{1}\r\n\r\n").contains("400"));
+    assert!(status(&format!("GET /{} HTTP/1.1\r\n", "x".repeat(9000))).contains("431"));
+    let (head, body) = operated.http("HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.contains("Content-Length: ") && body.is_empty());
+    // Whoever says nothing keeps others waiting for a while only.
+    let _silent = TcpStream::connect(&operated.metrics).expect("it listens");
+    assert!(operated.metrics().ends_with("# EOF\n"));
+    // The page brings everything along.
+    let (_, page) = operated.http("GET / HTTP/1.1\r\n\r\n");
+    assert!(
+        !page.contains("http://")
+            && !page.contains("https://")
+            && page.contains("fetch(\"report\"")
+    );
+    // And of the socket: lines that are no requests, or too long.
+    let mut stream = std::os::unix::net::UnixStream::connect(&operated.socket).expect("it listens");
+    stream.write_all(b"{}\n").expect("sent");
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line).expect("an answer");
+    assert!(line.contains("-32600"), "{line}");
+    let _ = stream.write_all(&vec![b'x'; 1 << 20]);
+    assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap_or(0), 0);
+    let second = Command::new(BPFOF)
+        .args(["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=1MiB", "--control"])
+        .arg(&operated.socket)
+        .output()
+        .expect("bpfof starts");
+    let errors = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success() && errors.contains("another process serves it"), "{errors}");
+    let nobody = bad(&["ctl", "--socket", "/nowhere/control.sock", "hosts"]);
+    assert!(nobody.contains("--control"), "{nobody}");
+}

@@ -1,0 +1,310 @@
+//! What a target tells of itself: everything that is counted, and who is connected.
+//!
+//! Figures are those of one moment for each reactor, and of almost the same for all: each copies its own
+//! between two turns.
+
+use crate::connection::Connection;
+use crate::controller::Counters;
+use crate::health::Traffic;
+use crate::hosts::Host;
+use crate::metrics::{Class, ClassMetrics, NamespaceMetrics};
+use crate::namespace::Namespace;
+use crate::registry::Registry;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What has been done for a host or on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Read, Verify, Compare.
+    pub reads: u64,
+    /// By these.
+    pub read_bytes: u64,
+    /// Write.
+    pub writes: u64,
+    /// By these.
+    pub written_bytes: u64,
+    /// Chains that have begun.
+    pub chains: u64,
+    /// Their hops, once they have ended.
+    pub hops: u64,
+    /// What they read at the target, once they have ended.
+    pub chain_bytes: u64,
+}
+
+impl Totals {
+    pub(crate) fn add_traffic(&mut self, traffic: &Traffic) {
+        self.reads += traffic.reads;
+        self.read_bytes += traffic.read_bytes;
+        self.writes += traffic.writes;
+        self.written_bytes += traffic.written_bytes;
+    }
+
+    pub(crate) fn add_chains(&mut self, counters: &Counters) {
+        self.chains += counters.chains;
+        self.hops += counters.hops;
+        self.chain_bytes += counters.read_bytes;
+    }
+
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.reads += other.reads;
+        self.read_bytes += other.read_bytes;
+        self.writes += other.writes;
+        self.written_bytes += other.written_bytes;
+        self.chains += other.chains;
+        self.hops += other.hops;
+        self.chain_bytes += other.chain_bytes;
+    }
+}
+
+/// One connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConnectionReport {
+    /// Differs from that of every other connection of the target, also of earlier ones.
+    pub serial: u64,
+    /// The reactor that serves it.
+    pub reactor: usize,
+    /// Where the host is.
+    pub peer: SocketAddr,
+    /// Its name; empty before Connect.
+    pub host: String,
+    /// The subsystem; empty before Connect.
+    pub subsystem: String,
+    /// The association's controller id, 0 before Connect.
+    pub controller: u16,
+    /// 0 is the admin queue.
+    pub queue: u16,
+    /// Whether it came by TLS.
+    pub tls: bool,
+    /// Whether the host has yet to authenticate itself.
+    pub awaits_authentication: bool,
+    /// Commands that are being carried out.
+    pub in_flight: usize,
+    /// Bytes that the host has yet to take.
+    pub unsent_bytes: usize,
+    /// Time since it came, in ms.
+    pub age_ms: u64,
+    /// Time since its last command, in ms.
+    pub silent_ms: u64,
+    /// What was done on it.
+    pub totals: Totals,
+}
+
+/// One host that is connected.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct HostReport {
+    /// Its name.
+    pub nqn: String,
+    /// Where it is, if its name is not proved by TLS: another address is another host.
+    pub address: Option<String>,
+    /// How many it has.
+    pub connections: u64,
+    /// How many it has.
+    pub associations: u64,
+    /// What it takes of the target's memory.
+    pub memory_bytes: usize,
+    /// What has been done for it since the first of its connections.
+    pub totals: Totals,
+}
+
+/// One namespace.
+#[derive(Clone, Debug, Serialize)]
+pub struct NamespaceReport {
+    /// Its subsystem.
+    pub subsystem: String,
+    /// Its id there.
+    pub nsid: u32,
+    /// What it is made of.
+    pub description: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Size of a logical block in bytes.
+    pub block_bytes: u32,
+    /// What was done with it since it came, by class.
+    pub read: ClassMetrics,
+    /// Likewise.
+    pub write: ClassMetrics,
+    /// Likewise: Flush, Write Zeroes, Dataset Management.
+    pub flush: ClassMetrics,
+    /// Likewise.
+    pub chain: ClassMetrics,
+}
+
+impl NamespaceReport {
+    /// The figures of a class.
+    #[must_use]
+    pub fn class(&self, class: Class) -> &ClassMetrics {
+        match class {
+            Class::Read => &self.read,
+            Class::Write => &self.write,
+            Class::Flush => &self.flush,
+            Class::Chain => &self.chain,
+        }
+    }
+}
+
+/// A function that is kept for all hosts of a subsystem.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionReport {
+    /// Its subsystem.
+    pub subsystem: String,
+    /// Its id there.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// eBPF instructions.
+    pub instructions: u32,
+    /// Machine code in bytes.
+    pub code_bytes: usize,
+    /// Chains that have begun.
+    pub chains: u64,
+    /// Their hops.
+    pub hops: u64,
+    /// What they read, in bytes.
+    pub read_bytes: u64,
+    /// Chains that ended in a fault, or beyond a budget of time.
+    pub faults: u64,
+    /// Chains that the function aborted.
+    pub aborts: u64,
+    /// The last fault in words.
+    pub last_fault: Option<String>,
+}
+
+/// One reactor.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ReactorReport {
+    /// Which.
+    pub index: usize,
+    /// Time since the target started, in ns.
+    pub time_ns: u64,
+    /// Of that the time without anything to do.
+    pub idle_ns: u64,
+    /// Connections that it serves.
+    pub connections: usize,
+    /// Chains that run: they have an arena.
+    pub chains_running: usize,
+    /// Connections whose chains wait for an arena.
+    pub chains_waiting: usize,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct TargetReport {
+    /// What hosts may take of the target's memory together, in bytes.
+    pub memory_limit_bytes: usize,
+    /// What they have taken, with what the target takes for itself.
+    pub memory_used_bytes: usize,
+    /// What the target takes for itself: arenas, spare buffers.
+    pub memory_own_bytes: usize,
+    /// By index.
+    pub reactors: Vec<ReactorReport>,
+    /// By subsystem and id.
+    pub namespaces: Vec<NamespaceReport>,
+    /// By subsystem and id.
+    pub functions: Vec<FunctionReport>,
+    /// By name.
+    pub hosts: Vec<HostReport>,
+    /// By serial number.
+    pub connections: Vec<ConnectionReport>,
+    /// How often hosts were refused something, by reason.
+    pub denials: BTreeMap<&'static str, u64>,
+}
+
+/// A reactor has not answered in time.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("reactor {0} does not answer")]
+pub struct NoReport(pub usize);
+
+/// What one reactor has.
+pub(crate) struct Part {
+    pub(crate) reactor: ReactorReport,
+    pub(crate) connections: Vec<(ConnectionReport, Option<Arc<Host>>)>,
+    /// The number of the subsystem, and the namespace.
+    pub(crate) namespaces: Vec<(usize, Arc<Namespace>, Box<NamespaceMetrics>)>,
+}
+
+impl ConnectionReport {
+    pub(crate) fn of(connection: &Connection, reactor: usize, now_ns: u64) -> Self {
+        let association = connection.phase.association();
+        let ms_since = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
+        Self {
+            serial: connection.serial,
+            reactor,
+            peer: connection.ends.peer,
+            host: association.map_or_else(String::new, |of| of.controller.host_nqn().to_owned()),
+            subsystem: association.map_or_else(String::new, |of| of.subsystem.nqn.clone()),
+            controller: association.map_or(0, |of| of.controller.id),
+            queue: connection.queue.id(),
+            tls: connection.port.identity().is_some(),
+            awaits_authentication: association.is_some_and(|of| of.awaits_authentication()),
+            in_flight: connection.queue.in_flight(),
+            unsent_bytes: connection.port.unsent_bytes(),
+            age_ms: ms_since(connection.arrivals.opened_ns()),
+            silent_ms: ms_since(connection.arrivals.command_ns),
+            totals: connection.tally.totals,
+        }
+    }
+}
+
+/// Puts together what the reactors have told.
+pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
+    let memory = &registry.hosts.memory;
+    let mut reactors = Vec::new();
+    let mut connections = Vec::new();
+    let mut hosts: BTreeMap<u64, HostReport> = BTreeMap::new();
+    let mut counted: BTreeMap<(usize, u32), (Arc<Namespace>, NamespaceMetrics)> = BTreeMap::new();
+    for part in parts {
+        reactors.push(part.reactor);
+        for (connection, host) in part.connections {
+            if let Some(host) = host {
+                let report = hosts.entry(host.serial).or_insert_with(|| host.report());
+                report.totals.add(&connection.totals);
+            }
+            connections.push(connection);
+        }
+        for (subsystem, namespace, metrics) in part.namespaces {
+            let key = (subsystem, namespace.nsid);
+            let known = counted.entry(key).or_insert_with(|| (namespace, Default::default()));
+            known.1.merge(&metrics);
+        }
+    }
+    reactors.sort_by_key(|reactor| reactor.index);
+    connections.sort_by_key(|connection| connection.serial);
+    let mut hosts: Vec<HostReport> = hosts.into_values().collect();
+    hosts.sort_by(|one, other| (&one.nqn, &one.address).cmp(&(&other.nqn, &other.address)));
+    let subsystems = registry.subsystems();
+    let mut namespaces = Vec::new();
+    let mut functions = Vec::new();
+    for subsystem in &subsystems {
+        functions.extend(subsystem.function_reports());
+        for namespace in subsystem.namespaces() {
+            let found = counted.remove(&(subsystem.number, namespace.nsid));
+            let metrics = found.filter(|(known, _)| Arc::ptr_eq(known, &namespace));
+            let [read, write, flush, chain] = metrics.map(|(_, known)| known.0).unwrap_or_default();
+            namespaces.push(NamespaceReport {
+                subsystem: subsystem.nqn.clone(),
+                nsid: namespace.nsid,
+                description: namespace.description.clone(),
+                size_bytes: namespace.blocks() << namespace.block_shift,
+                block_bytes: 1 << namespace.block_shift,
+                read,
+                write,
+                flush,
+                chain,
+            });
+        }
+    }
+    TargetReport {
+        memory_limit_bytes: memory.limit_bytes(),
+        memory_used_bytes: memory.used_bytes(),
+        memory_own_bytes: registry.hosts.own.used_bytes(),
+        reactors,
+        namespaces,
+        functions,
+        hosts,
+        connections,
+        denials: registry.denials.counts().map(|(reason, count)| (reason.name(), count)).collect(),
+    }
+}

@@ -1,0 +1,176 @@
+//! Requests of operators, on a Unix socket.
+//!
+//! Each line is a JSON-RPC 2.0 request, and so is its answer. Only root and the user that the target runs as
+//! are answered, whatever the permissions of the socket have become.
+//!
+//! | method | parameters | result |
+//! |---|---|---|
+//! | `report` | | [`TargetReport`](bpfof_controller::TargetReport) |
+//! | `kick` | `host`: its NQN | `ended`: how many associations |
+//! | `reload` | | nothing; the configuration is read again |
+//! | `log` | `level`: error, warn, info, debug | nothing |
+//! | `version` | | text |
+
+use crate::rpc::{self, Failure, MAX_REQUEST_BYTES};
+use crate::{PATIENCE, Reporter};
+use log::LevelFilter;
+use rustix::net::sockopt::socket_peercred;
+use serde_json::{Value, json};
+use std::fs::Permissions;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Requests at a time.
+const MAX_CONNECTIONS: usize = 16;
+/// How long an operator may be silent, or take nothing.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What a target does for operators.
+pub struct Operations {
+    /// Tells everything.
+    pub report: Reporter,
+    /// Ends the associations of a host, and tells how many there were.
+    pub kick: Box<dyn Fn(&str) -> usize + Send + Sync>,
+    /// Reads the configuration again; the error says why nothing has changed.
+    pub reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+}
+
+/// Why there is no control socket.
+#[derive(Debug, thiserror::Error)]
+#[error("control socket {}: {source}", path.display())]
+pub struct ControlError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// A socket that answers as long as this lives.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Answers requests on a socket at `path`, on threads of its own. A socket that another process has left
+/// there is replaced, one that is served is not.
+///
+/// # Errors
+/// The kernel's.
+pub fn serve(path: &Path, operations: Operations) -> Result<Control, ControlError> {
+    let failed = |source| ControlError { path: path.to_owned(), source };
+    if UnixStream::connect(path).is_ok() {
+        return Err(failed(io::Error::other("another process serves it")));
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()) => {
+            std::fs::remove_file(path).map_err(failed)?;
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    let operations = Arc::new(operations);
+    let serve = move || accept(&listener, &operations);
+    std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
+    Ok(Control { path: path.to_owned() })
+}
+
+fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
+    let served = Arc::new(AtomicUsize::new(0));
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                log::warn!("control socket: {error}");
+                // As when no descriptor is left.
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if served.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+            served.fetch_sub(1, Ordering::Relaxed);
+            log::warn!("control socket: refused: {MAX_CONNECTIONS} requests are being answered");
+            continue;
+        }
+        let (operations, counted) = (Arc::clone(operations), Arc::clone(&served));
+        let answer = move || {
+            if let Err(error) = converse(&stream, &operations) {
+                log::info!("control socket: {error}");
+            }
+            counted.fetch_sub(1, Ordering::Relaxed);
+        };
+        if let Err(error) = std::thread::Builder::new().name("operator".into()).spawn(answer) {
+            served.fetch_sub(1, Ordering::Relaxed);
+            log::warn!("control socket: {error}");
+        }
+    }
+}
+
+/// Answers lines until the other end has no more.
+fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
+    let peer = socket_peercred(stream)?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        log::warn!("control socket: refused: user {} is neither root nor mine", peer.uid.as_raw());
+        let refusal = "only root and the target's own user are answered";
+        return writeln!(&mut &*stream, "{}", json!({ "error": { "message": refusal } }));
+    }
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        let length = (&mut reader).take(MAX_REQUEST_BYTES).read_line(&mut line)?;
+        match length {
+            0 => return Ok(()),
+            _ if !line.ends_with('\n') && length as u64 >= MAX_REQUEST_BYTES => {
+                return Err(io::Error::other("a request that is too long"));
+            }
+            _ => {}
+        }
+        let answer = rpc::answer(&line, |method, params| carry_out(operations, method, params));
+        let text = serde_json::to_string(&answer)? + "\n";
+        (&mut &*stream).write_all(text.as_bytes())?;
+    }
+}
+
+fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Value, Failure> {
+    let text = |name: &str| {
+        let missing =
+            || Failure::new(Failure::BAD_PARAMS, format!("{method} needs a text {name:?}"));
+        params[name].as_str().ok_or_else(missing)
+    };
+    let failed = |error: String| Failure::new(Failure::FAILED, error);
+    match method {
+        "report" => {
+            let report =
+                (operations.report)(PATIENCE).map_err(|error| failed(error.to_string()))?;
+            serde_json::to_value(report).map_err(|error| failed(error.to_string()))
+        }
+        "kick" => match (operations.kick)(text("host")?) {
+            0 => Err(failed("no host of this name is connected".to_owned())),
+            ended => Ok(json!({ "ended": ended })),
+        },
+        "reload" => (operations.reload)().map(|()| Value::Null).map_err(failed),
+        "log" => {
+            let level = text("level")?;
+            let known: LevelFilter = level.parse().map_err(|_| {
+                let message = format!("no level {level:?}: error, warn, info or debug");
+                Failure::new(Failure::BAD_PARAMS, message)
+            })?;
+            log::set_max_level(known);
+            log::info!("the level of the log is now {level}");
+            Ok(Value::Null)
+        }
+        "version" => Ok(env!("CARGO_PKG_VERSION").into()),
+        other => Err(Failure::new(Failure::NO_METHOD, format!("no method {other:?}"))),
+    }
+}

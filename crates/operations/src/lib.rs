@@ -1,0 +1,27 @@
+//! What an operator sees and asks of a running target.
+//!
+//! - [`metrics`]: what a target counts, as OpenMetrics text.
+//! - [`http`]: serves it, on a thread of its own.
+//! - [`control`]: answers requests on a Unix socket; [`client`] makes them.
+//!
+//! # What this crate does not do
+//!
+//! It counts nothing, and keeps nothing of the past: all it tells comes from
+//! [`Server::report`](bpfof_controller::Server::report), and whoever collects it has the history.
+
+pub mod client;
+pub mod control;
+pub mod http;
+pub mod metrics;
+
+mod rpc;
+
+use bpfof_controller::{NoReport, TargetReport};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that reactors get to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Asks a target for what it has to tell.
+pub type Reporter = Arc<dyn Fn(Duration) -> Result<TargetReport, NoReport> + Send + Sync>;

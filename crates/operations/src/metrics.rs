@@ -1,0 +1,319 @@
+//! What a target counts, as OpenMetrics text.
+//!
+//! Counters are of the time since the target, the namespace or the host came; one that begins again is what
+//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s, and the
+//! resolution of a reactor's turn: a command that is answered in the turn in which it came took no time.
+
+use bpfof_controller::{Class, ClassMetrics, FunctionReport, Histogram, HostReport, TargetReport};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+
+/// The media type of what [`text`] gives.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The buckets of a latency that are put together to one: those of two powers of two less one are told.
+const BUCKETS_OF_OCTAVE: usize = 4;
+/// The first bucket's end: 1.024 µs.
+const FIRST_END: usize = 3;
+
+/// A report as OpenMetrics text.
+///
+/// # Errors
+/// None that formatting into memory does not have.
+pub fn text(report: TargetReport) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("bpfof");
+    registry.register_collector(Box::new(Metrics(report)));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Metrics(TargetReport);
+
+/// A counter, or a gauge.
+struct Value(u64, MetricType);
+
+impl EncodeMetric for Value {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        match self.1 {
+            MetricType::Counter => encoder.encode_counter::<NoLabelSet, _, u64>(&self.0, None),
+            _ => encoder.encode_gauge(&(self.0 as f64)),
+        }
+    }
+
+    fn metric_type(&self) -> MetricType {
+        self.1
+    }
+}
+
+/// Seconds, as a counter.
+struct Seconds(f64);
+
+impl EncodeMetric for Seconds {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        encoder.encode_counter::<NoLabelSet, _, u64>(&self.0, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+}
+
+/// Latencies.
+struct Latency<'a>(&'a Histogram);
+
+impl EncodeMetric for Latency<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let fine = self.0.buckets();
+        let mut coarse = Vec::new();
+        let mut count = 0;
+        for (bucket, in_bucket) in fine.iter().enumerate() {
+            count += in_bucket;
+            let is_last = bucket + 1 == fine.len();
+            if is_last || bucket % BUCKETS_OF_OCTAVE == FIRST_END {
+                let end = if is_last { f64::MAX } else { Histogram::end_ns(bucket) as f64 / 1e9 };
+                coarse.push((end, std::mem::take(&mut count)));
+            }
+        }
+        let sum_s = self.0.sum_ns() as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum_s, self.0.count(), &coarse, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+/// What a family of metrics is called, and what it counts.
+#[derive(Clone, Copy)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit_>,
+    kind: MetricType,
+}
+
+/// [`Unit`] is neither `Copy` nor `const`.
+#[derive(Clone, Copy)]
+enum Unit_ {
+    Bytes,
+    Seconds,
+}
+
+impl Family {
+    const fn counter(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, unit: None, kind: MetricType::Counter }
+    }
+
+    const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, unit: None, kind: MetricType::Gauge }
+    }
+
+    const fn of(self, unit: Unit_) -> Self {
+        Self { unit: Some(unit), ..self }
+    }
+
+    /// Encodes all members: their labels and values.
+    fn encode<L: EncodeLabelSet, M: EncodeMetric>(
+        self,
+        encoder: &mut DescriptorEncoder<'_>,
+        members: impl IntoIterator<Item = (L, M)>,
+    ) -> fmt::Result {
+        let unit = self.unit.map(|unit| match unit {
+            Unit_::Bytes => Unit::Bytes,
+            Unit_::Seconds => Unit::Seconds,
+        });
+        let mut family =
+            encoder.encode_descriptor(self.name, self.help, unit.as_ref(), self.kind)?;
+        for (labels, metric) in members {
+            metric.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn counter(value: u64) -> Value {
+    Value(value, MetricType::Counter)
+}
+
+fn gauge(value: u64) -> Value {
+    Value(value, MetricType::Gauge)
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        self.commands(encoder)?;
+        self.namespaces(encoder)?;
+        self.functions(encoder)?;
+        self.hosts(encoder)?;
+        self.reactors(encoder)?;
+        self.target(encoder)
+    }
+}
+
+impl Metrics {
+    /// By namespace and class.
+    fn commands(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = || {
+            self.0.namespaces.iter().flat_map(|namespace| {
+                Class::ALL.into_iter().map(move |class| {
+                    let labels = [
+                        ("subsystem", namespace.subsystem.clone()),
+                        ("nsid", namespace.nsid.to_string()),
+                        ("class", class.name().to_owned()),
+                    ];
+                    (labels, namespace.class(class))
+                })
+            })
+        };
+        let of = |value: fn(&ClassMetrics) -> u64| {
+            all().map(move |(labels, metrics)| (labels, counter(value(metrics))))
+        };
+        Family::counter("commands", "I/O commands that were carried out")
+            .encode(encoder, of(|metrics| metrics.latency.count()))?;
+        Family::counter("command_errors", "Those of them that ended with an error")
+            .encode(encoder, of(|metrics| metrics.errors))?;
+        Family::counter("command", "Bytes that they read or wrote; of chains what they read")
+            .of(Unit_::Bytes)
+            .encode(encoder, of(|metrics| metrics.bytes))?;
+        let latencies = all().map(|(labels, metrics)| (labels, Latency(&metrics.latency)));
+        let duration = "From the turn in which a command came to the one in which it was answered";
+        let family =
+            Family { kind: MetricType::Histogram, ..Family::gauge("command_duration", duration) };
+        family.of(Unit_::Seconds).encode(encoder, latencies)?;
+        let hops = self.0.namespaces.iter().map(|namespace| {
+            let labels =
+                [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
+            (labels, counter(namespace.chain.hops))
+        });
+        Family::counter("chain_hops", "Hops of chains that have ended").encode(encoder, hops)
+    }
+
+    fn namespaces(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let sizes = self.0.namespaces.iter().map(|namespace| {
+            let labels =
+                [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
+            (labels, gauge(namespace.size_bytes))
+        });
+        Family::gauge("namespace_size", "Size of a namespace")
+            .of(Unit_::Bytes)
+            .encode(encoder, sizes)
+    }
+
+    /// By function that is kept for all hosts.
+    fn functions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Count = fn(&FunctionReport) -> u64;
+        let families: [(Family, Count); 4] = [
+            (Family::counter("function_chains", "Chains of an installed function"), |of| of.chains),
+            (Family::counter("function_hops", "Their hops"), |of| of.hops),
+            (
+                Family::counter("function_faults", "Those that ended in a fault or out of budget"),
+                |of| of.faults,
+            ),
+            (Family::counter("function_aborts", "Those that the function aborted"), |of| of.aborts),
+        ];
+        for (family, value) in families {
+            let members = self.0.functions.iter().map(|function| {
+                let labels = [
+                    ("subsystem", function.subsystem.clone()),
+                    ("function", function.name.clone()),
+                    ("id", function.id.to_string()),
+                ];
+                (labels, counter(value(function)))
+            });
+            family.encode(encoder, members)?;
+        }
+        Ok(())
+    }
+
+    /// By host that is connected.
+    fn hosts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Count = fn(&HostReport) -> u64;
+        let families: [(Family, Count); 7] = [
+            (Family::gauge("connections", "Connections of a host"), |of| of.connections),
+            (Family::gauge("associations", "Associations of a host"), |of| of.associations),
+            (
+                Family::gauge("host_memory", "What a host takes of the target's memory")
+                    .of(Unit_::Bytes),
+                |of| of.memory_bytes as u64,
+            ),
+            (Family::counter("host_reads", "Reads of a host"), |of| of.totals.reads),
+            (Family::counter("host_writes", "Writes of a host"), |of| of.totals.writes),
+            (Family::counter("host_chains", "Chains of a host"), |of| of.totals.chains),
+            (Family::counter("host_hops", "Hops of a host's chains"), |of| of.totals.hops),
+        ];
+        for (family, value) in families {
+            let members = self.0.hosts.iter().map(|host| {
+                let address = host.address.clone().unwrap_or_default();
+                let labels = [("host", host.nqn.clone()), ("address", address)];
+                (labels, Value(value(host), family.kind))
+            });
+            family.encode(encoder, members)?;
+        }
+        Ok(())
+    }
+
+    fn reactors(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let label = |index: usize| [("reactor", index.to_string())];
+        let reactors = &self.0.reactors;
+        let seconds = |ns: u64| Seconds(ns as f64 / 1e9);
+        Family::counter("reactor_busy", "Time in which a reactor had something to do")
+            .of(Unit_::Seconds)
+            .encode(
+                encoder,
+                reactors.iter().map(|of| (label(of.index), seconds(of.time_ns - of.idle_ns))),
+            )?;
+        Family::counter("reactor_time", "Time since the target started, as its reactor counts it")
+            .of(Unit_::Seconds)
+            .encode(encoder, reactors.iter().map(|of| (label(of.index), seconds(of.time_ns))))?;
+        Family::gauge("reactor_connections", "Connections that a reactor serves").encode(
+            encoder,
+            reactors.iter().map(|of| (label(of.index), gauge(of.connections as u64))),
+        )?;
+        Family::gauge("chains_running", "Chains that have an arena").encode(
+            encoder,
+            reactors.iter().map(|of| (label(of.index), gauge(of.chains_running as u64))),
+        )?;
+        Family::gauge("chains_waiting", "Connections whose chains wait for an arena").encode(
+            encoder,
+            reactors.iter().map(|of| (label(of.index), gauge(of.chains_waiting as u64))),
+        )
+    }
+
+    fn target(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let report = &self.0;
+        let denials =
+            report.denials.iter().map(|(reason, count)| ([("reason", *reason)], counter(*count)));
+        Family::counter("denials", "How often hosts were refused something, by reason")
+            .encode(encoder, denials)?;
+        let memory = [
+            (
+                "memory_limit",
+                "What the target may take of memory for hosts",
+                report.memory_limit_bytes,
+            ),
+            ("memory_used", "What it has taken", report.memory_used_bytes),
+            (
+                "memory_own",
+                "What of that is its own: arenas, spare buffers",
+                report.memory_own_bytes,
+            ),
+        ];
+        for (name, help, bytes) in memory {
+            let none: [(&str, &str); 0] = [];
+            Family::gauge(name, help)
+                .of(Unit_::Bytes)
+                .encode(encoder, [(none, gauge(bytes as u64))])?;
+        }
+        let build = [([("version", env!("CARGO_PKG_VERSION"))], gauge(1))];
+        Family::gauge("build", "1; the label tells the version").encode(encoder, build)
+    }
+}

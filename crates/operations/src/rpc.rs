@@ -1,0 +1,97 @@
+//! The form of requests and answers: JSON-RPC 2.0, one object a line.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Longest line of a request, in bytes.
+pub(crate) const MAX_REQUEST_BYTES: u64 = 64 << 10;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) jsonrpc: String,
+    pub(crate) id: Value,
+    pub(crate) method: String,
+    #[serde(default)]
+    pub(crate) params: Value,
+}
+
+/// What is answered: a result or an error.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) jsonrpc: String,
+    pub(crate) id: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) result: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<Failure>,
+}
+
+/// Why there is no result (JSON-RPC 2.0 §5.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) code: i32,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) const NO_REQUEST: i32 = -32600;
+    pub(crate) const NO_METHOD: i32 = -32601;
+    pub(crate) const BAD_PARAMS: i32 = -32602;
+    /// The request is good, and cannot be carried out.
+    pub(crate) const FAILED: i32 = -32000;
+
+    pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// The answer to a line.
+pub(crate) fn answer(
+    line: &str,
+    carry_out: impl FnOnce(&str, &Value) -> Result<Value, Failure>,
+) -> Answer {
+    let jsonrpc = "2.0".to_owned();
+    let request: Request = match serde_json::from_str(line) {
+        Ok(request) => request,
+        Err(error) => {
+            let message = format!("not a JSON-RPC request: {error}");
+            let error = Some(Failure::new(Failure::NO_REQUEST, message));
+            return Answer { jsonrpc, id: Value::Null, result: None, error };
+        }
+    };
+    let (result, error) = match carry_out(&request.method, &request.params) {
+        Ok(result) => (Some(result), None),
+        Err(failure) => (None, Some(failure)),
+    };
+    Answer { jsonrpc, id: request.id, result, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn answers_carry_the_number_of_their_request() {
+        let line = r#"{"jsonrpc":"2.0","id":7,"method":"double","params":{"of":21}}"#;
+        let good = answer(line, |method, params| {
+            assert_eq!(method, "double");
+            Ok((params["of"].as_u64().expect("a number") * 2).into())
+        });
+        let text = serde_json::to_string(&good).expect("JSON");
+        assert_eq!(text, r#"{"jsonrpc":"2.0","id":7,"result":42}"#);
+        let bad = answer(line, |_, _| Err(Failure::new(Failure::NO_METHOD, "no such method")));
+        assert_eq!((&bad.id, bad.error.expect("an error").code), (&7.into(), -32601));
+        let none = answer("{", |_, _| unreachable!("nothing was asked"));
+        assert!(none.error.expect("an error").message.contains("not a JSON-RPC request"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_is_answered(line: String) {
+            let answer = answer(&line, |_, _| Ok(Value::Null));
+            prop_assert!(answer.error.is_some());
+        }
+    }
+}
