@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [go]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [go]
 #
 # Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
 # TLS and Go are installed if they are named.
@@ -153,6 +153,15 @@ readonly TLS_THINGS=(
 	"probe_gnutls       gnutls        gnutls-bin"
 )
 
+# Debian's Python, which has Debian's modules.
+probe_prometheus() {
+	/usr/bin/python3 -c 'import prometheus_client.openmetrics.parser' && echo "for Python"
+}
+
+readonly PROMETHEUS_THINGS=(
+	"probe_prometheus   prometheus    python3,python3-prometheus-client"
+)
+
 # Where its makers' own archive puts it, in nobody's PATH.
 probe_go() {
 	PATH=$PATH:/usr/local/go/bin go version | sed -n 's/^go version go\([0-9.]*\).*/\1/p' | grep .
@@ -302,11 +311,12 @@ for tool in "$@"; do
 	perf) setup_packages "${PERF_THINGS[@]}" ;;
 	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
 	tls) setup_packages "${TLS_THINGS[@]}" ;;
+	prometheus) setup_packages "${PROMETHEUS_THINGS[@]}" ;;
 	go) setup_packages "${GO_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls and go" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus and go" ;;
 	esac
 done

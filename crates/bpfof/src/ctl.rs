@@ -54,8 +54,77 @@ enum Command {
         /// error, warn, info or debug.
         level: String,
     },
+    /// Serve one namespace more, or one less, or let one grow.
+    #[command(subcommand)]
+    Namespace(Namespace),
     /// The version of the target.
     Version,
+}
+
+#[derive(Subcommand)]
+enum Namespace {
+    /// Serve one more, written as for `bpfof target --namespace`; it gets the next free id if it names none.
+    Add {
+        /// For example file:path=/srv/disk.img,size=10GiB.
+        spec: String,
+        #[command(flatten)]
+        save: Save,
+    },
+    /// Serve one no more. Its file stays.
+    Remove {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        save: Save,
+    },
+    /// Give one in a file another size.
+    Resize {
+        #[command(flatten)]
+        place: Place,
+        /// For example 20GiB.
+        size: String,
+        #[command(flatten)]
+        save: Save,
+    },
+}
+
+#[derive(Args)]
+struct Place {
+    /// Its id.
+    nsid: u32,
+    /// Its subsystem [default: that of the target].
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<String>,
+}
+
+#[derive(Args)]
+struct Save {
+    /// Change the configuration file as well; its comments stay. Otherwise the change lasts until the file is
+    /// read again.
+    #[arg(long)]
+    save: bool,
+}
+
+impl Namespace {
+    /// Method and parameters.
+    fn request(&self) -> (&'static str, Value) {
+        match self {
+            Self::Add { spec, save } => {
+                ("namespace.add", json!({ "spec": spec, "save": save.save }))
+            }
+            Self::Remove { place, save } => {
+                let Place { nsid, subsystem } = place;
+                let params = json!({ "nsid": nsid, "subsystem": subsystem, "save": save.save });
+                ("namespace.remove", params)
+            }
+            Self::Resize { place, size, save } => {
+                let Place { nsid, subsystem } = place;
+                let mut params = json!({ "nsid": nsid, "subsystem": subsystem, "save": save.save });
+                params["size"] = size.as_str().into();
+                ("namespace.resize", params)
+            }
+        }
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Outcome {
@@ -69,6 +138,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
         }
         Command::Reload => {
             (call("reload", Value::Null)?, "the configuration is taken over".to_owned())
+        }
+        Command::Namespace(namespace) => {
+            let (method, params) = namespace.request();
+            let result = call(method, params)?;
+            let done = match namespace {
+                Namespace::Add { .. } => "is served",
+                Namespace::Remove { .. } => "is gone",
+                Namespace::Resize { .. } => "has its new size",
+            };
+            let words = format!("namespace {} {done}", result["nsid"]);
+            (result, words)
         }
         Command::Log { level } => {
             (call("log", json!({ "level": level }))?, format!("the level of the log is {level}"))

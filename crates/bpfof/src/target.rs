@@ -6,15 +6,17 @@ use bpfof_controller::{
     parse_tls_mode,
 };
 use bpfof_operations::Reporter;
-use bpfof_operations::control::{self, Control, Operations};
+use bpfof_operations::control::{self, Change, Control, Operations};
+use bpfof_operations::edit::{self, Edit, Place};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -128,30 +130,27 @@ pub(crate) fn run(options: &Options) -> Outcome {
     crate::allocator::give_back_large_pieces();
     let is_crippled = Arc::new(AtomicBool::new(false));
     let server = Server::start_with(&config, surroundings(&is_crippled)?)?;
-    let reloads = Reloads::default();
-    let (_control, metrics) = serve_operators(&config, &server, &reloads)?;
+    let asked = Asked::default();
+    let (_control, metrics) = serve_operators(&config, &server, &asked)?;
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
     let status = format!("READY=1\nSTATUS=listens on {}", server.address());
     daemon::tell(manager, |manager| manager.notify(&status));
     feed_watchdog(manager, &server)?;
+    // Of the configuration file, with changes that were not saved.
+    let mut text = None;
     for signal in signals.forever() {
         if signal != SIGHUP {
             log::info!("signal {signal}: stopping");
             break;
         }
         daemon::tell(manager, Manager::notify_reloading);
-        // Who asks from now on does not know yet what comes of this one.
-        let asked = std::mem::take(&mut *lock(&reloads));
-        let outcome = configuration(options).and_then(|config| Ok(server.reload(&config)?));
-        let outcome = outcome
-            .map_err(|error| format!("nothing has changed, the configuration is refused: {error}"));
-        match &outcome {
-            Ok(()) => log::info!("the configuration is taken over"),
-            Err(error) => log::error!("{error}"),
+        let changes = std::mem::take(&mut *lock(&asked));
+        if changes.is_empty() {
+            let _ = carry_out(&Change::Reload, options, &server, &mut text);
         }
-        for asker in asked {
-            let _ = asker.send(outcome.clone());
+        for (change, asker) in changes {
+            let _ = asker.send(carry_out(&change, options, &server, &mut text));
         }
         daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
@@ -188,8 +187,74 @@ fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> 
     Ok(options)
 }
 
-/// Operators who wait for the configuration to be read again.
-type Reloads = Arc<Mutex<Vec<Sender<Result<(), String>>>>>;
+/// What has become of a change: where it was, or why nothing has changed.
+type Changed = Result<Option<Place>, String>;
+
+/// Changes that operators wait for.
+type Asked = Arc<Mutex<Vec<(Change, Sender<Changed>)>>>;
+
+/// Changes what is served. `text` is that of the configuration file, once it has had changes that are not in
+/// the file.
+fn carry_out(
+    change: &Change,
+    options: &Options,
+    server: &Server,
+    text: &mut Option<String>,
+) -> Changed {
+    let outcome = match change {
+        Change::Reload => configuration(options)
+            .and_then(|config| Ok(server.reload(&config)?))
+            .map(|()| *text = None)
+            .map(|()| None),
+        Change::Namespaces(edit, save) => {
+            edit_namespaces(edit, *save, options, server, text).map(Some)
+        }
+    };
+    let outcome = outcome
+        .map_err(|error| format!("nothing has changed, the configuration is refused: {error}"));
+    match &outcome {
+        Ok(_) => log::info!("the configuration is taken over"),
+        Err(error) => log::error!("{error}"),
+    }
+    outcome
+}
+
+/// Changes the namespaces, and the file as well if that is to be saved.
+fn edit_namespaces(
+    edit: &Edit,
+    save: bool,
+    options: &Options,
+    server: &Server,
+    text: &mut Option<String>,
+) -> Result<Place, Box<dyn std::error::Error>> {
+    let Some(path) = options.config.as_ref().filter(|_| options.namespaces.is_empty()) else {
+        return Err("namespaces come from --namespace: only those of a --config file change".into());
+    };
+    let in_file = std::fs::read_to_string(path)?;
+    let (edited, place) = edit::apply(text.as_ref().unwrap_or(&in_file), edit)?;
+    server.reload(&with_options(TargetConfig::from_toml(&edited)?, options)?)?;
+    *text = Some(edited);
+    if save {
+        // Without changes that others did not save.
+        let (saved, _) = edit::apply(&in_file, edit)?;
+        write_over(path, &saved).map_err(|error| {
+            format!("it is served now, but {} is as before: {error}", path.display())
+        })?;
+        log::info!("{} has the change", path.display());
+    }
+    Ok(place)
+}
+
+/// Puts a text in place of a file's, at once or not at all.
+fn write_over(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let mut file = File::create(&new)?;
+    file.set_permissions(std::fs::metadata(path)?.permissions())?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -199,7 +264,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn serve_operators(
     config: &TargetConfig,
     server: &Server,
-    reloads: &Reloads,
+    asked: &Asked,
 ) -> Result<(Option<Control>, Option<SocketAddr>), Box<dyn std::error::Error>> {
     let report: Reporter = Arc::new(server.report());
     let serve = |address: SocketAddr| {
@@ -211,14 +276,14 @@ fn serve_operators(
         log::info!("metrics are at http://{address}/metrics, a page at http://{address}/");
     }
     let Some(path) = &config.control else { return Ok((None, metrics)) };
-    let reloads = Arc::clone(reloads);
-    let reload = move || {
+    let asked = Arc::clone(asked);
+    let change = move |change| {
         let (asker, outcome) = channel();
-        lock(&reloads).push(asker);
+        lock(&asked).push((change, asker));
         signal_hook::low_level::raise(SIGHUP).map_err(|error| error.to_string())?;
         outcome.recv().unwrap_or_else(|_| Err("the target stops".to_owned()))
     };
-    let operations = Operations { report, kick: Box::new(server.kick()), reload: Box::new(reload) };
+    let operations = Operations { report, kick: Box::new(server.kick()), change: Box::new(change) };
     let control = control::serve(path, operations)?;
     log::info!("bpfof ctl --socket {} reaches it", path.display());
     Ok((Some(control), metrics))
@@ -243,10 +308,18 @@ fn feed_watchdog(manager: Option<&Manager>, server: &Server) -> io::Result<()> {
 }
 
 fn configuration(options: &Options) -> Result<TargetConfig, Box<dyn std::error::Error>> {
-    let mut config = match &options.config {
+    let config = match &options.config {
         Some(path) => TargetConfig::from_file(path)?,
         None => TargetConfig::default(),
     };
+    with_options(config, options)
+}
+
+/// What the file says, and what options override.
+fn with_options(
+    mut config: TargetConfig,
+    options: &Options,
+) -> Result<TargetConfig, Box<dyn std::error::Error>> {
     if !options.namespaces.is_empty() {
         config.namespaces.clone_from(&options.namespaces);
     }

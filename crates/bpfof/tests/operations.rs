@@ -205,6 +205,41 @@ fn a_reload_says_what_has_come_of_it() {
 }
 
 #[test]
+fn namespaces_come_grow_and_go_and_the_file_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (config, disk) = (folder.path().join("target.toml"), folder.path().join("disk"));
+    std::fs::write(&config, "# Mine.\nnamespaces = [\"mem:size=1MiB\"] # one\n").expect("written");
+    let operated = start(&["--quiet", "--config", config.to_str().expect("UTF-8")]);
+    let sizes = || -> Vec<(u64, u64)> {
+        let all = operated.asked(&["namespaces"]);
+        let of = |of: &Value, name: &str| of[name].as_u64().expect("a number");
+        let all = all.as_array().expect("a list").iter();
+        all.map(|one| (of(one, "nsid"), of(one, "size_bytes"))).collect()
+    };
+    let spec = format!("file:path={},size=1MiB", disk.display());
+    assert_eq!(operated.asked(&["namespace", "add", &spec, "--save"])["nsid"], 2);
+    assert_eq!(operated.asked(&["namespace", "add", "mem:size=4MiB"])["nsid"], 3);
+    assert_eq!(
+        operated.said(&["namespace", "resize", "2", "2MiB", "--save"]).trim(),
+        "namespace 2 has its new size"
+    );
+    assert_eq!(sizes(), [(1, 1 << 20), (2, 2 << 20), (3, 4 << 20)]);
+    operated.said(&["namespace", "remove", "1", "--save"]);
+    assert_eq!(sizes(), [(2, 2 << 20), (3, 4 << 20)]);
+    let saved = std::fs::read_to_string(&config).expect("it is there");
+    assert!(saved.starts_with("# Mine.") && saved.contains("# one"), "{saved}");
+    // What was not saved is gone when the file is read again.
+    operated.said(&["reload"]);
+    assert_eq!(sizes(), [(2, 2 << 20)]);
+    let refused = operated.refused(&["namespace", "remove", "7"]);
+    assert!(refused.contains("has no namespace 7"), "{refused}");
+    let refused = operated.refused(&["namespace", "remove", "2", "--save"]);
+    assert!(refused.contains("nothing has changed"), "{refused}");
+    assert_eq!(sizes(), [(2, 2 << 20)]);
+    assert!(std::fs::read_to_string(&config).expect("it is there").contains("nsid=2"));
+}
+
+#[test]
 fn requests_that_are_none_are_refused() {
     let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);
     let status =
@@ -243,4 +278,79 @@ fn requests_that_are_none_are_refused() {
     assert!(!second.status.success() && errors.contains("another process serves it"), "{errors}");
     let nobody = bad(&["ctl", "--socket", "/nowhere/control.sock", "hosts"]);
     assert!(nobody.contains("--control"), "{nobody}");
+}
+
+/// The names of metrics in a text.
+fn names(text: &str) -> std::collections::BTreeSet<String> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c| !is_of_name(c));
+    words.filter(|word| word.starts_with("bpfof_")).map(str::to_owned).collect()
+}
+
+/// Dashboard and rules name metrics that there are, and every metric is explained.
+#[test]
+fn what_dashboards_and_rules_name_exists() {
+    let operated = start(&["--quiet", "--namespace", "mem:size=1MiB"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = folder.path().join("get.o");
+    std::fs::write(&object, bpfkv::GET_OBJECT).expect("written");
+    let object = object.to_str().expect("UTF-8");
+    good(&["function", "load", "--target", &operated.target.url, object]);
+    let _host = connect(&operated.target.url, 3);
+    let text = operated.metrics();
+    let there: std::collections::BTreeSet<String> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned))
+        .collect();
+    let packaging = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
+    for file in ["grafana/dashboard.json", "prometheus/alerts.yml"] {
+        let file = std::fs::read_to_string(format!("{packaging}/{file}")).expect("it is there");
+        let named = names(&file);
+        assert!(named.len() > 5, "{named:?}");
+        let missing: Vec<_> = named.difference(&there).collect();
+        assert!(missing.is_empty(), "{missing:?} of {there:?}");
+    }
+    let page =
+        std::fs::read_to_string(format!("{packaging}/../docs/operating.md")).expect("a page");
+    let family = |name: &String| {
+        let ends = ["_bucket", "_count", "_sum"].iter();
+        ends.fold(name.clone(), |name, end| name.trim_end_matches(end).to_owned())
+    };
+    let explained = names(&page);
+    let missing: Vec<_> =
+        there.iter().map(family).filter(|name| !explained.contains(name)).collect();
+    assert!(missing.is_empty(), "docs/operating.md does not explain {missing:?}");
+}
+
+/// Another implementation reads all of it.
+#[test]
+fn the_parser_of_the_python_client_reads_the_metrics() {
+    let operated = start(&["--quiet", "--namespace", "mem:size=8MiB"]);
+    good(&["kv", "create", "--levels", "3", "--target", &operated.target.url]);
+    let script = "
+import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+families = {f.name: f for f in text_string_to_metric_families(sys.stdin.read())}
+counted = {s.labels['class']: s.value for s in families['bpfof_commands'].samples}
+latency = families['bpfof_command_duration_seconds']
+assert latency.type == 'histogram' and latency.unit == 'seconds', latency
+ends = [s.labels['le'] for s in latency.samples if s.name.endswith('_bucket') and s.labels['class'] == 'write']
+assert ends[-1] == '+Inf' and len(ends) == 27, ends
+count = [s.value for s in latency.samples if s.name.endswith('_count') and s.labels['class'] == 'write']
+assert count == [counted['write']] and count[0] > 0, (count, counted)
+print(len(families))
+";
+    let mut python = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let text = operated.metrics();
+    python.stdin.take().expect("piped").write_all(text.as_bytes()).expect("taken");
+    let output = python.wait_with_output().expect("ended");
+    assert!(output.status.success(), "see above; scripts/setup.sh prometheus installs the parser");
+    let families: u32 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number");
+    assert!(families >= 20, "{families}");
 }

@@ -434,7 +434,8 @@ impl Connection {
             controller.last_traffic_ns.fetch_max(self.arrivals.command_ns, Ordering::Relaxed);
         }
         for (function, counters) in self.tally.functions.drain(..) {
-            self.tally.totals.add_chains(&counters);
+            let Counters { chains, hops, read_bytes, .. } = counters;
+            self.tally.totals.add_chains(chains, hops, read_bytes);
             controller.counters.add(function, &counters);
             if is_kept(function) {
                 subsystem.kept_counters.add(function, &counters);

@@ -65,6 +65,7 @@ mod refusal;
 mod registry;
 mod reload;
 mod report;
+mod reporting;
 #[cfg(any(test, feature = "fuzz"))]
 mod rig;
 mod schedule;

@@ -3,17 +3,11 @@
 //! Figures are those of one moment for each reactor, and of almost the same for all: each copies its own
 //! between two turns.
 
-use crate::connection::Connection;
-use crate::controller::Counters;
 use crate::health::Traffic;
-use crate::hosts::Host;
-use crate::metrics::{Class, ClassMetrics, NamespaceMetrics};
-use crate::namespace::Namespace;
-use crate::registry::Registry;
+use crate::metrics::{Class, ClassMetrics};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// What has been done for a host or on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -42,10 +36,10 @@ impl Totals {
         self.written_bytes += traffic.written_bytes;
     }
 
-    pub(crate) fn add_chains(&mut self, counters: &Counters) {
-        self.chains += counters.chains;
-        self.hops += counters.hops;
-        self.chain_bytes += counters.read_bytes;
+    pub(crate) fn add_chains(&mut self, chains: u64, hops: u64, read_bytes: u64) {
+        self.chains += chains;
+        self.hops += hops;
+        self.chain_bytes += read_bytes;
     }
 
     pub(crate) fn add(&mut self, other: &Totals) {
@@ -216,95 +210,3 @@ pub struct TargetReport {
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("reactor {0} does not answer")]
 pub struct NoReport(pub usize);
-
-/// What one reactor has.
-pub(crate) struct Part {
-    pub(crate) reactor: ReactorReport,
-    pub(crate) connections: Vec<(ConnectionReport, Option<Arc<Host>>)>,
-    /// The number of the subsystem, and the namespace.
-    pub(crate) namespaces: Vec<(usize, Arc<Namespace>, Box<NamespaceMetrics>)>,
-}
-
-impl ConnectionReport {
-    pub(crate) fn of(connection: &Connection, reactor: usize, now_ns: u64) -> Self {
-        let association = connection.phase.association();
-        let ms_since = |ns: u64| now_ns.saturating_sub(ns) / 1_000_000;
-        Self {
-            serial: connection.serial,
-            reactor,
-            peer: connection.ends.peer,
-            host: association.map_or_else(String::new, |of| of.controller.host_nqn().to_owned()),
-            subsystem: association.map_or_else(String::new, |of| of.subsystem.nqn.clone()),
-            controller: association.map_or(0, |of| of.controller.id),
-            queue: connection.queue.id(),
-            tls: connection.port.identity().is_some(),
-            awaits_authentication: association.is_some_and(|of| of.awaits_authentication()),
-            in_flight: connection.queue.in_flight(),
-            unsent_bytes: connection.port.unsent_bytes(),
-            age_ms: ms_since(connection.arrivals.opened_ns()),
-            silent_ms: ms_since(connection.arrivals.command_ns),
-            totals: connection.tally.totals,
-        }
-    }
-}
-
-/// Puts together what the reactors have told.
-pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
-    let memory = &registry.hosts.memory;
-    let mut reactors = Vec::new();
-    let mut connections = Vec::new();
-    let mut hosts: BTreeMap<u64, HostReport> = BTreeMap::new();
-    let mut counted: BTreeMap<(usize, u32), (Arc<Namespace>, NamespaceMetrics)> = BTreeMap::new();
-    for part in parts {
-        reactors.push(part.reactor);
-        for (connection, host) in part.connections {
-            if let Some(host) = host {
-                let report = hosts.entry(host.serial).or_insert_with(|| host.report());
-                report.totals.add(&connection.totals);
-            }
-            connections.push(connection);
-        }
-        for (subsystem, namespace, metrics) in part.namespaces {
-            let key = (subsystem, namespace.nsid);
-            let known = counted.entry(key).or_insert_with(|| (namespace, Default::default()));
-            known.1.merge(&metrics);
-        }
-    }
-    reactors.sort_by_key(|reactor| reactor.index);
-    connections.sort_by_key(|connection| connection.serial);
-    let mut hosts: Vec<HostReport> = hosts.into_values().collect();
-    hosts.sort_by(|one, other| (&one.nqn, &one.address).cmp(&(&other.nqn, &other.address)));
-    let subsystems = registry.subsystems();
-    let mut namespaces = Vec::new();
-    let mut functions = Vec::new();
-    for subsystem in &subsystems {
-        functions.extend(subsystem.function_reports());
-        for namespace in subsystem.namespaces() {
-            let found = counted.remove(&(subsystem.number, namespace.nsid));
-            let metrics = found.filter(|(known, _)| Arc::ptr_eq(known, &namespace));
-            let [read, write, flush, chain] = metrics.map(|(_, known)| known.0).unwrap_or_default();
-            namespaces.push(NamespaceReport {
-                subsystem: subsystem.nqn.clone(),
-                nsid: namespace.nsid,
-                description: namespace.description.clone(),
-                size_bytes: namespace.blocks() << namespace.block_shift,
-                block_bytes: 1 << namespace.block_shift,
-                read,
-                write,
-                flush,
-                chain,
-            });
-        }
-    }
-    TargetReport {
-        memory_limit_bytes: memory.limit_bytes(),
-        memory_used_bytes: memory.used_bytes(),
-        memory_own_bytes: registry.hosts.own.used_bytes(),
-        reactors,
-        namespaces,
-        functions,
-        hosts,
-        connections,
-        denials: registry.denials.counts().map(|(reason, count)| (reason.name(), count)).collect(),
-    }
-}

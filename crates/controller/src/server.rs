@@ -14,7 +14,8 @@ use crate::reactor::uring::{Mailbox, Reactor, Setup};
 use crate::reactor::{Link, Message};
 use crate::registry::Registry;
 use crate::reload::{self, Plan};
-use crate::report::{self, NoReport, Part, TargetReport};
+use crate::report::{NoReport, TargetReport};
+use crate::reporting::{self, Part};
 use crate::subsystem::LAST_CONTROLLER_ID;
 use bpfof_device::fabric::Endpoint;
 use bpfof_function::memory::Memory;
@@ -303,7 +304,7 @@ impl Server {
             let answered = |index: &usize| parts.iter().any(|part| part.reactor.index == *index);
             match (0..asked).find(|index| !answered(index)) {
                 Some(silent) => Err(NoReport(silent)),
-                None => Ok(report::assemble(&registry, parts)),
+                None => Ok(reporting::assemble(&registry, parts)),
             }
         }
     }

@@ -8,9 +8,13 @@
 //! | `report` | | [`TargetReport`](bpfof_controller::TargetReport) |
 //! | `kick` | `host`: its NQN | `ended`: how many associations |
 //! | `reload` | | nothing; the configuration is read again |
+//! | `namespace.add` | `spec`, `save` | `subsystem`, `nsid` |
+//! | `namespace.remove` | `subsystem`, `nsid`, `save` | the same |
+//! | `namespace.resize` | `subsystem`, `nsid`, `size`, `save` | the same |
 //! | `log` | `level`: error, warn, info, debug | nothing |
 //! | `version` | | text |
 
+use crate::edit::{Edit, Place};
 use crate::rpc::{self, Failure, MAX_REQUEST_BYTES};
 use crate::{PATIENCE, Reporter};
 use log::LevelFilter;
@@ -36,8 +40,18 @@ pub struct Operations {
     pub report: Reporter,
     /// Ends the associations of a host, and tells how many there were.
     pub kick: Box<dyn Fn(&str) -> usize + Send + Sync>,
-    /// Reads the configuration again; the error says why nothing has changed.
-    pub reload: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// Changes what is served; the error says why nothing has changed.
+    pub change: Box<dyn Fn(Change) -> Result<Option<Place>, String> + Send + Sync>,
+}
+
+/// What is to change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The configuration file is read again.
+    Reload,
+    /// Namespaces come, go, or get another size: until the file is read again, or, with `true`, in the file as
+    /// well.
+    Namespaces(Edit, bool),
 }
 
 /// Why there is no control socket.
@@ -142,6 +156,14 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
     }
 }
 
+/// The namespace that parameters name.
+fn place(params: &Value) -> Result<Place, Failure> {
+    let nsid = params["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok());
+    let missing = || Failure::new(Failure::BAD_PARAMS, "it needs a number \"nsid\"");
+    let subsystem = params["subsystem"].as_str().map(str::to_owned);
+    Ok(Place { subsystem, nsid: nsid.ok_or_else(missing)? })
+}
+
 fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Value, Failure> {
     let text = |name: &str| {
         let missing =
@@ -159,7 +181,20 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
             0 => Err(failed("no host of this name is connected".to_owned())),
             ended => Ok(json!({ "ended": ended })),
         },
-        "reload" => (operations.reload)().map(|()| Value::Null).map_err(failed),
+        "reload" => (operations.change)(Change::Reload).map(|_| Value::Null).map_err(failed),
+        "namespace.add" | "namespace.remove" | "namespace.resize" => {
+            let edit = match method {
+                "namespace.add" => Edit::Add(text("spec")?.to_owned()),
+                "namespace.remove" => Edit::Remove(place(params)?),
+                _ => Edit::Resize(place(params)?, text("size")?.to_owned()),
+            };
+            let save = params["save"].as_bool().unwrap_or(false);
+            let changed = (operations.change)(Change::Namespaces(edit, save)).map_err(failed)?;
+            Ok(changed.map_or(
+                Value::Null,
+                |place| json!({ "subsystem": place.subsystem, "nsid": place.nsid }),
+            ))
+        }
         "log" => {
             let level = text("level")?;
             let known: LevelFilter = level.parse().map_err(|_| {

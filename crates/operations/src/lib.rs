@@ -2,7 +2,8 @@
 //!
 //! - [`metrics`]: what a target counts, as OpenMetrics text.
 //! - [`http`]: serves it, on a thread of its own.
-//! - [`control`]: answers requests on a Unix socket; [`client`] makes them.
+//! - [`control`]: answers requests on a Unix socket; [`client`] makes them; [`edit`] changes what the configuration
+//!   file says of namespaces.
 //!
 //! # What this crate does not do
 //!
@@ -11,6 +12,7 @@
 
 pub mod client;
 pub mod control;
+pub mod edit;
 pub mod http;
 pub mod metrics;
 

@@ -110,6 +110,13 @@ fn using() {
 }
 
 #[test]
+fn operating() {
+    let mut reader = Reader::new(&[]);
+    reader.replace("127.0.0.1:9420", "127.0.0.1:0");
+    follow(&mut reader, &page("docs/operating.md"));
+}
+
+#[test]
 fn function_check() {
     let mut reader = Reader::new(&[]);
     write_lookup(&reader);

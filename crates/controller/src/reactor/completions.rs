@@ -9,7 +9,8 @@ use super::upkeep::let_namespaces_go;
 use crate::commands::{authentication, device_done, events, file_maps, functions};
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::operation::{CommandId, Operation};
-use crate::report::{ConnectionReport, Part, ReactorReport};
+use crate::report::ReactorReport;
+use crate::reporting::{Part, connection_report};
 use crate::transport::{Port, Received};
 use bpfof_chain::ChainId;
 use bpfof_device::fabric::Event;
@@ -202,7 +203,7 @@ fn part<I: Io>(core: &Core<I>) -> Part {
     let connections = table.entries().map(|entry| {
         let connection = &entry.connection;
         let host = connection.phase.association().map(|of| Arc::clone(of.host()));
-        (ConnectionReport::of(connection, *index, now_ns), host)
+        (connection_report(connection, *index, now_ns), host)
     });
     let connections: Vec<_> = connections.collect();
     let namespaces = executor.namespaces.all();

@@ -8,7 +8,7 @@ use crate::hosts::AddressSlot;
 use crate::loader::{Load, Loaded};
 use crate::namespace_table::Served;
 use crate::operation::{Fenced, FileOperation};
-use crate::report::Part;
+use crate::reporting::Part;
 use crate::transport::secure::Secure;
 use bpfof_device::Outgoing;
 use bpfof_device::fabric::{Endpoint, Work};

@@ -1,0 +1,174 @@
+//! Changes of the namespaces in a target's configuration file, which leave everything else of its text.
+
+use bpfof_controller::{NamespaceConfig, TargetConfig, parse_size};
+use toml_edit::{Array, DocumentMut, Item, Value};
+
+/// What is to become of the namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// One more, as `--namespace` writes it. It gets the next free id if it names none.
+    Add(String),
+    /// The one with this id goes.
+    Remove(Place),
+    /// The one with this id gets this size, written as in `size=`.
+    Resize(Place, String),
+}
+
+/// Which namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its subsystem; none is that of the target.
+    pub subsystem: Option<String>,
+    /// Its id there.
+    pub nsid: u32,
+}
+
+/// Why nothing has changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EditError(String);
+
+fn refused<T>(why: impl ToString) -> Result<T, EditError> {
+    Err(EditError(why.to_string()))
+}
+
+/// The text of a configuration file with its namespaces changed, and where the change is.
+///
+/// Ids of the others stay: those that were positions are written into the text where they must be.
+///
+/// # Errors
+/// The text is no configuration, there is no such namespace, or the new one makes no sense.
+pub fn apply(text: &str, edit: &Edit) -> Result<(String, Place), EditError> {
+    let config = TargetConfig::from_toml(text).map_err(EditError)?;
+    let mut document: DocumentMut = text.parse().map_err(|error| EditError(format!("{error}")))?;
+    let list = document.entry("namespaces").or_insert(Item::Value(Value::Array(Array::new())));
+    let Some(list) = list.as_array_mut() else { return refused("namespaces is not a list") };
+    let place = match edit {
+        Edit::Add(spec) => add(list, &config, spec)?,
+        Edit::Remove(place) => {
+            let at = find(&config, place)?;
+            // Those behind it are about to lose their positions.
+            for (later, (_, nsid)) in ids(&config).into_iter().enumerate().skip(at + 1) {
+                if config.namespaces[later].nsid.is_none() {
+                    replace(list, later, |spec| format!("{spec},nsid={nsid}"))?;
+                }
+            }
+            list.remove(at);
+            place.clone()
+        }
+        Edit::Resize(place, size) => {
+            parse_size(size).map_err(EditError)?;
+            let at = find(&config, place)?;
+            replace(list, at, |spec| with_size(spec, size))?;
+            place.clone()
+        }
+    };
+    let edited = document.to_string();
+    TargetConfig::from_toml(&edited).map_err(EditError)?;
+    Ok((edited, place))
+}
+
+fn add(list: &mut Array, config: &TargetConfig, spec: &str) -> Result<Place, EditError> {
+    let namespace: NamespaceConfig = spec.parse().map_err(|error| EditError(format!("{error}")))?;
+    let subsystem = namespace.subsystem.filter(|nqn| *nqn != config.nqn);
+    let taken: Vec<u32> =
+        ids(config).into_iter().filter(|(of, _)| *of == subsystem).map(|(_, nsid)| nsid).collect();
+    let spec = match namespace.nsid {
+        Some(nsid) if taken.contains(&nsid) => return refused(format!("nsid={nsid} is taken")),
+        Some(_) => spec.to_owned(),
+        None => format!("{spec},nsid={}", taken.iter().max().map_or(1, |last| last + 1)),
+    };
+    let parsed: NamespaceConfig = spec.parse().map_err(|error| EditError(format!("{error}")))?;
+    list.push(spec);
+    Ok(Place { subsystem, nsid: parsed.nsid.unwrap_or_default() })
+}
+
+/// Of each namespace its subsystem, none for that of the target, and its id.
+fn ids(config: &TargetConfig) -> Vec<(Option<String>, u32)> {
+    let mut ids: Vec<(Option<String>, u32)> = Vec::new();
+    for namespace in &config.namespaces {
+        let subsystem = namespace.subsystem.clone().filter(|nqn| *nqn != config.nqn);
+        let before = ids.iter().filter(|(of, _)| *of == subsystem).count() as u32;
+        ids.push((subsystem, namespace.nsid.unwrap_or(before + 1)));
+    }
+    ids
+}
+
+fn find(config: &TargetConfig, place: &Place) -> Result<usize, EditError> {
+    let subsystem = place.subsystem.clone().filter(|nqn| *nqn != config.nqn);
+    let wanted = (subsystem, place.nsid);
+    ids(config).iter().position(|known| *known == wanted).ok_or_else(|| {
+        let of = wanted.0.as_deref().unwrap_or(&config.nqn);
+        EditError(format!("{of} has no namespace {}", place.nsid))
+    })
+}
+
+/// Changes an entry, whose comments stay.
+fn replace(
+    list: &mut Array,
+    at: usize,
+    change: impl FnOnce(&str) -> String,
+) -> Result<(), EditError> {
+    let entry = list.get_mut(at).filter(|entry| entry.is_str());
+    let Some(Value::String(entry)) = entry else { return refused("an entry is no text") };
+    let decor = entry.decor().clone();
+    *entry = toml_edit::Formatted::new(change(entry.value()));
+    *entry.decor_mut() = decor;
+    Ok(())
+}
+
+fn with_size(spec: &str, size: &str) -> String {
+    let (kind, options) = spec.split_once(':').unwrap_or((spec, ""));
+    let others = options.split(',').filter(|option| !option.starts_with("size="));
+    let size = format!("size={size}");
+    let options: Vec<&str> = others.chain([size.as_str()]).collect();
+    format!("{kind}:{}", options.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"# The first target.
+listen = "127.0.0.1:4420"
+namespaces = [
+    "mem:size=1MiB", # scratch
+    "file:path=/srv/a,size=1GiB,nqn=nqn.2026-01.org.example:b",
+    # Old, but needed.
+    "mem:size=2MiB",
+]
+"#;
+
+    fn place(nsid: u32) -> Place {
+        Place { subsystem: None, nsid }
+    }
+
+    #[test]
+    fn ids_and_comments_stay() {
+        let (text, _) = apply(FILE, &Edit::Remove(place(1))).expect("removed");
+        assert!(text.contains("\"mem:size=2MiB,nsid=2\"") && !text.contains("size=1MiB"), "{text}");
+        assert!(text.starts_with("# The first target.") && text.contains("# Old, but"), "{text}");
+        let of_b = Place { subsystem: Some("nqn.2026-01.org.example:b".into()), nsid: 1 };
+        let (text, _) = apply(FILE, &Edit::Resize(of_b.clone(), "2GiB".into())).expect("resized");
+        assert!(
+            text.contains("\"file:path=/srv/a,nqn=nqn.2026-01.org.example:b,size=2GiB\""),
+            "{text}"
+        );
+        assert!(text.contains("# scratch"), "{text}");
+        let (text, added) = apply(FILE, &Edit::Add("mem:size=4MiB".into())).expect("added");
+        assert_eq!(added, place(3));
+        assert!(text.contains("mem:size=4MiB,nsid=3"), "{text}");
+        let (_, added) = apply("", &Edit::Add("mem:size=4MiB,nsid=9".into())).expect("added");
+        assert_eq!(added, place(9));
+    }
+
+    #[test]
+    fn what_makes_no_sense_changes_nothing() {
+        let why = |edit| apply(FILE, &edit).expect_err("refused").to_string();
+        assert!(why(Edit::Remove(place(7))).contains("has no namespace 7"));
+        assert!(why(Edit::Add("mem:size=1MiB,nsid=2".into())).contains("nsid=2 is taken"));
+        assert!(why(Edit::Add("tape:".into())).contains("unknown kind"));
+        assert!(why(Edit::Resize(place(1), "big".into())).contains("big"));
+        assert!(apply("namespaces = 3", &Edit::Remove(place(1))).is_err());
+    }
+}
