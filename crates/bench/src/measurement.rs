@@ -110,6 +110,14 @@ pub(crate) fn latencies() -> Result<Histogram<u64>, CreationError> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3)
 }
 
+/// A number in whole thousands, as people write it: 1,003,000.
+pub(crate) fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}000", value / 1000.0);
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
 /// Of an even number of values the middle between the two in the middle.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -118,5 +126,16 @@ pub(crate) fn median(values: &[f64]) -> f64 {
         (None, _) => f64::NAN,
         (Some(upper), length) if length % 2 == 0 => (upper + sorted[length / 2 - 1]) / 2.0,
         (Some(middle), _) => *middle,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped() {
+        let written = [499.0, 1234.0, 268_939.0, 1_002_951.0].map(thousands);
+        assert_eq!(written, ["0,000", "1,000", "269,000", "1,003,000"]);
     }
 }

@@ -78,7 +78,8 @@ impl EncodeMetric for Latency<'_> {
             count += in_bucket;
             let is_last = bucket + 1 == fine.len();
             if is_last || bucket % BUCKETS_OF_OCTAVE == FIRST_END {
-                let end = if is_last { f64::INFINITY } else { Histogram::end_ns(bucket) as f64 / 1e9 };
+                let end =
+                    if is_last { f64::INFINITY } else { Histogram::end_ns(bucket) as f64 / 1e9 };
                 coarse.push((end, std::mem::take(&mut count)));
             }
         }

@@ -1,6 +1,6 @@
 //! Figures of a case: as JSON, as a table, as a plot.
 
-use crate::measurement::{Figures, Ratio};
+use crate::measurement::{Figures, Ratio, thousands};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -121,16 +121,15 @@ fn sentence(cases: &[Case]) -> String {
     let is_get = |case: &&Case| case.bench == "kv-get" && case.cached_levels == 0;
     let deepest = cases.iter().filter(is_get).max_by_key(|case| case.queue_depth);
     let Some(case) = deepest.or(cases.last()) else { return String::new() };
-    let thousands = |figures: &Figures| figures.ops_per_s / 1000.0;
     format!(
         "\nA {} of {:.0} hops at depth {}, pushed down: {:.2} times as many a second as by plain reads, \
-         {:.0},000 against {:.0},000, over one {:.0}th of the bytes.\n",
+         {} against {}, over one {:.0}th of the bytes.\n",
         case.work(),
         case.hops,
         case.queue_depth,
         case.ratio.ops_per_s,
-        thousands(&case.pushdown),
-        thousands(&case.plain),
+        thousands(case.pushdown.ops_per_s),
+        thousands(case.plain.ops_per_s),
         case.ratio.net_bytes,
     )
 }

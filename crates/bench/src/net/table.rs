@@ -5,7 +5,7 @@ use super::cpu_profile::{Shares, WayShares};
 use super::curve::Curve;
 use super::report::{Report, Summary};
 use super::threads;
-use crate::measurement::Figures;
+use crate::measurement::{Figures, thousands};
 use crate::steal;
 use std::cmp::Reverse;
 
@@ -187,11 +187,11 @@ fn print_summary(summary: &Summary) {
 fn sentence<'a>(cases: impl Iterator<Item = &'a Case>) -> Option<String> {
     let case = cases.max_by_key(|case| (Reverse(case.size_bytes), case.queue_depth))?;
     Some(format!(
-        "Reads of {} bytes at depth {}: {:.0},000 a second, {:.0} % of what TCP alone does here with messages of \
+        "Reads of {} bytes at depth {}: {} a second, {:.0} % of what TCP alone does here with messages of \
          the same sizes.",
         case.size_bytes,
         case.queue_depth,
-        case.lane.ops_per_s / 1000.0,
+        thousands(case.lane.ops_per_s),
         100.0 * case.lane.ops_per_s / case.fastest_baseline(),
     ))
 }
