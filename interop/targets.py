@@ -107,7 +107,7 @@ class Open(Target):
         self.command += ["--discovery", f"127.0.0.1:{self.discovery_port}"]
         store = directory / "store.img"
         store.unlink(missing_ok=True)
-        create = [str(program), "kv", "create", "--levels", "2", "--file", str(store)]
+        create = [str(program), "kv", "create", "--levels", "2", "--text", "--file", str(store)]
         subprocess.run(create, check=True, capture_output=True)
         other = f",size=64MiB,nqn={NQN}-other"
         self.namespaces = {
