@@ -2,7 +2,7 @@
 
 mod command;
 
-use command::{BPFOF, Target, bad, bpfof, good};
+use command::{BPFOF, Target, bad, bpfof, good, json};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -95,7 +95,9 @@ fn an_interrupted_database_is_not_there() {
         assert_eq!(partial.exists(), leaves_partial, "{signal:?}");
     }
     // What a killed creation has left is no obstacle.
-    good(&["kv", "create", "--levels", "2", "--file", file.to_str().expect("UTF-8")]);
+    let path = file.to_str().expect("UTF-8");
+    let made = json(&["kv", "create", "--levels", "2", "--json", "--file", path]);
+    assert_eq!(made["keys"], 961);
     assert!(file.exists() && !partial.exists());
 }
 

@@ -30,9 +30,10 @@ fn a_store_both_ways() {
             assert_eq!(pairs.len(), 100);
             assert_eq!((&pairs[0]["key"], &pairs[99]["value"]), (&101.into(), &"200".into()));
             assert_eq!(run(&["aggregate", "count", "5", "29000"])["result"], 28_995);
-            let max = &run(&["aggregate", "max", "5", "29000"])["result"];
+            let max = run(&["aggregate", "max", "5", "29000"]);
             // Eight spaces, as a number.
-            assert_eq!(*max, if text { 0x2020_2020_2020_2020_u64 } else { 28_999 });
+            assert_eq!(max["result"], if text { 0x2020_2020_2020_2020_u64 } else { 28_999 });
+            assert_eq!(max["values_are_text"], text);
         }
         let missing = bad(&["kv", "get", "--target", url, "29791"]);
         assert!(missing.contains("not found"), "{missing}");

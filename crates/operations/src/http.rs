@@ -176,3 +176,40 @@ fn resource(path: &str, report: &Reporter) -> Response {
         _ => Response::text("404 Not Found", "there are /, /metrics and /report"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_controller::NoReport;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn status(head: &[u8]) -> Option<&'static str> {
+        let report: Reporter = Arc::new(|_| Err(NoReport(3)));
+        respond(head, &report).map(|(response, _)| response.status)
+    }
+
+    #[test]
+    fn a_target_that_does_not_answer_is_told_of() {
+        assert_eq!(status(b"GET /metrics HTTP/1.1\r\n\r\n"), Some("503 Service Unavailable"));
+        assert_eq!(status(b"GET /?x=1 HTTP/1.0\r\n\r\n"), Some("200 OK"));
+        assert_eq!(status(b"GET / HTTP/1.1\r\nHost: x\r\n"), None);
+        let many = "A: b\r\n".repeat(MAX_HEADERS + 1);
+        let refused = status(format!("GET / HTTP/1.1\r\n{many}\r\n").as_bytes());
+        assert_eq!(refused, Some("400 Bad Request"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered_or_awaited(
+            line in proptest::collection::vec(any::<u8>(), 0..200),
+            is_begun: bool,
+        ) {
+            let head = if is_begun { [&b"GET "[..], &line].concat() } else { line };
+            let answered = status(&head).is_some();
+            // Not for ever.
+            let padded = [&head[..], &vec![b'x'; MAX_HEAD_BYTES]].concat();
+            prop_assert!(answered || status(&padded).is_some());
+        }
+    }
+}
