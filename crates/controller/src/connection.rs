@@ -32,6 +32,8 @@ pub(crate) struct Endpoints {
     pub(crate) local: SocketAddr,
     /// It came to the listener for discovery, where no other subsystem is served.
     pub(crate) discovery_only: bool,
+    /// Which listener it came to otherwise.
+    pub(crate) listener: u16,
 }
 
 /// How far a connection has come.
@@ -208,6 +210,8 @@ pub(crate) struct Connection {
     pub(crate) is_abandoned: bool,
     /// What its commands ask the reactor for.
     pub(crate) asks: Asks,
+    /// ANA groups that are inaccessible on this way ([`ana_bit`](crate::listener::ana_bit)).
+    pub(crate) inaccessible: u32,
 }
 
 /// What commands ask the reactor for, once they are carried out.
@@ -259,6 +263,7 @@ impl Connection {
             has_more: false,
             is_abandoned: false,
             asks: Asks::default(),
+            inaccessible: 0,
         }
     }
 

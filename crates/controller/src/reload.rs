@@ -67,10 +67,8 @@ impl Plan {
             return Ok(Arc::new(Namespace::open(nsid, config, nqn)?.renewed(nqn)));
         };
         let blocks = old.settle_size(&config.source)?;
-        let namespace = match (old_nqn.as_str(), old.nsid) == (nqn, nsid) {
-            true => old,
-            false => Arc::new(old.moved(nsid, nqn)),
-        };
+        let is_same = (old_nqn.as_str(), old.nsid) == (nqn, nsid) && old.is_known_as(config);
+        let namespace = if is_same { old } else { Arc::new(old.moved(nsid, nqn, config)) };
         self.sizes.push((Arc::clone(&namespace), config.source.clone(), blocks));
         Ok(namespace)
     }
