@@ -359,6 +359,21 @@ impl Connection {
         }
     }
 
+    /// Whether the host has been silent for longer than its keep-alive timer, so that it may have given its
+    /// commands to another controller: none of them may have an effect any more (NVMe Base 2.0 §3.9).
+    #[inline]
+    pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
+        let Some(association) = self.phase.association() else { return false };
+        let controller = &association.controller;
+        let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
+        if kato_ns == 0 {
+            return false;
+        }
+        let here_ns = if association.is_restricted { 0 } else { self.arrivals.command_ns };
+        let last_ns = here_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
+        now_ns.saturating_sub(last_ns) > kato_ns.min(MAX_KATO_NS)
+    }
+
     /// Takes a slot for a command that waits for something. There is one: who takes a command has looked.
     #[inline]
     pub(crate) fn occupy(
