@@ -215,6 +215,21 @@ impl Namespace {
         is_same && (has_own_blocks || self.block_bytes() == config.lba_bytes)
     }
 
+    /// What is wrong with serving it at other targets, too, where its UUID says that they do.
+    pub(crate) fn why_not_shared(&self) -> Option<&'static str> {
+        self.given_uuid?;
+        match &self.backend {
+            Backend::Memory(_) if self.is_volatile() => Some(
+                "memory is no other target's, nor this one's after a restart, and hosts would take \
+                 it for one disk",
+            ),
+            Backend::Volume(volume) if !volume.is_direct() => Some(
+                "it goes through the page cache of this machine, so no other machine may serve it",
+            ),
+            _ => None,
+        }
+    }
+
     /// Whether hosts know it as `config` says.
     pub(crate) fn is_known_as(&self, config: &NamespaceConfig) -> bool {
         (self.given_uuid, self.ana_group) == (config.uuid, config.ana_group)

@@ -176,6 +176,9 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
         "{nqn} namespace {nsid}: {blocks} blocks of {bytes} bytes, {}",
         namespace.description
     );
+    if let Some(why) = namespace.why_not_shared() {
+        log::warn!("{nqn} namespace {nsid} has a uuid=, as if other targets served it: {why}");
+    }
     if !namespace.deallocates() {
         log::warn!(
             "{nqn} namespace {nsid}: this file system cannot punch holes, so that the subsystem \
