@@ -43,7 +43,7 @@ pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
 /// Has the hosts of another target move here, and that target stop.
 ///
 /// # Errors
-/// It does not answer.
+/// It does not answer, or does not end.
 pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientError> {
     old.call("retire", Value::Null)?;
     let listeners = old.call("report", Value::Null)?["listeners"].clone();
@@ -64,7 +64,8 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
         }
         log::info!("{address}: {} hosts were told to come here", hosts.len());
     }
-    old.call("stop", Value::Null).map(drop)
+    old.call("stop", Value::Null)?;
+    old.wait_end()
 }
 
 /// The names of hosts at a listener.

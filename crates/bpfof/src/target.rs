@@ -369,8 +369,12 @@ fn hand_over_from(
 /// Has the hosts of another target move here while this one serves already.
 fn move_hosts(old: Client, server: &Server) -> io::Result<()> {
     let report: Reporter = Arc::new(server.report());
+    let lock_files = server.lock_files();
     let begin = move || match take_over::move_hosts(old, &report) {
-        Ok(()) => log::info!("the other target stops: all is taken over"),
+        Ok(()) => match lock_files() {
+            Ok(()) => log::info!("the other target has stopped: all is taken over"),
+            Err(error) => log::warn!("the other target has stopped, and somebody else: {error}"),
+        },
         Err(error) => log::error!("the other target has not stopped: {error}"),
     };
     std::thread::Builder::new().name("take over".into()).spawn(begin).map(drop)

@@ -41,7 +41,9 @@ pub struct ServerOptions {
     pub listeners: Vec<TcpListener>,
     /// The same in place of `discovery`.
     pub discovery_listener: Option<TcpListener>,
-    /// The id behind which those of controllers begin, if it is within the range; else it is chosen by chance.
+    /// The server goes on in the place of another one, which has given its last controller this id: those here
+    /// begin behind it, and the files of namespaces are that one's, too, until
+    /// [`lock_files`](Server::lock_files).
     pub last_controller: Option<u16>,
     /// Called when a reactor has ended though nobody has stopped the server: its connections are lost, and
     /// so are later ones that it gets.
@@ -150,6 +152,7 @@ impl Server {
         last_controller: u16,
     ) -> Result<Server, ServerError> {
         let ServerOptions { listeners, discovery_listener, on_reactor_end, .. } = options;
+        let beside_another = options.last_controller.is_some();
         let given = Given::of(&listeners, discovery_listener.as_ref())?;
         let config = &given.replace(config);
         config.check()?;
@@ -157,7 +160,7 @@ impl Server {
         let listeners = listeners_of(config, &sockets)?;
         let discovery_address = sockets.discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
-        let namespaces = reload::open_all(config)?;
+        let namespaces = reload::open_all(config, beside_another)?;
         let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
         let memory_bytes = config.hosts_bytes(in_memory)?;
         let hosts = Hosts::new(config.hosts, memory_bytes);
@@ -319,12 +322,25 @@ impl Server {
                     ));
                 }
             }
+            for (_, namespace) in registry.served() {
+                namespace.lock_files(true).map_err(|error| error.to_string())?;
+            }
             let copy = |socket: &TcpListener| socket.try_clone().map_err(|e| e.to_string());
             Ok(HandOver {
                 listeners: sockets.io.iter().map(copy).collect::<Result<_, _>>()?,
                 discovery: sockets.discovery.as_ref().map(copy).transpose()?,
                 last_controller: registry.last_controller(),
             })
+        }
+    }
+
+    /// The other process, in whose place this server goes on, is gone: files of namespaces are locked against
+    /// other targets again. The call may be made from any thread.
+    pub fn lock_files(&self) -> impl Fn() -> io::Result<()> + Send + 'static {
+        let registry = Arc::clone(&self.registry);
+        move || {
+            let all = registry.served();
+            all.iter().try_for_each(|(_, namespace)| namespace.lock_files(false))
         }
     }
 

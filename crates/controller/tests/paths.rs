@@ -179,11 +179,26 @@ fn chains_in_flight_end() {
     lane.flush_doorbell().expect("sent");
     let hops = || server.report()(Duration::from_secs(5)).expect("a report").reactors[0].chains_running;
     until("the chain runs", || hops() == 1);
-    // The library has not read how namespaces are reached, so the state is set, which ends nothing.
+    // A state that is set ends nothing.
     server.paths().set_state(&[], None, AnaState::Inaccessible).expect("set");
     let ends = common::ends(&mut lane);
     assert_eq!(ends.len(), 1);
     assert_eq!(ends[0].1.as_ref().expect("its answer"), &20);
+    server.paths().set_state(&[], None, AnaState::Optimized).expect("set");
+    // The library has not read how namespaces are reached: its connections end, but the chain first.
+    lane.submit(2, Request::Pushdown(call)).expect("there is room");
+    lane.flush_doorbell().expect("sent");
+    until("the chain runs", || hops() == 1);
+    server.paths().drain(&[]).expect("drained");
+    let ends = common::ends(&mut lane);
+    assert_eq!(ends[0].1.as_ref().expect("its answer"), &20);
+    until("the connections end", || !controller.check_connected());
+    server.paths().undrain(&[]).expect("drained no more");
+    server.paths().set_state(&[], None, AnaState::Inaccessible).expect("set");
+    controller.reconnect().expect("it is let in");
+    lane.reconnect(&controller).expect("a lane");
+    let function = load(&mut controller, &object, "f");
+    let call = common::call(function, &[]);
     let refused = common::run(&mut lane, &call).expect_err("inaccessible").status;
     inaccessible(refused);
 }
