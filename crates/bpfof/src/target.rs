@@ -67,6 +67,10 @@ pub(crate) struct Options {
     /// [default: a quarter of the machine's, or of the control group's, beside the namespaces].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_max: Option<u64>,
+    /// Namespaces in memory may be larger together than the machine's memory: what is never written takes
+    /// none. When it runs out, the kernel ends the target.
+    #[arg(long)]
+    overcommit_memory: bool,
     /// Connections of one address [default: 3072].
     #[arg(long, value_name = "COUNT")]
     connections_per_address: Option<u32>,
@@ -342,6 +346,7 @@ fn with_options(
         config.limits.hops = max_hops;
     }
     config.memory_max_bytes = options.memory_max.or(config.memory_max_bytes);
+    config.overcommit_memory |= options.overcommit_memory;
     let hosts = &mut config.hosts;
     for (limit, given) in [
         (&mut hosts.connections_per_address, options.connections_per_address),
