@@ -3,7 +3,7 @@
 use super::aggressor::Aggressor;
 use super::victim::{Slowest, Window};
 use crate::legend::{self, Word};
-use crate::measurement::{latencies, median, range, spread_percent};
+use crate::measurement::{latencies, median, range, spread_percent, thousands};
 use clap::ValueEnum;
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
@@ -262,9 +262,12 @@ impl Report {
         let Summary { worst_aggressor, .. } = &self.summary;
         let worst = self.cases.iter().find(|case| case.aggressor == *worst_aggressor)?;
         Some(format!(
-            "Beside the worst aggressor ({worst_aggressor}) 99 of 100 reads of 4 KiB take at most {:.0} µs, beside \
-             nobody {:.0} µs; gets that are pushed down {:.0} µs, beside nobody {:.0} µs.",
-            worst.read.p99_us, worst.read_idle.p99_us, worst.get.p99_us, worst.get_idle.p99_us,
+            "Beside the worst aggressor ({worst_aggressor}) 99 of 100 reads of 4 KiB take at most {} µs, beside \
+             nobody {} µs; gets that are pushed down {} µs, beside nobody {} µs.",
+            thousands(worst.read.p99_us),
+            thousands(worst.read_idle.p99_us),
+            thousands(worst.get.p99_us),
+            thousands(worst.get_idle.p99_us),
         ))
     }
 }
