@@ -90,8 +90,8 @@ pub(crate) struct Options {
     /// such hosts [default: 600].
     #[arg(long, value_name = "SECONDS")]
     idle_timeout_s: Option<u32>,
-    /// Without [[host]] rules in the --config file, let everybody in whom the network lets through, to
-    /// read and write everything. Without this, a target without rules listens on loopback only.
+    /// Let everybody in whom the network lets through, to read and write everything, if the --config
+    /// file has no rules for hosts. Without this, a target without rules listens on loopback only.
     #[arg(long)]
     allow_any_host: bool,
     /// Whether hosts come by TLS: off; allowed, with or without on one port, though hosts whose rule
@@ -110,11 +110,11 @@ pub(crate) struct Options {
     /// Socket for `bpfof ctl` [default: none].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// TOML file with listen, discovery, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// Take settings from a TOML file; options override it. It may have listen, discovery, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
-    /// allow-any-host, and [[host]] rules that say who may do what; options override it.
+    /// allow-any-host, and [[host]] rules that say who may do what.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line with the address once it listens.

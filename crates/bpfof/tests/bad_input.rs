@@ -128,6 +128,11 @@ fn the_commands_have_completions_and_manual_pages() {
     }
     // One line an option, and the grammar in the long help only.
     let (short, long) = (good(&["target", "-h"]), good(&["target", "--help"]));
-    assert!(short.lines().count() < long.lines().count(), "{short}");
+    let (_, options) = short.split_once("Options:\n").expect("options");
+    let is_option = |line: &str| line.trim_start().starts_with('-');
+    assert!(
+        options.lines().all(is_option) && short.lines().count() < long.lines().count(),
+        "{short}"
+    );
     assert!(!short.contains("latency_us") && long.contains("latency_us"), "{short}");
 }
