@@ -161,7 +161,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let server = Server::start_with(&config, surroundings)?;
     let asked = Asked::default();
-    let given = (metrics_socket, old.is_some());
+    // Another target may answer where this one is to, but not a third.
+    let takes_over = options.take_over.is_some()
+        && is_same_file(options.take_over.as_deref(), config.control.as_deref());
+    let given = (metrics_socket, takes_over);
     let (_control, metrics) = serve_operators(&config, &server, &asked, given)?;
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
@@ -353,6 +356,11 @@ fn serve_operators(
     let control = control::serve(path, operations, takes_over)?;
     log::info!("bpfof ctl --socket {} reaches it", path.display());
     Ok((Some(control), metrics))
+}
+
+fn is_same_file(one: Option<&Path>, other: Option<&Path>) -> bool {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    one.map(whole) == other.map(whole)
 }
 
 /// Takes the sockets of the target whose control socket is at `path`. Returns the one for metrics.
