@@ -316,8 +316,8 @@ fn a_new_process_takes_over_under_load() {
     assert!(met.refused == 0 && met.moved >= 3, "{met:?}");
     println!("the longest pause was {:?}: {met:?}", met.longest_pause);
     // The file was two processes' for a while, and is one's again.
-    let third = ["--listen", "127.0.0.1:0", "--namespace", &place.disk()];
-    let refused = bad(&[&["target"], &third[..]].concat());
+    let disk = place.disk();
+    let refused = bad(&["target", "--listen", "127.0.0.1:0", "--namespace", &disk]);
     assert!(refused.contains("in use by another target"), "{refused}");
     old.signal(Signal::TERM);
     assert_eq!(old.wait(), Some(0));

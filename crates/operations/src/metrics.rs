@@ -301,7 +301,7 @@ impl Metrics {
         Family::gauge("listener_commands_in_flight", "Commands in flight at a listener")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.in_flight))))?;
         let states = all.iter().flat_map(|of| {
-            of.ana.iter().map(|(group, state)| {
+            of.ana.iter().map(move |(group, state)| {
                 let labels = [("listener", of.address.to_string()), ("group", group.to_string())];
                 (labels, gauge(*state as u64))
             })
