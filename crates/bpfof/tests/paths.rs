@@ -120,6 +120,14 @@ impl Way {
         Ok(self.connection.as_mut().expect("just made"))
     }
 
+    /// Connects again if the connection is lost; how often nobody listened.
+    fn keep(&mut self) -> u64 {
+        if self.connection.as_mut().is_some_and(|(controller, _)| !controller.check_connected()) {
+            self.connection = None;
+        }
+        self.connect().map_or_else(|error| u64::from(check(&error)), |_| 0)
+    }
+
     fn try_it(&mut self, number: u64) -> Result<(), Error> {
         let (_, lane) = self.connect()?;
         let at = number % BLOCKS * BLOCK as u64;
@@ -164,6 +172,9 @@ impl Load {
                         last = Instant::now();
                         met.done += 1;
                         counts.store(met.done, Ordering::Relaxed);
+                        if met.done.is_multiple_of(16) {
+                            met.refused += ways.iter_mut().map(Way::keep).sum::<u64>();
+                        }
                         continue;
                     }
                     Err(Error::Command { source, .. })
