@@ -159,13 +159,18 @@ pub(crate) fn run(options: &Options) -> Outcome {
         old = Some(Client::connect(path)?);
         metrics_socket = hand_over_from(path, &config, &mut surroundings)?;
     }
-    let server = Server::start_with(&config, surroundings)?;
+    let mut server = Server::start_with(&config, surroundings)?;
     let asked = Asked::default();
     // Another target may answer where this one is to, but not a third.
     let takes_over = options.take_over.is_some()
         && is_same_file(options.take_over.as_deref(), config.control.as_deref());
     let given = (metrics_socket, takes_over);
     let (_control, metrics) = serve_operators(&config, &server, &asked, given)?;
+    if let Some(old) = &mut old {
+        // Nothing is left that can fail.
+        old.call("retire", serde_json::Value::Null)?;
+        server.begin_accepting()?;
+    }
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
     let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();

@@ -42,8 +42,9 @@ pub struct ServerOptions {
     /// The same in place of `discovery`.
     pub discovery_listener: Option<TcpListener>,
     /// The server goes on in the place of another one, which has given its last controller this id: those here
-    /// begin behind it, and the files of namespaces are that one's, too, until
-    /// [`lock_files`](Server::lock_files).
+    /// begin behind it, the files of namespaces are that one's, too, until
+    /// [`lock_files`](Server::lock_files), and nobody is let in before
+    /// [`begin_accepting`](Server::begin_accepting).
     pub last_controller: Option<u16>,
     /// Called when a reactor has ended though nobody has stopped the server: its connections are lost, and
     /// so are later ones that it gets.
@@ -71,6 +72,8 @@ pub struct Server {
     config: Mutex<TargetConfig>,
     mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     reactors: Vec<JoinHandle<()>>,
+    /// Until hosts are let in.
+    held_back: Option<Acceptor>,
     acceptor: Option<JoinHandle<()>>,
     stop_accepting: Arc<OwnedFd>,
     given: Given,
@@ -180,6 +183,7 @@ impl Server {
             config: Mutex::new(config.clone()),
             mailboxes: Arc::default(),
             reactors: Vec::new(),
+            held_back: None,
             acceptor: None,
             stop_accepting,
             given,
@@ -195,14 +199,28 @@ impl Server {
             server.start_reactor(core, config, (&registry, &loader, &authenticator), clock)?;
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
-        let stop = Arc::clone(&server.stop_accepting);
-        let acceptor = Acceptor::new(&registry, mailboxes, config)?;
-        let acceptor = std::thread::Builder::new()
-            .name("accept".into())
-            .spawn(move || acceptor.run(&sockets, &stop));
-        server.acceptor = Some(acceptor.map_err(ServerError::Start)?);
+        server.held_back = Some(Acceptor::new(&registry, mailboxes, config)?);
+        if !beside_another {
+            server.begin_accepting()?;
+        }
         server.log_addresses();
         Ok(server)
+    }
+
+    /// Lets hosts in. It does so from the start, unless it goes on in the place of another one: then that one
+    /// must have [stopped](Self::stop_accepting) first, or a host might come to both with one association.
+    ///
+    /// # Errors
+    /// There can be no thread for it.
+    pub fn begin_accepting(&mut self) -> Result<(), ServerError> {
+        let (Some(acceptor), Some(sockets)) = (self.held_back.take(), &self.sockets) else {
+            return Ok(());
+        };
+        let (sockets, stop) = (Arc::clone(sockets), Arc::clone(&self.stop_accepting));
+        let thread = std::thread::Builder::new().name("accept".into());
+        let thread = thread.spawn(move || acceptor.run(&sockets, &stop));
+        self.acceptor = Some(thread.map_err(ServerError::Start)?);
+        Ok(())
     }
 
     fn log_addresses(&self) {
@@ -305,8 +323,7 @@ impl Server {
         }
     }
 
-    /// What another process needs to go on in this one's place: copies of the sockets that listen. Both accept
-    /// then, until [`stop_accepting`](Self::stop_accepting). The call may be made from any thread.
+    /// What another process needs to go on in this one's place: copies of the sockets that listen. The call may be made from any thread.
     pub fn hand_over(&self) -> impl Fn() -> Result<HandOver, String> + Send + Sync + 'static {
         let (sockets, registry) =
             (self.sockets.as_ref().map(Arc::downgrade), Arc::clone(&self.registry));
