@@ -101,9 +101,10 @@ fn wait_for_hosts(here: &Reporter, address: &Value, hosts: &BTreeSet<String>) {
         let Some(id) = listener.map(|of| of.id) else { return };
         let has = |host: &String| {
             // An I/O queue: it can work.
-            report.connections.iter().any(|of| {
-                of.listener == id && of.queue > 0 && of.host == *host
-            })
+            report
+                .connections
+                .iter()
+                .any(|of| of.listener == id && of.queue > 0 && of.host == *host)
         };
         if hosts.iter().all(has) {
             return;

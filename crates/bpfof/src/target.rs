@@ -479,13 +479,12 @@ fn with_options(
 fn announce(json: bool, server: &Server, config: &TargetConfig, metrics: Option<SocketAddr>) {
     let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
     if json {
-        let line =
-            serde_json::json!({
-                "listening": server.address(),
-                "addresses": server.addresses(),
-                "url": url,
-                "metrics": metrics,
-            });
+        let line = serde_json::json!({
+            "listening": server.address(),
+            "addresses": server.addresses(),
+            "url": url,
+            "metrics": metrics,
+        });
         println!("{line}");
     } else {
         log::info!("hosts reach it as {url}?ns=1");

@@ -243,7 +243,10 @@ fn operators_see_and_change_paths() {
     assert_eq!(*first_of(&listeners, "ana"), serde_json::json!({ "1": "optimized" }));
     let drained = place.asked("control", &["drain", "--listener", "192.0.2.7"]);
     assert_eq!(*first_of(&drained, "drained"), true);
-    assert_eq!((first_of(&drained, "busy"), first_of(&drained, "in_flight")), (&0.into(), &0.into()));
+    assert_eq!(
+        (first_of(&drained, "busy"), first_of(&drained, "in_flight")),
+        (&0.into(), &0.into())
+    );
     assert_eq!(drained[1]["drained"], false);
     load.go_on(10);
     let words = place.said("control", &["listeners"]);
@@ -269,7 +272,7 @@ fn operators_see_and_change_paths() {
 fn a_drain_that_takes_too_long_says_so() {
     let place = Place::alone();
     let mut command = place.command("control", &["--listen", "127.0.0.1:0", "--namespace"]);
-    command.arg("mem:size=1MiB,latency_us=3000000");
+    command.arg("mem:size=1MiB,latency_us=6000000");
     let (_target, addresses, _) = run(command);
     let mut way = Way::new(&addresses[0]);
     way.try_it(1).expect("served");
@@ -350,8 +353,15 @@ fn a_take_over_that_cannot_be_is_refused() {
     let disk = place.disk();
     let take_over = |from: &str, control: &str| {
         bad(&[
-            "target", "--listen", &addresses[0], "--namespace", &disk, "--take-over", from,
-            "--control", control,
+            "target",
+            "--listen",
+            &addresses[0],
+            "--namespace",
+            &disk,
+            "--take-over",
+            from,
+            "--control",
+            control,
         ])
     };
     let lost = take_over(&socket, &socket);

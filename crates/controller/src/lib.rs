@@ -93,7 +93,7 @@ pub use metrics::{Class, ClassMetrics, Histogram};
 pub use namespace::NamespaceError;
 pub use paths::{PathError, Paths};
 pub use report::{
-    ConnectionReport, FunctionReport, HostReport, ListenerReport, NamespaceReport, NoReport, ReactorReport,
-    TargetReport, Totals,
+    ConnectionReport, FunctionReport, HostReport, ListenerReport, NamespaceReport, NoReport,
+    ReactorReport, TargetReport, Totals,
 };
 pub use server::{HandOver, Server, ServerOptions};

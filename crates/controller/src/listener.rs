@@ -158,9 +158,8 @@ mod tests {
         let config = ListenConfig::from(SocketAddr::from(([127, 0, 0, 1], 4420)));
         let listener = Listener::new(1, config.address, &config);
         assert_eq!((listener.inaccessible(), listener.changes()), (0, 1));
-        let set = |group, state| {
-            listener.set_states(|states| states.set(group, state).expect("a group"))
-        };
+        let set =
+            |group, state| listener.set_states(|states| states.set(group, state).expect("a group"));
         assert!(set(2, AnaState::Inaccessible));
         assert!(!set(2, AnaState::Inaccessible), "it was");
         assert_eq!((listener.inaccessible(), listener.changes()), (ana_bit(2), 2));

@@ -186,12 +186,7 @@ impl Namespace {
     }
 
     /// The same storage under another id, in another subsystem, with another UUID or in another group.
-    pub(crate) fn moved(
-        &self,
-        nsid: u32,
-        subsystem: &str,
-        config: &NamespaceConfig,
-    ) -> Namespace {
+    pub(crate) fn moved(&self, nsid: u32, subsystem: &str, config: &NamespaceConfig) -> Namespace {
         let (nguid, uuid) = identifiers(subsystem, &self.identity, config.uuid);
         Namespace {
             nsid,
@@ -352,11 +347,7 @@ fn identity(nsid: u32, source: &NamespaceSource) -> String {
 }
 
 /// NGUID and UUID: the one that is given, or made of what the namespace is.
-fn identifiers(
-    subsystem: &str,
-    identity: &str,
-    given: Option<[u8; 16]>,
-) -> ([u8; 16], [u8; 16]) {
+fn identifiers(subsystem: &str, identity: &str, given: Option<[u8; 16]>) -> ([u8; 16], [u8; 16]) {
     if let Some(given) = given {
         return (given, given);
     }

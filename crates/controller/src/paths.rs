@@ -96,7 +96,8 @@ impl Paths {
             probe.set(group, state).map_err(PathError::Group)?;
         }
         self.change(listeners, |listener| {
-            let of = group.map_or("all namespaces".to_owned(), |group| format!("ANA group {group}"));
+            let of =
+                group.map_or("all namespaces".to_owned(), |group| format!("ANA group {group}"));
             log::info!("{}: {of} {state}", listener.address);
             listener.set_states(|states| match group {
                 // It was tried.

@@ -163,7 +163,13 @@ impl Rig {
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let listeners = vec![Arc::new(Listener::new(1, at, &at.into()))];
         let hosts = Hosts::new(hosts, memory_bytes);
-        let registry = Arc::new(Registry::new(limits, hosts, (1..=LAST_CONTROLLER_ID, 0), namespaces, listeners));
+        let registry = Arc::new(Registry::new(
+            limits,
+            hosts,
+            (1..=LAST_CONTROLLER_ID, 0),
+            namespaces,
+            listeners,
+        ));
         let core = Core::new(RigIo::default(), Executor::new(registry), 0);
         Rig { core, lines: Vec::new() }
     }

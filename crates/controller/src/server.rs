@@ -512,8 +512,8 @@ impl Server {
         let (mut are_reached_otherwise, mut are_elsewhere) = (false, false);
         let configured = running.listen.0.iter().zip(&config.listen.0);
         for (listener, (before, config)) in self.registry.listeners.iter().zip(configured) {
-            are_reached_otherwise |= before.ana != config.ana
-                && listener.set_states(|states| *states = config.ana);
+            are_reached_otherwise |=
+                before.ana != config.ana && listener.set_states(|states| *states = config.ana);
             are_elsewhere |= listener.advertise(config.advertise.as_ref());
         }
         if are_elsewhere {

@@ -6,6 +6,7 @@ use bpfof_controller::{
     AnaState, ListenConfig, Listeners, NamespaceConfig, PathError, Server, ServerOptions,
     TargetConfig,
 };
+use bpfof_host::Request;
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, DISCOVERY_NQN, FabricsCommand};
 use bpfof_nvme::identify::{
     IdentifyController, IdentifyNamespace, NamespaceDescriptor, cns, parse_namespace_descriptors,
@@ -14,7 +15,6 @@ use bpfof_nvme::log_page::{AnaGroup, AnaHeader, DiscoveryEntry, DiscoveryHeader,
 use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::vendor_specific::PushdownShort;
 use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, features, opcode};
-use bpfof_host::Request;
 use common::raw::{Peer, Said};
 use common::{NQN, compile_text, config, connect, file, load, memory, slow_memory, until};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
@@ -30,10 +30,7 @@ const MIB: u64 = 1 << 20;
 /// A target that listens at these addresses.
 fn listening(listeners: &[&str], namespaces: Vec<NamespaceConfig>) -> TargetConfig {
     let parse = |text: &&str| text.parse::<ListenConfig>().expect("good");
-    TargetConfig {
-        listen: Listeners(listeners.iter().map(parse).collect()),
-        ..config(namespaces)
-    }
+    TargetConfig { listen: Listeners(listeners.iter().map(parse).collect()), ..config(namespaces) }
 }
 
 fn start(config: &TargetConfig) -> Server {
@@ -151,7 +148,11 @@ fn a_drain_loses_nothing() {
     assert_eq!(then, count + 1);
     assert_eq!(states(&mut other_admin), [AnaGroup::OPTIMIZED]);
     let (data, cqe) = other_io.call(rw(opcode::nvm::READ, 1, 3), &[]);
-    assert_eq!((cqe.status, data), (Status::SUCCESS, vec![7; 512]), "what was refused is not there");
+    assert_eq!(
+        (cqe.status, data),
+        (Status::SUCCESS, vec![7; 512]),
+        "what was refused is not there"
+    );
     let (page, _) = admin.call(AdminCommand::identify(cns::NAMESPACE, 1), &[]);
     let identify = IdentifyNamespace::from_bytes(page[..].try_into().expect("a page"));
     assert_eq!((identify.nsze, identify.ncap, identify.nuse), (2048, 2048, 0));
@@ -178,7 +179,8 @@ fn chains_in_flight_end() {
     let call = common::call(function, &[]);
     lane.submit(1, Request::Pushdown(call)).expect("there is room");
     lane.flush_doorbell().expect("sent");
-    let hops = || server.report()(Duration::from_secs(5)).expect("a report").reactors[0].chains_running;
+    let hops =
+        || server.report()(Duration::from_secs(5)).expect("a report").reactors[0].chains_running;
     until("the chain runs", || hops() == 1);
     // A state that is set ends nothing.
     server.paths().set_state(&[], None, AnaState::Inaccessible).expect("set");
@@ -232,7 +234,10 @@ fn groups_have_their_own_states() {
     assert_eq!(states(&mut admin), [optimized; 2]);
     assert_eq!(read(&mut io, 2, 0), Status::SUCCESS);
     let unknown = paths.drain(&["7".to_owned()]).expect_err("there are two");
-    assert!(matches!(unknown, PathError::Unknown { ref known, .. } if known.len() == 2), "{unknown}");
+    assert!(
+        matches!(unknown, PathError::Unknown { ref known, .. } if known.len() == 2),
+        "{unknown}"
+    );
     let group = paths.set_state(&[], Some(33), AnaState::Optimized).expect_err("there are 32");
     assert!(group.to_string().contains("1 to 32"), "{group}");
 }
@@ -385,7 +390,10 @@ fn discovery_names_what_is_advertised() {
     server.reload(&changed).expect("taken over");
     hear_event(&mut watcher, event, 0x0070_f002);
     let first = entries(&mut watcher).swap_remove(1);
-    assert_eq!((first.traddr.to_string(), first.trsvcid.to_string()), ("192.0.2.8".into(), port(0)));
+    assert_eq!(
+        (first.traddr.to_string(), first.trsvcid.to_string()),
+        ("192.0.2.8".into(), port(0))
+    );
     changed.listen.0[0].port_id = Some(7);
     let error = server.reload(&changed).expect_err("numbers stay").to_string();
     assert!(error.contains("listen cannot change"), "{error}");
@@ -423,7 +431,10 @@ fn two_targets_share_a_disk() {
     std::fs::hard_link(&path, &other_path).expect("a name");
     let target = |path, cntlids| {
         let bytes = bpfof_controller::NamespaceConfig {
-            uuid: format!("file:path=/x,uuid={uuid}").parse::<NamespaceConfig>().expect("good").uuid,
+            uuid: format!("file:path=/x,uuid={uuid}")
+                .parse::<NamespaceConfig>()
+                .expect("good")
+                .uuid,
             ..file(path, MIB, 512)
         };
         start(&TargetConfig { cntlids, ..listening(&[LOOPBACK], vec![bytes]) })

@@ -438,7 +438,11 @@ fn optional_commands() {
 #[test]
 fn discovery_over_ipv6() {
     let listen = SocketAddr::new(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0);
-    let open = TargetConfig { listen: listen.into(), allow_any_host: true, ..config(vec![memory(1 << 20, 512)]) };
+    let open = TargetConfig {
+        listen: listen.into(),
+        allow_any_host: true,
+        ..config(vec![memory(1 << 20, 512)])
+    };
     let Ok(server) = Server::start(&open) else {
         return println!("skipped: this machine has no IPv6");
     };

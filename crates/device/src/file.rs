@@ -94,7 +94,9 @@ pub enum FileError {
         why: String,
     },
     /// Another process serves it.
-    #[error("{path} is in use by another target; stop that one first, or give the namespace a uuid= at both (docs/paths.md)")]
+    #[error(
+        "{path} is in use by another target; stop that one first, or give the namespace a uuid= at both (docs/paths.md)"
+    )]
     Locked {
         /// The file.
         path: PathBuf,
@@ -266,7 +268,11 @@ impl FileNamespace {
 
 /// Opens a file on tmpfs whose memory is to be a namespace of blocks of `block_bytes`, locks it
 /// against other targets and fills its holes; also gives its size in bytes.
-pub(crate) fn open_in_memory(path: &Path, block_bytes: u32, how: Lock) -> Result<(File, u64), FileError> {
+pub(crate) fn open_in_memory(
+    path: &Path,
+    block_bytes: u32,
+    how: Lock,
+) -> Result<(File, u64), FileError> {
     let failed = |action| {
         let path = path.to_owned();
         move |error: rustix::io::Errno| FileError::Io { action, path, source: error.into() }

@@ -283,11 +283,7 @@ fn listeners(params: &Value) -> Result<Vec<String>, Failure> {
 }
 
 /// Changes ways to namespaces, and tells how they are then.
-fn change_paths(
-    operations: &Operations,
-    method: &str,
-    params: &Value,
-) -> Result<Value, Failure> {
+fn change_paths(operations: &Operations, method: &str, params: &Value) -> Result<Value, Failure> {
     let bad = |why: String| Failure::new(Failure::BAD_PARAMS, why);
     let (paths, listeners) = (&operations.paths, listeners(params)?);
     let changed = match method {
@@ -309,9 +305,7 @@ fn change_paths(
     };
     changed.map_err(|error| match error {
         PathError::Unknown { .. } | PathError::Group(_) => bad(error.to_string()),
-        PathError::Silent | PathError::Stopped => {
-            Failure::new(Failure::FAILED, error.to_string())
-        }
+        PathError::Silent | PathError::Stopped => Failure::new(Failure::FAILED, error.to_string()),
     })?;
     let failed = |error: String| Failure::new(Failure::FAILED, error);
     let report = (operations.report)(PATIENCE).map_err(|error| failed(error.to_string()))?;

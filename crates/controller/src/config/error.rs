@@ -105,10 +105,14 @@ pub enum ConfigError {
     #[error("listen has {0} twice")]
     SameAddress(SocketAddr),
     /// Two listeners with one number.
-    #[error("listen has the id {0} twice: one without id= has its position as its id; give each an id= of its own")]
+    #[error(
+        "listen has the id {0} twice: one without id= has its position as its id; give each an id= of its own"
+    )]
     SamePortId(u16),
     /// Two namespaces with one UUID.
-    #[error("two namespaces have the uuid of {nqn} namespace {nsid}: hosts would take them for one disk")]
+    #[error(
+        "two namespaces have the uuid of {nqn} namespace {nsid}: hosts would take them for one disk"
+    )]
     SameUuid {
         /// The subsystem of one of them.
         nqn: String,

@@ -214,7 +214,10 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
 
 /// Whether it is of a host that could only take Inaccessible for an error.
 fn ends_when_drained(connection: &Connection) -> bool {
-    connection.phase.association().is_some_and(|of| !of.subsystem.is_discovery() && !of.controller.knows_ana())
+    connection
+        .phase
+        .association()
+        .is_some_and(|of| !of.subsystem.is_discovery() && !of.controller.knows_ana())
 }
 
 /// Hosts hear what has changed, if they want to.

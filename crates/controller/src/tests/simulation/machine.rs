@@ -377,7 +377,13 @@ impl Machine {
         let listeners = vec![Arc::new(Listener::new(1, at, &at.into()))];
         let limits = Limits { hops: 64, chains: CHAINS, ..Limits::default() };
         let hosts = Hosts::new(HostLimits::default(), MEMORY_BYTES);
-        let registry = Arc::new(Registry::new(limits, hosts, (1..=LAST_CONTROLLER_ID, 0), namespaces, listeners));
+        let registry = Arc::new(Registry::new(
+            limits,
+            hosts,
+            (1..=LAST_CONTROLLER_ID, 0),
+            namespaces,
+            listeners,
+        ));
         let mut random = Random::new(build.seed);
         let core = |index: usize| {
             let io = SimulatedIo {
