@@ -195,7 +195,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
         }
         let mut sockets = None;
         let answer = rpc::answer(&line, |method, params| match method {
-            "hand-over" => hand_over::offer(operations, &mut sockets),
+            "hand-over" => hand_over::offer(&*operations.hand_over, &mut sockets),
             _ => carry_out(operations, method, params),
         });
         let text = serde_json::to_string(&answer)? + "\n";

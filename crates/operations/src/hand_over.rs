@@ -5,7 +5,6 @@
 //! (SCM_RIGHTS, unix(7)) in the order in which the line names them.
 
 use crate::client::ClientError;
-use crate::control::Operations;
 use crate::rpc::{Answer, Failure, Request};
 use bpfof_controller::HandOver;
 use rustix::net::{
@@ -81,13 +80,13 @@ impl Sockets {
     }
 }
 
-/// The result of the request, and the sockets that are to come along.
+/// The result of the request, and the sockets that are to come along, which `hand_over` gives.
 pub(crate) fn offer(
-    operations: &Operations,
+    hand_over: &(dyn Fn() -> Result<Sockets, String> + Send + Sync),
     sockets: &mut Option<Sockets>,
 ) -> Result<Value, Failure> {
     let failed = |error: String| Failure::new(Failure::FAILED, error);
-    let offered = (operations.hand_over)().map_err(failed)?;
+    let offered = hand_over().map_err(failed)?;
     let (roles, last_controller) =
         (offered.all().map(|(role, _)| role).collect(), offered.of_hosts.last_controller);
     let words = Words { sockets: roles, last_controller };
