@@ -67,10 +67,8 @@ impl Plan {
             return Ok(Arc::new(Namespace::open(nsid, config, nqn)?.renewed(nqn)));
         };
         let blocks = old.settle_size(&config.source)?;
-        let namespace = match (old_nqn.as_str(), old.nsid) == (nqn, nsid) {
-            true => old,
-            false => Arc::new(old.moved(nsid, nqn)),
-        };
+        let is_same = (old_nqn.as_str(), old.nsid) == (nqn, nsid) && old.is_known_as(config);
+        let namespace = if is_same { old } else { Arc::new(old.moved(nsid, nqn, config)) };
         self.sizes.push((Arc::clone(&namespace), config.source.clone(), blocks));
         Ok(namespace)
     }
@@ -178,6 +176,9 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
         "{nqn} namespace {nsid}: {blocks} blocks of {bytes} bytes, {}",
         namespace.description
     );
+    if let Some(why) = namespace.why_not_shared() {
+        log::warn!("{nqn} namespace {nsid} has a uuid=, as if other targets served it: {why}");
+    }
     if !namespace.deallocates() {
         log::warn!(
             "{nqn} namespace {nsid}: this file system cannot punch holes, so that the subsystem \
