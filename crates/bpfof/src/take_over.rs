@@ -1,6 +1,7 @@
 //! A target that goes on in the place of one that runs (`--take-over`).
 //!
-//! It listens with that one's sockets. Once it serves, that one accepts no more, and its hosts move: listener by
+//! It listens with that one's sockets. Once it can serve, that one lets no more hosts in and this one does; those
+//! that are connected move: listener by
 //! listener they are told to go elsewhere, their connections end when nothing is in flight, and they connect
 //! again, to this process. The next listener comes when they have.
 
@@ -43,9 +44,8 @@ pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
 /// Has the hosts of another target move here, and that target stop.
 ///
 /// # Errors
-/// It does not answer.
+/// It does not answer, or does not end.
 pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientError> {
-    old.call("retire", Value::Null)?;
     let listeners = old.call("report", Value::Null)?["listeners"].clone();
     let listeners: Vec<Value> = listeners.as_array().cloned().unwrap_or_default();
     for (number, listener) in listeners.iter().enumerate() {
@@ -64,7 +64,8 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
         }
         log::info!("{address}: {} hosts were told to come here", hosts.len());
     }
-    old.call("stop", Value::Null).map(drop)
+    old.call("stop", Value::Null)?;
+    old.wait_end()
 }
 
 /// The names of hosts at a listener.

@@ -130,8 +130,9 @@ pub(crate) struct Options {
     /// hosts move here, and have it stop.
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
-    /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address, advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
-    /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
+    /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
+    /// advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// max-instructions, max-instructions-per-call, max-chains, memory-max, overcommit-memory, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
     /// allow-any-host, and [[host]] rules that say who may do what.
@@ -158,10 +159,18 @@ pub(crate) fn run(options: &Options) -> Outcome {
         old = Some(Client::connect(path)?);
         metrics_socket = hand_over_from(path, &config, &mut surroundings)?;
     }
-    let server = Server::start_with(&config, surroundings)?;
+    let mut server = Server::start_with(&config, surroundings)?;
     let asked = Asked::default();
-    let given = (metrics_socket, old.is_some());
+    // Another target may answer where this one is to, but not a third.
+    let takes_over = options.take_over.is_some()
+        && is_same_file(options.take_over.as_deref(), config.control.as_deref());
+    let given = (metrics_socket, takes_over);
     let (_control, metrics) = serve_operators(&config, &server, &asked, given)?;
+    if let Some(old) = &mut old {
+        // Nothing is left that can fail.
+        old.call("retire", serde_json::Value::Null)?;
+        server.begin_accepting()?;
+    }
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
     let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
@@ -354,6 +363,11 @@ fn serve_operators(
     Ok((Some(control), metrics))
 }
 
+fn is_same_file(one: Option<&Path>, other: Option<&Path>) -> bool {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    one.map(whole) == other.map(whole)
+}
+
 /// Takes the sockets of the target whose control socket is at `path`. Returns the one for metrics.
 fn hand_over_from(
     path: &Path,
@@ -373,8 +387,12 @@ fn hand_over_from(
 /// Has the hosts of another target move here while this one serves already.
 fn move_hosts(old: Client, server: &Server) -> io::Result<()> {
     let report: Reporter = Arc::new(server.report());
+    let lock_files = server.lock_files();
     let begin = move || match take_over::move_hosts(old, &report) {
-        Ok(()) => log::info!("the other target stops: all is taken over"),
+        Ok(()) => match lock_files() {
+            Ok(()) => log::info!("the other target has stopped: all is taken over"),
+            Err(error) => log::warn!("the other target has stopped, and somebody else: {error}"),
+        },
         Err(error) => log::error!("the other target has not stopped: {error}"),
     };
     std::thread::Builder::new().name("take over".into()).spawn(begin).map(drop)

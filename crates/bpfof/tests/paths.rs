@@ -27,11 +27,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A folder with a disk, and targets that serve it.
 struct Place {
     folder: TempDir,
+    /// What the disk's namespace has besides.
+    more: String,
 }
 
 impl Place {
-    fn new() -> Place {
-        Place { folder: tempfile::tempdir().expect("a folder") }
+    /// With a disk that several targets serve.
+    fn shared() -> Place {
+        Place { more: format!(",uuid={UUID}"), ..Place::alone() }
+    }
+
+    /// With one that only one does.
+    fn alone() -> Place {
+        Place { folder: tempfile::tempdir().expect("a folder"), more: String::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -43,9 +51,13 @@ impl Place {
         let disk = self.path("disk");
         let mut command = Command::new(BPFOF);
         command.args(["target", "--json", "--quiet", "--exit-with-parent", "--namespace"]);
-        command.arg(format!("file:path={},size=1MiB,uuid={UUID}", disk.display()));
+        command.arg(format!("file:path={},size=1MiB{}", disk.display(), self.more));
         command.arg("--control").arg(self.path(control)).args(more).stdout(Stdio::piped());
         command
+    }
+
+    fn disk(&self) -> String {
+        format!("file:path={}", self.path("disk").display())
     }
 
     fn ctl(&self, control: &str, words: &[&str]) -> Vec<String> {
@@ -108,6 +120,14 @@ impl Way {
         Ok(self.connection.as_mut().expect("just made"))
     }
 
+    /// Connects again if the connection is lost; how often nobody listened.
+    fn keep(&mut self) -> u64 {
+        if self.connection.as_mut().is_some_and(|(controller, _)| !controller.check_connected()) {
+            self.connection = None;
+        }
+        self.connect().map_or_else(|error| u64::from(check(&error)), |_| 0)
+    }
+
     fn try_it(&mut self, number: u64) -> Result<(), Error> {
         let (_, lane) = self.connect()?;
         let at = number % BLOCKS * BLOCK as u64;
@@ -152,6 +172,9 @@ impl Load {
                         last = Instant::now();
                         met.done += 1;
                         counts.store(met.done, Ordering::Relaxed);
+                        if met.done.is_multiple_of(16) {
+                            met.refused += ways.iter_mut().map(Way::keep).sum::<u64>();
+                        }
                         continue;
                     }
                     Err(Error::Command { source, .. })
@@ -209,7 +232,7 @@ fn first_of<'a>(listeners: &'a Value, what: &str) -> &'a Value {
 
 #[test]
 fn operators_see_and_change_paths() {
-    let place = Place::new();
+    let place = Place::alone();
     let listen = ["--listen", "127.0.0.1:0,id=5,advertise=192.0.2.7", "--listen", "[::1]:0"];
     let (_target, addresses, _) = run(place.command("control", &listen));
     let load = Load::start(&[&addresses[0], &addresses[1]]);
@@ -244,7 +267,7 @@ fn operators_see_and_change_paths() {
 /// Commands that do not end keep a drain from being reported as done.
 #[test]
 fn a_drain_that_takes_too_long_says_so() {
-    let place = Place::new();
+    let place = Place::alone();
     let mut command = place.command("control", &["--listen", "127.0.0.1:0", "--namespace"]);
     command.arg("mem:size=1MiB,latency_us=3000000");
     let (_target, addresses, _) = run(command);
@@ -278,7 +301,7 @@ fn scrape(metrics: &str) -> bool {
 /// lost.
 #[test]
 fn a_new_process_takes_over_under_load() {
-    let place = Place::new();
+    let place = Place::alone();
     let port_free = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
     let more = [&port_free[..], &["--metrics", "127.0.0.1:0", "--cntlid", "1-32000"]].concat();
     let (mut old, addresses, metrics) = run(place.command("control", &more));
@@ -303,6 +326,10 @@ fn a_new_process_takes_over_under_load() {
     let met = load.end();
     assert!(met.refused == 0 && met.moved >= 3, "{met:?}");
     println!("the longest pause was {:?}: {met:?}", met.longest_pause);
+    // The file was two processes' for a while, and is one's again.
+    let disk = place.disk();
+    let refused = bad(&["target", "--listen", "127.0.0.1:0", "--namespace", &disk]);
+    assert!(refused.contains("in use by another target"), "{refused}");
     old.signal(Signal::TERM);
     assert_eq!(old.wait(), Some(0));
     assert!(!place.path("control").exists(), "it takes its control socket away");
@@ -311,7 +338,7 @@ fn a_new_process_takes_over_under_load() {
 /// What cannot be taken over is refused, and the target that runs serves on.
 #[test]
 fn a_take_over_that_cannot_be_is_refused() {
-    let place = Place::new();
+    let place = Place::alone();
     let listen = ["--listen", "127.0.0.1:0"];
     let (_target, addresses, _) = run({
         let mut command = place.command("control", &listen);
@@ -320,7 +347,7 @@ fn a_take_over_that_cannot_be_is_refused() {
     });
     let load = Load::start(&[&addresses[0]]);
     let socket = place.path("control").display().to_string();
-    let disk = format!("file:path={}", place.path("disk").display());
+    let disk = place.disk();
     let take_over = |from: &str, control: &str| {
         bad(&[
             "target", "--listen", &addresses[0], "--namespace", &disk, "--take-over", from,
@@ -339,7 +366,7 @@ fn a_take_over_that_cannot_be_is_refused() {
 /// Two targets on one file: one is drained, stopped, killed; the other goes on.
 #[test]
 fn two_targets_on_one_disk() {
-    let place = Place::new();
+    let place = Place::shared();
     let start = |control: &str, address: &str, cntlid: &str| {
         run(place.command(control, &["--listen", address, "--cntlid", cntlid]))
     };
@@ -366,7 +393,7 @@ fn two_targets_on_one_disk() {
 /// Keys and rules are read again, and nothing else.
 #[test]
 fn keys_are_read_again_and_nothing_else() {
-    let place = Place::new();
+    let place = Place::alone();
     let config = place.path("target.toml");
     let disk = place.path("disk");
     let rule = |nqn: &str| format!("[[host]]\nnqn = \"nqn.2026-01.org.example:{nqn}\"\n");

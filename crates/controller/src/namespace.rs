@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::config::{NamespaceConfig, NamespaceSource};
 use bpfof_chain::FileMap;
 use bpfof_device::{
-    FileError, FileNamespace, LatencyModel, Layout, MemoryNamespace, NvmeDrive, Volume,
+    FileError, FileNamespace, LatencyModel, Layout, Lock, MemoryNamespace, NvmeDrive, Volume,
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,6 +90,16 @@ impl Namespace {
         config: &NamespaceConfig,
         subsystem: &str,
     ) -> Result<Namespace, NamespaceError> {
+        Namespace::open_as(nsid, config, subsystem, lock_of(config.uuid))
+    }
+
+    /// The same with another lock of its files.
+    pub(crate) fn open_as(
+        nsid: u32,
+        config: &NamespaceConfig,
+        subsystem: &str,
+        lock: Lock,
+    ) -> Result<Namespace, NamespaceError> {
         let block_bytes = config.lba_bytes;
         let (backend, description) = match &config.source {
             NamespaceSource::Memory { size_bytes, latency_us, iops } => {
@@ -105,19 +115,19 @@ impl Namespace {
             }
             NamespaceSource::MemoryFile { path, latency_us, iops } => {
                 let model = LatencyModel::new(*latency_us, *iops);
-                let memory = MemoryNamespace::of_file(path, block_bytes, model)
+                let memory = MemoryNamespace::of_file_as(path, block_bytes, model, lock)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
                 let path = path.display();
                 let description = format!("memory of {path}, latency {latency_us} µs");
                 (Backend::Memory(Arc::new(memory)), description)
             }
             NamespaceSource::File { path, size_bytes } => {
-                let file = FileNamespace::open(path, *size_bytes, block_bytes)
+                let file = FileNamespace::open_as(path, *size_bytes, block_bytes, lock)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
                 volume(Volume::single(file), &path.display().to_string())
             }
             NamespaceSource::Pieces { paths, size_bytes, layout } => {
-                let pieces = Volume::open(paths, *size_bytes, block_bytes, *layout)
+                let pieces = Volume::open_as(paths, *size_bytes, block_bytes, *layout, lock)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
                 let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
                 let how = match layout {
@@ -215,6 +225,11 @@ impl Namespace {
         is_same && (has_own_blocks || self.block_bytes() == config.lba_bytes)
     }
 
+    /// Locks its files as its configuration asks for, or lets another process have them as well.
+    pub(crate) fn lock_files(&self, for_another: bool) -> std::io::Result<()> {
+        self.backend.lock(if for_another { Lock::Shared } else { lock_of(self.given_uuid) })
+    }
+
     /// What is wrong with serving it at other targets, too, where its UUID says that they do.
     pub(crate) fn why_not_shared(&self) -> Option<&'static str> {
         self.given_uuid?;
@@ -293,6 +308,11 @@ impl Namespace {
     pub(crate) fn has_volatile_cache(&self) -> bool {
         self.backend.has_volatile_cache()
     }
+}
+
+/// Who gives a namespace its UUID serves it at several targets.
+fn lock_of(given_uuid: Option<[u8; 16]>) -> Lock {
+    if given_uuid.is_some() { Lock::Shared } else { Lock::Alone }
 }
 
 /// What tells this process from all others, and from itself after a restart.

@@ -13,6 +13,7 @@ use crate::namespace::{Namespace, NamespaceError};
 use crate::namespace_table::Served;
 use crate::registry::Registry;
 use crate::subsystem::Subsystem;
+use bpfof_device::Lock;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -188,9 +189,17 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
 }
 
 /// The namespaces of a configuration, opened, with the names of their subsystems.
-pub(crate) fn open_all(config: &TargetConfig) -> Result<Vec<(String, Namespace)>, ServerError> {
+///
+/// With `beside_another`, the files are another process's as well, for a while.
+pub(crate) fn open_all(
+    config: &TargetConfig,
+    beside_another: bool,
+) -> Result<Vec<(String, Namespace)>, ServerError> {
     let open = |(nqn, nsid, config): (&str, u32, &NamespaceConfig)| {
-        let namespace = Namespace::open(nsid, config, nqn)?;
+        let namespace = match beside_another {
+            true => Namespace::open_as(nsid, config, nqn, Lock::Shared)?,
+            false => Namespace::open(nsid, config, nqn)?,
+        };
         announce(nqn, &namespace);
         Ok((nqn.to_owned(), namespace))
     };

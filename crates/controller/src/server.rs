@@ -41,7 +41,10 @@ pub struct ServerOptions {
     pub listeners: Vec<TcpListener>,
     /// The same in place of `discovery`.
     pub discovery_listener: Option<TcpListener>,
-    /// The id behind which those of controllers begin, if it is within the range; else it is chosen by chance.
+    /// The server goes on in the place of another one, which has given its last controller this id: those here
+    /// begin behind it, the files of namespaces are that one's, too, until
+    /// [`lock_files`](Server::lock_files), and nobody is let in before
+    /// [`begin_accepting`](Server::begin_accepting).
     pub last_controller: Option<u16>,
     /// Called when a reactor has ended though nobody has stopped the server: its connections are lost, and
     /// so are later ones that it gets.
@@ -69,6 +72,8 @@ pub struct Server {
     config: Mutex<TargetConfig>,
     mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     reactors: Vec<JoinHandle<()>>,
+    /// Until hosts are let in.
+    held_back: Option<Acceptor>,
     acceptor: Option<JoinHandle<()>>,
     stop_accepting: Arc<OwnedFd>,
     given: Given,
@@ -150,6 +155,7 @@ impl Server {
         last_controller: u16,
     ) -> Result<Server, ServerError> {
         let ServerOptions { listeners, discovery_listener, on_reactor_end, .. } = options;
+        let beside_another = options.last_controller.is_some();
         let given = Given::of(&listeners, discovery_listener.as_ref())?;
         let config = &given.replace(config);
         config.check()?;
@@ -157,7 +163,7 @@ impl Server {
         let listeners = listeners_of(config, &sockets)?;
         let discovery_address = sockets.discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
-        let namespaces = reload::open_all(config)?;
+        let namespaces = reload::open_all(config, beside_another)?;
         let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
         let memory_bytes = config.hosts_bytes(in_memory)?;
         let hosts = Hosts::new(config.hosts, memory_bytes);
@@ -177,6 +183,7 @@ impl Server {
             config: Mutex::new(config.clone()),
             mailboxes: Arc::default(),
             reactors: Vec::new(),
+            held_back: None,
             acceptor: None,
             stop_accepting,
             given,
@@ -192,14 +199,28 @@ impl Server {
             server.start_reactor(core, config, (&registry, &loader, &authenticator), clock)?;
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
-        let stop = Arc::clone(&server.stop_accepting);
-        let acceptor = Acceptor::new(&registry, mailboxes, config)?;
-        let acceptor = std::thread::Builder::new()
-            .name("accept".into())
-            .spawn(move || acceptor.run(&sockets, &stop));
-        server.acceptor = Some(acceptor.map_err(ServerError::Start)?);
+        server.held_back = Some(Acceptor::new(&registry, mailboxes, config)?);
+        if !beside_another {
+            server.begin_accepting()?;
+        }
         server.log_addresses();
         Ok(server)
+    }
+
+    /// Lets hosts in. It does so from the start, unless it goes on in the place of another one: then that one
+    /// must have [stopped](Self::stop_accepting) first, or a host might come to both with one association.
+    ///
+    /// # Errors
+    /// There can be no thread for it.
+    pub fn begin_accepting(&mut self) -> Result<(), ServerError> {
+        let (Some(acceptor), Some(sockets)) = (self.held_back.take(), &self.sockets) else {
+            return Ok(());
+        };
+        let (sockets, stop) = (Arc::clone(sockets), Arc::clone(&self.stop_accepting));
+        let thread = std::thread::Builder::new().name("accept".into());
+        let thread = thread.spawn(move || acceptor.run(&sockets, &stop));
+        self.acceptor = Some(thread.map_err(ServerError::Start)?);
+        Ok(())
     }
 
     fn log_addresses(&self) {
@@ -302,8 +323,7 @@ impl Server {
         }
     }
 
-    /// What another process needs to go on in this one's place: copies of the sockets that listen. Both accept
-    /// then, until [`stop_accepting`](Self::stop_accepting). The call may be made from any thread.
+    /// What another process needs to go on in this one's place: copies of the sockets that listen. The call may be made from any thread.
     pub fn hand_over(&self) -> impl Fn() -> Result<HandOver, String> + Send + Sync + 'static {
         let (sockets, registry) =
             (self.sockets.as_ref().map(Arc::downgrade), Arc::clone(&self.registry));
@@ -319,12 +339,25 @@ impl Server {
                     ));
                 }
             }
+            for (_, namespace) in registry.served() {
+                namespace.lock_files(true).map_err(|error| error.to_string())?;
+            }
             let copy = |socket: &TcpListener| socket.try_clone().map_err(|e| e.to_string());
             Ok(HandOver {
                 listeners: sockets.io.iter().map(copy).collect::<Result<_, _>>()?,
                 discovery: sockets.discovery.as_ref().map(copy).transpose()?,
                 last_controller: registry.last_controller(),
             })
+        }
+    }
+
+    /// The other process, in whose place this server goes on, is gone: files of namespaces are locked against
+    /// other targets again. The call may be made from any thread.
+    pub fn lock_files(&self) -> impl Fn() -> io::Result<()> + Send + 'static {
+        let registry = Arc::clone(&self.registry);
+        move || {
+            let all = registry.served();
+            all.iter().try_for_each(|(_, namespace)| namespace.lock_files(false))
         }
     }
 

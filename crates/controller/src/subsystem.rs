@@ -514,7 +514,7 @@ impl Subsystem {
 mod tests {
     use super::*;
     use crate::hosts::HostLimits;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, SocketAddr};
 
     /// Where one came from that had to go, and its id.
     type Gone = Option<(IpAddr, u16)>;
@@ -543,7 +543,7 @@ mod tests {
             is_stranger: bool,
             now_ns: u64,
         ) -> Result<(Arc<Controller>, Gone), HostFull> {
-            let address = Ipv4Addr::new(127, 0, 0, last).into();
+            let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
             let host = self.hosts.host(Some(address), "host");
             let access = Arc::new(Access::everything());
             let at = SocketAddr::from((address, 4420));

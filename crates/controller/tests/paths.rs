@@ -3,9 +3,10 @@
 mod common;
 
 use bpfof_controller::{
-    AnaState, ListenConfig, Listeners, NamespaceConfig, PathError, Server, TargetConfig,
+    AnaState, ListenConfig, Listeners, NamespaceConfig, PathError, Server, ServerOptions,
+    TargetConfig,
 };
-use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
+use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, ConnectData, DISCOVERY_NQN, FabricsCommand};
 use bpfof_nvme::identify::{
     IdentifyController, IdentifyNamespace, NamespaceDescriptor, cns, parse_namespace_descriptors,
 };
@@ -16,7 +17,7 @@ use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, features, opcode};
 use bpfof_host::Request;
 use common::raw::{Peer, Said};
 use common::{NQN, compile_text, config, connect, file, load, memory, slow_memory, until};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 const NONE: Digests = Digests { header: false, data: false };
@@ -179,11 +180,26 @@ fn chains_in_flight_end() {
     lane.flush_doorbell().expect("sent");
     let hops = || server.report()(Duration::from_secs(5)).expect("a report").reactors[0].chains_running;
     until("the chain runs", || hops() == 1);
-    // The library has not read how namespaces are reached, so the state is set, which ends nothing.
+    // A state that is set ends nothing.
     server.paths().set_state(&[], None, AnaState::Inaccessible).expect("set");
     let ends = common::ends(&mut lane);
     assert_eq!(ends.len(), 1);
     assert_eq!(ends[0].1.as_ref().expect("its answer"), &20);
+    server.paths().set_state(&[], None, AnaState::Optimized).expect("set");
+    // The library has not read how namespaces are reached: its connections end, but the chain first.
+    lane.submit(2, Request::Pushdown(call)).expect("there is room");
+    lane.flush_doorbell().expect("sent");
+    until("the chain runs", || hops() == 1);
+    server.paths().drain(&[]).expect("drained");
+    let ends = common::ends(&mut lane);
+    assert_eq!(ends[0].1.as_ref().expect("its answer"), &20);
+    until("the connections end", || !controller.check_connected());
+    server.paths().undrain(&[]).expect("drained no more");
+    server.paths().set_state(&[], None, AnaState::Inaccessible).expect("set");
+    controller.reconnect().expect("it is let in");
+    lane.reconnect(&controller).expect("a lane");
+    let function = load(&mut controller, &object, "f");
+    let call = common::call(function, &[]);
     let refused = common::run(&mut lane, &call).expect_err("inaccessible").status;
     inaccessible(refused);
 }
@@ -442,14 +458,9 @@ fn ids_of_controllers_stay_in_their_range() {
         .map(|_| {
             let mut peer = Peer::open(&server);
             peer.initialize(NONE);
-            let command = bpfof_nvme::fabrics::FabricsCommand::Connect {
-                recfmt: 0,
-                qid: 0,
-                sqsize: 31,
-                cattr: 0,
-                kato_ms: 0,
-            };
-            let data = bpfof_nvme::fabrics::ConnectData {
+            let command =
+                FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 0 };
+            let data = ConnectData {
                 hostid: [5; 16],
                 cntlid: CNTLID_DYNAMIC,
                 subnqn: NQN.to_owned(),
@@ -486,4 +497,51 @@ fn a_reload_changes_states_that_differ_in_the_file() {
     server.paths().drain(&[]).expect("drained");
     server.reload(&with(AnaState::NonOptimized)).expect("taken over");
     assert_eq!(states(&mut admin), [AnaGroup::INACCESSIBLE], "a drain lasts until undrain");
+}
+
+/// Sockets that are given take the places of their addresses, others in order.
+#[test]
+fn given_sockets_take_their_places() {
+    let socket = || TcpListener::bind(LOOPBACK).expect("a port");
+    let ((first, second), third) = ((socket(), socket()), socket());
+    let at = |socket: &TcpListener| socket.local_addr().expect("bound");
+    let expected = [at(&first), at(&second), at(&third)];
+    let known = format!("{},advertise=192.0.2.2", expected[1]);
+    let config = listening(&["127.0.0.1:1,advertise=192.0.2.1", &known], vec![memory(MIB, 512)]);
+    let options = ServerOptions { listeners: vec![second, first, third], ..Default::default() };
+    let server = Server::start_with(&config, options).expect("it starts");
+    assert_eq!(server.addresses(), expected);
+    let all = discovery_log(expected[2]).into_iter().skip(1);
+    let told: Vec<_> = all.map(|e| (e.portid, e.traddr.to_string())).collect();
+    let names = ["192.0.2.1", "192.0.2.2", "127.0.0.1"].map(str::to_owned);
+    assert_eq!(told, (1..).zip(names).collect::<Vec<_>>());
+}
+
+/// A host that was silent for longer than its keep-alive timer may have gone elsewhere with its commands: none
+/// that comes later has an effect.
+#[test]
+fn nothing_is_done_after_the_keep_alive_timer() {
+    let server = start(&listening(&[LOOPBACK], vec![memory(MIB, 512)]));
+    let mut admin = Peer::open(&server);
+    admin.initialize(NONE);
+    let connect = FabricsCommand::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato_ms: 200 };
+    let data = ConnectData {
+        hostid: [5; 16],
+        cntlid: CNTLID_DYNAMIC,
+        subnqn: NQN.to_owned(),
+        hostnqn: admin.host.clone(),
+    };
+    let id = admin.call(connect.to_sqe(), &data.to_bytes()).1.dw0 as u16;
+    admin.enable();
+    let mut io = Peer::open(&server);
+    io.initialize(NONE);
+    assert_eq!(io.connect(NQN, 1, 31, id), Status::SUCCESS);
+    assert_eq!(io.status(rw(opcode::nvm::WRITE, 1, 0), &[1; 512]), Status::SUCCESS);
+    std::thread::sleep(Duration::from_millis(250));
+    // The target may have closed it already.
+    let (late, _) = io.capsule(rw(opcode::nvm::WRITE, 1, 0), &[2; 512]);
+    let _ = std::io::Write::write_all(&mut io.stream, &late);
+    assert_eq!(io.hear(), Said::Closed);
+    let (_admin, mut other) = pair_at(server.address());
+    assert_eq!(other.call(rw(opcode::nvm::READ, 1, 0), &[]).0, [1; 512]);
 }

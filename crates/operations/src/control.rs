@@ -124,7 +124,7 @@ pub fn serve(
     }
     // At its place from one moment to the next: there is always one that answers.
     let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}", std::process::id()));
+    new.push(".new");
     let new = PathBuf::from(new);
     let _ = std::fs::remove_file(&new);
     let listener = UnixListener::bind(&new).map_err(failed)?;

@@ -108,8 +108,7 @@ pub(crate) fn send(stream: &UnixStream, text: &str, sockets: &Sockets) -> io::Re
     (&mut &*stream).write_all(&text[sent..])
 }
 
-/// Asks the target at a control socket for its sockets. Both accept from then on, until it is told to
-/// `retire`.
+/// Asks the target at a control socket for its sockets. It accepts on until it is told to `retire`.
 ///
 /// # Errors
 /// Nobody answers there, or the target refuses.

@@ -224,7 +224,10 @@ fn known_controller(
     let Wish { data, qid, subsystem, .. } = wish;
     let controller = subsystem.controller(data.cntlid).ok_or_else(|| {
         let cause = format!("there is no controller {}", data.cntlid);
-        invalid(true, 16, "CNTLID", cause)
+        let mut refusal = invalid(true, 16, "CNTLID", cause);
+        // It may have been that of a process before this one: the host can begin anew.
+        refusal.reply.status = Status::CONNECT_INVALID_PARAMETERS;
+        refusal
     })?;
     if controller.host_nqn() != data.hostnqn || controller.host_id != data.hostid {
         let (status, cause) =

@@ -2,7 +2,6 @@
 
 use super::context::{Answered, Command, Context, Outcome};
 use super::{discovery, events};
-use crate::config::AnaState;
 use crate::controller::Controller;
 use crate::limits::{ALL_NAMESPACES, MAX_TRANSFER_BYTES};
 use crate::namespace::Namespace;
@@ -166,17 +165,9 @@ fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
         }
         let (state, change_count) = listener.group(id);
         let namespaces = members.len() as u32;
-        let group = AnaGroup { group: id, namespaces, change_count, state: on_wire(state) };
+        let group = AnaGroup { group: id, namespaces, change_count, state: state as u8 };
         page.extend(group.to_bytes());
         page.extend(members.iter().flat_map(|namespace| namespace.nsid.to_le_bytes()));
     }
     page
-}
-
-fn on_wire(state: AnaState) -> u8 {
-    match state {
-        AnaState::Optimized => AnaGroup::OPTIMIZED,
-        AnaState::NonOptimized => AnaGroup::NON_OPTIMIZED,
-        AnaState::Inaccessible => AnaGroup::INACCESSIBLE,
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::values::parse_address;
 use crate::limits::MAX_ANA_GROUPS;
+use bpfof_nvme::log_page::AnaGroup;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -36,17 +37,17 @@ pub struct Advertised {
     pub port: Option<u16>,
 }
 
-/// How well a namespace is reached (NVMe Base 2.0 §8.1.1).
+/// How well a namespace is reached (NVMe Base 2.0 §8.1.1), with the numbers of the specification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaState {
     /// As well as can be.
     #[default]
-    Optimized,
+    Optimized = AnaGroup::OPTIMIZED as isize,
     /// Less well: hosts come this way only if no other is better.
-    NonOptimized,
+    NonOptimized = AnaGroup::NON_OPTIMIZED as isize,
     /// Not now: I/O ends with the status Asymmetric Access Inaccessible.
-    Inaccessible,
+    Inaccessible = AnaGroup::INACCESSIBLE as isize,
 }
 
 /// The state of each group of namespaces.

@@ -2,7 +2,10 @@
 
 use super::input::Input;
 use crate::access::{HostKeys, HostRule, Rights};
-use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, TlsMode, is_nqn, parse_size};
+use crate::config::{
+    Advertised, AnaState, AnaStates, ListenConfig, Listeners, NamespaceConfig, NamespaceSource,
+    TargetConfig, TlsMode, is_nqn, parse_size,
+};
 use crate::hosts::HostLimits;
 use bpfof_chain::Limits;
 use bpfof_device::Layout;
@@ -357,7 +360,7 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
 
 fn make_listener(address: SocketAddr, input: &mut Input<'_>) -> ListenConfig {
     let states = [AnaState::Optimized, AnaState::NonOptimized, AnaState::Inaccessible];
-    let mut state = |input: &mut Input<'_>| states[usize::from(input.byte() % 3)];
+    let state = |input: &mut Input<'_>| states[usize::from(input.byte() % 3)];
     let mut ana = AnaStates::all(state(input));
     for _ in 0..input.byte() % 3 {
         let group = 1 + u32::from(input.byte() % 32);

@@ -1,7 +1,7 @@
 //! What others have completed, and what they ask for.
 
 use super::chains;
-use super::closing::{close, close_soon, end_queues, flush, remove_if_done};
+use super::closing::{close, close_soon, dismiss, end_queues, flush, remove_if_done};
 use super::io::{Io, Message};
 use super::serve::after_commands;
 use super::state::Core;
@@ -156,7 +156,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 connection.inaccessible = listener.inaccessible();
                 if listener.is_drained() && !entry.closing && ends_when_drained(connection) {
                     let reason = "its listener is drained, and the host does not know of paths";
-                    close(core, index, reason);
+                    dismiss(core, index, reason);
                 }
             }
             tell_hosts(core);
@@ -167,7 +167,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             };
             for index in core.table.indices() {
                 if core.connection(index).is_some_and(is_its) {
-                    close(core, index, "an operator closes its listener's connections");
+                    dismiss(core, index, "an operator closes its listener's connections");
                 }
             }
         }
@@ -212,10 +212,9 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
     }
 }
 
-/// Whether it is the admin queue of a host that could only take Inaccessible for an error.
+/// Whether it is of a host that could only take Inaccessible for an error.
 fn ends_when_drained(connection: &Connection) -> bool {
-    let association = connection.phase.association().filter(|_| connection.phase.is_admin());
-    association.is_some_and(|of| !of.subsystem.is_discovery() && !of.controller.knows_ana())
+    connection.phase.association().is_some_and(|of| !of.subsystem.is_discovery() && !of.controller.knows_ana())
 }
 
 /// Hosts hear what has changed, if they want to.
