@@ -132,7 +132,7 @@ pub(crate) struct Options {
     take_over: Option<PathBuf>,
     /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
     /// advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
-    /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
+    /// max-instructions, max-instructions-per-call, max-chains, memory-max, overcommit-memory, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
     /// allow-any-host, and [[host]] rules that say who may do what.
