@@ -1,12 +1,14 @@
 //! `bpfof ctl`.
 
 mod paths;
+mod table;
 
 use bpfof_operations::client::Client;
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use table::{table, text};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -319,10 +321,6 @@ fn reactor(of: &Value) -> Vec<String> {
     ]
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
 fn size(bytes: &Value) -> String {
     let bytes = bytes.as_f64().unwrap_or_default();
     match bytes {
@@ -331,25 +329,6 @@ fn size(bytes: &Value) -> String {
         1048576.0..1073741824.0 => format!("{:.1} MiB", bytes / 1048576.0),
         _ => format!("{:.1} GiB", bytes / 1073741824.0),
     }
-}
-
-/// Columns as wide as what is in them; all but the first are set right.
-fn table(heads: &[&str], rows: Vec<Vec<String>>) -> String {
-    let all: Vec<Vec<String>> =
-        [heads.iter().map(|head| (*head).to_owned()).collect()].into_iter().chain(rows).collect();
-    let width = |column: usize| {
-        all.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells =
-            row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    all.iter().map(line).collect()
 }
 
 #[cfg(test)]

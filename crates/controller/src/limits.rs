@@ -181,6 +181,8 @@ pub(crate) const ANA_GROUP: u32 = 1;
 pub(crate) const MAX_ANA_GROUPS: u32 = 32;
 /// Addresses that a target listens on.
 pub(crate) const MAX_LISTENERS: usize = 64;
+/// Ids of controllers: FFF0h and up are reserved (NVMe Base 2.0 §5.17.2.1, CNTLID).
+pub(crate) const LAST_CONTROLLER_ID: u16 = 0xffef;
 /// Fewest ids of controllers that a target gives: one is always free.
 pub(crate) const MIN_CONTROLLER_IDS: u16 = MAX_CONTROLLERS as u16;
 /// Largest namespace id, and most namespaces of a subsystem: as many as the Changed Namespace List

@@ -21,9 +21,6 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Ids FFF0h and up are reserved (NVMe Base 2.0 §5.17.2.1, CNTLID).
-pub(crate) const LAST_CONTROLLER_ID: u16 = 0xffef;
-
 /// Shared by all reactors.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
@@ -514,6 +511,7 @@ impl Subsystem {
 mod tests {
     use super::*;
     use crate::hosts::HostLimits;
+    use crate::limits::LAST_CONTROLLER_ID;
     use std::net::{Ipv4Addr, SocketAddr};
 
     /// Where one came from that had to go, and its id.

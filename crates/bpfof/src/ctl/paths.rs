@@ -1,6 +1,6 @@
 //! Ways to namespaces: listeners, and how well namespaces are reached there.
 
-use super::{table, text};
+use super::table::{table, text};
 use bpfof_controller::AnaState;
 use bpfof_operations::client::{Client, ClientError};
 use bpfof_terminal::Outcome;

@@ -10,8 +10,7 @@ mod values;
 
 use crate::access::HostRule;
 use crate::hosts::HostLimits;
-use crate::limits::{MAX_LISTENERS, MAX_NSID};
-use crate::subsystem::LAST_CONTROLLER_ID;
+use crate::limits::{LAST_CONTROLLER_ID, MAX_LISTENERS, MAX_NSID};
 use bpfof_chain::Limits;
 pub use error::ConfigError;
 pub use listen::{Advertised, AnaState, AnaStates, ListenConfig, Listeners};

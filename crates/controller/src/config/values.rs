@@ -1,8 +1,7 @@
 //! Values of options: addresses, sizes, names.
 
 use super::tls_mode::TlsMode;
-use crate::limits::MIN_CONTROLLER_IDS;
-use crate::subsystem::LAST_CONTROLLER_ID;
+use crate::limits::{LAST_CONTROLLER_ID, MIN_CONTROLLER_IDS};
 use bpfof_nvme::fabrics::{DISCOVERY_NQN, NQN_MAX_BYTES};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
