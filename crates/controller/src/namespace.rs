@@ -134,13 +134,7 @@ impl Namespace {
                     Layout::Concatenated => "one behind the other".to_owned(),
                     Layout::Striped { chunk_bytes } => format!("striped by {chunk_bytes} bytes"),
                 };
-                if pieces.unused_bytes() > 0 {
-                    log::warn!(
-                        "{subsystem} namespace {nsid}: {} bytes of its files stay unused, because \
-                         a stripe is as long as its shortest file, in whole chunks",
-                        pieces.unused_bytes()
-                    );
-                }
+                warn_of_unused(&pieces, &format!("{subsystem} namespace {nsid}"));
                 volume(pieces, &format!("{}, {how}", names.join(" + ")))
             }
             NamespaceSource::Drive { path } => {
@@ -302,6 +296,16 @@ impl Namespace {
     /// Whether acknowledged writes may sit in a cache that a Flush empties.
     pub(crate) fn has_volatile_cache(&self) -> bool {
         self.backend.has_volatile_cache()
+    }
+}
+
+fn warn_of_unused(pieces: &Volume, of: &str) {
+    let bytes = pieces.unused_bytes();
+    if bytes > 0 {
+        log::warn!(
+            "{of}: {bytes} bytes of its files stay unused, because a stripe is as long as its \
+             shortest file, in whole chunks"
+        );
     }
 }
 
