@@ -224,8 +224,8 @@ impl fmt::Display for ListenConfig {
         if let Some(id) = port_id {
             write!(f, ",id={id}")?;
         }
-        let differ = (1..=MAX_ANA_GROUPS).filter(|group| ana.of(*group) != AnaState::default());
-        differ.into_iter().try_for_each(|group| write!(f, ",ana={group}:{}", ana.of(group)))
+        let mut differ = (1..=MAX_ANA_GROUPS).filter(|group| ana.of(*group) != AnaState::default());
+        differ.try_for_each(|group| write!(f, ",ana={group}:{}", ana.of(group)))
     }
 }
 

@@ -215,8 +215,8 @@ impl TargetConfig {
             return Err(ConfigError::Listeners(all.len()));
         }
         let mut seen = HashSet::new();
-        let named = all.iter().map(|listener| listener.address).filter(|at| at.port() != 0);
-        if let Some(twice) = named.into_iter().find(|address| !seen.insert(*address)) {
+        let mut named = all.iter().map(|listener| listener.address).filter(|at| at.port() != 0);
+        if let Some(twice) = named.find(|address| !seen.insert(*address)) {
             return Err(ConfigError::SameAddress(twice));
         }
         let mut seen = HashSet::new();
