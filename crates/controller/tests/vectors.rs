@@ -116,7 +116,9 @@ fn vectors_give_what_chains_give() {
                 .map(|(key, _)| key)
                 .collect();
             assert!(ends.iter().all(|end| end.0.is_success() || end.0 == Status::VECTOR_FULL));
-            assert!(left.len() + 5 <= before, "{before} chains, {} of them full", left.len());
+            // There is room for five.
+            let most = before.saturating_sub(5);
+            assert!(left.len() <= most, "{before} chains, {} of them full", left.len());
             found += before - left.len();
         }
         assert_eq!(found, asked.len());
