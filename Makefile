@@ -47,7 +47,7 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
 	race grants soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install uninstall deb \
-	deb-test clean
+	deb-test pictures clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -200,6 +200,9 @@ install: $(if $(BUILD_DIR),,release) ## install program, C library, headers, man
 
 uninstall: ## remove what make install has put there
 	@$(INSTALL) uninstall $(or $(BUILD_DIR),$(dir $(BPFOF)))
+
+pictures: setup ## draw the pictures of `bpfof top` in docs/images anew
+	cargo test -p bpfof-cli --test top --locked -- --ignored --exact pictures --nocapture
 
 # With the C library of the distribution that it runs on.
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
