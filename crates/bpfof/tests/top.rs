@@ -177,7 +177,7 @@ fn a_target_that_comes_back_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("control.sock");
     let socket = path.to_str().expect("UTF-8");
-    let mut terminal = top(socket, 24, 120);
+    let mut terminal = top(socket, 24, 200);
     terminal.until_shows(&["lost, trying again", "control.sock"]);
     let first = Served::start(&path);
     terminal.until_shows(&["every 0.2 s", "1 hosts (0)"]);
@@ -190,7 +190,7 @@ fn a_target_that_comes_back_is_found() {
     // Ctrl-C is a key here, and a signal from elsewhere ends it as well.
     terminal.press("\x03");
     assert!(terminal.ended().success());
-    let mut terminal = top(socket, 24, 120);
+    let mut terminal = top(socket, 24, 200);
     terminal.until_shows(&["every 0.2 s"]);
     let pid = Pid::from_child(&terminal.child);
     kill_process(pid, Signal::TERM).expect("it runs");
@@ -228,14 +228,14 @@ fn pictures() {
     let path = folder.path().join("control.sock");
     let served = Served::start(&path);
     let load = Load::start(&served.url, 3);
-    let arguments = ["top", "--socket", path.to_str().expect("UTF-8"), "--interval", "0.5"];
-    let mut terminal = Terminal::run(BPFOF, &arguments, 20, 130);
+    let arguments = ["top", "--socket", path.to_str().expect("UTF-8"), "--interval", "0.2"];
+    let mut terminal = Terminal::run(BPFOF, &arguments, 18, 150);
     terminal
         .until("three hosts", |text| (1..=3).all(|number| works(text, &format!("app{number}"))));
-    // A curve, not a point.
-    std::thread::sleep(std::time::Duration::from_secs(20));
     terminal.press("\x1b[B");
-    for (key, name, word) in [("1", "top-hosts", "host"), ("2", "top-namespaces", "p99")] {
+    // A curve, not a point.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    for (key, name, word) in [("1", "top-hosts", "host"), ("2", "top-namespaces", "subsystem")] {
         terminal.press(key);
         terminal.until_shows(&[word]);
         std::fs::write(images.join(name).with_extension("svg"), terminal.picture("bpfof top"))
