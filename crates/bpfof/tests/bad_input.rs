@@ -26,7 +26,7 @@ fn options_that_make_no_sense_are_named_with_their_value() {
     refused(&["bench", "kv", "--levels", "3", "--cached", "5"], &["--cached 5", "3 levels"]);
     refused(&["bench", "kv", "--ranges", "0"], &["'0'", "--ranges"]);
     let memory = ["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=900TiB"];
-    refused(&memory, &["make them smaller, or serve files"]);
+    refused(&memory, &["make them smaller, serve files, or give --overcommit-memory"]);
     let source = "../../functions/bpfkv_get.bpf.c";
     refused(&["function", "check", source], &["is C source", "clang -O2 -g -target bpf"]);
 }

@@ -2,17 +2,24 @@
 
 use super::TargetConfig;
 use super::error::ConfigError;
+use super::listen::Listeners;
 use super::tls_mode::TlsMode;
-use super::values::{parse_address, parse_size, parse_tls_mode};
+use super::values::{parse_address, parse_cntlids, parse_size, parse_tls_mode};
 use crate::access::{HostKeys, HostRule, Rights, UnknownRight};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// The same in a file.
 fn address<'de, D: Deserializer<'de>>(form: D) -> Result<Option<SocketAddr>, D::Error> {
     parse_address(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
+}
+
+/// A range of controller ids.
+fn cntlids<'de, D: Deserializer<'de>>(form: D) -> Result<Option<RangeInclusive<u16>>, D::Error> {
+    parse_cntlids(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
 }
 
 /// Whether hosts come by TLS.
@@ -40,10 +47,11 @@ fn size<'de, D: Deserializer<'de>>(form: D) -> Result<Option<u64>, D::Error> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileForm {
-    #[serde(default, deserialize_with = "address")]
-    listen: Option<SocketAddr>,
+    listen: Option<Listeners>,
     #[serde(default, deserialize_with = "address")]
     discovery: Option<SocketAddr>,
+    #[serde(default, deserialize_with = "cntlids")]
+    cntlid: Option<RangeInclusive<u16>>,
     nqn: Option<String>,
     #[serde(default)]
     namespaces: Vec<toml::Spanned<String>>,
@@ -57,6 +65,7 @@ struct FileForm {
     max_chains: Option<usize>,
     #[serde(default, deserialize_with = "size")]
     memory_max: Option<u64>,
+    overcommit_memory: Option<bool>,
     connections_per_address: Option<u32>,
     connections_per_host: Option<u32>,
     associations_per_address: Option<u32>,
@@ -148,6 +157,7 @@ impl TargetConfig {
         set(&mut limits.instructions_per_call, form.max_instructions_per_call);
         set(&mut limits.chains, form.max_chains);
         config.memory_max_bytes = form.memory_max;
+        set(&mut config.overcommit_memory, form.overcommit_memory);
         let hosts = &mut config.hosts;
         set(&mut hosts.connections_per_address, form.connections_per_address);
         set(&mut hosts.connections_per_host, form.connections_per_host);
@@ -159,6 +169,7 @@ impl TargetConfig {
         config.discovery = form.discovery;
         config.metrics = form.metrics;
         config.control = form.control;
+        set(&mut config.cntlids, form.cntlid);
         set(&mut config.nqn, form.nqn);
         set(&mut config.cores, form.cores);
         set(&mut config.poll, form.poll);
