@@ -1,6 +1,6 @@
 //! A program in a terminal: a pseudo-terminal of the kernel's, and an emulator that knows what a person would see.
 
-pub mod svg;
+pub(crate) mod svg;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -23,15 +23,15 @@ struct Seen {
 }
 
 /// The terminal, with the program in it.
-pub struct Terminal {
-    pub child: Child,
+pub(crate) struct Terminal {
+    pub(crate) child: Child,
     keyboard: File,
     seen: Arc<Seen>,
 }
 
 impl Terminal {
     /// Runs a program in a terminal of so many lines and columns.
-    pub fn run(program: &str, arguments: &[&str], lines: u16, columns: u16) -> Terminal {
+    pub(crate) fn run(program: &str, arguments: &[&str], lines: u16, columns: u16) -> Terminal {
         let controller =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&controller).expect("granted");
@@ -65,17 +65,17 @@ impl Terminal {
         Terminal { child, keyboard, seen }
     }
 
-    pub fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).expect("a keyboard");
     }
 
-    pub fn resize(&mut self, lines: u16, columns: u16) {
+    pub(crate) fn resize(&mut self, lines: u16, columns: u16) {
         self.seen.parser.lock().expect("it is whole").screen_mut().set_size(lines, columns);
         tcsetwinsize(&self.keyboard, size(lines, columns)).expect("a size");
     }
 
     /// Waits until the screen is so, and returns it.
-    pub fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let parser = self.seen.parser.lock().expect("it is whole");
         let (parser, timed_out) = self
             .seen
@@ -88,17 +88,17 @@ impl Terminal {
     }
 
     /// Waits until all of these words are there.
-    pub fn until_shows(&self, words: &[&str]) -> String {
+    pub(crate) fn until_shows(&self, words: &[&str]) -> String {
         self.until(&words.join(", "), |text| words.iter().all(|word| text.contains(word)))
     }
 
     /// The screen as a picture.
-    pub fn picture(&self, title: &str) -> String {
+    pub(crate) fn picture(&self, title: &str) -> String {
         svg::draw(self.seen.parser.lock().expect("it is whole").screen(), title)
     }
 
     /// Waits for the end of the program, after which the terminal has to be as it was.
-    pub fn ended(&mut self) -> ExitStatus {
+    pub(crate) fn ended(&mut self) -> ExitStatus {
         let status = self.child.wait().expect("it ends");
         let modes = tcgetattr(&self.keyboard).expect("modes").local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "raw: {modes:?}");

@@ -44,7 +44,7 @@ fn colour(colour: Color) -> Option<&'static str> {
     }
 }
 
-pub fn draw(screen: &Screen, title: &str) -> String {
+pub(crate) fn draw(screen: &Screen, title: &str) -> String {
     let (rows, columns) = screen.size();
     let (width, height) = (
         f32::from(columns) * WIDTH + 2.0 * MARGIN,
