@@ -46,7 +46,8 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	race grants soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install uninstall clean
+	race grants soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install uninstall deb \
+	deb-test pictures clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -200,7 +201,22 @@ install: $(if $(BUILD_DIR),,release) ## install program, C library, headers, man
 uninstall: ## remove what make install has put there
 	@$(INSTALL) uninstall $(or $(BUILD_DIR),$(dir $(BPFOF)))
 
-clean: ## remove what was built; keep .tools, .interop and what fuzzing has found
+pictures: setup ## draw the pictures of `bpfof top` in docs/images anew
+	cargo test -p bpfof-cli --test top --locked -- --ignored --exact pictures --nocapture
+
+# With the C library of the distribution that it runs on.
+DEBS := $(or $(CARGO_TARGET_DIR),target)/deb
+deb: release ## Debian packages of program, libraries and RocksDB integration: target/deb
+	@scripts/setup.sh rocksdb deb
+	$(MAKE) --no-print-directory -C functions
+	rm -rf $(DEBS)
+	scripts/deb.sh $(dir $(BPFOF)) $(DEBS)
+
+deb-test: deb ## install them in a clean Debian, use them, remove them; needs root
+	lintian --fail-on error --allow-root $(DEBS)/*.deb
+	scripts/deb_test.sh .deb-test $(DEBS)
+
+clean: ## remove what was built; keep .tools, .interop, .deb-test and what fuzzing has found
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean

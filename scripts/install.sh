@@ -88,10 +88,11 @@ links() {
 
 readonly PKG_CONFIG_FILE=$LIBDIR/pkgconfig/bpfof.pc
 
-# A C library in it may be compiled for link-time optimisation as well: that part refers to what is stripped.
+# C and Rust in it may be compiled for link-time optimisation as well: the first refers to what is stripped, the
+# second takes most of the room.
 strip_archive() {
 	strip --strip-debug --wildcard --remove-section='.gnu.lto_*' --remove-section='.gnu.debuglto_*' \
-		--strip-symbol='__gnu_lto_*' "$1"
+		--remove-section=.llvmbc --remove-section=.llvmcmd --strip-symbol='__gnu_lto_*' "$1"
 }
 
 install_all() {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [go]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [go] [deb]
 #
 # Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
-# TLS and Go are installed if they are named.
+# TLS, Go and making Debian packages are installed if they are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
 # aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
@@ -171,6 +171,25 @@ readonly GO_THINGS=(
 	"probe_go           go            golang-go"
 )
 
+probe_dpkg_dev() {
+	dpkg-shlibdeps --version | sed -n '1s/.*version \([0-9.]*[0-9]\).*/\1/p' | grep .
+}
+
+# Not in everybody's PATH.
+probe_debootstrap() {
+	PATH=$PATH:/usr/sbin debootstrap --version | sed 's/^debootstrap //' | grep .
+}
+
+probe_lintian() {
+	lintian --version | sed 's/^Lintian v//' | grep .
+}
+
+readonly DEB_THINGS=(
+	"probe_dpkg_dev     dpkg-dev      dpkg-dev"
+	"probe_debootstrap  debootstrap   debootstrap"
+	"probe_lintian      lintian       lintian"
+)
+
 readonly AARCH64_THINGS=(
 	"probe_aarch64_cc   aarch64-gcc   gcc-aarch64-linux-gnu,libc6-dev-arm64-cross"
 	"probe_qemu_aarch64 qemu-aarch64  qemu-user"
@@ -313,10 +332,11 @@ for tool in "$@"; do
 	tls) setup_packages "${TLS_THINGS[@]}" ;;
 	prometheus) setup_packages "${PROMETHEUS_THINGS[@]}" ;;
 	go) setup_packages "${GO_THINGS[@]}" ;;
+	deb) setup_packages "${DEB_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus and go" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus, go and deb" ;;
 	esac
 done

@@ -3,7 +3,7 @@
 mod paths;
 mod table;
 
-use bpfof_operations::client::Client;
+use bpfof_operations::client::{Client, USUAL_SOCKET};
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub(crate) struct Options {
         long,
         value_name = "PATH",
         env = "BPFOF_CONTROL",
-        default_value = "/run/bpfof-target/control.sock",
+        default_value = USUAL_SOCKET,
         global = true
     )]
     socket: PathBuf,

@@ -1,7 +1,8 @@
 //! The command line `bpfof`.
 //!
 //! Each subcommand is a module with its options and a `run`. They glue: the work is in the
-//! libraries. Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`.
+//! libraries. Benchmarks and the demonstration are in `bpfof-bench`, behind the feature `bench`, the live view of
+//! a target in `bpfof-top`, behind `top`.
 
 mod allocator;
 mod command_tree;
@@ -45,6 +46,9 @@ enum Command {
     Grantd(grantd::Options),
     /// See and change a running target on this machine.
     Ctl(ctl::Options),
+    /// Watch a running target on this machine: hosts, namespaces, functions, reactors, live.
+    #[cfg(feature = "top")]
+    Top(bpfof_top::Options),
     /// Look at a target's configuration file without serving it.
     #[command(subcommand)]
     Config(config::Command),
@@ -87,6 +91,8 @@ fn main() -> ExitCode {
         Command::Target(options) => target::run(&options),
         Command::Grantd(options) => grantd::run(&options),
         Command::Ctl(options) => ctl::run(&options),
+        #[cfg(feature = "top")]
+        Command::Top(options) => bpfof_top::run(&options),
         Command::Config(command) => config::run(&command),
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Where the unit for systemd has the socket.
+pub const USUAL_SOCKET: &str = "/run/bpfof-target/control.sock";
 /// How long the target may take to answer: as long as it takes to read a configuration.
 const PATIENCE: Duration = Duration::from_secs(60);
 

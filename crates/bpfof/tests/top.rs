@@ -1,0 +1,245 @@
+//! `bpfof top` as a person sees it, in a terminal.
+
+mod command;
+mod terminal;
+
+use bpfof_host::{Controller, FileVersion, Options, PushdownCall, TargetUrl};
+use command::{BPFOF, bad, good, json};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use terminal::Terminal;
+
+/// A target with a control socket, a database and a kept function.
+struct Served {
+    child: Child,
+    url: String,
+}
+
+impl Served {
+    fn start(socket: &Path) -> Served {
+        let mut command = Command::new(BPFOF);
+        command.args([
+            "target",
+            "--listen",
+            "127.0.0.1:0",
+            "--json",
+            "--quiet",
+            "--namespace",
+            "mem:size=8MiB",
+        ]);
+        let mut child = command
+            .arg("--control")
+            .arg(socket)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("bpfof starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("piped");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        let announced: Value = serde_json::from_str(&line).expect("JSON");
+        let url = announced["url"].as_str().expect("a string").to_owned();
+        good(&["kv", "create", "--levels", "3", "--target", &url]);
+        Served { child, url }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Hosts that look keys up until they are stopped, or the target goes.
+struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(url: &str, hosts: u8) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = |number: u8| {
+            let mut url: TargetUrl = url.parse().expect("an address");
+            url.host_nqn = Some(host(number));
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || look_up(&url, number, &stop))
+        };
+        let threads = (1..=hosts).map(thread).collect();
+        Load { stop, threads }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn host(number: u8) -> String {
+    format!("nqn.2026-01.org.example:app{number}")
+}
+
+/// A chain after the other, and a read with every so many of them.
+fn look_up(url: &TargetUrl, number: u8, stop: &AtomicBool) {
+    let mut controller =
+        Controller::connect(url, Options::for_host([number; 16])).expect("connected");
+    let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+    let mut lane = controller.open_lane().expect("a lane");
+    let mut block = vec![0; 4096];
+    let mut answer = Vec::new();
+    for key in (0..).map(|key| key % 1000) {
+        let argument = bpfkv::pushdown::get_argument(key).expect("a key");
+        let call = PushdownCall {
+            nsid: 1,
+            function: function.0,
+            files: &[FileVersion { id: 0, version: 1 }],
+            first_file: 0,
+            first_offset_bytes: 0,
+            first_size_bytes: 512,
+            scratch: &argument,
+            scratch_size_bytes: 0,
+            answer_max_bytes: 4096,
+        };
+        // Whoever is kicked, or has lost the target, is gone.
+        if stop.load(Ordering::Relaxed)
+            || lane.pushdown(&call, &mut answer).is_err()
+            || (key % u64::from(number) == 0 && lane.read(1, 0, &mut block).is_err())
+        {
+            return;
+        }
+    }
+}
+
+fn top(socket: &str, lines: u16, columns: u16) -> Terminal {
+    Terminal::run(BPFOF, &["top", "--socket", socket, "--interval", "0.2"], lines, columns)
+}
+
+/// A rate that is not 0 in the row of these words.
+fn works(text: &str, words: &str) -> bool {
+    let row = text.lines().find(|line| line.contains(words)).unwrap_or_default();
+    let figure = |word: &str| word.replace(',', "").parse::<f64>().is_ok_and(|rate| rate > 1.0);
+    row.split("  ").filter(|word| figure(word.trim())).count() > 1
+}
+
+#[test]
+fn a_target_is_watched_and_hosts_are_kicked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("control.sock");
+    let socket = path.to_str().expect("UTF-8");
+    let served = Served::start(&path);
+    let load = Load::start(&served.url, 2);
+    let mut terminal = top(socket, 30, 200);
+    let host = &host(2);
+    terminal.until("rates of hosts", |text| works(text, host) && text.contains("1 hosts (2)"));
+    terminal.press("2");
+    terminal.until("namespaces", |text| {
+        text.contains("chains/s▼") && text.contains("p99") && text.contains(" µs")
+    });
+    terminal.press("4");
+    terminal.until_shows(&["reactor▲", "chains waiting", "busy", " %"]);
+    terminal.press("3");
+    terminal.until_shows(&["hops/chain", "faults"]);
+    terminal.press("?");
+    terminal.until_shows(&["end all associations of the chosen host"]);
+    // Closes the help, then back to the hosts, sorted by name, the last one chosen.
+    terminal.press("x1SS");
+    terminal.until_shows(&["host▲"]);
+    terminal.press("\x1b[F");
+    terminal.press("k");
+    terminal.until_shows(&["End all associations of this host?", host]);
+    terminal.press("n");
+    terminal.until_shows(&["nobody was kicked", "1 hosts (2)"]);
+    terminal.press("ky");
+    terminal.until_shows(&["1 associations of", "1 hosts (1)"]);
+    terminal.press("p");
+    terminal.until_shows(&["paused"]);
+    terminal.resize(12, 60);
+    terminal.until("the smaller screen", |text| {
+        text.contains("paused") && text.lines().all(|line| line.chars().count() <= 60)
+    });
+    terminal.press("q");
+    assert!(terminal.ended().success());
+    drop(load);
+}
+
+#[test]
+fn a_target_that_comes_back_is_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("control.sock");
+    let socket = path.to_str().expect("UTF-8");
+    let mut terminal = top(socket, 24, 200);
+    terminal.until_shows(&["lost, trying again", "control.sock"]);
+    let first = Served::start(&path);
+    terminal.until_shows(&["every 0.2 s", "1 hosts (0)"]);
+    drop(first);
+    terminal.until_shows(&["lost, trying again", "1 hosts (0)"]);
+    let second = Served::start(&path);
+    let load = Load::start(&second.url, 1);
+    terminal.until("rates again", |text| works(text, &host(1)));
+    drop(load);
+    // Ctrl-C is a key here, and a signal from elsewhere ends it as well.
+    terminal.press("\x03");
+    assert!(terminal.ended().success());
+    let mut terminal = top(socket, 24, 200);
+    terminal.until_shows(&["every 0.2 s"]);
+    let pid = Pid::from_child(&terminal.child);
+    kill_process(pid, Signal::TERM).expect("it runs");
+    assert!(terminal.ended().success());
+}
+
+#[test]
+fn figures_are_printed_for_programs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("control.sock");
+    let socket = path.to_str().expect("UTF-8");
+    let arguments = ["top", "--socket", socket, "--once", "--interval", "0.3"];
+    assert!(bad(&arguments).contains("--control"));
+    let served = Served::start(&path);
+    let load = Load::start(&served.url, 1);
+    let figures = json(&[&arguments[..], &["--json"]].concat());
+    assert_eq!(figures["connections"], 2, "{figures}");
+    assert_eq!(figures["hosts"][0]["hops_per_chain"], 4.0, "{figures}");
+    assert!(figures["namespaces"][0]["chain_p99_us"].is_number(), "{figures}");
+    let text = good(&arguments);
+    assert!(text.contains("reactor") && text.contains(&host(1)), "{text}");
+    drop(load);
+    let no_terminal = bad(&["top", "--socket", socket]);
+    assert!(no_terminal.contains("--once or --json"), "{no_terminal}");
+    assert!(bad(&["top", "--interval", "0"]).contains("0.1 to 3600"));
+}
+
+/// `make pictures`: the pictures of the documentation, of a target that works.
+#[test]
+#[ignore = "writes into docs/images: make pictures"]
+fn pictures() {
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
+    std::fs::create_dir_all(&images).expect("a folder");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("control.sock");
+    let served = Served::start(&path);
+    let load = Load::start(&served.url, 3);
+    let arguments = ["top", "--socket", path.to_str().expect("UTF-8"), "--interval", "0.2"];
+    let mut terminal = Terminal::run(BPFOF, &arguments, 18, 150);
+    terminal
+        .until("three hosts", |text| (1..=3).all(|number| works(text, &format!("app{number}"))));
+    terminal.press("\x1b[B");
+    // A curve, not a point.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    for (key, name, word) in [("1", "top-hosts", "host"), ("2", "top-namespaces", "subsystem")] {
+        terminal.press(key);
+        terminal.until_shows(&[word]);
+        std::fs::write(images.join(name).with_extension("svg"), terminal.picture("bpfof top"))
+            .expect("written");
+    }
+    drop(load);
+}

@@ -1,0 +1,84 @@
+//! The connection to the target, on a thread of its own: a report every interval, and kicks in between.
+
+use crate::report::Report;
+use bpfof_operations::client::{Client, ClientError};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// What comes from the target.
+#[derive(Debug)]
+pub(crate) enum News {
+    Report(Box<Report>),
+    /// There is no connection, or no more.
+    Lost(String),
+    /// What has come of a kick.
+    Kicked(Result<String, String>),
+}
+
+/// A target that is looked for again whenever it is lost.
+#[derive(Debug)]
+pub(crate) struct Link {
+    path: PathBuf,
+    client: Option<Client>,
+}
+
+impl Link {
+    pub(crate) fn new(path: &Path) -> Link {
+        Link { path: path.to_owned(), client: None }
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Result<Value, ClientError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&self.path)?,
+        };
+        let result = client.call(method, params);
+        if matches!(result, Ok(_) | Err(ClientError::Refused(_))) {
+            self.client = Some(client);
+        }
+        result
+    }
+
+    pub(crate) fn report(&mut self) -> Result<Report, ClientError> {
+        Ok(serde_json::from_value(self.call("report", Value::Null)?)?)
+    }
+
+    fn kick(&mut self, host: &str) -> Result<String, ClientError> {
+        let result = self.call("kick", json!({ "host": host }))?;
+        Ok(format!("{} associations of {host} end", result["ended"]))
+    }
+
+    /// Reports every interval until nobody listens any more. What comes by `kicks` is done at once.
+    pub(crate) fn follow(
+        mut self,
+        interval: Duration,
+        kicks: &Receiver<String>,
+        tell: impl Fn(News) -> bool,
+    ) {
+        let mut due = Instant::now();
+        loop {
+            let news = match self.report() {
+                Ok(report) => News::Report(Box::new(report)),
+                Err(error) => News::Lost(error.to_string()),
+            };
+            if !tell(news) {
+                return;
+            }
+            due = (due + interval).max(Instant::now());
+            loop {
+                match kicks.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                    Ok(host) => {
+                        let outcome = self.kick(&host).map_err(|error| error.to_string());
+                        if !tell(News::Kicked(outcome)) {
+                            return;
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        }
+    }
+}
