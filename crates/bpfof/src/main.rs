@@ -14,7 +14,10 @@ mod function;
 mod grantd;
 mod key;
 mod kv;
+mod observed;
+mod slow;
 mod target;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -44,6 +47,11 @@ enum Command {
     Grantd(grantd::Options),
     /// See and change a running target on this machine.
     Ctl(ctl::Options),
+    /// Watch chains of a running target on this machine, hop by hop, as they end.
+    ///
+    /// It tells when each hop asked for its reads, how long these took, how long the chain waited for its turn
+    /// and how long the function took; at most 1000 chains a second. Nothing is measured while nobody traces.
+    Trace(trace::Options),
     /// Look at a target's configuration file without serving it.
     #[command(subcommand)]
     Config(config::Command),
@@ -86,6 +94,7 @@ fn main() -> ExitCode {
         Command::Target(options) => target::run(&options),
         Command::Grantd(options) => grantd::run(&options),
         Command::Ctl(options) => ctl::run(&options),
+        Command::Trace(options) => trace::run(&options),
         Command::Config(command) => config::run(&command),
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),

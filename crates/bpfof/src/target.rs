@@ -5,9 +5,9 @@ use bpfof_controller::{
     NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode, parse_address, parse_size,
     parse_tls_mode,
 };
-use bpfof_operations::Reporter;
 use bpfof_operations::control::{self, Change, Control, Operations};
 use bpfof_operations::edit::{self, Edit, Place};
+use bpfof_operations::{Reporter, Slowest};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
@@ -267,8 +267,9 @@ fn serve_operators(
     asked: &Asked,
 ) -> Result<(Option<Control>, Option<SocketAddr>), Box<dyn std::error::Error>> {
     let report: Reporter = Arc::new(server.report());
+    let slowest: Slowest = Arc::new(server.slowest());
     let serve = |address: SocketAddr| {
-        bpfof_operations::http::serve(address, Arc::clone(&report))
+        bpfof_operations::http::serve(address, (Arc::clone(&report), Arc::clone(&slowest)))
             .map_err(|error| format!("cannot listen on {address} for metrics: {error}"))
     };
     let metrics = config.metrics.map(serve).transpose()?;
@@ -283,7 +284,13 @@ fn serve_operators(
         signal_hook::low_level::raise(SIGHUP).map_err(|error| error.to_string())?;
         outcome.recv().unwrap_or_else(|_| Err("the target stops".to_owned()))
     };
-    let operations = Operations { report, kick: Box::new(server.kick()), change: Box::new(change) };
+    let operations = Operations {
+        report,
+        slowest,
+        trace: Box::new(server.trace()),
+        kick: Box::new(server.kick()),
+        change: Box::new(change),
+    };
     let control = control::serve(path, operations)?;
     log::info!("bpfof ctl --socket {} reaches it", path.display());
     Ok((Some(control), metrics))

@@ -116,12 +116,14 @@ pub(crate) enum Stage {
 pub(crate) struct Transfer {
     pub(crate) length_bytes: u32,
     pub(crate) stage: Stage,
+    /// How long it took until all of it was here, in µs.
+    pub(crate) waited_us: u32,
 }
 
 impl Transfer {
     /// Data of so many bytes that came in the capsule.
     pub(crate) fn here(length_bytes: u32) -> Transfer {
-        Transfer { length_bytes, stage: Stage::Here }
+        Transfer { length_bytes, stage: Stage::Here, waited_us: 0 }
     }
 }
 
@@ -143,7 +145,7 @@ const FREE: Slot = Slot {
     cid: 0,
     begun_ns: 0,
     pointer: DataPointer::None,
-    transfer: Transfer { length_bytes: 0, stage: Stage::None },
+    transfer: Transfer { length_bytes: 0, stage: Stage::None, waited_us: 0 },
     state: State::Free,
 };
 
@@ -322,6 +324,12 @@ impl QueuePair {
         &self.entries[usize::from(slot)].slot
     }
 
+    /// The command in a slot came earlier than it was taken.
+    #[cold]
+    pub(crate) fn has_come(&mut self, slot: u16, at_ns: u64) {
+        self.entries[usize::from(slot)].slot.begun_ns = at_ns;
+    }
+
     /// What the command in a slot waits for. What it holds must not change by that.
     #[inline]
     pub(crate) fn state_mut(&mut self, slot: u16) -> &mut State {
@@ -364,8 +372,10 @@ impl QueuePair {
     }
 
     /// The data that a command brings is here.
-    pub(crate) fn arrived(&mut self, slot: u16) {
+    pub(crate) fn arrived(&mut self, slot: u16, now_ns: u64) {
         let Entry { slot, held } = &mut self.entries[usize::from(slot)];
+        let waited_us = now_ns.saturating_sub(slot.begun_ns) / 1000;
+        slot.transfer.waited_us = waited_us.try_into().unwrap_or(u32::MAX);
         slot.transfer.stage = Stage::Here;
         self.held.fetched -= held.fetched;
         *held = Held::of(slot);

@@ -1,7 +1,9 @@
 //! Pushdown: a command begins a chain, and its end answers the command (docs/protocol.md).
 
 use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
+use super::observed;
 use crate::connection::Resting;
+use crate::kept::is_kept;
 use crate::limits::IN_CAPSULE_BYTES;
 use crate::metrics::Ended;
 use crate::queue::State;
@@ -101,6 +103,9 @@ fn begin(
     let answer_max_bytes = start.answer_max_bytes.min(start.scratch_bytes);
     let command = cx.occupy(command, State::Chain { namespace, answer_max_bytes });
     let Context { connection, executor } = cx;
+    if let Some(since_ns) = connection.waiters.waited_since_ns.take() {
+        connection.queue.has_come(command.slot, since_ns);
+    }
     let Some(association) = connection.phase.association_mut() else {
         unreachable!("only connected queues take commands")
     };
@@ -131,7 +136,14 @@ pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: Ch
     counters.hops += u64::from(usage.hops);
     counters.read_bytes += usage.bytes;
     let ended = Ended { is_ok: outcome.is_ok(), bytes: usage.bytes, hops: usage.hops };
-    executor.count(&taken, ended);
+    if let Some(counted) = executor.count(&taken, &mut connection.tally.latencies, ended) {
+        let subsystem = connection.phase.association().map_or(0, |of| of.subsystem.number);
+        let function = if is_kept(usage.function) { usage.function } else { 0 };
+        executor.functions.add((subsystem, function), counted);
+        if executor.observer.watches(counted.latency_ns) {
+            observed::chain_ended(connection, executor, (&taken, chain), &outcome);
+        }
+    }
     match outcome {
         Ok(Answer { hops, length_bytes }) => {
             let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };
@@ -168,7 +180,7 @@ pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: Ch
 }
 
 /// A chain that has rested has been granted an arena: it goes on, or ends if it cannot.
-pub(crate) fn resume(cx: &mut Context<'_>, resting: &Resting) {
+pub(crate) fn resume(cx: &mut Context<'_>, resting: Resting) {
     let slot = resting.slot;
     let command = cx.command(slot);
     let Context { connection, executor } = cx;
@@ -178,7 +190,11 @@ pub(crate) fn resume(cx: &mut Context<'_>, resting: &Resting) {
     let is_gone = executor.namespaces.is_leaving(namespace);
     let resumed = match is_gone {
         true => Err(ChainError::Device),
-        false => executor.resume_chain(namespace, command, &resting.chain, &association.tables),
+        false => {
+            let rested_ns = executor.now_ns.saturating_sub(resting.since_ns);
+            let rested = (&resting.chain, resting.log, rested_ns);
+            executor.resume_chain(namespace, command, rested, &association.tables)
+        }
     };
     let Err(error) = resumed else { return executor.admission.started(connection.index) };
     let refusal = match is_gone {

@@ -16,6 +16,8 @@ pub(crate) struct Owner {
     pub(crate) since_ns: u64,
     /// It has been asked to give its arena to somebody else.
     pub(crate) gives_way: bool,
+    /// Its hops are noted.
+    pub(crate) is_logged: bool,
 }
 
 /// See the module.

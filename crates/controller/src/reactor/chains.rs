@@ -82,10 +82,12 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     let slot = owner.command.slot;
     let suspended = executor.arenas.engine.suspend(chain);
     executor.admission.ended(index, owner.gives_way);
+    let before_ns = owner.since_ns.saturating_sub(connection.queue.slot(slot).begun_ns);
+    let log = executor.observer.chain_rests(chain, (owner.is_logged, before_ns));
     match connection.memory.charge(suspended.bytes()) {
         Ok(memory) => {
             let since_ns = executor.now_ns;
-            let resting = Resting { slot, chain: suspended, since_ns, _memory: memory };
+            let resting = Resting { slot, chain: suspended, since_ns, log, _memory: memory };
             connection.waiters.resting.push_back(resting);
             executor.admission.wait(index);
         }
@@ -113,7 +115,7 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
         .front()
         .is_some_and(|resting| waits_since_ns.is_none_or(|ns| resting.since_ns <= ns));
     if !is_resting_first {
-        waiters.command_since_ns = None;
+        waiters.waited_since_ns = waiters.command_since_ns.take();
         core.executor.schedule.wake(index);
         if !waiters.resting.is_empty() {
             core.executor.admission.wait(index);
@@ -123,7 +125,7 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     if let Some(resting) = waiters.resting.pop_front()
         && let Some(mut cx) = core.context(index)
     {
-        pushdown::resume(&mut cx, &resting);
+        pushdown::resume(&mut cx, resting);
         core.mark_dirty(index);
     }
     if core.connection(index).is_some_and(|connection| connection.waiters.want_arena()) {

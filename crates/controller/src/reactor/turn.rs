@@ -33,6 +33,7 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
         entry.dirty = false;
         entry.connection.publish_tally();
         flush(core, index);
+        note_answers(core, index);
     }
     for index in dirty.drain(..) {
         resume(core, index);
@@ -44,6 +45,18 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
     }
     submit_file_operations(core);
     tick(core);
+}
+
+/// Notes with which of a connection's sends the answers leave that are watched.
+#[inline]
+fn note_answers<I: Io>(core: &mut Core<I>, index: u32) {
+    if core.executor.observer.slowest.has_leaving()
+        && let Some(entry) = core.table.get(index)
+    {
+        // What is not in the send that is on its way is in the next.
+        let more = u64::from(entry.is_sending() && entry.has_unsent());
+        core.executor.observer.slowest.leaves_with(index, entry.sends + 1 + more);
+    }
 }
 
 fn submit_file_operations<I: Io>(core: &mut Core<I>) {
