@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The target counts exactly what a host has asked for.
@@ -193,9 +194,7 @@ fn requests_that_are_none_are_refused() {
     // The page brings everything along.
     let (_, page) = operated.http("GET / HTTP/1.1\r\n\r\n");
     assert!(
-        !page.contains("http://")
-            && !page.contains("https://")
-            && page.contains("src=\"page.js\"")
+        !page.contains("http://") && !page.contains("https://") && page.contains("src=\"page.js\"")
     );
     for (part, beginning) in [("page.js", "\"use strict\""), ("page.css", ":root")] {
         let (head, body) = operated.http(&format!("GET /{part} HTTP/1.1\r\n\r\n"));
@@ -236,7 +235,8 @@ fn what_dashboards_and_rules_name_exists() {
     std::fs::write(&object, bpfkv::GET_OBJECT).expect("written");
     let object = object.to_str().expect("UTF-8");
     good(&["function", "load", "--target", &operated.target.url, object]);
-    let _host = connect(&operated.target.url, 3);
+    let (_controller, mut lane) = connect(&operated.target.url, 3);
+    lane.read(1, 0, &mut [0; 512]).expect("read");
     let text = operated.metrics();
     let there: std::collections::BTreeSet<String> = text
         .lines()
@@ -263,11 +263,27 @@ fn what_dashboards_and_rules_name_exists() {
     assert!(missing.is_empty(), "docs/operating.md does not explain {missing:?}");
 }
 
-/// Another implementation reads all of it.
+/// Another implementation reads all of it, while the target works.
 #[test]
 fn the_parser_of_the_python_client_reads_the_metrics() {
     let operated = start(&["--quiet", "--namespace", "mem:size=8MiB"]);
     good(&["kv", "create", "--levels", "3", "--target", &operated.target.url]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (_controller, mut lane) = connect(&operated.target.url, 8);
+            while !stop.load(Ordering::Relaxed) {
+                lane.read(1, 0, &mut [0; 512]).expect("read");
+            }
+        });
+        for _ in 0..5 {
+            parse_by_python(&operated.metrics());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn parse_by_python(text: &str) {
     let script = "
 import sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -279,6 +295,10 @@ ends = [s.labels['le'] for s in latency.samples if s.name.endswith('_bucket') an
 assert ends[-1] == '+Inf' and len(ends) == 27, ends
 count = [s.value for s in latency.samples if s.name.endswith('_count') and s.labels['class'] == 'write']
 assert count == [counted['write']] and count[0] > 0, (count, counted)
+for name in ('host_command', 'reactor_command'):
+    family = families[f'bpfof_{name}_duration_seconds']
+    counts = {s.labels['class']: s.value for s in family.samples if s.name.endswith('_count')}
+    assert name == 'host_command' or counts['write'] == counted['write'], (counts, counted)
 print(len(families))
 ";
     let mut python = Command::new("/usr/bin/python3")
@@ -287,7 +307,6 @@ print(len(families))
         .stdout(Stdio::piped())
         .spawn()
         .expect("python3");
-    let text = operated.metrics();
     python.stdin.take().expect("piped").write_all(text.as_bytes()).expect("taken");
     let output = python.wait_with_output().expect("ended");
     assert!(output.status.success(), "see above; scripts/setup.sh prometheus installs the parser");

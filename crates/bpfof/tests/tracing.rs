@@ -250,3 +250,34 @@ fn slow_commands_are_remembered() {
     let said = operated.said(&["slow", "--hops"]);
     assert!(said.contains("0:0+512"), "{said}");
 }
+
+/// Where all arenas are taken the wait for one is told, and counted in the latency.
+#[test]
+fn waits_for_an_arena_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("target.toml");
+    let text = "max-chains = 1\nnamespaces = [\"mem:size=8MiB,latency_us=10000\"]\n";
+    std::fs::write(&config, text).expect("written");
+    let operated = start(&["--quiet", "--config", config.to_str().expect("UTF-8")]);
+    good(&["kv", "create", "--levels", "3", "--target", &operated.target.url]);
+    let (mut controller, first) = connect(&operated.target.url, 6);
+    let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0;
+    let second = controller.open_lane().expect("a lane");
+    let both = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for mut lane in [first, second] {
+            let both = &both;
+            scope.spawn(move || {
+                both.wait();
+                (0..3)
+                    .for_each(|key| _ = get(&mut lane, (1, function), (key, 0)).expect("a chain"));
+            });
+        }
+    });
+    let all = operated.asked(&["slow"]);
+    let chains = all.as_array().expect("a list").iter().filter(|of| of["class"] == "chain");
+    let arena_ms: Vec<u64> = chains.map(|of| field(of, "arena_ns") / 1_000_000).collect();
+    assert_eq!(arena_ms.len(), 6);
+    assert!(arena_ms.iter().any(|ms| *ms >= 10), "{arena_ms:?}");
+    assert!(operated.said(&["slow"]).contains("arena"));
+}

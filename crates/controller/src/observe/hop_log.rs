@@ -47,6 +47,10 @@ pub(crate) struct HopLog {
 }
 
 impl HopLog {
+    /// What it takes at most, in bytes.
+    pub(crate) const BYTES: usize =
+        size_of::<HopLog>() + MAX_HOPS * size_of::<Hop>() + MAX_READS * size_of::<FileRead>();
+
     /// A chain begins.
     pub(super) fn begin(&mut self, traces: u8) {
         let HopLog { hops, reads, .. } = std::mem::take(self);
@@ -157,4 +161,41 @@ impl HopLog {
 /// What units stand for, in ns: most code takes less than it pays.
 pub(super) fn price_ns(units: u64) -> u64 {
     units.saturating_mul(bpfof_function::cost::UNIT_PS) / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(offset_bytes: u64) -> FileRead {
+        FileRead { file: 1, offset_bytes, size_bytes: 512 }
+    }
+
+    /// Of a chain that is longer than what is kept the rest is in the sums.
+    #[test]
+    fn long_chains_are_kept_in_part() {
+        let mut log = HopLog::default();
+        log.begin(1);
+        for hop in 0..40u64 {
+            log.ask(1000 * hop, [read(hop), read(hop)].into_iter());
+            log.came(1000 * hop + 100);
+            log.called((1000 * hop + 150, 1000 * hop + 200), 7 * (hop + 1));
+            // The calls of a hop may be interrupted.
+            log.called((1000 * hop + 300, 1000 * hop + 310), 7 * (hop + 1));
+        }
+        log.end();
+        assert_eq!((log.device_ns(), log.function_ns()), (4000, Some(40 * 60)));
+        let records = log.records(0);
+        assert_eq!(records.len(), MAX_HOPS);
+        let last = &records[MAX_HOPS - 1];
+        assert_eq!((last.since_start_ns, last.device_ns, last.queued_ns), (31_000, 100, 50));
+        assert_eq!((last.function_ns, last.units, last.reads.len()), (Some(60), 7, 2));
+        let mut copy = HopLog::default();
+        copy.copy(&log);
+        assert_eq!(copy.records(0), records);
+        log.begin(0);
+        log.ask(0, [read(0)].into_iter());
+        log.end();
+        assert_eq!((log.records(0).len(), log.function_ns()), (1, None));
+    }
 }

@@ -20,6 +20,10 @@ use record::CommandRecord;
 use slowest::Slowest;
 use tracer::{Trace, Tracer};
 
+/// What the slowest commands of a reactor take of its memory, in bytes.
+pub(crate) const SLOWEST_BYTES: usize =
+    slowest::KEPT * (size_of::<Observed>() + HopLog::BYTES + 1024);
+
 /// How a reactor observes its commands.
 #[derive(Debug)]
 pub(crate) struct Observer {
