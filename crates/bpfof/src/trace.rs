@@ -11,8 +11,10 @@ use clap::Args;
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[derive(Args)]
@@ -64,7 +66,7 @@ fn parse_us(text: &str) -> Result<u64, String> {
 pub(crate) fn run(options: &Options) -> Outcome {
     let mut chrome = options.chrome.as_deref().map(ChromeFile::create).transpose()?;
     let mut client = Client::connect(&options.socket)?;
-    end_on_time_or_signal(&client, options.seconds)?;
+    let is_enough = end_on_time_or_signal(&client, options.seconds)?;
     let request = TraceRequest {
         every: options.every,
         slower_us: options.slower,
@@ -72,9 +74,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
         function: options.function.clone(),
     };
     client.call("trace", serde_json::to_value(&request)?)?;
-    let (mut told, mut skipped) = (0, 0);
+    let (mut told, mut skipped, mut lost) = (0, 0, None);
     while options.count.is_none_or(|count| told < count) {
-        let Some(notified) = client.notified()? else { break };
+        let Some(notified) = client.notified()? else {
+            if !is_enough.load(Ordering::Relaxed) {
+                lost =
+                    Some("the target has ended the trace: it stops, or too little was read of it");
+            }
+            break;
+        };
         let traced = Traced::deserialize(&notified)?;
         (told, skipped) = (told + 1, skipped + traced.skipped);
         match &mut chrome {
@@ -91,26 +99,34 @@ pub(crate) fn run(options: &Options) -> Outcome {
         _ => format!("; {skipped} more ended too fast to be told of: take one in N by --every"),
     };
     eprintln!("bpfof: {told} chains{more}");
-    Ok(())
+    lost.map_or(Ok(()), |why| Err(why.into()))
 }
 
-/// The client has nothing more when the time is over, or at Ctrl-C and SIGTERM.
-fn end_on_time_or_signal(client: &Client, seconds: Option<u64>) -> Outcome {
+/// The client has nothing more when the time is over, or at Ctrl-C and SIGTERM; then the flag is set.
+fn end_on_time_or_signal(client: &Client, seconds: Option<u64>) -> io::Result<Arc<AtomicBool>> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let end = client.ender()?;
+    let is_enough = Arc::new(AtomicBool::new(false));
+    let ender = || {
+        let (end, flag) = (client.ender()?, Arc::clone(&is_enough));
+        io::Result::Ok(move || {
+            flag.store(true, Ordering::Relaxed);
+            end();
+        })
+    };
+    let end = ender()?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for _ in signals.forever() {
             end();
         }
     })?;
     if let Some(seconds) = seconds {
-        let end = client.ender()?;
+        let end = ender()?;
         std::thread::Builder::new().name("clock".into()).spawn(move || {
             std::thread::sleep(Duration::from_secs(seconds));
             end();
         })?;
     }
-    Ok(())
+    Ok(is_enough)
 }
 
 #[cfg(test)]

@@ -120,7 +120,8 @@ def fits(browser, pictures):
             wide = browser.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{name} has {wide} pixels of {width}"
             clipped = browser.evaluate("""[...document.querySelectorAll('td, dd, .what, .reads')]
-                .filter((of) => of.getBoundingClientRect().right > innerWidth + 1).map((of) => of.textContent)""")
+                .filter((of) => of.getBoundingClientRect().right > innerWidth + 1 || of.scrollWidth > of.clientWidth + 1)
+                .map((of) => of.textContent)""")
             assert clipped == [], clipped
             browser.evaluate("window.scrollTo(0, 0)")
             browser.picture(f"{pictures}/{name}-{scheme}.png")

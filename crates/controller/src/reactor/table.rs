@@ -60,14 +60,6 @@ impl Entry {
         }
     }
 
-    /// Whether there is something to say that is not being sent.
-    pub(super) fn has_unsent(&self) -> bool {
-        match &self.connection.port {
-            Port::Tcp(port) => port.has_unsent(),
-            Port::Message(port) => port.unsent_bytes() > 0,
-        }
-    }
-
     /// For how many seconds a send has been waiting for the peer, of whom it is known how many bytes it
     /// has taken in all.
     pub(super) fn stuck_s(&mut self, taken_bytes: u64, now_ns: u64) -> u64 {
