@@ -26,6 +26,11 @@ struct Served {
     _folder: TempDir,
 }
 
+/// The function of BPF-KV under a name that tells what it is.
+fn install(controller: &mut Controller) -> u32 {
+    controller.install_function_as("bpfkv_get", bpfkv::GET_OBJECT, 0).expect("installed").0
+}
+
 fn serve() -> Served {
     let folder = tempfile::tempdir().expect("a folder");
     let file = format!("file:path={},size=8MiB", folder.path().join("image").display());
@@ -35,7 +40,7 @@ fn serve() -> Served {
         good(&["kv", "create", "--levels", "3", "--target", &url]);
     }
     let (mut controller, lane) = connect(&operated.target.url, 5);
-    let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0;
+    let function = install(&mut controller);
     Served { operated, _controller: controller, lane, function, _folder: folder }
 }
 
@@ -64,19 +69,28 @@ impl Served {
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
-    /// Whether the target's reactor has somebody who traces: one more is refused when there are four.
-    fn running_traces(&self) -> usize {
-        let taken: Vec<_> = std::iter::from_fn(|| {
-            let mut stream = UnixStream::connect(&self.operated.socket).expect("it listens");
-            let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "trace" });
-            writeln!(stream, "{request}").expect("sent");
-            let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line).expect("an answer");
-            (!line.contains("error")).then_some(stream)
-        })
-        .take(4)
-        .collect();
-        4 - taken.len()
+    /// Clients that trace: as many as there may be, so that nobody else does.
+    fn take_all_traces(&self) -> Vec<UnixStream> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut taken = Vec::new();
+        while taken.len() < 4 {
+            assert!(Instant::now() < deadline, "a trace goes on without a client");
+            let (stream, answer) = self.ask(json!({}));
+            if answer.contains("result") {
+                taken.push(stream);
+            }
+        }
+        taken
+    }
+
+    /// Asks for a trace with these parameters.
+    fn ask(&self, params: Value) -> (UnixStream, String) {
+        let mut stream = UnixStream::connect(&self.operated.socket).expect("it listens");
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "trace", "params": params });
+        writeln!(stream, "{request}").expect("sent");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("an answer");
+        (stream, line)
     }
 }
 
@@ -178,34 +192,16 @@ fn a_trace_ends_with_its_client() {
             serde_json::from_str::<Value>(&text).expect("the file is whole");
         }
         std::fs::remove_file(&file).expect("it is there");
-        while served.running_traces() > 0 {
-            assert!(Instant::now() < deadline, "it goes on without a client");
-        }
-        served.get(1, 1);
     }
     // As many as there may be, none of which reads: chains go on, and a fifth is refused.
-    let silent: Vec<UnixStream> = (0..4)
-        .map(|_| {
-            let mut stream = UnixStream::connect(&served.operated.socket).expect("it listens");
-            writeln!(stream, "{}", json!({ "jsonrpc": "2.0", "id": 1, "method": "trace" }))
-                .expect("sent");
-            let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line).expect("an answer");
-            assert!(line.contains("result"), "{line}");
-            stream
-        })
-        .collect();
+    let silent = served.take_all_traces();
     (0..5000).for_each(|key| served.get(1, key));
     let mut refused = String::new();
     let mut fifth = served.trace(&["--json"]);
     fifth.stderr.take().expect("piped").read_to_string(&mut refused).expect("read");
     assert!(!fifth.wait().expect("ended").success() && refused.contains("4 traces"), "{refused}");
     drop(silent);
-    let wrong = json!({ "jsonrpc": "2.0", "id": 1, "method": "trace", "params": { "evry": 1 } });
-    let mut stream = UnixStream::connect(&served.operated.socket).expect("it listens");
-    writeln!(stream, "{wrong}").expect("sent");
-    let mut line = String::new();
-    BufReader::new(&stream).read_line(&mut line).expect("an answer");
+    let (_, line) = served.ask(json!({ "evry": 1 }));
     assert!(line.contains("-32602") && line.contains("evry"), "{line}");
 }
 
@@ -217,7 +213,7 @@ fn slow_commands_are_remembered() {
     let url = format!("{}?ns=2", operated.target.url);
     good(&["kv", "create", "--levels", "3", "--target", &url]);
     let (mut controller, mut lane) = connect(&operated.target.url, 6);
-    let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0;
+    let function = install(&mut controller);
     let mut block = [0; 512];
     for _ in 0..300 {
         lane.read(1, 0, &mut block).expect("read");
@@ -261,7 +257,7 @@ fn waits_for_an_arena_are_told() {
     let operated = start(&["--quiet", "--config", config.to_str().expect("UTF-8")]);
     good(&["kv", "create", "--levels", "3", "--target", &operated.target.url]);
     let (mut controller, first) = connect(&operated.target.url, 6);
-    let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded").0;
+    let function = install(&mut controller);
     let second = controller.open_lane().expect("a lane");
     let both = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {

@@ -18,21 +18,11 @@ use std::time::Duration;
 
 /// Names that would be elements, if the page took them for HTML.
 const HOSTILE_HOST: &str = "nqn.2026-01.org.example:<img src=x onerror=\"document.title='owned'\">";
-const HOSTILE_FUNCTION: &[u8; 9] = b"<img src>";
+const HOSTILE_FUNCTION: &str = "<img src=x onerror=\"document.title='owned'\">";
 
 /// Whether there is a Chromium; it is not for every machine that compiles this.
 fn has_chromium() -> bool {
     Command::new("chromium").arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
-/// The function of BPF-KV under another name of the same length.
-fn renamed(name: &[u8; 9]) -> Vec<u8> {
-    let mut object = bpfkv::GET_OBJECT.to_vec();
-    let places: Vec<usize> =
-        (0..object.len() - 9).filter(|at| object[*at..].starts_with(b"bpfkv_get\0")).collect();
-    assert!(!places.is_empty());
-    places.iter().for_each(|at| object[*at..*at + 9].copy_from_slice(name));
-    object
 }
 
 fn options(nqn: &str, number: u8) -> Options {
@@ -50,7 +40,7 @@ fn load(url: &str, (nqn, number): (&str, u8), nsids: &[u32], function: u32, stop
             return;
         }
         for nsid in nsids {
-            get(&mut lane, (*nsid, function), (key * 7919 % 30_000, 0)).expect("a chain");
+            get(&mut lane, (*nsid, function), (key * 7919 % 29_000, 0)).expect("a chain");
             lane.read(*nsid, key % 64 * 4096, &mut block).expect("read");
         }
         if key.is_multiple_of(8) {
@@ -80,11 +70,11 @@ fn the_page_shows_what_happens() {
     }
     let parsed = url.parse().expect("an address");
     let mut controller = Controller::connect(&parsed, options(HOSTILE_HOST, 1)).expect("connected");
-    let install = |controller: &mut Controller, object: &[u8]| {
-        controller.install_function(object, 0).expect("installed").0
+    let install = |controller: &mut Controller, name: &str| {
+        controller.install_function_as(name, bpfkv::GET_OBJECT, 0).expect("installed").0
     };
-    let hostile = install(&mut controller, &renamed(HOSTILE_FUNCTION));
-    let function = install(&mut controller, bpfkv::GET_OBJECT);
+    let hostile = install(&mut controller, HOSTILE_FUNCTION);
+    let function = install(&mut controller, "bpfkv_get");
     let stop = AtomicBool::new(false);
     let output = std::thread::scope(|scope| {
         scope.spawn(|| load(url, (HOSTILE_HOST, 1), &[1], hostile, &stop));
@@ -96,7 +86,7 @@ fn the_page_shows_what_happens() {
         let output = Command::new("/usr/bin/python3")
             .args(["-B", script, &format!("http://{}/", operated.metrics)])
             .arg(pictures)
-            .args([HOSTILE_HOST, std::str::from_utf8(HOSTILE_FUNCTION).expect("UTF-8")])
+            .args([HOSTILE_HOST, HOSTILE_FUNCTION])
             .output();
         stop.store(true, Ordering::Relaxed);
         output.expect("python3")
