@@ -354,7 +354,7 @@ pub(crate) struct NamespaceMetrics(pub(crate) [ClassMetrics; Class::ALL.len()]);
 
 impl NamespaceMetrics {
     /// Counts a command of a class that has ended.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&mut self, class: Class, latency_ns: u64, ended: Ended) -> Counted {
         let metrics = &mut self.0[class as usize];
         let bucket = Histogram::bucket(latency_ns);

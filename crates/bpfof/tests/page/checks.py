@@ -141,7 +141,7 @@ def main():
         works_with_the_keyboard(browser)
         pauses(browser)
         # Enough of the past for its lines.
-        browser.wait("document.querySelector('#overview polyline').getAttribute('points').split(' ').length >= 12")
+        browser.wait("document.querySelector('#overview polyline').getAttribute('points').split(' ').length >= 8")
         fits(browser, pictures)
         assert browser.problems() == [], browser.problems()
 

@@ -22,7 +22,7 @@ pub(super) fn command_ended(
     observer.ended(connection, counted.latency_ns, |observed| {
         observed.class = counted.class;
         (observed.begun_ns, observed.ended_ns) = (taken.begun_ns, *now_ns);
-        observed.data_ns = u64::from(taken.transfer.waited_us) * 1000;
+        observed.data_ns = taken.transfer.waited_ns();
         observed.arena_ns = 0;
         (observed.nsid, observed.bytes) = (namespace.nsid, bytes);
         observed.is_of_device = namespace.backend.memory().is_none_or(|of| of.latency().is_some());

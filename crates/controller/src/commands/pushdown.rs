@@ -5,7 +5,7 @@ use super::observed;
 use crate::connection::Resting;
 use crate::kept::is_kept;
 use crate::limits::IN_CAPSULE_BYTES;
-use crate::metrics::Ended;
+use crate::metrics::{Class, Ended};
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
@@ -136,7 +136,11 @@ pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: Ch
     counters.hops += u64::from(usage.hops);
     counters.read_bytes += usage.bytes;
     let ended = Ended { is_ok: outcome.is_ok(), bytes: usage.bytes, hops: usage.hops };
-    if let Some(counted) = executor.count(&taken, &mut connection.tally.latencies, ended) {
+    if let State::Chain { namespace, .. } = taken.state {
+        let latency_ns = executor.now_ns.saturating_sub(taken.begun_ns);
+        let metrics = executor.namespaces.metrics(namespace);
+        let counted = metrics.count(Class::Chain, latency_ns, ended);
+        connection.tally.latencies.add(counted);
         let subsystem = connection.phase.association().map_or(0, |of| of.subsystem.number);
         let function = if is_kept(usage.function) { usage.function } else { 0 };
         executor.functions.add((subsystem, function), counted);

@@ -140,7 +140,7 @@ impl Executor {
     }
 
     /// Counts an I/O command that has ended, also for its connection.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(
         &mut self,
         slot: &Slot,
