@@ -117,7 +117,7 @@ pub(crate) struct Transfer {
     pub(crate) length_bytes: u32,
     pub(crate) stage: Stage,
     /// How long it took until all of it was here, in units of 65.5 µs: it fits where nothing was.
-    waited: u16,
+    pub(crate) waited: u16,
 }
 
 impl Transfer {
