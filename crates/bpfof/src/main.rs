@@ -16,6 +16,7 @@ mod key;
 mod kv;
 mod observed;
 mod slow;
+mod take_over;
 mod target;
 mod trace;
 

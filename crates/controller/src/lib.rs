@@ -53,6 +53,7 @@ mod health;
 mod hosts;
 mod kept;
 mod limits;
+mod listener;
 mod loader;
 mod machine_memory;
 mod metrics;
@@ -61,6 +62,7 @@ mod namespace_table;
 mod observe;
 mod operation;
 mod own_functions;
+mod paths;
 mod questions;
 mod queue;
 mod reactor;
@@ -84,8 +86,9 @@ pub use bpfof_auth::KeyFileError;
 pub use bpfof_chain::Limits;
 pub use bpfof_device::Layout;
 pub use config::{
-    ConfigError, NamespaceConfig, NamespaceSource, TargetConfig, TlsMode, parse_address,
-    parse_size, parse_tls_mode,
+    Advertised, AnaState, AnaStates, ConfigError, ListenConfig, Listeners, NamespaceConfig,
+    NamespaceSource, TargetConfig, TlsMode, parse_address, parse_cntlids, parse_size,
+    parse_tls_mode,
 };
 pub use error::ServerError;
 pub use hosts::HostLimits;
@@ -93,9 +96,10 @@ pub use metrics::{Class, ClassLatencies, ClassMetrics, Histogram, Octaves};
 pub use namespace::NamespaceError;
 pub use observe::record::{CommandRecord, HopRecord, ReadRecord};
 pub use observe::tracer::{TraceRequest, Traced};
+pub use paths::{PathError, Paths};
 pub use questions::{TraceError, Tracing};
 pub use report::{
-    ConnectionReport, FunctionReport, HostReport, NamespaceReport, NoReport, ReactorReport,
-    TargetReport, Totals,
+    ConnectionReport, FunctionReport, HostReport, ListenerReport, NamespaceReport, NoReport,
+    ReactorReport, TargetReport, Totals,
 };
-pub use server::{Server, ServerOptions};
+pub use server::{HandOver, Server, ServerOptions};

@@ -7,7 +7,7 @@ use crate::{PATIENCE, Reporter, Slowest, metrics};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -82,17 +82,11 @@ impl Answering {
     }
 }
 
-/// Listens at `address` and answers, on threads of its own. Returns the address, with the port if it was
-/// left to the kernel.
+/// Answers who comes to a socket that listens, on threads of its own.
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(
-    address: SocketAddr,
-    (report, slowest): (Reporter, Slowest),
-) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind(address)?;
-    let address = listener.local_addr()?;
+pub fn serve(listener: TcpListener, (report, slowest): (Reporter, Slowest)) -> io::Result<()> {
     let (sources, answering) = (Sources { report, slowest }, Arc::<Answering>::default());
     let serve = move || {
         loop {
@@ -103,8 +97,7 @@ pub fn serve(
             }
         }
     };
-    std::thread::Builder::new().name("metrics".into()).spawn(serve)?;
-    Ok(address)
+    std::thread::Builder::new().name("metrics".into()).spawn(serve).map(drop)
 }
 
 fn accept(listener: &TcpListener, sources: &Sources, answering: &Arc<Answering>) -> io::Result<()> {

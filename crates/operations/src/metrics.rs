@@ -5,7 +5,8 @@
 //! series as there are namespaces, kept functions, reactors, and hosts up to [`MAX_HOSTS`].
 
 use bpfof_controller::{
-    Class, ClassMetrics, FunctionReport, Histogram, HostReport, Octaves, TargetReport,
+    Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, Octaves,
+    TargetReport,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -205,6 +206,7 @@ impl Collector for Metrics {
         self.functions(encoder)?;
         self.hosts(encoder)?;
         self.reactors(encoder)?;
+        self.listeners(encoder)?;
         self.target(encoder)
     }
 }
@@ -375,6 +377,24 @@ impl Metrics {
         });
         let duration = "From when a command came to when its reactor answered it";
         Family::latency("reactor_command_duration", duration).encode(encoder, latencies)
+    }
+
+    /// By address that the target listens on.
+    fn listeners(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = &self.report.listeners;
+        let label = |of: &ListenerReport| [("listener", of.address.to_string())];
+        Family::gauge("listener_connections", "Connections of hosts that came to a listener")
+            .encode(encoder, all.iter().map(|of| (label(of), gauge(of.connections))))?;
+        Family::gauge("listener_commands_in_flight", "Commands in flight at a listener")
+            .encode(encoder, all.iter().map(|of| (label(of), gauge(of.in_flight))))?;
+        let states = all.iter().flat_map(|of| {
+            of.ana.iter().map(move |(group, state)| {
+                let labels = [("listener", of.address.to_string()), ("group", group.to_string())];
+                (labels, gauge(*state as u64))
+            })
+        });
+        let help = "How an ANA group is reached: 1 optimized, 2 non-optimized, 3 inaccessible";
+        Family::gauge("ana_state", help).encode(encoder, states)
     }
 
     fn target(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
