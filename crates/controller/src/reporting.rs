@@ -71,13 +71,22 @@ pub(crate) fn connection_report(
     }
 }
 
+/// How long chains of functions took at all reactors.
+fn functions_took(parts: &[Part]) -> BTreeMap<(usize, u32), Octaves> {
+    let mut took: BTreeMap<(usize, u32), Octaves> = BTreeMap::new();
+    for (function, latency) in parts.iter().flat_map(|part| &part.functions) {
+        took.entry(*function).or_default().merge(latency);
+    }
+    took
+}
+
 /// Puts together what the reactors have told.
 pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     let memory = &registry.hosts.memory;
     let mut reactors = Vec::new();
     let mut connections = Vec::new();
     let mut hosts: BTreeMap<u64, HostReport> = BTreeMap::new();
-    let mut functions_took: BTreeMap<(usize, u32), Octaves> = BTreeMap::new();
+    let functions_took = functions_took(&parts);
     let mut counted: BTreeMap<(usize, u32), (Arc<Namespace>, NamespaceMetrics)> = BTreeMap::new();
     for part in parts {
         reactors.push(part.reactor);
@@ -86,9 +95,6 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
             let report = hosts.entry(host.serial).or_insert_with(|| host.report());
             report.totals.add(&totals);
             report.latencies.merge(&latencies);
-        }
-        for (function, latency) in part.functions {
-            functions_took.entry(function).or_default().merge(&latency);
         }
         for (subsystem, namespace, metrics) in part.namespaces {
             let key = (subsystem, namespace.nsid);

@@ -9,6 +9,7 @@ use super::upkeep::let_namespaces_go;
 use crate::commands::{authentication, device_done, events, file_maps, functions};
 use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
+use crate::loader::Loaded;
 use crate::operation::{CommandId, Operation};
 use crate::report::ReactorReport;
 use crate::reporting::{HostPart, Part, connection_report};
@@ -177,15 +178,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 }
             }
         }
-        Message::Loaded(loaded) => {
-            let index = loaded.command.connection;
-            if let Some(mut cx) = core.context(index)
-                && cx.connection.serial == loaded.serial
-            {
-                functions::loaded(&mut cx, *loaded);
-                core.mark_dirty(index);
-            }
-        }
+        Message::Loaded(loaded) => compiled(core, *loaded),
         Message::Authenticated(authenticated) => {
             let index = authenticated.command.connection;
             if let Some(mut cx) = core.context(index)
@@ -208,13 +201,12 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             }
         }
         Message::Pulse(sign) => _ = sign.send(()),
-        Message::Report(to) => _ = to.send((core.index, part(core))),
-        Message::Slowest(to) => {
-            let slowest = core.executor.observer.slowest(core.executor.now_ns);
-            _ = to.send((core.index, slowest));
+        Message::Report(_)
+        | Message::Slowest(_)
+        | Message::BeginTrace(_)
+        | Message::EndTrace(_) => {
+            of_operator(core, message);
         }
-        Message::BeginTrace(trace) => core.executor.begin_trace(trace),
-        Message::EndTrace(id) => core.executor.end_trace(id),
         Message::Stop => {
             core.stop_at_ns = Some(core.executor.now_ns + STOP_TIMEOUT_NS);
             for index in core.table.indices() {
@@ -241,6 +233,31 @@ fn tell_hosts<I: Io>(core: &mut Core<I>) {
             events::notify(&mut entry.connection);
             core.mark_dirty(index);
         }
+    }
+}
+
+/// A function has been compiled, or not.
+fn compiled<I: Io>(core: &mut Core<I>, loaded: Loaded) {
+    let index = loaded.command.connection;
+    if let Some(mut cx) = core.context(index)
+        && cx.connection.serial == loaded.serial
+    {
+        functions::loaded(&mut cx, loaded);
+        core.mark_dirty(index);
+    }
+}
+
+/// What operators ask for.
+fn of_operator<I: Io>(core: &mut Core<I>, message: Message) {
+    match message {
+        Message::Report(to) => _ = to.send((core.index, part(core))),
+        Message::Slowest(to) => {
+            let slowest = core.executor.observer.slowest(core.executor.now_ns);
+            _ = to.send((core.index, slowest));
+        }
+        Message::BeginTrace(trace) => core.executor.begin_trace(trace),
+        Message::EndTrace(id) => core.executor.end_trace(id),
+        _ => unreachable!("operators ask for nothing else"),
     }
 }
 
