@@ -46,8 +46,8 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	race grants soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install uninstall deb \
-	deb-test pictures clean
+	screenshots race grants soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install \
+	uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -56,7 +56,7 @@ setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
-	@scripts/setup.sh rocksdb tls prometheus
+	@scripts/setup.sh rocksdb tls prometheus chromium
 	cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
@@ -166,6 +166,11 @@ instructions: setup ## instructions of a command on both sides, against what the
 	@scripts/setup.sh valgrind
 	cargo test --release -p bpfof-controller --lib --locked -- --ignored --exact --nocapture \
 		tests::instructions::no_command_takes_more_instructions_than_it_may
+
+screenshots: setup ## the pictures of the live page in docs/images, by the test that looks at it in Chromium
+	@scripts/setup.sh chromium
+	mkdir -p docs/images
+	SCREENSHOTS=$(CURDIR)/docs/images cargo test -p bpfof-cli --test page --locked -- --nocapture
 
 loads: setup ## LOADS (100000) times a function comes and goes, and leaves nothing behind
 	LOADS=$(LOADS) cargo test -p bpfof-controller --test loads --locked -- --nocapture

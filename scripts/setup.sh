@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [go] [deb]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [chromium] [go] [deb]
 #
 # Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
-# TLS, Go and making Debian packages are installed if they are named.
+# TLS, Chromium, Go and making Debian packages are installed if they are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
 # aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
@@ -160,6 +160,15 @@ probe_prometheus() {
 
 readonly PROMETHEUS_THINGS=(
 	"probe_prometheus   prometheus    python3,python3-prometheus-client"
+)
+
+# Without a window, for the test of the live page.
+probe_chromium() {
+	chromium --version | sed -n 's/^Chromium \([0-9.]*\).*/\1/p' | grep .
+}
+
+readonly CHROMIUM_THINGS=(
+	"probe_chromium     chromium      chromium"
 )
 
 # Where its makers' own archive puts it, in nobody's PATH.
@@ -331,12 +340,13 @@ for tool in "$@"; do
 	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
 	tls) setup_packages "${TLS_THINGS[@]}" ;;
 	prometheus) setup_packages "${PROMETHEUS_THINGS[@]}" ;;
+	chromium) setup_packages "${CHROMIUM_THINGS[@]}" ;;
 	go) setup_packages "${GO_THINGS[@]}" ;;
 	deb) setup_packages "${DEB_THINGS[@]}" ;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus, go and deb" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus, chromium, go and deb" ;;
 	esac
 done

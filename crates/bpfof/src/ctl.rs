@@ -3,6 +3,7 @@
 mod paths;
 mod table;
 
+use crate::slow;
 use bpfof_operations::client::{Client, USUAL_SOCKET};
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
@@ -44,7 +45,13 @@ enum Command {
     Memory,
     /// How often hosts were refused something, by reason.
     Denials,
-    /// All of this, as JSON.
+    /// The hundred slowest commands of the last ten minutes, chains among them, and what they waited for.
+    Slow {
+        /// Tell of chains hop by hop.
+        #[arg(long)]
+        hops: bool,
+    },
+    /// All of this but the slowest commands, as JSON.
     Stats,
     /// End all associations of a host. It may come again: for good, change its rule.
     Kick {
@@ -177,6 +184,14 @@ pub(crate) fn run(options: &Options) -> Outcome {
         }
         Command::Log { level } => {
             (call("log", json!({ "level": level }))?, format!("the level of the log is {level}"))
+        }
+        Command::Slow { hops } => {
+            let result = call("slow", Value::Null)?;
+            let words = match hops {
+                true => slow::hop_by_hop(&result)?,
+                false => table(&slow::HEADS, slow::rows(&result)?),
+            };
+            (result, words.trim_end().to_owned())
         }
         Command::Version => {
             let result = call("version", Value::Null)?;

@@ -15,8 +15,11 @@ mod function;
 mod grantd;
 mod key;
 mod kv;
+mod observed;
+mod slow;
 mod take_over;
 mod target;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -49,6 +52,11 @@ enum Command {
     /// Watch a running target on this machine: hosts, namespaces, functions, reactors, live.
     #[cfg(feature = "top")]
     Top(bpfof_top::Options),
+    /// Watch chains of a running target on this machine, hop by hop, as they end.
+    ///
+    /// It tells when each hop asked for its reads, how long these took, how long the chain waited for its turn
+    /// and how long the function took; at most 1000 chains a second. Nothing is measured while nobody traces.
+    Trace(trace::Options),
     /// Look at a target's configuration file without serving it.
     #[command(subcommand)]
     Config(config::Command),
@@ -93,6 +101,7 @@ fn main() -> ExitCode {
         Command::Ctl(options) => ctl::run(&options),
         #[cfg(feature = "top")]
         Command::Top(options) => bpfof_top::run(&options),
+        Command::Trace(options) => trace::run(&options),
         Command::Config(command) => config::run(&command),
         Command::Function(command) => function::run(&command),
         Command::File(command) => file::run(&command),

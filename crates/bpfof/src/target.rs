@@ -6,11 +6,11 @@ use bpfof_controller::{
     ListenConfig, Listeners, NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode,
     parse_address, parse_cntlids, parse_size, parse_tls_mode,
 };
-use bpfof_operations::Reporter;
 use bpfof_operations::client::Client;
 use bpfof_operations::control::{self, Change, Control, Operations};
 use bpfof_operations::edit::{self, Edit, Place};
 use bpfof_operations::hand_over::{self, Sockets};
+use bpfof_operations::{Reporter, Slowest};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
@@ -319,6 +319,7 @@ fn serve_operators(
     (metrics_socket, takes_over): (Option<TcpListener>, bool),
 ) -> Result<(Option<Control>, Option<SocketAddr>), Box<dyn std::error::Error>> {
     let report: Reporter = Arc::new(server.report());
+    let slowest: Slowest = Arc::new(server.slowest());
     let metrics_socket = match (metrics_socket, config.metrics) {
         (Some(socket), _) => Some(socket),
         (None, Some(address)) => Some(
@@ -330,7 +331,7 @@ fn serve_operators(
     let metrics = metrics_socket.as_ref().map(TcpListener::local_addr).transpose()?;
     let metrics_copy = metrics_socket.as_ref().map(TcpListener::try_clone).transpose()?;
     if let Some(socket) = metrics_socket {
-        bpfof_operations::http::serve(socket, Arc::clone(&report))?;
+        bpfof_operations::http::serve(socket, (Arc::clone(&report), Arc::clone(&slowest)))?;
     }
     if let Some(address) = metrics {
         log::info!("metrics are at http://{address}/metrics, a page at http://{address}/");
@@ -351,6 +352,8 @@ fn serve_operators(
     };
     let operations = Operations {
         report,
+        slowest,
+        trace: Box::new(server.trace()),
         kick: Box::new(server.kick()),
         change: Box::new(change),
         paths: server.paths(),

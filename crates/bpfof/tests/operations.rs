@@ -1,94 +1,16 @@
 //! What an operator sees and asks of a running target, while hosts use it.
 
 mod command;
+mod operated;
 
-use bpfof_host::{Controller, FileVersion, Lane, Options, PushdownCall};
-use command::{BPFOF, Target, bad, good, json};
+use command::{BPFOF, bad, good};
+use operated::{connect, get, start};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// A target with a control socket and metrics.
-struct Operated {
-    target: Target,
-    socket: PathBuf,
-    metrics: String,
-    _folder: TempDir,
-}
-
-fn start(more: &[&str]) -> Operated {
-    let folder = tempfile::tempdir().expect("a folder");
-    let socket = folder.path().join("control.sock");
-    let mut command = Command::new(BPFOF);
-    command.args(["target", "--listen", "127.0.0.1:0", "--json", "--metrics", "127.0.0.1:0"]);
-    command.arg("--control").arg(&socket).args(more).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("bpfof starts");
-    let mut line = String::new();
-    let output = child.stdout.take().expect("piped");
-    BufReader::new(output).read_line(&mut line).expect("a line");
-    let announced: Value = serde_json::from_str(&line).expect("JSON");
-    let text = |key: &str| announced[key].as_str().expect("a string").to_owned();
-    let target = Target { child, address: text("listening"), url: text("url") };
-    Operated { target, socket, metrics: text("metrics"), _folder: folder }
-}
-
-impl Operated {
-    fn ctl(&self, words: &[&str]) -> Vec<String> {
-        let socket = self.socket.to_str().expect("UTF-8");
-        let all = ["ctl", "--socket", socket].into_iter().chain(words.iter().copied());
-        all.map(str::to_owned).collect()
-    }
-
-    fn asked(&self, words: &[&str]) -> Value {
-        let all = self.ctl(&[words, &["--json"]].concat());
-        json(&all.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn said(&self, words: &[&str]) -> String {
-        let all = self.ctl(words);
-        good(&all.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    fn refused(&self, words: &[&str]) -> String {
-        let all = self.ctl(words);
-        bad(&all.iter().map(String::as_str).collect::<Vec<_>>())
-    }
-
-    /// Head and body of an answer.
-    fn http(&self, request: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(&self.metrics).expect("it listens");
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head.to_owned(), body.to_owned())
-    }
-
-    fn metrics(&self) -> String {
-        let (head, body) = self.http("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("openmetrics-text"), "{head}");
-        body
-    }
-
-    /// The value of a metric whose line begins so.
-    fn metric(&self, beginning: &str) -> f64 {
-        let text = self.metrics();
-        let line = text.lines().find(|line| line.starts_with(beginning));
-        let line = line.unwrap_or_else(|| panic!("no {beginning} in\n{text}"));
-        line.rsplit(' ').next().expect("a value").parse().expect("a number")
-    }
-}
-
-fn connect(url: &str, number: u8) -> (Controller, Lane) {
-    let url = url.parse().expect("an address");
-    let controller = Controller::connect(&url, Options::for_host([number; 16])).expect("connected");
-    let lane = controller.open_lane().expect("a lane");
-    (controller, lane)
-}
 
 /// The target counts exactly what a host has asked for.
 #[test]
@@ -112,23 +34,9 @@ fn counters_are_those_of_the_host() {
         lane.write(1, 1 << 20, &block[..512]).expect("written");
     }
     let function = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
-    let argument = bpfkv::pushdown::get_argument(4242).expect("a key");
-    let mut get = |first_offset_bytes: u64| {
-        let call = PushdownCall {
-            nsid: 1,
-            function: function.0,
-            files: &[FileVersion { id: 0, version: 1 }],
-            first_file: 0,
-            first_offset_bytes,
-            first_size_bytes: 512,
-            scratch: &argument,
-            scratch_size_bytes: 0,
-            answer_max_bytes: 4096,
-        };
-        lane.pushdown(&call, &mut Vec::new())
-    };
+    let mut get = |at| get(&mut lane, (1, function.0), (4242, at));
     for _ in 0..20 {
-        assert_eq!(get(0).expect("a chain").hops, 4);
+        assert_eq!(get(0).expect("a chain"), 4);
     }
     get(1 << 40).expect_err("beyond the end");
     let after = ["read", "write", "chain"].map(commands);
@@ -138,7 +46,22 @@ fn counters_are_those_of_the_host() {
     assert_eq!(difference[0], [100.0, 0.0, 409_600.0]);
     assert_eq!(difference[1], [10.0, 0.0, 5120.0]);
     assert_eq!((difference[2][0], difference[2][2]), (20.0, 20.0 * (3.0 * 512.0 + 64.0)));
+    // Those by host, function and reactor are the same commands.
+    let durations = |family: &str, labels: &str| {
+        operated.metric(&format!("bpfof_{family}_duration_seconds_count{{{labels}"))
+    };
     let host = operated.asked(&["hosts"]);
+    let nqn = host[0]["nqn"].as_str().expect("a name");
+    let of_host = ["read", "write", "chain"].map(|class| {
+        let labels = format!("host=\"{nqn}\",address=\"127.0.0.1\",class=\"{class}\"}}");
+        durations("host_command", &labels)
+    });
+    assert_eq!(of_host, [100.0, 10.0, 20.0]);
+    let of_reactor = ["read", "write", "chain"]
+        .map(|class| durations("reactor_command", &format!("reactor=\"0\",class=\"{class}\"}}")));
+    assert_eq!(of_reactor, [after[0][0], after[1][0], after[2][0]]);
+    let others = "subsystem=\"nqn.2026-01.io.bpf-of:target\",function=\"(others)\",id=\"0\"}";
+    assert_eq!(durations("function_chain", others), 20.0);
     let totals = &host[0]["totals"];
     assert_eq!((&totals["reads"], &totals["writes"]), (&100.into(), &10.into()));
     assert_eq!((&totals["chains"], &totals["hops"]), (&21.into(), &80.into()));
@@ -251,16 +174,32 @@ fn requests_that_are_none_are_refused() {
     assert!(status(&format!("GET /{} HTTP/1.1\r\n", "x".repeat(9000))).contains("431"));
     let (head, body) = operated.http("HEAD /metrics HTTP/1.1\r\n\r\n");
     assert!(head.contains("Content-Length: ") && body.is_empty());
-    // Whoever says nothing keeps others waiting for a while only.
-    let _silent = TcpStream::connect(&operated.metrics).expect("it listens");
+    // Whoever says nothing, or takes nothing, keeps nobody waiting, however many they are.
+    let begun = Instant::now();
+    let silent: Vec<TcpStream> = (0..500)
+        .map(|number| {
+            let mut stream = TcpStream::connect(&operated.metrics).expect("it listens");
+            let words = ["", "GET /metr", "GET /metrics HTTP/1.1\r\n\r\n"][number % 3];
+            // It may have been given up for others.
+            let _ = stream.write_all(words.as_bytes());
+            stream
+        })
+        .collect();
     assert!(operated.metrics().ends_with("# EOF\n"));
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    let tasks = format!("/proc/{}/task", operated.target.child.id());
+    let threads = std::fs::read_dir(tasks).expect("it runs").count();
+    assert!(threads < 60, "{threads} threads");
+    drop(silent);
     // The page brings everything along.
     let (_, page) = operated.http("GET / HTTP/1.1\r\n\r\n");
     assert!(
-        !page.contains("http://")
-            && !page.contains("https://")
-            && page.contains("fetch(\"report\"")
+        !page.contains("http://") && !page.contains("https://") && page.contains("src=\"page.js\"")
     );
+    for (part, beginning) in [("page.js", "\"use strict\""), ("page.css", ":root")] {
+        let (head, body) = operated.http(&format!("GET /{part} HTTP/1.1\r\n\r\n"));
+        assert!(head.contains("script-src 'self';") && body.starts_with(beginning), "{head}");
+    }
     // And of the socket: lines that are no requests, or too long.
     let mut stream = std::os::unix::net::UnixStream::connect(&operated.socket).expect("it listens");
     stream.write_all(b"{}\n").expect("sent");
@@ -296,7 +235,8 @@ fn what_dashboards_and_rules_name_exists() {
     std::fs::write(&object, bpfkv::GET_OBJECT).expect("written");
     let object = object.to_str().expect("UTF-8");
     good(&["function", "load", "--target", &operated.target.url, object]);
-    let _host = connect(&operated.target.url, 3);
+    let (_controller, mut lane) = connect(&operated.target.url, 3);
+    lane.read(1, 0, &mut [0; 512]).expect("read");
     let text = operated.metrics();
     let there: std::collections::BTreeSet<String> = text
         .lines()
@@ -323,11 +263,27 @@ fn what_dashboards_and_rules_name_exists() {
     assert!(missing.is_empty(), "docs/operating.md does not explain {missing:?}");
 }
 
-/// Another implementation reads all of it.
+/// Another implementation reads all of it, while the target works.
 #[test]
 fn the_parser_of_the_python_client_reads_the_metrics() {
     let operated = start(&["--quiet", "--namespace", "mem:size=8MiB"]);
     good(&["kv", "create", "--levels", "3", "--target", &operated.target.url]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (_controller, mut lane) = connect(&operated.target.url, 8);
+            while !stop.load(Ordering::Relaxed) {
+                lane.read(1, 0, &mut [0; 512]).expect("read");
+            }
+        });
+        for _ in 0..5 {
+            parse_by_python(&operated.metrics());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn parse_by_python(text: &str) {
     let script = "
 import sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -339,6 +295,10 @@ ends = [s.labels['le'] for s in latency.samples if s.name.endswith('_bucket') an
 assert ends[-1] == '+Inf' and len(ends) == 27, ends
 count = [s.value for s in latency.samples if s.name.endswith('_count') and s.labels['class'] == 'write']
 assert count == [counted['write']] and count[0] > 0, (count, counted)
+for name in ('host_command', 'reactor_command'):
+    family = families[f'bpfof_{name}_duration_seconds']
+    counts = {s.labels['class']: s.value for s in family.samples if s.name.endswith('_count')}
+    assert name == 'host_command' or counts['write'] == counted['write'], (counts, counted)
 print(len(families))
 ";
     let mut python = Command::new("/usr/bin/python3")
@@ -347,7 +307,6 @@ print(len(families))
         .stdout(Stdio::piped())
         .spawn()
         .expect("python3");
-    let text = operated.metrics();
     python.stdin.take().expect("piped").write_all(text.as_bytes()).expect("taken");
     let output = python.wait_with_output().expect("ended");
     assert!(output.status.success(), "see above; scripts/setup.sh prometheus installs the parser");

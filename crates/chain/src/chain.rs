@@ -119,6 +119,19 @@ pub struct Usage {
     pub hops: u32,
     /// Bytes read or being read, in whole units.
     pub bytes: u64,
+    /// Units of processor time that its functions have paid ([`bpfof_function::cost`]).
+    pub units: u64,
+}
+
+/// A read of a hop, as the function has asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRead {
+    /// The file's id.
+    pub file: u32,
+    /// File offset in bytes.
+    pub offset_bytes: u64,
+    /// Size in bytes.
+    pub size_bytes: u32,
 }
 
 /// How a chain ends. On an error the number of hops begun comes with the cause.

@@ -1,8 +1,8 @@
 //! Chains: from a start to an outcome, one hop at a time.
 
 use crate::chain::{
-    Answer, ChainError, ChainId, DeviceRead, FileVersion, InvalidOutput, Limits, Progress, Start,
-    Usage,
+    Answer, ChainError, ChainId, DeviceRead, FileRead, FileVersion, InvalidOutput, Limits,
+    Progress, Start, Usage,
 };
 use crate::cost;
 use crate::file_map::FileMap;
@@ -293,8 +293,19 @@ impl Engine {
     pub fn usage(&self, id: ChainId) -> Usage {
         let chain = &self.chains[id.index()];
         let bytes = self.limits.bytes - chain.bytes_left;
+        let units = self.limits.instructions - chain.instructions_left;
         let Chain { function, last_function, hop: hops, .. } = *chain;
-        Usage { function, last_function, hops, bytes }
+        Usage { function, last_function, hops, bytes, units }
+    }
+
+    /// The reads that a chain waits for, or has had last.
+    pub fn reads(&self, id: ChainId) -> impl Iterator<Item = FileRead> + '_ {
+        let Chain { reads, read_count, files, .. } = &self.chains[id.index()];
+        let read = |&Read { file, offset, start, end, .. }: &Read| {
+            let file = files[file as usize].id;
+            FileRead { file, offset_bytes: offset, size_bytes: end - start }
+        };
+        reads[..*read_count].iter().map(read)
     }
 
     /// Gives a finished chain's arena back.

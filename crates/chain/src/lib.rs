@@ -28,8 +28,8 @@ pub mod tables;
 pub mod trace;
 
 pub use chain::{
-    Answer, ChainError, ChainId, DeviceRead, FileVersion, InvalidOutput, Limits, Outcome, Progress,
-    Start, Usage,
+    Answer, ChainError, ChainId, DeviceRead, FileRead, FileVersion, InvalidOutput, Limits, Outcome,
+    Progress, Start, Usage,
 };
 pub use engine::Engine;
 pub use file_map::{Extent, FileMap, MapError};

@@ -9,6 +9,8 @@ use crate::limits::{
     CONNECT_TIMEOUT_NS, DATA_TIMEOUT_NS, IDLE_TX_BYTES, MAX_KATO_NS, MAX_TRANSFER_BYTES,
     MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, RX_BYTES, SMALL_RX_BYTES, TX_HIGH_WATER_BYTES,
 };
+use crate::metrics::ClassLatencies;
+use crate::observe::HopLog;
 use crate::queue::{QueuePair, Slot, State, Transfer};
 use crate::refusal::{Refusal, Reply};
 use crate::report::Totals;
@@ -87,6 +89,8 @@ pub(crate) struct Resting {
     pub(crate) chain: Suspended,
     /// When it began to rest.
     pub(crate) since_ns: u64,
+    /// Its hops.
+    pub(crate) log: HopLog,
     /// Its memory.
     pub(crate) _memory: Charge,
 }
@@ -100,6 +104,8 @@ pub(crate) struct ChainWaiters {
     pub(crate) command_since_ns: Option<u64>,
     /// The same for the next chain of a vector.
     pub(crate) vector_since_ns: Option<u64>,
+    /// The same of the next command that begins a chain, which there is an arena for now.
+    pub(crate) waited_since_ns: Option<u64>,
 }
 
 impl ChainWaiters {
@@ -181,6 +187,8 @@ pub(crate) struct Tally {
     functions: Vec<(u32, Counters)>,
     /// Since Connect.
     pub(crate) totals: Totals,
+    /// Likewise.
+    pub(crate) latencies: ClassLatencies,
 }
 
 impl Tally {
@@ -415,6 +423,7 @@ impl Connection {
 
     /// Answers a command with a refusal, and logs it.
     pub(crate) fn refuse(&mut self, sqe: &Sqe, refusal: &Refusal, now_ns: u64) {
+        self.waiters.waited_since_ns = None;
         self.note_refusal((sqe.opcode, sqe.nsid as u8), refusal, now_ns);
         let lba = u64::from(sqe.cdw10) | u64::from(sqe.cdw11) << 32;
         let lba = if self.phase.is_io() { lba } else { 0 };

@@ -1,6 +1,6 @@
 //! TLS handshakes, beside the reactors: each on a thread of its own, for as long as Connect may take.
 
-use crate::access::Reason;
+use crate::access::{Handshaken, Reason};
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
 use crate::hosts::AddressSlot;
@@ -91,6 +91,7 @@ impl Handshakes {
         let address = accepted.1.peer.ip();
         if !self.running.begin(address) {
             self.registry.denials.count(Reason::Handshake);
+            self.registry.handshakes.count(Handshaken::Refused);
             log::warn!(
                 "{address}: refused: it has {MAX_HANDSHAKES_OF_ADDRESS} TLS handshakes, or \
                         all have {MAX_HANDSHAKES}, which are the limits"
@@ -147,6 +148,12 @@ impl Handshake {
             Err(error) => Err(error.to_string()),
         };
         drop(self.counted);
+        self.registry.handshakes.count(match &outcome {
+            Ok(Some(secure)) if secure.is_by_kernel() => Handshaken::Kernel,
+            Ok(Some(_)) => Handshaken::Process,
+            Ok(None) => Handshaken::Plain,
+            Err(_) => Handshaken::Failed,
+        });
         match outcome {
             Ok(secure) => (self.deliver)((socket.into(), ends, slot), secure.map(Box::new)),
             Err(why) => {

@@ -3,6 +3,7 @@
 //! A host that TLS has identified is an NVMe qualified name. Any other is a name at an address: so nobody
 //! takes the share of another by its name alone.
 
+use crate::metrics::ClassLatencies;
 use crate::report::{HostReport, Totals};
 use bpfof_function::memory::{Account, Memory, MemoryFull};
 use std::collections::HashMap;
@@ -55,7 +56,7 @@ pub(crate) struct Host {
     /// Where it is, unless it is identified.
     address: Option<IpAddr>,
     /// What was done on connections that are gone.
-    past: Mutex<Totals>,
+    past: Mutex<(Totals, ClassLatencies)>,
 }
 
 /// All hosts of a target.
@@ -146,21 +147,26 @@ pub(crate) enum HostFull {
 
 impl Host {
     /// A connection of it is gone, on which this was done.
-    pub(crate) fn remember(&self, totals: &Totals) {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner).add(totals);
+    pub(crate) fn remember(&self, totals: &Totals, latencies: &ClassLatencies) {
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.0.add(totals);
+        past.1.merge(latencies);
     }
 
     /// What there is to tell of it, with what was done on connections that are gone.
     pub(crate) fn report(&self) -> HostReport {
         let [connections, associations] =
             self.counts.each_ref().map(|count| count.load(Ordering::Relaxed).into());
+        let (totals, latencies) = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
         HostReport {
+            serial: self.serial,
             nqn: self.nqn.clone(),
             address: self.address.map(|address| address.to_string()),
             connections,
             associations,
             memory_bytes: self.memory.used_bytes(),
-            totals: *self.past.lock().unwrap_or_else(PoisonError::into_inner),
+            totals,
+            latencies,
         }
     }
 

@@ -22,7 +22,8 @@
 //! - [`loader`]: the thread that compiles functions, a host at a time.
 //! - [`reload`]: another configuration for a running target.
 //! - [`reactor`]: the loop that holds this together, over an `Io` that is io_uring or a simulation.
-//! - [`server`]: the listener, the threads. [`metrics`], [`report`]: what is counted, and how it is told.
+//! - [`server`]: the listener, the threads. [`metrics`], [`report`]: what is counted, and how it is told;
+//!   [`observe`]: why commands were slow; [`questions`]: what operators ask a running target.
 //!
 //! # What this crate does not do
 //!
@@ -58,9 +59,11 @@ mod machine_memory;
 mod metrics;
 mod namespace;
 mod namespace_table;
+mod observe;
 mod operation;
 mod own_functions;
 mod paths;
+mod questions;
 mod queue;
 mod reactor;
 mod refusal;
@@ -90,9 +93,12 @@ pub use config::{
 };
 pub use error::ServerError;
 pub use hosts::HostLimits;
-pub use metrics::{Class, ClassMetrics, Histogram};
+pub use metrics::{Class, ClassLatencies, ClassMetrics, Histogram, Octaves};
 pub use namespace::NamespaceError;
+pub use observe::record::{CommandRecord, HopRecord, ReadRecord};
+pub use observe::tracer::{TraceRequest, Traced};
 pub use paths::{PathError, Paths};
+pub use questions::{TraceError, Tracing};
 pub use report::{
     ConnectionReport, FunctionReport, HostReport, ListenerReport, NamespaceReport, NoReport,
     ReactorReport, TargetReport, Totals,

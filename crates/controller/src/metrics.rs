@@ -1,14 +1,15 @@
 //! What a reactor counts: commands by namespace and class, and how long they took.
 //!
 //! Only the reactor itself counts, in plain memory; whoever wants the figures asks it for a copy
-//! ([`report`](crate::report)). Times are those of the reactor's turns: a command that is answered in the
-//! turn in which it came took no time.
+//! ([`report`](crate::report)). The clock is read for each round of operations, of which there are at most 16: a
+//! command that is answered in the round in which it came took no time.
 
 use crate::queue::State;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 /// Kinds of I/O commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Read, Verify, Compare.
     Read,
@@ -82,8 +83,8 @@ impl Histogram {
     }
 
     #[inline]
-    fn add(&mut self, ns: u64) {
-        self.buckets[Self::bucket(ns)] += 1;
+    fn add(&mut self, bucket: usize, ns: u64) {
+        self.buckets[bucket] += 1;
         self.sum_ns += ns;
     }
 
@@ -147,6 +148,159 @@ impl Histogram {
     }
 }
 
+/// Latencies in buckets of a power of two, the first of them of 1.024 µs: each of those of a [`Histogram`] takes
+/// four of its buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Octaves {
+    buckets: [u64; Octaves::BUCKETS],
+    sum_ns: u64,
+}
+
+impl Octaves {
+    /// The last takes all that took longer than half a minute.
+    pub const BUCKETS: usize = Histogram::BUCKETS / 4;
+
+    /// Adds one that was counted elsewhere, and is told here by its bucket there.
+    #[inline]
+    pub(crate) fn add(&mut self, counted: Counted) {
+        self.buckets[counted.bucket / 4] += 1;
+        self.sum_ns += counted.latency_ns;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Octaves) {
+        for (to, from) in self.buckets.iter_mut().zip(&other.buckets) {
+            *to += from;
+        }
+        self.sum_ns += other.sum_ns;
+    }
+
+    /// The time below which all of a bucket are, in ns; of the last `u64::MAX`.
+    #[must_use]
+    pub const fn end_ns(bucket: usize) -> u64 {
+        Histogram::end_ns(4 * bucket + 3)
+    }
+
+    /// How many took how long, by [bucket](Self::end_ns).
+    #[must_use]
+    pub const fn buckets(&self) -> &[u64; Self::BUCKETS] {
+        &self.buckets
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The time of all together, in ns.
+    #[must_use]
+    pub const fn sum_ns(&self) -> u64 {
+        self.sum_ns
+    }
+}
+
+impl From<&Histogram> for Octaves {
+    fn from(fine: &Histogram) -> Self {
+        let mut buckets = [0; Self::BUCKETS];
+        for (bucket, count) in fine.buckets.iter().enumerate() {
+            buckets[bucket / 4] += count;
+        }
+        Octaves { buckets, sum_ns: fine.sum_ns }
+    }
+}
+
+impl Serialize for Octaves {
+    /// Count, sum, and the buckets that are not empty: their ends in ns and how many they have.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let buckets = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        let buckets: Vec<(u64, u64)> =
+            buckets.map(|(bucket, count)| (Self::end_ns(bucket), *count)).collect();
+        let mut fields = serializer.serialize_struct("Octaves", 3)?;
+        fields.serialize_field("count", &self.count())?;
+        fields.serialize_field("sum_us", &(self.sum_ns as f64 / 1000.0))?;
+        fields.serialize_field("buckets", &buckets)?;
+        fields.end()
+    }
+}
+
+/// [`Octaves`] by class, in the order of [`Class::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ClassLatencies([Octaves; Class::ALL.len()]);
+
+impl ClassLatencies {
+    /// Those of a class.
+    #[must_use]
+    pub const fn class(&self, class: Class) -> &Octaves {
+        &self.0[class as usize]
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, counted: Counted) {
+        self.0[counted.class as usize].add(counted);
+    }
+
+    /// Adds all of another's.
+    pub fn merge(&mut self, other: &ClassLatencies) {
+        for (to, from) in self.0.iter_mut().zip(&other.0) {
+            to.merge(from);
+        }
+    }
+
+    /// Adds all of a namespace's.
+    pub(crate) fn merge_namespace(&mut self, metrics: &NamespaceMetrics) {
+        for (to, from) in self.0.iter_mut().zip(&metrics.0) {
+            to.merge(&Octaves::from(&from.latency));
+        }
+    }
+}
+
+/// A command that has been counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    pub(crate) class: Class,
+    /// Its bucket in a [`Histogram`].
+    bucket: usize,
+    pub(crate) latency_ns: u64,
+}
+
+/// Latencies of functions: of which subsystem, and its id if it is kept; those of all others of a subsystem
+/// have 0.
+#[derive(Debug, Default)]
+pub(crate) struct FunctionLatencies(Vec<((usize, u32), Octaves)>);
+
+impl FunctionLatencies {
+    /// Counts a chain of a function.
+    #[inline]
+    pub(crate) fn add(&mut self, function: (usize, u32), counted: Counted) {
+        match self.0.iter_mut().find(|(known, _)| *known == function) {
+            Some((_, latency)) => latency.add(counted),
+            None => self.add_first(function, counted),
+        }
+    }
+
+    #[cold]
+    fn add_first(&mut self, function: (usize, u32), counted: Counted) {
+        let mut latency = Octaves::default();
+        latency.add(counted);
+        self.0.push((function, latency));
+    }
+
+    /// Forgets functions that are not kept any more.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn((usize, u32)) -> bool) {
+        self.0.retain(|(function, _)| is_kept(*function));
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = ((usize, u32), &Octaves)> {
+        self.0.iter().map(|(function, latency)| (*function, latency))
+    }
+}
+
 impl Serialize for Histogram {
     /// Count, sum, quantiles, and the buckets that are not empty: their ends in ns and how many they have.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -168,7 +322,7 @@ impl Serialize for Histogram {
 /// Commands of one class in one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClassMetrics {
-    /// From the turn in which a command came to the one in which it was answered.
+    /// From when a command came to when it was answered.
     pub latency: Histogram,
     /// Those that ended with another status than success. One that is refused before a namespace is known is
     /// not among them.
@@ -202,13 +356,15 @@ pub(crate) struct NamespaceMetrics(pub(crate) [ClassMetrics; Class::ALL.len()]);
 
 impl NamespaceMetrics {
     /// Counts a command of a class that has ended.
-    #[inline]
-    pub(crate) fn count(&mut self, class: Class, latency_ns: u64, ended: Ended) {
+    #[inline(always)]
+    pub(crate) fn count(&mut self, class: Class, latency_ns: u64, ended: Ended) -> Counted {
         let metrics = &mut self.0[class as usize];
-        metrics.latency.add(latency_ns);
+        let bucket = Histogram::bucket(latency_ns);
+        metrics.latency.add(bucket, latency_ns);
         metrics.errors += u64::from(!ended.is_ok);
         metrics.bytes += ended.bytes;
         metrics.hops += u64::from(ended.hops);
+        Counted { class, bucket, latency_ns }
     }
 
     pub(crate) fn merge(&mut self, other: &NamespaceMetrics) {
@@ -238,6 +394,11 @@ mod tests {
             let bucket = Histogram::bucket(ns);
             prop_assert!(ns < Histogram::end_ns(bucket) || ns == u64::MAX);
             prop_assert!(bucket == 0 || ns >= Histogram::end_ns(bucket - 1));
+            let mut octaves = Octaves::default();
+            octaves.add(Counted { class: Class::Read, bucket, latency_ns: 0 });
+            let octave = octaves.buckets.iter().position(|count| *count == 1).expect("it is there");
+            prop_assert!(ns < Octaves::end_ns(octave) || ns == u64::MAX);
+            prop_assert!(octave == 0 || ns >= Octaves::end_ns(octave - 1));
         }
     }
 
@@ -245,9 +406,10 @@ mod tests {
     fn quantiles_are_ends_of_buckets() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.quantile_ns(0.5), None);
-        (0..99).for_each(|_| histogram.add(1000));
+        let add = |histogram: &mut Histogram, ns| histogram.add(Histogram::bucket(ns), ns);
+        (0..99).for_each(|_| add(&mut histogram, 1000));
         let before = histogram.clone();
-        histogram.add(1_000_000);
+        add(&mut histogram, 1_000_000);
         assert_eq!(histogram.count(), 100);
         assert_eq!(histogram.sum_ns(), 99_000 + 1_000_000);
         assert_eq!(histogram.quantile_ns(0.99), Some(1024));

@@ -145,13 +145,9 @@ impl Namespace {
             }
         };
         // A drive has blocks of its own.
-        let block_bytes = match &backend {
-            Backend::Drive(drive) => drive.block_bytes(),
-            _ => config.lba_bytes,
-        };
-        let identity = match &backend {
-            Backend::Drive(drive) => drive.identity().to_owned(),
-            _ => identity(nsid, &config.source),
+        let (block_bytes, identity) = match &backend {
+            Backend::Drive(drive) => (drive.block_bytes(), drive.identity().to_owned()),
+            _ => (config.lba_bytes, identity(nsid, &config.source)),
         };
         let (nguid, uuid) = identifiers(subsystem, &identity, config.uuid);
         Ok(Namespace {

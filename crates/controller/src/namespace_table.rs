@@ -7,7 +7,7 @@
 //! until the last of its commands has ended.
 
 use crate::limits::MAX_NSID;
-use crate::metrics::NamespaceMetrics;
+use crate::metrics::{ClassLatencies, NamespaceMetrics};
 use crate::namespace::Namespace;
 use std::sync::Arc;
 
@@ -32,6 +32,8 @@ pub(crate) struct NamespaceTable {
     is_leaving: Vec<bool>,
     /// How many are leaving.
     leaving: usize,
+    /// Of namespaces that are gone.
+    past: ClassLatencies,
     /// By number of the subsystem, then by namespace id less 1: the place.
     members: Vec<Vec<u32>>,
 }
@@ -123,6 +125,13 @@ impl NamespaceTable {
         places.map(|place| (place.subsystem, &place.namespace, &*place.metrics))
     }
 
+    /// How long commands took, in all namespaces that there have been.
+    pub(crate) fn latencies(&self) -> ClassLatencies {
+        let mut all = self.past;
+        self.all().for_each(|(_, _, metrics)| all.merge_namespace(metrics));
+        all
+    }
+
     /// How many places there are, free ones too.
     #[inline]
     pub(crate) fn count(&self) -> usize {
@@ -153,7 +162,9 @@ impl NamespaceTable {
     fn release(&mut self, in_use: &[bool]) {
         for (index, place) in self.places.iter_mut().enumerate() {
             if self.is_leaving[index] && !in_use.get(index).copied().unwrap_or(false) {
-                *place = None;
+                if let Some(place) = place.take() {
+                    self.past.merge_namespace(&place.metrics);
+                }
                 self.is_leaving[index] = false;
                 self.leaving -= 1;
             }

@@ -125,16 +125,27 @@ pub(crate) enum Stage {
 pub(crate) struct Transfer {
     pub(crate) length_bytes: u32,
     pub(crate) stage: Stage,
+    /// How long it took until all of it was here, in units of 65.5 µs: it fits where nothing was.
+    pub(crate) waited: u16,
 }
 
 impl Transfer {
+    /// Of a unit of waiting, in ns.
+    const WAITED_SHIFT: u32 = 16;
+
     /// Data of so many bytes that came in the capsule.
     pub(crate) fn here(length_bytes: u32) -> Transfer {
-        Transfer { length_bytes, stage: Stage::Here }
+        Transfer { length_bytes, stage: Stage::Here, waited: 0 }
+    }
+
+    /// How long it took until all of it was here, in ns; of four seconds at most.
+    pub(crate) fn waited_ns(self) -> u64 {
+        u64::from(self.waited) << Self::WAITED_SHIFT
     }
 }
 
 const _: () = assert!(size_of::<State>() <= 32, "slots are written for each command");
+const _: () = assert!(size_of::<Transfer>() == 8);
 
 /// A command that is being carried out.
 #[derive(Debug)]
@@ -152,7 +163,7 @@ const FREE: Slot = Slot {
     cid: 0,
     begun_ns: 0,
     pointer: DataPointer::None,
-    transfer: Transfer { length_bytes: 0, stage: Stage::None },
+    transfer: Transfer { length_bytes: 0, stage: Stage::None, waited: 0 },
     state: State::Free,
 };
 
@@ -332,6 +343,12 @@ impl QueuePair {
         &self.entries[usize::from(slot)].slot
     }
 
+    /// The command in a slot came earlier than it was taken.
+    #[cold]
+    pub(crate) fn has_come(&mut self, slot: u16, at_ns: u64) {
+        self.entries[usize::from(slot)].slot.begun_ns = at_ns;
+    }
+
     /// What the command in a slot waits for. What it holds must not change by that.
     #[inline]
     pub(crate) fn state_mut(&mut self, slot: u16) -> &mut State {
@@ -374,8 +391,10 @@ impl QueuePair {
     }
 
     /// The data that a command brings is here.
-    pub(crate) fn arrived(&mut self, slot: u16) {
+    pub(crate) fn arrived(&mut self, slot: u16, now_ns: u64) {
         let Entry { slot, held } = &mut self.entries[usize::from(slot)];
+        let waited = now_ns.saturating_sub(slot.begun_ns) >> Transfer::WAITED_SHIFT;
+        slot.transfer.waited = waited.try_into().unwrap_or(u16::MAX);
         slot.transfer.stage = Stage::Here;
         self.held.fetched -= held.fetched;
         *held = Held::of(slot);

@@ -1,6 +1,6 @@
 //! What all reactors share: the subsystems with their namespaces, and where these are reached.
 
-use crate::access::{Denials, Rules};
+use crate::access::{Denials, HandshakeCounts, Rules};
 use crate::controller::Controller;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
@@ -34,6 +34,7 @@ pub(crate) struct Registry {
     /// What each subsystem keeps.
     own_functions: OwnFunctions,
     pub(crate) denials: Denials,
+    pub(crate) handshakes: HandshakeCounts,
 }
 
 impl Registry {
@@ -59,10 +60,16 @@ impl Registry {
             rules: Mutex::default(),
             own_functions: OwnFunctions::default(),
             denials: Denials::default(),
+            handshakes: HandshakeCounts::default(),
         };
         let shared = namespaces.into_iter().map(|(nqn, namespace)| (nqn, Arc::new(namespace)));
         registry.replace(&shared.collect::<Vec<_>>());
         registry
+    }
+
+    /// Whether the subsystem with this number keeps the function with this id.
+    pub(crate) fn keeps(&self, subsystem: usize, function: u32) -> bool {
+        self.lock().get(subsystem).is_some_and(|subsystem| subsystem.keeps(function))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Subsystem>>> {

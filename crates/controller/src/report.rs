@@ -5,7 +5,7 @@
 
 use crate::config::AnaState;
 use crate::health::Traffic;
-use crate::metrics::{Class, ClassMetrics};
+use crate::metrics::{Class, ClassLatencies, ClassMetrics, Octaves};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -43,7 +43,8 @@ impl Totals {
         self.chain_bytes += read_bytes;
     }
 
-    pub(crate) fn add(&mut self, other: &Totals) {
+    /// Adds what was done elsewhere.
+    pub fn add(&mut self, other: &Totals) {
         self.reads += other.reads;
         self.read_bytes += other.read_bytes;
         self.writes += other.writes;
@@ -94,6 +95,8 @@ pub struct ConnectionReport {
 /// One host that is connected.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HostReport {
+    /// Those that came later have a larger one.
+    pub serial: u64,
     /// Its name.
     pub nqn: String,
     /// Where it is, if its name is not proved by TLS: another address is another host.
@@ -106,6 +109,8 @@ pub struct HostReport {
     pub memory_bytes: usize,
     /// What has been done for it since the first of its connections.
     pub totals: Totals,
+    /// How long its commands took since then.
+    pub latencies: ClassLatencies,
 }
 
 /// One namespace.
@@ -169,10 +174,12 @@ pub struct FunctionReport {
     pub aborts: u64,
     /// The last fault in words.
     pub last_fault: Option<String>,
+    /// How long its chains took.
+    pub latency: Octaves,
 }
 
 /// One reactor.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ReactorReport {
     /// Which.
     pub index: usize,
@@ -186,6 +193,8 @@ pub struct ReactorReport {
     pub chains_running: usize,
     /// Connections whose chains wait for an arena.
     pub chains_waiting: usize,
+    /// How long its commands took.
+    pub latencies: ClassLatencies,
 }
 
 /// An address that the target listens on.
@@ -222,6 +231,10 @@ pub struct TargetReport {
     pub memory_used_bytes: usize,
     /// What the target takes for itself: arenas, spare buffers.
     pub memory_own_bytes: usize,
+    /// What connections take that have not said whose they are.
+    pub memory_pending_bytes: usize,
+    /// What namespaces in memory take beside that.
+    pub memory_namespaces_bytes: u64,
     /// In the order of the configuration.
     pub listeners: Vec<ListenerReport>,
     /// By index.
@@ -230,12 +243,16 @@ pub struct TargetReport {
     pub namespaces: Vec<NamespaceReport>,
     /// By subsystem and id.
     pub functions: Vec<FunctionReport>,
+    /// By subsystem, how long chains of functions took that are not kept for all hosts.
+    pub other_functions: BTreeMap<String, Octaves>,
     /// By name.
     pub hosts: Vec<HostReport>,
     /// By serial number.
     pub connections: Vec<ConnectionReport>,
     /// How often hosts were refused something, by reason.
     pub denials: BTreeMap<&'static str, u64>,
+    /// How many TLS handshakes had which result.
+    pub handshakes: BTreeMap<&'static str, u64>,
 }
 
 /// A reactor has not answered in time.

@@ -4,11 +4,12 @@ use crate::commands::events;
 use crate::connection::Connection;
 use crate::hosts::Host;
 use crate::listener::Listener;
-use crate::metrics::NamespaceMetrics;
+use crate::metrics::{ClassLatencies, NamespaceMetrics, Octaves};
 use crate::namespace::Namespace;
 use crate::registry::Registry;
 use crate::report::{
     ConnectionReport, HostReport, ListenerReport, NamespaceReport, ReactorReport, TargetReport,
+    Totals,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,9 +17,27 @@ use std::sync::Arc;
 /// What one reactor has.
 pub(crate) struct Part {
     pub(crate) reactor: ReactorReport,
-    pub(crate) connections: Vec<(ConnectionReport, Option<Arc<Host>>)>,
+    pub(crate) connections: Vec<ConnectionReport>,
+    pub(crate) hosts: Vec<HostPart>,
+    /// Latencies of functions: by number of the subsystem and id, 0 for all that are not kept.
+    pub(crate) functions: Vec<((usize, u32), Octaves)>,
     /// The number of the subsystem, and the namespace.
     pub(crate) namespaces: Vec<(usize, Arc<Namespace>, Box<NamespaceMetrics>)>,
+}
+
+/// What one reactor has of a host.
+pub(crate) struct HostPart {
+    host: Arc<Host>,
+    pub(crate) totals: Totals,
+    pub(crate) latencies: ClassLatencies,
+}
+
+impl HostPart {
+    /// Nothing yet.
+    pub(crate) fn new(host: &Arc<Host>) -> HostPart {
+        let (totals, latencies) = Default::default();
+        HostPart { host: Arc::clone(host), totals, latencies }
+    }
 }
 
 /// What there is to tell of a connection.
@@ -52,21 +71,30 @@ pub(crate) fn connection_report(
     }
 }
 
+/// How long chains of functions took at all reactors.
+fn functions_took(parts: &[Part]) -> BTreeMap<(usize, u32), Octaves> {
+    let mut took: BTreeMap<(usize, u32), Octaves> = BTreeMap::new();
+    for (function, latency) in parts.iter().flat_map(|part| &part.functions) {
+        took.entry(*function).or_default().merge(latency);
+    }
+    took
+}
+
 /// Puts together what the reactors have told.
 pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     let memory = &registry.hosts.memory;
     let mut reactors = Vec::new();
     let mut connections = Vec::new();
     let mut hosts: BTreeMap<u64, HostReport> = BTreeMap::new();
+    let functions_took = functions_took(&parts);
     let mut counted: BTreeMap<(usize, u32), (Arc<Namespace>, NamespaceMetrics)> = BTreeMap::new();
     for part in parts {
         reactors.push(part.reactor);
-        for (connection, host) in part.connections {
-            if let Some(host) = host {
-                let report = hosts.entry(host.serial).or_insert_with(|| host.report());
-                report.totals.add(&connection.totals);
-            }
-            connections.push(connection);
+        connections.extend(part.connections);
+        for HostPart { host, totals, latencies } in part.hosts {
+            let report = hosts.entry(host.serial).or_insert_with(|| host.report());
+            report.totals.add(&totals);
+            report.latencies.merge(&latencies);
         }
         for (subsystem, namespace, metrics) in part.namespaces {
             let key = (subsystem, namespace.nsid);
@@ -81,13 +109,18 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     let subsystems = registry.subsystems();
     let mut namespaces = Vec::new();
     let mut functions = Vec::new();
+    let mut other_functions = BTreeMap::new();
+    let mut memory_namespaces_bytes = 0;
     let mut groups = BTreeSet::new();
     for subsystem in &subsystems {
-        functions.extend(subsystem.function_reports());
+        let took = |id| functions_took.get(&(subsystem.number, id)).copied().unwrap_or_default();
+        functions.extend(subsystem.function_reports(took));
+        other_functions.insert(subsystem.nqn.clone(), took(0));
         for namespace in subsystem.namespaces() {
             let found = counted.remove(&(subsystem.number, namespace.nsid));
             let metrics = found.filter(|(known, _)| Arc::ptr_eq(known, &namespace));
             let [read, write, flush, chain] = metrics.map(|(_, known)| known.0).unwrap_or_default();
+            memory_namespaces_bytes += namespace.memory_bytes();
             groups.insert(namespace.ana_group);
             namespaces.push(NamespaceReport {
                 subsystem: subsystem.nqn.clone(),
@@ -108,11 +141,15 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
         memory_limit_bytes: memory.limit_bytes(),
         memory_used_bytes: memory.used_bytes(),
         memory_own_bytes: registry.hosts.own.used_bytes(),
+        memory_pending_bytes: registry.hosts.pending.used_bytes(),
+        memory_namespaces_bytes,
         reactors,
         namespaces,
         functions,
+        other_functions,
         hosts,
         connections,
+        handshakes: registry.handshakes.counts().collect(),
         denials: registry.denials.counts().map(|(reason, count)| (reason.name(), count)).collect(),
     }
 }

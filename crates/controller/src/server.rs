@@ -10,14 +10,17 @@ use crate::hosts::Hosts;
 use crate::listener::Listener;
 use crate::loader::Loader;
 use crate::namespace_table::Served;
+use crate::observe::record::CommandRecord;
+use crate::observe::tracer::TraceRequest;
 use crate::own_functions::OwnFunctions;
 use crate::paths::{self, Paths};
+use crate::questions::{self, TraceError, Tracing};
 use crate::reactor::uring::{Mailbox, Reactor, Setup};
 use crate::reactor::{Link, Message};
 use crate::registry::Registry;
 use crate::reload::{self, Plan};
 use crate::report::{NoReport, TargetReport};
-use crate::reporting::{self, Part};
+use crate::reporting;
 use bpfof_device::fabric::Endpoint;
 use bpfof_function::memory::Memory;
 use rustix::event::{EventfdFlags, eventfd};
@@ -76,6 +79,8 @@ pub struct Server {
     held_back: Option<Acceptor>,
     acceptor: Option<JoinHandle<()>>,
     stop_accepting: Arc<OwnedFd>,
+    /// Of all reactors.
+    clock: Instant,
     given: Given,
     on_reactor_end: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -186,6 +191,7 @@ impl Server {
             held_back: None,
             acceptor: None,
             stop_accepting,
+            clock,
             given,
             on_reactor_end,
         };
@@ -413,28 +419,28 @@ impl Server {
     ) -> impl Fn(Duration) -> Result<TargetReport, NoReport> + Clone + Send + Sync + 'static {
         let (mailboxes, registry) = (Arc::downgrade(&self.mailboxes), Arc::clone(&self.registry));
         move |patience| {
-            let mailboxes = mailboxes.upgrade().ok_or(NoReport(0))?;
-            let (sender, answers) = channel();
-            let asked = {
-                let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
-                for mailbox in mailboxes.iter() {
-                    mailbox.send(Message::Report(sender.clone()));
-                }
-                mailboxes.len()
-            };
-            let end = Instant::now() + patience;
-            let mut parts: Vec<Part> = Vec::with_capacity(asked);
-            while parts.len() < asked {
-                let left = end.saturating_duration_since(Instant::now());
-                let Ok(part) = answers.recv_timeout(left) else { break };
-                parts.push(part);
-            }
-            let answered = |index: &usize| parts.iter().any(|part| part.reactor.index == *index);
-            match (0..asked).find(|index| !answered(index)) {
-                Some(silent) => Err(NoReport(silent)),
-                None => Ok(reporting::assemble(&registry, parts)),
-            }
+            let parts = questions::ask(&mailboxes, patience, Message::Report)?;
+            Ok(reporting::assemble(&registry, parts))
         }
+    }
+
+    /// Asks all reactors likewise for the slowest commands of the last ten minutes: at most a hundred, the
+    /// slowest first.
+    pub fn slowest(
+        &self,
+    ) -> impl Fn(Duration) -> Result<Vec<CommandRecord>, NoReport> + Clone + Send + Sync + 'static
+    {
+        let mailboxes = Arc::downgrade(&self.mailboxes);
+        move |patience| questions::slowest(&mailboxes, patience)
+    }
+
+    /// Begins to tell of chains as they end, until what it returns is dropped. The call may be made from any
+    /// thread. Chains over memory take a little longer while somebody traces.
+    pub fn trace(
+        &self,
+    ) -> impl Fn(TraceRequest) -> Result<Tracing, TraceError> + Send + Sync + 'static {
+        let traces = questions::Traces::new(Arc::downgrade(&self.mailboxes), self.clock);
+        move |request| traces.begin(request)
     }
 
     /// Ends the associations of the host with this name; the call returns how many there were. It may be made

@@ -8,6 +8,7 @@ use crate::hosts::{Host, HostFull, HostLimits, Hosts};
 use crate::kept::{KEPT, is_kept};
 use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
 use crate::listener::Listener;
+use crate::metrics::Octaves;
 use crate::namespace::Namespace;
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
@@ -457,7 +458,7 @@ impl Subsystem {
     }
 
     /// What the kept functions have done.
-    pub(crate) fn function_reports(&self) -> Vec<FunctionReport> {
+    pub(crate) fn function_reports(&self, latency: impl Fn(u32) -> Octaves) -> Vec<FunctionReport> {
         let controllers = self.controllers();
         let report = |kept: &Kept| {
             let function = &kept.function;
@@ -475,9 +476,15 @@ impl Subsystem {
                 faults: counters.faults,
                 aborts: counters.aborts,
                 last_fault: last_fault.map(|fault| fault.explain(function.native.program())),
+                latency: latency(function.id),
             }
         };
         controllers.kept.iter().map(report).collect()
+    }
+
+    /// Whether it keeps the function with this id.
+    pub(crate) fn keeps(&self, id: u32) -> bool {
+        self.controllers().kept.iter().any(|kept| kept.function.id == id)
     }
 
     /// Takes a kept function from every association.

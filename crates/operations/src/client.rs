@@ -1,8 +1,9 @@
 //! Requests to a target's control socket.
 
-use crate::rpc::{Answer, Request};
+use crate::rpc::{Answer, Notification, Request};
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,6 +101,32 @@ impl Client {
         match answer.error {
             Some(failure) => Err(ClientError::Refused(failure.message)),
             None => Ok(answer.result.unwrap_or_default()),
+        }
+    }
+
+    /// What can be told that it is enough, from another thread: [`notified`](Self::notified) has nothing more then.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn ender(&self) -> io::Result<impl Fn() + Send + 'static> {
+        let stream = self.reader.get_ref().try_clone()?;
+        Ok(move || _ = stream.shutdown(Shutdown::Both))
+    }
+
+    /// The parameters of the next notification, after a request that leads to some; none if there will be no
+    /// more.
+    ///
+    /// # Errors
+    /// [`ClientError::Lost`], [`ClientError::Nonsense`].
+    pub fn notified(&mut self) -> Result<Option<Value>, ClientError> {
+        // They may take as long as they like.
+        self.reader.get_ref().set_read_timeout(None)?;
+        let mut line = String::new();
+        match self.reader.read_line(&mut line) {
+            Ok(0) => Ok(None),
+            Ok(_) => Ok(Some(serde_json::from_str::<Notification>(&line)?.params)),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }

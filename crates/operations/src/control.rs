@@ -6,6 +6,8 @@
 //! | method | parameters | result |
 //! |---|---|---|
 //! | `report` | | [`TargetReport`](bpfof_controller::TargetReport) |
+//! | `slow` | | a list of [`CommandRecord`](bpfof_controller::CommandRecord), the slowest first |
+//! | `trace` | a [`TraceRequest`] | nothing; then [`Traced`](bpfof_controller::Traced) as parameters of notifications `chain`, until the client goes |
 //! | `kick` | `host`: its NQN | `ended`: how many associations |
 //! | `reload` | | nothing; the configuration is read again |
 //! | `namespace.add` | `spec`, `save` | `subsystem`, `nsid` |
@@ -24,10 +26,11 @@
 use crate::edit::{Edit, Place};
 use crate::hand_over::{self, Sockets};
 use crate::rpc::{self, Failure, MAX_REQUEST_BYTES};
-use crate::{PATIENCE, Reporter};
-use bpfof_controller::{AnaState, PathError, Paths};
+use crate::{PATIENCE, Reporter, Slowest, tracing};
+use bpfof_controller::{AnaState, PathError, Paths, TraceError, TraceRequest, Tracing};
 use log::LevelFilter;
 use rustix::net::sockopt::socket_peercred;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -47,6 +50,10 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub struct Operations {
     /// Tells everything.
     pub report: Reporter,
+    /// Tells which commands were slowest.
+    pub slowest: Slowest,
+    /// Begins to tell of chains as they end.
+    pub trace: Box<dyn Fn(TraceRequest) -> Result<Tracing, TraceError> + Send + Sync>,
     /// Ends the associations of a host, and tells how many there were.
     pub kick: Box<dyn Fn(&str) -> usize + Send + Sync>,
     /// Changes ways to namespaces.
@@ -193,8 +200,12 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
             }
             _ => {}
         }
-        let mut sockets = None;
+        let (mut trace, mut sockets) = (None, None);
         let answer = rpc::answer(&line, |method, params| match method {
+            "trace" => {
+                trace = Some(begin_trace(operations, params)?);
+                Ok(Value::Null)
+            }
             "hand-over" => hand_over::offer(&*operations.hand_over, &mut sockets),
             _ => carry_out(operations, method, params),
         });
@@ -202,6 +213,9 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
         match sockets {
             Some(sockets) => hand_over::send(stream, &text, &sockets)?,
             None => (&mut &*stream).write_all(text.as_bytes())?,
+        }
+        if let Some(trace) = trace {
+            return tracing::tell(&trace, stream);
         }
     }
 }
@@ -212,6 +226,15 @@ fn place(params: &Value) -> Result<Place, Failure> {
     let missing = || Failure::new(Failure::BAD_PARAMS, "it needs a number \"nsid\"");
     let subsystem = params["subsystem"].as_str().map(str::to_owned);
     Ok(Place { subsystem, nsid: nsid.ok_or_else(missing)? })
+}
+
+fn begin_trace(operations: &Operations, params: &Value) -> Result<Tracing, Failure> {
+    let request = match params {
+        Value::Null => TraceRequest::default(),
+        params => TraceRequest::deserialize(params)
+            .map_err(|error| Failure::new(Failure::BAD_PARAMS, error.to_string()))?,
+    };
+    (operations.trace)(request).map_err(|error| Failure::new(Failure::FAILED, error.to_string()))
 }
 
 fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Value, Failure> {
@@ -226,6 +249,11 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
             let report =
                 (operations.report)(PATIENCE).map_err(|error| failed(error.to_string()))?;
             serde_json::to_value(report).map_err(|error| failed(error.to_string()))
+        }
+        "slow" => {
+            let slowest =
+                (operations.slowest)(PATIENCE).map_err(|error| failed(error.to_string()))?;
+            serde_json::to_value(slowest).map_err(|error| failed(error.to_string()))
         }
         "kick" => match (operations.kick)(text("host")?) {
             0 => Err(failed("no host of this name is connected".to_owned())),

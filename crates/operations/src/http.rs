@@ -1,11 +1,14 @@
-//! Metrics over HTTP: GET /metrics for Prometheus, GET /report for what the page shows, GET / for the page.
+//! Metrics over HTTP: GET /metrics for Prometheus, GET /report and /slow for what the page shows, GET / for the page.
 //!
-//! One request at a time, and a connection for each. Whoever is slower than two seconds is given up.
+//! A connection for each request, and a thread for each connection, of which there are a few. Whoever is slower than
+//! two seconds is given up; when others come and there is no room, so is the one that has been here longest.
 
-use crate::{PATIENCE, Reporter, metrics};
+use crate::{PATIENCE, Reporter, Slowest, metrics};
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest head of a request, in bytes.
@@ -18,8 +21,16 @@ const DEADLINE: Duration = Duration::from_secs(2);
 /// How long the other end may take to close.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// The live page.
-const PAGE: &str = include_str!("page.html");
+/// Connections at a time.
+const MAX_CONNECTIONS: usize = 32;
+
+/// The live page, and what belongs to it.
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+/// What the page may do: nothing from elsewhere, and nothing that is written into it.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What a request is answered.
 struct Response {
@@ -35,26 +46,77 @@ impl Response {
     }
 }
 
-/// Answers who comes to a socket that listens, on a thread of its own.
+/// What requests are answered with.
+#[derive(Clone)]
+struct Sources {
+    report: Reporter,
+    slowest: Slowest,
+}
+
+/// Connections that are being answered, the longest first, each with its number.
+#[derive(Default)]
+struct Answering(Mutex<(u64, VecDeque<(u64, TcpStream)>)>);
+
+impl Answering {
+    fn lock(&self) -> MutexGuard<'_, (u64, VecDeque<(u64, TcpStream)>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more, and gives up the one that has been here longest if there are too many. Returns its number.
+    fn begin(&self, stream: &TcpStream) -> io::Result<u64> {
+        let known = stream.try_clone()?;
+        let mut all = self.lock();
+        all.0 += 1;
+        let number = all.0;
+        if all.1.len() >= MAX_CONNECTIONS
+            && let Some((_, longest)) = all.1.pop_front()
+        {
+            let _ = longest.shutdown(Shutdown::Both);
+        }
+        all.1.push_back((number, known));
+        Ok(number)
+    }
+
+    fn end(&self, number: u64) {
+        self.lock().1.retain(|(known, _)| *known != number);
+    }
+}
+
+/// Answers who comes to a socket that listens, on threads of its own.
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(listener: TcpListener, report: Reporter) -> io::Result<()> {
+pub fn serve(listener: TcpListener, (report, slowest): (Reporter, Slowest)) -> io::Result<()> {
+    let (sources, answering) = (Sources { report, slowest }, Arc::<Answering>::default());
     let serve = move || {
         loop {
-            let answered = listener.accept().and_then(|(stream, _)| answer(&stream, &report));
-            match answered {
-                Ok(()) => {}
-                Err(error) if is_of_peer(&error) => log::debug!("metrics: {error}"),
-                Err(error) => {
-                    log::warn!("metrics: {error}");
-                    // As when no descriptor is left.
-                    std::thread::sleep(Duration::from_millis(100));
-                }
+            if let Err(error) = accept(&listener, &sources, &answering) {
+                log::warn!("metrics: {error}");
+                // As when no descriptor is left.
+                std::thread::sleep(Duration::from_millis(100));
             }
         }
     };
     std::thread::Builder::new().name("metrics".into()).spawn(serve).map(drop)
+}
+
+fn accept(listener: &TcpListener, sources: &Sources, answering: &Arc<Answering>) -> io::Result<()> {
+    let (stream, _) = match listener.accept() {
+        Err(error) if is_of_peer(&error) => return Ok(()),
+        accepted => accepted?,
+    };
+    let number = answering.begin(&stream)?;
+    let (sources, all) = (sources.clone(), Arc::clone(answering));
+    let answer = move || {
+        match answer(&stream, &sources) {
+            Err(error) if !is_of_peer(&error) => log::warn!("metrics: {error}"),
+            Err(error) => log::debug!("metrics: {error}"),
+            Ok(()) => {}
+        }
+        all.end(number);
+    };
+    let thread = std::thread::Builder::new().name("metrics-answer".into());
+    thread.spawn(answer).map(drop).inspect_err(|_| answering.end(number))
 }
 
 fn is_of_peer(error: &io::Error) -> bool {
@@ -66,7 +128,7 @@ fn is_of_peer(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-fn answer(mut stream: &TcpStream, report: &Reporter) -> io::Result<()> {
+fn answer(mut stream: &TcpStream, sources: &Sources) -> io::Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let mut head = Vec::new();
     let (response, has_body) = loop {
@@ -81,7 +143,7 @@ fn answer(mut stream: &TcpStream, report: &Reporter) -> io::Result<()> {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         head.extend_from_slice(&part[..length]);
-        if let Some(answer) = respond(&head, report) {
+        if let Some(answer) = respond(&head, sources) {
             break answer;
         }
     };
@@ -90,8 +152,7 @@ fn answer(mut stream: &TcpStream, report: &Reporter) -> io::Result<()> {
         text,
         "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\
          Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
-         Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src \
-         'unsafe-inline'; connect-src 'self'\r\n\r\n",
+         Content-Security-Policy: {POLICY}\r\n\r\n",
         response.status,
         response.content_type,
         response.body.len()
@@ -123,7 +184,7 @@ fn write_until(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> i
 }
 
 /// The answer to a request, and whether its body is sent; none while more of its head is to come.
-fn respond(head: &[u8], report: &Reporter) -> Option<(Response, bool)> {
+fn respond(head: &[u8], sources: &Sources) -> Option<(Response, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let refused = |status, why: &str| Some((Response::text(status, why), true));
@@ -137,40 +198,36 @@ fn respond(head: &[u8], report: &Reporter) -> Option<(Response, bool)> {
     }
     let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
     match request.method {
-        Some("GET") => Some((resource(path, report), true)),
-        Some("HEAD") => Some((resource(path, report), false)),
+        Some("GET") => Some((resource(path, sources), true)),
+        Some("HEAD") => Some((resource(path, sources), false)),
         _ => refused("405 Method Not Allowed", "only GET and HEAD"),
     }
 }
 
-fn resource(path: &str, report: &Reporter) -> Response {
+fn resource(path: &str, sources: &Sources) -> Response {
     let unavailable = |error: String| Response::text("503 Service Unavailable", error);
-    match path {
-        "/" => {
-            let (content_type, body) = ("text/html; charset=utf-8", PAGE.to_owned());
-            Response { status: "200 OK", content_type, body }
+    let good = |(content_type, body)| Response { status: "200 OK", content_type, body };
+    let report = || (sources.report)(PATIENCE).map_err(|error| error.to_string());
+    let answer = match path {
+        "/" => Ok(("text/html; charset=utf-8", PAGE.to_owned())),
+        "/page.css" => Ok(("text/css; charset=utf-8", STYLE.to_owned())),
+        "/page.js" => Ok(("text/javascript; charset=utf-8", SCRIPT.to_owned())),
+        "/metrics" => report()
+            .and_then(|of| metrics::text(of).map_err(|error| error.to_string()))
+            .map(|text| (metrics::CONTENT_TYPE, text)),
+        "/report" => report().and_then(|of| json(&of)),
+        "/slow" => {
+            let slowest = (sources.slowest)(PATIENCE).map_err(|error| error.to_string());
+            slowest.and_then(|of| json(&of))
         }
-        "/metrics" => {
-            let report = report(PATIENCE).map_err(|error| error.to_string());
-            let text = report.and_then(|of| metrics::text(of).map_err(|error| error.to_string()));
-            text.map_or_else(unavailable, |body| Response {
-                status: "200 OK",
-                content_type: metrics::CONTENT_TYPE,
-                body,
-            })
-        }
-        "/report" => {
-            let report = report(PATIENCE).map_err(|error| error.to_string());
-            let text =
-                report.and_then(|of| serde_json::to_string(&of).map_err(|error| error.to_string()));
-            text.map_or_else(unavailable, |body| Response {
-                status: "200 OK",
-                content_type: "application/json",
-                body,
-            })
-        }
-        _ => Response::text("404 Not Found", "there are /, /metrics and /report"),
-    }
+        _ => return Response::text("404 Not Found", "there are /, /metrics, /report and /slow"),
+    };
+    answer.map_or_else(unavailable, good)
+}
+
+fn json(value: &impl serde::Serialize) -> Result<(&'static str, String), String> {
+    let text = serde_json::to_string(value).map_err(|error| error.to_string())?;
+    Ok(("application/json", text))
 }
 
 #[cfg(test)]
@@ -178,16 +235,17 @@ mod tests {
     use super::*;
     use bpfof_controller::NoReport;
     use proptest::prelude::*;
-    use std::sync::Arc;
 
     fn status(head: &[u8]) -> Option<&'static str> {
-        let report: Reporter = Arc::new(|_| Err(NoReport(3)));
-        respond(head, &report).map(|(response, _)| response.status)
+        let (report, slowest): (Reporter, Slowest) =
+            (Arc::new(|_| Err(NoReport(3))), Arc::new(|_| Err(NoReport(3))));
+        respond(head, &Sources { report, slowest }).map(|(response, _)| response.status)
     }
 
     #[test]
     fn a_target_that_does_not_answer_is_told_of() {
         assert_eq!(status(b"GET /metrics HTTP/1.1\r\n\r\n"), Some("503 Service Unavailable"));
+        assert_eq!(status(b"GET /slow HTTP/1.1\r\n\r\n"), Some("503 Service Unavailable"));
         assert_eq!(status(b"GET /?x=1 HTTP/1.0\r\n\r\n"), Some("200 OK"));
         assert_eq!(status(b"GET / HTTP/1.1\r\nHost: x\r\n"), None);
         let many = "A: b\r\n".repeat(MAX_HEADERS + 1);

@@ -3,7 +3,7 @@
 //! - [`metrics`]: what a target counts, as OpenMetrics text.
 //! - [`http`]: serves it, on a thread of its own.
 //! - [`control`]: answers requests on a Unix socket; [`client`] makes them; [`edit`] changes what the configuration
-//!   file says of namespaces.
+//!   file says of namespaces; `tracing`: chains as they end, on the same socket.
 //! - [`hand_over`]: another process goes on in the target's place.
 //!
 //! # What this crate does not do
@@ -19,8 +19,9 @@ pub mod http;
 pub mod metrics;
 
 mod rpc;
+mod tracing;
 
-use bpfof_controller::{NoReport, TargetReport};
+use bpfof_controller::{CommandRecord, NoReport, TargetReport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,3 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Asks a target for what it has to tell.
 pub type Reporter = Arc<dyn Fn(Duration) -> Result<TargetReport, NoReport> + Send + Sync>;
+
+/// Asks a target which commands were slowest.
+pub type Slowest = Arc<dyn Fn(Duration) -> Result<Vec<CommandRecord>, NoReport> + Send + Sync>;

@@ -1,11 +1,12 @@
 //! What a target counts, as OpenMetrics text.
 //!
 //! Counters are of the time since the target, the namespace or the host came; one that begins again is what
-//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s, and the
-//! resolution of a reactor's turn: a command that is answered in the turn in which it came took no time.
+//! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are as many
+//! series as there are namespaces, kept functions, reactors, and hosts up to [`MAX_HOSTS`].
 
 use bpfof_controller::{
-    Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, TargetReport,
+    Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, Octaves,
+    TargetReport,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -24,20 +25,44 @@ const BUCKETS_OF_OCTAVE: usize = 4;
 /// The first bucket's end: 1.024 µs.
 const FIRST_END: usize = 3;
 
+/// Hosts with series of their own: whoever may connect invents names. All others are told together, as `(others)`.
+const MAX_HOSTS: usize = 256;
+
 /// A report as OpenMetrics text.
 ///
 /// # Errors
 /// None that formatting into memory does not have.
 pub fn text(report: TargetReport) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("bpfof");
-    registry.register_collector(Box::new(Metrics(report)));
+    let hosts = hosts(report.hosts.clone());
+    registry.register_collector(Box::new(Metrics { report, hosts }));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
 }
 
+/// The hosts that have series: those beyond [`MAX_HOSTS`] as one.
+fn hosts(mut hosts: Vec<HostReport>) -> Vec<HostReport> {
+    // Those that have been here longest stay whoever comes.
+    hosts.sort_by_key(|host| host.serial);
+    let rest = hosts.split_off(hosts.len().min(MAX_HOSTS));
+    let others = rest.into_iter().reduce(|mut all, host| {
+        all.connections += host.connections;
+        all.associations += host.associations;
+        all.memory_bytes += host.memory_bytes;
+        all.totals.add(&host.totals);
+        all.latencies.merge(&host.latencies);
+        all
+    });
+    hosts.extend(others.map(|all| HostReport { nqn: "(others)".to_owned(), address: None, ..all }));
+    hosts
+}
+
 #[derive(Debug)]
-struct Metrics(TargetReport);
+struct Metrics {
+    report: TargetReport,
+    hosts: Vec<HostReport>,
+}
 
 /// A counter, or a gauge.
 struct Value(u64, MetricType);
@@ -94,6 +119,25 @@ impl EncodeMetric for Latency<'_> {
     }
 }
 
+/// The same of buckets that are coarse already.
+struct CoarseLatency<'a>(&'a Octaves);
+
+impl EncodeMetric for CoarseLatency<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let ends = (0..Octaves::BUCKETS).map(|bucket| match bucket + 1 {
+            Octaves::BUCKETS => f64::INFINITY,
+            _ => Octaves::end_ns(bucket) as f64 / 1e9,
+        });
+        let buckets: Vec<(f64, u64)> = ends.zip(self.0.buckets().iter().copied()).collect();
+        let sum_s = self.0.sum_ns() as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum_s, self.0.count(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
 /// What a family of metrics is called, and what it counts.
 #[derive(Clone, Copy)]
 struct Family {
@@ -117,6 +161,10 @@ impl Family {
 
     const fn gauge(name: &'static str, help: &'static str) -> Self {
         Self { name, help, unit: None, kind: MetricType::Gauge }
+    }
+
+    const fn latency(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, unit: Some(Unit_::Seconds), kind: MetricType::Histogram }
     }
 
     const fn of(self, unit: Unit_) -> Self {
@@ -167,7 +215,7 @@ impl Metrics {
     /// By namespace and class.
     fn commands(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let all = || {
-            self.0.namespaces.iter().flat_map(|namespace| {
+            self.report.namespaces.iter().flat_map(|namespace| {
                 Class::ALL.into_iter().map(move |class| {
                     let labels = [
                         ("subsystem", namespace.subsystem.clone()),
@@ -189,11 +237,9 @@ impl Metrics {
             .of(Unit_::Bytes)
             .encode(encoder, of(|metrics| metrics.bytes))?;
         let latencies = all().map(|(labels, metrics)| (labels, Latency(&metrics.latency)));
-        let duration = "From the turn in which a command came to the one in which it was answered";
-        let family =
-            Family { kind: MetricType::Histogram, ..Family::gauge("command_duration", duration) };
-        family.of(Unit_::Seconds).encode(encoder, latencies)?;
-        let hops = self.0.namespaces.iter().map(|namespace| {
+        let duration = "From when a command came to when it was answered";
+        Family::latency("command_duration", duration).encode(encoder, latencies)?;
+        let hops = self.report.namespaces.iter().map(|namespace| {
             let labels =
                 [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
             (labels, counter(namespace.chain.hops))
@@ -202,7 +248,7 @@ impl Metrics {
     }
 
     fn namespaces(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let sizes = self.0.namespaces.iter().map(|namespace| {
+        let sizes = self.report.namespaces.iter().map(|namespace| {
             let labels =
                 [("subsystem", namespace.subsystem.clone()), ("nsid", namespace.nsid.to_string())];
             (labels, gauge(namespace.size_bytes))
@@ -225,7 +271,7 @@ impl Metrics {
             (Family::counter("function_aborts", "Those that the function aborted"), |of| of.aborts),
         ];
         for (family, value) in families {
-            let members = self.0.functions.iter().map(|function| {
+            let members = self.report.functions.iter().map(|function| {
                 let labels = [
                     ("subsystem", function.subsystem.clone()),
                     ("function", function.name.clone()),
@@ -235,7 +281,25 @@ impl Metrics {
             });
             family.encode(encoder, members)?;
         }
-        Ok(())
+        let kept = self.report.functions.iter().map(|function| {
+            let labels = [
+                ("subsystem", function.subsystem.clone()),
+                ("function", function.name.clone()),
+                ("id", function.id.to_string()),
+            ];
+            (labels, CoarseLatency(&function.latency))
+        });
+        let others = self.report.other_functions.iter().filter(|(_, latency)| latency.count() > 0);
+        let others = others.map(|(subsystem, latency)| {
+            let labels = [
+                ("subsystem", subsystem.clone()),
+                ("function", "(others)".to_owned()),
+                ("id", "0".to_owned()),
+            ];
+            (labels, CoarseLatency(latency))
+        });
+        let duration = "From when a chain of an installed function came to when it was answered";
+        Family::latency("function_chain_duration", duration).encode(encoder, kept.chain(others))
     }
 
     /// By host that is connected.
@@ -255,19 +319,32 @@ impl Metrics {
             (Family::counter("host_hops", "Hops of a host's chains"), |of| of.totals.hops),
         ];
         for (family, value) in families {
-            let members = self.0.hosts.iter().map(|host| {
+            let members = self.hosts.iter().map(|host| {
                 let address = host.address.clone().unwrap_or_default();
                 let labels = [("host", host.nqn.clone()), ("address", address)];
                 (labels, Value(value(host), family.kind))
             });
             family.encode(encoder, members)?;
         }
-        Ok(())
+        let latencies = self.hosts.iter().flat_map(|host| {
+            let used = |class: &Class| host.latencies.class(*class).count() > 0;
+            Class::ALL.into_iter().filter(used).map(|class| {
+                let address = host.address.clone().unwrap_or_default();
+                let labels = [
+                    ("host", host.nqn.clone()),
+                    ("address", address),
+                    ("class", class.name().to_owned()),
+                ];
+                (labels, CoarseLatency(host.latencies.class(class)))
+            })
+        });
+        let duration = "From when a command of a host came to when it was answered";
+        Family::latency("host_command_duration", duration).encode(encoder, latencies)
     }
 
     fn reactors(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let label = |index: usize| [("reactor", index.to_string())];
-        let reactors = &self.0.reactors;
+        let reactors = &self.report.reactors;
         let seconds = |ns: u64| Seconds(ns as f64 / 1e9);
         Family::counter("reactor_busy", "Time in which a reactor had something to do")
             .of(Unit_::Seconds)
@@ -289,12 +366,22 @@ impl Metrics {
         Family::gauge("chains_waiting", "Connections whose chains wait for an arena").encode(
             encoder,
             reactors.iter().map(|of| (label(of.index), gauge(of.chains_waiting as u64))),
-        )
+        )?;
+        let latencies = reactors.iter().flat_map(|of| {
+            let used = |class: &Class| of.latencies.class(*class).count() > 0;
+            Class::ALL.into_iter().filter(used).map(|class| {
+                let labels =
+                    [("reactor", of.index.to_string()), ("class", class.name().to_owned())];
+                (labels, CoarseLatency(of.latencies.class(class)))
+            })
+        });
+        let duration = "From when a command came to when its reactor answered it";
+        Family::latency("reactor_command_duration", duration).encode(encoder, latencies)
     }
 
     /// By address that the target listens on.
     fn listeners(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let all = &self.0.listeners;
+        let all = &self.report.listeners;
         let label = |of: &ListenerReport| [("listener", of.address.to_string())];
         Family::gauge("listener_connections", "Connections of hosts that came to a listener")
             .encode(encoder, all.iter().map(|of| (label(of), gauge(of.connections))))?;
@@ -311,12 +398,28 @@ impl Metrics {
     }
 
     fn target(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let report = &self.0;
+        let report = &self.report;
         let denials =
             report.denials.iter().map(|(reason, count)| ([("reason", *reason)], counter(*count)));
         Family::counter("denials", "How often hosts were refused something, by reason")
             .encode(encoder, denials)?;
+        let handshakes = report
+            .handshakes
+            .iter()
+            .map(|(result, count)| ([("result", *result)], counter(*count)));
+        Family::counter("tls_handshakes", "Handshakes of TLS, by result")
+            .encode(encoder, handshakes)?;
         let memory = [
+            (
+                "memory_pending",
+                "What connections take of it that have not said whose they are",
+                report.memory_pending_bytes,
+            ),
+            (
+                "memory_namespaces",
+                "What namespaces in memory take beside that",
+                report.memory_namespaces_bytes as usize,
+            ),
             (
                 "memory_limit",
                 "What the target may take of memory for hosts",

@@ -27,6 +27,22 @@ pub(crate) struct Answer {
     pub(crate) error: Option<Failure>,
 }
 
+/// What is told without being asked for each time (JSON-RPC 2.0 §4.1).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Notification {
+    pub(crate) jsonrpc: String,
+    pub(crate) method: String,
+    pub(crate) params: Value,
+}
+
+impl Notification {
+    /// With these parameters.
+    pub(crate) fn of(method: &str, params: &impl Serialize) -> serde_json::Result<Notification> {
+        let params = serde_json::to_value(params)?;
+        Ok(Notification { jsonrpc: "2.0".to_owned(), method: method.to_owned(), params })
+    }
+}
+
 /// Why there is no result (JSON-RPC 2.0 §5.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Failure {

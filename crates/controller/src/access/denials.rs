@@ -1,4 +1,4 @@
-//! How often hosts were refused something.
+//! How often hosts were refused something, and how their TLS handshakes ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,6 +39,48 @@ impl Reason {
             Reason::Handshake => "TLS handshake",
             Reason::NotAuthenticated => "not authenticated",
         }
+    }
+}
+
+/// How a TLS handshake has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handshaken {
+    /// The kernel seals and opens the records.
+    Kernel,
+    /// This process does.
+    Process,
+    /// The host came without TLS, which its listener allows.
+    Plain,
+    /// No key, a wrong one, or bytes that are no TLS.
+    Failed,
+    /// Too many others.
+    Refused,
+}
+
+impl Handshaken {
+    const ALL: [(Handshaken, &'static str); 5] = [
+        (Handshaken::Kernel, "kernel"),
+        (Handshaken::Process, "process"),
+        (Handshaken::Plain, "plain"),
+        (Handshaken::Failed, "failed"),
+        (Handshaken::Refused, "refused"),
+    ];
+}
+
+/// Handshakes by result.
+#[derive(Debug, Default)]
+pub(crate) struct HandshakeCounts([AtomicU64; Handshaken::ALL.len()]);
+
+impl HandshakeCounts {
+    /// Counts one.
+    pub(crate) fn count(&self, result: Handshaken) {
+        self.0[result as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were, by the name of the result.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let count = |result: Handshaken| self.0[result as usize].load(Ordering::Relaxed);
+        Handshaken::ALL.into_iter().map(move |(result, name)| (name, count(result)))
     }
 }
 

@@ -9,7 +9,7 @@ mod denials;
 mod rights;
 mod rules;
 
-pub(crate) use denials::{Denials, Reason};
+pub(crate) use denials::{Denials, HandshakeCounts, Handshaken, Reason};
 pub use rights::{Rights, UnknownRight};
 pub(crate) use rules::{Access, Rules};
 pub use rules::{HostKeys, HostRule};

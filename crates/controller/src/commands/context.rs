@@ -1,5 +1,6 @@
 //! What commands are carried out with.
 
+use super::observed;
 use crate::access::{Reason, Rights};
 use crate::association::{AdminState, Association};
 use crate::connection::{Connection, Phase};
@@ -227,7 +228,7 @@ impl Context<'_> {
 
     /// Fetches `length` bytes of a command's data, at once or when there is room for them.
     pub(crate) fn fetch(&mut self, command: &Command<'_>, length: u32, state: State) {
-        let transfer = Transfer { length_bytes: length, stage: Stage::Waits };
+        let transfer = Transfer { stage: Stage::Waits, ..Transfer::here(length) };
         let Command { pointer, sqe, .. } = *command;
         let (cid, begun_ns) = (sqe.cid, self.executor.now_ns);
         self.connection.queue.occupy(Slot { cid, begun_ns, pointer, transfer, state });
@@ -265,8 +266,14 @@ impl Context<'_> {
             State::Read { length, .. } | State::Verify { length, .. } => length,
             _ => slot.transfer.length_bytes,
         };
-        self.executor
-            .count(slot, Ended { is_ok, bytes: if is_ok { bytes.into() } else { 0 }, hops: 0 });
+        let bytes = if is_ok { bytes.into() } else { 0 };
+        let Context { connection, executor } = self;
+        let ended = Ended { is_ok, bytes, hops: 0 };
+        if let Some(counted) = executor.count(slot, &mut connection.tally.latencies, ended)
+            && executor.observer.watches(counted.latency_ns)
+        {
+            observed::command_ended(connection, executor, slot, (counted, bytes, reply.status));
+        }
         let copied = self.connection.send_data(slot.cid, slot.pointer, reply, payload);
         if let Some(buffer) = copied {
             self.executor.buffers.recycle(buffer);

@@ -1,7 +1,7 @@
 //! How commands end that devices have worked on.
 
 use super::context::Context;
-use super::nvm_optional;
+use super::{nvm_optional, observed};
 use crate::metrics::{Class, Ended};
 use crate::queue::State;
 use crate::refusal::Reply;
@@ -23,7 +23,13 @@ pub(crate) fn memory_done(cx: &mut Context<'_>, slot: u16) {
         let latency_ns = executor.now_ns.saturating_sub(taken.begun_ns);
         connection.send_data(taken.cid, taken.pointer, Reply::default(), payload);
         let ended = Ended { is_ok: true, bytes: length.into(), hops: 0 };
-        executor.namespaces.metrics(namespace).count(Class::Read, latency_ns, ended);
+        let metrics = executor.namespaces.metrics(namespace);
+        let counted = metrics.count(Class::Read, latency_ns, ended);
+        connection.tally.latencies.add(counted);
+        if executor.observer.watches(latency_ns) {
+            let what = (counted, ended.bytes, Status::SUCCESS);
+            observed::command_ended(connection, executor, &taken, what);
+        }
         return cx.fetch_more();
     }
     let reply = match &mut taken.state {

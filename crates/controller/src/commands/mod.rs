@@ -5,7 +5,8 @@
 //!   [`discovery`], [`events`] those of NVMe; [`functions`], [`file_maps`], [`function_maps`] ours, whose
 //!   data [`upload`] collects.
 //! - [`io`]: which function carries out which I/O command; [`nvm`], [`nvm_optional`] those of the NVM
-//!   command set, [`pushdown`] and [`pushdown_vector`] chains; [`device_done`]: how they end.
+//!   command set, [`pushdown`] and [`pushdown_vector`] chains; [`device_done`]: how they end, [`observed`]:
+//!   what is noted of that.
 //! - [`receive`]: commands as they come from a port.
 
 pub(crate) mod admin;
@@ -24,6 +25,7 @@ pub(crate) mod io;
 pub(crate) mod logs;
 pub(crate) mod nvm;
 pub(crate) mod nvm_optional;
+mod observed;
 pub(crate) mod pushdown;
 pub(crate) mod pushdown_vector;
 pub(crate) mod receive;

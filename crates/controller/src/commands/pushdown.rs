@@ -1,7 +1,9 @@
 //! Pushdown: a command begins a chain, and its end answers the command (docs/protocol.md).
 
 use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
+use super::observed;
 use crate::connection::Resting;
+use crate::kept::is_kept;
 use crate::limits::IN_CAPSULE_BYTES;
 use crate::metrics::{Class, Ended};
 use crate::queue::State;
@@ -102,6 +104,9 @@ fn begin(
     let answer_max_bytes = start.answer_max_bytes.min(start.scratch_bytes);
     let command = cx.occupy(command, State::Chain { namespace, answer_max_bytes });
     let Context { connection, executor } = cx;
+    if let Some(since_ns) = connection.waiters.waited_since_ns.take() {
+        connection.queue.has_come(command.slot, since_ns);
+    }
     let Some(association) = connection.phase.association_mut() else {
         unreachable!("only connected queues take commands")
     };
@@ -159,7 +164,14 @@ pub(super) fn count(
     counters.read_bytes += usage.bytes;
     let ended = Ended { is_ok: outcome.is_ok(), bytes: usage.bytes, hops: usage.hops };
     let latency_ns = executor.now_ns.saturating_sub(begun_ns);
-    executor.namespaces.metrics(namespace).count(Class::Chain, latency_ns, ended);
+    let counted = executor.namespaces.metrics(namespace).count(Class::Chain, latency_ns, ended);
+    connection.tally.latencies.add(counted);
+    let subsystem = connection.phase.association().map_or(0, |of| of.subsystem.number);
+    let function = if is_kept(usage.function) { usage.function } else { 0 };
+    executor.functions.add((subsystem, function), counted);
+    if executor.observer.watches(counted.latency_ns) {
+        observed::chain_ended(connection, executor, (namespace, begun_ns, chain), outcome);
+    }
     usage
 }
 
@@ -198,7 +210,7 @@ pub(super) fn failed(
 ///
 /// # Errors
 /// If it cannot: it is to end so.
-pub(crate) fn resume(cx: &mut Context<'_>, resting: &Resting) -> Result<(), Refusal> {
+pub(crate) fn resume(cx: &mut Context<'_>, resting: Resting) -> Result<(), Refusal> {
     let slot = resting.slot;
     let command = cx.command(slot);
     let Context { connection, executor } = cx;
@@ -210,8 +222,10 @@ pub(crate) fn resume(cx: &mut Context<'_>, resting: &Resting) -> Result<(), Refu
         return Err(namespace_gone());
     }
     let of = (command, resting.entry);
+    let rested_ns = executor.now_ns.saturating_sub(resting.since_ns);
+    let rested = (&resting.chain, resting.log, rested_ns);
     executor
-        .resume_chain(namespace, of, &resting.chain, &association.tables)
+        .resume_chain(namespace, of, rested, &association.tables)
         .map_err(|error| Refusal::of_chain(error, resting.chain.hops()))?;
     connection.vectors.running += u32::from(resting.entry.is_some());
     executor.admission.started(connection.index);

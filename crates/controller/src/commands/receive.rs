@@ -143,7 +143,7 @@ fn refuse_malformed(cx: &mut Context<'_>, command: &Command<'_>, intact: bool) {
 /// All of a command's data has been fetched.
 fn data_fetched(cx: &mut Context<'_>, fetched: Fetched) -> Result<(), Close> {
     let Fetched { slot, buffer, intact } = fetched;
-    cx.connection.queue.arrived(slot);
+    cx.connection.queue.arrived(slot, cx.executor.now_ns);
     if !intact {
         cx.executor.buffers.recycle(buffer);
         let taken = cx.connection.queue.vacate(slot);

@@ -1,11 +1,15 @@
 //! The chains that run, in their arenas, and whose they are.
 
 use crate::limits::{CALLS_SLICE_UNITS, KEPT_ARENAS};
+use crate::observe::HopLog;
 use crate::operation::CommandId;
 use bpfof_chain::{ChainId, DeviceRead, Engine, Limits};
 use bpfof_function::Arena;
 use bpfof_function::memory::{Account, Charge};
 use std::sync::Arc;
+
+/// What an arena takes, with what is noted of its chain.
+const ARENA_BYTES: usize = Arena::MEMORY_BYTES + HopLog::BYTES;
 
 /// Whom a running chain belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +22,8 @@ pub(crate) struct Owner {
     pub(crate) since_ns: u64,
     /// It has been asked to give its arena to somebody else.
     pub(crate) gives_way: bool,
+    /// Its hops are noted.
+    pub(crate) is_logged: bool,
 }
 
 /// See the module.
@@ -35,7 +41,7 @@ pub(crate) struct Arenas {
 impl Arenas {
     /// Arenas within these limits, whose memory is of this account.
     pub(super) fn new(limits: Limits, account: &Arc<Account>) -> Arenas {
-        let kept = KEPT_ARENAS.min(limits.chains) * Arena::MEMORY_BYTES;
+        let kept = KEPT_ARENAS.min(limits.chains) * ARENA_BYTES;
         Arenas {
             engine: Engine::new(limits).with_slice(CALLS_SLICE_UNITS),
             memory: account.charge_anyway(kept),
@@ -53,7 +59,7 @@ impl Arenas {
     /// Whether there is an arena for `more` chains than run, or memory to make it.
     #[inline]
     pub(crate) fn has_arena(&mut self, more: usize) -> bool {
-        let wanted = (self.engine.running() + more) * Arena::MEMORY_BYTES;
+        let wanted = (self.engine.running() + more) * ARENA_BYTES;
         wanted <= self.memory.bytes() || self.memory.resize(wanted).is_ok()
     }
 
@@ -61,7 +67,7 @@ impl Arenas {
     pub(crate) fn trim(&mut self, keep: usize) {
         self.engine.trim(keep);
         self.owners.truncate(self.engine.arenas());
-        let bytes = self.engine.arenas().max(keep) * Arena::MEMORY_BYTES;
+        let bytes = self.engine.arenas().max(keep) * ARENA_BYTES;
         if bytes < self.memory.bytes() {
             // Less is never refused.
             let _ = self.memory.resize(bytes);

@@ -14,11 +14,13 @@ use crate::authenticator::Authentication;
 use crate::backend::Backend;
 use crate::chain_admission::{Admission, DISPLACED_PER_TURN};
 use crate::controller::Controller;
-use crate::limits::{BYTES_PER_UNIT, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT};
+use crate::limits::{BYTES_PER_UNIT, MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT};
 use crate::loader::Load;
-use crate::metrics::{Class, Ended};
+use crate::metrics::{Class, ClassLatencies, Counted, Ended, FunctionLatencies};
 use crate::namespace::Namespace;
 use crate::namespace_table::{NamespaceTable, Served};
+use crate::observe::tracer::Trace;
+use crate::observe::{HopLog, Observer};
 use crate::operation::{ChainOf, CommandId, Fenced, FileOperation, Operation};
 use crate::queue::Slot;
 use crate::registry::Registry;
@@ -55,6 +57,8 @@ pub(crate) struct Executor {
     pub(crate) arenas: Arenas,
     pub(crate) buffers: BufferPool,
     pub(crate) namespaces: NamespaceTable,
+    pub(crate) observer: Observer,
+    pub(crate) functions: FunctionLatencies,
     /// Units of work that is not of an operation, since they were last taken.
     spent: u64,
     /// For each place the operations that are not due: the connection, whether it goes on with something,
@@ -62,6 +66,8 @@ pub(crate) struct Executor {
     delayed: Vec<DelayQueue<(u32, bool, Operation)>>,
     /// Whether a memory namespace has a latency model.
     is_modelled: bool,
+    /// Whether chains over memory go on at once: there is no such model, and nobody traces.
+    is_direct: bool,
 }
 
 impl Executor {
@@ -76,9 +82,12 @@ impl Executor {
             schedule: Schedule::default(),
             buffers: BufferPool::default(),
             namespaces: NamespaceTable::default(),
+            observer: Observer::default(),
+            functions: FunctionLatencies::default(),
             spent: 0,
             delayed: Vec::new(),
             is_modelled: false,
+            is_direct: true,
         };
         executor.serve(&served);
         executor
@@ -91,6 +100,19 @@ impl Executor {
         let mut all = (0..self.namespaces.count()).filter_map(|place| self.namespaces.at(place));
         self.is_modelled =
             all.any(|of| of.backend.memory().is_some_and(|memory| memory.latency().is_some()));
+        self.is_direct = !self.is_modelled && !self.observer.is_tracing();
+    }
+
+    /// Somebody traces from now on.
+    pub(crate) fn begin_trace(&mut self, trace: Trace) {
+        self.observer.begin_trace(trace);
+        self.is_direct = false;
+    }
+
+    /// Somebody does not trace any more.
+    pub(crate) fn end_trace(&mut self, id: u64) {
+        self.observer.end_trace(id);
+        self.is_direct = !self.is_modelled && !self.observer.is_tracing();
     }
 
     /// Work has been done that costs so many units.
@@ -117,12 +139,27 @@ impl Executor {
         self.is_modelled
     }
 
-    /// Counts a command that has ended.
-    #[inline]
-    pub(crate) fn count(&mut self, slot: &Slot, ended: Ended) {
-        let Some((class, place)) = Class::of(&slot.state) else { return };
+    /// Counts an I/O command that has ended, also for its connection.
+    #[inline(always)]
+    pub(crate) fn count(
+        &mut self,
+        slot: &Slot,
+        latencies: &mut ClassLatencies,
+        ended: Ended,
+    ) -> Option<Counted> {
+        let (class, place) = Class::of(&slot.state)?;
         let latency_ns = self.now_ns.saturating_sub(slot.begun_ns);
-        self.namespaces.metrics(place).count(class, latency_ns, ended);
+        let counted = self.namespaces.metrics(place).count(class, latency_ns, ended);
+        latencies.add(counted);
+        Some(counted)
+    }
+
+    /// Forgets latencies of functions that are not kept any more, if there are many.
+    pub(crate) fn forget_functions(&mut self) {
+        if self.functions.len() > MAX_KEPT_FUNCTIONS {
+            let registry = &self.registry;
+            self.functions.retain(|(subsystem, id)| id == 0 || registry.keeps(subsystem, id));
+        }
     }
 
     /// The namespace at a place that a command has.
@@ -282,9 +319,21 @@ impl Executor {
 impl Executor {
     /// Notes whom a chain belongs to that has got an arena.
     #[inline]
-    fn own(&mut self, chain: ChainId, (command, entry): ChainOf, namespace: usize) {
-        let owner = Owner { command, entry, namespace, since_ns: self.now_ns, gives_way: false };
+    fn own(
+        &mut self,
+        chain: ChainId,
+        (command, entry): ChainOf,
+        (namespace, is_logged): (usize, bool),
+    ) {
+        let since_ns = self.now_ns;
+        let owner = Owner { command, entry, namespace, since_ns, gives_way: false, is_logged };
         self.arenas.own(chain, owner);
+    }
+
+    /// Whether chains over a namespace go on at once, and their hops are not noted.
+    #[inline]
+    fn is_direct(&self, namespace: usize) -> bool {
+        self.is_direct && matches!(self.namespaces.get(namespace).backend, Backend::Memory(_))
     }
 
     /// Starts a chain for a command.
@@ -296,8 +345,8 @@ impl Executor {
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
-        let is_memory = matches!(self.namespaces.get(namespace).backend, Backend::Memory(_));
-        let chain = if is_memory && !self.is_modelled {
+        let is_direct = self.is_direct(namespace);
+        let chain = if is_direct {
             let (queue, place) = (self.schedule.queue(command.connection, false), namespace as u32);
             let chain = self.arenas.engine.start(start, tables, |read| {
                 queue.push_back(Operation::ChainRead { namespace: place, read });
@@ -307,10 +356,11 @@ impl Executor {
         } else {
             let Arenas { engine, reads, .. } = &mut self.arenas;
             let chain = engine.start(start, tables, |read| reads.push(read))?;
+            self.observer.chain_begun(engine, chain, self.now_ns);
             self.submit_chain_reads(namespace, command.connection, false);
             chain
         };
-        self.own(chain, of, namespace);
+        self.own(chain, of, (namespace, !is_direct));
         Ok(())
     }
 
@@ -319,12 +369,16 @@ impl Executor {
         &mut self,
         namespace: usize,
         of @ (command, _): ChainOf,
-        suspended: &Suspended,
+        (suspended, log, rested_ns): (&Suspended, HopLog, u64),
         tables: &Tables,
     ) -> Result<(), ChainError> {
         let Arenas { engine, reads, .. } = &mut self.arenas;
         let chain = engine.resume(suspended, tables, |read| reads.push(read))?;
-        self.own(chain, of, namespace);
+        self.observer.chain_resumed(chain, log, rested_ns);
+        if !self.is_direct(namespace) {
+            self.observer.chain_asked(&self.arenas.engine, chain, self.now_ns);
+        }
+        self.own(chain, of, (namespace, true));
         self.submit_chain_reads(namespace, command.connection, false);
         Ok(())
     }
@@ -343,7 +397,8 @@ impl Executor {
         if let Backend::Memory(memory) = &self.namespaces.get(namespace).backend {
             memory.read(read.device_offset, self.arenas.engine.data_mut(&read));
         }
-        if self.is_modelled {
+        if !self.is_direct {
+            self.observer.read_came(read.chain, self.now_ns);
             return self.go_on_with_chain(read.chain, Some(true), wanted, tables);
         }
         let ok = wanted && !self.namespaces.is_leaving(namespace);
@@ -368,14 +423,19 @@ impl Executor {
         wanted: bool,
         tables: &Tables,
     ) -> Progress {
-        let Owner { namespace, command, .. } = self.arenas.owner(chain);
+        let Owner { namespace, command, is_logged, .. } = self.arenas.owner(chain);
         let wanted = wanted && !self.namespaces.is_leaving(namespace);
         let goes_on = !self.arenas.yields(chain);
         let Arenas { engine, reads, .. } = &mut self.arenas;
+        let before = is_logged.then(|| self.observer.chain_goes_on(engine, chain, self.now_ns));
         let progress = match read {
             Some(ok) => engine.completed(chain, ok && wanted, tables, |read| reads.push(read)),
             None => engine.go_on(chain, wanted, tables, |read| reads.push(read)),
         };
+        if let Some(before) = before {
+            let (before, after) = ((before, read.is_none()), (progress, self.now_ns));
+            self.observer.chain_went_on(engine, chain, before, after);
+        }
         self.submit_chain_reads(namespace, command.connection, goes_on);
         progress
     }

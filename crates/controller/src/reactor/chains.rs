@@ -125,10 +125,12 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     connection.vectors.running -= u32::from(entry.is_some());
     let suspended = executor.arenas.engine.suspend(chain);
     executor.admission.ended(index, owner.gives_way);
+    let before_ns = owner.since_ns.saturating_sub(connection.queue.slot(slot).begun_ns);
+    let log = executor.observer.chain_rests(chain, (owner.is_logged, before_ns));
     match connection.memory.charge(suspended.bytes()) {
         Ok(memory) => {
             let since_ns = executor.now_ns;
-            let resting = Resting { slot, entry, chain: suspended, since_ns, _memory: memory };
+            let resting = Resting { slot, entry, chain: suspended, since_ns, log, _memory: memory };
             connection.waiters.resting.push_back(resting);
             executor.admission.wait(index);
         }
@@ -162,12 +164,13 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     if entry.closing {
         return core.executor.admission.stop_waiting(index);
     }
-    let ChainWaiters { resting, vector_since_ns, command_since_ns } = &mut entry.connection.waiters;
+    let ChainWaiters { resting, vector_since_ns, command_since_ns, waited_since_ns } =
+        &mut entry.connection.waiters;
     let never = u64::MAX;
     let resting_ns = resting.front().map_or(never, |resting| resting.since_ns);
     let vector_ns = vector_since_ns.unwrap_or(never);
     if command_since_ns.is_some_and(|ns| ns < resting_ns.min(vector_ns)) {
-        *command_since_ns = None;
+        *waited_since_ns = command_since_ns.take();
         core.executor.schedule.wake(index);
     } else if vector_ns < resting_ns {
         *vector_since_ns = None;
@@ -178,8 +181,9 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     } else if let Some(resting) = resting.pop_front()
         && let Some(mut cx) = core.context(index)
     {
-        if let Err(refusal) = pushdown::resume(&mut cx, &resting) {
-            end_resting(&mut cx, (resting.slot, resting.entry), &refusal);
+        let of = (resting.slot, resting.entry);
+        if let Err(refusal) = pushdown::resume(&mut cx, resting) {
+            end_resting(&mut cx, of, &refusal);
         }
         core.mark_dirty(index);
     }

@@ -110,10 +110,12 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
         return;
     }
     if let Some(association) = entry.connection.phase.association() {
-        association.host().remember(&entry.connection.tally.totals);
+        let tally = &entry.connection.tally;
+        association.host().remember(&tally.totals, &tally.latencies);
     }
     core.executor.admission.leave(index);
     core.executor.schedule.leave(index);
+    core.executor.observer.slowest.forget(index);
     core.table.remove(index);
     core.io.close(index);
 }

@@ -9,13 +9,15 @@ use super::upkeep::let_namespaces_go;
 use crate::commands::{authentication, device_done, events, file_maps, functions};
 use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
+use crate::loader::Loaded;
 use crate::operation::{CommandId, Operation};
 use crate::report::ReactorReport;
-use crate::reporting::{Part, connection_report};
+use crate::reporting::{HostPart, Part, connection_report};
 use crate::transport::{Port, Received};
 use bpfof_chain::ChainId;
 use bpfof_device::fabric::Event;
 use bpfof_device::{IoBuffer, Outgoing};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Something was received into this buffer, or, with a `result` of 0 or below, nothing will be.
@@ -58,6 +60,10 @@ pub(crate) fn sent<I: Io>(core: &mut Core<I>, index: u32, mut sent: Box<Outgoing
     }
     port.sent(sent, |buffer| executor.buffers.recycle(buffer));
     entry.sends += 1;
+    let sends = entry.sends;
+    if executor.observer.slowest.has_leaving() {
+        executor.observer.slowest.sent(index, sends, executor.now_ns);
+    }
     if entry.closing {
         flush(core, index);
         return remove_if_done(core, index);
@@ -134,6 +140,7 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
         cx.connection.note(log::Level::Error, cx.executor.now_ns, what);
     }
     let ok = result == length as i32;
+    core.executor.observer.read_came(chain, core.executor.now_ns);
     chains::queue(core, chain, Operation::ChainReadDone { chain, ok });
 }
 
@@ -171,15 +178,7 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
                 }
             }
         }
-        Message::Loaded(loaded) => {
-            let index = loaded.command.connection;
-            if let Some(mut cx) = core.context(index)
-                && cx.connection.serial == loaded.serial
-            {
-                functions::loaded(&mut cx, *loaded);
-                core.mark_dirty(index);
-            }
-        }
+        Message::Loaded(loaded) => compiled(core, *loaded),
         Message::Authenticated(authenticated) => {
             let index = authenticated.command.connection;
             if let Some(mut cx) = core.context(index)
@@ -202,7 +201,12 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             }
         }
         Message::Pulse(sign) => _ = sign.send(()),
-        Message::Report(to) => _ = to.send(part(core)),
+        Message::Report(_)
+        | Message::Slowest(_)
+        | Message::BeginTrace(_)
+        | Message::EndTrace(_) => {
+            of_operator(core, message);
+        }
         Message::Stop => {
             core.stop_at_ns = Some(core.executor.now_ns + STOP_TIMEOUT_NS);
             for index in core.table.indices() {
@@ -232,14 +236,45 @@ fn tell_hosts<I: Io>(core: &mut Core<I>) {
     }
 }
 
+/// A function has been compiled, or not.
+fn compiled<I: Io>(core: &mut Core<I>, loaded: Loaded) {
+    let index = loaded.command.connection;
+    if let Some(mut cx) = core.context(index)
+        && cx.connection.serial == loaded.serial
+    {
+        functions::loaded(&mut cx, loaded);
+        core.mark_dirty(index);
+    }
+}
+
+/// What operators ask for.
+fn of_operator<I: Io>(core: &mut Core<I>, message: Message) {
+    match message {
+        Message::Report(to) => _ = to.send((core.index, part(core))),
+        Message::Slowest(to) => {
+            let slowest = core.executor.observer.slowest(core.executor.now_ns);
+            _ = to.send((core.index, slowest));
+        }
+        Message::BeginTrace(trace) => core.executor.begin_trace(trace),
+        Message::EndTrace(id) => core.executor.end_trace(id),
+        _ => unreachable!("operators ask for nothing else"),
+    }
+}
+
 /// What the reactor has, for a report.
 fn part<I: Io>(core: &Core<I>) -> Part {
     let Core { executor, table, index, .. } = core;
     let now_ns = executor.now_ns;
+    let mut hosts: BTreeMap<u64, HostPart> = BTreeMap::new();
     let connections = table.entries().map(|entry| {
         let connection = &entry.connection;
-        let host = connection.phase.association().map(|of| Arc::clone(of.host()));
-        (connection_report(connection, (*index, &executor.registry), now_ns), host)
+        if let Some(association) = connection.phase.association() {
+            let host = association.host();
+            let part = hosts.entry(host.serial).or_insert_with(|| HostPart::new(host));
+            part.totals.add(&connection.tally.totals);
+            part.latencies.merge(&connection.tally.latencies);
+        }
+        connection_report(connection, (*index, &executor.registry), now_ns)
     });
     let connections: Vec<_> = connections.collect();
     let namespaces = executor.namespaces.all();
@@ -251,7 +286,10 @@ fn part<I: Io>(core: &Core<I>) -> Part {
             connections: connections.len(),
             chains_running: executor.registry.limits.chains - executor.arenas.free(),
             chains_waiting: executor.admission.waiting().len(),
+            latencies: executor.namespaces.latencies(),
         },
+        functions: executor.functions.all().map(|(of, latency)| (of, *latency)).collect(),
+        hosts: hosts.into_values().collect(),
         connections,
         namespaces: namespaces
             .map(|(subsystem, namespace, metrics)| {

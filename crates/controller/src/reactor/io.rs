@@ -7,6 +7,8 @@ use crate::executor::Executor;
 use crate::hosts::AddressSlot;
 use crate::loader::{Load, Loaded};
 use crate::namespace_table::Served;
+use crate::observe::record::CommandRecord;
+use crate::observe::tracer::Trace;
 use crate::operation::{Fenced, FileOperation};
 use crate::reporting::Part;
 use crate::transport::secure::Secure;
@@ -124,7 +126,13 @@ pub(crate) enum Message {
     /// Give this sign of life.
     Pulse(Sender<()>),
     /// Tell what there is to tell.
-    Report(Sender<Part>),
+    Report(Sender<(usize, Part)>),
+    /// Tell which commands were slowest.
+    Slowest(Sender<(usize, Vec<CommandRecord>)>),
+    /// Somebody traces.
+    BeginTrace(Trace),
+    /// Somebody does not trace any more.
+    EndTrace(u64),
     /// Finish what is in flight and end.
     Stop,
 }

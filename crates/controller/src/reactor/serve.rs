@@ -54,6 +54,7 @@ fn next_round<I: Io>(core: &mut Core<I>) -> Option<u32> {
         core.executor.schedule.take(connection);
     }
     core.executor.prefetch_round();
+    core.executor.now_ns = core.io.now_ns();
     core.executor.schedule.next()
 }
 
@@ -111,6 +112,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     }
     let Some(input) = connection.port.take_input() else { return };
     let (until, begun_ns) = (executor.spent() + SLICE_UNITS, io.now_ns());
+    executor.now_ns = begun_ns;
     let (mut used, mut takes_long) = (0, false);
     let outcome = loop {
         let mut cx = Context { connection: &mut *connection, executor: &mut *executor };

@@ -87,6 +87,7 @@ impl<I: Io> Core<I> {
     /// `index` is that of the reactor among those of its target.
     pub(crate) fn new(io: I, mut executor: Executor, index: usize) -> Core<I> {
         let pending = executor.schedule.lasting_host();
+        executor.observer.reactor = index;
         Core {
             io,
             index,
@@ -158,6 +159,7 @@ impl<I: Io> Core<I> {
     /// Returns the time since the last look, in ns.
     fn look_at_clock(&mut self) -> u64 {
         let now_ns = self.io.now_ns();
+        self.executor.now_ns = now_ns;
         self.turn.look_at_clock(now_ns)
     }
 

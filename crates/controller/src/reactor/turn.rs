@@ -5,6 +5,7 @@ use super::closing::{close_ended, flush, remove_if_done, resume};
 use super::io::Io;
 use super::state::{Core, Turn};
 use super::upkeep::tick;
+use crate::transport::Port;
 
 /// A turn begins.
 pub(crate) fn begin<I: Io>(core: &mut Core<I>) {
@@ -33,6 +34,7 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
         entry.dirty = false;
         entry.connection.publish_tally();
         flush(core, index);
+        note_answers(core, index);
     }
     for index in dirty.drain(..) {
         resume(core, index);
@@ -44,6 +46,25 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
     }
     submit_file_operations(core);
     tick(core);
+}
+
+/// Notes with which of a connection's sends the answers leave that are watched.
+#[inline]
+fn note_answers<I: Io>(core: &mut Core<I>, index: u32) {
+    if core.executor.observer.slowest.has_leaving()
+        && let Some(entry) = core.table.get(index)
+    {
+        let slowest = &mut core.executor.observer.slowest;
+        match &entry.connection.port {
+            Port::Tcp(port) => {
+                // What is not in the send that is on its way is in the next.
+                let more = u64::from(port.is_sending() && port.has_unsent());
+                slowest.leaves_with(index, entry.sends + 1 + more);
+            }
+            // There messages leave one by one.
+            Port::Message(_) => slowest.forget(index),
+        }
+    }
 }
 
 fn submit_file_operations<I: Io>(core: &mut Core<I>) {

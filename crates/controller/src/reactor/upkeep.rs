@@ -93,10 +93,13 @@ pub(super) fn tick<I: Io>(core: &mut Core<I>) {
         look_at(core, index);
     }
     let executor = &mut core.executor;
+    executor.observer.expire(now_ns);
+    executor.forget_functions();
     let is_quiet = executor.arenas.free() == executor.registry.limits.chains;
     core.ticks.quiet = if is_quiet { core.ticks.quiet + 1 } else { 0 };
     if core.ticks.quiet == QUIET_TICKS {
         executor.arenas.trim(KEPT_ARENAS);
+        executor.observer.trim(executor.arenas.engine.arenas());
     }
 }
 

@@ -12,6 +12,7 @@ use crate::backend::Backend;
 use crate::executor::Executor;
 use crate::limits::{MESSAGES_PER_TURN, SPARE_BYTES};
 use crate::loader::{Load, Loader};
+use crate::observe::SLOWEST_BYTES;
 use crate::operation::{CommandId, Fenced, FileOperation};
 use crate::registry::Registry;
 use crate::transport::Port;
@@ -137,7 +138,7 @@ pub(crate) struct Reactor {
     core: Core<Uring>,
     /// Whether the last wait was short enough for spinning.
     spin_pays: bool,
-    /// Buffers for reuse.
+    /// Buffers for reuse, and the slowest commands.
     _memory: Charge,
 }
 
@@ -147,7 +148,7 @@ impl Reactor {
         let mut ring = Ring::new(RING_ENTRIES)?;
         ring.read_event(&setup.event, token::WAKE);
         let executor = Executor::new(Arc::clone(&setup.registry));
-        let memory = setup.registry.hosts.own.charge_anyway(SPARE_BYTES);
+        let memory = setup.registry.hosts.own.charge_anyway(SPARE_BYTES + SLOWEST_BYTES);
         let index = setup.index;
         let io = Uring {
             ring,

@@ -284,6 +284,10 @@ impl TcpPort {
         self.tx.len()
     }
 
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
     #[inline]
     pub(super) fn sending_bytes(&self) -> usize {
         self.sending_bytes

@@ -1,0 +1,145 @@
+//! `bpfof trace`.
+
+mod chrome;
+
+use crate::observed;
+use bpfof_controller::{TraceRequest, Traced};
+use bpfof_operations::client::Client;
+use bpfof_terminal::Outcome;
+use chrome::ChromeFile;
+use clap::Args;
+use serde::Deserialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, Write, stdout};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Socket of the target: what it was given by --control.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "BPFOF_CONTROL",
+        default_value = "/run/bpfof-target/control.sock"
+    )]
+    socket: PathBuf,
+    /// One chain in so many.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    every: u32,
+    /// Only chains that take longer than this: 250us, 5ms, 1s.
+    #[arg(long, value_name = "TIME", value_parser = parse_us)]
+    slower: Option<u64>,
+    /// Only chains of the host with this name.
+    #[arg(long, value_name = "NQN")]
+    host: Option<String>,
+    /// Only chains of the function with this name.
+    #[arg(long, value_name = "NAME")]
+    function: Option<String>,
+    /// End after so many chains [default: at Ctrl-C].
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// End after so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// Print a line of JSON for each chain.
+    #[arg(long)]
+    json: bool,
+    /// Write a file for the trace viewer of a browser (chrome://tracing, ui.perfetto.dev) instead.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    chrome: Option<PathBuf>,
+}
+
+/// A time with its unit, in µs.
+fn parse_us(text: &str) -> Result<u64, String> {
+    let units = [("us", 1), ("µs", 1), ("ms", 1000), ("s", 1_000_000)];
+    let time = units.iter().find_map(|(unit, us)| {
+        let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+        number.checked_mul(*us)
+    });
+    time.ok_or_else(|| "a whole number with us, ms or s, for example 5ms".to_owned())
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    let mut chrome = options.chrome.as_deref().map(ChromeFile::create).transpose()?;
+    let mut client = Client::connect(&options.socket)?;
+    let is_enough = end_on_time_or_signal(&client, options.seconds)?;
+    let request = TraceRequest {
+        every: options.every,
+        slower_us: options.slower,
+        host: options.host.clone(),
+        function: options.function.clone(),
+    };
+    client.call("trace", serde_json::to_value(&request)?)?;
+    let (mut told, mut skipped, mut lost) = (0, 0, None);
+    while options.count.is_none_or(|count| told < count) {
+        let Some(notified) = client.notified()? else {
+            if !is_enough.load(Ordering::Relaxed) {
+                lost =
+                    Some("the target has ended the trace: it stops, or too little was read of it");
+            }
+            break;
+        };
+        let traced = Traced::deserialize(&notified)?;
+        (told, skipped) = (told + 1, skipped + traced.skipped);
+        match &mut chrome {
+            Some(file) => file.add(&traced.chain)?,
+            None if options.json => writeln!(stdout(), "{notified}")?,
+            None => write!(stdout(), "{}", observed::chain(&traced.chain))?,
+        }
+    }
+    if let Some(file) = chrome {
+        file.finish()?;
+    }
+    let more = match skipped {
+        0 => String::new(),
+        _ => format!("; {skipped} more ended too fast to be told of: take one in N by --every"),
+    };
+    eprintln!("bpfof: {told} chains{more}");
+    lost.map_or(Ok(()), |why| Err(why.into()))
+}
+
+/// The client has nothing more when the time is over, or at Ctrl-C and SIGTERM; then the flag is set.
+fn end_on_time_or_signal(client: &Client, seconds: Option<u64>) -> io::Result<Arc<AtomicBool>> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let is_enough = Arc::new(AtomicBool::new(false));
+    let ender = || {
+        let (end, flag) = (client.ender()?, Arc::clone(&is_enough));
+        io::Result::Ok(move || {
+            flag.store(true, Ordering::Relaxed);
+            end();
+        })
+    };
+    let end = ender()?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for _ in signals.forever() {
+            end();
+        }
+    })?;
+    if let Some(seconds) = seconds {
+        let end = ender()?;
+        std::thread::Builder::new().name("clock".into()).spawn(move || {
+            std::thread::sleep(Duration::from_secs(seconds));
+            end();
+        })?;
+    }
+    Ok(is_enough)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(parse_us("250us"), Ok(250));
+        assert_eq!(parse_us("5 ms"), Ok(5000));
+        assert_eq!(parse_us("1s"), Ok(1_000_000));
+        for wrong in ["", "5", "ms", "-1ms", "1.5ms", "99999999999999999999s"] {
+            assert!(parse_us(wrong).is_err(), "{wrong}");
+        }
+    }
+}
