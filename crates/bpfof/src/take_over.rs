@@ -49,11 +49,11 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
     let listeners = old.call("report", Value::Null)?["listeners"].clone();
     let listeners: Vec<Value> = listeners.as_array().cloned().unwrap_or_default();
     for (number, listener) in listeners.iter().enumerate() {
-        let (id, address) = (listener["id"].to_string(), listener["address"].clone());
-        let which = json!({ "listeners": [id] });
-        let hosts = hosts_at(&old.call("report", Value::Null)?, &id);
+        let (id, address) = (&listener["id"], listener["address"].clone());
+        let which = json!({ "listeners": [id.to_string()] });
+        let hosts = hosts_at(&old.call("report", Value::Null)?, id);
         old.call("drain", which.clone())?;
-        let is_idle = wait_idle(&mut old, &id)?;
+        let is_idle = wait_idle(&mut old, id)?;
         if !is_idle {
             log::warn!("{address}: commands are still in flight, and their connections end");
         }
@@ -69,19 +69,19 @@ pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientE
 }
 
 /// The names of hosts at a listener.
-fn hosts_at(report: &Value, listener: &str) -> BTreeSet<String> {
+fn hosts_at(report: &Value, listener: &Value) -> BTreeSet<String> {
     let all = report["connections"].as_array().into_iter().flatten();
-    let its = all.filter(|of| of["listener"].to_string() == listener && of["controller"] != 0);
+    let its = all.filter(|of| of["listener"] == *listener && of["controller"] != 0);
     its.filter_map(|of| of["host"].as_str().map(str::to_owned)).collect()
 }
 
 /// Whether nothing is in flight at a listener, and all hosts know of it, after a while.
-fn wait_idle(old: &mut Client, id: &str) -> Result<bool, ClientError> {
+fn wait_idle(old: &mut Client, id: &Value) -> Result<bool, ClientError> {
     let end = Instant::now() + DRAIN;
     loop {
         let report = old.call("report", Value::Null)?;
         let all = report["listeners"].as_array().into_iter().flatten();
-        let its = all.into_iter().find(|of| of["id"].to_string() == id);
+        let its = all.into_iter().find(|of| of["id"] == *id);
         if its.is_none_or(|of| of["busy"] == 0 && of["untold"] == 0) {
             return Ok(true);
         }

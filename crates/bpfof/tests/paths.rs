@@ -217,11 +217,8 @@ fn check(error: &Error) -> bool {
     match error {
         Error::Connect { source, .. } => source.kind() == std::io::ErrorKind::ConnectionRefused,
         Error::Lost(_) | Error::NoGreeting { .. } | Error::NotReady { .. } => false,
-        Error::Command { source, .. }
-            if source.status.same_code(Status::CONNECT_CONTROLLER_BUSY) =>
-        {
-            false
-        }
+        // Busy, or a queue has come to another process than its association's: it may try again.
+        Error::Command { source, .. } if !source.status.dnr() => false,
         other => panic!("{other}"),
     }
 }
