@@ -1,7 +1,7 @@
 //! The executor at the target: Pushdown commands on a lane.
 
-use super::call::{Executor, KeptCall, ReadError};
-use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted};
+use super::call::{Executor, ReadError};
+use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::Pin;
 use super::shared::Shared;
 use crate::{FileVersion, Lane, PushdownCall, Request, RequestError, SubmitError};
@@ -36,13 +36,9 @@ impl ChainExecutor for AtTarget {
         self.lane.requests_in_flight()
     }
 
-    fn start(
-        &mut self,
-        number: usize,
-        call: &Arc<KeptCall>,
-        pins: &[Pin],
-    ) -> Result<(), NotStarted> {
-        let call = call.as_call();
+    fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted> {
+        let (number, index) = run.first;
+        let call = run.call.chain(index);
         let Some(function) = call.function.id_in(self.shared.serial) else {
             let why = "the function is not loaded at the reader's target";
             return Err(NotStarted::Ended(Failure::Unable(ReadError::Request(why))));
@@ -60,7 +56,7 @@ impl ChainExecutor for AtTarget {
             scratch_size_bytes: call.scratch_size_bytes,
             answer_max_bytes: call.answer_max_bytes,
         });
-        self.lane.submit(number as u64, request).map_err(|error| match error {
+        self.lane.submit(number as u64, request).map(|()| 1).map_err(|error| match error {
             SubmitError::QueueFull => NotStarted::NoRoom,
             error => NotStarted::Ended(Failure::Unable(ReadError::Target(error.into()))),
         })
