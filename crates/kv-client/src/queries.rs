@@ -35,6 +35,18 @@ impl Session {
         Ok(get_answer(&answer)?.copied())
     }
 
+    /// The values of keys, in their order.
+    ///
+    /// # Errors
+    /// [`SessionError`], of the first key that cannot be looked up.
+    pub fn get_many(
+        &mut self,
+        keys: &[u64],
+        plain: bool,
+    ) -> Result<Vec<Option<Value>>, SessionError> {
+        keys.iter().map(|key| self.get(*key, plain)).collect()
+    }
+
     /// Hands the pairs of a range to `take`, in order.
     ///
     /// # Errors
