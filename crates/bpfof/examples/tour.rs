@@ -52,6 +52,7 @@ fn main() -> Result<(), Failure> {
         let mut lane = controller.open_lane()?;
         plain_commands(&mut lane)?;
         chains(&mut lane, function)?;
+        vectors(&mut lane, function)?;
         drop(lane);
         last_commands(&mut controller, function)?;
         controller.disconnect()?;
@@ -262,6 +263,46 @@ fn chains(lane: &mut Lane, function: u32) -> Result<(), Failure> {
     let answer = io(lane, short, &[], 72)?;
     if get_answer(&answer)? != Some(&value_text(7)) {
         return Err("the chain found something else".into());
+    }
+    Ok(())
+}
+
+/// Lookups in one command: three that find their keys, three of which the last has no room for its
+/// answer, and one that is malformed.
+fn vectors(lane: &mut Lane, function: u32) -> Result<(), Failure> {
+    let keys = [7, 300, 42];
+    let (count, records) = (keys.len() as u16, 16 * keys.len());
+    for (chains, room) in [(count, records + 3 * 72), (count, records + 2 * 72), (0, records)] {
+        let mut request = Vec::new();
+        request.extend(function.to_le_bytes());
+        // One file; all begin in it at 0, with 512 bytes; no tables.
+        request.extend([1_u16, chains].into_iter().flat_map(u16::to_le_bytes));
+        request.extend(0_u64.to_le_bytes());
+        for word in [512, 0, 8, 0, 72, room as u32, 0, 0] {
+            request.extend(u32::to_le_bytes(word));
+        }
+        request.extend([0_u64, 1].into_iter().flat_map(u64::to_le_bytes));
+        for key in keys {
+            request.extend(get_argument(key).ok_or("a key")?);
+        }
+        let sqe = Sqe { opcode: 0x87, nsid: 1, ..Sqe::default() };
+        let answer = io(lane, sqe, &request, room as u32)?;
+        for (record, key) in answer.chunks_exact(16).take(chains.into()).zip(keys) {
+            let word = |at: usize| {
+                record
+                    .get(at..)
+                    .and_then(|word| word.first_chunk())
+                    .map_or(0, |word| u32::from_le_bytes(*word) as usize)
+            };
+            let (status, length, begins) = (word(0), word(8), word(12));
+            let found = answer.get(begins..begins + length).unwrap_or(&[]);
+            if status == 0 && get_answer(found)? != Some(&value_text(key)) {
+                return Err("a chain of the vector found something else".into());
+            }
+            if status != 0 && (status & 0xFF != 0x13 || room > records + 2 * 72) {
+                return Err("a chain of the vector has failed".into());
+            }
+        }
     }
     Ok(())
 }

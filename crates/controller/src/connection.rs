@@ -13,6 +13,7 @@ use crate::queue::{QueuePair, Slot, State, Transfer};
 use crate::refusal::{Refusal, Reply};
 use crate::report::Totals;
 use crate::transport::{Payload, Port};
+use crate::vectors::Vectors;
 use bpfof_chain::Suspended;
 use bpfof_device::IoBuffer;
 use bpfof_function::memory::{Charge, MemoryFull};
@@ -79,6 +80,8 @@ impl Phase {
 #[derive(Debug)]
 pub(crate) struct Resting {
     pub(crate) slot: u16,
+    /// Of a vector which chain.
+    pub(crate) entry: Option<u16>,
     pub(crate) chain: Suspended,
     /// When it began to rest.
     pub(crate) since_ns: u64,
@@ -93,12 +96,16 @@ pub(crate) struct ChainWaiters {
     pub(crate) resting: VecDeque<Resting>,
     /// Since when the next command needs a chain, where there is none for this connection.
     pub(crate) command_since_ns: Option<u64>,
+    /// The same for the next chain of a vector.
+    pub(crate) vector_since_ns: Option<u64>,
 }
 
 impl ChainWaiters {
     /// Whether an arena would be of use.
     pub(crate) fn want_arena(&self) -> bool {
-        self.command_since_ns.is_some() || !self.resting.is_empty()
+        self.command_since_ns.is_some()
+            || self.vector_since_ns.is_some()
+            || !self.resting.is_empty()
     }
 }
 
@@ -197,6 +204,7 @@ pub(crate) struct Connection {
     pub(crate) port: Port,
     pub(crate) queue: QueuePair,
     pub(crate) phase: Phase,
+    pub(crate) vectors: Vectors,
     pub(crate) waiters: ChainWaiters,
     pub(crate) memory: ConnectionMemory,
     pub(crate) arrivals: Arrivals,
@@ -246,6 +254,7 @@ impl Connection {
             port,
             queue: QueuePair::connecting(),
             phase: Phase::Connecting,
+            vectors: Vectors::default(),
             waiters: ChainWaiters::default(),
             memory: ConnectionMemory::new(charge, Connection::PENDING_BYTES),
             arrivals: Arrivals {

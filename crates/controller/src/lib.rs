@@ -74,6 +74,7 @@ mod subsystem;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod vectors;
 mod worker;
 
 pub use access::{HostKeys, HostRule, Rights, UnknownRight};

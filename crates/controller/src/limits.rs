@@ -73,6 +73,8 @@ pub(crate) const MAP_UNITS: u64 = 100;
 pub(crate) const COMMAND_UNITS: u64 = 500;
 /// Ending one: its response.
 pub(crate) const RESPONSE_UNITS: u64 = 400;
+/// A chain of a vector: its part of the request, its record. It costs what a chain does besides.
+pub(crate) const VECTOR_CHAIN_UNITS: u64 = 150;
 /// A send, and the receive that follows it.
 pub(crate) const SEND_UNITS: u64 = units_of_us(2);
 /// TLS handshakes that run at once: each has a thread, and a peer may take 10 s for it.
@@ -143,6 +145,17 @@ pub(crate) const ASSOCIATION_BYTES: usize = 16 << 10;
 pub(crate) const SPARE_BYTES: usize = 8 << 20;
 /// Arenas that a reactor keeps however long they are not used.
 pub(crate) const KEPT_ARENAS: usize = 16;
+
+// Vectors of chains.
+
+/// Chains of one Pushdown Vector.
+pub(crate) const MAX_VECTOR_CHAINS: u16 = 256;
+/// Longest answer of one, in bytes: with the request, which is kept as long, it is a transfer.
+pub(crate) const MAX_VECTOR_BYTES: u32 =
+    MAX_TRANSFER_BYTES - IN_CAPSULE_BYTES - 2 * BUFFER_BYTES as u32;
+/// Chains of a connection's vectors that run at a time where they wait for nothing but memory: enough
+/// for rounds, few enough for their arenas to stay in the cache.
+pub(crate) const VECTOR_CHAINS_AT_A_TIME: u32 = 2 * ROUND as u32;
 
 // Functions, maps, extents of an association.
 

@@ -16,7 +16,7 @@ pub enum Class {
     Write,
     /// Flush, Write Zeroes, Dataset Management.
     Flush,
-    /// Pushdown and Pushdown Short.
+    /// Pushdown, Pushdown Short, and each chain of a Pushdown Vector.
     Chain,
 }
 
@@ -43,7 +43,9 @@ impl Class {
             | State::Compare { namespace, .. }
             | State::Verify { namespace, .. } => Some((Class::Read, namespace)),
             State::Write { namespace, .. } => Some((Class::Write, namespace)),
-            State::Chain { namespace, .. } => Some((Class::Chain, namespace)),
+            State::Chain { namespace, .. } | State::Vector { namespace, .. } => {
+                Some((Class::Chain, namespace))
+            }
             ref other => other.namespace().map(|namespace| (Class::Flush, namespace)),
         }
     }

@@ -10,6 +10,9 @@ pub(crate) struct CommandId {
     pub(crate) slot: u16,
 }
 
+/// The command that a chain is of, and if it is a vector, which of its chains.
+pub(crate) type ChainOf = (CommandId, Option<u16>);
+
 /// A command that waits until all reactors have passed a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fenced {

@@ -3,6 +3,7 @@
 
 use crate::limits::{BUFFER_BYTES, MAX_IN_FLIGHT_BYTES};
 use crate::refusal::Reply;
+use crate::vectors::Vector;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::fabrics::SQHD_NO_FLOW_CONTROL;
 use bpfof_nvme::{Cqe, DataPointer, Sqe};
@@ -63,6 +64,13 @@ pub(crate) enum State {
         namespace: usize,
         answer_max_bytes: u32,
     },
+    /// Pushdown Vector: which of the connection's, and the bytes of its request and of room for its
+    /// answer.
+    Vector {
+        namespace: usize,
+        vector: u32,
+        bytes: u32,
+    },
     /// An admin command whose data is fetched.
     AdminData {
         sqe: Box<Sqe>,
@@ -86,7 +94,8 @@ impl State {
             | State::Ranges { namespace, .. }
             | State::Plain { namespace }
             | State::ZeroesThenSync { namespace }
-            | State::Chain { namespace, .. } => Some(namespace),
+            | State::Chain { namespace, .. }
+            | State::Vector { namespace, .. } => Some(namespace),
             State::Deallocate(ref rest) => Some(rest.namespace),
             State::Free
             | State::AdminData { .. }
@@ -171,6 +180,7 @@ impl Held {
                 (*length as usize).next_multiple_of(BUFFER_BYTES)
             }
             (Stage::None, State::Chain { answer_max_bytes, .. }) => *answer_max_bytes as usize,
+            (Stage::None, State::Vector { bytes, .. }) => buffer_bytes(*bytes) + Vector::BYTES,
             (Stage::None, State::Deallocate(rest)) => size_of_val(rest.ranges.as_slice()),
             (Stage::None, _) => 0,
         };

@@ -411,4 +411,8 @@ pub enum SubmitError {
         /// What is possible.
         max_bytes: u64,
     },
+    /// A vector without chains, or with another number of first reads or another length of arguments than
+    /// it has chains.
+    #[error("the first reads or the arguments of the vector are not those of its chains")]
+    UnevenVector,
 }

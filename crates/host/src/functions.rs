@@ -63,8 +63,13 @@ impl Controller {
             }
             Err(error) => return Err(error),
         };
-        let bytes = data.first_chunk().ok_or(Error::NotPushdownTarget)?;
-        let limits = PushdownLimits::from_bytes(bytes);
+        // A target that knows less sends less; the rest is 0.
+        let mut bytes = [0; PushdownLimits::BYTES];
+        bytes.iter_mut().zip(&data).for_each(|(to, from)| *to = *from);
+        if data.len() < PushdownLimits::LEAST_BYTES {
+            return Err(Error::NotPushdownTarget);
+        }
+        let limits = PushdownLimits::from_bytes(&bytes);
         if limits.protocol_version != PROTOCOL_VERSION {
             let found = limits.protocol_version;
             return Err(Error::ProtocolVersion { found, ours: PROTOCOL_VERSION });

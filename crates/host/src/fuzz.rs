@@ -4,8 +4,9 @@
 use crate::grant::protocol;
 use crate::handed_lane::Agreed;
 use crate::{
-    Completion, FileVersion, Initiator, InitiatorConfig, LostReason, NamespaceInfo, PushdownCall,
-    Request, RequestError,
+    Completion, FileVersion, FirstRead, FirstReads, Initiator, InitiatorConfig, LostReason,
+    NamespaceInfo, PushdownCall, PushdownVectorCall, Request, RequestError, VectorAnswer,
+    VectorArguments,
 };
 use bpfof_nvme::Sqe;
 use bpfof_nvme::opcode::nvm;
@@ -18,11 +19,16 @@ const BLOCK_BYTES: u32 = 512;
 /// Longest answer of the fuzzed chain and of the fuzzed raw command, in bytes.
 const ANSWER_BYTES: u32 = 64;
 
+/// Kinds of requests.
+const KINDS: u64 = 8;
+/// Chains of the fuzzed vector.
+const CHAINS: u16 = 3;
+
 /// Requests of every kind; the number is their tag.
 fn request(tag: u64) -> Request<'static> {
     const FILES: &[FileVersion] = &[FileVersion { id: 1, version: 1 }];
     let (nsid, offset_bytes, length_bytes) = (NSID, 0, BLOCK_BYTES);
-    match tag % 7 {
+    match tag % KINDS {
         0 => Request::Read { nsid, offset_bytes, length_bytes },
         // Longer than the capsule takes: goes by R2T.
         1 => Request::Write { nsid, offset_bytes, data: &[7; 4096], fua: true },
@@ -40,6 +46,20 @@ fn request(tag: u64) -> Request<'static> {
             scratch_size_bytes: 0,
             answer_max_bytes: ANSWER_BYTES,
         }),
+        6 => Request::PushdownVector(&PushdownVectorCall {
+            nsid: NSID,
+            function: 1,
+            files: FILES,
+            first: FirstReads::Same(FirstRead {
+                file: 0,
+                offset_bytes: 0,
+                size_bytes: BLOCK_BYTES,
+            }),
+            arguments: VectorArguments::Equal { count: CHAINS, bytes: b"someargument" },
+            scratch_size_bytes: 0,
+            answer_max_bytes: ANSWER_BYTES,
+            room_bytes: ANSWER_BYTES,
+        }),
         _ => {
             let sqe = Sqe::new(nvm::VERIFY, nsid);
             Request::Raw { sqe, data_out: &[], data_in_max_bytes: ANSWER_BYTES }
@@ -51,10 +71,16 @@ fn request(tag: u64) -> Request<'static> {
 fn check(completion: &Completion<'_>) {
     if let Ok(done) = completion.result {
         let length = done.data.len();
-        match completion.tag % 7 {
+        match completion.tag % KINDS {
             0 => assert_eq!(length, BLOCK_BYTES as usize),
             5 => assert!(length <= ANSWER_BYTES as usize && length == done.dw1 as usize),
-            6 => assert!(length <= ANSWER_BYTES as usize),
+            6 => {
+                assert!(length <= ANSWER_BYTES as usize && length == done.dw1 as usize);
+                if let Ok(answer) = VectorAnswer::parse(done.data, CHAINS) {
+                    assert!(answer.chains().all(|(_, answer)| answer.len() <= length));
+                }
+            }
+            7 => assert!(length <= ANSWER_BYTES as usize),
             _ => assert_eq!(length, 0),
         }
     }
@@ -73,7 +99,7 @@ pub fn initiator(data: &[u8]) {
     let mut initiator = Initiator::new(InitiatorConfig {
         admin: false,
         digests,
-        depth: 7,
+        depth: KINDS as u16,
         in_capsule_bytes: 1024,
         max_transfer_bytes: 4096,
         namespaces: Arc::new([namespace]),

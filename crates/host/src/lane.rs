@@ -212,6 +212,13 @@ impl Lane {
         self.queue.requests().config().max_transfer_bytes
     }
 
+    /// Most data of one request in the capsule of its command, in bytes: what a chain or a vector of them is
+    /// asked with.
+    #[must_use]
+    pub const fn in_capsule_bytes(&self) -> u32 {
+        self.queue.requests().config().in_capsule_bytes
+    }
+
     /// Queue identifier of the lane at the target.
     #[must_use]
     pub const fn qid(&self) -> u16 {

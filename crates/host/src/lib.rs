@@ -64,7 +64,7 @@ pub use hosts_file::HostsFile;
 pub use lane::{ChainInfo, Lane};
 pub use namespace::NamespaceInfo;
 pub use options::Options;
-pub use request::{Completion, Done, PushdownCall, Request};
+pub use request::{Completion, Done, PushdownCall, PushdownVectorCall, Request};
 pub use requests::InitiatorConfig;
 pub use shared::{Answer, SharedLane, SharedLaneCounters, Urgency};
 pub use transport::Connector;
@@ -72,6 +72,7 @@ pub use transport::tcp::Initiator;
 pub use url::{DEFAULT_NSID, TargetUrl, UrlError};
 
 pub use bpfof_nvme::vendor_specific::{
-    Extent, FileMapObject, FileVersion, FunctionReportEntry, MapAddress, MapChange, PushdownLimits,
+    Extent, FileMapObject, FileVersion, FirstRead, FirstReads, FunctionReportEntry, MapAddress,
+    MapChange, PushdownLimits, VectorAnswer, VectorArguments, VectorRecord,
 };
 pub use bpfof_nvme::{Cqe, Sqe, Status};

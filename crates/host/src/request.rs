@@ -3,7 +3,9 @@
 use crate::RequestError;
 use bpfof_nvme::Sqe;
 use bpfof_nvme::opcode::command_name;
-use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
+use bpfof_nvme::vendor_specific::{
+    FileVersion, FirstReads, PushdownParts, PushdownVectorParts, VectorArguments,
+};
 
 /// A request. Offsets and lengths are in bytes and multiples of the namespace's logical block.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,9 @@ pub enum Request<'a> {
     },
     /// Run a storage function on a chain of reads at the target.
     Pushdown(PushdownCall<'a>),
+    /// Run it on many chains. The data of the completion is read by
+    /// [`VectorAnswer::parse`](crate::VectorAnswer::parse), unless the command as a whole is refused.
+    PushdownVector(&'a PushdownVectorCall<'a>),
     /// Any command. Its identifier, flags and data pointer are filled in.
     Raw {
         /// The command.
@@ -66,6 +71,7 @@ impl Request<'_> {
             Request::Flush { .. } => "Flush",
             Request::WriteZeroes { .. } => "Write Zeroes",
             Request::Pushdown(_) => "Pushdown",
+            Request::PushdownVector(_) => "Pushdown Vector",
             Request::Raw { sqe, .. } => {
                 command_name(false, sqe.opcode, sqe.nsid as u8).unwrap_or("a command")
             }
@@ -112,6 +118,53 @@ impl<'a> PushdownCall<'a> {
             answer_max_bytes: self.answer_max_bytes,
             scratch_size_bytes: self.scratch_size_bytes,
         }
+    }
+}
+
+/// Many chains of one storage function over one list of files (docs/protocol.md, Pushdown Vector). A target
+/// knows the command if its [`PushdownLimits`](crate::PushdownLimits) has `vector_chains`, and takes so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushdownVectorCall<'a> {
+    /// Namespace of the files.
+    pub nsid: u32,
+    /// Function, as [`Controller::load_function`](crate::Controller::load_function) names it.
+    pub function: u32,
+    /// The files that the chains may read, and the versions this host believes their maps to have.
+    pub files: &'a [FileVersion],
+    /// The first reads.
+    pub first: FirstReads<'a>,
+    /// The arguments, and with them the number of chains. They travel in the command's capsule with all else,
+    /// which limits their length ([`encoded_bytes`](Self::encoded_bytes)).
+    pub arguments: VectorArguments<'a>,
+    /// Size of each chain's scratch, as in [`PushdownCall`]. 0 is the default, 4096.
+    pub scratch_size_bytes: u32,
+    /// Longest answer of one chain to accept.
+    pub answer_max_bytes: u32,
+    /// Longest answer of the command to accept, up to `vector_bytes` of the limits.
+    /// [`VectorAnswer::room_bytes`](crate::VectorAnswer::room_bytes) is enough for any answers; with less a
+    /// chain may end with [`VECTOR_FULL`](crate::Status::VECTOR_FULL), and is to be asked for again.
+    pub room_bytes: u32,
+}
+
+impl<'a> PushdownVectorCall<'a> {
+    /// The request as it is encoded.
+    pub(crate) const fn parts(&self) -> PushdownVectorParts<'a> {
+        PushdownVectorParts {
+            function: self.function,
+            files: self.files,
+            first: self.first,
+            arguments: self.arguments,
+            scratch_size_bytes: self.scratch_size_bytes,
+            answer_max_bytes: self.answer_max_bytes,
+            room_bytes: self.room_bytes,
+        }
+    }
+
+    /// Length of the request in the capsule, in bytes; a lane takes
+    /// [`in_capsule_bytes`](crate::Lane::in_capsule_bytes).
+    #[must_use]
+    pub const fn encoded_bytes(&self) -> usize {
+        self.parts().encoded_bytes()
     }
 }
 

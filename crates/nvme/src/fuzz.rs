@@ -8,8 +8,9 @@ use crate::tcp::{
     PduReceiver, Sender, TermReq,
 };
 use crate::vendor_specific::{
-    FileMapObject, FileVersion, FunctionReportEntry, MapCommand, MapReportEntry, PushdownLimits,
-    PushdownParts, PushdownRequest, PushdownShort,
+    FileMapObject, FileVersion, FirstRead, FirstReads, FunctionReportEntry, MapCommand,
+    MapReportEntry, PushdownLimits, PushdownParts, PushdownRequest, PushdownShort,
+    PushdownVectorParts, PushdownVectorRequest, VectorAnswer, VectorArguments, VectorRecord,
 };
 use crate::{AdminCommand, Cqe, FabricsCommand, NvmCommand, Sqe};
 
@@ -212,6 +213,8 @@ pub fn vendor(data: &[u8]) {
         assert_eq!(encoded, data);
         assert_eq!(encoded.len(), parts.encoded_bytes());
     }
+    vector_request(data);
+    vector_answer(data);
     if let Ok(map) = FileMapObject::parse(data) {
         let mut encoded = Vec::new();
         map.encode_into(&mut encoded);
@@ -240,4 +243,58 @@ pub fn vendor(data: &[u8]) {
     }
     let limits = PushdownLimits::from_bytes(&take(&mut &*data));
     assert_eq!(PushdownLimits::from_bytes(&limits.to_bytes()), limits);
+}
+
+/// A Pushdown Vector request: what is accepted has chains within its bytes, and is written back the same
+/// but for which tables it has.
+fn vector_request(data: &[u8]) {
+    let Ok(request) = PushdownVectorRequest::parse(data, 64, 256) else { return };
+    let files: Vec<FileVersion> = request.files().collect();
+    let header = request.header();
+    let (mut chains, mut reads) = (request.chains(), Vec::<FirstRead>::new());
+    let (mut sizes, mut bytes) = (Vec::new(), Vec::new());
+    assert_eq!(chains.left(), header.chains);
+    while let Some(chain) = chains.next(data) {
+        assert_eq!(usize::from(chains.index()), reads.len() + 1);
+        assert!(chain.argument.len() <= header.effective_scratch_bytes() as usize);
+        assert!(chain.first.size_bytes > 0 && chain.first.file < header.files);
+        reads.push(chain.first);
+        sizes.push(chain.argument.len() as u16);
+        bytes.extend_from_slice(chain.argument);
+    }
+    assert_eq!((chains.left(), reads.len()), (0, usize::from(header.chains)));
+    assert!(data.ends_with(&bytes));
+    let tables = data.get(22).copied().unwrap_or(0);
+    let parts = PushdownVectorParts {
+        function: header.function,
+        files: &files,
+        first: match (tables & 1, reads.first()) {
+            (0, Some(first)) => FirstReads::Same(*first),
+            _ => FirstReads::Each(&reads),
+        },
+        arguments: match tables & 2 {
+            0 => VectorArguments::Equal { count: header.chains, bytes: &bytes },
+            _ => VectorArguments::Sized { sizes: &sizes, bytes: &bytes },
+        },
+        scratch_size_bytes: header.scratch_size_bytes,
+        answer_max_bytes: header.answer_max_bytes,
+        room_bytes: header.room_bytes,
+    };
+    assert!(parts.is_consistent());
+    let mut encoded = Vec::new();
+    parts.encode_into(&mut encoded);
+    assert_eq!(encoded, data);
+    assert_eq!(encoded.len(), parts.encoded_bytes());
+}
+
+/// The answer of a Pushdown Vector: what is accepted has answers within its bytes.
+fn vector_answer(data: &[u8]) {
+    let Some((count, data)) = data.split_first() else { return };
+    let Ok(answer) = VectorAnswer::parse(data, u16::from(*count)) else { return };
+    assert_eq!(answer.chains().len(), usize::from(*count));
+    for (record, bytes) in answer.chains() {
+        let is_ok = record.status.is_success();
+        assert_eq!(bytes.len(), if is_ok { record.dw1 as usize } else { 0 });
+        assert_eq!(VectorRecord::from_bytes(&record.to_bytes()), record);
+    }
 }

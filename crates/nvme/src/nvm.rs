@@ -64,6 +64,8 @@ pub enum NvmCommand {
     Verify(Rw),
     /// Pushdown (protocol.md); its request is the in-capsule data.
     Pushdown,
+    /// Pushdown Vector (protocol.md); its request is the in-capsule data.
+    PushdownVector,
     /// Pushdown Short (protocol.md).
     PushdownShort(PushdownShort),
     /// A fabrics command (NVMe Base 2.0 §6).
@@ -76,7 +78,8 @@ impl NvmCommand {
     /// Parses a command. Only vendor commands have their reserved fields checked.
     ///
     /// # Errors
-    /// The status to answer: Invalid Field in Command for a reserved field of Pushdown that is set;
+    /// The status to answer: Invalid Field in Command for a reserved field of Pushdown or Pushdown
+    /// Vector that is set;
     /// Malformed Request for a Pushdown Short that reads nothing, with DW0
     /// [`PushdownShort::FIRST_BLOCKS_AT`].
     #[inline]
@@ -84,12 +87,12 @@ impl NvmCommand {
         Ok(match sqe.opcode {
             nvm::READ => Self::Read(Rw::from_sqe(sqe)),
             nvm::WRITE => Self::Write(Rw::from_sqe(sqe)),
-            nvm::PUSHDOWN => {
+            nvm::PUSHDOWN | nvm::PUSHDOWN_VECTOR => {
                 let set = sqe.cdw2 | sqe.cdw3 | sqe.cdw10 | sqe.cdw11 | sqe.cdw12 | sqe.cdw13;
                 if set | sqe.cdw14 | sqe.cdw15 != 0 {
                     return Err(Status::INVALID_FIELD.with_dnr());
                 }
-                Self::Pushdown
+                if sqe.opcode == nvm::PUSHDOWN { Self::Pushdown } else { Self::PushdownVector }
             }
             nvm::PUSHDOWN_SHORT => {
                 let short = PushdownShort::from_sqe(sqe);

@@ -103,6 +103,8 @@ commands! {
         PUSHDOWN_SHORT = 0x82, "Pushdown Short", None;
         /// Pushdown (protocol.md).
         PUSHDOWN = 0x83, "Pushdown", None;
+        /// Pushdown Vector (protocol.md).
+        PUSHDOWN_VECTOR = 0x87, "Pushdown Vector", None;
     }
 }
 
@@ -164,6 +166,6 @@ mod tests {
     fn vendor_commands_are_in_their_range() {
         let is_vendor = |entry: &&CommandEntry| entry.opcode >= 0xC0;
         assert_eq!(admin::COMMANDS.iter().filter(is_vendor).count(), 9);
-        assert!(nvm::COMMANDS.iter().filter(|entry| entry.opcode >= 0x80).count() == 2);
+        assert!(nvm::COMMANDS.iter().filter(|entry| entry.opcode >= 0x80).count() == 3);
     }
 }

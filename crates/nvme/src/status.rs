@@ -6,7 +6,7 @@ use std::fmt;
 /// (12:11), More (13) and Do Not Retry (14) (NVMe Base 2.0 §3.3.3.2.1).
 ///
 /// The generic constants carry no Do Not Retry: the controller decides. Those of `docs/protocol.md`
-/// carry it, as it requires. Compare codes with [`Status::same_code`].
+/// carry it where it says so. Compare codes with [`Status::same_code`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status(u16);
 
@@ -257,6 +257,8 @@ codes! {
     ENTRY_EXISTS = vendor(0x11), "Entry Exists";
     /// Vendor 12h (protocol.md, "Statuses").
     MAP_FULL = vendor(0x12), "Map Full";
+    /// Vendor 13h (protocol.md, "Statuses"): the chain may be asked for again.
+    VECTOR_FULL = new(VENDOR, 0x13), "Vector Full";
 }
 
 impl fmt::Display for Status {

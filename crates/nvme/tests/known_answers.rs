@@ -10,8 +10,10 @@ use bpfof_nvme::log_page::{
 use bpfof_nvme::tcp::{C2hData, CapsuleCmd, CapsuleResp, Digests, H2cData, IcReq, IcResp, R2t};
 use bpfof_nvme::tcp::{Fes, PduError, Sender, TermReq, crc32c};
 use bpfof_nvme::vendor_specific::{
-    DEFAULT_SCRATCH_BYTES, FileVersion, FunctionReportEntry, Malformed, MapAddress, MapChange,
-    MapCommand, MapReportEntry, PushdownLimits, PushdownParts, PushdownRequest, PushdownShort,
+    DEFAULT_SCRATCH_BYTES, FileVersion, FirstRead, FirstReads, FunctionReportEntry, Malformed,
+    MapAddress, MapChange, MapCommand, MapReportEntry, PushdownLimits, PushdownParts,
+    PushdownRequest, PushdownShort, PushdownVectorParts, PushdownVectorRequest, VectorAnswer,
+    VectorArguments, VectorChain, VectorRecord,
 };
 use bpfof_nvme::{
     AdminCommand, Cqe, DsmRange, Installation, NvmCommand, ReportContent, Rw, Sqe, Status, Upload,
@@ -306,6 +308,159 @@ fn pushdown_request_layout_and_rules() {
     assert_eq!(refused(&|b| b.truncate(31)), Malformed { at: 31 });
 }
 
+fn vector_parts<'a>(
+    files: &'a [FileVersion],
+    first: FirstReads<'a>,
+    arguments: VectorArguments<'a>,
+) -> PushdownVectorParts<'a> {
+    PushdownVectorParts {
+        function: 9,
+        files,
+        first,
+        arguments,
+        scratch_size_bytes: 0x3020,
+        answer_max_bytes: 64,
+        room_bytes: 0x130,
+    }
+}
+
+#[test]
+fn pushdown_vector_layout() {
+    let files = [FileVersion { id: 1, version: 2 }, FileVersion { id: 3, version: 4 }];
+    let first = FirstRead { file: 1, offset_bytes: 0x200, size_bytes: 512 };
+    let arguments = VectorArguments::Equal { count: 3, bytes: b"firstotherthird" };
+    let parts = vector_parts(&files, FirstReads::Same(first), arguments);
+    let mut bytes = Vec::new();
+    parts.encode_into(&mut bytes);
+    assert_eq!((bytes.len(), parts.encoded_bytes()), (95, 95));
+    #[rustfmt::skip]
+    assert_eq!(
+        bytes[..48],
+        [
+            9, 0, 0, 0, 2, 0, 3, 0, 0, 2, 0, 0, 0, 0, 0, 0, // function, counts, offset
+            0, 2, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0, 0x20, 0x30, 0, 0, // size, file, tables, argument, scratch
+            64, 0, 0, 0, 0x30, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // answers
+        ]
+    );
+    assert_eq!(
+        bytes[48..80],
+        [
+            [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+            [3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]
+        ]
+        .concat()
+    );
+    let request = PushdownVectorRequest::parse(&bytes, 2, 3).unwrap();
+    assert_eq!(request.files().collect::<Vec<_>>(), files);
+    let mut chains = request.chains();
+    for argument in [b"first", b"other", b"third"] {
+        assert_eq!(chains.next(&bytes), Some(VectorChain { first, argument }));
+    }
+    assert_eq!((chains.next(&bytes), chains.left()), (None, 0));
+
+    // Both tables.
+    let other = FirstRead { file: 0, offset_bytes: 7, size_bytes: 8 };
+    let (reads, sizes) = ([first, other], [3, 0]);
+    let arguments = VectorArguments::Sized { sizes: &sizes, bytes: b"abc" };
+    let parts = vector_parts(&files, FirstReads::Each(&reads), arguments);
+    let mut bytes = Vec::new();
+    parts.encode_into(&mut bytes);
+    assert_eq!((bytes[6], bytes[22], bytes.len()), (2, 3, 80 + 32 + 4 + 3));
+    assert!(bytes[8..22].iter().chain(&bytes[24..28]).all(|byte| *byte == 0));
+    assert_eq!(bytes[80..96], [0, 2, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0]);
+    assert_eq!(bytes[112..], [3, 0, 0, 0, b'a', b'b', b'c']);
+    let mut chains = PushdownVectorRequest::parse(&bytes, 2, 3).unwrap().chains();
+    assert_eq!(chains.next(&bytes), Some(VectorChain { first, argument: b"abc" }));
+    assert_eq!(chains.next(&bytes), Some(VectorChain { first: other, argument: b"" }));
+
+    let sqe = Sqe::new(0x87, 1);
+    assert_eq!(NvmCommand::parse(&sqe), Ok(NvmCommand::PushdownVector));
+    for field in [2, 3, 10, 11, 12, 13, 14, 15] {
+        let mut bytes = sqe.to_bytes();
+        bytes[4 * field] = 1;
+        let refused = NvmCommand::parse(&Sqe::from_bytes(&bytes));
+        assert_eq!(refused, Err(Status::INVALID_FIELD.with_dnr()), "CDW{field}");
+    }
+}
+
+#[test]
+fn pushdown_vector_rules() {
+    let files = [FileVersion { id: 1, version: 2 }];
+    let first = FirstRead { file: 0, offset_bytes: 0x200, size_bytes: 512 };
+    let encode = |first, arguments| {
+        let mut bytes = Vec::new();
+        vector_parts(&files, first, arguments).encode_into(&mut bytes);
+        assert!(PushdownVectorRequest::parse(&bytes, 1, 2).is_ok());
+        bytes
+    };
+    let (reads, sizes) = ([first, first], [3, 1]);
+    let fixed = VectorArguments::Equal { count: 2, bytes: b"abcd" };
+    let plain = encode(FirstReads::Same(first), fixed);
+    let tables =
+        encode(FirstReads::Each(&reads), VectorArguments::Sized { sizes: &sizes, bytes: b"abcd" });
+    let refused = |bytes: &[u8], change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = bytes.to_vec();
+        change(&mut bytes);
+        PushdownVectorRequest::parse(&bytes, 1, 2).unwrap_err().at
+    };
+    // In `tables` first reads begin at 64, sizes at 96.
+    let sets: [(&[u8], usize, u8, u32); 17] = [
+        (&plain, 4, 0, 4),
+        (&plain, 4, 2, 4),
+        (&plain, 6, 0, 6),
+        (&plain, 6, 3, 6),
+        (&plain, 17, 0, 16),
+        (&plain, 20, 1, 20),
+        (&plain, 22, 4, 22),
+        (&plain, 24, 3, 24),
+        (&plain, 24, 1, 24),
+        (&plain, 47, 1, 40),
+        (&plain, 52, 1, 52),
+        (&tables, 8, 1, 8),
+        (&tables, 16, 1, 16),
+        (&tables, 20, 1, 20),
+        (&tables, 24, 1, 24),
+        (&tables, 64 + 9, 0, 64 + 8),
+        (&tables, 64 + 16 + 12, 1, 64 + 16 + 12),
+    ];
+    for (bytes, at, value, blamed) in sets {
+        assert_eq!(refused(bytes, &|b| b[at] = value), blamed, "byte {at}");
+    }
+    assert_eq!(refused(&plain, &|b| b[36..40].copy_from_slice(&[31, 0, 0, 0])), 36);
+    assert_eq!(refused(&tables, &|b| b[64 + 16 + 14] = 1), 64 + 16 + 14);
+    // Sizes that lie: beyond the arguments, beyond scratch, less than there is.
+    assert_eq!(refused(&tables, &|b| b[98] = 2), 98);
+    assert_eq!(refused(&tables, &|b| b[96] = 5), 96);
+    assert_eq!(refused(&tables, &|b| b[28..32].copy_from_slice(&[2, 0, 0, 0])), 96);
+    assert_eq!(refused(&tables, &|b| b[98] = 0), 96);
+    assert_eq!(refused(&plain, &|b| b[28..32].copy_from_slice(&[1, 0, 0, 0])), 24);
+    assert_eq!(refused(&plain, &|b| b.push(0)), 24);
+    assert_eq!(refused(&plain, &|b| b.truncate(50)), 50);
+    assert_eq!(refused(&tables, &|b| b.truncate(97)), 97);
+    assert_eq!(refused(&plain, &|b| b.truncate(47)), 47);
+}
+
+#[test]
+fn vector_answer_layout() {
+    let ok = VectorRecord { dw0: 7, dw1: 3, answer_at: 32, ..VectorRecord::default() };
+    let stale =
+        VectorRecord { status: Status::STALE_FILE_MAP, dw0: 1, dw1: 2, ..VectorRecord::default() };
+    assert_eq!(ok.to_bytes(), [0, 0, 0, 0, 7, 0, 0, 0, 3, 0, 0, 0, 32, 0, 0, 0]);
+    assert_eq!(stale.to_bytes(), [3, 0x47, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(Status::VECTOR_FULL.field(), 0x0713);
+    let bytes = [&ok.to_bytes()[..], &stale.to_bytes(), b"abc"].concat();
+    let answer = VectorAnswer::parse(&bytes, 2).unwrap();
+    let chains: Vec<_> = answer.chains().collect();
+    assert_eq!(chains, [(ok, &b"abc"[..]), (stale, &b""[..])]);
+    assert_eq!(VectorAnswer::room_bytes(2, 3), 38);
+    assert_eq!(VectorAnswer::parse(&bytes, 3), Err(Malformed { at: 35 }));
+    for answer_at in [31_u8, 33, 0xFF] {
+        let mut bytes = bytes.clone();
+        bytes[12] = answer_at;
+        assert_eq!(VectorAnswer::parse(&bytes, 2), Err(Malformed { at: 12 }));
+    }
+}
+
 #[test]
 fn vendor_layouts() {
     let short = PushdownShort {
@@ -329,11 +484,14 @@ fn vendor_layouts() {
         call_instructions: 5,
         function_types: 6,
         map_bytes: 7,
+        vector_chains: 8,
+        vector_bytes: 9,
         ..PushdownLimits::default()
     }
     .to_bytes();
     assert_eq!((limits[0], limits[2], limits[32], limits[40]), (1, 2, 3, 4));
     assert_eq!((limits[52], limits[56], limits[60]), (5, 6, 7));
+    assert_eq!((limits[64], limits[68], limits.len()), (8, 9, 128));
     let entry = FunctionReportEntry { compile_us: 7, name: "get".into(), ..Default::default() };
     assert_eq!((entry.to_bytes()[56], &entry.to_bytes()[64..68]), (7, &b"get\0"[..]));
 

@@ -7,7 +7,8 @@ use bpfof_nvme::tcp::{
     PduEvent, PduReceiver, R2t, data_digest,
 };
 use bpfof_nvme::vendor_specific::{
-    Extent, FileMapObject, FileVersion, Malformed, PushdownParts, PushdownRequest,
+    Extent, FileMapObject, FileVersion, FirstRead, FirstReads, Malformed, PushdownParts,
+    PushdownRequest, PushdownVectorParts, PushdownVectorRequest, VectorArguments, VectorRecord,
 };
 use bpfof_nvme::{Cqe, Sqe, Status};
 use proptest::collection::vec;
@@ -159,6 +160,77 @@ proptest! {
         let at = flip.0.index(bytes.len());
         bytes[at] ^= flip.1;
         fuzz::vendor(&bytes);
+    }
+
+    #[test]
+    fn vector_requests_round_trip(
+        ids in vec(any::<(u32, u64)>(), 1..20),
+        chains in vec((any::<u64>(), 1..u32::MAX, vec(any::<u8>(), 0..40)), 1..40),
+        has in any::<(bool, bool)>(),
+        numbers in any::<(u32, u32, u32)>(),
+        flip in any::<(prop::sample::Index, u8)>(),
+    ) {
+        let files: Vec<_> =
+            ids.iter().map(|&(id, version)| FileVersion { id, version }).collect();
+        let reads: Vec<_> = chains
+            .iter()
+            .map(|&(offset_bytes, size_bytes, _)| FirstRead {
+                file: (offset_bytes % files.len() as u64) as u16,
+                offset_bytes,
+                size_bytes,
+            })
+            .collect();
+        let bytes: Vec<u8> = chains.iter().flat_map(|(.., argument)| argument.clone()).collect();
+        let sizes: Vec<u16> = chains.iter().map(|(.., argument)| argument.len() as u16).collect();
+        let count = chains.len() as u16;
+        let equal = &bytes[..bytes.len() - bytes.len() % chains.len()];
+        let parts = PushdownVectorParts {
+            function: numbers.0,
+            files: &files,
+            first: if has.0 { FirstReads::Each(&reads) } else { FirstReads::Same(reads[0]) },
+            arguments: match has.1 {
+                true => VectorArguments::Sized { sizes: &sizes, bytes: &bytes },
+                false => VectorArguments::Equal { count, bytes: equal },
+            },
+            scratch_size_bytes: 0,
+            answer_max_bytes: numbers.1,
+            room_bytes: numbers.2.max(16 * u32::from(count)),
+        };
+        prop_assert!(parts.is_consistent());
+        let mut encoded = Vec::new();
+        parts.encode_into(&mut encoded);
+        let request = PushdownVectorRequest::parse(&encoded, 64, count).unwrap();
+        prop_assert_eq!(request.files().collect::<Vec<_>>(), files.clone());
+        let (header, mut left) = (request.header(), request.chains());
+        prop_assert_eq!((header.function, header.room_bytes), (numbers.0, parts.room_bytes));
+        let mut rest = if has.1 { &bytes[..] } else { equal };
+        for index in 0..chains.len() {
+            let chain = left.next(&encoded).unwrap();
+            prop_assert_eq!(chain.first, reads[if has.0 { index } else { 0 }]);
+            let length =
+                if has.1 { usize::from(sizes[index]) } else { equal.len() / chains.len() };
+            let (argument, behind) = rest.split_at(length);
+            prop_assert_eq!(chain.argument, argument);
+            rest = behind;
+        }
+        fuzz::vendor(&encoded);
+        let at = flip.0.index(encoded.len());
+        encoded[at] ^= flip.1;
+        fuzz::vendor(&encoded);
+    }
+
+    #[test]
+    fn vector_answers_are_within(
+        records in vec((any::<bool>(), 0..80_u32, 0..300_u32, any::<u32>()), 0..12),
+        bytes in vec(any::<u8>(), 0..200),
+    ) {
+        let mut data = vec![records.len() as u8];
+        for (is_ok, dw1, answer_at, dw0) in records {
+            let status = if is_ok { Status::SUCCESS } else { Status::STALE_FILE_MAP };
+            data.extend(VectorRecord { status, dw0, dw1, answer_at }.to_bytes());
+        }
+        data.extend(bytes);
+        fuzz::vendor(&data);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::health::ERROR_ENTRIES;
 use crate::limits::{
     ALL_NAMESPACES, ANA_GROUP, IN_CAPSULE_BYTES, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS,
     MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
+    MAX_VECTOR_BYTES, MAX_VECTOR_CHAINS,
 };
 use crate::namespace::{Namespace, fnv1a_128};
 use crate::refusal::{Refusal, Reply};
@@ -239,5 +240,7 @@ fn pushdown_limits(limits: &Limits) -> PushdownLimits {
         call_instructions: limits.instructions_per_call,
         function_types: FUNCTION_TYPE_EBPF,
         map_bytes: MAX_ASSOCIATION_MAP_BYTES as u32,
+        vector_chains: MAX_VECTOR_CHAINS.into(),
+        vector_bytes: MAX_VECTOR_BYTES,
     }
 }

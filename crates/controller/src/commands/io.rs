@@ -1,7 +1,7 @@
 //! Commands of I/O queues.
 
 use super::context::{Answered, Close, Command, Context, not_authenticated};
-use super::{fabrics, nvm, nvm_optional, pushdown};
+use super::{fabrics, nvm, nvm_optional, pushdown, pushdown_vector};
 use crate::access::Rights;
 use crate::refusal::Refusal;
 use bpfof_nvme::vendor_specific::PushdownShort;
@@ -36,7 +36,9 @@ fn needed(parsed: &NvmCommand) -> Rights {
         | NvmCommand::WriteZeroes(_)
         | NvmCommand::DatasetManagement { .. } => Rights::WRITE,
         // The rules see to it that who has only this has no functions of its own.
-        NvmCommand::Pushdown | NvmCommand::PushdownShort(_) => Rights::RUN,
+        NvmCommand::Pushdown | NvmCommand::PushdownShort(_) | NvmCommand::PushdownVector => {
+            Rights::RUN
+        }
         NvmCommand::Flush => Rights::READ | Rights::WRITE,
         NvmCommand::Fabrics(_) | NvmCommand::Unknown(_) => Rights::ALL,
     }
@@ -68,6 +70,7 @@ fn on_namespace(cx: &mut Context<'_>, command: &Command<'_>, parsed: NvmCommand)
         }
         NvmCommand::Pushdown => pushdown::pushdown(cx, command, namespace),
         NvmCommand::PushdownShort(short) => pushdown::short(cx, command, &short, namespace),
+        NvmCommand::PushdownVector => pushdown_vector::begin(cx, command, namespace),
         NvmCommand::Fabrics(_) | NvmCommand::Unknown(_) => {
             Err(Status::INVALID_OPCODE.with_dnr().into())
         }

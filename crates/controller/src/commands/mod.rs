@@ -5,7 +5,7 @@
 //!   [`discovery`], [`events`] those of NVMe; [`functions`], [`file_maps`], [`function_maps`] ours, whose
 //!   data [`upload`] collects.
 //! - [`io`]: which function carries out which I/O command; [`nvm`], [`nvm_optional`] those of the NVM
-//!   command set, [`pushdown`] chains; [`device_done`]: how they end.
+//!   command set, [`pushdown`] and [`pushdown_vector`] chains; [`device_done`]: how they end.
 //! - [`receive`]: commands as they come from a port.
 
 pub(crate) mod admin;
@@ -25,6 +25,7 @@ pub(crate) mod logs;
 pub(crate) mod nvm;
 pub(crate) mod nvm_optional;
 pub(crate) mod pushdown;
+pub(crate) mod pushdown_vector;
 pub(crate) mod receive;
 pub(crate) mod upload;
 

@@ -3,12 +3,13 @@
 use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
 use crate::connection::Resting;
 use crate::limits::IN_CAPSULE_BYTES;
-use crate::metrics::Ended;
+use crate::metrics::{Class, Ended};
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
 use crate::transport::Payload;
 use bpfof_chain::{
-    Answer, ChainError, ChainId, FileVersion, Outcome as ChainOutcome, Start, WHOLE_NAMESPACE,
+    Answer, ChainError, ChainId, FileVersion, Outcome as ChainOutcome, Start, Usage,
+    WHOLE_NAMESPACE,
 };
 use bpfof_function::abi;
 use bpfof_nvme::vendor_specific::{DEFAULT_SCRATCH_BYTES, PushdownRequest, PushdownShort};
@@ -105,7 +106,7 @@ fn begin(
         unreachable!("only connected queues take commands")
     };
     association.refresh_tables();
-    let started = executor.start_chain(namespace, command, start, &association.tables);
+    let started = executor.start_chain(namespace, (command, None), start, &association.tables);
     if association.tables.function_index(start.function).is_some() {
         connection.tally.function(start.function).chains += 1;
     }
@@ -125,67 +126,96 @@ fn begin(
 #[inline]
 pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: ChainOutcome) {
     let taken = cx.connection.queue.vacate(slot);
+    let State::Chain { namespace, .. } = taken.state else { unreachable!("it is a chain's") };
+    let usage = count(cx, (namespace, taken.begun_ns), chain, &outcome);
+    match outcome {
+        Ok(Answer { hops, length_bytes }) => {
+            let Context { connection, executor } = cx;
+            let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };
+            let answer = &executor.arenas.engine.scratch(chain)[..length_bytes as usize];
+            connection.send_data(taken.cid, taken.pointer, reply, Payload::Bytes(answer));
+        }
+        Err(failure) => {
+            let refusal = failed(cx, namespace, opcode::nvm::PUSHDOWN, usage, failure);
+            cx.connection.complete(taken.cid, refusal.reply);
+        }
+    }
+    cx.executor.arenas.engine.release(chain);
+    cx.fetch_more();
+}
+
+/// Counts a chain that has ended, of a command that came then.
+#[inline]
+pub(super) fn count(
+    cx: &mut Context<'_>,
+    (namespace, begun_ns): (usize, u64),
+    chain: ChainId,
+    outcome: &ChainOutcome,
+) -> Usage {
     let Context { connection, executor } = cx;
     let usage = executor.arenas.engine.usage(chain);
     let counters = connection.tally.function(usage.function);
     counters.hops += u64::from(usage.hops);
     counters.read_bytes += usage.bytes;
     let ended = Ended { is_ok: outcome.is_ok(), bytes: usage.bytes, hops: usage.hops };
-    executor.count(&taken, ended);
-    match outcome {
-        Ok(Answer { hops, length_bytes }) => {
-            let reply = Reply { status: Status::SUCCESS, dw0: hops, dw1: length_bytes };
-            let answer = &executor.arenas.engine.scratch(chain)[..length_bytes as usize];
-            connection.send_data(taken.cid, taken.pointer, reply, Payload::Bytes(answer));
-        }
-        Err((error, hops)) => {
-            let counters = connection.tally.function(usage.last_function);
-            match error {
-                ChainError::Fault(fault) => {
-                    counters.faults += 1;
-                    counters.last_fault = Some(fault);
-                }
-                ChainError::Abort(_) => counters.aborts += 1,
-                _ => {}
-            }
-            let namespace = taken.state.namespace();
-            let is_gone = namespace.is_some_and(|place| executor.namespaces.is_leaving(place));
-            let refusal = match error {
-                ChainError::Device if is_gone => namespace_gone(),
-                // No device has failed.
-                ChainError::Device if connection.is_abandoned => {
-                    Refusal::new(Status::ABORTED_SQ_DELETION, "the connection closes")
-                        .with_dwords(0, hops)
-                }
-                error => Refusal::of_chain(error, hops),
-            };
-            connection.note_refusal((opcode::nvm::PUSHDOWN, 0), &refusal, executor.now_ns);
-            connection.complete(taken.cid, refusal.reply);
-        }
-    }
-    executor.arenas.engine.release(chain);
-    cx.fetch_more();
+    let latency_ns = executor.now_ns.saturating_sub(begun_ns);
+    executor.namespaces.metrics(namespace).count(Class::Chain, latency_ns, ended);
+    usage
 }
 
-/// A chain that has rested has been granted an arena: it goes on, or ends if it cannot.
-pub(crate) fn resume(cx: &mut Context<'_>, resting: &Resting) {
+/// A chain has failed: counts and logs that. How the host is to be told.
+pub(super) fn failed(
+    cx: &mut Context<'_>,
+    namespace: usize,
+    opcode: u8,
+    usage: Usage,
+    (error, hops): (ChainError, u32),
+) -> Refusal {
+    let Context { connection, executor } = cx;
+    let counters = connection.tally.function(usage.last_function);
+    match error {
+        ChainError::Fault(fault) => {
+            counters.faults += 1;
+            counters.last_fault = Some(fault);
+        }
+        ChainError::Abort(_) => counters.aborts += 1,
+        _ => {}
+    }
+    let is_gone = executor.namespaces.is_leaving(namespace);
+    let refusal = match error {
+        ChainError::Device if is_gone => namespace_gone(),
+        // No device has failed.
+        ChainError::Device if connection.is_abandoned => {
+            Refusal::new(Status::ABORTED_SQ_DELETION, "the connection closes").with_dwords(0, hops)
+        }
+        error => Refusal::of_chain(error, hops),
+    };
+    connection.note_refusal((opcode, 0), &refusal, executor.now_ns);
+    refusal
+}
+
+/// A chain that has rested has been granted an arena: it goes on.
+///
+/// # Errors
+/// If it cannot: it is to end so.
+pub(crate) fn resume(cx: &mut Context<'_>, resting: &Resting) -> Result<(), Refusal> {
     let slot = resting.slot;
     let command = cx.command(slot);
     let Context { connection, executor } = cx;
-    let Some(namespace) = connection.queue.slot(slot).state.namespace() else { return };
-    let Some(association) = connection.phase.association_mut() else { return };
+    let Some(namespace) = connection.queue.slot(slot).state.namespace() else { return Ok(()) };
+    let Some(association) = connection.phase.association_mut() else { return Ok(()) };
     association.refresh_tables();
     let is_gone = executor.namespaces.is_leaving(namespace);
-    let resumed = match is_gone {
-        true => Err(ChainError::Device),
-        false => executor.resume_chain(namespace, command, &resting.chain, &association.tables),
-    };
-    let Err(error) = resumed else { return executor.admission.started(connection.index) };
-    let refusal = match is_gone {
-        true => namespace_gone(),
-        false => Refusal::of_chain(error, resting.chain.hops()),
-    };
-    end_resting(cx, slot, &refusal);
+    if is_gone {
+        return Err(namespace_gone());
+    }
+    let of = (command, resting.entry);
+    executor
+        .resume_chain(namespace, of, &resting.chain, &association.tables)
+        .map_err(|error| Refusal::of_chain(error, resting.chain.hops()))?;
+    connection.vectors.running += u32::from(resting.entry.is_some());
+    executor.admission.started(connection.index);
+    Ok(())
 }
 
 /// A chain without an arena ends.
@@ -214,6 +244,7 @@ pub(crate) fn malformed(at: u32) -> Refusal {
     Refusal::new(Status::MALFORMED_REQUEST.with_dnr(), cause).with_dwords(at, 0)
 }
 
-fn namespace_gone() -> Refusal {
+/// The chain's namespace is none any more.
+pub(super) fn namespace_gone() -> Refusal {
     Refusal::new(Status::INVALID_NAMESPACE.with_dnr(), "the namespace has been removed")
 }

@@ -1,7 +1,7 @@
 //! Commands as they come from a port.
 
 use super::context::{Close, Command, Context};
-use super::{admin, connect, io, nvm_optional, pushdown};
+use super::{admin, connect, io, nvm_optional, pushdown, pushdown_vector};
 use crate::connection::Phase;
 use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, COMMAND_UNITS, PDUS_PER_CLOCK};
 use crate::queue::{Slot, State};
@@ -27,6 +27,9 @@ pub(crate) fn receive(
     let mut left = if cx.connection.phase.is_admin() { 1 } else { PDUS_PER_CLOCK };
     cx.connection.has_more = false;
     loop {
+        if cx.connection.vectors.has_unstarted() {
+            pushdown_vector::start_more(cx, until);
+        }
         let Context { connection, executor } = cx;
         let is_short = connection.lacks_memory(executor.now_ns);
         if is_short || connection.is_full() || executor.spent() >= until || left == 0 {

@@ -11,6 +11,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     pub(crate) command: CommandId,
+    /// Of a vector which chain.
+    pub(crate) entry: Option<u16>,
     pub(super) namespace: usize,
     /// When it got its arena.
     pub(crate) since_ns: u64,

@@ -14,12 +14,12 @@ use crate::authenticator::Authentication;
 use crate::backend::Backend;
 use crate::chain_admission::{Admission, DISPLACED_PER_TURN};
 use crate::controller::Controller;
-use crate::limits::{BYTES_PER_UNIT, ZEROES_PER_UNIT};
+use crate::limits::{BYTES_PER_UNIT, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT};
 use crate::loader::Load;
 use crate::metrics::{Class, Ended};
 use crate::namespace::Namespace;
 use crate::namespace_table::{NamespaceTable, Served};
-use crate::operation::{CommandId, Fenced, FileOperation, Operation};
+use crate::operation::{ChainOf, CommandId, Fenced, FileOperation, Operation};
 use crate::queue::Slot;
 use crate::registry::Registry;
 use crate::schedule::Schedule;
@@ -282,8 +282,8 @@ impl Executor {
 impl Executor {
     /// Notes whom a chain belongs to that has got an arena.
     #[inline]
-    fn own(&mut self, chain: ChainId, command: CommandId, namespace: usize) {
-        let owner = Owner { command, namespace, since_ns: self.now_ns, gives_way: false };
+    fn own(&mut self, chain: ChainId, (command, entry): ChainOf, namespace: usize) {
+        let owner = Owner { command, entry, namespace, since_ns: self.now_ns, gives_way: false };
         self.arenas.own(chain, owner);
     }
 
@@ -292,7 +292,7 @@ impl Executor {
     pub(crate) fn start_chain(
         &mut self,
         namespace: usize,
-        command: CommandId,
+        of @ (command, _): ChainOf,
         start: &Start<'_>,
         tables: &Tables,
     ) -> Result<(), ChainError> {
@@ -310,7 +310,7 @@ impl Executor {
             self.submit_chain_reads(namespace, command.connection, false);
             chain
         };
-        self.own(chain, command, namespace);
+        self.own(chain, of, namespace);
         Ok(())
     }
 
@@ -318,13 +318,13 @@ impl Executor {
     pub(crate) fn resume_chain(
         &mut self,
         namespace: usize,
-        command: CommandId,
+        of @ (command, _): ChainOf,
         suspended: &Suspended,
         tables: &Tables,
     ) -> Result<(), ChainError> {
         let Arenas { engine, reads, .. } = &mut self.arenas;
         let chain = engine.resume(suspended, tables, |read| reads.push(read))?;
-        self.own(chain, command, namespace);
+        self.own(chain, of, namespace);
         self.submit_chain_reads(namespace, command.connection, false);
         Ok(())
     }
@@ -396,6 +396,15 @@ impl Executor {
             }
         }
         self.arenas.reads = reads;
+    }
+
+    /// Chains of one connection's vectors that run at a time in a namespace.
+    #[inline]
+    pub(crate) fn vector_chains_at_a_time(&self, namespace: usize) -> u32 {
+        match self.namespaces.get(namespace).backend {
+            Backend::Memory(_) if !self.is_modelled => VECTOR_CHAINS_AT_A_TIME,
+            _ => u32::MAX,
+        }
     }
 
     /// Whether a connection may start a chain now.

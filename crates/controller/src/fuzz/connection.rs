@@ -8,7 +8,8 @@ use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::{FabricsCommand, offset};
 use bpfof_nvme::tcp::{DataPdu, Digests, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t};
 use bpfof_nvme::vendor_specific::{
-    Extent, FileMapObject, FileVersion, PushdownParts, PushdownShort,
+    Extent, FileMapObject, FileVersion, FirstRead, FirstReads, PushdownParts, PushdownShort,
+    PushdownVectorParts, VectorArguments,
 };
 use bpfof_nvme::{AdminCommand, DsmRange, Installation, Rw, Sgl, Sqe, Upload, opcode};
 
@@ -231,7 +232,8 @@ impl Host<'_> {
     }
 
     fn act(&mut self) {
-        match self.input.byte() % 17 {
+        match self.input.byte() % 18 {
+            17 => self.pushdown_vector(),
             14.. => {
                 let line = self.line();
                 let by_rules = self.input.byte() < 128;
@@ -348,6 +350,59 @@ impl Host<'_> {
             data[at] = self.input.byte();
         }
         let mut sqe = Sqe::new(opcode::nvm::PUSHDOWN, u32::from(self.input.byte() % 3));
+        sqe.sgl = Sgl::in_capsule(data.len() as u32);
+        self.command(self.ears.len() - 1, sqe, &data);
+    }
+
+    /// Chains of one function that begin all over the namespace, one byte of the request changed now and
+    /// then: counts, tables and sizes that lie.
+    fn pushdown_vector(&mut self) {
+        let choice = self.input.byte();
+        let count = match self.input.byte() {
+            byte if byte < 200 => usize::from(byte % 24),
+            byte => 200 + usize::from(byte),
+        };
+        let mut files = vec![FileVersion { id: 0, version: 1 }];
+        files.push(FileVersion { id: u32::from(choice % 3), version: u64::from(choice & 1) });
+        files.truncate(1 + usize::from(choice >> 1 & 1));
+        let read = |input: &mut Input<'_>| FirstRead {
+            file: u16::from(input.byte() & 1),
+            offset_bytes: u64::from(input.byte() % 12) * 512,
+            size_bytes: 512,
+        };
+        let (reads, sizes): (Vec<FirstRead>, Vec<u16>) =
+            (0..count).map(|_| (read(&mut self.input), self.input.byte() as u16 % 40)).unzip();
+        let first = match reads.first() {
+            Some(first) if choice & 4 == 0 => FirstReads::Same(FirstRead { file: 0, ..*first }),
+            _ => FirstReads::Each(&reads),
+        };
+        let bytes = vec![choice; sizes.iter().map(|size| usize::from(*size)).sum()];
+        let equal =
+            VectorArguments::Equal { count: count as u16, bytes: &bytes[..count.min(bytes.len())] };
+        let parts = PushdownVectorParts {
+            function: if choice & 16 == 0 { FOLLOW } else { self.input.edge() as u32 },
+            files: &files,
+            first,
+            arguments: match choice & 8 {
+                0 => equal,
+                _ => VectorArguments::Sized { sizes: &sizes, bytes: &bytes },
+            },
+            scratch_size_bytes: if choice & 32 == 0 { 0 } else { self.input.edge() as u32 },
+            answer_max_bytes: 64,
+            // Of the answers, of 8 bytes each, some have no room.
+            room_bytes: match choice & 64 {
+                0 => count as u32 * 16 + u32::from(self.input.byte()),
+                _ => self.input.edge() as u32,
+            },
+        };
+        let mut data = Vec::new();
+        parts.encode_into(&mut data);
+        if choice & 128 != 0 {
+            let at = self.input.number() as usize % data.len();
+            data[at] = self.input.byte();
+        }
+        data.truncate(8192);
+        let mut sqe = Sqe::new(opcode::nvm::PUSHDOWN_VECTOR, u32::from(self.input.byte() % 3));
         sqe.sgl = Sgl::in_capsule(data.len() as u32);
         self.command(self.ears.len() - 1, sqe, &data);
     }

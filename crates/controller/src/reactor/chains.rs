@@ -2,12 +2,13 @@
 
 use super::io::Io;
 use super::state::Core;
-use crate::commands::{Context, pushdown};
-use crate::connection::Resting;
-use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS};
+use crate::commands::{Context, pushdown, pushdown_vector};
+use crate::connection::{ChainWaiters, Resting};
+use crate::executor::Owner;
+use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, SLICE_UNITS};
 use crate::operation::Operation;
 use crate::refusal::Refusal;
-use bpfof_chain::{ChainId, Progress};
+use bpfof_chain::{ChainId, Outcome, Progress};
 use bpfof_nvme::Status;
 
 /// A read of a chain from memory is due.
@@ -50,6 +51,9 @@ fn progressed<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId, progress: P
         Progress::Calls => queue(core, chain, Operation::ChainCalls { chain }),
         Progress::Done(outcome) => {
             let owner = core.executor.arenas.owner(chain);
+            if let Some(entry) = owner.entry {
+                return entry_ended(core, index, (chain, owner, entry), outcome);
+            }
             let Some(mut cx) = core.context(index) else { return };
             let before = cx.connection.port.unsent_bytes();
             pushdown::ended(&mut cx, owner.command.slot, chain, outcome);
@@ -59,6 +63,32 @@ fn progressed<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId, progress: P
             core.mark_dirty(index);
         }
         Progress::Rest => rest(core, index, chain),
+    }
+}
+
+/// A chain of a vector has ended: perhaps the command with it, and others of its chains can begin.
+fn entry_ended<I: Io>(
+    core: &mut Core<I>,
+    index: u32,
+    (chain, owner, entry): (ChainId, Owner, u16),
+    outcome: Outcome,
+) {
+    let Some(mut cx) = core.context(index) else { return };
+    let before = cx.connection.port.unsent_bytes();
+    pushdown_vector::ended(&mut cx, (owner.command.slot, entry), chain, outcome);
+    cx.executor.admission.ended(index, owner.gives_way);
+    let until = cx.executor.spent() + SLICE_UNITS;
+    pushdown_vector::start_more(&mut cx, until);
+    answered(core, index, before);
+}
+
+/// Vectors of a connection may have been answered since it had so many bytes to send.
+fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
+    let Some(cx) = core.context(index) else { return };
+    let bytes = cx.connection.port.unsent_bytes() - before;
+    if bytes > 0 {
+        cx.executor.spend(RESPONSE_UNITS + bytes as u64 / BYTES_PER_UNIT);
+        core.mark_dirty(index);
     }
 }
 
@@ -79,13 +109,14 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     let Some(mut cx) = core.context(index) else { return };
     let Context { connection, executor } = &mut cx;
     let owner = executor.arenas.owner(chain);
-    let slot = owner.command.slot;
+    let (slot, entry) = (owner.command.slot, owner.entry);
+    connection.vectors.running -= u32::from(entry.is_some());
     let suspended = executor.arenas.engine.suspend(chain);
     executor.admission.ended(index, owner.gives_way);
     match connection.memory.charge(suspended.bytes()) {
         Ok(memory) => {
             let since_ns = executor.now_ns;
-            let resting = Resting { slot, chain: suspended, since_ns, _memory: memory };
+            let resting = Resting { slot, entry, chain: suspended, since_ns, _memory: memory };
             connection.waiters.resting.push_back(resting);
             executor.admission.wait(index);
         }
@@ -94,36 +125,50 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
             connection.note(log::Level::Warn, executor.now_ns, what);
             let cause = "there is no memory for a chain that gives way";
             let refusal = Refusal::new(Status::COMMAND_INTERRUPTED, cause);
-            pushdown::end_resting(&mut cx, slot, &refusal);
+            end_resting(&mut cx, (slot, entry), &refusal);
             core.mark_dirty(index);
         }
     }
 }
 
-/// A connection has been granted an arena: for a chain that rests, or for its next command.
+/// A chain without an arena ends.
+fn end_resting(cx: &mut Context<'_>, (slot, entry): (u16, Option<u16>), refusal: &Refusal) {
+    match entry {
+        Some(entry) => pushdown_vector::end(cx, slot, entry, refusal),
+        None => pushdown::end_resting(cx, slot, refusal),
+    }
+}
+
+/// A connection has been granted an arena: for a chain that rests, the next of a vector, or its next
+/// command, whichever has waited longest.
 pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
     if entry.closing {
         return core.executor.admission.stop_waiting(index);
     }
-    let waiters = &mut entry.connection.waiters;
-    let waits_since_ns = waiters.command_since_ns;
-    let is_resting_first = waiters
-        .resting
-        .front()
-        .is_some_and(|resting| waits_since_ns.is_none_or(|ns| resting.since_ns <= ns));
-    if !is_resting_first {
-        waiters.command_since_ns = None;
+    let ChainWaiters { resting, vector_since_ns, command_since_ns } = &mut entry.connection.waiters;
+    let never = u64::MAX;
+    let resting_ns = resting.front().map_or(never, |resting| resting.since_ns);
+    let vector_ns = vector_since_ns.unwrap_or(never);
+    if command_since_ns.is_some_and(|ns| ns < resting_ns.min(vector_ns)) {
+        *command_since_ns = None;
         core.executor.schedule.wake(index);
-        if !waiters.resting.is_empty() {
-            core.executor.admission.wait(index);
+    } else if vector_ns < resting_ns {
+        *vector_since_ns = None;
+        let Some(mut cx) = core.context(index) else { return };
+        let before = cx.connection.port.unsent_bytes();
+        let until = cx.executor.spent() + SLICE_UNITS;
+        pushdown_vector::start_more(&mut cx, until);
+        if !cx.connection.waiters.want_arena() {
+            cx.executor.admission.let_go(index);
         }
-        return;
-    }
-    if let Some(resting) = waiters.resting.pop_front()
+        answered(core, index, before);
+    } else if let Some(resting) = resting.pop_front()
         && let Some(mut cx) = core.context(index)
     {
-        pushdown::resume(&mut cx, &resting);
+        if let Err(refusal) = pushdown::resume(&mut cx, &resting) {
+            end_resting(&mut cx, (resting.slot, resting.entry), &refusal);
+        }
         core.mark_dirty(index);
     }
     if core.connection(index).is_some_and(|connection| connection.waiters.want_arena()) {

@@ -4,6 +4,7 @@ use super::io::{Io, Message, Shut};
 use super::state::Core;
 use crate::access::Reason;
 use crate::association::Association;
+use crate::commands::{Context, pushdown_vector};
 use crate::controller::Controller;
 use crate::limits::CLOSES_PER_TURN;
 use crate::transport::Port;
@@ -54,9 +55,8 @@ pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
     connection.is_abandoned = true;
     connection.waiters.command_since_ns = None;
     core.executor.admission.stop_waiting(index);
-    for resting in std::mem::take(&mut connection.waiters.resting) {
-        connection.queue.vacate(resting.slot);
-    }
+    connection.waiters.vector_since_ns = None;
+    pushdown_vector::abandon(&mut Context { connection, executor: &mut core.executor });
     connection.queue.forget_pending();
     connection.port.stop_fetching(|buffer| core.executor.buffers.recycle(buffer));
     core.io.cancel(connection.serial);

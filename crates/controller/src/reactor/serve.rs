@@ -129,7 +129,9 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
                 executor.schedule.wake(index);
             }
             after_commands(core, index);
-            if used > 0 || !has_more {
+            let is_answered =
+                core.connection(index).is_some_and(|connection| connection.port.unsent_bytes() > 0);
+            if used > 0 || !has_more || is_answered {
                 core.mark_dirty(index);
             }
         }

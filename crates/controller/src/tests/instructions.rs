@@ -8,7 +8,10 @@
 use super::peer::Peer;
 use crate::rig::{FOLLOW, Rig, connect_command, follow};
 use bpfof_chain::Limits;
-use bpfof_host::{FileVersion, Initiator, InitiatorConfig, NamespaceInfo, PushdownCall, Request};
+use bpfof_host::{
+    FileVersion, FirstRead, FirstReads, Initiator, InitiatorConfig, NamespaceInfo, PushdownCall,
+    PushdownVectorCall, Request, VectorAnswer, VectorArguments,
+};
 use bpfof_nvme::tcp::Digests;
 use std::process::Command;
 use std::sync::Arc;
@@ -31,14 +34,32 @@ enum Kind {
     Write4096,
     /// Eight reads, each of the block that the one before points to.
     Chain,
+    /// One such chain in a vector.
+    Vector1,
+    /// 32 of them.
+    Vector32,
+}
+
+impl Kind {
+    /// Chains of one vector.
+    fn chains(self) -> u16 {
+        if self == Kind::Vector32 { 32 } else { 1 }
+    }
+
+    /// Batches that are counted.
+    fn batches(self) -> u64 {
+        BATCHES / u64::from(self.chains())
+    }
 }
 
 /// Kinds with the instructions that one may take on the host and at the target.
-const BUDGETS: [(Kind, u64, u64); 4] = [
+const BUDGETS: [(Kind, u64, u64); 6] = [
     (Kind::Read512, 1020, 1660),
     (Kind::Read4096, 1360, 1570),
     (Kind::Write4096, 1500, 3490),
     (Kind::Chain, 1040, 8680),
+    (Kind::Vector1, 1200, 9500),
+    (Kind::Vector32, 4000, 260_000),
 ];
 
 /// A host's queue and the target.
@@ -49,6 +70,8 @@ struct Pair {
     /// What is on its way, to the target or from it.
     wire: Vec<u8>,
     ended: u64,
+    /// Those of each vector that is in flight; 0 if there is none.
+    chains: u16,
 }
 
 impl Pair {
@@ -70,7 +93,7 @@ impl Pair {
             max_transfer_bytes: 128 << 10,
             namespaces: Arc::new([namespace]),
         });
-        let mut pair = Pair { rig, line, initiator, wire: Vec::new(), ended: 0 };
+        let mut pair = Pair { rig, line, initiator, wire: Vec::new(), ended: 0, chains: 0 };
         pair.exchange();
         assert!(pair.initiator.is_ready());
         let (sqe, data) = connect_command(1, 127, 0);
@@ -84,6 +107,10 @@ impl Pair {
     /// A caravan of such commands and their answers.
     fn batch(&mut self, kind: Kind) {
         let before = self.ended;
+        self.chains = match kind {
+            Kind::Vector1 | Kind::Vector32 => kind.chains(),
+            _ => 0,
+        };
         self.host_submits(kind);
         self.exchange();
         assert_eq!(self.ended - before, BATCH);
@@ -102,6 +129,21 @@ impl Pair {
             }
             self.host_receives();
         }
+    }
+
+    /// A vector of such chains as [`Kind::Chain`] is.
+    fn submit_vector(&mut self, tag: u64, chains: u16) {
+        let call = PushdownVectorCall {
+            nsid: 1,
+            function: FOLLOW,
+            files: &[FileVersion { id: 0, version: 1 }],
+            first: FirstReads::Same(FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 }),
+            arguments: VectorArguments::Equal { count: chains, bytes: &[] },
+            scratch_size_bytes: 0,
+            answer_max_bytes: 64,
+            room_bytes: VectorAnswer::room_bytes(chains, 64) as u32,
+        };
+        self.initiator.submit(tag, &Request::PushdownVector(&call)).expect("there is room");
     }
 
     #[inline(never)]
@@ -130,6 +172,10 @@ impl Pair {
                     scratch_size_bytes: 0,
                     answer_max_bytes: 64,
                 }),
+                Kind::Vector1 | Kind::Vector32 => {
+                    self.submit_vector(index, kind.chains());
+                    continue;
+                }
             };
             self.initiator.submit(index, &request).expect("there is room");
         }
@@ -144,9 +190,15 @@ impl Pair {
 
     #[inline(never)]
     fn host_receives(&mut self) {
-        let ended = &mut self.ended;
+        let (ended, chains) = (&mut self.ended, self.chains);
         let used = self.initiator.receive(&self.wire, &mut |completion| {
-            assert!(completion.result.is_ok(), "{completion:?}");
+            let done = completion.result.expect("it succeeds");
+            if chains > 0 {
+                let answer = VectorAnswer::parse(done.data, chains).expect("well-formed");
+                assert!(
+                    answer.chains().all(|(record, answer)| record.dw0 == 8 && answer.len() == 8)
+                );
+            }
             *ended += 1;
         });
         assert_eq!(used.expect("the target obeys the rules"), self.wire.len());
@@ -165,8 +217,9 @@ fn workload() {
     let Ok(name) = std::env::var("KIND") else { return };
     let kind = BUDGETS.iter().map(|(kind, ..)| *kind).find(|kind| format!("{kind:?}") == name);
     let mut pair = Pair::new();
-    for _ in 0..BATCHES {
-        pair.batch(kind.expect("a kind"));
+    let kind = kind.expect("a kind");
+    for _ in 0..kind.batches() {
+        pair.batch(kind);
     }
 }
 
@@ -195,7 +248,7 @@ fn count(kind: Kind, functions: &str) -> f64 {
     let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
     let count: u64 = collected.and_then(|count| count.trim().parse().ok()).expect("a number");
     assert!(count > 0, "no function is called like {functions}");
-    count as f64 / (BATCH * BATCHES) as f64
+    count as f64 / (BATCH * kind.batches()) as f64
 }
 
 #[test]

@@ -9,3 +9,4 @@ mod restriction;
 mod scripted;
 mod simulation;
 mod timers;
+mod vectors;

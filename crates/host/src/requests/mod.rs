@@ -6,7 +6,8 @@ mod slot;
 pub(crate) use slot::{Returns, SLOTS_MAX, Slot};
 
 use crate::{
-    CommandError, Completion, Done, LostReason, NamespaceInfo, Request, RequestError, SubmitError,
+    CommandError, Completion, Done, LostReason, NamespaceInfo, PushdownVectorCall, Request,
+    RequestError, SubmitError,
 };
 use bpfof_nvme::opcode::{command_name, nvm};
 use bpfof_nvme::tcp::Digests;
@@ -50,6 +51,8 @@ pub(crate) enum DataOut<'a> {
     Bytes(&'a [u8]),
     /// A request that only a capsule can hold, which has room for it.
     Pushdown(PushdownParts<'a>),
+    /// The same.
+    PushdownVector(&'a PushdownVectorCall<'a>),
 }
 
 /// A request as a command, but for where its data is.
@@ -166,14 +169,19 @@ impl Requests {
             }
             Request::Pushdown(ref call) => {
                 let parts = call.parts();
-                let bytes = parts.encoded_bytes();
-                if bytes > self.config.in_capsule_bytes as usize {
-                    let max_bytes = u64::from(self.config.in_capsule_bytes);
-                    return Err(SubmitError::TooLong { bytes: bytes as u64, max_bytes });
-                }
+                self.check_capsule(parts.encoded_bytes())?;
                 self.check_transfer(u64::from(call.answer_max_bytes))?;
                 let sqe = Sqe::new(nvm::PUSHDOWN, call.nsid);
                 plan(sqe, DataOut::Pushdown(parts), Returns::Answer, call.answer_max_bytes)
+            }
+            Request::PushdownVector(call) => {
+                if !call.parts().is_consistent() {
+                    return Err(SubmitError::UnevenVector);
+                }
+                self.check_capsule(call.encoded_bytes())?;
+                self.check_transfer(u64::from(call.room_bytes))?;
+                let sqe = Sqe::new(nvm::PUSHDOWN_VECTOR, call.nsid);
+                plan(sqe, DataOut::PushdownVector(call), Returns::Answer, call.room_bytes)
             }
             Request::Raw { mut sqe, data_out, data_in_max_bytes } => {
                 self.check_transfer(u64::from(data_in_max_bytes))?;
@@ -211,6 +219,12 @@ impl Requests {
     #[inline]
     fn check_transfer(&self, bytes: u64) -> Result<(), SubmitError> {
         let max_bytes = u64::from(self.config.max_transfer_bytes);
+        if bytes > max_bytes { Err(SubmitError::TooLong { bytes, max_bytes }) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn check_capsule(&self, bytes: usize) -> Result<(), SubmitError> {
+        let (bytes, max_bytes) = (bytes as u64, u64::from(self.config.in_capsule_bytes));
         if bytes > max_bytes { Err(SubmitError::TooLong { bytes, max_bytes }) } else { Ok(()) }
     }
 

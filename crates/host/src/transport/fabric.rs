@@ -108,6 +108,10 @@ impl FabricPort {
                 parts.encode_into(&mut capsule);
                 sqe.sgl = Sgl::in_capsule(capsule.len() as u32);
             }
+            DataOut::PushdownVector(call) => {
+                call.parts().encode_into(&mut capsule);
+                sqe.sgl = Sgl::in_capsule(capsule.len() as u32);
+            }
         }
         self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
         if let (DataOut::Bytes(data), true) = (data_out, capsule.is_empty()) {

@@ -4,7 +4,7 @@ use crate::bytes::wire_struct;
 
 wire_struct! {
     /// What a target can do and how much (protocol.md, Pushdown Identify).
-    pub struct PushdownLimits [64] {
+    pub struct PushdownLimits [128] {
         /// PV: protocol version (offset 0).
         0 => protocol_version: u16,
         /// Files that one request may name (offset 2).
@@ -37,5 +37,14 @@ wire_struct! {
         /// Bytes that the function maps of an association may take together; 0 from a target
         /// without function maps (offset 60).
         60 => map_bytes: u32,
+        /// Chains of one Pushdown Vector command; 0 from a target that does not know it (offset 64).
+        64 => vector_chains: u32,
+        /// Longest answer of a Pushdown Vector command (offset 68).
+        68 => vector_bytes: u32,
     }
+}
+
+impl PushdownLimits {
+    /// What every target sends of it, in bytes: one that does not know the rest ends there.
+    pub const LEAST_BYTES: usize = 64;
 }

@@ -4,6 +4,7 @@ mod file_map;
 mod function_map;
 mod limits;
 mod pushdown;
+mod pushdown_vector;
 mod report;
 
 pub use file_map::{Extent, FILE_ID_NAMESPACE, FileMapObject};
@@ -12,6 +13,10 @@ pub use limits::PushdownLimits;
 pub use pushdown::{
     DEFAULT_SCRATCH_BYTES, FileVersion, PushdownHeader, PushdownParts, PushdownRequest,
     PushdownShort,
+};
+pub use pushdown_vector::{
+    FirstRead, FirstReads, PushdownVectorHeader, PushdownVectorParts, PushdownVectorRequest,
+    VectorAnswer, VectorArguments, VectorChain, VectorChains, VectorRecord,
 };
 pub use report::{FunctionReportEntry, NO_FAULT};
 

@@ -109,6 +109,11 @@ impl World {
                 let host = host.ok_or("the host is gone")?;
                 self.check_chain(host, call, begun, (data, dw0))
             }
+            What::Chains(calls, room) => {
+                let host = host.ok_or("the host is gone")?;
+                self.check_vector((link, host), (calls, *room), begun, (data, dw0))
+            }
+            What::Spins(count) => super::vectors::check_spins(*count, data),
             What::Map { file, version } => {
                 let (host, now) = (host.ok_or("the host is gone")?, self.model.tick());
                 self.hosts[host].maps.was_set(*file, *version, now);

@@ -15,15 +15,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Id of the function that each association has.
-const WALK: u32 = 7;
+pub(super) const WALK: u32 = 7;
 /// Id of a function that each association has, and that costs what its argument says.
-const SPIN: u32 = 8;
+pub(super) const SPIN: u32 = 8;
 /// A chain that takes whatever map is in force.
 const ANY_VERSION: u64 = u64::MAX;
 /// Blocks that a chain visits at most.
 const HOPS_MAX: u64 = 8;
 /// What its answer has room for: how many blocks, and the write in each.
-const ANSWER_MAX_BYTES: u32 = 8 + 8 * HOPS_MAX as u32;
+pub(super) const ANSWER_MAX_BYTES: u32 = 8 + 8 * HOPS_MAX as u32;
 
 /// Follows the pointers at the start of blocks and answers which writes it found.
 pub(in crate::tests) fn walk() -> Arc<Function> {
@@ -120,10 +120,10 @@ struct SetMap {
 /// A chain in flight.
 #[derive(Debug)]
 pub(super) struct Call {
-    space: usize,
-    file: u32,
-    version: u64,
-    first: u64,
+    pub(super) space: usize,
+    pub(super) file: u32,
+    pub(super) version: u64,
+    pub(super) first: u64,
 }
 
 impl FileMaps {
@@ -217,6 +217,9 @@ impl World {
         };
         if file != 0 && self.random.one_in(4) {
             return self.start_short(lane, file);
+        }
+        if self.random.one_in(3) {
+            return self.walk_all(lane, space, file, version);
         }
         self.walk(lane, space, file, version)
     }

@@ -32,6 +32,7 @@ mod model;
 mod network;
 mod random;
 mod requests;
+mod vectors;
 mod world;
 
 use bpfof_chain::Function;

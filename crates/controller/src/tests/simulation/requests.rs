@@ -58,8 +58,12 @@ pub(super) enum What {
         expected: Vec<Found>,
     },
     Chain(Call),
+    /// Many chains in one command, and the room for its answer.
+    Chains(Vec<Call>, u32),
     /// A chain that costs much.
     Spin,
+    /// So many of them in one command.
+    Spins(u16),
     Map {
         file: u32,
         version: u64,
@@ -110,6 +114,7 @@ impl World {
             Manner::Any => {}
             Manner::Modest if self.random.one_in(2) => return self.read_blocks(lane, 2, 0, 1),
             Manner::Modest => return self.walk(lane, 2, 0, 1),
+            Manner::Greedy if self.random.one_in(4) => return self.spin_all(lane),
             Manner::Greedy => return self.spin(lane),
         }
         match self.random.below(64) {

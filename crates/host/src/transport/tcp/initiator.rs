@@ -8,7 +8,7 @@ use bpfof_nvme::tcp::{
     ADMIN_IN_CAPSULE_BYTES, C2hData, CapsuleCmd, DataPdu, Digests, Fes, H2cData, IcReq, IcResp,
     MAXH2CDATA_MIN_BYTES, Pdu, PduError, PduEvent, PduReceiver, R2t, Sender, TermReq, data_digest,
 };
-use bpfof_nvme::{Cqe, Sgl};
+use bpfof_nvme::{Cqe, Sgl, Sqe};
 
 /// Size of the send buffer in bytes up to which it is kept, and from which on what was sent of it
 /// is dropped: a batch of small requests never gets there, one of large writes does.
@@ -184,14 +184,14 @@ impl Initiator {
                 let bytes = parts.encoded_bytes() as u32;
                 sqe.sgl = Sgl::in_capsule(bytes);
                 self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
-                let (out, digests) = (&mut self.outgoing, self.digests);
-                CapsuleCmd::encode_header_into(&sqe, bytes, out, digests, self.cpda);
-                let data_at = out.len();
-                parts.encode_into(out);
-                if digests.data {
-                    let digest = data_digest(out.get(data_at..).unwrap_or(&[]));
-                    out.extend_from_slice(&digest);
-                }
+                self.encode_capsule(&sqe, bytes, |out| parts.encode_into(out));
+                return Ok(());
+            }
+            DataOut::PushdownVector(call) => {
+                let bytes = call.encoded_bytes() as u32;
+                sqe.sgl = Sgl::in_capsule(bytes);
+                self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
+                self.encode_capsule(&sqe, bytes, |out| call.parts().encode_into(out));
                 return Ok(());
             }
             DataOut::Bytes(data) => data,
@@ -214,6 +214,19 @@ impl Initiator {
         slot.data_out.extend_from_slice(data);
         CapsuleCmd::encode_header_into(&sqe, 0, &mut self.outgoing, self.digests, self.cpda);
         Ok(())
+    }
+
+    /// Queues a command whose data in the capsule, of so many bytes, `encode` appends.
+    #[inline]
+    fn encode_capsule(&mut self, sqe: &Sqe, bytes: u32, encode: impl FnOnce(&mut Vec<u8>)) {
+        let (out, digests) = (&mut self.outgoing, self.digests);
+        CapsuleCmd::encode_header_into(sqe, bytes, out, digests, self.cpda);
+        let data_at = out.len();
+        encode(out);
+        if digests.data {
+            let digest = data_digest(out.get(data_at..).unwrap_or(&[]));
+            out.extend_from_slice(&digest);
+        }
     }
 
     /// Takes what was received, calls `on_completion` for each request that ends, and returns how

@@ -1,0 +1,178 @@
+//! Pushdown Vector: a command begins many chains, and the end of the last answers it (docs/protocol.md).
+//!
+//! Its chains begin one by one, as arenas become free for the connection, and a few at a time where they
+//! wait for nothing but memory. Each leaves a record and its answer in the buffer that is sent at the end.
+
+use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
+use super::pushdown::{count, failed, malformed, namespace_gone};
+use crate::connection::Connection;
+use crate::limits::{
+    BYTES_PER_UNIT, MAX_VECTOR_BYTES, MAX_VECTOR_CHAINS, VECTOR_CHAIN_UNITS, ZEROES_PER_UNIT,
+};
+use crate::operation::CommandId;
+use crate::queue::State;
+use crate::refusal::Refusal;
+use crate::transport::Payload;
+use crate::vectors::Vector;
+use bpfof_chain::{Answer, ChainError, ChainId, Outcome as ChainOutcome};
+use bpfof_function::abi;
+use bpfof_nvme::DataPointer;
+use bpfof_nvme::opcode::nvm::PUSHDOWN_VECTOR;
+use bpfof_nvme::vendor_specific::PushdownVectorRequest;
+
+/// Takes a vector of chains. They begin with [`start_more`].
+pub(crate) fn begin(cx: &mut Context<'_>, command: &Command<'_>, namespace: usize) -> Answered {
+    if !matches!(command.pointer, DataPointer::InCapsule { .. }) {
+        return Err(wrong_pointer("the request is in the capsule"));
+    }
+    let files_max = abi::MAX_READS as u16;
+    let request = PushdownVectorRequest::parse(command.data, files_max, MAX_VECTOR_CHAINS)
+        .map_err(|error| malformed(error.at))?;
+    let header = request.header();
+    if header.effective_scratch_bytes() > abi::MAX_SCRATCH_BYTES as u32 {
+        return Err(malformed(PushdownVectorRequest::SCRATCH_SIZE_AT));
+    }
+    if header.room_bytes > MAX_VECTOR_BYTES {
+        return Err(malformed(PushdownVectorRequest::ROOM_AT));
+    }
+    let bytes = header.room_bytes + command.data.len() as u32;
+    // Room that is new to the process is made of zeroes.
+    cx.executor.spend(u64::from(header.room_bytes) / ZEROES_PER_UNIT);
+    let buffer = cx.executor.buffers.take(bytes as usize);
+    let unit_bytes = cx.executor.namespace(namespace).unit_bytes();
+    let place = cx.connection.vectors.reserve();
+    let slot = cx.occupy(command, State::Vector { namespace, vector: place, bytes }).slot;
+    let reads = (command.sqe.nsid, unit_bytes);
+    let vector = Vector::new(slot, reads, (&request, command.data), buffer);
+    cx.connection.vectors.put(place, vector);
+    Ok(Outcome::Pending)
+}
+
+/// Begins chains of a connection's vectors: as many as may run and there are arenas for, until so many
+/// units are spent.
+pub(crate) fn start_more(cx: &mut Context<'_>, until: u64) {
+    while let Some(place) = cx.connection.vectors.next_unstarted() {
+        let Context { connection, executor } = cx;
+        let slot = connection.vectors.get(place).slot;
+        let Some(namespace) = connection.queue.slot(slot).state.namespace() else { return };
+        let at_a_time = executor.vector_chains_at_a_time(namespace);
+        // One that waits goes on when it is granted an arena.
+        if connection.waiters.vector_since_ns.is_some() || connection.vectors.running >= at_a_time {
+            return;
+        }
+        if executor.spent() >= until {
+            connection.has_more = true;
+            return executor.schedule.wake(connection.index);
+        }
+        if !executor.may_start_chain(connection.index) {
+            connection.waiters.vector_since_ns = Some(executor.now_ns);
+            return executor.admission.wait(connection.index);
+        }
+        start_next(cx, namespace);
+    }
+}
+
+/// Begins the next chain.
+#[inline]
+fn start_next(cx: &mut Context<'_>, namespace: usize) {
+    let Context { connection, executor } = cx;
+    executor.spend(VECTOR_CHAIN_UNITS);
+    let is_gone = executor.namespaces.is_leaving(namespace);
+    let Connection { vectors, phase, tally, serial, index, .. } = &mut **connection;
+    let Some(association) = phase.association_mut() else { return };
+    association.refresh_tables();
+    let Some((slot, chain, start)) = vectors.next(*serial) else { return };
+    let function = start.function;
+    let of = (CommandId { connection: *index, slot }, Some(chain));
+    let started = match is_gone {
+        true => Err(ChainError::Device),
+        false => executor.start_chain(namespace, of, &start, &association.tables),
+    };
+    if !is_gone && started != Err(ChainError::UnknownFunction) {
+        tally.function(function).chains += 1;
+    }
+    match started {
+        Ok(()) => {
+            vectors.running += 1;
+            executor.admission.started(*index);
+        }
+        Err(error) => {
+            let refusal = if is_gone { namespace_gone() } else { Refusal::of_chain(error, 0) };
+            end(cx, slot, chain, &refusal);
+        }
+    }
+}
+
+/// A chain of a vector has ended: notes its answer and releases it.
+#[inline]
+pub(crate) fn ended(
+    cx: &mut Context<'_>,
+    (slot, entry): (u16, u16),
+    chain: ChainId,
+    outcome: ChainOutcome,
+) {
+    cx.connection.vectors.running -= 1;
+    let taken = cx.connection.queue.slot(slot);
+    let State::Vector { namespace, vector: place, .. } = taken.state else {
+        unreachable!("it is a vector's")
+    };
+    let begun_ns = taken.begun_ns;
+    let usage = count(cx, (namespace, begun_ns), chain, &outcome);
+    match outcome {
+        Ok(Answer { hops, length_bytes }) => {
+            cx.executor.spend(u64::from(length_bytes) / BYTES_PER_UNIT);
+            let answer = &cx.executor.arenas.engine.scratch(chain)[..length_bytes as usize];
+            cx.connection.vectors.get(place).succeeded(entry, hops, answer);
+        }
+        Err(failure) => {
+            let refusal = failed(cx, namespace, PUSHDOWN_VECTOR, usage, failure);
+            cx.connection.vectors.get(place).failed(entry, refusal.reply);
+        }
+    }
+    cx.executor.arenas.engine.release(chain);
+    answer_if_over(cx, place);
+}
+
+/// A chain of a vector ends that is in no arena.
+pub(crate) fn end(cx: &mut Context<'_>, slot: u16, entry: u16, refusal: &Refusal) {
+    let Context { connection, executor } = cx;
+    connection.note_refusal((PUSHDOWN_VECTOR, 0), refusal, executor.now_ns);
+    let State::Vector { vector: place, .. } = connection.queue.slot(slot).state else { return };
+    connection.vectors.get(place).failed(entry, refusal.reply);
+    answer_if_over(cx, place);
+}
+
+/// Answers a vector if all of its chains have ended.
+#[inline]
+fn answer_if_over(cx: &mut Context<'_>, place: u32) {
+    let Context { connection, executor } = cx;
+    if !connection.vectors.get(place).is_over() {
+        return;
+    }
+    let vector = connection.vectors.take(place);
+    let taken = connection.queue.vacate(vector.slot);
+    let (reply, buffer) = vector.answer();
+    let copied = connection.send_data(taken.cid, taken.pointer, reply, Payload::Buffer(buffer));
+    if let Some(buffer) = copied {
+        executor.buffers.recycle(buffer);
+    }
+    cx.fetch_more();
+}
+
+/// The connection closes: chains that rest or have not begun are forgotten, and with the last of a vector
+/// the vector. Those that run come back.
+pub(crate) fn abandon(cx: &mut Context<'_>) {
+    let Context { connection, executor } = cx;
+    for resting in std::mem::take(&mut connection.waiters.resting) {
+        match connection.queue.slot(resting.slot).state {
+            State::Vector { vector, .. } => connection.vectors.give_up_resting(vector),
+            _ => {
+                connection.queue.vacate(resting.slot);
+            }
+        }
+    }
+    for vector in connection.vectors.give_up() {
+        connection.queue.vacate(vector.slot);
+        executor.buffers.recycle(vector.into_buffer());
+    }
+}
