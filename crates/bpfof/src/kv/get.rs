@@ -102,7 +102,7 @@ impl<W: Write> Printer<W> {
             if self.json {
                 let separator = if self.printed == 0 { "[" } else { "," };
                 let pair = serde_json::json!({ "key": key, "value": value });
-                write!(self.out, "{separator}\n{pair}")?;
+                writeln!(self.out, "{separator}{pair}")?;
             } else {
                 writeln!(self.out, "{key} {}", value.as_deref().unwrap_or("(not found)"))?;
             }
@@ -113,8 +113,7 @@ impl<W: Write> Printer<W> {
 
     fn end(mut self) -> Outcome {
         if self.json {
-            let begin = if self.printed == 0 { "[" } else { "" };
-            writeln!(self.out, "{begin}\n]")?;
+            writeln!(self.out, "{}", if self.printed == 0 { "[]" } else { "]" })?;
         }
         self.out.flush()?;
         match self.missing {

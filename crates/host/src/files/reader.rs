@@ -60,7 +60,10 @@ impl PushdownReader {
     pub fn new(maps: &FileMaps, policy: Policy) -> Result<Self, Error> {
         let shared = &maps.shared;
         let lane = maps.open_lane()?;
-        let nsid = shared.remote.as_ref().map_or(0, |remote| remote.info.nsid);
+        let at_target = |lane| {
+            let remote = shared.remote.as_ref()?;
+            Some(AtTarget::new(lane, Arc::clone(shared), remote.info.nsid, remote.vectors))
+        };
         shared.readers.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             shared: Arc::clone(shared),
@@ -68,7 +71,7 @@ impl PushdownReader {
             chains: Chains::default(),
             numbers: Vec::new(),
             members: Vec::new(),
-            target: lane.map(|lane| AtTarget::new(lane, Arc::clone(shared), nsid)),
+            target: lane.and_then(at_target),
             local: if policy.local { local(shared) } else { None },
             fall_back: FallBack::new(),
             batch: Batch::default(),
