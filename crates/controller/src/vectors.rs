@@ -121,10 +121,17 @@ impl Vector {
         self.left -= 1;
     }
 
-    /// So many chains are given up, and those that have not begun: the connection closes.
-    fn give_up(&mut self, chains: u16) {
-        self.left -= chains + self.chains.left();
+    /// A chain is given up: the connection closes.
+    fn give_up(&mut self, chain: u16) {
+        self.failed(chain, Status::ABORTED_SQ_DELETION.into());
+    }
+
+    /// So are those that have not begun.
+    fn give_up_unstarted(&mut self) {
+        let begin = self.chains.index();
+        let end = begin + self.chains.left();
         self.chains.skip_all();
+        (begin..end).for_each(|chain| self.give_up(chain));
     }
 
     /// Whether all of its chains have ended.
@@ -223,8 +230,8 @@ impl Vectors {
     }
 
     /// Gives up a chain that rests.
-    pub(crate) fn give_up_resting(&mut self, place: u32) {
-        self.get(place).left -= 1;
+    pub(crate) fn give_up_resting(&mut self, place: u32, chain: u16) {
+        self.get(place).give_up(chain);
     }
 
     /// Gives up all chains that have not begun, and takes those vectors out of which nothing is left then.
@@ -233,7 +240,7 @@ impl Vectors {
         let mut over = Vec::new();
         for place in 0..self.places.len() {
             let Some(vector) = self.places[place].as_mut() else { continue };
-            vector.give_up(0);
+            vector.give_up_unstarted();
             if vector.is_over() {
                 over.extend(self.places[place].take());
                 self.free.push(place as u32);

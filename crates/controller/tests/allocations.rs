@@ -4,8 +4,10 @@
 
 mod common;
 
-use bpfof_host::{Lane, Request};
-use common::{NAMESPACE_BYTES, call, compile, connect, file, load, memory, start};
+use bpfof_host::{
+    FirstRead, FirstReads, Lane, PushdownVectorCall, Request, VectorAnswer, VectorArguments,
+};
+use common::{NAMESPACE_BYTES, WHOLE, call, compile, connect, file, load, memory, start};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -108,4 +110,19 @@ fn no_command_allocates() {
     }
     let chain = |_| Request::Pushdown(call(function, &[]));
     assert_eq!(allocations(&mut lane, &chain), 0, "{COMMANDS} chains");
+    for (nsid, chains) in [(1, 1), (1, 32), (2, 8)] {
+        let call: &'static PushdownVectorCall<'static> = Box::leak(Box::new(PushdownVectorCall {
+            nsid,
+            function: function.0,
+            files: WHOLE,
+            first: FirstReads::Same(FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 }),
+            arguments: VectorArguments::Equal { count: chains, bytes: &[] },
+            scratch_size_bytes: 0,
+            answer_max_bytes: 64,
+            room_bytes: VectorAnswer::room_bytes(chains, 64) as u32,
+        }));
+        let vector = |_| Request::PushdownVector(call);
+        let count = allocations(&mut lane, &vector);
+        assert_eq!(count, 0, "{COMMANDS} vectors of {chains} chains, namespace {nsid}");
+    }
 }

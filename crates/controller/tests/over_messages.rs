@@ -16,3 +16,5 @@ mod pieces;
 mod reload;
 #[path = "restricted.rs"]
 mod restricted;
+#[path = "vectors.rs"]
+mod vectors;

@@ -4,8 +4,8 @@ mod common;
 
 use bpfof_controller::{NamespaceConfig, Server, TargetConfig};
 use bpfof_host::{
-    Controller, Error, Extent, FileMapObject, FileVersion, Lane, Options, PushdownCall, Request,
-    RequestError, Status,
+    Controller, Error, Extent, FileMapObject, FileVersion, FirstRead, FirstReads, Lane, Options,
+    PushdownCall, PushdownVectorCall, Request, RequestError, Status, VectorAnswer, VectorArguments,
 };
 use bpfof_nvme::fabrics::{ControllerConfig, FabricsCommand, offset};
 use bpfof_nvme::vendor_specific::PushdownShort;
@@ -98,6 +98,29 @@ fn status(lane: &mut Lane, sqe: Sqe, data_in_max_bytes: u32) -> Status {
     end.expect("an end")
 }
 
+/// How two chains of a vector end.
+fn vector(lane: &mut Lane, function: u32, file: FileVersion, scratch: &[u8]) -> Vec<Status> {
+    let call = PushdownVectorCall {
+        nsid: 1,
+        function,
+        files: &[file],
+        first: FirstReads::Same(FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 }),
+        arguments: VectorArguments::Equal { count: 2, bytes: &scratch.repeat(2) },
+        scratch_size_bytes: 0,
+        answer_max_bytes: 64,
+        room_bytes: VectorAnswer::room_bytes(2, 64) as u32,
+    };
+    lane.submit(0, Request::PushdownVector(&call)).expect("there is room");
+    let mut ends = Vec::new();
+    let waited = lane.wait(Duration::from_secs(20), &mut |completion| {
+        let done = completion.result.expect("the command succeeds");
+        let answer = VectorAnswer::parse(done.data, 2).expect("well-formed");
+        ends.extend(answer.chains().map(|(record, _)| record.status));
+    });
+    assert!(waited.expect("the connection stays") > 0, "no answer");
+    ends
+}
+
 #[test]
 fn io_queues_take_chains_over_mapped_files_and_nothing_else() {
     for_both(|server| {
@@ -108,7 +131,8 @@ fn io_queues_take_chains_over_mapped_files_and_nothing_else() {
         controller.set_file_map(&map(1)).expect("set");
         let mut lane = controller.open_lane().expect("a lane");
         let denied = Status::OPERATION_DENIED.with_dnr();
-        let chains = [opcode::nvm::PUSHDOWN, opcode::nvm::PUSHDOWN_SHORT, opcode::FABRICS];
+        use opcode::nvm::{PUSHDOWN, PUSHDOWN_SHORT, PUSHDOWN_VECTOR};
+        let chains = [PUSHDOWN, PUSHDOWN_SHORT, PUSHDOWN_VECTOR, opcode::FABRICS];
         for opcode in (0..=u8::MAX).filter(|opcode| !chains.contains(opcode)) {
             for nsid in [1, 2, 0, u32::MAX] {
                 let status = status(&mut lane, Sqe::new(opcode, nsid), 4096);
@@ -138,6 +162,9 @@ fn io_queues_take_chains_over_mapped_files_and_nothing_else() {
         let mut short = PushdownShort { function, file: 0, first_blocks: 1, argument: [0; 24] };
         for nsid in [1, 2] {
             assert_eq!(status(&mut lane, short.to_sqe(nsid, 64), 64), unknown);
+        }
+        for (file, expected) in [(WHOLE, unknown), (FILE, Status::SUCCESS)] {
+            assert_eq!(vector(&mut lane, function, file, &scratch), [expected; 2]);
         }
         // What it is for.
         short.file = FILE.id as u16;

@@ -90,6 +90,8 @@ fn try_all(admin: &mut Peer, io: &mut Peer, object: &[u8]) -> Vec<(&'static str,
         let unload = admin.status(AdminCommand::function_unload(function), &[]);
         tell("Function Unload", needed, unload);
     }
+    let vector = Sqe::new(opcode::nvm::PUSHDOWN_VECTOR, 1);
+    tell("Pushdown Vector", Rights::RUN, io.status(vector, &[]));
     tell("Function Report", Rights::RUN, admin.status(AdminCommand::function_report(0, 64), &[]));
     let object = map(1, 7);
     let (upload, sgl) = whole(&object);

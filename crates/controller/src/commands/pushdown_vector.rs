@@ -164,8 +164,10 @@ fn answer_if_over(cx: &mut Context<'_>, place: u32) {
 pub(crate) fn abandon(cx: &mut Context<'_>) {
     let Context { connection, executor } = cx;
     for resting in std::mem::take(&mut connection.waiters.resting) {
-        match connection.queue.slot(resting.slot).state {
-            State::Vector { vector, .. } => connection.vectors.give_up_resting(vector),
+        match (&connection.queue.slot(resting.slot).state, resting.entry) {
+            (State::Vector { vector, .. }, Some(entry)) => {
+                connection.vectors.give_up_resting(*vector, entry);
+            }
             _ => {
                 connection.queue.vacate(resting.slot);
             }
