@@ -192,7 +192,7 @@ fn vectors_are_measured_against_single_gets() {
     let out = out.to_str().expect("UTF-8");
     let run = ["bench", "kv", "--levels", "2", "--repetitions", "1", "--milliseconds", "20"];
     let text = good(&[&run[..], &["--batch", "1,32,256", "--json", out]].concat());
-    assert!(text.contains("in vectors of 32: "), "{text}");
+    assert!(text.replace('\n', " ").contains("in vectors of 32: "), "{text}");
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
     let cases = report["cases"].as_array().expect("a list");

@@ -5,6 +5,7 @@ use crate::{
     PushdownLimits, PushdownVectorCall, Request, RequestError, Status, VectorAnswer,
     VectorArguments, VectorChain, VectorRecord,
 };
+use bpfof_nvme::vendor_specific::PushdownVectorRequest;
 use std::iter;
 use std::mem;
 
@@ -16,6 +17,8 @@ const ANSWER_MAX_BYTES: u32 = 128 << 10;
 const HEADER_BYTES: usize = 48;
 const FILE_BYTES: usize = 16;
 const CHAIN_BYTES: usize = 18;
+/// Offset of the number of chains in a request.
+const CHAINS_AT: u32 = 6;
 
 /// What a target takes in one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +31,7 @@ pub(crate) struct VectorLimits {
 
 impl VectorLimits {
     /// Those of a target that nobody can ask. If it takes less it says so, and then gets chains one by one.
-    pub(crate) const UNKNOWN: Self = Self { chains: 256, bytes: ANSWER_MAX_BYTES };
+    pub(crate) const UNKNOWN: Self = Self { chains: 256, bytes: 64 << 10 };
 
     pub(crate) const fn of(limits: &PushdownLimits) -> Self {
         Self { chains: limits.vector_chains, bytes: limits.vector_bytes }
@@ -237,9 +240,12 @@ impl<T: Copy> Vectors<T> {
                 }
                 Err(_) => all(Err(Unanswered::BadAnswer)),
             },
-            Err(RequestError::Command(error)) if is_unknown(error.status) => {
-                self.chains_max = 1;
+            // Alone each chain is told what is wrong with itself.
+            Err(RequestError::Command(error)) if is_refused(error.status) => {
                 all(Err(Unanswered::LeftOut));
+                if takes_less(&error) {
+                    self.chains_max = 1;
+                }
             }
             Err(error) => all(Err(Unanswered::Request(error))),
         }
@@ -263,9 +269,15 @@ const fn single<'a>(common: &Common<'a>, chain: VectorChain<'a>) -> PushdownCall
     }
 }
 
-/// What a target says that takes no vectors, or shorter ones.
-fn is_unknown(status: Status) -> bool {
+/// Whether no chain of a vector was begun because of what the vector is.
+fn is_refused(status: Status) -> bool {
     [Status::INVALID_OPCODE, Status::MALFORMED_REQUEST].iter().any(|known| status.same_code(*known))
+}
+
+/// Whether that is because the target knows no vectors, or takes shorter ones.
+fn takes_less(error: &CommandError) -> bool {
+    let limits = [CHAINS_AT, PushdownVectorRequest::ROOM_AT];
+    error.status.same_code(Status::INVALID_OPCODE) || limits.contains(&error.dw0)
 }
 
 fn chain_end<'a>(record: &VectorRecord, answer: &'a [u8], most_bytes: u32) -> ChainEnd<'a> {
@@ -406,15 +418,20 @@ mod tests {
 
     #[test]
     fn a_target_that_takes_no_vectors_gets_none() {
-        for status in [Status::INVALID_OPCODE, Status::MALFORMED_REQUEST] {
+        let malformed = Status::MALFORMED_REQUEST;
+        let refusals =
+            [(Status::INVALID_OPCODE, 0), (malformed, 6), (malformed, 36), (malformed, 20)];
+        for (status, dw0) in refusals {
             let mut vectors = vectors(256, 8192);
             let (tag, _) = make(&mut vectors, 2, 8, 72);
-            let error = RequestError::Command(CommandError { status, dw0: 0, dw1: 0 });
+            let error = RequestError::Command(CommandError { status, dw0, dw1: 0 });
             let ends = complete(&mut vectors, tag, Err(error));
             let again = Err(Unanswered::LeftOut);
             assert_eq!(ends, [(0, again), (1, again)]);
-            let (tag, count) = make(&mut vectors, 2, 8, 72);
+            // Others are no fault of vectors.
+            let (tag, count) = make(&mut vectors, if dw0 == 20 { 1 } else { 2 }, 8, 72);
             assert_eq!(count, 1);
+            assert_eq!(vectors.together_max() > 1, dw0 == 20);
             // What it says of a single chain is said of that.
             let ends = complete(&mut vectors, tag, Err(error));
             assert_eq!(ends, [(0, Err(Unanswered::Request(error)))]);

@@ -1,6 +1,6 @@
 //! `bpfof kv get`: keys from the command line and from standard input, as they come.
 
-use super::{target, text};
+use super::common::{target, text};
 use bpfkv::Value;
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{GrantedFile, Session, SessionError};

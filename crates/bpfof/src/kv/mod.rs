@@ -1,14 +1,15 @@
 //! `bpfof kv …`: BPF-KV by hand.
 
+mod common;
 mod get;
 
 use bpfkv::create::Extent;
-use bpfkv::format::number_of;
-use bpfkv::{Aggregate, KeyRange, Value};
+use bpfkv::{Aggregate, KeyRange};
 use bpfof_host::{Options as HostOptions, TargetUrl};
 use bpfof_kv::{Session, SessionError, create_file, create_on_target};
-use bpfof_terminal::{Outcome, default_target, progress, stop_on_signal, target_url};
+use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url};
 use clap::{Args, Subcommand, ValueEnum};
+use common::{target, text};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -141,14 +142,6 @@ fn create(options: &Create) -> Outcome {
     Ok(())
 }
 
-/// The target that was given, or the environment's.
-fn target(given: Option<&TargetUrl>, other: &str) -> Result<TargetUrl, String> {
-    match given {
-        Some(url) => Ok(url.clone()),
-        None => default_target()?.ok_or(format!("give --target (or BPFOF_TARGET), or {other}")),
-    }
-}
-
 impl Store {
     fn open(&self) -> Result<Session, SessionError> {
         Session::open(&self.target, HostOptions::default(), self.cache)
@@ -162,18 +155,6 @@ impl Keys {
             range = range.exclude_begin();
         }
         Ok(if self.include_end { range.include_end() } else { range })
-    }
-}
-
-/// A value as text: numbers and what is printable as they are, others in hexadecimal.
-fn text(value: &Value) -> String {
-    if let Some(number) = number_of(value) {
-        return number.to_string();
-    }
-    let trimmed = value.strip_suffix(&[0]).unwrap_or(value);
-    match str::from_utf8(trimmed) {
-        Ok(text) if !text.contains(|c: char| c.is_control()) => text.trim_start().to_owned(),
-        _ => value.iter().map(|byte| format!("{byte:02x}")).collect(),
     }
 }
 

@@ -1,12 +1,25 @@
 //! A closed loop of vectors of gets: a fixed number of vectors in flight, each of as many keys.
 
-use super::Shape;
 use crate::kv::driver::{PATIENCE, Random, is_value};
 use crate::measurement::{Run, latencies};
 use bpfkv::pushdown::{get_answer, get_argument};
 use bpfof_host::{CommandError, FirstRead, FirstReads, Request, VectorAnswer, VectorArguments};
 use bpfof_kv::{Session, explain_command};
 use std::time::{Duration, Instant};
+
+/// What is in flight.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) vectors: usize,
+    /// Keys of each.
+    pub(super) batch: usize,
+}
+
+impl Shape {
+    pub(super) const fn keys(self) -> usize {
+        self.vectors * self.batch
+    }
+}
 
 /// A vector in flight.
 struct Slot {

@@ -12,7 +12,7 @@ use crate::output::{check_writable, write_json};
 use crate::steal;
 use crate::tcp_baseline::Messages;
 use bpfof_terminal::{Outcome, progress};
-use driver::VectorDriver;
+use driver::{Shape, VectorDriver};
 use report::{Case, Floor, Report};
 use std::time::Duration;
 
@@ -38,7 +38,6 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
     let report = Report::new(cases);
     let written = write_json(options.json.as_ref(), &report);
     print!("{}", report.table());
-    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
     written
 }
 
@@ -71,20 +70,6 @@ fn measure(
     }
     bar.finish_and_clear();
     Ok(cases)
-}
-
-/// What is in flight.
-#[derive(Clone, Copy)]
-struct Shape {
-    vectors: usize,
-    /// Keys of each.
-    batch: usize,
-}
-
-impl Shape {
-    const fn keys(self) -> usize {
-        self.vectors * self.batch
-    }
 }
 
 fn case(

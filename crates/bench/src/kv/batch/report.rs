@@ -1,6 +1,8 @@
 //! Figures of gets by vectors: as JSON and as a table.
 
+use crate::legend::{self, Word};
 use crate::measurement::{Figures, thousands};
+use crate::steal;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -55,19 +57,32 @@ pub(super) struct Report {
 }
 
 /// What the words of the table mean.
-const LEGEND: &str = "\
-in flight  keys that are being looked up, on one connection, by one thread: as many in each way
-cache      levels of the tree that the host holds in memory
-hops       reads that follow from each other, for one key
-plain      one round trip over the network for each hop; single: one for the key; vectors: one for as many keys
-± %        how far the fastest and the slowest repetition are from the median, which the figures are
-p50, p99   from asking for a key to its answer; a vector answers when the slowest of its keys is found
-B/key      bytes over the network for each key, both ways
-host µs    processor time of one key at the host; target µs at the target
-gain       how many times as many keys a second by vectors as by single gets, and as by plain reads; their
-           p99 over that of single gets, where less than 1 is better
-TCP alone  messages of the same sizes over TCP without a protocol: the most that vectors can do here
-";
+const WORDS: [Word<'static>; 11] = [
+    (
+        "in flight",
+        "keys that are looked up at a time, on one connection, by one thread: as many in each way",
+    ),
+    legend::CACHE,
+    ("hops", "reads that follow from each other, for one key"),
+    ("plain", "one round trip over the network for each hop; single: one for the key"),
+    ("vectors", "one round trip for so many keys"),
+    legend::SPREAD,
+    (
+        "p50, p99",
+        "from asking for a key to its answer; a vector answers when the slowest of its keys is found",
+    ),
+    ("B/key", "bytes over the network for each key, both ways"),
+    ("host µs", "processor time of one key at the host; target µs at the target"),
+    (
+        "gain",
+        "how many times as many keys a second by vectors as by single gets, and as by plain reads; and their p99 \
+         over that of single gets, where less than 1 is better",
+    ),
+    (
+        "TCP alone",
+        "messages of the same sizes over TCP without a protocol: the most that vectors can do here",
+    ),
+];
 
 impl Report {
     pub(super) fn new(cases: Vec<Case>) -> Self {
@@ -97,17 +112,15 @@ impl Report {
         for case in &self.cases {
             case.rows(&mut text);
         }
-        text + "\n" + LEGEND + &self.sentence()
+        text + &legend::end(&WORDS, self.sentence(), steal::lost_most())
     }
 
-    fn sentence(&self) -> String {
-        let Some(case) = summarized(&self.cases).or(self.cases.last()) else {
-            return String::new();
-        };
-        format!(
-            "\n{} keys in flight, {:.0} hops each, in vectors of {}: {:.2} times as many a second as one by \
+    fn sentence(&self) -> Option<String> {
+        let case = summarized(&self.cases).or(self.cases.last())?;
+        Some(format!(
+            "{} keys in flight, {:.0} hops each, in vectors of {}: {:.2} times as many a second as one by \
              one, {:.2} times as many as by plain reads, {} against {} and {}; p99 {:.2} times that of single \
-             gets.\n",
+             gets.",
             case.keys_in_flight,
             case.hops,
             case.batch,
@@ -117,7 +130,7 @@ impl Report {
             thousands(case.single.ops_per_s),
             thousands(case.plain.ops_per_s),
             case.p99_vector_over_single,
-        )
+        ))
     }
 }
 
@@ -178,6 +191,7 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::legend::assert_explained;
 
     fn figures(ops_per_s: f64) -> Figures {
         Figures {
@@ -213,21 +227,15 @@ mod tests {
     fn the_table_explains_itself() {
         let report = Report::new(vec![case(1, 128), case(32, 128), case(256, 256)]);
         let text = report.table();
-        let last = text.lines().last().unwrap_or_default();
+        let words = ["in flight", "cache", "hops", "plain", "± %", "p50", "gain", "TCP alone"];
+        let sentence =
+            "128 keys in flight, 7 hops each, in vectors of 32: 2.00 times as many a second";
+        assert_explained(&text, &words, sentence);
         assert!(
-            last.starts_with("128 keys in flight, 7 hops each, in vectors of 32: 2.00 times"),
-            "{last}"
-        );
-        assert!(last.contains("50,000 against 25,000 and 10,000"), "{last}");
-        assert!(
-            text.contains("vectors of 256, cache 0, 256 in flight") && text.contains(" 20 "),
+            text.contains("50,000 against 25,000 and 10,000") && text.contains(" 20 "),
             "{text}"
         );
-        let words =
-            ["in flight ", "cache ", "hops ", "plain ", "± %", "p50, p99 ", "gain ", "TCP alone"];
-        for word in words {
-            assert!(text.lines().any(|line| line.starts_with(word)), "{word} is not explained");
-        }
+        assert!(text.contains("vectors of 256, cache 0, 256 in flight"), "{text}");
     }
 
     #[test]
