@@ -64,7 +64,7 @@ pub use functions::{ForeignFunction, FunctionId};
 pub use handed_lane::{HandedLane, STATE_MAX_BYTES};
 pub use hosts_file::HostsFile;
 pub use lane::{ChainInfo, Lane};
-pub use many::PushdownMany;
+pub use many::{ManyEnd, PushdownMany};
 pub use namespace::NamespaceInfo;
 pub use options::Options;
 pub use request::{Completion, Done, PushdownCall, PushdownVectorCall, Request};

@@ -41,8 +41,8 @@ struct Attempt {
     left_out: u32,
 }
 
-/// Is told how each chain ended, by its index: with its answer, or the status of the target.
-type OnEnd<'f> = dyn FnMut(usize, Result<(&[u8], ChainInfo), CommandError>) + 'f;
+/// How one of many chains ended: with its answer, valid during the call only, or the status of the target.
+pub type ManyEnd<'a> = Result<(&'a [u8], ChainInfo), CommandError>;
 
 /// The chains of a call that have not ended.
 struct Work<'a> {
@@ -83,7 +83,11 @@ impl<'a> Work<'a> {
     }
 
     /// A command has ended.
-    fn complete(&mut self, completion: &Completion<'_>, on_end: &mut OnEnd<'_>) {
+    fn complete(
+        &mut self,
+        completion: &Completion<'_>,
+        on_end: &mut dyn FnMut(usize, ManyEnd<'_>),
+    ) {
         let Self { vectors, pending, interrupted, problem, .. } = self;
         vectors.complete(completion, &mut |attempt, end: ChainEnd<'_>| match end {
             Ok((answer, hops)) => on_end(attempt.index, Ok((answer, ChainInfo { hops }))),
@@ -134,7 +138,7 @@ impl Lane {
     pub fn pushdown_many(
         &mut self,
         call: &PushdownMany<'_>,
-        on_end: &mut dyn FnMut(usize, Result<(&[u8], ChainInfo), CommandError>),
+        on_end: &mut dyn FnMut(usize, ManyEnd<'_>),
     ) -> Result<(), Error> {
         self.require_idle()?;
         let mut work = Work::new(call, Vectors::new(VectorLimits::of(call.limits), self.config()));
@@ -174,7 +178,7 @@ impl SharedLane {
         &self,
         call: &PushdownMany<'_>,
         urgency: Urgency,
-        on_end: &mut dyn FnMut(usize, Result<(&[u8], ChainInfo), CommandError>),
+        on_end: &mut dyn FnMut(usize, ManyEnd<'_>),
     ) -> Result<(), Error> {
         let mut work = Work::new(call, self.vectors(VectorLimits::of(call.limits)));
         let mut data = Vec::new();

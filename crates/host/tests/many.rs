@@ -3,8 +3,9 @@
 use bpfkv::create::{Extent, write_database};
 use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
 use bpfof_host::{
-    Caravan, CommandError, Controller, Error, FileVersion, FirstRead, FunctionId, Lane, Options,
-    PushdownCall, PushdownLimits, PushdownMany, SharedLane, TargetUrl, Urgency, VectorChain,
+    Caravan, CommandError, Controller, Error, FileVersion, FirstRead, FunctionId, Lane, ManyEnd,
+    Options, PushdownCall, PushdownLimits, PushdownMany, SharedLane, TargetUrl, Urgency,
+    VectorChain,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -92,7 +93,7 @@ impl World {
 
     fn together(&mut self, call: &PushdownMany<'_>, shared: bool) -> Vec<End> {
         let mut ends = vec![None; call.chains.len()];
-        let mut on_end = |index: usize, end: Result<(&[u8], bpfof_host::ChainInfo), _>| {
+        let mut on_end = |index: usize, end: ManyEnd<'_>| {
             let before =
                 ends[index].replace(end.map(|(answer, info)| (answer.to_vec(), info.hops)));
             assert!(before.is_none(), "chain {index} ended twice");
