@@ -9,7 +9,7 @@ use bpfof_nvme::Status;
 use bpfof_nvme::vendor_specific::{PushdownVectorRequest, VectorChains, VectorRecord};
 use std::collections::VecDeque;
 
-/// Places that are kept while there is no vector.
+/// Places that idle connections keep.
 const KEPT: usize = 16;
 
 /// One command.
@@ -218,15 +218,20 @@ impl Vectors {
     /// # Panics
     /// If there is none.
     pub(crate) fn take(&mut self, place: u32) -> Vector {
-        let vector = self.places[place as usize].take();
         self.free.push(place);
+        let vector = self.places[place as usize].take();
+        vector.expect("its slot is taken as long as it is there")
+    }
+
+    /// Gives back what it keeps of a busy time, if there is no vector.
+    pub(crate) fn shrink(&mut self) {
         if self.free.len() == self.places.len() && self.places.len() > KEPT {
             self.places.clear();
             self.free.clear();
             self.places.shrink_to(KEPT);
             self.free.shrink_to(KEPT);
+            self.unstarted.shrink_to(KEPT);
         }
-        vector.expect("its slot is taken as long as it is there")
     }
 
     /// Gives up a chain that rests.

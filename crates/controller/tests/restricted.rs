@@ -93,7 +93,10 @@ fn status(lane: &mut Lane, sqe: Sqe, data_in_max_bytes: u32) -> Status {
                 Err(error) => panic!("{sqe:?}: {error}"),
             });
         });
-        assert!(waited.expect("the connection stays") > 0, "{sqe:?}: no answer");
+        // With the answer to a Disconnect the end may have come.
+        if end.is_none() {
+            assert!(waited.expect("the connection stays") > 0, "{sqe:?}: no answer");
+        }
     }
     end.expect("an end")
 }

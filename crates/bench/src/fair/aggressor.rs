@@ -4,8 +4,8 @@
 use crate::assembly;
 use bpfof_function::Object;
 use bpfof_host::{
-    Controller, Error, FileVersion, FunctionId, Lane, Options, PushdownCall, Request, SubmitError,
-    TargetUrl,
+    Controller, Error, FileVersion, FirstRead, FirstReads, FunctionId, Lane, Options, PushdownCall,
+    PushdownVectorCall, Request, SubmitError, TargetUrl, VectorAnswer, VectorArguments,
 };
 use clap::ValueEnum;
 use std::net::TcpStream;
@@ -25,6 +25,9 @@ const COMPUTING: usize = 128;
 /// Connections that flood, in three hosts, and chains of each.
 const FLOODING: usize = 12;
 const FLOOD: usize = 1000;
+/// Chains of each command of one that floods with vectors, and such commands of each connection.
+const VECTOR: u16 = 256;
+const VECTORS: usize = 30;
 /// Hosts that load, and the size of the objects that they load in turn with functions: nothing a
 /// function is made of.
 const LOADING: usize = 4;
@@ -51,6 +54,8 @@ pub(super) enum Aggressor {
     Helpers,
     /// 12 connections with 1000 chains at a time each, next to nothing a hop.
     Chains,
+    /// The same connections with 30 vectors of 256 such chains at a time.
+    Vectors,
     /// 4 hosts that load large functions, and a megabyte of nonsense, without end.
     Loads,
     /// 80 connections that ask for 128 MB each and take nothing of it.
@@ -75,11 +80,12 @@ struct Shared {
 }
 
 impl Aggressor {
-    const EACH: [Aggressor; 7] = [
+    const EACH: [Aggressor; 8] = [
         Aggressor::Scans,
         Aggressor::Calls,
         Aggressor::Helpers,
         Aggressor::Chains,
+        Aggressor::Vectors,
         Aggressor::Loads,
         Aggressor::Silent,
         Aggressor::Storm,
@@ -106,13 +112,23 @@ impl Aggressor {
     }
 
     fn start_threads(self, running: &mut Running) -> std::io::Result<()> {
-        let chains = |name, depth, first_bytes, hops| Chains { name, depth, first_bytes, hops };
+        let chains = |name, depth, first_bytes, hops| Chains {
+            name,
+            depth,
+            first_bytes,
+            hops,
+            vector: None,
+        };
         match self {
             Aggressor::Scans => running.chains(chains("scan", SCANS, SCAN_BYTES, 500), 1),
             Aggressor::Calls => running.chains(chains("multiply", COMPUTING, 512, 50), 1),
             Aggressor::Helpers => running.chains(chains("helpers", COMPUTING, 512, 50), 1),
             Aggressor::Chains => (0..3)
                 .try_for_each(|_| running.chains(chains("cheap", FLOOD, 512, 200), FLOODING / 3)),
+            Aggressor::Vectors => {
+                let vectors = Chains { vector: Some(VECTOR), ..chains("cheap", VECTORS, 512, 200) };
+                (0..3).try_for_each(|_| running.chains(vectors, FLOODING / 3))
+            }
             Aggressor::Loads => {
                 (0..LOADING).try_for_each(|_| running.spawn(|shared, host| shared.load(host)))
             }
@@ -180,6 +196,8 @@ struct Chains {
     first_bytes: u32,
     /// After which a chain answers, and another begins.
     hops: u64,
+    /// How many one command asks for, if it is a vector.
+    vector: Option<u16>,
 }
 
 impl Shared {
@@ -209,15 +227,30 @@ impl Shared {
             scratch_size_bytes: scratch.len() as u32,
             answer_max_bytes: scratch.len() as u32,
         };
+        let count = chains.vector.unwrap_or(1);
+        let arguments = scratch.repeat(count.into());
+        let first = FirstRead { file: 0, offset_bytes: 0, size_bytes: chains.first_bytes };
+        let vector = PushdownVectorCall {
+            nsid: call.nsid,
+            function: call.function,
+            files: call.files,
+            first: FirstReads::Same(first),
+            arguments: VectorArguments::Equal { count, bytes: &arguments },
+            scratch_size_bytes: call.scratch_size_bytes,
+            answer_max_bytes: call.answer_max_bytes,
+            room_bytes: VectorAnswer::room_bytes(count, call.answer_max_bytes) as u32,
+        };
+        let request = match chains.vector {
+            Some(_) => Request::PushdownVector(&vector),
+            None => Request::Pushdown(call),
+        };
         while !self.is_over() {
             for lane in &mut lanes {
-                while lane.requests_in_flight() < chains.depth
-                    && lane.submit(0, Request::Pushdown(call)).is_ok()
-                {}
+                while lane.requests_in_flight() < chains.depth && lane.submit(0, request).is_ok() {}
                 lane.flush_doorbell()?;
                 let mut ended = 0;
                 lane.poll(&mut |completion| ended += usize::from(completion.result.is_ok()))?;
-                self.did(ended);
+                self.did(ended * usize::from(count));
             }
             // Chains are long: none waits for its successor.
             std::thread::sleep(TICK / 10);

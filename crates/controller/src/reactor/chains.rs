@@ -82,6 +82,18 @@ fn entry_ended<I: Io>(
     answered(core, index, before);
 }
 
+/// Begins chains of a connection's vectors. It may be too full to take commands: they are what makes room.
+pub(super) fn start_vectors<I: Io>(core: &mut Core<I>, index: u32) {
+    let Some(mut cx) = core.context(index) else { return };
+    let before = cx.connection.port.unsent_bytes();
+    let until = cx.executor.spent() + SLICE_UNITS;
+    pushdown_vector::start_more(&mut cx, until);
+    answered(core, index, before);
+    let spent = core.executor.take_spent();
+    let cost = core.spend(spent);
+    core.executor.schedule.charge(index, cost as i64);
+}
+
 /// Vectors of a connection may have been answered since it had so many bytes to send.
 fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
     let Some(cx) = core.context(index) else { return };
@@ -133,9 +145,13 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
 
 /// A chain without an arena ends.
 fn end_resting(cx: &mut Context<'_>, (slot, entry): (u16, Option<u16>), refusal: &Refusal) {
-    match entry {
-        Some(entry) => pushdown_vector::end(cx, slot, entry, refusal),
-        None => pushdown::end_resting(cx, slot, refusal),
+    let Some(entry) = entry else { return pushdown::end_resting(cx, slot, refusal) };
+    pushdown_vector::end(cx, slot, entry, refusal);
+    let Context { connection, executor } = cx;
+    // It may have been the last that ran, at whose end others were to begin.
+    if connection.vectors.has_unstarted() {
+        connection.has_more = true;
+        executor.schedule.wake(connection.index);
     }
 }
 
@@ -155,14 +171,10 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
         core.executor.schedule.wake(index);
     } else if vector_ns < resting_ns {
         *vector_since_ns = None;
-        let Some(mut cx) = core.context(index) else { return };
-        let before = cx.connection.port.unsent_bytes();
-        let until = cx.executor.spent() + SLICE_UNITS;
-        pushdown_vector::start_more(&mut cx, until);
-        if !cx.connection.waiters.want_arena() {
-            cx.executor.admission.let_go(index);
+        start_vectors(core, index);
+        if core.connection(index).is_some_and(|connection| !connection.waiters.want_arena()) {
+            core.executor.admission.let_go(index);
         }
-        answered(core, index, before);
     } else if let Some(resting) = resting.pop_front()
         && let Some(mut cx) = core.context(index)
     {

@@ -4,6 +4,7 @@ use super::chains;
 use super::closing::{close, close_soon, flush};
 use super::io::{Io, Message};
 use super::state::Core;
+use super::table::Entry;
 use super::upkeep::connected;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
 use crate::limits::{
@@ -92,6 +93,13 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
 /// what it has to say is sent: the kernel does both in that order, and arming a receive takes longer
 /// than many answers.
 pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
+    let begins_chains = |entry: &Entry| {
+        let Entry { closing, connection, .. } = entry;
+        !closing && connection.has_more && connection.vectors.has_unstarted()
+    };
+    if core.table.get(index).is_some_and(begins_chains) {
+        chains::start_vectors(core, index);
+    }
     let Core { io, executor, table, .. } = &mut *core;
     let Some(entry) = table.get_mut(index) else { return };
     let connection = &mut entry.connection;

@@ -129,6 +129,7 @@ fn look_at<I: Io>(core: &mut Core<I>, index: u32) {
     entry.connection.give_memory_back();
     if entry.connection.is_idle() && !entry.is_sending() {
         entry.connection.port.shrink();
+        entry.connection.vectors.shrink();
         executor.schedule.shrink(index);
     }
 }

@@ -58,8 +58,8 @@ const BUDGETS: [(Kind, u64, u64); 6] = [
     (Kind::Read4096, 1360, 1570),
     (Kind::Write4096, 1500, 3490),
     (Kind::Chain, 1040, 8680),
-    (Kind::Vector1, 1200, 9500),
-    (Kind::Vector32, 4000, 260_000),
+    (Kind::Vector1, 1160, 9830),
+    (Kind::Vector32, 1330, 254_800),
 ];
 
 /// A host's queue and the target.

@@ -397,6 +397,32 @@ fn a_vector_ends_with_its_connection() {
     stage.rig.finish();
 }
 
+/// A connection that holds as much as it may goes on with its vectors, however many of their chains fail
+/// without a hop.
+#[test]
+fn full_connections_go_on() {
+    let mut stage = Stage::new(1);
+    let call = Call { room: 108 << 10, ..endless(240) };
+    let (sqe, data) = call.command();
+    let count = 45;
+    for _ in 0..count {
+        stage.io.send(&mut stage.rig, sqe, &data);
+    }
+    for _ in 0..5 {
+        stage.rig.step();
+    }
+    assert!(stage.rig.connection(stage.io.line).is_full());
+    stage.set_map(2);
+    stage.rig.work();
+    let answers = ends(stage.io.hear(&mut stage.rig));
+    assert_eq!(answers.len(), count);
+    for answer in &answers {
+        let ends = chains(&call, answer);
+        assert!(ends.iter().all(|end| end.0 == Status::STALE_FILE_MAP), "{ends:?}");
+    }
+    stage.rig.finish();
+}
+
 /// Its memory is the host's, before the command is taken and as long as it is there.
 #[test]
 fn waiting_vectors_are_charged() {
