@@ -478,12 +478,7 @@ mod tests {
         let source = NamespaceSource::Memory { size_bytes: BLOCKS * 512, latency_us: 0, iops: 0 };
         let server = Server::start(&TargetConfig {
             listen: ([127, 0, 0, 1], 0).into(),
-            namespaces: vec![NamespaceConfig {
-                source,
-                lba_bytes: 512,
-                subsystem: None,
-                nsid: None,
-            }],
+            namespaces: vec![NamespaceConfig::new(source, 512)],
             rules: vec![rule],
             tls: TlsMode::Required,
             ..TargetConfig::default()
