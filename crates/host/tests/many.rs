@@ -32,7 +32,7 @@ struct World {
 
 fn target() -> (Server, Controller) {
     let source = NamespaceSource::Memory { size_bytes: SIZE_BYTES, latency_us: 0, iops: 0 };
-    let namespace = NamespaceConfig { source, lba_bytes: 512, subsystem: None, nsid: None };
+    let namespace = NamespaceConfig::new(source, 512);
     let config = TargetConfig {
         listen: ([127, 0, 0, 1], 0).into(),
         namespaces: vec![namespace],
