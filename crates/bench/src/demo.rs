@@ -37,6 +37,7 @@ pub fn run(options: &Options) -> Outcome {
         latency_us: 0,
         iops: 0,
         depths: vec![1, 32],
+        batch: Vec::new(),
         cached: None,
         ranges: vec![64],
         sums: vec![1000],

@@ -184,6 +184,36 @@ fn the_benchmark_writes_its_cases() {
     assert!(bad(&["bench", "kv", "--json", "/nowhere/out.json"]).contains("cannot write"));
 }
 
+/// Keys in flight the same in each way, of which as many as one vector has go by one command.
+#[test]
+fn vectors_are_measured_against_single_gets() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("batch.json");
+    let out = out.to_str().expect("UTF-8");
+    let run = ["bench", "kv", "--levels", "2", "--repetitions", "1", "--milliseconds", "20"];
+    let text = good(&[&run[..], &["--batch", "1,32,256", "--json", out]].concat());
+    assert!(text.replace('\n', " ").contains("in vectors of 32: "), "{text}");
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+    let cases = report["cases"].as_array().expect("a list");
+    let shapes = cases.iter().map(|case| (case["batch"].as_u64(), case["keys_in_flight"].as_u64()));
+    let expected = [(1, 128), (32, 128), (256, 256)].map(|(batch, keys)| (Some(batch), Some(keys)));
+    assert_eq!(shapes.collect::<Vec<_>>(), expected);
+    for case in cases {
+        for way in ["plain", "single", "vector"] {
+            assert!(case[way]["ops_per_s"].as_f64() > Some(0.0), "{case}");
+            assert!(case[way]["p99_us"].as_f64() >= case[way]["p50_us"].as_f64(), "{case}");
+        }
+        assert_eq!(case["hops"].as_f64(), Some(3.0));
+        assert!(case["message_floor"]["keys_per_s"].as_f64() > Some(0.0), "{case}");
+    }
+    for ratio in ["vector_over_single", "vector_over_plain", "p99_vector_over_single"] {
+        assert!(report["summary"][ratio].as_f64() > Some(0.0), "{report}");
+    }
+    assert!(bad(&["bench", "kv", "--batch", "257"]).contains("1 to 256"));
+    assert!(bad(&["bench", "kv", "--batch", "4", "--tls"]).contains("cannot be used with"));
+}
+
 /// XRP's table: a database in a file, no target.
 #[test]
 fn local_chains_are_measured_against_reads() {

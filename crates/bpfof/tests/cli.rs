@@ -5,7 +5,7 @@ mod command;
 
 use command::{BPFOF, Target, bad, bpfof, good, json};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,58 @@ fn a_store_both_ways() {
         let missing = bad(&["kv", "get", "--target", url, "29791"]);
         assert!(missing.contains("not found"), "{missing}");
     }
+}
+
+/// Many keys, of the command line and of standard input, in their order, as they come.
+#[test]
+fn keys_are_looked_up_as_they_come() {
+    let target = Target::start(&["mem:size=8MiB"]);
+    good(&["kv", "create", "--levels", "3", "--target", &target.url]);
+    let start = |words: &[&str]| {
+        let mut command = Command::new(BPFOF);
+        command.args(["kv", "get", "--target", &target.url]).args(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("bpfof starts")
+    };
+    let keys: Vec<u64> = (0..3000).map(|place| place * 7919 % 29_791).collect();
+    let lines = |line: &dyn Fn(&u64) -> String| keys.iter().map(line).collect::<String>();
+    let input = lines(&|key| format!("{key}\n"));
+    let expected = "5 5\n".to_owned() + &lines(&|key| format!("{key} {key}\n")) + "6 6\n7 7\n";
+    for way in [&[][..], &["--cache", "2"], &["--plain"]] {
+        let mut child = start(&[way, &["5", "-", "6", "7"]].concat());
+        let mut stdin = child.stdin.take().expect("piped");
+        let writer = std::thread::spawn({
+            let input = input.clone();
+            move || stdin.write_all(input.as_bytes()).expect("taken")
+        });
+        let output = child.wait_with_output().expect("it ends");
+        writer.join().expect("no panic");
+        assert!(output.status.success() && output.stdout == expected.as_bytes(), "{way:?}");
+    }
+    // An answer does not wait for the next key.
+    let mut child = start(&["-", "--json"]);
+    let mut stdin = child.stdin.take().expect("piped");
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let mut text = String::new();
+    for key in ["42", "29791"] {
+        writeln!(stdin, "{key}").expect("taken");
+        stdout.read_line(&mut text).expect("a line");
+        assert!(text.contains(&format!("\"key\":{key}")), "{text}");
+    }
+    drop(stdin);
+    stdout.read_line(&mut text).expect("the end");
+    assert!(!child.wait().expect("it ends").success());
+    let answers: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&answers[0]["value"], &answers[1]["value"]), (&"42".into(), &Value::Null));
+    assert!(bad(&["kv", "get", "--target", &target.url, "x"]).contains("is no key"));
+    let mut child = start(&["-"]);
+    child.stdin.take().expect("piped").write_all(b"1\nten\n").expect("taken");
+    let output = child.wait_with_output().expect("it ends");
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(
+        !output.status.success() && errors.contains("standard input, line 2: \"ten\""),
+        "{errors}"
+    );
 }
 
 /// Chains see what another process writes to a file whose memory is served, and it what is written

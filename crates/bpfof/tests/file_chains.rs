@@ -5,7 +5,7 @@ mod disk;
 
 use bpfof_host::files::{
     Executor, FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
-    ReadError, ReadInfo, ReadPushdown, StorageFunction,
+    ReadEntry, ReadError, ReadInfo, ReadPushdown, ReadPushdownMany, StorageFunction,
 };
 use bpfof_host::{Controller, FileVersion, Options, PushdownCall, Status, TargetUrl};
 use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
@@ -104,6 +104,36 @@ impl Set {
         let first = self.first_read();
         let info = self.reader.read_pushdown(&self.files, first, &self.function, &mut scratch)?;
         Ok((scratch, info))
+    }
+
+    /// Submits lookups of keys by one call, with their places as tags.
+    fn submit_many(&mut self, keys: &[u64]) {
+        let argument = |key: &u64| get_argument(*key, &self.roots).expect("1 to 16 tables");
+        let arguments: Vec<_> = keys.iter().map(argument).collect();
+        let first_read = self.first_read();
+        let entry = |argument| ReadEntry { first_read, scratch: argument };
+        let entries: Vec<_> = arguments.iter().map(|argument| entry(argument)).collect();
+        let call = ReadPushdownMany {
+            files: &self.files,
+            function: &self.function,
+            entries: &entries,
+            scratch_size_bytes: 0,
+            answer_max_bytes: 4096,
+        };
+        self.reader.submit_many(0, &call).expect("makes sense");
+    }
+
+    /// The ends of so many lookups, by their tags.
+    fn wait_many(&mut self, count: usize) -> Vec<(Vec<u8>, ReadInfo)> {
+        let mut ends = vec![None; count];
+        while self.reader.in_flight() > 0 {
+            self.reader.wait(PATIENCE, &mut |completion| {
+                let (answer, info) = completion.result.expect("succeeds");
+                let before = ends[completion.tag as usize].replace((answer.to_vec(), info));
+                assert_eq!(before, None, "{} ended twice", completion.tag);
+            });
+        }
+        ends.into_iter().map(|end| end.expect("ended")).collect()
     }
 
     /// Reads ranges of all files in one batch, ranges that cross their ends among them, and expects
@@ -238,6 +268,34 @@ fn many_chains_at_once_complete_with_their_tags() {
         });
     }
     assert!(seen.iter().all(|&times| times == 1));
+}
+
+/// By vectors, which are few and short; and when the connection is cut under them.
+#[test]
+fn many_by_one_call_answer_as_one_by_one() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let mut set = Set::new(&disk, 4, PATIENT);
+    assert!(set.mapped());
+    let keys: Vec<u64> = (0..700).map(|place| place * 7 % 5000).collect();
+    let before = set.reader.traffic().0;
+    let singly: Vec<_> = keys.iter().map(|key| set.get(*key).expect("succeeds")).collect();
+    let sent_singly = set.reader.traffic().0 - before;
+    set.submit_many(&keys);
+    let many = set.wait_many(keys.len());
+    let sent_together = set.reader.traffic().0 - before - sent_singly;
+    assert!(many.iter().all(|(_, info)| info.executor == Executor::Target));
+    assert!(many == singly);
+    assert!(sent_together * 2 < sent_singly, "{sent_together} and {sent_singly} bytes");
+    set.submit_many(&keys);
+    disk.stop_target();
+    let cut = set.wait_many(keys.len());
+    assert!(cut.iter().any(|(_, info)| info.executor == Executor::FallBack));
+    let answers = |ends: &[(Vec<u8>, ReadInfo)]| ends.iter().map(|end| end.0.clone()).collect();
+    let [cut, singly]: [Vec<Vec<u8>>; 2] = [answers(&cut), answers(&singly)];
+    assert!(cut == singly);
 }
 
 /// Leaves free space in single blocks only.
@@ -521,6 +579,21 @@ fn a_change_under_a_chain_in_flight_makes_it_stale() {
             let (found, info) = wait(&mut set);
             assert!(info.stale > 0, "{kind}: {info:?}");
             assert_eq!(found, value(0, 2, generation), "{kind}");
+        }
+        let keys: Vec<u64> = (0..300).map(|key| key * 2).collect();
+        for generation in 4..7 {
+            set.submit_many(&keys);
+            writer.set_len(0).expect("cut");
+            writer.write_all_at(&table(0, generation).0, 0).expect("written");
+            for (key, (answer, info)) in keys.iter().zip(set.wait_many(keys.len())) {
+                assert!(info.stale > 0, "{kind}: {info:?}");
+                let expected = value(0, *key, generation);
+                assert_eq!(
+                    Lookup::parse(&answer),
+                    Some(Lookup::Found(0, &expected)),
+                    "{kind} {key}"
+                );
+            }
         }
     }
 }

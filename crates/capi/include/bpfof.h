@@ -319,6 +319,31 @@ size_t bpfof_in_flight(const struct bpfof_reader *reader);
 ssize_t bpfof_read_pushdown_batch(struct bpfof_reader *reader, struct bpfof_chain *chains,
 				  size_t count);
 
+/* One of many chains over the same files with the same function. */
+struct bpfof_entry {
+	/* where it begins */
+	struct bpfof_read first;
+	/* memory of this chain alone, of which the first argument_len bytes are
+	 * its argument; afterwards the answer is there */
+	void *scratch;
+	size_t argument_len;
+	/* how it ended */
+	struct bpfof_result result;
+};
+
+/*
+ * Runs count chains over the files of fds with the same function, and waits for
+ * all of them. Each has scratch_len bytes of scratch, and ends as by
+ * bpfof_read_pushdown(). Where the target can, up to 256 chains are one command,
+ * which costs the target, the network and this machine less than as many
+ * commands. Returns how many succeeded; the result of each is in it. -1 is
+ * returned, and no chain was begun, if the call makes no sense for one of them;
+ * bpfof_error() tells which.
+ */
+ssize_t bpfof_read_pushdown_many(struct bpfof_reader *reader, const int *fds, size_t nfds,
+				 const struct bpfof_function *function, size_t scratch_len,
+				 struct bpfof_entry *entries, size_t count);
+
 /* A read without a function. */
 struct bpfof_file_read {
 	int fd;

@@ -66,6 +66,17 @@ pub(crate) struct Chain {
     pub(crate) outcome: MaybeUninit<Outcome>,
 }
 
+/// `struct bpfof_entry`
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) first: Read,
+    pub(crate) scratch: *mut c_void,
+    pub(crate) argument_len: usize,
+    /// The caller need not have written there.
+    pub(crate) outcome: MaybeUninit<Outcome>,
+}
+
 /// `struct bpfof_file_read`
 #[repr(C)]
 #[derive(Debug)]

@@ -51,6 +51,11 @@ impl Failure {
         Self::new(errno_of(error), format!("{attempt}: {error}"))
     }
 
+    /// The same of a part of the call.
+    pub(crate) fn of_part(self, part: &str) -> Self {
+        Self { message: format!("{part}: {}", self.message), ..self }
+    }
+
     /// Keeps the message for `bpfof_error`.
     pub(crate) fn keep(&self) {
         let message = CString::new(self.message.replace('\0', " ")).unwrap_or_default();

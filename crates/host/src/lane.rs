@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest sleep of a blocking call before it looks around again. Its end is the command timeout.
-const WAIT: Duration = Duration::from_secs(1);
+pub(crate) const WAIT: Duration = Duration::from_secs(1);
 
 /// Most bytes of one request of a long transfer: enough for full speed, and a lane full of them
 /// holds 16 MiB, not 128.

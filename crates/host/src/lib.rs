@@ -4,7 +4,7 @@
 //! [`Controller`] is an association with a target: one admin queue, with blocking calls. It opens
 //! [`Lane`]s: each is one I/O queue, its connection and its buffers, meant for one thread. A
 //! lane takes ordinary reads and writes, and chains of reads that the target follows by itself
-//! ([`Request::Pushdown`]). [`SharedLane`] lets any number of threads share one. No kernel module, no root, no huge pages.
+//! ([`Request::Pushdown`]), and many of them at once ([`Lane::pushdown_many`]). [`SharedLane`] lets any number of threads share one. No kernel module, no root, no huge pages.
 //!
 //! # How data flows through it
 //! [`Lane::submit`] encodes a request behind those that wait already; [`Lane::flush_doorbell`]
@@ -43,6 +43,7 @@ mod handed_lane;
 mod hosts_file;
 mod interrupted;
 mod lane;
+mod many;
 mod namespace;
 mod options;
 mod queue;
@@ -52,6 +53,7 @@ mod requests;
 mod shared;
 mod transport;
 mod url;
+mod vectors;
 
 pub use controller::Controller;
 pub use credentials::{Credentials, KeyFiles};
@@ -62,6 +64,7 @@ pub use functions::{ForeignFunction, FunctionId};
 pub use handed_lane::{HandedLane, STATE_MAX_BYTES};
 pub use hosts_file::HostsFile;
 pub use lane::{ChainInfo, Lane};
+pub use many::{ManyEnd, PushdownMany};
 pub use namespace::NamespaceInfo;
 pub use options::Options;
 pub use request::{Completion, Done, PushdownCall, PushdownVectorCall, Request};
@@ -73,6 +76,6 @@ pub use url::{DEFAULT_NSID, TargetUrl, UrlError};
 
 pub use bpfof_nvme::vendor_specific::{
     Extent, FileMapObject, FileVersion, FirstRead, FirstReads, FunctionReportEntry, MapAddress,
-    MapChange, PushdownLimits, VectorAnswer, VectorArguments, VectorRecord,
+    MapChange, PushdownLimits, VectorAnswer, VectorArguments, VectorChain, VectorRecord,
 };
 pub use bpfof_nvme::{Cqe, Sqe, Status};

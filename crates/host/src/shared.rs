@@ -12,6 +12,7 @@
 use crate::doorbell::{Doorbell, Load};
 use crate::lane::Lane;
 use crate::transport::tcp::wait_ready;
+use crate::vectors::{VectorLimits, Vectors};
 use crate::{
     Caravan, ChainInfo, Controller, Error, PushdownCall, Request, RequestError, SubmitError,
     interrupted,
@@ -198,6 +199,11 @@ impl SharedLane {
                 self.sleep(state, tag)
             };
         }
+    }
+
+    /// For vectors on this lane, to a target with these limits.
+    pub(crate) fn vectors<T: Copy>(&self, limits: VectorLimits) -> Vectors<T> {
+        Vectors::new(limits, self.lock().lane.config())
     }
 
     /// Queues a request in the lane; waits for room if there is none.

@@ -80,6 +80,11 @@ pub(crate) fn explain(error: Error) -> SessionError {
     SessionError::Host(error)
 }
 
+/// The same of a chain of many.
+pub(crate) fn explain_chain(source: CommandError) -> SessionError {
+    explain(Error::Command { command: "Pushdown", source })
+}
+
 /// The error of a lane's request, in BPF-KV's words where the storage function itself complained.
 pub fn explain_request(error: RequestError) -> String {
     match &error {
@@ -88,8 +93,8 @@ pub fn explain_request(error: RequestError) -> String {
     }
 }
 
-/// The same of a command.
-pub(crate) fn explain_command(error: &CommandError) -> String {
+/// The same of a command, or of a chain of a vector.
+pub fn explain_command(error: &CommandError) -> String {
     abort_text(error).unwrap_or_else(|| error.to_string())
 }
 

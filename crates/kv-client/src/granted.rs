@@ -7,8 +7,8 @@ use bpfkv::pushdown::{
     FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument,
 };
 use bpfof_host::files::{
-    Executor, FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadPushdown,
-    StorageFunction,
+    Executor, FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadEntry, ReadError,
+    ReadPushdownMany, StorageFunction,
 };
 use bpfof_host::grant::GrantClient;
 use std::fs::File;
@@ -19,8 +19,6 @@ use std::time::Duration;
 
 /// How long the daemon may take for the file before lookups run here.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest wait of a lookup before it looks around.
-const WAIT: Duration = Duration::from_secs(1);
 
 /// A database in a file, which this process can read.
 pub struct GrantedFile {
@@ -72,26 +70,44 @@ impl GrantedFile {
     /// # Errors
     /// [`SessionError`].
     pub fn get(&mut self, key: u64) -> Result<Option<Value>, SessionError> {
-        let Some(argument) = get_argument(key) else { return Ok(None) };
-        let call = ReadPushdown {
+        Ok(self.get_many(&[key])?.pop().flatten())
+    }
+
+    /// The values of keys, in their order.
+    ///
+    /// # Errors
+    /// [`SessionError`], of the first key that cannot be looked up.
+    pub fn get_many(&mut self, keys: &[u64]) -> Result<Vec<Option<Value>>, SessionError> {
+        let wanted = (0..).zip(keys).filter_map(|(at, key)| Some((at, get_argument(*key)?)));
+        let (places, arguments): (Vec<usize>, Vec<_>) = wanted.unzip();
+        let first_read = FirstRead { file: 0, offset_bytes: 0, size_bytes: FIRST_READ_BYTES };
+        let entry = |argument| ReadEntry { first_read, scratch: argument };
+        let entries: Vec<_> = arguments.iter().map(|argument| entry(&argument[..])).collect();
+        let call = ReadPushdownMany {
             files: &self.file,
-            first_read: FirstRead { file: 0, offset_bytes: 0, size_bytes: FIRST_READ_BYTES },
             function: &self.function,
-            scratch: &argument,
+            entries: &entries,
             scratch_size_bytes: GET_SCRATCH_BYTES,
             answer_max_bytes: GET_ANSWER_BYTES as u32,
         };
-        self.reader.submit(0, &call).map_err(explain_read)?;
-        let mut end = None;
-        while end.is_none() {
-            self.reader.wait(WAIT, &mut |completion| {
-                end = Some(completion.result.map(|(answer, info)| (answer.to_vec(), info)));
+        let mut values = vec![None; keys.len()];
+        let (mut at_target, mut problem) = (true, None::<(u64, SessionError)>);
+        let read = self.reader.read_pushdown_many(&call, &mut |completion| {
+            let value = completion.result.map_err(explain_read).and_then(|(answer, info)| {
+                at_target &= info.executor == Executor::Target;
+                Ok(get_answer(answer)?.copied())
             });
-        }
-        let Some(end) = end else { return Ok(None) };
-        let (answer, info) = end.map_err(explain_read)?;
-        self.at_target = info.executor == Executor::Target;
-        Ok(get_answer(&answer)?.copied())
+            match value {
+                Ok(value) => values[places[completion.tag as usize]] = value,
+                Err(error) if problem.as_ref().is_none_or(|(tag, _)| completion.tag < *tag) => {
+                    problem = Some((completion.tag, error));
+                }
+                Err(_) => {}
+            }
+        });
+        read.map_err(explain_read)?;
+        self.at_target = at_target;
+        problem.map_or(Ok(values), |(_, error)| Err(error))
     }
 }
 

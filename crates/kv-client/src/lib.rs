@@ -12,6 +12,6 @@ mod queries;
 mod session;
 
 pub use create::{create_file, create_on_target};
-pub use error::{SessionError, WriteError, explain_request};
+pub use error::{SessionError, WriteError, explain_command, explain_request};
 pub use granted::GrantedFile;
 pub use session::{Session, connect};

@@ -1,13 +1,14 @@
 //! Queries of a database on a target, by pushdown or by plain reads, one network round trip a hop.
 
-use crate::error::{SessionError, explain};
-use crate::session::{Session, read};
+use crate::error::{SessionError, explain, explain_chain};
+use crate::session::{Session, WHOLE_NAMESPACE, read};
 use bpfkv::pushdown::{
     AggregatePushdown, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, RangePushdown, get_answer, get_argument,
 };
 use bpfkv::{
     Aggregate, AggregateCursor, GetCursor, KeyRange, RangeCursor, ReadRequest, Step, Summary, Value,
 };
+use bpfof_host::{PushdownMany, VectorChain};
 
 impl Session {
     /// The value of a key.
@@ -35,6 +36,55 @@ impl Session {
         Ok(get_answer(&answer)?.copied())
     }
 
+    /// The values of keys, in their order.
+    ///
+    /// # Errors
+    /// [`SessionError`], of the first key that cannot be looked up.
+    pub fn get_many(
+        &mut self,
+        keys: &[u64],
+        plain: bool,
+    ) -> Result<Vec<Option<Value>>, SessionError> {
+        if plain {
+            return keys.iter().map(|key| self.get(*key, plain)).collect();
+        }
+        // Keys that the host does not know to be missing.
+        let (mut places, mut starts, mut arguments) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, key) in keys.iter().enumerate() {
+            let start = self.cache.start_of_get(*key)?;
+            if let Some((start, argument)) = start.zip(get_argument(*key)) {
+                places.push(place);
+                starts.push(Self::first_read(start));
+                arguments.push(argument);
+            }
+        }
+        let chains = starts.iter().zip(&arguments);
+        let chains: Vec<_> =
+            chains.map(|(first, argument)| VectorChain { first: *first, argument }).collect();
+        let call = PushdownMany {
+            nsid: self.nsid,
+            function: self.get.0,
+            files: &WHOLE_NAMESPACE,
+            chains: &chains,
+            scratch_size_bytes: GET_SCRATCH_BYTES,
+            answer_max_bytes: GET_ANSWER_BYTES as u32,
+            limits: &self.limits,
+        };
+        let mut values = vec![None; keys.len()];
+        let mut problem = None::<(usize, SessionError)>;
+        self.lane.pushdown_many(&call, &mut |index, end| {
+            let answer = end.map_err(explain_chain);
+            match answer.and_then(|(answer, _)| Ok(get_answer(answer)?.copied())) {
+                Ok(value) => values[places[index]] = value,
+                Err(error) if problem.as_ref().is_none_or(|(first, _)| index < *first) => {
+                    problem = Some((index, error));
+                }
+                Err(_) => {}
+            }
+        })?;
+        problem.map_or(Ok(values), |(_, error)| Err(error))
+    }
+
     /// Hands the pairs of a range to `take`, in order.
     ///
     /// # Errors
@@ -60,8 +110,8 @@ impl Session {
             }
             return Ok(());
         }
-        let mut pushdown = RangePushdown::new(range, start, self.hops_max)
-            .with_scratch_limit(self.scratch_max_bytes);
+        let mut pushdown = RangePushdown::new(range, start, self.limits.hops)
+            .with_scratch_limit(self.limits.scratch_bytes);
         let mut answer = Vec::new();
         while let Some(next) = pushdown.call() {
             let sizes = (next.answer_max_bytes, next.scratch_size_bytes);
@@ -97,7 +147,7 @@ impl Session {
                 self.feed(&reads, |index, data| cursor.feed(index, data))?;
             }
         }
-        let mut pushdown = AggregatePushdown::new(range, what, start, self.hops_max);
+        let mut pushdown = AggregatePushdown::new(range, what, start, self.limits.hops);
         let mut answer = Vec::new();
         while let Some(next) = pushdown.call() {
             let sizes = (next.answer_max_bytes, next.scratch_size_bytes);

@@ -1,15 +1,16 @@
 //! A connection to a target with BPF-KV on its namespace.
 
 use crate::error::SessionError;
-use bpfkv::pushdown::FIRST_READ_BYTES;
+use bpfkv::pushdown::{FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES};
 use bpfkv::{Cache, detect};
 use bpfof_host::{
-    Controller, Error, FileVersion, FunctionId, Lane, Options, PushdownCall, TargetUrl,
+    Controller, Error, FileVersion, FirstRead, FirstReads, FunctionId, Lane, Options, PushdownCall,
+    PushdownLimits, PushdownVectorCall, TargetUrl, VectorAnswer, VectorArguments,
 };
 use std::io;
 
 /// The namespace as one file, which every target knows.
-const WHOLE_NAMESPACE: [FileVersion; 1] = [FileVersion { id: 0, version: 1 }];
+pub(crate) const WHOLE_NAMESPACE: [FileVersion; 1] = [FileVersion { id: 0, version: 1 }];
 
 /// A connection to a target, with a database on its namespace.
 pub struct Session {
@@ -23,10 +24,8 @@ pub struct Session {
     pub get: FunctionId,
     /// The loaded function [`bpfkv::RANGE_OBJECT`].
     pub range: FunctionId,
-    /// Hops one chain may take at this target.
-    pub hops_max: u32,
-    /// Largest scratch of a chain at this target, in bytes.
-    pub scratch_max_bytes: u32,
+    /// What this target takes.
+    pub limits: PushdownLimits,
     /// The top levels of the tree.
     pub cache: Cache,
     /// Levels of the tree.
@@ -61,20 +60,9 @@ impl Session {
             detect::detect(size_bytes, &mut |offset, data| read(&mut lane, nsid, offset, data))?;
         let get = controller.load_function(bpfkv::GET_OBJECT, 0)?;
         let range = controller.load_function(bpfkv::RANGE_OBJECT, 0)?;
-        let (hops_max, scratch_max_bytes) = (limits.hops, limits.scratch_bytes);
         let levels = detected.levels;
         let cache = Cache::load(0, &mut |_, _| Ok(()))?;
-        let mut session = Session {
-            controller,
-            lane,
-            nsid,
-            get,
-            range,
-            hops_max,
-            scratch_max_bytes,
-            cache,
-            levels,
-        };
+        let mut session = Session { controller, lane, nsid, get, range, limits, cache, levels };
         session.cache_levels(cached_levels)?;
         Ok(session)
     }
@@ -87,6 +75,31 @@ impl Session {
         let (lane, nsid) = (&mut self.lane, self.nsid);
         self.cache = Cache::load(levels, &mut |offset, data| read(lane, nsid, offset, data))?;
         Ok(())
+    }
+
+    /// The read of the node at `offset_bytes` that a call begins with.
+    #[must_use]
+    pub const fn first_read(offset_bytes: u64) -> FirstRead {
+        FirstRead { file: 0, offset_bytes, size_bytes: FIRST_READ_BYTES }
+    }
+
+    /// Gets of many keys, with these first reads, by one command.
+    pub fn get_vector<'a>(
+        &self,
+        first: FirstReads<'a>,
+        arguments: VectorArguments<'a>,
+    ) -> PushdownVectorCall<'a> {
+        let (chains, answer_max_bytes) = (arguments.count() as u16, GET_ANSWER_BYTES as u32);
+        PushdownVectorCall {
+            nsid: self.nsid,
+            function: self.get.0,
+            files: &WHOLE_NAMESPACE,
+            first,
+            arguments,
+            scratch_size_bytes: GET_SCRATCH_BYTES,
+            answer_max_bytes,
+            room_bytes: VectorAnswer::room_bytes(chains, answer_max_bytes) as u32,
+        }
     }
 
     /// A call of one of the functions on the database, with the longest answer and the scratch that

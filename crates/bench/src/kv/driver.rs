@@ -60,14 +60,31 @@ enum Cursor {
 /// Every answer's presence is checked, and the text of one value in so many.
 const CHECKED_VALUES: u64 = 64;
 /// A target that gives no answer for this long is reported.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Random numbers (xorshift).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// One below `bound`: the upper half, scaled.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
+    }
+}
 
 /// Drives a session. Keys are below `keys`, at random.
 pub(crate) struct Driver<'a> {
     session: &'a mut Session,
     work: Work,
     keys: u64,
-    random: u64,
+    random: Random,
     slots: Vec<Slot>,
     /// Reads that found the queue full.
     waiting: VecDeque<(u64, ReadRequest)>,
@@ -104,7 +121,7 @@ impl<'a> Driver<'a> {
             session,
             work,
             keys,
-            random: seed | 1,
+            random: Random::new(seed),
             waiting: VecDeque::new(),
             hops: 0,
             block_mask: u64::from(info.block_bytes) - 1,
@@ -147,22 +164,14 @@ impl<'a> Driver<'a> {
         Ok(Run { operations, elapsed: now - begun, network_bytes, hops: self.hops, latency })
     }
 
-    /// A random number below `bound` (xorshift; its upper half, scaled).
-    fn random_below(&mut self, bound: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        ((u128::from(self.random) * u128::from(bound)) >> 64) as u64
-    }
-
     fn begin(&mut self, index: usize, now: Instant) -> Result<(), String> {
         let length = match self.work {
             Work::Get => 1,
             Work::Range(length) | Work::Aggregate(length) => length.min(self.keys),
         };
-        let key = self.random_below(self.keys - length + 1);
+        let key = self.random.below(self.keys - length + 1);
         let range = KeyRange::new(key, key + length).map_err(|error| error.to_string())?;
-        let hops_max = self.session.hops_max;
+        let hops_max = self.session.limits.hops;
         let slot = &mut self.slots[index];
         (slot.began, slot.key) = (now, key);
         let start = match slot.cursor {
@@ -186,7 +195,7 @@ impl<'a> Driver<'a> {
             }
             Cursor::Range(range_pushdown, pairs) => {
                 let made = RangePushdown::new(&range, start, hops_max)
-                    .with_scratch_limit(self.session.scratch_max_bytes);
+                    .with_scratch_limit(self.session.limits.scratch_bytes);
                 *range_pushdown = Some(made);
                 *pairs = 0;
             }

@@ -1,5 +1,6 @@
 //! `bpfof bench kv`: BPF-KV at a target, or in a file of this machine.
 
+mod batch;
 pub(crate) mod driver;
 mod local;
 pub(crate) mod options;
@@ -18,6 +19,9 @@ pub(crate) fn run(command: &KvCommand) -> Outcome {
         KvCommand { executor: KvExecutor::Local, options, .. } if options.tls => {
             Err("--tls is for a target, which --executor local does without".into())
         }
+        KvCommand { executor: KvExecutor::Local, options, .. } if !options.batch.is_empty() => {
+            Err("--batch is for a target, which --executor local does without".into())
+        }
         KvCommand { executor: KvExecutor::Local, file, options } => {
             local::run(options, file.as_deref())
         }
@@ -25,6 +29,7 @@ pub(crate) fn run(command: &KvCommand) -> Outcome {
             Err("--file is for --executor local; a target has --target".into())
         }
         KvCommand { options, .. } if options.tls => tls::run(options),
+        KvCommand { options, .. } if !options.batch.is_empty() => batch::run(options),
         KvCommand { options, .. } => remote::run(options),
     }
 }

@@ -2,6 +2,7 @@
 
 use bpfof_host::TargetUrl;
 use bpfof_terminal::target_url;
+use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -50,11 +51,12 @@ pub(crate) struct KvOptions {
     /// Most reads a second of the started target's namespace, 0 for no ceiling.
     #[arg(long, default_value_t = 0)]
     pub(crate) iops: u64,
-    /// Operations in flight.
-    #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = depth)]
+    /// Operations in flight; with --batch keys, by default 128.
+    #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = depth,
+          default_value_if("batch", ArgPredicate::IsPresent, "128"))]
     pub(crate) depths: Vec<usize>,
     /// Levels of the tree that the host caches, 0 to 3 and fewer than it has [default: 0 and as many as
-    /// may be].
+    /// may be; with --batch 0].
     #[arg(long, value_delimiter = ',')]
     pub(crate) cached: Option<Vec<u32>>,
     /// Keys of the ranges; "" for none.
@@ -76,7 +78,13 @@ pub(crate) struct KvOptions {
     /// target itself and, where there is kernel TLS, by its kernel.
     #[arg(long, conflicts_with_all = ["target", "ranges", "sums", "plot"])]
     pub(crate) tls: bool,
-    /// Write the figures to this file, as JSON: a list with one object for each case.
+    /// Compare gets by Pushdown Vectors of so many keys, 1 to 256, with single ones and with plain reads
+    /// instead, in turn, with the same number of keys in flight: at least a vector.
+    #[arg(long, value_delimiter = ',', value_parser = batch,
+          conflicts_with_all = ["tls", "ranges", "sums", "plot"])]
+    pub(crate) batch: Vec<usize>,
+    /// Write the figures to this file, as JSON: a list with one object for each case, or with --batch
+    /// an object with that list and a summary.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Draw operations per second to this PNG file.
@@ -95,7 +103,7 @@ impl KvOptions {
     pub(crate) fn cached(&self) -> Result<Vec<u32>, String> {
         let most = MAX_CACHED.min(self.levels.saturating_sub(1));
         let Some(given) = &self.cached else {
-            return Ok(if most == 0 { vec![0] } else { vec![0, most] });
+            return Ok(if most == 0 || !self.batch.is_empty() { vec![0] } else { vec![0, most] });
         };
         match given.iter().find(|levels| **levels > most) {
             Some(levels) => Err(format!(
@@ -121,6 +129,13 @@ fn depth(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(depth @ 1..=1023) => Ok(depth),
         _ => Err("a number from 1 to 1023".into()),
+    }
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(keys @ 1..=256) => Ok(keys),
+        _ => Err("a number of keys from 1 to 256".into()),
     }
 }
 

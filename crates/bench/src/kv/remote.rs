@@ -139,11 +139,8 @@ impl Bench {
                     continue;
                 }
                 samples.add(&run, spent);
-                // A target of somebody else's may be on another machine, and one that polls takes the
-                // processor of the baseline's peer.
                 if path == Path::Pushdown
-                    && self.child.is_some()
-                    && !options.poll
+                    && self.has_baseline(options)
                     && let Some(messages) = Messages::of(&run, received, queue_depth)
                 {
                     baselines.measure(messages, queue_depth, time / 2)?;
@@ -185,13 +182,21 @@ impl Bench {
         repetition: u64,
     ) -> Result<(Run, CpuTimes), String> {
         let seed = 0x9e37_79b9_7f4a_7c15 ^ repetition << 32;
-        let child = self.child.as_ref();
-        let used = || (machine::own_cpu_ns(), child.and_then(ChildTarget::cpu_ns));
+        let before = self.cpu_times();
         let mut driver = Driver::new(&mut self.session, work, path, depth, self.keys, seed)?;
-        let before = used();
         let run = driver.run(time).map_err(|error| format!("{path}: {error}"))?;
-        let after = used();
-        Ok((run, spent(before, after)))
+        Ok((run, spent(before, self.cpu_times())))
+    }
+
+    /// What both sides have used so far.
+    pub(super) fn cpu_times(&self) -> CpuTimes {
+        (machine::own_cpu_ns(), self.child.as_ref().and_then(ChildTarget::cpu_ns))
+    }
+
+    /// Whether TCP alone can be measured beside it. A target of somebody else's may be on another machine,
+    /// and one that polls takes the processor of the baseline's peer.
+    pub(super) const fn has_baseline(&self, options: &KvOptions) -> bool {
+        self.child.is_some() && !options.poll
     }
 }
 
@@ -206,13 +211,18 @@ pub(super) fn host_options(options: &KvOptions) -> HostOptions {
 
 /// Messages a second, of each repetition.
 #[derive(Default)]
-struct Baselines {
+pub(super) struct Baselines {
     polled: Vec<f64>,
     blocking: Vec<f64>,
 }
 
 impl Baselines {
-    fn measure(&mut self, messages: Messages, depth: usize, time: Duration) -> std::io::Result<()> {
+    pub(super) fn measure(
+        &mut self,
+        messages: Messages,
+        depth: usize,
+        time: Duration,
+    ) -> std::io::Result<()> {
         for (samples, wait) in
             [(&mut self.polled, Wait::Polled), (&mut self.blocking, Wait::Blocking)]
         {
@@ -223,7 +233,7 @@ impl Baselines {
     }
 
     /// By the faster way to wait; None if nothing was measured.
-    fn fastest(&self) -> Option<f64> {
+    pub(super) fn fastest(&self) -> Option<f64> {
         (!self.polled.is_empty()).then(|| median(&self.polled).max(median(&self.blocking)))
     }
 }

@@ -366,6 +366,74 @@ static void many(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 	bpfof_function_unload(fill);
 }
 
+/* Chains of one call, beside one that was submitted before; more than one command takes. */
+static void many_of_a_kind(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
+{
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_function *fail = bpfof_function_load_file(b, object, "fail");
+	struct bpfof_entry *entries = (struct bpfof_entry *)calloc(CHAINS, sizeof(*entries));
+	struct piece *pieces = (struct piece *)calloc(CHAINS, sizeof(*pieces)), other;
+	struct bpfof_chain *ended;
+	uint64_t how[2] = { 1, 0 };
+	size_t i;
+
+	CHECK(fill && fail && entries && pieces);
+	for (i = 0; i < CHAINS; i++) {
+		prepare(&pieces[i], i, fds, fill);
+		memset(&entries[i], 0xee, sizeof(entries[i]));
+		entries[i].first = pieces[i].chain.first;
+		entries[i].scratch = pieces[i].scratch;
+		entries[i].argument_len = i % 64;
+	}
+	entries[10].first.offset = 1ull << 40;
+	prepare(&other, 7, fds, fill);
+	CHECK(bpfof_submit(reader, &other.chain) == 0);
+	CHECK(bpfof_read_pushdown_many(reader, fds, 2, fill, 64, entries, CHAINS) == CHAINS - 1);
+	CHECK(entries[10].result.error == ERANGE && entries[10].result.length == -1);
+	for (i = 0; i < CHAINS; i++) {
+		pieces[i].chain.result = entries[i].result;
+		if (i != 10)
+			right(&pieces[i], i);
+	}
+	CHECK(bpfof_poll(reader, &ended, 1, -1) == 1 && ended == &other.chain);
+	right(&other, 7);
+	CHECK(bpfof_in_flight(reader) == 0);
+
+	/* Each its own end. */
+	for (i = 0; i < 2; i++) {
+		entries[i].first.offset = 0;
+		entries[i].first.size = 8;
+		entries[i].first.file = 0;
+		entries[i].scratch = &how[i];
+		entries[i].argument_len = 8;
+	}
+	CHECK(bpfof_read_pushdown_many(reader, fds, 1, fail, 8, entries, 2) == 1);
+	CHECK(entries[0].result.error == ECANCELED && entries[0].result.value == 42);
+	CHECK(entries[1].result.error == 0 && entries[1].result.length == 0);
+
+	CHECK(bpfof_read_pushdown_many(reader, fds, 2, fill, 64, NULL, 0) == 0);
+	CHECK(bpfof_read_pushdown_many(reader, fds, 2, fill, 64, NULL, 1) == -1 && errno == EINVAL);
+	CHECK(bpfof_read_pushdown_many(reader, fds, 2, NULL, 8, entries, 2) == -1 && errno == EINVAL);
+	CHECK(bpfof_read_pushdown_many(NULL, fds, 2, fill, 8, entries, 2) == -1 && errno == EINVAL);
+	CHECK(bpfof_read_pushdown_many(reader, fds, 0, fill, 8, entries, 2) == -1 && errno == EINVAL);
+	CHECK(bpfof_read_pushdown_many(reader, fds, BPFOF_FILES_MAX + 1, fill, 8, entries, 2) == -1 &&
+	      errno == E2BIG);
+	entries[1].argument_len = 9;
+	CHECK(bpfof_read_pushdown_many(reader, fds, 2, fill, 8, entries, 2) == -1 && errno == EINVAL);
+	CHECK(strstr(bpfof_error(), "entries[1]"));
+	entries[1].argument_len = 8;
+	entries[1].first.size = 0;
+	CHECK(bpfof_read_pushdown_many(reader, fds, 2, fill, 8, entries, 2) == -1 && errno == EINVAL);
+	entries[1].first.size = 8;
+	entries[1].first.file = 2;
+	CHECK(bpfof_read_pushdown_many(reader, fds, 2, fill, 8, entries, 2) == -1 && errno == EINVAL);
+	CHECK(strstr(bpfof_error(), "entries[1]") && bpfof_in_flight(reader) == 0);
+	free(entries);
+	free(pieces);
+	bpfof_function_unload(fill);
+	bpfof_function_unload(fail);
+}
+
 /* A descriptor's number that is used again; a file that was deleted; forgetting. */
 static void descriptors(struct bpfof *b, struct bpfof_reader *reader)
 {
@@ -542,6 +610,7 @@ int main(int argc, char **argv)
 	chain_errors(b, reader, fds);
 	call_errors(b, reader, fds);
 	many(b, reader, fds);
+	many_of_a_kind(b, reader, fds);
 	descriptors(b, reader);
 	stable_descriptors();
 	threads(b, fds);

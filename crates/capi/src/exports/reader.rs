@@ -33,7 +33,7 @@ pub(super) struct Core {
     /// Its tags are the addresses of the caller's chains.
     pub(super) reader: PushdownReader,
     /// Addresses of chains that have ended and that no `bpfof_poll` has returned.
-    ended: VecDeque<usize>,
+    pub(super) ended: VecDeque<usize>,
 }
 
 impl Reader {
@@ -49,12 +49,12 @@ impl Reader {
 }
 
 /// How a chain ended: its answer and what there is to tell, or why it failed.
-type End<'a> = Result<(&'a [u8], ReadInfo), Failure>;
+pub(super) type End<'a> = Result<(&'a [u8], ReadInfo), Failure>;
 
 impl Core {
     /// Sends what was submitted, waits until a chain has ended or `timeout` passed, and calls
     /// `on_end` for each with its tag.
-    fn wait(&mut self, timeout: Duration, on_end: &mut dyn FnMut(usize, End<'_>)) {
+    pub(super) fn wait(&mut self, timeout: Duration, on_end: &mut dyn FnMut(usize, End<'_>)) {
         self.reader.wait(timeout, &mut |ReadCompletion { tag, result }| {
             on_end(tag as usize, result.map_err(|error| Failure::of_chain(&error)));
         });
@@ -65,7 +65,7 @@ impl Core {
 ///
 /// # Safety
 /// `address` is that of a chain that was submitted and is still there.
-unsafe fn finish(address: usize, end: &End<'_>) {
+pub(super) unsafe fn finish(address: usize, end: &End<'_>) {
     let chain: *mut Chain = ptr::with_exposed_provenance_mut(address);
     // SAFETY: the chain is there; only fields that were read when it was submitted are read.
     let (scratch, room) = unsafe { ((*chain).scratch, (*chain).scratch_len) };
@@ -81,7 +81,7 @@ unsafe fn finish(address: usize, end: &End<'_>) {
 ///
 /// # Safety
 /// `scratch` has room for `room` bytes; it may be NULL if that is 0.
-unsafe fn give(answer: &[u8], scratch: *mut c_void, room: usize) {
+pub(super) unsafe fn give(answer: &[u8], scratch: *mut c_void, room: usize) {
     let length = answer.len().min(room);
     if length > 0 {
         // SAFETY: there is room, and the answer is in memory of ours.
@@ -89,7 +89,7 @@ unsafe fn give(answer: &[u8], scratch: *mut c_void, room: usize) {
     }
 }
 
-fn outcome_of(end: &End<'_>) -> Outcome {
+pub(super) fn outcome_of(end: &End<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     match end {
         Ok((answer, info)) => {
@@ -111,24 +111,28 @@ fn outcome_of(end: &End<'_>) -> Outcome {
 }
 
 /// What a target would refuse, and what it is not asked.
-fn check(asked: &Chain) -> Result<(), Failure> {
+pub(super) fn check(
+    nfds: usize,
+    scratch_len: usize,
+    scratch: *mut c_void,
+    argument_len: usize,
+) -> Result<(), Failure> {
     let too_much = |what: String| Err(Failure::new(libc::E2BIG, what));
-    if asked.nfds == 0 {
+    if nfds == 0 {
         return Err(Failure::invalid("a chain reads files, and nfds is 0"));
     }
-    if asked.nfds > MAX_READS {
-        return too_much(format!("a chain reads at most {MAX_READS} files, not {}", asked.nfds));
+    if nfds > MAX_READS {
+        return too_much(format!("a chain reads at most {MAX_READS} files, not {nfds}"));
     }
-    let scratch_len = asked.scratch_len;
     if scratch_len > MAX_SCRATCH_BYTES {
         return too_much(format!(
             "{scratch_len} bytes of scratch; the limit is {MAX_SCRATCH_BYTES}"
         ));
     }
-    if asked.argument_len > scratch_len {
+    if argument_len > scratch_len {
         return Err(Failure::invalid("argument_len is more than scratch_len"));
     }
-    if scratch_len > 0 && asked.scratch.is_null() {
+    if scratch_len > 0 && scratch.is_null() {
         return Err(null("scratch"));
     }
     Ok(())
@@ -144,7 +148,7 @@ unsafe fn submit(
     tag: usize,
     asked: &Chain,
 ) -> Result<(), Failure> {
-    check(asked)?;
+    check(asked.nfds, asked.scratch_len, asked.scratch, asked.argument_len)?;
     // SAFETY: the caller's promise.
     let (fds, function, argument) = unsafe {
         (

@@ -103,7 +103,7 @@ impl Batch {
         falls_back: bool,
     ) -> Result<(), ReadError> {
         for (read, pin) in reads.iter_mut().zip(self.pins.drain(..)) {
-            let at_target = pin.is_some_and(Pin::verify);
+            let at_target = pin.is_some_and(|pin| pin.verify());
             if !at_target && !falls_back {
                 return Err(ReadError::Stale);
             }

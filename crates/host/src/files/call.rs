@@ -7,6 +7,7 @@ use bpfof_chain::ChainError;
 use bpfof_function::abi;
 use bpfof_nvme::vendor_specific::DEFAULT_SCRATCH_BYTES;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The read that a chain begins with (BPF-oF §4.2.2).
@@ -37,7 +38,58 @@ pub struct ReadPushdown<'a> {
     pub answer_max_bytes: u32,
 }
 
+/// Many chains over the same files with the same function, for
+/// [`PushdownReader::submit_many`](super::PushdownReader::submit_many): each ends by itself, as if it had
+/// been submitted alone. A target that can takes up to 256 of them by one command
+/// (docs/protocol.md, Pushdown Vector).
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPushdownMany<'a> {
+    /// The files that each may read, 1 to 16, all on the same namespace.
+    pub files: &'a [PushdownFile],
+    /// What is run on each block.
+    pub function: &'a StorageFunction,
+    /// What the chains differ in.
+    pub entries: &'a [ReadEntry<'a>],
+    /// Size of each chain's scratch in bytes, at least its argument; 0 is the default, 4096.
+    pub scratch_size_bytes: u32,
+    /// Longest answer of a chain to accept, in bytes.
+    pub answer_max_bytes: u32,
+}
+
+/// One chain of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadEntry<'a> {
+    /// Where it begins.
+    pub first_read: FirstRead,
+    /// The argument: the first bytes of scratch. The rest is zero.
+    pub scratch: &'a [u8],
+}
+
+impl<'a> ReadPushdownMany<'a> {
+    /// One of the chains by itself.
+    fn of(&self, entry: &ReadEntry<'a>) -> ReadPushdown<'a> {
+        ReadPushdown {
+            files: self.files,
+            first_read: entry.first_read,
+            function: self.function,
+            scratch: entry.scratch,
+            scratch_size_bytes: self.scratch_size_bytes,
+            answer_max_bytes: self.answer_max_bytes,
+        }
+    }
+
+    /// What a target would refuse of any of the chains.
+    pub(crate) fn check(&self) -> Result<(), ReadError> {
+        self.entries.iter().try_for_each(|entry| self.of(entry).check())
+    }
+}
+
 impl ReadPushdown<'_> {
+    /// The chain and what it has in common with others, of which there are none.
+    pub(crate) const fn entry(&self) -> ReadEntry<'_> {
+        ReadEntry { first_read: self.first_read, scratch: self.scratch }
+    }
+
     pub(crate) const fn effective_scratch_bytes(&self) -> u32 {
         match self.scratch_size_bytes {
             0 => DEFAULT_SCRATCH_BYTES,
@@ -65,50 +117,108 @@ impl ReadPushdown<'_> {
     }
 }
 
-/// A call that is kept until its chain has ended, so that it can be tried again.
+/// A call that is kept until its chains have ended, so that they can be tried again.
 #[derive(Debug)]
 pub(crate) struct KeptCall {
     pub(crate) files: Vec<PushdownFile>,
     pub(crate) function: StorageFunction,
-    first_read: FirstRead,
-    scratch: Vec<u8>,
-    scratch_size_bytes: u32,
-    answer_max_bytes: u32,
+    /// Of each chain where it begins, and where its argument ends.
+    entries: Vec<(FirstRead, usize)>,
+    /// The arguments, one behind the other.
+    arguments: Vec<u8>,
+    pub(crate) scratch_size_bytes: u32,
+    pub(crate) answer_max_bytes: u32,
 }
 
 impl KeptCall {
-    pub(crate) fn new(call: &ReadPushdown<'_>) -> Self {
-        Self {
-            files: call.files.to_vec(),
+    pub(crate) fn new(call: &ReadPushdownMany<'_>) -> Self {
+        let mut kept = Self {
+            files: Vec::new(),
             function: call.function.clone(),
-            first_read: call.first_read,
-            scratch: call.scratch.to_vec(),
-            scratch_size_bytes: call.scratch_size_bytes,
-            answer_max_bytes: call.answer_max_bytes,
-        }
+            entries: Vec::new(),
+            arguments: Vec::new(),
+            scratch_size_bytes: 0,
+            answer_max_bytes: 0,
+        };
+        kept.replace(call);
+        kept
     }
 
     /// Takes another call in place of this one, and keeps the memory.
-    pub(crate) fn replace(&mut self, call: &ReadPushdown<'_>) {
+    pub(crate) fn replace(&mut self, call: &ReadPushdownMany<'_>) {
         self.files.clear();
         self.files.extend_from_slice(call.files);
         self.function.clone_from(call.function);
-        self.first_read = call.first_read;
-        self.scratch.clear();
-        self.scratch.extend_from_slice(call.scratch);
+        self.entries.clear();
+        self.arguments.clear();
+        for entry in call.entries {
+            self.arguments.extend_from_slice(entry.scratch);
+            self.entries.push((entry.first_read, self.arguments.len()));
+        }
         self.scratch_size_bytes = call.scratch_size_bytes;
         self.answer_max_bytes = call.answer_max_bytes;
     }
 
-    pub(crate) fn as_call(&self) -> ReadPushdown<'_> {
+    /// One of its chains.
+    pub(crate) fn chain(&self, index: usize) -> ReadPushdown<'_> {
+        let (first_read, end) = self.entries[index];
+        let start = index.checked_sub(1).map_or(0, |before| self.entries[before].1);
         ReadPushdown {
             files: &self.files,
-            first_read: self.first_read,
+            first_read,
             function: &self.function,
-            scratch: &self.scratch,
+            scratch: &self.arguments[start..end],
             scratch_size_bytes: self.scratch_size_bytes,
             answer_max_bytes: self.answer_max_bytes,
         }
+    }
+}
+
+/// A chain of a call that is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptChain {
+    call: Arc<KeptCall>,
+    index: usize,
+}
+
+impl KeptChain {
+    /// The chain of `call` with this index.
+    pub(crate) const fn new(call: Arc<KeptCall>, index: usize) -> Self {
+        Self { call, index }
+    }
+
+    pub(crate) const fn call(&self) -> &Arc<KeptCall> {
+        &self.call
+    }
+
+    pub(crate) const fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn files(&self) -> &[PushdownFile] {
+        &self.call.files
+    }
+
+    pub(crate) fn function(&self) -> &StorageFunction {
+        &self.call.function
+    }
+
+    pub(crate) fn as_call(&self) -> ReadPushdown<'_> {
+        self.call.chain(self.index)
+    }
+
+    /// Whether both are of one call, so that they differ in nothing but their entries.
+    pub(crate) fn is_of_same_call(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.call, &other.call)
+    }
+
+    /// The call itself, if no other chain of it is left.
+    pub(crate) fn into_last(self) -> Option<Arc<KeptCall>> {
+        let mut call = self.call;
+        let kept = Arc::get_mut(&mut call)?;
+        // They may be closed.
+        kept.files.clear();
+        Some(call)
     }
 }
 

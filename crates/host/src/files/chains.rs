@@ -1,9 +1,12 @@
 //! The chains of a reader, each in one state from the call to the answer.
 
-use super::call::{Executor, KeptCall, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
-use super::executor::{End, Failure};
+use super::call::{
+    Executor, KeptCall, KeptChain, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdownMany,
+};
+use super::executor::{End, Failure, Member};
 use super::file::{Pin, PushdownFile};
-use crate::{RequestError, Status, interrupted};
+use super::flights::{FlightId, Flights};
+use crate::{CommandError, RequestError, Status, interrupted};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,8 +14,6 @@ use std::time::Instant;
 /// Where a chain is.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// It has ended, and its slot is free.
-    Free,
     /// In an executor, with the pins of its files.
     Running,
     /// Until its files were looked at again, and at most until this time.
@@ -27,50 +28,37 @@ pub(crate) enum State {
     Failed(ReadError),
 }
 
-/// A call, its state, and what was tried.
+/// A chain, its state, and what was tried.
 #[derive(Debug)]
 pub(crate) struct Chain {
     tag: u64,
     state: State,
-    call: Arc<KeptCall>,
-    pins: Vec<Pin>,
+    kept: KeptChain,
+    /// With its files, while it runs; none where that needs no maps.
+    flight: Option<FlightId>,
     /// How often the keeper had looked at each file when the chain was found stale.
     looks: Vec<u64>,
     stale: u32,
     /// How often it was sent again because the target had interrupted it.
     interruptions: u32,
+    /// How often the answer to the chains it was sent with had no room for its own.
+    left_out: u32,
 }
 
+/// Then it is sent alone.
+const LEFT_OUT_MAX: u32 = 2;
+
 impl Chain {
-    fn new(tag: u64, call: &ReadPushdown<'_>) -> Self {
+    const fn new(tag: u64, kept: KeptChain) -> Self {
         Self {
             tag,
             state: State::WaitsForRoom,
-            call: Arc::new(KeptCall::new(call)),
-            pins: Vec::new(),
+            kept,
+            flight: None,
             looks: Vec::new(),
             stale: 0,
             interruptions: 0,
-        }
-    }
-
-    /// Takes another call, in the memory of one that has ended.
-    fn renew(&mut self, tag: u64, call: &ReadPushdown<'_>) {
-        match Arc::get_mut(&mut self.call) {
-            Some(kept) => kept.replace(call),
-            None => self.call = Arc::new(KeptCall::new(call)),
-        }
-        self.tag = tag;
-        self.looks.clear();
-        (self.stale, self.interruptions) = (0, 0);
-    }
-
-    /// The end: its files may be closed.
-    fn free(&mut self) {
-        self.state = State::Free;
-        self.pins.clear();
-        if let Some(kept) = Arc::get_mut(&mut self.call) {
-            kept.files.clear();
+            left_out: 0,
         }
     }
 
@@ -78,7 +66,7 @@ impl Chain {
     fn is_due(&self) -> bool {
         match self.state {
             State::WaitsForMaps(until) => {
-                let mut files = self.call.files.iter().zip(&self.looks);
+                let mut files = self.kept.files().iter().zip(&self.looks);
                 Instant::now() >= until || files.all(|(file, looks)| file.looks() != *looks)
             }
             State::Paused(until) => Instant::now() >= until,
@@ -86,41 +74,30 @@ impl Chain {
         }
     }
 
-    /// BPF-oF's algorithm 1: pins all files that need maps. False if one has no map, which it then
-    /// asks for.
-    pub(crate) fn pin(&mut self) -> bool {
-        self.looks.clear();
-        self.looks.extend(self.call.files.iter().map(PushdownFile::looks));
-        self.pins.clear();
-        let mapped = || self.call.files.iter().filter(|file| !file.is_whole_namespace());
-        // All of them, so that each that has no map asks for one.
-        self.pins.extend(mapped().filter_map(PushdownFile::begin));
-        let all = self.pins.len() == mapped().count();
-        if !all {
-            self.pins.clear();
+    /// Whether it may start together with another one.
+    fn may_join(&self, other: &Self) -> bool {
+        self.left_out.max(other.left_out) < LEFT_OUT_MAX && self.kept.is_of_same_call(&other.kept)
+    }
+
+    fn leave(&mut self, flights: &mut Flights) {
+        if let Some(flight) = self.flight.take() {
+            flights.leave(flight);
         }
-        all
     }
 
-    pub(crate) const fn call(&self) -> &Arc<KeptCall> {
-        &self.call
-    }
-
-    pub(crate) fn pins(&self) -> &[Pin] {
-        &self.pins
-    }
-
-    /// Its files have changed or have no maps: it waits for new ones, or falls back.
-    fn stale(&mut self, policy: &Policy) {
-        let hopeless = self.call.files.iter().any(|file| file.refusal().is_some());
+    /// Its files have changed or have no maps: it waits for new ones, or falls back. `looks` says how
+    /// often the keeper had looked at each.
+    fn stale(&mut self, looks: Vec<u64>, policy: &Policy) {
+        let hopeless = self.kept.files().iter().any(|file| file.refusal().is_some());
         self.stale += 1;
         if self.stale > policy.retries || hopeless {
             self.state = State::FallsBack(Some(ReadError::Stale));
             return;
         }
         self.state = State::WaitsForMaps(Instant::now() + policy.patience);
+        self.looks = looks;
         // Files that have a good map are not looked at.
-        for (file, looks) in self.call.files.iter().zip(&mut self.looks) {
+        for (file, looks) in self.kept.files().iter().zip(&mut self.looks) {
             if file.is_mapped() {
                 *looks = u64::MAX;
             }
@@ -133,39 +110,46 @@ impl Chain {
         &mut self,
         end: End<'a>,
         policy: &Policy,
+        flights: &mut Flights,
     ) -> Option<Result<(&'a [u8], u32), ReadError>> {
+        let looks = |flights: &Flights, flight: Option<FlightId>| {
+            flight.map(|flight| flights.looks(flight).to_vec()).unwrap_or_default()
+        };
         match end {
             Err(Failure::Stale) => {
-                self.pins.iter().for_each(Pin::distrust);
-                self.pins.clear();
-                self.stale(policy);
+                let looks = looks(flights, self.flight);
+                if let Some(flight) = self.flight {
+                    flights.distrust(flight);
+                }
+                self.leave(flights);
+                self.stale(looks, policy);
                 return None;
             }
             Err(Failure::Interrupted(error)) => {
                 // It has answered nothing, so it does not matter what has changed meanwhile.
-                self.pins.clear();
-                self.state = match interrupted::pause(self.interruptions) {
-                    Some(pause) => State::Paused(Instant::now() + pause),
-                    None => {
-                        let error = RequestError::Command(error).of("Pushdown");
-                        State::FallsBack(Some(ReadError::Target(error)))
-                    }
-                };
-                self.interruptions += 1;
+                self.leave(flights);
+                self.interrupted(error);
+                return None;
+            }
+            Err(Failure::NoRoom) => {
+                self.leave(flights);
+                self.left_out += 1;
+                self.state = State::WaitsForRoom;
                 return None;
             }
             _ => {}
         }
-        let gaps = self.pins.iter().any(Pin::has_gaps);
-        // All of them: each asks for its new map.
-        let changed = self.pins.drain(..).filter_map(|pin| (!pin.verify()).then_some(())).count();
+        let gaps = self.flight.is_some_and(|flight| flights.has_gaps(flight));
+        let unchanged = self.flight.is_none_or(|flight| flights.verify(flight));
+        let looks = if unchanged { Vec::new() } else { looks(flights, self.flight) };
+        self.leave(flights);
         match end {
             Err(Failure::Unable(cause)) => {
                 self.state = State::FallsBack(Some(cause));
                 None
             }
-            _ if changed > 0 => {
-                self.stale(policy);
+            _ if !unchanged => {
+                self.stale(looks, policy);
                 None
             }
             Ok(answer) => Some(Ok(answer)),
@@ -177,16 +161,30 @@ impl Chain {
                 None
             }
             Err(Failure::Final(error)) => Some(Err(error)),
-            Err(Failure::Stale | Failure::Interrupted(_)) => None,
+            Err(Failure::Stale | Failure::Interrupted(_) | Failure::NoRoom) => None,
         }
+    }
+
+    fn interrupted(&mut self, error: CommandError) {
+        self.state = match interrupted::pause(self.interruptions) {
+            Some(pause) => State::Paused(Instant::now() + pause),
+            None => {
+                let error = RequestError::Command(error).of("Pushdown");
+                State::FallsBack(Some(ReadError::Target(error)))
+            }
+        };
+        self.interruptions += 1;
     }
 }
 
 /// The chains of a reader by their numbers, and what is to be done with them.
 #[derive(Debug, Default)]
 pub(crate) struct Chains {
-    chains: Vec<Chain>,
+    chains: Vec<Option<Chain>>,
     free: Vec<usize>,
+    flights: Flights,
+    /// Calls that have ended, whose memory the next ones take.
+    spare: Vec<Arc<KeptCall>>,
     /// Those that wait for maps, or pause.
     waiting: Vec<usize>,
     /// Those that wait for room, in order.
@@ -209,85 +207,178 @@ impl Chains {
         !self.wants_room.is_empty()
     }
 
-    /// Whether a chain that waits for maps, or pauses, is to be started.
-    pub(crate) fn is_due(&self) -> bool {
-        self.waiting.iter().any(|number| self.chains[*number].is_due())
+    fn get(&self, number: usize) -> Option<&Chain> {
+        self.chains.get(number)?.as_ref()
     }
 
-    /// Takes a call; the number of its chain.
-    pub(crate) fn add(&mut self, tag: u64, call: &ReadPushdown<'_>) -> usize {
-        match self.free.pop() {
-            Some(number) => {
-                self.chains[number].renew(tag, call);
-                number
-            }
-            None => {
-                self.chains.push(Chain::new(tag, call));
-                self.chains.len() - 1
+    /// Whether a chain that waits for maps, or pauses, is to be started.
+    pub(crate) fn is_due(&self) -> bool {
+        self.waiting.iter().any(|number| self.get(*number).is_none_or(Chain::is_due))
+    }
+
+    /// Takes a call, the chains of which have the tags from `first_tag` on; adds their numbers to
+    /// `numbers`.
+    pub(crate) fn add(
+        &mut self,
+        first_tag: u64,
+        call: &ReadPushdownMany<'_>,
+        numbers: &mut Vec<usize>,
+    ) {
+        let reuse = |mut spare: Arc<KeptCall>| {
+            Arc::get_mut(&mut spare)?.replace(call);
+            Some(spare)
+        };
+        let kept = self.spare.pop().and_then(reuse);
+        let kept = kept.unwrap_or_else(|| Arc::new(KeptCall::new(call)));
+        for (index, tag) in (0..call.entries.len()).zip(first_tag..) {
+            let chain = Some(Chain::new(tag, KeptChain::new(Arc::clone(&kept), index)));
+            match self.free.pop() {
+                Some(number) => {
+                    self.chains[number] = chain;
+                    numbers.push(number);
+                }
+                None => {
+                    self.chains.push(chain);
+                    numbers.push(self.chains.len() - 1);
+                }
             }
         }
     }
 
-    pub(crate) fn get_mut(&mut self, number: usize) -> &mut Chain {
-        &mut self.chains[number]
+    /// What the chains, which are of one call, are asked for. `members` gets their indices in it. None if
+    /// there are none.
+    pub(crate) fn call(
+        &self,
+        numbers: &[usize],
+        members: &mut Vec<Member>,
+    ) -> Option<Arc<KeptCall>> {
+        members.clear();
+        let chains = numbers.iter().filter_map(|number| self.get(*number).zip(Some(*number)));
+        members.extend(chains.map(|(chain, number)| (number, chain.kept.index())));
+        let first = self.get(members.first()?.0)?;
+        Some(Arc::clone(first.kept.call()))
     }
 
-    /// The next chain that waited for room.
-    pub(crate) fn next_for_room(&mut self) -> Option<usize> {
-        self.wants_room.pop_front()
+    /// Takes the next chains that waited for room, which may start together: up to `most`.
+    pub(crate) fn take_for_room(&mut self, most: usize, numbers: &mut Vec<usize>) {
+        numbers.clear();
+        while let Some(number) = self.wants_room.front().copied().filter(|_| numbers.len() < most) {
+            let before = numbers.last().map(|before| (self.get(*before), self.get(number)));
+            if let Some((Some(before), Some(chain))) = before
+                && !before.may_join(chain)
+            {
+                break;
+            }
+            self.wants_room.pop_front();
+            numbers.push(number);
+        }
     }
 
     /// Takes those that are due out of the chains that wait; all if nobody keeps their maps.
     pub(crate) fn take_due(&mut self, is_kept: bool) -> Vec<usize> {
         let chains = &self.chains;
-        self.waiting.extract_if(.., |number| !is_kept || chains[*number].is_due()).collect()
+        let is_due = |number: usize| chains[number].as_ref().is_none_or(Chain::is_due);
+        self.waiting.extract_if(.., |number| !is_kept || is_due(*number)).collect()
     }
 
-    /// An executor has taken a chain.
-    pub(crate) fn started(&mut self, number: usize) {
-        self.chains[number].state = State::Running;
+    /// Whether these two may start together.
+    pub(crate) fn may_join(&self, one: usize, other: usize) -> bool {
+        let chains = self.get(one).zip(self.get(other));
+        chains.is_some_and(|(one, other)| one.may_join(other))
     }
 
-    /// An executor has no room for a chain.
-    pub(crate) fn no_room(&mut self, number: usize, is_first: bool) {
-        let chain = &mut self.chains[number];
-        // Pins hold up who wants to change a file.
-        chain.pins.clear();
-        chain.state = State::WaitsForRoom;
-        match is_first {
-            true => self.wants_room.push_front(number),
-            false => self.wants_room.push_back(number),
+    /// Pins the files of chains that are about to start; None if one of them has no map: the chains then
+    /// wait, or fall back.
+    pub(crate) fn pin(
+        &mut self,
+        numbers: &[usize],
+        files: &[PushdownFile],
+        policy: &Policy,
+    ) -> Option<FlightId> {
+        let looks = match self.flights.begin(files) {
+            Ok(flight) => return Some(flight),
+            Err(looks) => looks,
+        };
+        for number in numbers {
+            if let Some(chain) = &mut self.chains[*number] {
+                chain.stale(looks.clone(), policy);
+                self.file(*number);
+            }
+        }
+        None
+    }
+
+    /// The pins of chains that are about to start.
+    pub(crate) fn pins(&self, flight: Option<FlightId>) -> &[Pin] {
+        flight.map_or(&[], |flight| self.flights.pins(flight))
+    }
+
+    /// The chains do not start after all. Pins hold up who wants to change a file.
+    pub(crate) fn unpin(&mut self, flight: Option<FlightId>) {
+        if let Some(flight) = flight {
+            self.flights.leave(flight);
         }
     }
 
-    /// A chain could not be pinned.
-    pub(crate) fn stale(&mut self, number: usize, policy: &Policy) {
-        self.chains[number].stale(policy);
-        self.file(number);
+    /// An executor has taken chains, which start and end together.
+    pub(crate) fn started(&mut self, numbers: &[usize], flight: Option<FlightId>) {
+        if let Some(flight) = flight {
+            self.flights.started(flight, numbers.len());
+        }
+        for number in numbers {
+            if let Some(chain) = &mut self.chains[*number] {
+                chain.state = State::Running;
+                chain.flight = flight;
+            }
+        }
     }
 
-    /// A chain can only run over plain reads.
-    pub(crate) fn fall_back(&mut self, number: usize, cause: ReadError) {
-        let chain = &mut self.chains[number];
-        chain.pins.clear();
-        chain.state = State::FallsBack(Some(cause));
-        self.here.push(number);
+    /// An executor has no room for chains.
+    pub(crate) fn no_room(&mut self, numbers: &[usize], are_first: bool) {
+        if are_first {
+            numbers.iter().rev().for_each(|number| self.wants_room.push_front(*number));
+        } else {
+            self.wants_room.extend(numbers);
+        }
+        for number in numbers {
+            if let Some(chain) = &mut self.chains[*number] {
+                chain.state = State::WaitsForRoom;
+            }
+        }
+    }
+
+    /// Chains can only run over plain reads.
+    pub(crate) fn fall_back(&mut self, numbers: &[usize], cause: &'static str) {
+        for number in numbers {
+            if let Some(chain) = &mut self.chains[*number] {
+                chain.leave(&mut self.flights);
+                chain.state = State::FallsBack(Some(ReadError::Request(cause)));
+                self.here.push(*number);
+            }
+        }
     }
 
     /// Those that were in an executor that is of no further use.
     pub(crate) fn abandon(&mut self) {
+        let why = "io_uring failed on this machine, and the policy allows no plain reads";
         for number in 0..self.chains.len() {
-            if matches!(self.chains[number].state, State::Running) {
-                let why = "io_uring failed on this machine, and the policy allows no plain reads";
-                self.fall_back(number, ReadError::Request(why));
+            if self.get(number).is_some_and(|chain| matches!(chain.state, State::Running)) {
+                self.fall_back(&[number], why);
             }
         }
     }
 
     /// A chain has ended as it started, for which there is no answer.
-    pub(crate) fn not_started(&mut self, number: usize, failure: Failure, policy: &Policy) {
-        let chain = &mut self.chains[number];
-        if let Some(Err(error)) = chain.settle(Err(failure), policy) {
+    pub(crate) fn not_started(
+        &mut self,
+        number: usize,
+        flight: Option<FlightId>,
+        failure: Failure,
+        policy: &Policy,
+    ) {
+        let Some(chain) = &mut self.chains[number] else { return };
+        chain.flight = flight;
+        if let Some(Err(error)) = chain.settle(Err(failure), policy, &mut self.flights) {
             chain.state = State::Failed(error);
         }
         self.file(number);
@@ -302,14 +393,24 @@ impl Chains {
         policy: &Policy,
         on_done: &mut dyn FnMut(ReadCompletion<'_>),
     ) {
-        let Some(chain) = self.chains.get_mut(number) else { return };
-        let Some(result) = chain.settle(end, policy) else { return self.file(number) };
+        let Some(Some(chain)) = self.chains.get_mut(number) else { return };
+        let Some(result) = chain.settle(end, policy, &mut self.flights) else {
+            return self.file(number);
+        };
         let stale = chain.stale;
         let result = result.map(|(answer, hops)| (answer, ReadInfo { hops, executor, stale }));
-        let tag = chain.tag;
-        chain.free();
+        if let Some(tag) = self.remove(number) {
+            on_done(ReadCompletion { tag, result });
+        }
+    }
+
+    /// A chain has ended: its number is free, and its files may be closed. Its tag.
+    fn remove(&mut self, number: usize) -> Option<u64> {
+        let mut chain = self.chains[number].take()?;
+        chain.leave(&mut self.flights);
+        self.spare.extend(chain.kept.into_last());
         self.free.push(number);
-        on_done(ReadCompletion { tag, result });
+        Some(chain.tag)
     }
 
     /// Takes the chains that fall back or have failed. Those that must not run here end.
@@ -320,20 +421,20 @@ impl Chains {
     ) -> Vec<usize> {
         let mut here = std::mem::take(&mut self.here);
         here.retain(|number| {
-            let chain = &mut self.chains[*number];
+            let Some(chain) = &mut self.chains[*number] else { return false };
+            let function = chain.kept.function();
             let error = match std::mem::replace(&mut chain.state, State::Running) {
                 State::Failed(error) => error,
-                State::FallsBack(cause) if chain.call.function.remembers_at_target() => {
-                    let function = chain.call.function.name().to_owned();
+                State::FallsBack(cause) if function.remembers_at_target() => {
+                    let function = function.name().to_owned();
                     ReadError::Remembers { function, cause: cause.map(Box::new) }
                 }
                 State::FallsBack(Some(cause)) if !policy.fall_back => cause,
                 _ => return true,
             };
-            let tag = chain.tag;
-            chain.free();
-            self.free.push(*number);
-            on_done(ReadCompletion { tag, result: Err(error) });
+            if let Some(tag) = self.remove(*number) {
+                on_done(ReadCompletion { tag, result: Err(error) });
+            }
             false
         });
         here
@@ -341,11 +442,12 @@ impl Chains {
 
     /// Puts a chain where its state belongs.
     fn file(&mut self, number: usize) {
-        match self.chains[number].state {
+        let Some(chain) = self.get(number) else { return };
+        match chain.state {
             State::WaitsForMaps(_) | State::Paused(_) => self.waiting.push(number),
             State::FallsBack(_) | State::Failed(_) => self.here.push(number),
             State::WaitsForRoom => self.wants_room.push_back(number),
-            State::Free | State::Running => {}
+            State::Running => {}
         }
     }
 }
@@ -353,8 +455,8 @@ impl Chains {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{FirstRead, StorageFunction};
-    use crate::{CommandError, Error};
+    use crate::Error;
+    use crate::files::{FirstRead, ReadEntry, StorageFunction};
     use bpfof_chain::{FunctionMaps, Peers};
     use bpfof_function::Program;
 
@@ -366,15 +468,19 @@ mod tests {
         let (peers, maps) = (Peers::default(), FunctionMaps::default());
         let function = StorageFunction::of_program("nothing".to_owned(), &program, peers, maps);
         let function = function.expect("it is compiled");
-        let call = ReadPushdown {
+        let first_read = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
+        let call = ReadPushdownMany {
             files: &[],
-            first_read: FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 },
             function: &function,
-            scratch: &[],
+            entries: &[ReadEntry { first_read, scratch: &[] }],
             scratch_size_bytes: 0,
             answer_max_bytes: 64,
         };
-        Chain::new(0, &call)
+        Chain::new(0, KeptChain::new(Arc::new(KeptCall::new(&call)), 0))
+    }
+
+    fn settle<'a>(chain: &mut Chain, end: End<'a>) -> Option<Result<(&'a [u8], u32), ReadError>> {
+        chain.settle(end, &Policy::default(), &mut Flights::default())
     }
 
     fn ended(status: Status) -> End<'static> {
@@ -386,10 +492,10 @@ mod tests {
         let mut chain = chain();
         for _ in 0..interrupted::RETRIES {
             let before = Instant::now();
-            assert!(chain.settle(ended(Status::COMMAND_INTERRUPTED), &Policy::default()).is_none());
+            assert!(settle(&mut chain, ended(Status::COMMAND_INTERRUPTED)).is_none());
             assert!(matches!(chain.state, State::Paused(until) if until > before));
         }
-        assert!(chain.settle(ended(Status::COMMAND_INTERRUPTED), &Policy::default()).is_none());
+        assert!(settle(&mut chain, ended(Status::COMMAND_INTERRUPTED)).is_none());
         let State::FallsBack(Some(ReadError::Target(Error::Command { source, .. }))) = chain.state
         else {
             panic!("it is not left to plain reads")
@@ -400,7 +506,7 @@ mod tests {
     #[test]
     fn what_would_end_in_the_same_way_is_not_sent_again() {
         for status in [Status::COMMAND_INTERRUPTED.with_dnr(), Status::FUNCTION_FAULT] {
-            let end = chain().settle(ended(status), &Policy::default()).map(|end| end.map(|_| ()));
+            let end = settle(&mut chain(), ended(status)).map(|end| end.map(|_| ()));
             assert!(matches!(end, Some(Err(ReadError::Command(_)))));
         }
     }

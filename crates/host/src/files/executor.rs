@@ -1,7 +1,7 @@
 //! What the four executors of chains have in common: the target, direct reads and NVMe commands of
 //! this machine, and plain reads.
 
-use super::call::{Executor, KeptCall, ReadError};
+use super::call::{Executor, KeptCall, KeptChain, ReadError};
 use super::file::Pin;
 use crate::{CommandError, Status};
 use std::fmt::Debug;
@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     Stale,
     /// The target has interrupted it before it answered anything.
     Interrupted(CommandError),
+    /// The answer to chains that started together had no room for this one's.
+    NoRoom,
     /// This executor cannot tell; the fall-back can.
     Unable(ReadError),
 }
@@ -51,6 +53,26 @@ pub(crate) enum NotStarted {
     Ended(Failure),
 }
 
+/// The caller's number of a chain, and the chain's index in its call.
+pub(crate) type Member = (usize, usize);
+
+/// Chains of one call that are to start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) call: &'a Arc<KeptCall>,
+    pub(crate) first: Member,
+    /// All of them, with the first.
+    pub(crate) members: &'a [Member],
+}
+
+impl Run<'_> {
+    /// The number of the first chain, and the chain.
+    pub(crate) fn first(&self) -> (usize, KeptChain) {
+        let (number, index) = self.first;
+        (number, KeptChain::new(Arc::clone(self.call), index))
+    }
+}
+
 /// Runs chains, which the caller calls by numbers.
 pub(crate) trait ChainExecutor: Debug + Send {
     /// Where it runs them.
@@ -64,17 +86,18 @@ pub(crate) trait ChainExecutor: Debug + Send {
     /// Chains that have started and not ended.
     fn in_flight(&self) -> usize;
 
-    /// Starts a chain. Its first reads leave with the next [`turn`](Self::turn). `pins` are those of
-    /// the files that need maps, in order.
+    /// Most chains of one call that start together.
+    fn together_max(&self) -> usize {
+        1
+    }
+
+    /// Starts the first of some chains of one call: alone, or with as many of the others as can start
+    /// and end together. How many. Their first reads leave with the next [`turn`](Self::turn). `pins`
+    /// are those of the files that need maps, in order.
     ///
     /// # Errors
-    /// [`NotStarted`]; the chain is then not in flight.
-    fn start(
-        &mut self,
-        number: usize,
-        call: &Arc<KeptCall>,
-        pins: &[Pin],
-    ) -> Result<(), NotStarted>;
+    /// [`NotStarted`], of the first chain; none is then in flight.
+    fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted>;
 
     /// Sends what has started, waits until a chain has ended or `timeout` has passed, and reports
     /// the chains that have ended. It drops their calls before it reports them.

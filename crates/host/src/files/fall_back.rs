@@ -1,14 +1,13 @@
 //! The fall-back executor: the same function, on this machine, over plain reads of the files.
 
-use super::call::{Executor, KeptCall, ReadError, ReadPushdown, command_error};
-use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted};
+use super::call::{Executor, KeptChain, ReadError, ReadPushdown, command_error};
+use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::{Pin, PushdownFile};
 use super::plain_chain::{PlainCall, PlainChains, PlainError, PlainRead};
 use super::sys::length_bytes;
 use std::io;
 use std::mem;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs chains one after the other.
@@ -17,7 +16,7 @@ pub(crate) struct FallBack {
     chains: PlainChains,
     answer: Vec<u8>,
     /// Chains that have started, with their numbers.
-    started: Vec<(usize, Arc<KeptCall>)>,
+    started: Vec<(usize, KeptChain)>,
 }
 
 impl FallBack {
@@ -64,16 +63,16 @@ impl ChainExecutor for FallBack {
         self.started.len()
     }
 
-    fn start(&mut self, number: usize, call: &Arc<KeptCall>, _: &[Pin]) -> Result<(), NotStarted> {
-        self.started.push((number, Arc::clone(call)));
-        Ok(())
+    fn start(&mut self, run: &Run<'_>, _: &[Pin]) -> Result<usize, NotStarted> {
+        self.started.push(run.first());
+        Ok(1)
     }
 
     /// Runs each chain to its end.
     fn turn(&mut self, _: Duration, on_end: &mut dyn FnMut(usize, End<'_>)) -> Result<(), Broken> {
-        for (number, call) in mem::take(&mut self.started) {
-            let result = self.run(&call.as_call());
-            drop(call);
+        for (number, chain) in mem::take(&mut self.started) {
+            let result = self.run(&chain.as_call());
+            drop(chain);
             on_end(number, result.map(|hops| (&self.answer[..], hops)).map_err(Failure::Final));
         }
         Ok(())

@@ -131,7 +131,7 @@ impl PushdownFile {
             self.distrust(mapping.version);
             return None;
         };
-        Some(Pin { file: self.clone(), mapping, valid_until_ns, ended: false })
+        Some(Pin { file: self.clone(), mapping, valid_until_ns })
     }
 
     /// Whether `mapping` holds now; until when a chain must have ended, in ns.
@@ -155,7 +155,6 @@ pub(crate) struct Pin {
     file: PushdownFile,
     mapping: Arc<Mapping>,
     valid_until_ns: u64,
-    ended: bool,
 }
 
 impl Pin {
@@ -184,19 +183,15 @@ impl Pin {
 
     /// BPF-oF's algorithm 2 for this file: was the map right all the time since
     /// [`begin`](PushdownFile::begin)? If not, asks for a new one.
-    pub(crate) fn verify(mut self) -> bool {
-        let good = self.end();
+    pub(crate) fn verify(&self) -> bool {
+        let good = !self.file.0.shared.checks || self.has_held();
         if !good {
             self.distrust();
         }
         good
     }
 
-    fn end(&mut self) -> bool {
-        self.ended = true;
-        if !self.file.0.shared.checks {
-            return true;
-        }
+    fn has_held(&self) -> bool {
         match &self.mapping.proof {
             Proof::Grant(..) => self.mapping.is_good(),
             Proof::Found(layout, None) => layout.holds(self.file.file()),
@@ -204,7 +199,7 @@ impl Pin {
                 // A lease does not hinder deduplication, which XFS has and ext4 has not.
                 let settled =
                     layout.file_system == FileSystem::Ext4 || layout.holds(self.file.file());
-                lease.end(self.valid_until_ns) && settled
+                lease.has_held(self.valid_until_ns) && settled
             }
         }
     }
@@ -212,11 +207,10 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if !self.ended
-            && self.file.0.shared.checks
+        if self.file.0.shared.checks
             && let Some(lease) = self.mapping.lease()
         {
-            lease.end(self.valid_until_ns);
+            lease.end();
         }
     }
 }

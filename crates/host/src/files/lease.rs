@@ -61,7 +61,7 @@ impl Lease {
     }
 
     /// Before a chain starts. Until when it must have ended, in ns; None if somebody waits for the
-    /// lease. What it returns must be given to [`end`](Self::end).
+    /// lease. Otherwise [`end`](Self::end) must follow.
     pub(crate) fn begin(&self, file: &File) -> Option<u64> {
         self.in_flight.fetch_add(1, SeqCst);
         let begun = self.valid_until(file);
@@ -89,10 +89,13 @@ impl Lease {
     }
 
     /// After the chain: whether the file was the same all the time.
-    pub(crate) fn end(&self, valid_until_ns: u64) -> bool {
-        let held = !self.released.load(SeqCst) && now_ns() < valid_until_ns;
+    pub(crate) fn has_held(&self, valid_until_ns: u64) -> bool {
+        !self.released.load(SeqCst) && now_ns() < valid_until_ns
+    }
+
+    /// The chain has ended, and nothing relies on the lease for it any more.
+    pub(crate) fn end(&self) {
         self.in_flight.fetch_sub(1, SeqCst);
-        held
     }
 
     /// Lets no chain start from now on.

@@ -9,6 +9,7 @@ use super::mapped_file::MappedFile;
 use super::nvme::NvmeNamespace;
 use super::shared::{Place, Remote, Server, Shared};
 use crate::grant::{GrantClient, GrantError};
+use crate::vectors::VectorLimits;
 use crate::{Controller, Error, Lane};
 use bpfof_chain::Peers;
 use std::fs::{File, OpenOptions};
@@ -83,7 +84,7 @@ impl FileMaps {
         let extents_max = limits.extents as usize;
         let place = Place { device, extents_max };
         let server = Server::Target(Box::new(Mutex::new(controller)), place);
-        Self::keep(Remote { server, info }, checks)
+        Self::keep(Remote { server, info, vectors: VectorLimits::of(&limits) }, checks)
     }
 
     fn keep(remote: Remote, checks: bool) -> Result<Self, Error> {
@@ -108,7 +109,7 @@ impl FileMaps {
         let info = namespace.info();
         let place = Place { device, extents_max: EXTENTS_MAX_HERE };
         let server = Server::Namespace(namespace, place);
-        Self::keep(Remote { server, info }, true)
+        Self::keep(Remote { server, info, vectors: VectorLimits::UNKNOWN }, true)
     }
 
     /// Files that the grant daemon grants this process one by one: for processes that may not have an
@@ -121,7 +122,7 @@ impl FileMaps {
     pub fn granted(client: GrantClient) -> Result<Self, Error> {
         let info = client.namespace();
         let server = Server::Grants(Box::new(Mutex::new(client)));
-        Self::keep(Remote { server, info }, true)
+        Self::keep(Remote { server, info, vectors: VectorLimits::UNKNOWN }, true)
     }
 
     /// Files without a target: chains run in this process, by direct reads on an io_uring where the

@@ -14,7 +14,8 @@
 //! - `maps`, `shared`, `keeper`: all files, and the thread that maps them and gives leases back;
 //!   `grants`: that thread where the grant daemon does so.
 //! - `call`, `function`: what a chain is asked for.
-//! - `reader`, `chains`: the states of chains from the call to the answer.
+//! - `reader`, `chains`, `flights`: the states of chains from the call to the answer, and the files of
+//!   those that start together.
 //! - `executor`: what runs chains: `target`, `local` (direct reads, and NVMe commands by
 //!   passthrough), `fall_back` (plain reads, by `plain_chain`).
 //! - `batch_read`: reads without a function.
@@ -30,6 +31,7 @@ mod executor;
 mod extents;
 mod fall_back;
 mod file;
+mod flights;
 mod function;
 mod grants;
 mod keeper;
@@ -47,7 +49,10 @@ mod sys;
 mod target;
 
 pub use batch_read::FileRead;
-pub use call::{Executor, FirstRead, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
+pub use call::{
+    Executor, FirstRead, Policy, ReadCompletion, ReadEntry, ReadError, ReadInfo, ReadPushdown,
+    ReadPushdownMany,
+};
 pub use device::NamespaceDevice;
 pub use error::MapRefusal;
 pub use file::PushdownFile;

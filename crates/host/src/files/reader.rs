@@ -2,9 +2,12 @@
 //! local executor where there is no target, and by the fall-back.
 
 use super::batch_read::{Batch, FileRead};
-use super::call::{Executor, FirstRead, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown};
+use super::call::{
+    Executor, FirstRead, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown,
+    ReadPushdownMany,
+};
 use super::chains::Chains;
-use super::executor::{Broken, ChainExecutor, NotStarted};
+use super::executor::{Broken, ChainExecutor, Member, NotStarted, Run};
 use super::fall_back::FallBack;
 use super::file::PushdownFile;
 use super::function::StorageFunction;
@@ -33,6 +36,9 @@ pub struct PushdownReader {
     shared: Arc<Shared>,
     policy: Policy,
     chains: Chains,
+    /// Of chains that are about to start; kept so that nothing is allocated for them.
+    numbers: Vec<usize>,
+    members: Vec<Member>,
     /// Where chains run if there is a target.
     target: Option<AtTarget>,
     /// And if there is none: direct reads, or NVMe commands where the namespace is of this machine.
@@ -54,13 +60,18 @@ impl PushdownReader {
     pub fn new(maps: &FileMaps, policy: Policy) -> Result<Self, Error> {
         let shared = &maps.shared;
         let lane = maps.open_lane()?;
-        let nsid = shared.remote.as_ref().map_or(0, |remote| remote.info.nsid);
+        let at_target = |lane| {
+            let remote = shared.remote.as_ref()?;
+            Some(AtTarget::new(lane, Arc::clone(shared), remote.info.nsid, remote.vectors))
+        };
         shared.readers.fetch_add(1, Ordering::Relaxed);
         Ok(Self {
             shared: Arc::clone(shared),
             policy,
             chains: Chains::default(),
-            target: lane.map(|lane| AtTarget::new(lane, Arc::clone(shared), nsid)),
+            numbers: Vec::new(),
+            members: Vec::new(),
+            target: lane.and_then(at_target),
             local: if policy.local { local(shared) } else { None },
             fall_back: FallBack::new(),
             batch: Batch::default(),
@@ -143,13 +154,56 @@ impl PushdownReader {
     /// [`ReadError::Request`] for a call that makes no sense. A full lane is no error: the chain
     /// then waits or falls back, as the policy says.
     pub fn submit(&mut self, tag: u64, call: &ReadPushdown<'_>) -> Result<(), ReadError> {
+        let ReadPushdown { files, function, scratch_size_bytes, answer_max_bytes, .. } = *call;
+        let entries = &[call.entry()];
+        let many =
+            ReadPushdownMany { files, function, entries, scratch_size_bytes, answer_max_bytes };
+        self.submit_many(tag, &many)
+    }
+
+    /// Begins chains over the same files with the same function. Each ends as if it had been submitted
+    /// alone; the completion of the first carries `first_tag`, and each further one the next number.
+    /// Where the target can, they leave as Pushdown Vectors and cost it, the network and this machine
+    /// less.
+    ///
+    /// # Errors
+    /// [`ReadError::Request`] if the call makes no sense for one of them; none has begun then.
+    pub fn submit_many(
+        &mut self,
+        first_tag: u64,
+        call: &ReadPushdownMany<'_>,
+    ) -> Result<(), ReadError> {
         call.check()?;
         let is_full = self.chains.wants_room();
-        let number = self.chains.add(tag, call);
+        let mut numbers = mem::take(&mut self.numbers);
+        numbers.clear();
+        self.chains.add(first_tag, call, &mut numbers);
         if is_full {
-            self.chains.no_room(number, false);
+            self.chains.no_room(&numbers, false);
         } else {
-            self.start(number);
+            self.start(&numbers);
+        }
+        self.numbers = numbers;
+        Ok(())
+    }
+
+    /// Runs chains over the same files with the same function and waits for all of them. `on_done` gets
+    /// the end of each, in any order, with its index in the call as the tag.
+    ///
+    /// # Errors
+    /// [`ReadError::Request`] for a call that makes no sense, and while submitted chains have not ended.
+    /// What ends a single chain is told to `on_done`.
+    pub fn read_pushdown_many(
+        &mut self,
+        call: &ReadPushdownMany<'_>,
+        on_done: &mut dyn FnMut(ReadCompletion<'_>),
+    ) -> Result<(), ReadError> {
+        if self.in_flight() > 0 {
+            return Err(ReadError::Request("submitted chains have not ended"));
+        }
+        self.submit_many(0, call)?;
+        while self.in_flight() > 0 {
+            self.wait(WAIT, on_done);
         }
         Ok(())
     }
@@ -209,46 +263,81 @@ impl PushdownReader {
 
     /// Starts chains that have waited long enough, and as many as there is room for.
     fn start_due(&mut self) {
-        for number in self.chains.take_due(self.shared.is_kept()) {
-            self.start(number);
+        let due = self.chains.take_due(self.shared.is_kept());
+        let mut left = &due[..];
+        while !left.is_empty() {
+            let run = left.array_windows().position(|[a, b]| !self.chains.may_join(*a, *b));
+            let (run, others) = left.split_at(run.map_or(left.len(), |last| last + 1));
+            self.start(run);
+            left = others;
         }
-        while let Some(number) = self.chains.next_for_room() {
-            if !self.start(number) {
+        let mut numbers = mem::take(&mut self.numbers);
+        while self.chains.wants_room() {
+            let most = self.executor().map_or(1, |executor| executor.together_max());
+            self.chains.take_for_room(most, &mut numbers);
+            if !self.start(&numbers) {
                 break;
             }
         }
+        self.numbers = numbers;
     }
 
-    /// A chain leaves for its executor; or it waits, or falls back. False if there is no room.
-    fn start(&mut self, number: usize) -> bool {
-        let Self { chains, target, local, shared, policy, .. } = self;
-        let chain = chains.get_mut(number);
-        let Some(executor) = either(target, local) else {
-            chains.fall_back(number, ReadError::Request(NO_EXECUTOR));
-            return true;
-        };
-        let call = chain.call();
-        // Numbers of files mean something in one association only, and so do a function's maps.
-        let foreign = executor.needs_maps()
-            && !(shared.is_kept() && call.files.iter().all(|file| file.is_of(shared)));
-        let remembers = executor.place() != Executor::Target && call.function.remembers_at_target();
-        if foreign || remembers {
-            chains.fall_back(number, ReadError::Request(NO_EXECUTOR));
-            return true;
-        }
-        if executor.needs_maps() && !chain.pin() {
-            chains.stale(number, policy);
-            return true;
-        }
-        match executor.start(number, chain.call(), chain.pins()) {
-            Ok(()) => chains.started(number),
-            Err(NotStarted::NoRoom) => {
-                chains.no_room(number, true);
-                return false;
+    /// Chains of one call leave for their executor, as many as can together; or they wait, or fall back.
+    /// False if there is no room for some.
+    fn start(&mut self, numbers: &[usize]) -> bool {
+        let most = self.executor().map_or(usize::MAX, |executor| executor.together_max());
+        let mut left = numbers;
+        while !left.is_empty() {
+            match self.start_first(left.get(..most).unwrap_or(left)) {
+                0 => {
+                    self.chains.no_room(left, true);
+                    return false;
+                }
+                settled => left = left.get(settled..).unwrap_or(&[]),
             }
-            Err(NotStarted::Ended(failure)) => chains.not_started(number, failure, policy),
         }
         true
+    }
+
+    /// The same with the first of these chains. Of how many it is settled where they are; 0 if there is
+    /// no room.
+    fn start_first(&mut self, numbers: &[usize]) -> usize {
+        let Self { chains, target, local, shared, policy, members, .. } = self;
+        let call = chains.call(numbers, members);
+        let (Some(call), Some(first)) = (call, members.first()) else { return numbers.len() };
+        // Numbers of files mean something in one association only, and so do a function's maps.
+        let is_ours = || shared.is_kept() && call.files.iter().all(|file| file.is_of(shared));
+        let executor = either(target, local).filter(|executor| {
+            let at_target = executor.place() == Executor::Target;
+            (!executor.needs_maps() || is_ours())
+                && (at_target || !call.function.remembers_at_target())
+        });
+        let Some(executor) = executor else {
+            chains.fall_back(numbers, NO_EXECUTOR);
+            return numbers.len();
+        };
+        let flight = match executor.needs_maps() {
+            true => match chains.pin(numbers, &call.files, policy) {
+                None => return numbers.len(),
+                pinned => pinned,
+            },
+            false => None,
+        };
+        let run = Run { call: &call, first: *first, members };
+        match executor.start(&run, chains.pins(flight)) {
+            Ok(started) => {
+                chains.started(&numbers[..started], flight);
+                started
+            }
+            Err(NotStarted::NoRoom) => {
+                chains.unpin(flight);
+                0
+            }
+            Err(NotStarted::Ended(failure)) => {
+                chains.not_started(first.0, flight, failure, policy);
+                1
+            }
+        }
     }
 
     /// Takes what the executor has ended.
@@ -276,11 +365,14 @@ impl PushdownReader {
 
     /// Runs the chains that no other executor can run.
     fn run_here(&mut self, on_done: &mut dyn FnMut(ReadCompletion<'_>)) {
-        let Self { chains, fall_back, policy, .. } = self;
-        let here = chains.take_here(policy, on_done);
-        for number in here {
-            // It takes each chain, and does not break.
-            let _ = fall_back.start(number, chains.get_mut(number).call(), &[]);
+        let Self { chains, fall_back, policy, members, .. } = self;
+        for number in chains.take_here(policy, on_done) {
+            if let Some(call) = chains.call(&[number], members)
+                && let Some(first) = members.first()
+            {
+                // It takes each chain, and does not break.
+                let _ = fall_back.start(&Run { call: &call, first: *first, members }, &[]);
+            }
         }
         let _ = fall_back.turn(Duration::ZERO, &mut |number, end| {
             chains.ended(number, end, Executor::FallBack, policy, on_done);

@@ -5,6 +5,7 @@ use super::mapped_file::MappedFile;
 use super::nvme::NvmeNamespace;
 use super::sys::BreakSignal;
 use crate::grant::GrantClient;
+use crate::vectors::VectorLimits;
 use crate::{Controller, Lane, NamespaceInfo};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -35,6 +36,8 @@ pub(crate) struct Place {
 pub(crate) struct Remote {
     pub(crate) server: Server,
     pub(crate) info: NamespaceInfo,
+    /// What a target takes.
+    pub(crate) vectors: VectorLimits,
 }
 
 impl Remote {

@@ -1,10 +1,11 @@
-//! The executor at the target: Pushdown commands on a lane.
+//! The executor at the target: Pushdown and Pushdown Vector commands on a lane.
 
-use super::call::{Executor, KeptCall, ReadError};
-use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted};
+use super::call::{Executor, ReadError};
+use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::Pin;
 use super::shared::Shared;
-use crate::{FileVersion, Lane, PushdownCall, Request, RequestError, SubmitError};
+use crate::vectors::{ChainEnd, Common, Unanswered, VectorLimits, Vectors};
+use crate::{Error, FileVersion, FirstRead, Lane, RequestError, SubmitError, VectorChain};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +16,13 @@ pub(crate) struct AtTarget {
     shared: Arc<Shared>,
     nsid: u32,
     versions: Vec<FileVersion>,
+    vectors: Vectors<usize>,
 }
 
 impl AtTarget {
-    pub(crate) const fn new(lane: Lane, shared: Arc<Shared>, nsid: u32) -> Self {
-        Self { lane, shared, nsid, versions: Vec::new() }
+    pub(crate) fn new(lane: Lane, shared: Arc<Shared>, nsid: u32, limits: VectorLimits) -> Self {
+        let vectors = Vectors::new(limits, lane.config());
+        Self { lane, shared, nsid, versions: Vec::new(), vectors }
     }
 }
 
@@ -36,33 +39,41 @@ impl ChainExecutor for AtTarget {
         self.lane.requests_in_flight()
     }
 
-    fn start(
-        &mut self,
-        number: usize,
-        call: &Arc<KeptCall>,
-        pins: &[Pin],
-    ) -> Result<(), NotStarted> {
-        let call = call.as_call();
-        let Some(function) = call.function.id_in(self.shared.serial) else {
+    fn together_max(&self) -> usize {
+        self.vectors.together_max()
+    }
+
+    fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted> {
+        let Some(function) = run.call.function.id_in(self.shared.serial) else {
             let why = "the function is not loaded at the reader's target";
             return Err(NotStarted::Ended(Failure::Unable(ReadError::Request(why))));
         };
         self.versions.clear();
         self.versions.extend(pins.iter().map(Pin::version));
-        let request = Request::Pushdown(PushdownCall {
+        let chain = |(number, index)| {
+            let call = run.call.chain(index);
+            let first = FirstRead {
+                file: call.first_read.file,
+                offset_bytes: call.first_read.offset_bytes,
+                size_bytes: call.first_read.size_bytes,
+            };
+            (number, VectorChain { first, argument: call.scratch })
+        };
+        let common = Common {
             nsid: self.nsid,
             function: function.0,
             files: &self.versions,
-            first_file: call.first_read.file,
-            first_offset_bytes: call.first_read.offset_bytes,
-            first_size_bytes: call.first_read.size_bytes,
-            scratch: call.scratch,
-            scratch_size_bytes: call.scratch_size_bytes,
-            answer_max_bytes: call.answer_max_bytes,
-        });
-        self.lane.submit(number as u64, request).map_err(|error| match error {
-            SubmitError::QueueFull => NotStarted::NoRoom,
-            error => NotStarted::Ended(Failure::Unable(ReadError::Target(error.into()))),
+            scratch_size_bytes: run.call.scratch_size_bytes,
+            answer_max_bytes: run.call.answer_max_bytes,
+        };
+        let others = run.members.iter().skip(1).copied().map(chain);
+        let (tag, count, command) = self.vectors.make(&common, chain(run.first), others);
+        self.lane.submit(tag, command.request()).map(|()| count).map_err(|error| {
+            self.vectors.not_sent(tag);
+            match error {
+                SubmitError::QueueFull => NotStarted::NoRoom,
+                error => NotStarted::Ended(Failure::Unable(ReadError::Target(error.into()))),
+            }
         })
     }
 
@@ -71,21 +82,30 @@ impl ChainExecutor for AtTarget {
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
-        self.lane.set_crowded(self.shared.is_crowded());
-        let waited = self.lane.wait(timeout, &mut |completion| {
-            let end = completion.result.map(|done| (done.data, done.dw0)).map_err(failure);
-            on_end(completion.tag as usize, end);
+        let Self { lane, shared, vectors, .. } = self;
+        lane.set_crowded(shared.is_crowded());
+        let waited = lane.wait(timeout, &mut |completion| {
+            vectors.complete(&completion, &mut |number, end: ChainEnd<'_>| {
+                on_end(number, end.map_err(failure));
+            });
         });
         waited.map(|_| ()).map_err(|reason| Broken(reason.to_string()))
     }
 }
 
-fn failure(error: RequestError) -> Failure {
+fn failure(error: Unanswered) -> Failure {
     match error {
-        RequestError::Lost(reason) => Failure::Unable(ReadError::Target(reason.into())),
-        error @ RequestError::DataDigest => {
+        Unanswered::LeftOut => Failure::NoRoom,
+        Unanswered::BadAnswer => {
+            let error = Error::BadAnswer("a vector's answer that is none");
+            Failure::Unable(ReadError::Target(error))
+        }
+        Unanswered::Request(RequestError::Lost(reason)) => {
+            Failure::Unable(ReadError::Target(reason.into()))
+        }
+        Unanswered::Request(error @ RequestError::DataDigest) => {
             Failure::Unable(ReadError::Target(error.of("Pushdown")))
         }
-        RequestError::Command(error) => Failure::of_command(error),
+        Unanswered::Request(RequestError::Command(error)) => Failure::of_command(error),
     }
 }

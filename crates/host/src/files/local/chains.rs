@@ -1,19 +1,18 @@
 //! Chains of this process: the engine, and whatever makes its reads.
 
-use crate::files::call::KeptCall;
+use crate::files::call::KeptChain;
 use bpfof_chain::{
     ChainError, ChainId, DeviceRead, Engine, Limits, Outcome, Progress, Start, Tables,
 };
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Chains in flight: what the drives of one machine take at once. Each has an arena of 92 KiB, of
 /// which the data area is pinned. Further chains wait.
 pub(super) const CHAINS: usize = 256;
 
-/// The caller's number of a chain, and its call.
-pub(super) type Begun = (usize, Arc<KeptCall>);
+/// The caller's number of a chain, and what it was asked for.
+pub(super) type Begun = (usize, KeptChain);
 
 /// Makes the reads of chains, straight into their arenas.
 pub(super) trait Reads {

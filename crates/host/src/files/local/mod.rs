@@ -18,8 +18,8 @@ mod passthrough;
 mod reads;
 mod tables;
 
-use super::call::{Executor, KeptCall, ReadError, command_error};
-use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted};
+use super::call::{Executor, KeptChain, ReadError, command_error};
+use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::Pin;
 use bpfof_chain::{Answer, ChainError, FileVersion, InvalidOutput, Start};
 use bpfof_device::RingError;
@@ -27,7 +27,6 @@ use chains::Chains;
 use files::Files;
 pub(crate) use passthrough::Passthrough;
 use reads::FileReads;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a chain cannot run here, for a policy without plain reads.
@@ -41,7 +40,7 @@ pub(crate) struct Local {
     files: Files,
     versions: Vec<FileVersion>,
     /// Chains of this turn that the fall-back must run.
-    unable: Vec<(usize, Arc<KeptCall>, ReadError)>,
+    unable: Vec<(usize, KeptChain, ReadError)>,
 }
 
 impl Local {
@@ -60,13 +59,14 @@ impl ChainExecutor for Local {
         self.chains.running()
     }
 
-    fn start(&mut self, number: usize, kept: &Arc<KeptCall>, _: &[Pin]) -> Result<(), NotStarted> {
+    fn start(&mut self, run: &Run<'_>, _: &[Pin]) -> Result<usize, NotStarted> {
         if self.chains.is_full() {
             return Err(NotStarted::NoRoom);
         }
         let Self { chains, files, versions, .. } = self;
         let unable = |error| Err(NotStarted::Ended(Failure::Unable(error)));
-        let call = kept.as_call();
+        let begun = run.first();
+        let call = begun.1.as_call();
         let register = &mut |slot, fd| chains.reads.register(slot, fd);
         let Some(block_bytes) = files.find(call.files, register, versions) else {
             return unable(ReadError::Request(NOT_DIRECT));
@@ -84,8 +84,8 @@ impl ChainExecutor for Local {
             scratch_bytes: call.effective_scratch_bytes(),
             answer_max_bytes: call.answer_max_bytes,
         };
-        match chains.start((number, Arc::clone(kept)), &start, files) {
-            Ok(()) => Ok(()),
+        match chains.start(begun.clone(), &start, files) {
+            Ok(()) => Ok(1),
             Err(error) => {
                 files.measure(call.files);
                 unable(ReadError::Command(command_error(error, 0)))
@@ -117,7 +117,7 @@ impl ChainExecutor for Local {
         });
         for (number, call, seen) in unable.drain(..) {
             // It may have been wrong about the length of a file.
-            files.measure(&call.files);
+            files.measure(call.files());
             drop(call);
             on_end(number, Err(Failure::Unable(seen)));
         }

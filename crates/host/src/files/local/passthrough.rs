@@ -1,11 +1,11 @@
 //! Chains over an NVMe namespace of this machine by its character device: as at a target, with file
 //! maps and their versions, but without a network.
 
-use super::chains::Chains;
+use super::chains::{Begun, Chains};
 use super::namespace::Namespace;
 use super::reads::NamespaceReads;
-use crate::files::call::{Executor, KeptCall, command_error};
-use crate::files::executor::{Broken, ChainExecutor, End, Failure, NotStarted};
+use crate::files::call::{Executor, command_error};
+use crate::files::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use crate::files::file::Pin;
 use crate::files::nvme::NvmeNamespace;
 use crate::files::shared::{Remote, Shared};
@@ -36,15 +36,10 @@ impl Passthrough {
         }))
     }
 
-    fn begin(
-        &mut self,
-        number: usize,
-        kept: &Arc<KeptCall>,
-        pins: &[Pin],
-    ) -> Result<(), ChainError> {
+    fn begin(&mut self, begun: &Begun, pins: &[Pin]) -> Result<(), ChainError> {
         let Self { chains, files, versions, shared } = self;
         let of = namespace(shared).ok_or(ChainError::UnknownFile(0))?;
-        let call = kept.as_call();
+        let call = begun.1.as_call();
         files.let_go();
         versions.clear();
         let mut pins = pins.iter();
@@ -73,7 +68,7 @@ impl Passthrough {
             scratch_bytes: call.effective_scratch_bytes(),
             answer_max_bytes: call.answer_max_bytes,
         };
-        chains.start((number, Arc::clone(kept)), &start, files)
+        chains.start(begun.clone(), &start, files)
     }
 }
 
@@ -94,16 +89,12 @@ impl ChainExecutor for Passthrough {
         self.chains.running()
     }
 
-    fn start(
-        &mut self,
-        number: usize,
-        call: &Arc<KeptCall>,
-        pins: &[Pin],
-    ) -> Result<(), NotStarted> {
+    fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted> {
         if self.chains.is_full() {
             return Err(NotStarted::NoRoom);
         }
-        self.begin(number, call, pins)
+        self.begin(&run.first(), pins)
+            .map(|()| 1)
             .map_err(|error| NotStarted::Ended(Failure::of_command(command_error(error, 0))))
     }
 

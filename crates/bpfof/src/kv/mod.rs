@@ -1,25 +1,24 @@
 //! `bpfof kv …`: BPF-KV by hand.
 
-use bpfkv::create::Extent;
-use bpfkv::format::number_of;
-use bpfkv::{Aggregate, KeyRange, Value};
-use bpfof_host::{Options as HostOptions, TargetUrl};
-use bpfof_kv::{GrantedFile, Session, SessionError, create_file, create_on_target};
-use bpfof_terminal::{Outcome, default_target, progress, stop_on_signal, target_url};
-use clap::{Args, Subcommand, ValueEnum};
-use std::error::Error;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+mod common;
+mod get;
 
-/// Keys, and what they have.
-type Answers = Vec<(u64, Option<String>)>;
+use bpfkv::create::Extent;
+use bpfkv::{Aggregate, KeyRange};
+use bpfof_host::{Options as HostOptions, TargetUrl};
+use bpfof_kv::{Session, SessionError, create_file, create_on_target};
+use bpfof_terminal::{Outcome, progress, stop_on_signal, target_url};
+use clap::{Args, Subcommand, ValueEnum};
+use common::{target, text};
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Write a database, to a file or to a target's namespace.
     Create(Create),
     /// Look up keys.
-    Get(Get),
+    Get(get::Get),
     /// Print the pairs of a range of keys.
     Range(Range),
     /// Compute over the values of a range of keys.
@@ -67,31 +66,6 @@ pub(crate) struct Store {
 }
 
 #[derive(Args)]
-pub(crate) struct Get {
-    /// The target: nvme-tcp://HOST:PORT/NQN?ns=1 [env: BPFOF_TARGET, without --grantd].
-    #[arg(long, value_parser = target_url)]
-    target: Option<TargetUrl>,
-    /// The socket of the grant daemon, for a database in a file; needs no privileges.
-    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "plain", "cache"], requires = "file")]
-    grantd: Option<PathBuf>,
-    /// The file with the database, with --grantd.
-    #[arg(long, requires = "grantd")]
-    file: Option<PathBuf>,
-    /// Read plainly, one network round trip a hop, instead of pushing the lookup down.
-    #[arg(long)]
-    plain: bool,
-    /// Hold the top levels of the tree on the host, 0 to 3.
-    #[arg(long, default_value_t = 0, value_name = "LEVELS")]
-    cache: u32,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    /// Keys to look up.
-    #[arg(required = true)]
-    keys: Vec<u64>,
-}
-
-#[derive(Args)]
 pub(crate) struct Keys {
     /// First key.
     begin: u64,
@@ -136,7 +110,7 @@ enum What {
 pub(crate) fn run(command: &Command) -> Outcome {
     match command {
         Command::Create(options) => create(options),
-        Command::Get(options) => get(options),
+        Command::Get(options) => get::run(options),
         Command::Range(options) => range(options),
         Command::Aggregate(options) => aggregate(options),
     }
@@ -168,14 +142,6 @@ fn create(options: &Create) -> Outcome {
     Ok(())
 }
 
-/// The target that was given, or the environment's.
-fn target(given: Option<&TargetUrl>, other: &str) -> Result<TargetUrl, String> {
-    match given {
-        Some(url) => Ok(url.clone()),
-        None => default_target()?.ok_or(format!("give --target (or BPFOF_TARGET), or {other}")),
-    }
-}
-
 impl Store {
     fn open(&self) -> Result<Session, SessionError> {
         Session::open(&self.target, HostOptions::default(), self.cache)
@@ -190,65 +156,6 @@ impl Keys {
         }
         Ok(if self.include_end { range.include_end() } else { range })
     }
-}
-
-/// A value as text: numbers and what is printable as they are, others in hexadecimal.
-fn text(value: &Value) -> String {
-    if let Some(number) = number_of(value) {
-        return number.to_string();
-    }
-    let trimmed = value.strip_suffix(&[0]).unwrap_or(value);
-    match str::from_utf8(trimmed) {
-        Ok(text) if !text.contains(|c: char| c.is_control()) => text.trim_start().to_owned(),
-        _ => value.iter().map(|byte| format!("{byte:02x}")).collect(),
-    }
-}
-
-/// Looks keys up in a file by the grant daemon.
-fn get_granted(socket: &Path, file: &Path, keys: &[u64]) -> Result<Answers, Box<dyn Error>> {
-    let mut store = GrantedFile::open(socket, file)?;
-    if let Some(refusal) = store.refusal() {
-        eprintln!("bpfof: lookups run here: {refusal}");
-    }
-    let mut answers = Vec::new();
-    for &key in keys {
-        answers.push((key, store.get(key)?.as_ref().map(text)));
-    }
-    Ok(answers)
-}
-
-fn get_at_target(options: &Get) -> Result<Answers, Box<dyn Error>> {
-    let url = target(options.target.as_ref(), "--grantd")?;
-    let mut session = Session::open(&url, HostOptions::default(), options.cache)?;
-    let mut answers = Vec::new();
-    for &key in &options.keys {
-        let value = session.get(key, options.plain)?;
-        answers.push((key, value.as_ref().map(text)));
-    }
-    Ok(answers)
-}
-
-fn get(options: &Get) -> Outcome {
-    let answers = match (&options.grantd, &options.file) {
-        (Some(socket), Some(file)) => get_granted(socket, file, &options.keys)?,
-        _ => get_at_target(options)?,
-    };
-    let mut out = io::stdout().lock();
-    if options.json {
-        let answers: Vec<_> = answers
-            .iter()
-            .map(|(key, value)| serde_json::json!({ "key": key, "value": value }))
-            .collect();
-        writeln!(out, "{}", serde_json::to_string_pretty(&answers)?)?;
-    } else {
-        for (key, value) in &answers {
-            writeln!(out, "{key} {}", value.as_deref().unwrap_or("(not found)"))?;
-        }
-    }
-    if answers.iter().any(|(_, value)| value.is_none()) {
-        return Err("some keys were not found".into());
-    }
-    Ok(())
 }
 
 fn range(options: &Range) -> Outcome {

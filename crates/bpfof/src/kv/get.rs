@@ -1,0 +1,235 @@
+//! `bpfof kv get`: keys from the command line and from standard input, as they come.
+
+use super::common::{target, text};
+use bpfkv::Value;
+use bpfof_host::{Options as HostOptions, TargetUrl};
+use bpfof_kv::{GrantedFile, Session, SessionError};
+use bpfof_terminal::{Outcome, target_url};
+use clap::Args;
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::PathBuf;
+
+/// Keys of standard input that are looked up together, at most.
+const TOGETHER_MAX: usize = 4096;
+/// Longest line with a key, in bytes.
+const LINE_MAX_BYTES: u64 = 64;
+
+#[derive(Args)]
+pub(crate) struct Get {
+    /// The target: nvme-tcp://HOST:PORT/NQN?ns=1 [env: BPFOF_TARGET, without --grantd].
+    #[arg(long, value_parser = target_url)]
+    target: Option<TargetUrl>,
+    /// The socket of the grant daemon, for a database in a file; needs no privileges.
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "plain", "cache"], requires = "file")]
+    grantd: Option<PathBuf>,
+    /// The file with the database, with --grantd.
+    #[arg(long, requires = "grantd")]
+    file: Option<PathBuf>,
+    /// Read plainly, one network round trip a hop, instead of pushing the lookup down.
+    #[arg(long)]
+    plain: bool,
+    /// Hold the top levels of the tree on the host, 0 to 3.
+    #[arg(long, default_value_t = 0, value_name = "LEVELS")]
+    cache: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Keys to look up, up to 256 in one command to the target; - takes them from standard input, one a
+    /// line, and looks up what is there as it comes.
+    #[arg(required = true, value_name = "KEY", value_parser = key)]
+    keys: Vec<Key>,
+}
+
+#[derive(Clone, Copy)]
+enum Key {
+    Given(u64),
+    /// Those of standard input.
+    Input,
+}
+
+fn key(text: &str) -> Result<Key, String> {
+    match text {
+        "-" => Ok(Key::Input),
+        _ => number(text).map(Key::Given),
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is no key: a whole number from 0 to {}", u64::MAX))
+}
+
+/// Where keys are looked up.
+enum Store {
+    Target(Box<Session>, bool),
+    Granted(Box<GrantedFile>),
+}
+
+impl Store {
+    fn open(options: &Get) -> Result<Self, Box<dyn std::error::Error>> {
+        if let (Some(socket), Some(file)) = (&options.grantd, &options.file) {
+            let store = GrantedFile::open(socket, file)?;
+            if let Some(refusal) = store.refusal() {
+                eprintln!("bpfof: lookups run here: {refusal}");
+            }
+            return Ok(Self::Granted(Box::new(store)));
+        }
+        let url = target(options.target.as_ref(), "--grantd")?;
+        let session = Session::open(&url, HostOptions::default(), options.cache)?;
+        Ok(Self::Target(Box::new(session), options.plain))
+    }
+
+    fn get(&mut self, keys: &[u64]) -> Result<Vec<Option<Value>>, SessionError> {
+        match self {
+            Self::Target(session, plain) => session.get_many(keys, *plain),
+            Self::Granted(store) => store.get_many(keys),
+        }
+    }
+}
+
+/// Prints keys with their values, in order.
+struct Printer<W: Write> {
+    out: W,
+    json: bool,
+    printed: u64,
+    missing: u64,
+}
+
+impl<W: Write> Printer<W> {
+    fn print(&mut self, keys: &[u64], values: &[Option<Value>]) -> io::Result<()> {
+        for (key, value) in keys.iter().zip(values) {
+            let value = value.as_ref().map(text);
+            self.missing += u64::from(value.is_none());
+            if self.json {
+                let separator = if self.printed == 0 { "[" } else { "," };
+                let pair = serde_json::json!({ "key": key, "value": value });
+                writeln!(self.out, "{separator}{pair}")?;
+            } else {
+                writeln!(self.out, "{key} {}", value.as_deref().unwrap_or("(not found)"))?;
+            }
+            self.printed += 1;
+        }
+        self.out.flush()
+    }
+
+    fn end(mut self) -> Outcome {
+        if self.json {
+            writeln!(self.out, "{}", if self.printed == 0 { "[]" } else { "]" })?;
+        }
+        self.out.flush()?;
+        match self.missing {
+            0 => Ok(()),
+            _ => Err("some keys were not found".into()),
+        }
+    }
+}
+
+/// Keys as they come from a reader, one a line.
+struct Lines<R> {
+    input: BufReader<R>,
+    line: u64,
+}
+
+impl<R: Read> Lines<R> {
+    /// Takes the keys that are there, at least one and at most so many, without waiting for more. None are
+    /// left at the end of the input.
+    fn take(&mut self, most: usize, keys: &mut Vec<u64>) -> Result<(), String> {
+        keys.clear();
+        let mut text = String::new();
+        while keys.is_empty() || keys.len() < most && self.input.buffer().contains(&b'\n') {
+            text.clear();
+            self.line += 1;
+            let problem = |what: String| format!("standard input, line {}: {what}", self.line);
+            let mut line = (&mut self.input).take(LINE_MAX_BYTES);
+            let length = line.read_line(&mut text).map_err(|error| problem(error.to_string()))?;
+            if length == 0 {
+                break;
+            }
+            if !text.trim().is_empty() {
+                keys.push(number(text.trim()).map_err(problem)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn run(options: &Get) -> Outcome {
+    let mut store = Store::open(options)?;
+    let out = BufWriter::new(io::stdout().lock());
+    let mut printer = Printer { out, json: options.json, printed: 0, missing: 0 };
+    let mut given = options.keys.iter().peekable();
+    let mut keys = Vec::new();
+    while let Some(key) = given.next() {
+        match key {
+            Key::Given(key) => {
+                keys.push(*key);
+                if !matches!(given.peek(), Some(Key::Given(_))) {
+                    printer.print(&keys, &store.get(&keys)?)?;
+                    keys.clear();
+                }
+            }
+            Key::Input => {
+                let mut lines = Lines { input: BufReader::new(io::stdin().lock()), line: 0 };
+                loop {
+                    lines.take(TOGETHER_MAX, &mut keys)?;
+                    if keys.is_empty() {
+                        break;
+                    }
+                    printer.print(&keys, &store.get(&keys)?)?;
+                }
+            }
+        }
+    }
+    printer.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives its pieces one at a time, as a pipe does.
+    struct Pieces(Vec<&'static [u8]>);
+
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Ok(0);
+            }
+            let mut piece = self.0.remove(0);
+            piece.read(buffer)
+        }
+    }
+
+    fn batches(pieces: &[&'static [u8]], most: usize) -> Vec<Vec<u64>> {
+        let mut lines = Lines { input: BufReader::new(Pieces(pieces.to_vec())), line: 0 };
+        let (mut batches, mut keys) = (Vec::new(), Vec::new());
+        loop {
+            lines.take(most, &mut keys).expect("keys");
+            if keys.is_empty() {
+                return batches;
+            }
+            batches.push(keys.clone());
+        }
+    }
+
+    #[test]
+    fn keys_are_taken_as_they_come() {
+        assert_eq!(
+            batches(&[b"1\n2\n3", b"4\n", b"5\n6\n"], 9),
+            [vec![1, 2], vec![34], vec![5, 6]]
+        );
+        assert_eq!(batches(&[b"1\n2\n3\n4\n5"], 2), [vec![1, 2], vec![3, 4], vec![5]]);
+        assert_eq!(batches(&[b"\n  7 \r\n\n"], 9), [[7]]);
+        assert!(batches(&[], 9).is_empty() && batches(&[b"\n\n"], 9).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_key_is_told_with_its_line() {
+        let long: &'static [u8] = &[b'1'; 200];
+        for (bad, line) in [(&b"1\n\nx\n"[..], 3), (b"-1\n", 1), (long, 1), (b"\xff\n", 1)] {
+            let mut lines = Lines { input: BufReader::new(bad), line: 0 };
+            let mut keys = Vec::new();
+            let error = lines.take(9, &mut keys).expect_err("no key");
+            assert!(error.contains(&format!("standard input, line {line}: ")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The pins of chains that start together: BPF-oF's algorithms 1 and 2, once for all of them.
+
+use super::file::{Pin, PushdownFile};
+
+/// The files of some chains of one call, from their start to their end.
+#[derive(Debug, Default)]
+struct Flight {
+    pins: Vec<Pin>,
+    /// How often the keeper had looked at each file of the call, before they were pinned.
+    looks: Vec<u64>,
+    /// Chains that have not left.
+    chains: usize,
+    /// Whether no file has changed, once that was asked.
+    good: Option<bool>,
+}
+
+/// The number of a flight.
+pub(crate) type FlightId = usize;
+
+/// Flights by their numbers. The chains of one end by one completion.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    flights: Vec<Flight>,
+    free: Vec<FlightId>,
+}
+
+impl Flights {
+    /// BPF-oF's algorithm 1: pins all files that need maps, for one chain.
+    ///
+    /// # Errors
+    /// One has no map, which it then asks for. How often the keeper had looked at each file before.
+    pub(crate) fn begin(&mut self, files: &[PushdownFile]) -> Result<FlightId, Vec<u64>> {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(Flight::default());
+            self.flights.len() - 1
+        });
+        let flight = &mut self.flights[id];
+        flight.chains = 1;
+        flight.looks.clear();
+        flight.looks.extend(files.iter().map(PushdownFile::looks));
+        let mapped = || files.iter().filter(|file| !file.is_whole_namespace());
+        // All of them, so that each that has no map asks for one.
+        flight.pins.extend(mapped().filter_map(PushdownFile::begin));
+        if flight.pins.len() == mapped().count() {
+            return Ok(id);
+        }
+        let looks = flight.looks.clone();
+        self.leave(id);
+        Err(looks)
+    }
+
+    /// So many chains have started, of which the first was counted.
+    pub(crate) fn started(&mut self, id: FlightId, chains: usize) {
+        self.flights[id].chains = chains;
+    }
+
+    pub(crate) fn pins(&self, id: FlightId) -> &[Pin] {
+        &self.flights[id].pins
+    }
+
+    /// How often the keeper had looked at each file of the call.
+    pub(crate) fn looks(&self, id: FlightId) -> &[u64] {
+        &self.flights[id].looks
+    }
+
+    /// The maps are wrong, or the executor has others.
+    pub(crate) fn distrust(&self, id: FlightId) {
+        self.flights[id].pins.iter().for_each(Pin::distrust);
+    }
+
+    pub(crate) fn has_gaps(&self, id: FlightId) -> bool {
+        self.flights[id].pins.iter().any(Pin::has_gaps)
+    }
+
+    /// BPF-oF's algorithm 2: whether no file has changed. The chains have ended.
+    pub(crate) fn verify(&mut self, id: FlightId) -> bool {
+        let Flight { pins, good, .. } = &mut self.flights[id];
+        // All of them: each asks for its new map.
+        *good.get_or_insert_with(|| pins.iter().filter(|pin| !pin.verify()).count() == 0)
+    }
+
+    /// A chain has ended, or is to start again. With the last one the files are free.
+    pub(crate) fn leave(&mut self, id: FlightId) {
+        let flight = &mut self.flights[id];
+        flight.chains -= 1;
+        if flight.chains == 0 {
+            flight.pins.clear();
+            flight.good = None;
+            self.free.push(id);
+        }
+    }
+}

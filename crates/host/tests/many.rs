@@ -1,0 +1,263 @@
+//! Chains together in vectors, at a target, end as they do one by one.
+
+use bpfkv::create::{Extent, write_database};
+use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+use bpfof_host::{
+    Caravan, CommandError, Controller, Error, FileVersion, FirstRead, FunctionId, Lane, ManyEnd,
+    Options, PushdownCall, PushdownLimits, PushdownMany, SharedLane, TargetUrl, Urgency,
+    VectorChain,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+const SIZE_BYTES: u64 = 1 << 20;
+/// Those of a database of two levels; others are not found.
+const KEYS: u64 = 961;
+
+/// How a chain ended: answer and hops, or the status.
+type End = Result<(Vec<u8>, u32), CommandError>;
+
+/// A target with a database, some blocks of which are damaged.
+struct World {
+    lane: Lane,
+    shared: SharedLane,
+    limits: PushdownLimits,
+    functions: [FunctionId; 2],
+    _controller: Controller,
+    _server: Server,
+}
+
+fn target() -> (Server, Controller) {
+    let source = NamespaceSource::Memory { size_bytes: SIZE_BYTES, latency_us: 0, iops: 0 };
+    let namespace = NamespaceConfig::new(source, 512);
+    let config = TargetConfig {
+        listen: ([127, 0, 0, 1], 0).into(),
+        namespaces: vec![namespace],
+        ..TargetConfig::default()
+    };
+    let server = Server::start(&config).expect("the target starts");
+    let url: TargetUrl =
+        format!("nvme-tcp://{}/{}?ns=1", server.address(), config.nqn).parse().expect("a URL");
+    (server, Controller::connect(&url, Options::default()).expect("connected"))
+}
+
+impl World {
+    fn new() -> World {
+        let (server, mut controller) = target();
+        let mut lane = controller.open_lane().expect("a lane");
+        let extent = Extent::full(2).expect("two levels");
+        let mut write = |offset, bytes: &[u8]| {
+            let mut whole = bytes.to_vec();
+            whole.resize(bytes.len().next_multiple_of(512), 0);
+            lane.write(1, offset, &whole).map_err(std::io::Error::other)
+        };
+        write_database(&extent, &mut write, &mut |_, _| ControlFlow::Continue(()))
+            .expect("written");
+        for block in [3, 9, 17, 40] {
+            let noise: Vec<u8> = (0..512_u32).map(|at| (at * block * 37) as u8).collect();
+            lane.write(1, u64::from(block) * 512, &noise).expect("written");
+        }
+        let shared = controller.open_lane().expect("a lane");
+        let shared = SharedLane::new(shared, Caravan::default()).expect("shared");
+        let objects = [bpfkv::GET_OBJECT, bpfkv::RANGE_OBJECT];
+        let functions = objects.map(|object| controller.load_function(object, 0).expect("loaded"));
+        let limits = controller.pushdown_limits().expect("limits");
+        World { lane, shared, limits, functions, _controller: controller, _server: server }
+    }
+
+    fn singly(&mut self, call: &PushdownMany<'_>) -> Vec<End> {
+        let mut answer = Vec::new();
+        let run = |chain: &VectorChain<'_>| {
+            let single = PushdownCall {
+                nsid: call.nsid,
+                function: call.function,
+                files: call.files,
+                first_file: chain.first.file,
+                first_offset_bytes: chain.first.offset_bytes,
+                first_size_bytes: chain.first.size_bytes,
+                scratch: chain.argument,
+                scratch_size_bytes: call.scratch_size_bytes,
+                answer_max_bytes: call.answer_max_bytes,
+            };
+            match self.lane.pushdown(&single, &mut answer) {
+                Ok(info) => Ok((answer.clone(), info.hops)),
+                Err(Error::Command { source, .. }) => Err(source),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        call.chains.iter().map(run).collect()
+    }
+
+    fn together(&mut self, call: &PushdownMany<'_>, shared: bool) -> Vec<End> {
+        let mut ends = vec![None; call.chains.len()];
+        let mut on_end = |index: usize, end: ManyEnd<'_>| {
+            let before =
+                ends[index].replace(end.map(|(answer, info)| (answer.to_vec(), info.hops)));
+            assert!(before.is_none(), "chain {index} ended twice");
+        };
+        match shared {
+            true => self.shared.pushdown_many(call, Urgency::Normal, &mut on_end),
+            false => self.lane.pushdown_many(call, &mut on_end),
+        }
+        .expect("connected");
+        ends.into_iter().map(|end| end.expect("it has ended")).collect()
+    }
+}
+
+/// What chains are asked for.
+#[derive(Clone, Debug)]
+struct Asked {
+    is_range: bool,
+    /// Key, number of keys, and first read of each chain.
+    chains: Vec<(u64, u64, FirstRead)>,
+    file: FileVersion,
+    answer_max_bytes: u32,
+    scratch_size_bytes: u32,
+    vector_chains: u32,
+    vector_bytes: u32,
+}
+
+fn first_read() -> impl Strategy<Value = FirstRead> {
+    let root = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
+    let other = (0..SIZE_BYTES + 4096, 1..2000_u32, 0..2_u16)
+        .prop_map(|(offset_bytes, size_bytes, file)| FirstRead { file, offset_bytes, size_bytes });
+    let node = (0..100_u64).prop_map(|block| FirstRead {
+        file: 0,
+        offset_bytes: block * 512,
+        size_bytes: 512,
+    });
+    prop_oneof![8 => Just(root), 1 => other, 2 => node]
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let chain = (0..KEYS + 50, 0..200_u64, first_read());
+    let root = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
+    let alike = (0..KEYS + 50, 0..200_u64, Just(root));
+    let chains = prop_oneof![vec(alike, 1..600), vec(chain, 1..600)];
+    let file = prop_oneof![
+        9 => Just(FileVersion { id: 0, version: 1 }),
+        1 => Just(FileVersion { id: 7, version: 1 }),
+        1 => Just(FileVersion { id: 0, version: 2 }),
+    ];
+    let answer_max = proptest::sample::select(vec![8, 72, 200, 4096, 16_384]);
+    let scratch = proptest::sample::select(vec![0, 160, 4096, 16_384]);
+    let most = proptest::sample::select(vec![0, 1, 2, 100, 256]);
+    let bytes = proptest::sample::select(vec![100, 5000, 1 << 30]);
+    (any::<bool>(), chains, file, answer_max, scratch, most, bytes).prop_map(
+        |(
+            is_range,
+            chains,
+            file,
+            answer_max_bytes,
+            scratch_size_bytes,
+            vector_chains,
+            vector_bytes,
+        )| {
+            Asked {
+                is_range,
+                chains,
+                file,
+                answer_max_bytes,
+                scratch_size_bytes,
+                vector_chains,
+                vector_bytes,
+            }
+        },
+    )
+}
+
+impl Asked {
+    /// Of lookups 8 bytes, and for some keys more than that; of ranges 24.
+    fn argument(&self, key: u64, keys: u64) -> Vec<u8> {
+        let mut argument = key.to_le_bytes().to_vec();
+        if self.is_range {
+            argument.extend((key + keys).to_le_bytes());
+            argument.extend(2_u32.to_le_bytes());
+            argument.extend(16_u32.to_le_bytes());
+        } else if keys == 0 {
+            argument.extend([0; 4]);
+        }
+        argument
+    }
+
+    fn check(&self, world: &mut World, tally: &mut [usize; 2]) -> Result<(), TestCaseError> {
+        let arguments: Vec<_> =
+            self.chains.iter().map(|(key, keys, _)| self.argument(*key, *keys)).collect();
+        let chains: Vec<_> = self
+            .chains
+            .iter()
+            .zip(&arguments)
+            .map(|((.., first), argument)| VectorChain { first: *first, argument })
+            .collect();
+        let believed = PushdownLimits {
+            vector_chains: self.vector_chains,
+            vector_bytes: self.vector_bytes.min(world.limits.vector_bytes),
+            ..world.limits
+        };
+        let call = PushdownMany {
+            nsid: 1,
+            function: world.functions[usize::from(self.is_range)].0,
+            files: &[self.file],
+            chains: &chains,
+            scratch_size_bytes: self.scratch_size_bytes,
+            answer_max_bytes: self.answer_max_bytes,
+            limits: &believed,
+        };
+        let singly = world.singly(&call);
+        for shared in [false, true] {
+            let together = world.together(&call, shared);
+            let different = singly.iter().zip(&together).position(|(one, other)| one != other);
+            if let Some(at) = different {
+                let text = format!("chain {at}: {:?} is not {:?}", together[at], singly[at]);
+                return Err(TestCaseError::fail(text));
+            }
+        }
+        tally[0] += singly.iter().filter(|end| end.is_ok()).count();
+        tally[1] += singly.iter().filter(|end| end.is_err()).count();
+        Ok(())
+    }
+}
+
+#[test]
+fn together_they_end_as_one_by_one() {
+    let state = RefCell::new((World::new(), [0; 2]));
+    let config = Config { cases: 24, max_shrink_time: 30_000, ..Config::with_source_file(file!()) };
+    let outcome = TestRunner::new(config).run(&asked(), |asked| {
+        let (world, tally) = &mut *state.borrow_mut();
+        asked.check(world, tally)
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    let (_, [good, failed]) = state.into_inner();
+    assert!(good > 1000 && failed > 1000, "too little to compare: {good} good, {failed} failed");
+}
+
+#[test]
+fn a_cut_connection_ends_the_call() {
+    let World { mut lane, shared, limits, functions, _controller, _server } = World::new();
+    drop(_server);
+    let first = FirstRead { file: 0, offset_bytes: 0, size_bytes: 512 };
+    let chains = vec![VectorChain { first, argument: &[0; 8] }; 2000];
+    let call = PushdownMany {
+        nsid: 1,
+        function: functions[0].0,
+        files: &[FileVersion { id: 0, version: 1 }],
+        chains: &chains,
+        scratch_size_bytes: 0,
+        answer_max_bytes: 72,
+        limits: &limits,
+    };
+    let mut answers = 0;
+    assert!(lane.pushdown_many(&call, &mut |_, _| answers += 1).is_err());
+    let urgency = Urgency::Normal;
+    assert!(shared.pushdown_many(&call, urgency, &mut |_, _| answers += 1).is_err());
+    assert!(answers < 2 * chains.len());
+    // And later ones, at once.
+    assert!(lane.pushdown_many(&call, &mut |_, _| ()).is_err());
+    let none = PushdownMany { chains: &[], ..call };
+    assert!(shared.pushdown_many(&none, urgency, &mut |_, _| ()).is_ok());
+}
