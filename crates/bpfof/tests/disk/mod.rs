@@ -50,6 +50,8 @@ pub(crate) struct Disk {
     device: String,
     target: Child,
     pub(crate) url: TargetUrl,
+    /// Another target of the same storage, once there is one.
+    second: Option<(Child, TargetUrl)>,
 }
 
 impl Disk {
@@ -77,7 +79,30 @@ impl Disk {
         std::fs::create_dir(&mount).expect("a folder");
         run("mount", &["-t", kind, "-o", options, &device, mount.to_str().expect("UTF-8")]);
         let (target, url) = start_target(&image, "127.0.0.1:0");
-        Disk { folder, device, target, url }
+        Disk { folder, device, target, url, second: None }
+    }
+
+    /// Starts a second target of the same storage, and gives the address with both portals. It serves the loop
+    /// device, at the place of the image, because a file has one target at a time.
+    pub(crate) fn add_path(&mut self) -> TargetUrl {
+        let image = self.image().display().to_string();
+        let mut command = Command::new("unshare");
+        let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", script, "sh", &self.device, &image, BPFOF]);
+        let (child, second) = announced(&mut command, &image, "127.0.0.1:0");
+        let portal = second.portals().next().expect("a portal");
+        self.second = Some((child, second));
+        TargetUrl { further_portals: vec![portal], ..self.url.clone() }
+    }
+
+    /// Sends a signal to the first or second target.
+    pub(crate) fn signal(&self, path: usize, signal: rustix::process::Signal) {
+        let child = match (path, &self.second) {
+            (1, Some((child, _))) => child,
+            _ => &self.target,
+        };
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
     /// Where it is mounted.
@@ -144,13 +169,20 @@ impl Drop for Disk {
             let _ = output("umount", &["--lazy".as_ref(), mount.as_os_str()]);
         }
         let _ = output("losetup", &["--detach", &self.device]);
-        let _ = self.target.kill();
-        let _ = self.target.wait();
+        let second = self.second.as_mut().map(|(child, _)| child);
+        for child in [Some(&mut self.target), second].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 fn start_target(image: &str, listen: &str) -> (Child, TargetUrl) {
-    let mut child = Command::new(BPFOF)
+    announced(&mut Command::new(BPFOF), image, listen)
+}
+
+fn announced(command: &mut Command, image: &str, listen: &str) -> (Child, TargetUrl) {
+    let mut child = command
         .args(["target", "--listen", listen, "--json", "--quiet", "--exit-with-parent"])
         .args(["--namespace", &format!("file:path={image}")])
         .stdout(Stdio::piped())

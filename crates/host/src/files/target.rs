@@ -83,7 +83,7 @@ impl ChainExecutor for AtTarget {
 fn failure(error: RequestError) -> Failure {
     match error {
         RequestError::Lost(reason) => Failure::Unable(ReadError::Target(reason.into())),
-        error @ RequestError::DataDigest => {
+        error @ (RequestError::DataDigest | RequestError::Unknown(_)) => {
             Failure::Unable(ReadError::Target(error.of("Pushdown")))
         }
         RequestError::Command(error) => Failure::of_command(error),

@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) silent: AtomicBool,
     /// Close the connection upon an I/O command.
     pub(crate) hang_up: AtomicBool,
+    /// End I/O commands as a path does whose namespace is inaccessible by it.
+    pub(crate) inaccessible: AtomicBool,
     /// Be an ordinary target.
     pub(crate) no_pushdown: AtomicBool,
     /// Refuse functions.
@@ -317,6 +319,9 @@ impl<'s> Connection<'s> {
     }
 
     fn io(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+        if self.shared.inaccessible.load(Ordering::SeqCst) {
+            return (Status::ANA_INACCESSIBLE, 0, 0, vec![]);
+        }
         let mut memory = self.shared.memory.lock().unwrap();
         let place = |rw: Rw| {
             let start = rw.slba as usize * 512;
