@@ -4,7 +4,7 @@ use crate::admin::Admin;
 use crate::lane::LanePlan;
 use crate::queue::{Queue, QueueConnect};
 use crate::queue_ids::QueueIds;
-use crate::{Error, InitiatorConfig, NamespaceInfo, Options, TargetUrl};
+use crate::{Error, InitiatorConfig, LostReason, NamespaceInfo, Options, TargetUrl};
 use bpfof_nvme::fabrics::{
     CNTLID_DYNAMIC, Cap, ControllerConfig, Csts, FabricsCommand, Shutdown, Version, offset,
 };
@@ -59,6 +59,8 @@ pub(crate) struct Association {
 struct Ending {
     /// Its connections, by queue identifiers.
     sockets: Vec<(u16, OwnedFd)>,
+    /// Connections that are being made.
+    connecting: u32,
     /// Since when nothing has been sent on any of them.
     ended: Option<Instant>,
 }
@@ -253,6 +255,29 @@ impl Association {
         }
     }
 
+    /// The same for a lane of several paths: the connection ends with the association.
+    pub(crate) fn open_queue_as_path(
+        &self,
+        namespaces: &Arc<[NamespaceInfo]>,
+    ) -> Result<(Queue, u16, LanePlan), Error> {
+        let mut ending = self.ending();
+        if ending.ended.is_some() {
+            return Err(LostReason::HungUp.into());
+        }
+        ending.connecting += 1;
+        drop(ending);
+        let opened = self.open_queue(namespaces).and_then(|(queue, qid, plan)| {
+            let joined = queue.descriptor().map(|socket| self.join(qid, socket));
+            if matches!(joined, Ok(true)) {
+                return Ok((queue, qid, plan));
+            }
+            self.ids.give_back(qid);
+            joined.and(Err(LostReason::HungUp.into()))
+        });
+        self.ending().connecting -= 1;
+        opened
+    }
+
     fn ending(&self) -> MutexGuard<'_, Ending> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,10 +318,21 @@ impl Association {
                 let _ = shutdown(socket, SocketShutdown::Both);
             }
         }
-        let ended = *ending.ended.get_or_insert_with(Instant::now);
+        let is_first = ending.ended.is_none();
+        // A queue that is being connected is heard of as long as that takes, with authentication.
+        let late = if ending.connecting > 0 && is_first {
+            self.options.connect_timeout * 2
+        } else {
+            Duration::ZERO
+        };
+        let ended = *ending.ended.get_or_insert_with(|| Instant::now() + late);
+        // The target may round the timeout up.
+        let unit_ms = u128::from(self.identify.kas_100ms.max(1)) * 100;
+        let timeout_ms = self.keep_alive.as_millis().div_ceil(unit_ms) * unit_ms;
+        let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(u64::MAX));
         // A timer that traffic restarts may find out only when it has run twice.
         let runs = 1 + u32::from(self.identify.ctratt & TRAFFIC_BASED_KEEP_ALIVE != 0);
-        (!self.keep_alive.is_zero()).then(|| ended + self.keep_alive * runs + QUIESCE)
+        (!timeout.is_zero()).then(|| ended + timeout * runs + QUIESCE)
     }
 }
 

@@ -81,14 +81,20 @@ impl LanePlan {
 
 impl Lane {
     pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds, plan: Arc<LanePlan>) -> Self {
-        let (ids, plan) = (Some(ids), Some(plan));
-        Self { queue, qid, ids, plan, on_paths: None, is_worn: false, renewals: 0 }
+        Self {
+            queue,
+            qid,
+            ids: Some(ids),
+            plan: Some(plan),
+            on_paths: None,
+            is_worn: false,
+            renewals: 0,
+        }
     }
 
     /// A lane that another process has made.
     pub(crate) const fn adopted(queue: Queue, qid: u16) -> Self {
-        let (ids, plan) = (None, None);
-        Self { queue, qid, ids, plan, on_paths: None, is_worn: false, renewals: 0 }
+        Self { queue, qid, ids: None, plan: None, on_paths: None, is_worn: false, renewals: 0 }
     }
 
     /// Whether another process has made it.

@@ -6,7 +6,6 @@
 
 use super::ledger::Ledger;
 use super::{Link, Paths};
-use crate::lane::LanePlan;
 use crate::queue::Queue;
 use crate::{
     Completion, Error, Lane, LostReason, NamespaceInfo, Request, RequestError, SubmitError,
@@ -37,20 +36,6 @@ pub(crate) struct OnPaths {
     patience: Duration,
     /// Bytes sent and received on the queues before this one.
     past_bytes: (u64, u64),
-}
-
-/// A new queue on an association, its identifier, and how to connect it again.
-fn connect(
-    link: &Link,
-    namespaces: &Arc<[NamespaceInfo]>,
-) -> Result<(Queue, u16, LanePlan), Error> {
-    let association = &link.association;
-    let (queue, qid, plan) = association.open_queue(namespaces)?;
-    if association.join(qid, queue.descriptor()?) {
-        return Ok((queue, qid, plan));
-    }
-    association.ids.give_back(qid);
-    Err(LostReason::HungUp.into())
 }
 
 impl OnPaths {
@@ -121,7 +106,7 @@ impl Lane {
         loop {
             let seen = paths.generation();
             let link = paths.wait_best(end)?;
-            let error = match connect(&link, namespaces) {
+            let error = match link.association.open_queue_as_path(namespaces) {
                 Ok((queue, qid, plan)) => {
                     let patience = paths.options().command_timeout;
                     let ids = link.association.ids.clone();
@@ -210,7 +195,7 @@ impl Lane {
             if let Some(ids) = self.ids.take() {
                 ids.give_back(self.qid);
             }
-            match connect(&link, &on.namespaces) {
+            match link.association.open_queue_as_path(&on.namespaces) {
                 Ok((new, qid, plan)) => {
                     on.past_bytes.0 += queue.sent_bytes();
                     on.past_bytes.1 += queue.received_bytes();
