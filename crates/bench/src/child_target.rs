@@ -32,6 +32,8 @@ impl ChildTarget {
         let mut command = Command::new(program);
         command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
         command.args(["--exit-with-parent", "--namespace", namespace]);
+        // Of a large database only a part is written.
+        command.arg("--overcommit-memory");
         if let Some(processor) = machine::processors().1 {
             command.args(["--cores", &processor.to_string()]);
         }

@@ -11,6 +11,7 @@ pub mod demo;
 mod fair;
 mod function;
 mod kv;
+mod legend;
 mod machine;
 mod measurement;
 mod net;

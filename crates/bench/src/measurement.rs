@@ -33,9 +33,19 @@ pub(crate) struct Figures {
 impl Figures {
     /// The larger distance of a repetition from the median, in percent.
     pub(crate) fn spread_percent(&self) -> f64 {
-        let [least, most] = self.ops_per_s_range;
-        100.0 * (most - self.ops_per_s).max(self.ops_per_s - least) / self.ops_per_s
+        spread_percent(self.ops_per_s, self.ops_per_s_range)
     }
+}
+
+/// The larger distance of a repetition from the median, in percent of it.
+pub(crate) fn spread_percent(median: f64, [least, most]: [f64; 2]) -> f64 {
+    100.0 * (most - median).max(median - least) / median
+}
+
+/// The least and the most.
+pub(crate) fn range(values: &[f64]) -> [f64; 2] {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    [least, values.iter().copied().fold(0.0, f64::max)]
 }
 
 /// How many times better pushdown is than plain: above 1 is a gain, in every field.
@@ -54,6 +64,14 @@ impl Ratio {
             net_bytes: plain.net_bytes_per_op / pushdown.net_bytes_per_op,
         }
     }
+}
+
+/// What a tenth of the values, and all but a tenth, do not exceed; None without values.
+pub(crate) fn tenths(values: &[f64]) -> Option<[f64; 2]> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |part: usize| sorted.get(sorted.len() * part / 10).copied();
+    at(1).zip(at(9)).map(|(low, high)| [low, high])
 }
 
 /// Processor time of host and target, in ns.
@@ -90,12 +108,10 @@ impl Samples {
     }
 
     pub(crate) fn figures(&self) -> Figures {
-        let least = self.ops_per_s.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = self.ops_per_s.iter().copied().fold(0.0, f64::max);
         let optional = |values: &Vec<f64>| (!values.is_empty()).then(|| median(values));
         Figures {
             ops_per_s: median(&self.ops_per_s),
-            ops_per_s_range: [least, most],
+            ops_per_s_range: range(&self.ops_per_s),
             p50_us: median(&self.p50_us),
             p99_us: median(&self.p99_us),
             net_bytes_per_op: median(&self.net_bytes),
@@ -110,9 +126,10 @@ pub(crate) fn latencies() -> Result<Histogram<u64>, CreationError> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3)
 }
 
-/// A number in whole thousands, as people write it: 1,003,000.
+/// A number as people write it, large ones in whole thousands: 1,003,000.
 pub(crate) fn thousands(value: f64) -> String {
-    let digits = format!("{:.0}000", value / 1000.0);
+    let unit = if value < 10_000.0 { 1.0 } else { 1000.0 };
+    let digits = format!("{:.0}", (value / unit).round() * unit);
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
     groups.join(",")
@@ -134,8 +151,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn spreads_are_those_of_the_farther_side() {
+        let values = [3.0, 1.0, 2.0, 10.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+        assert_eq!((range(&values), tenths(&values)), ([1.0, 10.0], Some([2.0, 10.0])));
+        assert_eq!((tenths(&[7.0]), tenths(&[])), (Some([7.0, 7.0]), None));
+        assert_eq!(spread_percent(4.0, [3.0, 4.5]), 25.0);
+    }
+
+    #[test]
     fn thousands_are_grouped() {
-        let written = [499.0, 1234.0, 268_939.0, 1_002_951.0].map(thousands);
-        assert_eq!(written, ["0,000", "1,000", "269,000", "1,003,000"]);
+        let written = [0.4, 499.0, 1234.0, 268_939.0, 1_002_951.0].map(thousands);
+        assert_eq!(written, ["0", "499", "1,234", "269,000", "1,003,000"]);
     }
 }

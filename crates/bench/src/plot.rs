@@ -1,5 +1,6 @@
 //! Pictures, as PNG: bars and lines for all benchmarks.
 
+use crate::measurement::Figures;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
@@ -32,11 +33,11 @@ pub(crate) struct Line {
 }
 
 /// Bars that stand together.
-pub(crate) struct Group {
+pub(crate) struct Group<'a> {
     /// Below them, one below the other.
     pub(crate) labels: Vec<String>,
-    /// One for each kind.
-    pub(crate) values: Vec<Option<f64>>,
+    /// One for each kind, whose operations a second are drawn.
+    pub(crate) values: Vec<Option<&'a Figures>>,
 }
 
 /// Makes the font known as "sans".
@@ -48,15 +49,16 @@ pub(crate) fn use_font() -> Drawn {
     Ok(())
 }
 
-/// Draws groups of bars, one of each kind, with the kinds' names on top.
+/// Draws groups of bars, one of each kind, with the kinds' names on top; a line at each bar's end goes from
+/// the slowest repetition to the fastest.
 pub(crate) fn bars(
     area: &Area<'_>,
     title: &str,
     kinds: &[(&str, RGBColor)],
-    groups: &[Group],
+    groups: &[Group<'_>],
 ) -> Drawn {
     let all = groups.iter().flat_map(|group| &group.values).flatten();
-    let most = all.copied().fold(1.0, f64::max);
+    let most = all.map(|figures| figures.ops_per_s_range[1]).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans", 20))
         .margin(12)
@@ -70,7 +72,7 @@ pub(crate) fn bars(
         .y_labels(6)
         .label_style(("sans", 14))
         .axis_desc_style(("sans", 14))
-        .y_desc("a second, more is better")
+        .y_desc("a second, more is better; line: spread")
         .y_label_formatter(&|value| format!("{:.0}k", value / 1000.0))
         .draw()?;
     let text = ("sans", 13).into_font().color(&BLACK);
@@ -78,10 +80,12 @@ pub(crate) fn bars(
     let width = 0.8 / kinds.len() as f64;
     for (place, group) in groups.iter().enumerate() {
         for (index, (value, (_, colour))) in group.values.iter().zip(kinds).enumerate() {
-            let Some(value) = value else { continue };
+            let Some(Figures { ops_per_s, ops_per_s_range, .. }) = value else { continue };
             let left = place as f64 + 0.1 + index as f64 * width;
-            let corners = [(left, 0.0), (left + width, *value)];
+            let corners = [(left, 0.0), (left + width, *ops_per_s)];
             plotting.draw(&Rectangle::new(corners, colour.filled()))?;
+            let ends = ops_per_s_range.map(|end| (left + width / 2.0, end));
+            plotting.draw(&PathElement::new(ends, BLACK.stroke_width(2)))?;
         }
         let (x, y) = plotting.map_coordinate(&(place as f64 + 0.1, 0.0));
         let base = area.get_base_pixel();

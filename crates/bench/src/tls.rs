@@ -4,8 +4,9 @@
 //! itself in any case. The host's records are its own.
 
 use crate::child_target::ChildTarget;
-use crate::measurement::{CpuTimes, Figures, Run, Samples};
-use crate::steal::undisturbed;
+use crate::legend::{self, Word};
+use crate::measurement::{CpuTimes, Figures, Run, Samples, thousands};
+use crate::steal::{self, undisturbed};
 use bpfof_auth::{ConfiguredPsk, PskHash};
 use bpfof_host::{KeyFiles, TargetUrl};
 use serde::Serialize;
@@ -170,13 +171,63 @@ pub(crate) fn in_turn(
     Ok(measured.collect())
 }
 
+/// One case, as tables have it.
+pub(crate) struct Row<'a> {
+    pub(crate) label: String,
+    pub(crate) ways: &'a [WayFigures],
+}
+
+/// What the words of the table mean, behind those of the cases' labels.
+const WORDS: [Word<'static>; 7] = [
+    ("plain", "without TLS"),
+    ("TLS", "records are sealed and opened by host and target themselves"),
+    ("TLS by kernel", "the target's records are, by its kernel"),
+    legend::SPREAD,
+    legend::QUANTILES,
+    legend::PROCESSOR,
+    (
+        "over plain",
+        "operations a second, processor time of host and of target, over those of plain: 0.80 operations are a \
+         fifth less",
+    ),
+];
+
+/// A table for people. `what` is measured, in the plural; `words` are those of the labels.
+pub(crate) fn table(what: &str, words: &[Word<'_>], rows: &[Row<'_>]) -> String {
+    let mut text = header();
+    for Row { label, ways } in rows {
+        text += &lines(label, ways);
+    }
+    let sentence = rows.last().and_then(|row| sentence(what, row));
+    text + &legend::end(&[words, &WORDS].concat(), sentence, steal::lost_most())
+}
+
+/// The last case in a sentence to repeat: TLS by whichever way has more operations a second.
+fn sentence(what: &str, Row { label, ways }: &Row<'_>) -> Option<String> {
+    let plain = ways.iter().find(|way| way.over_plain.is_none())?;
+    let by_rate =
+        |a: &&WayFigures, b: &&WayFigures| a.figures.ops_per_s.total_cmp(&b.figures.ops_per_s);
+    let tls = ways.iter().filter(|way| way.over_plain.is_some()).max_by(by_rate)?;
+    let over = tls.over_plain?;
+    let cost = over.target_cpu.map_or(String::new(), |target_cpu| {
+        format!(", each for {target_cpu:.1} times the processor time at the target")
+    });
+    Some(format!(
+        "{what} over TLS ({label}): {} a second against {} without, {:.0} % of them{cost}.",
+        thousands(tls.figures.ops_per_s),
+        thousands(plain.figures.ops_per_s),
+        100.0 * over.ops_per_s,
+    ))
+}
+
 /// The line above those of cases.
-pub(crate) fn header() -> String {
+fn header() -> String {
     format!(
-        "{:<26} {:<14} {:>10} {:>9} {:>9} {:>9} {:>9} {:>24}\n",
+        "{:<26} {:<14} {:>10} {:>4} {:>9} {:>9} {:>9} {:>9} {:>24}\n",
         "case",
         "way",
         "ops/s",
+        "± %",
         "p50 µs",
         "p99 µs",
         "host µs",
@@ -186,7 +237,7 @@ pub(crate) fn header() -> String {
 }
 
 /// A case for people, a line for each way.
-pub(crate) fn lines(label: &str, ways: &[WayFigures]) -> String {
+fn lines(label: &str, ways: &[WayFigures]) -> String {
     let cpu = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     let mut text = String::new();
     for (index, WayFigures { way, figures, over_plain }) in ways.iter().enumerate() {
@@ -197,10 +248,11 @@ pub(crate) fn lines(label: &str, ways: &[WayFigures]) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{:<26} {:<14} {:>10.0} {:>9.1} {:>9.1} {:>9} {:>9} {over:>24}",
+            "{:<26} {:<14} {:>10.0} {:>4.0} {:>9.1} {:>9.1} {:>9} {:>9} {over:>24}",
             if index == 0 { label } else { "" },
             way.name(),
             figures.ops_per_s,
+            figures.spread_percent(),
             figures.p50_us,
             figures.p99_us,
             cpu(figures.host_cpu_us_per_op),
@@ -208,4 +260,41 @@ pub(crate) fn lines(label: &str, ways: &[WayFigures]) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::legend::assert_explained;
+
+    fn figures(ops_per_s: f64, target_us: f64) -> Figures {
+        Figures {
+            ops_per_s,
+            ops_per_s_range: [ops_per_s * 0.75, ops_per_s * 1.1],
+            p50_us: 1.0,
+            p99_us: 2.0,
+            net_bytes_per_op: 100.0,
+            host_cpu_us_per_op: Some(1.0),
+            target_cpu_us_per_op: Some(target_us),
+        }
+    }
+
+    #[test]
+    fn the_table_explains_itself() {
+        let plain = figures(100_000.0, 2.0);
+        let way = |way, figures: Figures| {
+            let over_plain = (way != Way::Plain).then(|| OverPlain::of(&plain, &figures));
+            WayFigures { way, figures, over_plain }
+        };
+        let slower = way(Way::Tls, figures(70_000.0, 4.0));
+        let ways =
+            [way(Way::Plain, plain.clone()), slower, way(Way::KernelTls, figures(80_000.0, 3.0))];
+        let rows = [Row { label: "512 B, QD 1".to_owned(), ways: &ways }];
+        let text = table("Reads", &[("QD", "queue depth")], &rows);
+        let words = ["QD", "plain", "TLS", "TLS by kernel", "± %", "p50", "host µs", "over plain"];
+        let sentence = "Reads over TLS (512 B, QD 1): 80,000 a second against 100,000 without, 80 % of them, each \
+                        for 1.5 times the processor time at the target.";
+        assert_explained(&text, &words, sentence);
+        assert!(text.contains("   25 "), "{text}");
+    }
 }

@@ -12,6 +12,8 @@ use std::process::ExitCode;
 const MAX_WORD_CHARS: usize = 200;
 /// What is left of such a word.
 const CUT_CHARS: usize = 60;
+/// Columns that a line of the short help may have.
+const HELP_COLUMNS: usize = 120;
 
 #[derive(Args)]
 pub(crate) struct Completions {
@@ -27,7 +29,7 @@ pub(crate) struct Manual {
 
 /// The tree, where `-h` has one line for each option and `--help` all there is to say.
 fn tree<C: CommandFactory>() -> Command {
-    shorten(C::command())
+    shorten(C::command()).term_width(HELP_COLUMNS)
 }
 
 fn shorten(command: Command) -> Command {

@@ -67,6 +67,10 @@ pub(crate) struct Options {
     /// [default: a quarter of the machine's, or of the control group's, beside the namespaces].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory_max: Option<u64>,
+    /// Namespaces in memory may be larger together than the machine's memory: what is never written takes
+    /// none. When it runs out, the kernel ends the target.
+    #[arg(long)]
+    overcommit_memory: bool,
     /// Connections of one address [default: 3072].
     #[arg(long, value_name = "COUNT")]
     connections_per_address: Option<u32>,
@@ -86,8 +90,8 @@ pub(crate) struct Options {
     /// such hosts [default: 600].
     #[arg(long, value_name = "SECONDS")]
     idle_timeout_s: Option<u32>,
-    /// Without [[host]] rules in the --config file, let everybody in whom the network lets through, to
-    /// read and write everything. Without this, a target without rules listens on loopback only.
+    /// Let everybody in whom the network lets through, to read and write everything, if the --config
+    /// file has no rules for hosts. Without this, a target without rules listens on loopback only.
     #[arg(long)]
     allow_any_host: bool,
     /// Whether hosts come by TLS: off; allowed, with or without on one port, though hosts whose rule
@@ -106,11 +110,11 @@ pub(crate) struct Options {
     /// Socket for `bpfof ctl` [default: none].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// TOML file with listen, discovery, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// Take settings from a TOML file; options override it. It may have listen, discovery, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
-    /// allow-any-host, and [[host]] rules that say who may do what; options override it.
+    /// allow-any-host, and [[host]] rules that say who may do what.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line with the address once it listens.
@@ -342,6 +346,7 @@ fn with_options(
         config.limits.hops = max_hops;
     }
     config.memory_max_bytes = options.memory_max.or(config.memory_max_bytes);
+    config.overcommit_memory |= options.overcommit_memory;
     let hosts = &mut config.hosts;
     for (limit, given) in [
         (&mut hosts.connections_per_address, options.connections_per_address),

@@ -26,7 +26,7 @@ fn options_that_make_no_sense_are_named_with_their_value() {
     refused(&["bench", "kv", "--levels", "3", "--cached", "5"], &["--cached 5", "3 levels"]);
     refused(&["bench", "kv", "--ranges", "0"], &["'0'", "--ranges"]);
     let memory = ["target", "--listen", "127.0.0.1:0", "--namespace", "mem:size=900TiB"];
-    refused(&memory, &["make them smaller, or serve files"]);
+    refused(&memory, &["make them smaller, serve files, or give --overcommit-memory"]);
     let source = "../../functions/bpfkv_get.bpf.c";
     refused(&["function", "check", source], &["is C source", "clang -O2 -g -target bpf"]);
 }
@@ -128,6 +128,11 @@ fn the_commands_have_completions_and_manual_pages() {
     }
     // One line an option, and the grammar in the long help only.
     let (short, long) = (good(&["target", "-h"]), good(&["target", "--help"]));
-    assert!(short.lines().count() < long.lines().count(), "{short}");
+    let (_, options) = short.split_once("Options:\n").expect("options");
+    let is_option = |line: &str| line.trim_start().starts_with('-');
+    assert!(
+        options.lines().all(is_option) && short.lines().count() < long.lines().count(),
+        "{short}"
+    );
     assert!(!short.contains("latency_us") && long.contains("latency_us"), "{short}");
 }

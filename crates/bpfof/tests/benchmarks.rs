@@ -7,6 +7,16 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Each word has a line that says what it means, and a sentence ends what is printed, but for what a hypervisor
+/// took.
+fn explained(text: &str, words: &[&str], sentence: &str) {
+    for start in words.iter().chain([&sentence]) {
+        assert!(text.lines().any(|line| line.starts_with(start)), "no {start:?} in {text}");
+    }
+    let (_, end) = text.rsplit_once(sentence).expect("found above");
+    assert!(!end.contains("\n\n") || end.contains("A hypervisor"), "{end}");
+}
+
 fn bench(folder: &Path, target: Option<&str>) -> Value {
     let out: PathBuf = folder.join("out.json");
     let out = out.to_str().expect("UTF-8");
@@ -32,9 +42,7 @@ fn reads_are_measured_against_the_network() {
     let first = run("512");
     assert!(first.status.success());
     let text = String::from_utf8(first.stdout).expect("UTF-8");
-    for word in ["QD ", "TCP alone ", "± %", "due ", "Reads of 512 bytes at depth 128: "] {
-        assert!(text.lines().any(|line| line.starts_with(word)), "no {word:?} in {text}");
-    }
+    explained(&text, &["QD ", "TCP alone ", "± %", "due "], "Reads of 512 bytes at depth 128: ");
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
     assert_eq!(report["cases"].as_array().expect("a list").len(), 2);
@@ -70,13 +78,23 @@ fn tls_is_measured_against_plain() {
     let kernel = listed.unwrap_or_default().split_whitespace().any(|name| name == "tls");
     let expected = if kernel { &["plain", "tls", "kernel-tls"][..] } else { &["plain", "tls"] };
     let short = ["--repetitions", "1", "--milliseconds", "20", "--tls", "--json", out];
-    let runs: [(&[&str], &str, usize); 2] = [
-        (&["bench", "net", "--depths", "1,128", "--sizes", "4096"], "net-tls", 2),
-        (&["bench", "kv", "--levels", "2", "--depths", "32", "--cached", "0"], "kv-get-tls", 1),
+    let runs: [(&[&str], &str, usize, &str); 2] = [
+        (
+            &["bench", "net", "--depths", "1,128", "--sizes", "4096"],
+            "net-tls",
+            2,
+            "Random reads over TLS (4096 B, QD 128): ",
+        ),
+        (
+            &["bench", "kv", "--levels", "2", "--depths", "32", "--cached", "0"],
+            "kv-get-tls",
+            1,
+            "Pushdown over TLS (get, cache 0, depth 32): ",
+        ),
     ];
-    for (run, bench, count) in runs {
+    for (run, bench, count, said) in runs {
         let text = good(&[run, &short].concat());
-        assert!(text.contains("over plain"), "{text}");
+        explained(&text, &["plain ", "TLS ", "± %", "over plain "], said);
         let cases: Value =
             serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
         let cases = cases.as_array().expect("a list");
@@ -185,6 +203,11 @@ fn local_chains_are_measured_against_reads() {
     for _ in 0..2 {
         let text = good(&[&run.concat()[..], &["--json", &out]].concat());
         assert!(text.contains("XRP, table 3"), "{text}");
+        explained(
+            &text,
+            &["# ops ", "ours ", "± %"],
+            "Gets of 3 reads on this machine, 32 in flight: ",
+        );
         assert!(text.lines().any(|line| line.starts_with('2') && line.contains("20.6")), "{text}");
         let text = std::fs::read_to_string(&out).expect("written");
         let cases: Value = serde_json::from_str(&text).expect("JSON");
@@ -209,7 +232,12 @@ fn the_cost_of_functions_is_measured() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (out, plot) = (path("out.json"), path("out.png"));
-    good(&["bench", "function", "--rounds", "2", "--json", &out, "--plot", &plot]);
+    let text = good(&["bench", "function", "--rounds", "2", "--json", &out, "--plot", &plot]);
+    explained(
+        &text,
+        &["checked/C ", "together ", "± %"],
+        "A storage function as checked native code takes ",
+    );
     let read = || -> Value {
         serde_json::from_str(&std::fs::read_to_string(&out).expect("written")).expect("JSON")
     };

@@ -263,6 +263,10 @@ fn the_benchmark_reports() {
         .concat(),
     );
     assert!(table.contains("workloads, 3 µs, no cache (paper, Optane"), "{table}");
+    let sentence = "RocksDB on a drive of 3 µs, no cache, workload uniform: ";
+    for start in ["uniform ", "chains ", "± %", "net B ", "gain ", sentence] {
+        assert!(table.lines().any(|line| line.starts_with(start)), "no {start:?} in {table}");
+    }
     let text = std::fs::read_to_string(&json).expect("figures");
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(report["database"]["keys"], 100_000);

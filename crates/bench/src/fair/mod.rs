@@ -84,7 +84,6 @@ pub(crate) fn run(options: &FairOptions) -> Outcome {
     let written = write_json(options.json.as_ref(), &report);
     let drawn = options.plot.as_ref().map_or(Ok(()), |path| plot::draw(path, &report));
     print!("{}", report.table());
-    steal::remark(report.lost).inspect(|remark| println!("{remark}"));
     written.and(drawn)
 }
 
@@ -97,6 +96,7 @@ fn case(aggressor: Aggressor, options: &FairOptions, bar: &ProgressBar) -> Resul
     let (mut idle, mut beside) = (Sample::new()?, Sample::new()?);
     let (mut slowest, mut operations) = (Slowest::default(), 0);
     victim.window(time / 5)?;
+    bar.set_message(format!("beside nobody and beside {name}, in turn"));
     for _ in 0..options.repetitions {
         idle.add(&steal::undisturbed(false, || victim.window(time))?);
         let running = aggressor.start(&victim.url())?;
@@ -130,6 +130,7 @@ fn memory(options: &FairOptions, seconds: u32, bar: &ProgressBar) -> Result<Memo
     let mut victim = Victim::new(&options.memory_max)?;
     victim.window(SETTLE)?;
     let idle_bytes = victim.target.resident_bytes()?;
+    bar.set_message("memory beside everything");
     let running = Aggressor::Everything.start(&victim.url())?;
     let (begun, mut most_bytes, mut reported) = (Instant::now(), idle_bytes, 0);
     let mut latency = latencies()?;

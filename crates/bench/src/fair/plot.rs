@@ -41,7 +41,9 @@ pub(super) fn draw(path: &Path, report: &Report) -> Drawn {
 fn panel(area: &Area<'_>, title: &str, rows: &[(String, Figures, Figures)]) -> Drawn {
     let mut chart = ChartBuilder::on(area)
         .caption(
-            format!("{title}: p50 to p99, line to the maximum; grey: beside nobody"),
+            format!(
+                "{title}: p50 to p99, line to the maximum; blue: beside it, grey: beside nobody"
+            ),
             ("sans", 18),
         )
         .margin(12)
@@ -52,7 +54,7 @@ fn panel(area: &Area<'_>, title: &str, rows: &[(String, Figures, Figures)]) -> D
         .configure_mesh()
         .disable_y_mesh()
         .disable_y_axis()
-        .x_desc("µs")
+        .x_desc("latency in µs, less is better")
         .label_style(("sans", 14))
         .axis_desc_style(("sans", 14))
         .draw()?;

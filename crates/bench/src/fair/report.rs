@@ -1,7 +1,10 @@
 //! The figures as JSON and as a table.
 
+use super::aggressor::Aggressor;
 use super::victim::{Slowest, Window};
-use crate::measurement::{latencies, median};
+use crate::legend::{self, Word};
+use crate::measurement::{latencies, median, range, spread_percent, thousands};
+use clap::ValueEnum;
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -28,6 +31,8 @@ pub(super) struct Figures {
     pub(super) count: u64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
+    /// Of the repetition with the lowest, and with the highest.
+    pub(super) p99_us_range: [f64; 2],
     pub(super) max_us: f64,
 }
 
@@ -122,6 +127,7 @@ impl Latencies {
             count: self.all.len(),
             p50_us: median(&self.p50_us),
             p99_us: median(&self.p99_us),
+            p99_us_range: range(&self.p99_us),
             max_us: self.all.max() as f64 / 1000.0,
         }
     }
@@ -199,12 +205,15 @@ impl Report {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "A victim beside each aggressor: µs (p50 p99 max), the same beside nobody in brackets\n\
+            "A victim beside each aggressor: µs (p50 p99 ± % max), the same beside nobody in brackets\n\
              {:<11} {:>44} {:>44} {:>8} {:>8} {:>7}",
             "", "a read of 4 KiB", "a get, pushed down", "load ms", "conn. ms", "stop s"
         );
         let cell = |beside: &Figures, idle: &Figures| {
-            let of = |f: &Figures| format!("{:.0} {:.0} {:.0}", f.p50_us, f.p99_us, f.max_us);
+            let of = |f: &Figures| {
+                let spread = spread_percent(f.p99_us, f.p99_us_range);
+                format!("{:.0} {:.0} ±{spread:.0} {:.0}", f.p50_us, f.p99_us, f.max_us)
+            };
             format!("{} ({})", of(beside), of(idle))
         };
         for case in &self.cases {
@@ -232,6 +241,83 @@ impl Report {
                 memory.given_back_s
             );
         }
+        self.explain(&mut text);
         text
+    }
+
+    fn explain(&self, text: &mut String) {
+        let values = Aggressor::value_variants().iter().filter_map(Aggressor::to_possible_value);
+        let values: Vec<_> = values
+            .filter(|value| self.cases.iter().any(|case| case.aggressor == value.get_name()))
+            .map(|value| (value.get_name().to_owned(), value.get_help().map(ToString::to_string)))
+            .collect();
+        let aggressors =
+            values.iter().map(|(name, help)| (name.as_str(), help.as_deref().unwrap_or("")));
+        let words: Vec<Word<'_>> = aggressors.chain(WORDS).collect();
+        *text += &legend::end(&words, self.sentence(), self.lost);
+    }
+
+    /// What was worst beside one aggressor, in a sentence to repeat.
+    fn sentence(&self) -> Option<String> {
+        let Summary { worst_aggressor, .. } = &self.summary;
+        let worst = self.cases.iter().find(|case| case.aggressor == *worst_aggressor)?;
+        Some(format!(
+            "Beside the worst aggressor ({worst_aggressor}) 99 of 100 reads of 4 KiB take at most {} µs, beside \
+             nobody {} µs; gets that are pushed down {} µs, beside nobody {} µs.",
+            thousands(worst.read.p99_us),
+            thousands(worst.read_idle.p99_us),
+            thousands(worst.get.p99_us),
+            thousands(worst.get_idle.p99_us),
+        ))
+    }
+}
+
+/// What the words of the table mean, behind the names of aggressors.
+const WORDS: [Word<'static>; 6] = [
+    (
+        "p50, p99",
+        "latency that half of the victim's operations, and 99 of a hundred, do not exceed: medians",
+    ),
+    ("± %", "how far the repetitions with the lowest and the highest p99 are from the median"),
+    ("max", "the slowest operation of all repetitions"),
+    ("load ms", "the slowest load of a small function by the victim"),
+    ("conn. ms", "the slowest connection of the victim with one I/O queue"),
+    ("stop s", "from SIGTERM to the end of the target, with the aggressor at it"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::legend::assert_explained;
+
+    #[test]
+    fn the_table_explains_itself() {
+        let figures = |p99_us: f64| Figures {
+            count: 10,
+            p50_us: p99_us / 2.0,
+            p99_us,
+            p99_us_range: [p99_us * 0.8, p99_us * 1.1],
+            max_us: p99_us * 3.0,
+        };
+        let case = |aggressor: &str, p99_us| Case {
+            aggressor: aggressor.to_owned(),
+            read_idle: figures(20.0),
+            read: figures(p99_us),
+            get_idle: figures(30.0),
+            get: figures(p99_us + 10.0),
+            load_max_ms: 1.0,
+            connect_max_ms: 2.0,
+            stop_s: 0.1,
+            aggressor_operations: 5,
+        };
+        let cases = vec![case("scans", 100.0), case("storm", 200.0), case(EVERYTHING, 900.0)];
+        let text = Report::new(cases, None, 0.0).table();
+        let words =
+            ["scans", "storm", "everything", "p50", "± %", "max", "load ms", "conn. ms", "stop s"];
+        let sentence = "Beside the worst aggressor (storm) 99 of 100 reads of 4 KiB take at most 200 µs, beside \
+                        nobody 20 µs; gets that are pushed down 210 µs, beside nobody 30 µs.";
+        assert_explained(&text, &words, sentence);
+        assert!(text.contains("100 200 ±20 600 (10 20 ±20 60)"), "{text}");
+        assert!(!text.contains("silent"), "{text}");
     }
 }

@@ -3,7 +3,7 @@
 use super::arena::{SCRATCH_AT, prepare, succeeded};
 use super::c_process::{Compiler, Reference};
 use super::cases::Case;
-use crate::measurement::median;
+use crate::measurement::{median, tenths};
 use bpfof_function::{
     Alone, Arena, Exit, Fault, Limit, NativeFunction, Object, Program, abi, interpret,
 };
@@ -106,10 +106,7 @@ pub(super) fn measure(
             return Err(format!("{}: we leave {ours}, the same C {theirs}", case.name).into());
         }
     }
-    let mut ratios: Vec<f64> =
-        checked_ns.iter().zip(&c_ns).map(|(checked, c)| checked / c).collect();
-    ratios.sort_by(f64::total_cmp);
-    let at = |part: usize| ratios.get(ratios.len() * part / 10).copied();
+    let ratios: Vec<f64> = checked_ns.iter().zip(&c_ns).map(|(checked, c)| checked / c).collect();
     Ok(Cost {
         name: case.name,
         about: case.about,
@@ -119,7 +116,7 @@ pub(super) fn measure(
         checked_ns: median(&checked_ns),
         c_ns: (!c_ns.is_empty()).then(|| median(&c_ns)),
         checked_over_c: (!ratios.is_empty()).then(|| median(&ratios)),
-        checked_over_c_range: at(1).zip(at(9)).map(|(low, high)| [low, high]),
+        checked_over_c_range: tenths(&ratios),
         goal: case.goal,
     })
 }

@@ -5,7 +5,7 @@ use crate::assembly::{
     add_immediate, call, finish, load_data_pointer, load_scratch_pointer, move_immediate,
     move_register, slot,
 };
-use crate::measurement::median;
+use crate::measurement::{median, spread_percent, tenths};
 use bpfof_function::helper::Helper;
 use bpfof_function::{Alone, NativeFunction, Program};
 use serde::Serialize;
@@ -35,6 +35,8 @@ pub(super) struct HelperCost {
     pub(super) constant_ns: f64,
     /// It is not.
     pub(super) variable_ns: f64,
+    /// How far the tenth and the ninetieth percentile of the rounds are from the medians, in percent.
+    pub(super) spread_percent: f64,
 }
 
 /// What stands behind r1, which points to the bytes.
@@ -156,8 +158,15 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<HelperCost>, Box<dyn std::err
                 constant_ns.push((constant.round()? - empty) / CALLS as f64);
                 variable_ns.push((variable.round()? - empty) / CALLS as f64);
             }
-            let (constant_ns, variable_ns) = (median(&constant_ns), median(&variable_ns));
-            costs.push(HelperCost { helper: name, bytes, constant_ns, variable_ns });
+            let spread =
+                |ns: &[f64]| tenths(ns).map_or(0.0, |range| spread_percent(median(ns), range));
+            costs.push(HelperCost {
+                helper: name,
+                bytes,
+                spread_percent: spread(&constant_ns).max(spread(&variable_ns)),
+                constant_ns: median(&constant_ns),
+                variable_ns: median(&variable_ns),
+            });
         }
     }
     Ok(costs)

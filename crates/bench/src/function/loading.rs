@@ -1,7 +1,7 @@
 //! What it costs to load a function, by its size: reading the object, checking, translating.
 
 use crate::assembly;
-use crate::measurement::median;
+use crate::measurement::{median, tenths};
 use bpfof_function::{NativeFunction, Object, Program};
 use serde::Serialize;
 use std::time::Instant;
@@ -19,6 +19,8 @@ pub(super) struct Loading {
     pub(super) check_us: f64,
     /// Making machine code of them.
     pub(super) translate_us: f64,
+    /// All three: the tenth and the ninetieth percentile of the rounds.
+    pub(super) total_us_range: Option<[f64; 2]>,
     pub(super) native_bytes: usize,
 }
 
@@ -36,7 +38,7 @@ pub(super) fn measure(
     let code = assembly::program(instructions);
     let object = assembly::object(&code);
     let (mut parse_us, mut check_us, mut translate_us) = (Vec::new(), Vec::new(), Vec::new());
-    let mut native_bytes = 0;
+    let (mut native_bytes, mut total_us) = (0, Vec::new());
     let us = |since: Instant| since.elapsed().as_nanos() as f64 / 1000.0;
     for _ in 0..rounds {
         let started = Instant::now();
@@ -45,11 +47,14 @@ pub(super) fn measure(
         let started = Instant::now();
         let parsed = Object::parse(&object)?;
         // Parsing checks as well.
-        parse_us.push((us(started) - check).max(0.0));
+        let parse = (us(started) - check).max(0.0);
+        parse_us.push(parse);
         check_us.push(check);
         let started = Instant::now();
         let native = NativeFunction::compile(&program)?;
-        translate_us.push(us(started));
+        let translate = us(started);
+        translate_us.push(translate);
+        total_us.push(parse + check + translate);
         native_bytes = native.code_bytes();
         drop(parsed);
     }
@@ -58,6 +63,7 @@ pub(super) fn measure(
         parse_us: median(&parse_us),
         check_us: median(&check_us),
         translate_us: median(&translate_us),
+        total_us_range: tenths(&total_us),
         native_bytes,
     })
 }

@@ -100,19 +100,23 @@ fn measure(options: &FunctionOptions) -> Result<Report, Box<dyn std::error::Erro
     let steps = cases.len() + sizes.len() + usize::from(wants(Part::Helpers)) + sections.len();
     let bar = progress::steps("measuring", steps as u64);
     for case in &cases {
+        bar.set_message(format!("calls of {}", case.name));
         report.calls.push(calls::measure(case, compiler.as_ref(), rounds)?);
         bar.inc(1);
     }
     for size in sizes {
+        bar.set_message(format!("loading {size} instructions"));
         report.loading.push(loading::measure(*size, rounds)?);
         bar.inc(1);
     }
     if wants(Part::Helpers) {
+        bar.set_message("helpers and a tail call");
         report.helpers = helpers::measure(rounds)?;
         report.tail_call = Some(tail_call::measure(rounds)?);
         bar.inc(1);
     }
     for section in sections {
+        bar.set_message(format!("charges against the clock: {}", section.name()));
         report.charges.extend(section.measure(rounds)?);
         bar.inc(1);
     }

@@ -45,7 +45,7 @@ fn calls(area: &Area<'_>, costs: &[Cost]) -> Drawn {
     let all = costs.iter().flat_map(|cost| bars(cost).map(|(_, ns)| ns.unwrap_or(1.0)));
     let most = all.fold(10.0, f64::max);
     let mut chart = ChartBuilder::on(area)
-        .caption("A call (ns)", ("sans", 22))
+        .caption("A call, in ns (less is better)", ("sans", 22))
         .margin(14)
         .x_label_area_size(34)
         .y_label_area_size(62)
@@ -132,8 +132,8 @@ fn loading(area: &Area<'_>, loading: &[Loading]) -> Drawn {
     let verifier = VERIFICATION.map(|row| (f64::from(row.instructions), row.mean_ms * 1000.0));
     lines(
         area,
-        "Loading (µs)",
-        "instructions",
+        "Loading, in µs (less is better)",
+        "instructions of the function",
         ([10.0, 2e6], [0.1, 1e7]),
         vec![
             line("translate", &|loading| loading.translate_us),
@@ -153,5 +153,11 @@ fn helpers(area: &Area<'_>, costs: &[HelperCost]) -> Drawn {
             _ => drawn.push((cost.helper.to_owned(), vec![point])),
         }
     }
-    lines(area, "A call of a helper (ns)", "bytes", ([6.0, 6000.0], [1.0, 1e4]), drawn)
+    lines(
+        area,
+        "A call of a helper, in ns (less is better)",
+        "bytes of a call",
+        ([6.0, 6000.0], [1.0, 1e4]),
+        drawn,
+    )
 }

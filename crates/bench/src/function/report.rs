@@ -6,6 +6,8 @@ use super::charges::charge::{Charge, UNDERCHARGE_MAX, Undercharged};
 use super::helpers::{HelperCost, LENGTHS};
 use super::loading::Loading;
 use super::tail_call::TailCallCost;
+use crate::legend::{self, Word};
+use crate::measurement::spread_percent;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -59,6 +61,33 @@ pub(super) struct Report {
     thesis: Thesis,
 }
 
+const CALL_WORDS: [Word<'static>; 6] = [
+    ("instr.", "instructions of the function; code B: bytes of machine code"),
+    (
+        "checked",
+        "ns of a call as targets run it: native code that checks each access and pays for each loop",
+    ),
+    ("same C", "ns of the same source, compiled natively, without checks"),
+    ("checked/C", "how many times as long checked native code takes as the same C; less is better"),
+    ("10 to 90 %", "the same of the rounds, without the lowest and the highest tenth"),
+    ("goal", "the ratio that the project holds itself to"),
+];
+const LOADING_WORDS: [Word<'static>; 4] = [
+    ("parse", "reading the object: sections, relocations, source lines"),
+    ("check", "decoding and checking the instructions; translate: making machine code of them"),
+    ("together", "all three; an instruction: divided by their number"),
+    ("± %", "how far eight of ten rounds are at most from the median, which the figures are"),
+];
+const HELPER_WORDS: [Word<'static>; 1] = [(
+    "by its length",
+    "two figures, in ns: a length that is a constant of the program, and one that is not; helpers that find, \
+     compare or parse go through all bytes. Medians, of which eight of ten rounds are at most ± % away",
+)];
+const CHARGE_WORDS: [Word<'static>; 2] = [
+    ("clock", "ns that it takes where it takes longest; charged: ns that it pays for"),
+    ("clock/charged", "above 1 it pays too little"),
+];
+
 impl Report {
     pub(super) fn new(compiler: Option<String>) -> Report {
         Report {
@@ -93,7 +122,64 @@ impl Report {
         if !self.charges.is_empty() {
             self.charges(&mut text);
         }
-        text
+        text + &legend::end(&self.words(), self.sentence(), 0.0)
+    }
+
+    /// What the words of the tables that there are mean.
+    fn words(&self) -> Vec<Word<'static>> {
+        let tables = [
+            (self.calls.is_empty(), CALL_WORDS.as_slice()),
+            (self.loading.is_empty(), &LOADING_WORDS),
+            (self.helpers.is_empty(), &HELPER_WORDS),
+            (self.charges.is_empty(), &CHARGE_WORDS),
+        ];
+        tables
+            .into_iter()
+            .filter(|(is_empty, _)| !is_empty)
+            .flat_map(|(_, words)| words)
+            .copied()
+            .collect()
+    }
+
+    /// Of the first table that there is, in a sentence to repeat.
+    fn sentence(&self) -> Option<String> {
+        let mut of_c: Vec<(f64, &str)> =
+            self.calls.iter().filter_map(|cost| Some((cost.checked_over_c?, cost.name))).collect();
+        of_c.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if let (Some((least, first)), Some((most, last))) = (of_c.first(), of_c.last()) {
+            let range =
+                if of_c.len() > 1 { format!("{least:.2} ({first}) to ") } else { String::new() };
+            return Some(format!(
+                "A storage function as checked native code takes {range}{most:.2} ({last}) times as long as the \
+                 same C without checks."
+            ));
+        }
+        if let Some(cost) = self.calls.last() {
+            let faster = cost.interpreter_ns / cost.checked_ns;
+            return Some(format!(
+                "A call of {} as checked native code takes {:.0} ns, interpreted {faster:.0} times as long.",
+                cost.name, cost.checked_ns
+            ));
+        }
+        if let Some(loading) = self.loading.last() {
+            return Some(format!(
+                "Loading a function of {} instructions takes {:.1} ms.",
+                loading.instructions,
+                loading.total_us() / 1000.0
+            ));
+        }
+        if let Some(cost) =
+            self.helpers.iter().find(|cost| cost.bytes == LENGTHS[LENGTHS.len() - 1])
+        {
+            return Some(format!(
+                "A call of {} on {} bytes takes {:.0} ns.",
+                cost.helper, cost.bytes, cost.variable_ns
+            ));
+        }
+        let Undercharged { name, undercharge } = self.undercharged_most.as_ref()?;
+        Some(format!(
+            "Nothing takes more than {undercharge:.2} times what it is charged, and that is: {name}."
+        ))
     }
 
     fn calls(&self, text: &mut String) {
@@ -142,18 +228,28 @@ impl Report {
     fn loading(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "\nLoading a program, in µs\n{:>12} {:>9} {:>9} {:>10} {:>10} {:>15} {:>8}",
-            "instructions", "parse", "check", "translate", "together", "an instruction", "code B"
+            "\nLoading a program, in µs\n{:>12} {:>9} {:>9} {:>10} {:>10} {:>5} {:>15} {:>8}",
+            "instructions",
+            "parse",
+            "check",
+            "translate",
+            "together",
+            "± %",
+            "an instruction",
+            "code B"
         );
         for loading in &self.loading {
             let _ = writeln!(
                 text,
-                "{:>12} {:>9.1} {:>9.1} {:>10.1} {:>10.1} {:>15.2} {:>8}",
+                "{:>12} {:>9.1} {:>9.1} {:>10.1} {:>10.1} {:>5.0} {:>15.2} {:>8}",
                 loading.instructions,
                 loading.parse_us,
                 loading.check_us,
                 loading.translate_us,
                 loading.total_us(),
+                loading
+                    .total_us_range
+                    .map_or(0.0, |range| spread_percent(loading.total_us(), range)),
                 loading.total_us() / loading.instructions as f64,
                 loading.native_bytes,
             );
@@ -166,7 +262,7 @@ impl Report {
         for Verification { instructions, mean_ms, .. } in VERIFICATION {
             let total_us = mean_ms * 1000.0;
             let each_us = total_us / f64::from(instructions);
-            let _ = writeln!(text, "{instructions:>12} {total_us:>41.0} {each_us:>15.2}");
+            let _ = writeln!(text, "{instructions:>12} {total_us:>41.0} {each_us:>21.2}");
         }
     }
 
@@ -197,6 +293,8 @@ impl Report {
             let cells: Vec<_> = cells.collect();
             let _ = write!(text, "\n{}: {}", row[0].helper, cells.join(", "));
         }
+        let spread = self.helpers.iter().map(|cost| cost.spread_percent).fold(0.0, f64::max);
+        let _ = write!(text, "\n± % of these figures: at most {spread:.0}");
         let _ = writeln!(
             text,
             "\ne2BPF: at most 256 bytes a call, 8 for a number; reading costs one or two orders of \
@@ -236,5 +334,46 @@ impl Report {
                  {UNDERCHARGE_MAX} times what it is charged."
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::legend::assert_explained;
+
+    #[test]
+    fn the_tables_explain_themselves() {
+        let mut report = Report::new(Some("cc 1".to_owned()));
+        let cost = |name, checked_ns: f64| Cost {
+            name,
+            about: "a test",
+            instructions: 10,
+            native_bytes: 100,
+            interpreter_ns: 500.0,
+            checked_ns,
+            c_ns: Some(10.0),
+            checked_over_c: Some(checked_ns / 10.0),
+            checked_over_c_range: Some([1.0, 2.0]),
+            goal: 1.5,
+        };
+        report.calls = vec![cost("node", 15.0), cost("filter", 12.0)];
+        let sentence =
+            "takes 1.20 (filter) to 1.50 (node) times as long as the same C without checks.";
+        let words = ["instr.", "checked", "same C", "checked/C", "10 to 90 %", "goal"];
+        assert_explained(&report.tables(), &words, sentence);
+        report.calls.clear();
+        report.loading.push(Loading {
+            instructions: 64,
+            parse_us: 100.0,
+            check_us: 200.0,
+            translate_us: 700.0,
+            total_us_range: Some([900.0, 1250.0]),
+            native_bytes: 10,
+        });
+        let text = report.tables();
+        let sentence = "Loading a function of 64 instructions takes 1.0 ms.";
+        assert_explained(&text, &["parse", "check", "together", "± %"], sentence);
+        assert!(text.contains("1000.0    25 ") && !text.contains("same C"), "{text}");
     }
 }

@@ -21,7 +21,7 @@ pub struct KvCommand {
     /// Where chains run.
     #[arg(long, value_enum, default_value = "remote")]
     pub(crate) executor: KvExecutor,
-    /// With --executor local: the database, a file or block device that is read directly. A file
+    /// The database of --executor local, a file or block device that is read directly. A file
     /// that does not exist is made, of --levels levels or as much of it as fits 3 GiB. By default
     /// a file in /var/tmp, which is removed at the end.
     #[arg(long, value_name = "PATH", conflicts_with = "tls")]
@@ -44,10 +44,10 @@ pub(crate) struct KvOptions {
     /// memory namespace and the database is made once.
     #[arg(long, value_parser = target_url)]
     pub(crate) target: Option<TargetUrl>,
-    /// The started target's namespace: latency of each read in µs.
+    /// Latency of each read in µs, of the started target's namespace.
     #[arg(long, default_value_t = 0)]
     pub(crate) latency_us: u64,
-    /// The started target's namespace: most reads a second, 0 for no ceiling.
+    /// Most reads a second of the started target's namespace, 0 for no ceiling.
     #[arg(long, default_value_t = 0)]
     pub(crate) iops: u64,
     /// Operations in flight.

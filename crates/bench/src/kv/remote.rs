@@ -31,7 +31,6 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
     let title = "BPF-KV over NVMe/TCP: operations per second";
     let drawn = options.plot.as_ref().map_or(Ok(()), |path| plot::draw(path, title, &cases));
     print!("{}", report::table(&cases));
-    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
     written.and(drawn)
 }
 

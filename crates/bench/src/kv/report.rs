@@ -1,6 +1,8 @@
 //! Figures of a case: as JSON, as a table, as a plot.
 
+use crate::legend::{self, Word};
 use crate::measurement::{Figures, Ratio, thousands};
+use crate::steal;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -62,17 +64,21 @@ impl Case {
 }
 
 /// What the words of the table mean.
-const LEGEND: &str = "\
-depth      operations in flight, on one connection, by one thread
-cache      levels of the tree that the host holds in memory
-hops       reads that follow from each other, of one operation
-plain      one round trip over the network for each hop; pushdown: one for the operation
-± %        how far the fastest and the slowest repetition are from the median, which the figures are
-B/op       bytes over the network for each operation, both ways
-host µs    processor time of one operation at the host; target µs at the target
-gain       how many times better pushdown is: operations a second, p99, bytes
-TCP alone  messages of the same sizes over TCP without a protocol: the most that pushdown can do here
-";
+const WORDS: [Word<'static>; 10] = [
+    legend::DEPTH,
+    legend::CACHE,
+    ("hops", "reads that follow from each other, of one operation"),
+    ("plain", "one round trip over the network for each hop; pushdown: one for the operation"),
+    legend::SPREAD,
+    legend::QUANTILES,
+    ("B/op", "bytes over the network for each operation, both ways"),
+    legend::PROCESSOR,
+    ("gain", "how many times better pushdown is: operations a second, p99, bytes"),
+    (
+        "TCP alone",
+        "messages of the same sizes over TCP without a protocol: the most that pushdown can do here",
+    ),
+];
 
 /// A table of all cases, for people, with its legend and a sentence to repeat.
 pub(crate) fn table(cases: &[Case]) -> String {
@@ -113,17 +119,17 @@ pub(crate) fn table(cases: &[Case]) -> String {
             );
         }
     }
-    text + "\n" + LEGEND + &sentence(cases)
+    text + &legend::end(&WORDS, sentence(cases), steal::lost_most())
 }
 
 /// The gets without a cache at the largest depth, or whatever was measured last, in a sentence.
-fn sentence(cases: &[Case]) -> String {
+fn sentence(cases: &[Case]) -> Option<String> {
     let is_get = |case: &&Case| case.bench == "kv-get" && case.cached_levels == 0;
     let deepest = cases.iter().filter(is_get).max_by_key(|case| case.queue_depth);
-    let Some(case) = deepest.or(cases.last()) else { return String::new() };
-    format!(
-        "\nA {} of {:.0} hops at depth {}, pushed down: {:.2} times as many a second as by plain reads, \
-         {} against {}, over one {:.0}th of the bytes.\n",
+    let case = deepest.or(cases.last())?;
+    Some(format!(
+        "A {} of {:.0} hops at depth {}, pushed down: {:.2} times as many a second as by plain reads, {} against \
+         {}, with {:.1} times fewer bytes on the network.",
         case.work(),
         case.hops,
         case.queue_depth,
@@ -131,12 +137,13 @@ fn sentence(cases: &[Case]) -> String {
         thousands(case.pushdown.ops_per_s),
         thousands(case.plain.ops_per_s),
         case.ratio.net_bytes,
-    )
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::legend::assert_explained;
 
     fn figures(ops_per_s: f64) -> Figures {
         Figures {
@@ -170,12 +177,21 @@ mod tests {
     #[test]
     fn the_table_explains_itself() {
         let text = table(&[case(1, 0), case(32, 0), case(64, 3)]);
-        let last = text.lines().last().unwrap_or_default();
-        assert!(last.starts_with("A get of 7 hops at depth 32, pushed down: 2.50 times"), "{last}");
-        assert!(last.contains("25,000 against 10,000"), "{last}");
         assert!(text.contains("get, cache 0, depth 32") && text.contains(" 20 "), "{text}");
-        for word in ["depth ", "cache ", "hops ", "± %", "gain ", "TCP alone"] {
-            assert!(text.lines().any(|line| line.starts_with(word)), "{word} is not explained");
-        }
+        let words = [
+            "depth",
+            "cache",
+            "hops",
+            "plain",
+            "± %",
+            "p50",
+            "B/op",
+            "host µs",
+            "gain",
+            "TCP alone",
+        ];
+        let sentence = "A get of 7 hops at depth 32, pushed down: 2.50 times as many a second as by plain reads, \
+                        25,000 against 10,000, ";
+        assert_explained(&text, &words, sentence);
     }
 }

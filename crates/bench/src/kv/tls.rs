@@ -7,7 +7,7 @@ use crate::database::{extent_that_fits, write_to};
 use crate::measurement::spent;
 use crate::output::{check_writable, write_json};
 use crate::tls::{self, Targets, Way, WayFigures};
-use crate::{machine, steal};
+use crate::{legend, machine};
 use bpfof_kv::Session;
 use bpfof_terminal::{Outcome, progress};
 use serde::Serialize;
@@ -46,12 +46,12 @@ pub(super) fn run(options: &KvOptions) -> Outcome {
         controller.disconnect()?;
     }
     let written = write_json(options.json.as_ref(), &cases);
-    print!("{}", tls::header());
-    for case in &cases {
+    fn row(case: &Case) -> tls::Row<'_> {
         let label = format!("get, cache {}, depth {}", case.cached_levels, case.queue_depth);
-        print!("{}", tls::lines(&label, &case.ways));
+        tls::Row { label, ways: &case.ways }
     }
-    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
+    let rows: Vec<_> = cases.iter().map(row).collect();
+    print!("{}", tls::table("Pushdown", &[legend::DEPTH, legend::CACHE], &rows));
     written
 }
 
@@ -70,6 +70,9 @@ fn measure(
             session.cache_levels(cached_levels)?;
         }
         for &queue_depth in &options.depths {
+            bar.set_message(format!(
+                "get, cache {cached_levels}, depth {queue_depth}, without TLS and with it"
+            ));
             let ways = tls::in_turn(&ways, options.repetitions, time, |way, time| {
                 let found = sessions.iter_mut().find(|(of, _)| *of == way);
                 let (_, session) = found.ok_or("no such connection")?;

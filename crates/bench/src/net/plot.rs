@@ -17,7 +17,7 @@ pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
         let kinds = Way::ALL.map(Way::name);
         let groups = report.threads.iter().map(|case| Group {
             labels: vec![format!("threads: {}", case.threads)],
-            values: case.ways.iter().map(|way| Some(way.figures.ops_per_s)).collect(),
+            values: case.ways.iter().map(|way| Some(&way.figures)).collect(),
         });
         let title = "Blocking threads on one processor: reads per second";
         picture(&folder.join("net-threads.png"), title, &kinds, groups.collect())?;
@@ -25,7 +25,7 @@ pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
     if !report.mixes.is_empty() {
         let groups = report.mixes.iter().map(|mix| Group {
             labels: vec![format!("{} % writes", mix.writes)],
-            values: vec![Some(mix.lane.ops_per_s), Some(mix.single_send.ops_per_s)],
+            values: vec![Some(&mix.lane), Some(&mix.single_send)],
         });
         let title = "Reads and writes: operations per second";
         let kinds = ["shared sends", "a send each"];
@@ -41,7 +41,7 @@ pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
             let found = all.find(|spread| {
                 spread.connections == connections && spread.own_targets == own_targets
             });
-            found.map(|spread| spread.figures.ops_per_s)
+            found.map(|spread| &spread.figures)
         };
         let groups = numbers.iter().map(|&number| Group {
             labels: vec![format!("connections: {number}")],
@@ -54,7 +54,7 @@ pub(super) fn draw(folder: &Path, report: &Report) -> Drawn {
     Ok(())
 }
 
-fn picture(path: &Path, title: &str, kinds: &[&'static str], groups: Vec<Group>) -> Drawn {
+fn picture(path: &Path, title: &str, kinds: &[&'static str], groups: Vec<Group<'_>>) -> Drawn {
     let kinds: Vec<_> = kinds.iter().copied().zip(COLOURS).collect();
     let root = BitMapBackend::new(path, PANEL).into_drawing_area();
     root.fill(&WHITE)?;
@@ -77,6 +77,7 @@ fn curves(path: &Path, curves: &[Curve]) -> Drawn {
         }
     }
     let title = "Reads that are due at random times: latency against throughput";
-    let axes = ["1000 reads per second", "µs"];
+    let axes =
+        ["1000 reads per second, as far as each way keeps up", "latency in µs, less is better"];
     lines(path, title, axes, &drawn, &|value| format!("{value:.0}"))
 }

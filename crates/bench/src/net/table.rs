@@ -5,31 +5,41 @@ use super::cpu_profile::{Shares, WayShares};
 use super::curve::Curve;
 use super::report::{Report, Summary};
 use super::threads;
+use crate::legend::{self, Word};
 use crate::measurement::{Figures, thousands};
 use crate::steal;
 use std::cmp::Reverse;
 
+pub(super) const QUEUE_DEPTH: Word<'static> =
+    ("QD", "queue depth: operations in flight, on one connection, by one thread");
+
 /// What the words of the tables mean.
-const LEGEND: &str = "
-QD             queue depth: operations in flight, on one connection, by one thread
-shared sends   what is ready leaves the host in one send; a send each: one system call for each read
-TCP alone      messages of the same sizes over TCP without a protocol, in batches of up to 16: the most
-               that a protocol can do here. Polled: its ends never sleep; blocking: they do
-± %            how far the fastest and the slowest repetition are from the median, which the figures are
-host µs        processor time of one operation at the host; target µs at the target
-due            reads that are due at random times; their latency counts from when they were due
-req/send       requests that leave together";
+const WORDS: [Word<'static>; 8] = [
+    QUEUE_DEPTH,
+    (
+        "shared sends",
+        "what is ready leaves the host in one send; a send each: one system call for each read",
+    ),
+    (
+        "TCP alone",
+        "messages of the same sizes over TCP without a protocol, in batches of up to 16: the most that a \
+         protocol can do here. Polled: its ends never sleep; blocking: they do",
+    ),
+    legend::SPREAD,
+    legend::QUANTILES,
+    legend::PROCESSOR,
+    ("due", "reads that are due at random times; their latency counts from when they were due"),
+    ("req/send", "requests that leave together"),
+];
 
 pub(super) fn print(report: &Report) {
     print_cases(report);
     print_curves(&report.curves);
     print_threads(&report.threads);
     print_shares(&report.shares);
-    println!("{LEGEND}");
     print_summary(&report.summary);
     let alone = report.cases.iter().filter(|_| report.has_baselines);
-    sentence(alone).inspect(|sentence| println!("\n{sentence}"));
-    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
+    print!("{}", legend::end(&WORDS, sentence(alone), steal::lost_most()));
 }
 
 fn cpu_us(value: Option<f64>) -> String {

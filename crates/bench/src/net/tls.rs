@@ -3,10 +3,11 @@
 use super::bench::{Failure, NAMESPACE_BYTES, check, fill};
 use super::load::{Load, Place, Source};
 use super::options::NetOptions;
+use super::table;
+use crate::machine;
 use crate::measurement::spent;
 use crate::output::write_json;
 use crate::tls::{self, Targets, Way, WayFigures};
-use crate::{machine, steal};
 use bpfof_host::{Controller, Lane};
 use bpfof_kv::connect;
 use bpfof_terminal::{Outcome, progress};
@@ -49,12 +50,12 @@ pub(super) fn run(options: &NetOptions) -> Outcome {
         controller.disconnect()?;
     }
     let written = write_json(options.json.as_ref(), &cases);
-    print!("{}", tls::header());
-    for case in &cases {
+    fn row(case: &Case) -> tls::Row<'_> {
         let label = format!("{} B, QD {}", case.size_bytes, case.queue_depth);
-        print!("{}", tls::lines(&label, &case.ways));
+        tls::Row { label, ways: &case.ways }
     }
-    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
+    let rows: Vec<_> = cases.iter().map(row).collect();
+    print!("{}", tls::table("Random reads", &[table::QUEUE_DEPTH], &rows));
     written
 }
 
@@ -73,6 +74,9 @@ fn measure(
     let (mut cases, mut seed) = (Vec::new(), 0);
     for &size_bytes in &options.sizes {
         for &queue_depth in &options.depths {
+            bar.set_message(format!(
+                "reads of {size_bytes} B, QD {queue_depth}, without TLS and with it"
+            ));
             let depth = usize::from(queue_depth);
             let load = Load { size_bytes, depth, writes: 0, is_single: false };
             let ways = tls::in_turn(&ways, options.repetitions, time, |way, time| {

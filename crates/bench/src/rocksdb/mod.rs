@@ -43,6 +43,7 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     let bar = progress::steps("measuring", repetitions as u64);
     let mut cases = Vec::new();
     for step in &steps {
+        bar.set_message(table::setting(&step.setting));
         cases.extend(measure(options, step, &driver, &image, &bar)?);
     }
     bar.finish_and_clear();

@@ -35,13 +35,13 @@ pub(super) fn draw(folder: &Path, cases: &[Case]) -> Drawn {
             let point =
                 |of: &ModeFigures| (of.figures.ops_per_s / 1000.0, of.figures.p99_us / 1000.0);
             Line {
-                name: mode.name().to_owned(),
+                name: legend(mode).to_owned(),
                 colour: colour(mode),
                 points: points.map(point).collect(),
             }
         });
         let title = "Uniform reads by 1 and more threads: 99th percentile against throughput";
-        let axes = ["1000 operations per second", "ms"];
+        let axes = ["1000 operations per second", "99th percentile in ms, less is better"];
         lines(
             &folder.join("rocksdb-threads.png"),
             title,
@@ -65,21 +65,31 @@ fn colour(mode: Mode) -> RGBColor {
     }
 }
 
+fn legend(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Plain | Mode::Local => "plain: a round trip a block",
+        Mode::Blocks => "blocks: all at once",
+        Mode::Chains => "chains: pushed down",
+    }
+}
+
 /// Bars for each workload of one setting.
 fn workloads(area: &Area<'_>, cases: &[&Case]) -> Drawn {
     let setting = &cases[0].setting;
     let cache = if setting.cache_bytes > 0 { "with a block cache" } else { "no block cache" };
-    let title =
-        format!("RocksDB, drive of {} µs, {cache}: operations per second", setting.latency_us);
+    let title = format!(
+        "RocksDB, drive of {} µs, {cache}: operations per second; below: gain of chains",
+        setting.latency_us
+    );
     let groups = cases.iter().map(|case| {
         let gain = case.ratio.as_ref().map(|ratio| format!("{:.1}×", ratio.ops_per_s));
-        let of = |mode| case.of(mode).map(|figures| figures.figures.ops_per_s);
+        let of = |mode| case.of(mode).map(|figures| &figures.figures);
         Group {
             labels: [Some(case.workload.clone()), gain].into_iter().flatten().collect(),
             values: MODES.into_iter().map(of).collect(),
         }
     });
-    bars(area, &title, &MODES.map(|mode| (mode.name(), colour(mode))), &groups.collect::<Vec<_>>())
+    bars(area, &title, &MODES.map(|mode| (legend(mode), colour(mode))), &groups.collect::<Vec<_>>())
 }
 
 /// Throughput of chains by share of Gets that RocksDB does itself, at even distances.
@@ -106,7 +116,7 @@ fn sampling(path: &Path, cases: &[&Case]) -> Drawn {
         }
     }
     let title = "Chains, with a block cache: throughput by share of Gets left to RocksDB";
-    let axes = ["share", "1000 operations per second"];
+    let axes = ["share of Gets left to RocksDB", "1000 operations per second, more is better"];
     let percent = |place: &f64| match rates.get(*place as usize) {
         Some(rate) if place.fract() == 0.0 => format!("{} %", rate * 100.0),
         _ => String::new(),

@@ -2,8 +2,8 @@
 
 use super::driver::Mode;
 use super::report::{Case, Configuration, ModeFigures, Part, Report, Setting};
-use crate::measurement::Ratio;
-use crate::steal;
+use crate::legend::{self, Word};
+use crate::measurement::{Ratio, thousands};
 use std::fmt::Write as _;
 
 /// Latencies of the drives that stand for the paper's.
@@ -34,13 +34,67 @@ pub(super) fn text(report: &Report) -> String {
         text += "energy: not told by this machine (/sys/class/powercap)\n";
     }
     let stolen_most = modes().map(|mode| mode.stolen_most).fold(0.0, f64::max);
-    steal::remark(stolen_most).inspect(|remark| text += &format!("{remark}\n"));
-    text
+    text + &legend::end(&WORDS, sentence(&report.cases), stolen_most)
 }
 
-/// Which setting, and what the paper says of it.
-fn heading(setting: &Setting) -> String {
-    let Setting { part, latency_us, cache_bytes, configuration, sample_rate } = *setting;
+/// What the words of the tables mean.
+const WORDS: [Word<'static>; 12] = [
+    (
+        "µs, cache",
+        "of a table: the latency of the drive that the target stands for, and RocksDB's block cache",
+    ),
+    ("uniform", "Gets of random keys by that many threads (×); 5050: half of them updates"),
+    (
+        "a to f",
+        "YCSB's workloads; twitter…: of Twitter's clusters; multiget:N, scan:N: N keys an operation",
+    ),
+    (
+        "plain",
+        "RocksDB reads the tables, one block after the other, on the connections that chains use",
+    ),
+    ("chains", "Gets are pushed down: one round trip"),
+    ("blocks", "a Get fetches at once all blocks that may have its key"),
+    ("local", "RocksDB reads a loop device of this machine: no network, and no drive's latency"),
+    legend::SPREAD,
+    legend::QUANTILES,
+    (
+        "net B",
+        "bytes over the network for each operation; blocks/op: blocks of tables that it needed",
+    ),
+    legend::PROCESSOR,
+    ("gain", "how many times better chains are than plain: operations a second, p99, bytes"),
+];
+
+/// Uniform reads of the first setting, or the first case that has both, in a sentence to repeat.
+fn sentence(cases: &[Case]) -> Option<String> {
+    let has_gain = |case: &&Case| case.ratio.is_some();
+    let uniform = cases.iter().filter(has_gain).find(|case| case.workload == "uniform");
+    let case = uniform.or(cases.iter().find(has_gain))?;
+    let ratio = case.ratio.as_ref()?;
+    let per_second = |mode| Some(thousands(case.of(mode)?.figures.ops_per_s));
+    Some(format!(
+        "RocksDB on a drive of {} µs, {}, workload {}: {:.1} times as many operations a second by chains as by \
+         plain reads, {} against {}, with {:.0} times fewer bytes on the network.",
+        case.setting.latency_us,
+        cache(&case.setting),
+        case.workload,
+        ratio.ops_per_s,
+        per_second(Mode::Chains)?,
+        per_second(Mode::Plain)?,
+        ratio.net_bytes,
+    ))
+}
+
+fn cache(setting: &Setting) -> String {
+    match setting.cache_bytes {
+        0 => "no cache".to_owned(),
+        bytes => format!("cache {bytes} bytes"),
+    }
+}
+
+/// Which setting.
+pub(super) fn setting(setting: &Setting) -> String {
+    let Setting { part, latency_us, configuration, sample_rate, .. } = *setting;
     let what = match (part, configuration) {
         (Part::Workloads, _) => "workloads".to_owned(),
         (Part::Threads, _) => "uniform reads by more and more threads".to_owned(),
@@ -50,10 +104,12 @@ fn heading(setting: &Setting) -> String {
         (Part::Configurations, Configuration::Bloom) => "Bloom filters".to_owned(),
         (Part::Configurations, _) => "index blocks in the cache".to_owned(),
     };
-    let cache = match cache_bytes {
-        0 => "no cache".to_owned(),
-        bytes => format!("cache {bytes} bytes"),
-    };
+    format!("{what}, {latency_us} µs, {}", cache(setting))
+}
+
+/// The line above a table, with what the paper says of it.
+fn heading(of: &Setting) -> String {
+    let Setting { part, latency_us, cache_bytes, configuration, .. } = *of;
     let paper = match (part, configuration, latency_us, cache_bytes) {
         (Part::Workloads, _, NAND_US, 0) => " (paper, NAND: 1.4 to 2.2 times, tail up to 2)",
         (Part::Workloads, _, NAND_US, _) => " (paper, NAND: 1.2 to 1.7 times)",
@@ -63,17 +119,18 @@ fn heading(setting: &Setting) -> String {
         _ => "",
     };
     format!(
-        "\n{what}, {latency_us} µs, {cache}{paper}\n{:<18} {:<8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>8} {:>7}",
+        "\n{}{paper}\n{:<18} {:<8} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9}",
+        setting(of),
         "workload",
         "mode",
         "ops/s",
-        "±%",
+        "± %",
         "p50 µs",
         "p99 µs",
         "net B",
         "host µs",
         "target µs",
-        "blocks"
+        "blocks/op"
     )
 }
 
@@ -97,9 +154,7 @@ fn rows(text: &mut String, case: &Case) {
 
 fn row(text: &mut String, label: &str, mode: &ModeFigures) {
     let figures = &mode.figures;
-    let [least, most] = figures.ops_per_s_range;
-    // Half of what lies between the slowest and the fastest repetition.
-    let spread = (most - least) / 2.0 / figures.ops_per_s * 100.0;
+    let spread = figures.spread_percent();
     let cpu = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.1}"));
     let net = match mode.mode {
         Mode::Local => "-".to_owned(),
@@ -107,7 +162,7 @@ fn row(text: &mut String, label: &str, mode: &ModeFigures) {
     };
     let _ = writeln!(
         text,
-        "{label:<18} {:<8} {:>8.0} {spread:>8.0} {:>9.1} {:>9.1} {net:>8} {:>8} {:>8} {:>7.1}",
+        "{label:<18} {:<8} {:>8.0} {spread:>8.0} {:>9.1} {:>9.1} {net:>8} {:>8} {:>9} {:>9.1}",
         mode.mode.name(),
         figures.ops_per_s,
         figures.p50_us,

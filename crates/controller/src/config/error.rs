@@ -52,7 +52,8 @@ pub enum ConfigError {
     /// Namespaces in memory that the machine has not.
     #[error(
         "mem:size=: namespaces in memory have {size_bytes} bytes together, and the machine, or its control \
-         group, {machine_bytes}: make them smaller, or serve files"
+         group, {machine_bytes}: make them smaller, serve files, or give --overcommit-memory if most of them \
+         stays unwritten"
     )]
     NamespaceMemory {
         /// What is configured.

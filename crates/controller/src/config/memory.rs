@@ -24,10 +24,10 @@ impl TargetConfig {
         Ok((given_bytes - namespace_bytes - PROCESS_BYTES) as usize)
     }
 
-    /// That namespaces in memory fit into the machine.
+    /// That namespaces in memory fit into the machine, unless they may be larger.
     pub(super) fn check_memory(&self) -> Result<(), ConfigError> {
         let (size_bytes, machine_bytes) = (self.memory_size_bytes(), machine_bytes());
-        if size_bytes > machine_bytes {
+        if size_bytes > machine_bytes && !self.overcommit_memory {
             return Err(ConfigError::NamespaceMemory { size_bytes, machine_bytes });
         }
         Ok(())
@@ -37,6 +37,16 @@ impl TargetConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_overcommitted_only_if_asked_for() {
+        let namespace = format!("mem:size={}", 2 * machine_bytes());
+        let namespaces = vec![namespace.parse().expect("a namespace")];
+        let config = TargetConfig { namespaces, ..TargetConfig::default() };
+        let refused = config.check().expect_err("it does not fit").to_string();
+        assert!(refused.contains("--overcommit-memory"), "{refused}");
+        TargetConfig { overcommit_memory: true, ..config }.check().expect("asked for");
+    }
 
     #[test]
     fn hosts_get_what_the_namespaces_leave() {

@@ -46,6 +46,9 @@ pub struct TargetConfig {
     /// Memory of the process, in bytes, that of namespaces in memory included. None: that and a quarter
     /// of the machine's.
     pub memory_max_bytes: Option<u64>,
+    /// Namespaces in memory may be larger together than the machine's memory: pages that nobody has
+    /// written take none.
+    pub overcommit_memory: bool,
     /// What one host may have, and how long it may be silent.
     pub hosts: HostLimits,
     /// Who may connect and do what; the first rule about a host counts. None: everybody may do all.
@@ -77,6 +80,7 @@ impl Default for TargetConfig {
             spin_us: 200,
             limits: Limits::default(),
             memory_max_bytes: None,
+            overcommit_memory: false,
             hosts: HostLimits::default(),
             rules: Vec::new(),
             functions: Vec::new(),

@@ -57,6 +57,7 @@ struct FileForm {
     max_chains: Option<usize>,
     #[serde(default, deserialize_with = "size")]
     memory_max: Option<u64>,
+    overcommit_memory: Option<bool>,
     connections_per_address: Option<u32>,
     connections_per_host: Option<u32>,
     associations_per_address: Option<u32>,
@@ -148,6 +149,7 @@ impl TargetConfig {
         set(&mut limits.instructions_per_call, form.max_instructions_per_call);
         set(&mut limits.chains, form.max_chains);
         config.memory_max_bytes = form.memory_max;
+        set(&mut config.overcommit_memory, form.overcommit_memory);
         let hosts = &mut config.hosts;
         set(&mut hosts.connections_per_address, form.connections_per_address);
         set(&mut hosts.connections_per_host, form.connections_per_host);

@@ -170,7 +170,7 @@ fn written(config: &TargetConfig) -> String {
     let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, .. } = config;
     let TargetConfig { limits, memory_max_bytes, hosts, rules, allow_any_host, functions, .. } =
         config;
-    let kernel_tls = config.kernel_tls;
+    let (kernel_tls, overcommit) = (config.kernel_tls, config.overcommit_memory);
     let tls = match config.tls {
         TlsMode::ByRules => "",
         TlsMode::Off => "tls = \"off\"\n",
@@ -195,7 +195,7 @@ fn written(config: &TargetConfig) -> String {
          connections-per-address = {}\nconnections-per-host = {}\nassociations-per-address = {}\n\
          associations-per-host = {}\nsend-timeout-s = {}\nidle-timeout-s = {}\n\
          functions = [{functions}]\nallow-any-host = {allow_any_host}\n\
-         kernel-tls = {kernel_tls}\n{rules}",
+         kernel-tls = {kernel_tls}\novercommit-memory = {overcommit}\n{rules}",
         quoted(nqn),
         namespaces.join(", "),
         limits.hops,
@@ -330,6 +330,7 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
         spin_us,
         limits,
         memory_max_bytes,
+        overcommit_memory: input.byte() & 1 != 0,
         hosts,
         rules: (0..input.byte() % 3).map(|_| make_rule(input)).collect(),
         functions: (0..input.byte() % 3).map(|_| PathBuf::from(word(input))).collect(),

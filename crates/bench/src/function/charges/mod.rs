@@ -19,6 +19,11 @@ pub(super) struct Section {
 }
 
 impl Section {
+    /// What its charges have in common.
+    pub(super) const fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Measures all of them in so many rounds.
     pub(super) fn measure(&self, rounds: usize) -> Result<Vec<Charge>, Problem> {
         (self.measure)(self.name, rounds)

@@ -7,7 +7,7 @@ mod report;
 use super::options::KvOptions;
 use crate::machine;
 use crate::output::{check_writable, write_json};
-use crate::steal::{self, undisturbed};
+use crate::steal::undisturbed;
 use bpfof_terminal::{Outcome, progress};
 use clap::{Args, FromArgMatches};
 use database::Database;
@@ -34,13 +34,13 @@ pub(super) fn run(options: &KvOptions, file: Option<&Path>) -> Outcome {
     let bar = progress::steps("measuring", plan.len() as u64);
     let mut cases = Vec::new();
     for (in_flight, depth) in plan {
+        bar.set_message(format!("gets of {depth} index reads, {in_flight} in flight"));
         cases.push(case(options, &database, in_flight, depth)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     write_json(options.json.as_ref(), &cases)?;
     print!("{}", report::tables(&cases, &database));
-    steal::remark(steal::lost_most()).inspect(|remark| println!("{remark}"));
     Ok(())
 }
 
