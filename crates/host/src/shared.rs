@@ -74,7 +74,8 @@ pub struct SharedLaneCounters {
 ///
 /// Nothing is allocated per request once the buffers have grown. When the connection is lost, every
 /// call in flight ends with [`RequestError::Lost`], later ones with [`SubmitError::NotConnected`]
-/// until [`reconnect`](Self::reconnect).
+/// until [`reconnect`](Self::reconnect). With several portals they go on by another path, as those of a
+/// [`Lane`] do.
 #[derive(Debug)]
 pub struct SharedLane {
     state: Mutex<State>,

@@ -11,7 +11,9 @@ use bpfof_host::{
     Caravan, Controller, Error, Extent, FileMapObject, FileVersion, FunctionId, Lane, LostReason,
     Options, PathState, PushdownCall, Request, RequestError, SharedLane, SubmitError, TargetUrl,
 };
-use common::{NQN, WHOLE, compile, connect, database, file, load, memory, start, until};
+use common::{
+    NQN, WHOLE, compile, compile_text, connect, database, file, load, memory, start, until,
+};
 use relay::Relay;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -306,7 +308,7 @@ fn functions_and_file_maps_are_on_each_path() {
     controller.set_file_map(&map(1)).expect("set");
     let mut lane = controller.open_lane().expect("a lane");
     lane.write(1, SCRATCH_AT, &[7; 512]).expect("written");
-    let mut check = |lane: &mut Lane, version| {
+    let check = |lane: &mut Lane, version| {
         let argument = get_argument(5).expect("a key");
         let mut answer = Vec::new();
         lane.pushdown(&call(get, &argument), &mut answer).expect("found");
@@ -334,6 +336,44 @@ fn functions_and_file_maps_are_on_each_path() {
     is_in(&controller, 1, PathState::Optimized);
     controller.remove_file_map(1, 5).expect("removed");
     controller.disconnect().expect("shut down");
+}
+
+#[test]
+fn function_maps_have_on_each_path_what_the_program_has_set() {
+    let two = Two::new();
+    let mut controller = two.connect(quick());
+    let object = compile_text(include_str!("../../../../docs/examples/hot_blocks.bpf.c"));
+    let reads = load(&mut controller, &object, "reads");
+    let mut lane = controller.open_lane().expect("a lane");
+    let map = controller.map("hot_blocks").expect("it is there");
+    let key = 1536_u64.to_le_bytes();
+    let seen = |lane: &mut Lane| {
+        let mut answer = Vec::new();
+        let first =
+            PushdownCall { first_offset_bytes: 1536, first_size_bytes: 512, ..call(reads, &[]) };
+        lane.pushdown(&PushdownCall { scratch_size_bytes: 64, ..first }, &mut answer)
+            .expect("read");
+        u64::from_le_bytes(answer.try_into().expect("a number"))
+    };
+    for round in 0..4_u64 {
+        let path = round as usize % 2;
+        controller.map_set(&map, &key, &(round + 7).to_le_bytes()).expect("set");
+        two.relays[path].cut();
+        is_in(&controller, path, PathState::Lost);
+        assert_eq!(seen(&mut lane), round + 7);
+        let value = controller.map_get(&map, &key).expect("asked");
+        assert_eq!(value, Some((round + 7).to_le_bytes().to_vec()));
+        // Heard of by the path that is down when it is back.
+        controller.map_set(&map, &key, &(round + 70).to_le_bytes()).expect("set");
+        two.relays[path].open();
+        is_in(&controller, path, PathState::Optimized);
+        assert_eq!(seen(&mut lane), round + 70);
+    }
+    assert!(controller.map_delete(&map, &key).expect("asked"), "it was there");
+    two.relays[0].cut();
+    is_in(&controller, 0, PathState::Lost);
+    assert_eq!(seen(&mut lane), 0);
+    assert_eq!(controller.map_entries(&map).expect("asked"), []);
 }
 
 #[test]

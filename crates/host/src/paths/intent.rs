@@ -1,5 +1,5 @@
-//! What a program wants of each of its associations: functions under these ids, and maps of files. It is
-//! done on all that there are, and done again on each that comes.
+//! What a program wants of each of its associations: functions under these ids, entries of their maps, and
+//! maps of files. It is done on all that there are, and done again on each that comes.
 //!
 //! Requests carry the ids that the program knows, and storage functions too, which call each other by
 //! them. So an association where a function has another id is of no use, and is not used. Targets number
@@ -7,7 +7,7 @@
 //! functions is loaded.
 
 use crate::association::Association;
-use crate::{Controller, Error, FileMapObject, FunctionId, Status};
+use crate::{Controller, Error, FileMapObject, FunctionId, MapChange, Status};
 use bpfof_nvme::Installation;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub(crate) struct Intent {
     /// Names of installed functions, as the first association had them, or this program has installed.
     installed: BTreeMap<u32, String>,
     files: BTreeMap<u32, FileMapObject>,
+    /// What the program has set in function maps, by their names.
+    entries: BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
 #[derive(Debug)]
@@ -46,10 +48,36 @@ impl Intent {
         for (id, Loaded { object, entry }) in &self.functions {
             load_as(&mut one, *id, (object.as_slice(), *entry))?;
         }
+        for (name, entries) in &self.entries {
+            let map = one.map(name)?;
+            for (key, value) in entries {
+                one.map_set(&map, key, value)?;
+            }
+        }
         for map in self.files.values() {
             one.set_file_map(map)?;
         }
         Ok(())
+    }
+
+    /// Changes an entry of a function map.
+    pub(crate) fn change_map(
+        &mut self,
+        association: &Arc<Association>,
+        name: &str,
+        change: MapChange,
+        (key, value): (&[u8], &[u8]),
+    ) -> Result<bool, Error> {
+        let mut one = Controller::of(Arc::clone(association));
+        let map = one.map(name)?;
+        let changed = one.map_change(&map, change, key, value)?;
+        if change == MapChange::Delete {
+            self.entries.get_mut(name).map(|entries| entries.remove(key));
+        } else if changed {
+            let entries = self.entries.entry(name.to_owned()).or_default();
+            entries.insert(key.to_vec(), value.to_vec());
+        }
+        Ok(changed)
     }
 
     fn is_empty(&self) -> bool {
@@ -131,14 +159,18 @@ impl Intent {
     ) -> Unfit {
         self.functions.remove(&id.0);
         self.installed.remove(&id.0);
-        match Controller::of(Arc::clone(association)).unload_function(id) {
+        let mut one = Controller::of(Arc::clone(association));
+        match one.unload_function(id) {
             Err(Error::Command { source, .. })
-                if !is_first && source.status.same_code(Status::UNKNOWN_FUNCTION) =>
-            {
-                Ok(())
-            }
-            end => end,
+                if !is_first && source.status.same_code(Status::UNKNOWN_FUNCTION) => {}
+            end => end?,
         }
+        // Maps end with the last function that has them, and what was set in them.
+        if !self.entries.is_empty() {
+            let maps = one.maps()?;
+            self.entries.retain(|name, _| maps.iter().any(|map| map.name == *name));
+        }
+        Ok(())
     }
 
     /// From now on the map of a file is this one, or none.

@@ -26,7 +26,9 @@ pub use state::PathState;
 pub(crate) use lane::OnPaths;
 
 use crate::association::Association;
-use crate::{Error, FileMapObject, FunctionId, LostReason, Options, TargetUrl};
+use crate::{
+    Error, FileMapObject, FunctionId, FunctionMap, LostReason, MapChange, Options, TargetUrl,
+};
 use bpfof_nvme::opcode::admin;
 use bpfof_nvme::{Cqe, Installation, Sqe};
 use intent::Intent;
@@ -296,6 +298,34 @@ impl Paths {
             self.intent().forget_file(map.file);
         }
         set
+    }
+}
+
+impl Paths {
+    /// Whether a function map is of an association of these.
+    pub(crate) fn has(&self, map: &FunctionMap) -> bool {
+        let table = self.table();
+        let mut links = table.links.iter().flatten();
+        links.any(|link| link.association.identify.cntlid == map.address.controller)
+    }
+
+    /// Changes an entry of a function map on all associations: by `change` on the first, and so that it is
+    /// alike on the others. False as for [`Controller::map_change`](crate::Controller::map_change).
+    pub(crate) fn change_map(
+        &self,
+        name: &str,
+        change: MapChange,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, Error> {
+        self.on_each(|intent, association, done: Option<bool>| {
+            let then = if change == MapChange::Delete { change } else { MapChange::Set };
+            match done {
+                Some(false) => Ok(false),
+                Some(true) => intent.change_map(association, name, then, (key, value)),
+                None => intent.change_map(association, name, change, (key, value)),
+            }
+        })
     }
 }
 
