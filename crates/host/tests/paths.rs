@@ -16,9 +16,17 @@ fn set(flag: &AtomicBool, value: bool) {
 
 /// Two ordinary targets, which say that they have the same namespace, and a lane by the first.
 fn connect(options: Options) -> (Controller, Lane, [Arc<Shared>; 2]) {
+    connect_with_ana(options, 0)
+}
+
+/// The same, with the namespace in an ANA state.
+fn connect_with_ana(options: Options, state: u8) -> (Controller, Lane, [Arc<Shared>; 2]) {
     let [(a, first), (b, second)] = [fake_target::start(), fake_target::start()];
     let targets = [first, second];
-    targets.iter().for_each(|target| set(&target.no_pushdown, true));
+    for target in &targets {
+        set(&target.no_pushdown, true);
+        target.ana.store(state, Ordering::SeqCst);
+    }
     let url = format!("nvme-tcp://{a},{b}/{NQN}").parse().unwrap();
     let controller = Controller::connect(&url, options).unwrap();
     for path in 0..2 {
@@ -61,6 +69,35 @@ fn a_path_that_refuses_is_left_and_used_again_later() {
     is_in(&controller, 0, PathState::Optimized);
     lane.write(1, 0, &[3; 512]).unwrap();
     assert_eq!((first_byte(&targets[0]), first_byte(&targets[1])), (3, 2));
+}
+
+#[test]
+fn events_tell_which_path_to_use() {
+    let (controller, mut lane, targets) = connect_with_ana(Options::default(), 1);
+    let mut written = 0;
+    let mut expect_at = |lane: &mut Lane, target: usize| {
+        written += 1;
+        lane.write(1, 0, &[written; 512]).unwrap();
+        assert_eq!(first_byte(&targets[target]), written, "it goes by path {target}");
+    };
+    expect_at(&mut lane, 0);
+    // No request has met it yet.
+    targets[0].change_ana(3);
+    is_in(&controller, 0, PathState::Inaccessible);
+    expect_at(&mut lane, 1);
+    targets[0].change_ana(2);
+    is_in(&controller, 0, PathState::NonOptimized);
+    expect_at(&mut lane, 1);
+    targets[1].change_ana(0xF);
+    is_in(&controller, 1, PathState::Change);
+    expect_at(&mut lane, 0);
+    targets[1].change_ana(1);
+    is_in(&controller, 1, PathState::Optimized);
+    expect_at(&mut lane, 1);
+    targets[0].change_ana(1);
+    is_in(&controller, 0, PathState::Optimized);
+    expect_at(&mut lane, 0);
+    assert!(controller.paths()[0].is_preferred && !controller.paths()[1].is_preferred);
 }
 
 #[test]
