@@ -29,6 +29,10 @@ fn commands_go_by_the_portal_that_works() {
         assert_eq!(sum["result"], 45);
         good(&["kv", "create", "--levels", "2", "--target", &url]);
     }
+    let url = format!("nvme-tcp://{dead},{here}/{nqn}");
+    let told = bpfof(&["kv", "get", "--target", &url, "42"]).stderr;
+    let told = String::from_utf8(told).expect("UTF-8");
+    assert!(told.contains(&format!("path {dead} cannot be used")), "{told}");
     let other = nobody();
     let url = format!("nvme-tcp://{dead},{other}/{nqn}");
     let refused = bad(&["kv", "get", "--target", &url, "42"]);

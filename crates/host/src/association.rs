@@ -1,7 +1,7 @@
 //! An association by one portal: its admin queue, and what the target has said as it began.
 
 use crate::admin::Admin;
-use crate::lane::LanePlan;
+use crate::lane_plan::LanePlan;
 use crate::queue::{Queue, QueueConnect};
 use crate::queue_ids::QueueIds;
 use crate::{Error, InitiatorConfig, LostReason, NamespaceInfo, Options, TargetUrl};

@@ -1,8 +1,8 @@
 //! An association with a target: its admin queue, and the lanes it opens.
 
 use crate::association::Association;
-use crate::credentials::{Credentials, KeyFiles};
-use crate::paths::{PathInfo, PathsOwner};
+use crate::paths::PathInfo;
+use crate::several::Several;
 use crate::{
     CommandError, Error, Lane, NamespaceInfo, Options, PushdownLimits, SubmitError, TargetUrl,
 };
@@ -11,13 +11,9 @@ use bpfof_nvme::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, cns, parse_namespace_list,
 };
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keep-alive timeouts of restricted associations (docs/protocol.md, Queue Restriction).
-const RESTRICTED_KEEP_ALIVE: RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(10);
 /// Namespaces that a lane knows: one identify list of them.
 const NAMESPACES_MAX: usize = 1024;
 
@@ -29,50 +25,17 @@ const NAMESPACES_MAX: usize = 1024;
 // More than 25 methods: one for each thing that a host asks a target for, in modules by subject.
 #[derive(Debug)]
 pub struct Controller {
-    url: TargetUrl,
-    options: Options,
+    pub(crate) url: TargetUrl,
+    pub(crate) options: Options,
     /// By the one portal, or by one of several, of which the others have the same subsystem.
-    association: Arc<Association>,
+    pub(crate) association: Arc<Association>,
     namespaces: Arc<[NamespaceInfo]>,
     pub(crate) limits: Option<PushdownLimits>,
     /// Where there are several portals.
-    pub(crate) paths: Option<PathsOwner>,
+    pub(crate) paths: Option<Arc<dyn Several>>,
 }
 
 impl Controller {
-    /// Connects to the subsystem of `url` and brings a controller to life. With several portals
-    /// it connects by each of them ([`paths`](Self::paths)), and one that works is enough.
-    ///
-    /// # Errors
-    /// No connection, no such subsystem, a target that refuses this host, or that breaks the
-    /// protocol.
-    pub fn connect(url: &TargetUrl, mut options: Options) -> Result<Self, Error> {
-        if let Some(host_nqn) = &url.host_nqn {
-            options.host_nqn.clone_from(host_nqn);
-        }
-        if url.keys != KeyFiles::default() {
-            options.credentials = Credentials::read(&url.keys)?;
-        }
-        if options.pushdown_only && !RESTRICTED_KEEP_ALIVE.contains(&options.keep_alive) {
-            return Err(Error::RestrictedKeepAlive(options.keep_alive));
-        }
-        let (association, paths) = if url.further_portals.is_empty() {
-            let mut association = Association::connect(url, &options)?;
-            association.keep_alive()?;
-            (Arc::new(association), None)
-        } else {
-            let (association, paths) = PathsOwner::start(url, &options)?;
-            (association, Some(paths))
-        };
-        let mut controller = Self::of(association);
-        controller.url = url.clone();
-        controller.paths = paths;
-        if !controller.association.is_discovery() {
-            controller.refresh_namespaces()?;
-        }
-        Ok(controller)
-    }
-
     /// That of one association, whatever others there are.
     pub(crate) fn of(association: Arc<Association>) -> Self {
         Self {
@@ -242,7 +205,7 @@ impl Controller {
     /// [`connect`](Self::connect).
     pub fn open_lane(&self) -> Result<Lane, Error> {
         if let Some(paths) = &self.paths {
-            return Lane::on_paths(paths.shared(), &self.namespaces);
+            return paths.open_lane(&self.namespaces);
         }
         if !self.is_connected() {
             return Err(SubmitError::NotConnected.into());
@@ -254,17 +217,6 @@ impl Controller {
             true => Ok(lane),
             false => Err(SubmitError::NotConnected.into()),
         }
-    }
-
-    /// Starts a new association in place of this one, after it was lost or to start afresh. Lanes
-    /// of the old one must be [reconnected](Lane::reconnect), functions loaded and file maps set
-    /// again: they belonged to the old association.
-    ///
-    /// # Errors
-    /// Those of [`connect`](Self::connect); the controller then stays as it was.
-    pub fn reconnect(&mut self) -> Result<(), Error> {
-        *self = Self::connect(&self.url, self.options.clone())?;
-        Ok(())
     }
 
     /// Shuts the controller down in order and closes the connection. Close the lanes first: the

@@ -86,7 +86,13 @@ impl Controller {
         let command =
             |length_bytes| -> Sqe { MapCommand::Report { controller, length_bytes }.to_sqe() };
         let report = self.whole_answer(command)?;
-        Ok(MapReportEntry::list(&report).map(|entry| FunctionMap::from_report(&entry)).collect())
+        let maps = MapReportEntry::list(&report).map(|entry| FunctionMap::from_report(&entry));
+        let mut maps: Vec<FunctionMap> = maps.collect();
+        if self.paths.is_some() && controller == MapAddress::OWN {
+            // Each association has it; which one is asked is found out when it is.
+            maps.iter_mut().for_each(|map| map.address.controller = MapAddress::OWN);
+        }
+        Ok(maps)
     }
 
     /// The map of this association with this name; of two the one of its own functions, not of
@@ -109,7 +115,7 @@ impl Controller {
     /// which it was found.
     fn where_it_is(&mut self, map: &FunctionMap) -> Result<FunctionMap, Error> {
         match &self.paths {
-            Some(paths) if paths.has(map) => self.map(&map.name),
+            Some(_) if map.address.controller == MapAddress::OWN => self.map(&map.name),
             _ => Ok(map.clone()),
         }
     }
@@ -166,7 +172,9 @@ impl Controller {
         if change != MapChange::Delete {
             map.check("value", value.len(), map.value_bytes)?;
         }
-        if let Some(paths) = self.paths.as_ref().filter(|paths| paths.has(map)) {
+        if let Some(paths) = &self.paths
+            && map.address.controller == MapAddress::OWN
+        {
             return paths.change_map(&map.name, change, key, value);
         }
         let sqe = MapCommand::Change { map: map.address, change }.to_sqe();

@@ -82,7 +82,7 @@ impl Controller {
     /// [`pushdown_limits`](Self::pushdown_limits).
     pub fn load_function(&mut self, object: &[u8], entry_index: u32) -> Result<FunctionId, Error> {
         match &self.paths {
-            Some(paths) => paths.load(object, entry_index),
+            Some(paths) => paths.load(object, entry_index).map(FunctionId),
             None => {
                 self.load(object, Installation { entry: entry_index, ..Installation::default() })
             }
@@ -125,7 +125,7 @@ impl Controller {
 
     fn install(&mut self, object: &[u8], installation: Installation) -> Result<FunctionId, Error> {
         match &self.paths {
-            Some(paths) => paths.install(object, installation),
+            Some(paths) => paths.install(object, installation).map(FunctionId),
             None => self.load(object, installation),
         }
     }
@@ -188,7 +188,7 @@ impl Controller {
     /// As the target answered.
     pub fn unload_function(&mut self, function: FunctionId) -> Result<(), Error> {
         if let Some(paths) = &self.paths {
-            return paths.unload(function);
+            return paths.unload(function.0);
         }
         self.admin_command(AdminCommand::function_unload(function.0), &[], 0).map(|_| ())
     }

@@ -1,14 +1,14 @@
 //! A lane: one I/O queue pair, its connection and its buffers.
 
+use crate::lane_plan::LanePlan;
 use crate::paths::OnPaths;
-use crate::queue::{Queue, QueueConnect};
+use crate::queue::Queue;
 use crate::queue_ids::QueueIds;
 use crate::transport::tcp::Takeover;
 use crate::{
     Completion, Error, InitiatorConfig, LostReason, Options, PushdownCall, Request, RequestError,
     SubmitError, TargetUrl, interrupted,
 };
-use bpfof_nvme::fabrics::CATTR_DISABLE_SQ_FLOW_CONTROL;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,43 +40,19 @@ pub struct ChainInfo {
 // More than 25 methods: half of them are figures for benchmarks and settings.
 #[derive(Debug)]
 pub struct Lane {
-    pub(crate) queue: Queue,
-    pub(crate) qid: u16,
+    queue: Queue,
+    qid: u16,
     /// Where `qid` goes back to; it has, if there is none.
-    pub(crate) ids: Option<QueueIds>,
+    ids: Option<QueueIds>,
     /// How to make another connection; there is no way for a lane that was handed over.
-    pub(crate) plan: Option<Arc<LanePlan>>,
+    plan: Option<Arc<LanePlan>>,
     /// Where there are several paths.
-    pub(crate) on_paths: Option<Box<OnPaths>>,
+    on_paths: Option<Box<OnPaths>>,
     /// The key of a TLS connection has been used enough: another connection takes its place, once the
     /// requests in flight have ended.
     is_worn: bool,
     /// How often another connection has taken the place of one.
-    pub(crate) renewals: u32,
-}
-
-/// How lanes of an association are connected.
-#[derive(Debug)]
-pub(crate) struct LanePlan {
-    pub(crate) url: TargetUrl,
-    pub(crate) options: Options,
-    pub(crate) initiator: InitiatorConfig,
-    pub(crate) cntlid: u16,
-}
-
-impl LanePlan {
-    pub(crate) fn connect(&self, qid: u16) -> Result<Queue, Error> {
-        let connected = Queue::connect(QueueConnect {
-            url: &self.url,
-            options: &self.options,
-            initiator: self.initiator.clone(),
-            qid,
-            cattr: CATTR_DISABLE_SQ_FLOW_CONTROL,
-            cntlid: self.cntlid,
-            kato_ms: 0,
-        });
-        connected.map(|(queue, _)| queue)
-    }
+    renewals: u32,
 }
 
 impl Lane {
@@ -87,6 +63,19 @@ impl Lane {
             ids: Some(ids),
             plan: Some(plan),
             on_paths: None,
+            is_worn: false,
+            renewals: 0,
+        }
+    }
+
+    /// A lane that goes on by another path.
+    pub(crate) fn of_paths(queue: Queue, plan: Arc<LanePlan>, on_paths: OnPaths) -> Self {
+        Self {
+            queue,
+            qid: on_paths.qid(),
+            ids: None,
+            plan: Some(plan),
+            on_paths: Some(Box::new(on_paths)),
             is_worn: false,
             renewals: 0,
         }
@@ -169,8 +158,8 @@ impl Lane {
     /// See [`SubmitError`]; nothing is queued then.
     #[inline]
     pub fn submit(&mut self, tag: u64, request: Request<'_>) -> Result<(), SubmitError> {
-        if self.on_paths.is_some() {
-            return self.submit_on_paths(tag, request);
+        if let Some(on_paths) = &mut self.on_paths {
+            return on_paths.submit(&mut self.queue, tag, &request);
         }
         if self.is_worn {
             self.renew()?;
@@ -196,8 +185,8 @@ impl Lane {
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.
     pub fn poll(&mut self, on_completion: &mut dyn FnMut(Completion<'_>)) -> Result<usize, Error> {
-        if self.on_paths.is_some() {
-            return self.poll_on_paths(on_completion);
+        if let Some(on_paths) = &mut self.on_paths {
+            return on_paths.poll(&mut self.queue, on_completion);
         }
         self.queue.poll(on_completion)
     }
@@ -213,8 +202,8 @@ impl Lane {
         timeout: Duration,
         on_completion: &mut dyn FnMut(Completion<'_>),
     ) -> Result<usize, Error> {
-        if self.on_paths.is_some() {
-            return self.wait_on_paths(timeout, on_completion);
+        if let Some(on_paths) = &mut self.on_paths {
+            return on_paths.wait(&mut self.queue, timeout, on_completion);
         }
         self.is_worn = self.queue.is_worn();
         self.queue.wait(timeout, on_completion)
@@ -243,8 +232,8 @@ impl Lane {
 
     /// Queue identifier of the lane at the target.
     #[must_use]
-    pub const fn qid(&self) -> u16 {
-        self.qid
+    pub fn qid(&self) -> u16 {
+        self.on_paths.as_ref().map_or(self.qid, |on_paths| on_paths.qid())
     }
 
     /// Whether the connection is open; with several portals, whether the controller is there, which
@@ -270,8 +259,8 @@ impl Lane {
     }
 
     /// How often another connection has taken the place of one, by itself.
-    pub(crate) const fn renewals(&self) -> u32 {
-        self.renewals
+    pub(crate) fn renewals(&self) -> u32 {
+        self.on_paths.as_ref().map_or(self.renewals, |on_paths| on_paths.changes())
     }
 
     pub(crate) fn give_back_id(&mut self) {
@@ -479,8 +468,8 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         self.queue.close(LostReason::HungUp);
-        if let Some(on_paths) = &self.on_paths {
-            on_paths.leave(self.qid);
+        if let Some(on_paths) = &mut self.on_paths {
+            on_paths.leave();
         }
         self.give_back_id();
     }

@@ -10,10 +10,20 @@ use crate::association::Association;
 use crate::{Controller, Error, FileMapObject, FunctionId, MapChange, Status};
 use bpfof_nvme::Installation;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Functions that are loaded and unloaded again to get at a higher id, at most.
 const FILLERS_MAX: u32 = 256;
+
+/// The intent, held while something is done on all associations, or all that was done is done on another.
+#[derive(Debug, Default)]
+pub(super) struct Intents(Mutex<Intent>);
+
+impl Intents {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Intent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Intent {
@@ -31,13 +41,10 @@ struct Loaded {
     entry: u32,
 }
 
-/// Why an association cannot be used.
-pub(crate) type Unfit = Result<(), Error>;
-
 impl Intent {
     /// Does all of it on an association that has just begun. An ordinary target has no functions, and is
     /// good for what it can do.
-    pub(crate) fn replay(&mut self, association: &Arc<Association>) -> Unfit {
+    pub(crate) fn replay(&mut self, association: &Arc<Association>) -> Result<(), Error> {
         let mut one = Controller::of(Arc::clone(association));
         match one.pushdown_limits() {
             Ok(_) => {}
@@ -85,7 +92,7 @@ impl Intent {
     }
 
     /// Takes the installed functions of an association to those that are known.
-    fn compare_installed(&mut self, one: &mut Controller) -> Unfit {
+    fn compare_installed(&mut self, one: &mut Controller) -> Result<(), Error> {
         for entry in one.function_report()? {
             if !FunctionId(entry.function).is_installed() {
                 continue;
@@ -156,7 +163,7 @@ impl Intent {
         association: &Arc<Association>,
         id: FunctionId,
         is_first: bool,
-    ) -> Unfit {
+    ) -> Result<(), Error> {
         self.functions.remove(&id.0);
         self.installed.remove(&id.0);
         let mut one = Controller::of(Arc::clone(association));

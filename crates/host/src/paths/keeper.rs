@@ -1,7 +1,9 @@
 //! The thread of one path: connects it, keeps it alive, hears of changes, and connects it again.
 
+use super::core::{Link, Paths};
+use super::intent::Intents;
 use super::state::PathState;
-use super::{Link, Paths};
+use super::terms::Terms;
 use crate::association::Association;
 use crate::transport::tcp::wait_ready;
 use crate::{Controller, Error, Status};
@@ -9,7 +11,7 @@ use bpfof_nvme::identify::IdentifyNamespace;
 use bpfof_nvme::log_page::{AnaGroup, AnaHeader, lid};
 use bpfof_nvme::{AdminCommand, features};
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -24,106 +26,54 @@ const CMIC_ANA: u8 = 1 << 3;
 /// Most of an ANA log that is read, in bytes: 1024 groups of 31 namespaces each.
 const ANA_LOG_MAX_BYTES: u32 = 160 << 10;
 
-/// What associations must have in common, so that requests can go by any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
-    /// Block size and NGUID of the namespace that the address names; none if there is no such.
-    namespace: Option<(u32, [u8; 16])>,
-    max_transfer_bytes: u32,
-    in_capsule_bytes: u32,
-    is_discovery: bool,
-}
-
-impl Terms {
-    /// What another association lacks that this one has.
-    fn missing_in(&self, other: &Self) -> Option<&'static str> {
-        match () {
-            () if other.is_discovery != self.is_discovery => {
-                Some("one of the two is a discovery subsystem")
-            }
-            () if other.namespace.map(|(_, nguid)| nguid)
-                != self.namespace.map(|(_, nguid)| nguid) =>
-            {
-                Some(
-                    "its namespace is not that of the other path (NGUID); a target of the same file takes \
-                     it from uuid=",
-                )
-            }
-            () if other.namespace != self.namespace => Some("its namespace has other blocks"),
-            () if other.max_transfer_bytes < self.max_transfer_bytes => {
-                Some("its target takes less data in a command (MDTS)")
-            }
-            () if other.in_capsule_bytes < self.in_capsule_bytes => {
-                Some("its target takes less data in a capsule (IOCCSZ)")
-            }
-            () => None,
-        }
-    }
-}
-
 /// Starts the thread of a path.
-pub(super) fn start(paths: &Arc<Paths>, path: usize) -> io::Result<()> {
-    let paths = Arc::clone(paths);
-    Builder::new().name("bpfof-path".into()).spawn(move || paths.keep(path)).map(drop)
+pub(super) fn start(paths: &Arc<Paths>, intents: &Arc<Intents>, path: usize) -> io::Result<()> {
+    let keeper = Keeper { paths: Arc::clone(paths), intents: Arc::clone(intents), path };
+    Builder::new().name("bpfof-path".into()).spawn(move || keeper.keep()).map(drop)
 }
 
-impl Paths {
-    fn keep(&self, path: usize) {
-        while !self.has_ended() {
-            match self.bring_up(path) {
-                Ok(link) => {
-                    let error = match self.watch(&link) {
-                        Ok(()) => return,
-                        Err(error) => error,
-                    };
-                    match error.lost() {
-                        Some(reason) => self.lost(&link, &reason),
-                        None => self.lost(&link, &error),
-                    };
-                }
-                Err(error) => {
-                    let mut table = self.table();
-                    if table.states.failed(path, error.to_string()) && !table.has_ended {
-                        let (url, address) = (&self.url, self.address(path));
-                        log::warn!("{url}: path {address} cannot be used: {error}");
-                    }
-                    self.tell(&table);
-                }
-            }
-            self.pause(path);
-        }
-    }
+struct Keeper {
+    paths: Arc<Paths>,
+    intents: Arc<Intents>,
+    path: usize,
+}
 
-    /// Before it is connected again.
-    fn pause(&self, path: usize) {
-        let mut table = self.table();
-        let end = Instant::now() + table.states.pause(path);
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || table.has_ended {
-                return;
+impl Keeper {
+    fn keep(&self) {
+        let paths = &self.paths;
+        while !paths.has_ended() {
+            match self.bring_up() {
+                Ok(link) => match self.watch(&link) {
+                    Ok(()) => return,
+                    Err(error) => {
+                        match error.lost() {
+                            Some(reason) => paths.lost(&link, &reason),
+                            None => paths.lost(&link, &error),
+                        };
+                    }
+                },
+                Err(error) => paths.failed(self.path, &error),
             }
-            table =
-                self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+            paths.pause(self.path);
         }
     }
 
     /// Connects a path, brings functions and maps to its target, and lets requests use it.
-    fn bring_up(&self, path: usize) -> Result<Link, Error> {
-        let Some(url) = self.portals.get(path) else { return Err(Error::NoPath(String::new())) };
-        let association = Arc::new(Association::connect(url, self.options())?);
+    fn bring_up(&self) -> Result<Link, Error> {
+        let url = self.paths.portal(self.path).ok_or(Error::BadAnswer("no such portal"))?;
+        let association = Arc::new(Association::connect(url, self.paths.options())?);
         association.keep_alive_as_path()?;
-        let up = self.prepare(path, &association);
+        let up = self.prepare(&association);
         if up.is_err() {
             association.end();
         }
         up
     }
 
-    fn prepare(&self, path: usize, association: &Arc<Association>) -> Result<Link, Error> {
+    fn prepare(&self, association: &Arc<Association>) -> Result<Link, Error> {
         let mut one = Controller::of(Arc::clone(association));
         let is_discovery = association.is_discovery();
-        let namespace = if is_discovery { None } else { namespace(&mut one, self.url.nsid)? };
+        let namespace = if is_discovery { None } else { namespace(&mut one, self.paths.nsid())? };
         let terms = Terms {
             namespace: namespace
                 .as_ref()
@@ -132,8 +82,7 @@ impl Paths {
             in_capsule_bytes: association.in_capsule_bytes(),
             is_discovery,
         };
-        let common = *self.table().terms.get_or_insert(terms);
-        if let Some(why) = common.missing_in(&terms) {
+        if let Some(why) = self.paths.common_terms(terms).missing_in(&terms) {
             return Err(Error::OtherTarget(why));
         }
         let mut state = PathState::Optimized;
@@ -143,24 +92,11 @@ impl Paths {
             state = ana_state(&mut one, namespace.map_or(0, |namespace| namespace.anagrpid))?;
         }
         // What is wanted meanwhile waits, and is then wanted of this path as well.
-        let mut intent = self.intent();
+        let mut intent = self.intents.lock();
         if !is_discovery {
             intent.replay(association)?;
         }
-        let mut table = self.table();
-        if table.has_ended {
-            return Err(crate::LostReason::HungUp.into());
-        }
-        table.last_number += 1;
-        let number = table.last_number;
-        let link = Link { path, number, association: Arc::clone(association) };
-        if let Some(place) = table.links.get_mut(path) {
-            *place = Some(link.clone());
-        }
-        table.states.came_up(path, number, state, Instant::now());
-        log::info!("{}: path {} is {state}", self.url, self.address(path));
-        self.tell(&table);
-        Ok(link)
+        self.paths.came_up(self.path, association, state)
     }
 
     /// Keeps a path alive until it is lost, or nobody needs it.
@@ -169,13 +105,13 @@ impl Paths {
         let socket = association.admin.descriptor()?;
         let mut one = Controller::of(Arc::clone(association));
         let mut looked = Instant::now();
-        while !self.has_ended() {
+        while !self.paths.has_ended() {
             if association.has_ended() {
                 // Whoever has ended it has told why.
                 return Err(crate::LostReason::HungUp.into());
             }
             let (left, event_came) = association.admin.beat()?;
-            let is_usable = self.table().states.state(link.path).is_usable();
+            let is_usable = self.paths.state(link.path).is_usable();
             let look = if is_usable { LOOK } else { LOOK_UNUSABLE };
             if event_came || !is_usable && looked.elapsed() >= look {
                 looked = Instant::now();
@@ -194,15 +130,11 @@ impl Paths {
         let mut state = PathState::Optimized;
         if reports_ana(&link.association) {
             // Reading it is what makes the target tell of the next change.
-            let group = namespace(one, self.url.nsid)?.map_or(0, |namespace| namespace.anagrpid);
+            let group =
+                namespace(one, self.paths.nsid())?.map_or(0, |namespace| namespace.anagrpid);
             state = ana_state(one, group)?;
         }
-        let mut table = self.table();
-        let known = (link.path, link.number);
-        if table.states.learned(known, state, by_event, Instant::now()) {
-            log::info!("{}: path {} is {state}", self.url, self.address(link.path));
-            self.tell(&table);
-        }
+        self.paths.learned(link, state, by_event);
         Ok(())
     }
 }

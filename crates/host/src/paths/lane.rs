@@ -1,28 +1,37 @@
 //! A lane that goes on by another path.
 //!
-//! It has one queue, of the path that was the best when it was connected. Requests are kept until
-//! they end. When the queue is lost, or another path is better and the queue is empty, it connects another
+//! A [`Lane`](crate::Lane) has one queue, of the path that was the best when it was connected. Requests are
+//! kept until they end. When the queue is lost, or another path is better and the queue is empty, it connects another
 //! one and sends there what has not ended.
 
+use super::core::{Link, Paths};
 use super::ledger::Ledger;
-use super::{Link, Paths};
+use crate::lane_plan::LanePlan;
 use crate::queue::Queue;
-use crate::{
-    Completion, Error, Lane, LostReason, NamespaceInfo, Request, RequestError, SubmitError,
-};
+use crate::requests::OnCompletion;
+use crate::{Completion, Error, LostReason, NamespaceInfo, Request, RequestError, SubmitError};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest sleep of a lane that has no queue, or has one that empties, before it looks around.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The identifier of no I/O queue: that of the admin queue.
+const NO_QUEUE: u16 = 0;
+
+/// Receives on a queue.
+type Receive<'f> = dyn FnMut(&mut Queue, &mut OnCompletion<'_>) -> Result<usize, Error> + 'f;
+
 /// What a lane of several paths has beside its queue.
 #[derive(Debug)]
 pub(crate) struct OnPaths {
     paths: Arc<Paths>,
     namespaces: Arc<[NamespaceInfo]>,
-    /// Whose queue the lane has.
+    /// Whose queue the lane has, and its identifier there.
     link: Link,
+    qid: u16,
+    /// How often another queue has taken the place of one.
+    changes: u32,
     ledger: Ledger,
     /// The generation of what is known of the paths.
     seen: u64,
@@ -52,9 +61,22 @@ impl OnPaths {
         self.paths.has_ended()
     }
 
-    /// The lane is over.
-    pub(crate) fn leave(&self, qid: u16) {
-        self.link.association.leave(qid);
+    pub(crate) const fn qid(&self) -> u16 {
+        self.qid
+    }
+
+    /// How often another queue has taken the place of one.
+    pub(crate) const fn changes(&self) -> u32 {
+        self.changes
+    }
+
+    /// The queue is over.
+    pub(crate) fn leave(&mut self) {
+        if self.qid != NO_QUEUE {
+            self.link.association.leave(self.qid);
+            self.link.association.ids.give_back(self.qid);
+            self.qid = NO_QUEUE;
+        }
     }
 
     /// Requests wait for a path so long at most.
@@ -94,36 +116,34 @@ impl OnPaths {
             self.look(queue);
         }
     }
-}
 
-impl Lane {
-    /// A lane on the best path there is, or that comes within the connect timeout.
-    pub(crate) fn on_paths(
+    /// A lane on the best path there is, or that comes within the connect timeout: its queue, and how that was
+    /// connected, too.
+    pub(crate) fn open(
         paths: &Arc<Paths>,
         namespaces: &Arc<[NamespaceInfo]>,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Queue, LanePlan, Self), Error> {
         let end = Instant::now() + paths.options().connect_timeout;
         loop {
             let seen = paths.generation();
             let link = paths.wait_best(end)?;
             let error = match link.association.open_queue_as_path(namespaces) {
                 Ok((queue, qid, plan)) => {
-                    let patience = paths.options().command_timeout;
-                    let ids = link.association.ids.clone();
-                    let mut lane = Self::new(queue, qid, ids, Arc::new(plan));
-                    lane.on_paths = Some(Box::new(OnPaths {
+                    let on_paths = Self {
                         paths: Arc::clone(paths),
                         namespaces: Arc::clone(namespaces),
                         link,
+                        qid,
+                        changes: 0,
                         ledger: Ledger::default(),
                         seen,
                         leaves: false,
                         next_try: None,
                         stuck: None,
-                        patience,
+                        patience: paths.options().command_timeout,
                         past_bytes: (0, 0),
-                    }));
-                    return Ok(lane);
+                    };
+                    return Ok((queue, plan, on_paths));
                 }
                 Err(error) => error,
             };
@@ -135,40 +155,33 @@ impl Lane {
     }
 
     /// Keeps a request and queues it where that is possible now.
-    pub(crate) fn submit_on_paths(
+    pub(crate) fn submit(
         &mut self,
+        queue: &mut Queue,
         tag: u64,
-        request: Request<'_>,
+        request: &Request<'_>,
     ) -> Result<(), SubmitError> {
-        let depth = usize::from(self.depth());
-        let Self { queue, on_paths: Some(on), .. } = self else {
-            return Err(SubmitError::NotConnected);
-        };
-        if on.ledger.in_flight() >= depth {
+        if self.ledger.in_flight() >= usize::from(queue.requests().config().depth) {
             return Err(SubmitError::QueueFull);
         }
-        on.news(queue);
-        let number = on.ledger.take(tag, &request);
-        let queued = if on.uses(queue) {
-            queue.submit(number.into(), &request)
-        } else if on.paths.has_ended() {
-            Err(SubmitError::NotConnected)
+        self.news(queue);
+        let number = self.ledger.take(tag, request);
+        let queued = if self.uses(queue) {
+            queue.submit(number.into(), request)
         } else {
-            queue.requests().plan(&request).and(Err(SubmitError::QueueFull))
+            queue.requests().plan(request).and(Err(SubmitError::NotConnected))
         };
+        let is_over = || self.paths.has_ended();
         match queued {
             Ok(()) => Ok(()),
-            // It is sent as soon as there is a queue that has room.
-            Err(SubmitError::QueueFull) => {
-                on.ledger.wait(number, Instant::now(), RequestError::Lost(LostReason::HungUp));
-                Ok(())
-            }
-            Err(SubmitError::NotConnected) if !on.paths.has_ended() => {
-                on.ledger.wait(number, Instant::now(), RequestError::Lost(LostReason::HungUp));
+            Err(SubmitError::QueueFull | SubmitError::NotConnected) if !is_over() => {
+                // It is sent as soon as there is a queue that has room.
+                let why = RequestError::Lost(LostReason::HungUp);
+                self.ledger.wait(number, Instant::now(), why);
                 Ok(())
             }
             Err(error) => {
-                on.ledger.give_back(number);
+                self.ledger.give_back(number);
                 Err(error)
             }
         }
@@ -176,57 +189,50 @@ impl Lane {
 
     /// Puts another queue in the place of one that is lost, or empty and not the best, if there is a usable
     /// path.
-    fn change_paths(&mut self) {
-        let Self { queue, on_paths: Some(on), .. } = self else { return };
-        if on.uses(queue) || on.next_try.is_some_and(|next| Instant::now() < next) {
+    fn change(&mut self, queue: &mut Queue) {
+        if self.uses(queue) || self.next_try.is_some_and(|next| Instant::now() < next) {
             return;
         }
-        on.next_try = None;
-        while !on.uses(queue) && (!queue.is_connected() || queue.requests().in_flight() == 0) {
-            let seen = on.paths.generation();
-            let Some(link) = on.paths.best() else { break };
-            if queue.is_connected() && link.number == on.link.number && !queue.is_worn() {
+        self.next_try = None;
+        while !self.uses(queue) && (!queue.is_connected() || queue.requests().in_flight() == 0) {
+            let seen = self.paths.generation();
+            let Some(link) = self.paths.best() else { break };
+            if queue.is_connected() && link.number == self.link.number && !queue.is_worn() {
                 // It has become the best again.
-                (on.seen, on.leaves) = (seen, false);
+                (self.seen, self.leaves) = (seen, false);
                 break;
             }
             queue.close(LostReason::HungUp);
-            on.link.association.leave(self.qid);
-            if let Some(ids) = self.ids.take() {
-                ids.give_back(self.qid);
-            }
-            match link.association.open_queue_as_path(&on.namespaces) {
-                Ok((new, qid, plan)) => {
-                    on.past_bytes.0 += queue.sent_bytes();
-                    on.past_bytes.1 += queue.received_bytes();
+            self.leave();
+            match link.association.open_queue_as_path(&self.namespaces) {
+                Ok((new, qid, _)) => {
+                    self.past_bytes.0 += queue.sent_bytes();
+                    self.past_bytes.1 += queue.received_bytes();
                     *queue = new;
-                    self.qid = qid;
-                    self.ids = Some(link.association.ids.clone());
-                    self.plan = Some(Arc::new(plan));
-                    self.renewals += 1;
-                    (on.link, on.seen, on.leaves) = (link, seen, false);
+                    self.changes += 1;
+                    (self.link, self.qid, self.seen, self.leaves) = (link, qid, seen, false);
                 }
                 // Others of this process have them all; that may change.
                 Err(Error::NoQueueLeft { .. }) => {
-                    on.next_try = Some(Instant::now() + LOOK);
+                    self.next_try = Some(Instant::now() + LOOK);
                     break;
                 }
                 Err(error) => {
-                    on.paths.lost(&link, &error);
+                    self.paths.lost(&link, &error);
                 }
             }
         }
     }
 
     /// Sends what waits and may be sent, and ends what has waited too long. How many have ended.
-    fn send_waiting(&mut self, on_completion: &mut dyn FnMut(Completion<'_>)) -> usize {
-        let Self { queue, on_paths: Some(on), .. } = self else { return 0 };
-        if on.uses(queue) {
-            on.stuck = None;
-        } else if on.stuck.is_none() {
-            on.stuck = Some(Instant::now());
+    fn send_waiting(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
+        let is_usable = self.uses(queue);
+        if is_usable {
+            self.stuck = None;
+        } else if self.stuck.is_none() {
+            self.stuck = Some(Instant::now());
         }
-        if !on.ledger.is_waiting() {
+        if !self.ledger.is_waiting() {
             return 0;
         }
         let now = Instant::now();
@@ -235,45 +241,41 @@ impl Lane {
             ended += 1;
             on_completion(Completion { tag, result: Err(error) });
         };
-        if on.uses(queue) {
-            while let Some(number) = on.ledger.next(now) {
-                let Some(request) = on.ledger.send(number) else { continue };
+        if is_usable {
+            while let Some(number) = self.ledger.next(now) {
+                let Some(request) = self.ledger.send(number) else { continue };
                 let Err(error) = queue.submit(number.into(), &request) else { continue };
-                let why =
-                    RequestError::Lost(queue.requests().failure().unwrap_or(LostReason::HungUp));
-                match error {
-                    SubmitError::QueueFull | SubmitError::NotConnected => {
-                        on.ledger.wait(number, now, why);
-                        break;
-                    }
-                    // The target of this path takes less than that of the first.
-                    _ => {
-                        if let Some(tag) = on.ledger.ended(number, None) {
-                            end(tag, why);
-                        }
-                    }
+                let reason = queue.requests().failure().unwrap_or(LostReason::HungUp);
+                let why = RequestError::Lost(reason);
+                if matches!(error, SubmitError::QueueFull | SubmitError::NotConnected) {
+                    self.ledger.wait(number, now, why);
+                    break;
+                }
+                // The target of this path has another namespace in its place.
+                if let Some(tag) = self.ledger.ended(number, None) {
+                    end(tag, why);
                 }
             }
             // What is lost shows itself when receiving.
             let _ = queue.ring();
         } else {
-            let is_long = on.stuck.is_some_and(|stuck| now - stuck.min(now) >= on.patience);
-            let patience = if is_long { Duration::ZERO } else { on.patience };
-            let patience = (!on.paths.has_ended()).then_some(patience);
-            on.ledger.expire(now, patience, &mut end);
+            let is_long = self.stuck.is_some_and(|stuck| now - stuck.min(now) >= self.patience);
+            let patience = if is_long { Duration::ZERO } else { self.patience };
+            let patience = (!self.paths.has_ended()).then_some(patience);
+            self.ledger.expire(now, patience, &mut end);
         }
         ended
     }
 
     /// Receives, by `receive`, and takes care of what has not been carried out. How many have ended.
-    fn receive_on_paths(
+    fn receive(
         &mut self,
-        on_completion: &mut dyn FnMut(Completion<'_>),
-        receive: &mut dyn FnMut(&mut Queue, &mut dyn FnMut(Completion<'_>)) -> Result<usize, Error>,
+        queue: &mut Queue,
+        on_completion: &mut OnCompletion<'_>,
+        receive: &mut Receive<'_>,
     ) -> usize {
-        let Self { queue, on_paths: Some(on), .. } = self else { return 0 };
         let (mut ended, mut refusal) = (0, None);
-        let ledger = &mut on.ledger;
+        let ledger = &mut self.ledger;
         let received = receive(queue, &mut |Completion { tag, result }| {
             let error = result.as_ref().err();
             if let Some(RequestError::Command(error)) = error
@@ -287,12 +289,12 @@ impl Lane {
             }
         });
         if let Some(error) = refusal {
-            on.paths.refused(&on.link, &error);
+            self.paths.refused(&self.link, &error);
         }
         if let Err(error) = received {
-            let over = on.paths.lost(&on.link, &error.lost().unwrap_or(LostReason::HungUp));
-            let within = (Instant::now(), on.paths.options().command_timeout);
-            on.ledger.settle_lost(over, within, &mut |tag, error| {
+            let over = self.paths.lost(&self.link, &error.lost().unwrap_or(LostReason::HungUp));
+            let within = (Instant::now(), self.paths.options().command_timeout);
+            self.ledger.settle_lost(over, within, &mut |tag, error| {
                 ended += 1;
                 on_completion(Completion { tag, result: Err(error) });
             });
@@ -302,61 +304,55 @@ impl Lane {
 
     /// Goes to another path if that is due, and sends what may be sent. How many have ended because they
     /// waited too long.
-    fn prepare_on_paths(&mut self, on_completion: &mut dyn FnMut(Completion<'_>)) -> usize {
-        if let Self { queue, on_paths: Some(on), .. } = self {
-            on.news(queue);
-            on.leaves |= queue.is_worn();
-        }
-        self.change_paths();
-        self.send_waiting(on_completion)
+    fn prepare(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
+        self.news(queue);
+        self.leaves |= queue.is_worn();
+        self.change(queue);
+        self.send_waiting(queue, on_completion)
     }
 
-    /// See [`poll`](Self::poll). It waits only while another path is connected.
-    pub(crate) fn poll_on_paths(
+    /// See [`Lane::poll`](crate::Lane::poll). It waits only while another path is connected.
+    pub(crate) fn poll(
         &mut self,
-        on_completion: &mut dyn FnMut(Completion<'_>),
+        queue: &mut Queue,
+        on_completion: &mut OnCompletion<'_>,
     ) -> Result<usize, Error> {
-        let mut ended = self.prepare_on_paths(on_completion);
-        if self.queue.is_connected() {
-            ended += self.receive_on_paths(on_completion, &mut |queue, on_completion| {
+        let mut ended = self.prepare(queue, on_completion);
+        if queue.is_connected() {
+            ended += self.receive(queue, on_completion, &mut |queue, on_completion| {
                 queue.poll(on_completion)
             });
         }
-        self.ended_on_paths(ended)
+        self.ended(queue, ended)
     }
 
     /// An error if nothing can come any more.
-    fn ended_on_paths(&self, ended: usize) -> Result<usize, Error> {
-        let is_over = |on: &OnPaths| on.in_flight() == 0 && on.has_ended();
-        match &self.on_paths {
-            Some(on) if ended == 0 && !self.queue.is_connected() && is_over(on) => {
-                Err(LostReason::HungUp.into())
-            }
-            _ => Ok(ended),
-        }
+    fn ended(&self, queue: &Queue, ended: usize) -> Result<usize, Error> {
+        let is_over = ended == 0 && !queue.is_connected() && self.in_flight() == 0;
+        if is_over && self.has_ended() { Err(LostReason::HungUp.into()) } else { Ok(ended) }
     }
 
-    /// See [`wait`](Self::wait).
-    pub(crate) fn wait_on_paths(
+    /// See [`Lane::wait`](crate::Lane::wait).
+    pub(crate) fn wait(
         &mut self,
+        queue: &mut Queue,
         timeout: Duration,
-        on_completion: &mut dyn FnMut(Completion<'_>),
+        on_completion: &mut OnCompletion<'_>,
     ) -> Result<usize, Error> {
         let started = Instant::now();
         loop {
-            let mut ended = self.prepare_on_paths(on_completion);
+            let mut ended = self.prepare(queue, on_completion);
             let left = timeout.saturating_sub(started.elapsed());
-            let Self { queue, on_paths: Some(on), .. } = &*self else { return Ok(ended) };
-            let at_most = on.nap(queue).map_or(left, |nap| nap.min(left));
-            if on.uses(queue) || queue.is_connected() && queue.requests().in_flight() > 0 {
+            let at_most = self.nap(queue).map_or(left, |nap| nap.min(left));
+            if self.uses(queue) || queue.is_connected() && queue.requests().in_flight() > 0 {
                 let at_most = if ended > 0 { Duration::ZERO } else { at_most };
-                ended += self.receive_on_paths(on_completion, &mut |queue, on_completion| {
+                ended += self.receive(queue, on_completion, &mut |queue, on_completion| {
                     queue.wait(at_most, on_completion)
                 });
             } else if ended == 0 {
-                on.paths.wait_change(on.seen, at_most);
+                self.paths.wait_change(self.seen, at_most);
             }
-            if self.ended_on_paths(ended)? > 0 || started.elapsed() >= timeout {
+            if self.ended(queue, ended)? > 0 || started.elapsed() >= timeout {
                 return Ok(ended);
             }
         }
