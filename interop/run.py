@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 BUSYBOX = CACHE / "root/bin/busybox"
-PARTS = ["plain", "secure", "nvmet", "ktls"]
+PARTS = ["plain", "paths", "secure", "nvmet", "ktls"]
 # Those in which programs of ours run in the guest.
 OUR_PROGRAMS = {"nvmet", "ktls"}
 # Lines of a log that are shown of a failure: what is near its end says why.
@@ -96,6 +96,12 @@ def carry_out(request, served):
         target.end(signal.SIGKILL)
     elif action == "start":
         target.start()
+    elif action in ("freeze", "thaw"):
+        target.process.send_signal(signal.SIGSTOP if action == "freeze" else signal.SIGCONT)
+    elif action in ("drain", "undrain"):
+        target.ctl(action)
+    elif action == "upgrade":
+        target.upgrade()
     elif action == "log":
         target.logs(rest)
     elif action == "rotate":
@@ -121,6 +127,8 @@ def follow(line, served):
             if word == "fail":
                 failures += 1
                 show_logs(served, f"=== {rest.partition(':')[0]}")
+        elif word == "note":
+            print(text.strip(), flush=True)
         elif word == "please":
             try:
                 carry_out(rest, served)
@@ -142,6 +150,9 @@ def serve(options):
     """Starts the targets."""
     targets.make_keys(RUN)
     served = {"target": targets.Open(options.target, RUN)}
+    if "paths" in options.parts:
+        for name, cntlid in (("left", "1-32000"), ("right", "32001-65000")):
+            served[name] = targets.Twin(name, cntlid, options.target, RUN)
     if "secure" in options.parts:
         for name, mode in (("guarded", "allowed"), ("required", "required")):
             served[name] = targets.Guarded(name, mode, options.target, RUN)
@@ -190,7 +201,7 @@ def main():
     parser.add_argument("--verify", default=ROOT / "target/release/examples/verify", type=pathlib.Path)
     options = parser.parse_args()
     if options.parts is None:
-        options.parts = ["plain", "secure"] if options.fast else PARTS
+        options.parts = ["plain", "paths", "secure"] if options.fast else PARTS
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     RUN.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,8 @@ import keys
 
 NQN = "nqn.2026-01.io.bpf-of:interop"
 GUARDED = "nqn.2026-01.io.bpf-of:guarded"
+# The one that two targets serve.
+TWINS = "nqn.2026-01.io.bpf-of:twins"
 # The subsystem of the kernel's target.
 KERNEL = "nqn.2026-01.io.bpf-of:kernel"
 # Host N of the steps; each has rules of its own at the guarded targets.
@@ -146,6 +148,38 @@ class Open(Target):
         del self.namespaces["new"]
         self.configure()
         self.reload()
+
+
+class Twin(Target):
+    """One of two targets that serve one disk together. What it advertises is where the guest reaches it."""
+
+    UUID = "0b8f7a52-3c1d-4e6f-8a90-5d2c7e4b1f36"
+
+    def __init__(self, name, cntlid, program, directory):
+        super().__init__(name, program, directory)
+        self.control = directory / f"{name}.sock"
+        self.command[self.command.index("--listen") + 1] += f",advertise=10.0.2.2:{self.port}"
+        self.command += ["--control", str(self.control), "--cntlid", cntlid]
+        disk = f"file:path={directory / 'twins.img'},size=256MiB,uuid={self.UUID}"
+        self.write([f'nqn = "{TWINS}"', f'namespaces = ["{disk}"]'])
+
+    def ctl(self, *words):
+        command = [self.command[0], "ctl", "--socket", str(self.control), *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise Refused(f"{' '.join(words)}: {done.stderr.strip()}")
+
+    def upgrade(self):
+        """Another process takes over, while hosts are connected."""
+        old, command = self.process, [*self.command, "--take-over", str(self.control)]
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        try:
+            status = old.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            old.kill()
+            raise Refused("the old process does not end") from None
+        if status or self.process.poll() is not None:
+            raise Refused(f"the old process ended with {status}, the new one with {self.process.poll()}")
 
 
 class Guarded(Target):

@@ -33,7 +33,7 @@ const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 fn main() -> Result<(), Failure> {
     let listen: SocketAddr = std::env::args().nth(1).ok_or("usage: tour ADDRESS:PORT")?.parse()?;
     let namespaces = vec!["mem:size=8MiB".parse()?, "mem:size=8MiB,lba=4096".parse()?];
-    let config = TargetConfig { listen, namespaces, ..TargetConfig::default() };
+    let config = TargetConfig { listen: listen.into(), namespaces, ..TargetConfig::default() };
     let _server = Server::start(&config)?;
     let url: TargetUrl = format!("nvme-tcp://{listen}/{}", config.nqn).parse()?;
     for digests in [0, 3] {

@@ -30,7 +30,7 @@ pub(crate) fn run(command: &Command) -> Outcome {
     let TargetConfig { listen, discovery, nqn, namespaces, rules, functions, .. } = &config;
     if options.json {
         let report = serde_json::json!({
-            "listen": listen,
+            "listen": listen.0.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "discovery": discovery,
             "nqn": nqn,
             "namespaces": namespaces.len(),
@@ -41,8 +41,10 @@ pub(crate) fn run(command: &Command) -> Outcome {
         return Ok(());
     }
     println!("{}: good", options.file.display());
+    let listen: Vec<String> = listen.0.iter().map(ToString::to_string).collect();
     println!(
-        "  listens on {listen}{}",
+        "  listens on {}{}",
+        listen.join(" and "),
         discovery.map_or(String::new(), |at| format!(", discovery on {at}"))
     );
     println!("  {} namespaces, {} rules of hosts", namespaces.len(), rules.len());

@@ -1,5 +1,7 @@
 //! `bpfof ctl`.
 
+mod paths;
+
 use bpfof_operations::client::Client;
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
@@ -47,8 +49,15 @@ enum Command {
         /// Its NQN.
         host: String,
     },
+    #[command(flatten)]
+    Paths(paths::Command),
     /// Read the configuration again, as on SIGHUP, and tell what has come of it.
     Reload,
+    /// Rules and keys.
+    #[command(subcommand)]
+    Keys(Keys),
+    /// Stop the target, as on SIGTERM.
+    Stop,
     /// Change what is logged, until the target is started again.
     Log {
         /// error, warn, info or debug.
@@ -59,6 +68,13 @@ enum Command {
     Namespace(Namespace),
     /// The version of the target.
     Version,
+}
+
+#[derive(Subcommand)]
+enum Keys {
+    /// Read the [[host]] rules of the configuration file again, and the keys that they name; all else stays as it
+    /// is. Hosts that may do less by them are disconnected.
+    Reload,
 }
 
 #[derive(Subcommand)]
@@ -129,6 +145,9 @@ impl Namespace {
 
 pub(crate) fn run(options: &Options) -> Outcome {
     let mut client = Client::connect(&options.socket)?;
+    if let Command::Paths(command) = &options.command {
+        return paths::run(&mut client, command, options.json);
+    }
     let mut call = |method: &str, params: Value| client.call(method, params);
     let (result, words) = match &options.command {
         Command::Kick { host } => {
@@ -139,6 +158,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
         Command::Reload => {
             (call("reload", Value::Null)?, "the configuration is taken over".to_owned())
         }
+        Command::Keys(Keys::Reload) => {
+            (call("keys.reload", Value::Null)?, "the rules and keys are taken over".to_owned())
+        }
+        Command::Stop => (call("stop", Value::Null)?, "the target stops".to_owned()),
         Command::Namespace(namespace) => {
             let (method, params) = namespace.request();
             let result = call(method, params)?;

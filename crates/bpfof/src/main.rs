@@ -14,6 +14,7 @@ mod function;
 mod grantd;
 mod key;
 mod kv;
+mod take_over;
 mod target;
 
 use clap::{Parser, Subcommand};

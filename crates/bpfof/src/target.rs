@@ -1,13 +1,16 @@
 //! `bpfof target`.
 
 use crate::daemon;
+use crate::take_over;
 use bpfof_controller::{
-    NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode, parse_address, parse_size,
-    parse_tls_mode,
+    ListenConfig, Listeners, NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode,
+    parse_address, parse_cntlids, parse_size, parse_tls_mode,
 };
 use bpfof_operations::Reporter;
+use bpfof_operations::client::Client;
 use bpfof_operations::control::{self, Change, Control, Operations};
 use bpfof_operations::edit::{self, Edit, Place};
+use bpfof_operations::hand_over::{self, Sockets};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
 use clap::Args;
@@ -16,28 +19,40 @@ use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What the service manager calls the socket for discovery (FileDescriptorName=); any other name is that of
 /// the one for hosts.
 const DISCOVERY_SOCKET: &str = "discovery";
 
-/// Serve namespaces over NVMe/TCP. Stops on SIGTERM and Ctrl-C once commands in flight have ended;
+/// How long hosts get to go elsewhere when the target stops.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Serve namespaces over NVMe/TCP. On SIGTERM and Ctrl-C tells hosts to go elsewhere, stops once commands in flight have ended;
 /// on SIGHUP reads the configuration file again, takes over its namespaces and the sizes of files
 /// that have grown, and tells the hosts. A configuration that cannot be served changes nothing.
 // One field for each option.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Address and port to listen on [default: 127.0.0.1:4420; port 0 lets the kernel choose].
-    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
-    listen: Option<SocketAddr>,
+    /// Address and port to listen on, repeatable [default: 127.0.0.1:4420; port 0 lets the kernel choose]:
+    /// ADDRESS[,advertise=HOST[:PORT]][,id=N][,ana=[GROUP:]STATE]. The discovery log names the advertised
+    /// address, where hosts reach this one by another, and the id, which is the position unless it is given;
+    /// the state of namespaces here is optimized, non-optimized or inaccessible.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<ListenConfig>,
     /// Address and port to listen on for discovery only, usually port 8009 [default: none; hosts
     /// can discover at --listen as well].
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     discovery: Option<SocketAddr>,
+    /// Ids of controllers, as 1-32000, 1024 or more: those of targets that serve one subsystem together must
+    /// differ [default: 1-65519].
+    #[arg(long, value_name = "FIRST-LAST", value_parser = parse_cntlids)]
+    cntlid: Option<RangeInclusive<u16>>,
     /// NVMe qualified name of the subsystem [default: nqn.2026-01.io.bpf-of:target].
     #[arg(long)]
     nqn: Option<String>,
@@ -48,7 +63,8 @@ pub(crate) struct Options {
     /// stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…], concat:path=FILE,path=FILE[,size=…] or
     /// nvme:path=/dev/ngXnY,
     /// with the size of each; with nqn=NAME in a subsystem of that name,
-    /// where ids are from 1 again; with nsid=N under that id, not its position.
+    /// where ids are from 1 again; with nsid=N under that id, not its position; with uuid=UUID hosts know
+    /// it as the same disk as that of another target; with anagrpid=N in that ANA group.
     #[arg(long = "namespace", value_name = "SPEC")]
     namespaces: Vec<NamespaceConfig>,
     /// Processors to run a reactor on, for example 0,1 [default: one reactor, not pinned].
@@ -110,8 +126,13 @@ pub(crate) struct Options {
     /// Socket for `bpfof ctl` [default: none].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Take settings from a TOML file; options override it. It may have listen, discovery, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
-    /// max-instructions, max-instructions-per-call, max-chains, memory-max, connections-per-address,
+    /// Go on in the place of the target whose control socket this is: listen with its sockets, then have its
+    /// hosts move here, and have it stop.
+    #[arg(long, value_name = "PATH")]
+    take_over: Option<PathBuf>,
+    /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
+    /// advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// max-instructions, max-instructions-per-call, max-chains, memory-max, overcommit-memory, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
     /// allow-any-host, and [[host]] rules that say who may do what.
@@ -133,14 +154,32 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let config = configuration(options)?;
     crate::allocator::give_back_large_pieces();
     let is_crippled = Arc::new(AtomicBool::new(false));
-    let server = Server::start_with(&config, surroundings(&is_crippled)?)?;
+    let (mut surroundings, mut old, mut metrics_socket) = (surroundings(&is_crippled)?, None, None);
+    if let Some(path) = &options.take_over {
+        old = Some(Client::connect(path)?);
+        metrics_socket = hand_over_from(path, &config, &mut surroundings)?;
+    }
+    let mut server = Server::start_with(&config, surroundings)?;
     let asked = Asked::default();
-    let (_control, metrics) = serve_operators(&config, &server, &asked)?;
+    // Another target may answer where this one is to, but not a third.
+    let takes_over = options.take_over.is_some()
+        && is_same_file(options.take_over.as_deref(), config.control.as_deref());
+    let given = (metrics_socket, takes_over);
+    let (_control, metrics) = serve_operators(&config, &server, &asked, given)?;
+    if let Some(old) = &mut old {
+        // Nothing is left that can fail.
+        old.call("retire", serde_json::Value::Null)?;
+        server.begin_accepting()?;
+    }
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
-    let status = format!("READY=1\nSTATUS=listens on {}", server.address());
+    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    let status = format!("READY=1\nSTATUS=listens on {}", addresses.join(", "));
     daemon::tell(manager, |manager| manager.notify(&status));
     feed_watchdog(manager, &server)?;
+    if let Some(old) = old {
+        move_hosts(old, &server)?;
+    }
     // Of the configuration file, with changes that were not saved.
     let mut text = None;
     for signal in signals.forever() {
@@ -159,6 +198,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
         daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
     daemon::tell(manager, |manager| manager.notify("STOPPING=1"));
+    if !is_crippled.load(Ordering::Relaxed) && !server.drain(FAREWELL) {
+        log::info!("some hosts have not gone elsewhere");
+    }
     server.stop();
     match is_crippled.load(Ordering::Relaxed) {
         true => Err("a reactor has ended; the log says why".into()),
@@ -179,12 +221,14 @@ fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> 
     for (name, socket) in bpfof_systemd::inherited() {
         let place = match name.as_str() {
             DISCOVERY_SOCKET => &mut options.discovery_listener,
-            _ => &mut options.listener,
+            _ => {
+                options.listeners.push(TcpListener::from(socket));
+                continue;
+            }
         };
         if place.replace(TcpListener::from(socket)).is_some() {
             return Err(format!(
-                "the service manager passes another socket ({name}): there is one for hosts, and one \
-                 called {DISCOVERY_SOCKET} (FileDescriptorName=)"
+                "the service manager passes two sockets called {name} (FileDescriptorName=)"
             ));
         }
     }
@@ -209,6 +253,9 @@ fn carry_out(
         Change::Reload => configuration(options)
             .and_then(|config| Ok(server.reload(&config)?))
             .map(|()| *text = None)
+            .map(|()| None),
+        Change::Keys => configuration(options)
+            .and_then(|config| Ok(server.reload_rules(&config.rules)?))
             .map(|()| None),
         Change::Namespaces(edit, save) => {
             edit_namespaces(edit, *save, options, server, text).map(Some)
@@ -269,13 +316,22 @@ fn serve_operators(
     config: &TargetConfig,
     server: &Server,
     asked: &Asked,
+    (metrics_socket, takes_over): (Option<TcpListener>, bool),
 ) -> Result<(Option<Control>, Option<SocketAddr>), Box<dyn std::error::Error>> {
     let report: Reporter = Arc::new(server.report());
-    let serve = |address: SocketAddr| {
-        bpfof_operations::http::serve(address, Arc::clone(&report))
-            .map_err(|error| format!("cannot listen on {address} for metrics: {error}"))
+    let metrics_socket = match (metrics_socket, config.metrics) {
+        (Some(socket), _) => Some(socket),
+        (None, Some(address)) => Some(
+            TcpListener::bind(address)
+                .map_err(|error| format!("cannot listen on {address} for metrics: {error}"))?,
+        ),
+        (None, None) => None,
     };
-    let metrics = config.metrics.map(serve).transpose()?;
+    let metrics = metrics_socket.as_ref().map(TcpListener::local_addr).transpose()?;
+    let metrics_copy = metrics_socket.as_ref().map(TcpListener::try_clone).transpose()?;
+    if let Some(socket) = metrics_socket {
+        bpfof_operations::http::serve(socket, Arc::clone(&report))?;
+    }
     if let Some(address) = metrics {
         log::info!("metrics are at http://{address}/metrics, a page at http://{address}/");
     }
@@ -287,10 +343,59 @@ fn serve_operators(
         signal_hook::low_level::raise(SIGHUP).map_err(|error| error.to_string())?;
         outcome.recv().unwrap_or_else(|_| Err("the target stops".to_owned()))
     };
-    let operations = Operations { report, kick: Box::new(server.kick()), change: Box::new(change) };
-    let control = control::serve(path, operations)?;
+    let of_hosts = server.hand_over();
+    let hand_over = move || {
+        let of_hosts = of_hosts()?;
+        let metrics = metrics_copy.as_ref().map(TcpListener::try_clone).transpose();
+        Ok(Sockets { of_hosts, metrics: metrics.map_err(|error| error.to_string())? })
+    };
+    let operations = Operations {
+        report,
+        kick: Box::new(server.kick()),
+        change: Box::new(change),
+        paths: server.paths(),
+        hand_over: Box::new(hand_over),
+        retire: Box::new(server.stop_accepting()),
+        stop: Box::new(|| _ = signal_hook::low_level::raise(SIGTERM)),
+    };
+    let control = control::serve(path, operations, takes_over)?;
     log::info!("bpfof ctl --socket {} reaches it", path.display());
     Ok((Some(control), metrics))
+}
+
+fn is_same_file(one: Option<&Path>, other: Option<&Path>) -> bool {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    one.map(whole) == other.map(whole)
+}
+
+/// Takes the sockets of the target whose control socket is at `path`. Returns the one for metrics.
+fn hand_over_from(
+    path: &Path,
+    config: &TargetConfig,
+    surroundings: &mut ServerOptions,
+) -> Result<Option<TcpListener>, Box<dyn std::error::Error>> {
+    let mut sockets = hand_over::receive(path)
+        .map_err(|error| format!("cannot take over from {}: {error}", path.display()))?;
+    take_over::keep_configured(&mut sockets, config);
+    let Sockets { of_hosts, metrics } = sockets;
+    surroundings.listeners.extend(of_hosts.listeners);
+    surroundings.discovery_listener = surroundings.discovery_listener.take().or(of_hosts.discovery);
+    surroundings.last_controller = Some(of_hosts.last_controller);
+    Ok(metrics)
+}
+
+/// Has the hosts of another target move here while this one serves already.
+fn move_hosts(old: Client, server: &Server) -> io::Result<()> {
+    let report: Reporter = Arc::new(server.report());
+    let lock_files = server.lock_files();
+    let begin = move || match take_over::move_hosts(old, &report) {
+        Ok(()) => match lock_files() {
+            Ok(()) => log::info!("the other target has stopped: all is taken over"),
+            Err(error) => log::warn!("the other target has stopped, and somebody else: {error}"),
+        },
+        Err(error) => log::error!("the other target has not stopped: {error}"),
+    };
+    std::thread::Builder::new().name("take over".into()).spawn(begin).map(drop)
 }
 
 /// Tells the service manager, as often as it wants, that all reactors turn.
@@ -327,8 +432,11 @@ fn with_options(
     if !options.namespaces.is_empty() {
         config.namespaces.clone_from(&options.namespaces);
     }
-    if let Some(listen) = options.listen {
-        config.listen = listen;
+    if !options.listen.is_empty() {
+        config.listen = Listeners(options.listen.clone());
+    }
+    if let Some(cntlids) = &options.cntlid {
+        config.cntlids = cntlids.clone();
     }
     config.discovery = options.discovery.or(config.discovery);
     config.metrics = options.metrics.or(config.metrics);
@@ -372,7 +480,12 @@ fn announce(json: bool, server: &Server, config: &TargetConfig, metrics: Option<
     let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
     if json {
         let line =
-            serde_json::json!({ "listening": server.address(), "url": url, "metrics": metrics });
+            serde_json::json!({
+                "listening": server.address(),
+                "addresses": server.addresses(),
+                "url": url,
+                "metrics": metrics,
+            });
         println!("{line}");
     } else {
         log::info!("hosts reach it as {url}?ns=1");

@@ -1,138 +1,440 @@
-//! Chains over files by two targets of one storage, of which one is killed, stopped, and started again.
+//! Several ways to one disk, while targets are drained, replaced and killed.
 
-mod disk;
+mod command;
 
-use bpfof_host::files::{
-    Executor, FileMaps, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
-    StorageFunction,
-};
-use bpfof_host::{Controller, Options, PathState, TargetUrl};
-use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
-use disk::{Disk, cannot_mount};
+use bpfof_host::{Controller, Error, Lane, Options, Sqe, Status, TargetUrl};
+use command::{BPFOF, Target, bad, good, json};
 use rustix::process::Signal;
+use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
-const KEYS: u64 = 2000;
-/// Longest pause that a reader may notice while another target works.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-const PATH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Waits for maps, so that chains run at a target whenever they can.
-const PATIENT: Policy =
-    Policy { retries: 5, patience: Duration::from_secs(2), fall_back: true, local: true };
+const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
+const NQN: &str = "nqn.2026-01.io.bpf-of:target";
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 64;
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-fn value(key: u64, generation: u64) -> Vec<u8> {
-    format!("key {key} generation {generation}").into_bytes()
+/// A folder with a disk, and targets that serve it.
+struct Place {
+    folder: TempDir,
+    /// What the disk's namespace has besides.
+    more: String,
 }
 
-struct Reading {
-    maps: FileMaps,
-    reader: PushdownReader,
-    function: StorageFunction,
-    file: [PushdownFile; 1],
-    root: Root,
-    generation: u64,
+impl Place {
+    /// With a disk that several targets serve.
+    fn shared() -> Place {
+        Place { more: format!(",uuid={UUID}"), ..Place::alone() }
+    }
+
+    /// With one that only one does.
+    fn alone() -> Place {
+        Place { folder: tempfile::tempdir().expect("a folder"), more: String::new() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What each target of the disk is given.
+    fn command(&self, control: &str, more: &[&str]) -> Command {
+        let disk = self.path("disk");
+        let mut command = Command::new(BPFOF);
+        command.args(["target", "--json", "--quiet", "--exit-with-parent", "--namespace"]);
+        command.arg(format!("file:path={},size=1MiB{}", disk.display(), self.more));
+        command.arg("--control").arg(self.path(control)).args(more).stdout(Stdio::piped());
+        command
+    }
+
+    fn disk(&self) -> String {
+        format!("file:path={}", self.path("disk").display())
+    }
+
+    fn ctl(&self, control: &str, words: &[&str]) -> Vec<String> {
+        let socket = self.path(control).display().to_string();
+        ["ctl", "--socket", &socket].iter().chain(words).map(|word| (*word).to_owned()).collect()
+    }
+
+    fn said(&self, control: &str, words: &[&str]) -> String {
+        let all = self.ctl(control, words);
+        good(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn asked(&self, control: &str, words: &[&str]) -> Value {
+        let all = self.ctl(control, &[words, &["--json"]].concat());
+        json(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn refused(&self, control: &str, words: &[&str]) -> String {
+        let all = self.ctl(control, words);
+        bad(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    }
 }
 
-impl Reading {
-    fn new(disk: &Disk, url: &TargetUrl) -> Reading {
-        let options = Options { path_timeout: PATH_TIMEOUT, ..Options::default() };
-        let controller = Controller::connect(url, options).expect("it connects");
-        let device = NamespaceDevice::new(disk.image()).expect("an image");
-        let maps = FileMaps::new(controller, url.nsid, device).expect("a target");
-        let function = maps.load_function(GET_OBJECT, 0).expect("good");
-        let reader = PushdownReader::new(&maps, PATIENT).expect("a lane");
-        let path = disk.mount().join("table");
-        let root = write(&path, 1);
-        let file = [maps.open(&path).expect("opens")];
-        assert!(maps.wait_mapped(&file[0], Duration::from_secs(10)), "{:?}", file[0].refusal());
-        Reading { maps, reader, function, file, root, generation: 1 }
+/// A target with all addresses that it listens on.
+fn run(mut command: Command) -> (Target, Vec<String>, Option<String>) {
+    let mut child = command.spawn().expect("bpfof starts");
+    let mut line = String::new();
+    let output = child.stdout.take().expect("piped");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let announced: Value = serde_json::from_str(&line).expect("JSON");
+    let text = |value: &Value| value.as_str().expect("a string").to_owned();
+    let addresses = announced["addresses"].as_array().expect("a list").iter().map(text).collect();
+    let target =
+        Target { child, address: text(&announced["listening"]), url: text(&announced["url"]) };
+    (target, addresses, announced["metrics"].as_str().map(str::to_owned))
+}
+
+/// One way to the disk.
+struct Way {
+    url: TargetUrl,
+    connection: Option<(Controller, Lane)>,
+}
+
+impl Way {
+    fn new(address: &str) -> Way {
+        let url = format!("nvme-tcp://{address}/{NQN}").parse().expect("an address");
+        Way { url, connection: None }
     }
 
-    fn path_state(&self, path: usize) -> PathState {
-        self.maps.with_controller(|controller| controller.paths()[path].state).expect("a target")
+    /// Connects, and reads how the disk is reached, as a host does that knows of paths.
+    fn connect(&mut self) -> Result<&mut (Controller, Lane), Error> {
+        if self.connection.is_none() {
+            let mut controller = Controller::connect(&self.url, Options::for_host([9; 16]))?;
+            // Get Log Page, Asymmetric Namespace Access, 16 dwords.
+            let log = Sqe { cdw10: 0x0c | 15 << 16, ..Sqe::new(0x02, u32::MAX) };
+            controller.admin_command(log, &[], 64)?;
+            let lane = controller.open_lane()?;
+            self.connection = Some((controller, lane));
+        }
+        Ok(self.connection.as_mut().expect("just made"))
     }
 
-    fn wait(&mut self, path: usize, state: PathState) {
-        let end = Instant::now() + Duration::from_secs(20);
-        while self.path_state(path) != state {
-            assert!(Instant::now() < end, "path {path} is not {state}");
-            self.look_up(7);
+    /// Connects again if the connection is lost; how often nobody listened.
+    fn keep(&mut self) -> u64 {
+        if self.connection.as_mut().is_some_and(|(controller, _)| !controller.check_connected()) {
+            self.connection = None;
+        }
+        self.connect().map_or_else(|error| u64::from(check(&error)), |_| 0)
+    }
+
+    fn try_it(&mut self, number: u64) -> Result<(), Error> {
+        let (_, lane) = self.connect()?;
+        let at = number % BLOCKS * BLOCK as u64;
+        let block = [number as u8; BLOCK];
+        lane.write(1, at, &block)?;
+        let mut back = vec![0; BLOCK];
+        lane.read(1, at, &mut back)?;
+        assert_eq!(back, block, "block {at}");
+        Ok(())
+    }
+}
+
+/// What a host has met.
+#[derive(Debug, Default)]
+struct Met {
+    done: u64,
+    longest_pause: Duration,
+    /// Nobody listened.
+    refused: u64,
+    moved: u64,
+}
+
+/// A host that writes and reads, on whatever way works; it knows what may be tried again, and panics of all
+/// else.
+struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    thread: JoinHandle<Met>,
+}
+
+impl Load {
+    fn start(addresses: &[&str]) -> Load {
+        let mut ways: Vec<Way> = addresses.iter().map(|address| Way::new(address)).collect();
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stops, counts) = (Arc::clone(&stop), Arc::clone(&done));
+        let work = move || {
+            let (mut met, mut now, mut last) = (Met::default(), 0, Instant::now());
+            while !stops.load(Ordering::Relaxed) {
+                match ways[now].try_it(met.done) {
+                    Ok(()) => {
+                        met.longest_pause = met.longest_pause.max(last.elapsed());
+                        last = Instant::now();
+                        met.done += 1;
+                        counts.store(met.done, Ordering::Relaxed);
+                        if met.done.is_multiple_of(16) {
+                            met.refused += ways.iter_mut().map(Way::keep).sum::<u64>();
+                        }
+                        continue;
+                    }
+                    Err(Error::Command { source, .. })
+                        if source.status.same_code(Status::ANA_INACCESSIBLE) => {}
+                    Err(error) => {
+                        met.refused += u64::from(check(&error));
+                        ways[now].connection = None;
+                    }
+                }
+                met.moved += 1;
+                now = (now + 1) % ways.len();
+                assert!(last.elapsed() < PATIENCE, "no way works");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            met
+        };
+        let load = Load { stop, done, thread: std::thread::spawn(work) };
+        load.go_on(10);
+        load
+    }
+
+    /// Waits until so much more has been done.
+    fn go_on(&self, more: u64) {
+        let (goal, begin) = (self.done.load(Ordering::Relaxed) + more, Instant::now());
+        while self.done.load(Ordering::Relaxed) < goal {
+            assert!(!self.thread.is_finished(), "the load has failed");
+            assert!(begin.elapsed() < PATIENCE, "nothing goes on");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Looks a key up at a target, and returns how long that took.
-    fn look_up(&mut self, key: u64) -> Duration {
-        let begun = Instant::now();
-        let Root { offset, size } = self.root;
-        let first = FirstRead { file: 0, offset_bytes: offset, size_bytes: size };
-        let mut scratch = get_argument(key, &[self.root]).expect("one table");
-        let read = self.reader.read_pushdown(&self.file, first, &self.function, &mut scratch);
-        let info = read.expect("it succeeds");
-        assert_eq!(info.executor, Executor::Target);
-        let expected = value(key, self.generation);
-        assert_eq!(Lookup::parse(&scratch), Some(Lookup::Found(0, &expected)), "key {key}");
-        begun.elapsed()
-    }
-
-    /// Looks keys up; the longest time that took.
-    fn look_up_many(&mut self) -> Duration {
-        (0..500).map(|index| self.look_up(index * 13 % KEYS)).max().unwrap_or_default()
-    }
-
-    fn rewrite(&mut self, disk: &Disk) {
-        self.generation += 1;
-        let path = disk.mount().join("table");
-        // Another inode, as databases write their files.
-        fs::remove_file(&path).expect("removed");
-        self.root = write(&path, self.generation);
-        self.file = [self.maps.open(&path).expect("opens")];
-        assert!(self.maps.wait_mapped(&self.file[0], Duration::from_secs(10)));
+    fn end(self) -> Met {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("no error but those that may be tried again")
     }
 }
 
-fn write(path: &Path, generation: u64) -> Root {
-    let mut writer = TableWriter::new(Shape { data_block_bytes: 3000, fanout: 8 });
-    for key in 0..KEYS {
-        writer.add(key, Some(&value(key, generation))).expect("in order");
+/// Whether nobody listened; panics of what a host may not try again.
+fn check(error: &Error) -> bool {
+    match error {
+        Error::Connect { source, .. } => source.kind() == std::io::ErrorKind::ConnectionRefused,
+        Error::Lost(_) | Error::NoGreeting { .. } | Error::NotReady { .. } => false,
+        Error::Command { source, .. }
+            if source.status.same_code(Status::CONNECT_CONTROLLER_BUSY) =>
+        {
+            false
+        }
+        other => panic!("{other}"),
     }
-    let (bytes, root) = writer.finish();
-    fs::write(path, bytes).expect("written");
-    root
+}
+
+fn first_of<'a>(listeners: &'a Value, what: &str) -> &'a Value {
+    &listeners[0][what]
 }
 
 #[test]
-fn readers_of_files_do_not_notice_that_a_target_dies() {
-    if cannot_mount().is_some() {
-        return;
+fn operators_see_and_change_paths() {
+    let place = Place::alone();
+    let listen = ["--listen", "127.0.0.1:0,id=5,advertise=192.0.2.7", "--listen", "[::1]:0"];
+    let (_target, addresses, _) = run(place.command("control", &listen));
+    let load = Load::start(&[&addresses[0], &addresses[1]]);
+    let listeners = place.asked("control", &["listeners"]);
+    assert_eq!(*first_of(&listeners, "id"), 5);
+    assert_eq!(*first_of(&listeners, "advertised"), "192.0.2.7");
+    assert_eq!(listeners[1]["address"], addresses[1].as_str());
+    assert_eq!(*first_of(&listeners, "ana"), serde_json::json!({ "1": "optimized" }));
+    let drained = place.asked("control", &["drain", "--listener", "192.0.2.7"]);
+    assert_eq!(*first_of(&drained, "drained"), true);
+    assert_eq!((first_of(&drained, "busy"), first_of(&drained, "in_flight")), (&0.into(), &0.into()));
+    assert_eq!(drained[1]["drained"], false);
+    load.go_on(10);
+    let words = place.said("control", &["listeners"]);
+    assert!(words.contains("drained") && words.contains("optimized"), "{words}");
+    let open = place.asked("control", &["undrain", "--listener", "5"]);
+    assert_eq!(*first_of(&open, "drained"), false);
+    place.said("control", &["drain", "--listener", &addresses[1], "--close"]);
+    load.go_on(10);
+    place.said("control", &["undrain"]);
+    place.said("control", &["ana", "non-optimized", "--listener", "2", "--group", "1"]);
+    let states = place.asked("control", &["listeners"]);
+    assert_eq!(states[1]["ana"]["1"], "non-optimized");
+    let unknown = place.refused("control", &["drain", "--listener", "9"]);
+    assert!(unknown.contains("there is no listener \"9\"") && unknown.contains("5 ("), "{unknown}");
+    let group = place.refused("control", &["ana", "optimized", "--group", "99"]);
+    assert!(group.contains("1 to 32"), "{group}");
+    let met = load.end();
+    assert!(met.moved >= 1 && met.refused == 0, "{met:?}");
+}
+
+/// Commands that do not end keep a drain from being reported as done.
+#[test]
+fn a_drain_that_takes_too_long_says_so() {
+    let place = Place::alone();
+    let mut command = place.command("control", &["--listen", "127.0.0.1:0", "--namespace"]);
+    command.arg("mem:size=1MiB,latency_us=3000000");
+    let (_target, addresses, _) = run(command);
+    let mut way = Way::new(&addresses[0]);
+    way.try_it(1).expect("served");
+    let slow = std::thread::spawn(move || {
+        let (_, lane) = way.connect().expect("connected");
+        lane.read(2, 0, &mut [0; 512])
+    });
+    let in_flight = || place.asked("control", &["listeners"])[0]["in_flight"] == 1;
+    let begin = Instant::now();
+    while !in_flight() {
+        assert!(begin.elapsed() < PATIENCE, "it is never in flight");
     }
-    let mut disk = Disk::new("ext4", 64 << 20);
-    let url = disk.add_path();
-    let mut reading = Reading::new(&disk, &url);
-    reading.wait(0, PathState::Optimized);
-    reading.wait(1, PathState::Optimized);
-    reading.look_up_many();
-    for round in 0..3 {
-        disk.signal(0, Signal::KILL);
-        let longest = reading.look_up_many();
-        println!("killed, round {round}: longest lookup {longest:?}");
-        assert!(longest < PAUSE_MAX, "a lookup of {longest:?}");
-        // The other path hears of it when it is back.
-        reading.rewrite(&disk);
-        reading.look_up_many();
-        disk.restart_target();
-        reading.wait(0, PathState::Optimized);
-        reading.look_up_many();
+    let late = place.refused("control", &["drain", "--timeout", "0"]);
+    assert!(late.contains("stay drained") && late.contains("in flight"), "{late}");
+    let drained = place.asked("control", &["drain"]);
+    assert_eq!(*first_of(&drained, "in_flight"), 0);
+    slow.join().expect("it ends").expect("and well");
+}
+
+fn scrape(metrics: &str) -> bool {
+    let mut stream = TcpStream::connect(metrics).expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer.starts_with("HTTP/1.1 200 OK") && answer.contains("bpfof_build")
+}
+
+/// One process after the other takes over, under load: no host ever finds nobody listening, and nothing is
+/// lost.
+#[test]
+fn a_new_process_takes_over_under_load() {
+    let place = Place::alone();
+    let port_free = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    let more = [&port_free[..], &["--metrics", "127.0.0.1:0", "--cntlid", "1-32000"]].concat();
+    let (mut old, addresses, metrics) = run(place.command("control", &more));
+    let metrics = metrics.expect("there are metrics");
+    let load = Load::start(&[&addresses[0], &addresses[1]]);
+    for _ in 0..3 {
+        let control = place.path("control").display().to_string();
+        let [one, two] = [&addresses[0], &addresses[1]];
+        let same = ["--listen", one, "--listen", two, "--metrics", &metrics];
+        let same = [&same[..], &["--cntlid", "1-32000", "--take-over", &control]].concat();
+        let (new, its, its_metrics) = run(place.command("control", &same));
+        assert_eq!((&its, its_metrics.as_ref()), (&addresses, Some(&metrics)));
+        // The old one ends by itself, and well.
+        assert_eq!(old.wait_for(PATIENCE), Some(0));
+        load.go_on(100);
+        assert!(place.asked("control", &["version"]).is_string(), "the control socket has moved");
+        assert!(scrape(&metrics), "and the metrics");
+        let reached = place.asked("control", &["connections"]);
+        assert!(!reached.as_array().expect("a list").is_empty());
+        old = new;
     }
-    // A target that hangs says nothing.
-    disk.signal(0, Signal::STOP);
-    let longest = reading.look_up_many();
-    println!("stopped: longest lookup {longest:?}");
-    assert!(longest < PATH_TIMEOUT + PAUSE_MAX, "a lookup of {longest:?}");
-    disk.signal(0, Signal::CONT);
-    reading.wait(0, PathState::Optimized);
-    disk.signal(1, Signal::KILL);
-    assert!(reading.look_up_many() < PAUSE_MAX);
-    reading.wait(1, PathState::Lost);
+    let met = load.end();
+    assert!(met.refused == 0 && met.moved >= 3, "{met:?}");
+    println!("the longest pause was {:?}: {met:?}", met.longest_pause);
+    // The file was two processes' for a while, and is one's again.
+    let disk = place.disk();
+    let refused = bad(&["target", "--listen", "127.0.0.1:0", "--namespace", &disk]);
+    assert!(refused.contains("in use by another target"), "{refused}");
+    old.signal(Signal::TERM);
+    assert_eq!(old.wait(), Some(0));
+    assert!(!place.path("control").exists(), "it takes its control socket away");
+}
+
+/// What cannot be taken over is refused, and the target that runs serves on.
+#[test]
+fn a_take_over_that_cannot_be_is_refused() {
+    let place = Place::alone();
+    let listen = ["--listen", "127.0.0.1:0"];
+    let (_target, addresses, _) = run({
+        let mut command = place.command("control", &listen);
+        command.args(["--namespace", "mem:size=1MiB"]);
+        command
+    });
+    let load = Load::start(&[&addresses[0]]);
+    let socket = place.path("control").display().to_string();
+    let disk = place.disk();
+    let take_over = |from: &str, control: &str| {
+        bad(&[
+            "target", "--listen", &addresses[0], "--namespace", &disk, "--take-over", from,
+            "--control", control,
+        ])
+    };
+    let lost = take_over(&socket, &socket);
+    assert!(lost.contains("is memory of this process, and would be lost"), "{lost}");
+    let nobody = take_over(&place.path("nobody").display().to_string(), &socket);
+    assert!(nobody.contains("a target answers there that is started with --control"), "{nobody}");
+    load.go_on(10);
+    assert_eq!(load.end().moved, 0);
+    assert!(place.asked("control", &["version"]).is_string());
+}
+
+/// Two targets on one file: one is drained, stopped, killed; the other goes on.
+#[test]
+fn two_targets_on_one_disk() {
+    let place = Place::shared();
+    let start = |control: &str, address: &str, cntlid: &str| {
+        run(place.command(control, &["--listen", address, "--cntlid", cntlid]))
+    };
+    let (mut one, at_one, _) = start("one", "127.0.0.1:0", "1-32000");
+    let (_two, at_two, _) = start("two", "127.0.0.1:0", "32001-65000");
+    let load = Load::start(&[&at_one[0], &at_two[0]]);
+    for signal in [Signal::TERM, Signal::KILL, Signal::TERM] {
+        place.said("two", &["drain"]);
+        place.said("two", &["undrain"]);
+        // Back to the first, so that it is in use.
+        place.said("two", &["ana", "inaccessible"]);
+        load.go_on(10);
+        place.said("two", &["ana", "optimized"]);
+        one.signal(signal);
+        one.child.wait().expect("it ends");
+        load.go_on(10);
+        one = start("one", &at_one[0], "1-32000").0;
+    }
+    let met = load.end();
+    assert!(met.moved >= 3, "{met:?}");
+    println!("the longest pause was {:?}: {met:?}", met.longest_pause);
+}
+
+/// Keys and rules are read again, and nothing else.
+#[test]
+fn keys_are_read_again_and_nothing_else() {
+    let place = Place::alone();
+    let config = place.path("target.toml");
+    let disk = place.path("disk");
+    let rule = |nqn: &str| format!("[[host]]\nnqn = \"nqn.2026-01.org.example:{nqn}\"\n");
+    let write = |rules: &str, size: &str| {
+        let spec = format!("file:path={},size={size}", disk.display());
+        let text = format!("listen = \"127.0.0.1:0\"\nnamespaces = [\"{spec}\"]\n{rules}");
+        fs::write(&config, text).expect("written");
+    };
+    write(&rule("one"), "1MiB");
+    let target = with_config(&place, &config);
+    let connect = |name: &str| {
+        let options = Options {
+            host_nqn: format!("nqn.2026-01.org.example:{name}"),
+            ..Options::for_host([7; 16])
+        };
+        Controller::connect(&target.url.parse().expect("an address"), options)
+    };
+    let mut one = connect("one").expect("the rule lets it in");
+    assert!(connect("two").is_err());
+    write(&rule("two"), "2MiB");
+    place.said("control", &["keys", "reload"]);
+    let begin = Instant::now();
+    while one.check_connected() {
+        assert!(begin.elapsed() < PATIENCE, "it may do less now");
+    }
+    let two = connect("two").expect("the rule lets it in");
+    assert_eq!(two.namespaces()[0].blocks * 512, 1 << 20, "the namespace is as before");
+    place.said("control", &["reload"]);
+    let two = connect("two").expect("the rule lets it in");
+    assert_eq!(two.namespaces()[0].blocks * 512, 2 << 20);
+    fs::write(&config, "namespaces = [").expect("written");
+    let broken = place.refused("control", &["keys", "reload"]);
+    assert!(broken.contains("nothing has changed"), "{broken}");
+    place.said("control", &["stop"]);
+    let mut target = target;
+    assert_eq!(target.wait(), Some(0));
+}
+
+fn with_config(place: &Place, config: &Path) -> Target {
+    let mut command = Command::new(BPFOF);
+    command.args(["target", "--json", "--quiet", "--exit-with-parent", "--config"]).arg(config);
+    command.arg("--control").arg(place.path("control")).stdout(Stdio::piped());
+    run(command).0
 }

@@ -26,19 +26,23 @@ const BACKLOG: i32 = 1024;
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
 /// Where connections come in.
-pub(crate) struct Listeners {
-    pub(crate) io: TcpListener,
+pub(crate) struct Sockets {
+    /// As the listeners of the configuration.
+    pub(crate) io: Vec<TcpListener>,
     pub(crate) discovery: Option<TcpListener>,
 }
 
-/// Listens at an address.
-pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, ServerError> {
+/// Listens at an address; with `only_v6`, of IPv6, not for IPv4 as well.
+pub(crate) fn listen(address: SocketAddr, only_v6: bool) -> Result<TcpListener, ServerError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
         _ => ServerError::Listen { address, source },
     };
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
     socket.set_reuse_address(true).map_err(failed)?;
+    if only_v6 {
+        socket.set_only_v6(true).map_err(failed)?;
+    }
     socket.bind(&address.into()).map_err(failed)?;
     socket.listen(BACKLOG).map_err(failed)?;
     let listener = socket.into();
@@ -116,15 +120,15 @@ impl Acceptor {
     }
 
     /// Accepts until `stop` is readable.
-    pub(crate) fn run(&self, listeners: &Listeners, stop: &OwnedFd) {
-        let Listeners { io, discovery } = listeners;
-        let discovery = discovery.iter().map(|listener| (listener, true));
-        let listeners: Vec<(&TcpListener, bool)> =
-            [(io, false)].into_iter().chain(discovery).collect();
+    pub(crate) fn run(&self, sockets: &Sockets, stop: &OwnedFd) {
+        let Sockets { io, discovery } = sockets;
+        let discovery = discovery.iter().map(|listener| (listener, 0, true));
+        let io = io.iter().zip(0u16..).map(|(listener, index)| (listener, index, false));
+        let listeners: Vec<(&TcpListener, u16, bool)> = io.chain(discovery).collect();
         let mut refused = Refused::default();
         loop {
             let mut wanted = vec![PollFd::new(stop, PollFlags::IN)];
-            let all = listeners.iter().map(|(listener, _)| PollFd::new(*listener, PollFlags::IN));
+            let all = listeners.iter().map(|(listener, ..)| PollFd::new(*listener, PollFlags::IN));
             wanted.extend(all);
             if poll(&mut wanted, None).is_err() {
                 continue;
@@ -132,8 +136,9 @@ impl Acceptor {
             if !wanted[0].revents().is_empty() {
                 return;
             }
-            for (listener, discovery_only) in &listeners {
-                let Some((socket, ends)) = accept_one(listener, *discovery_only) else { continue };
+            for (listener, index, discovery_only) in &listeners {
+                let which = (*index, *discovery_only);
+                let Some((socket, ends)) = accept_one(listener, which) else { continue };
                 let Some(slot) = self.hosts.connection_of(ends.peer.ip()) else {
                     refused.note(&ends, self.hosts.limits.connections_per_address);
                     continue;
@@ -179,10 +184,13 @@ impl Refused {
     }
 }
 
-fn accept_one(listener: &TcpListener, discovery_only: bool) -> Option<(OwnedFd, Endpoints)> {
-    let accepted = listener.accept().and_then(|(stream, peer)| {
+fn accept_one(
+    socket: &TcpListener,
+    (listener, discovery_only): (u16, bool),
+) -> Option<(OwnedFd, Endpoints)> {
+    let accepted = socket.accept().and_then(|(stream, peer)| {
         let local = stream.local_addr()?;
-        Ok((prepare(stream), Endpoints { peer, local, discovery_only }))
+        Ok((prepare(stream), Endpoints { peer, local, discovery_only, listener }))
     });
     match accepted {
         Ok(accepted) => Some(accepted),

@@ -129,6 +129,9 @@ impl AdminState {
     }
 }
 
+/// Kinds of news: the bits of Asynchronous Event Configuration.
+pub(crate) type Kinds = u32;
+
 /// Asynchronous event requests that a host has left, and what it is to hear of.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
@@ -136,10 +139,12 @@ pub(crate) struct Events {
     pub(crate) parked: VecDeque<u16>,
     /// What the host wants to hear of (Asynchronous Event Configuration).
     pub(crate) config: u32,
-    /// The host knows that there is news, but has not yet read which.
-    pub(crate) has_told: bool,
+    /// The kinds of news that the host knows to be there, but has not yet read about.
+    pub(crate) told: Kinds,
     /// The generation of the discovery log page that the host has read last, 0 if none.
     pub(crate) known_log: u64,
+    /// The change count of the ANA log that the host has read last; before that the one of Connect.
+    pub(crate) known_ana: u64,
 }
 
 impl Events {
@@ -147,6 +152,6 @@ impl Events {
     /// §3.7.2).
     pub(crate) fn clear(&mut self) {
         self.parked.clear();
-        (self.config, self.has_told) = (0, false);
+        (self.config, self.told) = (0, Kinds::default());
     }
 }

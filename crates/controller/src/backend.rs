@@ -1,6 +1,6 @@
 //! What holds a namespace's blocks.
 
-use bpfof_device::{FileError, MemoryNamespace, NvmeDrive, Volume};
+use bpfof_device::{FileError, Lock, MemoryNamespace, NvmeDrive, Volume};
 use std::io;
 use std::sync::Arc;
 
@@ -30,6 +30,15 @@ impl Backend {
         match self {
             Backend::Memory(_) | Backend::Drive(_) => None,
             Backend::Volume(volume) => Some(volume),
+        }
+    }
+
+    /// Locks its files in another way. A drive is claimed, whatever is asked for.
+    pub(crate) fn lock(&self, how: Lock) -> io::Result<()> {
+        match self {
+            Backend::Memory(memory) => memory.lock(how),
+            Backend::Volume(volume) => volume.lock(how).map_err(io::Error::other),
+            Backend::Drive(_) => Ok(()),
         }
     }
 

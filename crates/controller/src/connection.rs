@@ -32,6 +32,8 @@ pub(crate) struct Endpoints {
     pub(crate) local: SocketAddr,
     /// It came to the listener for discovery, where no other subsystem is served.
     pub(crate) discovery_only: bool,
+    /// Which listener it came to otherwise.
+    pub(crate) listener: u16,
 }
 
 /// How far a connection has come.
@@ -208,6 +210,8 @@ pub(crate) struct Connection {
     pub(crate) is_abandoned: bool,
     /// What its commands ask the reactor for.
     pub(crate) asks: Asks,
+    /// ANA groups that are inaccessible on this way ([`ana_bit`](crate::listener::ana_bit)).
+    pub(crate) inaccessible: u32,
 }
 
 /// What commands ask the reactor for, once they are carried out.
@@ -259,6 +263,7 @@ impl Connection {
             has_more: false,
             is_abandoned: false,
             asks: Asks::default(),
+            inaccessible: 0,
         }
     }
 
@@ -352,6 +357,21 @@ impl Connection {
             kato_ns @ 1.. if since(last_ns) > kato_ns => Some("keep-alive timeout"),
             _ => None,
         }
+    }
+
+    /// Whether the host has been silent for longer than its keep-alive timer, so that it may have given its
+    /// commands to another controller: none of them may have an effect any more (NVMe Base 2.0 §3.9).
+    #[inline]
+    pub(crate) fn has_expired(&self, now_ns: u64) -> bool {
+        let Some(association) = self.phase.association() else { return false };
+        let controller = &association.controller;
+        let kato_ns = u64::from(controller.kato_ms.load(Ordering::Relaxed)) * 1_000_000;
+        if kato_ns == 0 {
+            return false;
+        }
+        let here_ns = if association.is_restricted { 0 } else { self.arrivals.command_ns };
+        let last_ns = here_ns.max(controller.last_traffic_ns.load(Ordering::Relaxed));
+        now_ns.saturating_sub(last_ns) > kato_ns.min(MAX_KATO_NS)
     }
 
     /// Takes a slot for a command that waits for something. There is one: who takes a command has looked.

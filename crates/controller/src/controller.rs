@@ -4,6 +4,7 @@ use crate::access::{Access, Rights};
 use crate::health::ErrorLog;
 use crate::hosts::{AddressSlot, Host, Member};
 use crate::limits::MAX_IO_QUEUES;
+use crate::listener::Listener;
 use bpfof_chain::Tables;
 use bpfof_function::Fault;
 use bpfof_function::memory::{Charge, MemoryFull};
@@ -88,6 +89,8 @@ pub(crate) struct Controller {
     pub(crate) host_id: [u8; 16],
     /// What the host may do, as of its Connect.
     pub(crate) access: Arc<Access>,
+    /// Where its admin queue has come in, and all others must.
+    pub(crate) listener: Arc<Listener>,
     /// The host has yet to show that it is the one it names.
     is_stranger: AtomicBool,
     /// Keep-alive timeout in ms, 0 for none.
@@ -95,6 +98,8 @@ pub(crate) struct Controller {
     /// When the last turn ended in which a command came on any queue, on the reactors' clock.
     pub(crate) last_traffic_ns: AtomicU64,
     pub(crate) errors: ErrorLog,
+    /// The host has read how namespaces are reached, so it knows what Inaccessible means.
+    knows_ana: AtomicBool,
     /// Namespaces that have changed since the host last read the log of them.
     changed: Mutex<BTreeSet<u32>>,
     registers: Mutex<Registers>,
@@ -118,6 +123,7 @@ pub(crate) struct Party {
     pub(crate) memory: Charge,
     pub(crate) host_id: [u8; 16],
     pub(crate) access: Arc<Access>,
+    pub(crate) listener: Arc<Listener>,
     pub(crate) is_stranger: bool,
 }
 
@@ -130,7 +136,7 @@ impl Controller {
         tables: Tables,
     ) -> Controller {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let Party { member, address, memory, host_id, access, is_stranger } = party;
+        let Party { member, address, memory, host_id, access, listener, is_stranger } = party;
         Controller {
             id,
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -139,10 +145,12 @@ impl Controller {
             _memory: memory,
             host_id,
             access,
+            listener,
             is_stranger: AtomicBool::new(is_stranger),
             kato_ms: AtomicU32::new(kato_ms),
             last_traffic_ns: AtomicU64::new(now_ns),
             errors: ErrorLog::default(),
+            knows_ana: AtomicBool::default(),
             changed: Mutex::default(),
             registers: Mutex::default(),
             tables: Mutex::new(Arc::new(tables)),
@@ -184,6 +192,16 @@ impl Controller {
     /// The host has shown on the admin queue that it is the one it names.
     pub(crate) fn recognize(&self) {
         self.is_stranger.store(false, Ordering::Relaxed);
+    }
+
+    /// The host has read how namespaces are reached.
+    pub(crate) fn learn_ana(&self) {
+        self.knows_ana.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has.
+    pub(crate) fn knows_ana(&self) -> bool {
+        self.knows_ana.load(Ordering::Relaxed)
     }
 
     /// Whether the host has opened I/O queues.

@@ -52,6 +52,7 @@ mod health;
 mod hosts;
 mod kept;
 mod limits;
+mod listener;
 mod loader;
 mod machine_memory;
 mod metrics;
@@ -59,6 +60,7 @@ mod namespace;
 mod namespace_table;
 mod operation;
 mod own_functions;
+mod paths;
 mod queue;
 mod reactor;
 mod refusal;
@@ -81,15 +83,17 @@ pub use bpfof_auth::KeyFileError;
 pub use bpfof_chain::Limits;
 pub use bpfof_device::Layout;
 pub use config::{
-    ConfigError, NamespaceConfig, NamespaceSource, TargetConfig, TlsMode, parse_address,
-    parse_size, parse_tls_mode,
+    Advertised, AnaState, AnaStates, ConfigError, ListenConfig, Listeners, NamespaceConfig,
+    NamespaceSource, TargetConfig, TlsMode, parse_address, parse_cntlids, parse_size,
+    parse_tls_mode,
 };
 pub use error::ServerError;
 pub use hosts::HostLimits;
 pub use metrics::{Class, ClassMetrics, Histogram};
 pub use namespace::NamespaceError;
+pub use paths::{PathError, Paths};
 pub use report::{
-    ConnectionReport, FunctionReport, HostReport, NamespaceReport, NoReport, ReactorReport,
+    ConnectionReport, FunctionReport, HostReport, ListenerReport, NamespaceReport, NoReport, ReactorReport,
     TargetReport, Totals,
 };
-pub use server::{Server, ServerOptions};
+pub use server::{HandOver, Server, ServerOptions};

@@ -175,8 +175,14 @@ pub(crate) const MAX_NAME_BYTES: usize = 64;
 
 /// Names all namespaces (NVMe Base 2.0 §3.2.1).
 pub(crate) const ALL_NAMESPACES: u32 = u32::MAX;
-/// The ANA group of all namespaces.
+/// The ANA group of namespaces that name none.
 pub(crate) const ANA_GROUP: u32 = 1;
+/// ANA groups: a connection has a bit for each.
+pub(crate) const MAX_ANA_GROUPS: u32 = 32;
+/// Addresses that a target listens on.
+pub(crate) const MAX_LISTENERS: usize = 64;
+/// Fewest ids of controllers that a target gives: one is always free.
+pub(crate) const MIN_CONTROLLER_IDS: u16 = MAX_CONTROLLERS as u16;
 /// Largest namespace id, and most namespaces of a subsystem: as many as the Changed Namespace List
 /// can tell (NVMe Base 2.0 §5.16.1.5).
 pub(crate) const MAX_NSID: u32 = 1024;

@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::config::{NamespaceConfig, NamespaceSource};
 use bpfof_chain::FileMap;
 use bpfof_device::{
-    FileError, FileNamespace, LatencyModel, Layout, MemoryNamespace, NvmeDrive, Volume,
+    FileError, FileNamespace, LatencyModel, Layout, Lock, MemoryNamespace, NvmeDrive, Volume,
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,15 +21,21 @@ pub(crate) struct Namespace {
     /// Those of a file are the same on every start: made from its path and the subsystem's name.
     /// Those of memory that is no file's are new each time, because what a host knows of its
     /// contents is gone: Linux then gives up the old namespace, instead of going on with zeroes.
+    ///
+    /// Where the configuration gives a UUID, both are that one.
     pub(crate) nguid: [u8; 16],
     /// Likewise.
     pub(crate) uuid: [u8; 16],
+    /// Its ANA group.
+    pub(crate) ana_group: u32,
     /// For logs.
     pub(crate) description: String,
     /// What it was opened as; only the size of a file may have changed since then.
     pub(crate) source: NamespaceSource,
     /// What nguid and uuid are made of, beside the name of the subsystem.
     identity: String,
+    /// The UUID that the configuration gives.
+    given_uuid: Option<[u8; 16]>,
 }
 
 /// Why a namespace cannot be served.
@@ -84,6 +90,16 @@ impl Namespace {
         config: &NamespaceConfig,
         subsystem: &str,
     ) -> Result<Namespace, NamespaceError> {
+        Namespace::open_as(nsid, config, subsystem, lock_of(config.uuid))
+    }
+
+    /// The same with another lock of its files.
+    pub(crate) fn open_as(
+        nsid: u32,
+        config: &NamespaceConfig,
+        subsystem: &str,
+        lock: Lock,
+    ) -> Result<Namespace, NamespaceError> {
         let block_bytes = config.lba_bytes;
         let (backend, description) = match &config.source {
             NamespaceSource::Memory { size_bytes, latency_us, iops } => {
@@ -99,19 +115,19 @@ impl Namespace {
             }
             NamespaceSource::MemoryFile { path, latency_us, iops } => {
                 let model = LatencyModel::new(*latency_us, *iops);
-                let memory = MemoryNamespace::of_file(path, block_bytes, model)
+                let memory = MemoryNamespace::of_file_as(path, block_bytes, model, lock)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
                 let path = path.display();
                 let description = format!("memory of {path}, latency {latency_us} µs");
                 (Backend::Memory(Arc::new(memory)), description)
             }
             NamespaceSource::File { path, size_bytes } => {
-                let file = FileNamespace::open(path, *size_bytes, block_bytes)
+                let file = FileNamespace::open_as(path, *size_bytes, block_bytes, lock)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
                 volume(Volume::single(file), &path.display().to_string())
             }
             NamespaceSource::Pieces { paths, size_bytes, layout } => {
-                let pieces = Volume::open(paths, *size_bytes, block_bytes, *layout)
+                let pieces = Volume::open_as(paths, *size_bytes, block_bytes, *layout, lock)
                     .map_err(|source| NamespaceError::File { nsid, source })?;
                 let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
                 let how = match layout {
@@ -143,7 +159,7 @@ impl Namespace {
             Backend::Drive(drive) => drive.identity().to_owned(),
             _ => identity(nsid, &config.source),
         };
-        let (nguid, uuid) = identifiers(subsystem, &identity);
+        let (nguid, uuid) = identifiers(subsystem, &identity, config.uuid);
         Ok(Namespace {
             nsid,
             block_shift: block_bytes.trailing_zeros(),
@@ -151,9 +167,11 @@ impl Namespace {
             backend,
             nguid,
             uuid,
+            ana_group: config.ana_group,
             description,
             source: config.source.clone(),
             identity,
+            given_uuid: config.uuid,
         })
     }
 
@@ -162,14 +180,19 @@ impl Namespace {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if self.is_volatile() {
             self.identity = format!("{}/{}", self.identity, NEXT.fetch_add(1, Ordering::Relaxed));
-            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity);
+            (self.nguid, self.uuid) = identifiers(subsystem, &self.identity, self.given_uuid);
         }
         self
     }
 
-    /// The same storage under another id, or in another subsystem.
-    pub(crate) fn moved(&self, nsid: u32, subsystem: &str) -> Namespace {
-        let (nguid, uuid) = identifiers(subsystem, &self.identity);
+    /// The same storage under another id, in another subsystem, with another UUID or in another group.
+    pub(crate) fn moved(
+        &self,
+        nsid: u32,
+        subsystem: &str,
+        config: &NamespaceConfig,
+    ) -> Namespace {
+        let (nguid, uuid) = identifiers(subsystem, &self.identity, config.uuid);
         Namespace {
             nsid,
             block_shift: self.block_shift,
@@ -177,9 +200,11 @@ impl Namespace {
             backend: self.backend.clone(),
             nguid,
             uuid,
+            ana_group: config.ana_group,
             description: self.description.clone(),
             source: self.source.clone(),
             identity: self.identity.clone(),
+            given_uuid: config.uuid,
         }
     }
 
@@ -198,6 +223,31 @@ impl Namespace {
         };
         let has_own_blocks = matches!(self.backend, Backend::Drive(_));
         is_same && (has_own_blocks || self.block_bytes() == config.lba_bytes)
+    }
+
+    /// Locks its files as its configuration asks for, or lets another process have them as well.
+    pub(crate) fn lock_files(&self, for_another: bool) -> std::io::Result<()> {
+        self.backend.lock(if for_another { Lock::Shared } else { lock_of(self.given_uuid) })
+    }
+
+    /// What is wrong with serving it at other targets, too, where its UUID says that they do.
+    pub(crate) fn why_not_shared(&self) -> Option<&'static str> {
+        self.given_uuid?;
+        match &self.backend {
+            Backend::Memory(_) if self.is_volatile() => Some(
+                "memory is no other target's, nor this one's after a restart, and hosts would take \
+                 it for one disk",
+            ),
+            Backend::Volume(volume) if !volume.is_direct() => Some(
+                "it goes through the page cache of this machine, so no other machine may serve it",
+            ),
+            _ => None,
+        }
+    }
+
+    /// Whether hosts know it as `config` says.
+    pub(crate) fn is_known_as(&self, config: &NamespaceConfig) -> bool {
+        (self.given_uuid, self.ana_group) == (config.uuid, config.ana_group)
     }
 
     /// The size in blocks that it gets by `source`; of a file, which may have to grow for it.
@@ -260,6 +310,11 @@ impl Namespace {
     }
 }
 
+/// Who gives a namespace its UUID serves it at several targets.
+fn lock_of(given_uuid: Option<[u8; 16]>) -> Lock {
+    if given_uuid.is_some() { Lock::Shared } else { Lock::Alone }
+}
+
 /// What tells this process from all others, and from itself after a restart.
 fn this_process() -> &'static str {
     static ONCE: OnceLock<String> = OnceLock::new();
@@ -296,8 +351,15 @@ fn identity(nsid: u32, source: &NamespaceSource) -> String {
     }
 }
 
-/// NGUID and UUID.
-fn identifiers(subsystem: &str, identity: &str) -> ([u8; 16], [u8; 16]) {
+/// NGUID and UUID: the one that is given, or made of what the namespace is.
+fn identifiers(
+    subsystem: &str,
+    identity: &str,
+    given: Option<[u8; 16]>,
+) -> ([u8; 16], [u8; 16]) {
+    if let Some(given) = given {
+        return (given, given);
+    }
     let identity = format!("{subsystem}/{identity}");
     (fnv1a_128(identity.as_bytes()).to_be_bytes(), uuid(&identity))
 }

@@ -4,21 +4,22 @@ use crate::access::{Denials, Rules};
 use crate::controller::Controller;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
+use crate::listener::Listener;
 use crate::namespace::Namespace;
 use crate::namespace_table::Served;
 use crate::own_functions::OwnFunctions;
 use crate::subsystem::Subsystem;
 use bpfof_chain::Limits;
 use bpfof_nvme::fabrics::DISCOVERY_NQN;
-use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Registry {
     pub(crate) limits: Limits,
-    /// Where the ids of controllers begin in each subsystem.
-    last_controller: u16,
+    /// Ids of controllers in each subsystem, and the one before the first.
+    cntlids: (RangeInclusive<u16>, u16),
     /// The hosts, and the memory that they share.
     pub(crate) hosts: Arc<Hosts>,
     /// Each at the index that is its number. One that has lost its namespaces stays, for the hosts
@@ -26,7 +27,7 @@ pub(crate) struct Registry {
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     discovery: Arc<Subsystem>,
     /// Where subsystems with namespaces are reached.
-    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<Arc<Listener>>,
     /// No host gets in without TLS.
     pub(crate) is_tls_required: bool,
     rules: Mutex<Arc<Rules>>,
@@ -36,20 +37,20 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// `namespaces` with the names of their subsystems; `last_controller` is the id before that of the
-    /// first controller.
+    /// `namespaces` with the names of their subsystems; `cntlids` are the ids of controllers, and the one
+    /// before that of the first.
     pub(crate) fn new(
         limits: Limits,
         hosts: Arc<Hosts>,
-        last_controller: u16,
+        cntlids: (RangeInclusive<u16>, u16),
         namespaces: Vec<(String, Namespace)>,
-        listeners: Vec<SocketAddr>,
+        listeners: Vec<Arc<Listener>>,
     ) -> Registry {
         let name = DISCOVERY_NQN.to_owned();
-        let discovery = Subsystem::new(name, usize::MAX, Vec::new(), last_controller);
+        let discovery = Subsystem::new(name, usize::MAX, Vec::new(), cntlids.clone());
         let registry = Registry {
             limits,
-            last_controller,
+            cntlids,
             hosts,
             subsystems: Mutex::default(),
             discovery: Arc::new(discovery),
@@ -116,6 +117,22 @@ impl Registry {
         self.subsystems().into_iter().find(|subsystem| subsystem.nqn == nqn)
     }
 
+    /// The listener that a connection came to; of one for discovery any.
+    pub(crate) fn listener(&self, index: u16) -> &Arc<Listener> {
+        &self.listeners[usize::from(index)]
+    }
+
+    /// The highest id that a controller has been given lately, in any subsystem.
+    pub(crate) fn last_controller(&self) -> u16 {
+        let all = self.lock();
+        all.iter().chain([&self.discovery]).map(|of| of.last_controller()).max().unwrap_or(0)
+    }
+
+    /// Another address of a listener is advertised.
+    pub(crate) fn discovery_changed(&self) {
+        self.discovery.next_log_generation();
+    }
+
     /// Those with namespaces.
     pub(crate) fn subsystems(&self) -> Vec<Arc<Subsystem>> {
         let mut subsystems = self.lock().clone();
@@ -138,8 +155,7 @@ impl Registry {
         let known = subsystems.iter().find(|subsystem| subsystem.nqn == nqn);
         known.map(|known| known.number).unwrap_or_else(|| {
             let number = subsystems.len();
-            let last_controller = self.last_controller;
-            let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), last_controller);
+            let new = Subsystem::new(nqn.to_owned(), number, Vec::new(), self.cntlids.clone());
             // Others have taken the same functions.
             if let Err(error) = self.own_functions.install(&new, &self.hosts) {
                 log::error!("{nqn} serves without them: {error}");

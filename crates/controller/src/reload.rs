@@ -13,6 +13,7 @@ use crate::namespace::{Namespace, NamespaceError};
 use crate::namespace_table::Served;
 use crate::registry::Registry;
 use crate::subsystem::Subsystem;
+use bpfof_device::Lock;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -67,10 +68,8 @@ impl Plan {
             return Ok(Arc::new(Namespace::open(nsid, config, nqn)?.renewed(nqn)));
         };
         let blocks = old.settle_size(&config.source)?;
-        let namespace = match (old_nqn.as_str(), old.nsid) == (nqn, nsid) {
-            true => old,
-            false => Arc::new(old.moved(nsid, nqn)),
-        };
+        let is_same = (old_nqn.as_str(), old.nsid) == (nqn, nsid) && old.is_known_as(config);
+        let namespace = if is_same { old } else { Arc::new(old.moved(nsid, nqn, config)) };
         self.sizes.push((Arc::clone(&namespace), config.source.clone(), blocks));
         Ok(namespace)
     }
@@ -178,6 +177,9 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
         "{nqn} namespace {nsid}: {blocks} blocks of {bytes} bytes, {}",
         namespace.description
     );
+    if let Some(why) = namespace.why_not_shared() {
+        log::warn!("{nqn} namespace {nsid} has a uuid=, as if other targets served it: {why}");
+    }
     if !namespace.deallocates() {
         log::warn!(
             "{nqn} namespace {nsid}: this file system cannot punch holes, so that the subsystem \
@@ -187,9 +189,17 @@ pub(crate) fn announce(nqn: &str, namespace: &Namespace) {
 }
 
 /// The namespaces of a configuration, opened, with the names of their subsystems.
-pub(crate) fn open_all(config: &TargetConfig) -> Result<Vec<(String, Namespace)>, ServerError> {
+///
+/// With `beside_another`, the files are another process's as well, for a while.
+pub(crate) fn open_all(
+    config: &TargetConfig,
+    beside_another: bool,
+) -> Result<Vec<(String, Namespace)>, ServerError> {
     let open = |(nqn, nsid, config): (&str, u32, &NamespaceConfig)| {
-        let namespace = Namespace::open(nsid, config, nqn)?;
+        let namespace = match beside_another {
+            true => Namespace::open_as(nsid, config, nqn, Lock::Shared)?,
+            false => Namespace::open(nsid, config, nqn)?,
+        };
         announce(nqn, &namespace);
         Ok((nqn.to_owned(), namespace))
     };

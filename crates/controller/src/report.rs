@@ -3,6 +3,7 @@
 //! Figures are those of one moment for each reactor, and of almost the same for all: each copies its own
 //! between two turns.
 
+use crate::config::AnaState;
 use crate::health::Traffic;
 use crate::metrics::{Class, ClassMetrics};
 use serde::Serialize;
@@ -62,6 +63,8 @@ pub struct ConnectionReport {
     pub reactor: usize,
     /// Where the host is.
     pub peer: SocketAddr,
+    /// The number of the listener that it came to; 0 is the one for discovery.
+    pub listener: u16,
     /// Its name; empty before Connect.
     pub host: String,
     /// The subsystem; empty before Connect.
@@ -78,6 +81,8 @@ pub struct ConnectionReport {
     pub in_flight: usize,
     /// Bytes that the host has yet to take.
     pub unsent_bytes: usize,
+    /// Whether the host, which asks for such events, has yet to read that states of its listener have changed.
+    pub awaits_ana: bool,
     /// Time since it came, in ms.
     pub age_ms: u64,
     /// Time since its last command, in ms.
@@ -183,6 +188,31 @@ pub struct ReactorReport {
     pub chains_waiting: usize,
 }
 
+/// An address that the target listens on.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListenerReport {
+    /// Its number in the discovery log (PORTID).
+    pub id: u16,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What the discovery log says instead.
+    pub advertised: Option<String>,
+    /// Whether it is drained.
+    pub drained: bool,
+    /// The state of each group that has namespaces.
+    pub ana: BTreeMap<u32, AnaState>,
+    /// Connections of hosts, discovery left out.
+    pub connections: u64,
+    /// Their associations.
+    pub associations: u64,
+    /// Commands on their I/O queues that are being carried out.
+    pub in_flight: u64,
+    /// I/O queues with commands in flight, or with answers that the host has yet to take.
+    pub busy: u64,
+    /// Hosts that ask for such events and have yet to read that states have changed.
+    pub untold: u64,
+}
+
 /// Everything.
 #[derive(Clone, Debug, Serialize)]
 pub struct TargetReport {
@@ -192,6 +222,8 @@ pub struct TargetReport {
     pub memory_used_bytes: usize,
     /// What the target takes for itself: arenas, spare buffers.
     pub memory_own_bytes: usize,
+    /// In the order of the configuration.
+    pub listeners: Vec<ListenerReport>,
     /// By index.
     pub reactors: Vec<ReactorReport>,
     /// By subsystem and id.

@@ -1,12 +1,16 @@
 //! How a report is put together: each reactor gives its [`Part`].
 
+use crate::commands::events;
 use crate::connection::Connection;
 use crate::hosts::Host;
+use crate::listener::Listener;
 use crate::metrics::NamespaceMetrics;
 use crate::namespace::Namespace;
 use crate::registry::Registry;
-use crate::report::{ConnectionReport, HostReport, NamespaceReport, ReactorReport, TargetReport};
-use std::collections::BTreeMap;
+use crate::report::{
+    ConnectionReport, HostReport, ListenerReport, NamespaceReport, ReactorReport, TargetReport,
+};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What one reactor has.
@@ -20,7 +24,7 @@ pub(crate) struct Part {
 /// What there is to tell of a connection.
 pub(crate) fn connection_report(
     connection: &Connection,
-    reactor: usize,
+    (reactor, registry): (usize, &Registry),
     now_ns: u64,
 ) -> ConnectionReport {
     let association = connection.phase.association();
@@ -29,6 +33,10 @@ pub(crate) fn connection_report(
         serial: connection.serial,
         reactor,
         peer: connection.ends.peer,
+        listener: match connection.ends.discovery_only {
+            true => 0,
+            false => registry.listener(connection.ends.listener).id,
+        },
         host: association.map_or_else(String::new, |of| of.controller.host_nqn().to_owned()),
         subsystem: association.map_or_else(String::new, |of| of.subsystem.nqn.clone()),
         controller: association.map_or(0, |of| of.controller.id),
@@ -37,6 +45,7 @@ pub(crate) fn connection_report(
         awaits_authentication: association.is_some_and(|of| of.awaits_authentication()),
         in_flight: connection.queue.in_flight(),
         unsent_bytes: connection.port.unsent_bytes(),
+        awaits_ana: events::awaits_ana(connection),
         age_ms: ms_since(connection.arrivals.opened_ns()),
         silent_ms: ms_since(connection.arrivals.command_ns),
         totals: connection.tally.totals,
@@ -72,12 +81,14 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     let subsystems = registry.subsystems();
     let mut namespaces = Vec::new();
     let mut functions = Vec::new();
+    let mut groups = BTreeSet::new();
     for subsystem in &subsystems {
         functions.extend(subsystem.function_reports());
         for namespace in subsystem.namespaces() {
             let found = counted.remove(&(subsystem.number, namespace.nsid));
             let metrics = found.filter(|(known, _)| Arc::ptr_eq(known, &namespace));
             let [read, write, flush, chain] = metrics.map(|(_, known)| known.0).unwrap_or_default();
+            groups.insert(namespace.ana_group);
             namespaces.push(NamespaceReport {
                 subsystem: subsystem.nqn.clone(),
                 nsid: namespace.nsid,
@@ -91,7 +102,9 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
             });
         }
     }
+    let listeners = registry.listeners.iter().map(|of| listener_report(of, &connections, &groups));
     TargetReport {
+        listeners: listeners.collect(),
         memory_limit_bytes: memory.limit_bytes(),
         memory_used_bytes: memory.used_bytes(),
         memory_own_bytes: registry.hosts.own.used_bytes(),
@@ -101,5 +114,28 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
         hosts,
         connections,
         denials: registry.denials.counts().map(|(reason, count)| (reason.name(), count)).collect(),
+    }
+}
+
+/// What there is to tell of a listener, for these groups of namespaces.
+fn listener_report(
+    listener: &Listener,
+    connections: &[ConnectionReport],
+    groups: &BTreeSet<u32>,
+) -> ListenerReport {
+    let its = || connections.iter().filter(|of| of.listener == listener.id);
+    let count = |which: fn(&&ConnectionReport) -> bool| its().filter(which).count() as u64;
+    let io = its().filter(|of| of.queue > 0);
+    ListenerReport {
+        id: listener.id,
+        address: listener.address,
+        advertised: listener.advertised().map(|advertised| advertised.to_string()),
+        drained: listener.is_drained(),
+        ana: groups.iter().map(|group| (*group, listener.group(*group).0)).collect(),
+        connections: count(|_| true),
+        associations: count(|of| of.queue == 0 && of.controller > 0),
+        in_flight: io.map(|of| of.in_flight as u64).sum(),
+        busy: count(|of| of.queue > 0 && (of.in_flight > 0 || of.unsent_bytes > 0)),
+        untold: count(|of| of.awaits_ana),
     }
 }

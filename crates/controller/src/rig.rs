@@ -5,6 +5,7 @@ use crate::config::{NamespaceConfig, NamespaceSource};
 use crate::connection::{Connection, Endpoints};
 use crate::executor::Executor;
 use crate::hosts::{HostLimits, Hosts};
+use crate::listener::Listener;
 use crate::loader::Load;
 use crate::namespace::Namespace;
 use crate::namespace_table::Served;
@@ -12,6 +13,7 @@ use crate::operation::{Fenced, FileOperation};
 use crate::reactor::state::Core;
 use crate::reactor::{Fence, Io, Message, Shut, closing, completions, serve, turn, upkeep};
 use crate::registry::Registry;
+use crate::subsystem::LAST_CONTROLLER_ID;
 use crate::transport::Port;
 use crate::transport::tcp::TcpPort;
 use bpfof_chain::{Function, Limits};
@@ -154,13 +156,14 @@ impl Rig {
         let open = |nsid, lba_bytes| {
             let source =
                 NamespaceSource::Memory { size_bytes: NAMESPACE_BYTES, latency_us: 0, iops: 0 };
-            let config = NamespaceConfig { source, lba_bytes, subsystem: None, nsid: None };
+            let config = NamespaceConfig::new(source, lba_bytes);
             (NQN.to_owned(), Namespace::open(nsid, &config, NQN).expect("a small mapping"))
         };
         let namespaces = vec![open(1, 512), open(2, 4096)];
-        let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
+        let listeners = vec![Arc::new(Listener::new(1, at, &at.into()))];
         let hosts = Hosts::new(hosts, memory_bytes);
-        let registry = Arc::new(Registry::new(limits, hosts, 0, namespaces, listeners));
+        let registry = Arc::new(Registry::new(limits, hosts, (1..=LAST_CONTROLLER_ID, 0), namespaces, listeners));
         let core = Core::new(RigIo::default(), Executor::new(registry), 0);
         Rig { core, lines: Vec::new() }
     }
@@ -173,7 +176,7 @@ impl Rig {
     /// The same at the listener for discovery, or at the other.
     pub(crate) fn open_at(&mut self, discovery_only: bool) -> usize {
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        let ends = Endpoints { peer, local: peer, discovery_only };
+        let ends = Endpoints { peer, local: peer, discovery_only, listener: 0 };
         turn::begin(&mut self.core);
         let index = upkeep::adopt(&mut self.core, ends, Port::Tcp(TcpPort::default()), None)
             .expect("there is room");
@@ -242,8 +245,7 @@ impl Rig {
         if blocks > 0 {
             let source =
                 NamespaceSource::Memory { size_bytes: blocks * 4096, latency_us: 0, iops: 0 };
-            let config =
-                NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: Some(2) };
+            let config = NamespaceConfig::new(source, 4096);
             let namespace = Namespace::open(2, &config, NQN).expect("a small mapping");
             named.push(Arc::new(namespace.renewed(NQN)));
             completions::message(&mut self.core, Message::Serve(served(&named), done()));

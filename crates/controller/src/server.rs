@@ -1,22 +1,23 @@
 //! Starting and stopping: the listener, the threads, the reactors.
 
-use crate::acceptor::{Acceptor, Listeners, listen, prepare_listener};
-use crate::access::Rules;
+use crate::acceptor::{Acceptor, Sockets, listen, prepare_listener};
+use crate::access::{HostRule, Rules};
 use crate::authenticator::Authenticator;
-use crate::config::{TargetConfig, TlsMode};
+use crate::config::{ListenConfig, Listeners, TargetConfig, TlsMode};
 use crate::connection::Endpoints;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
+use crate::listener::Listener;
 use crate::loader::Loader;
 use crate::namespace_table::Served;
 use crate::own_functions::OwnFunctions;
+use crate::paths::{self, Paths};
 use crate::reactor::uring::{Mailbox, Reactor, Setup};
 use crate::reactor::{Link, Message};
 use crate::registry::Registry;
 use crate::reload::{self, Plan};
 use crate::report::{NoReport, TargetReport};
 use crate::reporting::{self, Part};
-use crate::subsystem::LAST_CONTROLLER_ID;
 use bpfof_device::fabric::Endpoint;
 use bpfof_function::memory::Memory;
 use rustix::event::{EventfdFlags, eventfd};
@@ -28,31 +29,51 @@ use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What a server is given beside its configuration.
 #[derive(Default)]
 pub struct ServerOptions {
-    /// A socket that listens already, in place of the configuration's `listen`.
-    pub listener: Option<TcpListener>,
+    /// Sockets that listen already: each in place of what the configuration's `listen` has at its address, else
+    /// of the first there that has none.
+    pub listeners: Vec<TcpListener>,
     /// The same in place of `discovery`.
     pub discovery_listener: Option<TcpListener>,
+    /// The server goes on in the place of another one, which has given its last controller this id: those here
+    /// begin behind it, the files of namespaces are that one's, too, until
+    /// [`lock_files`](Server::lock_files), and nobody is let in before
+    /// [`begin_accepting`](Server::begin_accepting).
+    pub last_controller: Option<u16>,
     /// Called when a reactor has ended though nobody has stopped the server: its connections are lost, and
     /// so are later ones that it gets.
     pub on_reactor_end: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
+/// What a server hands over to another process.
+#[derive(Debug)]
+pub struct HandOver {
+    /// In the order of the configuration.
+    pub listeners: Vec<TcpListener>,
+    /// The one for discovery.
+    pub discovery: Option<TcpListener>,
+    /// The id that a controller got last.
+    pub last_controller: u16,
+}
+
 /// A running target. Dropping it stops it.
 pub struct Server {
-    address: SocketAddr,
+    /// None once it has stopped.
+    sockets: Option<Arc<Sockets>>,
     discovery_address: Option<SocketAddr>,
     registry: Arc<Registry>,
     /// What it runs with. Held while that changes.
     config: Mutex<TargetConfig>,
     mailboxes: Arc<Mutex<Vec<Mailbox>>>,
     reactors: Vec<JoinHandle<()>>,
+    /// Until hosts are let in.
+    held_back: Option<Acceptor>,
     acceptor: Option<JoinHandle<()>>,
     stop_accepting: Arc<OwnedFd>,
     given: Given,
@@ -60,24 +81,31 @@ pub struct Server {
 }
 
 /// The addresses of sockets that were given, in place of the configuration's.
-#[derive(Clone, Copy)]
 struct Given {
-    io: Option<SocketAddr>,
+    io: Vec<SocketAddr>,
     discovery: Option<SocketAddr>,
 }
 
 impl Given {
-    fn of(io: Option<&TcpListener>, discovery: Option<&TcpListener>) -> Result<Self, ServerError> {
-        let address = |listener: Option<&TcpListener>| {
-            listener.map(TcpListener::local_addr).transpose().map_err(ServerError::Start)
-        };
-        Ok(Self { io: address(io)?, discovery: address(discovery)? })
+    fn of(io: &[TcpListener], discovery: Option<&TcpListener>) -> Result<Self, ServerError> {
+        let address = |listener: &TcpListener| listener.local_addr().map_err(ServerError::Start);
+        let io = io.iter().map(address).collect::<Result<_, _>>()?;
+        Ok(Self { io, discovery: discovery.map(address).transpose()? })
     }
 
-    fn replace(self, config: &TargetConfig) -> TargetConfig {
-        let listen = self.io.unwrap_or(config.listen);
+    fn replace(&self, config: &TargetConfig) -> TargetConfig {
+        let mut listen = config.listen.0.clone();
+        for address in &self.io {
+            if listen.iter().any(|known| known.address == *address) {
+                continue;
+            }
+            match listen.iter_mut().find(|known| !self.io.contains(&known.address)) {
+                Some(known) => known.address = *address,
+                None => listen.push(ListenConfig::from(*address)),
+            }
+        }
         let discovery = self.discovery.or(config.discovery);
-        TargetConfig { listen, discovery, ..config.clone() }
+        TargetConfig { listen: Listeners(listen), discovery, ..config.clone() }
     }
 }
 
@@ -114,7 +142,10 @@ impl Server {
         // A host that has not noticed yet that the target was started again names its controller of
         // before: that must not be another one now.
         let random = RandomState::new().build_hasher().finish();
-        Server::start_behind(config, options, (random % u64::from(LAST_CONTROLLER_ID)) as u16)
+        let (first, count) = (*config.cntlids.start(), config.cntlids.len() as u64);
+        let last = options.last_controller.filter(|last| config.cntlids.contains(last));
+        let last = last.unwrap_or(first + (random % count) as u16);
+        Server::start_behind(config, options, last)
     }
 
     /// The same with a known id of the first controller: the one behind `last_controller`.
@@ -123,21 +154,22 @@ impl Server {
         options: ServerOptions,
         last_controller: u16,
     ) -> Result<Server, ServerError> {
-        let ServerOptions { listener, discovery_listener, on_reactor_end } = options;
-        let given = Given::of(listener.as_ref(), discovery_listener.as_ref())?;
+        let ServerOptions { listeners, discovery_listener, on_reactor_end, .. } = options;
+        let beside_another = options.last_controller.is_some();
+        let given = Given::of(&listeners, discovery_listener.as_ref())?;
         let config = &given.replace(config);
         config.check()?;
-        let listeners = open_listeners(config, listener, discovery_listener)?;
-        let address = listeners.io.local_addr().map_err(ServerError::Start)?;
-        let discovery_address = listeners.discovery.as_ref().map(TcpListener::local_addr);
+        let sockets = Arc::new(open_sockets(config, listeners, discovery_listener)?);
+        let listeners = listeners_of(config, &sockets)?;
+        let discovery_address = sockets.discovery.as_ref().map(TcpListener::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
-        let namespaces = reload::open_all(config)?;
+        let namespaces = reload::open_all(config, beside_another)?;
         let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
         let memory_bytes = config.hosts_bytes(in_memory)?;
         let hosts = Hosts::new(config.hosts, memory_bytes);
         let functions = OwnFunctions::read(&config.functions)?;
-        let mut registry =
-            Registry::new(config.limits, hosts, last_controller, namespaces, vec![address]);
+        let cntlids = (config.cntlids.clone(), last_controller);
+        let mut registry = Registry::new(config.limits, hosts, cntlids, namespaces, listeners);
         registry.is_tls_required = config.tls() == TlsMode::Required;
         registry.keep_functions(functions)?;
         registry.set_rules(Rules::load(&config.rules, &config.subsystems())?);
@@ -145,12 +177,13 @@ impl Server {
         let stop_accepting = event().map_err(ServerError::Start)?;
         let clock = Instant::now();
         let mut server = Server {
-            address,
+            sockets: Some(Arc::clone(&sockets)),
             discovery_address,
             registry: Arc::clone(&registry),
             config: Mutex::new(config.clone()),
             mailboxes: Arc::default(),
             reactors: Vec::new(),
+            held_back: None,
             acceptor: None,
             stop_accepting,
             given,
@@ -166,19 +199,41 @@ impl Server {
             server.start_reactor(core, config, (&registry, &loader, &authenticator), clock)?;
         }
         let mailboxes = server.mailboxes.lock().expect("no panic while held").clone();
-        let stop = Arc::clone(&server.stop_accepting);
-        let acceptor = Acceptor::new(&registry, mailboxes, config)?;
-        let acceptor = std::thread::Builder::new()
-            .name("accept".into())
-            .spawn(move || acceptor.run(&listeners, &stop));
-        server.acceptor = Some(acceptor.map_err(ServerError::Start)?);
-        for subsystem in registry.subsystems() {
-            log::info!("{} listens on {address}", subsystem.nqn);
+        server.held_back = Some(Acceptor::new(&registry, mailboxes, config)?);
+        if !beside_another {
+            server.begin_accepting()?;
         }
-        if let Some(address) = discovery_address {
+        server.log_addresses();
+        Ok(server)
+    }
+
+    /// Lets hosts in. It does so from the start, unless it goes on in the place of another one: then that one
+    /// must have [stopped](Self::stop_accepting) first, or a host might come to both with one association.
+    ///
+    /// # Errors
+    /// There can be no thread for it.
+    pub fn begin_accepting(&mut self) -> Result<(), ServerError> {
+        let (Some(acceptor), Some(sockets)) = (self.held_back.take(), &self.sockets) else {
+            return Ok(());
+        };
+        let (sockets, stop) = (Arc::clone(sockets), Arc::clone(&self.stop_accepting));
+        let thread = std::thread::Builder::new().name("accept".into());
+        let thread = thread.spawn(move || acceptor.run(&sockets, &stop));
+        self.acceptor = Some(thread.map_err(ServerError::Start)?);
+        Ok(())
+    }
+
+    fn log_addresses(&self) {
+        for subsystem in self.registry.subsystems() {
+            for listener in &self.registry.listeners {
+                let known = listener.advertised();
+                let known = known.map_or(String::new(), |known| format!(", advertised as {known}"));
+                log::info!("{} listens on {}{known}", subsystem.nqn, listener.address);
+            }
+        }
+        if let Some(address) = self.discovery_address {
             log::info!("discovery listens on {address}");
         }
-        Ok(server)
     }
 
     fn start_reactor(
@@ -220,9 +275,25 @@ impl Server {
         wait_started(&started)
     }
 
-    /// The address it listens on, with the port if the configuration left it to the kernel.
+    /// The first address it listens on, with the port if the configuration left it to the kernel.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.registry.listeners[0].address
+    }
+
+    /// All such addresses, in the order of the configuration.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.registry.listeners.iter().map(|listener| listener.address).collect()
+    }
+
+    /// What changes the ways to namespaces.
+    pub fn paths(&self) -> Paths {
+        Paths::new(&self.mailboxes, &self.registry)
+    }
+
+    /// Drains all listeners ([`Paths::drain`]), and waits until nothing is in flight there and hosts know of
+    /// it; at most for `patience`. Returns whether that is so.
+    pub fn drain(&self, patience: Duration) -> bool {
+        self.paths().drain(&[]).is_ok() && paths::wait_drained(self.report(), patience)
     }
 
     /// The address of the listener for discovery, if there is one.
@@ -244,12 +315,69 @@ impl Server {
             let [host, target] = Endpoint::pair()?;
             let slot = registry.hosts.connection_of(here.ip());
             let slot = slot.ok_or(io::ErrorKind::ConnectionRefused)?;
-            let ends = Endpoints { peer: here, local: here, discovery_only: false };
+            let ends = Endpoints { peer: here, local: here, discovery_only: false, listener: 0 };
             let mailboxes = mailboxes.lock().unwrap_or_else(PoisonError::into_inner);
             let mailbox = &mailboxes[next.fetch_add(1, Ordering::Relaxed) % mailboxes.len()];
             mailbox.send(Message::Adopt(Link::Fabric(target), ends, slot));
             Ok(host)
         }
+    }
+
+    /// What another process needs to go on in this one's place: copies of the sockets that listen. The call may be made from any thread.
+    pub fn hand_over(&self) -> impl Fn() -> Result<HandOver, String> + Send + Sync + 'static {
+        let (sockets, registry) =
+            (self.sockets.as_ref().map(Arc::downgrade), Arc::clone(&self.registry));
+        move || {
+            let sockets = sockets.as_ref().and_then(Weak::upgrade);
+            let sockets = sockets.ok_or("the target stops")?;
+            for subsystem in registry.subsystems() {
+                let all = subsystem.namespaces();
+                if let Some(lost) = all.iter().find(|namespace| namespace.is_volatile()) {
+                    return Err(format!(
+                        "{} namespace {} is memory of this process, and would be lost",
+                        subsystem.nqn, lost.nsid
+                    ));
+                }
+            }
+            for (_, namespace) in registry.served() {
+                namespace.lock_files(true).map_err(|error| error.to_string())?;
+            }
+            let copy = |socket: &TcpListener| socket.try_clone().map_err(|e| e.to_string());
+            Ok(HandOver {
+                listeners: sockets.io.iter().map(copy).collect::<Result<_, _>>()?,
+                discovery: sockets.discovery.as_ref().map(copy).transpose()?,
+                last_controller: registry.last_controller(),
+            })
+        }
+    }
+
+    /// The other process, in whose place this server goes on, is gone: files of namespaces are locked against
+    /// other targets again. The call may be made from any thread.
+    pub fn lock_files(&self) -> impl Fn() -> io::Result<()> + Send + 'static {
+        let registry = Arc::clone(&self.registry);
+        move || {
+            let all = registry.served();
+            all.iter().try_for_each(|(_, namespace)| namespace.lock_files(false))
+        }
+    }
+
+    /// From now on another process accepts what comes to the sockets that it was handed. The call may be made
+    /// from any thread.
+    pub fn stop_accepting(&self) -> impl Fn() + Send + Sync + 'static {
+        let stop = Arc::clone(&self.stop_accepting);
+        move || {
+            log::info!("another process has the sockets: no more hosts are let in here");
+            let _ = rustix::io::write(&stop, &1u64.to_le_bytes());
+        }
+    }
+
+    /// Goes on with other rules, or other keys in the files that they name.
+    ///
+    /// # Errors
+    /// As of [`reload`](Self::reload).
+    pub fn reload_rules(&self, rules: &[HostRule]) -> Result<(), ServerError> {
+        let running = self.running().clone();
+        self.reload(&TargetConfig { rules: rules.to_vec(), ..running })
     }
 
     /// Asks all reactors for a sign of life: the call tells whether all of them have given one within the
@@ -362,6 +490,7 @@ impl Server {
         let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
         let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
+        self.take_over_listeners(&running, config);
         *running = config.clone();
         let fewer = self.registry.set_rules(rules);
         for controller in &fewer {
@@ -375,6 +504,24 @@ impl Server {
         }
         self.tell(|| Message::NamespacesChanged);
         Ok(())
+    }
+
+    /// Advertised addresses become those of the configuration, and states of groups, if it has others than
+    /// before: what an operator has set stays otherwise.
+    fn take_over_listeners(&self, running: &TargetConfig, config: &TargetConfig) {
+        let (mut are_reached_otherwise, mut are_elsewhere) = (false, false);
+        let configured = running.listen.0.iter().zip(&config.listen.0);
+        for (listener, (before, config)) in self.registry.listeners.iter().zip(configured) {
+            are_reached_otherwise |= before.ana != config.ana
+                && listener.set_states(|states| *states = config.ana);
+            are_elsewhere |= listener.advertise(config.advertise.as_ref());
+        }
+        if are_elsewhere {
+            self.registry.discovery_changed();
+        }
+        if are_reached_otherwise && let Err(error) = self.paths().announce() {
+            log::warn!("{error}");
+        }
     }
 
     /// Gives these namespaces to all reactors, and returns when they serve no others.
@@ -406,6 +553,7 @@ impl Server {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
+        self.sockets = None;
         self.tell(|| Message::Stop);
         for reactor in self.reactors.drain(..) {
             let _ = reactor.join();
@@ -453,21 +601,43 @@ fn run_reactor(
     false
 }
 
-/// The sockets that were given, and others by the configuration.
-fn open_listeners(
+/// The sockets that were given, and others by the configuration, in its order.
+fn open_sockets(
     config: &TargetConfig,
-    io: Option<TcpListener>,
+    mut given: Vec<TcpListener>,
     discovery: Option<TcpListener>,
-) -> Result<Listeners, ServerError> {
-    for listener in io.iter().chain(&discovery) {
+) -> Result<Sockets, ServerError> {
+    for listener in given.iter().chain(&discovery) {
         prepare_listener(listener).map_err(ServerError::Start)?;
     }
-    let io = io.map_or_else(|| listen(config.listen), Ok)?;
+    let configured: Vec<SocketAddr> = config.listen.0.iter().map(|of| of.address).collect();
+    let mut io = Vec::new();
+    for address in &configured {
+        let is_it = |socket: &TcpListener| socket.local_addr().is_ok_and(|at| at == *address);
+        let all_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+        io.push(match given.iter().position(is_it) {
+            Some(at) => given.remove(at),
+            // Else it would take IPv4's as well.
+            None => listen(*address, address.is_ipv6() && configured.contains(&all_v4))?,
+        });
+    }
     let discovery = match discovery {
         Some(discovery) => Some(discovery),
-        None => config.discovery.map(listen).transpose()?,
+        None => config.discovery.map(|address| listen(address, false)).transpose()?,
     };
-    Ok(Listeners { io, discovery })
+    Ok(Sockets { io, discovery })
+}
+
+fn listeners_of(
+    config: &TargetConfig,
+    sockets: &Sockets,
+) -> Result<Vec<Arc<Listener>>, ServerError> {
+    let configured = config.listen.0.iter().zip(config.port_ids());
+    let listeners = sockets.io.iter().zip(configured).map(|(socket, (config, id))| {
+        let address = socket.local_addr().map_err(ServerError::Start)?;
+        Ok(Arc::new(Listener::new(id, address, config)))
+    });
+    listeners.collect()
 }
 
 fn pin(core: Option<usize>) -> Result<(), ServerError> {

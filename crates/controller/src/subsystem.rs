@@ -7,6 +7,7 @@ use crate::health::Health;
 use crate::hosts::{Host, HostFull, HostLimits, Hosts};
 use crate::kept::{KEPT, is_kept};
 use crate::limits::{ASSOCIATION_BYTES, MAX_CONTROLLERS, MAX_KEPT_FUNCTIONS, USELESS_AFTER_NS};
+use crate::listener::Listener;
 use crate::namespace::Namespace;
 use crate::refusal::Refusal;
 use crate::report::FunctionReport;
@@ -16,6 +17,7 @@ use bpfof_nvme::fabrics::DISCOVERY_NQN;
 use bpfof_nvme::vendor_specific::MapAddress;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +37,8 @@ pub(crate) struct Subsystem {
     log_generation: AtomicU64,
     /// It is in the discovery log, and hosts can connect.
     is_served: AtomicBool,
+    /// Ids of controllers.
+    cntlids: RangeInclusive<u16>,
     controllers: Mutex<Controllers>,
 }
 
@@ -55,6 +59,8 @@ pub(crate) struct Newcomer {
     pub(crate) address: IpAddr,
     pub(crate) host_id: [u8; 16],
     pub(crate) access: Arc<Access>,
+    /// Where it has come in.
+    pub(crate) listener: Arc<Listener>,
     /// It has yet to show that it is the host that it names.
     pub(crate) is_stranger: bool,
 }
@@ -64,6 +70,8 @@ struct Controllers {
     /// In ascending order of their ids.
     namespaces: Vec<Arc<Namespace>>,
     traits: Traits,
+    /// How often namespaces have come or gone.
+    changes: u64,
     by_id: BTreeMap<u16, Arc<Controller>>,
     last_id: u16,
     /// Functions that every association has.
@@ -193,12 +201,12 @@ impl Owner {
 }
 
 impl Subsystem {
-    /// `last_id` is the id before that of the first controller.
+    /// `cntlids` are the ids of controllers, and the one before that of the first.
     pub(crate) fn new(
         nqn: String,
         number: usize,
         namespaces: Vec<Arc<Namespace>>,
-        last_id: u16,
+        (cntlids, last_id): (RangeInclusive<u16>, u16),
     ) -> Subsystem {
         let subsystem = Subsystem {
             nqn,
@@ -207,6 +215,7 @@ impl Subsystem {
             health: Health::default(),
             log_generation: AtomicU64::default(),
             is_served: AtomicBool::default(),
+            cntlids,
             controllers: Mutex::new(Controllers { last_id, ..Controllers::default() }),
         };
         subsystem.replace_namespaces(namespaces);
@@ -264,6 +273,7 @@ impl Subsystem {
                 controller.namespace_changed(namespace.nsid);
             }
         }
+        controllers.changes += u64::from(!gone.is_empty() || !added.is_empty());
         if !new.is_empty() {
             controllers.traits = Traits {
                 has_volatile_cache: new.iter().any(|namespace| namespace.has_volatile_cache()),
@@ -271,6 +281,16 @@ impl Subsystem {
             };
         }
         controllers.namespaces = new;
+    }
+
+    /// How often namespaces have come or gone.
+    pub(crate) fn namespace_changes(&self) -> u64 {
+        self.controllers().changes
+    }
+
+    /// The id that a controller got last.
+    pub(crate) fn last_controller(&self) -> u16 {
+        self.controllers().last_id
     }
 
     /// Those of the hosts that are connected.
@@ -327,7 +347,7 @@ impl Subsystem {
     ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), HostFull> {
         let mut controllers = self.controllers();
         let evicted = controllers.make_room(&newcomer, hosts, now_ns)?;
-        let Newcomer { host, address, host_id, access, is_stranger } = newcomer;
+        let Newcomer { host, address, host_id, access, listener, is_stranger } = newcomer;
         // Who goes is still counted until its connections have heard of it.
         let more = if evicted.is_some() { MAX_CONTROLLERS as u32 } else { 0 };
         let party = Party {
@@ -336,6 +356,7 @@ impl Subsystem {
             memory: host.memory.charge(ASSOCIATION_BYTES)?,
             host_id,
             access: Arc::clone(&access),
+            listener,
             is_stranger,
         };
         if let Some(evicted) = &evicted {
@@ -343,7 +364,8 @@ impl Subsystem {
         }
         let mut id = controllers.last_id;
         loop {
-            id = if id >= LAST_CONTROLLER_ID { 1 } else { id + 1 };
+            let next = id.saturating_add(1);
+            id = if self.cntlids.contains(&next) { next } else { *self.cntlids.start() };
             if !controllers.by_id.contains_key(&id) {
                 break;
             }
@@ -492,7 +514,7 @@ impl Subsystem {
 mod tests {
     use super::*;
     use crate::hosts::HostLimits;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, SocketAddr};
 
     /// Where one came from that had to go, and its id.
     type Gone = Option<(IpAddr, u16)>;
@@ -509,7 +531,8 @@ mod tests {
                 associations_per_host: MAX_CONTROLLERS as u32,
                 ..HostLimits::default()
             };
-            let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), 0);
+            let cntlids = (1..=LAST_CONTROLLER_ID, 0);
+            let subsystem = Subsystem::new("nqn".to_owned(), 0, Vec::new(), cntlids);
             Full { hosts: Hosts::new(limits, 1 << 30), subsystem }
         }
 
@@ -520,10 +543,13 @@ mod tests {
             is_stranger: bool,
             now_ns: u64,
         ) -> Result<(Arc<Controller>, Gone), HostFull> {
-            let address = Ipv4Addr::new(127, 0, 0, last).into();
+            let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
             let host = self.hosts.host(Some(address), "host");
             let access = Arc::new(Access::everything());
-            let newcomer = Newcomer { host, address, host_id: [1; 16], access, is_stranger };
+            let at = SocketAddr::from((address, 4420));
+            let listener = Arc::new(Listener::new(1, at, &at.into()));
+            let host_id = [1; 16];
+            let newcomer = Newcomer { host, address, host_id, access, listener, is_stranger };
             let added = self.subsystem.add_controller(newcomer, &self.hosts, (10_000, now_ns));
             added.map(|(new, gone)| (new, gone.map(|gone| (gone.address(), gone.id))))
         }

@@ -1,6 +1,6 @@
 //! A namespace of an NVMe drive of this machine, for a target that serves it.
 
-use crate::file::{FileError, lock};
+use crate::file::{FileError, Lock, lock};
 use crate::nvme::{DriveBlocks, NvmeDevice};
 use crate::volume::Part;
 use rustix::fs::{Mode, OFlags, open};
@@ -84,7 +84,7 @@ impl NvmeDrive {
                 Some(libc::ENOTTY | libc::EINVAL) => refused("is no NVMe namespace".to_owned()),
                 _ => failed("open as the character device of an NVMe namespace")(error),
             })?;
-        lock(device.file()).map_err(|_| FileError::Locked { path: path.to_owned() })?;
+        lock(device.file(), Lock::Alone).map_err(|_| FileError::Locked { path: path.to_owned() })?;
         let block_device = block_device(path)
             .ok_or_else(|| refused("has no name of the form /dev/ngXnY".to_owned()))?;
         let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;

@@ -94,11 +94,21 @@ pub enum FileError {
         why: String,
     },
     /// Another process serves it.
-    #[error("{path} is in use by another target; stop that one first")]
+    #[error("{path} is in use by another target; stop that one first, or give the namespace a uuid= at both (docs/paths.md)")]
     Locked {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// Against whom a file is locked (flock(2)), on this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lock {
+    /// All other targets.
+    #[default]
+    Alone,
+    /// Those that would have it alone.
+    Shared,
 }
 
 /// An open file or block device.
@@ -126,6 +136,19 @@ impl FileNamespace {
         size_bytes: Option<u64>,
         block_bytes: u32,
     ) -> Result<FileNamespace, FileError> {
+        FileNamespace::open_as(path, size_bytes, block_bytes, Lock::Alone)
+    }
+
+    /// The same with another lock.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_as(
+        path: &Path,
+        size_bytes: Option<u64>,
+        block_bytes: u32,
+        how: Lock,
+    ) -> Result<FileNamespace, FileError> {
         let failed = |action| {
             let path = path.to_owned();
             move |error: rustix::io::Errno| FileError::Io { action, path, source: error.into() }
@@ -144,7 +167,7 @@ impl FileNamespace {
         if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
             return Err(FileError::Kind { path: path.to_owned() });
         }
-        lock(&fd).map_err(|_| FileError::Locked { path: path.to_owned() })?;
+        lock(&fd, how).map_err(|_| FileError::Locked { path: path.to_owned() })?;
         let file = File::from(fd);
         let size = settle_size(&file, path, kind, size_bytes, block_bytes)?;
         let fixed_bytes = Mutex::new(size_bytes.map(|_| size));
@@ -166,6 +189,14 @@ impl FileNamespace {
             direct,
             punches_holes,
         })
+    }
+
+    /// Locks it in another way.
+    ///
+    /// # Errors
+    /// [`FileError::Locked`].
+    pub fn lock(&self, how: Lock) -> Result<(), FileError> {
+        lock(&self.file, how).map_err(|_| FileError::Locked { path: self.path.clone() })
     }
 
     /// Its size in bytes when it was opened, whole blocks.
@@ -235,7 +266,7 @@ impl FileNamespace {
 
 /// Opens a file on tmpfs whose memory is to be a namespace of blocks of `block_bytes`, locks it
 /// against other targets and fills its holes; also gives its size in bytes.
-pub(crate) fn open_in_memory(path: &Path, block_bytes: u32) -> Result<(File, u64), FileError> {
+pub(crate) fn open_in_memory(path: &Path, block_bytes: u32, how: Lock) -> Result<(File, u64), FileError> {
     let failed = |action| {
         let path = path.to_owned();
         move |error: rustix::io::Errno| FileError::Io { action, path, source: error.into() }
@@ -248,7 +279,7 @@ pub(crate) fn open_in_memory(path: &Path, block_bytes: u32) -> Result<(File, u64
     if !is_regular || !is_on_tmpfs {
         return Err(FileError::NotInMemory { path: path.to_owned() });
     }
-    lock(&fd).map_err(|_| FileError::Locked { path: path.to_owned() })?;
+    lock(&fd, how).map_err(|_| FileError::Locked { path: path.to_owned() })?;
     let have = stat.st_size as u64;
     if have == 0 || !have.is_multiple_of(u64::from(block_bytes)) {
         return Err(FileError::PartOfBlock { path: path.to_owned(), have, block_bytes });
@@ -266,10 +297,14 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Locks a file against other targets. When a target is killed, the kernel takes its ring apart
 /// after the process has gone, and with it the file and the lock: so the next one waits a little.
-pub(crate) fn lock(fd: impl AsFd + Copy) -> rustix::io::Result<()> {
+pub(crate) fn lock(fd: impl AsFd + Copy, how: Lock) -> rustix::io::Result<()> {
+    let operation = match how {
+        Lock::Alone => rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        Lock::Shared => rustix::fs::FlockOperation::NonBlockingLockShared,
+    };
     let begun = Instant::now();
     loop {
-        match rustix::fs::flock(fd, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::flock(fd, operation) {
             Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < LOCK_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(5));
             }

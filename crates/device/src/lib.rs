@@ -36,7 +36,7 @@ mod volume;
 pub use buffer::IoBuffer;
 pub use delay::{DelayQueue, LatencyModel};
 pub use drive::NvmeDrive;
-pub use file::{FileError, FileNamespace, direct_block_bytes};
+pub use file::{FileError, FileNamespace, Lock, direct_block_bytes};
 pub use gather_buffer::Outgoing;
 pub use memory::MemoryNamespace;
 pub use nvme::{DriveBlocks, IDENTIFY_BYTES, NvmeDevice, NvmeRead, NvmeRing};

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::delay::LatencyModel;
-use crate::file::{FileError, open_in_memory};
+use crate::file::{FileError, Lock, lock, open_in_memory};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fs::File;
@@ -48,6 +48,14 @@ impl MemoryNamespace {
         Ok(MemoryNamespace { base: base.cast(), size_bytes: size, latency, file: None })
     }
 
+    /// Locks the file that it is the memory of in another way.
+    ///
+    /// # Errors
+    /// It is locked.
+    pub fn lock(&self, how: Lock) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| Ok(lock(file, how)?))
+    }
+
     /// The memory of the file `path` on tmpfs, all of it: what any process writes to the file is
     /// what is read here, and the other way round. The file is locked against other targets, and
     /// its holes are filled, so that no access fails later because tmpfs is full.
@@ -65,7 +73,20 @@ impl MemoryNamespace {
         block_bytes: u32,
         latency: Option<LatencyModel>,
     ) -> Result<MemoryNamespace, FileError> {
-        let (file, size_bytes) = open_in_memory(path, block_bytes)?;
+        MemoryNamespace::of_file_as(path, block_bytes, latency, Lock::Alone)
+    }
+
+    /// The same with another lock.
+    ///
+    /// # Errors
+    /// As [`of_file`](Self::of_file).
+    pub fn of_file_as(
+        path: &Path,
+        block_bytes: u32,
+        latency: Option<LatencyModel>,
+        how: Lock,
+    ) -> Result<MemoryNamespace, FileError> {
+        let (file, size_bytes) = open_in_memory(path, block_bytes, how)?;
         let failed = |source| FileError::Io { action: "map", path: path.to_owned(), source };
         let size = usize::try_from(size_bytes).map_err(|error| failed(io::Error::other(error)))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;

@@ -1,7 +1,7 @@
 //! Files or block devices as one namespace: one of them, several behind each other, or several in
 //! stripes.
 
-use crate::file::{FileError, FileNamespace};
+use crate::file::{FileError, FileNamespace, Lock};
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -109,6 +109,14 @@ impl Volume {
         Volume { pieces: vec![file], map: PieceMap::Concatenated(vec![0]) }
     }
 
+    /// Locks all files in another way.
+    ///
+    /// # Errors
+    /// [`FileError::Locked`].
+    pub fn lock(&self, how: Lock) -> Result<(), FileError> {
+        self.pieces.iter().try_for_each(|piece| piece.lock(how))
+    }
+
     /// Opens several files. `size_bytes` is that of each; of a stripe, what goes beyond whole chunks
     /// and beyond the smallest file is left unused.
     ///
@@ -120,7 +128,21 @@ impl Volume {
         block_bytes: u32,
         layout: Layout,
     ) -> Result<Volume, FileError> {
-        let open = |path: &PathBuf| FileNamespace::open(path, size_bytes, block_bytes);
+        Volume::open_as(paths, size_bytes, block_bytes, layout, Lock::Alone)
+    }
+
+    /// The same with another lock.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_as(
+        paths: &[PathBuf],
+        size_bytes: Option<u64>,
+        block_bytes: u32,
+        layout: Layout,
+        how: Lock,
+    ) -> Result<Volume, FileError> {
+        let open = |path: &PathBuf| FileNamespace::open_as(path, size_bytes, block_bytes, how);
         let pieces = paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let map = match layout {
             Layout::Concatenated => {

@@ -405,7 +405,7 @@ pub enum RequestError {
     #[error("the connection was lost with the request in flight: {0}")]
     Lost(LostReason),
     /// The same for one that changes data, where there are several paths: it was not sent again, because the
-    /// target that it was lost on may still carry it out (docs/paths.md).
+    /// target that it was lost on may still carry it out (docs/failover.md).
     #[error("the connection was lost, and whether the request was carried out is unknown: {0}")]
     Unknown(LostReason),
 }

@@ -13,7 +13,7 @@ const MAP_MAX_BYTES: usize = 16 << 20;
 ///
 /// It belongs to the association that loaded the functions, and ends with the last of them. Where an address
 /// has several portals, a map of this program is in each association: it gets what the program has set, and
-/// functions change that of the path by which they were called (docs/paths.md).
+/// functions change that of the path by which they were called (docs/failover.md).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionMap {
     /// Where it is.

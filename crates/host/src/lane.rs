@@ -36,7 +36,7 @@ pub struct ChainInfo {
 ///
 /// Where the address has several portals, a lost connection is replaced by one on another path, and what
 /// was in flight is sent again, writes only when that is safe. A request then ends as lost when no path has
-/// been usable for the command timeout, or as [`Unknown`](crate::RequestError::Unknown) (docs/paths.md).
+/// been usable for the command timeout, or as [`Unknown`](crate::RequestError::Unknown) (docs/failover.md).
 // More than 25 methods: half of them are figures for benchmarks and settings.
 #[derive(Debug)]
 pub struct Lane {
@@ -510,12 +510,7 @@ mod tests {
         let source = NamespaceSource::Memory { size_bytes: BLOCKS * 512, latency_us: 0, iops: 0 };
         let server = Server::start(&TargetConfig {
             listen: ([127, 0, 0, 1], 0).into(),
-            namespaces: vec![NamespaceConfig {
-                source,
-                lba_bytes: 512,
-                subsystem: None,
-                nsid: None,
-            }],
+            namespaces: vec![NamespaceConfig::new(source, 512)],
             rules: vec![rule],
             tls: TlsMode::Required,
             ..TargetConfig::default()

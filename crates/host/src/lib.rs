@@ -17,7 +17,7 @@
 //! machine where the target cannot help.
 //!
 //! An address may name several portals ([`TargetUrl`]). `Controller` then has an association by each, lanes go
-//! on by another path when theirs is lost, and lost paths are connected again (docs/paths.md).
+//! on by another path when theirs is lost, and lost paths are connected again (docs/failover.md).
 //!
 //! # What it does not do
 //! It does not cache. With one portal it does not reconnect by itself: an error says what happened, and

@@ -33,7 +33,7 @@ pub struct Options {
     /// Of an address with several portals, in the place of `keep_alive`, at least 100 ms: how long a target
     /// that has heard nothing keeps the association, and at most how long one that says nothing is believed
     /// to be there. Requests go on by another path after that; writes only after twice that time and a
-    /// second, when the first target cannot carry them out any more (docs/paths.md).
+    /// second, when the first target cannot carry them out any more (docs/failover.md).
     pub path_timeout: Duration,
     /// Whether a thread does that, so that it happens whatever the program does. Otherwise the program calls
     /// [`Controller::keep_alive`](crate::Controller::keep_alive): an association then ends at the target when

@@ -41,7 +41,7 @@ pub struct TargetUrl {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// Further portals of the same subsystem: other paths to its namespaces (docs/paths.md).
+    /// Further portals of the same subsystem: other paths to its namespaces (docs/failover.md).
     pub further_portals: Vec<Portal>,
     /// NQN of the subsystem.
     pub nqn: String,

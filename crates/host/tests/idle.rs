@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A target that gives up hosts without a keep-alive timer after `idle_timeout_s`.
 fn start(idle_timeout_s: u32) -> (Server, TargetUrl) {
     let source = NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 };
-    let namespace = NamespaceConfig { source, lba_bytes: 512, subsystem: None, nsid: None };
+    let namespace = NamespaceConfig::new(source, 512);
     let config = TargetConfig {
         listen: ([127, 0, 0, 1], 0).into(),
         nqn: NQN.to_owned(),

@@ -167,7 +167,7 @@ wire_struct! {
         4 => namespaces: u32,
         /// Change count of the group, 0 if there is none (bytes 15:8).
         8 => change_count: u64,
-        /// Bits 3:0: the state; [`AnaGroup::OPTIMIZED`] (byte 16).
+        /// Bits 3:0: the state, such as [`AnaGroup::OPTIMIZED`] (byte 16).
         16 => state: u8,
     }
 }
@@ -175,6 +175,10 @@ wire_struct! {
 impl AnaGroup {
     /// ANA state: optimized (NVMe Base 2.0 §8.1.1).
     pub const OPTIMIZED: u8 = 1;
+    /// ANA state: non-optimized (NVMe Base 2.0 §8.1.1).
+    pub const NON_OPTIMIZED: u8 = 2;
+    /// ANA state: inaccessible (NVMe Base 2.0 §8.1.1).
+    pub const INACCESSIBLE: u8 = 3;
 }
 
 /// Firmware Slot Information with one slot, active, holding `revision` (NVMe Base 2.0 §5.16.1.4).

@@ -58,6 +58,20 @@ impl Client {
         Ok(Self { reader: BufReader::new(stream), last: 0 })
     }
 
+    /// Waits until the target has closed the connection: it has ended.
+    ///
+    /// # Errors
+    /// It has not within the time that an answer may take.
+    pub fn wait_end(mut self) -> Result<(), ClientError> {
+        let mut rest = String::new();
+        match self.reader.read_line(&mut rest) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(io::Error::other("it says more than it was asked for").into()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Makes a request, and waits for its result.
     ///
     /// # Errors

@@ -11,18 +11,27 @@
 //! | `namespace.add` | `spec`, `save` | `subsystem`, `nsid` |
 //! | `namespace.remove` | `subsystem`, `nsid`, `save` | the same |
 //! | `namespace.resize` | `subsystem`, `nsid`, `size`, `save` | the same |
+//! | `keys.reload` | | nothing; rules and keys are read again, and nothing else |
+//! | `drain`, `undrain` | `listeners`: numbers or addresses, none for all | the listeners, as in `report` |
+//! | `ana` | `listeners`, `state`, `group`: none for all | the same |
+//! | `close` | `listeners` | the same; their connections end |
+//! | `hand-over` | | `sockets`: what each is; the sockets come along (SCM_RIGHTS) |
+//! | `retire` | | nothing; who has the sockets accepts alone |
+//! | `stop` | | nothing; the target stops, as on SIGTERM |
 //! | `log` | `level`: error, warn, info, debug | nothing |
 //! | `version` | | text |
 
 use crate::edit::{Edit, Place};
+use crate::hand_over::{self, Sockets};
 use crate::rpc::{self, Failure, MAX_REQUEST_BYTES};
 use crate::{PATIENCE, Reporter};
+use bpfof_controller::{AnaState, PathError, Paths};
 use log::LevelFilter;
 use rustix::net::sockopt::socket_peercred;
 use serde_json::{Value, json};
 use std::fs::Permissions;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +49,14 @@ pub struct Operations {
     pub report: Reporter,
     /// Ends the associations of a host, and tells how many there were.
     pub kick: Box<dyn Fn(&str) -> usize + Send + Sync>,
+    /// Changes ways to namespaces.
+    pub paths: Paths,
+    /// What another process needs to go on in this one's place.
+    pub hand_over: Box<dyn Fn() -> Result<Sockets, String> + Send + Sync>,
+    /// Lets no more hosts in: another process does.
+    pub retire: Box<dyn Fn() + Send + Sync>,
+    /// Stops the target.
+    pub stop: Box<dyn Fn() + Send + Sync>,
     /// Changes what is served; the error says why nothing has changed.
     pub change: Box<dyn Fn(Change) -> Result<Option<Place>, String> + Send + Sync>,
 }
@@ -49,6 +66,8 @@ pub struct Operations {
 pub enum Change {
     /// The configuration file is read again.
     Reload,
+    /// Rules and keys alone are read again.
+    Keys,
     /// Namespaces come, go, or get another size: until the file is read again, or, with `true`, in the file as
     /// well.
     Namespaces(Edit, bool),
@@ -66,36 +85,60 @@ pub struct ControlError {
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
+    /// Of the file at `path`: another process may put its own there.
+    identity: (u64, u64),
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if identity(&self.path).is_ok_and(|there| there == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
+/// Device and number of a file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
+}
+
 /// Answers requests on a socket at `path`, on threads of its own. A socket that another process has left
-/// there is replaced, one that is served is not.
+/// there is replaced; one that is served is not, unless this one `takes_over`.
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(path: &Path, operations: Operations) -> Result<Control, ControlError> {
+pub fn serve(
+    path: &Path,
+    operations: Operations,
+    takes_over: bool,
+) -> Result<Control, ControlError> {
     let failed = |source| ControlError { path: path.to_owned(), source };
-    if UnixStream::connect(path).is_ok() {
+    if !takes_over && UnixStream::connect(path).is_ok() {
         return Err(failed(io::Error::other("another process serves it")));
     }
     match std::fs::symlink_metadata(path) {
-        Ok(there) if std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()) => {
-            std::fs::remove_file(path).map_err(failed)?;
+        Ok(there) if !std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()) => {
+            return Err(failed(io::ErrorKind::AlreadyExists.into()));
         }
         _ => {}
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    // At its place from one moment to the next: there is always one that answers.
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let _ = std::fs::remove_file(&new);
+    let listener = UnixListener::bind(&new).map_err(failed)?;
+    let placed = std::fs::set_permissions(&new, Permissions::from_mode(0o600))
+        .and_then(|()| std::fs::rename(&new, path))
+        .and_then(|()| identity(path));
+    let identity = placed.map_err(|error| {
+        let _ = std::fs::remove_file(&new);
+        failed(error)
+    })?;
     let operations = Arc::new(operations);
     let serve = move || accept(&listener, &operations);
     std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
-    Ok(Control { path: path.to_owned() })
+    Ok(Control { path: path.to_owned(), identity })
 }
 
 fn accept(listener: &UnixListener, operations: &Arc<Operations>) {
@@ -150,9 +193,16 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
             }
             _ => {}
         }
-        let answer = rpc::answer(&line, |method, params| carry_out(operations, method, params));
+        let mut sockets = None;
+        let answer = rpc::answer(&line, |method, params| match method {
+            "hand-over" => hand_over::offer(operations, &mut sockets),
+            _ => carry_out(operations, method, params),
+        });
         let text = serde_json::to_string(&answer)? + "\n";
-        (&mut &*stream).write_all(text.as_bytes())?;
+        match sockets {
+            Some(sockets) => hand_over::send(stream, &text, &sockets)?,
+            None => (&mut &*stream).write_all(text.as_bytes())?,
+        }
     }
 }
 
@@ -182,6 +232,16 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
             ended => Ok(json!({ "ended": ended })),
         },
         "reload" => (operations.change)(Change::Reload).map(|_| Value::Null).map_err(failed),
+        "keys.reload" => (operations.change)(Change::Keys).map(|_| Value::Null).map_err(failed),
+        "drain" | "undrain" | "ana" | "close" => change_paths(operations, method, params),
+        "retire" => {
+            (operations.retire)();
+            Ok(Value::Null)
+        }
+        "stop" => {
+            (operations.stop)();
+            Ok(Value::Null)
+        }
         "namespace.add" | "namespace.remove" | "namespace.resize" => {
             let edit = match method {
                 "namespace.add" => Edit::Add(text("spec")?.to_owned()),
@@ -208,4 +268,52 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
         "version" => Ok(env!("CARGO_PKG_VERSION").into()),
         other => Err(Failure::new(Failure::NO_METHOD, format!("no method {other:?}"))),
     }
+}
+
+/// The listeners that parameters name.
+fn listeners(params: &Value) -> Result<Vec<String>, Failure> {
+    let bad = || Failure::new(Failure::BAD_PARAMS, "\"listeners\" is a list of texts");
+    match &params["listeners"] {
+        Value::Null => Ok(Vec::new()),
+        Value::Array(all) => {
+            all.iter().map(|one| one.as_str().map(str::to_owned).ok_or_else(bad)).collect()
+        }
+        _ => Err(bad()),
+    }
+}
+
+/// Changes ways to namespaces, and tells how they are then.
+fn change_paths(
+    operations: &Operations,
+    method: &str,
+    params: &Value,
+) -> Result<Value, Failure> {
+    let bad = |why: String| Failure::new(Failure::BAD_PARAMS, why);
+    let (paths, listeners) = (&operations.paths, listeners(params)?);
+    let changed = match method {
+        "drain" => paths.drain(&listeners),
+        "undrain" => paths.undrain(&listeners),
+        "close" => paths.end_connections(&listeners),
+        _ => {
+            let state = params["state"].as_str().unwrap_or_default();
+            let state: AnaState = state.parse().map_err(bad)?;
+            let group = match &params["group"] {
+                Value::Null => None,
+                group => {
+                    let number = group.as_u64().and_then(|group| u32::try_from(group).ok());
+                    Some(number.ok_or_else(|| bad("\"group\" is a number".to_owned()))?)
+                }
+            };
+            paths.set_state(&listeners, group, state)
+        }
+    };
+    changed.map_err(|error| match error {
+        PathError::Unknown { .. } | PathError::Group(_) => bad(error.to_string()),
+        PathError::Silent | PathError::Stopped => {
+            Failure::new(Failure::FAILED, error.to_string())
+        }
+    })?;
+    let failed = |error: String| Failure::new(Failure::FAILED, error);
+    let report = (operations.report)(PATIENCE).map_err(|error| failed(error.to_string()))?;
+    serde_json::to_value(report.listeners).map_err(|error| failed(error.to_string()))
 }

@@ -5,7 +5,7 @@
 use crate::{PATIENCE, Reporter, metrics};
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Longest head of a request, in bytes.
@@ -35,14 +35,11 @@ impl Response {
     }
 }
 
-/// Listens at `address` and answers, on a thread of its own. Returns the address, with the port if it was
-/// left to the kernel.
+/// Answers who comes to a socket that listens, on a thread of its own.
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(address: SocketAddr, report: Reporter) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind(address)?;
-    let address = listener.local_addr()?;
+pub fn serve(listener: TcpListener, report: Reporter) -> io::Result<()> {
     let serve = move || {
         loop {
             let answered = listener.accept().and_then(|(stream, _)| answer(&stream, &report));
@@ -57,8 +54,7 @@ pub fn serve(address: SocketAddr, report: Reporter) -> io::Result<SocketAddr> {
             }
         }
     };
-    std::thread::Builder::new().name("metrics".into()).spawn(serve)?;
-    Ok(address)
+    std::thread::Builder::new().name("metrics".into()).spawn(serve).map(drop)
 }
 
 fn is_of_peer(error: &io::Error) -> bool {

@@ -4,6 +4,7 @@
 //! - [`http`]: serves it, on a thread of its own.
 //! - [`control`]: answers requests on a Unix socket; [`client`] makes them; [`edit`] changes what the configuration
 //!   file says of namespaces.
+//! - [`hand_over`]: another process goes on in the target's place.
 //!
 //! # What this crate does not do
 //!
@@ -13,6 +14,7 @@
 pub mod client;
 pub mod control;
 pub mod edit;
+pub mod hand_over;
 pub mod http;
 pub mod metrics;
 

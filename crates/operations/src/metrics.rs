@@ -4,7 +4,9 @@
 //! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s, and the
 //! resolution of a reactor's turn: a command that is answered in the turn in which it came took no time.
 
-use bpfof_controller::{Class, ClassMetrics, FunctionReport, Histogram, HostReport, TargetReport};
+use bpfof_controller::{
+    Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, TargetReport,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{
@@ -156,6 +158,7 @@ impl Collector for Metrics {
         self.functions(encoder)?;
         self.hosts(encoder)?;
         self.reactors(encoder)?;
+        self.listeners(encoder)?;
         self.target(encoder)
     }
 }
@@ -287,6 +290,24 @@ impl Metrics {
             encoder,
             reactors.iter().map(|of| (label(of.index), gauge(of.chains_waiting as u64))),
         )
+    }
+
+    /// By address that the target listens on.
+    fn listeners(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let all = &self.0.listeners;
+        let label = |of: &ListenerReport| [("listener", of.address.to_string())];
+        Family::gauge("listener_connections", "Connections of hosts that came to a listener")
+            .encode(encoder, all.iter().map(|of| (label(of), gauge(of.connections))))?;
+        Family::gauge("listener_commands_in_flight", "Commands in flight at a listener")
+            .encode(encoder, all.iter().map(|of| (label(of), gauge(of.in_flight))))?;
+        let states = all.iter().flat_map(|of| {
+            of.ana.iter().map(move |(group, state)| {
+                let labels = [("listener", of.address.to_string()), ("group", group.to_string())];
+                (labels, gauge(*state as u64))
+            })
+        });
+        let help = "How an ANA group is reached: 1 optimized, 2 non-optimized, 3 inaccessible";
+        Family::gauge("ana_state", help).encode(encoder, states)
     }
 
     fn target(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

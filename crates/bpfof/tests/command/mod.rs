@@ -72,7 +72,12 @@ impl Target {
 
     /// The exit code, within ten seconds.
     pub(crate) fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        self.wait_for(Duration::from_secs(10))
+    }
+
+    /// The exit code, within this time.
+    pub(crate) fn wait_for(&mut self, patience: Duration) -> Option<i32> {
+        let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait().expect("waits") {
                 return status.code();

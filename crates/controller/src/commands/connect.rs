@@ -2,11 +2,12 @@
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
 use crate::access::{Access, Reason};
-use crate::association::Association;
+use crate::association::{AdminState, Association};
 use crate::connection::{Connection, ConnectionMemory, Phase};
 use crate::controller::Controller;
 use crate::hosts::{Host, HostFull};
 use crate::limits::{MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES};
+use crate::listener::Listener;
 use crate::queue::QueuePair;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
@@ -118,7 +119,7 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let wish = Wish { data, qid, kato_ms, subsystem, host, access, is_identified };
     let (controller, resets) = match qid {
         0 => (new_controller(cx, &wish)?, 0),
-        _ => known_controller(&wish)?,
+        _ => known_controller(&wish, registry.listener(ends.listener))?,
     };
     let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
     let id = controller.id;
@@ -129,7 +130,12 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let connection = &mut *cx.connection;
     connection.queue = QueuePair::new(qid, entries, flow_control);
     connection.phase = match qid {
-        0 => Phase::Admin(association, Box::default()),
+        0 => {
+            let mut admin = Box::<AdminState>::default();
+            // What changes from now on is news.
+            admin.events.known_ana = association.controller.listener.changes();
+            Phase::Admin(association, admin)
+        }
         _ => Phase::Io(association),
     };
     connection.memory = ConnectionMemory::new(memory, base_bytes);
@@ -185,6 +191,11 @@ fn new_controller(cx: &mut Context<'_>, wish: &Wish) -> Result<Arc<Controller>, 
         let cause = format!("{:#x}; controllers are chosen by the subsystem (FFFFh)", data.cntlid);
         return Err(invalid(true, 16, "CNTLID", cause));
     }
+    let listener = cx.executor.registry.listener(cx.connection.ends.listener);
+    if listener.is_drained() && !subsystem.is_discovery() {
+        let cause = format!("{} is drained", listener.address);
+        return Err(Refusal::new(Status::CONNECT_CONTROLLER_BUSY, cause));
+    }
     let hosts = &cx.executor.registry.hosts;
     if *kato_ms == 0 && hosts.limits.idle_timeout_s == 0 {
         let cause = "there is no keep-alive timer, and idle-timeout is 0".to_owned();
@@ -196,6 +207,7 @@ fn new_controller(cx: &mut Context<'_>, wish: &Wish) -> Result<Arc<Controller>, 
         address: cx.connection.ends.peer.ip(),
         host_id: data.hostid,
         access: Arc::clone(access),
+        listener: Arc::clone(listener),
         is_stranger: access.authentication.is_some() && !wish.is_identified,
     };
     let made = subsystem.add_controller(newcomer, hosts, times);
@@ -205,16 +217,30 @@ fn new_controller(cx: &mut Context<'_>, wish: &Wish) -> Result<Arc<Controller>, 
 }
 
 /// An I/O queue joins the controller of its host; with how often that has ended all its queues.
-fn known_controller(wish: &Wish) -> Result<(Arc<Controller>, u32), Refusal> {
+fn known_controller(
+    wish: &Wish,
+    listener: &Arc<Listener>,
+) -> Result<(Arc<Controller>, u32), Refusal> {
     let Wish { data, qid, subsystem, .. } = wish;
     let controller = subsystem.controller(data.cntlid).ok_or_else(|| {
         let cause = format!("there is no controller {}", data.cntlid);
-        invalid(true, 16, "CNTLID", cause)
+        let mut refusal = invalid(true, 16, "CNTLID", cause);
+        // It may have been that of a process before this one: the host can begin anew.
+        refusal.reply.status = Status::CONNECT_INVALID_PARAMETERS;
+        refusal
     })?;
     if controller.host_nqn() != data.hostnqn || controller.host_id != data.hostid {
         let (status, cause) =
             (Status::CONNECT_INVALID_HOST.with_dnr(), "another host's controller");
         return Err(Refusal::new(status, cause).of_field("HOSTNQN or HOSTID"));
+    }
+    // What is told of the ways to a namespace is told of the controller.
+    if !Arc::ptr_eq(&controller.listener, listener) {
+        let cause = format!(
+            "its admin queue has come to another listener, {}, where this queue must come as well",
+            controller.listener.address
+        );
+        return Err(invalid(true, 16, "CNTLID", cause));
     }
     if !controller.is_ready() {
         let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();

@@ -1,7 +1,9 @@
 //! The discovery log page: which subsystems there are and where they are reached.
 
+use crate::config::Advertised;
 use crate::connection::Endpoints;
 use crate::limits::MAX_QUEUE_ENTRIES;
+use crate::listener::Listener;
 use crate::registry::Registry;
 use bpfof_nvme::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN};
 use bpfof_nvme::log_page::{DiscoveryEntry, DiscoveryHeader};
@@ -18,14 +20,19 @@ pub(crate) fn log_page(
     let rules = registry.rules();
     let needs_tls = registry.is_tls_required;
     let subtype = DiscoveryEntry::SUBTYPE_CURRENT_DISCOVERY;
-    let mut entries = vec![entry(subtype, DISCOVERY_NQN, needs_tls, 0, ends.local)];
+    // Who comes to the listener for discovery has used an address that works.
+    let advertised = (!ends.discovery_only)
+        .then(|| Reached::of(registry.listener(ends.listener), ends.local))
+        .flatten();
+    let reached = advertised.unwrap_or_else(|| Reached::at(ends.local));
+    let mut entries = vec![entry(subtype, DISCOVERY_NQN, needs_tls, 0, &reached)];
     for subsystem in registry.subsystems() {
         let Some(access) = rules.access(host_nqn, &subsystem.nqn) else { continue };
         let needs_tls = needs_tls || access.needs_tls;
-        for (port, listener) in registry.listeners.iter().enumerate() {
-            let address = reached(*listener, ends.local);
+        for listener in &registry.listeners {
+            let Some(reached) = Reached::of(listener, ends.local) else { continue };
             let subtype = DiscoveryEntry::SUBTYPE_NVM;
-            entries.push(entry(subtype, &subsystem.nqn, needs_tls, port as u16 + 1, address));
+            entries.push(entry(subtype, &subsystem.nqn, needs_tls, listener.id, &reached));
         }
     }
     let records = entries.len() as u64;
@@ -35,11 +42,37 @@ pub(crate) fn log_page(
     page
 }
 
-/// Where a host that reached us at `local` reaches `listener`: one that listens everywhere names no
-/// address, so it is the one that worked.
-fn reached(listener: SocketAddr, local: SocketAddr) -> SocketAddr {
-    let ip = if listener.ip().is_unspecified() { local.ip() } else { listener.ip() };
-    SocketAddr::new(ip, listener.port())
+/// How a host reaches a listener.
+struct Reached {
+    /// An address, or a name.
+    host: String,
+    /// The address, or, of a name, one of the same kind.
+    ip: IpAddr,
+    port: u16,
+}
+
+impl Reached {
+    /// IPv4 hosts that reach an IPv6 socket appear as ::ffff:a.b.c.d.
+    fn at(address: SocketAddr) -> Reached {
+        let ip = address.ip().to_canonical();
+        Reached { host: ip.to_string(), ip, port: address.port() }
+    }
+
+    /// For a host that reached us at `local`: a listener is where it is said to be; one that listens
+    /// everywhere is where it has worked, unless that is IPv6 and the listener is not.
+    fn of(listener: &Listener, local: SocketAddr) -> Option<Reached> {
+        let (ip, port) = (listener.address.ip(), listener.address.port());
+        if let Some(Advertised { host, port: given }) = listener.advertised() {
+            let ip = host.parse().unwrap_or(ip);
+            return Some(Reached { host, ip, port: given.unwrap_or(port) });
+        }
+        let local = local.ip().to_canonical();
+        match ip.is_unspecified() {
+            true if ip.is_ipv4() && local.is_ipv6() => None,
+            true => Some(Reached::at(SocketAddr::new(local, port))),
+            false => Some(Reached::at(listener.address)),
+        }
+    }
 }
 
 /// `needs_tls`: the host is refused without TLS. Where it only may use it, nothing is said of a security
@@ -48,16 +81,14 @@ fn entry(
     subtype: u8,
     nqn: &str,
     needs_tls: bool,
-    port: u16,
-    address: SocketAddr,
+    port_id: u16,
+    reached: &Reached,
 ) -> DiscoveryEntry {
     let (channel, sectype) = match needs_tls {
         true => (DiscoveryEntry::TREQ_REQUIRED, DiscoveryEntry::SECTYPE_TLS13),
         false => (DiscoveryEntry::TREQ_NOT_REQUIRED, 0),
     };
-    // IPv4 hosts that reach an IPv6 socket appear as ::ffff:a.b.c.d.
-    let ip = address.ip().to_canonical();
-    let adrfam = match ip {
+    let adrfam = match reached.ip {
         IpAddr::V4(_) => DiscoveryEntry::ADRFAM_IPV4,
         IpAddr::V6(_) => DiscoveryEntry::ADRFAM_IPV6,
     };
@@ -66,13 +97,13 @@ fn entry(
         adrfam,
         subtype,
         treq: channel | DiscoveryEntry::TREQ_NO_SQ_FLOW_CONTROL,
-        portid: port,
+        portid: port_id,
         cntlid: CNTLID_DYNAMIC,
         asqsz: MAX_QUEUE_ENTRIES,
         eflags: 0,
-        trsvcid: address.port().to_string().as_str().into(),
+        trsvcid: reached.port.to_string().as_str().into(),
         subnqn: nqn.into(),
-        traddr: ip.to_string().as_str().into(),
+        traddr: reached.host.as_str().into(),
         sectype,
     }
 }

@@ -2,6 +2,7 @@
 //! something has changed that they want to know of.
 
 use super::context::{Answered, Command, Context, Outcome};
+use crate::association::{Association, Events};
 use crate::connection::{Connection, Phase};
 use crate::refusal::{Refusal, Reply};
 use bpfof_nvme::Status;
@@ -10,18 +11,26 @@ use bpfof_nvme::log_page::lid;
 /// Namespace Attribute Changed, in OAES and in Asynchronous Event Configuration (NVMe Base 2.0
 /// §5.27.1.8).
 pub(crate) const NAMESPACE_CHANGED: u32 = 1 << 8;
-/// Asymmetric Namespace Access Change, likewise. Who reports ANA must have it; there is no state to
-/// change to, so none is ever sent.
+/// Asymmetric Namespace Access Change, likewise.
 pub(crate) const ANA_CHANGED: u32 = 1 << 11;
 /// Discovery Log Page Change, likewise.
 pub(crate) const DISCOVERY_CHANGED: u32 = 1 << 31;
-/// DW0 that ends an asynchronous event request: a notice (2), of a changed namespace attribute (0),
-/// about which the Changed Namespace List (4) says more (§5.2.1).
-const NAMESPACE_CHANGED_NOTICE: u32 = 2 | (lid::CHANGED_NAMESPACES as u32) << 16;
-/// DW0 likewise: a notice (2), of a changed discovery log page (F0h), which is that of hosts (70h).
-const DISCOVERY_CHANGED_NOTICE: u32 = 2 | 0xF0 << 8 | (lid::DISCOVERY as u32) << 16;
 /// Asynchronous event requests one host may leave with us.
 pub(crate) const MAX_ASYNC_EVENTS: usize = 4;
+
+/// DW0 that ends an asynchronous event request (§5.2.1): a notice (2), what has changed, and the log page
+/// that says more.
+const fn notice(information: u32, log: u8) -> u32 {
+    2 | information << 8 | (log as u32) << 16
+}
+
+/// The notices of subsystems with namespaces. That of ANA comes first: I/O waits for it.
+const NOTICES: &[(u32, u32)] = &[
+    (ANA_CHANGED, notice(0x03, lid::ANA)),
+    (NAMESPACE_CHANGED, notice(0x00, lid::CHANGED_NAMESPACES)),
+];
+/// That of the discovery subsystem.
+const DISCOVERY_NOTICES: &[(u32, u32)] = &[(DISCOVERY_CHANGED, notice(0xF0, lid::DISCOVERY))];
 
 /// The host says what it wants to hear of.
 pub(super) fn configure(cx: &mut Context<'_>, config: u32) {
@@ -29,26 +38,40 @@ pub(super) fn configure(cx: &mut Context<'_>, config: u32) {
     notify(cx.connection);
 }
 
-/// Tells the host of changed namespaces, or of a changed discovery log page: once, until it has
-/// read about it; if it wants to know and has left a request for it.
-pub(crate) fn notify(connection: &mut Connection) {
-    let Phase::Admin(association, admin) = &mut connection.phase else { return };
-    let events = &mut admin.events;
-    let (wanted, notice, has_news) = if association.subsystem.is_discovery() {
-        let has_news = events.known_log != association.subsystem.log_generation();
+/// Whether there is news of this kind that the host has not read.
+fn has_news(kind: u32, association: &Association, events: &Events) -> bool {
+    let controller = &association.controller;
+    match kind {
+        ANA_CHANGED => events.known_ana != controller.listener.changes(),
+        NAMESPACE_CHANGED => !controller.changed_namespaces().is_empty(),
         // A host that has read nothing yet misses nothing.
-        (DISCOVERY_CHANGED, DISCOVERY_CHANGED_NOTICE, has_news && events.known_log != 0)
-    } else {
-        let has_news = !association.controller.changed_namespaces().is_empty();
-        (NAMESPACE_CHANGED, NAMESPACE_CHANGED_NOTICE, has_news)
-    };
-    if events.config & wanted == 0 || events.has_told || !has_news {
-        return;
+        _ => events.known_log != association.subsystem.log_generation() && events.known_log != 0,
     }
-    if let Some(cid) = events.parked.pop_front() {
-        events.has_told = true;
-        connection.complete(cid, Reply::dword(notice));
+}
+
+/// Tells the host of news of each kind: once, until it has read about it; if it wants to know and has left
+/// a request for it.
+pub(crate) fn notify(connection: &mut Connection) {
+    let Phase::Admin(association, _) = &connection.phase else { return };
+    let is_discovery = association.subsystem.is_discovery();
+    for (kind, notice) in if is_discovery { DISCOVERY_NOTICES } else { NOTICES } {
+        let Phase::Admin(association, admin) = &mut connection.phase else { return };
+        let events = &mut admin.events;
+        let is_wanted = events.config & kind != 0 && events.told & kind == 0;
+        if is_wanted
+            && has_news(*kind, association, events)
+            && let Some(cid) = events.parked.pop_front()
+        {
+            events.told |= kind;
+            connection.complete(cid, Reply::dword(*notice));
+        }
     }
+}
+
+/// Whether the host wants to hear of ANA, and has yet to read what has changed.
+pub(crate) fn awaits_ana(connection: &Connection) -> bool {
+    let Phase::Admin(association, admin) = &connection.phase else { return false };
+    admin.events.config & ANA_CHANGED != 0 && has_news(ANA_CHANGED, association, &admin.events)
 }
 
 /// Asynchronous Event Request: it is answered when there is something to tell.
@@ -63,9 +86,9 @@ pub(super) fn park(cx: &mut Context<'_>, command: &Command<'_>) -> Answered {
     Ok(Outcome::Pending)
 }
 
-/// The host has read of what there was to tell, and hears of what comes next.
-pub(super) fn has_read(cx: &mut Context<'_>) {
-    cx.admin().events.has_told = false;
+/// The host has read of what there was to tell of this kind, and hears of what comes next.
+pub(super) fn has_read(cx: &mut Context<'_>, kind: u32) {
+    cx.admin().events.told &= !kind;
     notify(cx.connection);
 }
 

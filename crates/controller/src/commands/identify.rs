@@ -3,10 +3,11 @@
 use super::context::{Answered, Command, Context, Outcome};
 use super::events::{ANA_CHANGED, DISCOVERY_CHANGED, MAX_ASYNC_EVENTS, NAMESPACE_CHANGED};
 use crate::access::Rights;
+use crate::config::AnaState;
 use crate::controller::Controller;
 use crate::health::ERROR_ENTRIES;
 use crate::limits::{
-    ALL_NAMESPACES, ANA_GROUP, IN_CAPSULE_BYTES, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS,
+    ALL_NAMESPACES, IN_CAPSULE_BYTES, MAX_ANA_GROUPS, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS,
     MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
 };
 use crate::namespace::{Namespace, fnv1a_128};
@@ -22,8 +23,9 @@ use bpfof_nvme::identify::{
 use bpfof_nvme::vendor_specific::{FUNCTION_TYPE_EBPF, PROTOCOL_VERSION, PushdownLimits};
 use bpfof_nvme::{SpacePadded, Status};
 
-/// ANACAP bit 0: the state Optimized is reported (NVMe Base 2.0 §5.17.2.1).
-const ANA_REPORTS_OPTIMIZED: u8 = 1;
+/// ANACAP bits 2:0: the states Optimized, Non-Optimized and Inaccessible are reported (NVMe Base 2.0
+/// §5.17.2.1).
+const ANA_STATES: u8 = 0b111;
 /// ANACAP bit 6: the group of a namespace does not change while it is attached.
 const ANA_GROUPS_ARE_FIXED: u8 = 1 << 6;
 
@@ -66,7 +68,11 @@ fn page(
         // An id that is valid and that no namespace has (NVM Command Set 1.0 §4.1.5.1).
         cns::NAMESPACE if (1..=MAX_NSID).contains(&nsid) => {
             let is_writable = access.rights.intersects(Rights::WRITE);
-            let known = known().map(|known| identify_namespace(&known, is_writable).to_bytes());
+            let known = known().map(|known| {
+                let (state, _) = controller.listener.group(known.ana_group);
+                let is_accessible = state != AnaState::Inaccessible;
+                identify_namespace(&known, is_writable, is_accessible).to_bytes()
+            });
             Ok(known.unwrap_or([0; IDENTIFY_BYTES]))
         }
         cns::NAMESPACE => Err(no_namespace()),
@@ -91,11 +97,11 @@ fn page(
             Ok(NvmController { vsl: max_transfer_exponent() }.to_bytes())
         }
         cns::INDEPENDENT_NAMESPACE => {
-            namespace()?;
+            let anagrpid = namespace()?.ana_group;
             // Shared, and ready.
             let nsattr = u8::from(!access.rights.intersects(Rights::WRITE));
             let page = IndependentNamespace { nmic: 1, nsattr, nstat: 1, ..Default::default() };
-            Ok(IndependentNamespace { anagrpid: ANA_GROUP, ..page }.to_bytes())
+            Ok(IndependentNamespace { anagrpid, ..page }.to_bytes())
         }
         _ => Err(unknown()),
     }
@@ -146,8 +152,9 @@ fn identify_controller(
         serial: SpacePadded::new(&serial),
         model: SpacePadded::new(model(subsystem)),
         firmware: SpacePadded::new(env!("CARGO_PKG_VERSION")),
-        // More than one controller (one a host) shares the subsystem; ANA is reported.
-        cmic: if is_discovery { 1 << 1 } else { 1 << 1 | 1 << 3 },
+        // The subsystem may have more than one port, here or at another target; more than one controller
+        // (one a host) shares it; ANA is reported.
+        cmic: if is_discovery { 1 << 1 } else { 1 | 1 << 1 | 1 << 3 },
         mdts: max_transfer_exponent(),
         cntlid: controller.id,
         ver: Version::V1_4.0,
@@ -164,11 +171,11 @@ fn identify_controller(
         frmw: 1 | 1 << 1,
         npss: 0,
         kas_100ms: 1,
-        // One group of namespaces, which every controller reaches equally well and always will.
+        // There is no transition: a group is in one state, then in another.
         anatt_s: if is_discovery { 0 } else { 1 },
-        anacap: if is_discovery { 0 } else { ANA_REPORTS_OPTIMIZED | ANA_GROUPS_ARE_FIXED },
-        anagrpmax: if is_discovery { 0 } else { ANA_GROUP },
-        nanagrpid: if is_discovery { 0 } else { ANA_GROUP },
+        anacap: if is_discovery { 0 } else { ANA_STATES | ANA_GROUPS_ARE_FIXED },
+        anagrpmax: if is_discovery { 0 } else { MAX_ANA_GROUPS },
+        nanagrpid: if is_discovery { 0 } else { MAX_ANA_GROUPS },
         sqes: 6 | 6 << 4,
         cqes: 4 | 4 << 4,
         maxcmd: MAX_QUEUE_ENTRIES,
@@ -189,19 +196,24 @@ fn identify_controller(
     }
 }
 
-fn identify_namespace(namespace: &Namespace, is_writable: bool) -> IdentifyNamespace {
+fn identify_namespace(
+    namespace: &Namespace,
+    is_writable: bool,
+    is_accessible: bool,
+) -> IdentifyNamespace {
     let mut lbaf = [LbaFormat::default(); 16];
     lbaf[0].lbads = namespace.block_shift as u8;
     let blocks = namespace.blocks();
     IdentifyNamespace {
         nsze: blocks,
         ncap: blocks,
-        nuse: blocks,
+        // Nothing is told of the use of what is inaccessible (NVM Command Set 1.0 §4.1.5.1).
+        nuse: if is_accessible { blocks } else { 0 },
         // Shared: every host sees it.
         nmic: 1,
         // Currently write protected.
         nsattr: u8::from(!is_writable),
-        anagrpid: ANA_GROUP,
+        anagrpid: namespace.ana_group,
         // Deallocated blocks read as zeroes, and Write Zeroes deallocates.
         dlfeat: if namespace.deallocates() { 1 | 1 << 3 } else { 0 },
         nguid: namespace.nguid,

@@ -3,6 +3,7 @@
 use super::context::{Answered, Close, Command, Context, not_authenticated};
 use super::{fabrics, nvm, nvm_optional, pushdown};
 use crate::access::Rights;
+use crate::listener::ana_bit;
 use crate::refusal::Refusal;
 use bpfof_nvme::vendor_specific::PushdownShort;
 use bpfof_nvme::{NvmCommand, Status};
@@ -42,6 +43,20 @@ fn needed(parsed: &NvmCommand) -> Rights {
     }
 }
 
+/// Refuses a command if its namespace is inaccessible where the host came in: it may try again on another
+/// way (NVMe Base 2.0 §8.1.1.3).
+#[cold]
+fn check_access(cx: &Context<'_>, namespace: usize) -> Result<(), Refusal> {
+    let group = cx.executor.namespace(namespace).ana_group;
+    match cx.connection.inaccessible & ana_bit(group) {
+        0 => Ok(()),
+        _ => {
+            let cause = "the namespace is inaccessible on this path";
+            Err(Refusal::new(Status::ANA_INACCESSIBLE, cause))
+        }
+    }
+}
+
 /// A command of a namespace.
 #[inline]
 fn on_namespace(cx: &mut Context<'_>, command: &Command<'_>, parsed: NvmCommand) -> Answered {
@@ -55,6 +70,9 @@ fn on_namespace(cx: &mut Context<'_>, command: &Command<'_>, parsed: NvmCommand)
         let status = Status::INVALID_NAMESPACE.with_dnr();
         return Err(Refusal::new(status, format!("there is no namespace {nsid}")).of_field("NSID"));
     };
+    if cx.connection.inaccessible != 0 {
+        check_access(cx, namespace)?;
+    }
     match parsed {
         NvmCommand::Read(rw) => nvm::read(cx, command, rw, namespace),
         NvmCommand::Write(rw) => nvm::write(cx, command, rw, namespace),

@@ -3,7 +3,8 @@
 use super::context::{Answered, Command, Context, Outcome};
 use super::{discovery, events};
 use crate::controller::Controller;
-use crate::limits::{ALL_NAMESPACES, ANA_GROUP, MAX_TRANSFER_BYTES};
+use crate::limits::{ALL_NAMESPACES, MAX_TRANSFER_BYTES};
+use crate::namespace::Namespace;
 use crate::refusal::{Refusal, Reply};
 use crate::subsystem::Subsystem;
 use bpfof_nvme::identify::namespace_list;
@@ -12,8 +13,10 @@ use bpfof_nvme::log_page::{
 };
 use bpfof_nvme::opcode::{admin, nvm};
 use bpfof_nvme::{AdminCommand, SpacePadded, Status};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// What there is: [`page`], and the Changed Namespace List, which changes by being read.
+/// What there is: [`page`], and those of which hosts hear when they change.
 const SUPPORTED: &[u8] = &[
     lid::SUPPORTED,
     lid::ERROR,
@@ -50,7 +53,7 @@ pub(super) fn get_log_page(
         let page = discovery::log_page(registry, generation, host, ends);
         let part = part(command, &page, range)?;
         cx.admin().events.known_log = generation;
-        return answer(cx, command, part, rae);
+        return answer(cx, command, part, (events::DISCOVERY_CHANGED, rae));
     }
     if lid == lid::CHANGED_NAMESPACES {
         // The Changed Namespace List (§5.16.1.5).
@@ -60,18 +63,33 @@ pub(super) fn get_log_page(
         if !rae {
             controller.forget_changes(&changed);
         }
-        return answer(cx, command, part, rae);
+        return answer(cx, command, part, (events::NAMESPACE_CHANGED, rae));
     }
-    let page = page(lid, (lsp, nsid), &controller, &subsystem)?;
+    if lid == lid::ANA {
+        // Before the page is made: what comes in between is news.
+        let changes = controller.listener.changes();
+        let part = part(command, &ana(lsp, &controller, &subsystem), range)?;
+        controller.learn_ana();
+        if !rae {
+            cx.admin().events.known_ana = changes;
+        }
+        return answer(cx, command, part, (events::ANA_CHANGED, rae));
+    }
+    let page = page(lid, nsid, &controller, &subsystem)?;
     Ok(Outcome::Data(Reply::default(), part(command, &page, range)?))
 }
 
 /// Sends a page that hosts are told of when it changes. Reading it allows the next event, which comes
 /// behind it, unless `retain` (RAE) is set.
-fn answer(cx: &mut Context<'_>, command: &Command<'_>, page: Vec<u8>, retain: bool) -> Answered {
+fn answer(
+    cx: &mut Context<'_>,
+    command: &Command<'_>,
+    page: Vec<u8>,
+    (kind, retain): (u32, bool),
+) -> Answered {
     cx.answer(command, Ok(Outcome::Data(Reply::default(), page)));
     if !retain {
-        events::has_read(cx);
+        events::has_read(cx, kind);
     }
     Ok(Outcome::Pending)
 }
@@ -106,10 +124,10 @@ fn part(
     Ok(part)
 }
 
-/// A log page, whole; `lsp` is the command's Log Specific Parameter.
+/// A log page, whole.
 fn page(
     lid: u8,
-    (lsp, nsid): (u8, u32),
+    nsid: u32,
     controller: &Controller,
     subsystem: &Subsystem,
 ) -> Result<Vec<u8>, Refusal> {
@@ -123,28 +141,33 @@ fn page(
         lid::SMART => subsystem.health.smart(controller.errors.count()).to_bytes().to_vec(),
         lid::FIRMWARE_SLOT => firmware_slot(SpacePadded::new(env!("CARGO_PKG_VERSION"))).to_vec(),
         lid::COMMAND_EFFECTS => command_effects(admin::COMMANDS, nvm::COMMANDS).to_vec(),
-        lid::ANA => ana(lsp, controller, subsystem),
         _ => return Err(unknown(lid)),
     };
     Ok(page)
 }
 
-/// One group of all namespaces, optimized: there is one way to them. That never changes, so its
-/// count of changes is 0.
+/// The ANA log (§5.16.1.13): the groups that the host sees namespaces of, as they are reached where it came
+/// in; `lsp` is the command's Log Specific Parameter.
 fn ana(lsp: u8, controller: &Controller, subsystem: &Subsystem) -> Vec<u8> {
-    let mut namespaces = match lsp & GROUPS_ONLY {
-        0 => subsystem.namespaces(),
-        _ => Vec::new(),
-    };
+    let mut namespaces = subsystem.namespaces();
     namespaces.retain(|namespace| controller.access.sees(namespace.nsid));
-    let group = AnaGroup {
-        group: ANA_GROUP,
-        namespaces: namespaces.len() as u32,
-        change_count: 0,
-        state: AnaGroup::OPTIMIZED,
-    };
-    let mut page = AnaHeader { change_count: 0, groups: 1 }.to_bytes().to_vec();
-    page.extend(group.to_bytes());
-    page.extend(namespaces.iter().flat_map(|namespace| namespace.nsid.to_le_bytes()));
+    let mut groups: BTreeMap<u32, Vec<Arc<Namespace>>> = BTreeMap::new();
+    for namespace in namespaces {
+        groups.entry(namespace.ana_group).or_default().push(namespace);
+    }
+    let listener = &controller.listener;
+    let change_count = listener.changes() + subsystem.namespace_changes();
+    let header = AnaHeader { change_count, groups: groups.len() as u16 };
+    let mut page = header.to_bytes().to_vec();
+    for (id, mut members) in groups {
+        if lsp & GROUPS_ONLY != 0 {
+            members.clear();
+        }
+        let (state, change_count) = listener.group(id);
+        let namespaces = members.len() as u32;
+        let group = AnaGroup { group: id, namespaces, change_count, state: state as u8 };
+        page.extend(group.to_bytes());
+        page.extend(members.iter().flat_map(|namespace| namespace.nsid.to_le_bytes()));
+    }
     page
 }

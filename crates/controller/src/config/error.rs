@@ -1,6 +1,6 @@
 //! What can be wrong with a configuration.
 
-use crate::limits::MAX_NSID;
+use crate::limits::{MAX_LISTENERS, MAX_NSID};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub enum ConfigError {
     /// A namespace option.
     #[error(
-        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N], mem:file=FILE[,latency_us=3][,iops=N], file:path=FILE[,size=…], stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…], concat:path=FILE,path=FILE[,size=…] or nvme:path=/dev/ngXnY, each with [,lba=512][,nqn=NAME][,nsid=1]"
+        "namespace {text:?}: {problem}; write mem:size=1GiB[,latency_us=3][,iops=N], mem:file=FILE[,latency_us=3][,iops=N], file:path=FILE[,size=…], stripe:path=FILE,path=FILE[,chunk=64KiB][,size=…], concat:path=FILE,path=FILE[,size=…] or nvme:path=/dev/ngXnY, each with [,lba=512][,nqn=NAME][,nsid=1][,uuid=UUID][,anagrpid=1]"
     )]
     Namespace {
         /// What was given.
@@ -97,6 +97,23 @@ pub enum ConfigError {
     TooMany {
         /// The subsystem.
         nqn: String,
+    },
+    /// Nowhere to listen, or at too many addresses.
+    #[error("listen has {0} addresses: it has 1 to {MAX_LISTENERS}")]
+    Listeners(usize),
+    /// Two listeners at one address.
+    #[error("listen has {0} twice")]
+    SameAddress(SocketAddr),
+    /// Two listeners with one number.
+    #[error("listen has the id {0} twice: one without id= has its position as its id; give each an id= of its own")]
+    SamePortId(u16),
+    /// Two namespaces with one UUID.
+    #[error("two namespaces have the uuid of {nqn} namespace {nsid}: hosts would take them for one disk")]
+    SameUuid {
+        /// The subsystem of one of them.
+        nqn: String,
+        /// The id of one of them.
+        nsid: u32,
     },
     /// Two namespaces in one file.
     #[error("{0} is in two places of the configuration; a file has one namespace")]

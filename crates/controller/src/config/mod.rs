@@ -1,6 +1,7 @@
 //! What a target serves: from command-line options or a TOML file.
 
 mod error;
+mod listen;
 mod memory;
 mod namespace_spec;
 mod tls_mode;
@@ -9,16 +10,19 @@ mod values;
 
 use crate::access::HostRule;
 use crate::hosts::HostLimits;
-use crate::limits::MAX_NSID;
+use crate::limits::{MAX_LISTENERS, MAX_NSID};
+use crate::subsystem::LAST_CONTROLLER_ID;
 use bpfof_chain::Limits;
 pub use error::ConfigError;
+pub use listen::{Advertised, AnaState, AnaStates, ListenConfig, Listeners};
 pub use namespace_spec::{NamespaceConfig, NamespaceSource};
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 pub use tls_mode::TlsMode;
 pub(crate) use values::is_nqn;
-pub use values::{parse_address, parse_size, parse_tls_mode};
+pub use values::{parse_address, parse_cntlids, parse_size, parse_tls_mode};
 
 /// The name a target has unless it is given another.
 const DEFAULT_NQN: &str = "nqn.2026-01.io.bpf-of:target";
@@ -27,10 +31,13 @@ const DEFAULT_NQN: &str = "nqn.2026-01.io.bpf-of:target";
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// Where to listen.
-    pub listen: SocketAddr,
+    pub listen: Listeners,
     /// Where to listen for hosts that only ask what there is, usually port 8009. The discovery
     /// subsystem is reached at `listen` as well.
     pub discovery: Option<SocketAddr>,
+    /// Ids of controllers. Those of targets that serve one subsystem together must differ: hosts refuse a
+    /// second controller of one id.
+    pub cntlids: RangeInclusive<u16>,
     /// NVMe qualified name of the subsystem of namespaces that name none.
     pub nqn: String,
     /// Namespaces; in each subsystem the ids are from 1 in this order, but where one is given.
@@ -71,8 +78,9 @@ pub struct TargetConfig {
 impl Default for TargetConfig {
     fn default() -> Self {
         TargetConfig {
-            listen: SocketAddr::from(([127, 0, 0, 1], 4420)),
+            listen: ([127, 0, 0, 1], 4420).into(),
             discovery: None,
+            cntlids: 1..=LAST_CONTROLLER_ID,
             nqn: DEFAULT_NQN.to_owned(),
             namespaces: Vec::new(),
             cores: Vec::new(),
@@ -99,6 +107,7 @@ impl TargetConfig {
         if self.namespaces.is_empty() {
             return Err(ConfigError::NoNamespace);
         }
+        self.check_listeners()?;
         if let Some(address) = self.open_to_all() {
             return Err(ConfigError::AnyHost(address));
         }
@@ -171,7 +180,7 @@ impl TargetConfig {
 
     /// An address at which everybody on the network would get in, though nobody has asked for that.
     fn open_to_all(&self) -> Option<SocketAddr> {
-        let listens = [Some(self.listen), self.discovery].into_iter().flatten();
+        let listens = self.listen.0.iter().map(|listener| listener.address).chain(self.discovery);
         let mut reachable = listens.filter(|address| !address.ip().to_canonical().is_loopback());
         let is_asked_for = self.allow_any_host || !self.rules.is_empty();
         reachable.next().filter(|_| !is_asked_for)
@@ -190,9 +199,41 @@ impl TargetConfig {
             if placed.iter().any(|(of, taken, _)| (*of, *taken) == (nqn, nsid)) {
                 return Err(ConfigError::SameId { nqn: nqn.to_owned(), nsid });
             }
+            let is_same = |(_, _, other): &(&str, u32, &NamespaceConfig)| {
+                namespace.uuid.is_some() && namespace.uuid == other.uuid
+            };
+            if placed.iter().any(is_same) {
+                return Err(ConfigError::SameUuid { nqn: nqn.to_owned(), nsid });
+            }
             placed.push((nqn, nsid, namespace));
         }
         Ok(placed)
+    }
+
+    fn check_listeners(&self) -> Result<(), ConfigError> {
+        let all = &self.listen.0;
+        if all.is_empty() || all.len() > MAX_LISTENERS {
+            return Err(ConfigError::Listeners(all.len()));
+        }
+        let mut seen = HashSet::new();
+        let named = all.iter().map(|listener| listener.address).filter(|at| at.port() != 0);
+        if let Some(twice) = named.into_iter().find(|address| !seen.insert(*address)) {
+            return Err(ConfigError::SameAddress(twice));
+        }
+        let mut seen = HashSet::new();
+        let twice = self.port_ids().find(|id| !seen.insert(*id));
+        twice.map_or(Ok(()), |id| Err(ConfigError::SamePortId(id)))
+    }
+
+    /// The PORTID of each listener, in order.
+    pub(crate) fn port_ids(&self) -> impl Iterator<Item = u16> {
+        let positions = self.listen.0.iter().zip(1..);
+        positions.map(|(listener, position)| listener.port_id.unwrap_or(position))
+    }
+
+    /// Addresses and ids of all listeners, which last as long as the target runs.
+    fn places(&self) -> Vec<(SocketAddr, u16)> {
+        self.listen.0.iter().map(|listener| listener.address).zip(self.port_ids()).collect()
     }
 
     /// Checks that a running target can go on with this configuration instead of `running`: only
@@ -203,7 +244,8 @@ impl TargetConfig {
         let is_revoked = self.tls() == TlsMode::Off;
         let tls_stays = self.tls == running.tls && (self.tls() == running.tls() || is_revoked);
         let fixed = [
-            ("listen", self.listen == running.listen),
+            ("listen", self.places() == running.places()),
+            ("cntlid", self.cntlids == running.cntlids),
             ("discovery", self.discovery == running.discovery),
             ("cores", self.cores == running.cores),
             ("poll", self.poll == running.poll),
@@ -257,7 +299,7 @@ mod tests {
     fn files_name_line_and_column() {
         let good = "listen = \"127.0.0.1:9\"\nnamespaces = [\"mem:size=1M\"]\nmax-hops = 5\n";
         let config = TargetConfig::from_toml(good).expect("good");
-        assert_eq!((config.listen.port(), config.limits.hops), (9, 5));
+        assert_eq!((config.listen.0[0].address.port(), config.limits.hops), (9, 5));
         assert!(config.check().is_ok());
         for (text, reason) in [
             ("poll = 3", "line 1, column 8"),

@@ -1,8 +1,9 @@
 //! One namespace, as `--namespace` and the file write it.
 
 use super::error::ConfigError;
-use super::values::{is_nqn, parse_size};
-use crate::limits::MAX_NSID;
+use super::listen::no_group;
+use super::values::{is_nqn, parse_size, parse_uuid};
+use crate::limits::{ANA_GROUP, MAX_ANA_GROUPS, MAX_NSID};
 use bpfof_device::Layout;
 use std::path::PathBuf;
 
@@ -17,6 +18,11 @@ pub struct NamespaceConfig {
     pub subsystem: Option<String>,
     /// Namespace id, 1 to 1024; if none is given, its position among those of its subsystem.
     pub nsid: Option<u32>,
+    /// Its UUID and NGUID, by which hosts know one disk behind several targets; if none is given, made
+    /// from what it is.
+    pub uuid: Option<[u8; 16]>,
+    /// Its ANA group, 1 to 32: those of a group become inaccessible, and accessible, together.
+    pub ana_group: u32,
 }
 
 /// What a namespace is made of.
@@ -98,10 +104,18 @@ impl std::str::FromStr for NamespaceConfig {
 }
 
 impl NamespaceConfig {
+    /// One with logical blocks of `lba_bytes`, and all else as if nothing were said of it.
+    #[must_use]
+    pub fn new(source: NamespaceSource, lba_bytes: u32) -> NamespaceConfig {
+        let (subsystem, nsid, uuid) = (None, None, None);
+        NamespaceConfig { source, lba_bytes, subsystem, nsid, uuid, ana_group: ANA_GROUP }
+    }
+
     fn parse(text: &str) -> Result<NamespaceConfig, String> {
         let (kind, options) = text.split_once(':').unwrap_or((text, ""));
         let (mut size, mut lba, mut latency_us, mut iops) = (None, 512, 0, 0);
         let (mut subsystem, mut nsid) = (None, None);
+        let (mut uuid, mut ana_group) = (None, u64::from(ANA_GROUP));
         let (mut paths, mut chunk_bytes) = (Vec::new(), DEFAULT_CHUNK_BYTES);
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
@@ -114,6 +128,8 @@ impl NamespaceConfig {
                 (_, "lba") => lba = number()?,
                 (_, "nqn") => subsystem = Some(value.to_owned()),
                 (_, "nsid") => nsid = Some(number()?),
+                (_, "uuid") => uuid = Some(parse_uuid(value)?),
+                (_, "anagrpid") => ana_group = number()?,
                 ("file" | "stripe" | "concat" | "nvme", "path") | ("mem", "file")
                     if value.is_empty() =>
                 {
@@ -151,7 +167,11 @@ impl NamespaceConfig {
             "nvme" => NamespaceSource::Drive { path: paths.pop().ok_or("path is missing")? },
             other => return Err(format!("unknown kind {other:?}")),
         };
-        NamespaceConfig::check(source, lba, subsystem, nsid)
+        if !(1..=u64::from(MAX_ANA_GROUPS)).contains(&ana_group) {
+            return Err(no_group(ana_group));
+        }
+        let checked = NamespaceConfig::check(source, lba, subsystem, nsid)?;
+        Ok(NamespaceConfig { uuid, ana_group: ana_group as u32, ..checked })
     }
 
     fn check(
@@ -186,7 +206,7 @@ impl NamespaceConfig {
             return Err(format!("nsid={nsid} is not 1 to {MAX_NSID}"));
         }
         let nsid = nsid.map(|nsid| nsid as u32);
-        Ok(NamespaceConfig { source, lba_bytes: lba as u32, subsystem, nsid })
+        Ok(NamespaceConfig { subsystem, nsid, ..NamespaceConfig::new(source, lba as u32) })
     }
 }
 
@@ -223,10 +243,7 @@ mod tests {
         let parse = |text: &str| text.parse::<NamespaceConfig>();
         let memory = parse("mem:size=1GiB,lba=4096,latency_us=3,iops=700000").expect("good");
         let source = NamespaceSource::Memory { size_bytes: 1 << 30, latency_us: 3, iops: 700_000 };
-        assert_eq!(
-            memory,
-            NamespaceConfig { source, lba_bytes: 4096, subsystem: None, nsid: None }
-        );
+        assert_eq!(memory, NamespaceConfig::new(source, 4096));
         let mapped = parse("mem:file=/x,iops=5,latency_us=3").expect("good").source;
         assert_eq!(mapped.paths(), [PathBuf::from("/x")]);
         let source = NamespaceSource::MemoryFile { path: "/x".into(), latency_us: 3, iops: 5 };
@@ -234,7 +251,12 @@ mod tests {
         let file = parse("file:path=/x,size=2M,nqn=nqn.2026-01.org:other,nsid=7").expect("good");
         let source = NamespaceSource::File { path: "/x".into(), size_bytes: Some(2 << 20) };
         let subsystem = Some("nqn.2026-01.org:other".to_owned());
-        assert_eq!(file, NamespaceConfig { source, lba_bytes: 512, subsystem, nsid: Some(7) });
+        let plain = NamespaceConfig::new(source, 512);
+        assert_eq!(file, NamespaceConfig { subsystem, nsid: Some(7), ..plain });
+        let uuid = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
+        let shared = parse(&format!("file:path=/x,uuid={uuid},anagrpid=2")).expect("good");
+        assert_eq!(shared.uuid.map(|uuid| uuid[0]), Some(0x6f));
+        assert_eq!(shared.ana_group, 2);
         let stripe = parse("stripe:path=/b,path=/a,chunk=128K").expect("good").source;
         let layout = Layout::Striped { chunk_bytes: 128 << 10 };
         let paths = vec!["/b".into(), "/a".into()];
@@ -262,6 +284,9 @@ mod tests {
             ("concat:path=/a,path=/b,chunk=64K", "unknown option"),
             ("mem:size=1G,nsid=0", "not 1 to 1024"),
             ("mem:size=1G,nsid=1025", "not 1 to 1024"),
+            ("mem:size=1G,anagrpid=0", "1 to 32, not 0"),
+            ("mem:size=1G,anagrpid=33", "1 to 32, not 33"),
+            ("mem:size=1G,uuid=7", "is no UUID"),
             ("file:size", "no value"),
             ("file:", "path is missing"),
             ("file:path=", "path is missing"),

@@ -2,17 +2,24 @@
 
 use super::TargetConfig;
 use super::error::ConfigError;
+use super::listen::Listeners;
 use super::tls_mode::TlsMode;
-use super::values::{parse_address, parse_size, parse_tls_mode};
+use super::values::{parse_address, parse_cntlids, parse_size, parse_tls_mode};
 use crate::access::{HostKeys, HostRule, Rights, UnknownRight};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// The same in a file.
 fn address<'de, D: Deserializer<'de>>(form: D) -> Result<Option<SocketAddr>, D::Error> {
     parse_address(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
+}
+
+/// A range of controller ids.
+fn cntlids<'de, D: Deserializer<'de>>(form: D) -> Result<Option<RangeInclusive<u16>>, D::Error> {
+    parse_cntlids(&String::deserialize(form)?).map(Some).map_err(D::Error::custom)
 }
 
 /// Whether hosts come by TLS.
@@ -40,10 +47,11 @@ fn size<'de, D: Deserializer<'de>>(form: D) -> Result<Option<u64>, D::Error> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct FileForm {
-    #[serde(default, deserialize_with = "address")]
-    listen: Option<SocketAddr>,
+    listen: Option<Listeners>,
     #[serde(default, deserialize_with = "address")]
     discovery: Option<SocketAddr>,
+    #[serde(default, deserialize_with = "cntlids")]
+    cntlid: Option<RangeInclusive<u16>>,
     nqn: Option<String>,
     #[serde(default)]
     namespaces: Vec<toml::Spanned<String>>,
@@ -161,6 +169,7 @@ impl TargetConfig {
         config.discovery = form.discovery;
         config.metrics = form.metrics;
         config.control = form.control;
+        set(&mut config.cntlids, form.cntlid);
         set(&mut config.nqn, form.nqn);
         set(&mut config.cores, form.cores);
         set(&mut config.poll, form.poll);

@@ -2,7 +2,10 @@
 
 use super::input::Input;
 use crate::access::{HostKeys, HostRule, Rights};
-use crate::config::{NamespaceConfig, NamespaceSource, TargetConfig, TlsMode, is_nqn, parse_size};
+use crate::config::{
+    Advertised, AnaState, AnaStates, ListenConfig, Listeners, NamespaceConfig, NamespaceSource,
+    TargetConfig, TlsMode, is_nqn, parse_size,
+};
 use crate::hosts::HostLimits;
 use bpfof_chain::Limits;
 use bpfof_device::Layout;
@@ -130,7 +133,7 @@ fn shown(config: &TargetConfig) -> String {
 
 /// A namespace as a `--namespace` option.
 fn option(config: &NamespaceConfig) -> String {
-    let NamespaceConfig { source, lba_bytes, subsystem, nsid } = config;
+    let NamespaceConfig { source, lba_bytes, subsystem, nsid, uuid, ana_group } = config;
     let size = |bytes: &Option<u64>| bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
     let mut text = match source {
         NamespaceSource::Memory { size_bytes, latency_us, iops } => {
@@ -161,6 +164,12 @@ fn option(config: &NamespaceConfig) -> String {
     if let Some(nsid) = nsid {
         text.push_str(&format!(",nsid={nsid}"));
     }
+    if let Some(uuid) = uuid {
+        let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
+        text.push_str(&format!(",uuid={a}-{b}-{c}-{d}-{e}"));
+    }
+    text.push_str(&format!(",anagrpid={ana_group}"));
     text
 }
 
@@ -168,6 +177,9 @@ fn option(config: &NamespaceConfig) -> String {
 fn written(config: &TargetConfig) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let TargetConfig { listen, discovery, nqn, namespaces, cores, poll, spin_us, .. } = config;
+    let listen: Vec<String> = listen.0.iter().map(|one| quoted(&one.to_string())).collect();
+    let listen = listen.join(", ");
+    let (first, last) = config.cntlids.clone().into_inner();
     let TargetConfig { limits, memory_max_bytes, hosts, rules, allow_any_host, functions, .. } =
         config;
     let (kernel_tls, overcommit) = (config.kernel_tls, config.overcommit_memory);
@@ -189,7 +201,7 @@ fn written(config: &TargetConfig) -> String {
     });
     let namespaces: Vec<String> = namespaces.iter().map(|n| quoted(&option(n))).collect();
     format!(
-        "listen = \"{listen}\"\n{discovery}{metrics}{control}{tls}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
+        "listen = [{listen}]\ncntlid = \"{first}-{last}\"\n{discovery}{metrics}{control}{tls}nqn = {}\nnamespaces = [{}]\ncores = {cores:?}\n\
          poll = {poll}\nspin-us = {spin_us}\nmax-hops = {}\nmax-chain-bytes = {}\n\
          max-instructions = {}\nmax-instructions-per-call = {}\nmax-chains = {}\n{memory}\
          connections-per-address = {}\nconnections-per-host = {}\nassociations-per-address = {}\n\
@@ -252,7 +264,7 @@ fn check_rules(config: &TargetConfig) {
         assert!(keys.dhchap_ctrl_key.is_none() || !keys.dhchap_key.is_empty());
         assert!(keys.tls_psk.is_empty() || config.tls() != TlsMode::Off, "keys for nothing");
     }
-    let listens = [Some(config.listen), config.discovery].into_iter().flatten();
+    let listens = config.listen.0.iter().map(|one| one.address).chain(config.discovery);
     let is_open = listens.into_iter().any(|at| !at.ip().to_canonical().is_loopback());
     assert!(!is_open || config.allow_any_host || !config.rules.is_empty(), "everybody gets in");
 }
@@ -298,7 +310,9 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
         )),
         _ => SocketAddr::from((u128::from(input.number()).to_be_bytes(), input.number() as u16)),
     };
-    let (listen, choice) = (address(input), input.byte());
+    let listen = (0..=input.byte() % 3).map(|_| make_listener(address(input), input)).collect();
+    let (listen, choice) = (Listeners(listen), input.byte());
+    let first = 1 + input.number() as u16 % 10_000;
     let discovery = (choice & 1 != 0).then(|| address(input));
     let limits = Limits {
         hops: number(input) as u32,
@@ -323,6 +337,7 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
     TargetConfig {
         listen,
         discovery,
+        cntlids: first..=first + 1023 + input.number() as u16 % 50_000,
         nqn,
         namespaces,
         cores,
@@ -341,6 +356,22 @@ fn make(input: &mut Input<'_>) -> TargetConfig {
         metrics: (input.byte() & 1 != 0).then(|| address(input)),
         control: (input.byte() & 1 != 0).then(|| PathBuf::from(word(input))),
     }
+}
+
+fn make_listener(address: SocketAddr, input: &mut Input<'_>) -> ListenConfig {
+    let states = [AnaState::Optimized, AnaState::NonOptimized, AnaState::Inaccessible];
+    let state = |input: &mut Input<'_>| states[usize::from(input.byte() % 3)];
+    let mut ana = AnaStates::all(state(input));
+    for _ in 0..input.byte() % 3 {
+        let group = 1 + u32::from(input.byte() % 32);
+        ana.set(group, state(input)).expect("such a group");
+    }
+    let advertised = ["192.0.2.7", "2001:db8::7", "storage-1.example.org"];
+    let host = advertised[usize::from(input.byte() % 3)].to_owned();
+    let port = (input.byte() & 1 != 0).then(|| 1 + u16::from(input.byte()));
+    let advertise = (input.byte() & 1 != 0).then_some(Advertised { host, port });
+    let port_id = (input.byte() & 1 != 0).then(|| 1 + u16::from(input.byte()));
+    ListenConfig { address, advertise, port_id, ana }
 }
 
 fn make_nqn(input: &mut Input<'_>) -> String {
@@ -386,5 +417,11 @@ fn make_namespace(input: &mut Input<'_>) -> NamespaceConfig {
     let nsid = (choice & 32 != 0).then(|| 1 + u32::from(input.byte()));
     let is_drive = matches!(source, NamespaceSource::Drive { .. });
     let lba_bytes = if is_drive { 512 } else { lba_bytes };
-    NamespaceConfig { source, lba_bytes, subsystem, nsid }
+    let uuid = (input.byte() & 1 != 0).then(|| {
+        let mut uuid = [1; 16];
+        uuid[8..].copy_from_slice(&input.number().to_be_bytes());
+        uuid
+    });
+    let ana_group = 1 + u32::from(input.byte() % 32);
+    NamespaceConfig { source, lba_bytes, subsystem, nsid, uuid, ana_group }
 }

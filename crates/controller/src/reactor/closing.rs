@@ -29,15 +29,26 @@ pub(super) fn close_ended<I: Io>(core: &mut Core<I>) {
     }
 }
 
-/// Begins to close a connection: no more commands; what is in flight comes back first.
+/// Begins to close a connection: no more commands; what is in flight comes back first, but chains are cut
+/// short.
 pub(crate) fn close<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
+    let cuts_chains = core.stop_at_ns.is_none();
+    begin_to_close(core, index, reason, cuts_chains);
+}
+
+/// The same for a host that waits for its chains: they end as they would.
+pub(super) fn dismiss<I: Io>(core: &mut Core<I>, index: u32, reason: &str) {
+    begin_to_close(core, index, reason, false);
+}
+
+fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chains: bool) {
     let Some(entry) = core.table.get_mut(index) else { return };
     if entry.closing {
         return;
     }
     entry.closing = true;
     entry.closed_ns = core.executor.now_ns;
-    entry.cuts_chains |= core.stop_at_ns.is_none();
+    entry.cuts_chains |= cuts_chains;
     let connection = &mut entry.connection;
     let is_stranger =
         |association: &Association| association.awaits_authentication() && !association.has_failed;
@@ -82,7 +93,11 @@ pub(super) fn end_queues<I: Io>(core: &mut Core<I>, controller: &Arc<Controller>
             connection.ends_with(controller, and_admin)
         };
         if core.connection(index).is_some_and(ends) {
-            close(core, index, "the controller was reset or is gone");
+            let reason = "the controller was reset or is gone";
+            match controller.listener.is_drained() {
+                true => dismiss(core, index, reason),
+                false => close(core, index, reason),
+            }
         }
     }
 }

@@ -1,12 +1,13 @@
 //! What others have completed, and what they ask for.
 
 use super::chains;
-use super::closing::{close, close_soon, end_queues, flush, remove_if_done};
+use super::closing::{close, close_soon, dismiss, end_queues, flush, remove_if_done};
 use super::io::{Io, Message};
 use super::serve::after_commands;
 use super::state::Core;
 use super::upkeep::let_namespaces_go;
 use crate::commands::{authentication, device_done, events, file_maps, functions};
+use crate::connection::Connection;
 use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, STOP_TIMEOUT_NS};
 use crate::operation::{CommandId, Operation};
 use crate::report::ReactorReport;
@@ -145,13 +146,28 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
             core.executor.serve(&served);
             let_namespaces_go(core);
         }
-        Message::NamespacesChanged => {
+        Message::NamespacesChanged => tell_hosts(core),
+        Message::PathsChanged(_done) => {
+            let registry = Arc::clone(&core.executor.registry);
             for index in core.table.indices() {
-                if let Some(entry) = core.table.get_mut(index)
-                    && !entry.closing
-                {
-                    events::notify(&mut entry.connection);
-                    core.mark_dirty(index);
+                let Some(entry) = core.table.get_mut(index) else { continue };
+                let connection = &mut entry.connection;
+                let listener = registry.listener(connection.ends.listener);
+                connection.inaccessible = listener.inaccessible();
+                if listener.is_drained() && !entry.closing && ends_when_drained(connection) {
+                    let reason = "its listener is drained, and the host does not know of paths";
+                    dismiss(core, index, reason);
+                }
+            }
+            tell_hosts(core);
+        }
+        Message::EndListener(listener) => {
+            let is_its = |connection: &Connection| {
+                connection.ends.listener == listener && !connection.ends.discovery_only
+            };
+            for index in core.table.indices() {
+                if core.connection(index).is_some_and(is_its) {
+                    dismiss(core, index, "an operator closes its listener's connections");
                 }
             }
         }
@@ -196,6 +212,23 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
     }
 }
 
+/// Whether it is of a host that could only take Inaccessible for an error.
+fn ends_when_drained(connection: &Connection) -> bool {
+    connection.phase.association().is_some_and(|of| !of.subsystem.is_discovery() && !of.controller.knows_ana())
+}
+
+/// Hosts hear what has changed, if they want to.
+fn tell_hosts<I: Io>(core: &mut Core<I>) {
+    for index in core.table.indices() {
+        if let Some(entry) = core.table.get_mut(index)
+            && !entry.closing
+        {
+            events::notify(&mut entry.connection);
+            core.mark_dirty(index);
+        }
+    }
+}
+
 /// What the reactor has, for a report.
 fn part<I: Io>(core: &Core<I>) -> Part {
     let Core { executor, table, index, .. } = core;
@@ -203,7 +236,7 @@ fn part<I: Io>(core: &Core<I>) -> Part {
     let connections = table.entries().map(|entry| {
         let connection = &entry.connection;
         let host = connection.phase.association().map(|of| Arc::clone(of.host()));
-        (connection_report(connection, *index, now_ns), host)
+        (connection_report(connection, (*index, &executor.registry), now_ns), host)
     });
     let connections: Vec<_> = connections.collect();
     let namespaces = executor.namespaces.all();

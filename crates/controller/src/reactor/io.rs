@@ -109,6 +109,10 @@ pub(crate) enum Message {
     Serve(Arc<[Served]>, Sender<()>),
     /// Namespaces or the discovery log have changed: tell the hosts.
     NamespacesChanged,
+    /// States of listeners have changed: act by them, tell the hosts, and drop the sender.
+    PathsChanged(Sender<()>),
+    /// End all connections of this listener.
+    EndListener(u16),
     /// A function has been compiled, or not.
     Loaded(Box<Loaded>),
     /// The arithmetic of an authentication has been done.

@@ -98,6 +98,9 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     if entry.closing || !connection.has_more || connection.is_full() {
         return;
     }
+    if connection.has_expired(executor.now_ns) {
+        return close(core, index, "keep-alive timeout");
+    }
     let Some(input) = connection.port.take_input() else { return };
     let (until, begun_ns) = (executor.spent() + SLICE_UNITS, io.now_ns());
     let (mut used, mut takes_long) = (0, false);

@@ -42,7 +42,8 @@ pub(crate) fn adopt<I: Io>(
         }
     };
     let name = (index, core.table.take_serial());
-    let connection = Connection::new(name, ends, port, charge, core.executor.now_ns);
+    let mut connection = Connection::new(name, ends, port, charge, core.executor.now_ns);
+    connection.inaccessible = core.executor.registry.listener(ends.listener).inaccessible();
     core.table.insert(connection, address);
     core.executor.schedule.join(index, core.table.pending);
     Some(index)

@@ -278,12 +278,8 @@ fn a_stream_has_no_boundaries() {
 }
 
 fn server() -> Server {
-    let namespace = |lba_bytes| NamespaceConfig {
-        source: NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 },
-        subsystem: None,
-        nsid: None,
-        lba_bytes,
-    };
+    let source = NamespaceSource::Memory { size_bytes: 1 << 20, latency_us: 0, iops: 0 };
+    let namespace = |lba_bytes| NamespaceConfig::new(source.clone(), lba_bytes);
     let config = TargetConfig {
         listen: ([127, 0, 0, 1], 0).into(),
         nqn: NQN.to_owned(),

@@ -31,17 +31,13 @@ pub(crate) fn memory(size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
 
 /// Memory whose operations take `latency_us`.
 pub(crate) fn slow_memory(size_bytes: u64, lba_bytes: u32, latency_us: u64) -> NamespaceConfig {
-    NamespaceConfig {
-        source: NamespaceSource::Memory { size_bytes, latency_us, iops: 0 },
-        lba_bytes,
-        subsystem: None,
-        nsid: None,
-    }
+    let source = NamespaceSource::Memory { size_bytes, latency_us, iops: 0 };
+    NamespaceConfig::new(source, lba_bytes)
 }
 
 pub(crate) fn file(path: &Path, size_bytes: u64, lba_bytes: u32) -> NamespaceConfig {
     let source = NamespaceSource::File { path: path.to_owned(), size_bytes: Some(size_bytes) };
-    NamespaceConfig { source, lba_bytes, subsystem: None, nsid: None }
+    NamespaceConfig::new(source, lba_bytes)
 }
 
 /// A configuration on a port that the kernel chooses.

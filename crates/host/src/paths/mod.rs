@@ -13,7 +13,7 @@
 //!
 //! A path is lost as soon as one of its connections is. Then all of them are ended, so that
 //! from there on the target hears nothing from this host on that association: it gives it up when its
-//! keep-alive timeout has passed, if it has not noticed before. What may be done when is in docs/paths.md.
+//! keep-alive timeout has passed, if it has not noticed before. What may be done when is in docs/failover.md.
 
 mod core;
 mod info;

@@ -21,7 +21,7 @@ wire_struct! {
         72 => rab: u8,
         /// IEEE: organisation identifier (bytes 75:73).
         73 => ieee: [u8; 3],
-        /// CMIC: multi-path and sharing; bit 1: more than one controller; bit 3: ANA (byte 76).
+        /// CMIC: multi-path and sharing; bit 0: more than one port; bit 1: more than one controller; bit 3: ANA (byte 76).
         76 => cmic: u8,
         /// MDTS: largest transfer is 2^this memory pages of CAP.MPSMIN; 0 is no limit (byte 77).
         77 => mdts: u8,

@@ -46,7 +46,7 @@ struct PushdownOptions {
 	 * takes them; or the user's hosts.toml says that. Or grantd:PATH, the socket of a grant daemon,
 	 * for a process that must not read whole namespaces (docs/grants.md): target_reads has no effect
 	 * then. With several portals, HOST[:PORT],HOST[:PORT]…, chains go on by another when one is lost
-	 * (docs/paths.md). Empty: there is none, and chains of reads run on this machine; for trying it out.
+	 * (docs/failover.md). Empty: there is none, and chains of reads run on this machine; for trying it out.
 	 */
 	std::string url;
 	/*

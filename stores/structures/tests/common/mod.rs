@@ -60,12 +60,8 @@ impl World {
 
     pub(crate) fn new(object: &[u8]) -> World {
         let size_bytes = 2 * FILE_MAX_BYTES as u64;
-        let namespace = NamespaceConfig {
-            source: NamespaceSource::Memory { size_bytes, latency_us: 0, iops: 0 },
-            lba_bytes: LBA_BYTES as u32,
-            subsystem: None,
-            nsid: None,
-        };
+        let source = NamespaceSource::Memory { size_bytes, latency_us: 0, iops: 0 };
+        let namespace = NamespaceConfig::new(source, LBA_BYTES as u32);
         let server = Server::start(&TargetConfig {
             listen: ([127, 0, 0, 1], 0).into(),
             nqn: NQN.to_owned(),

@@ -9,6 +9,7 @@ use crate::config::{NamespaceConfig, NamespaceSource};
 use crate::connection::Endpoints;
 use crate::executor::Executor;
 use crate::hosts::{HostLimits, Hosts};
+use crate::listener::Listener;
 use crate::loader::Load;
 use crate::namespace::Namespace;
 use crate::operation::{CommandId, Fenced, FileOperation};
@@ -16,6 +17,7 @@ use crate::reactor::state::Core;
 use crate::reactor::table::Room;
 use crate::reactor::{Fence, Io, Message, Shut, completions, serve, turn, upkeep};
 use crate::registry::Registry;
+use crate::subsystem::LAST_CONTROLLER_ID;
 use crate::transport::Port;
 use crate::transport::tcp::TcpPort;
 use bpfof_chain::{DeviceRead, Function, Limits};
@@ -361,8 +363,7 @@ fn open(nsid: u32, shape: &Shape) -> (String, Namespace) {
             size_bytes: Some(size_bytes),
         }),
     };
-    let config =
-        NamespaceConfig { source, lba_bytes: shape.block_bytes, subsystem: None, nsid: None };
+    let config = NamespaceConfig::new(source, shape.block_bytes);
     let namespace = Namespace::open(nsid, &config, NQN).expect("a small file or mapping");
     assert!(namespace.deallocates(), "temporary files must be able to have holes");
     (NQN.to_owned(), namespace)
@@ -372,10 +373,11 @@ impl Machine {
     /// A process that starts now. Each core takes connections.
     pub(super) fn start(build: Build, shapes: &[Shape], functions: Vec<Arc<Function>>) -> Machine {
         let namespaces = (1..).zip(shapes).map(|(nsid, shape)| open(nsid, shape)).collect();
-        let listeners = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 4420))];
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
+        let listeners = vec![Arc::new(Listener::new(1, at, &at.into()))];
         let limits = Limits { hops: 64, chains: CHAINS, ..Limits::default() };
         let hosts = Hosts::new(HostLimits::default(), MEMORY_BYTES);
-        let registry = Arc::new(Registry::new(limits, hosts, 0, namespaces, listeners));
+        let registry = Arc::new(Registry::new(limits, hosts, (1..=LAST_CONTROLLER_ID, 0), namespaces, listeners));
         let mut random = Random::new(build.seed);
         let core = |index: usize| {
             let io = SimulatedIo {
@@ -609,7 +611,7 @@ fn complete(core: &mut Core<SimulatedIo>, completion: Completion) {
                 socket.address
             };
             let peer = SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 1));
-            let ends = Endpoints { peer, local: peer, discovery_only: false };
+            let ends = Endpoints { peer, local: peer, discovery_only: false, listener: 0 };
             let Some(index) = upkeep::adopt(core, ends, Port::Tcp(TcpPort::default()), None) else {
                 core.io.sockets.remove(&link);
                 return core.io.effects.push(Effect::Close { link });

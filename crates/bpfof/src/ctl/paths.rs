@@ -1,0 +1,155 @@
+//! Ways to namespaces: listeners, and how well namespaces are reached there.
+
+use super::{table, text};
+use bpfof_controller::AnaState;
+use bpfof_operations::client::{Client, ClientError};
+use bpfof_terminal::Outcome;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+/// Time between two looks whether all is drained.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Args)]
+pub(super) struct Which {
+    /// A listener, repeatable: its number, its address or what it is advertised as [default: all].
+    #[arg(long = "listener", value_name = "LISTENER")]
+    listeners: Vec<String>,
+}
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// Listeners: where they are, how namespaces are reached there, what is in flight.
+    Listeners,
+    /// Have hosts go elsewhere: namespaces become inaccessible, hosts are told, and the command waits until
+    /// nothing is in flight. Hosts that know of no paths are disconnected; nobody is let in until `undrain`.
+    Drain {
+        #[command(flatten)]
+        which: Which,
+        /// Seconds to wait for what is in flight. When they are over it stays drained, and the command fails.
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        timeout: u64,
+        /// End the connections as well, once nothing is in flight.
+        #[arg(long)]
+        close: bool,
+    },
+    /// Let hosts come back.
+    Undrain {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Change how namespaces are reached, until the target is started again, or its file says otherwise.
+    Ana {
+        /// optimized, non-optimized or inaccessible.
+        state: AnaState,
+        #[command(flatten)]
+        which: Which,
+        /// Of these namespaces only: their anagrpid.
+        #[arg(long, value_name = "NUMBER")]
+        group: Option<u32>,
+    },
+}
+
+pub(super) fn run(client: &mut Client, command: &Command, json: bool) -> Outcome {
+    let mut left = 0;
+    let listeners = match command {
+        Command::Listeners => client.call("report", Value::Null)?["listeners"].clone(),
+        Command::Undrain { which } => client.call("undrain", which.params())?,
+        Command::Ana { state, which, group } => {
+            let mut params = which.params();
+            params["state"] = state.name().into();
+            params["group"] = group.map_or(Value::Null, Value::from);
+            client.call("ana", params)?
+        }
+        Command::Drain { which, timeout, close } => {
+            let drained = client.call("drain", which.params())?;
+            let listeners = wait(client, drained, Duration::from_secs(*timeout), json)?;
+            left = busy(&listeners);
+            if *close && left == 0 { client.call("close", which.params())? } else { listeners }
+        }
+    };
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&listeners)?),
+        false => print!("{}", shown(&listeners)),
+    }
+    match left {
+        0 => Ok(()),
+        left => Err(format!(
+            "{left} connections still have commands in flight, or hosts do not know yet; the listeners stay \
+             drained: wait longer with another `bpfof ctl drain`, or `bpfof ctl undrain`"
+        )
+        .into()),
+    }
+}
+
+impl Which {
+    fn params(&self) -> Value {
+        json!({ "listeners": self.listeners })
+    }
+}
+
+fn drained(listeners: &Value) -> impl Iterator<Item = &Value> {
+    listeners.as_array().into_iter().flatten().filter(|of| of["drained"] == true)
+}
+
+/// Connections of drained listeners that have something in flight, or whose hosts do not know yet.
+fn busy(listeners: &Value) -> u64 {
+    let count = |of: &Value, what: &str| of[what].as_u64().unwrap_or_default();
+    drained(listeners).map(|of| count(of, "busy") + count(of, "untold")).sum()
+}
+
+/// Waits until nothing is in flight, tells how far it is, and gives the listeners as they are then.
+fn wait(
+    client: &mut Client,
+    mut listeners: Value,
+    patience: Duration,
+    json: bool,
+) -> Result<Value, ClientError> {
+    let begin = Instant::now();
+    let mut told = begin;
+    while busy(&listeners) > 0 && begin.elapsed() < patience {
+        if told.elapsed() >= TELL_EVERY && !json {
+            told = Instant::now();
+            for of in drained(&listeners) {
+                eprintln!(
+                    "{}: {} commands in flight, {} hosts do not know yet",
+                    text(&of["address"]),
+                    of["in_flight"],
+                    of["untold"]
+                );
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
+        listeners = client.call("report", Value::Null)?["listeners"].clone();
+    }
+    Ok(listeners)
+}
+
+fn shown(listeners: &Value) -> String {
+    let heads = ["listener", "id", "advertised", "namespaces", "hosts", "connections", "in flight"];
+    let row = |of: &Value| {
+        let states = of["ana"].as_object().into_iter().flatten();
+        let states: Vec<(String, String)> =
+            states.map(|(group, state)| (group.clone(), text(state))).collect();
+        let all_same = states.windows(2).all(|pair| pair[0].1 == pair[1].1);
+        let states = match states.first() {
+            _ if of["drained"] == true => "drained".to_owned(),
+            Some((_, state)) if all_same => state.clone(),
+            _ => states.iter().map(|(g, s)| format!("{g}: {s}")).collect::<Vec<_>>().join(", "),
+        };
+        vec![
+            text(&of["address"]),
+            text(&of["id"]),
+            of["advertised"].as_str().unwrap_or("–").to_owned(),
+            states,
+            text(&of["associations"]),
+            text(&of["connections"]),
+            text(&of["in_flight"]),
+        ]
+    };
+    let rows = listeners.as_array().into_iter().flatten().map(row).collect();
+    table(&heads, rows)
+}

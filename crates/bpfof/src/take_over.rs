@@ -1,0 +1,114 @@
+//! A target that goes on in the place of one that runs (`--take-over`).
+//!
+//! It listens with that one's sockets. Once it can serve, that one lets no more hosts in and this one does; those
+//! that are connected move: listener by
+//! listener they are told to go elsewhere, their connections end when nothing is in flight, and they connect
+//! again, to this process. The next listener comes when they have.
+
+use bpfof_controller::TargetConfig;
+use bpfof_operations::Reporter;
+use bpfof_operations::client::{Client, ClientError};
+use bpfof_operations::hand_over::Sockets;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// How long commands in flight at a listener may take.
+const DRAIN: Duration = Duration::from_secs(30);
+/// How long hosts get to come back before the next listener: Linux waits 10 s before it tries.
+const RETURN: Duration = Duration::from_secs(20);
+/// Time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Those of the sockets that the configuration still has addresses for.
+pub(crate) fn keep_configured(sockets: &mut Sockets, config: &TargetConfig) {
+    let is_configured = |at: SocketAddr, wanted: SocketAddr| {
+        at == wanted || wanted.port() == 0 && at.ip() == wanted.ip()
+    };
+    let of_hosts = &mut sockets.of_hosts;
+    of_hosts.listeners.retain(|socket| {
+        let is_kept = |at| config.listen.0.iter().any(|of| is_configured(at, of.address));
+        socket.local_addr().is_ok_and(is_kept)
+    });
+    for (socket, wanted) in
+        [(&mut of_hosts.discovery, config.discovery), (&mut sockets.metrics, config.metrics)]
+    {
+        let at = socket.as_ref().and_then(|socket| socket.local_addr().ok());
+        if !at.zip(wanted).is_some_and(|(at, wanted)| is_configured(at, wanted)) {
+            *socket = None;
+        }
+    }
+}
+
+/// Has the hosts of another target move here, and that target stop.
+///
+/// # Errors
+/// It does not answer, or does not end.
+pub(crate) fn move_hosts(mut old: Client, here: &Reporter) -> Result<(), ClientError> {
+    let listeners = old.call("report", Value::Null)?["listeners"].clone();
+    let listeners: Vec<Value> = listeners.as_array().cloned().unwrap_or_default();
+    for (number, listener) in listeners.iter().enumerate() {
+        let (id, address) = (listener["id"].to_string(), listener["address"].clone());
+        let which = json!({ "listeners": [id] });
+        let hosts = hosts_at(&old.call("report", Value::Null)?, &id);
+        old.call("drain", which.clone())?;
+        let is_idle = wait_idle(&mut old, &id)?;
+        if !is_idle {
+            log::warn!("{address}: commands are still in flight, and their connections end");
+        }
+        old.call("close", which)?;
+        // Who has no other way waits no longer than he must.
+        if number + 1 < listeners.len() {
+            wait_for_hosts(here, &address, &hosts);
+        }
+        log::info!("{address}: {} hosts were told to come here", hosts.len());
+    }
+    old.call("stop", Value::Null)?;
+    old.wait_end()
+}
+
+/// The names of hosts at a listener.
+fn hosts_at(report: &Value, listener: &str) -> BTreeSet<String> {
+    let all = report["connections"].as_array().into_iter().flatten();
+    let its = all.filter(|of| of["listener"].to_string() == listener && of["controller"] != 0);
+    its.filter_map(|of| of["host"].as_str().map(str::to_owned)).collect()
+}
+
+/// Whether nothing is in flight at a listener, and all hosts know of it, after a while.
+fn wait_idle(old: &mut Client, id: &str) -> Result<bool, ClientError> {
+    let end = Instant::now() + DRAIN;
+    loop {
+        let report = old.call("report", Value::Null)?;
+        let all = report["listeners"].as_array().into_iter().flatten();
+        let its = all.into_iter().find(|of| of["id"].to_string() == id);
+        if its.is_none_or(|of| of["busy"] == 0 && of["untold"] == 0) {
+            return Ok(true);
+        }
+        if Instant::now() >= end {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Waits until these hosts are connected at the listener here.
+fn wait_for_hosts(here: &Reporter, address: &Value, hosts: &BTreeSet<String>) {
+    let end = Instant::now() + RETURN;
+    while Instant::now() < end {
+        let Ok(report) = here(Duration::from_secs(1)) else { continue };
+        let listener = report.listeners.iter().find(|of| of.address.to_string() == *address);
+        let Some(id) = listener.map(|of| of.id) else { return };
+        let has = |host: &String| {
+            // An I/O queue: it can work.
+            report.connections.iter().any(|of| {
+                of.listener == id && of.queue > 0 && of.host == *host
+            })
+        };
+        if hosts.iter().all(has) {
+            return;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    log::warn!("{address}: not all hosts have come back yet; the next listener does not wait");
+}

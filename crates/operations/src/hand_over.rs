@@ -1,0 +1,163 @@
+//! A process goes on in a target's place: it gets copies of the sockets that listen, so that no host is ever
+//! refused.
+//!
+//! The request `hand-over` on the control socket is answered with a line, and the sockets come along
+//! (SCM_RIGHTS, unix(7)) in the order in which the line names them.
+
+use crate::client::ClientError;
+use crate::control::Operations;
+use crate::rpc::{Answer, Failure, Request};
+use bpfof_controller::HandOver;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// The most sockets that are handed over: the kernel takes 253 at a time.
+const MAX_SOCKETS: usize = 128;
+/// Longest answer, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+/// How long a target may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The sockets of a target.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Those of hosts.
+    pub of_hosts: HandOver,
+    /// The one for metrics.
+    pub metrics: Option<TcpListener>,
+}
+
+/// What the answer says of them.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Words {
+    /// In the order of the sockets.
+    sockets: Vec<Role>,
+    last_controller: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Role {
+    Listen,
+    Discovery,
+    Metrics,
+}
+
+impl Sockets {
+    fn all(&self) -> impl Iterator<Item = (Role, &TcpListener)> {
+        let HandOver { listeners, discovery, .. } = &self.of_hosts;
+        let hosts = listeners.iter().map(|socket| (Role::Listen, socket));
+        let discovery = discovery.iter().map(|socket| (Role::Discovery, socket));
+        hosts.chain(discovery).chain(self.metrics.iter().map(|socket| (Role::Metrics, socket)))
+    }
+
+    fn of(words: &Words, descriptors: Vec<OwnedFd>) -> Option<Sockets> {
+        if words.sockets.len() != descriptors.len() {
+            return None;
+        }
+        let last_controller = words.last_controller;
+        let of_hosts = HandOver { listeners: Vec::new(), discovery: None, last_controller };
+        let mut sockets = Sockets { of_hosts, metrics: None };
+        for (role, descriptor) in words.sockets.iter().zip(descriptors) {
+            let socket = TcpListener::from(descriptor);
+            match role {
+                Role::Listen => sockets.of_hosts.listeners.push(socket),
+                Role::Discovery => sockets.of_hosts.discovery = Some(socket),
+                Role::Metrics => sockets.metrics = Some(socket),
+            }
+        }
+        Some(sockets)
+    }
+}
+
+/// The result of the request, and the sockets that are to come along.
+pub(crate) fn offer(
+    operations: &Operations,
+    sockets: &mut Option<Sockets>,
+) -> Result<Value, Failure> {
+    let failed = |error: String| Failure::new(Failure::FAILED, error);
+    let offered = (operations.hand_over)().map_err(failed)?;
+    let (roles, last_controller) =
+        (offered.all().map(|(role, _)| role).collect(), offered.of_hosts.last_controller);
+    let words = Words { sockets: roles, last_controller };
+    *sockets = Some(offered);
+    serde_json::to_value(words).map_err(|error| failed(error.to_string()))
+}
+
+/// Sends the answer with the sockets.
+pub(crate) fn send(stream: &UnixStream, text: &str, sockets: &Sockets) -> io::Result<()> {
+    let descriptors: Vec<BorrowedFd<'_>> = sockets.all().map(|(_, of)| of.as_fd()).collect();
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("more sockets than can be handed over"));
+    }
+    let text = text.as_bytes();
+    let sent = sendmsg(stream, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
+    (&mut &*stream).write_all(&text[sent..])
+}
+
+/// Asks the target at a control socket for its sockets. It accepts on until it is told to `retire`.
+///
+/// # Errors
+/// Nobody answers there, or the target refuses.
+pub fn receive(path: &Path) -> Result<Sockets, ClientError> {
+    let connected = UnixStream::connect(path).and_then(|stream| {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    });
+    let mut stream =
+        connected.map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
+    let request = Request {
+        jsonrpc: "2.0".to_owned(),
+        id: 1.into(),
+        method: "hand-over".to_owned(),
+        params: Value::Null,
+    };
+    stream.write_all((serde_json::to_string(&request)? + "\n").as_bytes())?;
+    let (line, descriptors) = receive_line(&stream)?;
+    let nonsense = || ClientError::Lost(io::Error::other("its answer is none"));
+    let Ok(answer) = serde_json::from_slice::<Answer>(&line) else {
+        let refusal: Value = serde_json::from_slice(&line)?;
+        let words = refusal["error"]["message"].as_str().ok_or_else(nonsense)?;
+        return Err(ClientError::Refused(words.to_owned()));
+    };
+    if let Some(failure) = answer.error {
+        return Err(ClientError::Refused(failure.message));
+    }
+    let words: Words = serde_json::from_value(answer.result.unwrap_or_default())?;
+    Sockets::of(&words, descriptors).ok_or_else(nonsense)
+}
+
+/// A line, and the descriptors that came with it.
+fn receive_line(stream: &UnixStream) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let (mut line, mut descriptors) = (Vec::new(), Vec::new());
+    while line.last() != Some(&b'\n') {
+        let mut bytes = [0; 4096];
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
+        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg(stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(these) = message {
+                descriptors.extend(these);
+            }
+        }
+        if received.bytes == 0 || line.len() > MAX_ANSWER_BYTES {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        line.extend_from_slice(&bytes[..received.bytes]);
+    }
+    Ok((line, descriptors))
+}
