@@ -10,6 +10,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 pub(crate) const BPFOF: &str = env!("CARGO_BIN_EXE_bpfof");
 
+/// Of the namespace, so that several targets may serve the image.
+const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
+
 /// File systems that are tested, and the smallest image that mkfs takes.
 pub(crate) const KINDS: [(&str, u64); 2] = [("ext4", 96 << 20), ("xfs", 320 << 20)];
 
@@ -82,14 +85,10 @@ impl Disk {
         Disk { folder, device, target, url, second: None }
     }
 
-    /// Starts a second target of the same storage, and gives the address with both portals. It serves the loop
-    /// device, at the place of the image, because a file has one target at a time.
+    /// Starts a second target of the same storage, and gives the address with both portals.
     pub(crate) fn add_path(&mut self) -> TargetUrl {
         let image = self.image().display().to_string();
-        let mut command = Command::new("unshare");
-        let script = "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
-        command.args(["--mount", "sh", "-c", script, "sh", &self.device, &image, BPFOF]);
-        let (child, second) = announced(&mut command, &image, "127.0.0.1:0");
+        let (child, second) = start_target(&image, "127.0.0.1:0");
         let portal = second.portals().next().expect("a portal");
         self.second = Some((child, second));
         TargetUrl { further_portals: vec![portal], ..self.url.clone() }
@@ -178,13 +177,9 @@ impl Drop for Disk {
 }
 
 fn start_target(image: &str, listen: &str) -> (Child, TargetUrl) {
-    announced(&mut Command::new(BPFOF), image, listen)
-}
-
-fn announced(command: &mut Command, image: &str, listen: &str) -> (Child, TargetUrl) {
-    let mut child = command
+    let mut child = Command::new(BPFOF)
         .args(["target", "--listen", listen, "--json", "--quiet", "--exit-with-parent"])
-        .args(["--namespace", &format!("file:path={image}")])
+        .args(["--namespace", &format!("file:path={image},uuid={UUID}")])
         .stdout(Stdio::piped())
         .spawn()
         .expect("bpfof starts");

@@ -6,13 +6,13 @@ mod common;
 mod relay;
 
 use bpfkv::pushdown::{FIRST_READ_BYTES, GET_ANSWER_BYTES, GET_SCRATCH_BYTES, get_argument};
-use bpfof_controller::Server;
+use bpfof_controller::{ListenConfig, Listeners, Server, TargetConfig};
 use bpfof_host::{
     Caravan, Controller, Error, Extent, FileMapObject, FileVersion, FunctionId, Lane, LostReason,
     Options, PathState, PushdownCall, Request, RequestError, SharedLane, SubmitError, TargetUrl,
 };
 use common::{
-    NQN, WHOLE, compile, compile_text, connect, database, file, load, memory, start, until,
+    NQN, WHOLE, compile, compile_text, config, connect, database, file, load, memory, start, until,
 };
 use relay::Relay;
 use std::collections::HashMap;
@@ -51,7 +51,11 @@ fn call(function: FunctionId, argument: &[u8]) -> PushdownCall<'_> {
 
 impl Two {
     fn new() -> Two {
-        let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
+        let listener = || "127.0.0.1:0".parse::<ListenConfig>().expect("an address");
+        let listen = Listeners(vec![listener(), listener()]);
+        let namespaces = vec![memory(NAMESPACE_BYTES, 512)];
+        let server = Server::start(&TargetConfig { listen, ..config(namespaces) });
+        let server = server.expect("it starts");
         let (mut controller, mut lane) = connect(&server, false);
         let database = database(2);
         assert!((database.len() as u64) < SCRATCH_AT);
@@ -64,7 +68,8 @@ impl Two {
             answer
         });
         let values = values.collect();
-        let relays = [Relay::start(server.address()), Relay::start(server.address())];
+        let addresses: [_; 2] = server.addresses()[..].try_into().expect("two");
+        let relays = addresses.map(Relay::start);
         let (a, b) = (relays[0].address, relays[1].address);
         let url = format!("nvme-tcp://{a},{b}/{NQN}").parse().expect("an address");
         Two { server, relays, url, values }
@@ -192,6 +197,53 @@ fn what_reads_goes_on_while_paths_are_cut_and_come_back() {
         let longest = Duration::from_micros(progress.longest_us.load(Ordering::Relaxed));
         let ended = progress.ended.load(Ordering::Relaxed);
         println!("{ended} requests, longest pause {longest:?}");
+        assert!(longest < PAUSE_MAX, "a pause of {longest:?}");
+    }
+}
+
+fn write_and_read(lane: &mut Lane, progress: &Progress) {
+    let (mut data, mut last) = ([0; 512], Instant::now());
+    for number in (0_u64..).take_while(|_| progress.goes_on()) {
+        let (at, block) = (SCRATCH_AT + number % 8 * 512, [number as u8; 512]);
+        lane.write(1, at, &block).expect("written");
+        lane.read(1, at, &mut data).expect("read");
+        assert_eq!(data, block, "write {number}");
+        progress.note(&mut last);
+    }
+}
+
+/// What a drained listener refuses was not carried out, so that writes go by the other at once.
+#[test]
+fn drains_show_in_no_request_writes_among_them() {
+    let two = Two::new();
+    let mut controller = two.connect(quick());
+    let get = controller.load_function(bpfkv::GET_OBJECT, 0).expect("loaded");
+    let mut lanes = [(); 2].map(|()| controller.open_lane().expect("a lane"));
+    let shared = SharedLane::new(controller.open_lane().expect("a lane"), Caravan::default());
+    let shared = shared.expect("shared");
+    let progress: [Progress; 3] = Default::default();
+    std::thread::scope(|scope| {
+        let [polled, writing] = &mut lanes;
+        let (two, progress, shared) = (&two, &progress, &shared);
+        scope.spawn(move || poll_chains(polled, get, two, &progress[0]));
+        scope.spawn(move || write_and_read(writing, &progress[1]));
+        scope.spawn(move || share_chains(shared, get, two, &progress[2]));
+        for round in 0..6 {
+            progress.iter().for_each(Progress::wait);
+            let path = round % 2;
+            let listener = [(path + 1).to_string()];
+            two.server.paths().drain(&listener).expect("drained");
+            is_in(&controller, path, PathState::Inaccessible);
+            progress.iter().for_each(Progress::wait);
+            two.server.paths().undrain(&listener).expect("drained no more");
+            is_in(&controller, path, PathState::Optimized);
+        }
+        progress.iter().for_each(|progress| progress.stop.store(true, Ordering::Relaxed));
+    });
+    for progress in &progress {
+        let longest = Duration::from_micros(progress.longest_us.load(Ordering::Relaxed));
+        let ended = progress.ended.load(Ordering::Relaxed);
+        println!("drained: {ended} requests, longest pause {longest:?}");
         assert!(longest < PAUSE_MAX, "a pause of {longest:?}");
     }
 }
