@@ -6,8 +6,8 @@ use crate::queue::Queue;
 use crate::queue_ids::QueueIds;
 use crate::transport::tcp::Takeover;
 use crate::{
-    Completion, Error, InitiatorConfig, LostReason, Options, PushdownCall, Request, RequestError,
-    SubmitError, TargetUrl, interrupted,
+    Completion, Error, InitiatorConfig, LostReason, PushdownCall, Request, RequestError,
+    SubmitError, interrupted,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -24,6 +24,7 @@ mod lane;
 mod ledger;
 mod owner;
 mod state;
+mod terms;
 
 pub use info::PathInfo;
 pub use state::PathState;
