@@ -272,11 +272,9 @@ impl<'s> Connection<'s> {
         }
     }
 
-    fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
-        let plain = self.shared.no_pushdown.load(Ordering::SeqCst);
-        match AdminCommand::parse(sqe).unwrap() {
-            AdminCommand::Fabrics(command) => self.fabrics(command, data),
-            AdminCommand::Identify { cns: cns::CONTROLLER, .. } => {
+    fn identify(&self, cns: u8, nsid: u32) -> Answer {
+        match (cns, nsid) {
+            (cns::CONTROLLER, _) => {
                 let identify = IdentifyController {
                     cntlid: CNTLID,
                     mdts: 1,
@@ -287,16 +285,24 @@ impl<'s> Connection<'s> {
                 };
                 (Status::SUCCESS, 0, 0, identify.to_bytes().to_vec())
             }
-            AdminCommand::Identify { cns: cns::ACTIVE_NAMESPACES, nsid, .. } => {
+            (cns::ACTIVE_NAMESPACES, nsid) => {
                 (Status::SUCCESS, 0, 0, namespace_list([1], nsid).to_vec())
             }
-            AdminCommand::Identify { nsid: 1, .. } => {
+            (_, 1) => {
                 let mut identify =
                     IdentifyNamespace { nsze: BLOCKS, anagrpid: 1, ..Default::default() };
                 identify.lbaf[0].lbads = 9;
                 (Status::SUCCESS, 0, 0, identify.to_bytes().to_vec())
             }
-            AdminCommand::Identify { .. } => (Status::INVALID_NAMESPACE.with_dnr(), 0, 0, vec![]),
+            _ => (Status::INVALID_NAMESPACE.with_dnr(), 0, 0, vec![]),
+        }
+    }
+
+    fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+        let plain = self.shared.no_pushdown.load(Ordering::SeqCst);
+        match AdminCommand::parse(sqe).unwrap() {
+            AdminCommand::Fabrics(command) => self.fabrics(command, data),
+            AdminCommand::Identify { cns, nsid, .. } => self.identify(cns, nsid),
             AdminCommand::SetFeatures { .. } => ok(features::number_of_queues(2), 0),
             AdminCommand::GetLogPage { .. } => {
                 let header = AnaHeader { change_count: 0, groups: 1 };
