@@ -478,7 +478,7 @@ impl Drop for Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caravan, Controller, SharedLane};
+    use crate::{Caravan, Controller, Options, SharedLane};
     use bpfof_auth::{ConfiguredPsk, PskHash};
     use bpfof_controller::{
         HostKeys, HostRule, NamespaceConfig, NamespaceSource, Rights, Server, TargetConfig, TlsMode,
