@@ -74,7 +74,7 @@ fn a_target_that_vanishes() {
         return;
     }
 
-    let again = TargetConfig { listen: address, ..config(vec![memory(NAMESPACE_BYTES, 512)]) };
+    let again = TargetConfig { listen: address.into(), ..config(vec![memory(NAMESPACE_BYTES, 512)]) };
     let _server = Server::start(&again).expect("the port is free");
     controller.reconnect().expect("it is back");
     lane.reconnect(&controller).expect("a lane");
@@ -86,7 +86,7 @@ fn two_targets_on_one_port() {
     let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
     let mut witness = Witness::new(&server);
     let address = server.address();
-    let second = TargetConfig { listen: address, ..config(vec![memory(NAMESPACE_BYTES, 512)]) };
+    let second = TargetConfig { listen: address.into(), ..config(vec![memory(NAMESPACE_BYTES, 512)]) };
     let error = Server::start(&second).err().expect("refused");
     assert!(matches!(error, ServerError::AddressInUse(found) if found == address));
     let text = error.to_string();

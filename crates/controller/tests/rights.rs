@@ -193,7 +193,7 @@ fn hosts_that_may_do_less_have_to_connect_again() {
     let both = Rights::READ | Rights::WRITE;
     let server = start(vec![rule(RAW_HOST, both), rule(OTHER_HOST, Rights::READ)]);
     let running = TargetConfig {
-        listen: server.address(),
+        listen: server.address().into(),
         ..config(vec![memory(MIB, 512), memory(MIB, 512)])
     };
     let change = |rules: Vec<HostRule>| {
