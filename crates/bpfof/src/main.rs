@@ -22,6 +22,7 @@ mod target;
 mod trace;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Chains of dependent reads, run at the storage target in one network round trip.
@@ -95,6 +96,9 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     end_quietly_without_a_reader();
+    if matches!(cli.command, Command::Function(_) | Command::File(_) | Command::Kv(_)) {
+        tell_warnings();
+    }
     let outcome = match cli.command {
         Command::Target(options) => target::run(&options),
         Command::Grantd(options) => grantd::run(&options),
@@ -124,6 +128,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the libraries warn of, such as a path to a target that is lost, is told on standard error.
+fn tell_warnings() {
+    let mut logger = env_logger::Builder::new();
+    logger.filter_level(log::LevelFilter::Warn);
+    logger.format(|out, record| writeln!(out, "bpfof: {}", record.args())).init();
 }
 
 /// What `println!` does when nobody reads our output any more is a panic. It is no defect, and nothing

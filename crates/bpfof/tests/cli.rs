@@ -9,6 +9,57 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// An address where nobody listens any more.
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+#[test]
+fn commands_go_by_the_portal_that_works() {
+    let target = Target::start(&["mem:size=8MiB"]);
+    let (_, nqn) = target.url.rsplit_once('/').expect("an address");
+    let (here, dead) = (&target.address, nobody());
+    good(&["kv", "create", "--levels", "2", "--target", &target.url]);
+    for portals in [format!("{dead},{here}"), format!("{here},{dead}")] {
+        let url = format!("nvme-tcp://{portals}/{nqn}");
+        assert_eq!(good(&["kv", "get", "--target", &url, "42"]), "42 42\n");
+        assert_eq!(good(&["kv", "get", "--plain", "--target", &url, "7"]), "7 7\n");
+        let sum = json(&["kv", "aggregate", "--json", "--target", &url, "sum", "0", "10"]);
+        assert_eq!(sum["result"], 45);
+        good(&["kv", "create", "--levels", "2", "--target", &url]);
+    }
+    let url = format!("nvme-tcp://{dead},{here}/{nqn}");
+    let told = bpfof(&["kv", "get", "--target", &url, "42"]).stderr;
+    let told = String::from_utf8(told).expect("UTF-8");
+    assert!(told.contains(&format!("path {dead} cannot be used")), "{told}");
+    let other = nobody();
+    let url = format!("nvme-tcp://{dead},{other}/{nqn}");
+    let refused = bad(&["kv", "get", "--target", &url, "42"]);
+    assert!(refused.contains(&dead) && refused.contains(&other), "{refused}");
+    let twice = format!("nvme-tcp://{here},{here}/{nqn}");
+    assert!(bad(&["kv", "get", "--target", &twice, "42"]).contains("named twice"));
+}
+
+/// What is installed by an address with two portals of one target is there once.
+#[test]
+fn functions_are_installed_once_by_two_portals_of_a_target() {
+    let target = Target::start(&["mem:size=8MiB"]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let object = folder.path().join("get.o");
+    std::fs::write(&object, bpfkv::GET_OBJECT).expect("written");
+    let object = object.to_str().expect("UTF-8");
+    let (_, nqn) = target.url.rsplit_once('/').expect("an address");
+    let port = target.address.rsplit_once(':').expect("a port").1;
+    let url = format!("nvme-tcp://127.0.0.1:{port},localhost:{port}/{nqn}");
+    good(&["function", "load", "--target", &url, "--name", "lookup", object]);
+    let listed = json(&["function", "list", "--json", "--target", &url]);
+    assert_eq!(listed.as_array().expect("a list").len(), 1, "{listed}");
+    good(&["function", "unload", "--target", &url, "lookup"]);
+    let listed = json(&["function", "list", "--json", "--target", &target.url]);
+    assert_eq!(listed.as_array().expect("a list").len(), 0, "{listed}");
+}
+
 #[test]
 fn a_store_both_ways() {
     let target = Target::start(&["mem:size=8MiB", "mem:size=8MiB,lba=4096"]);

@@ -99,6 +99,21 @@ fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     assert!(reading.wait().expect("it ends").success());
 }
 
+/// With a second path to the storage nobody notices.
+fn a_target_that_dies_is_not_missed(folder: &Path, disk: &mut Disk) {
+    let url = disk.add_path().to_string();
+    let mut reading = Command::new(folder.join("concurrent_test"))
+        .arg(disk.mount())
+        .args([url, disk.image().display().to_string()])
+        .env("READS", "60000")
+        .spawn()
+        .expect("it starts");
+    std::thread::sleep(Duration::from_millis(500));
+    disk.stop_target();
+    assert!(reading.wait().expect("it ends").success());
+    disk.restart_target();
+}
+
 /// Keys that are read of it, at least.
 const READS_OF_DB_BENCH: u64 = 4000;
 
@@ -192,6 +207,7 @@ fn point_reads_are_those_of_the_plain_library() {
     what_db_bench_has_made_is_read(folder, &disk, READS_OF_DB_BENCH);
     nothing_is_wrong_or_kept(folder, &disk);
     a_target_that_dies_is_used_again(folder, &mut disk);
+    a_target_that_dies_is_not_missed(folder, &mut disk);
 }
 
 /// The same by a user who can open its files and nothing else.

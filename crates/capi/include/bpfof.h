@@ -126,7 +126,11 @@ struct bpfof_options {
  * something in it is wrong. The library does not change whether the process can be
  * dumped: a program with keys sets prctl(PR_SET_DUMPABLE, 0) or RLIMIT_CORE itself.
  *
- * A connection that is lost is not made again: chains run here from then on. That
+ * url may name several portals of a subsystem, HOST[:PORT],HOST[:PORT]…: paths to the
+ * same namespace. When one is lost, chains in flight are sent again by another, and the
+ * lost one is connected again; if none works, chains run here until one does
+ * (docs/failover.md). With one portal a
+ * connection that is lost is not made again: chains run here from then on. That
  * of a program that does nothing is kept: a thread of the library tells the target
  * once a minute that the program is there. A target may end that of a process which
  * is stopped for two minutes.

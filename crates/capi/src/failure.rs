@@ -114,12 +114,13 @@ impl Failure {
             | Error::RestrictedKeepAlive(_)
             | Error::HandOver(_)
             | Error::SeveralFunctions { .. }
+            | Error::SeveralPortals(_)
             | Error::NoLane(_) => libc::EINVAL,
             Error::NoSuchMap { .. } | Error::NoSuchFunction { .. } => libc::ENOENT,
-            Error::Resolve { .. } => libc::EHOSTUNREACH,
+            Error::Resolve { .. } | Error::NoPath(_) => libc::EHOSTUNREACH,
             Error::Connect { source, .. } => errno_of(source),
             Error::Thread(source) => errno_of(source),
-            Error::Lost(_) | Error::NoGreeting { .. } => libc::ECONNRESET,
+            Error::Lost(_) | Error::Unknown { .. } | Error::NoGreeting { .. } => libc::ECONNRESET,
             Error::Submit(SubmitError::NotConnected) | Error::AdoptedLane => libc::ENOTCONN,
             Error::NotReady { .. } => libc::ETIMEDOUT,
             Error::Command { source, .. } => {
@@ -134,7 +135,10 @@ impl Failure {
             | Error::Key(_)
             | Error::HostsFile { .. }
             | Error::Credentials(_) => libc::EACCES,
-            Error::NotPushdownTarget | Error::RestrictionUnknown => libc::EOPNOTSUPP,
+            Error::NotPushdownTarget
+            | Error::RestrictionUnknown
+            | Error::OtherTarget(_)
+            | Error::OtherFunctions(_) => libc::EOPNOTSUPP,
             Error::ProtocolVersion { .. } => libc::EPROTONOSUPPORT,
             Error::ObjectTooLarge { .. } => libc::EFBIG,
             Error::FunctionRejected(_) => libc::ENOEXEC,

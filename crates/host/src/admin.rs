@@ -6,14 +6,18 @@
 //! within the command timeout is lost. So the queue is locked for moments only, except by a call,
 //! which sends the Keep Alives itself while it waits. Lanes have no part in this.
 
-use crate::queue::Queue;
+use crate::queue::{EVENT_TAG, Queue};
 use crate::{Error, LostReason, TargetUrl};
 use bpfof_nvme::{Cqe, Sqe};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// An admin queue. Dropping it closes the connection and ends the thread.
+///
+/// Where there are several paths, their own threads do what this one would, and more
+/// ([`paths`](crate::paths)).
 #[derive(Debug)]
 pub(crate) struct Admin {
     shared: Arc<Shared>,
@@ -38,8 +42,8 @@ impl Shared {
         let mut queue = self.queue();
         while queue.is_connected() {
             let left = match beat(&mut queue) {
-                Ok(Some(left)) => left,
-                Ok(None) => return,
+                Ok((Some(left), _)) => left,
+                Ok((None, _)) => return,
                 Err(error) => {
                     // Who uses the association notices by itself.
                     log::info!("{url}: {error}");
@@ -52,12 +56,14 @@ impl Shared {
     }
 }
 
-fn beat(queue: &mut Queue) -> Result<Option<Duration>, Error> {
+/// How long until the next Keep Alive, and whether an Asynchronous Event Request has been answered.
+fn beat(queue: &mut Queue) -> Result<(Option<Duration>, bool), Error> {
     let left = queue.beat();
     // What is lost shows itself when receiving.
     let _ = queue.ring();
-    queue.poll(&mut |_| {})?;
-    Ok(left)
+    let mut event_came = queue.take_event();
+    queue.poll(&mut |completion| event_came |= completion.tag == EVENT_TAG)?;
+    Ok((left, event_came))
 }
 
 impl Admin {
@@ -68,13 +74,32 @@ impl Admin {
 
     /// For a target that gives up hosts after `timeout`.
     pub(crate) fn set_keep_alive(&self, timeout: Duration) {
-        self.shared.queue().keep_alive(timeout / 2);
+        self.shared.queue().keep_alive(timeout / 2, None);
     }
 
-    /// Sends a Keep Alive if one is due, without waiting for its answer. How long until the next; None if
-    /// the target wants none.
-    pub(crate) fn beat(&self) -> Result<Option<Duration>, Error> {
+    /// The same, for a target that this host gives up as well, before `timeout` has passed: one Keep Alive
+    /// after each quarter, and half of it to answer.
+    pub(crate) fn set_mutual_keep_alive(&self, timeout: Duration) {
+        self.shared.queue().keep_alive(timeout / 4, Some(timeout / 2));
+    }
+
+    /// Sends a Keep Alive if one is due, without waiting for its answer. How long until the next, None if
+    /// the target wants none; and whether an event has come that was
+    /// [asked for](Self::ask_for_event).
+    pub(crate) fn beat(&self) -> Result<(Option<Duration>, bool), Error> {
         beat(&mut self.shared.queue())
+    }
+
+    /// Leaves a request with the target that it answers when something has happened.
+    pub(crate) fn ask_for_event(&self) -> Result<(), Error> {
+        let mut queue = self.shared.queue();
+        queue.ask_for_event()?;
+        queue.ring()
+    }
+
+    /// Another descriptor of the connection, to wait for it, or end it, without the lock.
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd, Error> {
+        self.shared.queue().descriptor()
     }
 
     /// Starts the thread.
@@ -88,7 +113,7 @@ impl Admin {
 
     /// Sends one command and waits for its end.
     pub(crate) fn call(
-        &mut self,
+        &self,
         name: &'static str,
         sqe: Sqe,
         data_out: &[u8],

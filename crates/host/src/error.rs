@@ -39,6 +39,29 @@ pub enum Error {
     /// The connection is gone, and every request in flight with it.
     #[error("the connection to the target is lost: {0}")]
     Lost(#[from] LostReason),
+    /// The connection is gone with a write in flight, and there is none on which it may be sent again.
+    #[error(
+        "{command}: the connection to the target is lost, and whether it was carried out is unknown: \
+         {reason}"
+    )]
+    Unknown {
+        /// The command.
+        command: &'static str,
+        /// Why the connection ended.
+        reason: LostReason,
+    },
+    /// None of the portals of an address works.
+    #[error("no path to the target: {0}")]
+    NoPath(String),
+    /// A portal of an address leads to something else than the others do.
+    #[error("it cannot take the place of the other paths: {0}")]
+    OtherTarget(&'static str),
+    /// The targets of an address with several portals give functions other ids.
+    #[error("functions have other ids by this path: {0}")]
+    OtherFunctions(String),
+    /// What only an association by one portal can do.
+    #[error("the address names several portals, and {0}; name one")]
+    SeveralPortals(&'static str),
     /// Whoever listens there closed the connection before it said anything.
     #[error("{address} does not answer as an NVMe/TCP target: {reason}{hint}")]
     NoGreeting {
@@ -274,6 +297,16 @@ pub struct CommandError {
 }
 
 impl CommandError {
+    /// Status code type of what is about the path (NVMe Base 2.0 §3.3.3.2.1.5).
+    pub(crate) const PATH: u8 = 3;
+
+    /// Whether it is about the path by which the request came, so that it was not carried out, and may
+    /// succeed by another.
+    #[must_use]
+    pub const fn is_of_path(&self) -> bool {
+        self.status.sct() == Self::PATH
+    }
+
     /// Whether the target has broken the request off for reasons of its own (Command Interrupted,
     /// NVMe Base 2.0 §3.3.3.2.1.2): the same request may succeed a little later.
     #[must_use]
@@ -344,6 +377,8 @@ impl fmt::Display for CommandError {
             f.write_str(": the range ends behind the namespace")
         } else if is(Status::CONNECT_INVALID_HOST) {
             f.write_str(": the target does not admit this host's NQN")
+        } else if is(Status::ANA_INACCESSIBLE) {
+            f.write_str(": name another portal of the subsystem in the address, or wait")
         } else if self.is_interrupted() {
             f.write_str(": the target had to serve others and kept nothing of it; send it again")
         } else if self.is_of_keep_alive() {
@@ -369,6 +404,10 @@ pub enum RequestError {
     /// unknown.
     #[error("the connection was lost with the request in flight: {0}")]
     Lost(LostReason),
+    /// The same for one that changes data, where there are several paths: it was not sent again, because the
+    /// target that it was lost on may still carry it out (docs/failover.md).
+    #[error("the connection was lost, and whether the request was carried out is unknown: {0}")]
+    Unknown(LostReason),
 }
 
 impl RequestError {
@@ -378,6 +417,18 @@ impl RequestError {
             Self::Command(source) => Error::Command { command, source },
             Self::DataDigest => Error::DataDigest,
             Self::Lost(reason) => Error::Lost(reason),
+            Self::Unknown(reason) => Error::Unknown { command, reason },
+        }
+    }
+}
+
+impl Error {
+    /// Why the connection is over, if that is what went wrong.
+    pub(crate) const fn lost(&self) -> Option<LostReason> {
+        match self {
+            Self::Lost(reason) => Some(*reason),
+            Self::Submit(SubmitError::NotConnected) => Some(LostReason::HungUp),
+            _ => None,
         }
     }
 }

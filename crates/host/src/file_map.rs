@@ -11,6 +11,9 @@ impl Controller {
     /// answered, in particular Invalid Field in Command for a map that breaks a rule or names
     /// blocks outside the namespace.
     pub fn set_file_map(&mut self, map: &FileMapObject) -> Result<(), Error> {
+        if let Some(paths) = &self.paths {
+            return paths.set_file_map(map);
+        }
         let extents = u64::from(self.pushdown_limits()?.extents);
         let max_bytes =
             FileMapObject::HEADER_BYTES as u64 + extents * FileMapObject::EXTENT_BYTES as u64;

@@ -11,7 +11,9 @@ const MAP_MAX_BYTES: usize = 16 << 20;
 
 /// A map of storage functions at the target (protocol.md, "Function maps").
 ///
-/// It belongs to the association that loaded the functions, and ends with the last of them.
+/// It belongs to the association that loaded the functions, and ends with the last of them. Where an address
+/// has several portals, a map of this program is in each association: it gets what the program has set, and
+/// functions change that of the path by which they were called (docs/failover.md).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionMap {
     /// Where it is.
@@ -84,7 +86,13 @@ impl Controller {
         let command =
             |length_bytes| -> Sqe { MapCommand::Report { controller, length_bytes }.to_sqe() };
         let report = self.whole_answer(command)?;
-        Ok(MapReportEntry::list(&report).map(|entry| FunctionMap::from_report(&entry)).collect())
+        let maps = MapReportEntry::list(&report).map(|entry| FunctionMap::from_report(&entry));
+        let mut maps: Vec<FunctionMap> = maps.collect();
+        if self.paths.is_some() && controller == MapAddress::OWN {
+            // Each association has it; which one is asked is found out when it is.
+            maps.iter_mut().for_each(|map| map.address.controller = MapAddress::OWN);
+        }
+        Ok(maps)
     }
 
     /// The map of this association with this name; of two the one of its own functions, not of
@@ -103,12 +111,22 @@ impl Controller {
         Err(Error::NoSuchMap { name: name.to_owned(), known })
     }
 
+    /// With several paths: the map of this program that requests see now, instead of the one of the path by
+    /// which it was found.
+    fn where_it_is(&mut self, map: &FunctionMap) -> Result<FunctionMap, Error> {
+        match &self.paths {
+            Some(_) if map.address.controller == MapAddress::OWN => self.map(&map.name),
+            _ => Ok(map.clone()),
+        }
+    }
+
     /// The value of a key; None if it is not there.
     ///
     /// # Errors
     /// [`Error::MapSize`]; otherwise as the target answered.
     pub fn map_get(&mut self, map: &FunctionMap, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         map.check("key", key.len(), map.key_bytes)?;
+        let map = &self.where_it_is(map)?;
         let length_bytes = map.value_bytes;
         let sqe = MapCommand::Get { map: map.address, length_bytes }.to_sqe();
         let Some(value) = if_there(self.admin_command(sqe, key, length_bytes))? else {
@@ -154,6 +172,11 @@ impl Controller {
         if change != MapChange::Delete {
             map.check("value", value.len(), map.value_bytes)?;
         }
+        if let Some(paths) = &self.paths
+            && map.address.controller == MapAddress::OWN
+        {
+            return paths.change_map(&map.name, change, key, value);
+        }
         let sqe = MapCommand::Change { map: map.address, change }.to_sqe();
         let data = [key, value].concat();
         Ok(if_there(self.admin_command(sqe, &data, 0))?.is_some())
@@ -165,6 +188,7 @@ impl Controller {
     /// # Errors
     /// As the target answered.
     pub fn map_entries(&mut self, map: &FunctionMap) -> Result<Vec<MapEntry>, Error> {
+        let map = &self.where_it_is(map)?;
         let entry_bytes = (map.key_bytes as usize).saturating_add(map.value_bytes as usize).max(1);
         let length_bytes = PAGE_BYTES.min(self.max_transfer_bytes()).max(entry_bytes as u32);
         // Of an array the keys take no memory.

@@ -86,7 +86,12 @@ impl Controller {
     /// [`Error::ObjectTooLarge`]; those of
     /// [`pushdown_limits`](Self::pushdown_limits).
     pub fn load_function(&mut self, object: &[u8], entry_index: u32) -> Result<FunctionId, Error> {
-        self.load(object, Installation { entry: entry_index, ..Installation::default() })
+        match &self.paths {
+            Some(paths) => paths.load(object, entry_index).map(FunctionId),
+            None => {
+                self.load(object, Installation { entry: entry_index, ..Installation::default() })
+            }
+        }
     }
 
     /// The same for all associations with the subsystem: the function stays until it is unloaded or
@@ -99,7 +104,7 @@ impl Controller {
         object: &[u8],
         entry_index: u32,
     ) -> Result<FunctionId, Error> {
-        self.load(object, Installation { entry: entry_index, kept: true, named: false })
+        self.install(object, Installation { entry: entry_index, kept: true, named: false })
     }
 
     /// The same under a name of one's own, not that of the section: 1 to 64 bytes without control
@@ -120,7 +125,14 @@ impl Controller {
         }
         let name = NulPadded::<{ Installation::NAME_BYTES }>::new(name);
         let named = [name.bytes(), object].concat();
-        self.load(&named, Installation { entry: entry_index, kept: true, named: true })
+        self.install(&named, Installation { entry: entry_index, kept: true, named: true })
+    }
+
+    fn install(&mut self, object: &[u8], installation: Installation) -> Result<FunctionId, Error> {
+        match &self.paths {
+            Some(paths) => paths.install(object, installation).map(FunctionId),
+            None => self.load(object, installation),
+        }
     }
 
     /// The installed function with this name, which any program may call by its id.
@@ -146,7 +158,11 @@ impl Controller {
         }
     }
 
-    fn load(&mut self, object: &[u8], installation: Installation) -> Result<FunctionId, Error> {
+    pub(crate) fn load(
+        &mut self,
+        object: &[u8],
+        installation: Installation,
+    ) -> Result<FunctionId, Error> {
         let name_bytes = if installation.named { Installation::NAME_BYTES } else { 0 };
         let max_bytes = u64::from(self.pushdown_limits()?.object_bytes) + name_bytes as u64;
         if object.is_empty() {
@@ -176,6 +192,9 @@ impl Controller {
     /// # Errors
     /// As the target answered.
     pub fn unload_function(&mut self, function: FunctionId) -> Result<(), Error> {
+        if let Some(paths) = &self.paths {
+            return paths.unload(function.0);
+        }
         self.admin_command(AdminCommand::function_unload(function.0), &[], 0).map(|_| ())
     }
 

@@ -19,7 +19,7 @@
 //! 76..128  the same of what the target seals
 //! ```
 
-use crate::controller::TRANSFER_MAX_BYTES;
+use crate::association::TRANSFER_MAX_BYTES;
 use crate::queue::Queue;
 use crate::requests::{IN_CAPSULE_MAX_BYTES, InitiatorConfig, SLOTS_MAX};
 use crate::transport::Port;

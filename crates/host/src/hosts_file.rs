@@ -73,12 +73,17 @@ impl Target {
         if !self.pattern.starts_with("nvme-tcp:") {
             return matches(&self.pattern, &url.nqn);
         }
-        let host =
-            if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
-        let with_port = format!("nvme-tcp://{host}:{}/{}", url.port, url.nqn);
-        let without = || format!("nvme-tcp://{host}/{}", url.nqn);
-        matches(&self.pattern, &with_port)
-            || url.port == DEFAULT_PORT && matches(&self.pattern, &without())
+        // Keys are for all portals of an address, so it must be about each of them.
+        url.portals().all(|portal| {
+            let with_port = format!("nvme-tcp://{portal}/{}", url.nqn);
+            let without = || {
+                let text = portal.to_string();
+                let host = text.rsplit_once(':').map_or("", |(host, _)| host);
+                format!("nvme-tcp://{host}/{}", url.nqn)
+            };
+            matches(&self.pattern, &with_port)
+                || portal.port == DEFAULT_PORT && matches(&self.pattern, &without())
+        })
     }
 }
 

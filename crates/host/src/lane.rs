@@ -1,13 +1,14 @@
 //! A lane: one I/O queue pair, its connection and its buffers.
 
-use crate::queue::{Queue, QueueConnect};
+use crate::lane_plan::LanePlan;
+use crate::paths::OnPaths;
+use crate::queue::Queue;
 use crate::queue_ids::QueueIds;
 use crate::transport::tcp::Takeover;
 use crate::{
-    Completion, Error, InitiatorConfig, LostReason, Options, PushdownCall, Request, RequestError,
-    SubmitError, TargetUrl, interrupted,
+    Completion, Error, InitiatorConfig, LostReason, PushdownCall, Request, RequestError,
+    SubmitError, interrupted,
 };
-use bpfof_nvme::fabrics::CATTR_DISABLE_SQ_FLOW_CONTROL;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,10 @@ pub struct ChainInfo {
 /// request in flight completes exactly once, with [`RequestError::Lost`], at the next
 /// [`poll`](Self::poll) or [`wait`](Self::wait), which then return the reason. Dropping a lane
 /// closes its connection; requests in flight end without a completion.
+///
+/// Where the address has several portals, a lost connection is replaced by one on another path, and what
+/// was in flight is sent again, writes only when that is safe. A request then ends as lost when no path has
+/// been usable for the command timeout, or as [`Unknown`](crate::RequestError::Unknown) (docs/failover.md).
 // More than 25 methods: half of them are figures for benchmarks and settings.
 #[derive(Debug)]
 pub struct Lane {
@@ -41,45 +46,44 @@ pub struct Lane {
     ids: Option<QueueIds>,
     /// How to make another connection; there is no way for a lane that was handed over.
     plan: Option<Arc<LanePlan>>,
+    /// Where there are several paths.
+    on_paths: Option<Box<OnPaths>>,
     /// The key of a TLS connection has been used enough: another connection takes its place, once the
     /// requests in flight have ended.
     is_worn: bool,
-    /// How often that has happened.
+    /// How often another connection has taken the place of one.
     renewals: u32,
-}
-
-/// How lanes of an association are connected.
-#[derive(Debug)]
-pub(crate) struct LanePlan {
-    pub(crate) url: TargetUrl,
-    pub(crate) options: Options,
-    pub(crate) initiator: InitiatorConfig,
-    pub(crate) cntlid: u16,
-}
-
-impl LanePlan {
-    pub(crate) fn connect(&self, qid: u16) -> Result<Queue, Error> {
-        let connected = Queue::connect(QueueConnect {
-            url: &self.url,
-            options: &self.options,
-            initiator: self.initiator.clone(),
-            qid,
-            cattr: CATTR_DISABLE_SQ_FLOW_CONTROL,
-            cntlid: self.cntlid,
-            kato_ms: 0,
-        });
-        connected.map(|(queue, _)| queue)
-    }
 }
 
 impl Lane {
     pub(crate) const fn new(queue: Queue, qid: u16, ids: QueueIds, plan: Arc<LanePlan>) -> Self {
-        Self { queue, qid, ids: Some(ids), plan: Some(plan), is_worn: false, renewals: 0 }
+        Self {
+            queue,
+            qid,
+            ids: Some(ids),
+            plan: Some(plan),
+            on_paths: None,
+            is_worn: false,
+            renewals: 0,
+        }
+    }
+
+    /// A lane that goes on by another path.
+    pub(crate) fn of_paths(queue: Queue, plan: Arc<LanePlan>, on_paths: OnPaths) -> Self {
+        Self {
+            queue,
+            qid: on_paths.qid(),
+            ids: None,
+            plan: Some(plan),
+            on_paths: Some(Box::new(on_paths)),
+            is_worn: false,
+            renewals: 0,
+        }
     }
 
     /// A lane that another process has made.
     pub(crate) const fn adopted(queue: Queue, qid: u16) -> Self {
-        Self { queue, qid, ids: None, plan: None, is_worn: false, renewals: 0 }
+        Self { queue, qid, ids: None, plan: None, on_paths: None, is_worn: false, renewals: 0 }
     }
 
     /// Whether another process has made it.
@@ -154,6 +158,9 @@ impl Lane {
     /// See [`SubmitError`]; nothing is queued then.
     #[inline]
     pub fn submit(&mut self, tag: u64, request: Request<'_>) -> Result<(), SubmitError> {
+        if let Some(on_paths) = &mut self.on_paths {
+            return on_paths.submit(&mut self.queue, tag, &request);
+        }
         if self.is_worn {
             self.renew()?;
         }
@@ -167,7 +174,9 @@ impl Lane {
     /// The connection is lost; `poll` or `wait` reports the requests in flight.
     pub fn flush_doorbell(&mut self) -> Result<(), Error> {
         self.is_worn = self.queue.is_worn();
-        self.queue.ring()
+        let rung = self.queue.ring();
+        // With several paths what is lost goes on by another.
+        if self.on_paths.is_some() { Ok(()) } else { rung }
     }
 
     /// Receives what is there, without waiting; calls `on_completion` for each request that ended
@@ -176,6 +185,9 @@ impl Lane {
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.
     pub fn poll(&mut self, on_completion: &mut dyn FnMut(Completion<'_>)) -> Result<usize, Error> {
+        if let Some(on_paths) = &mut self.on_paths {
+            return on_paths.poll(&mut self.queue, on_completion);
+        }
         self.queue.poll(on_completion)
     }
 
@@ -190,14 +202,20 @@ impl Lane {
         timeout: Duration,
         on_completion: &mut dyn FnMut(Completion<'_>),
     ) -> Result<usize, Error> {
+        if let Some(on_paths) = &mut self.on_paths {
+            return on_paths.wait(&mut self.queue, timeout, on_completion);
+        }
         self.is_worn = self.queue.is_worn();
         self.queue.wait(timeout, on_completion)
     }
 
     /// Requests in flight, those not yet sent included.
     #[must_use]
-    pub const fn requests_in_flight(&self) -> usize {
-        self.queue.requests().in_flight()
+    pub fn requests_in_flight(&self) -> usize {
+        match &self.on_paths {
+            Some(on_paths) => on_paths.in_flight(),
+            None => self.queue.requests().in_flight(),
+        }
     }
 
     /// Requests that may be in flight.
@@ -221,31 +239,35 @@ impl Lane {
 
     /// Queue identifier of the lane at the target.
     #[must_use]
-    pub const fn qid(&self) -> u16 {
-        self.qid
+    pub fn qid(&self) -> u16 {
+        self.on_paths.as_ref().map_or(self.qid, |on_paths| on_paths.qid())
     }
 
-    /// Whether the connection is open.
+    /// Whether the connection is open; with several portals, whether the controller is there, which
+    /// connects again.
     #[must_use]
-    pub const fn is_connected(&self) -> bool {
-        self.queue.is_connected()
+    pub fn is_connected(&self) -> bool {
+        match &self.on_paths {
+            Some(on_paths) => !on_paths.has_ended(),
+            None => self.queue.is_connected(),
+        }
     }
 
     /// Bytes sent on the connection so far, without TCP and IP headers.
     #[must_use]
-    pub const fn bytes_sent(&self) -> u64 {
-        self.queue.sent_bytes()
+    pub fn bytes_sent(&self) -> u64 {
+        self.queue.sent_bytes() + self.on_paths.as_ref().map_or(0, |on| on.past_bytes().0)
     }
 
     /// Bytes received on the connection so far, without TCP and IP headers.
     #[must_use]
-    pub const fn bytes_received(&self) -> u64 {
-        self.queue.received_bytes()
+    pub fn bytes_received(&self) -> u64 {
+        self.queue.received_bytes() + self.on_paths.as_ref().map_or(0, |on| on.past_bytes().1)
     }
 
     /// How often another connection has taken the place of one, by itself.
-    pub(crate) const fn renewals(&self) -> u32 {
-        self.renewals
+    pub(crate) fn renewals(&self) -> u32 {
+        self.on_paths.as_ref().map_or(self.renewals, |on_paths| on_paths.changes())
     }
 
     pub(crate) fn give_back_id(&mut self) {
@@ -266,7 +288,21 @@ impl Lane {
 
     /// See [`Queue::until_check`].
     pub(crate) fn until_check(&self) -> Duration {
-        self.queue.until_check()
+        let until = self.queue.until_check();
+        let nap = self.on_paths.as_ref().and_then(|on_paths| on_paths.nap(&self.queue));
+        nap.map_or(until, |nap| nap.min(until))
+    }
+
+    /// Whether there is a connection to wait for; the others wait for another path.
+    pub(crate) const fn has_socket(&self) -> bool {
+        self.queue.is_connected()
+    }
+
+    /// With several portals: how long requests wait while no path is usable.
+    pub(crate) fn set_path_patience(&mut self, patience: Duration) {
+        if let Some(on_paths) = &mut self.on_paths {
+            on_paths.set_patience(patience);
+        }
     }
 
     /// See [`Queue::descriptor`].
@@ -439,6 +475,9 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         self.queue.close(LostReason::HungUp);
+        if let Some(on_paths) = &mut self.on_paths {
+            on_paths.leave();
+        }
         self.give_back_id();
     }
 }
@@ -446,7 +485,7 @@ impl Drop for Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Caravan, Controller, SharedLane};
+    use crate::{Caravan, Controller, Options, SharedLane};
     use bpfof_auth::{ConfiguredPsk, PskHash};
     use bpfof_controller::{
         HostKeys, HostRule, NamespaceConfig, NamespaceSource, Rights, Server, TargetConfig, TlsMode,

@@ -16,18 +16,23 @@
 //! [`files`] is built on that: chains over real files, safe while they change, which run on this
 //! machine where the target cannot help.
 //!
+//! An address may name several portals ([`TargetUrl`]). `Controller` then has an association by each, lanes go
+//! on by another path when theirs is lost, and lost paths are connected again (docs/failover.md).
+//!
 //! # What it does not do
-//! It does not cache or reconnect by itself: an error says what happened, and
-//! [`Controller::reconnect`] and [`Lane::reconnect`] start again. It repeats nothing but chains that
+//! It does not cache. With one portal it does not reconnect by itself: an error says what happened, and
+//! [`Controller::reconnect`] and [`Lane::reconnect`] start again. It repeats nothing then but chains that
 //! the target has interrupted, in calls that block ([`CommandError::is_interrupted`]). Its only
-//! threads keep associations alive ([`Options::keep_alive`]) and, in [`files`], maps. It sends no
-//! asynchronous event request. Who the host is and which keys it has ([`Credentials`]) comes from the address
+//! threads keep associations alive ([`Options::keep_alive`]), with several portals one for each path, and, in
+//! [`files`], maps. Who the host is and which keys it has ([`Credentials`]) comes from the address
 //! or the [`Options`]; a [`HostsFile`] counts only where the program asks for it. Every byte a target sends may be
 //! hostile: what breaks the protocol ends the connection with a typed error, and each request in
 //! flight ends exactly once.
 
 mod admin;
+mod association;
 mod authentication;
+mod connect;
 mod controller;
 mod credentials;
 mod doorbell;
@@ -43,13 +48,16 @@ mod handed_lane;
 mod hosts_file;
 mod interrupted;
 mod lane;
+mod lane_plan;
 mod many;
 mod namespace;
 mod options;
+mod paths;
 mod queue;
 mod queue_ids;
 mod request;
 mod requests;
+mod several;
 mod shared;
 mod transport;
 mod url;
@@ -67,12 +75,13 @@ pub use lane::{ChainInfo, Lane};
 pub use many::{ManyEnd, PushdownMany};
 pub use namespace::NamespaceInfo;
 pub use options::Options;
+pub use paths::{PathInfo, PathState};
 pub use request::{Completion, Done, PushdownCall, PushdownVectorCall, Request};
 pub use requests::InitiatorConfig;
 pub use shared::{Answer, SharedLane, SharedLaneCounters, Urgency};
 pub use transport::Connector;
 pub use transport::tcp::Initiator;
-pub use url::{DEFAULT_NSID, TargetUrl, UrlError};
+pub use url::{DEFAULT_NSID, PORTALS_MAX, Portal, TargetUrl, UrlError};
 
 pub use bpfof_nvme::vendor_specific::{
     Extent, FileMapObject, FileVersion, FirstRead, FirstReads, FunctionReportEntry, MapAddress,

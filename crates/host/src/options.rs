@@ -30,6 +30,11 @@ pub struct Options {
     /// thread: a target may then give up a program that sends nothing, when it chooses, or refuse it
     /// from the beginning. A target that has no such timer is sent nothing either.
     pub keep_alive: Duration,
+    /// Of an address with several portals, in the place of `keep_alive`, at least 100 ms: how long a target
+    /// that has heard nothing keeps the association, and at most how long one that says nothing is believed
+    /// to be there. Requests go on by another path after that; writes only after twice that time and a
+    /// second, when the first target cannot carry them out any more (docs/failover.md).
+    pub path_timeout: Duration,
     /// Whether a thread does that, so that it happens whatever the program does. Otherwise the program calls
     /// [`Controller::keep_alive`](crate::Controller::keep_alive): an association then ends at the target when
     /// what the program does beside that has come to a halt.
@@ -56,6 +61,8 @@ const QUEUE_DEPTH: u16 = 128;
 /// Default for keep-alive: a process that is stopped for a minute is still there, and an idle one
 /// wakes up once a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(120);
+/// Default for paths: what a Linux host uses for its keep-alive timeout.
+const PATH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Default for Options {
     fn default() -> Self {
@@ -69,6 +76,7 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             command_timeout: Duration::from_secs(30),
             keep_alive: KEEP_ALIVE,
+            path_timeout: PATH_TIMEOUT,
             keep_alive_thread: true,
             pushdown_only: false,
             poll: false,

@@ -18,9 +18,11 @@ const EXPIRY_CHECKS: u64 = 8;
 /// requests that are in flight.
 pub(crate) const KEY_LASTS_RECORDS: u64 =
     if cfg!(test) { 1000 } else { KEY_RECORDS_MAX - (1 << 16) };
-/// Tags of the command that a call waits for, and of Keep Alives, for which nobody waits.
+/// Tags of the command that a call waits for, and of Keep Alives and Asynchronous Event Requests, for
+/// which nobody waits.
 const CALL_TAG: u64 = 0;
 const KEEP_ALIVE_TAG: u64 = 1;
+pub(crate) const EVENT_TAG: u64 = 2;
 /// Longest sleep of a call before it looks around again. Its end is the command timeout.
 const CALL_WAIT: Duration = Duration::from_secs(1);
 /// With so many commands without an answer no Keep Alive is added: a target that does not answer
@@ -47,6 +49,8 @@ pub(crate) struct Queue {
     send_error: Option<LostReason>,
     /// Of an admin queue whose target has a keep-alive timer.
     heartbeat: Option<Heartbeat>,
+    /// An Asynchronous Event Request has been answered during a call.
+    event_came: bool,
 }
 
 /// When Keep Alives are sent.
@@ -54,6 +58,10 @@ pub(crate) struct Queue {
 struct Heartbeat {
     interval: Duration,
     next: Instant,
+    /// How long the target may say nothing after one, if that is less than the command timeout.
+    patience: Option<Duration>,
+    /// When one was sent after which nothing has come yet, and how much had come before.
+    unanswered: Option<(Instant, u64)>,
 }
 
 /// How a queue is connected.
@@ -79,7 +87,8 @@ fn not_greeted(error: Error, url: &TargetUrl, options: &Options) -> Error {
             "; if it wants TLS, add tls-psk=FILE to the address, or to this target's entry in hosts.toml"
         }
     };
-    Error::NoGreeting { address: format!("{}:{}", url.host, url.port), reason, hint }
+    let address = url.portals().next().map_or_else(String::new, |portal| portal.to_string());
+    Error::NoGreeting { address, reason, hint }
 }
 
 impl Queue {
@@ -134,6 +143,7 @@ impl Queue {
             received_bytes: 0,
             send_error: None,
             heartbeat: None,
+            event_came: false,
         }
     }
 
@@ -329,32 +339,57 @@ impl Queue {
         micros(self.clock.elapsed())
     }
 
-    /// Sends a Keep Alive every `interval` from now on, as often as [`beat`](Self::beat) is called.
-    pub(crate) fn keep_alive(&mut self, interval: Duration) {
-        self.heartbeat = Some(Heartbeat { interval, next: Instant::now() + interval });
+    /// Sends a Keep Alive every `interval` from now on, as often as [`beat`](Self::beat) is called. A
+    /// target that then says nothing at all for `patience` is lost.
+    pub(crate) fn keep_alive(&mut self, interval: Duration, patience: Option<Duration>) {
+        let next = Instant::now() + interval;
+        self.heartbeat = Some(Heartbeat { interval, next, patience, unanswered: None });
     }
 
-    /// Queues a Keep Alive if one is due. How long until the next one; `None` if the target wants
-    /// none.
+    /// Queues a Keep Alive if one is due. How long until the next one, or until the target must have
+    /// answered; `None` if the target wants none. A target that has not answered in time ends the
+    /// connection, which the next poll reports.
     pub(crate) fn beat(&mut self) -> Option<Duration> {
-        let Heartbeat { interval, next } = self.heartbeat?;
+        let received_bytes = self.received_bytes;
+        let Heartbeat { interval, next, patience, unanswered } = self.heartbeat.as_mut()?;
         let now = Instant::now();
-        let left = next.saturating_duration_since(now);
-        if !left.is_zero() {
-            return Some(left);
+        // Whatever comes says that the target is there.
+        unanswered.take_if(|(_, before)| *before != received_bytes);
+        let mut left = next.saturating_duration_since(now);
+        let is_due = left.is_zero();
+        if is_due {
+            (*next, left) = (now + *interval, *interval);
+            *unanswered = unanswered.or(Some((now, received_bytes)));
         }
-        self.heartbeat = Some(Heartbeat { interval, next: now + interval });
-        if self.requests().in_flight() < UNANSWERED_MAX {
-            let sqe = AdminCommand::keep_alive();
-            let request = Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 };
+        let mut silent = None;
+        if let (Some((since, _)), Some(patience)) = (*unanswered, *patience) {
+            let waited = now.saturating_duration_since(since);
+            left = left.min(patience.saturating_sub(waited));
+            silent = (waited >= patience).then_some(waited);
+        }
+        if let Some(waited) = silent {
+            let waited_ms = micros(waited) / 1000;
+            self.close(LostReason::Timeout { command: "Keep Alive", waited_ms });
+        } else if is_due && self.requests().in_flight() < UNANSWERED_MAX {
             // It is refused only when the connection is over, which the next poll reports.
-            let _ = self.submit(KEEP_ALIVE_TAG, &request);
+            let _ = self.submit(KEEP_ALIVE_TAG, &raw(AdminCommand::keep_alive()));
         }
-        Some(interval)
+        Some(left)
     }
 
-    /// Sends one command and waits for its end. No other request may be in flight, but Keep Alives:
-    /// of these it sends those that become due meanwhile.
+    /// Leaves a request with the target that it answers when something has happened.
+    pub(crate) fn ask_for_event(&mut self) -> Result<(), SubmitError> {
+        self.submit(EVENT_TAG, &raw(AdminCommand::async_event_request()))
+    }
+
+    /// Whether a call has met the answer to [`ask_for_event`](Self::ask_for_event) since this was asked
+    /// last.
+    pub(crate) const fn take_event(&mut self) -> bool {
+        std::mem::replace(&mut self.event_came, false)
+    }
+
+    /// Sends one command and waits for its end. No other request may be in flight, but Keep Alives, of
+    /// which it sends those that become due meanwhile, and Asynchronous Event Requests.
     pub(crate) fn call(
         &mut self,
         name: &'static str,
@@ -366,16 +401,20 @@ impl Queue {
         let mut answer = None;
         while answer.is_none() {
             let at_most = self.beat().map_or(CALL_WAIT, |left| left.min(CALL_WAIT));
-            self.wait(at_most, &mut |completion| {
+            let mut event_came = false;
+            let waited = self.wait(at_most, &mut |completion| {
                 // That a Keep Alive has an answer is enough, whatever it says.
                 if completion.tag != CALL_TAG {
+                    event_came |= completion.tag == EVENT_TAG;
                     return;
                 }
                 answer = Some(completion.result.map(|done| {
                     let (dw0, dw1, status) = (done.dw0, done.dw1, Status::SUCCESS);
                     (Cqe { dw0, dw1, status, ..Cqe::default() }, done.data.to_vec())
                 }));
-            })?;
+            });
+            self.event_came |= event_came;
+            waited?;
         }
         match answer {
             Some(Ok(answer)) => Ok(answer),
@@ -383,6 +422,11 @@ impl Queue {
             None => Err(Error::BadAnswer("a command without an end")),
         }
     }
+}
+
+/// A command without data.
+const fn raw(sqe: Sqe) -> Request<'static> {
+    Request::Raw { sqe, data_out: &[], data_in_max_bytes: 0 }
 }
 
 fn micros(duration: Duration) -> u64 {

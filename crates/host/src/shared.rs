@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Longest wait before timeouts and the lane's state are looked at again.
 const WAIT: Duration = Duration::from_secs(1);
+/// Pause of a driver whose lane has no connection and looks for another path.
+const LOOK: Duration = Duration::from_millis(1);
 /// How often a caller lets other threads run before it sleeps: about as long as sleeping and being
 /// woken take, so that doing both costs at most twice the cheaper one. Where threads share a processor
 /// the others have something to do, and the answer is there after the first or second time.
@@ -73,7 +75,8 @@ pub struct SharedLaneCounters {
 ///
 /// Nothing is allocated per request once the buffers have grown. When the connection is lost, every
 /// call in flight ends with [`RequestError::Lost`], later ones with [`SubmitError::NotConnected`]
-/// until [`reconnect`](Self::reconnect).
+/// until [`reconnect`](Self::reconnect). With several portals they go on by another path, as those of a
+/// [`Lane`] do.
 #[derive(Debug)]
 pub struct SharedLane {
     state: Mutex<State>,
@@ -303,8 +306,14 @@ impl SharedLane {
             let at_most = left.min(state.lane.until_check());
             let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
             let spin = if state.spin_pays { self.spin } else { Duration::ZERO };
+            let has_socket = state.lane.has_socket();
             drop(state);
-            let pays = self.wait(&socket, or_send, at_most, spin);
+            let pays = if has_socket {
+                self.wait(&socket, or_send, at_most, spin)
+            } else {
+                thread::sleep(at_most.min(LOOK));
+                None
+            };
             state = self.lock();
             state.spin_pays = pays.unwrap_or(state.spin_pays);
             let (ended, mut to_wake) = state.receive();
@@ -471,14 +480,21 @@ impl State {
         }
     }
 
+    /// The lane has another connection.
+    fn look_for_socket(&mut self) {
+        // One that is lost already shows itself when receiving.
+        if let Ok(socket) = self.lane.socket() {
+            self.socket = Arc::new(socket);
+        }
+    }
+
     /// Queues a request in the lane, with the memory for what it returns.
     fn submit(&mut self, request: &Request<'_>, data: &mut Vec<u8>) -> Result<u32, SubmitError> {
         let tag = self.free.last().copied().unwrap_or(self.calls.len() as u32);
         let renewals = self.lane.renewals();
         self.lane.submit(u64::from(tag), *request)?;
         if self.lane.renewals() != renewals {
-            let socket = self.lane.socket().map_err(|_| SubmitError::NotConnected)?;
-            self.socket = Arc::new(socket);
+            self.look_for_socket();
         }
         if self.free.pop().is_none() {
             self.calls.push(Call::default());
@@ -493,6 +509,7 @@ impl State {
     /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
     fn receive(&mut self) -> (usize, u32) {
         let (mut ended, mut to_wake) = (0, 0);
+        let renewals = self.lane.renewals();
         let calls = &mut self.calls;
         // A lost connection has ended every call in flight.
         let _ = self.lane.poll(&mut |completion| {
@@ -507,6 +524,9 @@ impl State {
             }
             ended += 1;
         });
+        if self.lane.renewals() != renewals {
+            self.look_for_socket();
+        }
         self.doorbell.answered(ended);
         (ended, to_wake)
     }

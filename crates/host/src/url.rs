@@ -1,9 +1,11 @@
-//! The address of a target: `nvme-tcp://HOST[:PORT]/NQN[?ns=N]`, and with `&` who the host is.
+//! The address of a target: `nvme-tcp://HOST[:PORT][,HOST[:PORT]…]/NQN[?ns=N]`, and with `&` who the host
+//! is.
 
 use crate::credentials::KeyFiles;
 use bpfof_nvme::fabrics::NQN_MAX_BYTES;
 use bpfof_nvme::tcp::DEFAULT_PORT;
 use std::fmt;
+use std::iter;
 use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
@@ -13,6 +15,25 @@ pub const DEFAULT_NSID: u32 = 1;
 
 const SCHEME: &str = "nvme-tcp://";
 
+/// Portals of one address, at most.
+pub const PORTALS_MAX: usize = 8;
+
+/// Where a target listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// Host name or address; an IPv6 address without its brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Portal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{}{close}:{}", self.host, self.port)
+    }
+}
+
 /// Where a subsystem is, and which of its namespaces is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetUrl {
@@ -20,6 +41,8 @@ pub struct TargetUrl {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// Further portals of the same subsystem: other paths to its namespaces (docs/failover.md).
+    pub further_portals: Vec<Portal>,
     /// NQN of the subsystem.
     pub nqn: String,
     /// Namespace id.
@@ -45,6 +68,12 @@ pub enum UrlError {
     /// The port is no number from 1 to 65535.
     #[error("\"{0}\" is no port; write a number from 1 to 65535 after the host")]
     Port(String),
+    /// A portal that is named twice.
+    #[error("{0} is named twice; name each portal once")]
+    PortalTwice(Portal),
+    /// Too many portals.
+    #[error("the address names {0} portals; at most {PORTALS_MAX} are allowed")]
+    Portals(usize),
     /// The NQN is missing or does not start as NQNs do.
     #[error("the NQN of the subsystem must follow the host, as in {EXAMPLE}")]
     Nqn,
@@ -73,7 +102,7 @@ impl FromStr for TargetUrl {
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let rest = text.strip_prefix(SCHEME).ok_or(UrlError::Scheme)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (host, port) = authority_parts(authority)?;
+        let mut portals = portals(authority)?;
         let (nqn, query) = path.split_once('?').unwrap_or((path, ""));
         if !nqn.starts_with("nqn.") {
             return Err(UrlError::Nqn);
@@ -104,12 +133,46 @@ impl FromStr for TargetUrl {
                 _ => return Err(UrlError::Parameter(key.to_owned())),
             }
         }
-        Ok(Self { host: host.to_owned(), port, nqn: nqn.to_owned(), nsid, host_nqn, keys })
+        let further_portals = portals.split_off(1);
+        let Some(Portal { host, port }) = portals.pop() else { return Err(UrlError::Host) };
+        Ok(Self { host, port, further_portals, nqn: nqn.to_owned(), nsid, host_nqn, keys })
+    }
+}
+
+impl TargetUrl {
+    /// All portals, in the order in which they are preferred.
+    pub fn portals(&self) -> impl Iterator<Item = Portal> + '_ {
+        let first = Portal { host: self.host.clone(), port: self.port };
+        iter::once(first).chain(self.further_portals.iter().cloned())
+    }
+
+    /// The same subsystem by one portal alone.
+    #[must_use]
+    pub fn by(&self, portal: Portal) -> Self {
+        let Portal { host, port } = portal;
+        Self { host, port, further_portals: Vec::new(), ..self.clone() }
+    }
+}
+
+/// The portals of `HOST[:PORT],…`, of which there is at least one.
+fn portals(authority: &str) -> Result<Vec<Portal>, UrlError> {
+    let mut portals = Vec::new();
+    for part in authority.split(',') {
+        let (host, port) = portal_parts(part)?;
+        let portal = Portal { host: host.to_owned(), port };
+        if portals.contains(&portal) {
+            return Err(UrlError::PortalTwice(portal));
+        }
+        portals.push(portal);
+    }
+    match portals.len() {
+        1..=PORTALS_MAX => Ok(portals),
+        count => Err(UrlError::Portals(count)),
     }
 }
 
 /// Host and port of `HOST[:PORT]`.
-fn authority_parts(authority: &str) -> Result<(&str, u16), UrlError> {
+fn portal_parts(authority: &str) -> Result<(&str, u16), UrlError> {
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
         let (host, after) = rest.split_once(']').ok_or(UrlError::Brackets)?;
         match after.strip_prefix(':') {
@@ -137,9 +200,12 @@ fn authority_parts(authority: &str) -> Result<(&str, u16), UrlError> {
 
 impl fmt::Display for TargetUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
-        let Self { host, port, nqn, nsid, host_nqn, keys } = self;
-        write!(f, "{SCHEME}{open}{host}{close}:{port}/{nqn}?ns={nsid}")?;
+        let Self { nqn, nsid, host_nqn, keys, .. } = self;
+        f.write_str(SCHEME)?;
+        for (index, portal) in self.portals().enumerate() {
+            write!(f, "{}{portal}", if index == 0 { "" } else { "," })?;
+        }
+        write!(f, "/{nqn}?ns={nsid}")?;
         if let Some(host_nqn) = host_nqn {
             write!(f, "&hostnqn={host_nqn}")?;
         }
@@ -198,6 +264,27 @@ mod tests {
         assert_eq!(parse("nvme-tcp://::1/nqn.a"), Err(UrlError::Brackets));
         assert_eq!(parse("nvme-tcp://[::1/nqn.a"), Err(UrlError::Brackets));
         assert_eq!(parse("nvme-tcp://[::1]4/nqn.a"), Err(UrlError::Brackets));
+    }
+
+    #[test]
+    fn several_portals() {
+        let text = "nvme-tcp://a:4421,[::1]:9,b:4420/nqn.a?ns=2";
+        let url = parse(text).unwrap();
+        let portals: Vec<String> = url.portals().map(|portal| portal.to_string()).collect();
+        assert_eq!(portals, ["a:4421", "[::1]:9", "b:4420"]);
+        assert_eq!(url.to_string(), text);
+        assert_eq!(
+            url.by(url.further_portals[0].clone()).to_string(),
+            "nvme-tcp://[::1]:9/nqn.a?ns=2"
+        );
+        assert_eq!(parse("nvme-tcp://a,b:4420/nqn.a").unwrap().port, 4420);
+        assert_eq!(parse("nvme-tcp://a,/nqn.a"), Err(UrlError::Host));
+        let twice = Portal { host: "a".into(), port: 4420 };
+        assert_eq!(parse("nvme-tcp://a,b,a:4420/nqn.a"), Err(UrlError::PortalTwice(twice)));
+        assert_eq!(parse("nvme-tcp://a,::1/nqn.a"), Err(UrlError::Brackets));
+        let many: Vec<String> = (0..9).map(|number| format!("h{number}")).collect();
+        let many = format!("nvme-tcp://{}/nqn.a", many.join(","));
+        assert_eq!(parse(&many), Err(UrlError::Portals(9)));
     }
 
     #[test]

@@ -284,6 +284,12 @@ impl AdminCommand {
         Sqe::new(admin::KEEP_ALIVE, 0)
     }
 
+    /// Asynchronous Event Request (NVMe Base 2.0 §5.2).
+    #[must_use]
+    pub fn async_event_request() -> Sqe {
+        Sqe::new(admin::ASYNC_EVENT_REQUEST, 0)
+    }
+
     /// Function Load of one chunk; the caller adds the data (protocol.md).
     #[must_use]
     pub fn function_load(upload: Upload, installation: Installation) -> Sqe {

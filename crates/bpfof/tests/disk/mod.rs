@@ -10,6 +10,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 pub(crate) const BPFOF: &str = env!("CARGO_BIN_EXE_bpfof");
 
+/// Of the namespace, so that several targets may serve the image.
+const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
+
 /// File systems that are tested, and the smallest image that mkfs takes.
 pub(crate) const KINDS: [(&str, u64); 2] = [("ext4", 96 << 20), ("xfs", 320 << 20)];
 
@@ -50,6 +53,8 @@ pub(crate) struct Disk {
     device: String,
     target: Child,
     pub(crate) url: TargetUrl,
+    /// Another target of the same storage, once there is one.
+    second: Option<(Child, TargetUrl)>,
 }
 
 impl Disk {
@@ -77,7 +82,26 @@ impl Disk {
         std::fs::create_dir(&mount).expect("a folder");
         run("mount", &["-t", kind, "-o", options, &device, mount.to_str().expect("UTF-8")]);
         let (target, url) = start_target(&image, "127.0.0.1:0");
-        Disk { folder, device, target, url }
+        Disk { folder, device, target, url, second: None }
+    }
+
+    /// Starts a second target of the same storage, and gives the address with both portals.
+    pub(crate) fn add_path(&mut self) -> TargetUrl {
+        let image = self.image().display().to_string();
+        let (child, second) = start_target(&image, "127.0.0.1:0");
+        let portal = second.portals().next().expect("a portal");
+        self.second = Some((child, second));
+        TargetUrl { further_portals: vec![portal], ..self.url.clone() }
+    }
+
+    /// Sends a signal to the first or second target.
+    pub(crate) fn signal(&self, path: usize, signal: rustix::process::Signal) {
+        let child = match (path, &self.second) {
+            (1, Some((child, _))) => child,
+            _ => &self.target,
+        };
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
     /// Where it is mounted.
@@ -144,15 +168,18 @@ impl Drop for Disk {
             let _ = output("umount", &["--lazy".as_ref(), mount.as_os_str()]);
         }
         let _ = output("losetup", &["--detach", &self.device]);
-        let _ = self.target.kill();
-        let _ = self.target.wait();
+        let second = self.second.as_mut().map(|(child, _)| child);
+        for child in [Some(&mut self.target), second].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
 fn start_target(image: &str, listen: &str) -> (Child, TargetUrl) {
     let mut child = Command::new(BPFOF)
         .args(["target", "--listen", listen, "--json", "--quiet", "--exit-with-parent"])
-        .args(["--namespace", &format!("file:path={image}")])
+        .args(["--namespace", &format!("file:path={image},uuid={UUID}")])
         .stdout(Stdio::piped())
         .spawn()
         .expect("bpfof starts");

@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 /// How long to wait for a map before it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
+/// How long chains wait for a path to the target before they run here, if there are several and none is
+/// usable.
+const PATH_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Extents of a file for readers in this process, which hold them anyway: 24 MiB.
 const EXTENTS_MAX_HERE: usize = 1 << 20;
 
@@ -233,7 +237,11 @@ impl FileMaps {
             let idle = self.shared.idle_lanes().pop();
             return idle.map_or_else(|| client.lane(), Ok).map(Some);
         }
-        remote.controller().map(|controller| controller.open_lane()).transpose()
+        let lane = remote.controller().map(|controller| controller.open_lane()).transpose()?;
+        Ok(lane.map(|mut lane| {
+            lane.set_path_patience(PATH_PATIENCE);
+            lane
+        }))
     }
 }
 

@@ -103,7 +103,7 @@ fn failure(error: Unanswered) -> Failure {
         Unanswered::Request(RequestError::Lost(reason)) => {
             Failure::Unable(ReadError::Target(reason.into()))
         }
-        Unanswered::Request(error @ RequestError::DataDigest) => {
+        Unanswered::Request(error @ (RequestError::DataDigest | RequestError::Unknown(_))) => {
             Failure::Unable(ReadError::Target(error.of("Pushdown")))
         }
         Unanswered::Request(RequestError::Command(error)) => Failure::of_command(error),

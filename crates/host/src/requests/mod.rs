@@ -9,7 +9,7 @@ use crate::{
     CommandError, Completion, Done, LostReason, NamespaceInfo, PushdownVectorCall, Request,
     RequestError, SubmitError,
 };
-use bpfof_nvme::opcode::{command_name, nvm};
+use bpfof_nvme::opcode::{admin, command_name, nvm};
 use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::vendor_specific::PushdownParts;
 use bpfof_nvme::{Cqe, Rw, Sqe};
@@ -340,10 +340,12 @@ impl Requests {
         }
     }
 
-    /// The reason to give up at `now_us`: a command that was sent more than `timeout_us` ago.
+    /// The reason to give up at `now_us`: a command that was sent more than `timeout_us` ago. An
+    /// Asynchronous Event Request waits for as long as nothing happens.
     pub(crate) fn expired(&self, now_us: u64, timeout_us: u64) -> Option<LostReason> {
         let waited_us = |slot: &Slot| slot.sent_us.map_or(0, |sent| now_us.saturating_sub(sent));
-        let in_flight = self.slots.iter().filter(|slot| slot.in_flight);
+        let may_wait = |slot: &Slot| self.config.admin && slot.opcode == admin::ASYNC_EVENT_REQUEST;
+        let in_flight = self.slots.iter().filter(|slot| slot.in_flight && !may_wait(slot));
         let oldest = in_flight.max_by_key(|slot| waited_us(slot))?;
         let name = command_name(self.config.admin, oldest.opcode, oldest.fctype);
         (waited_us(oldest) > timeout_us).then(|| LostReason::Timeout {

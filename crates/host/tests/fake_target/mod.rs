@@ -3,6 +3,8 @@
 
 use bpfof_nvme::fabrics::{Cap, ConnectData, ControllerConfig, Csts, FabricsCommand, offset};
 use bpfof_nvme::identify::{IdentifyController, IdentifyNamespace, cns, namespace_list};
+use bpfof_nvme::log_page::{AnaGroup, AnaHeader};
+use bpfof_nvme::opcode::admin;
 use bpfof_nvme::tcp::{
     C2hData, CapsuleResp, Digests, IcResp, Pdu, PduEvent, PduReceiver, R2t, data_digest,
 };
@@ -11,7 +13,7 @@ use bpfof_nvme::{AdminCommand, Cqe, NvmCommand, Rw, Sgl, Sqe, Status, features};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,6 +31,12 @@ pub(crate) struct Shared {
     pub(crate) silent: AtomicBool,
     /// Close the connection upon an I/O command.
     pub(crate) hang_up: AtomicBool,
+    /// End I/O commands as a path does whose namespace is inaccessible by it.
+    pub(crate) inaccessible: AtomicBool,
+    /// The ANA state of the namespace; 0 is that the target reports none.
+    pub(crate) ana: AtomicU8,
+    /// Asynchronous Event Requests: where the answers go, and their identifiers.
+    pub(crate) parked: Mutex<Vec<(TcpStream, u16)>>,
     /// Be an ordinary target.
     pub(crate) no_pushdown: AtomicBool,
     /// Refuse functions.
@@ -66,6 +74,20 @@ pub(crate) fn start() -> (SocketAddr, Arc<Shared>) {
         }
     });
     (address, shared)
+}
+
+impl Shared {
+    /// Changes the ANA state, and says so to hosts that want to know: notice (2), ANA change (3), log 0Ch.
+    #[allow(dead_code)] // Not each test has several paths.
+    pub(crate) fn change_ana(&self, state: u8) {
+        self.ana.store(state, Ordering::SeqCst);
+        for (mut stream, cid) in self.parked.lock().unwrap().drain(..) {
+            let cqe = Cqe { dw0: 0x0C_0302, cid, ..Cqe::default() };
+            let mut response = Vec::new();
+            CapsuleResp { cqe }.encode_into(&mut response, Digests::default());
+            stream.write_all(&response).unwrap();
+        }
+    }
 }
 
 struct Connection<'s> {
@@ -176,6 +198,11 @@ impl<'s> Connection<'s> {
     }
 
     fn end(&mut self, sqe: &Sqe, data: &[u8]) {
+        if self.qid == 0 && sqe.opcode == admin::ASYNC_EVENT_REQUEST {
+            let stream = self.stream.try_clone().unwrap();
+            self.shared.parked.lock().unwrap().push((stream, sqe.cid));
+            return;
+        }
         let (status, dw0, dw1, answer) =
             if self.qid == 0 { self.admin(sqe, data) } else { self.io(sqe, data) };
         // Data goes in two halves, the second with SUCCESS where there is nothing else to say.
@@ -245,30 +272,45 @@ impl<'s> Connection<'s> {
         }
     }
 
-    fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
-        let plain = self.shared.no_pushdown.load(Ordering::SeqCst);
-        match AdminCommand::parse(sqe).unwrap() {
-            AdminCommand::Fabrics(command) => self.fabrics(command, data),
-            AdminCommand::Identify { cns: cns::CONTROLLER, .. } => {
+    fn identify(&self, cns: u8, nsid: u32) -> Answer {
+        match (cns, nsid) {
+            (cns::CONTROLLER, _) => {
                 let identify = IdentifyController {
                     cntlid: CNTLID,
                     mdts: 1,
                     kas_100ms: self.shared.has_timer.load(Ordering::SeqCst).into(),
                     ioccsz_16b: 260,
+                    cmic: if self.shared.ana.load(Ordering::SeqCst) == 0 { 0 } else { 8 },
                     ..Default::default()
                 };
                 (Status::SUCCESS, 0, 0, identify.to_bytes().to_vec())
             }
-            AdminCommand::Identify { cns: cns::ACTIVE_NAMESPACES, nsid, .. } => {
+            (cns::ACTIVE_NAMESPACES, nsid) => {
                 (Status::SUCCESS, 0, 0, namespace_list([1], nsid).to_vec())
             }
-            AdminCommand::Identify { nsid: 1, .. } => {
-                let mut identify = IdentifyNamespace { nsze: BLOCKS, ..Default::default() };
+            (_, 1) => {
+                let mut identify =
+                    IdentifyNamespace { nsze: BLOCKS, anagrpid: 1, ..Default::default() };
                 identify.lbaf[0].lbads = 9;
                 (Status::SUCCESS, 0, 0, identify.to_bytes().to_vec())
             }
-            AdminCommand::Identify { .. } => (Status::INVALID_NAMESPACE.with_dnr(), 0, 0, vec![]),
+            _ => (Status::INVALID_NAMESPACE.with_dnr(), 0, 0, vec![]),
+        }
+    }
+
+    fn admin(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+        let plain = self.shared.no_pushdown.load(Ordering::SeqCst);
+        match AdminCommand::parse(sqe).unwrap() {
+            AdminCommand::Fabrics(command) => self.fabrics(command, data),
+            AdminCommand::Identify { cns, nsid, .. } => self.identify(cns, nsid),
             AdminCommand::SetFeatures { .. } => ok(features::number_of_queues(2), 0),
+            AdminCommand::GetLogPage { .. } => {
+                let header = AnaHeader { change_count: 0, groups: 1 };
+                let state = self.shared.ana.load(Ordering::SeqCst);
+                let group = AnaGroup { group: 1, state, ..AnaGroup::default() };
+                let log = [&header.to_bytes()[..], &group.to_bytes()[..]].concat();
+                (Status::SUCCESS, 0, 0, log)
+            }
             AdminCommand::KeepAlive => {
                 self.shared.keep_alives.fetch_add(1, Ordering::SeqCst);
                 ok(0, 0)
@@ -317,6 +359,9 @@ impl<'s> Connection<'s> {
     }
 
     fn io(&mut self, sqe: &Sqe, data: &[u8]) -> Answer {
+        if self.shared.inaccessible.load(Ordering::SeqCst) {
+            return (Status::ANA_INACCESSIBLE, 0, 0, vec![]);
+        }
         let mut memory = self.shared.memory.lock().unwrap();
         let place = |rw: Rw| {
             let start = rw.slba as usize * 512;

@@ -45,7 +45,8 @@ struct PushdownOptions {
 	 * The target, nvme-tcp://HOST[:PORT]/NQN[?ns=N], with who this host is and its keys as bpfof_open()
 	 * takes them; or the user's hosts.toml says that. Or grantd:PATH, the socket of a grant daemon,
 	 * for a process that must not read whole namespaces (docs/grants.md): target_reads has no effect
-	 * then. Empty: there is none, and chains of reads run on this machine; for trying it out.
+	 * then. With several portals, HOST[:PORT],HOST[:PORT]…, chains go on by another when one is lost
+	 * (docs/failover.md). Empty: there is none, and chains of reads run on this machine; for trying it out.
 	 */
 	std::string url;
 	/*

@@ -42,7 +42,7 @@ impl World {
             Ok((data, dw0, _)) => self.succeeded(&pending, &data, dw0),
             Err(RequestError::Command(error)) => self.failed(&pending, error.status),
             Err(RequestError::DataDigest) => Err("data is damaged".to_owned()),
-            Err(RequestError::Lost(_)) => {
+            Err(RequestError::Lost(_) | RequestError::Unknown(_)) => {
                 self.done.lost += 1;
                 self.end_writes(&pending, Fate::Lost { link })
             }

@@ -1,0 +1,367 @@
+//! An association by one portal: its admin queue, and what the target has said as it began.
+
+use crate::admin::Admin;
+use crate::lane_plan::LanePlan;
+use crate::queue::{Queue, QueueConnect};
+use crate::queue_ids::QueueIds;
+use crate::{Error, InitiatorConfig, LostReason, NamespaceInfo, Options, TargetUrl};
+use bpfof_nvme::fabrics::{
+    CNTLID_DYNAMIC, Cap, ControllerConfig, Csts, FabricsCommand, Shutdown, Version, offset,
+};
+use bpfof_nvme::identify::{IDENTIFY_BYTES, IdentifyController, cns};
+use bpfof_nvme::tcp::{ADMIN_IN_CAPSULE_BYTES, Digests};
+use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status, features};
+use rustix::net::{Shutdown as SocketShutdown, connect_unspec, shutdown};
+use socket2::SockRef;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Requests in flight on the admin queue: what a Linux host uses; the calls here need one.
+const ADMIN_DEPTH: u16 = 31;
+/// Most data of one command in bytes, whatever a target allows: bounds the buffers of a lane.
+pub(crate) const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// Least wait for a controller to become ready or shut down: CAP.TO may be 0, a shutdown has no
+/// bound.
+const READY_MIN: Duration = Duration::from_secs(5);
+/// Pause between looks at CSTS.
+const READY_PAUSE: Duration = Duration::from_millis(1);
+/// Controller type of a discovery controller (NVMe Base 2.0 §5.17.2.1, CNTRLTYPE).
+const CNTRLTYPE_DISCOVERY: u8 = 2;
+/// I/O queues asked for: more threads than that share lanes.
+const QUEUES_ASKED: u16 = 1024;
+/// CTRATT: commands on any queue restart the keep-alive timer (NVMe Base 2.0 §3.9).
+const TRAFFIC_BASED_KEEP_ALIVE: u32 = 1 << 6;
+/// What is added to the time in which a target has given up a host for certain: it looks at its timers
+/// now and then, and what its drives had begun to write ends.
+const QUIESCE: Duration = Duration::from_secs(1);
+
+/// An association, for as long as its admin queue.
+#[derive(Debug)]
+pub(crate) struct Association {
+    /// By one portal.
+    pub(crate) url: TargetUrl,
+    pub(crate) options: Options,
+    pub(crate) admin: Admin,
+    pub(crate) cap: Cap,
+    pub(crate) version: Version,
+    pub(crate) identify: IdentifyController,
+    /// I/O queues that the target grants.
+    pub(crate) granted: u32,
+    pub(crate) ids: QueueIds,
+    /// The keep-alive timeout that the target keeps; zero is none.
+    keep_alive: Duration,
+    ending: Mutex<Ending>,
+}
+
+/// How an association that is one of several is ended.
+#[derive(Debug, Default)]
+struct Ending {
+    /// Its connections, by queue identifiers.
+    sockets: Vec<(u16, OwnedFd)>,
+    /// Connections that are being made.
+    connecting: u32,
+    /// Since when nothing has been sent on any of them.
+    ended: Option<Instant>,
+}
+
+impl Association {
+    /// Connects to the subsystem of `url`, by its first portal, and brings a controller to life.
+    pub(crate) fn connect(url: &TargetUrl, options: &Options) -> Result<Self, Error> {
+        let (queue, cntlid, kato_ms) = connect_admin(url, options)?;
+        let mut association = Self {
+            url: url.clone(),
+            options: options.clone(),
+            admin: Admin::new(queue),
+            cap: Cap::default(),
+            version: Version::default(),
+            identify: IdentifyController::default(),
+            granted: 0,
+            ids: QueueIds::new(0),
+            keep_alive: Duration::ZERO,
+            ending: Mutex::default(),
+        };
+        association.start()?;
+        if association.identify.cntlid != cntlid {
+            return Err(Error::BadAnswer("Identify names another controller than Connect"));
+        }
+        // A KAS of 0 says that the controller has no keep-alive timer.
+        if association.identify.kas_100ms > 0 {
+            association.keep_alive = Duration::from_millis(kato_ms.into());
+        }
+        Ok(association)
+    }
+
+    /// Keeps it alive from now on, by a thread if the options want one.
+    pub(crate) fn keep_alive(&mut self) -> Result<(), Error> {
+        if self.keep_alive.is_zero() {
+            return Ok(());
+        }
+        self.admin.set_keep_alive(self.keep_alive);
+        if self.options.keep_alive_thread { self.admin.start_thread(&self.url) } else { Ok(()) }
+    }
+
+    /// The same for one of several, which its path's thread keeps alive, and which
+    /// [`end`](Self::end) can end.
+    pub(crate) fn keep_alive_as_path(&self) -> Result<(), Error> {
+        if !self.keep_alive.is_zero() {
+            self.admin.set_mutual_keep_alive(self.keep_alive);
+        }
+        self.join(0, self.admin.descriptor()?);
+        Ok(())
+    }
+
+    /// Enables the controller and learns what it can do.
+    fn start(&mut self) -> Result<(), Error> {
+        self.cap = Cap::from(self.property(offset::CAP, true)?);
+        self.version = Version(self.property(offset::VS, false)? as u32);
+        let config = ControllerConfig { mps: self.cap.mpsmin, ..ControllerConfig::ENABLED };
+        self.set_property(offset::CC, config.into())?;
+        let limit = Duration::from_millis(u64::from(self.cap.timeout_500ms) * 500).max(READY_MIN);
+        self.wait_status("CSTS.RDY", limit, |status| status.ready)?;
+        if self.options.pushdown_only {
+            self.restrict()?;
+        }
+        let sqe = AdminCommand::identify(cns::CONTROLLER, 0);
+        let (_, data) = self.admin.call("Identify", sqe, &[], IDENTIFY_BYTES as u32)?;
+        let block = data.first_chunk().ok_or(Error::BadAnswer("Identify returned too little"))?;
+        self.identify = IdentifyController::from_bytes(block);
+        if self.is_discovery() {
+            return Ok(());
+        }
+        let asked = features::number_of_queues(QUEUES_ASKED);
+        let sqe = AdminCommand::set_features(features::NUMBER_OF_QUEUES, asked);
+        let (answer, _) = self.admin.call("Set Features", sqe, &[], 0)?;
+        self.granted = features::queues_granted(answer.dw0).min(u32::from(QUEUES_ASKED));
+        self.ids = QueueIds::new(self.granted as u16);
+        Ok(())
+    }
+
+    pub(crate) const fn is_discovery(&self) -> bool {
+        self.identify.cntrltype == CNTRLTYPE_DISCOVERY
+    }
+
+    /// Restricts the lanes to come to chains over mapped files.
+    fn restrict(&self) -> Result<(), Error> {
+        let (feature, value) = (features::QUEUE_RESTRICTION, features::PUSHDOWN_ONLY);
+        let sqe = AdminCommand::set_features(feature, value);
+        match self.admin.call("Set Features", sqe, &[], 0) {
+            Err(Error::Command { source, .. })
+                if source.status.same_code(Status::INVALID_FIELD) =>
+            {
+                Err(Error::RestrictionUnknown)
+            }
+            answer => answer.map(|_| ()),
+        }
+    }
+
+    /// Waits until `done` holds of CSTS.
+    fn wait_status(
+        &self,
+        step: &'static str,
+        limit: Duration,
+        done: impl Fn(&Csts) -> bool,
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            let status = Csts::from(self.property(offset::CSTS, false)? as u32);
+            if done(&status) {
+                return Ok(());
+            }
+            if status.fatal {
+                return Err(Error::BadAnswer("the controller reports a fatal error (CSTS.CFS)"));
+            }
+            if started.elapsed() > limit {
+                let waited_ms = started.elapsed().as_millis() as u64;
+                return Err(Error::NotReady { step, waited_ms });
+            }
+            std::thread::sleep(READY_PAUSE);
+        }
+    }
+
+    fn property(&self, offset: u32, size8: bool) -> Result<u64, Error> {
+        let sqe = FabricsCommand::PropertyGet { offset, size8 }.to_sqe();
+        let (answer, _) = self.admin.call("Property Get", sqe, &[], 0)?;
+        Ok(answer.dw01())
+    }
+
+    fn set_property(&self, offset: u32, value: u32) -> Result<(), Error> {
+        let value = u64::from(value);
+        let sqe = FabricsCommand::PropertySet { offset, size8: false, value }.to_sqe();
+        self.admin.call("Property Set", sqe, &[], 0).map(|_| ())
+    }
+
+    /// Shuts the controller down in order.
+    pub(crate) fn shut_down(&self) -> Result<(), Error> {
+        let shutdown = Shutdown::Normal;
+        let config =
+            ControllerConfig { mps: self.cap.mpsmin, shutdown, ..ControllerConfig::ENABLED };
+        self.set_property(offset::CC, config.into())?;
+        self.wait_status("CSTS.SHST", READY_MIN, |status| {
+            status.shutdown == Csts::SHUTDOWN_COMPLETE
+        })
+    }
+
+    /// Any admin command.
+    pub(crate) fn call(
+        &self,
+        sqe: Sqe,
+        data_out: &[u8],
+        data_in_max_bytes: u32,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        let name = bpfof_nvme::opcode::command_name(true, sqe.opcode, sqe.nsid as u8);
+        self.admin.call(name.unwrap_or("a command"), sqe, data_out, data_in_max_bytes)
+    }
+
+    /// Most data of one command in bytes.
+    pub(crate) fn max_transfer_bytes(&self) -> u32 {
+        let limit = self.identify.max_transfer_bytes(self.cap.mpsmin);
+        let limit = limit.unwrap_or(u64::from(TRANSFER_MAX_BYTES));
+        limit.min(u64::from(TRANSFER_MAX_BYTES)) as u32
+    }
+
+    /// In-capsule data of an I/O queue in bytes.
+    pub(crate) fn in_capsule_bytes(&self) -> u32 {
+        u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX)
+    }
+
+    /// Connects the next I/O queue, for a lane that knows these namespaces. Returns its identifier and
+    /// how to connect it again, too.
+    pub(crate) fn open_queue(
+        &self,
+        namespaces: &Arc<[NamespaceInfo]>,
+    ) -> Result<(Queue, u16, LanePlan), Error> {
+        let qid = self.ids.take().ok_or(Error::NoQueueLeft { granted: self.granted })?;
+        let initiator = InitiatorConfig {
+            admin: false,
+            digests: digests(&self.options),
+            depth: self.options.queue_depth.min(self.cap.mqes),
+            in_capsule_bytes: self.in_capsule_bytes(),
+            max_transfer_bytes: self.max_transfer_bytes(),
+            namespaces: Arc::clone(namespaces),
+        };
+        let plan = LanePlan {
+            url: self.url.clone(),
+            options: self.options.clone(),
+            initiator,
+            cntlid: self.identify.cntlid,
+        };
+        match plan.connect(qid) {
+            Ok(queue) => Ok((queue, qid, plan)),
+            Err(error) => {
+                self.ids.give_back(qid);
+                Err(error)
+            }
+        }
+    }
+
+    /// The same for a lane of several paths: the connection ends with the association.
+    pub(crate) fn open_queue_as_path(
+        &self,
+        namespaces: &Arc<[NamespaceInfo]>,
+    ) -> Result<(Queue, u16, LanePlan), Error> {
+        let mut ending = self.ending();
+        if ending.ended.is_some() {
+            return Err(LostReason::HungUp.into());
+        }
+        ending.connecting += 1;
+        drop(ending);
+        let opened = self.open_queue(namespaces).and_then(|(queue, qid, plan)| {
+            let joined = queue.descriptor().map(|socket| self.join(qid, socket));
+            if matches!(joined, Ok(true)) {
+                return Ok((queue, qid, plan));
+            }
+            self.ids.give_back(qid);
+            joined.and(Err(LostReason::HungUp.into()))
+        });
+        self.ending().connecting -= 1;
+        opened
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Ending> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection of it, which ends with it; false if it has ended already. What was sent on it must
+    /// be acknowledged in time.
+    pub(crate) fn join(&self, qid: u16, socket: OwnedFd) -> bool {
+        let _ = SockRef::from(&socket).set_tcp_user_timeout(Some(self.options.path_timeout));
+        let mut ending = self.ending();
+        let goes_on = ending.ended.is_none();
+        if goes_on {
+            ending.sockets.retain(|(other, _)| *other != qid);
+            ending.sockets.push((qid, socket));
+        }
+        goes_on
+    }
+
+    /// The connection of a queue is over.
+    pub(crate) fn leave(&self, qid: u16) {
+        self.ending().sockets.retain(|(other, _)| *other != qid);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ending().ended.is_some()
+    }
+
+    /// Ends all its connections, whoever has them: nothing that was queued on them is sent any more.
+    /// When the controller cannot act any more, whatever has become of it: the target has then heard
+    /// nothing for its keep-alive timeout (NVMe Base 2.0 §3.9). `None` if it has no such timer.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        let mut ending = self.ending();
+        let sockets = std::mem::take(&mut ending.sockets);
+        for (_, socket) in &sockets {
+            // Drops what waits to be sent. A TLS socket of the kernel cannot do that: there the end of
+            // the connection is queued behind it, and the lane's close drops both.
+            let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+            if connect_unspec(socket).is_err() {
+                let _ = shutdown(socket, SocketShutdown::Both);
+            }
+        }
+        let is_first = ending.ended.is_none();
+        // A queue that is being connected is heard of as long as that takes, with authentication.
+        let late = if ending.connecting > 0 && is_first {
+            self.options.connect_timeout * 2
+        } else {
+            Duration::ZERO
+        };
+        let ended = *ending.ended.get_or_insert_with(|| Instant::now() + late);
+        // The target may round the timeout up.
+        let unit_ms = u128::from(self.identify.kas_100ms.max(1)) * 100;
+        let timeout_ms = self.keep_alive.as_millis().div_ceil(unit_ms) * unit_ms;
+        let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(u64::MAX));
+        // A timer that traffic restarts may find out only when it has run twice.
+        let runs = 1 + u32::from(self.identify.ctratt & TRAFFIC_BASED_KEEP_ALIVE != 0);
+        (!timeout.is_zero()).then(|| ended + timeout * runs + QUIESCE)
+    }
+}
+
+/// Connects the admin queue. Returns the controller identifier too, and the keep-alive timeout that
+/// the target has accepted, in ms; 0 is none.
+fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32), Error> {
+    let connect = |kato_ms| {
+        let initiator = InitiatorConfig {
+            admin: true,
+            digests: digests(options),
+            depth: ADMIN_DEPTH,
+            in_capsule_bytes: ADMIN_IN_CAPSULE_BYTES as u32,
+            max_transfer_bytes: TRANSFER_MAX_BYTES,
+            namespaces: Arc::new([]),
+        };
+        let (cattr, cntlid) = (0, CNTLID_DYNAMIC);
+        Queue::connect(QueueConnect { url, options, initiator, qid: 0, cattr, cntlid, kato_ms })
+    };
+    let wanted_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
+    match connect(wanted_ms) {
+        // Targets without a keep-alive timer may say so here.
+        Err(Error::Command { source, .. }) if wanted_ms > 0 && source.is_of_keep_alive() => {
+            log::info!("{url}: no keep-alive timer of {wanted_ms} ms: {}", source.status);
+            connect(0).map(|(queue, cntlid)| (queue, cntlid, 0))
+        }
+        connected => connected.map(|(queue, cntlid)| (queue, cntlid, wanted_ms)),
+    }
+}
+
+const fn digests(options: &Options) -> Digests {
+    Digests { header: options.header_digest, data: options.data_digest }
+}

@@ -1,0 +1,342 @@
+//! The associations that there are, one for each path, and what is known of the paths.
+
+use super::info::PathInfo;
+use super::state::{PathState, States};
+use super::terms::Terms;
+use crate::association::Association;
+use crate::{CommandError, Error, LostReason, Options, TargetUrl};
+use bpfof_nvme::opcode::admin;
+use bpfof_nvme::{Cqe, Sqe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Once one path is there, the others may take so long to be there as well, before the program goes on.
+const OTHERS: Duration = Duration::from_millis(250);
+
+/// An association of a path, and its number, which no other has.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) path: usize,
+    pub(crate) number: u64,
+    pub(crate) association: Arc<Association>,
+}
+
+/// The paths of a controller. Threads and lanes have them as long as they need them; with the
+/// owner they end.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    /// With all portals.
+    url: TargetUrl,
+    options: Options,
+    /// Each with one of them.
+    portals: Vec<TargetUrl>,
+    table: Mutex<Table>,
+    /// With the table: something in it has changed.
+    changed: Condvar,
+    /// Counts its changes.
+    generation: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Table {
+    states: States,
+    links: Vec<Option<Link>>,
+    /// What all paths must have in common, as the first that was connected has it.
+    terms: Option<Terms>,
+    last_number: u64,
+    has_ended: bool,
+}
+
+impl Paths {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn address(&self, path: usize) -> String {
+        let portal = self.portals.get(path).and_then(|url| url.portals().next());
+        portal.map_or_else(String::new, |portal| portal.to_string())
+    }
+
+    /// Wakes those who wait for a change. The table is locked.
+    fn tell(&self, _: &MutexGuard<'_, Table>) {
+        self.generation.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Counts what has changed: who has seen this number has seen it.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether the controller is gone.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.table().has_ended
+    }
+
+    /// The best path; none if no path is usable.
+    pub(crate) fn best(&self) -> Option<Link> {
+        let table = self.table();
+        let best = table.states.best()?;
+        table.links.get(best)?.clone()
+    }
+
+    /// The same, after waiting for it until `end`.
+    pub(super) fn wait_best(&self, end: Instant) -> Result<Link, Error> {
+        let mut table = self.table();
+        loop {
+            let best = table.states.best();
+            if let Some(link) = best.and_then(|best| table.links.get(best)?.clone()) {
+                return Ok(link);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || table.has_ended {
+                return Err(Error::NoPath(self.reasons(&table)));
+            }
+            table =
+                self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until something changes after `generation`, or for `at_most`.
+    pub(crate) fn wait_change(&self, generation: u64, at_most: Duration) {
+        let table = self.table();
+        if self.generation() == generation {
+            // Woken for nothing is no harm.
+            drop(self.changed.wait_timeout(table, at_most));
+        }
+    }
+
+    /// Each path's reason.
+    fn reasons(&self, table: &Table) -> String {
+        let reasons = (0..self.portals.len()).map(|path| {
+            let state = table.states.state(path);
+            let reason = table.states.reason(path).map(|reason| format!(": {reason}"));
+            format!("{} is {state}{}", self.address(path), reason.unwrap_or_default())
+        });
+        reasons.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Ends an association, because it was lost or is of no use. Until when the target may still carry
+    /// out what was sent; `None` if nobody knows.
+    pub(crate) fn lost(&self, link: &Link, reason: &dyn ToString) -> Option<Instant> {
+        let over = link.association.end();
+        let mut table = self.table();
+        let reason = reason.to_string();
+        if table.states.lost((link.path, link.number), reason.clone(), Instant::now()) {
+            if let Some(place) = table.links.get_mut(link.path) {
+                *place = None;
+            }
+            let others = match table.states.best() {
+                _ if table.has_ended => return over,
+                Some(best) => format!("requests go on by {}", self.address(best)),
+                None => "there is no other path".to_owned(),
+            };
+            log::warn!(
+                "{}: path {} is lost: {reason}; {others}",
+                self.url,
+                self.address(link.path)
+            );
+            self.tell(&table);
+        }
+        over
+    }
+
+    /// A path has refused a request.
+    pub(crate) fn refused(&self, link: &Link, error: &CommandError) {
+        let mut table = self.table();
+        if table.states.refused((link.path, link.number), error, Instant::now()) {
+            log::warn!("{}: path {} refuses requests: {error}", self.url, self.address(link.path));
+            self.tell(&table);
+        }
+    }
+
+    /// Carries out an admin command by the best path; again by another if that is lost and the command
+    /// changes nothing.
+    pub(crate) fn call(
+        &self,
+        sqe: Sqe,
+        data_out: &[u8],
+        data_in_max_bytes: u32,
+    ) -> Result<(Cqe, Vec<u8>), Error> {
+        let end = Instant::now() + self.options.connect_timeout;
+        loop {
+            let link = self.wait_best(end)?;
+            let answer = link.association.call(sqe, data_out, data_in_max_bytes);
+            let Err(error) = &answer else { return answer };
+            let Some(reason) = error.lost() else { return answer };
+            self.lost(&link, &reason);
+            if !changes_nothing(sqe.opcode) {
+                return answer;
+            }
+        }
+    }
+
+    /// No path is connected any more; those that are.
+    pub(super) fn close(&self) -> Vec<Link> {
+        let mut table = self.table();
+        table.has_ended = true;
+        self.tell(&table);
+        table.links.iter().flatten().cloned().collect()
+    }
+
+    /// Waits for the first path, and a little for the others, of which one may be better.
+    pub(super) fn wait_first(&self) -> Result<Link, Error> {
+        let mut table = self.table();
+        let mut first = None;
+        while !table.states.all_tried() {
+            let best = table.states.best();
+            if best.is_some() && first.is_none() {
+                first = Some(Instant::now());
+            }
+            // Each path's own limit is the connect timeout.
+            let left = first.map_or(OTHERS, |first| OTHERS.saturating_sub(first.elapsed()));
+            if best == Some(0) || left.is_zero() {
+                break;
+            }
+            table =
+                self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if table.links.iter().all(Option::is_none) {
+            return Err(Error::NoPath(self.reasons(&table)));
+        }
+        drop(table);
+        // Where none is usable, one that is connected may become so.
+        self.wait_best(Instant::now() + self.options.connect_timeout)
+    }
+
+    /// Those of `url`, of which none is connected yet.
+    pub(super) fn new(url: &TargetUrl, options: Options) -> Self {
+        let portals: Vec<TargetUrl> = url.portals().map(|portal| url.by(portal)).collect();
+        let table = Table {
+            states: States::new(portals.len(), Instant::now()),
+            links: vec![None; portals.len()],
+            terms: None,
+            last_number: 0,
+            has_ended: false,
+        };
+        let (table, changed) = (Mutex::new(table), Condvar::new());
+        let generation = AtomicU64::new(0);
+        Self { url: url.clone(), options, portals, table, changed, generation }
+    }
+
+    /// How many there are.
+    pub(super) const fn count(&self) -> usize {
+        self.portals.len()
+    }
+
+    /// The address of one.
+    pub(super) fn portal(&self, path: usize) -> Option<&TargetUrl> {
+        self.portals.get(path)
+    }
+
+    /// The namespace that the address names.
+    pub(super) const fn nsid(&self) -> u32 {
+        self.url.nsid
+    }
+
+    pub(super) fn state(&self, path: usize) -> PathState {
+        self.table().states.state(path)
+    }
+
+    /// Those that are connected, the best first.
+    pub(super) fn connected(&self) -> Vec<Link> {
+        let table = self.table();
+        let paths = table.states.connected();
+        paths.into_iter().filter_map(|path| table.links.get(path)?.clone()).collect()
+    }
+
+    /// What all must have in common: that of the first of which it is known.
+    pub(super) fn common_terms(&self, terms: Terms) -> Terms {
+        *self.table().terms.get_or_insert(terms)
+    }
+
+    /// A path is connected and ready.
+    pub(super) fn came_up(
+        &self,
+        path: usize,
+        association: &Arc<Association>,
+        state: PathState,
+    ) -> Result<Link, Error> {
+        let mut table = self.table();
+        if table.has_ended {
+            return Err(LostReason::HungUp.into());
+        }
+        table.last_number += 1;
+        let number = table.last_number;
+        let link = Link { path, number, association: Arc::clone(association) };
+        if let Some(place) = table.links.get_mut(path) {
+            *place = Some(link.clone());
+        }
+        table.states.came_up(path, number, state, Instant::now());
+        log::info!("{}: path {} is {state}", self.url, self.address(path));
+        self.tell(&table);
+        Ok(link)
+    }
+
+    /// What a target says of the state of a path.
+    pub(super) fn learned(&self, link: &Link, state: PathState, by_event: bool) {
+        let mut table = self.table();
+        let known = (link.path, link.number);
+        if table.states.learned(known, state, by_event, Instant::now()) {
+            log::info!("{}: path {} is {state}", self.url, self.address(link.path));
+            self.tell(&table);
+        }
+    }
+
+    /// A path could not be connected.
+    pub(super) fn failed(&self, path: usize, error: &Error) {
+        let mut table = self.table();
+        if table.states.failed(path, error.to_string()) && !table.has_ended {
+            log::warn!("{}: path {} cannot be used: {error}", self.url, self.address(path));
+        }
+        self.tell(&table);
+    }
+
+    /// Waits before a path is connected again.
+    pub(super) fn pause(&self, path: usize) {
+        let mut table = self.table();
+        let end = Instant::now() + table.states.pause(path);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || table.has_ended {
+                return;
+            }
+            table =
+                self.changed.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What a program is told.
+    pub(super) fn info(&self) -> Vec<PathInfo> {
+        let table = self.table();
+        let best = table.states.best();
+        (0..self.portals.len())
+            .map(|path| PathInfo {
+                address: self.address(path),
+                state: table.states.state(path),
+                is_preferred: best == Some(path),
+                reason: table.states.reason(path).map(str::to_owned),
+            })
+            .collect()
+    }
+}
+
+/// Whether an admin command may be carried out twice.
+fn changes_nothing(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        admin::IDENTIFY
+            | admin::GET_LOG_PAGE
+            | admin::GET_FEATURES
+            | admin::FUNCTION_REPORT
+            | admin::PUSHDOWN_IDENTIFY
+            | admin::MAP_REPORT
+            | admin::MAP_GET
+            | admin::MAP_READ
+    )
+}

@@ -1,0 +1,230 @@
+//! The thread of one path: connects it, keeps it alive, hears of changes, and connects it again.
+
+use super::core::{Link, Paths};
+use super::intent::Intents;
+use super::state::PathState;
+use super::terms::Terms;
+use crate::association::Association;
+use crate::transport::tcp::wait_ready;
+use crate::{Controller, Error, Status};
+use bpfof_nvme::identify::IdentifyNamespace;
+use bpfof_nvme::log_page::{AnaGroup, AnaHeader, lid};
+use bpfof_nvme::{AdminCommand, features};
+use std::io;
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+/// Longest sleep of a thread whose path is usable, and of one whose path is not: then the log is
+/// read again.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_UNUSABLE: Duration = Duration::from_millis(200);
+/// Asynchronous Event Configuration: ANA changes (NVMe Base 2.0 §5.27.1.8).
+const ANA_CHANGE_NOTICES: u32 = 1 << 11;
+/// CMIC: ANA is reported (NVMe Base 2.0 §5.17.2.1).
+const CMIC_ANA: u8 = 1 << 3;
+/// Most of an ANA log that is read, in bytes: 1024 groups of 31 namespaces each.
+const ANA_LOG_MAX_BYTES: u32 = 160 << 10;
+
+/// Starts the thread of a path.
+pub(super) fn start(paths: &Arc<Paths>, intents: &Arc<Intents>, path: usize) -> io::Result<()> {
+    let keeper = Keeper { paths: Arc::clone(paths), intents: Arc::clone(intents), path };
+    Builder::new().name("bpfof-path".into()).spawn(move || keeper.keep()).map(drop)
+}
+
+struct Keeper {
+    paths: Arc<Paths>,
+    intents: Arc<Intents>,
+    path: usize,
+}
+
+impl Keeper {
+    fn keep(&self) {
+        let paths = &self.paths;
+        while !paths.has_ended() {
+            match self.bring_up() {
+                Ok(link) => match self.watch(&link) {
+                    Ok(()) => return,
+                    Err(error) => {
+                        match error.lost() {
+                            Some(reason) => paths.lost(&link, &reason),
+                            None => paths.lost(&link, &error),
+                        };
+                    }
+                },
+                Err(error) => paths.failed(self.path, &error),
+            }
+            paths.pause(self.path);
+        }
+    }
+
+    /// Connects a path, brings functions and maps to its target, and lets requests use it.
+    fn bring_up(&self) -> Result<Link, Error> {
+        let url = self.paths.portal(self.path).ok_or(Error::BadAnswer("no such portal"))?;
+        let association = Arc::new(Association::connect(url, self.paths.options())?);
+        association.keep_alive_as_path()?;
+        let up = self.prepare(&association);
+        if up.is_err() {
+            association.end();
+        }
+        up
+    }
+
+    fn prepare(&self, association: &Arc<Association>) -> Result<Link, Error> {
+        let mut one = Controller::of(Arc::clone(association));
+        let is_discovery = association.is_discovery();
+        let namespace = if is_discovery { None } else { namespace(&mut one, self.paths.nsid())? };
+        let terms = Terms {
+            namespace: namespace
+                .as_ref()
+                .and_then(|namespace| Some((namespace.format().block_bytes()?, namespace.nguid))),
+            max_transfer_bytes: association.max_transfer_bytes(),
+            in_capsule_bytes: association.in_capsule_bytes(),
+            is_discovery,
+        };
+        if let Some(why) = self.paths.common_terms(terms).missing_in(&terms) {
+            return Err(Error::OtherTarget(why));
+        }
+        let mut state = PathState::Optimized;
+        if reports_ana(association) {
+            one.admin_command(ask_for_ana_events(), &[], 0)?;
+            association.admin.ask_for_event()?;
+            state = ana_state(&mut one, namespace.map_or(0, |namespace| namespace.anagrpid))?;
+        }
+        // What is wanted meanwhile waits, and is then wanted of this path as well.
+        let mut intent = self.intents.lock();
+        if !is_discovery {
+            intent.replay(association)?;
+        }
+        self.paths.came_up(self.path, association, state)
+    }
+
+    /// Keeps a path alive until it is lost, or nobody needs it.
+    fn watch(&self, link: &Link) -> Result<(), Error> {
+        let association = &link.association;
+        let socket = association.admin.descriptor()?;
+        let mut one = Controller::of(Arc::clone(association));
+        let mut looked = Instant::now();
+        while !self.paths.has_ended() {
+            if association.has_ended() {
+                // Whoever has ended it has told why.
+                return Err(crate::LostReason::HungUp.into());
+            }
+            let (left, event_came) = association.admin.beat()?;
+            let is_usable = self.paths.state(link.path).is_usable();
+            let look = if is_usable { LOOK } else { LOOK_UNUSABLE };
+            if event_came || !is_usable && looked.elapsed() >= look {
+                looked = Instant::now();
+                self.look(link, &mut one, event_came)?;
+            }
+            wait_ready(&socket, false, left.map_or(look, |left| left.min(look)))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the ANA log. A target without one says nothing, and is tried again.
+    fn look(&self, link: &Link, one: &mut Controller, by_event: bool) -> Result<(), Error> {
+        if by_event {
+            link.association.admin.ask_for_event()?;
+        }
+        let mut state = PathState::Optimized;
+        if reports_ana(&link.association) {
+            // Reading it is what makes the target tell of the next change.
+            let group =
+                namespace(one, self.paths.nsid())?.map_or(0, |namespace| namespace.anagrpid);
+            state = ana_state(one, group)?;
+        }
+        self.paths.learned(link, state, by_event);
+        Ok(())
+    }
+}
+
+const fn reports_ana(association: &Association) -> bool {
+    association.identify.cmic & CMIC_ANA != 0
+}
+
+fn ask_for_ana_events() -> bpfof_nvme::Sqe {
+    AdminCommand::set_features(features::ASYNC_EVENT_CONFIGURATION, ANA_CHANGE_NOTICES)
+}
+
+/// The namespace that the address names; none if there is no such. It need not be there for what is asked
+/// of a controller.
+fn namespace(one: &mut Controller, nsid: u32) -> Result<Option<IdentifyNamespace>, Error> {
+    match one.whole_namespace(nsid) {
+        Ok(namespace) => Ok(Some(namespace)),
+        Err(Error::Command { source, .. })
+            if source.status.same_code(Status::INVALID_NAMESPACE) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The state of an ANA group; of 0 the worst that any is in.
+fn ana_state(one: &mut Controller, group: u32) -> Result<PathState, Error> {
+    let length_bytes = ANA_LOG_MAX_BYTES.min(one.max_transfer_bytes()) / 4 * 4;
+    let sqe = AdminCommand::get_log_page(lid::ANA, u32::MAX, 0, length_bytes);
+    let (_, log) = one.admin_command(sqe, &[], length_bytes)?;
+    state_in(&log, group).ok_or(Error::BadAnswer("the ANA log does not have the namespace's group"))
+}
+
+fn state_in(log: &[u8], wanted: u32) -> Option<PathState> {
+    const HEADER_BYTES: usize = AnaHeader::BYTES;
+    const GROUP_BYTES: usize = AnaGroup::BYTES;
+    let header = AnaHeader::from_bytes(log.first_chunk::<HEADER_BYTES>()?);
+    let mut rest = log.get(HEADER_BYTES..)?;
+    let mut worst = None;
+    for _ in 0..header.groups {
+        let group = AnaGroup::from_bytes(rest.first_chunk::<GROUP_BYTES>()?);
+        let state = PathState::of_ana(group.state);
+        if group.group == wanted {
+            return Some(state);
+        }
+        if wanted == 0 && (worst.is_none() || !state.is_usable()) {
+            worst = Some(state);
+        }
+        let namespaces = (group.namespaces as usize).checked_mul(4)?;
+        rest = rest.get(GROUP_BYTES.checked_add(namespaces)?..)?;
+    }
+    worst
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(groups: &[(u32, u8, &[u32])]) -> Vec<u8> {
+        let header = AnaHeader { change_count: 1, groups: groups.len() as u16 };
+        let mut log = header.to_bytes().to_vec();
+        for &(group, state, namespaces) in groups {
+            let count = namespaces.len() as u32;
+            let group = AnaGroup { group, namespaces: count, state, ..AnaGroup::default() };
+            log.extend(group.to_bytes());
+            log.extend(namespaces.iter().flat_map(|nsid| nsid.to_le_bytes()));
+        }
+        log
+    }
+
+    #[test]
+    fn the_group_of_the_namespace_counts() {
+        let log = log(&[(1, 1, &[1, 2]), (7, 3, &[]), (2, 2, &[3])]);
+        assert_eq!(state_in(&log, 1), Some(PathState::Optimized));
+        assert_eq!(state_in(&log, 7), Some(PathState::Inaccessible));
+        assert_eq!(state_in(&log, 2), Some(PathState::NonOptimized));
+        assert_eq!(state_in(&log, 3), None);
+        assert_eq!(state_in(&log, 0), Some(PathState::Inaccessible));
+        for length in 0..log.len() - 4 {
+            assert_eq!(state_in(&log[..length], 2), None, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_log_that_lies_about_its_length_says_nothing() {
+        let mut log = log(&[(1, 1, &[])]);
+        log[8..10].copy_from_slice(&u16::MAX.to_le_bytes());
+        log[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(state_in(&log, 9), None);
+        assert_eq!(state_in(&log, 1), Some(PathState::Optimized));
+    }
+}

@@ -1,0 +1,360 @@
+//! A lane that goes on by another path.
+//!
+//! A [`Lane`](crate::Lane) has one queue, of the path that was the best when it was connected. Requests are
+//! kept until they end. When the queue is lost, or another path is better and the queue is empty, it connects another
+//! one and sends there what has not ended.
+
+use super::core::{Link, Paths};
+use super::ledger::Ledger;
+use crate::lane_plan::LanePlan;
+use crate::queue::Queue;
+use crate::requests::OnCompletion;
+use crate::{Completion, Error, LostReason, NamespaceInfo, Request, RequestError, SubmitError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longest sleep of a lane that has no queue, or has one that empties, before it looks around.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The identifier of no I/O queue: that of the admin queue.
+const NO_QUEUE: u16 = 0;
+
+/// Receives on a queue.
+type Receive<'f> = dyn FnMut(&mut Queue, &mut OnCompletion<'_>) -> Result<usize, Error> + 'f;
+
+/// What a lane of several paths has beside its queue.
+#[derive(Debug)]
+pub(crate) struct OnPaths {
+    paths: Arc<Paths>,
+    namespaces: Arc<[NamespaceInfo]>,
+    /// Whose queue the lane has, and its identifier there.
+    link: Link,
+    qid: u16,
+    /// How often another queue has taken the place of one.
+    changes: u32,
+    ledger: Ledger,
+    /// The generation of what is known of the paths.
+    seen: u64,
+    /// No request is put on the queue any more: another is to take its place.
+    leaves: bool,
+    /// Another queue is not to be connected before this.
+    next_try: Option<Instant>,
+    /// Since when there has been no queue to put requests on.
+    stuck: Option<Instant>,
+    /// How long requests wait for a path.
+    patience: Duration,
+    /// Bytes sent and received on the queues before this one.
+    past_bytes: (u64, u64),
+}
+
+impl OnPaths {
+    /// Whether requests that have not ended are kept.
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.ledger.in_flight()
+    }
+
+    pub(crate) const fn past_bytes(&self) -> (u64, u64) {
+        self.past_bytes
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.paths.has_ended()
+    }
+
+    pub(crate) const fn qid(&self) -> u16 {
+        self.qid
+    }
+
+    /// How often another queue has taken the place of one.
+    pub(crate) const fn changes(&self) -> u32 {
+        self.changes
+    }
+
+    /// The queue is over.
+    pub(crate) fn leave(&mut self) {
+        if self.qid != NO_QUEUE {
+            self.link.association.leave(self.qid);
+            self.link.association.ids.give_back(self.qid);
+            self.qid = NO_QUEUE;
+        }
+    }
+
+    /// Requests wait for a path so long at most.
+    pub(crate) const fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Whether requests may be put on `queue`.
+    const fn uses(&self, queue: &Queue) -> bool {
+        !self.leaves && queue.is_connected()
+    }
+
+    /// How long to wait for the queue at most, because there is something to do without it, too.
+    pub(crate) fn nap(&self, queue: &Queue) -> Option<Duration> {
+        let now = Instant::now();
+        if !self.uses(queue) {
+            let is_empty = !queue.is_connected() || queue.requests().in_flight() == 0;
+            let is_due = is_empty && self.next_try.is_none_or(|next| next <= now);
+            // At once, if there is a path to go to.
+            return Some(if is_due && self.paths.best().is_some() { Duration::ZERO } else { LOOK });
+        }
+        let until = self.ledger.next_time(now)?;
+        Some(until.saturating_duration_since(now))
+    }
+
+    /// Something about the paths has changed.
+    #[cold]
+    fn look(&mut self, queue: &Queue) {
+        self.seen = self.paths.generation();
+        // Without a usable path requests wait as well.
+        let best = self.paths.best();
+        self.leaves = queue.is_worn() || best.is_none_or(|best| best.number != self.link.number);
+    }
+
+    fn news(&mut self, queue: &Queue) {
+        if self.paths.generation() != self.seen {
+            self.look(queue);
+        }
+    }
+
+    /// A lane on the best path there is, or that comes within the connect timeout: its queue, and how that was
+    /// connected, too.
+    pub(crate) fn open(
+        paths: &Arc<Paths>,
+        namespaces: &Arc<[NamespaceInfo]>,
+    ) -> Result<(Queue, LanePlan, Self), Error> {
+        let end = Instant::now() + paths.options().connect_timeout;
+        loop {
+            let seen = paths.generation();
+            let link = paths.wait_best(end)?;
+            let error = match link.association.open_queue_as_path(namespaces) {
+                Ok((queue, qid, plan)) => {
+                    let on_paths = Self {
+                        paths: Arc::clone(paths),
+                        namespaces: Arc::clone(namespaces),
+                        link,
+                        qid,
+                        changes: 0,
+                        ledger: Ledger::default(),
+                        seen,
+                        leaves: false,
+                        next_try: None,
+                        stuck: None,
+                        patience: paths.options().command_timeout,
+                        past_bytes: (0, 0),
+                    };
+                    return Ok((queue, plan, on_paths));
+                }
+                Err(error) => error,
+            };
+            if matches!(error, Error::NoQueueLeft { .. }) || Instant::now() >= end {
+                return Err(error);
+            }
+            paths.lost(&link, &error);
+        }
+    }
+
+    /// Keeps a request and queues it where that is possible now.
+    pub(crate) fn submit(
+        &mut self,
+        queue: &mut Queue,
+        tag: u64,
+        request: &Request<'_>,
+    ) -> Result<(), SubmitError> {
+        if self.ledger.in_flight() >= usize::from(queue.requests().config().depth) {
+            return Err(SubmitError::QueueFull);
+        }
+        self.news(queue);
+        let number = self.ledger.take(tag, request);
+        let queued = if self.uses(queue) {
+            queue.submit(number.into(), request)
+        } else {
+            queue.requests().plan(request).and(Err(SubmitError::NotConnected))
+        };
+        let is_over = || self.paths.has_ended();
+        match queued {
+            Ok(()) => Ok(()),
+            Err(SubmitError::QueueFull | SubmitError::NotConnected) if !is_over() => {
+                // It is sent as soon as there is a queue that has room.
+                let why = RequestError::Lost(LostReason::HungUp);
+                self.ledger.wait(number, Instant::now(), why);
+                Ok(())
+            }
+            Err(error) => {
+                self.ledger.give_back(number);
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts another queue in the place of one that is lost, or empty and not the best, if there is a usable
+    /// path.
+    fn change(&mut self, queue: &mut Queue) {
+        if self.uses(queue) || self.next_try.is_some_and(|next| Instant::now() < next) {
+            return;
+        }
+        self.next_try = None;
+        while !self.uses(queue) && (!queue.is_connected() || queue.requests().in_flight() == 0) {
+            let seen = self.paths.generation();
+            let Some(link) = self.paths.best() else { break };
+            if queue.is_connected() && link.number == self.link.number && !queue.is_worn() {
+                // It has become the best again.
+                (self.seen, self.leaves) = (seen, false);
+                break;
+            }
+            queue.close(LostReason::HungUp);
+            self.leave();
+            match link.association.open_queue_as_path(&self.namespaces) {
+                Ok((new, qid, _)) => {
+                    self.past_bytes.0 += queue.sent_bytes();
+                    self.past_bytes.1 += queue.received_bytes();
+                    *queue = new;
+                    self.changes += 1;
+                    (self.link, self.qid, self.seen, self.leaves) = (link, qid, seen, false);
+                }
+                // Others of this process have them all; that may change.
+                Err(Error::NoQueueLeft { .. }) => {
+                    self.next_try = Some(Instant::now() + LOOK);
+                    break;
+                }
+                Err(error) => {
+                    self.paths.lost(&link, &error);
+                }
+            }
+        }
+    }
+
+    /// Sends what waits and may be sent, and ends what has waited too long. How many have ended.
+    fn send_waiting(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
+        let is_usable = self.uses(queue);
+        if is_usable {
+            self.stuck = None;
+        } else if self.stuck.is_none() {
+            self.stuck = Some(Instant::now());
+        }
+        if !self.ledger.is_waiting() {
+            return 0;
+        }
+        let now = Instant::now();
+        let mut ended = 0;
+        let mut end = |tag, error| {
+            ended += 1;
+            on_completion(Completion { tag, result: Err(error) });
+        };
+        if is_usable {
+            while let Some(number) = self.ledger.next(now) {
+                let Some(request) = self.ledger.send(number) else { continue };
+                let Err(error) = queue.submit(number.into(), &request) else { continue };
+                let reason = queue.requests().failure().unwrap_or(LostReason::HungUp);
+                let why = RequestError::Lost(reason);
+                if matches!(error, SubmitError::QueueFull | SubmitError::NotConnected) {
+                    self.ledger.wait(number, now, why);
+                    break;
+                }
+                // The target of this path has another namespace in its place.
+                if let Some(tag) = self.ledger.ended(number, None) {
+                    end(tag, why);
+                }
+            }
+            // What is lost shows itself when receiving.
+            let _ = queue.ring();
+        } else {
+            let is_long = self.stuck.is_some_and(|stuck| now - stuck.min(now) >= self.patience);
+            let patience = if is_long { Duration::ZERO } else { self.patience };
+            let patience = (!self.paths.has_ended()).then_some(patience);
+            self.ledger.expire(now, patience, &mut end);
+        }
+        ended
+    }
+
+    /// Receives, by `receive`, and takes care of what has not been carried out. How many have ended.
+    fn receive(
+        &mut self,
+        queue: &mut Queue,
+        on_completion: &mut OnCompletion<'_>,
+        receive: &mut Receive<'_>,
+    ) -> usize {
+        let (mut ended, mut refusal) = (0, None);
+        let ledger = &mut self.ledger;
+        let received = receive(queue, &mut |Completion { tag, result }| {
+            let error = result.as_ref().err();
+            if let Some(RequestError::Command(error)) = error
+                && error.is_of_path()
+            {
+                refusal = Some(*error);
+            }
+            if let Some(tag) = ledger.ended(tag as u32, error) {
+                ended += 1;
+                on_completion(Completion { tag, result });
+            }
+        });
+        if let Some(error) = refusal {
+            self.paths.refused(&self.link, &error);
+        }
+        if let Err(error) = received {
+            let over = self.paths.lost(&self.link, &error.lost().unwrap_or(LostReason::HungUp));
+            let within = (Instant::now(), self.paths.options().command_timeout);
+            self.ledger.settle_lost(over, within, &mut |tag, error| {
+                ended += 1;
+                on_completion(Completion { tag, result: Err(error) });
+            });
+        }
+        ended
+    }
+
+    /// Goes to another path if that is due, and sends what may be sent. How many have ended because they
+    /// waited too long.
+    fn prepare(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
+        self.news(queue);
+        self.leaves |= queue.is_worn();
+        self.change(queue);
+        self.send_waiting(queue, on_completion)
+    }
+
+    /// See [`Lane::poll`](crate::Lane::poll). It waits only while another path is connected.
+    pub(crate) fn poll(
+        &mut self,
+        queue: &mut Queue,
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<usize, Error> {
+        let mut ended = self.prepare(queue, on_completion);
+        if queue.is_connected() {
+            ended += self.receive(queue, on_completion, &mut |queue, on_completion| {
+                queue.poll(on_completion)
+            });
+        }
+        self.ended(queue, ended)
+    }
+
+    /// An error if nothing can come any more.
+    fn ended(&self, queue: &Queue, ended: usize) -> Result<usize, Error> {
+        let is_over = ended == 0 && !queue.is_connected() && self.in_flight() == 0;
+        if is_over && self.has_ended() { Err(LostReason::HungUp.into()) } else { Ok(ended) }
+    }
+
+    /// See [`Lane::wait`](crate::Lane::wait).
+    pub(crate) fn wait(
+        &mut self,
+        queue: &mut Queue,
+        timeout: Duration,
+        on_completion: &mut OnCompletion<'_>,
+    ) -> Result<usize, Error> {
+        let started = Instant::now();
+        loop {
+            let mut ended = self.prepare(queue, on_completion);
+            let left = timeout.saturating_sub(started.elapsed());
+            let at_most = self.nap(queue).map_or(left, |nap| nap.min(left));
+            if self.uses(queue) || queue.is_connected() && queue.requests().in_flight() > 0 {
+                let at_most = if ended > 0 { Duration::ZERO } else { at_most };
+                ended += self.receive(queue, on_completion, &mut |queue, on_completion| {
+                    queue.wait(at_most, on_completion)
+                });
+            } else if ended == 0 {
+                self.paths.wait_change(self.seen, at_most);
+            }
+            if self.ended(queue, ended)? > 0 || started.elapsed() >= timeout {
+                return Ok(ended);
+            }
+        }
+    }
+}
