@@ -2,16 +2,20 @@
 #![allow(dead_code)] // Each test uses a part.
 
 use bpfof_host::{Controller, Options, TargetUrl};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 pub(crate) const BPFOF: &str = env!("CARGO_BIN_EXE_bpfof");
 
-/// Of the namespace, so that several targets may serve the image.
+/// Of the namespaces, so that several targets may serve them.
 const UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3c";
+const PLAIN_UUID: &str = "6f2d1a3c-8a5e-4b0c-9d57-0a4f6a1e2b3d";
+/// Controller ids of each target.
+const CNTLIDS: [&str; 2] = ["1-32000", "32001-65000"];
 
 /// File systems that are tested, and the smallest image that mkfs takes.
 pub(crate) const KINDS: [(&str, u64); 2] = [("ext4", 96 << 20), ("xfs", 320 << 20)];
@@ -47,14 +51,22 @@ pub(crate) fn cannot_mount() -> Option<String> {
     Some(why.to_owned())
 }
 
+/// A target process.
+struct Served {
+    child: Child,
+    url: TargetUrl,
+}
+
 /// An image, served by a target process as namespace 1 and mounted through a loop device.
 pub(crate) struct Disk {
     folder: tempfile::TempDir,
     device: String,
-    target: Child,
+    /// One, or two that serve the same.
+    targets: Vec<Served>,
+    /// Of the first.
     pub(crate) url: TargetUrl,
-    /// Another target of the same storage, once there is one.
-    second: Option<(Child, TargetUrl)>,
+    /// Size of namespace 2, on which there is no file system; 0 if there is none.
+    plain_bytes: u64,
 }
 
 impl Disk {
@@ -64,7 +76,7 @@ impl Disk {
 
     pub(crate) fn mounted(kind: &str, size_bytes: u64, options: &str) -> Disk {
         let folder = tempfile::tempdir().expect("a folder");
-        let image = folder.path().join("image");
+        let image = image(folder.path());
         let file = std::fs::File::create_new(&image).expect("an image");
         file.set_len(size_bytes).expect("room");
         let image = image.to_str().expect("UTF-8").to_owned();
@@ -81,26 +93,56 @@ impl Disk {
         let mount = folder.path().join("mount");
         std::fs::create_dir(&mount).expect("a folder");
         run("mount", &["-t", kind, "-o", options, &device, mount.to_str().expect("UTF-8")]);
-        let (target, url) = start_target(&image, "127.0.0.1:0");
-        Disk { folder, device, target, url, second: None }
+        let first = start_target(folder.path(), 0, 0, "127.0.0.1:0", &[]);
+        let url = first.url.clone();
+        Disk { folder, device, targets: vec![first], url, plain_bytes: 0 }
+    }
+
+    fn start(&self, path: usize, listen: &str, more: &[&str]) -> Served {
+        start_target(self.folder.path(), self.plain_bytes, path, listen, more)
     }
 
     /// Starts a second target of the same storage, and gives the address with both portals.
     pub(crate) fn add_path(&mut self) -> TargetUrl {
-        let image = self.image().display().to_string();
-        let (child, second) = start_target(&image, "127.0.0.1:0");
-        let portal = second.portals().next().expect("a portal");
-        self.second = Some((child, second));
+        self.targets.push(self.start(1, "127.0.0.1:0", &[]));
+        let portal = self.targets[1].url.portals().next().expect("a portal");
         TargetUrl { further_portals: vec![portal], ..self.url.clone() }
     }
 
+    /// Has all targets serve a namespace 2 that has no file system.
+    pub(crate) fn add_plain(&mut self, size_bytes: u64) {
+        self.plain_bytes = size_bytes;
+        (0..self.targets.len()).for_each(|path| self.restart(path));
+    }
+
+    /// Where the first or second target listens.
+    pub(crate) fn listens_at(&self, path: usize) -> String {
+        let url = &self.targets[path].url;
+        format!("{}:{}", url.host, url.port)
+    }
+
+    fn control(&self, path: usize) -> PathBuf {
+        control(self.folder.path(), path)
+    }
+
+    /// Tells a target something, by `bpfof ctl`, and gives its answer.
+    pub(crate) fn ctl(&self, path: usize, words: &[&str]) -> Value {
+        let socket = self.control(path).display().to_string();
+        let all = [&["ctl", "--socket", &socket], words, &["--json"]].concat();
+        serde_json::from_str(&run(BPFOF, &all)).expect("JSON")
+    }
+
+    /// Another process takes over from a target, which ends by itself.
+    pub(crate) fn take_over(&mut self, path: usize) {
+        let control = self.control(path).display().to_string();
+        let new = self.start(path, &self.listens_at(path), &["--take-over", &control]);
+        let mut old = std::mem::replace(&mut self.targets[path], new);
+        assert!(old.child.wait().expect("it ends").success());
+    }
+
     /// Sends a signal to the first or second target.
-    pub(crate) fn signal(&self, path: usize, signal: rustix::process::Signal) {
-        let child = match (path, &self.second) {
-            (1, Some((child, _))) => child,
-            _ => &self.target,
-        };
-        let pid = rustix::process::Pid::from_child(child);
+    pub(crate) fn signal(&self, path: usize, signal: Signal) {
+        let pid = rustix::process::Pid::from_child(&self.targets[path].child);
         rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
@@ -111,13 +153,12 @@ impl Disk {
 
     /// What the target serves.
     pub(crate) fn image(&self) -> PathBuf {
-        self.folder.path().join("image")
+        image(self.folder.path())
     }
 
     /// Ends the target; the file system stays.
     pub(crate) fn stop_target(&self) {
-        let pid = rustix::process::Pid::from_child(&self.target);
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+        self.signal(0, Signal::KILL);
     }
 
     /// Makes the image, its ext4, of which no file is open, and the target's namespace larger.
@@ -130,22 +171,26 @@ impl Disk {
         run("e2fsck", &["-f", "-p", &self.device]);
         run("resize2fs", &[&self.device]);
         run("mount", &[&self.device, &mount]);
-        let pid = rustix::process::Pid::from_child(&self.target);
-        rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("it runs");
+        self.signal(0, Signal::HUP);
     }
 
     /// Starts it again where it was.
     pub(crate) fn restart_target(&mut self) {
-        let _ = self.target.kill();
-        self.target.wait().expect("it ends");
-        let image = self.image().display().to_string();
-        let listen = format!("{}:{}", self.url.host, self.url.port);
-        (self.target, self.url) = start_target(&image, &listen);
+        self.restart(0);
+        self.url = self.targets[0].url.clone();
+    }
+
+    /// Starts the first or second target again where it was.
+    pub(crate) fn restart(&mut self, path: usize) {
+        let old = &mut self.targets[path].child;
+        let _ = old.kill();
+        old.wait().expect("it ends");
+        self.targets[path] = self.start(path, &self.listens_at(path), &[]);
     }
 
     /// How many descriptors the target has open, and how many bytes of its memory are resident.
     pub(crate) fn held_by_target(&self) -> (usize, u64) {
-        let process = format!("/proc/{}", self.target.id());
+        let process = format!("/proc/{}", self.targets[0].child.id());
         let open = std::fs::read_dir(format!("{process}/fd")).expect("it runs").count();
         let status = std::fs::read_to_string(format!("{process}/status")).expect("it runs");
         let resident =
@@ -168,25 +213,44 @@ impl Drop for Disk {
             let _ = output("umount", &["--lazy".as_ref(), mount.as_os_str()]);
         }
         let _ = output("losetup", &["--detach", &self.device]);
-        let second = self.second.as_mut().map(|(child, _)| child);
-        for child in [Some(&mut self.target), second].into_iter().flatten() {
-            let _ = child.kill();
-            let _ = child.wait();
+        for target in &mut self.targets {
+            let _ = target.child.kill();
+            let _ = target.child.wait();
         }
     }
 }
 
-fn start_target(image: &str, listen: &str) -> (Child, TargetUrl) {
-    let mut child = Command::new(BPFOF)
-        .args(["target", "--listen", listen, "--json", "--quiet", "--exit-with-parent"])
-        .args(["--namespace", &format!("file:path={image},uuid={UUID}")])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("bpfof starts");
+fn image(folder: &Path) -> PathBuf {
+    folder.join("image")
+}
+
+fn control(folder: &Path, path: usize) -> PathBuf {
+    folder.join(format!("control-{path}"))
+}
+
+/// Starts the first or second target, and waits until it listens.
+fn start_target(
+    folder: &Path,
+    plain_bytes: u64,
+    path: usize,
+    listen: &str,
+    more: &[&str],
+) -> Served {
+    let mut command = Command::new(BPFOF);
+    command.args(["target", "--listen", listen, "--json", "--quiet", "--exit-with-parent"]);
+    command.args(["--cntlid", CNTLIDS[path], "--control"]).arg(control(folder, path));
+    let spec = format!("file:path={},uuid={UUID}", image(folder).display());
+    command.args(["--namespace", &spec]);
+    if plain_bytes > 0 {
+        let file = folder.join("plain");
+        let spec = format!("file:path={},size={plain_bytes},uuid={PLAIN_UUID}", file.display());
+        command.args(["--namespace", &spec]);
+    }
+    let mut child = command.args(more).stdout(Stdio::piped()).spawn().expect("bpfof starts");
     let mut line = String::new();
     let output = child.stdout.take().expect("piped");
     BufReader::new(output).read_line(&mut line).expect("a line");
     let announced: Value = serde_json::from_str(&line).expect("JSON");
     let url = announced["url"].as_str().expect("a string").parse().expect("an address");
-    (child, url)
+    Served { child, url }
 }

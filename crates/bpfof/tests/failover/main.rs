@@ -1,0 +1,54 @@
+//! Programs with two paths to one storage while targets are drained, replaced, killed, and cut off.
+
+#[path = "../disk/mod.rs"]
+mod disk;
+mod reading;
+#[path = "../../../controller/tests/failover/relay.rs"]
+mod relay;
+mod rounds;
+mod workers;
+
+use bpfof_host::PathState;
+use disk::{Disk, cannot_mount};
+use reading::Reading;
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// Longest pause that a reader may notice while another target works.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PATH_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[test]
+fn readers_of_files_do_not_notice_that_a_target_dies() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let mut disk = Disk::new("ext4", 64 << 20);
+    let url = disk.add_path();
+    let mut reading = Reading::new(&disk, &url, PATH_TIMEOUT);
+    reading.wait(0, PathState::Optimized);
+    reading.wait(1, PathState::Optimized);
+    reading.look_up_many();
+    for round in 0..3 {
+        disk.signal(0, Signal::KILL);
+        let longest = reading.look_up_many();
+        println!("killed, round {round}: longest lookup {longest:?}");
+        assert!(longest < PAUSE_MAX, "a lookup of {longest:?}");
+        // The other path hears of it when it is back.
+        reading.rewrite();
+        reading.look_up_many();
+        disk.restart_target();
+        reading.wait(0, PathState::Optimized);
+        reading.look_up_many();
+    }
+    // A target that hangs says nothing.
+    disk.signal(0, Signal::STOP);
+    let longest = reading.look_up_many();
+    println!("stopped: longest lookup {longest:?}");
+    assert!(longest < PATH_TIMEOUT + PAUSE_MAX, "a lookup of {longest:?}");
+    disk.signal(0, Signal::CONT);
+    reading.wait(0, PathState::Optimized);
+    disk.signal(1, Signal::KILL);
+    assert!(reading.look_up_many() < PAUSE_MAX);
+    reading.wait(1, PathState::Lost);
+}

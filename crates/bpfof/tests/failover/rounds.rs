@@ -1,0 +1,258 @@
+//! Rounds of drain, upgrade, kill and silence at one of two targets, while a program reads, runs chains and
+//! writes: no request fails, no answer is wrong, no reader waits for long.
+
+use crate::PATH_TIMEOUT;
+use crate::disk::{Disk, cannot_mount};
+use crate::reading::Reading;
+use crate::relay::Relay;
+use crate::workers::{
+    NAMESPACE_BYTES, NSID, PATIENCE, Progress, StopAtEnd, Work, get_keys, look_up, read_blocks,
+    share, write_and_read,
+};
+use bpfof_host::files::FileMaps;
+use bpfof_host::{Caravan, PathState, SharedLane, TargetUrl};
+use rustix::process::Signal;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+/// What happens to a target.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Nothing, for comparison.
+    None,
+    /// `bpfof ctl drain`, then `undrain`.
+    Drain,
+    /// Another process takes over.
+    Upgrade,
+    /// `kill -9`, then it is started again.
+    Kill,
+    /// The network delivers nothing and says nothing; later it delivers all that it has.
+    Silence,
+}
+
+const EVENTS: [Event; 5] = [Event::None, Event::Drain, Event::Upgrade, Event::Kill, Event::Silence];
+const READERS: [&str; 4] = ["reads", "gets by chains", "shared lane", "lookups in a file"];
+/// What each reader must do before the next thing happens.
+const ENOUGH: u64 = 30;
+
+struct Plan {
+    rounds: u32,
+    /// They take so long, at least.
+    lasts: Duration,
+    path_timeout: Duration,
+    /// Longest wait of a reader.
+    pause_max: Duration,
+}
+
+/// The two targets, the ways to them, and who works.
+struct Stage<'a> {
+    disk: &'a mut Disk,
+    relays: &'a [Relay; 2],
+    maps: Arc<FileMaps>,
+    readers: &'a [Progress; 4],
+    threads: Vec<ScopedJoinHandle<'a, ()>>,
+}
+
+impl Stage<'_> {
+    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            let failed = self.threads.iter().any(ScopedJoinHandle::is_finished);
+            assert!(!failed, "a worker has failed");
+            assert!(begun.elapsed() < PATIENCE, "{what}: it does not happen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_in(&self, path: usize, states: &[PathState]) {
+        self.until(&format!("path {path} is {states:?}"), || {
+            let paths = self.maps.with_controller(|controller| controller.paths());
+            states.contains(&paths.expect("a target")[path].state)
+        });
+    }
+
+    /// All readers do something.
+    fn go_on(&self) {
+        let ended = |progress: &Progress| progress.ended.load(Ordering::Relaxed);
+        let goals = self.readers.each_ref().map(|reader| ended(reader) + ENOUGH);
+        self.until("readers go on", || {
+            self.readers.iter().zip(goals).all(|(reader, goal)| ended(reader) >= goal)
+        });
+    }
+
+    /// Has requests use this path.
+    fn prefer(&self, path: usize) {
+        let state = ["optimized", "non-optimized"][path];
+        self.disk.ctl(0, &["ana", state]);
+        self.until("it is preferred", || {
+            let paths = self.maps.with_controller(|controller| controller.paths());
+            paths.expect("a target")[path].is_preferred
+        });
+    }
+
+    /// Lets it happen at a target, and waits until all is as before.
+    fn play(&mut self, event: Event, path: usize) {
+        match event {
+            Event::None => {}
+            Event::Drain => {
+                self.disk.ctl(path, &["drain"]);
+                self.is_in(path, &[PathState::Inaccessible]);
+                self.go_on();
+                self.disk.ctl(path, &["undrain"]);
+            }
+            Event::Upgrade => self.disk.take_over(path),
+            Event::Kill => {
+                self.disk.signal(path, Signal::KILL);
+                self.is_in(path, &[PathState::Lost]);
+                self.go_on();
+                self.disk.restart(path);
+            }
+            Event::Silence => {
+                self.relays[path].silence();
+                self.is_in(path, &[PathState::Lost]);
+                self.go_on();
+                self.relays[path].open();
+            }
+        }
+        // Told by the target as well, since a connection that was lost just now may not be known here.
+        self.until("the host is back", || {
+            let hosts = self.disk.ctl(path, &["connections"]);
+            hosts.as_array().is_some_and(|hosts| !hosts.is_empty())
+        });
+        for path in 0..2 {
+            self.is_in(path, &[PathState::Optimized, PathState::NonOptimized]);
+        }
+        self.prefer(path);
+        self.go_on();
+    }
+
+    fn take_longest(&self) -> [Duration; 4] {
+        self.readers.each_ref().map(Progress::take_longest)
+    }
+}
+
+/// Starts a thread for each reader but the shared lane, which has two, and one that writes.
+fn start<'a>(
+    scope: &'a Scope<'a, '_>,
+    reading: &'a mut Reading,
+    work: &'a Work,
+    (readers, writer): (&'a [Progress; 4], &'a Progress),
+) -> Vec<ScopedJoinHandle<'a, ()>> {
+    let [reads, gets, shared, lookups] = readers;
+    let open = || {
+        let lane = reading.maps.with_controller(|controller| controller.open_lane());
+        lane.expect("a target").expect("a lane")
+    };
+    let (mut reads_by, mut gets_by, mut writes_by) = (open(), open(), open());
+    let lane = Arc::new(SharedLane::new(open(), Caravan::default()).expect("shared"));
+    let lanes = [Arc::clone(&lane), lane];
+    let mut threads = vec![
+        scope.spawn(move || read_blocks(&mut reads_by, work, reads)),
+        scope.spawn(move || get_keys(&mut gets_by, work, gets)),
+        scope.spawn(move || write_and_read(&mut writes_by, work, writer)),
+        scope.spawn(move || look_up(reading, work, lookups)),
+    ];
+    threads.extend(lanes.map(|lane| scope.spawn(move || share(&lane, work, shared))));
+    threads
+}
+
+/// The disk, with a database in its second namespace, by two relays.
+fn set_up(plan: &Plan) -> (Disk, [Relay; 2], Reading, Work) {
+    let mut disk = Disk::new("ext4", 64 << 20);
+    let direct = disk.add_path();
+    disk.add_plain(NAMESPACE_BYTES);
+    let relays =
+        [0, 1].map(|path| Relay::start(disk.listens_at(path).parse().expect("an address")));
+    let [a, b] = relays.each_ref().map(|relay| relay.address);
+    let url: TargetUrl = format!("nvme-tcp://{a},{b}/{}", direct.nqn).parse().expect("an address");
+    let reading = Reading::new(&disk, &url, plan.path_timeout);
+    let load = |controller: &mut bpfof_host::Controller| {
+        let work = Work::new(controller.load_function(bpfkv::GET_OBJECT, 0).expect("good"));
+        let mut lane = controller.open_lane().expect("a lane");
+        for (number, block) in work.database.chunks(4096).enumerate() {
+            lane.write(NSID, number as u64 * 4096, block).expect("written");
+        }
+        work
+    };
+    let work = reading.maps.with_controller(load).expect("a target");
+    (disk, relays, reading, work)
+}
+
+/// Prints the longest wait of each reader for each event.
+fn print(longest: &[[Duration; 4]; 5]) {
+    println!("{:<20}{}", "longest wait, ms", EVENTS.map(|event| format!("{event:>10?}")).concat());
+    for (reader, name) in READERS.iter().enumerate() {
+        let ms = |of: &[Duration; 4]| format!("{:>10.1}", of[reader].as_secs_f64() * 1e3);
+        println!("{name:<20}{}", longest.each_ref().map(ms).concat());
+    }
+}
+
+fn play(plan: &Plan) {
+    let (mut disk, relays, mut reading, work) = set_up(plan);
+    let (readers, writer) = (<[Progress; 4]>::default(), Progress::default());
+    let mut longest = [[Duration::ZERO; 4]; 5];
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&work);
+        let maps = Arc::clone(&reading.maps);
+        let threads = start(scope, &mut reading, &work, (&readers, &writer));
+        let mut stage =
+            Stage { disk: &mut disk, relays: &relays, maps, readers: &readers, threads };
+        let begun = Instant::now();
+        for round in 0..plan.rounds {
+            let path = round as usize % 2;
+            stage.prefer(path);
+            for (event, longest) in EVENTS.into_iter().zip(&mut longest) {
+                stage.go_on();
+                stage.take_longest();
+                stage.play(event, path);
+                let waited = stage.take_longest();
+                println!("round {round}, path {path}, {event:?}: {waited:?}");
+                let too_long = waited.iter().any(|waited| *waited > plan.pause_max);
+                assert!(!too_long, "{event:?}: {READERS:?} waited {waited:?}");
+                *longest = std::array::from_fn(|reader| longest[reader].max(waited[reader]));
+            }
+            while begun.elapsed() < plan.lasts * (round + 1) / plan.rounds {
+                stage.go_on();
+            }
+        }
+        let written = writer.ended.load(Ordering::Relaxed);
+        stage.until("writes go on", || writer.ended.load(Ordering::Relaxed) > written);
+        println!("{} rounds in {:?}", plan.rounds, begun.elapsed());
+    });
+    print(&longest);
+    let requests: Vec<u64> = readers.iter().map(|of| of.ended.load(Ordering::Relaxed)).collect();
+    let (written, waited) = (writer.ended.load(Ordering::Relaxed), writer.take_longest());
+    println!("{READERS:?}: {requests:?}; {written} writes, the longest took {waited:?}");
+    // Until the loss is noticed, the first target cannot act any more, and the write is sent again.
+    let most = 3 * plan.path_timeout + Duration::from_secs(1) + plan.pause_max;
+    assert!(waited < most, "a write took {waited:?}");
+}
+
+#[test]
+fn a_round_of_everything_shows_in_no_request() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let pause_max = Duration::from_secs(5);
+    play(&Plan { rounds: 1, lasts: Duration::ZERO, path_timeout: PATH_TIMEOUT, pause_max });
+}
+
+/// `make soak-paths`: PATH_ROUNDS, in PATH_SECONDS at least. A path that is silent is noticed within three
+/// quarters of `path_timeout`, so that it bounds what silence costs.
+#[test]
+#[ignore = "runs as long as PATH_ROUNDS and PATH_SECONDS say: make soak-paths"]
+fn soak() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let setting = |name, usual| match std::env::var(name).ok().filter(|text| !text.is_empty()) {
+        Some(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")),
+        None => usual,
+    };
+    let (rounds, seconds) = (setting("PATH_ROUNDS", 10), setting("PATH_SECONDS", 60));
+    let second = Duration::from_secs(1);
+    let lasts = Duration::from_secs(seconds.into());
+    play(&Plan { rounds, lasts, path_timeout: second, pause_max: second });
+}
