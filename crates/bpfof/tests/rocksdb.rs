@@ -4,50 +4,17 @@
 #[path = "grants/daemon.rs"]
 mod daemon;
 mod disk;
+mod integration;
 
 use daemon::{Grantd, UID};
 use disk::{BPFOF, Disk, cannot_mount, run};
+use integration::{build, cannot_build};
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-
-/// Whether something is missing here; then the log of the tests says what.
-fn cannot_build() -> bool {
-    let source = b"#include <rocksdb/db.h>\n#include <lz4.h>\n#include <xxhash.h>\n";
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("probe.cc");
-    std::fs::write(&file, source).expect("written");
-    let compiles = Command::new("c++").arg("-fsyntax-only").arg(&file).output();
-    let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
-    let can = has_cmake && compiles.is_ok_and(|output| output.status.success());
-    if !can {
-        eprintln!(
-            "SKIPPED: cmake or RocksDB's headers are missing; scripts/setup.sh rocksdb installs them"
-        );
-    }
-    !can
-}
-
-/// Builds all of it, once, and gives the folder with the tests.
-fn build() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(build_now)
-}
-
-fn build_now() -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/rocksdb");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rocksdb");
-    let library = Path::new(BPFOF).with_file_name("deps");
-    let (sources, to) = (sources.display().to_string(), folder.display().to_string());
-    let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
-    run("cmake", &["-S", &sources, "-B", &to, &library, "-DBPFOF_TESTS=ON"]);
-    run("cmake", &["--build", &to, "--parallel", "2"]);
-    folder
-}
 
 /// The program of docs/rocksdb.md, compiled as the page says, but with what was built.
 fn compile_example(folder: &Path) -> PathBuf {

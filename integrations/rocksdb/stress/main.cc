@@ -24,13 +24,14 @@ constexpr int PATIENCE_S = 20;
 {
 	std::fprintf(stderr,
 		"usage: %s DIRECTORY [URL DEVICE] (--seconds N | --reads N) [--leaks] [--fill-disk] "
-		"[--target-may-die]\n"
+		"[--target-may-die] [--slow MS]\n"
 		"  --seconds, --reads  how long, or until so many Get() calls are checked\n"
 		"  --leaks             fail if memory, descriptors or space have grown; DIRECTORY is "
 		"on\n"
 		"                      a file system that nobody else uses\n"
 		"  --fill-disk         fill that file system now and then\n"
-		"  --target-may-die    chains may fail; the target is back within some seconds\n",
+		"  --target-may-die    chains may fail; the target is back within some seconds\n"
+		"  --slow              say it of each Get() that takes longer than so many ms\n",
 		program);
 	std::exit(2);
 }
@@ -48,6 +49,8 @@ Settings settings_of(int argc, char **argv)
 			settings.seconds = std::atoll(argv[++i]);
 		else if (word == "--reads" && has_number)
 			settings.reads = std::atoll(argv[++i]);
+		else if (word == "--slow" && has_number)
+			settings.slow_ms = std::atoll(argv[++i]);
 		else if (word == "--leaks")
 			settings.check_leaks = true;
 		else if (word == "--fill-disk")

@@ -2,6 +2,7 @@
 /* Reads that are checked. */
 #include "stress.h"
 
+#include <chrono>
 #include <deque>
 
 using rocksdb::Iterator;
@@ -111,7 +112,9 @@ class Reader {
 
 		choose_options(random_, &options);
 		const uint64_t least = test_.versions().least(number);
+		const auto begun = std::chrono::steady_clock::now();
 		const Answer answer = get(test_, test_.db, options, key);
+		tell_if_slow(std::chrono::steady_clock::now() - begun);
 		check_version(key, answer.status, answer.value, least, test_.versions().most(number),
 			&seen_[number]);
 		test_.gets++;
@@ -130,6 +133,14 @@ class Reader {
 	}
 
     private:
+	void tell_if_slow(std::chrono::steady_clock::duration taken) const
+	{
+		const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(taken).count();
+
+		if (test_.settings.slow_ms && static_cast<uint64_t>(ms) > test_.settings.slow_ms)
+			std::printf("a Get took %lld ms\n", static_cast<long long>(ms));
+	}
+
 	void read_missing()
 	{
 		const std::string key = missing_key(random_);

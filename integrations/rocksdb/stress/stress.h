@@ -61,6 +61,8 @@ struct Settings {
 	bool fill_disk = false;
 	/* The target goes away and comes back. */
 	bool target_may_die = false;
+	/* A Get() that takes longer is told; 0: none is. */
+	uint64_t slow_ms = 0;
 };
 
 class Test {

@@ -2,9 +2,13 @@
 
 #[path = "../disk/mod.rs"]
 mod disk;
+#[path = "../integration/mod.rs"]
+mod integration;
 mod reading;
+#[allow(dead_code)] // A part of it.
 #[path = "../../../controller/tests/failover/relay.rs"]
 mod relay;
+mod rocksdb;
 mod rounds;
 mod workers;
 

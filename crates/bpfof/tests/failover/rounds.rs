@@ -3,8 +3,10 @@
 
 use crate::PATH_TIMEOUT;
 use crate::disk::{Disk, cannot_mount};
+use crate::integration::cannot_build;
 use crate::reading::Reading;
 use crate::relay::Relay;
+use crate::rocksdb::Stress;
 use crate::workers::{
     NAMESPACE_BYTES, NSID, PATIENCE, Progress, StopAtEnd, Work, get_keys, look_up, read_blocks,
     share, write_and_read,
@@ -28,12 +30,17 @@ enum Event {
     Upgrade,
     /// `kill -9`, then it is started again.
     Kill,
+    /// Its connections are closed, and new ones refused.
+    Cut,
     /// The network delivers nothing and says nothing; later it delivers all that it has.
     Silence,
 }
 
-const EVENTS: [Event; 5] = [Event::None, Event::Drain, Event::Upgrade, Event::Kill, Event::Silence];
+const EVENTS: [Event; 6] =
+    [Event::None, Event::Drain, Event::Upgrade, Event::Kill, Event::Cut, Event::Silence];
 const READERS: [&str; 4] = ["reads", "gets by chains", "shared lane", "lookups in a file"];
+/// The path timeout of RocksDB, which takes the usual one.
+const ROCKSDB_PATH_TIMEOUT: Duration = Duration::from_secs(5);
 /// What each reader must do before the next thing happens.
 const ENOUGH: u64 = 30;
 
@@ -44,6 +51,21 @@ struct Plan {
     path_timeout: Duration,
     /// Longest wait of a reader.
     pause_max: Duration,
+    has_rocksdb: bool,
+}
+
+/// The longest waits: of each reader, and of RocksDB.
+#[derive(Clone, Copy, Debug, Default)]
+struct Longest {
+    readers: [Duration; 4],
+    rocksdb: Duration,
+}
+
+impl Longest {
+    fn max(&self, other: &Longest) -> Longest {
+        let readers = std::array::from_fn(|of| self.readers[of].max(other.readers[of]));
+        Longest { readers, rocksdb: self.rocksdb.max(other.rocksdb) }
+    }
 }
 
 /// The two targets, the ways to them, and who works.
@@ -53,6 +75,7 @@ struct Stage<'a> {
     maps: Arc<FileMaps>,
     readers: &'a [Progress; 4],
     threads: Vec<ScopedJoinHandle<'a, ()>>,
+    rocksdb: Option<Stress>,
 }
 
 impl Stage<'_> {
@@ -109,18 +132,31 @@ impl Stage<'_> {
                 self.go_on();
                 self.disk.restart(path);
             }
-            Event::Silence => {
-                self.relays[path].silence();
+            Event::Cut => {
+                self.relays[path].cut();
                 self.is_in(path, &[PathState::Lost]);
                 self.go_on();
                 self.relays[path].open();
             }
+            Event::Silence => {
+                self.relays[path].silence();
+                self.is_in(path, &[PathState::Lost]);
+                self.go_on();
+                if self.rocksdb_runs() {
+                    // Until RocksDB has lost the path as well.
+                    std::thread::sleep(ROCKSDB_PATH_TIMEOUT);
+                }
+                self.relays[path].open();
+            }
         }
         // Told by the target as well, since a connection that was lost just now may not be known here.
-        self.until("the host is back", || {
+        let mut rocksdb = self.rocksdb.take();
+        self.until("the hosts are back", || {
             let hosts = self.disk.ctl(path, &["connections"]);
-            hosts.as_array().is_some_and(|hosts| !hosts.is_empty())
+            let rocksdb_runs = rocksdb.as_mut().is_some_and(Stress::runs);
+            hosts.as_array().is_some_and(|hosts| hosts.len() > usize::from(rocksdb_runs))
         });
+        self.rocksdb = rocksdb;
         for path in 0..2 {
             self.is_in(path, &[PathState::Optimized, PathState::NonOptimized]);
         }
@@ -128,8 +164,14 @@ impl Stage<'_> {
         self.go_on();
     }
 
-    fn take_longest(&self) -> [Duration; 4] {
-        self.readers.each_ref().map(Progress::take_longest)
+    fn rocksdb_runs(&mut self) -> bool {
+        self.rocksdb.as_mut().is_some_and(Stress::runs)
+    }
+
+    fn take_longest(&self) -> Longest {
+        let readers = self.readers.each_ref().map(Progress::take_longest);
+        let rocksdb = self.rocksdb.as_ref().map(Stress::take_longest);
+        Longest { readers, rocksdb: rocksdb.unwrap_or_default() }
     }
 }
 
@@ -159,8 +201,8 @@ fn start<'a>(
 }
 
 /// The disk, with a database in its second namespace, by two relays.
-fn set_up(plan: &Plan) -> (Disk, [Relay; 2], Reading, Work) {
-    let mut disk = Disk::new("ext4", 64 << 20);
+fn set_up(plan: &Plan) -> (Disk, [Relay; 2], TargetUrl, Reading, Work) {
+    let mut disk = Disk::new("ext4", 512 << 20);
     let direct = disk.add_path();
     disk.add_plain(NAMESPACE_BYTES);
     let relays =
@@ -177,30 +219,46 @@ fn set_up(plan: &Plan) -> (Disk, [Relay; 2], Reading, Work) {
         work
     };
     let work = reading.maps.with_controller(load).expect("a target");
-    (disk, relays, reading, work)
+    (disk, relays, url, reading, work)
 }
 
-/// Prints the longest wait of each reader for each event.
-fn print(longest: &[[Duration; 4]; 5]) {
-    println!("{:<20}{}", "longest wait, ms", EVENTS.map(|event| format!("{event:>10?}")).concat());
+/// Prints the longest waits for each event.
+fn print(longest: &[Longest; 6], has_rocksdb: bool) {
+    let line = |name: &str, waited: [Duration; 6]| {
+        let ms = waited.map(|waited| format!("{:>9.1}", waited.as_secs_f64() * 1e3));
+        println!("{name:<18}{}", ms.concat());
+    };
+    let events = EVENTS.map(|event| format!("{:>9}", format!("{event:?}")));
+    println!("{:<18}{}", "longest wait, ms", events.concat());
     for (reader, name) in READERS.iter().enumerate() {
-        let ms = |of: &[Duration; 4]| format!("{:>10.1}", of[reader].as_secs_f64() * 1e3);
-        println!("{name:<20}{}", longest.each_ref().map(ms).concat());
+        line(name, longest.map(|of| of.readers[reader]));
+    }
+    if has_rocksdb {
+        line("Gets of RocksDB", longest.map(|of| of.rocksdb));
     }
 }
 
+fn check(plan: &Plan, event: Event, longest: &Longest) {
+    let too_long = longest.readers.iter().any(|waited| *waited > plan.pause_max);
+    assert!(!too_long, "{event:?}: {READERS:?} waited {:?}", longest.readers);
+    let is_silence = matches!(event, Event::Silence);
+    let most = if is_silence { ROCKSDB_PATH_TIMEOUT } else { plan.pause_max };
+    assert!(longest.rocksdb <= most, "{event:?}: a Get of RocksDB took {:?}", longest.rocksdb);
+}
+
 fn play(plan: &Plan) {
-    let (mut disk, relays, mut reading, work) = set_up(plan);
+    let (mut disk, relays, url, mut reading, work) = set_up(plan);
     let (readers, writer) = (<[Progress; 4]>::default(), Progress::default());
-    let mut longest = [[Duration::ZERO; 4]; 5];
+    let mut longest = [Longest::default(); 6];
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&work);
         let maps = Arc::clone(&reading.maps);
+        let rocksdb = plan.has_rocksdb.then(|| Stress::start(&disk, &url, plan.lasts));
         let threads = start(scope, &mut reading, &work, (&readers, &writer));
-        let mut stage =
-            Stage { disk: &mut disk, relays: &relays, maps, readers: &readers, threads };
-        let begun = Instant::now();
-        for round in 0..plan.rounds {
+        let (disk, relays, readers) = (&mut disk, &relays, &readers);
+        let mut stage = Stage { disk, relays, maps, readers, threads, rocksdb };
+        let (begun, mut round) = (Instant::now(), 0);
+        while round < plan.rounds || begun.elapsed() < plan.lasts || stage.rocksdb_runs() {
             let path = round as usize % 2;
             stage.prefer(path);
             for (event, longest) in EVENTS.into_iter().zip(&mut longest) {
@@ -209,19 +267,16 @@ fn play(plan: &Plan) {
                 stage.play(event, path);
                 let waited = stage.take_longest();
                 println!("round {round}, path {path}, {event:?}: {waited:?}");
-                let too_long = waited.iter().any(|waited| *waited > plan.pause_max);
-                assert!(!too_long, "{event:?}: {READERS:?} waited {waited:?}");
-                *longest = std::array::from_fn(|reader| longest[reader].max(waited[reader]));
+                check(plan, event, &waited);
+                *longest = longest.max(&waited);
             }
-            while begun.elapsed() < plan.lasts * (round + 1) / plan.rounds {
-                stage.go_on();
-            }
+            round += 1;
         }
         let written = writer.ended.load(Ordering::Relaxed);
         stage.until("writes go on", || writer.ended.load(Ordering::Relaxed) > written);
-        println!("{} rounds in {:?}", plan.rounds, begun.elapsed());
+        println!("{round} rounds in {:?}", begun.elapsed());
     });
-    print(&longest);
+    print(&longest, plan.has_rocksdb);
     let requests: Vec<u64> = readers.iter().map(|of| of.ended.load(Ordering::Relaxed)).collect();
     let (written, waited) = (writer.ended.load(Ordering::Relaxed), writer.take_longest());
     println!("{READERS:?}: {requests:?}; {written} writes, the longest took {waited:?}");
@@ -236,7 +291,8 @@ fn a_round_of_everything_shows_in_no_request() {
         return;
     }
     let pause_max = Duration::from_secs(5);
-    play(&Plan { rounds: 1, lasts: Duration::ZERO, path_timeout: PATH_TIMEOUT, pause_max });
+    let (lasts, path_timeout) = (Duration::ZERO, PATH_TIMEOUT);
+    play(&Plan { rounds: 1, lasts, path_timeout, pause_max, has_rocksdb: false });
 }
 
 /// `make soak-paths`: PATH_ROUNDS, in PATH_SECONDS at least. A path that is silent is noticed within three
@@ -251,8 +307,9 @@ fn soak() {
         Some(text) => text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text:?}")),
         None => usual,
     };
-    let (rounds, seconds) = (setting("PATH_ROUNDS", 10), setting("PATH_SECONDS", 60));
+    let (rounds, seconds) = (setting("PATH_ROUNDS", 10), setting("PATH_SECONDS", 90));
     let second = Duration::from_secs(1);
     let lasts = Duration::from_secs(seconds.into());
-    play(&Plan { rounds, lasts, path_timeout: second, pause_max: second });
+    let has_rocksdb = !cannot_build();
+    play(&Plan { rounds, lasts, path_timeout: second, pause_max: second, has_rocksdb });
 }

@@ -93,7 +93,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    fn note(&self, waited: Duration) {
+    pub(crate) fn note(&self, waited: Duration) {
         self.longest_us.fetch_max(waited.as_micros() as u64, Ordering::Relaxed);
         self.ended.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,0 +1,42 @@
+//! Builds the integration with RocksDB, by CMake and with the machine's RocksDB.
+#![allow(dead_code)] // Each test uses a part.
+
+use crate::disk::{BPFOF, run};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Whether something is missing here; then the log of the tests says what.
+pub(crate) fn cannot_build() -> bool {
+    let source = b"#include <rocksdb/db.h>\n#include <lz4.h>\n#include <xxhash.h>\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("probe.cc");
+    std::fs::write(&file, source).expect("written");
+    let compiles = Command::new("c++").arg("-fsyntax-only").arg(&file).output();
+    let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
+    let can = has_cmake && compiles.is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!(
+            "SKIPPED: cmake or RocksDB's headers are missing; scripts/setup.sh rocksdb installs them"
+        );
+    }
+    !can
+}
+
+/// Builds all of it, once, and gives the folder with the tests.
+pub(crate) fn build() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build_only("all"))
+}
+
+/// Builds a target of CMake's, and gives the folder where it is.
+pub(crate) fn build_only(target: &str) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/rocksdb");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rocksdb");
+    let library = Path::new(BPFOF).with_file_name("deps");
+    let (sources, to) = (sources.display().to_string(), folder.display().to_string());
+    let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
+    run("cmake", &["-S", &sources, "-B", &to, &library, "-DBPFOF_TESTS=ON"]);
+    run("cmake", &["--build", &to, "--parallel", "2", "--target", target]);
+    folder
+}
