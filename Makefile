@@ -34,6 +34,10 @@ SOAK_SECONDS ?= 3600
 # `make soak-rocksdb` runs for so many Gets instead, if it is given.
 READS ?=
 
+# `make soak-paths`: how many rounds of losses, and how many seconds they take at least.
+PATH_ROUNDS ?= 10
+PATH_SECONDS ?= 90
+
 # How many functions `make loads` loads and unloads.
 LOADS ?= 100000
 
@@ -46,8 +50,8 @@ BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	screenshots race grants soak soak-simulation soak-rocksdb instructions loads test-aarch64 fuzz install \
-	uninstall deb deb-test pictures clean
+	screenshots race grants soak soak-simulation soak-rocksdb soak-paths instructions loads test-aarch64 fuzz \
+	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
@@ -161,6 +165,11 @@ soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SO
 	@scripts/setup.sh rocksdb
 	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(READS) cargo test --release -p bpfof-cli --test rocksdb \
 		--locked -- --ignored --exact soak --nocapture
+
+soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, PATH_ROUNDS (10) times; needs root
+	@scripts/setup.sh rocksdb
+	PATH_ROUNDS=$(PATH_ROUNDS) PATH_SECONDS=$(PATH_SECONDS) cargo test -p bpfof-cli --test failover \
+		--locked -- --ignored --exact rounds::soak --nocapture
 
 instructions: setup ## instructions of a command on both sides, against what they may be, by Valgrind
 	@scripts/setup.sh valgrind

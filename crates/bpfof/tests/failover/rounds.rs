@@ -144,7 +144,7 @@ impl Stage<'_> {
                 self.go_on();
                 if self.rocksdb_runs() {
                     // Until RocksDB has lost the path as well.
-                    std::thread::sleep(ROCKSDB_PATH_TIMEOUT);
+                    std::thread::sleep(ROCKSDB_PATH_TIMEOUT * 3 / 4);
                 }
                 self.relays[path].open();
             }
@@ -280,8 +280,9 @@ fn play(plan: &Plan) {
     let requests: Vec<u64> = readers.iter().map(|of| of.ended.load(Ordering::Relaxed)).collect();
     let (written, waited) = (writer.ended.load(Ordering::Relaxed), writer.take_longest());
     println!("{READERS:?}: {requests:?}; {written} writes, the longest took {waited:?}");
-    // Until the loss is noticed, the first target cannot act any more, and the write is sent again.
-    let most = 3 * plan.path_timeout + Duration::from_secs(1) + plan.pause_max;
+    // Until the loss is noticed and the first target cannot act any more. What is then sent again may meet
+    // the next loss.
+    let most = 2 * (3 * plan.path_timeout + Duration::from_secs(1)) + plan.pause_max;
     assert!(waited < most, "a write took {waited:?}");
 }
 
