@@ -237,8 +237,11 @@ fn pictures() {
     let mut terminal = Terminal::run(BPFOF, &arguments, 17, 140);
     assert!(terminal.ended().success());
     terminal.until_shows(&["waited for", "function"]);
-    std::fs::write(images.join("trace.svg"), terminal.picture("bpfof trace --every 1000 --count 2"))
-        .expect("written");
+    std::fs::write(
+        images.join("trace.svg"),
+        terminal.picture("bpfof trace --every 1000 --count 2"),
+    )
+    .expect("written");
     let arguments = ["top", "--socket", socket, "--interval", "0.2"];
     let mut terminal = Terminal::run(BPFOF, &arguments, 18, 150);
     terminal
