@@ -215,7 +215,7 @@ install: $(if $(BUILD_DIR),,release) ## install program, C library, headers, man
 uninstall: ## remove what make install has put there
 	@$(INSTALL) uninstall $(or $(BUILD_DIR),$(dir $(BPFOF)))
 
-pictures: setup ## draw the pictures of `bpfof top` in docs/images anew
+pictures: setup ## draw the pictures of `bpfof top` and `bpfof trace` in docs/images anew
 	cargo test -p bpfof-cli --test top --locked -- --ignored --exact pictures --nocapture
 
 # With the C library of the distribution that it runs on.

@@ -9,7 +9,7 @@ use bpfof_controller::{
 use bpfof_operations::client::Client;
 use bpfof_operations::control::{self, Change, Control, Operations};
 use bpfof_operations::edit::{self, Edit, Place};
-use bpfof_operations::hand_over::{self, Sockets};
+use bpfof_operations::hand_over::{self, Claims, Sockets};
 use bpfof_operations::{Reporter, Slowest};
 use bpfof_systemd::Manager;
 use bpfof_terminal::{Outcome, forbid_core_dumps};
@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -154,10 +155,11 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let config = configuration(options)?;
     crate::allocator::give_back_large_pieces();
     let is_crippled = Arc::new(AtomicBool::new(false));
-    let (mut surroundings, mut old, mut metrics_socket) = (surroundings(&is_crippled)?, None, None);
+    let (mut surroundings, mut old) = (surroundings(&is_crippled)?, None);
+    let (mut metrics_socket, mut claim) = (None, None);
     if let Some(path) = &options.take_over {
         old = Some(Client::connect(path)?);
-        metrics_socket = hand_over_from(path, &config, &mut surroundings)?;
+        (metrics_socket, claim) = hand_over_from(path, &config, &mut surroundings)?;
     }
     let mut server = Server::start_with(&config, surroundings)?;
     let asked = Asked::default();
@@ -171,6 +173,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         old.call("retire", serde_json::Value::Null)?;
         server.begin_accepting()?;
     }
+    drop(claim);
     crate::allocator::give_back_unused_pages(server.memory());
     announce(options.json, &server, &config, metrics);
     let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
@@ -348,7 +351,7 @@ fn serve_operators(
     let hand_over = move || {
         let of_hosts = of_hosts()?;
         let metrics = metrics_copy.as_ref().map(TcpListener::try_clone).transpose();
-        Ok(Sockets { of_hosts, metrics: metrics.map_err(|error| error.to_string())? })
+        Ok(Sockets { of_hosts, metrics: metrics.map_err(|error| error.to_string())?, claim: None })
     };
     let operations = Operations {
         report,
@@ -358,6 +361,7 @@ fn serve_operators(
         change: Box::new(change),
         paths: server.paths(),
         hand_over: Box::new(hand_over),
+        claims: Claims::default(),
         retire: Box::new(server.stop_accepting()),
         stop: Box::new(|| _ = signal_hook::low_level::raise(SIGTERM)),
     };
@@ -371,20 +375,21 @@ fn is_same_file(one: Option<&Path>, other: Option<&Path>) -> bool {
     one.map(whole) == other.map(whole)
 }
 
-/// Takes the sockets of the target whose control socket is at `path`. Returns the one for metrics.
+/// Takes the sockets of the target whose control socket is at `path`. Returns the one for metrics, and the
+/// connection that keeps others from taking them.
 fn hand_over_from(
     path: &Path,
     config: &TargetConfig,
     surroundings: &mut ServerOptions,
-) -> Result<Option<TcpListener>, Box<dyn std::error::Error>> {
+) -> Result<(Option<TcpListener>, Option<UnixStream>), Box<dyn std::error::Error>> {
     let mut sockets = hand_over::receive(path)
         .map_err(|error| format!("cannot take over from {}: {error}", path.display()))?;
     take_over::keep_configured(&mut sockets, config);
-    let Sockets { of_hosts, metrics } = sockets;
+    let Sockets { of_hosts, metrics, claim } = sockets;
     surroundings.listeners.extend(of_hosts.listeners);
     surroundings.discovery_listener = surroundings.discovery_listener.take().or(of_hosts.discovery);
     surroundings.last_controller = Some(of_hosts.last_controller);
-    Ok(metrics)
+    Ok((metrics, claim))
 }
 
 /// Has the hosts of another target move here while this one serves already.

@@ -23,6 +23,10 @@ struct Served {
 
 impl Served {
     fn start(socket: &Path) -> Served {
+        Served::with(socket, "mem:size=8MiB")
+    }
+
+    fn with(socket: &Path, namespace: &str) -> Served {
         let mut command = Command::new(BPFOF);
         command.args([
             "target",
@@ -31,7 +35,7 @@ impl Served {
             "--json",
             "--quiet",
             "--namespace",
-            "mem:size=8MiB",
+            namespace,
         ]);
         let mut child = command
             .arg("--control")
@@ -226,9 +230,19 @@ fn pictures() {
     std::fs::create_dir_all(&images).expect("a folder");
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("control.sock");
-    let served = Served::start(&path);
+    let served = Served::with(&path, "mem:size=8MiB,latency_us=90");
     let load = Load::start(&served.url, 3);
-    let arguments = ["top", "--socket", path.to_str().expect("UTF-8"), "--interval", "0.2"];
+    let socket = path.to_str().expect("UTF-8");
+    let arguments = ["trace", "--socket", socket, "--every", "1000", "--count", "2"];
+    let mut terminal = Terminal::run(BPFOF, &arguments, 17, 140);
+    assert!(terminal.ended().success());
+    terminal.until_shows(&["waited for", "function"]);
+    std::fs::write(
+        images.join("trace.svg"),
+        terminal.picture("bpfof trace --every 1000 --count 2"),
+    )
+    .expect("written");
+    let arguments = ["top", "--socket", socket, "--interval", "0.2"];
     let mut terminal = Terminal::run(BPFOF, &arguments, 18, 150);
     terminal
         .until("three hosts", |text| (1..=3).all(|number| works(text, &format!("app{number}"))));

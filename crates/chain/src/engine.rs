@@ -99,6 +99,12 @@ impl Engine {
         Engine { slice: units, ..self }
     }
 
+    /// Units of the work since they were last taken.
+    #[inline]
+    pub fn spent(&self) -> u64 {
+        self.spent
+    }
+
     /// Takes the units of the work that was done since this was last called.
     #[inline]
     pub fn take_spent(&mut self) -> u64 {

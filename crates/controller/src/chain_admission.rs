@@ -178,6 +178,17 @@ impl Admission {
         }
     }
 
+    /// It has not started what it was granted an arena for: that is for others.
+    pub(crate) fn not_started(&mut self, connection: u32) {
+        if let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut)
+            && share.granted > 0
+        {
+            share.granted -= 1;
+            self.granted -= 1;
+            self.count(connection, -1);
+        }
+    }
+
     /// It wants none any more: what it has been granted is for others.
     pub(crate) fn stop_waiting(&mut self, connection: u32) {
         let Some(share) = self.shares.get_mut(connection as usize).and_then(Option::as_mut) else {
@@ -317,6 +328,11 @@ mod tests {
         admission.started(3);
         assert_eq!((admission.running(3), admission.running(2)), (1, 1));
         // What is not used goes on to others.
+        admission.not_started(2);
+        admission.not_started(2);
+        assert_eq!((admission.granted, admission.running(2)), (1, 1));
+        admission.wait(2);
+        assert_eq!(admission.grant(3), Some(2));
         admission.let_go(2);
         assert_eq!(admission.grant(2), Some(0));
         for (connection, chains) in [(0, 4), (2, 1), (3, 1)] {

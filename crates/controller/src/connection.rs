@@ -376,6 +376,12 @@ impl Connection {
         }
     }
 
+    /// Whether the host still waits for commands that go on in parts: after its end, or once it may have sent
+    /// them again elsewhere, nothing more is done of them.
+    pub(crate) fn wants_more(&self, now_ns: u64) -> bool {
+        !self.is_abandoned && !self.has_expired(now_ns)
+    }
+
     /// Whether the host has been silent for longer than its keep-alive timer, so that it may have given its
     /// commands to another controller: none of them may have an effect any more (NVMe Base 2.0 §3.9).
     #[inline]

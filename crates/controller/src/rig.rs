@@ -271,6 +271,19 @@ impl Rig {
         }
     }
 
+    /// The same where the process is stopped for so long between the receipt and the work.
+    #[cfg(test)]
+    pub(crate) fn feed_across_stop(&mut self, line: usize, bytes: &[u8], stopped_ns: u64) {
+        let index = self.lines[line];
+        self.core.io.wire(index).inbox.extend_from_slice(bytes);
+        turn::begin(&mut self.core);
+        self.deliver();
+        self.core.io.now_ns += stopped_ns;
+        serve::take_input(&mut self.core, index);
+        turn::end(&mut self.core);
+        self.pump();
+    }
+
     /// Delivers what is on its way, without performing an operation.
     fn pump(&mut self) {
         loop {

@@ -36,6 +36,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Ids of controllers that are left to the process whose place a server takes: more hosts than connect in the
+/// moment until that lets nobody in, and no more than half of the shortest range.
+const HANDED_OVER_IDS: u64 = 512;
+
 /// What a server is given beside its configuration.
 #[derive(Default)]
 pub struct ServerOptions {
@@ -149,7 +153,9 @@ impl Server {
         let random = RandomState::new().build_hasher().finish();
         let (first, count) = (*config.cntlids.start(), config.cntlids.len() as u64);
         let last = options.last_controller.filter(|last| config.cntlids.contains(last));
-        let last = last.unwrap_or(first + (random % count) as u16);
+        // The other process goes on giving ids until it is told to let nobody in.
+        let beyond = |last: u16| u64::from(last - first) + HANDED_OVER_IDS;
+        let last = first + (last.map_or(random, beyond) % count) as u16;
         Server::start_behind(config, options, last)
     }
 

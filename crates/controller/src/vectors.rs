@@ -121,9 +121,9 @@ impl Vector {
         self.left -= 1;
     }
 
-    /// A chain is given up: the connection closes.
+    /// A chain is given up: the connection closes. A host that hears of it sends the chain again elsewhere.
     fn give_up(&mut self, chain: u16) {
-        self.failed(chain, Status::ABORTED_SQ_DELETION.into());
+        self.failed(chain, Status::COMMAND_INTERRUPTED.into());
     }
 
     /// So are those that have not begun.

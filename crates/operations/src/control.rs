@@ -24,7 +24,7 @@
 //! | `version` | | text |
 
 use crate::edit::{Edit, Place};
-use crate::hand_over::{self, Sockets};
+use crate::hand_over::{self, Claims, Sockets};
 use crate::rpc::{self, Failure, MAX_REQUEST_BYTES};
 use crate::{PATIENCE, Reporter, Slowest, tracing};
 use bpfof_controller::{AnaState, PathError, Paths, TraceError, TraceRequest, Tracing};
@@ -60,6 +60,8 @@ pub struct Operations {
     pub paths: Paths,
     /// What another process needs to go on in this one's place.
     pub hand_over: Box<dyn Fn() -> Result<Sockets, String> + Send + Sync>,
+    /// Who has asked for that.
+    pub claims: Claims,
     /// Lets no more hosts in: another process does.
     pub retire: Box<dyn Fn() + Send + Sync>,
     /// Stops the target.
@@ -190,6 +192,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     let mut reader = BufReader::new(stream);
+    let mut claim = None;
     loop {
         let mut line = String::new();
         let length = (&mut reader).take(MAX_REQUEST_BYTES).read_line(&mut line)?;
@@ -206,7 +209,12 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
                 trace = Some(begin_trace(operations, params)?);
                 Ok(Value::Null)
             }
-            "hand-over" => hand_over::offer(&*operations.hand_over, &mut sockets),
+            "hand-over" => {
+                let taken = "another process takes over, or has";
+                let taken = || Failure::new(Failure::FAILED, taken);
+                claim = Some(operations.claims.claim().ok_or_else(taken)?);
+                hand_over::offer(&*operations.hand_over, &mut sockets)
+            }
             _ => carry_out(operations, method, params),
         });
         let text = serde_json::to_string(&answer)? + "\n";
@@ -263,6 +271,7 @@ fn carry_out(operations: &Operations, method: &str, params: &Value) -> Result<Va
         "keys.reload" => (operations.change)(Change::Keys).map(|_| Value::Null).map_err(failed),
         "drain" | "undrain" | "ana" | "close" => change_paths(operations, method, params),
         "retire" => {
+            operations.claims.retire();
             (operations.retire)();
             Ok(Value::Null)
         }

@@ -19,6 +19,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 /// The most sockets that are handed over: the kernel takes 253 at a time.
@@ -28,6 +29,38 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// How long a target may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Who may have the sockets: one process at a time, as long as the connection lives on which it has asked, and
+/// nobody once another has them for good.
+#[derive(Debug, Default)]
+pub struct Claims(AtomicU8);
+
+const FREE: u8 = 0;
+const CLAIMED: u8 = 1;
+const RETIRED: u8 = 2;
+
+impl Claims {
+    /// Somebody asks. The claim ends with what is returned.
+    pub(crate) fn claim(&self) -> Option<Claim<'_>> {
+        let claimed = self.0.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Acquire);
+        claimed.is_ok().then_some(Claim(self))
+    }
+
+    /// Another process has the sockets for good.
+    pub(crate) fn retire(&self) {
+        self.0.store(RETIRED, Ordering::Release);
+    }
+}
+
+/// A process has been given the sockets.
+#[derive(Debug)]
+pub(crate) struct Claim<'a>(&'a Claims);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.0.compare_exchange(CLAIMED, FREE, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
 /// The sockets of a target.
 #[derive(Debug)]
 pub struct Sockets {
@@ -35,6 +68,8 @@ pub struct Sockets {
     pub of_hosts: HandOver,
     /// The one for metrics.
     pub metrics: Option<TcpListener>,
+    /// The connection on which they came: as long as it is open nobody else gets them.
+    pub claim: Option<UnixStream>,
 }
 
 /// What the answer says of them.
@@ -67,7 +102,7 @@ impl Sockets {
         }
         let last_controller = words.last_controller;
         let of_hosts = HandOver { listeners: Vec::new(), discovery: None, last_controller };
-        let mut sockets = Sockets { of_hosts, metrics: None };
+        let mut sockets = Sockets { of_hosts, metrics: None, claim: None };
         for (role, descriptor) in words.sockets.iter().zip(descriptors) {
             let socket = TcpListener::from(descriptor);
             match role {
@@ -136,7 +171,8 @@ pub fn receive(path: &Path) -> Result<Sockets, ClientError> {
         return Err(ClientError::Refused(failure.message));
     }
     let words: Words = serde_json::from_value(answer.result.unwrap_or_default())?;
-    Sockets::of(&words, descriptors).ok_or_else(nonsense)
+    let sockets = Sockets::of(&words, descriptors).ok_or_else(nonsense)?;
+    Ok(Sockets { claim: Some(stream), ..sockets })
 }
 
 /// A line, and the descriptors that came with it.

@@ -2,7 +2,7 @@
 //!
 //! Counters are of the time since the target, the namespace or the host came; one that begins again is what
 //! `rate()` of Prometheus expects. Latencies have buckets in powers of two from 1.024 µs to 34 s. There are as many
-//! series as there are namespaces, kept functions, reactors, and hosts up to [`MAX_HOSTS`].
+//! series as there are namespaces, kept functions, reactors, and hosts up to 256.
 
 use bpfof_controller::{
     Class, ClassMetrics, FunctionReport, Histogram, HostReport, ListenerReport, Octaves,

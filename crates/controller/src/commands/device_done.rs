@@ -59,7 +59,8 @@ pub(crate) fn file_done(
         *cx.connection.queue.state_mut(slot) = State::Plain { namespace };
         return cx.executor.submit_flush(namespace, command);
     }
-    if result == 0 && nvm_optional::deallocate_next(cx, command) {
+    let is_wanted = cx.connection.wants_more(cx.executor.now_ns);
+    if result == 0 && is_wanted && nvm_optional::deallocate_next(cx, command) {
         return;
     }
     let mut taken = cx.connection.queue.vacate(slot);
@@ -69,6 +70,8 @@ pub(crate) fn file_done(
     let mut payload = Payload::None;
     if !ok {
         reply = file_error(cx, taken.cid, &taken.state, result).into();
+    } else if nvm_optional::has_ranges(&taken.state) {
+        reply = Status::ABORTED_SQ_DELETION.into();
     } else if let State::Read { .. } = taken.state {
         payload = buffer.take().map_or(Payload::None, Payload::Buffer);
     } else if let State::Compare { expected, .. } = &mut taken.state

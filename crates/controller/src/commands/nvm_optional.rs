@@ -152,6 +152,11 @@ pub(super) fn deallocate_next(cx: &mut Context<'_>, command: CommandId) -> bool 
     true
 }
 
+/// Whether a Dataset Management command has ranges that were not deallocated.
+pub(super) fn has_ranges(state: &State) -> bool {
+    matches!(state, State::Deallocate(rest) if rest.next < rest.ranges.len())
+}
+
 /// Zeroes of a memory namespace are due: offset and length in bytes. They end here unless they are
 /// still `wanted`.
 pub(crate) fn zero_memory(

@@ -127,6 +127,12 @@ impl Executor {
         self.spent
     }
 
+    /// The same with that of chains.
+    #[inline]
+    pub(crate) fn spent_with_chains(&self) -> u64 {
+        self.spent + self.arenas.engine.spent()
+    }
+
     /// Takes the units of the work since this was last called, that of chains included.
     #[inline]
     pub(crate) fn take_spent(&mut self) -> u64 {

@@ -77,7 +77,7 @@ fn entry_ended<I: Io>(
     let before = cx.connection.port.unsent_bytes();
     pushdown_vector::ended(&mut cx, (owner.command.slot, entry), chain, outcome);
     cx.executor.admission.ended(index, owner.gives_way);
-    let until = cx.executor.spent() + SLICE_UNITS;
+    let until = cx.executor.spent_with_chains() + SLICE_UNITS;
     pushdown_vector::start_more(&mut cx, until);
     answered(core, index, before);
 }
@@ -86,7 +86,7 @@ fn entry_ended<I: Io>(
 pub(super) fn start_vectors<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(mut cx) = core.context(index) else { return };
     let before = cx.connection.port.unsent_bytes();
-    let until = cx.executor.spent() + SLICE_UNITS;
+    let until = cx.executor.spent_with_chains() + SLICE_UNITS;
     pushdown_vector::start_more(&mut cx, until);
     answered(core, index, before);
     let spent = core.executor.take_spent();
@@ -161,7 +161,8 @@ fn end_resting(cx: &mut Context<'_>, (slot, entry): (u16, Option<u16>), refusal:
 /// command, whichever has waited longest.
 pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(entry) = core.table.get_mut(index) else { return };
-    if entry.closing {
+    // What rests ends as it would, though the host is to go.
+    if entry.closing && entry.connection.waiters.resting.is_empty() {
         return core.executor.admission.stop_waiting(index);
     }
     let ChainWaiters { resting, vector_since_ns, command_since_ns, waited_since_ns } =
@@ -183,6 +184,7 @@ pub(super) fn granted<I: Io>(core: &mut Core<I>, index: u32) {
     {
         let of = (resting.slot, resting.entry);
         if let Err(refusal) = pushdown::resume(&mut cx, resting) {
+            cx.executor.admission.not_started(index);
             end_resting(&mut cx, of, &refusal);
         }
         core.mark_dirty(index);

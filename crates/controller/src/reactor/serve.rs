@@ -76,7 +76,9 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
         }
         Operation::Zero { namespace, command, offset, length } => {
             let Some(entry) = core.table.get_mut(index) else { return };
-            let zeroes = ((offset, length), !entry.cuts_chains);
+            let now_ns = core.executor.now_ns;
+            let is_wanted = !entry.cuts_chains && entry.connection.wants_more(now_ns);
+            let zeroes = ((offset, length), is_wanted);
             let mut cx =
                 Context { connection: &mut entry.connection, executor: &mut core.executor };
             nvm_optional::zero_memory(&mut cx, namespace as usize, command, zeroes);
@@ -107,12 +109,14 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     if entry.closing || !connection.has_more || connection.is_full() {
         return;
     }
-    if connection.has_expired(executor.now_ns) {
+    // By the clock of now: the process may have been stopped since it was last looked at.
+    let begun_ns = io.now_ns();
+    executor.now_ns = begun_ns;
+    if connection.has_expired(begun_ns) {
         return close(core, index, "keep-alive timeout");
     }
     let Some(input) = connection.port.take_input() else { return };
-    let (until, begun_ns) = (executor.spent() + SLICE_UNITS, io.now_ns());
-    executor.now_ns = begun_ns;
+    let until = executor.spent() + SLICE_UNITS;
     let (mut used, mut takes_long) = (0, false);
     let outcome = loop {
         let mut cx = Context { connection: &mut *connection, executor: &mut *executor };

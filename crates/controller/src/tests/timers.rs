@@ -62,6 +62,27 @@ fn the_keep_alive_timeout_can_be_changed() {
     assert_eq!(overdue(&rig, 2 * SECOND_NS + 1), Some("keep-alive timeout"));
 }
 
+/// A host that has sent its writes again to another target must not find the old ones over newer data.
+#[test]
+fn what_waits_while_the_process_is_stopped_is_not_carried_out_afterwards() {
+    for (stopped_ns, is_written) in [(SECOND_NS, true), (3 * SECOND_NS, false)] {
+        let mut rig = Rig::new(Limits::default());
+        let mut admin = Peer::connect(&mut rig, 0, 31);
+        let set = AdminCommand::set_features(bpfof_nvme::features::KEEP_ALIVE_TIMER, 2_000);
+        assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
+        let io = Peer::connect(&mut rig, 1, 31);
+        let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+        let write = capsule(write, &[7; 512], Digests::default());
+        rig.feed_across_stop(io.line, &[&write[..], &write].concat(), stopped_ns);
+        rig.work();
+        assert_eq!(rig.is_open(io.line), is_written);
+        let mut found = [0; 512];
+        let memory = rig.core.executor.namespace(0).backend.memory().expect("memory");
+        memory.read(0, &mut found);
+        assert_eq!(found == [7; 512], is_written, "after {stopped_ns} ns");
+    }
+}
+
 /// A byte now and then is not enough: each PDU has 30 seconds.
 #[test]
 fn a_host_that_does_not_finish_a_pdu_is_given_up() {
