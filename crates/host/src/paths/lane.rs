@@ -98,6 +98,11 @@ impl OnPaths {
             // At once, if there is a path to go to.
             return Some(if is_due && self.paths.best().is_some() { Duration::ZERO } else { LOOK });
         }
+        // No answer comes that would wake who drives a shared lane, whose last request was refused.
+        let is_due = self.ledger.may_send(now) && queue.requests().in_flight() == 0;
+        if is_due || self.paths.generation() != self.seen {
+            return Some(Duration::ZERO);
+        }
         let until = self.ledger.next_time(now)?;
         Some(until.saturating_duration_since(now))
     }

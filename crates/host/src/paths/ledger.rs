@@ -158,14 +158,22 @@ impl Ledger {
         }
     }
 
+    /// Where among those that wait the next is that may be sent at `now`.
+    fn next_index(&self, now: Instant) -> Option<usize> {
+        self.waiting.iter().position(|number| {
+            let place = self.slots.get(*number as usize).map(|slot| slot.place);
+            matches!(place, Some(Place::Waits(until)) if until.is_none_or(|until| until <= now))
+        })
+    }
+
+    /// Whether there is a request that may be sent at `now`.
+    pub(super) fn may_send(&self, now: Instant) -> bool {
+        self.next_index(now).is_some()
+    }
+
     /// The next request that may be sent at `now`.
     pub(super) fn next(&mut self, now: Instant) -> Option<u32> {
-        let slots = &self.slots;
-        let may_go = |number: &u32| {
-            let place = slots.get(*number as usize).map(|slot| slot.place);
-            matches!(place, Some(Place::Waits(until)) if until.is_none_or(|until| until <= now))
-        };
-        let index = self.waiting.iter().position(may_go)?;
+        let index = self.next_index(now)?;
         self.waiting.remove(index)
     }
 
