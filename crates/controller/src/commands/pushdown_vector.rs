@@ -60,7 +60,7 @@ pub(crate) fn start_more(cx: &mut Context<'_>, until: u64) {
         if connection.waiters.vector_since_ns.is_some() || connection.vectors.running >= at_a_time {
             return;
         }
-        if executor.spent_with_chains() >= until {
+        if executor.spent() >= until {
             connection.has_more = true;
             return executor.schedule.wake(connection.index);
         }

@@ -121,19 +121,13 @@ impl Executor {
         self.spent += units;
     }
 
-    /// Units of the work since they were last taken, without that of chains.
+    /// Units of the work since they were last taken, that of chains included.
     #[inline]
     pub(crate) fn spent(&self) -> u64 {
-        self.spent
-    }
-
-    /// The same with that of chains.
-    #[inline]
-    pub(crate) fn spent_with_chains(&self) -> u64 {
         self.spent + self.arenas.engine.spent()
     }
 
-    /// Takes the units of the work since this was last called, that of chains included.
+    /// Takes the units of the work since this was last called.
     #[inline]
     pub(crate) fn take_spent(&mut self) -> u64 {
         std::mem::take(&mut self.spent) + self.arenas.engine.take_spent()

@@ -77,7 +77,7 @@ fn entry_ended<I: Io>(
     let before = cx.connection.port.unsent_bytes();
     pushdown_vector::ended(&mut cx, (owner.command.slot, entry), chain, outcome);
     cx.executor.admission.ended(index, owner.gives_way);
-    let until = cx.executor.spent_with_chains() + SLICE_UNITS;
+    let until = cx.executor.spent() + SLICE_UNITS;
     pushdown_vector::start_more(&mut cx, until);
     answered(core, index, before);
 }
@@ -86,7 +86,7 @@ fn entry_ended<I: Io>(
 pub(super) fn start_vectors<I: Io>(core: &mut Core<I>, index: u32) {
     let Some(mut cx) = core.context(index) else { return };
     let before = cx.connection.port.unsent_bytes();
-    let until = cx.executor.spent_with_chains() + SLICE_UNITS;
+    let until = cx.executor.spent() + SLICE_UNITS;
     pushdown_vector::start_more(&mut cx, until);
     answered(core, index, before);
     let spent = core.executor.take_spent();

@@ -72,8 +72,9 @@ fn what_waits_while_the_process_is_stopped_is_not_carried_out_afterwards() {
         assert_eq!(admin.call(&mut rig, set, &[]).status, Status::SUCCESS);
         let io = Peer::connect(&mut rig, 1, 31);
         let write = Rw { slba: 0, blocks: 1, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+        let write = Sqe { cid: 9, sgl: Sgl::in_capsule(512), ..write };
         let write = capsule(write, &[7; 512], Digests::default());
-        rig.feed_across_stop(io.line, &[&write[..], &write].concat(), stopped_ns);
+        rig.feed_across_stop(io.line, &write, stopped_ns);
         rig.work();
         assert_eq!(rig.is_open(io.line), is_written);
         let mut found = [0; 512];
