@@ -236,7 +236,7 @@ fn pictures() {
     let arguments = ["trace", "--socket", socket, "--every", "1000", "--count", "2"];
     let mut terminal = Terminal::run(BPFOF, &arguments, 17, 140);
     assert!(terminal.ended().success());
-    terminal.until_shows(&["waited for", "function"]);
+    terminal.until("two chains", |text| text.matches("waited for").count() == 2);
     std::fs::write(
         images.join("trace.svg"),
         terminal.picture("bpfof trace --every 1000 --count 2"),
