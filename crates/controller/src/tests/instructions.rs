@@ -54,12 +54,12 @@ impl Kind {
 
 /// Kinds with the instructions that one may take on the host and at the target.
 const BUDGETS: [(Kind, u64, u64); 6] = [
-    (Kind::Read512, 1020, 1660),
-    (Kind::Read4096, 1360, 1570),
-    (Kind::Write4096, 1500, 3490),
-    (Kind::Chain, 1040, 8680),
-    (Kind::Vector1, 1160, 9830),
-    (Kind::Vector32, 1330, 254_800),
+    (Kind::Read512, 1020, 1750),
+    (Kind::Read4096, 1360, 1680),
+    (Kind::Write4096, 1480, 3610),
+    (Kind::Chain, 1070, 8990),
+    (Kind::Vector1, 1160, 9870),
+    (Kind::Vector32, 1330, 258_200),
 ];
 
 /// A host's queue and the target.
