@@ -23,8 +23,6 @@ const LINGER: Duration = Duration::from_millis(100);
 
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 32;
-/// Threads at a time: others are not answered.
-const MAX_THREADS: usize = 2 * MAX_CONNECTIONS;
 
 /// The live page, and what belongs to it.
 const PAGE: &str = include_str!("page/page.html");
@@ -49,17 +47,10 @@ impl Response {
 }
 
 /// What requests are answered with.
+#[derive(Clone)]
 struct Sources {
     report: Reporter,
     slowest: Slowest,
-    /// One question to the reactors at a time, however many ask here.
-    asks: Mutex<()>,
-}
-
-impl Sources {
-    fn asking(&self) -> MutexGuard<'_, ()> {
-        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Connections that are being answered, the longest first, each with its number.
@@ -96,8 +87,7 @@ impl Answering {
 /// # Errors
 /// The kernel's.
 pub fn serve(listener: TcpListener, (report, slowest): (Reporter, Slowest)) -> io::Result<()> {
-    let sources = Arc::new(Sources { report, slowest, asks: Mutex::default() });
-    let answering = Arc::<Answering>::default();
+    let (sources, answering) = (Sources { report, slowest }, Arc::<Answering>::default());
     let serve = move || {
         loop {
             if let Err(error) = accept(&listener, &sources, &answering) {
@@ -110,21 +100,13 @@ pub fn serve(listener: TcpListener, (report, slowest): (Reporter, Slowest)) -> i
     std::thread::Builder::new().name("metrics".into()).spawn(serve).map(drop)
 }
 
-fn accept(
-    listener: &TcpListener,
-    sources: &Arc<Sources>,
-    answering: &Arc<Answering>,
-) -> io::Result<()> {
+fn accept(listener: &TcpListener, sources: &Sources, answering: &Arc<Answering>) -> io::Result<()> {
     let (stream, _) = match listener.accept() {
         Err(error) if is_of_peer(&error) => return Ok(()),
         accepted => accepted?,
     };
-    // Those that were given up have a thread until their question is answered.
-    if Arc::strong_count(sources) > MAX_THREADS {
-        return Ok(());
-    }
     let number = answering.begin(&stream)?;
-    let (sources, all) = (Arc::clone(sources), Arc::clone(answering));
+    let (sources, all) = (sources.clone(), Arc::clone(answering));
     let answer = move || {
         match answer(&stream, &sources) {
             Err(error) if !is_of_peer(&error) => log::warn!("metrics: {error}"),
@@ -225,10 +207,7 @@ fn respond(head: &[u8], sources: &Sources) -> Option<(Response, bool)> {
 fn resource(path: &str, sources: &Sources) -> Response {
     let unavailable = |error: String| Response::text("503 Service Unavailable", error);
     let good = |(content_type, body)| Response { status: "200 OK", content_type, body };
-    let report = || {
-        let _one = sources.asking();
-        (sources.report)(PATIENCE).map_err(|error| error.to_string())
-    };
+    let report = || (sources.report)(PATIENCE).map_err(|error| error.to_string());
     let answer = match path {
         "/" => Ok(("text/html; charset=utf-8", PAGE.to_owned())),
         "/page.css" => Ok(("text/css; charset=utf-8", STYLE.to_owned())),
@@ -238,7 +217,6 @@ fn resource(path: &str, sources: &Sources) -> Response {
             .map(|text| (metrics::CONTENT_TYPE, text)),
         "/report" => report().and_then(|of| json(&of)),
         "/slow" => {
-            let _one = sources.asking();
             let slowest = (sources.slowest)(PATIENCE).map_err(|error| error.to_string());
             slowest.and_then(|of| json(&of))
         }
@@ -261,8 +239,7 @@ mod tests {
     fn status(head: &[u8]) -> Option<&'static str> {
         let (report, slowest): (Reporter, Slowest) =
             (Arc::new(|_| Err(NoReport(3))), Arc::new(|_| Err(NoReport(3))));
-        respond(head, &Sources { report, slowest, asks: Mutex::default() })
-            .map(|(response, _)| response.status)
+        respond(head, &Sources { report, slowest }).map(|(response, _)| response.status)
     }
 
     #[test]
