@@ -358,7 +358,12 @@ impl World {
                 call.file != 0 && in_force.iter().any(other)
             }
             _ if status.same_code(Status::UNKNOWN_FILE) => call.file != 0 && in_force.contains(&0),
-            _ if status.same_code(Status::ABORTED_SQ_DELETION) => self.may_close(link, host),
+            // The latter of a vector's chain that had not begun.
+            _ if status.same_code(Status::ABORTED_SQ_DELETION)
+                || status.same_code(Status::COMMAND_INTERRUPTED) =>
+            {
+                self.may_close(link, host)
+            }
             _ if status.same_code(Status::UNRECOVERED_READ_ERROR) => {
                 self.settings.disk_errors && call.space != 2
             }
