@@ -108,6 +108,9 @@ fn a_trace_tells_of_each_hop() {
         let lines: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         assert_eq!(lines.len(), 20);
+        // A clock may show no time for one call, but not for all of them.
+        let function_ns: u64 = lines.iter().map(|chain| field(chain, "function_ns")).sum();
+        assert!(function_ns > 0, "{text}");
         for chain in &lines {
             assert_eq!((&chain["class"], &chain["outcome"]), (&"chain".into(), &"success".into()));
             assert_eq!(chain["function"][0], "bpfkv_get");
@@ -120,7 +123,7 @@ fn a_trace_tells_of_each_hop() {
                 assert!(start_ns >= before_ns, "{chain}");
                 let parts = ["device_ns", "queued_ns", "function_ns"].map(|name| field(hop, name));
                 before_ns = start_ns + parts.iter().sum::<u64>();
-                assert!(field(hop, "units") > 0 && parts[2] > 0, "{hop}");
+                assert!(field(hop, "units") > 0, "{hop}");
                 let reads = hop["reads"].as_array().expect("a list");
                 let size = if index + 1 == hops.len() { 64 } else { 512 };
                 assert_eq!((reads.len(), field(&reads[0], "size_bytes")), (1, size));
