@@ -237,7 +237,8 @@ void test_answers(const Place &place, const Kind &kind)
 
 	for (const uint64_t count : stats.gets)
 		gets += count;
-	/* Memtables have some, and tables may change between two questions. */
+	/* Memtables have some, the more the longer a flush takes; and tables may change between two questions. */
+	gets -= stats[ReadPath::kMemory];
 	CHECK(chains(stats) + stats[ReadPath::kNoTable] > gets / 2, "chains answered too few");
 	CHECK(place.url.empty() || stats[ReadPath::kTarget] > gets / 4, "the target answered too few");
 	CHECK(stats[ReadPath::kFailed] == 0, "%s", db->last_error().c_str());
