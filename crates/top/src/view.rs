@@ -285,7 +285,7 @@ mod tests {
             assert!(wide.contains(word), "{word}\n{wide}");
         }
         let narrow = screen(&app(), 50, 20);
-        assert!(narrow.contains("nqn.2…ccddeeff") && narrow.contains("1,234"), "{narrow}");
+        assert!(narrow.contains("nqn.20…9-aabbccddeeff") && narrow.contains("1,234"), "{narrow}");
         assert!(!narrow.contains("hops/chain") && !narrow.contains("writes"), "{narrow}");
     }
 
