@@ -7,12 +7,15 @@
 //! one is [`finish`](Partial::finish)ed into a [`Table`].
 
 pub mod plan;
+pub mod sql;
 
+mod eval;
 mod partial;
 mod parts;
 mod run;
 mod split;
 
+pub use eval::Overflow;
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{

@@ -1,0 +1,428 @@
+//! Expressions and conditions of SQL as those of a plan.
+
+use super::aggregate::{aggregate, arguments, unknown};
+use super::error::{SqlError, USE_AN_ENGINE, quoted};
+use crate::plan::{Arithmetic, Compare, Kind, Predicate, Scalar, Schema, Value};
+use sqlparser::ast::{
+    BinaryOperator, DataType, Expr, Function, FunctionArgExpr, Ident, UnaryOperator,
+    Value as Literal,
+};
+
+/// How deep expressions may be nested.
+pub(super) const DEPTH_MAX: u32 = 200;
+
+/// What values of an expression are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    Int,
+    Float,
+    Text,
+    /// The literal NULL: of each type.
+    Null,
+}
+
+impl Type {
+    pub(super) fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Utf8 => Self::Text,
+            kind if kind.is_float() => Self::Float,
+            _ => Self::Int,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Int => "an integer",
+            Self::Float => "a number",
+            Self::Text => "text",
+            Self::Null => "NULL",
+        }
+    }
+}
+
+/// An expression with the type of its values.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Typed {
+    pub(super) scalar: Scalar,
+    pub(super) of: Type,
+}
+
+impl Typed {
+    pub(super) fn new(scalar: Scalar, of: Type) -> Self {
+        Self { scalar, of }
+    }
+}
+
+/// What names and aggregates stand for.
+pub(super) trait Names {
+    /// What an expression as a whole stands for; None if that follows from its parts.
+    fn resolve(&mut self, expr: &Expr) -> Result<Option<Typed>, SqlError>;
+}
+
+/// Names of the columns of files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    pub(super) schema: &'a Schema,
+    pub(super) table_name: Option<&'a str>,
+}
+
+impl Rows<'_> {
+    fn column(&self, name: &Ident) -> Result<Typed, SqlError> {
+        let columns = &self.schema.columns;
+        let exact = columns.iter().position(|column| column.name == name.value);
+        let mut alike = (0..columns.len()).filter(|at| {
+            name.quote_style.is_none() && columns[*at].name.eq_ignore_ascii_case(&name.value)
+        });
+        let found = exact.or_else(|| alike.next().filter(|_| alike.next().is_none()));
+        let Some(at) = found else {
+            let known: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
+            return Err(SqlError::Column { name: quoted(&name.value), known: known.join(", ") });
+        };
+        Ok(Typed::new(Scalar::Column(at), Type::of(columns[at].kind)))
+    }
+}
+
+impl Names for Rows<'_> {
+    fn resolve(&mut self, expr: &Expr) -> Result<Option<Typed>, SqlError> {
+        match expr {
+            Expr::Identifier(name) => self.column(name).map(Some),
+            Expr::CompoundIdentifier(parts) => match &parts[..] {
+                [table, name] if Some(&*table.value) == self.table_name => {
+                    self.column(name).map(Some)
+                }
+                _ => Err(SqlError::unsupported(
+                    expr,
+                    "name columns alone; those with dots in their names in double quotes",
+                )),
+            },
+            Expr::Function(function) if aggregate(function)?.is_some() => {
+                Err(SqlError::Meaning(format!(
+                    "{} stands where single rows count: aggregates may stand after SELECT, HAVING and ORDER BY, \
+                     and not inside each other",
+                    quoted(function)
+                )))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// An expression that has a value.
+pub(super) fn scalar(names: &mut dyn Names, expr: &Expr) -> Result<Typed, SqlError> {
+    scalar_below(names, expr, DEPTH_MAX)
+}
+
+/// A condition.
+pub(super) fn predicate(names: &mut dyn Names, expr: &Expr) -> Result<Predicate, SqlError> {
+    predicate_below(names, expr, DEPTH_MAX)
+}
+
+fn deeper(left: u32) -> Result<u32, SqlError> {
+    left.checked_sub(1).ok_or_else(|| {
+        SqlError::Meaning(format!("expressions are nested deeper than {DEPTH_MAX} levels"))
+    })
+}
+
+fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, SqlError> {
+    let left = deeper(left)?;
+    if let Some(found) = names.resolve(expr)? {
+        return Ok(found);
+    }
+    match expr {
+        Expr::Nested(inner) => scalar_below(names, inner, left),
+        Expr::Value(value) => literal(&value.value),
+        // Dates are text in files; ISO 8601 orders as time does.
+        Expr::TypedString(typed)
+            if matches!(typed.data_type, DataType::Date | DataType::Timestamp(..)) =>
+        {
+            literal(&typed.value.value)
+        }
+        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => {
+            number(scalar_below(names, expr, left)?, expr)
+        }
+        Expr::UnaryOp { op: UnaryOperator::Minus, expr } => {
+            let operand = number(scalar_below(names, expr, left)?, expr)?;
+            Ok(Typed { scalar: negative(operand.scalar), ..operand })
+        }
+        Expr::BinaryOp { left: first, op, right: second } if arithmetic(op).is_some() => {
+            let first = number(scalar_below(names, first, left)?, first)?;
+            let second = number(scalar_below(names, second, left)?, second)?;
+            let op = arithmetic(op).unwrap_or(Arithmetic::Add);
+            let is_float = op == Arithmetic::Divide || [first.of, second.of].contains(&Type::Float);
+            let of = if is_float { Type::Float } else { Type::Int };
+            let scalar = Scalar::Arithmetic(op, Box::new(first.scalar), Box::new(second.scalar));
+            Ok(Typed::new(scalar, of))
+        }
+        Expr::Function(function) => Err(unknown(function)),
+        Expr::Cast { .. } => Err(SqlError::unsupported(
+            "CAST",
+            "numbers of different kinds compare and add up as they are",
+        )),
+        Expr::TypedString(typed) => {
+            Err(SqlError::unsupported(&typed.data_type, "write a number, or text in single quotes"))
+        }
+        other => Err(refused(other)),
+    }
+}
+
+/// The refusal of an expression that is neither a value nor a condition here.
+fn refused(expr: &Expr) -> SqlError {
+    let (what, instead) = match expr {
+        Expr::Case { .. } => ("CASE", USE_AN_ENGINE),
+        Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => (
+            "a query inside a query",
+            "ask the inner one first, and write its answer as a constant",
+        ),
+        Expr::ILike { .. } => ("ILIKE", "write LIKE 'PREFIX%', = or IN"),
+        Expr::SimilarTo { .. } | Expr::RLike { .. } => {
+            ("a regular expression", "write LIKE 'PREFIX%', = or IN")
+        }
+        Expr::IsDistinctFrom(..) | Expr::IsNotDistinctFrom(..) => {
+            ("IS DISTINCT FROM", "write = or <>, and IS NULL")
+        }
+        Expr::Interval(_) => ("INTERVAL", "write the time itself, as it stands in the files"),
+        other => return SqlError::unsupported(other, USE_AN_ENGINE),
+    };
+    SqlError::unsupported(what, instead)
+}
+
+fn literal(value: &Literal) -> Result<Typed, SqlError> {
+    let (value, of) = match value {
+        Literal::Number(digits, _) => match (digits.parse::<i128>(), digits.parse::<f64>()) {
+            (Ok(integer), _) => (Value::Int(integer), Type::Int),
+            (_, Ok(number)) => (Value::Float(number), Type::Float),
+            _ => return Err(SqlError::Meaning(format!("{} is no number", quoted(digits)))),
+        },
+        Literal::SingleQuotedString(text) => (Value::Text(text.clone()), Type::Text),
+        Literal::Null => (Value::Null, Type::Null),
+        Literal::Boolean(_) => {
+            return Err(SqlError::unsupported(
+                value,
+                "files have no column that is true or false; compare with 1, or with what stands in the text",
+            ));
+        }
+        other => {
+            return Err(SqlError::unsupported(other, "write a number, or text in single quotes"));
+        }
+    };
+    Ok(Typed::new(Scalar::Literal(value), of))
+}
+
+fn negative(scalar: Scalar) -> Scalar {
+    match scalar {
+        Scalar::Literal(Value::Int(value)) => Scalar::Literal(Value::Int(value.wrapping_neg())),
+        Scalar::Literal(Value::Float(value)) => Scalar::Literal(Value::Float(-value)),
+        other => {
+            let minus = Box::new(Scalar::Literal(Value::Int(-1)));
+            Scalar::Arithmetic(Arithmetic::Multiply, minus, Box::new(other))
+        }
+    }
+}
+
+fn arithmetic(op: &BinaryOperator) -> Option<Arithmetic> {
+    match op {
+        BinaryOperator::Plus => Some(Arithmetic::Add),
+        BinaryOperator::Minus => Some(Arithmetic::Subtract),
+        BinaryOperator::Multiply => Some(Arithmetic::Multiply),
+        BinaryOperator::Divide => Some(Arithmetic::Divide),
+        _ => None,
+    }
+}
+
+fn comparison(op: &BinaryOperator) -> Option<Compare> {
+    match op {
+        BinaryOperator::Eq => Some(Compare::Equal),
+        BinaryOperator::NotEq => Some(Compare::NotEqual),
+        BinaryOperator::Lt => Some(Compare::Less),
+        BinaryOperator::LtEq => Some(Compare::AtMost),
+        BinaryOperator::Gt => Some(Compare::Greater),
+        BinaryOperator::GtEq => Some(Compare::AtLeast),
+        _ => None,
+    }
+}
+
+/// The expression, if its values are numbers.
+pub(super) fn number(typed: Typed, expr: &Expr) -> Result<Typed, SqlError> {
+    match typed.of {
+        Type::Text => {
+            Err(SqlError::Meaning(format!("{} is text, and a number is needed", quoted(expr))))
+        }
+        _ => Ok(typed),
+    }
+}
+
+fn comparable(first: (&Typed, &Expr), second: (&Typed, &Expr)) -> Result<(), SqlError> {
+    let is_text = |typed: &Typed| typed.of == Type::Text;
+    let any = [first.0, second.0].iter().any(|typed| typed.of == Type::Null);
+    if any || is_text(first.0) == is_text(second.0) {
+        return Ok(());
+    }
+    Err(SqlError::Meaning(format!(
+        "{} is {} and {} is {}: they cannot be compared; text stands in single quotes, numbers in none",
+        quoted(first.1),
+        first.0.of.name(),
+        quoted(second.1),
+        second.0.of.name()
+    )))
+}
+
+/// The operands of a chain of AND or OR, which the parser nests to the left.
+fn chain<'a>(expr: &'a Expr, chained: &BinaryOperator) -> Vec<&'a Expr> {
+    let (mut at, mut found) = (expr, Vec::new());
+    while let Expr::BinaryOp { left, op, right } = at {
+        if op != chained {
+            break;
+        }
+        found.push(&**right);
+        at = left;
+    }
+    found.push(at);
+    found.reverse();
+    found
+}
+
+fn negated(predicate: Predicate, is_negated: bool) -> Predicate {
+    if is_negated { Predicate::Not(Box::new(predicate)) } else { predicate }
+}
+
+fn predicate_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Predicate, SqlError> {
+    let left = deeper(left)?;
+    match expr {
+        Expr::Nested(inner) => predicate_below(names, inner, left),
+        Expr::BinaryOp { op: op @ (BinaryOperator::And | BinaryOperator::Or), .. } => {
+            let all = chain(expr, op).into_iter().map(|each| predicate_below(names, each, left));
+            let all = all.collect::<Result<_, _>>()?;
+            Ok(if *op == BinaryOperator::And { Predicate::And(all) } else { Predicate::Or(all) })
+        }
+        Expr::UnaryOp { op: UnaryOperator::Not, expr } => {
+            Ok(negated(predicate_below(names, expr, left)?, true))
+        }
+        Expr::BinaryOp { left: first, op, right: second } if comparison(op).is_some() => {
+            let compare = comparison(op).unwrap_or(Compare::Equal);
+            compared(names, compare, first, second, left)
+        }
+        Expr::Between { expr, negated: is_negated, low, high } => {
+            let low = compared(names, Compare::AtLeast, expr, low, left)?;
+            let high = compared(names, Compare::AtMost, expr, high, left)?;
+            Ok(negated(Predicate::And(vec![low, high]), *is_negated))
+        }
+        Expr::InList { expr, list, negated: is_negated } => {
+            Ok(negated(in_list(names, expr, list, left)?, *is_negated))
+        }
+        Expr::IsNull(of) => Ok(Predicate::IsNull(scalar_below(names, of, left)?.scalar)),
+        Expr::IsNotNull(of) => {
+            Ok(negated(Predicate::IsNull(scalar_below(names, of, left)?.scalar), true))
+        }
+        Expr::Like { negated: is_negated, any: false, expr, pattern, escape_char: None } => {
+            Ok(negated(like(names, expr, pattern, left)?, *is_negated))
+        }
+        Expr::Value(value) if matches!(value.value, Literal::Boolean(_)) => {
+            Ok(Predicate::Constant(value.value == Literal::Boolean(true)))
+        }
+        Expr::Function(function) => test(names, function, left),
+        other => {
+            // What is wrong inside is told first.
+            scalar_below(names, other, left)?;
+            let what = quoted(other);
+            Err(SqlError::Meaning(format!("{what} is no condition: compare it with something")))
+        }
+    }
+}
+
+fn compared(
+    names: &mut dyn Names,
+    compare: Compare,
+    first: &Expr,
+    second: &Expr,
+    left: u32,
+) -> Result<Predicate, SqlError> {
+    let (a, b) = (scalar_below(names, first, left)?, scalar_below(names, second, left)?);
+    comparable((&a, first), (&b, second))?;
+    Ok(Predicate::Compare(compare, a.scalar, b.scalar))
+}
+
+fn in_list(
+    names: &mut dyn Names,
+    expr: &Expr,
+    list: &[Expr],
+    left: u32,
+) -> Result<Predicate, SqlError> {
+    let of = scalar_below(names, expr, left)?;
+    let mut values = Vec::with_capacity(list.len());
+    for each in list {
+        let value = scalar_below(names, each, left)?;
+        comparable((&of, expr), (&value, each))?;
+        match value.scalar {
+            Scalar::Literal(Value::Null) => {
+                return Err(SqlError::unsupported("NULL in a list of IN", "write OR … IS NULL"));
+            }
+            Scalar::Literal(value) => values.push(value),
+            _ => {
+                return Err(SqlError::unsupported(
+                    format!("{} in a list of IN", quoted(each)),
+                    "IN takes constants; write OR",
+                ));
+            }
+        }
+    }
+    Ok(Predicate::In(of.scalar, values))
+}
+
+fn like(
+    names: &mut dyn Names,
+    expr: &Expr,
+    pattern: &Expr,
+    left: u32,
+) -> Result<Predicate, SqlError> {
+    let of = text(names, expr, left)?;
+    let Scalar::Literal(Value::Text(pattern)) = scalar_below(names, pattern, left)?.scalar else {
+        return Err(SqlError::unsupported(pattern, "LIKE takes a constant"));
+    };
+    let prefix = pattern.strip_suffix('%');
+    if prefix.unwrap_or(&pattern).contains(['%', '_']) {
+        return Err(SqlError::unsupported(
+            format!("LIKE '{}'", quoted(&pattern)),
+            "a pattern may end in % and have no other; filter by the rest in an engine",
+        ));
+    }
+    Ok(match prefix {
+        Some(prefix) => Predicate::StartsWith(of, prefix.to_owned()),
+        None => Predicate::Compare(Compare::Equal, of, Scalar::Literal(Value::Text(pattern))),
+    })
+}
+
+fn text(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Scalar, SqlError> {
+    let typed = scalar_below(names, expr, left)?;
+    match typed.of {
+        Type::Text | Type::Null => Ok(typed.scalar),
+        _ => Err(SqlError::Meaning(format!("{} is a number, and text is needed", quoted(expr)))),
+    }
+}
+
+/// A function that is true or false.
+fn test(names: &mut dyn Names, function: &Function, left: u32) -> Result<Predicate, SqlError> {
+    let name = function.name.to_string().to_ascii_lowercase();
+    match (&*name, &arguments(function)?[..]) {
+        ("isnan", [FunctionArgExpr::Expr(of)]) => {
+            Ok(Predicate::IsNan(number(scalar_below(names, of, left)?, of)?.scalar))
+        }
+        ("starts_with", [FunctionArgExpr::Expr(of), FunctionArgExpr::Expr(prefix)]) => {
+            let of = text(names, of, left)?;
+            match scalar_below(names, prefix, left)?.scalar {
+                Scalar::Literal(Value::Text(prefix)) => Ok(Predicate::StartsWith(of, prefix)),
+                _ => Err(SqlError::unsupported(prefix, "starts_with takes a constant")),
+            }
+        }
+        ("isnan" | "starts_with", _) => {
+            Err(SqlError::Meaning("write isnan(NUMBER) or starts_with(TEXT, 'PREFIX')".to_owned()))
+        }
+        _ if aggregate(function)?.is_some() => {
+            names.resolve(&Expr::Function(function.clone()))?;
+            Err(SqlError::Meaning(format!(
+                "{} is no condition: compare it with something",
+                quoted(function)
+            )))
+        }
+        _ => Err(unknown(function)),
+    }
+}
