@@ -6,6 +6,8 @@
 //! chains, whose answers are one [`Partial`]. Partials are [`merge`](Partial::merge)d, and the last
 //! one is [`finish`](Partial::finish)ed into a [`Table`].
 
+pub mod infer;
+pub mod output;
 pub mod plan;
 pub mod sql;
 

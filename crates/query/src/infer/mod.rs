@@ -1,0 +1,248 @@
+//! What files hold: found from their names, headers and first rows, or told by the user.
+//!
+//! [`Source::find`] expands patterns, finds format and columns of the first file, and makes sure that the
+//! others are alike. `records`: what the user says of records; `npy`: headers of NumPy; `csv`: header line and
+//! first rows, by pyarrow's rules.
+
+mod csv;
+mod npy;
+mod records;
+
+use crate::plan::{Format, Schema};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Of a file's beginning so much is looked at, in bytes: as much as pyarrow's first block.
+const FIRST_BLOCK_BYTES: usize = 1 << 20;
+/// Most files of a query, as many as one association keeps maps of.
+const FILES_MAX: usize = 4096;
+
+/// What the user tells of files.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    /// `NAME KIND, …`: the fields of records; of CSV the kinds of some columns.
+    pub schema: Option<String>,
+    /// What the files are, whatever their names.
+    pub format: Option<FormatName>,
+    /// Between fields of CSV; a comma, or a tab if files are named `.tsv`.
+    pub delimiter: Option<u8>,
+    /// Whether the first line of CSV is a row. Columns are then called f0, f1, and so on.
+    pub no_header: bool,
+}
+
+/// A format by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatName {
+    /// Records of one size.
+    Records,
+    /// NumPy's `.npy`.
+    Npy,
+    /// Text with a delimiter.
+    Csv,
+}
+
+/// Files that are alike, and what is in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Each file with its size in bytes, in order.
+    pub files: Vec<(PathBuf, u64)>,
+    /// The columns.
+    pub schema: Schema,
+    /// The format.
+    pub format: Format,
+}
+
+/// Why files cannot be asked, with what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// A pattern is wrong, or there are no files, or too many.
+    #[error("{0}")]
+    Files(String),
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// What is in a file is not what it should be.
+    #[error("{}: {what}", path.display())]
+    Contents {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// The schema that the user gives is wrong.
+    #[error("the schema: {0}")]
+    Schema(String),
+}
+
+/// The beginning of a file.
+struct Beginning<'a> {
+    bytes: &'a [u8],
+    file_bytes: u64,
+}
+
+impl Source {
+    /// Finds files and what they hold. Patterns are paths with `*`, `?`, `[…]` and `**`; what each finds is
+    /// ordered by name.
+    ///
+    /// # Errors
+    /// There are no such files, they differ, or they cannot be asked.
+    pub fn find(patterns: &[String], hints: &Hints) -> Result<Self, SourceError> {
+        let paths = expand(patterns)?;
+        let mut found: Option<Self> = None;
+        let mut block = Vec::new();
+        for path in paths {
+            let file_bytes = read_beginning(&path, &mut block)
+                .map_err(|source| SourceError::Read { path: path.clone(), source })?;
+            let beginning = Beginning { bytes: &block, file_bytes };
+            let first = found.as_ref().map(|source| (&source.schema, &source.format));
+            let (schema, format) = look(&path, &beginning, hints, first)?;
+            match &mut found {
+                None => {
+                    found = Some(Self { files: vec![(path, file_bytes)], schema, format });
+                }
+                Some(source) if source.schema == schema && source.format == format => {
+                    source.files.push((path, file_bytes));
+                }
+                Some(source) => {
+                    let first = source.files[0].0.display();
+                    let what = format!(
+                        "its columns or its header are not those of {first}; ask them apart"
+                    );
+                    return Err(SourceError::Contents { path, what });
+                }
+            }
+        }
+        found.ok_or_else(|| SourceError::Files("no files are named".to_owned()))
+    }
+}
+
+fn expand(patterns: &[String]) -> Result<Vec<PathBuf>, SourceError> {
+    let mut paths = Vec::new();
+    for pattern in patterns {
+        // A file may have a name that is a pattern.
+        if Path::new(pattern).exists() {
+            paths.push(PathBuf::from(pattern));
+            continue;
+        }
+        let found = glob::glob(pattern)
+            .map_err(|error| SourceError::Files(format!("{pattern} is no pattern: {error}")))?;
+        let before = paths.len();
+        for path in found {
+            let path = path.map_err(|error| SourceError::Read {
+                path: error.path().to_owned(),
+                source: error.into(),
+            })?;
+            if path.is_file() {
+                paths.push(path);
+            }
+        }
+        if paths.len() == before {
+            return Err(SourceError::Files(format!("there is no file {pattern}")));
+        }
+    }
+    if paths.len() > FILES_MAX {
+        let count = paths.len();
+        return Err(SourceError::Files(format!(
+            "{count} files; at most {FILES_MAX} are asked at once"
+        )));
+    }
+    Ok(paths)
+}
+
+fn read_beginning(path: &Path, block: &mut Vec<u8>) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    block.clear();
+    file.take(FIRST_BLOCK_BYTES as u64).read_to_end(block)?;
+    Ok(metadata.len())
+}
+
+/// What files of other systems begin or end their names with, and what to do with them.
+const OTHERS: [(&str, &str); 8] = [
+    ("parquet", "Parquet is compressed and has its own statistics; ask it by DuckDB"),
+    ("arrow", "Arrow files are not read yet; write them as .npy, as records or as CSV"),
+    ("feather", "Arrow files are not read yet; write them as .npy, as records or as CSV"),
+    ("gz", "decompress it first: stages read files as they lie on the device"),
+    ("zst", "decompress it first: stages read files as they lie on the device"),
+    ("bz2", "decompress it first: stages read files as they lie on the device"),
+    ("npz", "unpack it first: it is an archive of .npy files"),
+    ("json", "JSON is not read; write it as CSV"),
+];
+
+fn look(
+    path: &Path,
+    beginning: &Beginning<'_>,
+    hints: &Hints,
+    first: Option<(&Schema, &Format)>,
+) -> Result<(Schema, Format), SourceError> {
+    let extension = path.extension().and_then(|name| name.to_str()).unwrap_or_default();
+    let extension = extension.to_ascii_lowercase();
+    let contents = |what: String| SourceError::Contents { path: path.to_owned(), what };
+    let format = match (hints.format, &*extension) {
+        (Some(format), _) => format,
+        (None, "npy") => FormatName::Npy,
+        (None, "csv" | "tsv") => FormatName::Csv,
+        (None, extension) => match OTHERS.iter().find(|(other, _)| *other == extension) {
+            Some((_, what)) => return Err(contents((*what).to_owned())),
+            None if hints.schema.is_some() => FormatName::Records,
+            None => {
+                return Err(contents(
+                    "its name does not tell what it is: give the fields of its records, as in \
+                     --schema 'id u64, amount i32', or say --format csv or npy"
+                        .to_owned(),
+                ));
+            }
+        },
+    };
+    match format {
+        FormatName::Records => {
+            let text = hints.schema.as_deref().ok_or_else(|| {
+                contents(
+                    "give the fields of its records, as in --schema 'id u64, amount i32'"
+                        .to_owned(),
+                )
+            })?;
+            let (schema, format) = records::parse(text).map_err(SourceError::Schema)?;
+            records::check_size(beginning.file_bytes, &format, "is the schema right?")
+                .map_err(contents)?;
+            Ok((schema, format))
+        }
+        FormatName::Npy if hints.schema.is_some() => Err(SourceError::Schema(
+            ".npy files tell their fields themselves; leave it out".to_owned(),
+        )),
+        FormatName::Npy => npy::parse(beginning).map_err(contents),
+        FormatName::Csv => {
+            let tab = if extension == "tsv" { b'\t' } else { b',' };
+            let delimiter = hints.delimiter.unwrap_or(tab);
+            match first {
+                // Rows of the first file decide; of others the header counts.
+                Some((schema, format)) => {
+                    csv::check_alike(beginning, delimiter, hints.no_header, schema)
+                        .map_err(contents)?;
+                    let header_bytes = csv::header_bytes(beginning, hints.no_header);
+                    Ok((schema.clone(), csv::with_header(format, header_bytes)))
+                }
+                None => {
+                    let (mut schema, format) =
+                        csv::parse(beginning, delimiter, hints.no_header).map_err(contents)?;
+                    if let Some(text) = &hints.schema {
+                        records::override_kinds(text, &mut schema).map_err(SourceError::Schema)?;
+                    }
+                    Ok((schema, format))
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

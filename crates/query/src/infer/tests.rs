@@ -1,0 +1,159 @@
+//! Files and what is found in them.
+
+use super::{FormatName, Hints, Source};
+use crate::plan::{Field, Format, Kind};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+fn folder(files: &[(&str, &[u8])]) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes) in files {
+        fs::write(folder.path().join(name), bytes).expect("written");
+    }
+    folder
+}
+
+fn find(folder: &Path, pattern: &str, hints: &Hints) -> Result<Source, String> {
+    let pattern = folder.join(pattern).display().to_string();
+    Source::find(&[pattern], hints).map_err(|error| error.to_string())
+}
+
+fn schema(text: &str) -> Hints {
+    Hints { schema: Some(text.to_owned()), ..Hints::default() }
+}
+
+fn kinds(source: &Source) -> Vec<(&str, Kind)> {
+    source.schema.columns.iter().map(|column| (&*column.name, column.kind)).collect()
+}
+
+fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}");
+    let length = (header.len() + 1 + 10).next_multiple_of(64) - 10;
+    let header = format!("{header:<0$}\n", length - 1);
+    let length = u16::try_from(length).expect("short").to_le_bytes();
+    [&b"\x93NUMPY\x01\x00"[..], &length, header.as_bytes(), data].concat()
+}
+
+#[test]
+fn records_are_what_the_user_says() {
+    let folder = folder(&[("a.bin", &[0; 64]), ("b.bin", &[0; 32]), ("c.dat", &[0; 33])]);
+    let hints = schema("id u64, \"the zone\" i32, x pad(4), name char(8), fare f64");
+    let source = find(folder.path(), "?.bin", &hints).expect("records");
+    let named =
+        [("id", Kind::U64), ("the zone", Kind::I32), ("name", Kind::Utf8), ("fare", Kind::F64)];
+    assert_eq!(kinds(&source), named);
+    let at = |offset_bytes, width_bytes| Field { offset_bytes, width_bytes };
+    let fields = vec![at(0, 8), at(8, 4), at(16, 8), at(24, 8)];
+    assert_eq!(source.format, Format::Fixed { header_bytes: 0, record_bytes: 32, fields });
+    let sizes: Vec<u64> = source.files.iter().map(|(_, bytes)| *bytes).collect();
+    assert_eq!(sizes, [64, 32]);
+    let refusal = |pattern, text| find(folder.path(), pattern, &schema(text)).expect_err("refused");
+    assert!(
+        refusal("c.dat", "id u64").contains("no whole records of 8 bytes; is the schema right?")
+    );
+    assert!(refusal("a.bin", "id u65").contains("\"id u65\" is no field: write NAME KIND"));
+    assert!(refusal("a.bin", "id u64, id u64").contains("two fields id"));
+    assert!(refusal("a.bin", "id utf8").contains("id char(16)"));
+    assert!(refusal("a.bin", "id char(99999)").contains("at most 16384 bytes"));
+    assert!(refusal("a.bin", "id pad(8)").contains("no fields"));
+    assert!(refusal("nope*", "id u64").contains("there is no file"));
+    let unknown = find(folder.path(), "c.dat", &Hints::default()).expect_err("unknown");
+    assert!(unknown.contains("its name does not tell what it is"), "{unknown}");
+}
+
+#[test]
+fn npy_tells_its_fields() {
+    let structured =
+        npy("[('a', '<i4'), ('', '|V4'), ('s', '|S3'), ('b', '<f8')]", "(2,)", &[0; 38]);
+    let folder = folder(&[
+        ("plain.npy", &npy("'<f4'", "(3,)", &[0; 12])),
+        ("rows.npy", &npy("'|u1'", "(2, 3)", &[0; 6])),
+        ("fields.npy", &structured),
+        ("big.npy", &npy("'>f4'", "(3,)", &[0; 12])),
+        ("three.npy", &npy("'<f4'", "(1, 1, 3)", &[0; 12])),
+        ("short.npy", &npy("'<f4'", "(4,)", &[0; 12])),
+        ("complex.npy", &npy("'<c8'", "(1,)", &[0; 8])),
+        ("nested.npy", &npy("[('a', [('b', '<i4')])]", "(1,)", &[0; 4])),
+        ("deep.npy", &npy(&"(".repeat(5000), "(1,)", &[])),
+        ("none.npy", b"\x93NUMPY"),
+    ]);
+    let found = |name| find(folder.path(), name, &Hints::default());
+    assert_eq!(kinds(&found("plain.npy").expect("an array")), [("value", Kind::F32)]);
+    let rows = found("rows.npy").expect("an array");
+    assert_eq!(kinds(&rows), [("c0", Kind::U8), ("c1", Kind::U8), ("c2", Kind::U8)]);
+    let fields = found("fields.npy").expect("an array");
+    assert_eq!(kinds(&fields), [("a", Kind::I32), ("s", Kind::Utf8), ("b", Kind::F64)]);
+    let Format::Fixed { header_bytes, record_bytes, fields } = &fields.format else {
+        panic!("records")
+    };
+    assert_eq!((*record_bytes, header_bytes % 64, fields[2].offset_bytes), (19, 0, 11));
+    for (name, expected) in [
+        ("big.npy", "big-endian"),
+        ("three.npy", "3 axes"),
+        ("short.npy", "3 rows, which is not what its header says"),
+        ("complex.npy", "only integers, f4, f8"),
+        ("nested.npy", "the field a is an array or has fields itself"),
+        ("deep.npy", "no header"),
+        ("none.npy", "no header"),
+    ] {
+        let refusal = found(name).expect_err("refused");
+        assert!(refusal.contains(expected), "{name}: {refusal}");
+    }
+}
+
+#[test]
+fn csv_is_inferred_by_the_rules_of_pyarrow() {
+    let text = "a,b,\"c \"\"d\"\"\",e,f,g,h\r\n1,1,x,NA,,1e3,99999999999999999999\n-2,2.5,3,null,,\"4\",1\n\n,nan,,5,,7,2";
+    let folder = folder(&[
+        ("a.csv", text.as_bytes()),
+        ("b.csv", text.as_bytes()),
+        ("c.csv", b"other\n1\n"),
+        ("t.tsv", b"\xef\xbb\xbfid\tname\n1\tx\n"),
+        ("ragged.csv", b"a,b\n1,2\n3\n"),
+        ("twice.csv", b"a,a\n"),
+        ("empty.csv", b""),
+    ]);
+    let source = find(folder.path(), "[ab].csv", &Hints::default()).expect("CSV");
+    assert_eq!(source.files.len(), 2);
+    let named = [
+        ("a", Kind::I64),
+        ("b", Kind::F64),
+        ("c \"d\"", Kind::Utf8),
+        ("e", Kind::I64),
+        ("f", Kind::Utf8),
+        ("g", Kind::F64),
+        ("h", Kind::F64),
+    ];
+    assert_eq!(kinds(&source), named);
+    let Format::Csv { delimiter: b',', header_bytes: 23, .. } = source.format else {
+        panic!("{:?}", source.format)
+    };
+    let tabs = find(folder.path(), "t.tsv", &Hints::default()).expect("CSV");
+    assert_eq!(kinds(&tabs), [("id", Kind::I64), ("name", Kind::Utf8)]);
+    assert!(matches!(tabs.format, Format::Csv { delimiter: b'\t', header_bytes: 11, .. }));
+    let hints = Hints { no_header: true, ..schema("f1 f64") };
+    let rows = find(folder.path(), "ragged.csv", &hints).expect_err("ragged");
+    assert!(rows.contains("the row at byte 8 has 1 fields in place of 2"), "{rows}");
+    let found = |name| find(folder.path(), name, &Hints::default()).expect_err("refused");
+    assert!(found("[ac].csv").contains("its columns are other, those of the first file a, b"));
+    assert!(found("twice.csv").contains("names a twice"));
+    assert!(found("empty.csv").contains("no header line"));
+    let hints = Hints { no_header: true, format: Some(FormatName::Csv), ..Hints::default() };
+    let rows = find(folder.path(), "c.csv", &hints).expect("CSV");
+    assert_eq!(kinds(&rows), [("f0", Kind::Utf8)]);
+    let retyped = find(folder.path(), "a.csv", &schema("a f64, e utf8")).expect("CSV");
+    assert_eq!(
+        (retyped.schema.columns[0].kind, retyped.schema.columns[3].kind),
+        (Kind::F64, Kind::Utf8)
+    );
+    assert!(!retyped.schema.columns[3].nullable && retyped.schema.columns[0].nullable);
+}
+
+#[test]
+fn other_formats_are_refused_with_what_to_do() {
+    let folder = folder(&[("a.parquet", b"PAR1"), ("b.csv.gz", b"")]);
+    let found = |name| find(folder.path(), name, &Hints::default()).expect_err("refused");
+    assert!(found("a.parquet").contains("ask it by DuckDB"));
+    assert!(found("b.csv.gz").contains("decompress it first"));
+}

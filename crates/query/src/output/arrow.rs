@@ -1,0 +1,180 @@
+//! Answers as Arrow.
+
+use super::OutputError;
+use crate::plan::{AnswerKind, Kind, Table, Value};
+use arrow_array::builder::{PrimitiveBuilder, StringBuilder};
+use arrow_array::types::{
+    ArrowPrimitiveType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+use std::io::Write;
+use std::sync::Arc;
+
+/// Decimal digits of sums that have no room in 64 bits.
+const SUM_DIGITS: u8 = 38;
+/// What has room in so many.
+const SUM_MAX: u128 = 99_999_999_999_999_999_999_999_999_999_999_999_999;
+
+/// Arrow's types of an answer. Sums of integers have 64 bits if all of `table` fit, else 38 decimal digits.
+pub fn schema(names: &[&str], table: &Table) -> Schema {
+    let fields = names.iter().zip(&table.kinds).enumerate().map(|(at, (name, kind))| {
+        let data_type = match kind {
+            AnswerKind::Same(kind) => data_type(*kind),
+            AnswerKind::Count => DataType::Int64,
+            AnswerKind::Float => DataType::Float64,
+            AnswerKind::Sum => {
+                let fits = |row: &Vec<Value>| match row[at] {
+                    Value::Int(value) => i64::try_from(value).is_ok(),
+                    _ => true,
+                };
+                match table.rows.iter().all(fits) {
+                    true => DataType::Int64,
+                    false => DataType::Decimal128(SUM_DIGITS, 0),
+                }
+            }
+        };
+        Field::new(*name, data_type, true)
+    });
+    Schema::new(fields.collect::<Vec<_>>())
+}
+
+fn data_type(kind: Kind) -> DataType {
+    match kind {
+        Kind::I8 => DataType::Int8,
+        Kind::I16 => DataType::Int16,
+        Kind::I32 => DataType::Int32,
+        Kind::I64 => DataType::Int64,
+        Kind::U8 => DataType::UInt8,
+        Kind::U16 => DataType::UInt16,
+        Kind::U32 => DataType::UInt32,
+        Kind::U64 => DataType::UInt64,
+        Kind::F32 => DataType::Float32,
+        Kind::F64 => DataType::Float64,
+        Kind::Utf8 => DataType::Utf8,
+    }
+}
+
+/// The rows of a table as a batch.
+///
+/// # Errors
+/// A value has no room in the type of its column.
+pub fn batch(schema: &Arc<Schema>, table: &Table) -> Result<RecordBatch, OutputError> {
+    let column = |(at, field): (usize, &Arc<Field>)| column(field, at, &table.rows);
+    let arrays = schema.fields().iter().enumerate().map(column).collect::<Result<_, _>>()?;
+    Ok(RecordBatch::try_new(Arc::clone(schema), arrays)?)
+}
+
+fn column(field: &Field, at: usize, rows: &[Vec<Value>]) -> Result<ArrayRef, OutputError> {
+    match field.data_type() {
+        DataType::Int8 => integers::<Int8Type>(field, at, rows),
+        DataType::Int16 => integers::<Int16Type>(field, at, rows),
+        DataType::Int32 => integers::<Int32Type>(field, at, rows),
+        DataType::Int64 => integers::<Int64Type>(field, at, rows),
+        DataType::UInt8 => integers::<UInt8Type>(field, at, rows),
+        DataType::UInt16 => integers::<UInt16Type>(field, at, rows),
+        DataType::UInt32 => integers::<UInt32Type>(field, at, rows),
+        DataType::UInt64 => integers::<UInt64Type>(field, at, rows),
+        DataType::Decimal128(..) => {
+            let fits = |value: i128| (value.unsigned_abs() <= SUM_MAX).then_some(value);
+            let sums = numbers::<Decimal128Type>(field, at, rows, &|value| match value {
+                Value::Int(value) => fits(*value),
+                _ => None,
+            })?;
+            Ok(sums)
+        }
+        DataType::Float32 => numbers::<Float32Type>(field, at, rows, &|value| {
+            value.as_float().map(|value| value as f32)
+        }),
+        DataType::Float64 => numbers::<Float64Type>(field, at, rows, &Value::as_float),
+        _ => {
+            let mut builder = StringBuilder::new();
+            for row in rows {
+                match &row[at] {
+                    Value::Text(text) => builder.append_value(text),
+                    _ => builder.append_null(),
+                }
+            }
+            Ok(Arc::new(builder.finish()))
+        }
+    }
+}
+
+fn integers<T: ArrowPrimitiveType<Native: TryFrom<i128>>>(
+    field: &Field,
+    at: usize,
+    rows: &[Vec<Value>],
+) -> Result<ArrayRef, OutputError> {
+    numbers::<T>(field, at, rows, &|value| match value {
+        Value::Int(value) => T::Native::try_from(*value).ok(),
+        _ => None,
+    })
+}
+
+fn numbers<T: ArrowPrimitiveType>(
+    field: &Field,
+    at: usize,
+    rows: &[Vec<Value>],
+    convert: &dyn Fn(&Value) -> Option<T::Native>,
+) -> Result<ArrayRef, OutputError> {
+    let mut builder = PrimitiveBuilder::<T>::with_capacity(rows.len());
+    builder = builder.with_data_type(field.data_type().clone());
+    for row in rows {
+        match (&row[at], convert(&row[at])) {
+            (Value::Null, _) => builder.append_null(),
+            (_, Some(value)) => builder.append_value(value),
+            (Value::Int(value), None) => {
+                let (column, kind) = (field.name().clone(), field.data_type().to_string());
+                return Err(OutputError::TooLarge { column, value: *value, kind });
+            }
+            (other, None) => {
+                let what = format!("{} is {other:?}, and no number", field.name());
+                return Err(ArrowError::ComputeError(what).into());
+            }
+        }
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+/// Writes a file; its columns are those of the first table.
+pub(super) struct Arrow<W: Write> {
+    names: Vec<String>,
+    state: State<W>,
+}
+
+enum State<W: Write> {
+    Waiting(Option<W>),
+    Open(FileWriter<W>, Arc<Schema>),
+}
+
+impl<W: Write> Arrow<W> {
+    pub(super) fn new(names: Vec<String>, out: W) -> Self {
+        Self { names, state: State::Waiting(Some(out)) }
+    }
+
+    pub(super) fn write(&mut self, table: &Table) -> Result<(), OutputError> {
+        if let State::Waiting(out) = &mut self.state
+            && let Some(out) = out.take()
+        {
+            let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
+            let schema = Arc::new(schema(&names, table));
+            self.state = State::Open(FileWriter::try_new(out, &schema)?, schema);
+        }
+        if let State::Open(writer, schema) = &mut self.state
+            && !table.rows.is_empty()
+        {
+            writer.write(&batch(schema, table)?)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Result<(), OutputError> {
+        if let State::Open(mut writer, _) = self.state {
+            writer.finish()?;
+            writer.into_inner()?.flush()?;
+        }
+        Ok(())
+    }
+}

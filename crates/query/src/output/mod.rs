@@ -1,0 +1,114 @@
+//! Answers as a table for people, as CSV, JSON, or an Arrow file.
+
+mod arrow;
+mod text;
+
+use crate::plan::Table;
+use arrow_schema::ArrowError;
+use std::io::{self, Write};
+
+pub use arrow::{batch, schema};
+
+/// How answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Columns that are aligned, with a line of names. What could change a terminal is escaped.
+    Table,
+    /// Comma-separated values with a header line; what is missing is empty.
+    Csv,
+    /// An array of objects, one a line; NaN and infinities are text.
+    Json,
+    /// An Arrow IPC file, uncompressed.
+    Arrow,
+}
+
+/// Why an answer cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// The file or the pipe.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// An integer is too large for its column in Arrow.
+    #[error(
+        "{column} has the value {value}, which its Arrow type {kind} has no room for; write CSV or JSON"
+    )]
+    TooLarge {
+        /// The column.
+        column: String,
+        /// The value.
+        value: i128,
+        /// The type.
+        kind: String,
+    },
+    /// Arrow's own refusal.
+    #[error(transparent)]
+    Arrow(ArrowError),
+}
+
+impl From<ArrowError> for OutputError {
+    fn from(error: ArrowError) -> Self {
+        match error {
+            ArrowError::IoError(_, error) => Self::Io(error),
+            other => Self::Arrow(other),
+        }
+    }
+}
+
+/// Writes an answer, of which rows may come bit by bit.
+pub struct Output<W: Write> {
+    writer: Writer<W>,
+    rows: u64,
+}
+
+enum Writer<W: Write> {
+    Table(text::Aligned<W>),
+    Csv(text::Csv<W>),
+    Json(text::Json<W>),
+    Arrow(Box<arrow::Arrow<W>>),
+}
+
+impl<W: Write> Output<W> {
+    /// An answer with columns of these names.
+    pub fn new(style: Style, names: &[&str], out: W) -> Self {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let writer = match style {
+            Style::Table => Writer::Table(text::Aligned::new(names, out)),
+            Style::Csv => Writer::Csv(text::Csv::new(names, out)),
+            Style::Json => Writer::Json(text::Json::new(&names, out)),
+            Style::Arrow => Writer::Arrow(Box::new(arrow::Arrow::new(names, out))),
+        };
+        Self { writer, rows: 0 }
+    }
+
+    /// Writes rows. It must be called at least once, if only to tell what the columns are.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn write(&mut self, table: &Table) -> Result<(), OutputError> {
+        self.rows += table.rows.len() as u64;
+        match &mut self.writer {
+            Writer::Table(writer) => writer.write(table)?,
+            Writer::Csv(writer) => writer.write(table)?,
+            Writer::Json(writer) => writer.write(table)?,
+            Writer::Arrow(writer) => writer.write(table)?,
+        }
+        Ok(())
+    }
+
+    /// Ends the answer, and tells how many rows it has.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn finish(self) -> Result<u64, OutputError> {
+        match self.writer {
+            Writer::Table(writer) => writer.finish()?,
+            Writer::Csv(writer) => writer.finish()?,
+            Writer::Json(writer) => writer.finish()?,
+            Writer::Arrow(writer) => writer.finish()?,
+        }
+        Ok(self.rows)
+    }
+}
+
+#[cfg(test)]
+mod tests;

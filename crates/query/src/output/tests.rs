@@ -1,0 +1,97 @@
+//! One answer in each style.
+
+use super::{Output, OutputError, Style};
+use crate::plan::{AnswerKind, Kind, Table, Value};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Decimal128Type, Float32Type, Int64Type, UInt64Type};
+use arrow_array::{Array, RecordBatch};
+use arrow_ipc::reader::FileReader;
+use arrow_schema::DataType;
+use std::io::Cursor;
+
+const NAMES: [&str; 4] = ["id", "vendor", "f", "sum(x)"];
+
+fn table(sum: i128) -> Table {
+    let same = AnswerKind::Same;
+    let kinds = vec![same(Kind::U64), same(Kind::Utf8), same(Kind::F32), AnswerKind::Sum];
+    let text = |text: &str| Value::Text(text.to_owned());
+    let float = |value: f32| Value::Float(f64::from(value));
+    let rows = vec![
+        vec![Value::Int(u64::MAX.into()), text("a,\"b\"\u{1b}[2J"), float(0.1), Value::Int(sum)],
+        vec![Value::Int(1), text(""), float(f32::NAN), Value::Null],
+    ];
+    Table { kinds, rows }
+}
+
+fn written(style: Style, tables: &[Table]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut output = Output::new(style, &NAMES, &mut bytes);
+    tables.iter().for_each(|table| output.write(table).expect("written"));
+    let rows: usize = tables.iter().map(|table| table.rows.len()).sum();
+    assert_eq!(output.finish().expect("finished"), rows as u64);
+    bytes
+}
+
+fn text(style: Style, tables: &[Table]) -> String {
+    String::from_utf8(written(style, tables)).expect("UTF-8")
+}
+
+#[test]
+fn tables_are_aligned_and_do_no_harm_to_terminals() {
+    let expected = "                  id  vendor            f  sum(x)\n\
+         ────────────────────  ──────────────  ───  ──────\n\
+         18446744073709551615  a,\"b\"\\u{1b}[2J  0.1      -7\n                   1                  NaN    NULL\n";
+    assert_eq!(text(Style::Table, &[table(-7)]), expected);
+    let many = Table { rows: table(-7).rows.into_iter().cycle().take(2500).collect(), ..table(-7) };
+    assert_eq!(text(Style::Table, &[many]).lines().count(), 2502);
+    let none = Table { rows: Vec::new(), ..table(0) };
+    assert_eq!(text(Style::Table, &[none]).lines().next(), Some("id  vendor  f  sum(x)"));
+}
+
+#[test]
+fn csv_tells_empty_from_missing() {
+    let expected =
+        "id,vendor,f,sum(x)\n18446744073709551615,\"a,\"\"b\"\"\u{1b}[2J\",0.1,-7\n1,\"\",NaN,\n";
+    assert_eq!(text(Style::Csv, &[table(-7)]), expected);
+    assert_eq!(text(Style::Csv, &[]), "id,vendor,f,sum(x)\n");
+}
+
+#[test]
+fn json_is_json() {
+    let printed = text(Style::Json, &[table(-7), table(8)]);
+    let parsed: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!(parsed.as_array().map(Vec::len), Some(4));
+    assert_eq!(parsed[0]["id"], u64::MAX);
+    assert_eq!(parsed[0]["vendor"], "a,\"b\"\u{1b}[2J");
+    assert_eq!(parsed[1]["f"], "NaN");
+    assert!(parsed[1]["sum(x)"].is_null() && parsed[2]["sum(x)"] == 8);
+    assert_eq!(text(Style::Json, &[]), "[]\n");
+}
+
+fn batches(bytes: Vec<u8>) -> Vec<RecordBatch> {
+    let reader = FileReader::try_new(Cursor::new(bytes), None).expect("an Arrow file");
+    reader.collect::<Result<_, _>>().expect("batches")
+}
+
+#[test]
+fn arrow_files_have_the_types_of_the_columns() {
+    let batches = batches(written(Style::Arrow, &[table(-7), table(8)]));
+    let [first, second] = &batches[..] else { panic!("{batches:?}") };
+    assert_eq!(first.column(0).as_primitive::<UInt64Type>().value(0), u64::MAX);
+    assert_eq!(first.column(1).as_string::<i32>().value(1), "");
+    assert!((first.column(2).as_primitive::<Float32Type>().value(0) - 0.1).abs() < f32::EPSILON);
+    assert!(first.column(3).is_null(1));
+    assert_eq!(second.column(3).as_primitive::<Int64Type>().value(0), 8);
+}
+
+#[test]
+fn sums_beyond_64_bits_are_decimal_and_never_cut() {
+    let large = i128::from(u64::MAX) * 4;
+    let batches = batches(written(Style::Arrow, &[table(large)]));
+    assert_eq!(batches[0].column(3).data_type(), &DataType::Decimal128(38, 0));
+    assert_eq!(batches[0].column(3).as_primitive::<Decimal128Type>().value(0), large);
+    let mut output = Output::new(Style::Arrow, &NAMES, Vec::new());
+    output.write(&table(1)).expect("written");
+    let refused = output.write(&table(large)).expect_err("no room");
+    assert!(matches!(refused, OutputError::TooLarge { value, .. } if value == large), "{refused}");
+}
