@@ -5,14 +5,33 @@
 //! what is done here, and why; [`parts()`] cuts files into parts. [`Runner::run`] runs one: many
 //! chains, whose answers are one [`Partial`]. Partials are [`merge`](Partial::merge)d, and the last
 //! one is [`finish`](Partial::finish)ed into a [`Table`].
+//!
+//! - `plan`: what is asked, and what is answered.
+//! - `split`, `conditions`: what stages can do.
+//! - `stages`, `wire`, `order_form`: their argument and their answers.
+//! - `parts`, `run`, `chains`: files, ranges and chains.
+//! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer.
+//!
+//! # What this crate does not do
+//! No SQL, no inference of schemas, no output: those who use it do. No sorting of groups and no joins.
 
 pub mod plan;
 
+mod chains;
+mod conditions;
+mod describe;
+mod eval;
+mod exact;
+mod measures;
+mod order_form;
 mod partial;
 mod parts;
 mod run;
 mod split;
+mod stages;
+mod wire;
 
+pub use eval::Overflow;
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{
@@ -21,3 +40,4 @@ pub use plan::{
 };
 pub use run::{RunError, Runner, Settings, Stats};
 pub use split::{Place, PlanError, Split, Step, split};
+pub use stages::{STAGES, Stage};
