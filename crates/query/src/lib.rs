@@ -5,17 +5,36 @@
 //! what is done here, and why; [`parts()`] cuts files into parts. [`Runner::run`] runs one: many
 //! chains, whose answers are one [`Partial`]. Partials are [`merge`](Partial::merge)d, and the last
 //! one is [`finish`](Partial::finish)ed into a [`Table`].
+//!
+//! - `plan`: what is asked, and what is answered.
+//! - `split`, `conditions`: what stages can do.
+//! - `stages`, `wire`, `order_form`: their argument and their answers.
+//! - `parts`, `run`, `chains`: files, ranges and chains.
+//! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow.
+//! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer.
+//!
+//! # What this crate does not do
+//! No joins, no windows, no queries in queries: a statement that needs them is refused with what to do. It
+//! finds no target and draws no progress: commands and bindings do.
 
 pub mod infer;
 pub mod output;
 pub mod plan;
 pub mod sql;
 
+mod chains;
+mod conditions;
+mod describe;
 mod eval;
+mod exact;
+mod measures;
+mod order_form;
 mod partial;
 mod parts;
 mod run;
 mod split;
+mod stages;
+mod wire;
 
 pub use eval::Overflow;
 pub use partial::{FinishError, Partial};
@@ -26,3 +45,4 @@ pub use plan::{
 };
 pub use run::{RunError, Runner, Settings, Stats};
 pub use split::{Place, PlanError, Split, Step, split};
+pub use stages::{STAGES, Stage};

@@ -1,34 +1,129 @@
-//! What part of the rows comes to: merged in any order, and finished into a table.
+//! What part of the rows comes to: merged in the order of the files, and finished into a table.
 
-use crate::plan::{Plan, Table};
-use serde::{Deserialize, Serialize};
+use crate::eval::Overflow;
+use crate::measures::{self, Summary, Wanted};
+use crate::plan::{Aggregate, AnswerKind, Measure, Plan, Reduction, Scalar, Table, Value};
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// What the rows of some parts come to.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Partial {}
+#[derive(Clone, Debug)]
+pub struct Partial(pub(crate) State);
+
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// Answered columns of each row.
+    Rows(Vec<Vec<Value>>),
+    Groups(HashMap<Vec<Key>, Group>),
+    /// What is compared, and answered columns, in order.
+    Top(Vec<(Value, Vec<Value>)>),
+    /// Counts.
+    Histogram(Vec<u64>),
+}
+
+/// A key of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    Null,
+    Int(i128),
+    /// The bits; 0.0 and NaN have one form each.
+    Float(u64),
+    Text(String),
+}
+
+impl Key {
+    pub(crate) fn of(value: Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Int(number) => Self::Int(number),
+            Value::Float(number) if number.is_nan() => Self::Float(f64::NAN.to_bits()),
+            // Of both zeroes the sum with 0.0 is 0.0.
+            Value::Float(number) => Self::Float((number + 0.0).to_bits()),
+            Value::Text(text) => Self::Text(text),
+        }
+    }
+
+    fn into_value(self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Int(number) => Value::Int(number),
+            Self::Float(bits) => Value::Float(f64::from_bits(bits)),
+            Self::Text(text) => Value::Text(text),
+        }
+    }
+}
+
+/// What is known of a group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    pub(crate) rows: u64,
+    /// Of each different scalar.
+    pub(crate) summaries: Vec<Summary>,
+}
+
+impl Group {
+    pub(crate) fn merge(&mut self, other: &Self) -> Result<(), Overflow> {
+        self.rows += other.rows;
+        let both = self.summaries.iter_mut().zip(&other.summaries);
+        both.into_iter().try_for_each(|(one, other)| one.merge(other))
+    }
+}
 
 /// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FinishError {
     /// The partials are of another plan.
     #[error("partial results of another query")]
     OfAnother,
+    /// A number has no room.
+    #[error(transparent)]
+    Overflow(#[from] Overflow),
 }
 
 impl Partial {
     /// That of no rows.
     #[must_use]
     pub fn empty(plan: &Plan) -> Self {
-        let _ = plan;
-        Self {}
+        Self(match &plan.reduction {
+            Reduction::Rows { .. } => State::Rows(Vec::new()),
+            Reduction::Groups { .. } => State::Groups(HashMap::new()),
+            Reduction::Top { .. } => State::Top(Vec::new()),
+            Reduction::Histogram { bins, .. } => State::Histogram(vec![0; *bins as usize]),
+        })
     }
 
     /// Adds what comes behind, in the order of the files.
     ///
     /// # Errors
-    /// It is of another plan.
+    /// It is of another plan; a number has no room.
     pub fn merge(&mut self, plan: &Plan, behind: Self) -> Result<(), FinishError> {
-        let _ = (plan, behind);
+        match (&mut self.0, behind.0) {
+            (State::Rows(rows), State::Rows(mut behind)) => {
+                rows.append(&mut behind);
+                if let Reduction::Rows { limit: Some(limit), .. } = plan.reduction {
+                    rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+                }
+            }
+            (State::Groups(groups), State::Groups(behind)) => {
+                for (keys, group) in behind {
+                    match groups.entry(keys) {
+                        Entry::Occupied(mut known) => known.get_mut().merge(&group)?,
+                        Entry::Vacant(place) => {
+                            place.insert(group);
+                        }
+                    }
+                }
+            }
+            (State::Top(rows), State::Top(mut behind)) => {
+                rows.append(&mut behind);
+                cut(plan, rows);
+            }
+            (State::Histogram(counts), State::Histogram(behind)) if counts.len() == behind.len() => {
+                counts.iter_mut().zip(behind).for_each(|(count, more)| *count += more);
+            }
+            _ => return Err(FinishError::OfAnother),
+        }
         Ok(())
     }
 
@@ -37,7 +132,172 @@ impl Partial {
     /// # Errors
     /// It is of another plan.
     pub fn finish(self, plan: &Plan) -> Result<Table, FinishError> {
-        let _ = plan;
-        Err(FinishError::OfAnother)
+        let kind = |of: &Scalar| measures::scalar_kind(of, &plan.schema);
+        match (self.0, &plan.reduction) {
+            (State::Rows(rows), Reduction::Rows { columns, .. }) => {
+                Ok(Table { kinds: columns.iter().map(kind).collect(), rows })
+            }
+            (State::Groups(groups), Reduction::Groups { keys, aggregates }) => {
+                let kinds = keys.iter().map(kind);
+                let of = |aggregate| measures::answer_kind(aggregate, &plan.schema);
+                let kinds = kinds.chain(aggregates.iter().map(of)).collect();
+                Ok(Table { kinds, rows: group_rows(plan, groups, keys, aggregates) })
+            }
+            (State::Top(rows), Reduction::Top { columns, .. }) => Ok(Table {
+                kinds: columns.iter().map(kind).collect(),
+                rows: rows.into_iter().map(|(_, row)| row).collect(),
+            }),
+            (State::Histogram(counts), Reduction::Histogram { low, high, bins, .. }) => {
+                let edges = edges(*low, *high, *bins);
+                let rows = counts.iter().zip(edges.windows(2)).map(|(count, edge)| {
+                    let count = Value::Int(i128::from(*count));
+                    vec![Value::Float(edge[0]), Value::Float(edge[1]), count]
+                });
+                let kinds = vec![AnswerKind::Float, AnswerKind::Float, AnswerKind::Count];
+                Ok(Table { kinds, rows: rows.collect() })
+            }
+            _ => Err(FinishError::OfAnother),
+        }
     }
+}
+
+/// Ends of the intervals of a histogram, ascending: one more than intervals.
+pub(crate) fn edges(low: f64, high: f64, bins: u32) -> Vec<f64> {
+    let at = |index: u32| {
+        let share = f64::from(index) / f64::from(bins);
+        if index == bins { high } else { low + (high - low) * share }
+    };
+    (0..=bins).map(at).collect()
+}
+
+/// Rows in the order of a top, only as many as are wanted.
+fn cut(plan: &Plan, rows: &mut Vec<(Value, Vec<Value>)>) {
+    let Reduction::Top { descending, count, .. } = plan.reduction else { return };
+    rows.sort_by(|(one, _), (other, _)| top_order(one, other, descending));
+    rows.truncate(count as usize);
+}
+
+/// What is missing, or NaN, comes last.
+pub(crate) fn top_order(one: &Value, other: &Value, descending: bool) -> Ordering {
+    let is_last = |value: &Value| *value == Value::Null || value.is_nan();
+    match (is_last(one), is_last(other)) {
+        (false, false) if descending => measures::order(other, one),
+        (false, false) => measures::order(one, other),
+        (one, other) => one.cmp(&other),
+    }
+}
+
+fn group_rows(
+    plan: &Plan,
+    mut groups: HashMap<Vec<Key>, Group>,
+    keys: &[Scalar],
+    aggregates: &[Aggregate],
+) -> Vec<Vec<Value>> {
+    let (wanted, indices) = measures::wanted(aggregates);
+    let narrow = measures::narrow(plan, &wanted);
+    if keys.is_empty() && groups.is_empty() {
+        let summaries = vec![Summary::default(); wanted.len()];
+        groups.insert(Vec::new(), Group { rows: 0, summaries });
+    }
+    let value = |group: &Group, aggregate: &Aggregate, index: &Option<usize>| {
+        let summary = index.and_then(|index| Some((group.summaries.get(index)?, narrow[index])));
+        match summary {
+            Some((summary, narrow)) => {
+                let is_float = measures::is_float(&aggregate.of, &plan.schema);
+                summary.measure(aggregate.measure, narrow, is_float)
+            }
+            None => Value::Int(i128::from(group.rows)),
+        }
+    };
+    let rows = groups.into_iter().map(|(keys, group)| {
+        let measures = aggregates.iter().zip(&indices).map(|(of, index)| value(&group, of, index));
+        let measures: Vec<_> = measures.collect();
+        keys.into_iter().map(Key::into_value).chain(measures).collect()
+    });
+    rows.collect()
+}
+
+/// Reduces rows here, one by one, in the order of the files.
+#[derive(Debug)]
+pub(crate) struct Reducer<'a> {
+    plan: &'a Plan,
+    wanted: Vec<Wanted>,
+    narrow: Vec<bool>,
+    edges: Vec<f64>,
+}
+
+impl<'a> Reducer<'a> {
+    pub(crate) fn new(plan: &'a Plan) -> Self {
+        let wanted = match &plan.reduction {
+            Reduction::Groups { aggregates, .. } => measures::wanted(aggregates).0,
+            _ => Vec::new(),
+        };
+        let edges = match plan.reduction {
+            Reduction::Histogram { low, high, bins, .. } => edges(low, high, bins),
+            _ => Vec::new(),
+        };
+        Self { plan, narrow: measures::narrow(plan, &wanted), wanted, edges }
+    }
+
+    /// Adds a row, which has a value for each column of the schema.
+    pub(crate) fn add(&self, to: &mut Partial, row: &[Value]) -> Result<(), Overflow> {
+        let values = |of: &[Scalar]| of.iter().map(|of| of.value(row)).collect::<Result<Vec<_>, _>>();
+        match (&mut to.0, &self.plan.reduction) {
+            (State::Rows(rows), Reduction::Rows { columns, limit }) => {
+                if limit.is_none_or(|limit| (rows.len() as u64) < limit) {
+                    rows.push(values(columns)?);
+                }
+            }
+            (State::Groups(groups), Reduction::Groups { keys, .. }) => {
+                let keys = values(keys)?.into_iter().map(Key::of).collect();
+                let group = groups.entry(keys).or_default();
+                group.summaries.resize_with(self.wanted.len(), Summary::default);
+                group.rows += 1;
+                let summaries = group.summaries.iter_mut().zip(&self.wanted).zip(&self.narrow);
+                for ((summary, wanted), narrow) in summaries {
+                    summary.add(wanted, *narrow, &wanted.of.value(row)?)?;
+                }
+            }
+            (State::Top(rows), Reduction::Top { by, columns, count, .. }) => {
+                rows.push((by.value(row)?, values(columns)?));
+                if rows.len() >= 2 * (*count as usize).max(512) {
+                    cut(self.plan, rows);
+                }
+            }
+            (State::Histogram(counts), Reduction::Histogram { of, .. }) => {
+                let value = of.value(row)?;
+                let place = self.interval(&value);
+                if let Some(count) = place.and_then(|place| counts.get_mut(place)) {
+                    *count += 1;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// In which interval a number lies.
+    fn interval(&self, value: &Value) -> Option<usize> {
+        let not_above = |edge: &f64| {
+            value.compare(&Value::Float(*edge)).is_some_and(Ordering::is_ge)
+        };
+        let last = self.edges.last()?;
+        if !value.compare(&Value::Float(*last)).is_some_and(Ordering::is_le) {
+            return None;
+        }
+        let at = self.edges.partition_point(not_above);
+        at.checked_sub(1).map(|at| at.min(self.edges.len().saturating_sub(2)))
+    }
+
+    /// Ends a run of rows.
+    pub(crate) fn settle(&self, partial: &mut Partial) {
+        if let State::Top(rows) = &mut partial.0 {
+            cut(self.plan, rows);
+        }
+    }
+}
+
+/// Whether a measure of a plan has one of these.
+pub(crate) fn has_variance(measure: Measure) -> bool {
+    matches!(measure, Measure::Variance { .. } | Measure::Deviation { .. })
 }

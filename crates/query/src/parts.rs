@@ -1,6 +1,7 @@
 //! Files are cut into parts, and parts into the ranges of chains.
 
-use crate::plan::Plan;
+use crate::plan::{Format, Plan};
+use crate::stages::Range;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -18,9 +19,94 @@ pub struct Part {
     pub end_bytes: u64,
 }
 
-/// Cuts files with their sizes into parts of at most `part_max_bytes`, in order.
+/// Cuts files with their sizes into parts of about `part_max_bytes`, in order. A file without rows has
+/// none.
 #[must_use]
 pub fn parts(plan: &Plan, files: &[(PathBuf, u64)], part_max_bytes: u64) -> Vec<Part> {
-    let _ = (plan, files, part_max_bytes);
-    Vec::new()
+    let mut parts = Vec::new();
+    for (path, file_bytes) in files {
+        let (header, unit) = units(&plan.format);
+        for (start_bytes, end_bytes) in cut(header, header, *file_bytes, part_max_bytes, unit) {
+            let path = path.clone();
+            parts.push(Part { path, file_bytes: *file_bytes, start_bytes, end_bytes });
+        }
+    }
+    parts
+}
+
+/// Where rows begin in a file, and of which size records are.
+fn units(format: &Format) -> (u64, u64) {
+    match format {
+        Format::Fixed { header_bytes, record_bytes, .. } => {
+            (*header_bytes, u64::from(*record_bytes).max(1))
+        }
+        Format::Csv { header_bytes, .. } => (*header_bytes, 1),
+    }
+}
+
+/// Cuts what is from `start` to `end` into pieces of at most `piece` bytes, or one unit; they begin whole
+/// units behind `header`.
+fn cut(header: u64, start: u64, end: u64, piece: u64, unit: u64) -> Vec<(u64, u64)> {
+    let piece = (piece / unit).max(1) * unit;
+    let start = header + (start.max(header) - header).next_multiple_of(unit);
+    let mut pieces = Vec::new();
+    let mut at = start;
+    while at < end {
+        let next = at.saturating_add(piece).min(end);
+        pieces.push((at, next));
+        at = next;
+    }
+    pieces
+}
+
+/// The ranges of a part, of at most `range_max_bytes` or one record.
+pub(crate) fn ranges(plan: &Plan, part: &Part, range_max_bytes: u64) -> Vec<Range> {
+    let (header, unit) = units(&plan.format);
+    let is_csv = matches!(plan.format, Format::Csv { .. });
+    let file_end = part.file_bytes;
+    let end = part.end_bytes.min(file_end);
+    let pieces = cut(header, part.start_bytes, end, range_max_bytes, unit);
+    let range = |(start, end)| {
+        // Whether a line ends just before the range is known from the byte there.
+        let skips = is_csv && start > header;
+        Range { start: start - u64::from(skips), end, file_end, skips }
+    };
+    pieces.into_iter().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Predicate, Reduction, Schema};
+
+    fn plan(format: Format) -> Plan {
+        Plan {
+            schema: Schema::default(),
+            format,
+            filter: Predicate::Constant(true),
+            reduction: Reduction::Rows { columns: Vec::new(), limit: None },
+        }
+    }
+
+    #[test]
+    fn records_are_in_one_part_each() {
+        let plan = plan(Format::Fixed { header_bytes: 5, record_bytes: 12, fields: Vec::new() });
+        let file = PathBuf::from("f");
+        let parts = parts(&plan, &[(file.clone(), 5), (file, 5 + 12 * 7)], 30);
+        let ends: Vec<_> = parts.iter().map(|part| (part.start_bytes, part.end_bytes)).collect();
+        assert_eq!(ends, [(5, 29), (29, 53), (53, 77), (77, 89)]);
+        let ranges = ranges(&plan, &parts[1], 1);
+        let ends: Vec<_> = ranges.iter().map(|range| (range.start, range.end)).collect();
+        assert_eq!(ends, [(29, 41), (41, 53)]);
+    }
+
+    #[test]
+    fn lines_belong_to_where_they_begin() {
+        let format = Format::Csv { delimiter: b',', header_bytes: 4, nulls: Vec::new() };
+        let plan = plan(format);
+        let part = &parts(&plan, &[(PathBuf::from("f"), 10)], 100)[0];
+        let ranges = ranges(&plan, part, 4);
+        let all: Vec<_> = ranges.iter().map(|range| (range.start, range.end, range.skips)).collect();
+        assert_eq!(all, [(4, 8, false), (7, 10, true)]);
+    }
 }

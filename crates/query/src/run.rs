@@ -1,13 +1,25 @@
 //! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
 
-use crate::partial::Partial;
-use crate::parts::Part;
-use crate::plan::Plan;
-use crate::split::PlanError;
-use bpfof_host::files::{FileMaps, ReadError};
+use crate::chains::{Chains, Loaded, Next};
+use crate::eval::Overflow;
+use crate::partial::{FinishError, Partial, Reducer, top_order};
+use crate::parts::{Part, ranges};
+use crate::plan::{Format, Plan, Predicate, Reduction, Value};
+use crate::split::{PlanError, Split, columns_of, split};
+use crate::stages::{Answer, Damaged, Program, Range, Status};
+use bpfof_host::files::{FileMaps, PushdownFile, ReadError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
+/// How long to wait for a file's map.
+const MAP_PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of a range, one chain's work: an interrupted query waits for so much of each chain.
+const RANGE_MAX_BYTES: u64 = 32 << 20;
+const RANGE_MIN_BYTES: u64 = 256 << 10;
+/// The same if only the first rows are wanted.
+const LIMITED_RANGE_BYTES: u64 = 1 << 20;
 /// What queries cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
@@ -49,7 +61,7 @@ pub enum RunError {
         source: std::io::Error,
     },
     /// A chain failed.
-    #[error("{path}, at byte {offset_bytes}: {source}")]
+    #[error("{path}, from byte {offset_bytes} on: {source}")]
     Chain {
         /// The file.
         path: PathBuf,
@@ -59,7 +71,7 @@ pub enum RunError {
         source: ReadError,
     },
     /// What is in the file is not what the schema says.
-    #[error("{path}, row at byte {offset_bytes}: {what}")]
+    #[error("{path}, at byte {offset_bytes}: {what}")]
     Data {
         /// The file.
         path: PathBuf,
@@ -68,9 +80,21 @@ pub enum RunError {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// A number has no room.
+    #[error(transparent)]
+    Overflow(#[from] Overflow),
+    /// A stage has answered what no stage answers.
+    #[error("an answer that makes no sense: is another version of a stage installed?")]
+    Damaged,
     /// It was asked to stop.
     #[error("interrupted")]
     Stopped,
+}
+
+impl From<Damaged> for RunError {
+    fn from(Damaged: Damaged) -> Self {
+        Self::Damaged
+    }
 }
 
 /// How parts are run.
@@ -80,29 +104,52 @@ pub struct Settings {
     pub chains: usize,
     /// Whether chains may run here by plain reads if the target cannot run them.
     pub falls_back: bool,
+    /// Bytes of a chain's range at most; None: as the part's size suggests.
+    pub range_max_bytes: Option<u64>,
+    /// Bytes of a read at most; None: as much as a hop can read and its budget allows.
+    pub block_max_bytes: Option<u32>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { chains: 32, falls_back: true }
+        Self { chains: 32, falls_back: true, range_max_bytes: None, block_max_bytes: None }
     }
 }
 
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
-pub struct Runner {
+pub struct Runner<'a> {
+    maps: &'a FileMaps,
     plan: Plan,
-    stats: Stats,
+    split: Split,
+    settings: Settings,
+    chains: Chains,
+    main: Loaded,
 }
 
-impl Runner {
+impl<'a> Runner<'a> {
     /// With stages at the target of `maps`, or on this machine if it has none.
     ///
     /// # Errors
     /// [`RunError::Plan`], [`RunError::Host`].
-    pub fn new(maps: &FileMaps, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
-        let _ = (maps, settings);
-        Ok(Self { plan: plan.clone(), stats: Stats::default() })
+    pub fn new(maps: &'a FileMaps, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
+        let split = split(plan)?;
+        let program = Program::new(plan, &split).map_err(PlanError::Invalid)?;
+        let mut chains = Chains::new(maps, program.source, settings)?;
+        let main = chains.load(maps, plan, program)?;
+        Ok(Self { maps, plan: plan.clone(), split, settings, chains, main })
+    }
+
+    /// How the work is divided.
+    #[must_use]
+    pub const fn split(&self) -> &Split {
+        &self.split
+    }
+
+    /// What it cost so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.chains.stats()
     }
 
     /// Runs a part. `on_progress` is told now and then how many bytes of the part are done, and says
@@ -115,13 +162,301 @@ impl Runner {
         part: &Part,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
-        let _ = (part, on_progress);
-        Ok(Partial::empty(&self.plan))
+        let file = self.open(part)?;
+        let ranges = ranges(&self.plan, part, self.range_bytes(part));
+        match self.plan.reduction {
+            Reduction::Rows { .. } => self.rows(&file, ranges, on_progress),
+            _ if !self.split.reduces => self.rows(&file, ranges, on_progress),
+            Reduction::Top { .. } => self.top(&file, ranges, on_progress),
+            Reduction::Groups { .. } | Reduction::Histogram { .. } => {
+                self.reduced(&file, ranges, on_progress)
+            }
+        }
     }
 
-    /// What it cost so far.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.stats
+    fn open(&self, part: &Part) -> Result<PushdownFile, RunError> {
+        let failed = |source| RunError::Open { path: part.path.clone(), source };
+        let file = self.maps.open(&part.path).map_err(failed)?;
+        let file_bytes = file.file().metadata().map_err(failed)?.len();
+        let bad = |offset_bytes, what| {
+            Err(RunError::Data { path: part.path.clone(), offset_bytes, what })
+        };
+        if file_bytes < part.file_bytes {
+            return bad(file_bytes, "the file has become shorter: ask again".to_owned());
+        }
+        if let Format::Fixed { header_bytes, record_bytes, .. } = self.plan.format {
+            let rest = part.file_bytes.saturating_sub(header_bytes) % u64::from(record_bytes);
+            let what =
+                || format!("{rest} bytes, no record of {record_bytes}: is the schema another?");
+            if rest != 0 {
+                return bad(part.file_bytes - rest, what());
+            }
+        }
+        if self.maps.is_connected() {
+            // Without a map its chains run here, if they may.
+            let _ = self.maps.wait_mapped(&file, MAP_PATIENCE);
+        }
+        Ok(file)
+    }
+
+    fn range_bytes(&self, part: &Part) -> u64 {
+        if let Some(bytes) = self.settings.range_max_bytes {
+            return bytes;
+        }
+        if self.is_limited() {
+            return LIMITED_RANGE_BYTES;
+        }
+        let bytes = part.end_bytes.saturating_sub(part.start_bytes);
+        let share = bytes / (2 * self.settings.chains.max(1) as u64);
+        share.clamp(RANGE_MIN_BYTES, RANGE_MAX_BYTES)
+    }
+
+    const fn is_limited(&self) -> bool {
+        matches!(self.plan.reduction, Reduction::Rows { limit: Some(_), .. })
+    }
+
+    /// Stages answer rows; they are filtered and reduced here, in the order of the file.
+    fn rows(
+        &mut self,
+        file: &PushdownFile,
+        ranges: Vec<Range>,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Partial, RunError> {
+        let (plan, rest, is_limited) = (&self.plan, &self.split.rest, self.is_limited());
+        let mut collected = Collected::new(plan, rest, ranges.len());
+        self.chains.run(
+            (plan, &mut self.main),
+            (file, ranges, is_limited),
+            &mut |program, index, range, answer| {
+                collected.add(program, index, range, answer)?;
+                Ok(if collected.is_enough() { Next::Enough } else { Next::AsAnswered })
+            },
+            on_progress,
+        )?;
+        collected.finish()
+    }
+
+    /// Stages reduce. What they have no room for is reduced here, from rows.
+    fn reduced(
+        &mut self,
+        file: &PushdownFile,
+        ranges: Vec<Range>,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Partial, RunError> {
+        let plan = &self.plan;
+        let mut all = Partial::empty(plan);
+        let block = self.main.block_bytes();
+        let left = self.chains.run(
+            (plan, &mut self.main),
+            (file, ranges, false),
+            &mut |program, _, range, answer| {
+                merge(&mut all, plan, program.partial(plan, answer)?)?;
+                // With so many groups most of the work is to send them.
+                let is_slow = answer.next - range.start < u64::from(block);
+                let gives_up = answer.status == Status::More && is_slow;
+                Ok(if gives_up { Next::Leave } else { Next::AsAnswered })
+            },
+            on_progress,
+        )?;
+        if left.is_empty() {
+            return Ok(all);
+        }
+        let columns = self.split.columns.clone();
+        let program = Program::rows(plan, &self.split.pushed, columns, u32::MAX);
+        let program = program.map_err(PlanError::Invalid)?;
+        let mut loaded = self.chains.load(self.maps, plan, program)?;
+        let always = Predicate::Constant(true);
+        let mut collected = Collected::new(plan, &always, left.len());
+        self.chains.run(
+            (plan, &mut loaded),
+            (file, left, false),
+            &mut |program, index, range, answer| {
+                collected.add(program, index, range, answer)?;
+                Ok(Next::AsAnswered)
+            },
+            on_progress,
+        )?;
+        merge(&mut all, plan, collected.finish()?)?;
+        Ok(all)
+    }
+
+    /// Stages tell where the rows are; then these are read.
+    fn top(
+        &mut self,
+        file: &PushdownFile,
+        ranges: Vec<Range>,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Partial, RunError> {
+        let plan = &self.plan;
+        let Reduction::Top { by, descending, count, columns } = &plan.reduction else {
+            return Ok(Partial::empty(plan));
+        };
+        let (mut found, mut passed) = (Vec::new(), 0);
+        self.chains.run(
+            (plan, &mut self.main),
+            (file, ranges.clone(), false),
+            &mut |program, _, _, answer| {
+                passed += answer.passed;
+                found.append(&mut program.top(answer)?);
+                Ok(Next::AsAnswered)
+            },
+            on_progress,
+        )?;
+        found.sort_by(|(one, at), (other, other_at)| {
+            top_order(one, other, *descending).then(at.cmp(other_at))
+        });
+        found.truncate(*count as usize);
+
+        let mut wanted = BTreeSet::new();
+        columns.iter().chain([by]).for_each(|of| columns_of(of, &mut wanted));
+        let wanted: Vec<usize> = wanted.into_iter().collect();
+        let always = Predicate::Constant(true);
+        let rows = |filter: &Predicate, limit| {
+            Program::rows(plan, filter, wanted.clone(), limit).map_err(PlanError::Invalid)
+        };
+        let program = rows(&Predicate::And(Vec::new()), 1)?;
+        let mut loaded = self.chains.load(self.maps, plan, program)?;
+        let file_end = ranges.first().map_or(0, |range| range.file_end);
+        let row_bytes = match plan.format {
+            Format::Fixed { record_bytes, .. } => u64::from(record_bytes),
+            // The one row that begins there.
+            Format::Csv { .. } => 1,
+        };
+        let row = |(_, start): &(Value, u64)| {
+            let start = *start;
+            Range { start, end: start + row_bytes, file_end, skips: false }
+        };
+        let mut collected = Collected::new(plan, &always, found.len());
+        self.chains.run(
+            (plan, &mut loaded),
+            (file, found.iter().map(row).collect(), false),
+            &mut |program, index, range, answer| {
+                collected.add(program, index, range, answer)?;
+                Ok(Next::AsAnswered)
+            },
+            &mut |_| true,
+        )?;
+        let mut all = collected.finish()?;
+
+        // Those without a number to compare come last.
+        let missing = (u64::from(*count) - found.len() as u64).min(passed - found.len() as u64);
+        if missing > 0 {
+            let absent = Predicate::Or(vec![
+                Predicate::IsNull(by.clone()),
+                Predicate::IsNan(by.clone()),
+            ]);
+            let filter = Predicate::And(vec![self.split.pushed.clone(), absent]);
+            let program = rows(&flat(filter), missing.min(u64::from(u32::MAX)) as u32)?;
+            let mut loaded = self.chains.load(self.maps, plan, program)?;
+            let mut collected = Collected::new(plan, &always, ranges.len());
+            self.chains.run(
+                (plan, &mut loaded),
+                (file, ranges, true),
+                &mut |program, index, range, answer| {
+                    collected.add(program, index, range, answer)?;
+                    let enough = collected.first_rows() >= missing;
+                    Ok(if enough { Next::Enough } else { Next::AsAnswered })
+                },
+                &mut |_| true,
+            )?;
+            merge(&mut all, plan, collected.finish()?)?;
+        }
+        Ok(all)
+    }
+}
+
+/// One conjunction of conjunctions.
+fn flat(predicate: Predicate) -> Predicate {
+    let Predicate::And(all) = predicate else { return predicate };
+    let each = all.into_iter().flat_map(|one| match one {
+        Predicate::And(all) => all,
+        other => vec![other],
+    });
+    Predicate::And(each.collect())
+}
+
+fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
+    match all.merge(plan, partial) {
+        Ok(()) => Ok(()),
+        Err(FinishError::Overflow(overflow)) => Err(overflow.into()),
+        Err(FinishError::OfAnother) => Err(RunError::Damaged),
+    }
+}
+
+/// What rows come to, range by range.
+struct Collected<'a> {
+    plan: &'a Plan,
+    /// What rows must meet that the stages have not tested.
+    rest: &'a Predicate,
+    reducer: Reducer<'a>,
+    ranges: Vec<Partial>,
+    /// Rows of each, and whether all of it is there.
+    rows: Vec<(u64, bool)>,
+}
+
+impl<'a> Collected<'a> {
+    fn new(plan: &'a Plan, rest: &'a Predicate, ranges: usize) -> Self {
+        Self {
+            plan,
+            rest,
+            reducer: Reducer::new(plan),
+            ranges: vec![Partial::empty(plan); ranges],
+            rows: vec![(0, false); ranges],
+        }
+    }
+
+    fn add(
+        &mut self,
+        program: &Program,
+        index: usize,
+        range: &Range,
+        answer: &Answer<'_>,
+    ) -> Result<(), RunError> {
+        let Self { plan, rest, reducer, ranges, rows } = self;
+        let mut result = Ok(());
+        let mut add = |row: &[Value]| {
+            if rest.holds(row)? == Some(true) {
+                reducer.add(&mut ranges[index], row)?;
+                rows[index].0 += 1;
+            }
+            Ok::<_, Overflow>(())
+        };
+        program.each_row(answer, plan.schema.columns.len(), &mut |row| {
+            if result.is_ok() {
+                result = add(row);
+            }
+        })?;
+        result?;
+        rows[index].1 = answer.status == Status::End || answer.next >= range.end;
+        Ok(())
+    }
+
+    /// How many rows there are before the first one that is not yet there.
+    fn first_rows(&self) -> u64 {
+        let mut rows = 0;
+        for (more, is_whole) in &self.rows {
+            rows += more;
+            if !is_whole {
+                break;
+            }
+        }
+        rows
+    }
+
+    /// Whether what is still to come does not matter.
+    fn is_enough(&self) -> bool {
+        match self.plan.reduction {
+            Reduction::Rows { limit: Some(limit), .. } => self.first_rows() >= limit,
+            _ => false,
+        }
+    }
+
+    fn finish(self) -> Result<Partial, RunError> {
+        let mut all = Partial::empty(self.plan);
+        for mut partial in self.ranges {
+            self.reducer.settle(&mut partial);
+            merge(&mut all, self.plan, partial)?;
+        }
+        Ok(all)
     }
 }

@@ -1,12 +1,38 @@
 //! What of a plan the stages at the target do, and what is done here.
 
-use crate::plan::{Plan, Predicate};
+use crate::conditions;
+use crate::describe::{describe, describe_reduction, describe_scalar};
+use crate::measures;
+use crate::order_form;
+use crate::partial::{edges, has_variance};
+use crate::plan::{
+    Aggregate, Column, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar, Value,
+};
+
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Columns that one query can look at by stages.
+pub(crate) const COLUMNS_MAX: usize = 16;
+/// Conditions of a filter, in postfix order.
+const CONDITIONS_MAX: usize = 64;
+/// Bytes of constants of a filter.
+const CONSTANTS_MAX_BYTES: usize = 2048;
+/// Keys of a group.
+pub(crate) const KEYS_MAX: usize = 4;
+/// Rows of a top.
+const TOP_MAX: u32 = 512;
+/// Intervals of a histogram.
+const BINS_MAX: u32 = 512;
+/// Intervals of a histogram anywhere.
+const BINS_LIMIT: u32 = 1 << 20;
+/// Bytes that one read can have wherever it begins (`BPFOF_READ_MAX`).
+pub(crate) const READ_MAX_BYTES: u32 = 65_536 - 2 * 4096;
 
 /// Where a step of a query is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// By stages at the target, or in place of it on this machine.
+    /// By stages: at the target, or on this machine if there is none.
     Stages,
     /// By this crate, over the rows that the stages answer.
     Here,
@@ -49,8 +75,344 @@ pub enum PlanError {
 /// Divides the work on `plan`.
 ///
 /// # Errors
-/// The plan has no meaning.
+/// The plan has no meaning, or looks at more columns than a chain can.
 pub fn split(plan: &Plan) -> Result<Split, PlanError> {
-    let _ = plan;
-    Err(PlanError::Invalid("not yet".to_owned()))
+    check(plan)?;
+    let mut steps = vec![source_step(&plan.format)];
+    let mut conjuncts = Vec::new();
+    flatten(&plan.filter, &mut conjuncts);
+    let (mut pushed, mut rest) = (Vec::new(), Vec::new());
+    let (mut taken, mut bytes) = (0, 0);
+    for conjunct in conjuncts {
+        let compiled = conditions::conjunct(conjunct, &plan.schema).and_then(|conditions| {
+            let constants: usize = conditions.iter().map(constant_bytes).sum();
+            if taken + conditions.len() > CONDITIONS_MAX
+                || bytes + constants > CONSTANTS_MAX_BYTES
+            {
+                return Err("the filter is too long for a stage".to_owned());
+            }
+            Ok((conditions.len(), constants))
+        });
+        let why_here = match compiled {
+            Ok((conditions, constants)) => {
+                (taken, bytes) = (taken + conditions, bytes + constants);
+                pushed.push(conjunct.clone());
+                None
+            }
+            Err(why) => {
+                rest.push(conjunct.clone());
+                Some(why)
+            }
+        };
+        let place = if why_here.is_none() { Place::Stages } else { Place::Here };
+        steps.push(Step { what: format!("filter: {}", describe(conjunct, plan)), place, why_here });
+    }
+    let reduction = match rest.is_empty() {
+        true => reduction_by_stages(plan),
+        false => Err("rows are filtered here first".to_owned()),
+    };
+    let place = if reduction.is_ok() { Place::Stages } else { Place::Here };
+    let what = describe_reduction(plan);
+    let reduces = reduction.is_ok();
+    steps.push(Step { what, place, why_here: reduction.err() });
+    let pushed = Predicate::And(pushed);
+    let rest = Predicate::And(rest);
+    let columns = columns(plan, &pushed, &rest, reduces);
+    if columns.len() > COLUMNS_MAX {
+        return invalid(format!(
+            "the query looks at {} columns, more than the {COLUMNS_MAX} that stages can: ask for fewer",
+            columns.len()
+        ));
+    }
+    Ok(Split { pushed, rest, reduces, columns, steps })
+}
+
+fn source_step(format: &Format) -> Step {
+    let what = match format {
+        Format::Fixed { record_bytes, .. } => format!("read records of {record_bytes} bytes"),
+        Format::Csv { .. } => "read lines of text".to_owned(),
+    };
+    Step { what, place: Place::Stages, why_here: None }
+}
+
+/// Conjuncts, without those that are always met.
+fn flatten<'a>(predicate: &'a Predicate, to: &mut Vec<&'a Predicate>) {
+    match predicate {
+        Predicate::Constant(true) => {}
+        Predicate::And(all) => all.iter().for_each(|one| flatten(one, to)),
+        other => to.push(other),
+    }
+}
+
+fn constant_bytes(condition: &conditions::Condition) -> usize {
+    match &condition.operation {
+        conditions::Operation::In(set) => set.len() * 8,
+        conditions::Operation::Text(text) | conditions::Operation::Prefix(text) => text.len(),
+        _ => 0,
+    }
+}
+
+/// Why stages cannot reduce.
+fn reduction_by_stages(plan: &Plan) -> Result<(), String> {
+    match &plan.reduction {
+        Reduction::Rows { .. } => Ok(()),
+        Reduction::Groups { keys, aggregates } => {
+            if keys.len() > KEYS_MAX {
+                return Err(format!("stages group by {KEYS_MAX} columns at most"));
+            }
+            if !keys.iter().all(|key| matches!(key, Scalar::Column(_))) {
+                return Err("stages group by columns only, no arithmetic".to_owned());
+            }
+            aggregates.iter().try_for_each(|aggregate| measurable(aggregate, plan))
+        }
+        Reduction::Top { by, count, .. } => {
+            number_column(by, plan)?;
+            if *count > TOP_MAX {
+                return Err(format!("stages keep the first {TOP_MAX} rows at most"));
+            }
+            Ok(())
+        }
+        Reduction::Histogram { of, low, high, bins } => {
+            let kind = number_column(of, plan)?;
+            if *bins > BINS_MAX {
+                return Err(format!("stages count {BINS_MAX} intervals at most"));
+            }
+            let (least, greatest) = order_form::domain(kind);
+            let fits = |edge: f64| {
+                kind.is_float() || (edge >= least as f64 && edge < greatest as f64)
+            };
+            if !fits(*low) || !fits(*high) {
+                return Err("an end is beyond the integers of the column".to_owned());
+            }
+            Ok(())
+        }
+    }
+}
+
+fn number_column(of: &Scalar, plan: &Plan) -> Result<Kind, String> {
+    let Scalar::Column(column) = of else {
+        return Err("stages look at columns only, no arithmetic".to_owned());
+    };
+    let kind = plan.schema.columns[*column].kind;
+    if kind == Kind::Utf8 { Err("stages compare numbers only here".to_owned()) } else { Ok(kind) }
+}
+
+fn measurable(aggregate: &Aggregate, plan: &Plan) -> Result<(), String> {
+    if aggregate.measure == Measure::CountAll {
+        return Ok(());
+    }
+    let Scalar::Column(column) = &aggregate.of else {
+        return Err("stages aggregate columns only, no arithmetic".to_owned());
+    };
+    if plan.schema.columns[*column].kind == Kind::Utf8 {
+        return match aggregate.measure {
+            Measure::Count => Ok(()),
+            _ => Err("stages aggregate numbers only".to_owned()),
+        };
+    }
+    if has_variance(aggregate.measure) && !measures::is_narrow(&aggregate.of, &plan.schema) {
+        return Err("stages compute the variance of integers of at most 32 bits only".to_owned());
+    }
+    Ok(())
+}
+
+/// Which columns stages look at or answer.
+fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> Vec<usize> {
+    let mut columns = BTreeSet::new();
+    columns_of_predicate(pushed, &mut columns);
+    columns_of_predicate(rest, &mut columns);
+    let mut add = |of: &Scalar| columns_of(of, &mut columns);
+    match &plan.reduction {
+        Reduction::Rows { columns, .. } => columns.iter().for_each(&mut add),
+        Reduction::Groups { keys, aggregates } => {
+            keys.iter().for_each(&mut add);
+            let of = aggregates.iter().filter(|one| one.measure != Measure::CountAll);
+            of.for_each(|aggregate| add(&aggregate.of));
+        }
+        Reduction::Top { by, columns, .. } => {
+            add(by);
+            // Stages find the rows; what is answered of them is read afterwards.
+            if !reduces {
+                columns.iter().for_each(&mut add);
+            }
+        }
+        Reduction::Histogram { of, .. } => add(of),
+    }
+    columns.into_iter().collect()
+}
+
+pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
+    match of {
+        Scalar::Column(column) => {
+            to.insert(*column);
+        }
+        Scalar::Literal(_) => {}
+        Scalar::Arithmetic(_, left, right) => {
+            columns_of(left, to);
+            columns_of(right, to);
+        }
+    }
+}
+
+fn columns_of_predicate(of: &Predicate, to: &mut BTreeSet<usize>) {
+    match of {
+        Predicate::Constant(_) => {}
+        Predicate::Compare(_, left, right) => {
+            columns_of(left, to);
+            columns_of(right, to);
+        }
+        Predicate::In(of, _)
+        | Predicate::StartsWith(of, _)
+        | Predicate::IsNull(of)
+        | Predicate::IsNan(of) => columns_of(of, to),
+        Predicate::And(all) | Predicate::Or(all) => {
+            all.iter().for_each(|one| columns_of_predicate(one, to));
+        }
+        Predicate::Not(not) => columns_of_predicate(not, to),
+    }
+}
+
+fn invalid<T>(why: impl Into<String>) -> Result<T, PlanError> {
+    Err(PlanError::Invalid(why.into()))
+}
+
+/// Whether the plan has a meaning.
+fn check(plan: &Plan) -> Result<(), PlanError> {
+    check_format(plan)?;
+    check_predicate(&plan.filter, plan)?;
+    let numbers = |all: &[Scalar]| all.iter().try_for_each(|of| check_scalar(of, plan));
+    match &plan.reduction {
+        Reduction::Rows { columns, .. } => numbers(columns),
+        Reduction::Groups { keys, aggregates } => {
+            numbers(keys)?;
+            aggregates.iter().try_for_each(|aggregate| check_aggregate(aggregate, plan))
+        }
+        Reduction::Top { by, columns, count, .. } => {
+            check_scalar(by, plan)?;
+            if *count == 0 {
+                return invalid("the first 0 rows are asked for: ask for one at least");
+            }
+            numbers(columns)
+        }
+        Reduction::Histogram { of, low, high, bins } => {
+            check_number(of, plan)?;
+            if *bins == 0 || *bins > BINS_LIMIT {
+                return invalid(format!("a histogram has 1 to {BINS_LIMIT} intervals"));
+            }
+            let ends = edges(*low, *high, *bins);
+            let ascends = ends.windows(2).all(|edge| edge[0] < edge[1]);
+            if !ascends || !ends.iter().all(|edge| edge.is_finite()) {
+                return invalid("the ends of a histogram are two numbers, the lower one first, \
+                                with room for each interval between them");
+            }
+            Ok(())
+        }
+    }
+}
+
+fn check_format(plan: &Plan) -> Result<(), PlanError> {
+    let columns = &plan.schema.columns;
+    match &plan.format {
+        Format::Fixed { record_bytes, fields, .. } => {
+            if *record_bytes == 0 || *record_bytes > READ_MAX_BYTES {
+                return invalid(format!("a record has 1 to {READ_MAX_BYTES} bytes"));
+            }
+            if fields.len() != columns.len() {
+                return invalid("there are not as many fields as columns");
+            }
+            let misplaced = fields.iter().zip(columns).find(|(field, column)| {
+                let end = field.offset_bytes.checked_add(field.width_bytes);
+                end.is_none_or(|end| end > *record_bytes)
+                    || column.kind.width_bytes().is_some_and(|width| width != field.width_bytes)
+            });
+            match misplaced {
+                Some((_, column)) => {
+                    invalid(format!("column {} has no room in a record", column.name))
+                }
+                None => Ok(()),
+            }
+        }
+        Format::Csv { delimiter, nulls, .. } => {
+            if matches!(delimiter, b'"' | b'\n' | b'\r') {
+                return invalid("fields are not separated by quotes or ends of lines");
+            }
+            if nulls.len() > 64 || nulls.iter().any(|null| null.len() > 8 || null.contains('\0')) {
+                return invalid("a missing number is one of 64 texts of at most 8 bytes");
+            }
+            match columns.iter().find(|column| column.kind == Kind::F32) {
+                Some(Column { name, .. }) => {
+                    invalid(format!("column {name}: floating point numbers in text are f64"))
+                }
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+fn check_scalar(of: &Scalar, plan: &Plan) -> Result<(), PlanError> {
+    match of {
+        Scalar::Column(column) if *column >= plan.schema.columns.len() => {
+            invalid(format!("there is no column {column}"))
+        }
+        Scalar::Column(_) | Scalar::Literal(_) => Ok(()),
+        Scalar::Arithmetic(_, left, right) => {
+            check_number(left, plan)?;
+            check_number(right, plan)
+        }
+    }
+}
+
+fn check_number(of: &Scalar, plan: &Plan) -> Result<(), PlanError> {
+    check_scalar(of, plan)?;
+    match measures::is_text(of, &plan.schema) {
+        true => invalid(format!("{} is text, not a number", describe_scalar(of, plan))),
+        false => Ok(()),
+    }
+}
+
+fn check_aggregate(aggregate: &Aggregate, plan: &Plan) -> Result<(), PlanError> {
+    match aggregate.measure {
+        Measure::CountAll => Ok(()),
+        Measure::Count | Measure::Min | Measure::Max => check_scalar(&aggregate.of, plan),
+        _ => check_number(&aggregate.of, plan),
+    }
+}
+
+fn check_predicate(predicate: &Predicate, plan: &Plan) -> Result<(), PlanError> {
+    let is_text = |of: &Scalar| measures::is_text(of, &plan.schema);
+    let mismatch = |left: &Scalar, right: &Scalar| {
+        let (left, right) = (describe_scalar(left, plan), describe_scalar(right, plan));
+        invalid(format!("{left} and {right}: text compares with text only, and numbers with numbers"))
+    };
+    match predicate {
+        Predicate::Constant(_) => Ok(()),
+        Predicate::Compare(_, left, right) => {
+            check_scalar(left, plan)?;
+            check_scalar(right, plan)?;
+            let null = Scalar::Literal(Value::Null);
+            let alike = is_text(left) == is_text(right) || *left == null || *right == null;
+            if alike { Ok(()) } else { mismatch(left, right) }
+        }
+        Predicate::In(of, values) => {
+            check_scalar(of, plan)?;
+            let other = |value: &&Value| matches!(value, Value::Text(_)) != is_text(of);
+            match values.iter().find(other) {
+                Some(value) => mismatch(of, &Scalar::Literal(value.clone())),
+                None => Ok(()),
+            }
+        }
+        Predicate::StartsWith(of, _) => {
+            check_scalar(of, plan)?;
+            if is_text(of) {
+                return Ok(());
+            }
+            invalid(format!("{} is no text, which could begin so", describe_scalar(of, plan)))
+        }
+        Predicate::IsNull(of) => check_scalar(of, plan),
+        Predicate::IsNan(of) => check_number(of, plan),
+        Predicate::And(all) | Predicate::Or(all) => {
+            all.iter().try_for_each(|one| check_predicate(one, plan))
+        }
+        Predicate::Not(not) => check_predicate(not, plan),
+    }
 }

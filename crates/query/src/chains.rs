@@ -1,0 +1,319 @@
+//! Chains over the ranges of a file, many at a time.
+
+use crate::plan::{Format, Plan};
+use crate::run::{RunError, Settings, Stats};
+use crate::stages::{Answer, BadRow, Program, Range, Stage, Status};
+use bpfof_host::files::{
+    Executor, FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo,
+    ReadPushdown, StorageFunction,
+};
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::time::Duration;
+
+/// How often to tell of progress.
+const TELL_AGAIN: Duration = Duration::from_millis(100);
+/// Text costs more of a call's budget for a byte than records do, so begin with less.
+const CSV_BLOCK_BYTES: u32 = 24 << 10;
+/// Smallest block of text. Lines may be longer: the stage reads more at a time if it must.
+const CSV_BLOCK_MIN_BYTES: u32 = 256;
+/// Chains at a time.
+const CHAINS_MAX: usize = 256;
+
+/// A program with its functions.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    program: Program,
+    /// Numbers of filter and reduction.
+    numbers: (u32, u32),
+    block: u32,
+}
+
+impl Loaded {
+    /// Bytes of a read.
+    pub(crate) const fn block_bytes(&self) -> u32 {
+        self.block
+    }
+}
+
+/// What becomes of a range after an answer.
+pub(crate) enum Next {
+    /// It has ended, or its next chain begins where the answer says.
+    AsAnswered,
+    /// Its rest is left.
+    Leave,
+    /// No more of any range is wanted.
+    Enough,
+}
+
+/// Gets each answer, with the index of its range, and what of the range the chain was for.
+type OnAnswer<'a> =
+    &'a mut dyn FnMut(&Program, usize, &Range, &Answer<'_>) -> Result<Next, RunError>;
+
+/// Runs chains that begin with one source.
+#[derive(Debug)]
+pub(crate) struct Chains {
+    reader: PushdownReader,
+    source: StorageFunction,
+    /// Loaded as long as this is there, because chains name them by their numbers.
+    functions: Vec<(Stage, StorageFunction)>,
+    settings: Settings,
+    stats: Stats,
+}
+
+/// A run over some ranges.
+struct Run<'a> {
+    loaded: &'a mut Loaded,
+    plan: &'a Plan,
+    file: &'a PushdownFile,
+    /// With the indices of the ranges, and the chains' blocks.
+    waiting: VecDeque<(usize, Range)>,
+    in_flight: HashMap<u64, (usize, Range, u32)>,
+    left: Vec<Range>,
+    done_bytes: u64,
+    /// Chains at a time.
+    window: usize,
+    next_tag: u64,
+    /// Whether no more chains start.
+    is_over: bool,
+}
+
+impl Chains {
+    pub(crate) fn new(
+        maps: &FileMaps,
+        source: Stage,
+        settings: Settings,
+    ) -> Result<Self, RunError> {
+        let policy = Policy { retries: 3, fall_back: settings.falls_back, ..Policy::default() };
+        let source = maps.load_function(source.object, 0)?;
+        let reader = PushdownReader::new(maps, policy)?;
+        Ok(Self { reader, source, functions: Vec::new(), settings, stats: Stats::default() })
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let (sent_bytes, received_bytes) = self.reader.traffic();
+        Stats { sent_bytes, received_bytes, ..self.stats }
+    }
+
+    /// Loads the stages of a program that are not yet loaded.
+    pub(crate) fn load(
+        &mut self,
+        maps: &FileMaps,
+        plan: &Plan,
+        program: Program,
+    ) -> Result<Loaded, RunError> {
+        let filter = program.filter.map_or(Ok(0), |stage| self.number(maps, stage))?;
+        let numbers = (filter, self.number(maps, program.reduce)?);
+        let most = self.settings.block_max_bytes.unwrap_or(u32::MAX);
+        let block = match &plan.format {
+            Format::Fixed { record_bytes, .. } => {
+                let block = program.block_max(&plan.format).min(most);
+                (block / record_bytes).max(1) * record_bytes
+            }
+            Format::Csv { .. } => CSV_BLOCK_BYTES.min(most).max(1),
+        };
+        Ok(Loaded { program, numbers, block })
+    }
+
+    fn number(&mut self, maps: &FileMaps, stage: Stage) -> Result<u32, RunError> {
+        if let Some((_, function)) = self.functions.iter().find(|(known, _)| *known == stage) {
+            return Ok(function.number());
+        }
+        let function = maps.load_function(stage.object, 0)?;
+        let number = function.number();
+        self.functions.push((stage, function));
+        Ok(number)
+    }
+
+    /// Runs chains until all ranges have ended. What was left of some is the result.
+    pub(crate) fn run(
+        &mut self,
+        (plan, loaded): (&Plan, &mut Loaded),
+        (file, ranges, is_limited): (&PushdownFile, Vec<Range>, bool),
+        on_answer: OnAnswer<'_>,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Vec<Range>, RunError> {
+        let most = self.settings.chains.clamp(1, CHAINS_MAX);
+        let mut run = Run {
+            loaded,
+            plan,
+            file,
+            waiting: ranges.into_iter().enumerate().collect(),
+            in_flight: HashMap::new(),
+            left: Vec::new(),
+            done_bytes: 0,
+            window: if is_limited { 1 } else { most },
+            next_tag: 0,
+            is_over: false,
+        };
+        let mut result = Ok(());
+        loop {
+            if let Err(error) = self.start(&mut run) {
+                run.is_over = true;
+                result = result.and(Err(error));
+            }
+            if run.in_flight.is_empty() {
+                break;
+            }
+            let Self { reader, stats, .. } = self;
+            reader.wait(TELL_AGAIN, &mut |completion| {
+                // Of several failures the first one is told.
+                if let Err(error) = run.ended(completion.tag, completion.result, stats, on_answer) {
+                    run.is_over = true;
+                    result = mem::replace(&mut result, Ok(())).and(Err(error));
+                }
+                run.window = (run.window * 2).min(most);
+            });
+            if !run.is_over && !on_progress(run.done_bytes) {
+                run.is_over = true;
+                result = result.and(Err(RunError::Stopped));
+            }
+        }
+        result.map(|()| run.left)
+    }
+
+    /// Starts chains until as many run as may.
+    fn start(&mut self, run: &mut Run<'_>) -> Result<(), RunError> {
+        while !run.is_over && run.in_flight.len() < run.window {
+            let Some((index, range)) = run.waiting.pop_front() else { break };
+            let Loaded { program, numbers, block } = &*run.loaded;
+            let (scratch, scratch_size_bytes) = program.argument(run.plan, &range, *block, *numbers);
+            let end = match run.plan.format {
+                Format::Fixed { .. } => range.end,
+                Format::Csv { .. } => range.file_end,
+            };
+            let size = end.saturating_sub(range.start).min(u64::from(*block));
+            let call = ReadPushdown {
+                files: std::slice::from_ref(run.file),
+                first_read: FirstRead {
+                    file: 0,
+                    offset_bytes: range.start,
+                    size_bytes: size as u32,
+                },
+                function: &self.source,
+                scratch: &scratch,
+                scratch_size_bytes,
+                answer_max_bytes: scratch_size_bytes,
+            };
+            let tag = run.next_tag;
+            run.next_tag += 1;
+            self.reader.submit(tag, &call).map_err(|error| run.failed(&range, error))?;
+            run.in_flight.insert(tag, (index, range, *block));
+        }
+        Ok(())
+    }
+}
+
+impl Run<'_> {
+    fn failed(&self, range: &Range, source: ReadError) -> RunError {
+        let path = self.file.path().to_owned();
+        RunError::Chain { path, offset_bytes: range.start, source }
+    }
+
+    /// A chain has ended.
+    fn ended(
+        &mut self,
+        tag: u64,
+        result: Result<(&[u8], ReadInfo), ReadError>,
+        stats: &mut Stats,
+        on_answer: OnAnswer<'_>,
+    ) -> Result<(), RunError> {
+        let Some((index, range, block)) = self.in_flight.remove(&tag) else { return Ok(()) };
+        let (bytes, info) = match result {
+            Ok(ended) => ended,
+            Err(error) if is_out_of_budget(&error) && self.halve(block) => {
+                stats.again += 1;
+                self.waiting.push_front((index, range));
+                return Ok(());
+            }
+            Err(error) => return Err(self.failed(&range, error)),
+        };
+        stats.chains += 1;
+        stats.chains_at_target += u64::from(info.executor == Executor::Target);
+        stats.hops += u64::from(info.hops);
+        stats.again += u64::from(info.stale);
+        if self.is_over {
+            return Ok(());
+        }
+        let answer = self.loaded.program.answer(bytes)?;
+        if let Status::Bad(what, column) = answer.status {
+            return Err(self.bad_row(&answer, what, column));
+        }
+        if answer.next < range.start {
+            return Err(RunError::Damaged);
+        }
+        stats.rows += answer.rows;
+        stats.passed += answer.passed;
+        let done = answer.next.min(range.end).saturating_sub(range.start);
+        stats.scanned_bytes += done;
+        self.done_bytes += done;
+        let next = on_answer(&self.loaded.program, index, &range, &answer)?;
+        let has_more = answer.status == Status::More && answer.next < range.end;
+        let rest = Range { start: answer.next, skips: false, ..range };
+        match next {
+            Next::Enough => self.is_over = true,
+            Next::Leave if has_more => self.left.push(rest),
+            // Nothing is gained by trying again.
+            _ if has_more && answer.next == range.start => {
+                return Err(self.data(answer.next, "the row is too long for an answer"));
+            }
+            _ if has_more => self.waiting.push_front((index, rest)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes blocks smaller, if the one that was too large for the budget of a call is not yet. Whether to
+    /// try again.
+    fn halve(&mut self, block: u32) -> bool {
+        if self.loaded.block < block {
+            return true;
+        }
+        let least = match self.plan.format {
+            Format::Fixed { record_bytes, .. } => record_bytes,
+            Format::Csv { .. } => CSV_BLOCK_MIN_BYTES,
+        };
+        let half = match self.plan.format {
+            Format::Fixed { record_bytes, .. } => block / 2 / record_bytes * record_bytes,
+            Format::Csv { .. } => block / 2,
+        };
+        if half < least {
+            return false;
+        }
+        self.loaded.block = half;
+        true
+    }
+
+    fn data(&self, offset_bytes: u64, what: &str) -> RunError {
+        let path = self.file.path().to_owned();
+        RunError::Data { path, offset_bytes, what: what.to_owned() }
+    }
+
+    fn bad_row(&self, answer: &Answer<'_>, what: BadRow, column: Option<usize>) -> RunError {
+        let column = column.and_then(|index| self.plan.schema.columns.get(index));
+        let name = column.map_or("", |column| &column.name);
+        let kind = column.map_or_else(String::new, |column| column.kind.to_string());
+        let what = match what {
+            BadRow::Number => format!(
+                "column {name} is no {kind}: give it another type, utf8 for example, or name what \
+                 stands for missing numbers"
+            ),
+            BadRow::Short => format!("the row has no column {name}"),
+            BadRow::Long => format!(
+                "a row of more than {} bytes: is it text with this delimiter?",
+                crate::split::READ_MAX_BYTES
+            ),
+            BadRow::Quotes => {
+                "a quote that does not end in its line and field; fields with ends of lines in them \
+                 are not supported"
+                    .to_owned()
+            }
+        };
+        self.data(answer.next, &what)
+    }
+}
+
+fn is_out_of_budget(error: &ReadError) -> bool {
+    let status = bpfof_host::Status::INSTRUCTION_BUDGET_EXHAUSTED;
+    matches!(error, ReadError::Command(error) if error.status.same_code(status))
+}

@@ -1,0 +1,249 @@
+//! What is computed of the values of a group.
+
+use crate::exact::ExactSum;
+use crate::plan::{Aggregate, AnswerKind, Kind, Measure, Plan, Scalar, Schema, Value};
+use crate::eval::Overflow;
+use std::cmp::Ordering;
+
+/// What must be known of a scalar, for all aggregates of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) of: Scalar,
+    pub(crate) count: bool,
+    pub(crate) range: bool,
+    pub(crate) sum: bool,
+    pub(crate) variance: bool,
+}
+
+/// The different scalars of the aggregates, and for each aggregate which one it is of; None for rows.
+pub(crate) fn wanted(aggregates: &[Aggregate]) -> (Vec<Wanted>, Vec<Option<usize>>) {
+    let mut all: Vec<Wanted> = Vec::new();
+    let mut of = |aggregate: &Aggregate| {
+        if aggregate.measure == Measure::CountAll {
+            return None;
+        }
+        let known = all.iter().position(|wanted| wanted.of == aggregate.of);
+        let index = known.unwrap_or_else(|| {
+            let of = aggregate.of.clone();
+            all.push(Wanted { of, count: true, range: false, sum: false, variance: false });
+            all.len() - 1
+        });
+        let wanted = &mut all[index];
+        match aggregate.measure {
+            Measure::CountAll | Measure::Count => {}
+            Measure::Sum | Measure::Mean => wanted.sum = true,
+            Measure::Min | Measure::Max => wanted.range = true,
+            Measure::Variance { .. } | Measure::Deviation { .. } => wanted.variance = true,
+        }
+        Some(index)
+    };
+    let indices = aggregates.iter().map(&mut of).collect();
+    (all, indices)
+}
+
+/// Whether values are integers of at most 32 bits, whose variance is computed exactly.
+pub(crate) fn is_narrow(of: &Scalar, schema: &Schema) -> bool {
+    let Scalar::Column(index) = of else { return false };
+    let kind = schema.columns.get(*index).map(|column| column.kind);
+    kind.is_some_and(|kind| kind.is_integer() && kind.width_bytes() <= Some(4))
+}
+
+/// Numbers of values by their sum, and the squared differences from their mean (Chan).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Moments {
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn merge(&mut self, other: &Self) {
+        if other.count == 0.0 {
+            return;
+        }
+        let count = self.count + other.count;
+        let distance = other.mean - self.mean;
+        self.mean += distance * other.count / count;
+        self.squares += other.squares + distance * distance * self.count * other.count / count;
+        self.count = count;
+    }
+}
+
+/// What is known of the values of a scalar.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Summary {
+    /// Values that are not missing.
+    pub(crate) count: u64,
+    /// Least and greatest, without NaN.
+    pub(crate) range: Option<(Value, Value)>,
+    /// Of integers.
+    pub(crate) sum: i128,
+    /// Of floating point numbers.
+    pub(crate) float_sum: Option<ExactSum>,
+    /// The sum of the squares of narrow integers.
+    pub(crate) squares: i128,
+    /// Of all other numbers whose variance is wanted.
+    pub(crate) moments: Moments,
+}
+
+/// The order of values of one kind: −0.0 is less than 0.0. NaN has none.
+pub(crate) fn order(one: &Value, other: &Value) -> Ordering {
+    match (one, other) {
+        (Value::Float(one), Value::Float(other)) => one.total_cmp(other),
+        _ => one.compare(other).unwrap_or(Ordering::Equal),
+    }
+}
+
+impl Summary {
+    /// Adds a value of a row.
+    pub(crate) fn add(&mut self, wanted: &Wanted, narrow: bool, value: &Value) -> Result<(), Overflow> {
+        if *value == Value::Null {
+            return Ok(());
+        }
+        self.count += 1;
+        if wanted.range && !value.is_nan() {
+            self.widen(value, value);
+        }
+        match value {
+            Value::Int(number) => {
+                if wanted.sum || (wanted.variance && narrow) {
+                    self.sum = self.sum.checked_add(*number).ok_or(Overflow)?;
+                }
+                if wanted.variance && narrow {
+                    self.squares += number * number;
+                }
+            }
+            Value::Float(number) => {
+                if wanted.sum {
+                    self.float_sum.get_or_insert_default().add(*number);
+                }
+            }
+            Value::Null | Value::Text(_) => {}
+        }
+        if let Some(mean) = value.as_float().filter(|_| wanted.variance && !narrow) {
+            self.moments.merge(&Moments { count: 1.0, mean, squares: 0.0 });
+        }
+        Ok(())
+    }
+
+    /// Takes a least and a greatest value in.
+    pub(crate) fn widen(&mut self, least: &Value, greatest: &Value) {
+        let Some((known_least, known_greatest)) = &mut self.range else {
+            self.range = Some((least.clone(), greatest.clone()));
+            return;
+        };
+        if order(least, known_least).is_lt() {
+            *known_least = least.clone();
+        }
+        if order(greatest, known_greatest).is_gt() {
+            *known_greatest = greatest.clone();
+        }
+    }
+
+    /// Adds what is known of other values.
+    pub(crate) fn merge(&mut self, other: &Self) -> Result<(), Overflow> {
+        self.count += other.count;
+        if let Some((least, greatest)) = &other.range {
+            self.widen(least, greatest);
+        }
+        self.sum = self.sum.checked_add(other.sum).ok_or(Overflow)?;
+        if let Some(sum) = &other.float_sum {
+            self.float_sum.get_or_insert_default().merge(sum);
+        }
+        self.squares += other.squares;
+        self.moments.merge(&other.moments);
+        Ok(())
+    }
+
+    /// The value of an aggregate.
+    pub(crate) fn measure(&self, measure: Measure, narrow: bool, is_float: bool) -> Value {
+        if matches!(measure, Measure::Count | Measure::CountAll) {
+            return Value::Int(i128::from(self.count));
+        }
+        if self.count == 0 {
+            return Value::Null;
+        }
+        let sum = || match &self.float_sum {
+            Some(sum) => sum.value(),
+            None => self.sum as f64,
+        };
+        match measure {
+            Measure::Count | Measure::CountAll => Value::Null,
+            Measure::Sum if is_float => Value::Float(sum()),
+            Measure::Sum => Value::Int(self.sum),
+            Measure::Mean => Value::Float(sum() / self.count as f64),
+            Measure::Min => self.range.as_ref().map_or(Value::Float(f64::NAN), |(v, _)| v.clone()),
+            Measure::Max => self.range.as_ref().map_or(Value::Float(f64::NAN), |(_, v)| v.clone()),
+            Measure::Variance { ddof } => self.variance(narrow, ddof),
+            Measure::Deviation { ddof } => match self.variance(narrow, ddof) {
+                Value::Float(variance) => Value::Float(variance.sqrt()),
+                missing => missing,
+            },
+        }
+    }
+
+    fn variance(&self, narrow: bool, ddof: u8) -> Value {
+        if self.count <= u64::from(ddof) {
+            return Value::Null;
+        }
+        let squares = if narrow { self.exact_squares() } else { self.moments.squares };
+        Value::Float(squares / (self.count - u64::from(ddof)) as f64)
+    }
+
+    /// The squared differences from the mean, of narrow integers: around the whole part of the mean, so
+    /// that nothing is lost.
+    fn exact_squares(&self) -> f64 {
+        let count = i128::from(self.count);
+        let (whole, rest) = (self.sum.div_euclid(count), self.sum.rem_euclid(count));
+        let around = self.squares - whole * self.sum - whole * rest;
+        around as f64 - (rest * rest) as f64 / count as f64
+    }
+}
+
+/// The kind of an aggregate's column in the answer.
+pub(crate) fn answer_kind(aggregate: &Aggregate, schema: &Schema) -> AnswerKind {
+    match aggregate.measure {
+        Measure::CountAll | Measure::Count => AnswerKind::Count,
+        Measure::Sum if is_float(&aggregate.of, schema) => AnswerKind::Float,
+        Measure::Sum => AnswerKind::Sum,
+        Measure::Min | Measure::Max => scalar_kind(&aggregate.of, schema),
+        Measure::Mean | Measure::Variance { .. } | Measure::Deviation { .. } => AnswerKind::Float,
+    }
+}
+
+/// What the values of a scalar are, in an answer.
+pub(crate) fn scalar_kind(of: &Scalar, schema: &Schema) -> AnswerKind {
+    match of {
+        Scalar::Column(index) => {
+            let kind = schema.columns.get(*index).map_or(Kind::Utf8, |column| column.kind);
+            AnswerKind::Same(kind)
+        }
+        Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
+        _ if is_float(of, schema) => AnswerKind::Float,
+        _ => AnswerKind::Sum,
+    }
+}
+
+/// Whether its values are floating point numbers.
+pub(crate) fn is_float(of: &Scalar, schema: &Schema) -> bool {
+    use crate::plan::Arithmetic::Divide;
+    match of {
+        Scalar::Column(index) => {
+            schema.columns.get(*index).is_some_and(|column| column.kind.is_float())
+        }
+        Scalar::Literal(value) => matches!(value, Value::Float(_)),
+        Scalar::Arithmetic(operation, left, right) => {
+            *operation == Divide || is_float(left, schema) || is_float(right, schema)
+        }
+    }
+}
+
+/// Whether its values are text.
+pub(crate) fn is_text(of: &Scalar, schema: &Schema) -> bool {
+    scalar_kind(of, schema) == AnswerKind::Same(Kind::Utf8)
+}
+
+/// Which values of a plan's group are narrow integers.
+pub(crate) fn narrow(plan: &Plan, wanted: &[Wanted]) -> Vec<bool> {
+    wanted.iter().map(|wanted| is_narrow(&wanted.of, &plan.schema)).collect()
+}

@@ -1,0 +1,615 @@
+//! The stages, their argument and their answers (`functions/include/bpfof/batch.h`).
+
+use crate::conditions::{self, Condition, Operation};
+use crate::measures::{self, Summary};
+use crate::order_form;
+use crate::partial::{Group, Key, Partial, State, edges};
+use crate::plan::{Format, Kind, Plan, Predicate, Reduction, Scalar, Value};
+use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split};
+use crate::wire::{Reader, Writer};
+
+macro_rules! object {
+    ($name:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".bpf.o"))
+    };
+}
+
+/// A storage function: its name, and the ELF object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// The section's after `bpfof/`.
+    pub name: &'static str,
+    /// The object.
+    pub object: &'static [u8],
+}
+
+const FIXED: Stage = Stage { name: "query_fixed", object: object!("fixed") };
+const CSV: Stage = Stage { name: "query_csv", object: object!("csv") };
+const FILTER: Stage = Stage { name: "query_filter", object: object!("filter") };
+const FOLD: Stage = Stage { name: "query_fold", object: object!("fold") };
+const GROUP: Stage = Stage { name: "query_group", object: object!("group") };
+const ROWS: Stage = Stage { name: "query_rows", object: object!("rows") };
+const TOP: Stage = Stage { name: "query_top", object: object!("top") };
+const HISTOGRAM: Stage = Stage { name: "query_histogram", object: object!("histogram") };
+
+/// All stages, in the order in which they run.
+pub const STAGES: [Stage; 8] = [FIXED, CSV, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
+
+const QUERY_BYTES: usize = 80 + COLUMNS_MAX * 16;
+const CONDITION_BYTES: usize = 24;
+const MEASURES_MAX: usize = 16;
+const MEASURES_BYTES: usize = 8 + MEASURES_MAX * 16;
+const GROUP_PLACES: usize = 1024;
+const FOLD_LIMBS: usize = 34;
+const GROUP_LIMBS: usize = 4;
+const BATCH_BYTES: usize = 32;
+const WORKSPACE_BYTES: usize = 65_536;
+/// Scratch of reductions whose answers have no fixed size.
+const SCRATCH_MAX_BYTES: u32 = 16_384;
+/// Rows of a line's least size.
+const CSV_ROWS_MAX: usize = 8192;
+const FLAG_SKIP: u32 = 1;
+
+/// A range of rows of a file, as a chain goes through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// File offset in bytes; of a row if not `skips`, else anywhere behind the first row.
+    pub(crate) start: u64,
+    /// Rows that begin before it.
+    pub(crate) end: u64,
+    pub(crate) file_end: u64,
+    /// Whether rows begin behind the next end of a line.
+    pub(crate) skips: bool,
+}
+
+/// Where a measure has its words in an entry, in bytes; 0: nowhere.
+#[derive(Clone, Copy, Debug, Default)]
+struct Words {
+    column: usize,
+    count: u16,
+    range: u16,
+    sum: u16,
+    squares: u16,
+}
+
+/// What the reduction is told, and what its answer is read by.
+#[derive(Debug)]
+enum Told {
+    Rows { limit: u32 },
+    Fold { words: Vec<Words>, entry_bytes: usize },
+    Group { keys: Vec<usize>, words: Vec<Words>, entry_bytes: usize },
+    Top { by: usize, descending: bool, count: u32 },
+    Histogram { of: usize, edges: Vec<u64> },
+}
+
+/// A plan, or its part that stages do, as chains take it.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// Indices in the schema, ascending.
+    columns: Vec<usize>,
+    kinds: Vec<Kind>,
+    nullable: Vec<bool>,
+    conditions: Vec<Condition>,
+    told: Told,
+    pub(crate) source: Stage,
+    pub(crate) filter: Option<Stage>,
+    pub(crate) reduce: Stage,
+    rows_max: usize,
+    masks: usize,
+}
+
+/// An answer of a chain.
+#[derive(Debug)]
+pub(crate) struct Answer<'a> {
+    pub(crate) next: u64,
+    pub(crate) status: Status,
+    pub(crate) rows: u64,
+    pub(crate) passed: u64,
+    count: u32,
+    body: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    End,
+    More,
+    /// The row at `next` is bad; of this column, by its index in the schema.
+    Bad(BadRow, Option<usize>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadRow {
+    Number,
+    Short,
+    Long,
+    Quotes,
+}
+
+/// An answer that no stage gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
+
+impl Program {
+    /// The stages' part of a plan.
+    pub(crate) fn new(plan: &Plan, split: &Split) -> Result<Self, String> {
+        let told = if split.reduces { reduction(plan)? } else { Told::Rows { limit: u32::MAX } };
+        Self::with(plan, &split.pushed, split.columns.clone(), told)
+    }
+
+    /// Answers rows that meet `filter`: these columns, ascending.
+    pub(crate) fn rows(
+        plan: &Plan,
+        filter: &Predicate,
+        columns: Vec<usize>,
+        limit: u32,
+    ) -> Result<Self, String> {
+        Self::with(plan, filter, columns, Told::Rows { limit })
+    }
+
+    fn with(
+        plan: &Plan,
+        filter: &Predicate,
+        columns: Vec<usize>,
+        told: Told,
+    ) -> Result<Self, String> {
+        let mut conditions = Vec::new();
+        let conjuncts = match filter {
+            Predicate::And(all) => all.as_slice(),
+            other => std::slice::from_ref(other),
+        };
+        for conjunct in conjuncts {
+            conditions.append(&mut conditions::conjunct(conjunct, &plan.schema)?);
+        }
+        let is_csv = matches!(plan.format, Format::Csv { .. });
+        let of = |index: &usize| &plan.schema.columns[*index];
+        let kinds: Vec<_> = columns.iter().map(|index| of(index).kind).collect();
+        let nullable = |index: &usize| is_csv && of(index).nullable && of(index).kind != Kind::Utf8;
+        let nullable: Vec<_> = columns.iter().map(nullable).collect();
+        let mut masks = conditions::masks(&conditions);
+        let reduce = match &told {
+            Told::Rows { .. } => ROWS,
+            Told::Fold { .. } => FOLD,
+            Told::Group { .. } => GROUP,
+            Told::Top { .. } => TOP,
+            Told::Histogram { .. } => HISTOGRAM,
+        };
+        if reduce == GROUP {
+            // It writes down the place of each row's entry where masks are.
+            masks = masks.max(2);
+        }
+        let row_bytes: usize = kinds.iter().map(|kind| if *kind == Kind::Utf8 { 4 } else { 8 }).sum();
+        let row_bytes = row_bytes + nullable.iter().filter(|nullable| **nullable).count();
+        let row_bytes = row_bytes + 4 + if is_csv { 2 } else { 0 } + masks;
+        let most = match plan.format {
+            Format::Fixed { record_bytes, .. } => {
+                (READ_MAX_BYTES / record_bytes).next_multiple_of(8) as usize
+            }
+            Format::Csv { .. } => CSV_ROWS_MAX,
+        };
+        let rows_max = ((WORKSPACE_BYTES - BATCH_BYTES) / row_bytes / 8 * 8).min(most);
+        Ok(Self {
+            columns,
+            kinds,
+            nullable,
+            filter: (!conditions.is_empty()).then_some(FILTER),
+            conditions,
+            told,
+            source: if is_csv { CSV } else { FIXED },
+            reduce,
+            rows_max,
+            masks,
+        })
+    }
+
+    /// The greatest useful size of a read.
+    pub(crate) fn block_max(&self, format: &Format) -> u32 {
+        match format {
+            Format::Fixed { record_bytes, .. } => {
+                let records = (READ_MAX_BYTES / record_bytes).min(self.rows_max as u32);
+                records * record_bytes
+            }
+            Format::Csv { .. } => READ_MAX_BYTES,
+        }
+    }
+
+    /// The argument of a chain, and the size of scratch. `numbers` are those of filter and reduction.
+    pub(crate) fn argument(
+        &self,
+        plan: &Plan,
+        range: &Range,
+        block: u32,
+        numbers: (u32, u32),
+    ) -> (Vec<u8>, u32) {
+        let mut to = Writer::default();
+        to.u64(range.end).u64(range.file_end).u64(0).u64(0);
+        to.u32(block).u32(if range.skips { FLAG_SKIP } else { 0 });
+        to.u32(if self.filter.is_some() { numbers.0 } else { 0 }).u32(numbers.1);
+        let head = to.len();
+        to.skip(QUERY_BYTES - head);
+        let conditions_at = to.len();
+        let constants_at = conditions_at + self.conditions.len() * CONDITION_BYTES;
+        let mut constants = Writer::default();
+        for condition in &self.conditions {
+            self.write_condition(condition, constants_at, &mut constants, &mut to);
+        }
+        to.bytes(constants.as_slice()).align();
+        let nulls_at = to.len();
+        if let Format::Csv { nulls, .. } = &plan.format {
+            nulls.iter().for_each(|null| to.padded(null.as_bytes(), 8));
+        }
+        let reduction_at = to.len();
+        self.write_reduction(&mut to);
+        to.align();
+        if matches!(self.told, Told::Group { .. }) {
+            to.skip(GROUP_PLACES * 2);
+        }
+        let state_at = to.len();
+        let mut header = Writer::default();
+        header.u16(conditions_at as u16).u16(self.conditions.len() as u16);
+        header.u16(reduction_at as u16).u16(state_at as u16);
+        self.write_layout(plan, nulls_at, &mut header);
+        to.put(head, header.as_slice());
+        let scratch = match &self.told {
+            Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
+            Told::Histogram { edges, .. } => (state_at + edges.len() * 8) as u32,
+            _ => SCRATCH_MAX_BYTES,
+        };
+        let mut argument = to.into_vec();
+        if matches!(self.told, Told::Group { .. }) {
+            // Zero anyway.
+            argument.truncate(state_at - GROUP_PLACES * 2);
+        }
+        (argument, scratch.max(QUERY_BYTES as u32))
+    }
+
+    /// Place of a column among those that stages look at.
+    fn place(&self, column: usize) -> usize {
+        self.columns.iter().position(|known| *known == column).unwrap_or(0)
+    }
+
+    fn write_condition(
+        &self,
+        condition: &Condition,
+        constants_at: usize,
+        constants: &mut Writer,
+        to: &mut Writer,
+    ) {
+        let at = constants_at + constants.len();
+        let count = match &condition.operation {
+            Operation::In(set) => {
+                set.iter().for_each(|number| {
+                    constants.u64(*number);
+                });
+                set.len()
+            }
+            Operation::Text(text) | Operation::Prefix(text) => {
+                constants.bytes(text.as_bytes());
+                text.len()
+            }
+            _ => 0,
+        };
+        constants.align();
+        to.u64(condition.low).u64(condition.high);
+        to.u8(condition.operation.code()).u8(self.place(condition.column) as u8);
+        to.u8(condition.outcome).u8(0).u16(at as u16).u16(count as u16);
+    }
+
+    fn write_reduction(&self, to: &mut Writer) {
+        match &self.told {
+            Told::Rows { limit } => {
+                to.u32(*limit).u16(self.columns.len() as u16);
+                (0..self.columns.len()).for_each(|place| {
+                    to.u16(place as u16);
+                });
+            }
+            Told::Fold { words, entry_bytes } => self.write_measures(words, *entry_bytes, to),
+            Told::Group { keys, words, entry_bytes } => {
+                self.write_measures(words, *entry_bytes, to);
+                to.u32(keys.len() as u32).u32((GROUP_PLACES * 2 / 3) as u32);
+                keys.iter().for_each(|key| {
+                    to.u16(self.place(*key) as u16);
+                });
+            }
+            Told::Top { by, descending, count } => {
+                to.u32(*count).u16(self.place(*by) as u16).u16(u16::from(*descending));
+            }
+            Told::Histogram { of, edges } => {
+                to.u32(self.place(*of) as u32).u32(edges.len() as u32 - 1);
+                edges.iter().for_each(|edge| {
+                    to.u64(*edge);
+                });
+            }
+        }
+    }
+
+    fn write_measures(&self, words: &[Words], entry_bytes: usize, to: &mut Writer) {
+        let start = to.len();
+        to.u32(words.len() as u32).u32(entry_bytes as u32);
+        for words in words {
+            to.u16(self.place(words.column) as u16).u16(words.count).u16(words.range);
+            to.u16(words.sum).u16(words.squares).u16(0).u16(0).u16(0);
+        }
+        to.skip(MEASURES_BYTES - (to.len() - start));
+    }
+
+    /// From the offsets in the workspace on: where everything is there, and the columns.
+    fn write_layout(&self, plan: &Plan, nulls_at: usize, to: &mut Writer) {
+        let mut next = BATCH_BYTES;
+        let mut place = |bytes: usize| {
+            let at = next;
+            next += bytes * self.rows_max;
+            at as u16
+        };
+        let is_csv = self.source == CSV;
+        to.u16(place(2)).u16(place(2));
+        to.u16(place(if is_csv { 2 } else { 0 })).u16(place(self.masks));
+        to.u16(self.rows_max as u16).u16(self.columns.len() as u16);
+        match &plan.format {
+            Format::Fixed { record_bytes, .. } => {
+                to.u16(*record_bytes as u16).u8(0).u8(0).u16(0);
+            }
+            Format::Csv { delimiter, nulls, .. } => {
+                to.u16(0).u8(*delimiter).u8(nulls.len() as u8).u16(nulls_at as u16);
+            }
+        }
+        to.u16(0).u16(0).u16(0);
+        let columns = self.columns.iter().zip(&self.kinds).zip(&self.nullable);
+        for ((index, kind), nullable) in columns {
+            let (at, width) = match &plan.format {
+                Format::Fixed { fields, .. } => {
+                    (fields[*index].offset_bytes, fields[*index].width_bytes)
+                }
+                Format::Csv { .. } => (*index as u32, kind.width_bytes().unwrap_or(0)),
+            };
+            let code = match kind {
+                Kind::Utf8 => 3,
+                kind if kind.is_float() => 2,
+                kind => u8::from(order_form::is_signed(*kind)),
+            };
+            to.u32(at).u16(width as u16).u8(code).u8(u8::from(*nullable));
+            to.u16(place(if *kind == Kind::Utf8 { 4 } else { 8 }));
+            to.u16(place(usize::from(*nullable))).u32(0);
+        }
+    }
+
+    /// Parses what a chain has answered.
+    pub(crate) fn answer<'a>(&self, bytes: &'a [u8]) -> Result<Answer<'a>, Damaged> {
+        let mut from = Reader(bytes);
+        let (next, status, count) = (from.u64()?, from.u32()?, from.u32()?);
+        let column = self.columns.get(count as usize).copied();
+        let status = match status {
+            0 => Status::End,
+            1 => Status::More,
+            2 => Status::Bad(BadRow::Number, column),
+            3 => Status::Bad(BadRow::Short, column),
+            4 => Status::Bad(BadRow::Long, None),
+            5 => Status::Bad(BadRow::Quotes, None),
+            _ => return Err(Damaged),
+        };
+        Ok(Answer { next, status, count, rows: from.u64()?, passed: from.u64()?, body: from.0 })
+    }
+
+    /// Rows of the schema's width, of an answer of the stage for rows.
+    pub(crate) fn each_row(
+        &self,
+        answer: &Answer<'_>,
+        columns: usize,
+        on_row: &mut dyn FnMut(&[Value]),
+    ) -> Result<(), Damaged> {
+        let mut from = Reader(answer.body);
+        from.skip(8)?;
+        let mut row = vec![Value::Null; columns];
+        for _ in 0..answer.count {
+            for ((index, kind), nullable) in self.columns.iter().zip(&self.kinds).zip(&self.nullable) {
+                row[*index] = match (*nullable && from.u8()? == 0, kind) {
+                    (true, _) => Value::Null,
+                    (false, Kind::Utf8) => {
+                        let length = from.u16()?;
+                        text(from.take(usize::from(length))?)
+                    }
+                    (false, kind) => order_form::to_value(*kind, from.u64()?),
+                };
+            }
+            on_row(&row);
+        }
+        Ok(())
+    }
+
+    /// Keys and file offsets of a top's rows.
+    pub(crate) fn top(&self, answer: &Answer<'_>) -> Result<Vec<(Value, u64)>, Damaged> {
+        let Told::Top { by, descending, .. } = self.told else { return Err(Damaged) };
+        let kind = self.kinds[self.place(by)];
+        let mut from = Reader(answer.body);
+        from.skip(8)?;
+        let mut rows = Vec::new();
+        for _ in 0..answer.count {
+            let (key, offset) = (from.u64()?, from.u64()?);
+            rows.push((order_form::to_value(kind, if descending { !key } else { key }), offset));
+        }
+        Ok(rows)
+    }
+
+    /// What the stages have reduced to groups or a histogram.
+    pub(crate) fn partial(&self, plan: &Plan, answer: &Answer<'_>) -> Result<Partial, Damaged> {
+        let mut from = Reader(answer.body);
+        match &self.told {
+            Told::Fold { words, .. } => {
+                let summaries = self.summaries(plan, words, answer.body, answer.passed, &[])?;
+                let group = Group { rows: answer.passed, summaries };
+                let groups = if answer.passed == 0 { None } else { Some((Vec::new(), group)) };
+                Ok(Partial(State::Groups(groups.into_iter().collect())))
+            }
+            Told::Group { keys, words, entry_bytes } => {
+                from.skip(4)?;
+                let texts_at = from.u32()? as usize;
+                let mut bases = [0; MEASURES_MAX];
+                for base in &mut bases {
+                    *base = from.u16()?;
+                }
+                let entries = from.take(*entry_bytes * answer.count as usize)?;
+                let texts = (texts_at, from.0);
+                let groups = entries.chunks_exact(*entry_bytes).map(|entry| {
+                    let (keys, rows) = self.keys(keys, entry, texts)?;
+                    let summaries = self.summaries(plan, words, entry, rows, &bases)?;
+                    Ok((keys, Group { rows, summaries }))
+                });
+                Ok(Partial(State::Groups(groups.collect::<Result<_, _>>()?)))
+            }
+            Told::Histogram { edges, .. } => {
+                let counts = (1..edges.len()).map(|_| from.u64()).collect::<Result<_, _>>()?;
+                Ok(Partial(State::Histogram(counts)))
+            }
+            Told::Rows { .. } | Told::Top { .. } => Err(Damaged),
+        }
+    }
+
+    /// The keys of a group's entry, and its rows.
+    fn keys(
+        &self,
+        keys: &[usize],
+        entry: &[u8],
+        (texts_at, texts): (usize, &[u8]),
+    ) -> Result<(Vec<Key>, u64), Damaged> {
+        let mut from = Reader(entry);
+        let missing = from.u64()?;
+        let mut values = Vec::with_capacity(keys.len());
+        for (bit, key) in keys.iter().enumerate() {
+            let word = from.u64()?;
+            let kind = self.kinds[self.place(*key)];
+            let value = match kind {
+                _ if missing >> bit & 1 == 1 => Value::Null,
+                Kind::Utf8 if word >> 32 == 0 => Value::Text(String::new()),
+                Kind::Utf8 => {
+                    let at = (word as u32 as usize).checked_sub(texts_at).ok_or(Damaged)?;
+                    text(texts.get(at..).and_then(|from| from.get(..(word >> 32) as usize)).ok_or(Damaged)?)
+                }
+                kind => order_form::to_value(kind, word),
+            };
+            values.push(Key::of(value));
+        }
+        Ok((values, from.u64()?))
+    }
+
+    /// What an entry says of each different scalar. Without `bases` it is a fold's.
+    fn summaries(
+        &self,
+        plan: &Plan,
+        words: &[Words],
+        entry: &[u8],
+        rows: u64,
+        bases: &[u16],
+    ) -> Result<Vec<Summary>, Damaged> {
+        let at = |offset: u16| {
+            entry.get(usize::from(offset)..).map(Reader).ok_or(Damaged)
+        };
+        let one = |(index, words): (usize, &Words)| {
+            let kind = plan.schema.columns[words.column].kind;
+            let count = if words.count == 0 { rows } else { at(words.count)?.u64()? };
+            let mut summary = Summary { count, ..Summary::default() };
+            if words.range != 0 {
+                let mut from = at(words.range)?;
+                let (least, greatest) = (from.u64()?, from.u64()?);
+                // Otherwise there is nothing but NaN.
+                if count > 0 && least <= greatest {
+                    let of = |order| order_form::to_value(kind, order);
+                    summary.range = Some((of(least), of(greatest)));
+                }
+            }
+            if words.sum != 0 && kind.is_float() {
+                let mut from = at(words.sum)?;
+                let special = from.u64()?;
+                let limbs = if bases.is_empty() { FOLD_LIMBS } else { GROUP_LIMBS };
+                let limbs = (0..limbs).map(|_| from.u64()).collect::<Result<Vec<_>, _>>()?;
+                let base = bases.get(index).map_or(1, |base| u32::from(*base).max(1));
+                summary.float_sum.get_or_insert_default().add_limbs(base, special, &limbs);
+            } else if words.sum != 0 {
+                let sum = at(words.sum)?.u128()? as i128;
+                let signs = if order_form::is_signed(kind) { i128::from(count) << 63 } else { 0 };
+                summary.sum = sum.checked_sub(signs).ok_or(Damaged)?;
+            }
+            if words.squares != 0 {
+                summary.squares = at(words.squares)?.u128()? as i128;
+            }
+            Ok(summary)
+        };
+        words.iter().enumerate().map(one).collect()
+    }
+}
+
+/// Text as it is in a file; what is no UTF-8 is shown as such.
+fn text(bytes: &[u8]) -> Value {
+    Value::Text(String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn column(of: &Scalar) -> Result<usize, String> {
+    match of {
+        Scalar::Column(column) => Ok(*column),
+        _ => Err("stages look at columns only".to_owned()),
+    }
+}
+
+/// The reduction of a plan for the stages.
+fn reduction(plan: &Plan) -> Result<Told, String> {
+    Ok(match &plan.reduction {
+        Reduction::Rows { limit, .. } => {
+            let limit = limit.unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX));
+            Told::Rows { limit: limit as u32 }
+        }
+        Reduction::Groups { keys, aggregates } => {
+            let keys = keys.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+            // In an entry of a fold a word for nothing, in one of a group head, keys and rows.
+            let head = if keys.is_empty() { 8 } else { 16 + 8 * keys.len() };
+            let limbs = if keys.is_empty() { FOLD_LIMBS } else { GROUP_LIMBS };
+            let (wanted, _) = measures::wanted(aggregates);
+            if wanted.len() > MEASURES_MAX {
+                return Err(format!("stages aggregate {MEASURES_MAX} columns at most"));
+            }
+            let is_csv = matches!(plan.format, Format::Csv { .. });
+            let mut next = head;
+            let mut words = Vec::new();
+            for wanted in &wanted {
+                let index = column(&wanted.of)?;
+                let of = &plan.schema.columns[index];
+                let mut place = |is_wanted: bool, words: usize| {
+                    let at = next;
+                    next += if is_wanted { 8 * words } else { 0 };
+                    if is_wanted { at as u16 } else { 0 }
+                };
+                let sum_words = if of.kind.is_float() { 1 + limbs } else { 2 };
+                words.push(Words {
+                    column: index,
+                    count: place(is_csv && of.nullable && of.kind != Kind::Utf8, 1),
+                    range: place(wanted.range, 2),
+                    sum: place(wanted.sum || wanted.variance, sum_words),
+                    squares: place(wanted.variance, 2),
+                });
+            }
+            match keys.is_empty() {
+                true => Told::Fold { words, entry_bytes: next },
+                false => Told::Group { keys, words, entry_bytes: next },
+            }
+        }
+        Reduction::Top { by, descending, count, .. } => {
+            Told::Top { by: column(by)?, descending: *descending, count: *count }
+        }
+        Reduction::Histogram { of, low, high, bins } => {
+            let of = column(of)?;
+            let kind = plan.schema.columns[of].kind;
+            Told::Histogram { of, edges: order_edges(kind, &edges(*low, *high, *bins)) }
+        }
+    })
+}
+
+/// The first value of each interval, and the last one of the last, in order form.
+fn order_edges(kind: Kind, edges: &[f64]) -> Vec<u64> {
+    let last = edges.len() - 1;
+    let order = |(index, edge): (usize, &f64)| {
+        if !kind.is_float() {
+            let whole = if index == last { edge.floor() } else { edge.ceil() };
+            return order_form::of_int(kind, whole as i128);
+        }
+        let zero = if index == last { 0.0 } else { -0.0 };
+        order_form::of_float(if *edge == 0.0 { zero } else { *edge })
+    };
+    edges.iter().enumerate().map(order).collect()
+}

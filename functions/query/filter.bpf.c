@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Filter of a query: selects the rows that meet conditions, in three-valued logic. */
+#include "filter.h"
+
+/* Leaves those rows selected whose byte, which `by_row` says how to find, is at least `least`. */
+static inline void keep(struct bpfof_batch *batch, __u16 *selection, const __u8 *bytes, int by_row,
+			__u32 least)
+{
+	__u32 kept = 0;
+
+	for (__u32 i = 0; i < batch->selected; i++) {
+		__u32 row = selection[i];
+
+		if (bytes[by_row ? row : i] >= least)
+			selection[kept++] = row;
+	}
+	batch->selected = kept;
+}
+
+static inline void keep_range(struct bpfof_query *query, struct bpfof_batch *batch,
+			      const struct filter_condition *condition)
+{
+	const struct bpfof_column *column = &query->column[condition->column];
+	const __u64 *values = bpfof_at(batch, column->values_at);
+	__u64 low = condition->low, span = condition->high - low;
+	__u16 *selection = bpfof_at(batch, query->selection_at);
+	__u32 kept = 0, rows = batch->rows, outside = condition->outcome;
+
+	if (column->nullable)
+		keep(batch, bpfof_selection(query, batch), bpfof_at(batch, column->valid_at), 1, 1);
+	if (batch->all) {
+		for (__u32 row = 0; row < rows; row++) {
+			if ((values[row] - low > span) == outside)
+				selection[kept++] = row;
+		}
+	} else {
+		rows = batch->selected;
+		for (__u32 i = 0; i < rows; i++) {
+			__u32 row = selection[i];
+
+			if ((values[row] - low > span) == outside)
+				selection[kept++] = row;
+		}
+	}
+	batch->all = 0;
+	batch->selected = kept;
+}
+
+static inline __u32 is_in(const __u64 *set, __u32 count, __u64 value)
+{
+	for (const __u64 *end = set + count; set < end; set++) {
+		if (*set == value)
+			return 1;
+	}
+	return 0;
+}
+
+/* Whether a text meets a condition. */
+static inline __u32 text_meets(const struct bpfof_ctx *ctx, const struct filter_condition *condition,
+			       __u32 text)
+{
+	const __u8 *at = ctx->data + (__u16)text, *other = ctx->scratch + condition->at;
+	__u32 size = text >> 16;
+	__s64 order;
+
+	if (condition->operation == FILTER_PREFIX)
+		return size >= condition->count && !bpfof_memcmp(at, other, condition->count);
+	/* Only equality is asked for, or only difference. */
+	if ((condition->outcome == 2 || condition->outcome == 5) && size != condition->count)
+		return condition->outcome == 5;
+	order = bpfof_compare(at, size, other, condition->count);
+	return condition->outcome >> (order < 0 ? 0 : order ? 2 : 1) & 1;
+}
+
+/* The mask of a leaf. */
+static inline void leaf(const struct bpfof_ctx *ctx, struct bpfof_query *query,
+			struct bpfof_batch *batch, const struct filter_condition *condition, __u8 *mask)
+{
+	const struct bpfof_column *column = &query->column[condition->column];
+	const __u16 *selection = bpfof_at(batch, query->selection_at);
+	const __u8 *valid = bpfof_at(batch, column->valid_at);
+	const __u64 *values = bpfof_at(batch, column->values_at);
+	const __u64 *set = (const __u64 *)(ctx->scratch + condition->at);
+	__u32 selected = batch->selected, outside = condition->outcome;
+	__u64 low = condition->low, span = condition->high - low;
+
+	if (condition->operation == FILTER_RANGE) {
+		for (__u32 i = 0; i < selected; i++)
+			mask[i] = (values[selection[i]] - low > span) == outside ? 2 : 0;
+	} else if (condition->operation == FILTER_IN) {
+		for (__u32 i = 0; i < selected; i++)
+			mask[i] = is_in(set, condition->count, values[selection[i]]) != outside ? 2 : 0;
+	} else if (condition->operation == FILTER_NULL) {
+		for (__u32 i = 0; i < selected; i++)
+			mask[i] = column->nullable && !valid[selection[i]] ? 2 : 0;
+		return;
+	} else {
+		for (__u32 i = 0; i < selected; i++)
+			mask[i] = text_meets(ctx, condition, ((const __u32 *)values)[selection[i]]) * 2;
+	}
+	if (!column->nullable)
+		return;
+	for (__u32 i = 0; i < selected; i++) {
+		if (!valid[selection[i]])
+			mask[i] = 1;
+	}
+}
+
+/* Makes one mask of the last two, or turns the last one over. */
+static inline void combine(__u32 operation, __u8 *mask, const __u8 *other, __u32 selected)
+{
+	for (__u32 i = 0; i < selected; i++) {
+		__u32 a = mask[i], b;
+
+		if (operation == FILTER_NOT) {
+			mask[i] = 2 - a;
+			continue;
+		}
+		b = other[i];
+		if ((operation == FILTER_AND) == (b < a))
+			mask[i] = b;
+	}
+}
+
+SEC("bpfof/query_filter")
+int query_filter(struct bpfof_ctx *ctx)
+{
+	struct bpfof_query *query = bpfof_query(ctx);
+	struct bpfof_batch *batch = bpfof_batch();
+	const struct filter_condition *condition =
+		(const struct filter_condition *)(ctx->scratch + query->conditions_at);
+	const struct filter_condition *end = condition + query->conditions;
+	__u32 stride = query->rows_max;
+	/* Behind the last mask. */
+	__u8 *top = bpfof_at(batch, query->masks_at);
+
+	for (; condition < end && batch->selected; condition++) {
+		__u32 operation = condition->operation;
+
+		if (operation == FILTER_RANGE_KEEP) {
+			keep_range(query, batch, condition);
+		} else if (operation == FILTER_KEEP) {
+			top -= stride;
+			keep(batch, bpfof_at(batch, query->selection_at), top, 0, 2);
+		} else if (operation == FILTER_NOT) {
+			combine(operation, top - stride, 0, batch->selected);
+		} else if (operation == FILTER_AND || operation == FILTER_OR) {
+			top -= stride;
+			combine(operation, top - stride, top, batch->selected);
+		} else {
+			bpfof_selection(query, batch);
+			leaf(ctx, query, batch, condition, top);
+			top += stride;
+		}
+	}
+	return bpfof_next_stage(query->reduce);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The conditions of a query's filter, in postfix order. Each leaf makes a mask, a byte for each
+ * selected row: 2 if it is met, 0 if not, 1 if nobody knows. Or is then the maximum, and the
+ * minimum, not the difference from 2. FILTER_KEEP takes the last mask and leaves those rows selected
+ * that have 2. FILTER_RANGE_KEEP is a range and that in one.
+ */
+#ifndef QUERY_FILTER_H
+#define QUERY_FILTER_H
+
+#include "bpfof/batch.h"
+
+#define FILTER_RANGE_KEEP 0
+#define FILTER_RANGE 1
+/* One of `count` numbers of 8 bytes at `at` in scratch. */
+#define FILTER_IN 2
+/* A text compares with the one of `count` bytes at `at` in scratch. */
+#define FILTER_TEXT 3
+/* It begins with that. */
+#define FILTER_PREFIX 4
+#define FILTER_NULL 5
+#define FILTER_AND 6
+#define FILTER_OR 7
+#define FILTER_NOT 8
+#define FILTER_KEEP 9
+
+/* Masks at a time. */
+#define FILTER_MASKS_MAX 4
+
+struct filter_condition {
+	/* a range of numbers in order form, both ends inclusive; low <= high */
+	__u64 low;
+	__u64 high;
+	__u8 operation;
+	__u8 column;
+	/* range, in: 1 if it is met outside. text: bit 0 if less meets it, 1 if equal, 2 if greater */
+	__u8 outcome;
+	__u8 reserved;
+	__u16 at;
+	__u16 count;
+};
+
+#endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* A histogram of a query: what is asked for. */
+#ifndef QUERY_HISTOGRAM_H
+#define QUERY_HISTOGRAM_H
+
+#include "bpfof/batch.h"
+
+/* At reduction_at. */
+struct query_histogram {
+	__u32 column;
+	/* intervals, at least one */
+	__u32 bins;
+	/* in order form, ascending: each interval's first value, and the last one's last */
+	__u64 edge[];
+};
+
+#endif
