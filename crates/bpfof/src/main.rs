@@ -16,6 +16,7 @@ mod grantd;
 mod key;
 mod kv;
 mod observed;
+mod query;
 mod slow;
 mod take_over;
 mod target;
@@ -64,6 +65,12 @@ enum Command {
     /// Check, install and list storage functions.
     #[command(subcommand)]
     Function(function::Command),
+    /// Ask files in SQL: filtered and reduced at the storage target.
+    ///
+    /// SELECT with columns, count, sum, min, max, avg, variances and histogram, WHERE, GROUP BY, HAVING, ORDER BY
+    /// and LIMIT, over records, .npy and CSV. What is more than that is refused by name. --explain tells what is
+    /// done at the target, what here, and why.
+    Query(Box<bpfof_query_command::Options>),
     /// Where files lie in a target's namespace.
     #[command(subcommand)]
     File(file::Command),
@@ -108,6 +115,7 @@ fn main() -> ExitCode {
         Command::Trace(options) => trace::run(&options),
         Command::Config(command) => config::run(&command),
         Command::Function(command) => function::run(&command),
+        Command::Query(_) => query::run(),
         Command::File(command) => file::run(&command),
         Command::Kv(command) => kv::run(&command),
         Command::Key(command) => key::run(&command),

@@ -177,7 +177,8 @@ impl Chains {
         while !run.is_over && run.in_flight.len() < run.window {
             let Some((index, range)) = run.waiting.pop_front() else { break };
             let Loaded { program, numbers, block } = &*run.loaded;
-            let (scratch, scratch_size_bytes) = program.argument(run.plan, &range, *block, *numbers);
+            let (scratch, scratch_size_bytes) =
+                program.argument(run.plan, &range, *block, *numbers);
             let end = match run.plan.format {
                 Format::Fixed { .. } => range.end,
                 Format::Csv { .. } => range.file_end,

@@ -98,11 +98,7 @@ pub(crate) fn masks(conditions: &[Condition]) -> usize {
 }
 
 /// Appends conditions that make one mask; how many masks that takes.
-fn push(
-    predicate: &Predicate,
-    schema: &Schema,
-    to: &mut Vec<Condition>,
-) -> Result<usize, String> {
+fn push(predicate: &Predicate, schema: &Schema, to: &mut Vec<Condition>) -> Result<usize, String> {
     match predicate {
         Predicate::Constant(_) => Err("a condition that does not depend on the row".to_owned()),
         Predicate::Compare(compare, Scalar::Column(column), Scalar::Literal(value)) => {

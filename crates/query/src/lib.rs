@@ -10,13 +10,15 @@
 //! - `split`, `conditions`: what stages can do.
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
 //! - `parts`, `run`, `chains`: files, ranges and chains.
-//! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow.
+//! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
+//!   `ask`: files with their targets, and all parts of a plan run over them.
 //! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer.
 //!
 //! # What this crate does not do
 //! No joins, no windows, no queries in queries: a statement that needs them is refused with what to do. It
-//! finds no target and draws no progress: commands and bindings do.
+//! draws no progress and reads no keys: commands and bindings do.
 
+pub mod ask;
 pub mod infer;
 pub mod output;
 pub mod plan;

@@ -1,8 +1,8 @@
 //! What is computed of the values of a group.
 
+use crate::eval::Overflow;
 use crate::exact::ExactSum;
 use crate::plan::{Aggregate, AnswerKind, Kind, Measure, Plan, Scalar, Schema, Value};
-use crate::eval::Overflow;
 use std::cmp::Ordering;
 
 /// What must be known of a scalar, for all aggregates of it.
@@ -96,7 +96,12 @@ pub(crate) fn order(one: &Value, other: &Value) -> Ordering {
 
 impl Summary {
     /// Adds a value of a row.
-    pub(crate) fn add(&mut self, wanted: &Wanted, narrow: bool, value: &Value) -> Result<(), Overflow> {
+    pub(crate) fn add(
+        &mut self,
+        wanted: &Wanted,
+        narrow: bool,
+        value: &Value,
+    ) -> Result<(), Overflow> {
         if *value == Value::Null {
             return Ok(());
         }

@@ -341,10 +341,8 @@ impl<'a> Runner<'a> {
         // Those without a number to compare come last.
         let missing = (u64::from(*count) - found.len() as u64).min(passed - found.len() as u64);
         if missing > 0 {
-            let absent = Predicate::Or(vec![
-                Predicate::IsNull(by.clone()),
-                Predicate::IsNan(by.clone()),
-            ]);
+            let absent =
+                Predicate::Or(vec![Predicate::IsNull(by.clone()), Predicate::IsNan(by.clone())]);
             let filter = Predicate::And(vec![self.split.pushed.clone(), absent]);
             let program = rows(&flat(filter), missing.min(u64::from(u32::MAX)) as u32)?;
             let mut loaded = self.chains.load(self.maps, plan, program)?;

@@ -7,6 +7,7 @@
 //!
 //! # How it works
 //! - `nvme`: a namespace of this machine in place of a target.
+//! - `kernel`: the target of a file, found from the kernel's own NVMe/TCP host.
 //! - `device`, `extents`, `layout`: where a file lies in the namespace, from sysfs and FIEMAP, and
 //!   what tells whether it still does.
 //! - `lease`, `leased_file`: with a read lease, who wants to change a file waits for the chains that read it.
@@ -35,6 +36,7 @@ mod flights;
 mod function;
 mod grants;
 mod keeper;
+mod kernel;
 mod layout;
 mod lease;
 mod leased_file;
@@ -57,6 +59,7 @@ pub use device::NamespaceDevice;
 pub use error::MapRefusal;
 pub use file::PushdownFile;
 pub use function::StorageFunction;
+pub use kernel::KernelNamespace;
 pub use layout::{FileLayout, FileSystem, file_layout, file_layout_within};
 pub use leased_file::{LeasedFile, lease_break_time};
 pub use maps::FileMaps;

@@ -146,7 +146,7 @@ pub(super) struct Arrow<W: Write> {
 
 enum State<W: Write> {
     Waiting(Option<W>),
-    Open(FileWriter<W>, Arc<Schema>),
+    Open(Box<FileWriter<W>>, Arc<Schema>),
 }
 
 impl<W: Write> Arrow<W> {
@@ -160,7 +160,7 @@ impl<W: Write> Arrow<W> {
         {
             let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
             let schema = Arc::new(schema(&names, table));
-            self.state = State::Open(FileWriter::try_new(out, &schema)?, schema);
+            self.state = State::Open(Box::new(FileWriter::try_new(out, &schema)?), schema);
         }
         if let State::Open(writer, schema) = &mut self.state
             && !table.rows.is_empty()
@@ -173,7 +173,7 @@ impl<W: Write> Arrow<W> {
     pub(super) fn finish(self) -> Result<(), OutputError> {
         if let State::Open(mut writer, _) = self.state {
             writer.finish()?;
-            writer.into_inner()?.flush()?;
+            (*writer).into_inner()?.flush()?;
         }
         Ok(())
     }

@@ -160,7 +160,7 @@ impl Statement {
                     }))
                 }
                 Item::One(expr, alias) => {
-                    let name = alias.clone().unwrap_or_else(|| match expr {
+                    let name = alias.clone().unwrap_or_else(|| match &**expr {
                         Expr::Identifier(name) => name.value.clone(),
                         Expr::CompoundIdentifier(parts) => {
                             parts.last().map_or_else(String::new, |name| name.value.clone())
@@ -336,7 +336,8 @@ impl Statement {
 
     /// `SELECT histogram(number, low, high, bins)`, if it is that.
     fn histogram(&self, mut rows: Rows<'_>) -> Result<Option<Reduction>, SqlError> {
-        let [Item::One(Expr::Function(function), _)] = &self.items[..] else { return Ok(None) };
+        let [Item::One(item, _)] = &self.items[..] else { return Ok(None) };
+        let Expr::Function(function) = &**item else { return Ok(None) };
         if !function.name.to_string().eq_ignore_ascii_case("histogram") {
             return Ok(None);
         }

@@ -21,7 +21,7 @@ pub(super) enum Item {
     /// All columns of the files.
     All,
     /// An expression, with the name that it was given.
-    One(Expr, Option<String>),
+    One(Box<Expr>, Option<String>),
 }
 
 /// A key of ORDER BY.
@@ -235,8 +235,8 @@ fn of_select(mut select: Select) -> Result<Statement, SqlError> {
 
 fn item(item: SelectItem) -> Result<Item, SqlError> {
     match item {
-        SelectItem::UnnamedExpr(expr) => Ok(Item::One(expr, None)),
-        SelectItem::ExprWithAlias { expr, alias } => Ok(Item::One(expr, Some(alias.value))),
+        SelectItem::UnnamedExpr(expr) => Ok(Item::One(Box::new(expr), None)),
+        SelectItem::ExprWithAlias { expr, alias } => Ok(Item::One(Box::new(expr), Some(alias.value))),
         SelectItem::Wildcard(WildcardAdditionalOptions {
             opt_ilike: None,
             opt_exclude: None,

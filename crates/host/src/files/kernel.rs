@@ -1,0 +1,129 @@
+//! Namespaces of NVMe/TCP targets that the kernel's host made block devices of, as sysfs shows them.
+
+use crate::{Portal, TargetUrl};
+use rustix::fs::{major, minor};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A namespace of a target, and the block device that it is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelNamespace {
+    /// Its address, with a portal for each path that the kernel has. Who the host is and which keys it has
+    /// sysfs does not tell.
+    pub url: TargetUrl,
+    /// The block device of the whole namespace.
+    pub device: PathBuf,
+}
+
+impl KernelNamespace {
+    /// The namespace that the device with this number is, or is a partition of. None if it is something else.
+    #[must_use]
+    pub fn of(device: u64) -> Option<Self> {
+        find(Path::new("/sys/dev/block"), device)
+    }
+}
+
+fn find(sysfs: &Path, device: u64) -> Option<KernelNamespace> {
+    let folder = sysfs.join(format!("{}:{}", major(device), minor(device)));
+    let folder = fs::canonicalize(folder).ok()?;
+    let is_partition = folder.join("partition").exists();
+    let disk = if is_partition { folder.parent()? } else { &folder };
+    let nsid: u32 = text(&disk.join("nsid"))?.parse().ok()?;
+    // With multipathing the device is below a subsystem, which has a link to each controller.
+    let above = disk.join("device");
+    let mut controllers = vec![above.clone()];
+    let below = fs::read_dir(&above).into_iter().flatten().filter_map(Result::ok);
+    controllers.extend(below.map(|entry| entry.path()));
+    controllers.sort();
+    let mut nqn = None;
+    let mut portals: Vec<Portal> = Vec::new();
+    for controller in controllers {
+        if text(&controller.join("transport")).as_deref() != Some("tcp") {
+            continue;
+        }
+        let portal = text(&controller.join("address")).and_then(|address| portal(&address));
+        let (Some(portal), Some(name)) = (portal, text(&controller.join("subsysnqn"))) else {
+            continue;
+        };
+        if !portals.contains(&portal) {
+            portals.push(portal);
+        }
+        nqn = Some(name);
+    }
+    portals.truncate(crate::PORTALS_MAX);
+    let list: Vec<String> = portals.iter().map(ToString::to_string).collect();
+    let url = format!("nvme-tcp://{}/{}?ns={nsid}", list.join(","), nqn?).parse().ok()?;
+    Some(KernelNamespace { url, device: Path::new("/dev").join(disk.file_name()?) })
+}
+
+/// Of `traddr=10.0.0.2,trsvcid=4420,src_addr=10.0.0.3`.
+fn portal(address: &str) -> Option<Portal> {
+    let value = |key: &str| {
+        address
+            .split(',')
+            .find_map(|pair| pair.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+    };
+    Some(Portal { host: value("traddr")?, port: value("trsvcid")?.parse().ok()? })
+}
+
+fn text(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::makedev;
+    use std::os::unix::fs::symlink;
+
+    fn write(path: &Path, files: &[(&str, &str)]) {
+        for (file, text) in files {
+            let path = path.join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+    }
+
+    #[test]
+    fn partitions_and_paths_lead_to_the_target() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        let subsystem = root.join("nvme-subsys0");
+        write(&subsystem, &[("nvme0n1/nsid", "3\n"), ("nvme0n1/nvme0n1p1/partition", "1\n")]);
+        for (name, address) in [
+            ("nvme0", "traddr=10.0.0.2,trsvcid=4420,src_addr=10.0.0.9\n"),
+            ("nvme1", "traddr=fd00::1,trsvcid=4421\n"),
+        ] {
+            let controller = root.join(name);
+            let nqn = "nqn.2026-01.org.example:disk\n";
+            write(&controller, &[("transport", "tcp\n"), ("address", address), ("subsysnqn", nqn)]);
+            symlink(&controller, subsystem.join(name)).expect("linked");
+        }
+        symlink(&subsystem, subsystem.join("nvme0n1/device")).expect("linked");
+        // A drive of this machine, and something that is no NVMe.
+        write(
+            &root.join("pci"),
+            &[("nvme2/transport", "pcie\n"), ("nvme2n1/nsid", "1\n"), ("sda/size", "1\n")],
+        );
+        symlink(root.join("pci/nvme2"), root.join("pci/nvme2n1/device")).expect("linked");
+        let numbers = root.join("dev");
+        fs::create_dir(&numbers).expect("made");
+        for (number, device) in [
+            ("259:0", "nvme-subsys0/nvme0n1"),
+            ("259:1", "nvme-subsys0/nvme0n1/nvme0n1p1"),
+            ("259:2", "pci/nvme2n1"),
+            ("8:0", "pci/sda"),
+        ] {
+            symlink(root.join(device), numbers.join(number)).expect("linked");
+        }
+        for minor in [0, 1] {
+            let found = find(&numbers, makedev(259, minor)).expect("a namespace");
+            let url = "nvme-tcp://10.0.0.2:4420,[fd00::1]:4421/nqn.2026-01.org.example:disk?ns=3";
+            assert_eq!(found.url.to_string(), url);
+            assert_eq!(found.device, Path::new("/dev/nvme0n1"));
+        }
+        for (major, minor) in [(259, 2), (8, 0), (0, 40)] {
+            assert_eq!(find(&numbers, makedev(major, minor)), None);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Why there is no answer.
+
+use bpfof_query::output::OutputError;
+use bpfof_query::{FinishError, Overflow, RunError};
+use std::io;
+
+/// Why there is no answer, with the exit status that tells it to scripts.
+#[derive(Debug)]
+pub enum Failure {
+    /// The question is wrong: SQL, schema, files.
+    Question(String),
+    /// It could not be answered.
+    Other(String),
+    /// By Ctrl-C or SIGTERM.
+    Interrupted,
+    /// Nobody reads the answer any more, as behind `head`: no failure.
+    NoReader,
+}
+
+impl Failure {
+    pub(crate) fn question(error: impl ToString) -> Self {
+        Self::Question(error.to_string())
+    }
+
+    pub(crate) fn other(error: impl ToString) -> Self {
+        Self::Other(error.to_string())
+    }
+
+    /// What to tell the user; None if there is nothing to tell.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Self::Question(message) | Self::Other(message) => Some(message),
+            Self::Interrupted => Some("interrupted"),
+            Self::NoReader => None,
+        }
+    }
+
+    /// The exit status.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Other(_) => 1,
+            Self::Question(_) => 2,
+            Self::Interrupted => 130,
+            Self::NoReader => 0,
+        }
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Stopped => Self::Interrupted,
+            RunError::Plan(error) => Self::question(error),
+            other => Self::other(other),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::NoReader } else { Self::other(error) }
+    }
+}
+
+impl From<OutputError> for Failure {
+    fn from(error: OutputError) -> Self {
+        match error {
+            OutputError::Io(error) => error.into(),
+            other => Self::other(other),
+        }
+    }
+}
+
+impl From<FinishError> for Failure {
+    fn from(error: FinishError) -> Self {
+        Self::other(error)
+    }
+}
+
+impl From<Overflow> for Failure {
+    fn from(error: Overflow) -> Self {
+        Self::other(error)
+    }
+}

@@ -1,0 +1,164 @@
+//! `bpfof query`: SQL over files, filtered and reduced at the storage target, the answer on standard output.
+//!
+//! It is an executable of its own, `bpfof-query`, which `bpfof query` starts: SQL and Arrow would make the
+//! program of storage servers a fifth larger. [`Options`] are here, so that help and completions of `bpfof` know
+//! them; the work is in `bpfof-query`, the library.
+
+mod answer;
+mod explain;
+mod failure;
+
+use answer::Destination;
+use bpfof_host::TargetUrl;
+use bpfof_query::Settings;
+use bpfof_query::ask::{Reach, Session};
+use bpfof_query::infer::{FormatName, Hints, Source};
+use bpfof_query::output::Style;
+use bpfof_query::sql::{Question, Statement};
+use bpfof_terminal::{stop_on_signal, target_url};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+pub use failure::Failure;
+
+/// What is asked, of which files, and where the answer goes.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 with an answer, 1 if it failed, 2 if the question is wrong, 130 if interrupted."
+)]
+pub struct Options {
+    /// One SELECT over files: "SELECT zone, sum(fare) FROM '/mnt/d/*.csv' GROUP BY zone".
+    #[arg(value_name = "SQL")]
+    sql: String,
+    /// The fields of records, as in 'id u64, zone i32, name char(16), pad pad(4), fare f64'; of CSV the kinds
+    /// of columns that are not to be inferred, as in 'zip utf8'.
+    #[arg(long, value_name = "FIELDS")]
+    schema: Option<String>,
+    /// What the files are; their names tell otherwise, and --schema means records.
+    #[arg(long)]
+    format: Option<FormatOption>,
+    /// Between the fields of CSV [default: a comma, in files named .tsv a tab].
+    #[arg(long, value_name = "CHARACTER", value_parser = delimiter)]
+    delimiter: Option<u8>,
+    /// The first line of CSV is a row; columns are called f0, f1, and so on.
+    #[arg(long)]
+    no_header: bool,
+    /// The target that serves the files' namespace: nvme-tcp://HOST:PORT/NQN?ns=1. By default it is found
+    /// from their mount: BPFOF_TARGETS, and then the kernel's NVMe/TCP host tell it.
+    #[arg(long, value_parser = target_url, requires = "device")]
+    target: Option<TargetUrl>,
+    /// What the namespace is on this machine: the block device of the kernel's NVMe/TCP host, or
+    /// the disk or image that a target on this machine serves.
+    #[arg(long, value_name = "PATH", requires = "target")]
+    device: Option<PathBuf>,
+    /// Run the stages on this machine, without a target.
+    #[arg(long, conflicts_with_all = ["target", "no_fallback"])]
+    here: bool,
+    /// Fail where the stages cannot run at a target, in place of running them here over plain reads.
+    #[arg(long)]
+    no_fallback: bool,
+    /// Chains at a time, 1 to 256.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    chains: u16,
+    /// Print CSV.
+    #[arg(long, group = "style")]
+    csv: bool,
+    /// Print JSON: an array of objects; with --explain and --stats theirs as well.
+    #[arg(long, group = "style")]
+    json: bool,
+    /// Write an Arrow file (IPC), once all of the answer is there; - prints it.
+    #[arg(long, value_name = "FILE", group = "style")]
+    arrow: Option<PathBuf>,
+    /// Tell what would be done where, and why, and do not do it.
+    #[arg(long, conflicts_with_all = ["csv", "arrow"])]
+    explain: bool,
+    /// Tell on standard error what the query has cost.
+    #[arg(long)]
+    stats: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FormatOption {
+    /// Records of one size, little-endian, with the fields of --schema.
+    Records,
+    /// NumPy's .npy.
+    Npy,
+    /// Text with a delimiter.
+    Csv,
+}
+
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"\\t" => Ok(b'\t'),
+        [byte] if byte.is_ascii() && !b"\"\r\n".contains(byte) => Ok(*byte),
+        _ => Err("a delimiter is one ASCII character, or \\t for a tab".to_owned()),
+    }
+}
+
+impl Options {
+    fn hints(&self) -> Hints {
+        let format = self.format.map(|format| match format {
+            FormatOption::Records => FormatName::Records,
+            FormatOption::Npy => FormatName::Npy,
+            FormatOption::Csv => FormatName::Csv,
+        });
+        let (schema, delimiter) = (self.schema.clone(), self.delimiter);
+        Hints { schema, format, delimiter, no_header: self.no_header }
+    }
+
+    fn reach(&self) -> Reach {
+        match (&self.target, &self.device) {
+            _ if self.here => Reach::Here,
+            (Some(url), Some(device)) => Reach::Target { url: url.clone(), device: device.clone() },
+            _ => Reach::Mounts { address: target_url },
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        let chains = usize::from(self.chains);
+        Settings { chains, falls_back: !self.no_fallback, ..Settings::default() }
+    }
+
+    fn destination(&self) -> Destination<'_> {
+        match &self.arrow {
+            Some(path) if path.as_os_str() == "-" => Destination::Print(Style::Arrow),
+            Some(path) => Destination::Arrow(path),
+            None if self.json => Destination::Print(Style::Json),
+            None if self.csv => Destination::Print(Style::Csv),
+            None => Destination::Print(Style::Table),
+        }
+    }
+}
+
+/// Asks, and writes the answer.
+///
+/// # Errors
+/// [`Failure`] says why there is none, and what to do.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let stop = stop_on_signal()?;
+    let statement = Statement::parse(&options.sql).map_err(Failure::question)?;
+    let source = Source::find(statement.files(), &options.hints()).map_err(Failure::question)?;
+    let question = statement.bind(&source.schema, &source.format).map_err(Failure::question)?;
+    if options.explain {
+        return explain::explain(&question, &source, &options.reach(), options.json);
+    }
+    let falls_back = !options.no_fallback;
+    let session = Session::open(&source, &options.reach(), falls_back).map_err(Failure::other)?;
+    for warning in session.warnings() {
+        eprintln!("bpfof: {warning}");
+    }
+    let asked = Asked { question: &question, source: &source, session: &session };
+    let stats = answer::answer(asked, options.settings(), options.destination(), &stop)?;
+    if options.stats {
+        explain::tell_stats(stats, &session, options.json)?;
+    }
+    Ok(())
+}
+
+/// What is asked of which files.
+#[derive(Clone, Copy, Debug)]
+struct Asked<'a> {
+    question: &'a Question,
+    source: &'a Source,
+    session: &'a Session,
+}

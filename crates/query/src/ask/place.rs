@@ -1,0 +1,160 @@
+//! Which target serves a file.
+
+use bpfof_host::TargetUrl;
+use bpfof_host::files::KernelNamespace;
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The variable that tells targets of mounts: `MOUNT=URL DEVICE; …`.
+const TARGETS: &str = "BPFOF_TARGETS";
+
+/// How files are reached.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// Without a target: the stages run on this machine.
+    Here,
+    /// All by one target.
+    Target {
+        /// Its address.
+        url: TargetUrl,
+        /// What its namespace is on this machine.
+        device: PathBuf,
+    },
+    /// By the target of each file's mount: what `BPFOF_TARGETS` says, else what the kernel's NVMe/TCP host tells.
+    Mounts {
+        /// Reads an address, and completes it by the user's keys.
+        address: fn(&str) -> Result<TargetUrl, String>,
+    },
+}
+
+/// Where the stages run over a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// On this machine, with the reason.
+    Here(String),
+    /// At a target.
+    Target {
+        /// Its address.
+        url: TargetUrl,
+        /// What its namespace is on this machine.
+        device: PathBuf,
+    },
+}
+
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here(why) => write!(f, "on this machine ({why})"),
+            Self::Target { url, .. } => write!(f, "at {url}"),
+        }
+    }
+}
+
+/// Why the target of a file is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The environment is wrong.
+    #[error("{TARGETS}: {0}; write MOUNT=URL DEVICE, several of them separated by ;")]
+    Variable(String),
+    /// An address is wrong.
+    #[error("{0}")]
+    Address(String),
+    /// A file cannot be examined.
+    #[error("cannot examine {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// There is no target, and the stages may not run here.
+    #[error("{}: no target: {why}", path.display())]
+    NoTarget {
+        /// The file.
+        path: PathBuf,
+        /// Why there is none.
+        why: String,
+    },
+}
+
+impl Reach {
+    /// Where the stages run over a file.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn place(&self, path: &Path) -> Result<Where, PlaceError> {
+        let address = match self {
+            Self::Here => return Ok(Where::Here("as asked for".to_owned())),
+            Self::Target { url, device } => {
+                return Ok(Where::Target { url: url.clone(), device: device.clone() });
+            }
+            Self::Mounts { address } => address,
+        };
+        let failed = |source| PlaceError::File { path: path.to_owned(), source };
+        let path = fs::canonicalize(path).map_err(failed)?;
+        let address = |text: &str| address(text).map_err(PlaceError::Address);
+        let told = std::env::var(TARGETS).unwrap_or_default();
+        if let Some((url, device)) = of_mount(&told, &path).map_err(PlaceError::Variable)? {
+            return Ok(Where::Target { url: address(url)?, device: device.into() });
+        }
+        let number = fs::metadata(&path).map_err(failed)?.dev();
+        match KernelNamespace::of(number) {
+            Some(KernelNamespace { url, device }) => {
+                Ok(Where::Target { url: address(&url.to_string())?, device })
+            }
+            None => Ok(Where::Here(format!(
+                "its file system is on no namespace that the kernel's NVMe/TCP host has; --target with --device \
+                 or {TARGETS} tell the target"
+            ))),
+        }
+    }
+}
+
+/// Address and device of the longest mount that a path is below.
+fn of_mount<'a>(told: &'a str, path: &Path) -> Result<Option<(&'a str, &'a str)>, String> {
+    let mut found: Option<(&Path, (&str, &str))> = None;
+    for entry in told.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
+        let parts = entry.split_once('=').and_then(|(mount, rest)| {
+            let (url, device) = rest.trim().split_once(char::is_whitespace)?;
+            Some((Path::new(mount.trim()), (url, device.trim())))
+        });
+        let (mount, place) = parts.ok_or_else(|| format!("{entry:?} is no target of a mount"))?;
+        let is_longer = found.is_none_or(|(known, _)| mount.starts_with(known));
+        if path.starts_with(mount) && is_longer {
+            found = Some((mount, place));
+        }
+    }
+    Ok(found.map(|(_, place)| place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_mount_counts() {
+        let told = "/mnt=nvme-tcp://a/nqn.a?ns=1 /dev/a; /mnt/d = nvme-tcp://b/nqn.b /dev/b;";
+        let of = |path: &str| of_mount(told, Path::new(path)).expect("it is right");
+        assert_eq!(of("/mnt/d/x"), Some(("nvme-tcp://b/nqn.b", "/dev/b")));
+        assert_eq!(of("/mnt/dd/x"), Some(("nvme-tcp://a/nqn.a?ns=1", "/dev/a")));
+        assert_eq!(of("/x"), None);
+        assert!(
+            of_mount("/mnt", Path::new("/x")).expect_err("wrong").contains("\"/mnt\" is no target")
+        );
+        assert!(of_mount("/mnt=URL", Path::new("/x")).is_err());
+    }
+
+    #[test]
+    fn files_on_other_devices_run_here() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        std::fs::write(&path, "").expect("written");
+        let reach =
+            Reach::Mounts { address: |text| text.parse().map_err(|error| format!("{error}")) };
+        let Where::Here(why) = reach.place(&path).expect("a place") else { panic!("no target") };
+        assert!(why.contains("--target with --device"), "{why}");
+        assert!(reach.place(&folder.path().join("none")).is_err());
+    }
+}
