@@ -62,6 +62,12 @@ impl Condition {
         Self { operation: Operation::Range, column, low, high, outcome: outside as u8 }
     }
 
+    /// Whether it is on one of these columns, or on none.
+    pub(crate) fn is_of(&self, columns: &[usize]) -> bool {
+        use Operation::{And, Keep, Not, Or};
+        matches!(self.operation, And | Or | Not | Keep) || columns.contains(&self.column)
+    }
+
     /// Met by no value, or by each, that is there.
     const fn constant(column: usize, is_met: bool) -> Self {
         Self::range(column, 0, u64::MAX, !is_met)
@@ -98,11 +104,7 @@ pub(crate) fn masks(conditions: &[Condition]) -> usize {
 }
 
 /// Appends conditions that make one mask; how many masks that takes.
-fn push(
-    predicate: &Predicate,
-    schema: &Schema,
-    to: &mut Vec<Condition>,
-) -> Result<usize, String> {
+fn push(predicate: &Predicate, schema: &Schema, to: &mut Vec<Condition>) -> Result<usize, String> {
     match predicate {
         Predicate::Constant(_) => Err("a condition that does not depend on the row".to_owned()),
         Predicate::Compare(compare, Scalar::Column(column), Scalar::Literal(value)) => {

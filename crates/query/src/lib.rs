@@ -9,7 +9,7 @@
 //! - `plan`: what is asked, and what is answered.
 //! - `split`, `conditions`: what stages can do.
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
-//! - `parts`, `run`, `chains`: files, ranges and chains.
+//! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer.
 //!
 //! # What this crate does not do
@@ -22,6 +22,7 @@ mod conditions;
 mod describe;
 mod eval;
 mod exact;
+mod functions;
 mod measures;
 mod order_form;
 mod partial;
@@ -32,6 +33,7 @@ mod stages;
 mod wire;
 
 pub use eval::Overflow;
+pub use functions::Stages;
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{

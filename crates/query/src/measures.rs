@@ -1,8 +1,8 @@
 //! What is computed of the values of a group.
 
+use crate::eval::Overflow;
 use crate::exact::ExactSum;
 use crate::plan::{Aggregate, AnswerKind, Kind, Measure, Plan, Scalar, Schema, Value};
-use crate::eval::Overflow;
 use std::cmp::Ordering;
 
 /// What must be known of a scalar, for all aggregates of it.
@@ -96,7 +96,12 @@ pub(crate) fn order(one: &Value, other: &Value) -> Ordering {
 
 impl Summary {
     /// Adds a value of a row.
-    pub(crate) fn add(&mut self, wanted: &Wanted, narrow: bool, value: &Value) -> Result<(), Overflow> {
+    pub(crate) fn add(
+        &mut self,
+        wanted: &Wanted,
+        narrow: bool,
+        value: &Value,
+    ) -> Result<(), Overflow> {
         if *value == Value::Null {
             return Ok(());
         }
@@ -196,7 +201,14 @@ impl Summary {
         let count = i128::from(self.count);
         let (whole, rest) = (self.sum.div_euclid(count), self.sum.rem_euclid(count));
         let around = self.squares - whole * self.sum - whole * rest;
-        around as f64 - (rest * rest) as f64 / count as f64
+        let less = rest * rest;
+        match around.checked_mul(count).map(|all| all - less) {
+            Some(all) => {
+                let (whole, rest) = (all.div_euclid(count), all.rem_euclid(count));
+                whole as f64 + rest as f64 / count as f64
+            }
+            None => around as f64 - less as f64 / count as f64,
+        }
     }
 }
 

@@ -119,7 +119,9 @@ impl Partial {
                 rows.append(&mut behind);
                 cut(plan, rows);
             }
-            (State::Histogram(counts), State::Histogram(behind)) if counts.len() == behind.len() => {
+            (State::Histogram(counts), State::Histogram(behind))
+                if counts.len() == behind.len() =>
+            {
                 counts.iter_mut().zip(behind).for_each(|(count, more)| *count += more);
             }
             _ => return Err(FinishError::OfAnother),
@@ -241,7 +243,8 @@ impl<'a> Reducer<'a> {
 
     /// Adds a row, which has a value for each column of the schema.
     pub(crate) fn add(&self, to: &mut Partial, row: &[Value]) -> Result<(), Overflow> {
-        let values = |of: &[Scalar]| of.iter().map(|of| of.value(row)).collect::<Result<Vec<_>, _>>();
+        let values =
+            |of: &[Scalar]| of.iter().map(|of| of.value(row)).collect::<Result<Vec<_>, _>>();
         match (&mut to.0, &self.plan.reduction) {
             (State::Rows(rows), Reduction::Rows { columns, limit }) => {
                 if limit.is_none_or(|limit| (rows.len() as u64) < limit) {
@@ -278,9 +281,8 @@ impl<'a> Reducer<'a> {
 
     /// In which interval a number lies.
     fn interval(&self, value: &Value) -> Option<usize> {
-        let not_above = |edge: &f64| {
-            value.compare(&Value::Float(*edge)).is_some_and(Ordering::is_ge)
-        };
+        let not_above =
+            |edge: &f64| value.compare(&Value::Float(*edge)).is_some_and(Ordering::is_ge);
         let last = self.edges.last()?;
         if !value.compare(&Value::Float(*last)).is_some_and(Ordering::is_le) {
             return None;

@@ -106,7 +106,8 @@ mod tests {
         let plan = plan(format);
         let part = &parts(&plan, &[(PathBuf::from("f"), 10)], 100)[0];
         let ranges = ranges(&plan, part, 4);
-        let all: Vec<_> = ranges.iter().map(|range| (range.start, range.end, range.skips)).collect();
+        let all: Vec<_> =
+            ranges.iter().map(|range| (range.start, range.end, range.skips)).collect();
         assert_eq!(all, [(4, 8, false), (7, 10, true)]);
     }
 }

@@ -86,8 +86,7 @@ pub fn split(plan: &Plan) -> Result<Split, PlanError> {
     for conjunct in conjuncts {
         let compiled = conditions::conjunct(conjunct, &plan.schema).and_then(|conditions| {
             let constants: usize = conditions.iter().map(constant_bytes).sum();
-            if taken + conditions.len() > CONDITIONS_MAX
-                || bytes + constants > CONSTANTS_MAX_BYTES
+            if taken + conditions.len() > CONDITIONS_MAX || bytes + constants > CONSTANTS_MAX_BYTES
             {
                 return Err("the filter is too long for a stage".to_owned());
             }
@@ -178,9 +177,8 @@ fn reduction_by_stages(plan: &Plan) -> Result<(), String> {
                 return Err(format!("stages count {BINS_MAX} intervals at most"));
             }
             let (least, greatest) = order_form::domain(kind);
-            let fits = |edge: f64| {
-                kind.is_float() || (edge >= least as f64 && edge < greatest as f64)
-            };
+            let fits =
+                |edge: f64| kind.is_float() || (edge >= least as f64 && edge < greatest as f64);
             if !fits(*low) || !fits(*high) {
                 return Err("an end is beyond the integers of the column".to_owned());
             }
@@ -302,8 +300,10 @@ fn check(plan: &Plan) -> Result<(), PlanError> {
             let ends = edges(*low, *high, *bins);
             let ascends = ends.windows(2).all(|edge| edge[0] < edge[1]);
             if !ascends || !ends.iter().all(|edge| edge.is_finite()) {
-                return invalid("the ends of a histogram are two numbers, the lower one first, \
-                                with room for each interval between them");
+                return invalid(
+                    "the ends of a histogram are two numbers, the lower one first, \
+                                with room for each interval between them",
+                );
             }
             Ok(())
         }
@@ -382,7 +382,9 @@ fn check_predicate(predicate: &Predicate, plan: &Plan) -> Result<(), PlanError> 
     let is_text = |of: &Scalar| measures::is_text(of, &plan.schema);
     let mismatch = |left: &Scalar, right: &Scalar| {
         let (left, right) = (describe_scalar(left, plan), describe_scalar(right, plan));
-        invalid(format!("{left} and {right}: text compares with text only, and numbers with numbers"))
+        invalid(format!(
+            "{left} and {right}: text compares with text only, and numbers with numbers"
+        ))
     };
     match predicate {
         Predicate::Constant(_) => Ok(()),

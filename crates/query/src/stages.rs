@@ -160,6 +160,9 @@ impl Program {
         for conjunct in conjuncts {
             conditions.append(&mut conditions::conjunct(conjunct, &plan.schema)?);
         }
+        if !conditions.iter().all(|condition| condition.is_of(&columns)) {
+            return Err("a condition on a column that is not looked at".to_owned());
+        }
         let is_csv = matches!(plan.format, Format::Csv { .. });
         let of = |index: &usize| &plan.schema.columns[*index];
         let kinds: Vec<_> = columns.iter().map(|index| of(index).kind).collect();
@@ -177,7 +180,8 @@ impl Program {
             // It writes down the place of each row's entry where masks are.
             masks = masks.max(2);
         }
-        let row_bytes: usize = kinds.iter().map(|kind| if *kind == Kind::Utf8 { 4 } else { 8 }).sum();
+        let row_bytes: usize =
+            kinds.iter().map(|kind| if *kind == Kind::Utf8 { 4 } else { 8 }).sum();
         let row_bytes = row_bytes + nullable.iter().filter(|nullable| **nullable).count();
         let row_bytes = row_bytes + 4 + if is_csv { 2 } else { 0 } + masks;
         let most = match plan.format {
@@ -400,7 +404,9 @@ impl Program {
         from.skip(8)?;
         let mut row = vec![Value::Null; columns];
         for _ in 0..answer.count {
-            for ((index, kind), nullable) in self.columns.iter().zip(&self.kinds).zip(&self.nullable) {
+            for ((index, kind), nullable) in
+                self.columns.iter().zip(&self.kinds).zip(&self.nullable)
+            {
                 row[*index] = match (*nullable && from.u8()? == 0, kind) {
                     (true, _) => Value::Null,
                     (false, Kind::Utf8) => {
@@ -481,7 +487,12 @@ impl Program {
                 Kind::Utf8 if word >> 32 == 0 => Value::Text(String::new()),
                 Kind::Utf8 => {
                     let at = (word as u32 as usize).checked_sub(texts_at).ok_or(Damaged)?;
-                    text(texts.get(at..).and_then(|from| from.get(..(word >> 32) as usize)).ok_or(Damaged)?)
+                    text(
+                        texts
+                            .get(at..)
+                            .and_then(|from| from.get(..(word >> 32) as usize))
+                            .ok_or(Damaged)?,
+                    )
                 }
                 kind => order_form::to_value(kind, word),
             };
@@ -499,9 +510,7 @@ impl Program {
         rows: u64,
         bases: &[u16],
     ) -> Result<Vec<Summary>, Damaged> {
-        let at = |offset: u16| {
-            entry.get(usize::from(offset)..).map(Reader).ok_or(Damaged)
-        };
+        let at = |offset: u16| entry.get(usize::from(offset)..).map(Reader).ok_or(Damaged);
         let one = |(index, words): (usize, &Words)| {
             let kind = plan.schema.columns[words.column].kind;
             let count = if words.count == 0 { rows } else { at(words.count)?.u64()? };

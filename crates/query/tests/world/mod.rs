@@ -1,10 +1,10 @@
 //! Random files and plans, and what plans must answer: computed from the values in the plainest way.
 #![allow(dead_code)] // Each test uses a part.
 
-use bpfof_host::files::FileMaps;
 use bpfof_query::{
     Aggregate, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, Plan,
-    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stats, Table, Value, parts,
+    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stages, Stats, Table, Value,
+    parts,
 };
 use std::cmp::Ordering;
 use std::path::Path;
@@ -39,8 +39,17 @@ impl Dice {
 }
 
 const KINDS: [Kind; 11] = [
-    Kind::I8, Kind::I16, Kind::I32, Kind::I64, Kind::U8, Kind::U16, Kind::U32, Kind::U64, Kind::F32,
-    Kind::F64, Kind::Utf8,
+    Kind::I8,
+    Kind::I16,
+    Kind::I32,
+    Kind::I64,
+    Kind::U8,
+    Kind::U16,
+    Kind::U32,
+    Kind::U64,
+    Kind::F32,
+    Kind::F64,
+    Kind::Utf8,
 ];
 
 /// A file's rows, and a plan over them.
@@ -73,8 +82,11 @@ impl World {
         let row = |dice: &mut Dice| palette.iter().map(|values| dice.pick(values)).collect();
         let mut rows: Vec<Vec<Value>> = (0..rows).map(|_| row(&mut dice)).collect();
         let schema = Schema { columns };
-        let (format, bytes) =
-            if is_csv { csv(&schema, &rows, &mut dice) } else { fixed(&schema, &mut rows, &mut dice) };
+        let (format, bytes) = if is_csv {
+            csv(&schema, &rows, &mut dice)
+        } else {
+            fixed(&schema, &mut rows, &mut dice)
+        };
         let filter = match dice.below(4) {
             0 => Predicate::Constant(true),
             _ => predicate(&schema, &palette, 0, &mut dice),
@@ -116,7 +128,8 @@ impl World {
             Reduction::Top { by, descending, count, columns } => {
                 let mut rows = rows;
                 rows.sort_by(|one, other| {
-                    let (one, other) = (by.value(one).expect("small"), by.value(other).expect("small"));
+                    let (one, other) =
+                        (by.value(one).expect("small"), by.value(other).expect("small"));
                     let last = |value: &Value| *value == Value::Null || value.is_nan();
                     match (last(&one), last(&other)) {
                         (false, false) if *descending => total(&other, &one),
@@ -132,7 +145,8 @@ impl World {
                     index => low + (high - low) * (f64::from(index) / f64::from(*bins)),
                 };
                 let within = |value: &Value, index: u32| {
-                    let above = value.compare(&Value::Float(edge(index))).is_some_and(Ordering::is_ge);
+                    let above =
+                        value.compare(&Value::Float(edge(index))).is_some_and(Ordering::is_ge);
                     let below = value.compare(&Value::Float(edge(index + 1)));
                     let is_last = index + 1 == *bins;
                     above && below.is_some_and(|o| o.is_lt() || (is_last && o.is_eq()))
@@ -140,7 +154,11 @@ impl World {
                 let count = |index: u32| {
                     let of = |row: &&&Vec<Value>| within(&of.value(row).expect("small"), index);
                     let count = rows.iter().filter(of).count();
-                    vec![Value::Float(edge(index)), Value::Float(edge(index + 1)), Value::Int(count as i128)]
+                    vec![
+                        Value::Float(edge(index)),
+                        Value::Float(edge(index + 1)),
+                        Value::Int(count as i128),
+                    ]
                 };
                 (0..*bins).map(count).collect()
             }
@@ -164,19 +182,22 @@ impl World {
         if same && width_is_right {
             return Ok(());
         }
-        Err(format!("{:#?}\nexpected {expected:?}\nfound    {found:?}", self.plan))
+        let differ = expected.iter().zip(&found).filter(|(one, other)| !alike(one, other));
+        let differ: Vec<_> = differ.take(3).collect();
+        let counts = (expected.len(), found.len());
+        Err(format!("{:?}\nrows {counts:?}, expected and found: {differ:#?}", self.plan))
     }
 
     /// Runs the plan over the file at `path`, in parts.
     pub(crate) fn run(
         &self,
-        maps: &FileMaps,
+        stages: &Stages<'_>,
         path: &Path,
         settings: Settings,
         part_max_bytes: u64,
     ) -> Result<(Table, Stats), RunError> {
         let files = [(path.to_owned(), self.bytes.len() as u64)];
-        let mut runner = Runner::new(maps, &self.plan, settings)?;
+        let mut runner = Runner::new(stages, &self.plan, settings)?;
         let mut all = bpfof_query::Partial::empty(&self.plan);
         for part in parts(&self.plan, &files, part_max_bytes) {
             let partial = runner.run(&part, &mut |_| true)?;
@@ -302,7 +323,8 @@ fn measure(aggregate: &Aggregate, rows: &[&Vec<Value>]) -> Value {
             let squares: i128 = ints.iter().map(|x| x * x).sum();
             let exact = n * squares - sum * sum;
             let (whole, rest) = (exact.div_euclid(n), exact.rem_euclid(n));
-            let variance = (whole as f64 + rest as f64 / n as f64) / (count - usize::from(ddof)) as f64;
+            let variance =
+                (whole as f64 + rest as f64 / n as f64) / (count - usize::from(ddof)) as f64;
             match aggregate.measure {
                 Measure::Variance { .. } => Value::Float(variance),
                 _ => Value::Float(variance.sqrt()),
@@ -368,7 +390,8 @@ fn fixed(schema: &Schema, rows: &mut [Vec<Value>], dice: &mut Dice) -> (Format, 
                 }
                 Value::Float(number) => number.to_le_bytes().to_vec(),
                 Value::Text(text) => {
-                    let end = (0..=width.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+                    let end =
+                        (0..=width.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
                     text.truncate(end.unwrap_or(0));
                     text.as_bytes().to_vec()
                 }
@@ -394,8 +417,7 @@ fn csv(schema: &Schema, rows: &[Vec<Value>], dice: &mut Dice) -> (Format, Vec<u8
     text += end;
     let header_bytes = text.len() as u64;
     for (index, row) in rows.iter().enumerate() {
-        let fields: Vec<_> =
-            row.iter().map(|value| field(value, row.len() == 1, dice)).collect();
+        let fields: Vec<_> = row.iter().map(|value| field(value, row.len() == 1, dice)).collect();
         text += &fields.join(&char::from(delimiter).to_string());
         // The last line may end with the file.
         if index + 1 < rows.len() || dice.one_in(2) {
@@ -428,7 +450,11 @@ fn field(value: &Value, alone: bool, dice: &mut Dice) -> String {
         Value::Float(number) => format!("{number:e}"),
         Value::Text(text) => {
             let must = text.contains([',', ';', '\t', '"']) || (alone && text.is_empty());
-            if must || dice.one_in(4) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.clone() }
+            if must || dice.one_in(4) {
+                format!("\"{}\"", text.replace('"', "\"\""))
+            } else {
+                text.clone()
+            }
         }
     }
 }
@@ -448,7 +474,11 @@ fn predicate(schema: &Schema, palette: &[Vec<Value>], depth: usize, dice: &mut D
     let column = dice.below(schema.columns.len());
     let scalar = Scalar::Column(column);
     let compares = [
-        Compare::Equal, Compare::NotEqual, Compare::Less, Compare::AtMost, Compare::Greater,
+        Compare::Equal,
+        Compare::NotEqual,
+        Compare::Less,
+        Compare::AtMost,
+        Compare::Greater,
         Compare::AtLeast,
     ];
     let is_text = schema.columns[column].kind == Kind::Utf8;
