@@ -1,11 +1,12 @@
 //! Chains over the ranges of a file, many at a time.
 
+use crate::functions::Stages;
 use crate::plan::{Format, Plan};
 use crate::run::{RunError, Settings, Stats};
 use crate::stages::{Answer, BadRow, Program, Range, Stage, Status};
 use bpfof_host::files::{
-    Executor, FileMaps, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo,
-    ReadPushdown, StorageFunction,
+    Executor, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo, ReadPushdown,
+    StorageFunction,
 };
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -55,8 +56,6 @@ type OnAnswer<'a> =
 pub(crate) struct Chains {
     reader: PushdownReader,
     source: StorageFunction,
-    /// Loaded as long as this is there, because chains name them by their numbers.
-    functions: Vec<(Stage, StorageFunction)>,
     settings: Settings,
     stats: Stats,
 }
@@ -80,14 +79,14 @@ struct Run<'a> {
 
 impl Chains {
     pub(crate) fn new(
-        maps: &FileMaps,
+        stages: &Stages<'_>,
         source: Stage,
         settings: Settings,
     ) -> Result<Self, RunError> {
         let policy = Policy { retries: 3, fall_back: settings.falls_back, ..Policy::default() };
-        let source = maps.load_function(source.object, 0)?;
-        let reader = PushdownReader::new(maps, policy)?;
-        Ok(Self { reader, source, functions: Vec::new(), settings, stats: Stats::default() })
+        let source = stages.function(source)?;
+        let reader = PushdownReader::new(stages.maps(), policy)?;
+        Ok(Self { reader, source, settings, stats: Stats::default() })
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -98,12 +97,12 @@ impl Chains {
     /// Loads the stages of a program that are not yet loaded.
     pub(crate) fn load(
         &mut self,
-        maps: &FileMaps,
+        stages: &Stages<'_>,
         plan: &Plan,
         program: Program,
     ) -> Result<Loaded, RunError> {
-        let filter = program.filter.map_or(Ok(0), |stage| self.number(maps, stage))?;
-        let numbers = (filter, self.number(maps, program.reduce)?);
+        let number = |stage| stages.function(stage).map(|function| function.number());
+        let numbers = (program.filter.map_or(Ok(0), number)?, number(program.reduce)?);
         let most = self.settings.block_max_bytes.unwrap_or(u32::MAX);
         let block = match &plan.format {
             Format::Fixed { record_bytes, .. } => {
@@ -113,16 +112,6 @@ impl Chains {
             Format::Csv { .. } => CSV_BLOCK_BYTES.min(most).max(1),
         };
         Ok(Loaded { program, numbers, block })
-    }
-
-    fn number(&mut self, maps: &FileMaps, stage: Stage) -> Result<u32, RunError> {
-        if let Some((_, function)) = self.functions.iter().find(|(known, _)| *known == stage) {
-            return Ok(function.number());
-        }
-        let function = maps.load_function(stage.object, 0)?;
-        let number = function.number();
-        self.functions.push((stage, function));
-        Ok(number)
     }
 
     /// Runs chains until all ranges have ended. What was left of some is the result.

@@ -62,6 +62,12 @@ impl Condition {
         Self { operation: Operation::Range, column, low, high, outcome: outside as u8 }
     }
 
+    /// Whether it is on one of these columns, or on none.
+    pub(crate) fn is_of(&self, columns: &[usize]) -> bool {
+        use Operation::{And, Keep, Not, Or};
+        matches!(self.operation, And | Or | Not | Keep) || columns.contains(&self.column)
+    }
+
     /// Met by no value, or by each, that is there.
     const fn constant(column: usize, is_met: bool) -> Self {
         Self::range(column, 0, u64::MAX, !is_met)

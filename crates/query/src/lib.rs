@@ -9,7 +9,7 @@
 //! - `plan`: what is asked, and what is answered.
 //! - `split`, `conditions`: what stages can do.
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
-//! - `parts`, `run`, `chains`: files, ranges and chains.
+//! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
 //! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer.
@@ -29,6 +29,7 @@ mod conditions;
 mod describe;
 mod eval;
 mod exact;
+mod functions;
 mod measures;
 mod order_form;
 mod partial;
@@ -39,6 +40,7 @@ mod stages;
 mod wire;
 
 pub use eval::Overflow;
+pub use functions::Stages;
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{

@@ -201,7 +201,14 @@ impl Summary {
         let count = i128::from(self.count);
         let (whole, rest) = (self.sum.div_euclid(count), self.sum.rem_euclid(count));
         let around = self.squares - whole * self.sum - whole * rest;
-        around as f64 - (rest * rest) as f64 / count as f64
+        let less = rest * rest;
+        match around.checked_mul(count).map(|all| all - less) {
+            Some(all) => {
+                let (whole, rest) = (all.div_euclid(count), all.rem_euclid(count));
+                whole as f64 + rest as f64 / count as f64
+            }
+            None => around as f64 - less as f64 / count as f64,
+        }
     }
 }
 

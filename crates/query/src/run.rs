@@ -2,12 +2,13 @@
 
 use crate::chains::{Chains, Loaded, Next};
 use crate::eval::Overflow;
+use crate::functions::Stages;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
 use crate::parts::{Part, ranges};
 use crate::plan::{Format, Plan, Predicate, Reduction, Value};
 use crate::split::{PlanError, Split, columns_of, split};
 use crate::stages::{Answer, Damaged, Program, Range, Status};
-use bpfof_host::files::{FileMaps, PushdownFile, ReadError};
+use bpfof_host::files::{PushdownFile, ReadError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -119,7 +120,7 @@ impl Default for Settings {
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
 pub struct Runner<'a> {
-    maps: &'a FileMaps,
+    stages: &'a Stages<'a>,
     plan: Plan,
     split: Split,
     settings: Settings,
@@ -128,16 +129,16 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// With stages at the target of `maps`, or on this machine if it has none.
+    /// With these stages, which may serve many plans.
     ///
     /// # Errors
     /// [`RunError::Plan`], [`RunError::Host`].
-    pub fn new(maps: &'a FileMaps, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
+    pub fn new(stages: &'a Stages<'a>, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
         let split = split(plan)?;
         let program = Program::new(plan, &split).map_err(PlanError::Invalid)?;
-        let mut chains = Chains::new(maps, program.source, settings)?;
-        let main = chains.load(maps, plan, program)?;
-        Ok(Self { maps, plan: plan.clone(), split, settings, chains, main })
+        let mut chains = Chains::new(stages, program.source, settings)?;
+        let main = chains.load(stages, plan, program)?;
+        Ok(Self { stages, plan: plan.clone(), split, settings, chains, main })
     }
 
     /// How the work is divided.
@@ -176,7 +177,7 @@ impl<'a> Runner<'a> {
 
     fn open(&self, part: &Part) -> Result<PushdownFile, RunError> {
         let failed = |source| RunError::Open { path: part.path.clone(), source };
-        let file = self.maps.open(&part.path).map_err(failed)?;
+        let file = self.stages.maps().open(&part.path).map_err(failed)?;
         let file_bytes = file.file().metadata().map_err(failed)?.len();
         let bad = |offset_bytes, what| {
             Err(RunError::Data { path: part.path.clone(), offset_bytes, what })
@@ -192,9 +193,10 @@ impl<'a> Runner<'a> {
                 return bad(part.file_bytes - rest, what());
             }
         }
-        if self.maps.is_connected() {
+        let maps = self.stages.maps();
+        if maps.is_connected() {
             // Without a map its chains run here, if they may.
-            let _ = self.maps.wait_mapped(&file, MAP_PATIENCE);
+            let _ = maps.wait_mapped(&file, MAP_PATIENCE);
         }
         Ok(file)
     }
@@ -264,7 +266,7 @@ impl<'a> Runner<'a> {
         let columns = self.split.columns.clone();
         let program = Program::rows(plan, &self.split.pushed, columns, u32::MAX);
         let program = program.map_err(PlanError::Invalid)?;
-        let mut loaded = self.chains.load(self.maps, plan, program)?;
+        let mut loaded = self.chains.load(self.stages, plan, program)?;
         let always = Predicate::Constant(true);
         let mut collected = Collected::new(plan, &always, left.len());
         self.chains.run(
@@ -309,13 +311,13 @@ impl<'a> Runner<'a> {
 
         let mut wanted = BTreeSet::new();
         columns.iter().chain([by]).for_each(|of| columns_of(of, &mut wanted));
-        let wanted: Vec<usize> = wanted.into_iter().collect();
         let always = Predicate::Constant(true);
-        let rows = |filter: &Predicate, limit| {
-            Program::rows(plan, filter, wanted.clone(), limit).map_err(PlanError::Invalid)
+        let rows = |filter: &Predicate, wanted: &BTreeSet<usize>, limit| {
+            let columns = wanted.iter().copied().collect();
+            Program::rows(plan, filter, columns, limit).map_err(PlanError::Invalid)
         };
-        let program = rows(&Predicate::And(Vec::new()), 1)?;
-        let mut loaded = self.chains.load(self.maps, plan, program)?;
+        let program = rows(&Predicate::And(Vec::new()), &wanted, 1)?;
+        let mut loaded = self.chains.load(self.stages, plan, program)?;
         let file_end = ranges.first().map_or(0, |range| range.file_end);
         let row_bytes = match plan.format {
             Format::Fixed { record_bytes, .. } => u64::from(record_bytes),
@@ -344,8 +346,10 @@ impl<'a> Runner<'a> {
             let absent =
                 Predicate::Or(vec![Predicate::IsNull(by.clone()), Predicate::IsNan(by.clone())]);
             let filter = Predicate::And(vec![self.split.pushed.clone(), absent]);
-            let program = rows(&flat(filter), missing.min(u64::from(u32::MAX)) as u32)?;
-            let mut loaded = self.chains.load(self.maps, plan, program)?;
+            wanted.extend(&self.split.columns);
+            let limit = missing.min(u64::from(u32::MAX)) as u32;
+            let program = rows(&flat(filter), &wanted, limit)?;
+            let mut loaded = self.chains.load(self.stages, plan, program)?;
             let mut collected = Collected::new(plan, &always, ranges.len());
             self.chains.run(
                 (plan, &mut loaded),

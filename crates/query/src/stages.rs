@@ -160,6 +160,9 @@ impl Program {
         for conjunct in conjuncts {
             conditions.append(&mut conditions::conjunct(conjunct, &plan.schema)?);
         }
+        if !conditions.iter().all(|condition| condition.is_of(&columns)) {
+            return Err("a condition on a column that is not looked at".to_owned());
+        }
         let is_csv = matches!(plan.format, Format::Csv { .. });
         let of = |index: &usize| &plan.schema.columns[*index];
         let kinds: Vec<_> = columns.iter().map(|index| of(index).kind).collect();

@@ -3,24 +3,32 @@
 mod world;
 
 use bpfof_host::files::FileMaps;
-use bpfof_query::Settings;
+use bpfof_query::{
+    Aggregate, CSV_NULLS, Column, Field, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar,
+    Schema, Settings, Stages, Value,
+};
 use proptest::prelude::*;
 use world::{Dice, World};
+
+thread_local! {
+    /// Stages of this machine, translated once.
+    static LOCAL: Stages<'static> = Stages::new(Box::leak(Box::new(FileMaps::local())));
+}
 
 /// Runs a world's plan; what is wrong with the answer.
 fn check(world: &World, settings: Settings, part_max_bytes: u64) -> Result<(), String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows");
     std::fs::write(&path, &world.bytes).expect("room");
-    let maps = FileMaps::local();
-    let (table, _) = world
-        .run(&maps, &path, settings, part_max_bytes)
-        .map_err(|error| format!("{error}: {world:?}"))?;
-    world.check(&table)
+    LOCAL.with(|stages| {
+        let run = world.run(stages, &path, settings, part_max_bytes);
+        let (table, _) = run.map_err(|error| format!("{error}: {world:?}"))?;
+        world.check(&table)
+    })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// Blocks, ranges and parts end anywhere.
     #[test]
@@ -42,4 +50,185 @@ proptest! {
         let world = World::new(seed, rows);
         check(&world, Settings::default(), u64::MAX).map_err(TestCaseError::fail)?;
     }
+}
+
+/// A small file, and its plan's answer with all blocks and ranges that there are.
+#[test]
+fn every_border_is_met() {
+    for seed in 0..6 {
+        let world = World::new(seed, 9);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows");
+        std::fs::write(&path, &world.bytes).expect("room");
+        let maps = FileMaps::local();
+        let stages = Stages::new(&maps);
+        let end = world.bytes.len() as u64 + 1;
+        for (block, range) in (1..end).map(|at| (at, end)).chain((1..end).map(|at| (end, at))) {
+            let settings = Settings {
+                block_max_bytes: Some(block as u32),
+                range_max_bytes: Some(range),
+                ..Settings::default()
+            };
+            let (table, _) = world.run(&stages, &path, settings, u64::MAX).expect("good rows");
+            world.check(&table).unwrap_or_else(|why| panic!("{block}, {range}: {why}"));
+        }
+    }
+}
+
+/// Rows of a file, asked for as whole rows.
+fn all_of(format: Format, kinds: &[Kind], bytes: &[u8]) -> Result<Vec<Vec<Value>>, String> {
+    let column = |(index, kind): (usize, &Kind)| Column {
+        name: format!("c{index}"),
+        kind: *kind,
+        nullable: true,
+    };
+    let plan = Plan {
+        schema: Schema { columns: kinds.iter().enumerate().map(column).collect() },
+        format,
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Rows {
+            columns: (0..kinds.len()).map(Scalar::Column).collect(),
+            limit: None,
+        },
+    };
+    let world = World { plan, rows: Vec::new(), bytes: bytes.to_vec() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, bytes).expect("room");
+    let run = world.run(&Stages::new(&FileMaps::local()), &path, Settings::default(), u64::MAX);
+    run.map(|(table, _)| table.rows).map_err(|error| error.to_string())
+}
+
+fn csv() -> Format {
+    let nulls = CSV_NULLS.map(str::to_owned).to_vec();
+    Format::Csv { delimiter: b',', header_bytes: 0, nulls }
+}
+
+/// Which part of the message tells what is wrong.
+fn refuses(kinds: &[Kind], text: &str, why: &str) {
+    let error = all_of(csv(), kinds, text.as_bytes()).expect_err(text);
+    assert!(error.contains(why), "{text:?}: {error}");
+}
+
+#[test]
+fn rows_that_are_not_as_the_schema_says_are_told() {
+    refuses(&[Kind::I64, Kind::I64], "1,2\n3,x\n", "at byte 4: column c1 is no i64");
+    refuses(&[Kind::I8], "1\n128\n", "at byte 2: column c0 is no i8");
+    refuses(&[Kind::U8], "-1\n", "column c0 is no u8");
+    refuses(&[Kind::U64], "18446744073709551616\n", "column c0 is no u64");
+    refuses(&[Kind::F64], "1e999\n", "column c0 is no f64");
+    refuses(&[Kind::I64, Kind::I64], "1,2\n3\n", "at byte 4: the row has no column c1");
+    refuses(&[Kind::Utf8], "a\n\"b\nc\"\n", "at byte 2: a quote that does not end");
+    refuses(&[Kind::Utf8], "\"b\"c\n", "at byte 0: a quote that does not end");
+    let long = format!("1\n{}\n", "7".repeat(60_000));
+    refuses(&[Kind::Utf8], &long, "at byte 2: a row of more than 57344 bytes");
+    // What fits into a block may be too long for an answer.
+    let long = format!("{}\n", "7".repeat(20_000));
+    refuses(&[Kind::Utf8], &long, "at byte 0: the row is too long for an answer");
+    let fixed = Format::Fixed {
+        header_bytes: 1,
+        record_bytes: 4,
+        fields: vec![Field { offset_bytes: 0, width_bytes: 4 }],
+    };
+    let error = all_of(fixed, &[Kind::I32], b"h12345").expect_err("one byte too many");
+    assert!(error.contains("at byte 5: 1 bytes, no record of 4"), "{error}");
+}
+
+#[test]
+fn text_is_read_as_pyarrow_reads_it() {
+    let rows = all_of(
+        csv(),
+        &[Kind::I64, Kind::Utf8, Kind::F64],
+        "1,\"a\"\"b\",  2.5 \r\n\r\n NA ,,-Infinity\n\"7\",\"\",nan\n+8, x ,1".as_bytes(),
+    );
+    let text = |text: &str| Value::Text(text.to_owned());
+    let expected = vec![
+        vec![Value::Int(1), text("a\"b"), Value::Float(2.5)],
+        vec![Value::Null, text(""), Value::Float(f64::NEG_INFINITY)],
+        vec![Value::Int(7), text(""), Value::Null],
+        vec![Value::Int(8), text(" x "), Value::Float(1.0)],
+    ];
+    assert_eq!(rows, Ok(expected));
+}
+
+/// A long line is read whole, and leaves the others as they are.
+#[test]
+fn lines_of_all_lengths_are_rows() {
+    let mut text = String::new();
+    for length in (0..3000).step_by(7).chain([12_000, 40_000, 57_000, 3]) {
+        text += &format!("{length},{}\n", "y".repeat(length));
+    }
+    let plan = Plan {
+        schema: Schema {
+            columns: [("length", Kind::U32), ("text", Kind::Utf8)]
+                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
+                .to_vec(),
+        },
+        format: csv(),
+        filter: Predicate::Not(Box::new(Predicate::StartsWith(
+            Scalar::Column(1),
+            "yyyyyyy".to_owned(),
+        ))),
+        reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None },
+    };
+    let world = World { plan, rows: Vec::new(), bytes: text.into_bytes() };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, &world.bytes).expect("room");
+    for block in [1, 1000, 24 << 10, 57_344] {
+        let settings = Settings { block_max_bytes: Some(block), ..Settings::default() };
+        let run = world.run(&Stages::new(&FileMaps::local()), &path, settings, u64::MAX);
+        let (table, _) = run.expect("good rows");
+        assert_eq!(table.rows, [[Value::Int(0)], [Value::Int(3)]], "{block}");
+    }
+}
+
+/// More groups than stages have room for are all there, and so is each row once.
+#[test]
+fn groups_are_not_limited() {
+    let rows = 30_000_u32;
+    let group = |row: u32| u64::from(row.wrapping_mul(2_654_435_761) % 5000);
+    let bytes: Vec<u8> = (0..rows)
+        .flat_map(|row| [group(row).to_le_bytes(), f64::from(row).to_le_bytes()].concat())
+        .collect();
+    let plan = Plan {
+        schema: Schema {
+            columns: [("group", Kind::U64), ("value", Kind::F64)]
+                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
+                .to_vec(),
+        },
+        format: Format::Fixed {
+            header_bytes: 0,
+            record_bytes: 16,
+            fields: [0, 8].map(|at| Field { offset_bytes: at, width_bytes: 8 }).to_vec(),
+        },
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Groups {
+            keys: vec![Scalar::Column(0)],
+            aggregates: vec![
+                Aggregate { measure: Measure::CountAll, of: Scalar::Column(1) },
+                Aggregate { measure: Measure::Sum, of: Scalar::Column(1) },
+            ],
+        },
+    };
+    let world = World { plan, rows: Vec::new(), bytes };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows");
+    std::fs::write(&path, &world.bytes).expect("room");
+    let (table, stats) = world
+        .run(&Stages::new(&FileMaps::local()), &path, Settings::default(), u64::MAX)
+        .expect("good rows");
+    let mut expected = std::collections::HashMap::new();
+    for row in 0..rows {
+        let entry = expected.entry(group(row)).or_insert((0, 0.0));
+        *entry = (entry.0 + 1, entry.1 + f64::from(row));
+    }
+    assert_eq!(table.rows.len(), expected.len());
+    for row in &table.rows {
+        let [Value::Int(key), Value::Int(count), Value::Float(sum)] = row[..] else {
+            panic!("{row:?}")
+        };
+        assert_eq!(expected.remove(&(key as u64)), Some((count, sum)));
+    }
+    assert!(stats.rows < 2 * u64::from(rows), "{stats:?}");
 }

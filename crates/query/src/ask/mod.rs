@@ -2,6 +2,7 @@
 
 mod place;
 
+use crate::functions::Stages;
 use crate::infer::Source;
 use crate::partial::Partial;
 use crate::parts::parts;
@@ -133,6 +134,7 @@ impl Session {
         on_progress: &mut dyn FnMut(u64) -> bool,
         on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
     ) -> Result<Stats, E> {
+        let stages: Vec<Stages<'_>> = self.places.iter().map(|(_, maps)| Stages::new(maps)).collect();
         let mut runners: Vec<Option<Runner<'_>>> = self.places.iter().map(|_| None).collect();
         let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
         let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };
@@ -141,7 +143,7 @@ impl Session {
             let Some(&at) = self.of.get(&part.path) else { continue };
             let runner = match &mut runners[at] {
                 Some(runner) => runner,
-                none => none.insert(Runner::new(&self.places[at].1, plan, settings)?),
+                none => none.insert(Runner::new(&stages[at], plan, settings)?),
             };
             let partial = runner.run(&part, &mut |bytes| on_progress(done + bytes))?;
             done += part.end_bytes - part.start_bytes;

@@ -1,10 +1,10 @@
 //! Random files and plans, and what plans must answer: computed from the values in the plainest way.
 #![allow(dead_code)] // Each test uses a part.
 
-use bpfof_host::files::FileMaps;
 use bpfof_query::{
     Aggregate, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, Plan,
-    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stats, Table, Value, parts,
+    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stages, Stats, Table, Value,
+    parts,
 };
 use std::cmp::Ordering;
 use std::path::Path;
@@ -182,19 +182,22 @@ impl World {
         if same && width_is_right {
             return Ok(());
         }
-        Err(format!("{:#?}\nexpected {expected:?}\nfound    {found:?}", self.plan))
+        let differ = expected.iter().zip(&found).filter(|(one, other)| !alike(one, other));
+        let differ: Vec<_> = differ.take(3).collect();
+        let counts = (expected.len(), found.len());
+        Err(format!("{:?}\nrows {counts:?}, expected and found: {differ:#?}", self.plan))
     }
 
     /// Runs the plan over the file at `path`, in parts.
     pub(crate) fn run(
         &self,
-        maps: &FileMaps,
+        stages: &Stages<'_>,
         path: &Path,
         settings: Settings,
         part_max_bytes: u64,
     ) -> Result<(Table, Stats), RunError> {
         let files = [(path.to_owned(), self.bytes.len() as u64)];
-        let mut runner = Runner::new(maps, &self.plan, settings)?;
+        let mut runner = Runner::new(stages, &self.plan, settings)?;
         let mut all = bpfof_query::Partial::empty(&self.plan);
         for part in parts(&self.plan, &files, part_max_bytes) {
             let partial = runner.run(&part, &mut |_| true)?;
