@@ -134,7 +134,8 @@ impl Session {
         on_progress: &mut dyn FnMut(u64) -> bool,
         on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
     ) -> Result<Stats, E> {
-        let stages: Vec<Stages<'_>> = self.places.iter().map(|(_, maps)| Stages::new(maps)).collect();
+        let stages: Vec<Stages<'_>> =
+            self.places.iter().map(|(_, maps)| Stages::new(maps)).collect();
         let mut runners: Vec<Option<Runner<'_>>> = self.places.iter().map(|_| None).collect();
         let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
         let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };

@@ -236,7 +236,9 @@ fn of_select(mut select: Select) -> Result<Statement, SqlError> {
 fn item(item: SelectItem) -> Result<Item, SqlError> {
     match item {
         SelectItem::UnnamedExpr(expr) => Ok(Item::One(Box::new(expr), None)),
-        SelectItem::ExprWithAlias { expr, alias } => Ok(Item::One(Box::new(expr), Some(alias.value))),
+        SelectItem::ExprWithAlias { expr, alias } => {
+            Ok(Item::One(Box::new(expr), Some(alias.value)))
+        }
         SelectItem::Wildcard(WildcardAdditionalOptions {
             opt_ilike: None,
             opt_exclude: None,
