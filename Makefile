@@ -201,7 +201,7 @@ fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
 	@scripts/setup.sh cargo-fuzz
 	$(MAKE) --no-print-directory -C functions
 	mkdir -p fuzz/corpus/function_object
-	cp functions/build/*.bpf.o fuzz/corpus/function_object/
+	cp functions/build/*.bpf.o functions/build/query/*.bpf.o fuzz/corpus/function_object/
 	@for target in $(FUZZ_TARGETS); do \
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
 		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz "$$target" -- \

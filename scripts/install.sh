@@ -59,14 +59,14 @@ files() {
 	echo "644 $BUILD_DIR/libbpfof.so $LIBDIR/libbpfof.so.$VERSION"
 	echo "644 $BUILD_DIR/libbpfof.a $LIBDIR/libbpfof.a"
 	echo "644 crates/capi/include/bpfof.h $PREFIX/include/bpfof.h"
-	for file in bpfof.h bpfof/blocks.h; do
+	for file in bpfof.h bpfof/batch.h bpfof/blocks.h; do
 		echo "644 functions/include/$file $FUNCTIONS/include/$file"
 	done
-	for file in functions/*.h functions/*.bpf.c; do
-		echo "644 $file $FUNCTIONS/${file##*/}"
+	for file in functions/{,query/}*.h functions/{,query/}*.bpf.c; do
+		echo "644 $file $FUNCTIONS/${file#functions/}"
 	done
-	for file in functions/*.bpf.c; do
-		file=${file##*/}
+	for file in functions/{,query/}*.bpf.c; do
+		file=${file#functions/}
 		echo "644 functions/build/${file%.c}.o $FUNCTIONS/${file%.c}.o"
 	done
 	for file in docs/man/*.3; do

@@ -5,7 +5,7 @@ use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
 use crate::parts::{Part, ranges};
-use crate::plan::{Format, Plan, Predicate, Reduction, Value};
+use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
 use crate::split::{PlanError, Split, columns_of, split};
 use crate::stages::{Answer, Damaged, Program, Range, Status};
 use bpfof_host::files::{PushdownFile, ReadError};
@@ -267,8 +267,7 @@ impl<'a> Runner<'a> {
         let program = Program::rows(plan, &self.split.pushed, columns, u32::MAX);
         let program = program.map_err(PlanError::Invalid)?;
         let mut loaded = self.chains.load(self.stages, plan, program)?;
-        let always = Predicate::Constant(true);
-        let mut collected = Collected::new(plan, &always, left.len());
+        let mut collected = Collected::new(plan, &ALWAYS, left.len());
         self.chains.run(
             (plan, &mut loaded),
             (file, left, false),
@@ -308,27 +307,43 @@ impl<'a> Runner<'a> {
             top_order(one, other, *descending).then(at.cmp(other_at))
         });
         found.truncate(*count as usize);
-
+        // Those without a number to compare come last.
+        let absent = (u64::from(*count) - found.len() as u64).min(passed - found.len() as u64);
         let mut wanted = BTreeSet::new();
         columns.iter().chain([by]).for_each(|of| columns_of(of, &mut wanted));
-        let always = Predicate::Constant(true);
-        let rows = |filter: &Predicate, wanted: &BTreeSet<usize>, limit| {
-            let columns = wanted.iter().copied().collect();
-            Program::rows(plan, filter, columns, limit).map_err(PlanError::Invalid)
-        };
-        let program = rows(&Predicate::And(Vec::new()), &wanted, 1)?;
-        let mut loaded = self.chains.load(self.stages, plan, program)?;
-        let file_end = ranges.first().map_or(0, |range| range.file_end);
+        let by = by.clone();
+        let mut all = self.rows_at(file, &ranges, &found, &wanted)?;
+        if absent > 0 {
+            let absent_rows = self.rows_without(file, ranges, &by, absent, wanted)?;
+            merge(&mut all, &self.plan, absent_rows)?;
+        }
+        Ok(all)
+    }
+
+    /// The rows at these file offsets.
+    fn rows_at(
+        &mut self,
+        file: &PushdownFile,
+        ranges: &[Range],
+        found: &[(Value, u64)],
+        wanted: &BTreeSet<usize>,
+    ) -> Result<Partial, RunError> {
+        let plan = &self.plan;
         let row_bytes = match plan.format {
             Format::Fixed { record_bytes, .. } => u64::from(record_bytes),
             // The one row that begins there.
             Format::Csv { .. } => 1,
         };
+        let file_end = ranges.first().map_or(0, |range| range.file_end);
         let row = |(_, start): &(Value, u64)| {
             let start = *start;
             Range { start, end: start + row_bytes, file_end, skips: false }
         };
-        let mut collected = Collected::new(plan, &always, found.len());
+        let columns = wanted.iter().copied().collect();
+        let program = Program::rows(plan, &Predicate::And(Vec::new()), columns, 1);
+        let mut loaded =
+            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+        let mut collected = Collected::new(plan, &ALWAYS, found.len());
         self.chains.run(
             (plan, &mut loaded),
             (file, found.iter().map(row).collect(), false),
@@ -338,34 +353,44 @@ impl<'a> Runner<'a> {
             },
             &mut |_| true,
         )?;
-        let mut all = collected.finish()?;
+        collected.finish()
+    }
 
-        // Those without a number to compare come last.
-        let missing = (u64::from(*count) - found.len() as u64).min(passed - found.len() as u64);
-        if missing > 0 {
-            let absent =
-                Predicate::Or(vec![Predicate::IsNull(by.clone()), Predicate::IsNan(by.clone())]);
-            let filter = Predicate::And(vec![self.split.pushed.clone(), absent]);
-            wanted.extend(&self.split.columns);
-            let limit = missing.min(u64::from(u32::MAX)) as u32;
-            let program = rows(&flat(filter), &wanted, limit)?;
-            let mut loaded = self.chains.load(self.stages, plan, program)?;
-            let mut collected = Collected::new(plan, &always, ranges.len());
-            self.chains.run(
-                (plan, &mut loaded),
-                (file, ranges, true),
-                &mut |program, index, range, answer| {
-                    collected.add(program, index, range, answer)?;
-                    let enough = collected.first_rows() >= missing;
-                    Ok(if enough { Next::Enough } else { Next::AsAnswered })
-                },
-                &mut |_| true,
-            )?;
-            merge(&mut all, plan, collected.finish()?)?;
-        }
-        Ok(all)
+    /// The first rows in which there is no number to compare.
+    fn rows_without(
+        &mut self,
+        file: &PushdownFile,
+        ranges: Vec<Range>,
+        by: &Scalar,
+        rows: u64,
+        mut wanted: BTreeSet<usize>,
+    ) -> Result<Partial, RunError> {
+        let plan = &self.plan;
+        let absent =
+            Predicate::Or(vec![Predicate::IsNull(by.clone()), Predicate::IsNan(by.clone())]);
+        let filter = flat(Predicate::And(vec![self.split.pushed.clone(), absent]));
+        wanted.extend(&self.split.columns);
+        let limit = rows.min(u64::from(u32::MAX)) as u32;
+        let program = Program::rows(plan, &filter, wanted.into_iter().collect(), limit);
+        let mut loaded =
+            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+        let mut collected = Collected::new(plan, &ALWAYS, ranges.len());
+        self.chains.run(
+            (plan, &mut loaded),
+            (file, ranges, true),
+            &mut |program, index, range, answer| {
+                collected.add(program, index, range, answer)?;
+                let enough = collected.first_rows() >= rows;
+                Ok(if enough { Next::Enough } else { Next::AsAnswered })
+            },
+            &mut |_| true,
+        )?;
+        collected.finish()
     }
 }
+
+/// What each row meets.
+static ALWAYS: Predicate = Predicate::Constant(true);
 
 /// One conjunction of conjunctions.
 fn flat(predicate: Predicate) -> Predicate {
