@@ -226,9 +226,15 @@ deb: release ## Debian packages of program, libraries and RocksDB integration: t
 	rm -rf $(DEBS)
 	scripts/deb.sh $(dir $(BPFOF)) $(DEBS)
 
-deb-test: deb ## install them in a clean Debian, use them, remove them; needs root
+# The program of the package then serves a stock Linux host.
+deb-test: deb ## install them in a clean Debian, use them, remove them; a Linux guest connects; needs root
+	@scripts/setup.sh qemu
 	lintian --fail-on error --allow-root $(DEBS)/*.deb
 	scripts/deb_test.sh .deb-test $(DEBS)
+	interop/image.sh .interop
+	rm -rf $(DEBS)/installed
+	dpkg-deb -x $(DEBS)/bpfof_*.deb $(DEBS)/installed
+	interop/run.py --fast --parts plain --target $(DEBS)/installed/usr/bin/bpfof
 
 clean: ## remove what was built; keep .tools, .interop, .deb-test and what fuzzing has found
 	cargo clean
