@@ -20,18 +20,29 @@ _Static_assert(SST_TRAILER_BYTES == PREFIX_TRAILER_BYTES, "sst_get.h gives the n
 
 /* In the last field of a block: a hash index lies behind the restarts. */
 #define HAS_HASH_INDEX 0x80000000u
+/* Keys are spread so evenly that another search than ours may be quicker. */
+#define IS_UNIFORM 0x20000000u
 
 static inline struct sst_table *tables_of(struct sst_get_request *request)
 {
 	return (struct sst_table *)(request + 1);
 }
 
-static inline int check_sum(__u8 kind, const __u8 *contents, const __u8 *trailer)
+/* What format_version 6 and later add to the checksum of a block at `offset`. */
+static inline __u32 context_of(const struct sst_table *table, __u64 offset)
 {
-	__u64 size = trailer - contents;
-	__u32 wanted = bpfof_le32(trailer + 1), sum;
+	return table->checksum_base ? table->checksum_base ^ ((__u32)offset + (__u32)(offset >> 32)) :
+				      0;
+}
 
-	switch (kind) {
+static inline int check_sum(const struct sst_table *table, const struct bpfof_ctx *ctx,
+			    const __u8 *trailer)
+{
+	const __u8 *contents = ctx->data;
+	__u64 size = trailer - contents;
+	__u32 wanted = bpfof_le32(trailer + 1) - context_of(table, ctx->offset), sum;
+
+	switch (table->checksum) {
 	case SST_CHECKSUM_NONE:
 		return 0;
 	case SST_CHECKSUM_CRC32C:
@@ -84,10 +95,11 @@ static inline int open_contents(const struct bpfof_cursor *contents, struct pref
 			return DAMAGE_ENTRY;
 		end -= buckets;
 	}
-	return prefix_open(block, contents->at, end, last & ~HAS_HASH_INDEX);
+	return prefix_open(block, contents->at, end, last & ~(HAS_HASH_INDEX | IS_UNIFORM));
 }
 
-static inline int open_block(const struct bpfof_ctx *ctx, __u8 checksum, struct prefix_block *block)
+static inline int open_block(const struct bpfof_ctx *ctx, const struct sst_table *table,
+			     struct prefix_block *block)
 {
 	const __u8 *trailer = ctx->data_end - SST_TRAILER_BYTES;
 	struct bpfof_cursor contents = bpfof_cursor(ctx->data, trailer);
@@ -95,7 +107,7 @@ static inline int open_block(const struct bpfof_ctx *ctx, __u8 checksum, struct 
 
 	if (bpfof_data_size(ctx) < SST_TRAILER_BYTES)
 		return DAMAGE_SIZE;
-	error = check_sum(checksum, ctx->data, trailer);
+	error = check_sum(table, ctx, trailer);
 	if (!error && *trailer != NOT_COMPRESSED)
 		error = decompress(*trailer, &contents);
 	return error ? error : open_contents(&contents, block);
@@ -161,7 +173,7 @@ static inline int search(struct bpfof_ctx *ctx, struct sst_get_request *request,
 {
 	struct prefix_entry entry = { 0 };
 	struct prefix_block block;
-	int error = open_block(ctx, table->checksum, &block);
+	int error = open_block(ctx, table, &block);
 
 	if (error)
 		return error;
@@ -196,7 +208,7 @@ int sst_get(struct bpfof_ctx *ctx)
 		return DAMAGE_REQUEST;
 	table = tables_of(request) + number;
 	flags = table->flags;
-	if (flags & ~(SST_INDEX_DELTA | SST_INDEX_USER_KEYS) || table->reserved)
+	if (flags & ~(SST_INDEX_DELTA | SST_INDEX_USER_KEYS) || table->reserved || table->reserved2)
 		return DAMAGE_REQUEST;
 	wanted.key = (const __u8 *)(request + 1) + tables_size;
 	wanted.size = request->key_size;
