@@ -318,7 +318,10 @@ size_t bpfof_in_flight(const struct bpfof_reader *reader);
 
 /*
  * Runs count chains, as many at once as options.queue_depth says, and waits for
- * all of them. Returns how many succeeded; the result of each is in it.
+ * all of them. Returns how many succeeded; the result of each is in it. Chains
+ * that follow each other with the same fds (the same array), nfds, function and
+ * scratch_len are one command where the target can, as those of
+ * bpfof_read_pushdown_many().
  */
 ssize_t bpfof_read_pushdown_batch(struct bpfof_reader *reader, struct bpfof_chain *chains,
 				  size_t count);
