@@ -75,6 +75,17 @@ enum Step {
     Done(u32),
 }
 
+/// Free arenas among which an owner's own is looked for, those that were released last: one of its own
+/// need not be wiped.
+const OWN_AMONG: usize = 32;
+
+/// An arena that is free, and whose it was.
+#[derive(Clone, Copy, Debug)]
+struct Free {
+    index: u32,
+    owner: u64,
+}
+
 /// Runs the chains of one thread.
 #[derive(Debug)]
 pub struct Engine {
@@ -84,7 +95,7 @@ pub struct Engine {
     /// Units of the work since they were last asked for.
     spent: u64,
     chains: Vec<Chain>,
-    free: Vec<u32>,
+    free: Vec<Free>,
 }
 
 impl Engine {
@@ -265,7 +276,7 @@ impl Engine {
             self.chains.pop();
         }
         let count = self.chains.len() as u32;
-        self.free.retain(|index| *index < count);
+        self.free.retain(|free| free.index < count);
     }
 
     /// Arenas that it has, in use or not.
@@ -319,12 +330,18 @@ impl Engine {
         let chain = &mut self.chains[id.index()];
         assert!(chain.running && chain.pending == 0, "released while the device may write");
         chain.running = false;
-        self.free.push(id.0);
+        self.free.push(Free { index: id.0, owner: chain.owner });
     }
 
     fn acquire(&mut self, owner: u64) -> Result<ChainId, ChainError> {
-        let index = match self.free.pop() {
-            Some(index) => index,
+        let lately = self.free.len().saturating_sub(OWN_AMONG);
+        let own = self.free[lately..].iter().rposition(|free| free.owner == owner);
+        let free = match own {
+            Some(at) => Some(self.free.remove(lately + at)),
+            None => self.free.pop(),
+        };
+        let index = match free {
+            Some(free) => free.index,
             None if self.chains.len() < self.limits.chains => {
                 self.chains.push(Chain::new(owner));
                 self.chains.len() as u32 - 1

@@ -65,8 +65,8 @@ fn check_first(first: &Read, nfds: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Begins chains, that of the call's chain number `first` and those that follow it. None is begun if the
-/// call makes no sense for one of them.
+/// Begins chains, from number `first` of the caller's array on, with these tags. None is begun if
+/// the call makes no sense for one of them.
 ///
 /// # Safety
 /// The pointers are what C promises, during this call.
@@ -74,17 +74,17 @@ unsafe fn submit_many(
     reader: &Reader,
     core: &mut Core,
     common: &Common,
-    first: usize,
-    chains: impl Iterator<Item = Own>,
+    (array, first): (&str, usize),
+    chains: impl Iterator<Item = (Own, u64)>,
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let (fds, function) =
         unsafe { (elements(common.fds, common.nfds, "fds")?, given(common.function, "function")?) };
-    let mut asked = Vec::with_capacity(chains.size_hint().0);
-    for (index, chain) in (first..).zip(chains) {
+    let (mut asked, mut tags) = (Vec::new(), Vec::new());
+    for (index, (chain, tag)) in (first..).zip(chains) {
         check(common.nfds, common.scratch_len, chain.scratch, chain.argument_len)
             .and_then(|()| check_first(&chain.first, common.nfds))
-            .map_err(|failure| failure.of_part(&format!("entries[{index}]")))?;
+            .map_err(|failure| failure.of_part(&format!("{array}[{index}]")))?;
         // SAFETY: the caller's promise.
         let scratch = unsafe {
             elements(chain.scratch.cast::<u8>().cast_const(), chain.argument_len, "scratch")?
@@ -92,6 +92,7 @@ unsafe fn submit_many(
         let Read { offset, size, file } = chain.first;
         let first_read = FirstRead { file: file as u16, offset_bytes: offset, size_bytes: size };
         asked.push(ReadEntry { first_read, scratch });
+        tags.push(tag);
     }
     let files = fds.iter().map(|fd| reader.session.file(*fd));
     let files = files.collect::<Result<Vec<PushdownFile>, _>>()?;
@@ -103,7 +104,7 @@ unsafe fn submit_many(
         scratch_size_bytes: (common.scratch_len as u32).max(1),
         answer_max_bytes: common.scratch_len as u32,
     };
-    core.reader.submit_many(FIRST_TAG + first as u64, &many).map_err(|error| match error {
+    core.reader.submit_tagged(tags.into_iter(), &many).map_err(|error| match error {
         ReadError::Request(why) => Failure::invalid(why),
         error => Failure::of_chain(&error),
     })
@@ -161,8 +162,9 @@ unsafe extern "C" fn bpfof_read_pushdown_many(
         // SAFETY: what C promises. That the results may be uninitialised is in their type.
         let theirs = unsafe { elements_mut(entries, count, "entries") }?;
         let common = Common { fds, nfds, function, scratch_len };
+        let own = theirs.iter().map(Own::from);
         // SAFETY: what C promises.
-        unsafe { submit_many(reader, &mut core, &common, 0, theirs.iter().map(Own::from)) }?;
+        unsafe { submit_many(reader, &mut core, &common, ("entries", 0), own.zip(FIRST_TAG..)) }?;
         let (mut left, mut good) = (count, 0);
         while left > 0 {
             let on_end = &mut |index: usize, end: &End<'_>| {
@@ -178,6 +180,33 @@ unsafe extern "C" fn bpfof_read_pushdown_many(
             unsafe { wait(&mut core, on_end) };
         }
         Ok(good)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_submit_many(
+    reader: *mut Reader,
+    chains: *mut Chain,
+    count: usize,
+) -> c_int {
+    call(-1, || {
+        // SAFETY: what C promises.
+        let reader = unsafe { given(reader, "reader") }?;
+        let mut core = reader.lock()?;
+        // SAFETY: what C promises. That the results may be uninitialised is in their type.
+        let theirs = unsafe { elements(chains.cast_const(), count, "chains") }?;
+        let Some(common) = theirs.first().map(Common::of) else { return Ok(0) };
+        if run_length(theirs) < count {
+            return Err(Failure::invalid(
+                "fds, nfds, function and scratch_len must be the same in all chains",
+            ));
+        }
+        // SAFETY: of `count` chains. Their addresses are their tags, as those of single ones.
+        let tag = |index| unsafe { chains.add(index) }.expose_provenance() as u64;
+        let own = theirs.iter().map(Own::from).zip((0..count).map(tag));
+        // SAFETY: what C promises.
+        unsafe { submit_many(reader, &mut core, &common, ("chains", 0), own) }?;
+        Ok(0)
     })
 }
 
@@ -242,9 +271,9 @@ unsafe fn submit_run(
         // SAFETY: the caller's promise.
         return unsafe { submit_alone(reader, core, chains, run) };
     };
-    let own = chains[run.clone()].iter().map(Own::from);
+    let own = chains[run.clone()].iter().map(Own::from).zip(FIRST_TAG + run.start as u64..);
     // SAFETY: the caller's promise.
-    match unsafe { submit_many(reader, core, &Common::of(first), run.start, own) } {
+    match unsafe { submit_many(reader, core, &Common::of(first), ("chains", run.start), own) } {
         Ok(()) => run.len(),
         // Each is told what is wrong with itself.
         // SAFETY: the caller's promise.
