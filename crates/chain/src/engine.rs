@@ -9,6 +9,7 @@ use crate::file_map::FileMap;
 use crate::suspended::Suspended;
 use crate::tables::{Function, FunctionMap, MapIndex, Tables};
 use crate::trace::{LINES_PER_CALL, Trace};
+use crate::free_arenas::FreeArenas;
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
 use bpfof_function::{Arena, Environment, Exit, Limit, Map};
 use std::sync::Arc;
@@ -75,17 +76,6 @@ enum Step {
     Done(u32),
 }
 
-/// Free arenas among which an owner's own is looked for, those that were released last: one of its own
-/// need not be wiped.
-const OWN_AMONG: usize = 32;
-
-/// An arena that is free, and whose it was.
-#[derive(Clone, Copy, Debug)]
-struct Free {
-    index: u32,
-    owner: u64,
-}
-
 /// Runs the chains of one thread.
 #[derive(Debug)]
 pub struct Engine {
@@ -95,13 +85,13 @@ pub struct Engine {
     /// Units of the work since they were last asked for.
     spent: u64,
     chains: Vec<Chain>,
-    free: Vec<Free>,
+    free: FreeArenas,
 }
 
 impl Engine {
     /// An engine without chains. Arenas are made as they are first needed and kept.
     pub fn new(limits: Limits) -> Engine {
-        Engine { limits, slice: u64::MAX, spent: 0, chains: Vec::new(), free: Vec::new() }
+        Engine { limits, slice: u64::MAX, spent: 0, chains: Vec::new(), free: FreeArenas::default() }
     }
 
     /// Interrupts the calls of a hop when they have taken so many units; without this it makes all of
@@ -276,7 +266,7 @@ impl Engine {
             self.chains.pop();
         }
         let count = self.chains.len() as u32;
-        self.free.retain(|free| free.index < count);
+        self.free.trim(count);
     }
 
     /// Arenas that it has, in use or not.
@@ -330,18 +320,12 @@ impl Engine {
         let chain = &mut self.chains[id.index()];
         assert!(chain.running && chain.pending == 0, "released while the device may write");
         chain.running = false;
-        self.free.push(Free { index: id.0, owner: chain.owner });
+        self.free.put(id.0, chain.owner);
     }
 
     fn acquire(&mut self, owner: u64) -> Result<ChainId, ChainError> {
-        let lately = self.free.len().saturating_sub(OWN_AMONG);
-        let own = self.free[lately..].iter().rposition(|free| free.owner == owner);
-        let free = match own {
-            Some(at) => Some(self.free.remove(lately + at)),
-            None => self.free.pop(),
-        };
-        let index = match free {
-            Some(free) => free.index,
+        let index = match self.free.take(owner) {
+            Some(index) => index,
             None if self.chains.len() < self.limits.chains => {
                 self.chains.push(Chain::new(owner));
                 self.chains.len() as u32 - 1

@@ -45,7 +45,7 @@ pub struct RocksdbOptions {
     #[arg(long, value_delimiter = ',')]
     pub(super) batch: Option<Vec<String>>,
     /// Threads that call MultiGet with these.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) batch_threads: u32,
     /// Percentages of Gets that RocksDB does itself for its cache; "" for none [default:
     /// 0,0.1,1,10,100; with --quick none].
