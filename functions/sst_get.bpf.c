@@ -4,8 +4,8 @@
  * host names down to a data block, newest table first, until one has a version of the key. Each
  * block is checked against its checksum before anything in it is believed.
  *
- * What lasts from hop to hop is the argument, in which the levels of the tables count down. Behind
- * it in scratch is the key of the entry in hand; the answer replaces both.
+ * What lasts from hop to hop is the argument, in which the number of the table counts up, and the levels
+ * of that table down. Behind it in scratch is the key of the entry in hand; the answer replaces both.
  */
 #include "sst_get.h"
 #include "prefix_block.h"
@@ -117,13 +117,14 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
 			 const struct prefix_entry *entry)
 {
 	struct sst_get_answer *answer = (struct sst_get_answer *)ctx->scratch;
+	__u32 table = ((struct sst_get_request *)ctx->scratch)->table;
 	__u32 value_size = entry ? entry->value_size : 0;
 
 	answer->value_size = value_size;
 	answer->tag = tag;
 	/* Each hop is one block. */
 	answer->blocks = ctx->hop + 1;
-	answer->table = ctx->file;
+	answer->table = table;
 	if (value_size > ctx->scratch_size - sizeof(*answer)) {
 		status = SST_TOO_LONG;
 		value_size = 0;
@@ -136,14 +137,15 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
 
 static inline int next_table(struct bpfof_ctx *ctx, struct sst_get_request *request)
 {
-	__u32 next = ctx->file + 1;
+	__u32 next = request->table + 1;
 	const struct sst_table *table = tables_of(request) + next;
 
 	if (next >= request->tables)
 		return answer(ctx, SST_NOT_FOUND, 0, 0);
 	if (table->size > PREFIX_BLOCK_BYTES_MAX)
 		return DAMAGE_REQUEST;
-	return bpfof_read(ctx, next, table->offset, table->size + SST_TRAILER_BYTES);
+	request->table = next;
+	return bpfof_read(ctx, table->file, table->offset, table->size + SST_TRAILER_BYTES);
 }
 
 /* At the first entry of a data block that is not before the version wanted. */
@@ -192,7 +194,7 @@ SEC("bpfof/sst_get")
 int sst_get(struct bpfof_ctx *ctx)
 {
 	struct sst_get_request *request = (struct sst_get_request *)ctx->scratch;
-	__u32 room = ctx->scratch_size, number = ctx->file, tables_size;
+	__u32 room = ctx->scratch_size, tables_size;
 	struct prefix_wanted wanted = { 0 };
 	struct prefix_key current = { 0 };
 	struct sst_table *table;
@@ -200,15 +202,16 @@ int sst_get(struct bpfof_ctx *ctx)
 
 	/* Room for every answer, and below for the argument. */
 	if (room < sizeof(*request) || room < sizeof(struct sst_get_answer) ||
-	    request->tables > SST_TABLES_MAX || number >= request->tables)
+	    request->tables > SST_TABLES_MAX || request->table >= request->tables)
 		return DAMAGE_REQUEST;
 	tables_size = request->tables * sizeof(*table);
 	room -= sizeof(*request);
 	if (tables_size > room || request->key_size > room - tables_size)
 		return DAMAGE_REQUEST;
-	table = tables_of(request) + number;
+	table = tables_of(request) + request->table;
 	flags = table->flags;
-	if (flags & ~(SST_INDEX_DELTA | SST_INDEX_USER_KEYS) || table->reserved || table->reserved2)
+	if (flags & ~(SST_INDEX_DELTA | SST_INDEX_USER_KEYS) || table->file != ctx->file ||
+	    table->reserved)
 		return DAMAGE_REQUEST;
 	wanted.key = (const __u8 *)(request + 1) + tables_size;
 	wanted.size = request->key_size;

@@ -55,7 +55,7 @@
 /* The largest block that is read, compressed, with its trailer: BPFOF_READ_MAX. */
 #define SST_BLOCK_BYTES_MAX 57344
 
-/* Files of a request. */
+/* Tables of a request, and files. */
 #define SST_TABLES_MAX 16
 
 /* Checksums, as in footers. */
@@ -77,24 +77,27 @@ struct sst_table {
 	__u8 levels;
 	__u8 flags;
 	__u8 checksum;
-	__u8 reserved;
+	/* the request's file that the table is */
+	__u8 file;
 	/*
 	 * Of format_version 6 and later the table's own number, from its footer; 0 before. To the
 	 * checksum of a block is added this, XOR the sum of both halves of the block's offset.
 	 */
 	__u32 checksum_base;
-	__u32 reserved2;
+	__u32 reserved;
 };
 
 /*
- * The argument; tables[], newest first, and the key follow. Table number n is the request's file n,
- * and the first read is the block of table 0, with its trailer, in file 0.
+ * The argument; tables[], newest first, and the key follow. The first read is the block of table 0,
+ * with its trailer. Requests for other keys may list the same files, so that a vector runs them.
  */
 struct sst_get_request {
 	/* versions with a larger sequence number << 8 | type are not seen */
 	__u64 newest_tag;
 	__u32 key_size;
-	__u32 tables;
+	__u16 tables;
+	/* the table that is searched; 0 at first */
+	__u16 table;
 };
 
 #define SST_NOT_FOUND 0

@@ -172,6 +172,8 @@ void Runner::set_mode(Mode mode)
 		opened_.pushdown->set_mode(bpf_of::Mode::kChains);
 	else if (mode == Mode::kBlocks)
 		opened_.pushdown->set_mode(bpf_of::Mode::kBlocks);
+	else if (mode == Mode::kSingle)
+		opened_.pushdown->set_mode(bpf_of::Mode::kSingleChains);
 }
 
 Status Runner::work(const Case &which, const Zipf &zipf, unsigned milliseconds, Work *done)
@@ -423,7 +425,7 @@ Status run_modes(const RunOptions &options, const std::vector<Mode> &modes)
 
 const char *name(Mode mode)
 {
-	static const char *const NAMES[MODES] = {"plain", "chains", "blocks", "local"};
+	static const char *const NAMES[MODES] = {"plain", "chains", "blocks", "single", "local"};
 
 	return NAMES[static_cast<size_t>(mode)];
 }

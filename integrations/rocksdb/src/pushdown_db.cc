@@ -317,15 +317,17 @@ Status PushdownDB::Get(
 }
 
 ReadPath PushdownDB::State::run_chain(
-	const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status, PinnableSlice *value)
+	Plan &plan, const Slice &key, uint64_t newest_tag, Status *status, PinnableSlice *value)
 {
 	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
 	const Reader reader(files->target().session());
 	struct bpfof_chain chain;
+	FileList files_of_plan;
 
 	if (!reader.get())
 		return ReadPath::kBusy;
-	make_chain(&chain, plan, key, newest_tag, reader.session().sst_get(), scratch, scratch_bytes);
+	files_of_plan.add(&plan);
+	make_chain(&chain, plan, files_of_plan, key, newest_tag, reader.session().sst_get(), scratch, scratch_bytes);
 	bpfof_read_pushdown_batch(reader.get(), &chain, 1);
 	return take_answer(chain, status, value);
 }

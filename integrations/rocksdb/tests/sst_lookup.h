@@ -171,19 +171,22 @@ class Chains {
 	{
 		CHECK(!tables.empty() && tables.size() <= SST_TABLES_MAX, "%zu tables", tables.size());
 		const sst_get_request request = {
-			newest_tag, uint32_t(key.size()), uint32_t(tables.size())};
+			newest_tag, uint32_t(key.size()), uint16_t(tables.size()), 0};
 		std::string scratch(reinterpret_cast<const char *>(&request), sizeof(request));
 		std::vector<int> fds;
+		// The files may be listed in any order.
 		for (const Table &table : tables) {
-			scratch.append(
-				reinterpret_cast<const char *>(&table.where), sizeof(table.where));
-			fds.push_back(table.fd);
+			sst_table where = table.where;
+			where.file = uint8_t(tables.size() - 1 - (&table - tables.data()));
+			scratch.append(reinterpret_cast<const char *>(&where), sizeof(where));
+			fds.insert(fds.begin(), table.fd);
 		}
 		scratch += key;
 		const size_t argument_size = scratch.size();
 		scratch.resize(scratch_size);
 		const sst_table &where = tables[0].where;
-		const bpfof_read first = {where.offset, where.size + SST_TRAILER_BYTES, 0};
+		const bpfof_read first = {where.offset, where.size + SST_TRAILER_BYTES,
+			uint32_t(tables.size() - 1)};
 		bpfof_result result = {};
 		chains++;
 		const ssize_t size = bpfof_read_pushdown(reader_, fds.data(), fds.size(), &first,

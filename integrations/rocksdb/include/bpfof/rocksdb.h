@@ -11,8 +11,8 @@
  *
  * From then on it is a rocksdb::DB. Get() searches what is in memory first, as RocksDB does it; if
  * that does not settle it, one command lets the target look the key up in all tables that may hold
- * it, newest first, instead of a read for each. MultiGet() does that for all its keys at once. Seeks
- * of iterators fetch the blocks of all levels together. Everything else, and every Get() that cannot
+ * it, newest first, instead of a read for each. MultiGet() does that for all its keys at once, in as few
+ * commands as their tables allow. Seeks of iterators fetch the blocks of all levels together. Everything else, and every Get() that cannot
  * be done so, is the ordinary RocksDB. The answer is the same; stats() tells which way they went.
  */
 #ifndef BPFOF_ROCKSDB_H
@@ -38,6 +38,8 @@ enum class Mode : uint8_t {
 	kChains,
 	/* Get() fetches all blocks that the key may be in at once, too, and RocksDB searches them. */
 	kBlocks,
+	/* As kChains, but each key of a MultiGet() is a command of its own. */
+	kSingleChains,
 };
 
 struct PushdownOptions {
@@ -95,7 +97,7 @@ enum class ReadPath : uint8_t {
 	kPlain,	     /* that is the mode */
 	kSampled,    /* for the block cache */
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
-	kFamily,     /* new since Open(), or cannot be pushed down; or a MultiGet() of several */
+	kFamily,     /* new since Open(), or cannot be pushed down */
 	kStale,	     /* the set of tables was just changing */
 	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */
@@ -174,7 +176,10 @@ class PushdownDB : public rocksdb::StackableDB {
 	void MultiGet(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		size_t count, const rocksdb::Slice *keys, rocksdb::PinnableSlice *values,
 		rocksdb::Status *statuses, bool sorted = false) override;
-	/* The same; pushed down if all keys are of one column family. */
+	/* The same for keys of several column families, which may share commands. */
+	void MultiGet(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, rocksdb::Status *statuses, bool sorted = false) override;
 	std::vector<rocksdb::Status> MultiGet(const rocksdb::ReadOptions &options,
 		const std::vector<rocksdb::ColumnFamilyHandle *> &families,
 		const std::vector<rocksdb::Slice> &keys, std::vector<std::string> *values) override;
@@ -226,6 +231,11 @@ class PushdownDB : public rocksdb::StackableDB {
 	class ManyGets;
 
 	PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state);
+
+	/* MultiGet() of keys that are not all left to RocksDB. */
+	void get_many(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, rocksdb::Status *statuses);
 
 	std::unique_ptr<State> state_;
 };
