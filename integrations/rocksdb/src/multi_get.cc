@@ -377,6 +377,10 @@ void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamily
 	ReadOptions at = options;
 	std::optional<rocksdb::ManagedSnapshot> snapshot;
 
+#if ROCKSDB_MAJOR >= 9
+	/* Get() refuses what MultiGet() may say here. */
+	at.io_activity = rocksdb::Env::IOActivity::kUnknown;
+#endif
 	if (!at.snapshot) {
 		snapshot.emplace(db_);
 		at.snapshot = snapshot->snapshot();
@@ -384,23 +388,7 @@ void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamily
 	ManyGets(*state_, db_, at, families, keys, values, statuses).run(count);
 }
 
-void PushdownDB::MultiGet(const ReadOptions &options, ColumnFamilyHandle *family, size_t count,
-	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
-{
-	ReadPath why;
-
-	if (state_->leaves_to_rocksdb(options, &family, 1, &why)) {
-		state_->count(why, count);
-		for (size_t i = 0; i < count; i++)
-			values[i].Reset();
-		return db_->MultiGet(options, family, count, keys, values, statuses, sorted);
-	}
-	std::vector<ColumnFamilyHandle *> families(count, family);
-
-	get_many(options, count, families.data(), keys, values, statuses);
-}
-
-void PushdownDB::MultiGet(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
+void PushdownDB::multi_get(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
 	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
 {
 	ReadPath why;
@@ -413,26 +401,47 @@ void PushdownDB::MultiGet(const ReadOptions &options, size_t count, ColumnFamily
 	db_->MultiGet(options, count, families, keys, values, statuses, sorted);
 }
 
+#if ROCKSDB_MAJOR >= 9
+void PushdownDB::MultiGet(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
+	const Slice *keys, PinnableSlice *values, std::string *timestamps, Status *statuses, bool sorted)
+{
+	if (!timestamps)
+		return multi_get(options, count, families, keys, values, statuses, sorted);
+	state_->count(ReadPath::kOptions, count);
+	for (size_t i = 0; i < count; i++)
+		values[i].Reset();
+	db_->MultiGet(options, count, families, keys, values, timestamps, statuses, sorted);
+}
+#else
+void PushdownDB::MultiGet(const ReadOptions &options, ColumnFamilyHandle *family, size_t count,
+	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
+{
+	std::vector<ColumnFamilyHandle *> families(count, family);
+
+	multi_get(options, count, families.data(), keys, values, statuses, sorted);
+}
+
+void PushdownDB::MultiGet(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
+	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
+{
+	multi_get(options, count, families, keys, values, statuses, sorted);
+}
+
 std::vector<Status> PushdownDB::MultiGet(const ReadOptions &options,
 	const std::vector<ColumnFamilyHandle *> &families, const std::vector<Slice> &keys,
 	std::vector<std::string> *values)
 {
 	const size_t count = keys.size();
-	ReadPath why;
-
-	if (state_->leaves_to_rocksdb(options, families.data(), count, &why)) {
-		state_->count(why, count);
-		return db_->MultiGet(options, families, keys, values);
-	}
 	std::vector<ColumnFamilyHandle *> handles = families;
 	std::vector<PinnableSlice> found(count);
 	std::vector<Status> statuses(count);
 
-	get_many(options, count, handles.data(), keys.data(), found.data(), statuses.data());
+	multi_get(options, count, handles.data(), keys.data(), found.data(), statuses.data(), false);
 	values->resize(count);
 	for (size_t i = 0; i < count; i++)
 		(*values)[i].assign(found[i].data(), found[i].size());
 	return statuses;
 }
+#endif
 
 } /* namespace bpf_of */

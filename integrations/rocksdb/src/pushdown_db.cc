@@ -251,7 +251,25 @@ bool PushdownDB::State::is_current(VersionTracker *live, const View *view)
 	return false;
 }
 
+#if ROCKSDB_MAJOR >= 9
+Status PushdownDB::Get(const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key,
+	PinnableSlice *value, std::string *timestamp)
+{
+	if (!timestamp)
+		return get(options, family, key, value);
+	state_->count(ReadPath::kOptions);
+	value->Reset();
+	return db_->Get(options, family, key, value, timestamp);
+}
+#else
 Status PushdownDB::Get(
+	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
+{
+	return get(options, family, key, value);
+}
+#endif
+
+Status PushdownDB::get(
 	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
 {
 	const auto plainly = [&](ReadPath why) {

@@ -19,6 +19,7 @@
 #define BPFOF_ROCKSDB_H
 
 #include <rocksdb/utilities/stackable_db.h>
+#include <rocksdb/version.h>
 
 #include <array>
 #include <cstddef>
@@ -163,26 +164,36 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	~PushdownDB() override;
 
-	using rocksdb::StackableDB::Get;
 	/*
-	 * As DB::Get(). Linearizable with all that changes the database meanwhile: the tables that are
-	 * searched are those of the version whose memtables were searched before (view.h).
+	 * Get() is as DB::Get(), and linearizable with all that changes the database meanwhile: the tables
+	 * that are searched are those of the version whose memtables were searched before (view.h).
+	 * MultiGet() is as DB::MultiGet(): all keys are read at the same moment; keys of several column
+	 * families may share commands.
 	 */
+	using rocksdb::StackableDB::Get;
+	using rocksdb::StackableDB::MultiGet;
+#if ROCKSDB_MAJOR >= 9
+	/* All other forms of DB call these. With timestamps they are RocksDB's. */
+	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
+		const rocksdb::Slice &key, rocksdb::PinnableSlice *value, std::string *timestamp) override;
+	void MultiGet(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, std::string *timestamps, rocksdb::Status *statuses,
+		bool sorted = false) override;
+#else
 	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value) override;
 
-	using rocksdb::StackableDB::MultiGet;
-	/* As DB::MultiGet(): all keys are read at the same moment. */
 	void MultiGet(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		size_t count, const rocksdb::Slice *keys, rocksdb::PinnableSlice *values,
 		rocksdb::Status *statuses, bool sorted = false) override;
-	/* The same for keys of several column families, which may share commands. */
 	void MultiGet(const rocksdb::ReadOptions &options, size_t count,
 		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
 		rocksdb::PinnableSlice *values, rocksdb::Status *statuses, bool sorted = false) override;
 	std::vector<rocksdb::Status> MultiGet(const rocksdb::ReadOptions &options,
 		const std::vector<rocksdb::ColumnFamilyHandle *> &families,
 		const std::vector<rocksdb::Slice> &keys, std::vector<std::string> *values) override;
+#endif
 
 	using rocksdb::StackableDB::NewIterator;
 	/* As DB::NewIterator(). */
@@ -232,7 +243,13 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state);
 
-	/* MultiGet() of keys that are not all left to RocksDB. */
+	rocksdb::Status get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
+		const rocksdb::Slice &key, rocksdb::PinnableSlice *value);
+	/* MultiGet() of keys of which each has a family. */
+	void multi_get(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, rocksdb::Status *statuses, bool sorted);
+	/* The same of keys that are not all left to RocksDB. */
 	void get_many(const rocksdb::ReadOptions &options, size_t count,
 		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
 		rocksdb::PinnableSlice *values, rocksdb::Status *statuses);
