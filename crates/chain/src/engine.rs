@@ -6,10 +6,10 @@ use crate::chain::{
 };
 use crate::cost;
 use crate::file_map::FileMap;
+use crate::free_arenas::FreeArenas;
 use crate::suspended::Suspended;
 use crate::tables::{Function, FunctionMap, MapIndex, Tables};
 use crate::trace::{LINES_PER_CALL, Trace};
-use crate::free_arenas::FreeArenas;
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
 use bpfof_function::{Arena, Environment, Exit, Limit, Map};
 use std::sync::Arc;
@@ -91,7 +91,13 @@ pub struct Engine {
 impl Engine {
     /// An engine without chains. Arenas are made as they are first needed and kept.
     pub fn new(limits: Limits) -> Engine {
-        Engine { limits, slice: u64::MAX, spent: 0, chains: Vec::new(), free: FreeArenas::default() }
+        Engine {
+            limits,
+            slice: u64::MAX,
+            spent: 0,
+            chains: Vec::new(),
+            free: FreeArenas::default(),
+        }
     }
 
     /// Interrupts the calls of a hop when they have taken so many units; without this it makes all of

@@ -8,6 +8,10 @@
 #include <bpfof/rocksdb.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/perf_context.h>
+#include <rocksdb/version.h>
+#if ROCKSDB_MAJOR >= 8
+#include <rocksdb/advanced_cache.h>
+#endif
 
 #include <chrono>
 #include <thread>

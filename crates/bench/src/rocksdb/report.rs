@@ -73,7 +73,9 @@ impl ModeFigures {
     /// Blocks that an operation needed.
     pub(super) fn blocks_per_op(&self) -> f64 {
         match self.mode {
-            Mode::Chains | Mode::Single if self.chain_blocks_per_op > 0.0 => self.chain_blocks_per_op,
+            Mode::Chains | Mode::Single if self.chain_blocks_per_op > 0.0 => {
+                self.chain_blocks_per_op
+            }
             _ => self.rocksdb_blocks_per_op,
         }
     }
@@ -238,9 +240,9 @@ pub(super) fn summary(cases: &[Case], latency_us: u64) -> Summary {
     let ratio = |workload: &str| find(workload)?.ratio.as_ref();
     let ops = |workload: &str| Some(ratio(workload)?.ops_per_s);
     let cpu = |mode: Mode| find("uniform")?.of(mode)?.cpu_us_per_op();
-    let batch = cases.iter().find(|case| {
-        case.setting.part == Part::Batches && case.workload == "multiget:32"
-    });
+    let batch = cases
+        .iter()
+        .find(|case| case.setting.part == Part::Batches && case.workload == "multiget:32");
     let batch_ops = |mode: Mode| Some(batch?.of(mode)?.figures.ops_per_s);
     let multiget32_over = |mode: Mode| Some(batch_ops(Mode::Chains)? / batch_ops(mode)?);
     let ycsb: Vec<f64> = ["a", "b", "c", "d", "f"].into_iter().filter_map(ops).collect();

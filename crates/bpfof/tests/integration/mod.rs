@@ -24,6 +24,11 @@ pub(crate) fn cannot_build() -> bool {
     !can
 }
 
+/// Whether it is built with another RocksDB than the machine's.
+pub(crate) fn is_other_version() -> bool {
+    std::env::var_os("ROCKSDB_VERSION").is_some()
+}
+
 /// Builds all of it, once, and gives the folder with the tests.
 pub(crate) fn build() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -170,9 +170,8 @@ unsafe extern "C" fn bpfof_read_pushdown_many(
             let on_end = &mut |index: usize, end: &End<'_>| {
                 let Some(entry) = theirs.get_mut(index) else { return };
                 // SAFETY: what C promises of each entry's scratch.
-                let is_good = unsafe {
-                    finish_own(end, (entry.scratch, scratch_len), &mut entry.outcome)
-                };
+                let is_good =
+                    unsafe { finish_own(end, (entry.scratch, scratch_len), &mut entry.outcome) };
                 left -= 1;
                 good += isize::from(is_good);
             };
