@@ -25,7 +25,7 @@ pub(crate) enum State {
 
 /// Formats have maps of text only.
 mod as_list {
-    use super::{Group, Key};
+    use crate::partial::{Group, Key};
     use serde::{Deserialize, Deserializer, Serializer};
     use std::collections::HashMap;
 

@@ -1,17 +1,17 @@
 //! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
 
 use crate::chains::{Chains, Loaded, Next};
+use crate::error::RunError;
 use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
 use crate::parts::{Part, ranges};
 use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
+use crate::settings::{Settings, Stats};
 use crate::split::{PlanError, Split, columns_of, split};
-use crate::stages::{Answer, Damaged, Program, Range, Status};
-use bpfof_host::files::{PushdownFile, ReadError};
-use serde::{Deserialize, Serialize};
+use crate::stages::{Answer, Program, Range, Status};
+use bpfof_host::files::PushdownFile;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long to wait for a file's map.
@@ -21,101 +21,6 @@ const RANGE_MAX_BYTES: u64 = 32 << 20;
 const RANGE_MIN_BYTES: u64 = 256 << 10;
 /// The same if only the first rows are wanted.
 const LIMITED_RANGE_BYTES: u64 = 1 << 20;
-/// What queries cost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
-    /// Bytes of files that the stages have gone through.
-    pub scanned_bytes: u64,
-    /// Rows they have looked at.
-    pub rows: u64,
-    /// Rows that have passed the filter that was pushed.
-    pub passed: u64,
-    /// Bytes sent to the target, without headers of TCP and IP.
-    pub sent_bytes: u64,
-    /// Bytes received from it.
-    pub received_bytes: u64,
-    /// Chains that have ended with an answer.
-    pub chains: u64,
-    /// Of these, at the target.
-    pub chains_at_target: u64,
-    /// Hops of all chains.
-    pub hops: u64,
-    /// Chains that were run again: a budget was exhausted, or a file had changed.
-    pub again: u64,
-}
-
-/// Why a part has no result.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The plan has no meaning.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The target refuses a stage, or is lost.
-    #[error(transparent)]
-    Host(#[from] bpfof_host::Error),
-    /// A file cannot be opened.
-    #[error("cannot open {path}: {source}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's answer.
-        source: std::io::Error,
-    },
-    /// A chain failed.
-    #[error("{path}, from byte {offset_bytes} on: {source}")]
-    Chain {
-        /// The file.
-        path: PathBuf,
-        /// Where the chain began.
-        offset_bytes: u64,
-        /// Why.
-        source: ReadError,
-    },
-    /// What is in the file is not what the schema says.
-    #[error("{path}, at byte {offset_bytes}: {what}")]
-    Data {
-        /// The file.
-        path: PathBuf,
-        /// Where the row begins.
-        offset_bytes: u64,
-        /// What is wrong, and what to do.
-        what: String,
-    },
-    /// A number has no room.
-    #[error(transparent)]
-    Overflow(#[from] Overflow),
-    /// A stage has answered what no stage answers.
-    #[error("an answer that makes no sense: is another version of a stage installed?")]
-    Damaged,
-    /// It was asked to stop.
-    #[error("interrupted")]
-    Stopped,
-}
-
-impl From<Damaged> for RunError {
-    fn from(Damaged: Damaged) -> Self {
-        Self::Damaged
-    }
-}
-
-/// How parts are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Chains at a time, 1 to 256.
-    pub chains: usize,
-    /// Whether chains may run here by plain reads if the target cannot run them.
-    pub falls_back: bool,
-    /// Bytes of a chain's range at most; None: as the part's size suggests.
-    pub range_max_bytes: Option<u64>,
-    /// Bytes of a read at most; None: as much as a hop can read and its budget allows.
-    pub block_max_bytes: Option<u32>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { chains: 32, falls_back: true, range_max_bytes: None, block_max_bytes: None }
-    }
-}
 
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
