@@ -49,12 +49,15 @@ DESTDIR ?=
 BUILD_DIR ?=
 INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh
 
+# `make rocksdb-versions`: which, besides this machine's.
+ROCKSDB_VERSIONS ?= debian13 newest
+
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	screenshots race grants soak soak-simulation soak-rocksdb soak-paths instructions loads test-aarch64 fuzz \
+	screenshots race grants soak soak-simulation soak-rocksdb soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
-	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s%s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
 
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
@@ -86,7 +89,7 @@ fuzz-check: setup ## compile the fuzz targets without the sanitizer
 # All that is installed, so that nothing is compiled again for that.
 release:
 	@scripts/setup.sh
-	cargo build --release -p bpfof-cli -p bpfof-capi --locked
+	cargo build --release -p bpfof-cli -p bpfof-query-command -p bpfof-capi --locked
 
 demo: release ## build and run the demonstration
 	$(BPFOF) demo
@@ -171,6 +174,10 @@ soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, P
 	PATH_ROUNDS=$(PATH_ROUNDS) PATH_SECONDS=$(PATH_SECONDS) cargo test -p bpfof-cli --test failover \
 		--locked -- --ignored --exact rounds::soak --nocapture
 
+rocksdb-versions: setup ## tests of the RocksDB integration with ROCKSDB_VERSIONS; compiles the newest; needs root
+	@scripts/setup.sh rocksdb
+	integrations/rocksdb/versions.sh .rocksdb $(ROCKSDB_VERSIONS)
+
 instructions: setup ## instructions of a command on both sides, against what they may be, by Valgrind
 	@scripts/setup.sh valgrind
 	cargo test --release -p bpfof-controller --lib --locked -- --ignored --exact --nocapture \
@@ -201,7 +208,7 @@ fuzz: ## run each of FUZZ_TARGETS for FUZZ_SECONDS (600)
 	@scripts/setup.sh cargo-fuzz
 	$(MAKE) --no-print-directory -C functions
 	mkdir -p fuzz/corpus/function_object
-	cp functions/build/*.bpf.o fuzz/corpus/function_object/
+	cp functions/build/*.bpf.o functions/build/query/*.bpf.o fuzz/corpus/function_object/
 	@for target in $(FUZZ_TARGETS); do \
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
 		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz "$$target" -- \
@@ -226,11 +233,17 @@ deb: release ## Debian packages of program, libraries and RocksDB integration: t
 	rm -rf $(DEBS)
 	scripts/deb.sh $(dir $(BPFOF)) $(DEBS)
 
-deb-test: deb ## install them in a clean Debian, use them, remove them; needs root
+# The program of the package then serves a stock Linux host.
+deb-test: deb ## install them in a clean Debian, use them, remove them; a Linux guest connects; needs root
+	@scripts/setup.sh qemu
 	lintian --fail-on error --allow-root $(DEBS)/*.deb
 	scripts/deb_test.sh .deb-test $(DEBS)
+	interop/image.sh .interop
+	rm -rf $(DEBS)/installed
+	dpkg-deb -x $(DEBS)/bpfof_*.deb $(DEBS)/installed
+	interop/run.py --fast --parts plain --target $(DEBS)/installed/usr/bin/bpfof
 
-clean: ## remove what was built; keep .tools, .interop, .deb-test and what fuzzing has found
+clean: ## remove what was built; keep .tools, .interop, .deb-test, .rocksdb and what fuzzing has found
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean

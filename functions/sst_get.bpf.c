@@ -4,8 +4,8 @@
  * host names down to a data block, newest table first, until one has a version of the key. Each
  * block is checked against its checksum before anything in it is believed.
  *
- * What lasts from hop to hop is the argument, in which the levels of the tables count down. Behind
- * it in scratch is the key of the entry in hand; the answer replaces both.
+ * What lasts from hop to hop is the argument, in which the number of the table counts up, and the levels
+ * of that table down. Behind it in scratch is the key of the entry in hand; the answer replaces both.
  */
 #include "sst_get.h"
 #include "prefix_block.h"
@@ -20,18 +20,29 @@ _Static_assert(SST_TRAILER_BYTES == PREFIX_TRAILER_BYTES, "sst_get.h gives the n
 
 /* In the last field of a block: a hash index lies behind the restarts. */
 #define HAS_HASH_INDEX 0x80000000u
+/* Keys are spread so evenly that another search than ours may be quicker. */
+#define IS_UNIFORM 0x20000000u
 
 static inline struct sst_table *tables_of(struct sst_get_request *request)
 {
 	return (struct sst_table *)(request + 1);
 }
 
-static inline int check_sum(__u8 kind, const __u8 *contents, const __u8 *trailer)
+/* What format_version 6 and later add to the checksum of a block at `offset`. */
+static inline __u32 context_of(const struct sst_table *table, __u64 offset)
 {
-	__u64 size = trailer - contents;
-	__u32 wanted = bpfof_le32(trailer + 1), sum;
+	return table->checksum_base ? table->checksum_base ^ ((__u32)offset + (__u32)(offset >> 32)) :
+				      0;
+}
 
-	switch (kind) {
+static inline int check_sum(const struct sst_table *table, const struct bpfof_ctx *ctx,
+			    const __u8 *trailer)
+{
+	const __u8 *contents = ctx->data;
+	__u64 size = trailer - contents;
+	__u32 wanted = bpfof_le32(trailer + 1) - context_of(table, ctx->offset), sum;
+
+	switch (table->checksum) {
 	case SST_CHECKSUM_NONE:
 		return 0;
 	case SST_CHECKSUM_CRC32C:
@@ -84,10 +95,11 @@ static inline int open_contents(const struct bpfof_cursor *contents, struct pref
 			return DAMAGE_ENTRY;
 		end -= buckets;
 	}
-	return prefix_open(block, contents->at, end, last & ~HAS_HASH_INDEX);
+	return prefix_open(block, contents->at, end, last & ~(HAS_HASH_INDEX | IS_UNIFORM));
 }
 
-static inline int open_block(const struct bpfof_ctx *ctx, __u8 checksum, struct prefix_block *block)
+static inline int open_block(const struct bpfof_ctx *ctx, const struct sst_table *table,
+			     struct prefix_block *block)
 {
 	const __u8 *trailer = ctx->data_end - SST_TRAILER_BYTES;
 	struct bpfof_cursor contents = bpfof_cursor(ctx->data, trailer);
@@ -95,7 +107,7 @@ static inline int open_block(const struct bpfof_ctx *ctx, __u8 checksum, struct 
 
 	if (bpfof_data_size(ctx) < SST_TRAILER_BYTES)
 		return DAMAGE_SIZE;
-	error = check_sum(checksum, ctx->data, trailer);
+	error = check_sum(table, ctx, trailer);
 	if (!error && *trailer != NOT_COMPRESSED)
 		error = decompress(*trailer, &contents);
 	return error ? error : open_contents(&contents, block);
@@ -105,13 +117,14 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
 			 const struct prefix_entry *entry)
 {
 	struct sst_get_answer *answer = (struct sst_get_answer *)ctx->scratch;
+	__u32 table = ((struct sst_get_request *)ctx->scratch)->table;
 	__u32 value_size = entry ? entry->value_size : 0;
 
 	answer->value_size = value_size;
 	answer->tag = tag;
 	/* Each hop is one block. */
 	answer->blocks = ctx->hop + 1;
-	answer->table = ctx->file;
+	answer->table = table;
 	if (value_size > ctx->scratch_size - sizeof(*answer)) {
 		status = SST_TOO_LONG;
 		value_size = 0;
@@ -124,14 +137,15 @@ static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
 
 static inline int next_table(struct bpfof_ctx *ctx, struct sst_get_request *request)
 {
-	__u32 next = ctx->file + 1;
+	__u32 next = request->table + 1;
 	const struct sst_table *table = tables_of(request) + next;
 
 	if (next >= request->tables)
 		return answer(ctx, SST_NOT_FOUND, 0, 0);
 	if (table->size > PREFIX_BLOCK_BYTES_MAX)
 		return DAMAGE_REQUEST;
-	return bpfof_read(ctx, next, table->offset, table->size + SST_TRAILER_BYTES);
+	request->table = next;
+	return bpfof_read(ctx, table->file, table->offset, table->size + SST_TRAILER_BYTES);
 }
 
 /* At the first entry of a data block that is not before the version wanted. */
@@ -161,7 +175,7 @@ static inline int search(struct bpfof_ctx *ctx, struct sst_get_request *request,
 {
 	struct prefix_entry entry = { 0 };
 	struct prefix_block block;
-	int error = open_block(ctx, table->checksum, &block);
+	int error = open_block(ctx, table, &block);
 
 	if (error)
 		return error;
@@ -180,7 +194,7 @@ SEC("bpfof/sst_get")
 int sst_get(struct bpfof_ctx *ctx)
 {
 	struct sst_get_request *request = (struct sst_get_request *)ctx->scratch;
-	__u32 room = ctx->scratch_size, number = ctx->file, tables_size;
+	__u32 room = ctx->scratch_size, tables_size;
 	struct prefix_wanted wanted = { 0 };
 	struct prefix_key current = { 0 };
 	struct sst_table *table;
@@ -188,15 +202,16 @@ int sst_get(struct bpfof_ctx *ctx)
 
 	/* Room for every answer, and below for the argument. */
 	if (room < sizeof(*request) || room < sizeof(struct sst_get_answer) ||
-	    request->tables > SST_TABLES_MAX || number >= request->tables)
+	    request->tables > SST_TABLES_MAX || request->table >= request->tables)
 		return DAMAGE_REQUEST;
 	tables_size = request->tables * sizeof(*table);
 	room -= sizeof(*request);
 	if (tables_size > room || request->key_size > room - tables_size)
 		return DAMAGE_REQUEST;
-	table = tables_of(request) + number;
+	table = tables_of(request) + request->table;
 	flags = table->flags;
-	if (flags & ~(SST_INDEX_DELTA | SST_INDEX_USER_KEYS) || table->reserved)
+	if (flags & ~(SST_INDEX_DELTA | SST_INDEX_USER_KEYS) || table->file != ctx->file ||
+	    table->reserved)
 		return DAMAGE_REQUEST;
 	wanted.key = (const __u8 *)(request + 1) + tables_size;
 	wanted.size = request->key_size;

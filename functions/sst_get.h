@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * The newest version of one key in a set of RocksDB tables (BlockBasedTable, format_version 2 to
- * 5), newest table first. All integers are little-endian.
+ * 7), newest table first. All integers are little-endian.
  *
  * A block, as RocksDB writes it, is
  *
  *     contents   compressed or not; if so and not with Snappy, varint32 of the size before
  *     __u8       compression: 0 none, 1 Snappy, 4 LZ4, 5 LZ4HC, 7 Zstandard
- *     __u32      checksum of all before
+ *     __u32      checksum of all before; of format_version 6 and later plus what tells blocks at other
+ *                places and of other tables apart, see checksum_base
  *
  * of which the last five bytes do not count as its size. Contents are
  *
@@ -17,7 +18,7 @@
  *     restarts   __u32 each: offsets of entries that share nothing, the first at 0
  *     hash       if the top bit of the last field is set: a hash index, which is not used: __u8 for
  *                each bucket, __u16 how many
- *     __u32      how many restarts
+ *     __u32      how many restarts; bit 29, which says that keys are spread evenly, is not used
  *
  * The value in an index is where a block is: varint64 offset, varint64 size; with SST_INDEX_DELTA
  * in an entry that shares bytes only the difference of the size to that of the entry before, as a
@@ -29,7 +30,8 @@
  * key: the table has no version. A host that searches an index itself and gives the data block, of
  * the first entry that is not before the user key with newest_tag, may rely on the same.
  *
- * Not for: tables with range deletions, with user timestamps, with a comparator other than bytewise,
+ * Not for: tables whose data blocks have values apart from keys (bit 28 of the last field), with range
+ * deletions, with user timestamps, with a comparator other than bytewise,
  * or with the first keys of blocks in their index. Nobody would notice here: the host has to know.
  * All versions in an ingested table have one sequence number, which is not in its keys: a host that
  * reads at an older one leaves the table out.
@@ -53,7 +55,7 @@
 /* The largest block that is read, compressed, with its trailer: BPFOF_READ_MAX. */
 #define SST_BLOCK_BYTES_MAX 57344
 
-/* Files of a request. */
+/* Tables of a request, and files. */
 #define SST_TABLES_MAX 16
 
 /* Checksums, as in footers. */
@@ -75,18 +77,27 @@ struct sst_table {
 	__u8 levels;
 	__u8 flags;
 	__u8 checksum;
-	__u8 reserved;
+	/* the request's file that the table is */
+	__u8 file;
+	/*
+	 * Of format_version 6 and later the table's own number, from its footer; 0 before. To the
+	 * checksum of a block is added this, XOR the sum of both halves of the block's offset.
+	 */
+	__u32 checksum_base;
+	__u32 reserved;
 };
 
 /*
- * The argument; tables[], newest first, and the key follow. Table number n is the request's file n,
- * and the first read is the block of table 0, with its trailer, in file 0.
+ * The argument; tables[], newest first, and the key follow. The first read is the block of table 0,
+ * with its trailer. Requests for other keys may list the same files, so that a vector runs them.
  */
 struct sst_get_request {
 	/* versions with a larger sequence number << 8 | type are not seen */
 	__u64 newest_tag;
 	__u32 key_size;
-	__u32 tables;
+	__u16 tables;
+	/* the table that is searched; 0 at first */
+	__u16 table;
 };
 
 #define SST_NOT_FOUND 0

@@ -133,7 +133,7 @@ stage_rocksdb
 divide
 [[ $(stat -c %s "$WORK/bpfof/usr/bin/bpfof") -le $PROGRAM_BYTES_MAX ]] ||
 	fail "the program has $(stat -c %s "$WORK/bpfof/usr/bin/bpfof") bytes, more than $PROGRAM_BYTES_MAX"
-scripts/third_party.py bpfof-cli bpfof-capi >"$WORK/third-party.txt"
+scripts/third_party.py bpfof-cli bpfof-query-command bpfof-capi >"$WORK/third-party.txt"
 for package in bpfof libbpfof0 libbpfof-dev bpfof-rocksdb; do
 	document $package
 	control $package

@@ -3,7 +3,7 @@
 #
 #   scripts/install.sh install|uninstall BUILD_DIR
 #
-# The program with its manual pages and completions, the C library with header, pkg-config file and manual
+# The programs with their manual pages and completions, the C library with header, pkg-config file and manual
 # pages, and the storage functions with the header to write others. Without debug information; what was
 # built keeps it. PREFIX (/usr/local) is where things will be used, LIBDIR
 # (PREFIX/lib) where libraries are, DESTDIR (empty) is put before both. The header for storage
@@ -56,17 +56,18 @@ files() {
 	echo "644 $GENERATED/zsh $PREFIX/share/zsh/site-functions/_bpfof"
 	echo "644 $GENERATED/fish $PREFIX/share/fish/vendor_completions.d/bpfof.fish"
 	echo "755 $BUILD_DIR/bpfof $PREFIX/bin/bpfof"
+	echo "755 $BUILD_DIR/bpfof-query $PREFIX/bin/bpfof-query"
 	echo "644 $BUILD_DIR/libbpfof.so $LIBDIR/libbpfof.so.$VERSION"
 	echo "644 $BUILD_DIR/libbpfof.a $LIBDIR/libbpfof.a"
 	echo "644 crates/capi/include/bpfof.h $PREFIX/include/bpfof.h"
-	for file in bpfof.h bpfof/blocks.h; do
+	for file in bpfof.h bpfof/batch.h bpfof/blocks.h; do
 		echo "644 functions/include/$file $FUNCTIONS/include/$file"
 	done
-	for file in functions/*.h functions/*.bpf.c; do
-		echo "644 $file $FUNCTIONS/${file##*/}"
+	for file in functions/{,query/}*.h functions/{,query/}*.bpf.c; do
+		echo "644 $file $FUNCTIONS/${file#functions/}"
 	done
-	for file in functions/*.bpf.c; do
-		file=${file##*/}
+	for file in functions/{,query/}*.bpf.c; do
+		file=${file#functions/}
 		echo "644 functions/build/${file%.c}.o $FUNCTIONS/${file%.c}.o"
 	done
 	for file in docs/man/*.3; do
@@ -101,7 +102,7 @@ install_all() {
 		[[ -f $source ]] || fail "$source is missing; build it first (make install does)"
 		install -D -m "$mode" "$source" "$DESTDIR$destination"
 		case $destination in
-		*/bin/bpfof) strip "$DESTDIR$destination" ;;
+		*/bin/*) strip "$DESTDIR$destination" ;;
 		*.so.*) strip --strip-unneeded "$DESTDIR$destination" ;;
 		*.a) strip_archive "$DESTDIR$destination" ;;
 		esac

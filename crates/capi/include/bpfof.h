@@ -304,6 +304,14 @@ struct bpfof_chain {
 int bpfof_submit(struct bpfof_reader *reader, struct bpfof_chain *chain);
 
 /*
+ * Begins count chains, an array, as bpfof_submit() does each. Their fds (the same
+ * array), nfds, function and scratch_len must be the same, so that they are one
+ * command where the target can, or a few. None is begun if the call makes no sense
+ * for one of them.
+ */
+int bpfof_submit_many(struct bpfof_reader *reader, struct bpfof_chain *chains, size_t count);
+
+/*
  * Waits until a chain has ended, at most timeout_ms; a negative timeout is
  * endless. Returns how many have ended and stores them, in the order of their
  * ends, at most max; 0 if none are in flight or none has ended in time. Whether
@@ -318,7 +326,10 @@ size_t bpfof_in_flight(const struct bpfof_reader *reader);
 
 /*
  * Runs count chains, as many at once as options.queue_depth says, and waits for
- * all of them. Returns how many succeeded; the result of each is in it.
+ * all of them. Returns how many succeeded; the result of each is in it. Chains
+ * that follow each other with the same fds (the same array), nfds, function and
+ * scratch_len are one command where the target can, as those of
+ * bpfof_read_pushdown_many().
  */
 ssize_t bpfof_read_pushdown_batch(struct bpfof_reader *reader, struct bpfof_chain *chains,
 				  size_t count);

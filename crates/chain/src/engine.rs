@@ -6,6 +6,7 @@ use crate::chain::{
 };
 use crate::cost;
 use crate::file_map::FileMap;
+use crate::free_arenas::FreeArenas;
 use crate::suspended::Suspended;
 use crate::tables::{Function, FunctionMap, MapIndex, Tables};
 use crate::trace::{LINES_PER_CALL, Trace};
@@ -84,13 +85,19 @@ pub struct Engine {
     /// Units of the work since they were last asked for.
     spent: u64,
     chains: Vec<Chain>,
-    free: Vec<u32>,
+    free: FreeArenas,
 }
 
 impl Engine {
     /// An engine without chains. Arenas are made as they are first needed and kept.
     pub fn new(limits: Limits) -> Engine {
-        Engine { limits, slice: u64::MAX, spent: 0, chains: Vec::new(), free: Vec::new() }
+        Engine {
+            limits,
+            slice: u64::MAX,
+            spent: 0,
+            chains: Vec::new(),
+            free: FreeArenas::default(),
+        }
     }
 
     /// Interrupts the calls of a hop when they have taken so many units; without this it makes all of
@@ -265,7 +272,7 @@ impl Engine {
             self.chains.pop();
         }
         let count = self.chains.len() as u32;
-        self.free.retain(|index| *index < count);
+        self.free.trim(count);
     }
 
     /// Arenas that it has, in use or not.
@@ -319,11 +326,11 @@ impl Engine {
         let chain = &mut self.chains[id.index()];
         assert!(chain.running && chain.pending == 0, "released while the device may write");
         chain.running = false;
-        self.free.push(id.0);
+        self.free.put(id.0, chain.owner);
     }
 
     fn acquire(&mut self, owner: u64) -> Result<ChainId, ChainError> {
-        let index = match self.free.pop() {
+        let index = match self.free.take(owner) {
             Some(index) => index,
             None if self.chains.len() < self.limits.chains => {
                 self.chains.push(Chain::new(owner));

@@ -23,6 +23,7 @@ mod chain;
 mod cost;
 pub mod engine;
 pub mod file_map;
+mod free_arenas;
 mod suspended;
 pub mod tables;
 pub mod trace;

@@ -27,6 +27,9 @@ impl Controller {
         if url.keys != KeyFiles::default() {
             options.credentials = Credentials::read(&url.keys)?;
         }
+        if let Some(path_timeout) = url.path_timeout {
+            options.path_timeout = path_timeout;
+        }
         if options.pushdown_only && !RESTRICTED_KEEP_ALIVE.contains(&options.keep_alive) {
             return Err(Error::RestrictedKeepAlive(options.keep_alive));
         }

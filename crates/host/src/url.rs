@@ -6,8 +6,10 @@ use bpfof_nvme::fabrics::NQN_MAX_BYTES;
 use bpfof_nvme::tcp::DEFAULT_PORT;
 use std::fmt;
 use std::iter;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Namespace of a URL that names none.
@@ -17,6 +19,9 @@ const SCHEME: &str = "nvme-tcp://";
 
 /// Portals of one address, at most.
 pub const PORTALS_MAX: usize = 8;
+
+/// What `path-timeout-ms` may be.
+const PATH_TIMEOUT_MS: RangeInclusive<u64> = 100..=600_000;
 
 /// Where a target listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +56,9 @@ pub struct TargetUrl {
     pub host_nqn: Option<String>,
     /// Files with the keys by which it proves that.
     pub keys: KeyFiles,
+    /// Of several portals: [`Options::path_timeout`](crate::Options::path_timeout), if it is to be another
+    /// than the program's.
+    pub path_timeout: Option<Duration>,
 }
 
 /// A URL that cannot be used, and what to write instead.
@@ -86,10 +94,19 @@ pub enum UrlError {
     /// The name of this host does not start as NQNs do, or is too long.
     #[error("\"{0}\" is no NQN of a host; write one as in hostnqn=nqn.2026-01.org.example:host")]
     HostNqn(String),
+    /// The timeout of a path is no such number.
+    #[error("\"{0}\" is no timeout of a path; write {start} to {end} ms, as in path-timeout-ms=1000",
+        start = PATH_TIMEOUT_MS.start(), end = PATH_TIMEOUT_MS.end())]
+    PathTimeout(String),
+    /// The timeout of a path, of an address with one portal.
+    #[error(
+        "path-timeout-ms has a meaning for several portals only; name them as in HOST:PORT,HOST:PORT"
+    )]
+    OnePath,
     /// An unknown parameter, or one without a value.
     #[error(
         "parameter \"{0}\" is unknown or empty; there are ns=N, hostnqn=NQN, tls-psk=FILE, tls-compat, \
-         dhchap-key=FILE and dhchap-ctrl-key=FILE, with & between them"
+         dhchap-key=FILE, dhchap-ctrl-key=FILE and path-timeout-ms=N, with & between them"
     )]
     Parameter(String),
 }
@@ -111,6 +128,7 @@ impl FromStr for TargetUrl {
             return Err(UrlError::NqnLength(nqn.len()));
         }
         let (mut nsid, mut host_nqn, mut keys) = (DEFAULT_NSID, None, KeyFiles::default());
+        let mut path_timeout = None;
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             if value.is_empty() && !matches!(key, "ns" | "tls-compat") {
@@ -130,12 +148,22 @@ impl FromStr for TargetUrl {
                 "tls-compat" => keys.tls_compat = true,
                 "dhchap-key" => keys.dhchap_key = file(),
                 "dhchap-ctrl-key" => keys.dhchap_ctrl_key = file(),
+                "path-timeout-ms" => match value.parse() {
+                    Ok(ms) if PATH_TIMEOUT_MS.contains(&ms) => {
+                        path_timeout = Some(Duration::from_millis(ms));
+                    }
+                    _ => return Err(UrlError::PathTimeout(value.to_owned())),
+                },
                 _ => return Err(UrlError::Parameter(key.to_owned())),
             }
         }
+        if path_timeout.is_some() && portals.len() == 1 {
+            return Err(UrlError::OnePath);
+        }
         let further_portals = portals.split_off(1);
         let Some(Portal { host, port }) = portals.pop() else { return Err(UrlError::Host) };
-        Ok(Self { host, port, further_portals, nqn: nqn.to_owned(), nsid, host_nqn, keys })
+        let nqn = nqn.to_owned();
+        Ok(Self { host, port, further_portals, nqn, nsid, host_nqn, keys, path_timeout })
     }
 }
 
@@ -150,7 +178,7 @@ impl TargetUrl {
     #[must_use]
     pub fn by(&self, portal: Portal) -> Self {
         let Portal { host, port } = portal;
-        Self { host, port, further_portals: Vec::new(), ..self.clone() }
+        Self { host, port, further_portals: Vec::new(), path_timeout: None, ..self.clone() }
     }
 }
 
@@ -200,7 +228,7 @@ fn portal_parts(authority: &str) -> Result<(&str, u16), UrlError> {
 
 impl fmt::Display for TargetUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { nqn, nsid, host_nqn, keys, .. } = self;
+        let Self { nqn, nsid, host_nqn, keys, path_timeout, .. } = self;
         f.write_str(SCHEME)?;
         for (index, portal) in self.portals().enumerate() {
             write!(f, "{}{portal}", if index == 0 { "" } else { "," })?;
@@ -218,6 +246,9 @@ impl fmt::Display for TargetUrl {
             if let Some(path) = path {
                 write!(f, "&{name}={}", path.display())?;
             }
+        }
+        if let Some(timeout) = path_timeout {
+            write!(f, "&path-timeout-ms={}", timeout.as_millis())?;
         }
         if keys.tls_compat { f.write_str("&tls-compat") } else { Ok(()) }
     }
@@ -285,6 +316,22 @@ mod tests {
         let many: Vec<String> = (0..9).map(|number| format!("h{number}")).collect();
         let many = format!("nvme-tcp://{}/nqn.a", many.join(","));
         assert_eq!(parse(&many), Err(UrlError::Portals(9)));
+    }
+
+    #[test]
+    fn timeout_of_a_path() {
+        let text = "nvme-tcp://a:1,b:2/nqn.a?ns=1&path-timeout-ms=750";
+        let url = parse(text).unwrap();
+        assert_eq!(
+            (url.path_timeout, url.to_string()),
+            (Some(Duration::from_millis(750)), text.into())
+        );
+        assert_eq!(url.by(url.further_portals[0].clone()).path_timeout, None);
+        for wrong in ["99", "600001", "1s", "-1"] {
+            let text = format!("nvme-tcp://a,b/nqn.a?path-timeout-ms={wrong}");
+            assert_eq!(parse(&text), Err(UrlError::PathTimeout(wrong.into())));
+        }
+        assert_eq!(parse("nvme-tcp://a/nqn.a?path-timeout-ms=750"), Err(UrlError::OnePath));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `bpfof query`: SQL over files, filtered and reduced at the storage target, the answer on standard output.
 //!
-//! It is an executable of its own, `bpfof-query`, which `bpfof query` starts: SQL and Arrow would make the
-//! program of storage servers a fifth larger. [`Options`] are here, so that help and completions of `bpfof` know
+//! It is an executable of its own, `bpfof-query`, which `bpfof query` starts: SQL and Arrow stay out of the
+//! program of storage servers. [`Options`] are here, so that help and completions of `bpfof` know
 //! them; the work is in `bpfof-query`, the library.
 
 mod answer;

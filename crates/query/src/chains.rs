@@ -1,8 +1,9 @@
 //! Chains over the ranges of a file, many at a time.
 
+use crate::error::RunError;
 use crate::functions::Stages;
 use crate::plan::{Format, Plan};
-use crate::run::{RunError, Settings, Stats};
+use crate::settings::{Settings, Stats};
 use crate::stages::{Answer, BadRow, Program, Range, Stage, Status};
 use bpfof_host::files::{
     Executor, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo, ReadPushdown,

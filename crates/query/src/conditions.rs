@@ -183,10 +183,9 @@ fn push_in(
     let mut set = Vec::new();
     for value in values {
         let equal = comparison(Compare::Equal, column, value, schema)?;
-        match (equal.outcome, equal.high - equal.low) {
-            (0, 0..=1) => set.extend(equal.low..=equal.high),
-            // No value of the column equals it.
-            _ => {}
+        // Otherwise no value of the column equals it.
+        if equal.outcome == 0 && equal.high - equal.low <= 1 {
+            set.extend(equal.low..=equal.high);
         }
     }
     if set.len() > SET_MAX {

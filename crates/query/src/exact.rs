@@ -1,5 +1,7 @@
 //! Sums of floating point numbers without rounding.
 
+use serde::{Deserialize, Serialize};
+
 /// Words of 64 bits: all doubles from the least on, and 2^70 of the greatest.
 const LIMBS: usize = 34;
 const SIGN: u64 = 1 << 63;
@@ -12,9 +14,10 @@ const MINUS_INFINITY: u64 = 4;
 
 /// The exact sum of any doubles: a number of two's complement whose lowest bit is worth 2^-1074, the
 /// least double. The same bits whatever the order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ExactSum {
-    limbs: Box<[u64; LIMBS]>,
+    /// [`LIMBS`] of them.
+    limbs: Box<[u64]>,
     special: u64,
 }
 
@@ -65,7 +68,7 @@ impl ExactSum {
 
     /// Adds another sum.
     pub(crate) fn merge(&mut self, other: &Self) {
-        self.add_limbs(1, other.special, &*other.limbs);
+        self.add_limbs(1, other.special, &other.limbs);
     }
 
     /// Adds words from `first` on, and `high` for all that follow.
@@ -95,11 +98,11 @@ impl ExactSum {
     }
 
     fn finite(&self) -> f64 {
-        let mut limbs = *self.limbs;
-        let is_negative = limbs[LIMBS - 1] & SIGN != 0;
+        let mut limbs = self.limbs.clone();
+        let is_negative = limbs.last().is_some_and(|limb| limb & SIGN != 0);
         if is_negative {
             let mut carry = true;
-            for limb in &mut limbs {
+            for limb in &mut *limbs {
                 (*limb, carry) = (!*limb).overflowing_add(u64::from(carry));
             }
         }

@@ -27,6 +27,7 @@ pub mod sql;
 mod chains;
 mod conditions;
 mod describe;
+mod error;
 mod eval;
 mod exact;
 mod functions;
@@ -35,10 +36,12 @@ mod order_form;
 mod partial;
 mod parts;
 mod run;
+mod settings;
 mod split;
 mod stages;
 mod wire;
 
+pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::Stages;
 pub use partial::{FinishError, Partial};
@@ -47,6 +50,7 @@ pub use plan::{
     Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure,
     Plan, Predicate, Reduction, Scalar, Schema, Table, Value,
 };
-pub use run::{RunError, Runner, Settings, Stats};
+pub use run::Runner;
+pub use settings::{Settings, Stats};
 pub use split::{Place, PlanError, Split, Step, split};
 pub use stages::{STAGES, Stage};

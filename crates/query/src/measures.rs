@@ -3,6 +3,7 @@
 use crate::eval::Overflow;
 use crate::exact::ExactSum;
 use crate::plan::{Aggregate, AnswerKind, Kind, Measure, Plan, Scalar, Schema, Value};
+use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
 /// What must be known of a scalar, for all aggregates of it.
@@ -49,7 +50,7 @@ pub(crate) fn is_narrow(of: &Scalar, schema: &Schema) -> bool {
 }
 
 /// Numbers of values by their sum, and the squared differences from their mean (Chan).
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Moments {
     count: f64,
     mean: f64,
@@ -70,7 +71,7 @@ impl Moments {
 }
 
 /// What is known of the values of a scalar.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     /// Values that are not missing.
     pub(crate) count: u64,

@@ -3,27 +3,48 @@
 use crate::eval::Overflow;
 use crate::measures::{self, Summary, Wanted};
 use crate::plan::{Aggregate, AnswerKind, Measure, Plan, Reduction, Scalar, Table, Value};
+use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 /// What the rows of some parts come to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Partial(pub(crate) State);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum State {
     /// Answered columns of each row.
     Rows(Vec<Vec<Value>>),
-    Groups(HashMap<Vec<Key>, Group>),
+    Groups(#[serde(with = "as_list")] HashMap<Vec<Key>, Group>),
     /// What is compared, and answered columns, in order.
     Top(Vec<(Value, Vec<Value>)>),
     /// Counts.
     Histogram(Vec<u64>),
 }
 
+/// Formats have maps of text only.
+mod as_list {
+    use crate::partial::{Group, Key};
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::collections::HashMap;
+
+    pub(super) fn serialize<S: Serializer>(
+        groups: &HashMap<Vec<Key>, Group>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(groups)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<HashMap<Vec<Key>, Group>, D::Error> {
+        Vec::deserialize(from).map(|groups: Vec<_>| groups.into_iter().collect())
+    }
+}
+
 /// A key of a group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Key {
     Null,
     Int(i128),
@@ -55,7 +76,7 @@ impl Key {
 }
 
 /// What is known of a group.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Group {
     pub(crate) rows: u64,
     /// Of each different scalar.
@@ -246,10 +267,10 @@ impl<'a> Reducer<'a> {
         let values =
             |of: &[Scalar]| of.iter().map(|of| of.value(row)).collect::<Result<Vec<_>, _>>();
         match (&mut to.0, &self.plan.reduction) {
-            (State::Rows(rows), Reduction::Rows { columns, limit }) => {
-                if limit.is_none_or(|limit| (rows.len() as u64) < limit) {
-                    rows.push(values(columns)?);
-                }
+            (State::Rows(rows), Reduction::Rows { columns, limit })
+                if limit.is_none_or(|limit| (rows.len() as u64) < limit) =>
+            {
+                rows.push(values(columns)?);
             }
             (State::Groups(groups), Reduction::Groups { keys, .. }) => {
                 let keys = values(keys)?.into_iter().map(Key::of).collect();

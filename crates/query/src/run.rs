@@ -1,17 +1,17 @@
 //! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
 
 use crate::chains::{Chains, Loaded, Next};
+use crate::error::RunError;
 use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
 use crate::parts::{Part, ranges};
-use crate::plan::{Format, Plan, Predicate, Reduction, Value};
+use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
+use crate::settings::{Settings, Stats};
 use crate::split::{PlanError, Split, columns_of, split};
-use crate::stages::{Answer, Damaged, Program, Range, Status};
-use bpfof_host::files::{PushdownFile, ReadError};
-use serde::{Deserialize, Serialize};
+use crate::stages::{Answer, Program, Range, Status};
+use bpfof_host::files::PushdownFile;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long to wait for a file's map.
@@ -21,101 +21,6 @@ const RANGE_MAX_BYTES: u64 = 32 << 20;
 const RANGE_MIN_BYTES: u64 = 256 << 10;
 /// The same if only the first rows are wanted.
 const LIMITED_RANGE_BYTES: u64 = 1 << 20;
-/// What queries cost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
-    /// Bytes of files that the stages have gone through.
-    pub scanned_bytes: u64,
-    /// Rows they have looked at.
-    pub rows: u64,
-    /// Rows that have passed the filter that was pushed.
-    pub passed: u64,
-    /// Bytes sent to the target, without headers of TCP and IP.
-    pub sent_bytes: u64,
-    /// Bytes received from it.
-    pub received_bytes: u64,
-    /// Chains that have ended with an answer.
-    pub chains: u64,
-    /// Of these, at the target.
-    pub chains_at_target: u64,
-    /// Hops of all chains.
-    pub hops: u64,
-    /// Chains that were run again: a budget was exhausted, or a file had changed.
-    pub again: u64,
-}
-
-/// Why a part has no result.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The plan has no meaning.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The target refuses a stage, or is lost.
-    #[error(transparent)]
-    Host(#[from] bpfof_host::Error),
-    /// A file cannot be opened.
-    #[error("cannot open {path}: {source}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's answer.
-        source: std::io::Error,
-    },
-    /// A chain failed.
-    #[error("{path}, from byte {offset_bytes} on: {source}")]
-    Chain {
-        /// The file.
-        path: PathBuf,
-        /// Where the chain began.
-        offset_bytes: u64,
-        /// Why.
-        source: ReadError,
-    },
-    /// What is in the file is not what the schema says.
-    #[error("{path}, at byte {offset_bytes}: {what}")]
-    Data {
-        /// The file.
-        path: PathBuf,
-        /// Where the row begins.
-        offset_bytes: u64,
-        /// What is wrong, and what to do.
-        what: String,
-    },
-    /// A number has no room.
-    #[error(transparent)]
-    Overflow(#[from] Overflow),
-    /// A stage has answered what no stage answers.
-    #[error("an answer that makes no sense: is another version of a stage installed?")]
-    Damaged,
-    /// It was asked to stop.
-    #[error("interrupted")]
-    Stopped,
-}
-
-impl From<Damaged> for RunError {
-    fn from(Damaged: Damaged) -> Self {
-        Self::Damaged
-    }
-}
-
-/// How parts are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Chains at a time, 1 to 256.
-    pub chains: usize,
-    /// Whether chains may run here by plain reads if the target cannot run them.
-    pub falls_back: bool,
-    /// Bytes of a chain's range at most; None: as the part's size suggests.
-    pub range_max_bytes: Option<u64>,
-    /// Bytes of a read at most; None: as much as a hop can read and its budget allows.
-    pub block_max_bytes: Option<u32>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { chains: 32, falls_back: true, range_max_bytes: None, block_max_bytes: None }
-    }
-}
 
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
@@ -267,8 +172,7 @@ impl<'a> Runner<'a> {
         let program = Program::rows(plan, &self.split.pushed, columns, u32::MAX);
         let program = program.map_err(PlanError::Invalid)?;
         let mut loaded = self.chains.load(self.stages, plan, program)?;
-        let always = Predicate::Constant(true);
-        let mut collected = Collected::new(plan, &always, left.len());
+        let mut collected = Collected::new(plan, &ALWAYS, left.len());
         self.chains.run(
             (plan, &mut loaded),
             (file, left, false),
@@ -308,27 +212,43 @@ impl<'a> Runner<'a> {
             top_order(one, other, *descending).then(at.cmp(other_at))
         });
         found.truncate(*count as usize);
-
+        // Those without a number to compare come last.
+        let absent = (u64::from(*count) - found.len() as u64).min(passed - found.len() as u64);
         let mut wanted = BTreeSet::new();
         columns.iter().chain([by]).for_each(|of| columns_of(of, &mut wanted));
-        let always = Predicate::Constant(true);
-        let rows = |filter: &Predicate, wanted: &BTreeSet<usize>, limit| {
-            let columns = wanted.iter().copied().collect();
-            Program::rows(plan, filter, columns, limit).map_err(PlanError::Invalid)
-        };
-        let program = rows(&Predicate::And(Vec::new()), &wanted, 1)?;
-        let mut loaded = self.chains.load(self.stages, plan, program)?;
-        let file_end = ranges.first().map_or(0, |range| range.file_end);
+        let by = by.clone();
+        let mut all = self.rows_at(file, &ranges, &found, &wanted)?;
+        if absent > 0 {
+            let absent_rows = self.rows_without(file, ranges, &by, absent, wanted)?;
+            merge(&mut all, &self.plan, absent_rows)?;
+        }
+        Ok(all)
+    }
+
+    /// The rows at these file offsets.
+    fn rows_at(
+        &mut self,
+        file: &PushdownFile,
+        ranges: &[Range],
+        found: &[(Value, u64)],
+        wanted: &BTreeSet<usize>,
+    ) -> Result<Partial, RunError> {
+        let plan = &self.plan;
         let row_bytes = match plan.format {
             Format::Fixed { record_bytes, .. } => u64::from(record_bytes),
             // The one row that begins there.
             Format::Csv { .. } => 1,
         };
+        let file_end = ranges.first().map_or(0, |range| range.file_end);
         let row = |(_, start): &(Value, u64)| {
             let start = *start;
             Range { start, end: start + row_bytes, file_end, skips: false }
         };
-        let mut collected = Collected::new(plan, &always, found.len());
+        let columns = wanted.iter().copied().collect();
+        let program = Program::rows(plan, &Predicate::And(Vec::new()), columns, 1);
+        let mut loaded =
+            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+        let mut collected = Collected::new(plan, &ALWAYS, found.len());
         self.chains.run(
             (plan, &mut loaded),
             (file, found.iter().map(row).collect(), false),
@@ -338,34 +258,44 @@ impl<'a> Runner<'a> {
             },
             &mut |_| true,
         )?;
-        let mut all = collected.finish()?;
+        collected.finish()
+    }
 
-        // Those without a number to compare come last.
-        let missing = (u64::from(*count) - found.len() as u64).min(passed - found.len() as u64);
-        if missing > 0 {
-            let absent =
-                Predicate::Or(vec![Predicate::IsNull(by.clone()), Predicate::IsNan(by.clone())]);
-            let filter = Predicate::And(vec![self.split.pushed.clone(), absent]);
-            wanted.extend(&self.split.columns);
-            let limit = missing.min(u64::from(u32::MAX)) as u32;
-            let program = rows(&flat(filter), &wanted, limit)?;
-            let mut loaded = self.chains.load(self.stages, plan, program)?;
-            let mut collected = Collected::new(plan, &always, ranges.len());
-            self.chains.run(
-                (plan, &mut loaded),
-                (file, ranges, true),
-                &mut |program, index, range, answer| {
-                    collected.add(program, index, range, answer)?;
-                    let enough = collected.first_rows() >= missing;
-                    Ok(if enough { Next::Enough } else { Next::AsAnswered })
-                },
-                &mut |_| true,
-            )?;
-            merge(&mut all, plan, collected.finish()?)?;
-        }
-        Ok(all)
+    /// The first rows in which there is no number to compare.
+    fn rows_without(
+        &mut self,
+        file: &PushdownFile,
+        ranges: Vec<Range>,
+        by: &Scalar,
+        rows: u64,
+        mut wanted: BTreeSet<usize>,
+    ) -> Result<Partial, RunError> {
+        let plan = &self.plan;
+        let absent =
+            Predicate::Or(vec![Predicate::IsNull(by.clone()), Predicate::IsNan(by.clone())]);
+        let filter = flat(Predicate::And(vec![self.split.pushed.clone(), absent]));
+        wanted.extend(&self.split.columns);
+        let limit = rows.min(u64::from(u32::MAX)) as u32;
+        let program = Program::rows(plan, &filter, wanted.into_iter().collect(), limit);
+        let mut loaded =
+            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+        let mut collected = Collected::new(plan, &ALWAYS, ranges.len());
+        self.chains.run(
+            (plan, &mut loaded),
+            (file, ranges, true),
+            &mut |program, index, range, answer| {
+                collected.add(program, index, range, answer)?;
+                let enough = collected.first_rows() >= rows;
+                Ok(if enough { Next::Enough } else { Next::AsAnswered })
+            },
+            &mut |_| true,
+        )?;
+        collected.finish()
     }
 }
+
+/// What each row meets.
+static ALWAYS: Predicate = Predicate::Constant(true);
 
 /// One conjunction of conjunctions.
 fn flat(predicate: Predicate) -> Predicate {

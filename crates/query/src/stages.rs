@@ -6,7 +6,7 @@ use crate::order_form;
 use crate::partial::{Group, Key, Partial, State, edges};
 use crate::plan::{Format, Kind, Plan, Predicate, Reduction, Scalar, Value};
 use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split};
-use crate::wire::{Reader, Writer};
+use crate::wire::{Damaged, Reader, Writer};
 
 macro_rules! object {
     ($name:literal) => {
@@ -124,10 +124,6 @@ pub(crate) enum BadRow {
     Long,
     Quotes,
 }
-
-/// An answer that no stage gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Damaged;
 
 impl Program {
     /// The stages' part of a plan.

@@ -1,6 +1,8 @@
 //! Bytes of arguments and answers, little-endian.
 
-use crate::stages::Damaged;
+/// An answer that no stage gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
 
 /// Puts numbers behind each other.
 #[derive(Debug, Default)]

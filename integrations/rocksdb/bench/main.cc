@@ -31,7 +31,7 @@ const char *const USAGE =
 	"  --device DEVICE       its namespace on this machine: block device or image\n"
 	"  --target-pid PID      the target's process, to tell its processor time\n"
 	"  --workloads LIST      see below [default: uniform]\n"
-	"  --modes LIST          plain, chains, blocks, local [default: plain,chains,blocks]\n"
+	"  --modes LIST          plain, chains, blocks, single, local [default: plain,chains,blocks]\n"
 	"  --threads LIST        clients [default: 24]\n"
 	"  --repetitions N       of each mode [default: 3]\n"
 	"  --milliseconds N      length of each [default: 1000]\n"

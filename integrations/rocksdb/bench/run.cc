@@ -8,6 +8,10 @@
 #include <bpfof/rocksdb.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/perf_context.h>
+#include <rocksdb/version.h>
+#if ROCKSDB_MAJOR >= 8
+#include <rocksdb/advanced_cache.h>
+#endif
 
 #include <chrono>
 #include <thread>
@@ -172,6 +176,8 @@ void Runner::set_mode(Mode mode)
 		opened_.pushdown->set_mode(bpf_of::Mode::kChains);
 	else if (mode == Mode::kBlocks)
 		opened_.pushdown->set_mode(bpf_of::Mode::kBlocks);
+	else if (mode == Mode::kSingle)
+		opened_.pushdown->set_mode(bpf_of::Mode::kSingleChains);
 }
 
 Status Runner::work(const Case &which, const Zipf &zipf, unsigned milliseconds, Work *done)
@@ -423,7 +429,7 @@ Status run_modes(const RunOptions &options, const std::vector<Mode> &modes)
 
 const char *name(Mode mode)
 {
-	static const char *const NAMES[MODES] = {"plain", "chains", "blocks", "local"};
+	static const char *const NAMES[MODES] = {"plain", "chains", "blocks", "single", "local"};
 
 	return NAMES[static_cast<size_t>(mode)];
 }

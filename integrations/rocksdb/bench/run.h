@@ -14,9 +14,10 @@ enum class Mode : uint8_t {
 	kPlain,	 /* RocksDB, at the target, each block when the one before is there */
 	kChains, /* chains at the target */
 	kBlocks, /* blocks of all tables at once, at the target; RocksDB searches them */
+	kSingle, /* chains, each key of a MultiGet() in a command of its own */
 	kLocal,	 /* RocksDB, on this machine's device, bypassing the page cache */
 };
-constexpr size_t MODES = 4;
+constexpr size_t MODES = 5;
 
 const char *name(Mode mode);
 

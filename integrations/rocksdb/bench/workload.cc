@@ -137,7 +137,7 @@ Status Client::operate()
 	}
 	if (is_next(workload_.scans))
 		return scan(pick());
-	return workload_.keys_of_read > 1 ? read_many() : read(pick());
+	return workload_.keys_of_read > 0 ? read_many() : read(pick());
 }
 
 std::string Client::pick()

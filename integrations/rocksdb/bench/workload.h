@@ -30,8 +30,8 @@ struct Workload {
 	/* Keys of a scan, or at most so many. */
 	uint32_t scan_length = 0;
 	bool is_scan_random = false;
-	/* Keys of a read; above 1 MultiGet() is called. */
-	uint32_t keys_of_read = 1;
+	/* Keys of a MultiGet(); 0 if reads are Get(). */
+	uint32_t keys_of_read = 0;
 
 	bool writes() const { return updates + inserts + read_modify_writes > 0; }
 };

@@ -3,6 +3,8 @@
 
 #include "prefetch_buffer.h"
 
+#include <rocksdb/version.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -78,6 +80,23 @@ class PushdownIterator final : public rocksdb::Iterator {
 		view_ = nullptr;
 		return plain_->Refresh();
 	}
+#if ROCKSDB_MAJOR >= 9
+	Status Refresh(const rocksdb::Snapshot *snapshot) override
+	{
+		end_scan();
+		view_ = nullptr;
+		return plain_->Refresh(snapshot);
+	}
+	bool PrepareValue() override
+	{
+		Fetch fetch(*this, nullptr);
+
+		return plain_->PrepareValue();
+	}
+#endif
+#if ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR >= 1108
+	void Prepare(const rocksdb::MultiScanArgs &scans) override { plain_->Prepare(scans); }
+#endif
 	Status GetProperty(std::string name, std::string *value) override
 	{
 		return plain_->GetProperty(std::move(name), value);

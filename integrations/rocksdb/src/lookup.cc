@@ -8,6 +8,7 @@ namespace bpf_of {
 
 static_assert(sizeof(struct sst_get_answer) + PushdownOptions::VALUE_BYTES_MAX <= BPFOF_SCRATCH_MAX,
 	"the longest value fits scratch");
+static_assert(SST_TABLES_MAX <= BPFOF_FILES_MAX, "the files of a plan fit a list");
 
 size_t scratch_bytes_for(uint32_t value_bytes_max)
 {
@@ -18,20 +19,40 @@ size_t scratch_bytes_for(uint32_t value_bytes_max)
 	return std::max(LEAST, sizeof(struct sst_get_answer) + value_bytes_max);
 }
 
-void make_chain(struct bpfof_chain *chain, const Plan &plan, const rocksdb::Slice &key,
-	uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
+bool FileList::add(Plan *plan)
+{
+	const size_t before = count_;
+
+	for (uint32_t i = 0; i < plan->tables; i++) {
+		const int *const found = std::find(fds_, fds_ + count_, plan->fds[i]);
+		const size_t place = found - fds_;
+
+		if (place == BPFOF_FILES_MAX) {
+			count_ = before;
+			return false;
+		}
+		if (place == count_)
+			fds_[count_++] = plan->fds[i];
+		plan->starts[i].file = static_cast<__u8>(place);
+	}
+	return true;
+}
+
+void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &files,
+	const rocksdb::Slice &key, uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
 	size_t scratch_bytes)
 {
 	const struct sst_get_request request = {
-		newest_tag, static_cast<__u32>(key.size()), plan.tables};
+		newest_tag, static_cast<__u32>(key.size()), static_cast<__u16>(plan.tables), 0};
 	const size_t tables_size = plan.tables * sizeof(struct sst_table);
 
 	std::memcpy(scratch, &request, sizeof(request));
 	std::memcpy(scratch + sizeof(request), plan.starts, tables_size);
 	std::memcpy(scratch + sizeof(request) + tables_size, key.data(), key.size());
-	chain->fds = plan.fds;
-	chain->nfds = plan.tables;
-	chain->first = {plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES, 0};
+	chain->fds = files.fds();
+	chain->nfds = files.count();
+	chain->first = {plan.starts[0].offset, plan.starts[0].size + SST_TRAILER_BYTES,
+		plan.starts[0].file};
 	chain->function = sst_get;
 	chain->scratch = scratch;
 	chain->scratch_len = scratch_bytes;

@@ -13,12 +13,28 @@ constexpr size_t KEY_BYTES_MAX = 256;
 /* Scratch that chains need whose values are at most so long, in bytes. */
 size_t scratch_bytes_for(uint32_t value_bytes_max);
 
+/* The files of chains that leave together: those of all their plans. */
+class FileList {
+    public:
+	/* Adds the files of a plan, and tells its tables which they are. False if they have no room;
+	 * then all is as it was. An empty list has room for each plan. */
+	bool add(Plan *plan);
+
+	const int *fds() const { return fds_; }
+	size_t count() const { return count_; }
+
+    private:
+	int fds_[BPFOF_FILES_MAX];
+	size_t count_ = 0;
+};
+
 /*
  * Makes the chain that looks for the newest version of a key whose tag is at most newest_tag. The
- * plan has tables; plan and scratch must stay where they are until the chain has ended.
+ * plan has tables, which are in `files`; these and scratch must stay where they are until the chain has
+ * ended.
  */
-void make_chain(struct bpfof_chain *chain, const Plan &plan, const rocksdb::Slice &key,
-	uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
+void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &files,
+	const rocksdb::Slice &key, uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
 	size_t scratch_bytes);
 
 /*

@@ -17,60 +17,218 @@ using rocksdb::Status;
 
 namespace {
 
-/* Chains of one MultiGet() that run at once; each has a scratch of its own. */
-constexpr size_t BATCH_MAX = 64;
+/* Keys that are looked for in memory before what is left of them leaves, as long as there are more: the
+ * target searches for them while this machine goes on. */
+constexpr size_t PART = 8;
+/* Keys whose chains may run at once; each has a scratch of its own. */
+constexpr size_t BATCH_MAX = 256;
+/* Chains whose ends are taken at a time. */
+constexpr size_t POLL_MAX = 64;
 
-/* A key that memory has not settled, and where it may be. */
-struct Pending {
+/* A column family of the call. */
+struct Family {
+	ColumnFamilyHandle *handle;
+	/* Null for one that cannot be pushed down. */
+	VersionTracker *live;
+	std::shared_ptr<const View> view;
+};
+
+/* A key that memory has not settled. */
+struct Missing {
 	/* Its place among the keys of the call. */
 	size_t key;
-	Plan plan;
+	/* Where the search in memory ended. */
+	const TableFile *table;
+};
+
+/* Chains of one call. They leave together as long as their files have room in one list. */
+class ManyChains {
+    public:
+	/* At most so many chains, with as many bytes of scratch each. */
+	ManyChains(size_t count, size_t scratch_bytes, uint64_t newest_tag, bool are_single)
+		: scratch_bytes_(scratch_bytes), newest_tag_(newest_tag), are_single_(are_single),
+		  chains_(count), scratch_(new unsigned char[count * scratch_bytes])
+	{
+		lists_.reserve(count);
+	}
+
+	size_t count() const { return count_; }
+	const struct bpfof_chain &operator[](size_t number) const { return chains_[number]; }
+
+	/* Adds a chain. Those before it leave if it cannot go with them. */
+	void add(const Reader &reader, Plan *plan, const Slice &key)
+	{
+		if (lists_.empty() || is_closed_ || are_single_ || !lists_.back().add(plan)) {
+			leave(reader);
+			lists_.emplace_back();
+			lists_.back().add(plan);
+			is_closed_ = false;
+		}
+		make_chain(&chains_[count_], *plan, lists_.back(), key, newest_tag_,
+			reader.session().sst_get(), &scratch_[count_ * scratch_bytes_], scratch_bytes_);
+		count_++;
+	}
+
+	/* Chains that have not left do. */
+	void leave(const Reader &reader)
+	{
+		if (begun_ == count_)
+			return;
+		for (size_t i = begun_; i < count_; i++)
+			chains_[i].nfds = lists_.back().count();
+		const int failed =
+			bpfof_submit_many(reader.get(), &chains_[begun_], count_ - begun_);
+
+		running_ += failed ? 0 : count_ - begun_;
+		for (size_t i = begun_; failed && i < count_; i++)
+			chains_[i].result.length = -1;
+		begun_ = count_;
+		is_closed_ = true;
+	}
+
+	/* Sends what has left, and takes the ends that are there; with `timeout_ms` -1 all of them. */
+	void poll(const Reader &reader, int timeout_ms)
+	{
+		struct bpfof_chain *ended[POLL_MAX];
+
+		while (running_ > 0) {
+			const int got = bpfof_poll(reader.get(), ended, POLL_MAX, timeout_ms);
+
+			/* The reader is of no use any more; results say nothing then. */
+			if (got < 0)
+				running_ = 0;
+			else
+				running_ -= got;
+			if (timeout_ms == 0)
+				break;
+		}
+	}
+
+    private:
+	const size_t scratch_bytes_;
+	const uint64_t newest_tag_;
+	const bool are_single_;
+	size_t count_ = 0;
+	/* Those that have left, and those of them that have not ended. */
+	size_t begun_ = 0, running_ = 0;
+	/* Whether the last list's chains have left. */
+	bool is_closed_ = false;
+	std::vector<struct bpfof_chain> chains_;
+	/* Not set to zero: it may be megabytes. */
+	const std::unique_ptr<unsigned char[]> scratch_;
+	std::vector<FileList> lists_;
 };
 
 } /* namespace */
-
 /* One MultiGet(), whose keys are all read at one snapshot. */
 class PushdownDB::ManyGets {
     public:
-	ManyGets(State &state, const VersionTracker &live, rocksdb::DB *db, const ReadOptions &at,
-		ColumnFamilyHandle *family, const Slice *keys, PinnableSlice *values, Status *statuses)
-		: state_(state), live_(live), db_(db), at_(at), newest_tag_(State::newest_tag(at)),
-		  family_(family), keys_(keys), values_(values), statuses_(statuses)
+	/* Of the keys each has a family. */
+	ManyGets(State &state, rocksdb::DB *db, const ReadOptions &at, ColumnFamilyHandle **families,
+		const Slice *keys, PinnableSlice *values, Status *statuses)
+		: state_(state), db_(db), at_(at), newest_tag_(State::newest_tag(at)),
+		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
+		  values_(values), statuses_(statuses)
 	{
 	}
 
-	/* Searches memory for all keys; how many it has not settled. */
-	size_t search_memory(size_t count)
+	void run(size_t count)
+	{
+		sort(count);
+		/* The order of views, memory and versions, as in Get(), is what makes the answers right:
+		 * view.h. */
+		for (Family &family : families_) {
+			if (family.live)
+				family.view = family.live->view();
+		}
+		if (mode_ == Mode::kBlocks) {
+			search_blocks();
+		} else {
+			for (size_t first = 0; first < count; first += BATCH_MAX)
+				run_chains(first, std::min(first + BATCH_MAX, count));
+		}
+		leave_stale();
+	}
+
+    private:
+	/* Neighbours share most of their tables: those of the upper levels. */
+	void sort(size_t count)
 	{
 		for (size_t key = 0; key < count; key++) {
-			const TableFile *missing;
-
-			statuses_[key] = State::search_memory(
-				db_, at_, family_, keys_[key], &values_[key], &missing);
-			if (missing)
-				missing_.emplace_back(key, missing);
+			family_of_.push_back(number_of(handles_[key]));
+			order_.push_back(key);
 		}
-		state_.count(ReadPath::kMemory, count - missing_.size());
-		return missing_.size();
+		std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+			return family_of_[a] != family_of_[b] ? family_of_[a] < family_of_[b]
+							      : keys_[a].compare(keys_[b]) < 0;
+		});
 	}
 
-	/* Finds the tables for each key that is left, and settles those that need none. */
-	void plan(const View &view)
+	/* The number of a family in this call. */
+	size_t number_of(ColumnFamilyHandle *handle)
 	{
-		for (const auto &[key, missing] : missing_) {
+		const auto is_it = [&](const Family &family) { return family.handle == handle; };
+		const auto found = std::find_if(families_.begin(), families_.end(), is_it);
+
+		if (found != families_.end())
+			return found - families_.begin();
+		families_.push_back({handle, state_.family(handle), nullptr});
+		return families_.size() - 1;
+	}
+
+	/* Searches memory for some keys, in their order: those of missing_ are left. */
+	void search_memory(size_t first, size_t end)
+	{
+		size_t settled = 0;
+
+		missing_.clear();
+		for (size_t place = first; place < end; place++) {
+			const size_t key = order_[place];
+			const TableFile *table;
+
+			if (!families_[family_of_[key]].live) {
+				plainly(key, ReadPath::kFamily);
+				continue;
+			}
+			statuses_[key] = State::search_memory(
+				db_, at_, handles_[key], keys_[key], &values_[key], &table);
+			if (table)
+				missing_.push_back({key, table});
+			else
+				settled++;
+		}
+		state_.count(ReadPath::kMemory, settled);
+	}
+
+	/* Finds the tables for each key that is left, settles those that need none, and hands the others
+	 * to `use`. */
+	template <typename Use> void plan(Use use)
+	{
+		const Family *checked = nullptr;
+		bool is_current = false;
+
+		for (const auto &[key, table] : missing_) {
 			const Slice &wanted = keys_[key];
-			Pending pending = {key, {}};
+			const Family &family = families_[family_of_[key]];
+			Plan plan;
 			ReadPath why = ReadPath::kNoTable;
 
+			/* They were all searched before. */
+			if (checked != &family) {
+				checked = &family;
+				is_current = State::is_current(family.live, family.view.get());
+			}
 			values_[key].Reset();
-			if (wanted.size() > KEY_BYTES_MAX)
+			if (!is_current)
+				stale_.push_back(key);
+			else if (wanted.size() > KEY_BYTES_MAX)
 				plainly(key, ReadPath::kOptions);
-			else if (state_.is_sample(live_, at_))
+			else if (state_.is_sample(*family.live, at_))
 				plainly(key, ReadPath::kSampled);
-			else if (!make_plan(view, wanted, newest_tag_, *missing, &pending.plan, &why))
+			else if (!make_plan(*family.view, wanted, newest_tag_, *table, &plan, &why))
 				plainly(key, why);
-			else if (pending.plan.tables > 0)
-				pending_.push_back(pending);
+			else if (plan.tables > 0)
+				use(key, plan);
 			else
 				none(key);
 		}
@@ -79,52 +237,87 @@ class PushdownDB::ManyGets {
 	/* Fetches all blocks that the keys may be in, and lets RocksDB search them. */
 	void search_blocks()
 	{
+		std::vector<std::pair<size_t, Plan>> pending;
 		std::vector<const Plan *> plans;
 		PrefetchBuffer stage;
 
-		for (const Pending &pending : pending_)
-			plans.push_back(&pending.plan);
+		search_memory(0, order_.size());
+		plan([&](size_t key, const Plan &plan) { pending.emplace_back(key, plan); });
+		if (pending.empty())
+			return;
+		for (const auto &[key, plan] : pending)
+			plans.push_back(&plan);
 		const ReadPath way = state_.stage(plans, &stage) ? ReadPath::kBlocks : ReadPath::kBusy;
 		ReadPrefetched scope(stage);
 
-		for (const Pending &pending : pending_)
-			plainly(pending.key, way);
+		for (const auto &[key, plan] : pending)
+			plainly(key, way);
 	}
 
-	/* Looks all keys up by chains, many at a time. */
-	void run_chains()
+	/* Looks some keys up, in their order, by chains, which leave as soon as their commands are full. */
+	void run_chains(size_t first, size_t end)
 	{
-		const Reader reader(state_.files->target().session());
+		const bool are_single = mode_ == Mode::kSingleChains;
+		const size_t part = are_single ? end - first : PART;
+		std::optional<Reader> reader;
+		std::optional<ManyChains> chains;
+		std::vector<size_t> chain_keys;
 
-		if (!reader.get()) {
-			for (const Pending &pending : pending_)
-				plainly(pending.key, ReadPath::kBusy);
-			return;
+		for (size_t from = first; from < end; from += part) {
+			search_memory(from, std::min(from + part, end));
+			plan([&](size_t key, Plan &plan) {
+				if (!reader)
+					reader.emplace(state_.files->target().session());
+				if (!reader->get())
+					return plainly(key, ReadPath::kBusy);
+				if (!chains)
+					chains.emplace(end - first, state_.scratch_bytes, newest_tag_,
+						are_single);
+				chains->add(*reader, &plan, keys_[key]);
+				chain_keys.push_back(key);
+			});
+			if (chains && !are_single)
+				chains->poll(*reader, 0);
 		}
-		for (size_t first = 0; first < pending_.size(); first += BATCH_MAX)
-			run_chains(
-				reader, &pending_[first], std::min(BATCH_MAX, pending_.size() - first));
+		if (!chains)
+			return;
+		chains->leave(*reader);
+		chains->poll(*reader, -1);
+		for (size_t i = 0; i < chain_keys.size(); i++)
+			take_answer(chain_keys[i], (*chains)[i]);
 	}
 
-    private:
-	void run_chains(const Reader &reader, const Pending *pending, size_t count)
+	void take_answer(size_t key, const struct bpfof_chain &chain)
 	{
-		std::vector<unsigned char> scratch(count * state_.scratch_bytes);
-		std::vector<struct bpfof_chain> chains(count);
+		const ReadPath way = state_.take_answer(chain, &statuses_[key], &values_[key]);
 
-		for (size_t i = 0; i < count; i++)
-			make_chain(&chains[i], pending[i].plan, keys_[pending[i].key], newest_tag_,
-				reader.session().sst_get(), &scratch[i * state_.scratch_bytes],
-				state_.scratch_bytes);
-		bpfof_read_pushdown_batch(reader.get(), chains.data(), count);
+		if (way == ReadPath::kTarget || way == ReadPath::kHere)
+			state_.count(way);
+		else
+			plainly(key, way);
+	}
+
+	/* Leaves keys whose tables were just changing to RocksDB, all at once. */
+	void leave_stale()
+	{
+		const size_t count = stale_.size();
+		std::vector<ColumnFamilyHandle *> handles(count);
+		std::vector<Slice> keys(count);
+		std::vector<PinnableSlice> values(count);
+		std::vector<Status> statuses(count);
+
+		if (count == 0)
+			return;
+		state_.count(ReadPath::kStale, count);
 		for (size_t i = 0; i < count; i++) {
-			const size_t key = pending[i].key;
-			const ReadPath way = state_.take_answer(chains[i], &statuses_[key], &values_[key]);
-
-			if (way == ReadPath::kTarget || way == ReadPath::kHere)
-				state_.count(way);
-			else
-				plainly(key, way);
+			handles[i] = handles_[stale_[i]];
+			keys[i] = keys_[stale_[i]];
+		}
+		db_->MultiGet(
+			at_, count, handles.data(), keys.data(), values.data(), statuses.data());
+		for (size_t i = 0; i < count; i++) {
+			values_[stale_[i]] = std::move(values[i]);
+			statuses_[stale_[i]] = statuses[i];
 		}
 	}
 
@@ -132,7 +325,7 @@ class PushdownDB::ManyGets {
 	{
 		state_.count(why);
 		values_[key].Reset();
-		statuses_[key] = db_->Get(at_, family_, keys_[key], &values_[key]);
+		statuses_[key] = db_->Get(at_, handles_[key], keys_[key], &values_[key]);
 	}
 
 	void none(size_t key)
@@ -142,58 +335,96 @@ class PushdownDB::ManyGets {
 	}
 
 	State &state_;
-	const VersionTracker &live_;
 	rocksdb::DB *const db_;
 	const ReadOptions &at_;
 	const uint64_t newest_tag_;
-	ColumnFamilyHandle *const family_;
+	const Mode mode_;
+	ColumnFamilyHandle **const handles_;
 	const Slice *const keys_;
 	PinnableSlice *const values_;
 	Status *const statuses_;
-	/* Keys, and where the search in memory ended. */
-	std::vector<std::pair<size_t, const TableFile *>> missing_;
-	std::vector<Pending> pending_;
+	std::vector<Family> families_;
+	/* By key, its number. */
+	std::vector<size_t> family_of_;
+	/* The keys in the order in which they are looked for. */
+	std::vector<size_t> order_;
+	/* Of those that were searched last. */
+	std::vector<Missing> missing_;
+	std::vector<size_t> stale_;
 };
 
-void PushdownDB::MultiGet(const ReadOptions &options, ColumnFamilyHandle *family, size_t count,
-	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
+/* Whether such a MultiGet() is all RocksDB's, and why. */
+bool PushdownDB::State::leaves_to_rocksdb(const ReadOptions &options,
+	ColumnFamilyHandle *const *families, size_t count, ReadPath *why) const
 {
-	const auto plainly = [&](const ReadOptions &how, ReadPath why, size_t affected) {
-		state_->count(why, affected);
-		for (size_t i = 0; i < count; i++)
-			values[i].Reset();
-		db_->MultiGet(how, family, count, keys, values, statuses, sorted);
-	};
-	VersionTracker *live = state_->family(family);
-	const Mode mode = state_->mode.load(std::memory_order_relaxed);
+	const auto is_followed = [&](const ColumnFamilyHandle *handle) { return family(handle); };
 
-	if (mode == Mode::kPlain)
-		return plainly(options, ReadPath::kPlain, count);
-	if (!State::can_push_down(options))
-		return plainly(options, ReadPath::kOptions, count);
-	if (!live)
-		return plainly(options, ReadPath::kFamily, count);
+	if (mode.load(std::memory_order_relaxed) == Mode::kPlain)
+		*why = ReadPath::kPlain;
+	/* With a limit some keys are not answered. */
+	else if (!can_push_down(options) || options.value_size_soft_limit != UINT64_MAX)
+		*why = ReadPath::kOptions;
+	else if (std::none_of(families, families + count, is_followed))
+		*why = ReadPath::kFamily;
+	else
+		return false;
+	return true;
+}
+
+void PushdownDB::get_many(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
+	const Slice *keys, PinnableSlice *values, Status *statuses)
+{
 	ReadOptions at = options;
 	std::optional<rocksdb::ManagedSnapshot> snapshot;
 
+#if ROCKSDB_MAJOR >= 9
+	/* Get() refuses what MultiGet() may say here. */
+	at.io_activity = rocksdb::Env::IOActivity::kUnknown;
+#endif
 	if (!at.snapshot) {
 		snapshot.emplace(db_);
 		at.snapshot = snapshot->snapshot();
 	}
-	/* The order of these three, as in Get(), is what makes the answers right: view.h. */
-	const std::shared_ptr<const View> view = live->view();
-	ManyGets gets(*state_, *live, db_, at, family, keys, values, statuses);
-	const size_t left = gets.search_memory(count);
+	ManyGets(*state_, db_, at, families, keys, values, statuses).run(count);
+}
 
-	if (left == 0)
-		return;
-	if (!State::is_current(live, view.get()))
-		return plainly(at, ReadPath::kStale, left);
-	gets.plan(*view);
-	if (mode == Mode::kBlocks)
-		gets.search_blocks();
-	else
-		gets.run_chains();
+void PushdownDB::multi_get(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
+	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
+{
+	ReadPath why;
+
+	if (!state_->leaves_to_rocksdb(options, families, count, &why))
+		return get_many(options, count, families, keys, values, statuses);
+	state_->count(why, count);
+	for (size_t i = 0; i < count; i++)
+		values[i].Reset();
+	db_->MultiGet(options, count, families, keys, values, statuses, sorted);
+}
+
+#if ROCKSDB_MAJOR >= 9
+void PushdownDB::MultiGet(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
+	const Slice *keys, PinnableSlice *values, std::string *timestamps, Status *statuses, bool sorted)
+{
+	if (!timestamps)
+		return multi_get(options, count, families, keys, values, statuses, sorted);
+	state_->count(ReadPath::kOptions, count);
+	for (size_t i = 0; i < count; i++)
+		values[i].Reset();
+	db_->MultiGet(options, count, families, keys, values, timestamps, statuses, sorted);
+}
+#else
+void PushdownDB::MultiGet(const ReadOptions &options, ColumnFamilyHandle *family, size_t count,
+	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
+{
+	std::vector<ColumnFamilyHandle *> families(count, family);
+
+	multi_get(options, count, families.data(), keys, values, statuses, sorted);
+}
+
+void PushdownDB::MultiGet(const ReadOptions &options, size_t count, ColumnFamilyHandle **families,
+	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
+{
+	multi_get(options, count, families, keys, values, statuses, sorted);
 }
 
 std::vector<Status> PushdownDB::MultiGet(const ReadOptions &options,
@@ -201,20 +432,16 @@ std::vector<Status> PushdownDB::MultiGet(const ReadOptions &options,
 	std::vector<std::string> *values)
 {
 	const size_t count = keys.size();
-	const auto is_other = [&](const ColumnFamilyHandle *family) { return family != families[0]; };
-
-	if (count == 0 || std::any_of(families.begin(), families.end(), is_other)) {
-		state_->count(ReadPath::kFamily, count);
-		return db_->MultiGet(options, families, keys, values);
-	}
+	std::vector<ColumnFamilyHandle *> handles = families;
 	std::vector<PinnableSlice> found(count);
 	std::vector<Status> statuses(count);
 
-	MultiGet(options, families[0], count, keys.data(), found.data(), statuses.data());
+	multi_get(options, count, handles.data(), keys.data(), found.data(), statuses.data(), false);
 	values->resize(count);
 	for (size_t i = 0; i < count; i++)
 		(*values)[i].assign(found[i].data(), found[i].size());
 	return statuses;
 }
+#endif
 
 } /* namespace bpf_of */

@@ -251,7 +251,25 @@ bool PushdownDB::State::is_current(VersionTracker *live, const View *view)
 	return false;
 }
 
+#if ROCKSDB_MAJOR >= 9
+Status PushdownDB::Get(const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key,
+	PinnableSlice *value, std::string *timestamp)
+{
+	if (!timestamp)
+		return get(options, family, key, value);
+	state_->count(ReadPath::kOptions);
+	value->Reset();
+	return db_->Get(options, family, key, value, timestamp);
+}
+#else
 Status PushdownDB::Get(
+	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
+{
+	return get(options, family, key, value);
+}
+#endif
+
+Status PushdownDB::get(
 	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
 {
 	const auto plainly = [&](ReadPath why) {
@@ -317,15 +335,17 @@ Status PushdownDB::Get(
 }
 
 ReadPath PushdownDB::State::run_chain(
-	const Plan &plan, const Slice &key, uint64_t newest_tag, Status *status, PinnableSlice *value)
+	Plan &plan, const Slice &key, uint64_t newest_tag, Status *status, PinnableSlice *value)
 {
 	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
 	const Reader reader(files->target().session());
 	struct bpfof_chain chain;
+	FileList files_of_plan;
 
 	if (!reader.get())
 		return ReadPath::kBusy;
-	make_chain(&chain, plan, key, newest_tag, reader.session().sst_get(), scratch, scratch_bytes);
+	files_of_plan.add(&plan);
+	make_chain(&chain, plan, files_of_plan, key, newest_tag, reader.session().sst_get(), scratch, scratch_bytes);
 	bpfof_read_pushdown_batch(reader.get(), &chain, 1);
 	return take_answer(chain, status, value);
 }

@@ -34,8 +34,16 @@ constexpr size_t kFooterBytes = 53;
 /* The two handles of a footer, with padding. */
 constexpr size_t kHandlesBytes = 40;
 constexpr uint64_t kMagic = 0x88e241b785f4cff7;
+/* In place of the handles since format_version 6, with what follows up to the padding. */
+constexpr uint32_t kExtendedMagic = 0x007a003e;
 constexpr size_t kTrailerBytes = 5;
+/* No metaindex is nearly as large: an entry for each filter, index and block of properties. */
+constexpr uint64_t kMetaindexBytesMax = 64 * 1024;
+constexpr char kIndexName[] = "rocksdb.index";
 constexpr size_t kTagBytes = 8;
+
+/* In the field with the number of restarts: another search than ours may be quicker. */
+constexpr uint32_t kUniform = 1u << 29;
 
 enum Checksum : uint8_t { kNoChecksum = 0, kCrc32c = 1, kXxh3 = 4 };
 enum Compression : uint8_t { kNone = 0, kSnappy = 1, kLz4 = 4, kLz4Hc = 5, kZstd = 7 };
@@ -56,7 +64,7 @@ uint64_t load64(const char *bytes)
 
 std::string name_of(const Handle &block)
 {
-	return "index block of " + std::to_string(block.size) + " bytes at byte " +
+	return "block of " + std::to_string(block.size) + " bytes at byte " +
 	       std::to_string(block.offset) + " of a RocksDB table";
 }
 
@@ -172,22 +180,23 @@ uint32_t crc32c(const char *bytes, size_t count)
 	return ~crc;
 }
 
-/* Whether the checksum of a block is right; size is without the trailer. */
-bool checksum_is_right(uint8_t kind, const char *block, size_t size)
+/* The checksum of that many bytes at an offset, at least one. 0 if the table has none. */
+uint32_t checksum_of(const Footer &footer, uint64_t offset, const char *bytes, size_t count)
 {
-	const uint32_t stored = load32(block + size + 1);
-	if (kind == kCrc32c) {
-		const uint32_t crc = crc32c(block, size + 1);
+	uint32_t sum = 0;
+	if (footer.checksum == kCrc32c) {
+		const uint32_t crc = crc32c(bytes, count);
 		/* Rotated and moved, as CRCs of data that holds CRCs are weak. */
-		return stored == ((crc >> 15) | (crc << 17)) + 0xa282ead8;
+		sum = ((crc >> 15) | (crc << 17)) + 0xa282ead8;
+	} else if (footer.checksum == kXxh3) {
+		/* RocksDB hashes without the last byte, a block's compression, and mixes that in. */
+		const uint32_t last = static_cast<uint8_t>(bytes[count - 1]);
+		sum = static_cast<uint32_t>(XXH3_64bits(bytes, count - 1)) ^ last * 0x6b9083d9;
 	}
-	if (kind == kXxh3) {
-		/* RocksDB hashes without the kind of compression, and mixes that in. */
-		const uint32_t compression = static_cast<uint8_t>(block[size]);
-		return stored ==
-		       (static_cast<uint32_t>(XXH3_64bits(block, size)) ^ compression * 0x6b9083d9);
-	}
-	return true;
+	if (footer.checksum_base == 0)
+		return sum;
+	return sum + (footer.checksum_base ^
+			     (static_cast<uint32_t>(offset) + static_cast<uint32_t>(offset >> 32)));
 }
 
 /* Contents of a block, in memory of their own. */
@@ -274,7 +283,9 @@ Status read_block(int fd, const Footer &footer, const Handle &handle, size_t max
 	Status status = read_bytes(fd, handle.offset, size + kTrailerBytes, block->memory.get());
 	if (!status.ok())
 		return status;
-	if (!checksum_is_right(footer.checksum, block->memory.get(), size)) {
+	if (footer.checksum != kNoChecksum &&
+		checksum_of(footer, handle.offset, block->memory.get(), size + 1) !=
+			load32(block->memory.get() + size + 1)) {
 		return damaged(handle, "its checksum is wrong");
 	}
 	block->contents = Slice(block->memory.get(), size);
@@ -287,11 +298,78 @@ bool cut_restarts(Slice *contents)
 	if (contents->size() < sizeof(uint32_t))
 		return false;
 	const size_t rest = contents->size() - sizeof(uint32_t);
-	const uint32_t restarts = load32(contents->data() + rest);
+	/* Whether keys are spread evenly does not matter here. */
+	const uint32_t restarts = load32(contents->data() + rest) & ~kUniform;
 	if (restarts == 0 || restarts > rest / sizeof(uint32_t))
 		return false;
 	contents->remove_suffix(sizeof(uint32_t) * (size_t{restarts} + 1));
 	return true;
+}
+
+} // namespace
+
+namespace {
+
+/* Takes the handles of a footer before format_version 6. */
+Status take_handles(const std::string &what, Slice handles, Footer *footer)
+{
+	footer->checksum_base = 0;
+	if (!take_handle(&handles, &footer->metaindex) || !take_handle(&handles, &footer->index))
+		return Status::Corruption(what, "it has not the places of two blocks");
+	return Status::OK();
+}
+
+/* Finds the index, in an entry of the metaindex: a block of entries that share nothing. */
+Status find_index(int fd, const std::string &what, Footer *footer)
+{
+	Block block;
+	Status status = read_block(fd, *footer, footer->metaindex, kMetaindexBytesMax, &block);
+	if (!status.ok())
+		return status;
+	if (!cut_restarts(&block.contents))
+		return damaged(footer->metaindex, "it does not end in restarts");
+	Slice &input = block.contents;
+	while (!input.empty()) {
+		uint32_t shared, key_bytes, value_bytes;
+		if (!take_varint32(&input, &shared) || !take_varint32(&input, &key_bytes) ||
+			!take_varint32(&input, &value_bytes) || shared != 0 ||
+			uint64_t{key_bytes} + value_bytes > input.size()) {
+			return damaged(footer->metaindex, "an entry of it is none");
+		}
+		const Slice key(input.data(), key_bytes);
+		Slice value(input.data() + key_bytes, value_bytes);
+		input.remove_prefix(size_t{key_bytes} + value_bytes);
+		if (key == kIndexName) {
+			if (!take_handle(&value, &footer->index))
+				return damaged(footer->metaindex, "it has not the place of the index");
+			return Status::OK();
+		}
+	}
+	return Status::Corruption(what, "its metaindex names no index");
+}
+
+/* Takes what footers have since format_version 6: magic, checksum, base, size of the metaindex. */
+Status take_extended(const std::string &what, char *bytes, Footer *footer)
+{
+	char *at = bytes + 1;
+	if (load32(at) != kExtendedMagic)
+		return Status::Corruption(what, "its second magic number is wrong");
+	const uint32_t stored = load32(at + 4);
+	footer->checksum_base = load32(at + 8);
+	const uint32_t metaindex_bytes = load32(at + 12);
+	/* Sixteen bytes are free to use, and eight say that something unknown has to be known. */
+	if (load64(at + 32) != 0)
+		return Status::NotSupported(what, "it uses what is newer than format_version 7");
+	if (footer->checksum_base == 0)
+		return Status::Corruption(what, "it has no base of checksums");
+	memset(at + 4, 0, sizeof(stored));
+	if (footer->checksum != kNoChecksum &&
+		checksum_of(*footer, footer->blocks_end, bytes, kFooterBytes) != stored)
+		return Status::Corruption(what, "its checksum is wrong");
+	if (metaindex_bytes + kTrailerBytes > footer->blocks_end)
+		return Status::Corruption(what, "the metaindex that it names is not inside the file");
+	footer->metaindex = {footer->blocks_end - kTrailerBytes - metaindex_bytes, metaindex_bytes};
+	return Status::OK();
 }
 
 } // namespace
@@ -311,10 +389,10 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 		return Status::NotSupported(what, "its magic number is not that of a BlockBasedTable");
 	}
 	footer->format_version = load32(bytes + 1 + kHandlesBytes);
-	if (footer->format_version < 2 || footer->format_version > 5) {
+	if (footer->format_version < 2 || footer->format_version > 7) {
 		return Status::NotSupported(what, "its format_version " +
 							  std::to_string(footer->format_version) +
-							  " is not between 2 and 5");
+							  " is not between 2 and 7");
 	}
 	footer->checksum = static_cast<uint8_t>(bytes[0]);
 	if (footer->checksum != kNoChecksum && footer->checksum != kCrc32c &&
@@ -323,9 +401,16 @@ Status read_footer(int fd, uint64_t file_size, Footer *footer)
 							  std::to_string(footer->checksum) +
 							  ", are not CRC-32C or XXH3");
 	}
-	Slice handles(bytes + 1, kHandlesBytes);
-	if (!take_handle(&handles, &footer->metaindex) || !take_handle(&handles, &footer->index) ||
-		!is_before(footer->metaindex, footer->blocks_end) ||
+	if (footer->format_version < 6) {
+		status = take_handles(what, Slice(bytes + 1, kHandlesBytes), footer);
+	} else {
+		status = take_extended(what, bytes, footer);
+		if (status.ok())
+			status = find_index(fd, what, footer);
+	}
+	if (!status.ok())
+		return status;
+	if (!is_before(footer->metaindex, footer->blocks_end) ||
 		!is_before(footer->index, footer->blocks_end)) {
 		return Status::Corruption(what, "the blocks that it names are not inside the file");
 	}

@@ -3,7 +3,7 @@
  * Where the data blocks of a RocksDB table are: its footer and its index, read from the file itself.
  * RocksDB keeps an index of its own, but has no public call that names the block of a key.
  *
- * Tables are BlockBasedTable files of format_version 2 to 5 with the bytewise comparator and without
+ * Tables are BlockBasedTable files of format_version 2 to 7 with the bytewise comparator and without
  * user-defined timestamps; functions/sst_get.h describes their blocks. A file is not trusted: whatever
  * it holds, nothing outside of a buffer is read, and the limit of Index::read holds. Statuses say what
  * was read, where in the file and what is wrong; callers know the file's name. A table that is refused
@@ -41,12 +41,17 @@ struct Run {
 	uint64_t size;
 };
 
-/* The last 53 bytes of a table, as far as they matter here. */
+/* The last 53 bytes of a table, as far as they matter here, and what they lead to. */
 struct Footer {
-	/* 2 to 5. */
+	/* 2 to 7. */
 	uint32_t format_version;
 	/* That of all blocks: 0 none, 1 CRC-32C, 4 XXH3. */
 	uint8_t checksum;
+	/*
+	 * Of format_version 6 and later: what this table mixes into all checksums, with the offset of
+	 * the block, so that a block at another place or of another table has a wrong one. 0 before.
+	 */
+	uint32_t checksum_base;
 	Handle metaindex;
 	/* The index, or its upper level if it is partitioned. */
 	Handle index;
@@ -55,9 +60,10 @@ struct Footer {
 };
 
 /*
- * Reads the footer of a table of file_size bytes. NotSupported, if the magic number, the version or
- * the kind of checksum is none of those above; Corruption, if the file ends early or a block would not
- * be inside it; IOError, if it cannot be read.
+ * Reads the footer of a table of file_size bytes, and since format_version 6, where that has not the
+ * place of the index, the metaindex. NotSupported, if the magic number, the version or
+ * the kind of checksum is none of those above, or the footer says that it has more than is known here;
+ * Corruption, if the file ends early, a checksum is wrong or a block would not be inside the file; IOError, if it cannot be read.
  */
 rocksdb::Status read_footer(int fd, uint64_t file_size, Footer *footer);
 

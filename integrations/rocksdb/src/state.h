@@ -57,6 +57,8 @@ struct PushdownDB::State {
 
 	/* Whether reads with these options can be anything but RocksDB's own. */
 	static bool can_push_down(const rocksdb::ReadOptions &options);
+	bool leaves_to_rocksdb(const rocksdb::ReadOptions &options,
+		rocksdb::ColumnFamilyHandle *const *families, size_t count, ReadPath *why) const;
 	/* Versions with a larger tag are not seen. Without a snapshot all that is in the tables counts:
 	 * it was written before the search. */
 	static uint64_t newest_tag(const rocksdb::ReadOptions &options);
@@ -70,7 +72,7 @@ struct PushdownDB::State {
 	/* Whether the view is still that of the newest version; else a newer one will be made. */
 	static bool is_current(VersionTracker *live, const View *view);
 	/* Searches tables as planned. kTarget, kHere: `status` and `value` are the answer. */
-	ReadPath run_chain(const Plan &plan, const rocksdb::Slice &key, uint64_t newest_tag,
+	ReadPath run_chain(Plan &plan, const rocksdb::Slice &key, uint64_t newest_tag,
 		rocksdb::Status *status, rocksdb::PinnableSlice *value);
 	/* What a chain that has ended has found, as run_chain(). */
 	ReadPath take_answer(const struct bpfof_chain &chain, rocksdb::Status *status,

@@ -31,6 +31,38 @@ bool has_dictionary(const std::string &compression_options)
 	return found != std::string::npos && compression_options[found + sizeof(NAME) - 1] != '0';
 }
 
+/*
+ * Whether blocks may be compressed by what the program brings itself. Since format_version 7 the name has the
+ * kinds that occur, two hexadecimal digits each, between two semicolons.
+ */
+bool has_own_compression(const std::string &name)
+{
+	const size_t first = name.find(';');
+	const size_t second = first == std::string::npos ? first : name.find(';', first + 1);
+
+	if (second == std::string::npos)
+		return false;
+	for (size_t at = first + 1; at + 1 < second; at += 2) {
+		if (name[at] >= '8')
+			return true;
+	}
+	return false;
+}
+
+/* Whether data blocks have values apart from keys, which RocksDB before 11 does not know. */
+template <typename Properties>
+auto has_values_apart(const Properties &properties, int)
+	-> decltype(properties.separate_key_value_in_data_block != 0)
+{
+	return properties.separate_key_value_in_data_block != 0;
+}
+
+template <typename Properties>
+bool has_values_apart(const Properties &, long)
+{
+	return false;
+}
+
 /* What rules a table out, whatever is in the file; "" if nothing does. */
 std::string refuse(const rocksdb::TableProperties &properties)
 {
@@ -41,6 +73,10 @@ std::string refuse(const rocksdb::TableProperties &properties)
 		return "it has range deletions";
 	if (has_dictionary(properties.compression_options))
 		return "it is compressed with a dictionary";
+	if (has_own_compression(properties.compression_name))
+		return "it is compressed by the program's own " + properties.compression_name;
+	if (has_values_apart(properties, 0))
+		return "its data blocks have values apart from keys";
 	if (type != Options::kBinarySearch && type != Options::kHashSearch &&
 		type != Options::kTwoLevelIndexSearch)
 		return "its index has type " + std::to_string(type);
@@ -93,6 +129,7 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	top_.levels = shape.partitioned ? 2 : 1;
 	top_.flags = (shape.user_keys ? SST_INDEX_USER_KEYS : 0) | (shape.delta ? SST_INDEX_DELTA : 0);
 	top_.checksum = footer.checksum;
+	top_.checksum_base = footer.checksum_base;
 
 	status = sst::Index::read(file_->fd(), footer, shape, memory_->left(), &index_);
 	if (status.ok())

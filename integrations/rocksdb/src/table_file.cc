@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "table_file.h"
 
+#include <rocksdb/version.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -14,6 +16,13 @@ using rocksdb::IODebugContext;
 using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
+
+/* What RocksDB has called when a read is done. */
+#if ROCKSDB_MAJOR >= 9
+using ReadDone = std::function<void(rocksdb::FSReadRequest &, void *)>;
+#else
+using ReadDone = std::function<void(const rocksdb::FSReadRequest &, void *)>;
+#endif
 
 TableFile::~TableFile()
 {
@@ -144,13 +153,21 @@ class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
 		return target()->Prefetch(offset, size, options, debug);
 	}
 
-	IOStatus ReadAsync(rocksdb::FSReadRequest &request, const IOOptions &options,
-		std::function<void(const rocksdb::FSReadRequest &, void *)> done, void *argument,
-		void **handle, rocksdb::IOHandleDeleter *deleter, IODebugContext *debug) override
+	IOStatus ReadAsync(rocksdb::FSReadRequest &request, const IOOptions &options, ReadDone done,
+		void *argument, void **handle, rocksdb::IOHandleDeleter *deleter,
+		IODebugContext *debug) override
 	{
 		return FSRandomAccessFile::ReadAsync(
 			request, options, std::move(done), argument, handle, deleter, debug);
 	}
+
+#if ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR >= 1108
+	bool SubmitReadAsync(rocksdb::FSReadRequest &request, const IOOptions &options,
+		std::function<void(rocksdb::FSReadRequest &)> done, IODebugContext *debug) override
+	{
+		return FSRandomAccessFile::SubmitReadAsync(request, options, std::move(done), debug);
+	}
+#endif
 
 	bool use_direct_io() const override { return !target_reads_ && target()->use_direct_io(); }
 

@@ -378,6 +378,74 @@ class Append : public rocksdb::AssociativeMergeOperator {
 	const char *Name() const override { return "Append"; }
 };
 
+/* Bytes that a MultiGet() of keys of all families sends, and chains that it takes; answers are checked. */
+std::pair<uint64_t, uint64_t> get_of_families(
+	PushdownDB *db, const std::vector<rocksdb::ColumnFamilyHandle *> &handles)
+{
+	constexpr size_t COUNT = 300;
+	std::vector<rocksdb::ColumnFamilyHandle *> families;
+	std::vector<std::string> names;
+
+	for (uint64_t number = 0; number < COUNT; number++) {
+		names.push_back(key_of(number / 2));
+		families.push_back(handles[number % handles.size()]);
+	}
+	const std::vector<rocksdb::Slice> keys(names.begin(), names.end());
+	std::vector<rocksdb::PinnableSlice> pinned(COUNT);
+	std::vector<Status> statuses(COUNT);
+	std::vector<std::string> values;
+	const bpf_of::PushdownStats before = db->stats();
+
+	db->MultiGet(ReadOptions(), COUNT, families.data(), keys.data(), pinned.data(), statuses.data());
+	const bpf_of::PushdownStats after = db->stats();
+	const std::vector<Status> again = db->MultiGet(ReadOptions(), families, keys, &values);
+
+	for (uint64_t number = 0; number < COUNT; number++) {
+		const uint64_t family = number % handles.size();
+		const bool is_there = number / 2 % 3 == family;
+
+		CHECK(is_there ? statuses[number].ok() && pinned[number] == std::to_string(family)
+			       : statuses[number].IsNotFound(),
+			"%s in family %llu: %s", names[number].c_str(),
+			static_cast<unsigned long long>(family), statuses[number].ToString().c_str());
+		CHECK(again[number].code() == statuses[number].code() &&
+				(!is_there || values[number] == pinned[number].ToString()),
+			"%s again: %s", names[number].c_str(), again[number].ToString().c_str());
+	}
+	CHECK(after[ReadPath::kFamily] - before[ReadPath::kFamily] == COUNT / 3, "the merging family");
+	return {after.sent_bytes - before.sent_bytes, chains(after) - chains(before)};
+}
+
+/* Keys of several families in one call: fewer commands than keys. */
+void check_families_at_once(
+	const Place &place, PushdownDB *db, const std::vector<rocksdb::ColumnFamilyHandle *> &handles)
+{
+	const auto together = get_of_families(db, handles);
+
+	db->set_mode(Mode::kSingleChains);
+	const auto single = get_of_families(db, handles);
+
+	db->set_mode(Mode::kChains);
+	CHECK(together.second > 100 && together.second == single.second, "%llu chains, and %llu",
+		static_cast<unsigned long long>(together.second),
+		static_cast<unsigned long long>(single.second));
+	if (!place.url.empty())
+		CHECK(together.first * 4 < single.first * 3, "%llu bytes sent together, %llu alone",
+			static_cast<unsigned long long>(together.first),
+			static_cast<unsigned long long>(single.first));
+	ReadOptions limited;
+
+	/* RocksDB answers no more keys than have room. */
+	limited.value_size_soft_limit = 1;
+	std::vector<std::string> values;
+	const std::vector<rocksdb::ColumnFamilyHandle *> first(4, handles[0]);
+	const std::vector<std::string> names = {key_of(0), key_of(3), key_of(6), key_of(9)};
+	const std::vector<Status> statuses =
+		db->MultiGet(limited, first, {names.begin(), names.end()}, &values);
+
+	CHECK(statuses[0].ok() && statuses[3].IsAborted(), "%s", statuses[3].ToString().c_str());
+}
+
 /* Each of several column families has tables of its own. */
 void test_families(const Place &place, const Kind &kind)
 {
@@ -426,6 +494,7 @@ void test_families(const Place &place, const Kind &kind)
 		else
 			CHECK(chains(db->stats()) - before > 99, "family %zu", family);
 	}
+	check_families_at_once(place, db, handles);
 	std::printf("families:");
 	print_ways(*db);
 	check_ok(db->DropColumnFamily(handles[1]), "dropping a family");

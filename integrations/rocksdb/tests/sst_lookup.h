@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bpfof.h"
+#include "sst.h"
 #include "sst_get.h"
 
 // Ends the test if the condition does not hold, with a text as for printf that says what was tried.
@@ -51,39 +52,17 @@ struct Table {
 	uint8_t compression = 0;
 };
 
-// The number at *at in groups of seven bits; leaves *at behind it.
-inline uint64_t TakeVarint(const uint8_t **at)
-{
-	uint64_t value = 0;
-	for (int shift = 0; shift < 64; shift += 7) {
-		const uint64_t byte = *(*at)++;
-		value |= (byte & 127) << shift;
-		if (byte < 128)
-			break;
-	}
-	return value;
-}
-
-// Where the index of the table is, from its footer of 53 bytes: __u8 checksum, the places of
-// metaindex and index in 40 bytes, __u32 format_version, __u64 magic.
+// Where the index of the table is.
 inline void ReadFooter(Table *table, uint32_t format_version)
 {
-	uint8_t footer[53];
-	const off_t end = lseek(table->fd, 0, SEEK_END);
-	CHECK(pread(table->fd, footer, sizeof(footer), end - sizeof(footer)) == sizeof(footer),
-		"reading the footer of %s", table->path.c_str());
-	uint64_t magic;
-	uint32_t version;
-	memcpy(&version, footer + 41, sizeof(version));
-	memcpy(&magic, footer + 45, sizeof(magic));
-	CHECK(magic == 0x88e241b785f4cff7 && version == format_version, "version %u of %s", version,
+	bpf_of::sst::Footer footer;
+	CHECK_OK(bpf_of::sst::read_footer(table->fd, lseek(table->fd, 0, SEEK_END), &footer));
+	CHECK(footer.format_version == format_version, "version %u of %s", footer.format_version,
 		table->path.c_str());
-	const uint8_t *at = footer + 1;
-	TakeVarint(&at);
-	TakeVarint(&at);
-	table->where.checksum = footer[0];
-	table->where.offset = TakeVarint(&at);
-	table->where.size = TakeVarint(&at);
+	table->where.checksum = footer.checksum;
+	table->where.checksum_base = footer.checksum_base;
+	table->where.offset = footer.index.offset;
+	table->where.size = footer.index.size;
 	CHECK(pread(table->fd, &table->compression, 1, table->where.offset + table->where.size) == 1,
 		"reading the index's trailer of %s", table->path.c_str());
 }
@@ -192,19 +171,22 @@ class Chains {
 	{
 		CHECK(!tables.empty() && tables.size() <= SST_TABLES_MAX, "%zu tables", tables.size());
 		const sst_get_request request = {
-			newest_tag, uint32_t(key.size()), uint32_t(tables.size())};
+			newest_tag, uint32_t(key.size()), uint16_t(tables.size()), 0};
 		std::string scratch(reinterpret_cast<const char *>(&request), sizeof(request));
 		std::vector<int> fds;
+		// The files may be listed in any order.
 		for (const Table &table : tables) {
-			scratch.append(
-				reinterpret_cast<const char *>(&table.where), sizeof(table.where));
-			fds.push_back(table.fd);
+			sst_table where = table.where;
+			where.file = uint8_t(tables.size() - 1 - (&table - tables.data()));
+			scratch.append(reinterpret_cast<const char *>(&where), sizeof(where));
+			fds.insert(fds.begin(), table.fd);
 		}
 		scratch += key;
 		const size_t argument_size = scratch.size();
 		scratch.resize(scratch_size);
 		const sst_table &where = tables[0].where;
-		const bpfof_read first = {where.offset, where.size + SST_TRAILER_BYTES, 0};
+		const bpfof_read first = {where.offset, where.size + SST_TRAILER_BYTES,
+			uint32_t(tables.size() - 1)};
 		bpfof_result result = {};
 		chains++;
 		const ssize_t size = bpfof_read_pushdown(reader_, fds.data(), fds.size(), &first,

@@ -21,6 +21,8 @@
 #include <unistd.h>
 #include <zstd.h>
 
+#include "formats.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -515,7 +517,7 @@ void CheckTable(const Case &c, const Table &table)
 std::vector<Case> AllCases()
 {
 	std::vector<Case> cases;
-	for (uint32_t format_version = 2; format_version <= 5; format_version++)
+	for (uint32_t format_version = 2; format_version <= NEWEST_FORMAT; format_version++)
 		for (auto compression : {rocksdb::kNoCompression, rocksdb::kSnappyCompression,
 			     rocksdb::kLZ4Compression, rocksdb::kZSTD})
 			for (auto checksum : {rocksdb::kNoChecksum, rocksdb::kCRC32c, rocksdb::kXXH3})
@@ -534,7 +536,7 @@ Status ReadDamaged(const File &file, const Table &table, IndexShape shape, const
 	Status status = read_footer(file.fd(), table.bytes.size(), &footer);
 	std::unique_ptr<Index> index;
 	if (status.ok()) {
-		CHECK(footer.format_version >= 2 && footer.format_version <= 5);
+		CHECK(footer.format_version >= 2 && footer.format_version <= 7);
 		CHECK(footer.checksum == 0 || footer.checksum == 1 || footer.checksum == 4);
 		CHECK(footer.metaindex.offset <= footer.blocks_end);
 		CHECK(footer.metaindex.size <= footer.blocks_end - footer.metaindex.offset);
@@ -570,7 +572,8 @@ void CheckDamage(const Case &c, const Table &table)
 	std::unique_ptr<Index> index;
 	MUST(Index::read(file.fd(), footer, table.shape, kPlenty, &index));
 	const bool verified = c.checksum != rocksdb::kNoChecksum;
-	// Footers have no checksum, but what they say of blocks is verified by that of the blocks.
+	// Footers before format_version 6 have no checksum, but what they say of blocks is verified by that of
+	// the blocks.
 	for (size_t bit = footer.blocks_end * 8; bit < table.bytes.size() * 8; bit++) {
 		file.Put(bit / 8, static_cast<char>(table.bytes[bit / 8] ^ 1 << bit % 8));
 		ReadDamaged(file, table, table.shape, verified ? index.get() : nullptr);
@@ -729,7 +732,7 @@ int main()
 		subject = NameOf(c) + ", damaged";
 		// Keys with tags and whole values, and those without and with differences.
 		if ((c.format_version == 2 && c.restart_interval == 1) ||
-			(c.format_version == 5 && c.restart_interval == 16)) {
+			(c.format_version >= 5 && c.restart_interval == 16)) {
 			CheckDamage(c, SingleTable(c, path, 300));
 		}
 	}

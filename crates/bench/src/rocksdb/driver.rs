@@ -27,6 +27,8 @@ pub(super) enum Mode {
     Chains,
     /// All blocks at once, at the target; RocksDB searches them.
     Blocks,
+    /// Chains at the target, each key of a MultiGet in a command of its own.
+    Single,
     /// RocksDB, on the loop device of this machine, which has no modelled latency.
     Local,
 }
@@ -37,6 +39,7 @@ impl Mode {
             Mode::Plain => "plain",
             Mode::Chains => "chains",
             Mode::Blocks => "blocks",
+            Mode::Single => "single",
             Mode::Local => "local",
         }
     }

@@ -41,6 +41,12 @@ pub struct RocksdbOptions {
     /// 1,2,4,8,16,32; with --quick none].
     #[arg(long, value_delimiter = ',')]
     pub(super) curve: Option<Vec<String>>,
+    /// Numbers of keys of a MultiGet; "" for none [default: 1,4,16,32,64,128; with --quick none].
+    #[arg(long, value_delimiter = ',')]
+    pub(super) batch: Option<Vec<String>>,
+    /// Threads that call MultiGet with these.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) batch_threads: u32,
     /// Percentages of Gets that RocksDB does itself for its cache; "" for none [default:
     /// 0,0.1,1,10,100; with --quick none].
     #[arg(long, value_delimiter = ',')]

@@ -6,6 +6,8 @@ use super::report::{Configuration, Part, Setting};
 
 /// The ways to read that are compared.
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Chains, Mode::Blocks];
+/// Those of MultiGet by its keys.
+const BATCH_MODES: [Mode; 3] = [Mode::Plain, Mode::Single, Mode::Chains];
 /// Those of figure 8: read only, read mostly, half writes, newest keys.
 const SAMPLED_WORKLOADS: [&str; 5] = ["uniform", "c", "b", "a", "d"];
 
@@ -34,7 +36,16 @@ pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
     if let Some(wrong) = curve.iter().find(|threads| !(1.0..=1000.0).contains(*threads)) {
         return Err(format!("--curve {wrong}: a number of threads is from 1 to 1000"));
     }
+    let batches = options.list("--batch", &options.batch, "1,4,16,32,64,128")?;
+    if let Some(wrong) = batches.iter().find(|keys| !(1.0..=10_000.0).contains(*keys)) {
+        return Err(format!("--batch {wrong}: a MultiGet has 1 to 10000 keys"));
+    }
     let mut steps = workload_steps(options);
+    if !batches.is_empty() {
+        let workloads = batches.iter().map(|keys| format!("multiget:{keys}")).collect();
+        let threads = vec![options.batch_threads];
+        steps.push(Step { workloads, threads, ..uniform(options, Part::Batches, 0, &BATCH_MODES) });
+    }
     if !curve.is_empty() {
         let threads = curve.iter().map(|threads| *threads as u32).collect();
         steps.push(Step { threads, ..uniform(options, Part::Threads, 0, &MODES) });

@@ -61,7 +61,7 @@ fn colour(mode: Mode) -> RGBColor {
     match mode {
         Mode::Plain | Mode::Local => RGBColor(150, 160, 175),
         Mode::Blocks => RGBColor(210, 105, 30),
-        Mode::Chains => RGBColor(30, 110, 190),
+        Mode::Chains | Mode::Single => RGBColor(30, 110, 190),
     }
 }
 
@@ -69,7 +69,7 @@ fn legend(mode: Mode) -> &'static str {
     match mode {
         Mode::Plain | Mode::Local => "plain: a round trip a block",
         Mode::Blocks => "blocks: all at once",
-        Mode::Chains => "chains: pushed down",
+        Mode::Chains | Mode::Single => "chains: pushed down",
     }
 }
 

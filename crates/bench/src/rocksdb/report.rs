@@ -14,6 +14,8 @@ pub(super) enum Part {
     Workloads,
     /// Figure 6a: latency against throughput.
     Threads,
+    /// MultiGet by its number of keys.
+    Batches,
     /// Figure 8.
     Sampling,
     /// Figure 10.
@@ -71,7 +73,9 @@ impl ModeFigures {
     /// Blocks that an operation needed.
     pub(super) fn blocks_per_op(&self) -> f64 {
         match self.mode {
-            Mode::Chains if self.chain_blocks_per_op > 0.0 => self.chain_blocks_per_op,
+            Mode::Chains | Mode::Single if self.chain_blocks_per_op > 0.0 => {
+                self.chain_blocks_per_op
+            }
             _ => self.rocksdb_blocks_per_op,
         }
     }
@@ -83,6 +87,9 @@ pub(super) struct Case {
     #[serde(flatten)]
     pub(super) setting: Setting,
     pub(super) workload: String,
+    /// Keys of an operation, of MultiGet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) batch: Option<u32>,
     pub(super) threads: u32,
     pub(super) modes: Vec<ModeFigures>,
     /// How many times better chains are than plain reads.
@@ -108,6 +115,9 @@ pub(super) struct Summary {
     /// Processor time of host and target, and bytes on the network, of uniform reads.
     cpu_per_op_ratio: Option<f64>,
     net_bytes_ratio: Option<f64>,
+    /// MultiGet of 32 keys, by vectors: against plain reads, and against a command for each key.
+    multiget32_over_plain: Option<f64>,
+    multiget32_over_before: Option<f64>,
 }
 
 /// All of it.
@@ -188,7 +198,9 @@ impl CaseSamples<'_> {
     fn case(self, setting: Setting) -> Case {
         let CaseSamples { workload, threads, modes } = self;
         let modes = modes.into_iter().map(|(mode, samples)| samples.figures(mode)).collect();
-        let mut case = Case { setting, workload: workload.to_owned(), threads, modes, ratio: None };
+        let batch = workload.strip_prefix("multiget:").and_then(|keys| keys.parse().ok());
+        let workload = workload.to_owned();
+        let mut case = Case { setting, workload, batch, threads, modes, ratio: None };
         case.ratio = case
             .of(Mode::Plain)
             .zip(case.of(Mode::Chains))
@@ -228,6 +240,11 @@ pub(super) fn summary(cases: &[Case], latency_us: u64) -> Summary {
     let ratio = |workload: &str| find(workload)?.ratio.as_ref();
     let ops = |workload: &str| Some(ratio(workload)?.ops_per_s);
     let cpu = |mode: Mode| find("uniform")?.of(mode)?.cpu_us_per_op();
+    let batch = cases
+        .iter()
+        .find(|case| case.setting.part == Part::Batches && case.workload == "multiget:32");
+    let batch_ops = |mode: Mode| Some(batch?.of(mode)?.figures.ops_per_s);
+    let multiget32_over = |mode: Mode| Some(batch_ops(Mode::Chains)? / batch_ops(mode)?);
     let ycsb: Vec<f64> = ["a", "b", "c", "d", "f"].into_iter().filter_map(ops).collect();
     Summary {
         uniform_ops_ratio: ops("uniform"),
@@ -238,6 +255,8 @@ pub(super) fn summary(cases: &[Case], latency_us: u64) -> Summary {
             .zip(cpu(Mode::Chains))
             .map(|(plain, chains)| plain / chains),
         net_bytes_ratio: ratio("uniform").map(|ratio| ratio.net_bytes),
+        multiget32_over_plain: multiget32_over(Mode::Plain),
+        multiget32_over_before: multiget32_over(Mode::Single),
     }
 }
 
@@ -290,8 +309,33 @@ mod tests {
             ycsb_e_ops_ratio: None,
             cpu_per_op_ratio: Some(2.0),
             net_bytes_ratio: Some(1.0),
+            multiget32_over_plain: None,
+            multiget32_over_before: None,
         };
         assert_eq!(summary(&cases, 3), expected);
         assert_eq!(summary(&cases, 90).uniform_ops_ratio, None);
+    }
+
+    #[test]
+    fn multiget_of_32_keys_is_compared_with_both() {
+        let setting = Setting {
+            part: Part::Batches,
+            latency_us: 3,
+            cache_bytes: 0,
+            configuration: Configuration::Default,
+            sample_rate: None,
+        };
+        let mut measured = Vec::new();
+        for (keys, faster) in [(16, 1), (32, 2)] {
+            let workload = format!("multiget:{keys}");
+            measured.push(line(&workload, "plain", 100, 1.0));
+            measured.push(line(&workload, "single", 200, 1.0));
+            measured.push(line(&workload, "chains", 300 * faster, 1.0));
+        }
+        let cases = cases(setting, &measured);
+        assert_eq!(cases.iter().map(|case| case.batch).collect::<Vec<_>>(), [Some(16), Some(32)]);
+        let summary = summary(&cases, 3);
+        assert_eq!(summary.multiget32_over_plain, Some(6.0));
+        assert_eq!(summary.multiget32_over_before, Some(3.0));
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn text(report: &Report) -> String {
 }
 
 /// What the words of the tables mean.
-const WORDS: [Word<'static>; 12] = [
+const WORDS: [Word<'static>; 13] = [
     (
         "µs, cache",
         "of a table: the latency of the drive that the target stands for, and RocksDB's block cache",
@@ -53,6 +53,7 @@ const WORDS: [Word<'static>; 12] = [
         "RocksDB reads the tables, one block after the other, on the connections that chains use",
     ),
     ("chains", "Gets are pushed down: one round trip"),
+    ("single", "as chains, but each key of a MultiGet is a command of its own"),
     ("blocks", "a Get fetches at once all blocks that may have its key"),
     ("local", "RocksDB reads a loop device of this machine: no network, and no drive's latency"),
     legend::SPREAD,
@@ -98,6 +99,7 @@ pub(super) fn setting(setting: &Setting) -> String {
     let what = match (part, configuration) {
         (Part::Workloads, _) => "workloads".to_owned(),
         (Part::Threads, _) => "uniform reads by more and more threads".to_owned(),
+        (Part::Batches, _) => "MultiGet of more and more keys".to_owned(),
         (Part::Sampling, _) => {
             format!("{} % of Gets for the cache", sample_rate.unwrap_or(0.0) * 100.0)
         }

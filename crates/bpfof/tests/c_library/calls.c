@@ -361,6 +361,31 @@ static void many(struct bpfof *b, struct bpfof_reader *reader, const int *fds)
 			right(&pieces[i], i);
 	}
 	CHECK(bpfof_read_pushdown_batch(reader, NULL, 0) == 0);
+
+	/* Submitted together, beside one alone. */
+	for (i = 0; i < CHAINS; i++) {
+		prepare(&pieces[i], i, fds, fill);
+		chains[i] = pieces[i].chain;
+		chains[i].user = &pieces[i];
+	}
+	chains[9].nfds = 1;
+	REFUSED(EINVAL, bpfof_submit_many(reader, chains, CHAINS));
+	chains[9].nfds = chains[8].nfds;
+	CHECK(bpfof_in_flight(reader) == 0);
+	CHECK(bpfof_submit_many(reader, chains, CHAINS - 1) == 0);
+	CHECK(bpfof_submit(reader, &chains[CHAINS - 1]) == 0);
+	for (back = 0; (got = bpfof_poll(reader, ended, 7, -1)) > 0; back += (size_t)got)
+		for (i = 0; i < (size_t)got; i++) {
+			struct piece *piece = (struct piece *)ended[i]->user;
+
+			piece->chain = *ended[i];
+			right(piece, (size_t)(piece - pieces));
+			ended[i]->user = NULL;
+		}
+	CHECK(got == 0 && back == CHAINS && bpfof_in_flight(reader) == 0);
+	CHECK(bpfof_submit_many(reader, NULL, 0) == 0);
+	REFUSED(EINVAL, bpfof_submit_many(reader, NULL, 1));
+	REFUSED(EINVAL, bpfof_submit_many(NULL, chains, 1));
 	free(chains);
 	free(pieces);
 	bpfof_function_unload(fill);

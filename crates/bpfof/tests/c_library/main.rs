@@ -25,9 +25,8 @@ fn repository() -> PathBuf {
 
 /// What cargo has built for the tests, named as `make install` wants it.
 fn built(folder: &Path) -> PathBuf {
-    let program = Path::new(BPFOF);
-    let target = program.parent().expect("a folder");
-    let names = [("bpfof", program.to_owned())].into_iter();
+    let target = Path::new(BPFOF).parent().expect("a folder");
+    let names = ["bpfof", "bpfof-query"].map(|name| (name, target.join(name))).into_iter();
     let libraries =
         ["libbpfof.so", "libbpfof.a"].map(|name| (name, target.join("deps").join(name)));
     let built = folder.join("built");

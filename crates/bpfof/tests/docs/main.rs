@@ -73,7 +73,7 @@ fn the_doors_of_the_readme() {
     let mut reader = Reader::new(&["sudo nvme "]);
     symlink(repository().join("functions"), reader.folder.path().join("functions"))
         .expect("linked");
-    for block in section("README.md", "## Three doors") {
+    for block in section("README.md", "## Four doors") {
         match (block.language.as_str(), &block.file) {
             ("sh", None) => reader.run(&block.text),
             ("c", Some(name)) => {
@@ -82,6 +82,15 @@ fn the_doors_of_the_readme() {
             (language, file) => panic!("nobody knows what to do with {language} for {file:?}"),
         }
     }
+}
+
+#[test]
+fn asking_files() {
+    let beside = Path::new(BPFOF).with_file_name("bpfof-query");
+    assert!(beside.exists(), "first: cargo build -p bpfof-query-command");
+    let mut reader = Reader::new(&[]);
+    symlink(repository().join("docs"), reader.folder.path().join("docs")).expect("linked");
+    follow(&mut reader, &section("docs/query.md", "## In three commands"));
 }
 
 fn create_database(file: &Path) {

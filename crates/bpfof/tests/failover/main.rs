@@ -12,7 +12,7 @@ mod rocksdb;
 mod rounds;
 mod workers;
 
-use bpfof_host::PathState;
+use bpfof_host::{PathState, TargetUrl};
 use disk::{Disk, cannot_mount};
 use reading::Reading;
 use rustix::process::Signal;
@@ -28,8 +28,8 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
         return;
     }
     let mut disk = Disk::new("ext4", 64 << 20);
-    let url = disk.add_path();
-    let mut reading = Reading::new(&disk, &url, PATH_TIMEOUT);
+    let url = TargetUrl { path_timeout: Some(PATH_TIMEOUT), ..disk.add_path() };
+    let mut reading = Reading::new(&disk, &url);
     reading.wait(0, PathState::Optimized);
     reading.wait(1, PathState::Optimized);
     reading.look_up_many();

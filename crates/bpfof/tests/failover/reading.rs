@@ -32,9 +32,8 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn new(disk: &Disk, url: &TargetUrl, path_timeout: Duration) -> Reading {
-        let options = Options { path_timeout, ..Options::default() };
-        let controller = Controller::connect(url, options).expect("it connects");
+    pub(crate) fn new(disk: &Disk, url: &TargetUrl) -> Reading {
+        let controller = Controller::connect(url, Options::default()).expect("it connects");
         let device = NamespaceDevice::new(disk.image()).expect("an image");
         let maps = FileMaps::new(controller, url.nsid, device).expect("a target");
         let function = maps.load_function(GET_OBJECT, 0).expect("good");

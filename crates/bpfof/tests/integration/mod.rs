@@ -1,4 +1,5 @@
-//! Builds the integration with RocksDB, by CMake and with the machine's RocksDB.
+//! Builds the integration with RocksDB, by CMake and with the machine's RocksDB, or with ROCKSDB_VERSION if
+//! ROCKSDB_CMAKE says in lines of arguments where that is.
 #![allow(dead_code)] // Each test uses a part.
 
 use crate::disk::{BPFOF, run};
@@ -23,6 +24,11 @@ pub(crate) fn cannot_build() -> bool {
     !can
 }
 
+/// Whether it is built with another RocksDB than the machine's.
+pub(crate) fn is_other_version() -> bool {
+    std::env::var_os("ROCKSDB_VERSION").is_some()
+}
+
 /// Builds all of it, once, and gives the folder with the tests.
 pub(crate) fn build() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -32,11 +38,16 @@ pub(crate) fn build() -> &'static Path {
 /// Builds a target of CMake's, and gives the folder where it is.
 pub(crate) fn build_only(target: &str) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/rocksdb");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rocksdb");
+    let version = std::env::var("ROCKSDB_VERSION").map(|name| format!("rocksdb-{name}"));
+    let name = version.unwrap_or_else(|_| "rocksdb".to_owned());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let library = Path::new(BPFOF).with_file_name("deps");
     let (sources, to) = (sources.display().to_string(), folder.display().to_string());
     let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
-    run("cmake", &["-S", &sources, "-B", &to, &library, "-DBPFOF_TESTS=ON"]);
+    let others = std::env::var("ROCKSDB_CMAKE").unwrap_or_default();
+    let mut arguments = vec!["-S", &sources, "-B", &to, &library, "-DBPFOF_TESTS=ON"];
+    arguments.extend(others.lines());
+    run("cmake", &arguments);
     run("cmake", &["--build", &to, "--parallel", "2", "--target", target]);
     folder
 }

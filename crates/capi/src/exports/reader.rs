@@ -142,7 +142,7 @@ pub(super) fn check(
 ///
 /// # Safety
 /// The pointers in `asked` are what C promises, during this call.
-unsafe fn submit(
+pub(super) unsafe fn submit(
     session: &Session,
     core: &mut Core,
     tag: usize,
@@ -347,50 +347,6 @@ unsafe extern "C" fn bpfof_in_flight(reader: *const Reader) -> usize {
         // SAFETY: what C promises.
         let core = unsafe { given(reader, "reader") }?.lock()?;
         Ok(core.reader.in_flight() + core.ended.len())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn bpfof_read_pushdown_batch(
-    reader: *mut Reader,
-    chains: *mut Chain,
-    count: usize,
-) -> isize {
-    call(-1, || {
-        // SAFETY: what C promises.
-        let reader = unsafe { given(reader, "reader") }?;
-        let mut core = reader.lock()?;
-        // SAFETY: what C promises; only the length is looked at.
-        let theirs = unsafe { elements(chains, count, "chains") }?.as_ptr_range();
-        let (first, behind) = (theirs.start.addr(), theirs.end.addr());
-        let (mut next, mut running, mut good) = (0, 0, 0);
-        while next < count || running > 0 {
-            while next < count && running < reader.session.queue_depth() {
-                // SAFETY: one of `count` chains.
-                let chain = unsafe { chains.add(next) };
-                next += 1;
-                // SAFETY: what C promises.
-                match unsafe { submit_theirs(&reader.session, &mut core, chain) } {
-                    Ok(()) => running += 1,
-                    // SAFETY: the chain is there.
-                    Err(failure) => unsafe { finish(chain.expose_provenance(), &Err(failure)) },
-                }
-            }
-            let mut others = VecDeque::new();
-            core.wait(WAIT, &mut |tag, end| {
-                // SAFETY: a blocking call leaves none behind, so the tag is an address of the
-                // caller's, where the chain must be until it ends.
-                unsafe { finish(tag, &end) };
-                if (first..behind).contains(&tag) {
-                    running = running.saturating_sub(1);
-                    good += isize::from(end.is_ok());
-                } else {
-                    others.push_back(tag);
-                }
-            });
-            core.ended.append(&mut others);
-        }
-        Ok(good)
     })
 }
 

@@ -216,11 +216,10 @@ impl Chains {
         self.waiting.iter().any(|number| self.get(*number).is_none_or(Chain::is_due))
     }
 
-    /// Takes a call, the chains of which have the tags from `first_tag` on; adds their numbers to
-    /// `numbers`.
+    /// Takes a call, the chains of which have these tags; adds their numbers to `numbers`.
     pub(crate) fn add(
         &mut self,
-        first_tag: u64,
+        tags: impl Iterator<Item = u64>,
         call: &ReadPushdownMany<'_>,
         numbers: &mut Vec<usize>,
     ) {
@@ -230,7 +229,7 @@ impl Chains {
         };
         let kept = self.spare.pop().and_then(reuse);
         let kept = kept.unwrap_or_else(|| Arc::new(KeptCall::new(call)));
-        for (index, tag) in (0..call.entries.len()).zip(first_tag..) {
+        for (index, tag) in (0..call.entries.len()).zip(tags) {
             let chain = Some(Chain::new(tag, KeptChain::new(Arc::clone(&kept), index)));
             match self.free.pop() {
                 Some(number) => {

@@ -173,11 +173,23 @@ impl PushdownReader {
         first_tag: u64,
         call: &ReadPushdownMany<'_>,
     ) -> Result<(), ReadError> {
+        self.submit_tagged(first_tag.., call)
+    }
+
+    /// The same with tags of the caller's choice, one for each chain; those without one are not begun.
+    ///
+    /// # Errors
+    /// Those of [`submit_many`](Self::submit_many).
+    pub fn submit_tagged(
+        &mut self,
+        tags: impl Iterator<Item = u64>,
+        call: &ReadPushdownMany<'_>,
+    ) -> Result<(), ReadError> {
         call.check()?;
         let is_full = self.chains.wants_room();
         let mut numbers = mem::take(&mut self.numbers);
         numbers.clear();
-        self.chains.add(first_tag, call, &mut numbers);
+        self.chains.add(tags, call, &mut numbers);
         if is_full {
             self.chains.no_room(&numbers, false);
         } else {

@@ -209,7 +209,7 @@ impl World {
 
 fn plain_key(value: Value) -> Value {
     match value {
-        Value::Float(number) if number == 0.0 => Value::Float(0.0),
+        Value::Float(0.0) => Value::Float(0.0),
         other => other,
     }
 }
@@ -264,24 +264,18 @@ fn fsum(values: &[f64]) -> f64 {
     while let Some(y) = partials.pop() {
         let x = high;
         high = x + y;
-        let mut low = y - (high - x);
-        if low != 0.0 {
-            // A half is rounded as what lies below it says.
-            if partials.last().is_some_and(|next| (low < 0.0) == (*next < 0.0)) {
-                let twice = low * 2.0;
-                let moved = high + twice;
-                if twice == moved - high {
-                    high = moved;
-                }
-            }
-            low = 0.0;
+        let low = y - (high - x);
+        if low == 0.0 {
+            continue;
         }
-        if low == 0.0 && high != x + y {
-            break;
+        // A half is rounded as what lies below it says.
+        let below = partials.last().copied().unwrap_or(0.0);
+        let moved = high + 2.0 * low;
+        let same_side = below != 0.0 && (low < 0.0) == (below < 0.0);
+        if same_side && moved - high == 2.0 * low {
+            high = moved;
         }
-        if y - (high - x) != 0.0 {
-            break;
-        }
+        break;
     }
     high + 0.0
 }
@@ -406,7 +400,7 @@ fn fixed(schema: &Schema, rows: &mut [Vec<Value>], dice: &mut Dice) -> (Format, 
 }
 
 fn csv(schema: &Schema, rows: &[Vec<Value>], dice: &mut Dice) -> (Format, Vec<u8>) {
-    let delimiter = dice.pick(&[b',', b';', b'\t']);
+    let delimiter = dice.pick(b",;\t");
     let end = dice.pick(&["\n", "\r\n"]);
     let mut text = String::new();
     for column in &schema.columns {

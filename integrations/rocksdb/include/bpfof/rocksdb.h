@@ -11,14 +11,15 @@
  *
  * From then on it is a rocksdb::DB. Get() searches what is in memory first, as RocksDB does it; if
  * that does not settle it, one command lets the target look the key up in all tables that may hold
- * it, newest first, instead of a read for each. MultiGet() does that for all its keys at once. Seeks
- * of iterators fetch the blocks of all levels together. Everything else, and every Get() that cannot
+ * it, newest first, instead of a read for each. MultiGet() does that for all its keys at once, in as few
+ * commands as their tables allow. Seeks of iterators fetch the blocks of all levels together. Everything else, and every Get() that cannot
  * be done so, is the ordinary RocksDB. The answer is the same; stats() tells which way they went.
  */
 #ifndef BPFOF_ROCKSDB_H
 #define BPFOF_ROCKSDB_H
 
 #include <rocksdb/utilities/stackable_db.h>
+#include <rocksdb/version.h>
 
 #include <array>
 #include <cstddef>
@@ -38,6 +39,8 @@ enum class Mode : uint8_t {
 	kChains,
 	/* Get() fetches all blocks that the key may be in at once, too, and RocksDB searches them. */
 	kBlocks,
+	/* As kChains, but each key of a MultiGet() is a command of its own. */
+	kSingleChains,
 };
 
 struct PushdownOptions {
@@ -95,7 +98,7 @@ enum class ReadPath : uint8_t {
 	kPlain,	     /* that is the mode */
 	kSampled,    /* for the block cache */
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
-	kFamily,     /* new since Open(), or cannot be pushed down; or a MultiGet() of several */
+	kFamily,     /* new since Open(), or cannot be pushed down */
 	kStale,	     /* the set of tables was just changing */
 	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */
@@ -161,23 +164,36 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	~PushdownDB() override;
 
-	using rocksdb::StackableDB::Get;
 	/*
-	 * As DB::Get(). Linearizable with all that changes the database meanwhile: the tables that are
-	 * searched are those of the version whose memtables were searched before (view.h).
+	 * Get() is as DB::Get(), and linearizable with all that changes the database meanwhile: the tables
+	 * that are searched are those of the version whose memtables were searched before (view.h).
+	 * MultiGet() is as DB::MultiGet(): all keys are read at the same moment; keys of several column
+	 * families may share commands.
 	 */
+	using rocksdb::StackableDB::Get;
+	using rocksdb::StackableDB::MultiGet;
+#if ROCKSDB_MAJOR >= 9
+	/* All other forms of DB call these. With timestamps they are RocksDB's. */
+	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
+		const rocksdb::Slice &key, rocksdb::PinnableSlice *value, std::string *timestamp) override;
+	void MultiGet(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, std::string *timestamps, rocksdb::Status *statuses,
+		bool sorted = false) override;
+#else
 	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value) override;
 
-	using rocksdb::StackableDB::MultiGet;
-	/* As DB::MultiGet(): all keys are read at the same moment. */
 	void MultiGet(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		size_t count, const rocksdb::Slice *keys, rocksdb::PinnableSlice *values,
 		rocksdb::Status *statuses, bool sorted = false) override;
-	/* The same; pushed down if all keys are of one column family. */
+	void MultiGet(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, rocksdb::Status *statuses, bool sorted = false) override;
 	std::vector<rocksdb::Status> MultiGet(const rocksdb::ReadOptions &options,
 		const std::vector<rocksdb::ColumnFamilyHandle *> &families,
 		const std::vector<rocksdb::Slice> &keys, std::vector<std::string> *values) override;
+#endif
 
 	using rocksdb::StackableDB::NewIterator;
 	/* As DB::NewIterator(). */
@@ -226,6 +242,17 @@ class PushdownDB : public rocksdb::StackableDB {
 	class ManyGets;
 
 	PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state);
+
+	rocksdb::Status get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
+		const rocksdb::Slice &key, rocksdb::PinnableSlice *value);
+	/* MultiGet() of keys of which each has a family. */
+	void multi_get(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, rocksdb::Status *statuses, bool sorted);
+	/* The same of keys that are not all left to RocksDB. */
+	void get_many(const rocksdb::ReadOptions &options, size_t count,
+		rocksdb::ColumnFamilyHandle **families, const rocksdb::Slice *keys,
+		rocksdb::PinnableSlice *values, rocksdb::Status *statuses);
 
 	std::unique_ptr<State> state_;
 };

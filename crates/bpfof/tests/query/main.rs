@@ -1,0 +1,215 @@
+//! Queries at a target, on this machine by direct reads, and over plain reads: the same answers.
+
+#[path = "../disk/mod.rs"]
+mod disk;
+#[path = "../../../query/tests/world/mod.rs"]
+mod world;
+
+use bpfof_host::files::{FileMaps, NamespaceDevice};
+use bpfof_query::{
+    Aggregate, Column, Field, Format, Kind, Measure, Plan, Predicate, Reduction, RunError, Runner,
+    Scalar, Schema, Settings, Stages, Value, parts,
+};
+use disk::{Disk, cannot_mount};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use world::{Dice, World};
+
+fn at_target(disk: &Disk) -> FileMaps {
+    let device = NamespaceDevice::new(disk.image()).expect("an image");
+    FileMaps::new(disk.connect(), 1, device).expect("a target")
+}
+
+fn write(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).expect("room");
+    file.write_all(bytes).expect("room");
+    file.sync_all().expect("written");
+}
+
+#[test]
+fn a_target_answers_what_this_machine_answers() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let remote = at_target(&disk);
+    let local = FileMaps::local();
+    let (remote, local) = (Stages::new(&remote), Stages::new(&local));
+    let path = disk.mount().join("rows");
+    let config = Config { cases: 48, ..Config::with_source_file(file!()) };
+    let strategy = (proptest::num::u64::ANY, 1_usize..400, 1_u64..20_000);
+    let outcome = TestRunner::new(config).run(&strategy, |(seed, rows, range)| {
+        let world = World::new(seed, rows);
+        write(&path, &world.bytes);
+        let block = 1 + Dice::new(seed).below(3000) as u32;
+        let settings = Settings {
+            range_max_bytes: Some(range),
+            block_max_bytes: Some(block),
+            falls_back: false,
+            ..Settings::default()
+        };
+        for (stages, is_remote) in [(&remote, true), (&local, false)] {
+            // Without a target there is nothing to fall back from.
+            let settings = Settings { falls_back: !is_remote, ..settings };
+            let run = world.run(stages, &path, settings, u64::MAX);
+            let (table, stats) = run.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            world.check(&table).map_err(TestCaseError::fail)?;
+            let chains = if is_remote { stats.chains } else { 0 };
+            assert_eq!(stats.chains_at_target, chains);
+        }
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+/// Records with a number that grows: the sum of all, and how many there are.
+fn sums() -> Plan {
+    Plan {
+        schema: Schema {
+            columns: vec![Column { name: "n".to_owned(), kind: Kind::U64, nullable: false }],
+        },
+        format: Format::Fixed {
+            header_bytes: 0,
+            record_bytes: 8,
+            fields: vec![Field { offset_bytes: 0, width_bytes: 8 }],
+        },
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Groups {
+            keys: Vec::new(),
+            aggregates: [Measure::CountAll, Measure::Sum]
+                .map(|measure| Aggregate { measure, of: Scalar::Column(0) })
+                .to_vec(),
+        },
+    }
+}
+
+fn sum_of(stages: &Stages<'_>, path: &Path, settings: Settings) -> Result<(i128, u64), RunError> {
+    let plan = sums();
+    let bytes = std::fs::metadata(path).expect("it is there").len();
+    let mut runner = Runner::new(stages, &plan, settings)?;
+    let part = &parts(&plan, &[(path.to_owned(), bytes)], u64::MAX)[0];
+    let table = runner.run(part, &mut |_| true)?.finish(&plan).expect("of this plan");
+    let [Value::Int(count), Value::Int(sum)] = table.rows[0][..] else { panic!("{table:?}") };
+    assert_eq!(count as u64, bytes / 8);
+    Ok((sum, runner.stats().chains_at_target))
+}
+
+/// Somebody moves the file's blocks all the time; its values stay.
+#[test]
+fn a_file_that_moves_is_summed_as_it_is() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let maps = at_target(&disk);
+    let stages = Stages::new(&maps);
+    let path = disk.mount().join("rows");
+    let bytes: Vec<u8> = (0..1_u64 << 18).flat_map(u64::to_le_bytes).collect();
+    let expected = (1_i128 << 18) * ((1 << 18) - 1) / 2;
+    write(&path, &bytes);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each copy has blocks of its own, and takes the name.
+            let copy = disk.mount().join("copy");
+            while !is_over.load(Ordering::Relaxed) {
+                write(&copy, &bytes);
+                std::fs::rename(&copy, &path).expect("the same folder");
+                let mut file = OpenOptions::new().write(true).open(&path).expect("there");
+                file.seek(SeekFrom::Start(0)).expect("a file");
+                file.write_all(&bytes[..1 << 16]).expect("room");
+            }
+        });
+        for _ in 0..20 {
+            let settings = Settings { range_max_bytes: Some(64 << 10), ..Settings::default() };
+            let found = sum_of(&stages, &path, settings);
+            if found.as_ref().map(|(sum, _)| *sum).ok() != Some(expected) {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("{found:?} is not {expected}");
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A target that dies ends no query, unless it must run there.
+#[test]
+fn without_its_target_a_query_runs_here() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let maps = at_target(&disk);
+    let stages = Stages::new(&maps);
+    let path = disk.mount().join("rows");
+    write(&path, &(0..1_u64 << 20).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
+    let expected = (1_i128 << 20) * ((1 << 20) - 1) / 2;
+    let settings = Settings { falls_back: false, ..Settings::default() };
+    let (sum, at_target) = sum_of(&stages, &path, settings).expect("a target");
+    assert_eq!(sum, expected);
+    assert!(at_target > 0);
+
+    // It dies within a query.
+    let plan = sums();
+    let mut runner = Runner::new(&stages, &plan, Settings::default()).expect("a target");
+    let files = [(path.clone(), 8 << 20)];
+    let part = &parts(&plan, &files, u64::MAX)[0];
+    let mut is_there = true;
+    let partial = runner.run(part, &mut |_| {
+        if std::mem::take(&mut is_there) {
+            disk.stop_target();
+        }
+        true
+    });
+    let table = partial.expect("it is read here").finish(&plan).expect("of this plan");
+    assert_eq!(table.rows, [[Value::Int(1 << 20), Value::Int(expected)]]);
+    let error = runner.run(part, &mut |_| false).expect_err("it is told to stop");
+    assert!(matches!(error, RunError::Stopped), "{error}");
+}
+
+/// `bpfof query`, with targets of mounts as the variable tells them.
+fn ask(targets: &str, arguments: &[&str]) -> std::process::Output {
+    let beside = Path::new(disk::BPFOF).with_file_name("bpfof-query");
+    assert!(beside.exists(), "first: cargo build -p bpfof-query-command");
+    let mut command = std::process::Command::new(disk::BPFOF);
+    command.arg("query").args(arguments).env("BPFOF_TARGETS", targets);
+    command.output().expect("it starts")
+}
+
+#[test]
+fn the_command_finds_the_target_of_a_mount() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let numbers: Vec<u8> = (0..500_000_u64).flat_map(u64::to_le_bytes).collect();
+    write(&disk.mount().join("n.bin"), &numbers);
+    let sql = format!("SELECT count(*), sum(n) FROM '{}/n.*' WHERE n >= 1000", disk.mount().display());
+    let (mount, image) = (disk.mount(), disk.image());
+    let targets = format!("{}={} {}", mount.display(), disk.url, image.display());
+    let arguments = ["--schema", "n u64", "--no-fallback", "--stats", "--json", &sql];
+    let output = ask(&targets, &arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let sum = (1000..500_000_u64).sum::<u64>();
+    let expected = format!("[{{\"count(*)\":499000,\"sum(n)\":{sum}}}\n]\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    let stats: serde_json::Value = serde_json::from_str(&errors).expect("JSON");
+    assert_eq!(stats["chains"], stats["chains_at_target"]);
+    let moved = stats["received_bytes"].as_u64().expect("a number");
+    assert!(moved > 0 && moved * 100 < numbers.len() as u64, "{errors}");
+
+    disk.stop_target();
+    let output = ask(&targets, &["--schema", "n u64", "--csv", &sql]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("count(*),sum(n)\n499000,{sum}\n"));
+    assert!(errors.contains("the stages run here"), "{errors}");
+    let output = ask(&targets, &arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && errors.contains("the target nvme-tcp://"), "{errors}");
+}

@@ -1,0 +1,196 @@
+//! The command, as shells see it.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use tempfile::TempDir;
+
+const FIELDS: &str = "id u64, zone i32, fare f64, name char(8)";
+const ROWS: u64 = 20_000;
+
+/// A file of records, of which each field follows from its number.
+fn records() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut bytes = Vec::new();
+    for id in 0..ROWS {
+        bytes.extend_from_slice(&id.to_le_bytes());
+        bytes.extend_from_slice(&zone(id).to_le_bytes());
+        bytes.extend_from_slice(&fare(id).to_le_bytes());
+        bytes.extend_from_slice(if id % 2 == 0 { b"even\0\0\0\0" } else { b"odd\0\0\0\0\0" });
+    }
+    fs::write(folder.path().join("rows.bin"), bytes).expect("written");
+    folder
+}
+
+fn zone(id: u64) -> i32 {
+    i32::try_from(id * 7919 % 11).expect("small") - 5
+}
+
+fn fare(id: u64) -> f64 {
+    (id * 31 % 1000) as f64 / 4.0
+}
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bpfof-query"));
+    command.args(arguments).current_dir(folder).env_remove("BPFOF_TARGETS");
+    command
+}
+
+fn output(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder, arguments).output().expect("it starts")
+}
+
+fn answer(folder: &Path, arguments: &[&str]) -> String {
+    let output = output(folder, arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn asked(folder: &Path, sql: &str, style: &str) -> String {
+    answer(folder, &["--schema", FIELDS, "--here", style, sql])
+}
+
+#[test]
+fn groups_are_what_a_loop_computes() {
+    let folder = records();
+    let sql = "SELECT zone, count(*), sum(fare), max(id), avg(fare) FROM 'rows.bin' \
+               WHERE fare >= 100 AND name LIKE 'ev%' AND zone BETWEEN -2 AND 2 \
+               GROUP BY zone HAVING count(*) > 0 ORDER BY zone DESC";
+    let mut expected = String::from("zone,count(*),sum(fare),max(id),avg(fare)\n");
+    for wanted in (-2..=2).rev() {
+        let passing: Vec<u64> = (0..ROWS)
+            .filter(|id| zone(*id) == wanted && id % 2 == 0 && fare(*id) >= 100.0)
+            .collect();
+        let sum: f64 = passing.iter().map(|id| fare(*id)).sum();
+        let (count, last) = (passing.len(), passing.last().expect("some"));
+        let mean = sum / count as f64;
+        expected.push_str(&format!("{wanted},{count},{sum:?},{last},{mean:?}\n"));
+    }
+    assert_eq!(asked(folder.path(), sql, "--csv"), expected);
+}
+
+#[test]
+fn rows_come_in_the_order_of_the_file_and_their_top_in_its_own() {
+    let folder = records();
+    let sql = "SELECT id, name FROM 'rows.bin' WHERE zone = 5 LIMIT 3 OFFSET 2";
+    let ids: Vec<u64> = (0..ROWS).filter(|id| zone(*id) == 5).skip(2).take(3).collect();
+    let name = |id: u64| if id.is_multiple_of(2) { "even" } else { "odd" };
+    let lines: Vec<String> =
+        ids.iter().map(|id| format!("{{\"id\":{id},\"name\":\"{}\"}}", name(*id))).collect();
+    assert_eq!(asked(folder.path(), sql, "--json"), format!("[{}\n]\n", lines.join("\n,")));
+
+    let top = asked(folder.path(), "SELECT id FROM 'rows.bin' ORDER BY fare DESC LIMIT 3", "--csv");
+    let mut ids: Vec<u64> = (0..ROWS).collect();
+    ids.sort_by(|a, b| fare(*b).total_cmp(&fare(*a)));
+    assert_eq!(top, format!("id\n{}\n{}\n{}\n", ids[0], ids[1], ids[2]));
+}
+
+#[test]
+fn several_csv_files_are_one_table() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, rows) in [("a.csv", "1,2.5,\"x, y\"\n2,,z\n"), ("b.csv", "3,1,x\n"), ("c.csv", "")] {
+        fs::write(folder.path().join(name), format!("id,fare,name\n{rows}")).expect("written");
+    }
+    let sql = "SELECT count(*), count(fare), sum(fare) AS total, min(name) FROM '*.csv'";
+    let answered = answer(folder.path(), &["--csv", sql]);
+    assert_eq!(answered, "count(*),count(fare),total,min(name)\n3,2,3.5,x\n");
+    let sql = "SELECT * FROM files('b.csv', 'a.csv') WHERE fare IS NULL OR fare < 2";
+    let answered = answer(folder.path(), &["--csv", sql]);
+    assert_eq!(answered, "id,fare,name\n3,1.0,x\n2,,z\n");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_the_exit_status() {
+    let folder = records();
+    fs::write(folder.path().join("bad.csv"), "a,b\n".to_owned() + &"1,2\n".repeat(300_000) + "x,2\n")
+        .expect("written");
+    let cases: [(&[&str], i32, &str); 7] = [
+        (&["SELEKT"], 2, "not understood as SQL"),
+        (&["SELECT * FROM 'none.csv'"], 2, "there is no file none.csv"),
+        (&["SELECT nope FROM 'bad.csv'"], 2, "there is no column nope; the columns are a, b"),
+        (&["SELECT * FROM 'rows.bin'"], 2, "--schema 'id u64, amount i32'"),
+        (&["--schema", "id u64", "--arrow", "none/x", "SELECT * FROM 'rows.bin'"], 1, "cannot write none/x"),
+        (&["--no-fallback", "SELECT a FROM 'bad.csv'"], 1, "bad.csv: no target"),
+        (&["SELECT sum(a) FROM 'bad.csv'"], 1, "bad.csv, at byte 1200004"),
+    ];
+    for (arguments, status, expected) in cases {
+        let output = output(folder.path(), arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {errors}");
+        assert!(errors.contains(expected), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn arrow_files_appear_whole_or_not_at_all() {
+    let folder = records();
+    let path = folder.path().join("out.arrow");
+    answer(folder.path(), &["--schema", FIELDS, "--arrow", "out.arrow", "SELECT zone FROM 'rows.bin'"]);
+    let bytes = fs::read(&path).expect("a file");
+    assert!(bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1"));
+    let printed = output(
+        folder.path(),
+        &["--schema", FIELDS, "--arrow", "-", "SELECT zone FROM 'rows.bin'"],
+    );
+    assert_eq!(printed.stdout, bytes);
+    let left = fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(left, 2, "rows.bin and out.arrow");
+}
+
+#[test]
+fn explain_tells_the_steps_and_stats_the_cost() {
+    let folder = records();
+    let sql = "SELECT zone, count(*) FROM 'rows.bin' WHERE fare > 3 AND fare * 2 > id GROUP BY 1 ORDER BY 2";
+    let explained = answer(folder.path(), &["--schema", FIELDS, "--explain", "--json", sql]);
+    let explained: serde_json::Value = serde_json::from_str(&explained).expect("JSON");
+    assert_eq!(explained["bytes"], ROWS * 28);
+    let steps = explained["steps"].as_array().expect("steps");
+    let filter = |part: &str| steps.iter().find(|step| step["what"].to_string().contains(part));
+    let (pushed, here) = (filter("fare > 3").expect("a filter"), filter("* 2").expect("a filter"));
+    assert_eq!((&pushed["where"], &here["where"]), (&"stages".into(), &"here".into()));
+    assert!(here["why_here"].is_string());
+    let sql = "SELECT count(*) FROM 'rows.bin'";
+    let output = output(folder.path(), &["--schema", FIELDS, "--here", "--json", "--stats", sql]);
+    let stats: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON");
+    assert_eq!((&stats["scanned_bytes"], &stats["rows"]), (&(ROWS * 28).into(), &ROWS.into()));
+}
+
+/// Asks for more than a pipe takes, of two files, and reads the first line.
+fn begun(folder: &Path) -> (Child, BufReader<ChildStdout>) {
+    for name in ["a.csv", "b.csv"] {
+        fs::write(folder.join(name), "a\n".to_owned() + &"12345\n".repeat(200_000)).expect("written");
+    }
+    let mut child = command(folder, &["--here", "--csv", "SELECT a FROM '*.csv'"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut answer = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    answer.read_line(&mut line).expect("a line");
+    assert_eq!(line, "a\n");
+    (child, answer)
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (child, answer) = begun(folder.path());
+    drop(answer);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_signal_ends_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (child, mut answer) = begun(folder.path());
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    io::copy(&mut answer, &mut io::sink()).expect("the rest");
+    let output = child.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*errors), (Some(130), "bpfof: interrupted\n"));
+}

@@ -1,0 +1,142 @@
+//! What stages cost: gigabytes that one second of processor time goes through, on this machine, reading
+//! included. `cargo bench -p bpfof-query [-- MEGABYTES]`.
+
+use bpfof_host::files::FileMaps;
+use bpfof_query::{
+    Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, Plan, Predicate,
+    Reduction, Runner, Scalar, Schema, Settings, Stages, Value, parts,
+};
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Instant;
+
+fn cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+fn mix(row: u64) -> u64 {
+    let z = (row ^ row >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ z >> 27
+}
+
+const KINDS: [(&str, Kind); 5] = [
+    ("id", Kind::U64),
+    ("zone", Kind::I32),
+    ("amount", Kind::I32),
+    ("fare", Kind::F64),
+    ("time", Kind::I64),
+];
+
+fn row(row: u64) -> (u64, i32, i32, f64, i64) {
+    let dice = mix(row);
+    let fare = (dice >> 8) as u16 as f64 / 100.0;
+    (row, (dice % 150) as i32, (dice >> 20) as i32 % 1000, fare, 1_600_000_000 + row as i64)
+}
+
+fn records(rows: u64) -> (Format, Vec<u8>) {
+    let mut bytes = Vec::with_capacity(rows as usize * 32);
+    for (id, zone, amount, fare, time) in (0..rows).map(row) {
+        bytes.extend(id.to_le_bytes());
+        bytes.extend(zone.to_le_bytes());
+        bytes.extend(amount.to_le_bytes());
+        bytes.extend(fare.to_le_bytes());
+        bytes.extend(time.to_le_bytes());
+    }
+    let places = [(0, 8), (8, 4), (12, 4), (16, 8), (24, 8)];
+    let fields = places.map(|(offset_bytes, width_bytes)| Field { offset_bytes, width_bytes });
+    (Format::Fixed { header_bytes: 0, record_bytes: 32, fields: fields.to_vec() }, bytes)
+}
+
+fn lines(rows: u64) -> (Format, Vec<u8>) {
+    let mut text = String::new();
+    for (id, zone, amount, fare, time) in (0..rows).map(row) {
+        let _ = writeln!(text, "{id},{zone},{amount},{fare},{time},some text that nobody asks for");
+    }
+    let nulls = CSV_NULLS.map(str::to_owned).to_vec();
+    (Format::Csv { delimiter: b',', header_bytes: 0, nulls }, text.into_bytes())
+}
+
+fn of(measure: Measure, column: usize) -> Aggregate {
+    Aggregate { measure, of: Scalar::Column(column) }
+}
+
+fn compares(column: usize, compare: Compare, with: i128) -> Predicate {
+    Predicate::Compare(compare, Scalar::Column(column), Scalar::Literal(Value::Int(with)))
+}
+
+/// Name, filter and reduction of each query.
+fn queries() -> Vec<(&'static str, Predicate, Reduction)> {
+    let always = Predicate::Constant(true);
+    let half =
+        Predicate::And(vec![compares(1, Compare::AtLeast, 10), compares(2, Compare::Less, 500)]);
+    let groups = |keys, aggregates| Reduction::Groups { keys, aggregates };
+    let five = |column| {
+        let all = [Measure::CountAll, Measure::Sum, Measure::Min, Measure::Max, Measure::Mean];
+        all.map(|measure| of(measure, column)).to_vec()
+    };
+    let zone = || vec![Scalar::Column(1)];
+    let top = Reduction::Top {
+        by: Scalar::Column(3),
+        descending: true,
+        count: 10,
+        columns: vec![Scalar::Column(0), Scalar::Column(3)],
+    };
+    let histogram = Reduction::Histogram { of: Scalar::Column(3), low: 0.0, high: 700.0, bins: 64 };
+    vec![
+        ("count", always.clone(), groups(Vec::new(), vec![of(Measure::CountAll, 0)])),
+        ("2 conditions, 5 of an integer", half.clone(), groups(Vec::new(), five(2))),
+        ("2 conditions, 5 of a double", half, groups(Vec::new(), five(3))),
+        ("150 groups, 5 of an integer", always.clone(), groups(zone(), five(2))),
+        ("150 groups, 5 of a double", always.clone(), groups(zone(), five(3))),
+        ("top 10 by a double", always.clone(), top),
+        ("histogram of a double", always, histogram),
+    ]
+}
+
+fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan, bytes: u64) {
+    let mut runner = Runner::new(stages, plan, Settings::default()).expect("a good plan");
+    let part = &parts(plan, &[(path.to_owned(), bytes)], u64::MAX)[0];
+    let (cpu, start) = (cpu_s(), Instant::now());
+    let partial = runner.run(part, &mut |_| true).expect("good rows");
+    let (cpu, wall) = (cpu_s() - cpu, start.elapsed().as_secs_f64());
+    let rows = partial.finish(plan).expect("of this plan").rows.len();
+    let gigabytes = bytes as f64 * 1e-9;
+    let stats = runner.stats();
+    println!(
+        "  {:6.2} GB/CPU-s  {:6.2} GB/s  {:7.0} bytes/hop  {rows:4} rows  {} chains, {} again",
+        gigabytes / cpu,
+        gigabytes / wall,
+        stats.scanned_bytes as f64 / stats.hops as f64,
+        stats.chains,
+        stats.again,
+    );
+}
+
+fn main() {
+    let megabytes = std::env::args().filter_map(|argument| argument.parse().ok()).next();
+    let megabytes: u64 = megabytes.unwrap_or(256);
+    // Direct reads, where the file system has them.
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let maps = FileMaps::local();
+    let stages = Stages::new(&maps);
+    for (name, (format, bytes)) in
+        [("records of 32 bytes", records(megabytes * 31_250)), ("CSV", lines(megabytes * 14_000))]
+    {
+        let path = folder.path().join("rows");
+        std::fs::write(&path, &bytes).expect("room");
+        std::fs::File::open(&path).and_then(|file| file.sync_all()).expect("written");
+        for (query, filter, reduction) in queries() {
+            let column = |(name, kind): (&str, Kind)| Column {
+                name: name.to_owned(),
+                kind,
+                nullable: false,
+            };
+            let schema = Schema { columns: KINDS.map(column).to_vec() };
+            let plan = Plan { schema, format: format.clone(), filter, reduction };
+            println!("{name}: {query}");
+            measure(&stages, &path, &plan, bytes.len() as u64);
+        }
+    }
+}

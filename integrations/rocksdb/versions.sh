@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs the tests of the RocksDB integration with other versions of RocksDB than this machine's:
+#
+#   integrations/rocksdb/versions.sh DIRECTORY VERSION…
+#
+#   debian13   9.10, as Debian 13 packages it: unpacked into DIRECTORY with its C library, installed nowhere
+#   newest     11.8, which the crate librocksdb-sys bundles: compiled in DIRECTORY, half an hour on two processors
+#
+# What is fetched and compiled stays in DIRECTORY.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+source scripts/own_apt.sh
+
+# The compiler is this machine's, and no older than what its standard library is linked against.
+readonly SUITE=trixie
+readonly PACKAGES=(librocksdb-dev libstdc++6 libc6)
+readonly NEWEST=0.19.0
+
+fail() {
+	echo "RocksDB versions: $*" >&2
+	exit 1
+}
+
+# Prints what CMake has to know.
+debian13() {
+	local at=$1/debian13 libraries package
+	mkdir -p "$at"
+	if [[ ! -f $at/done ]]; then
+		(
+			own_apt "$at" amd64 "$SUITE"
+			apt-get install -qq -y --download-only "${PACKAGES[@]}" >/dev/null || fail "apt cannot fetch ${PACKAGES[*]}"
+		) >&2
+		for package in "$at"/apt/archives/*.deb; do
+			dpkg-deb -x "$package" "$at/root" || fail "cannot unpack $package"
+		done
+		mkdir -p "$at/include"
+		ln -sfn "$PWD/$at/root/usr/include/rocksdb" "$at/include/rocksdb"
+		touch "$at/done"
+	fi
+	libraries=$PWD/$at/root/usr/lib/x86_64-linux-gnu
+	echo "-DROCKSDB_LIBRARY=$libraries/librocksdb.so"
+	echo "-DCMAKE_CXX_FLAGS=-isystem $PWD/$at/include"
+	# Its libraries need its C library, and that its own loader.
+	echo "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--dynamic-linker=$libraries/ld-linux-x86-64.so.2 \
+-Wl,--disable-new-dtags,-rpath,$libraries -Wl,--allow-shlib-undefined"
+}
+
+newest() {
+	local at=$1/newest sources
+	mkdir -p "$at/src"
+	: >"$at/src/lib.rs"
+	cat >"$at/Cargo.toml" <<-MANIFEST
+		[package]
+		name = "newest-rocksdb"
+		version = "0.0.0"
+		edition = "2024"
+
+		[dependencies]
+		librocksdb-sys = "=$NEWEST"
+
+		[workspace]
+	MANIFEST
+	(cd "$at" && CARGO_TARGET_DIR=target cargo build) >&2 || fail "the newest RocksDB does not compile"
+	sources=$(cd "$at" && cargo metadata --format-version 1 |
+		python3 -c 'import json, os, sys
+print(next(os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["packages"] if p["name"] == "librocksdb-sys"))')
+	echo "-DROCKSDB_LIBRARY=$(echo "$PWD/$at"/target/debug/build/librocksdb-sys-*/out/librocksdb.a)"
+	echo "-DCMAKE_CXX_FLAGS=-isystem $sources/rocksdb/include"
+	echo "-DCMAKE_CXX_STANDARD=20"
+	echo "-DCMAKE_CXX_STANDARD_LIBRARIES=-lz -lbz2 -ldl"
+}
+
+[[ $# -ge 2 ]] || fail "usage: integrations/rocksdb/versions.sh DIRECTORY debian13|newest…"
+directory=$1
+shift
+for version in "$@"; do
+	[[ $version == debian13 || $version == newest ]] || fail "there is no version $version; there are debian13 and newest"
+done
+for version in "$@"; do
+	arguments=$("$version" "$directory")
+	echo "RocksDB versions: $version"
+	ROCKSDB_VERSION=$version ROCKSDB_CMAKE=$arguments cargo test -p bpfof-cli --test rocksdb --locked -- --nocapture
+done
