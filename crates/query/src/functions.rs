@@ -1,12 +1,45 @@
 //! The stages as functions of some files.
 
-use crate::stages::Stage;
-use bpfof_host::Error;
+use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
+use bpfof_host::{Controller, Error};
+use sha2::{Digest, Sha256};
 use std::sync::{Mutex, PoisonError};
 
-/// The stages where the files of some [`FileMaps`] are: at their target, or on this machine. Each is loaded
-/// when the first plan needs it, and stays as long as this does.
+impl Stage {
+    /// What it is called at a target that keeps it: its name, and the beginning of the object's hash, so that
+    /// a plan never meets the stage of another version.
+    #[must_use]
+    pub fn installed_name(&self) -> String {
+        let hash = Sha256::digest(self.object);
+        let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{hash}", self.name)
+    }
+}
+
+/// Installs all stages at a target that it does not have yet, for all hosts of the subsystem; how many.
+///
+/// # Errors
+/// What the target answers.
+pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
+    let mut installed = 0;
+    for stage in STAGES {
+        let name = stage.installed_name();
+        match controller.installed_function(&name) {
+            Ok(_) => {}
+            Err(Error::NoSuchFunction { .. }) => {
+                controller.install_function_as(&name, stage.object, 0)?;
+                installed += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(installed)
+}
+
+/// The stages where the files of some [`FileMaps`] are: at their target, or on this machine. One that the
+/// target keeps ([`install_stages`]) is used as it is; others are loaded when the first plan needs them, and
+/// stay as long as this does.
 #[derive(Debug)]
 pub struct Stages<'a> {
     maps: &'a FileMaps,
@@ -33,7 +66,11 @@ impl<'a> Stages<'a> {
         if let Some((_, function)) = functions.iter().find(|(known, _)| *known == stage) {
             return Ok(function.clone());
         }
-        let function = self.maps.load_function(stage.object, 0)?;
+        let installed = self.maps.installed_function(&stage.installed_name(), stage.object, 0)?;
+        let function = match installed {
+            Some(function) => function,
+            None => self.maps.load_function(stage.object, 0)?,
+        };
         functions.push((stage, function.clone()));
         Ok(function)
     }

@@ -43,7 +43,7 @@ mod wire;
 
 pub use error::RunError;
 pub use eval::Overflow;
-pub use functions::Stages;
+pub use functions::{Stages, install_stages};
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{

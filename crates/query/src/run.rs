@@ -345,6 +345,10 @@ impl<'a> Collected<'a> {
         answer: &Answer<'_>,
     ) -> Result<(), RunError> {
         let Self { plan, rest, reducer, ranges, rows } = self;
+        // Each row has a byte at least, if only the end of its line.
+        if u64::from(answer.count) > range.end - range.start {
+            return Err(RunError::Damaged);
+        }
         let mut result = Ok(());
         let mut add = |row: &[Value]| {
             if rest.holds(row)? == Some(true) {

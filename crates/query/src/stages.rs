@@ -105,7 +105,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) status: Status,
     pub(crate) rows: u64,
     pub(crate) passed: u64,
-    count: u32,
+    /// Rows, groups or entries.
+    pub(crate) count: u32,
     body: &'a [u8],
 }
 

@@ -8,7 +8,7 @@ mod world;
 use bpfof_host::files::{FileMaps, NamespaceDevice};
 use bpfof_query::{
     Aggregate, Column, Field, Format, Kind, Measure, Plan, Predicate, Reduction, RunError, Runner,
-    Scalar, Schema, Settings, Stages, Value, parts,
+    STAGES, Scalar, Schema, Settings, Stages, Value, install_stages, parts,
 };
 use disk::{Disk, cannot_mount};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -135,6 +135,31 @@ fn a_file_that_moves_is_summed_as_it_is() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+/// Stages that the target keeps are not loaded once more.
+#[test]
+fn installed_stages_are_used() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let path = disk.mount().join("rows");
+    write(&path, &(0..1000_u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
+    let settings = Settings { falls_back: false, ..Settings::default() };
+    let own_functions = || {
+        let maps = at_target(&disk);
+        let (sum, chains) = sum_of(&Stages::new(&maps), &path, settings).expect("a target");
+        assert!(sum == 999 * 500 && chains > 0);
+        let report = maps.with_controller(|controller| controller.function_report());
+        let report = report.expect("a target").expect("it reports");
+        report.iter().filter(|entry| entry.function >> 31 == 0).count()
+    };
+    assert_eq!(own_functions(), 2);
+    let mut controller = disk.connect();
+    assert_eq!(install_stages(&mut controller).expect("room"), STAGES.len());
+    assert_eq!(install_stages(&mut controller).expect("they are there"), 0);
+    assert_eq!(own_functions(), 0);
 }
 
 /// A target that dies ends no query, unless it must run there.

@@ -222,6 +222,28 @@ impl FileMaps {
         Ok(function)
     }
 
+    /// The same for a function that is installed at the target under this name, made of the same object:
+    /// only translated here. None if there is none, or no target.
+    ///
+    /// # Errors
+    /// Those of [`load_function`](Self::load_function), and [`Error::SeveralFunctions`].
+    pub fn installed_function(
+        &self,
+        name: &str,
+        object: &[u8],
+        entry_index: u32,
+    ) -> Result<Option<StorageFunction>, Error> {
+        let found = self.with_controller(|controller| controller.installed_function(name));
+        let id = match found {
+            None | Some(Err(Error::NoSuchFunction { .. })) => return Ok(None),
+            Some(found) => found?,
+        };
+        let mut function = StorageFunction::local(object, entry_index, self.peers.clone(), None)?;
+        function.set_remote(self.shared.serial, id);
+        self.peers.set(function.number(), function.local_function());
+        Ok(Some(function))
+    }
+
     /// Calls `use_it` with the association's controller, for what else is to be asked of the
     /// target; None without a target. Maps are not made meanwhile. Do not reconnect it: after a
     /// lost connection make new `FileMaps`, for functions and readers belong to the association.

@@ -207,11 +207,9 @@ impl World {
     }
 }
 
+/// One zero for both.
 fn plain_key(value: Value) -> Value {
-    match value {
-        Value::Float(0.0) => Value::Float(0.0),
-        other => other,
-    }
+    if value == Value::Float(0.0) { Value::Float(0.0) } else { value }
 }
 
 /// Equal, and NaN equals NaN.
