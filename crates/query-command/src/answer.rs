@@ -1,7 +1,10 @@
 //! The answer, from the parts of the files to where it is written.
 
-use crate::{Asked, Failure};
+use crate::Failure;
+use bpfof_query::ask::Session;
+use bpfof_query::infer::Source;
 use bpfof_query::output::{Output, Style};
+use bpfof_query::sql::Question;
 use bpfof_query::{Partial, Settings, Stats};
 use bpfof_terminal::progress;
 use std::io::{self, BufWriter, Write};
@@ -9,6 +12,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tempfile::NamedTempFile;
+
+/// What is asked of which files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) question: &'a Question,
+    pub(crate) source: &'a Source,
+    pub(crate) session: &'a Session,
+}
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug)]

@@ -8,13 +8,13 @@ mod answer;
 mod explain;
 mod failure;
 
-use answer::Destination;
+use answer::{Asked, Destination};
 use bpfof_host::TargetUrl;
 use bpfof_query::Settings;
 use bpfof_query::ask::{Reach, Session};
 use bpfof_query::infer::{FormatName, Hints, Source};
 use bpfof_query::output::Style;
-use bpfof_query::sql::{Question, Statement};
+use bpfof_query::sql::Statement;
 use bpfof_terminal::{stop_on_signal, target_url};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -109,7 +109,9 @@ impl Options {
     fn reach(&self) -> Reach {
         match (&self.target, &self.device) {
             _ if self.here => Reach::Here,
-            (Some(url), Some(device)) => Reach::Target { url: url.clone(), device: device.clone() },
+            (Some(url), Some(device)) => {
+                Reach::Target { url: Box::new(url.clone()), device: device.clone() }
+            }
             _ => Reach::Mounts { address: target_url },
         }
     }
@@ -153,12 +155,4 @@ pub fn run(options: &Options) -> Result<(), Failure> {
         explain::tell_stats(stats, &session, options.json)?;
     }
     Ok(())
-}
-
-/// What is asked of which files.
-#[derive(Clone, Copy, Debug)]
-struct Asked<'a> {
-    question: &'a Question,
-    source: &'a Source,
-    session: &'a Session,
 }

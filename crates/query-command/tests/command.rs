@@ -90,7 +90,8 @@ fn rows_come_in_the_order_of_the_file_and_their_top_in_its_own() {
 #[test]
 fn several_csv_files_are_one_table() {
     let folder = tempfile::tempdir().expect("a folder");
-    for (name, rows) in [("a.csv", "1,2.5,\"x, y\"\n2,,z\n"), ("b.csv", "3,1,x\n"), ("c.csv", "")] {
+    for (name, rows) in [("a.csv", "1,2.5,\"x, y\"\n2,,z\n"), ("b.csv", "3,1.0,x\n"), ("c.csv", "")]
+    {
         fs::write(folder.path().join(name), format!("id,fare,name\n{rows}")).expect("written");
     }
     let sql = "SELECT count(*), count(fare), sum(fare) AS total, min(name) FROM '*.csv'";
@@ -104,14 +105,21 @@ fn several_csv_files_are_one_table() {
 #[test]
 fn what_is_wrong_is_told_with_the_exit_status() {
     let folder = records();
-    fs::write(folder.path().join("bad.csv"), "a,b\n".to_owned() + &"1,2\n".repeat(300_000) + "x,2\n")
-        .expect("written");
+    fs::write(
+        folder.path().join("bad.csv"),
+        "a,b\n".to_owned() + &"1,2\n".repeat(300_000) + "x,2\n",
+    )
+    .expect("written");
     let cases: [(&[&str], i32, &str); 7] = [
         (&["SELEKT"], 2, "not understood as SQL"),
         (&["SELECT * FROM 'none.csv'"], 2, "there is no file none.csv"),
         (&["SELECT nope FROM 'bad.csv'"], 2, "there is no column nope; the columns are a, b"),
         (&["SELECT * FROM 'rows.bin'"], 2, "--schema 'id u64, amount i32'"),
-        (&["--schema", "id u64", "--arrow", "none/x", "SELECT * FROM 'rows.bin'"], 1, "cannot write none/x"),
+        (
+            &["--schema", "id u64", "--arrow", "none/x", "SELECT * FROM 'rows.bin'"],
+            1,
+            "cannot write none/x",
+        ),
         (&["--no-fallback", "SELECT a FROM 'bad.csv'"], 1, "bad.csv: no target"),
         (&["SELECT sum(a) FROM 'bad.csv'"], 1, "bad.csv, at byte 1200004"),
     ];
@@ -127,13 +135,14 @@ fn what_is_wrong_is_told_with_the_exit_status() {
 fn arrow_files_appear_whole_or_not_at_all() {
     let folder = records();
     let path = folder.path().join("out.arrow");
-    answer(folder.path(), &["--schema", FIELDS, "--arrow", "out.arrow", "SELECT zone FROM 'rows.bin'"]);
+    answer(
+        folder.path(),
+        &["--schema", FIELDS, "--arrow", "out.arrow", "SELECT zone FROM 'rows.bin'"],
+    );
     let bytes = fs::read(&path).expect("a file");
     assert!(bytes.starts_with(b"ARROW1") && bytes.ends_with(b"ARROW1"));
-    let printed = output(
-        folder.path(),
-        &["--schema", FIELDS, "--arrow", "-", "SELECT zone FROM 'rows.bin'"],
-    );
+    let printed =
+        output(folder.path(), &["--schema", FIELDS, "--arrow", "-", "SELECT zone FROM 'rows.bin'"]);
     assert_eq!(printed.stdout, bytes);
     let left = fs::read_dir(folder.path()).expect("a folder").count();
     assert_eq!(left, 2, "rows.bin and out.arrow");
@@ -160,7 +169,8 @@ fn explain_tells_the_steps_and_stats_the_cost() {
 /// Asks for more than a pipe takes, of two files, and reads the first line.
 fn begun(folder: &Path) -> (Child, BufReader<ChildStdout>) {
     for name in ["a.csv", "b.csv"] {
-        fs::write(folder.join(name), "a\n".to_owned() + &"12345\n".repeat(200_000)).expect("written");
+        fs::write(folder.join(name), "a\n".to_owned() + &"12345\n".repeat(200_000))
+            .expect("written");
     }
     let mut child = command(folder, &["--here", "--csv", "SELECT a FROM '*.csv'"])
         .stdout(Stdio::piped())

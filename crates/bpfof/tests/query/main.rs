@@ -214,7 +214,8 @@ fn the_command_finds_the_target_of_a_mount() {
     let disk = Disk::new("ext4", 96 << 20);
     let numbers: Vec<u8> = (0..500_000_u64).flat_map(u64::to_le_bytes).collect();
     write(&disk.mount().join("n.bin"), &numbers);
-    let sql = format!("SELECT count(*), sum(n) FROM '{}/n.*' WHERE n >= 1000", disk.mount().display());
+    let sql =
+        format!("SELECT count(*), sum(n) FROM '{}/n.*' WHERE n >= 1000", disk.mount().display());
     let (mount, image) = (disk.mount(), disk.image());
     let targets = format!("{}={} {}", mount.display(), disk.url, image.display());
     let arguments = ["--schema", "n u64", "--no-fallback", "--stats", "--json", &sql];
@@ -236,5 +237,8 @@ fn the_command_finds_the_target_of_a_mount() {
     assert!(errors.contains("the stages run here"), "{errors}");
     let output = ask(&targets, &arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && errors.contains("the target nvme-tcp://"), "{errors}");
+    assert!(
+        output.status.code() == Some(1) && errors.contains("the target nvme-tcp://"),
+        "{errors}"
+    );
 }

@@ -2,12 +2,12 @@
 
 mod place;
 
+use crate::error::RunError;
 use crate::functions::Stages;
 use crate::infer::Source;
 use crate::partial::Partial;
 use crate::parts::parts;
 use crate::plan::{Plan, Reduction};
-use crate::error::RunError;
 use crate::run::Runner;
 use crate::settings::{Settings, Stats};
 use bpfof_host::files::{FileMaps, MapRefusal, NamespaceDevice};
@@ -95,7 +95,7 @@ impl Session {
                     .push(format!("{url}: {error}: the stages run here, over plain reads"));
                 Ok(FileMaps::local())
             }
-            Err(source) => Err(SessionError::Target { url: Box::new(url.clone()), source }),
+            Err(source) => Err(SessionError::Target { url: url.clone(), source }),
         }
     }
 

@@ -18,7 +18,7 @@ pub enum Reach {
     /// All by one target.
     Target {
         /// Its address.
-        url: TargetUrl,
+        url: Box<TargetUrl>,
         /// What its namespace is on this machine.
         device: PathBuf,
     },
@@ -37,7 +37,7 @@ pub enum Where {
     /// At a target.
     Target {
         /// Its address.
-        url: TargetUrl,
+        url: Box<TargetUrl>,
         /// What its namespace is on this machine.
         device: PathBuf,
     },
@@ -97,12 +97,12 @@ impl Reach {
         let address = |text: &str| address(text).map_err(PlaceError::Address);
         let told = std::env::var(TARGETS).unwrap_or_default();
         if let Some((url, device)) = of_mount(&told, &path).map_err(PlaceError::Variable)? {
-            return Ok(Where::Target { url: address(url)?, device: device.into() });
+            return Ok(Where::Target { url: Box::new(address(url)?), device: device.into() });
         }
         let number = fs::metadata(&path).map_err(failed)?.dev();
         match KernelNamespace::of(number) {
             Some(KernelNamespace { url, device }) => {
-                Ok(Where::Target { url: address(&url.to_string())?, device })
+                Ok(Where::Target { url: Box::new(address(&url.to_string())?), device })
             }
             None => Ok(Where::Here(format!(
                 "its file system is on no namespace that the kernel's NVMe/TCP host has; --target with --device \

@@ -1,7 +1,7 @@
 //! The header line and the first rows of CSV, by pyarrow's rules.
 
+use super::beginning::{Beginning, FIRST_BLOCK_BYTES};
 use super::records::COLUMNS_MAX;
-use super::{Beginning, FIRST_BLOCK_BYTES};
 use crate::plan::{CSV_NULLS, Column, Format, Kind, Schema};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

@@ -4,17 +4,16 @@
 //! others are alike. `records`: what the user says of records; `npy`: headers of NumPy; `csv`: header line and
 //! first rows, by pyarrow's rules.
 
+mod beginning;
 mod csv;
 mod npy;
 mod records;
 
 use crate::plan::{Format, Schema};
-use std::fs::File;
-use std::io::{self, Read};
+use beginning::Beginning;
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// Of a file's beginning so much is looked at, in bytes: as much as pyarrow's first block.
-const FIRST_BLOCK_BYTES: usize = 1 << 20;
 /// Most files of a query, as many as one association keeps maps of.
 const FILES_MAX: usize = 4096;
 
@@ -80,12 +79,6 @@ pub enum SourceError {
     Schema(String),
 }
 
-/// The beginning of a file.
-struct Beginning<'a> {
-    bytes: &'a [u8],
-    file_bytes: u64,
-}
-
 impl Source {
     /// Finds files and what they hold. Patterns are paths with `*`, `?`, `[…]` and `**`; what each finds is
     /// ordered by name.
@@ -97,7 +90,7 @@ impl Source {
         let mut found: Option<Self> = None;
         let mut block = Vec::new();
         for path in paths {
-            let file_bytes = read_beginning(&path, &mut block)
+            let file_bytes = beginning::read(&path, &mut block)
                 .map_err(|source| SourceError::Read { path: path.clone(), source })?;
             let beginning = Beginning { bytes: &block, file_bytes };
             let first = found.as_ref().map(|source| (&source.schema, &source.format));
@@ -153,17 +146,6 @@ fn expand(patterns: &[String]) -> Result<Vec<PathBuf>, SourceError> {
         )));
     }
     Ok(paths)
-}
-
-fn read_beginning(path: &Path, block: &mut Vec<u8>) -> io::Result<u64> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    block.clear();
-    file.take(FIRST_BLOCK_BYTES as u64).read_to_end(block)?;
-    Ok(metadata.len())
 }
 
 /// What files of other systems begin or end their names with, and what to do with them.

@@ -1,6 +1,6 @@
 //! Headers of NumPy's `.npy` files (NEP 1, versions 1.0 to 3.0).
 
-use super::Beginning;
+use super::beginning::Beginning;
 use super::records::{Layout, check_size};
 use crate::plan::{Format, Kind, Schema};
 

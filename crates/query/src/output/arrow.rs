@@ -1,6 +1,6 @@
 //! Answers as Arrow.
 
-use super::OutputError;
+use super::error::OutputError;
 use crate::plan::{AnswerKind, Kind, Table, Value};
 use arrow_array::builder::{PrimitiveBuilder, StringBuilder};
 use arrow_array::types::{

@@ -1,13 +1,14 @@
 //! Answers as a table for people, as CSV, JSON, or an Arrow file.
 
 mod arrow;
+mod error;
 mod text;
 
 use crate::plan::Table;
-use arrow_schema::ArrowError;
-use std::io::{self, Write};
+use std::io::Write;
 
 pub use arrow::{batch, schema};
+pub use error::OutputError;
 
 /// How answers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,38 +21,6 @@ pub enum Style {
     Json,
     /// An Arrow IPC file, uncompressed.
     Arrow,
-}
-
-/// Why an answer cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum OutputError {
-    /// The file or the pipe.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// An integer is too large for its column in Arrow.
-    #[error(
-        "{column} has the value {value}, which its Arrow type {kind} has no room for; write CSV or JSON"
-    )]
-    TooLarge {
-        /// The column.
-        column: String,
-        /// The value.
-        value: i128,
-        /// The type.
-        kind: String,
-    },
-    /// Arrow's own refusal.
-    #[error(transparent)]
-    Arrow(ArrowError),
-}
-
-impl From<ArrowError> for OutputError {
-    fn from(error: ArrowError) -> Self {
-        match error {
-            ArrowError::IoError(_, error) => Self::Io(error),
-            other => Self::Arrow(other),
-        }
-    }
 }
 
 /// Writes an answer, of which rows may come bit by bit.

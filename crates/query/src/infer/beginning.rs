@@ -1,0 +1,26 @@
+//! The first bytes of files.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Of a file's beginning so much is looked at, in bytes: as much as pyarrow's first block.
+pub(super) const FIRST_BLOCK_BYTES: usize = 1 << 20;
+
+/// The beginning of a file.
+pub(super) struct Beginning<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) file_bytes: u64,
+}
+
+/// Reads the beginning of a file, and tells how long the whole is.
+pub(super) fn read(path: &Path, block: &mut Vec<u8>) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    block.clear();
+    file.take(FIRST_BLOCK_BYTES as u64).read_to_end(block)?;
+    Ok(metadata.len())
+}
