@@ -33,6 +33,26 @@ static inline __u8 *find(__u8 *at, __u8 *end, __u32 byte, __u32 window)
 	return at;
 }
 
+/* Where `byte` is from `at` on, or `end`: the first 8 bytes, which most fields do not have, without a
+ * call. `limit` is the end of the block. */
+static inline __u8 *find_near(__u8 *at, __u8 *end, const __u8 *limit, __u32 byte)
+{
+	const __u64 ones = 0x0101010101010101ULL;
+
+	if (at + 8 <= limit) {
+		__u64 word = bpfof_le64(at) ^ byte * ones, found = (word - ones) & ~word & ones << 7;
+
+		/* The lowest bit is in the first byte that is 0; how many bytes are up to there. */
+		if (found)
+			at += ((((found & -found) - 1) & ones) * ones >> 56) - 1;
+		else
+			at += 8;
+		if (found || at >= end)
+			return at < end ? at : end;
+	}
+	return find(at, end, byte, FIELD_WINDOW);
+}
+
 /* Takes the field in quotes at `at`; doubled ones inside become one. Where it ends, or 0. */
 RARE __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
 {
@@ -52,14 +72,15 @@ RARE __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
 }
 
 /* Takes the field at `at`. Where it ends, or 0 if it has bad quotes. */
-static inline __u8 *take_field(__u8 *at, __u8 *end, __u32 delimiter, struct field *field)
+static inline __u8 *take_field(__u8 *at, __u8 *end, const __u8 *limit, __u32 delimiter,
+			       struct field *field)
 {
 	if (at < end && *at == '"') {
 		at = take_quoted(at, end, field);
 		return at && (at == end || *at == delimiter) ? at : 0;
 	}
 	field->at = at;
-	at = find(at, end, delimiter, FIELD_WINDOW);
+	at = find_near(at, end, limit, delimiter);
 	field->size = at - field->at;
 	return at;
 }
@@ -146,7 +167,7 @@ static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *qu
 	struct field field;
 
 	for (__u32 index = 0; column < last; index++) {
-		__u8 *behind = take_field(at, end, delimiter, &field);
+		__u8 *behind = take_field(at, end, ctx->data_end, delimiter, &field);
 
 		if (!behind) {
 			*bad = column - query->column;
