@@ -9,12 +9,15 @@
 #define LINE_WINDOW 256
 #define FIELD_WINDOW 48
 
-/* A field: its text, and whether that was in quotes. */
+/* A field: its text, without the quotes. */
 struct field {
 	__u8 *at;
 	__u32 size;
-	__u32 quoted;
 };
+
+/* Rare work is in functions of its own: a loop pays for the dearest way through it, and for what it calls
+ * only if it does. */
+#define RARE static __attribute__((noinline))
 
 /* Where `byte` is from `at` on, or `end`. */
 static inline __u8 *find(__u8 *at, __u8 *end, __u32 byte, __u32 window)
@@ -30,13 +33,32 @@ static inline __u8 *find(__u8 *at, __u8 *end, __u32 byte, __u32 window)
 	return at;
 }
 
+/* Where `byte` is from `at` on, or `end`: the first 8 bytes, which most fields do not have, without a
+ * call. `limit` is the end of the block. */
+static inline __u8 *find_near(__u8 *at, __u8 *end, const __u8 *limit, __u32 byte)
+{
+	const __u64 ones = 0x0101010101010101ULL;
+
+	if (at + 8 <= limit) {
+		__u64 word = bpfof_le64(at) ^ byte * ones, found = (word - ones) & ~word & ones << 7;
+
+		/* The lowest bit is in the first byte that is 0; how many bytes are up to there. */
+		if (found)
+			at += ((((found & -found) - 1) & ones) * ones >> 56) - 1;
+		else
+			at += 8;
+		if (found || at >= end)
+			return at < end ? at : end;
+	}
+	return find(at, end, byte, FIELD_WINDOW);
+}
+
 /* Takes the field in quotes at `at`; doubled ones inside become one. Where it ends, or 0. */
-static __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
+RARE __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
 {
 	__u8 *to, *quote = find(at + 1, end, '"', FIELD_WINDOW);
 
 	field->at = at + 1;
-	field->quoted = 1;
 	for (to = quote; quote + 1 < end && quote[1] == '"';) {
 		__u8 *from = quote + 1;
 
@@ -50,15 +72,15 @@ static __u8 *take_quoted(__u8 *at, __u8 *end, struct field *field)
 }
 
 /* Takes the field at `at`. Where it ends, or 0 if it has bad quotes. */
-static inline __u8 *take_field(__u8 *at, __u8 *end, __u32 delimiter, struct field *field)
+static inline __u8 *take_field(__u8 *at, __u8 *end, const __u8 *limit, __u32 delimiter,
+			       struct field *field)
 {
 	if (at < end && *at == '"') {
 		at = take_quoted(at, end, field);
 		return at && (at == end || *at == delimiter) ? at : 0;
 	}
 	field->at = at;
-	field->quoted = 0;
-	at = find(at, end, delimiter, FIELD_WINDOW);
+	at = find_near(at, end, limit, delimiter);
 	field->size = at - field->at;
 	return at;
 }
@@ -73,18 +95,23 @@ static inline __u64 pack(const __u8 *at, __u32 size)
 	return packed;
 }
 
-/* The bits of a number of the column's kind; whether it is one, and all of the text. */
+/* The bits of a number of the column's kind; whether it is one, all of the text, and fits. */
 static inline int parse(const struct bpfof_column *column, const struct field *field, __u64 *bits)
 {
+	__u32 shift = 64 - 8 * column->width;
 	__s64 taken;
 
-	if (column->kind == BPFOF_FLOAT_COLUMN)
+	if (column->kind == BPFOF_FLOAT_COLUMN) {
 		taken = bpfof_parse_double(field->at, field->size, bits);
-	else
-		taken = bpfof_parse_int(field->at, field->size,
-					column->kind == BPFOF_UNSIGNED_COLUMN ? 10 | BPFOF_UNSIGNED : 10,
-					bits);
-	return field->size && taken == field->size;
+		return field->size && taken == field->size;
+	}
+	if (column->kind == BPFOF_UNSIGNED_COLUMN) {
+		taken = bpfof_parse_int(field->at, field->size, 10 | BPFOF_UNSIGNED, bits);
+		return field->size && taken == field->size && *bits << shift >> shift == *bits;
+	}
+	taken = bpfof_parse_int(field->at, field->size, 10, bits);
+	return field->size && taken == field->size &&
+	       (__s64)(*bits << shift) >> shift == (__s64)*bits;
 }
 
 /* inf and infinity in either case, with a sign. */
@@ -108,7 +135,7 @@ static inline int parse_infinity(const struct field *field, __u64 *bits)
 }
 
 /* What is no plain number: 0 if it is one after all, 1 if it is missing, 2 if it is neither. */
-static __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
+RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 			 struct field *field, __u64 *bits)
 {
 	const struct bpfof_query *query = bpfof_query(ctx);
@@ -131,70 +158,122 @@ static __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column 
 	return column->kind == BPFOF_FLOAT_COLUMN && parse_infinity(field, bits) ? 0 : 2;
 }
 
-/* Puts a field into its column's vector. Whether it is what the column has. */
-static inline int store(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
-			struct bpfof_batch *batch, struct field *field, __u32 row)
-{
-	__u64 *to = (__u64 *)bpfof_at(batch, column->values_at) + row, bits = 0;
-	__u32 is_missing = 0, shift = 64 - 8 * column->width;
-
-	if (column->kind == BPFOF_TEXT_COLUMN) {
-		((__u32 *)bpfof_at(batch, column->values_at))[row] =
-			(field->at - ctx->data) | field->size << 16;
-	} else {
-		if (!parse(column, field, &bits)) {
-			is_missing = parse_other(ctx, column, field, &bits);
-			if (is_missing == 2)
-				return 0;
-		}
-		if (column->kind == BPFOF_FLOAT_COLUMN)
-			*to = bpfof_order_double(bits);
-		else if (column->kind == BPFOF_SIGNED_COLUMN)
-			*to = bits ^ BPFOF_SIGN;
-		else
-			*to = bits;
-		if (column->kind == BPFOF_SIGNED_COLUMN && (__s64)(bits << shift) >> shift != (__s64)bits)
-			return 0;
-		if (column->kind == BPFOF_UNSIGNED_COLUMN && bits << shift >> shift != bits)
-			return 0;
-	}
-	if (column->nullable)
-		((__u8 *)bpfof_at(batch, column->valid_at))[row] = !is_missing;
-	return 1;
-}
-
-/* Takes the columns of a line. 0, or what is wrong, with the column. */
+/* Takes the columns of a line: where their texts are. 0, or what is wrong, with the column. */
 static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			     struct bpfof_batch *batch, __u8 *at, __u8 *end, __u32 row, __u32 *bad)
 {
-	__u32 columns = query->columns, field_index = 0, delimiter = query->delimiter;
+	const struct bpfof_column *column = query->column, *last = column + query->columns;
+	__u32 delimiter = query->delimiter;
 	struct field field;
 
-	for (__u32 i = 0; i < columns && i < BPFOF_COLUMNS_MAX; i++) {
-		const struct bpfof_column *column = &query->column[i];
+	for (__u32 index = 0; column < last; index++) {
+		__u8 *behind = take_field(at, end, ctx->data_end, delimiter, &field);
 
-		*bad = i;
-		for (;; field_index++) {
-			__u8 *behind = take_field(at, end, delimiter, &field);
+		if (!behind) {
+			*bad = column - query->column;
+			return BPFOF_QUERY_BAD_QUOTES;
+		}
+		/* Behind the delimiter; behind the end there is no further field. */
+		at = behind + 1;
+		if (index == column->place) {
+			__u32 stride = column->kind == BPFOF_TEXT_COLUMN ? 4 : 8;
 
-			if (!behind)
-				return BPFOF_QUERY_BAD_QUOTES;
-			/* Behind the delimiter; behind the end there is no further field. */
-			at = behind + 1;
-			if (field_index == column->place)
-				break;
-			if (behind == end)
-				return BPFOF_QUERY_SHORT_ROW;
+			*(__u32 *)bpfof_at(batch, column->values_at + row * stride) =
+				(field.at - ctx->data) | field.size << 16;
+			column++;
 		}
-		field_index++;
-		if (!store(ctx, column, batch, &field, row))
-			return BPFOF_QUERY_BAD_NUMBER;
-		if (at > end && i + 1 < columns) {
-			*bad = i + 1;
-			return BPFOF_QUERY_SHORT_ROW;
-		}
+		if (behind == end)
+			break;
 	}
-	return 0;
+	*bad = column - query->column;
+	return column < last ? BPFOF_QUERY_SHORT_ROW : 0;
+}
+
+/* The field of a row, from where its number will be. */
+static inline struct field field_of(const struct bpfof_ctx *ctx, const __u64 *value)
+{
+	__u32 text = *(const __u32 *)value;
+	struct field field = { ctx->data + (__u16)text, text >> 16 };
+
+	return field;
+}
+
+static inline __u64 order_of(const struct bpfof_column *column, __u64 bits)
+{
+	if (column->kind == BPFOF_FLOAT_COLUMN)
+		return bpfof_order_double(bits);
+	return column->kind == BPFOF_SIGNED_COLUMN ? bits ^ BPFOF_SIGN : bits;
+}
+
+/* Makes integers of a column's texts. Those that are none at once are listed; how many. */
+static inline __u32 parse_integers(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
+				   __u64 *value, __u32 rows, __u16 *others)
+{
+	__u32 count = 0, shift = 64 - 8 * column->width;
+	int is_signed = column->kind == BPFOF_SIGNED_COLUMN;
+	__u64 base = is_signed ? 10 : 10 | BPFOF_UNSIGNED, flip = is_signed ? BPFOF_SIGN : 0, bits;
+
+	for (__u32 row = 0; row < rows; row++, value++) {
+		__u32 text = *(const __u32 *)value, size = text >> 16;
+		__s64 taken = bpfof_parse_int(ctx->data + (__u16)text, size, base, &bits);
+		__u64 kept = bits << shift;
+
+		kept = is_signed ? (__u64)((__s64)kept >> shift) : kept >> shift;
+		if (taken != size || !size || kept != bits)
+			others[count++] = row;
+		else
+			*value = bits ^ flip;
+	}
+	return count;
+}
+
+static inline __u32 parse_doubles(const struct bpfof_ctx *ctx, __u64 *value, __u32 rows,
+				  __u16 *others)
+{
+	__u32 count = 0;
+	__u64 bits;
+
+	for (__u32 row = 0; row < rows; row++, value++) {
+		__u32 text = *(const __u32 *)value, size = text >> 16;
+		__s64 taken = bpfof_parse_double(ctx->data + (__u16)text, size, &bits);
+
+		if (taken != size || !size)
+			others[count++] = row;
+		else
+			*value = bpfof_order_double(bits);
+	}
+	return count;
+}
+
+/* Makes numbers of a column's texts. Which row has none, or the number of rows. */
+static inline __u32 parse_column(const struct bpfof_ctx *ctx, struct bpfof_query *query,
+				 struct bpfof_batch *batch, const struct bpfof_column *column,
+				 __u32 rows)
+{
+	__u64 *values = bpfof_at(batch, column->values_at);
+	__u16 *others = bpfof_at(batch, query->chosen_at);
+	__u8 *valid = bpfof_at(batch, column->valid_at);
+	__u32 count;
+
+	if (column->kind == BPFOF_FLOAT_COLUMN)
+		count = parse_doubles(ctx, values, rows, others);
+	else
+		count = parse_integers(ctx, column, values, rows, others);
+	if (column->nullable)
+		bpfof_memset(valid, 1, rows);
+	for (__u32 i = 0; i < count; i++) {
+		__u32 row = others[i], is_missing;
+		struct field field = field_of(ctx, &values[row]);
+		__u64 bits = 0;
+
+		is_missing = parse_other(ctx, column, &field, &bits);
+		if (is_missing == 2)
+			return row;
+		if (is_missing)
+			valid[row] = 0;
+		values[row] = order_of(column, bits);
+	}
+	return rows;
 }
 
 /* Goes on behind the first end of a line; the chain begins within that line. Where, or 0. */
@@ -253,6 +332,13 @@ int query_csv(struct bpfof_ctx *ctx)
 			rows_at[row++] = at - ctx->data;
 		}
 		at = line_end + (line_end < end);
+	}
+	for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++) {
+		if (query->column[i].kind == BPFOF_TEXT_COLUMN)
+			continue;
+		bad = parse_column(ctx, query, batch, &query->column[i], row);
+		if (bad < row)
+			return bpfof_refuse(ctx, BPFOF_QUERY_BAD_NUMBER, offset + rows_at[bad], i);
 	}
 	batch->rows = row;
 	batch->selected = row;

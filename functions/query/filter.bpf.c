@@ -24,22 +24,23 @@ static inline void keep_range(struct bpfof_query *query, struct bpfof_batch *bat
 	const __u64 *values = bpfof_at(batch, column->values_at);
 	__u64 low = condition->low, span = condition->high - low;
 	__u16 *selection = bpfof_at(batch, query->selection_at);
-	__u32 kept = 0, rows = batch->rows, outside = condition->outcome;
+	/* Every row is written down; the next one takes its place if it does not pass. */
+	__u32 kept = 0, rows = batch->rows, unwanted = !condition->outcome;
 
 	if (column->nullable)
 		keep(batch, bpfof_selection(query, batch), bpfof_at(batch, column->valid_at), 1, 1);
 	if (batch->all) {
 		for (__u32 row = 0; row < rows; row++) {
-			if ((values[row] - low > span) == outside)
-				selection[kept++] = row;
+			selection[kept] = row;
+			kept += bpfof_above(values[row] - low, span) ^ unwanted;
 		}
 	} else {
 		rows = batch->selected;
 		for (__u32 i = 0; i < rows; i++) {
 			__u32 row = selection[i];
 
-			if ((values[row] - low > span) == outside)
-				selection[kept++] = row;
+			selection[kept] = row;
+			kept += bpfof_above(values[row] - low, span) ^ unwanted;
 		}
 	}
 	batch->all = 0;

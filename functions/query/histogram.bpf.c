@@ -31,18 +31,16 @@ int query_histogram(struct bpfof_ctx *ctx)
 	}
 	for (__u32 i = 0; i < count; i++) {
 		__u64 value = values[rows[i]];
-		__u32 low = 0, high = bins;
+		__u32 low = 0, left = bins;
 
 		if (value < edges[0] || value > edges[bins])
 			continue;
 		/* The last edge that is not above; of the last interval both belong to it. */
-		while (high - low > 1) {
-			__u32 middle = (low + high) / 2;
+		while (left > 1) {
+			__u32 half = left / 2;
 
-			if (edges[middle] <= value)
-				low = middle;
-			else
-				high = middle;
+			low += half * (1 - bpfof_above(edges[low + half], value));
+			left -= half;
 		}
 		counts[low]++;
 	}

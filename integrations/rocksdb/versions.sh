@@ -57,7 +57,7 @@ newest() {
 		edition = "2024"
 
 		[dependencies]
-		librocksdb-sys = "=$NEWEST"
+		librocksdb-sys = { version = "=$NEWEST", features = ["bzip2", "lz4", "snappy", "zlib", "zstd"] }
 
 		[workspace]
 	MANIFEST

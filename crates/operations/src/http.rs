@@ -1,13 +1,16 @@
 //! Metrics over HTTP: GET /metrics for Prometheus, GET /report and /slow for what the page shows, GET / for the page.
 //!
 //! A connection for each request, and a thread for each connection, of which there are a few. Whoever is slower than
-//! two seconds is given up; when others come and there is no room, so is the one that has been here longest.
+//! two seconds is given up; when others come and there is no room, so is the one that has been here longest. One more
+//! thread asks the reactors ([`questions`](crate::questions)).
 
-use crate::{PATIENCE, Reporter, Slowest, metrics};
+use crate::questions::{Answer, Question, Questions};
+use crate::{PATIENCE, Reporter, Slowest};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,49 +39,78 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
 struct Response {
     status: &'static str,
     content_type: &'static str,
-    body: String,
+    body: Arc<str>,
 }
 
 impl Response {
-    fn text(status: &'static str, body: impl Into<String>) -> Self {
-        let body = body.into() + "\n";
+    fn text(status: &'static str, body: &str) -> Self {
+        let body = format!("{body}\n").into();
         Self { status, content_type: "text/plain; charset=utf-8", body }
+    }
+
+    fn good(content_type: &'static str, body: &str) -> Self {
+        Self { status: "200 OK", content_type, body: body.into() }
     }
 }
 
-/// What requests are answered with.
-#[derive(Clone)]
-struct Sources {
-    report: Reporter,
-    slowest: Slowest,
+impl From<Answer> for Response {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Ok((content_type, body)) => Self { status: "200 OK", content_type, body },
+            Err(error) => Self::text("503 Service Unavailable", &error),
+        }
+    }
 }
 
-/// Connections that are being answered, the longest first, each with its number.
+/// How a request is answered: at once, or when the reactors have been asked.
+enum Reply {
+    Response(Response),
+    Question(Question),
+}
+
+/// A connection that is being answered.
+struct Entry {
+    number: u64,
+    stream: TcpStream,
+    /// To its thread, which ends when this goes before there is an answer.
+    to: Sender<Answer>,
+}
+
+/// Connections that are being answered, the longest first, and the number of the last.
 #[derive(Default)]
-struct Answering(Mutex<(u64, VecDeque<(u64, TcpStream)>)>);
+struct Answering(Mutex<(u64, VecDeque<Entry>)>);
 
 impl Answering {
-    fn lock(&self) -> MutexGuard<'_, (u64, VecDeque<(u64, TcpStream)>)> {
+    fn lock(&self) -> MutexGuard<'_, (u64, VecDeque<Entry>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more, and gives up the one that has been here longest if there are too many. Returns its number.
-    fn begin(&self, stream: &TcpStream) -> io::Result<u64> {
-        let known = stream.try_clone()?;
+    /// Counts one more, and gives up the one that has been here longest if there are too many. Returns its number, and
+    /// where it gets the answer of the reactors.
+    fn begin(&self, stream: &TcpStream) -> io::Result<(u64, Receiver<Answer>)> {
+        let stream = stream.try_clone()?;
+        let (to, from) = mpsc::channel();
         let mut all = self.lock();
         all.0 += 1;
         let number = all.0;
         if all.1.len() >= MAX_CONNECTIONS
-            && let Some((_, longest)) = all.1.pop_front()
+            && let Some(longest) = all.1.pop_front()
         {
-            let _ = longest.shutdown(Shutdown::Both);
+            let _ = longest.stream.shutdown(Shutdown::Both);
         }
-        all.1.push_back((number, known));
-        Ok(number)
+        all.1.push_back(Entry { number, stream, to });
+        Ok((number, from))
+    }
+
+    /// Gives a connection its answer, if it is still there.
+    fn tell(&self, number: u64, answer: &Answer) {
+        if let Some(entry) = self.lock().1.iter().find(|entry| entry.number == number) {
+            let _ = entry.to.send(answer.clone());
+        }
     }
 
     fn end(&self, number: u64) {
-        self.lock().1.retain(|(known, _)| *known != number);
+        self.lock().1.retain(|entry| entry.number != number);
     }
 }
 
@@ -86,11 +118,13 @@ impl Answering {
 ///
 /// # Errors
 /// The kernel's.
-pub fn serve(listener: TcpListener, (report, slowest): (Reporter, Slowest)) -> io::Result<()> {
-    let (sources, answering) = (Sources { report, slowest }, Arc::<Answering>::default());
+pub fn serve(listener: TcpListener, sources: (Reporter, Slowest)) -> io::Result<()> {
+    let answering = Arc::<Answering>::default();
+    let all = Arc::clone(&answering);
+    let questions = Questions::start(sources, move |number, answer| all.tell(number, answer))?;
     let serve = move || {
         loop {
-            if let Err(error) = accept(&listener, &sources, &answering) {
+            if let Err(error) = accept(&listener, &questions, &answering) {
                 log::warn!("metrics: {error}");
                 // As when no descriptor is left.
                 std::thread::sleep(Duration::from_millis(100));
@@ -100,15 +134,23 @@ pub fn serve(listener: TcpListener, (report, slowest): (Reporter, Slowest)) -> i
     std::thread::Builder::new().name("metrics".into()).spawn(serve).map(drop)
 }
 
-fn accept(listener: &TcpListener, sources: &Sources, answering: &Arc<Answering>) -> io::Result<()> {
+fn accept(
+    listener: &TcpListener,
+    questions: &Questions,
+    answering: &Arc<Answering>,
+) -> io::Result<()> {
     let (stream, _) = match listener.accept() {
         Err(error) if is_of_peer(&error) => return Ok(()),
         accepted => accepted?,
     };
-    let number = answering.begin(&stream)?;
-    let (sources, all) = (sources.clone(), Arc::clone(answering));
+    let (number, from) = answering.begin(&stream)?;
+    let (questions, all) = (questions.clone(), Arc::clone(answering));
     let answer = move || {
-        match answer(&stream, &sources) {
+        let ask = |question| {
+            questions.ask(question, number);
+            from.recv().map_err(|_| ErrorKind::ConnectionAborted.into())
+        };
+        match answer(&stream, ask) {
             Err(error) if !is_of_peer(&error) => log::warn!("metrics: {error}"),
             Err(error) => log::debug!("metrics: {error}"),
             Ok(()) => {}
@@ -128,10 +170,13 @@ fn is_of_peer(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-fn answer(mut stream: &TcpStream, sources: &Sources) -> io::Result<()> {
+fn answer(
+    mut stream: &TcpStream,
+    ask: impl FnOnce(Question) -> io::Result<Answer>,
+) -> io::Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let mut head = Vec::new();
-    let (response, has_body) = loop {
+    let (reply, has_body) = loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
@@ -143,9 +188,13 @@ fn answer(mut stream: &TcpStream, sources: &Sources) -> io::Result<()> {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         head.extend_from_slice(&part[..length]);
-        if let Some(answer) = respond(&head, sources) {
-            break answer;
+        if let Some(reply) = respond(&head) {
+            break reply;
         }
+    };
+    let response = match reply {
+        Reply::Response(response) => response,
+        Reply::Question(question) => ask(question)?.into(),
     };
     let mut text = String::new();
     let _ = write!(
@@ -184,10 +233,10 @@ fn write_until(mut stream: &TcpStream, mut bytes: &[u8], deadline: Instant) -> i
 }
 
 /// The answer to a request, and whether its body is sent; none while more of its head is to come.
-fn respond(head: &[u8], sources: &Sources) -> Option<(Response, bool)> {
+fn respond(head: &[u8]) -> Option<(Reply, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
-    let refused = |status, why: &str| Some((Response::text(status, why), true));
+    let refused = |status, why: &str| Some((Reply::Response(Response::text(status, why)), true));
     match request.parse(head) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) if head.len() < MAX_HEAD_BYTES => return None,
@@ -198,48 +247,35 @@ fn respond(head: &[u8], sources: &Sources) -> Option<(Response, bool)> {
     }
     let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
     match request.method {
-        Some("GET") => Some((resource(path, sources), true)),
-        Some("HEAD") => Some((resource(path, sources), false)),
+        Some("GET") => Some((resource(path), true)),
+        Some("HEAD") => Some((resource(path), false)),
         _ => refused("405 Method Not Allowed", "only GET and HEAD"),
     }
 }
 
-fn resource(path: &str, sources: &Sources) -> Response {
-    let unavailable = |error: String| Response::text("503 Service Unavailable", error);
-    let good = |(content_type, body)| Response { status: "200 OK", content_type, body };
-    let report = || (sources.report)(PATIENCE).map_err(|error| error.to_string());
-    let answer = match path {
-        "/" => Ok(("text/html; charset=utf-8", PAGE.to_owned())),
-        "/page.css" => Ok(("text/css; charset=utf-8", STYLE.to_owned())),
-        "/page.js" => Ok(("text/javascript; charset=utf-8", SCRIPT.to_owned())),
-        "/metrics" => report()
-            .and_then(|of| metrics::text(of).map_err(|error| error.to_string()))
-            .map(|text| (metrics::CONTENT_TYPE, text)),
-        "/report" => report().and_then(|of| json(&of)),
-        "/slow" => {
-            let slowest = (sources.slowest)(PATIENCE).map_err(|error| error.to_string());
-            slowest.and_then(|of| json(&of))
-        }
-        _ => return Response::text("404 Not Found", "there are /, /metrics, /report and /slow"),
-    };
-    answer.map_or_else(unavailable, good)
-}
-
-fn json(value: &impl serde::Serialize) -> Result<(&'static str, String), String> {
-    let text = serde_json::to_string(value).map_err(|error| error.to_string())?;
-    Ok(("application/json", text))
+fn resource(path: &str) -> Reply {
+    Reply::Response(match path {
+        "/" => Response::good("text/html; charset=utf-8", PAGE),
+        "/page.css" => Response::good("text/css; charset=utf-8", STYLE),
+        "/page.js" => Response::good("text/javascript; charset=utf-8", SCRIPT),
+        "/metrics" => return Reply::Question(Question::Metrics),
+        "/report" => return Reply::Question(Question::Report),
+        "/slow" => return Reply::Question(Question::Slow),
+        _ => Response::text("404 Not Found", "there are /, /metrics, /report and /slow"),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bpfof_controller::NoReport;
     use proptest::prelude::*;
 
+    /// As if no reactor answered.
     fn status(head: &[u8]) -> Option<&'static str> {
-        let (report, slowest): (Reporter, Slowest) =
-            (Arc::new(|_| Err(NoReport(3))), Arc::new(|_| Err(NoReport(3))));
-        respond(head, &Sources { report, slowest }).map(|(response, _)| response.status)
+        respond(head).map(|(reply, _)| match reply {
+            Reply::Response(response) => response.status,
+            Reply::Question(_) => Response::from(Err("no answer".to_owned())).status,
+        })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What an operator sees and asks of a running target.
 //!
 //! - [`metrics`]: what a target counts, as OpenMetrics text.
-//! - [`http`]: serves it, on a thread of its own.
+//! - [`http`]: serves it, on threads of its own, of which one (`questions`) asks.
 //! - [`control`]: answers requests on a Unix socket; [`client`] makes them; [`edit`] changes what the configuration
 //!   file says of namespaces; `tracing`: chains as they end, on the same socket.
 //! - [`hand_over`]: another process goes on in the target's place.
@@ -18,6 +18,7 @@ pub mod hand_over;
 pub mod http;
 pub mod metrics;
 
+mod questions;
 mod rpc;
 mod tracing;
 

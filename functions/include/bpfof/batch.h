@@ -170,6 +170,14 @@ static inline __u64 bpfof_double_of_order(__u64 order)
 	return order & BPFOF_SIGN ? order ^ BPFOF_SIGN : ~order;
 }
 
+/* 1 if a > b, else 0, without a branch: which way it goes depends on the data, so it would often be
+ * predicted wrong. */
+static inline __u64 bpfof_above(__u64 a, __u64 b)
+{
+	/* What b - a borrows. */
+	return ((~b & a) | ((~b | a) & (b - a))) >> 63;
+}
+
 /* The numbers of the selected rows, ascending. */
 static inline __u16 *bpfof_selection(struct bpfof_query *query, struct bpfof_batch *batch)
 {

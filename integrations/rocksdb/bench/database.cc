@@ -2,6 +2,7 @@
 #include "database.h"
 
 #include "check.h"
+#include "open.h"
 
 #include <rocksdb/cache.h>
 #include <rocksdb/filter_policy.h>
@@ -62,7 +63,7 @@ std::unique_ptr<rocksdb::DB> opened(
 {
 	rocksdb::DB *db = nullptr;
 
-	*status = rocksdb::DB::Open(options, path, &db);
+	*status = bpf_of::open_database(&db, options, path);
 	return std::unique_ptr<rocksdb::DB>(db);
 }
 

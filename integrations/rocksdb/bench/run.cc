@@ -3,6 +3,7 @@
 
 #include "histogram.h"
 #include "meters.h"
+#include "open.h"
 #include "settle.h"
 
 #include <bpfof/rocksdb.h>
@@ -118,7 +119,7 @@ Status open(const RunOptions &options, const Shape &shape, bool is_local, Opened
 
 	if (is_local) {
 		rocksdb::DB *db = nullptr;
-		const Status status = rocksdb::DB::Open(settings, options.path, &db);
+		const Status status = bpf_of::open_database(&db, settings, options.path);
 
 		opened->db.reset(db);
 		return status;

@@ -3,6 +3,7 @@
 
 #include "iterator.h"
 #include "lookup.h"
+#include "open.h"
 #include "state.h"
 
 #include <rocksdb/env.h>
@@ -193,7 +194,7 @@ Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions
 	}
 	rocksdb::DB *opened;
 
-	status = rocksdb::DB::Open(ours, path, families, handles, &opened);
+	status = open_database(&opened, ours, path, families, handles);
 	if (!status.ok())
 		return status;
 	for (size_t i = 0; i < families.size(); i++) {

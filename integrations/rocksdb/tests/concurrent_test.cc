@@ -45,7 +45,7 @@ std::string key_of(uint64_t number)
 	return text;
 }
 
-void write(Test &test, uint64_t writer)
+void write_all(Test &test, uint64_t writer)
 {
 	Random random(writer);
 
@@ -117,7 +117,7 @@ void compact(Test &test)
 
 /* At least so many reads, and as many more as it takes on a busy machine until chains have their part.
  */
-void read(Test &test, uint64_t reader, uint64_t reads, uint64_t chains_wanted)
+void read_all(Test &test, uint64_t reader, uint64_t reads, uint64_t chains_wanted)
 {
 	constexpr uint64_t PATIENCE = 50;
 	const auto is_enough = [&](uint64_t i) {
@@ -183,11 +183,11 @@ int main(int argc, char **argv)
 	std::vector<std::thread> changing, reading;
 
 	for (uint64_t writer = 0; writer < INGESTER; writer++)
-		changing.emplace_back(write, std::ref(test), writer);
+		changing.emplace_back(write_all, std::ref(test), writer);
 	changing.emplace_back(ingest, std::ref(test));
 	changing.emplace_back(compact, std::ref(test));
 	for (uint64_t reader = 0; reader < 3; reader++)
-		reading.emplace_back(read, std::ref(test), reader, reads / 3, chains_wanted);
+		reading.emplace_back(read_all, std::ref(test), reader, reads / 3, chains_wanted);
 	reading.emplace_back(read_at_snapshots, std::ref(test), reads / 200);
 	for (std::thread &thread : reading)
 		thread.join();

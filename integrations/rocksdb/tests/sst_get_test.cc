@@ -13,6 +13,7 @@
 #include <set>
 
 #include "formats.h"
+#include "open.h"
 #include "sst_lookup.h"
 
 namespace {
@@ -90,7 +91,7 @@ class Database {
 		rocksdb::Options options;
 		options.create_if_missing = true;
 		options.info_log_level = rocksdb::FATAL_LEVEL;
-		CHECK_OK(rocksdb::DB::Open(options, path_, &db_));
+		CHECK_OK(bpf_of::open_database(&db_, options, path_));
 		write_.disableWAL = true;
 	}
 	Database(const Database &) = delete;

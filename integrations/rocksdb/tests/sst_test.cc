@@ -22,6 +22,7 @@
 #include <zstd.h>
 
 #include "formats.h"
+#include "open.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -220,7 +221,7 @@ Table VersionsTable(const Case &c, const std::string &directory)
 {
 	const rocksdb::Options options = OptionsOf(c);
 	rocksdb::DB *opened;
-	MUST(rocksdb::DB::Open(options, directory, &opened));
+	MUST(bpf_of::open_database(&opened, options, directory));
 	std::unique_ptr<rocksdb::DB> db(opened);
 	rocksdb::WriteOptions quick;
 	quick.disableWAL = true;
@@ -241,7 +242,7 @@ Table VersionsTable(const Case &c, const std::string &directory)
 	}
 	MUST(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr));
 	std::vector<rocksdb::KeyVersion> found;
-	MUST(rocksdb::GetAllKeyVersions(db.get(), "", "", 1 << 20, &found));
+	MUST(rocksdb::GetAllKeyVersions(db.get(), "", "\xff", 1 << 20, &found));
 	std::vector<rocksdb::LiveFileMetaData> files;
 	db->GetLiveFilesMetaData(&files);
 	CHECK(files.size() == 1);

@@ -98,13 +98,14 @@ impl Place {
     fn hop(&self, begun_ns: u64, number: usize, hop: &HopRecord) -> Vec<Value> {
         let mut at_ns = begun_ns + hop.since_start_ns;
         let args = json!({ "hop": number, "reads": hop.reads, "units": hop.units });
+        // A call may take less time than the clock tells apart, and is there all the same.
         let parts = [
-            ("device", hop.device_ns),
-            ("turn", hop.queued_ns),
-            ("function", hop.function_ns.unwrap_or(0)),
+            ("device", Some(hop.device_ns).filter(|ns| *ns > 0)),
+            ("turn", Some(hop.queued_ns).filter(|ns| *ns > 0)),
+            ("function", hop.function_ns),
         ];
         let mut bars = Vec::new();
-        for (name, ns) in parts.into_iter().filter(|(_, ns)| *ns > 0) {
+        for (name, ns) in parts.into_iter().filter_map(|(name, ns)| Some((name, ns?))) {
             bars.push(self.bar("hop", name, (at_ns, ns), args.clone()));
             at_ns += ns;
         }

@@ -1,0 +1,125 @@
+//! What requests ask of the reactors, one question after the other, whose answer is for all that wait for it.
+//!
+//! Whoever asks while a question is under way gets the answer to the next, so that it tells of all that was before.
+
+use crate::{PATIENCE, Reporter, Slowest, metrics};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// All that is counted, as OpenMetrics text.
+    Metrics,
+    /// The same for the page.
+    Report,
+    /// The slowest commands.
+    Slow,
+}
+
+impl Question {
+    const ALL: [Question; 3] = [Question::Metrics, Question::Report, Question::Slow];
+}
+
+/// The type of its content and the content, or why there is none.
+pub(crate) type Answer = Result<(&'static str, Arc<str>), String>;
+
+/// Asks for a thread that has a number.
+#[derive(Clone)]
+pub(crate) struct Questions(Sender<(Question, u64)>);
+
+impl Questions {
+    /// Starts the thread that asks. `tell` is given the answers, by the numbers of those who wait.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn start(
+        sources: (Reporter, Slowest),
+        tell: impl Fn(u64, &Answer) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (to, from) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("metrics-ask".into());
+        thread.spawn(move || answer_all(&from, &sources, tell))?;
+        Ok(Self(to))
+    }
+
+    /// Asks; the answer goes to `number`.
+    pub(crate) fn ask(&self, question: Question, number: u64) {
+        // The thread lives as long as somebody can ask.
+        let _ = self.0.send((question, number));
+    }
+}
+
+fn answer_all(
+    asked: &Receiver<(Question, u64)>,
+    sources: &(Reporter, Slowest),
+    tell: impl Fn(u64, &Answer),
+) {
+    while let Ok(first) = asked.recv() {
+        let waiting: Vec<(Question, u64)> = [first].into_iter().chain(asked.try_iter()).collect();
+        for question in Question::ALL {
+            let mut numbers = waiting.iter().filter(|(of, _)| *of == question).peekable();
+            if numbers.peek().is_some() {
+                let answer = answer(question, sources);
+                numbers.for_each(|(_, number)| tell(*number, &answer));
+            }
+        }
+    }
+}
+
+fn answer(question: Question, (report, slowest): &(Reporter, Slowest)) -> Answer {
+    let report = || report(PATIENCE).map_err(|error| error.to_string());
+    match question {
+        Question::Metrics => {
+            let text = metrics::text(report()?).map_err(|error| error.to_string())?;
+            Ok((metrics::CONTENT_TYPE, text.into()))
+        }
+        Question::Report => json(&report()?),
+        Question::Slow => json(&slowest(PATIENCE).map_err(|error| error.to_string())?),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Answer {
+    let text = serde_json::to_string(value).map_err(|error| error.to_string())?;
+    Ok(("application/json", text.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_controller::NoReport;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn one_answer_is_for_all_that_asked_before() {
+        let (begun, begins) = mpsc::channel();
+        let (go, goes) = mpsc::channel::<()>();
+        let (goes, questions_asked) = (std::sync::Mutex::new(goes), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&questions_asked);
+        let slowest: Slowest = Arc::new(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            begun.send(()).expect("the test listens");
+            goes.lock().expect("one thread").recv().expect("the test goes on");
+            Ok(Vec::new())
+        });
+        let report: Reporter = Arc::new(|_| Err(NoReport(3)));
+        let (to, told) = mpsc::channel();
+        let tell = move |number, answer: &Answer| {
+            to.send((number, answer.clone())).expect("the test listens");
+        };
+        let questions = Questions::start((report, slowest), tell).expect("a thread");
+        questions.ask(Question::Slow, 0);
+        begins.recv().expect("it is asked");
+        // Too late for that answer.
+        (1..=100).for_each(|number| questions.ask(Question::Slow, number));
+        questions.ask(Question::Metrics, 101);
+        go.send(()).expect("it waits");
+        assert_eq!(told.recv().expect("told").0, 0);
+        begins.recv().expect("it is asked again");
+        go.send(()).expect("it waits");
+        let answers: Vec<(u64, Answer)> = told.iter().take(101).collect();
+        assert_eq!(questions_asked.load(Ordering::Relaxed), 2);
+        assert!(answers.iter().all(|(number, answer)| answer.is_ok() == (*number != 101)));
+    }
+}
