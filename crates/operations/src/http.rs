@@ -2,7 +2,7 @@
 //!
 //! A connection for each request, and a thread for each connection, of which there are a few. Whoever is slower than
 //! two seconds is given up; when others come and there is no room, so is the one that has been here longest. One more
-//! thread asks the reactors ([`questions`](crate::questions)).
+//! thread asks the reactors (`questions`).
 
 use crate::questions::{Answer, Question, Questions};
 use crate::{PATIENCE, Reporter, Slowest};
