@@ -47,7 +47,7 @@ debian13() {
 }
 
 newest() {
-	local at=$1/newest sources
+	local at=$1/newest sources built
 	mkdir -p "$at/src"
 	: >"$at/src/lib.rs"
 	cat >"$at/Cargo.toml" <<-MANIFEST
@@ -65,7 +65,10 @@ newest() {
 	sources=$(cd "$at" && cargo metadata --format-version 1 |
 		python3 -c 'import json, os, sys
 print(next(os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["packages"] if p["name"] == "librocksdb-sys"))')
-	echo "-DROCKSDB_LIBRARY=$(echo "$PWD/$at"/target/debug/build/librocksdb-sys-*/out/librocksdb.a)"
+	built=$(dirname "$(echo "$PWD/$at"/target/debug/build/librocksdb-sys-*/out/librocksdb.a)")
+	echo "-DROCKSDB_LIBRARY=$built/librocksdb.a"
+	# It needs a newer Snappy than there may be.
+	echo "-DSNAPPY_LIBRARY=$built/libsnappy.a"
 	echo "-DCMAKE_CXX_FLAGS=-isystem $sources/rocksdb/include"
 	echo "-DCMAKE_CXX_STANDARD=20"
 	echo "-DCMAKE_CXX_STANDARD_LIBRARIES=-lz -lbz2 -ldl"
