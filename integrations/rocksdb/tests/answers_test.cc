@@ -394,6 +394,8 @@ std::pair<uint64_t, uint64_t> get_of_families(
 	std::vector<rocksdb::PinnableSlice> pinned(COUNT);
 	std::vector<Status> statuses(COUNT);
 	std::vector<std::string> values;
+	/* Keys would be left to RocksDB while the tables of the moment are not known. */
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 	const bpf_of::PushdownStats before = db->stats();
 
 	db->MultiGet(ReadOptions(), COUNT, families.data(), keys.data(), pinned.data(), statuses.data());
