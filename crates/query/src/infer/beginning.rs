@@ -1,6 +1,6 @@
 //! The first bytes of files.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -15,11 +15,12 @@ pub(super) struct Beginning<'a> {
 
 /// Reads the beginning of a file, and tells how long the whole is.
 pub(super) fn read(path: &Path, block: &mut Vec<u8>) -> io::Result<u64> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
+    // Before it is opened: to open a pipe is to wait for who writes into it.
+    let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
+    let file = File::open(path)?;
     block.clear();
     file.take(FIRST_BLOCK_BYTES as u64).read_to_end(block)?;
     Ok(metadata.len())

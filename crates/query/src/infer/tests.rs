@@ -151,6 +151,16 @@ fn csv_is_inferred_by_the_rules_of_pyarrow() {
 }
 
 #[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let folder = folder(&[]);
+    let pipe = folder.path().join("pipe.csv");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo starts").success());
+    let error = find(folder.path(), "pipe.csv", &Hints::default()).expect_err("a pipe");
+    assert!(error.contains("no regular file"), "{error}");
+}
+
+#[test]
 fn other_formats_are_refused_with_what_to_do() {
     let folder = folder(&[("a.parquet", b"PAR1"), ("b.csv.gz", b"")]);
     let found = |name| find(folder.path(), name, &Hints::default()).expect_err("refused");
