@@ -230,7 +230,11 @@ impl Run<'_> {
         if let Status::Bad(what, column) = answer.status {
             return Err(self.bad_row(&answer, what, column));
         }
-        if answer.next < range.start {
+        // Each row has a byte at least.
+        let is_possible = answer.next >= range.start
+            && answer.passed <= answer.rows
+            && answer.rows <= range.end.saturating_sub(range.start);
+        if !is_possible {
             return Err(RunError::Damaged);
         }
         stats.rows += answer.rows;

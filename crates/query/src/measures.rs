@@ -156,7 +156,8 @@ impl Summary {
         if let Some(sum) = &other.float_sum {
             self.float_sum.get_or_insert_default().merge(sum);
         }
-        self.squares += other.squares;
+        // Of integers of at most 32 bits: only a target that lies makes it wrap.
+        self.squares = self.squares.wrapping_add(other.squares);
         self.moments.merge(&other.moments);
         Ok(())
     }

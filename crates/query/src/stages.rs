@@ -424,6 +424,9 @@ impl Program {
         let kind = self.kinds[self.place(by)];
         let mut from = Reader(answer.body);
         from.skip(8)?;
+        if u64::from(answer.count) > answer.passed {
+            return Err(Damaged);
+        }
         let mut rows = Vec::new();
         for _ in 0..answer.count {
             let (key, offset) = (from.u64()?, from.u64()?);
@@ -453,13 +456,15 @@ impl Program {
                 let texts = (texts_at, from.0);
                 let groups = entries.chunks_exact(*entry_bytes).map(|entry| {
                     let (keys, rows) = self.keys(keys, entry, texts)?;
+                    let rows = within(rows, answer.passed)?;
                     let summaries = self.summaries(plan, words, entry, rows, &bases)?;
                     Ok((keys, Group { rows, summaries }))
                 });
                 Ok(Partial(State::Groups(groups.collect::<Result<_, _>>()?)))
             }
             Told::Histogram { edges, .. } => {
-                let counts = (1..edges.len()).map(|_| from.u64()).collect::<Result<_, _>>()?;
+                let counts = (1..edges.len()).map(|_| within(from.u64()?, answer.passed));
+                let counts = counts.collect::<Result<_, _>>()?;
                 Ok(Partial(State::Histogram(counts)))
             }
             Told::Rows { .. } | Told::Top { .. } => Err(Damaged),
@@ -510,7 +515,8 @@ impl Program {
         let at = |offset: u16| entry.get(usize::from(offset)..).map(Reader).ok_or(Damaged);
         let one = |(index, words): (usize, &Words)| {
             let kind = plan.schema.columns[words.column].kind;
-            let count = if words.count == 0 { rows } else { at(words.count)?.u64()? };
+            let count =
+                if words.count == 0 { rows } else { within(at(words.count)?.u64()?, rows)? };
             let mut summary = Summary { count, ..Summary::default() };
             if words.range != 0 {
                 let mut from = at(words.range)?;
@@ -540,6 +546,11 @@ impl Program {
         };
         words.iter().enumerate().map(one).collect()
     }
+}
+
+/// A count that a target tells, of rows of which there are so many.
+fn within(count: u64, rows: u64) -> Result<u64, Damaged> {
+    if count <= rows { Ok(count) } else { Err(Damaged) }
 }
 
 /// Text as it is in a file; what is no UTF-8 is shown as such.
