@@ -630,3 +630,6 @@ fn order_edges(kind: Kind, edges: &[f64]) -> Vec<u64> {
     };
     edges.iter().enumerate().map(order).collect()
 }
+
+#[cfg(test)]
+mod tests;
