@@ -2,6 +2,9 @@
 /* Source of a query: records of the same size, little-endian. */
 #include "bpfof/batch.h"
 
+/* Records at a time. */
+#define PART 256
+
 /* The order form of a binary32. */
 static inline __u64 order_float(__u32 bits)
 {
@@ -20,7 +23,20 @@ static inline __u64 order_float(__u32 bits)
 	return bpfof_order_double(sign | exponent << 52 | fraction << 29);
 }
 
-/* Integers: what turns the sign over and extends it at once is the same for all. */
+/* One integer of each of `rows` records: what turns the sign over and extends it at once is the same for
+ * all. */
+#define INTEGERS(read)                                                                                \
+	do {                                                                                          \
+		UNROLL(4)                                                                             \
+		for (; to < end; to++, at += stride)                                                  \
+			*to = (read(at) ^ flip) + add;                                                \
+	} while (0)
+
+static inline __u64 read_byte(const __u8 *at)
+{
+	return *at;
+}
+
 static inline void integers(const struct bpfof_column *column, const __u8 *at, __u32 stride,
 			    __u64 *to, __u32 rows)
 {
@@ -31,19 +47,14 @@ static inline void integers(const struct bpfof_column *column, const __u8 *at, _
 		flip = 1ULL << (8 * column->width - 1);
 		add = BPFOF_SIGN - flip;
 	}
-	if (column->width == 8) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le64(at) ^ flip) + add;
-	} else if (column->width == 4) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le32(at) ^ flip) + add;
-	} else if (column->width == 2) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le16(at) ^ flip) + add;
-	} else {
-		for (; to < end; to++, at += stride)
-			*to = (*at ^ flip) + add;
-	}
+	if (column->width == 8)
+		INTEGERS(bpfof_le64);
+	else if (column->width == 4)
+		INTEGERS(bpfof_le32);
+	else if (column->width == 2)
+		INTEGERS(bpfof_le16);
+	else
+		INTEGERS(read_byte);
 }
 
 /* Texts, without the NULs that pad them. */
@@ -59,21 +70,27 @@ static inline void texts(const struct bpfof_ctx *ctx, const struct bpfof_column 
 	}
 }
 
+/* Of `rows` records from `at` on, whose first is number `row`. */
 static inline void load(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
-			struct bpfof_batch *batch, __u32 stride, __u32 rows)
+			struct bpfof_batch *batch, const __u8 *at, __u32 stride, __u32 row, __u32 rows)
 {
-	const __u8 *at = ctx->data + column->place;
-	__u64 *to = bpfof_at(batch, column->values_at);
+	__u64 *to = bpfof_at(batch, column->values_at), *end;
 
+	at += column->place;
 	if (column->kind == BPFOF_TEXT_COLUMN) {
-		texts(ctx, column, at, stride, (__u32 *)to, rows);
-	} else if (column->kind != BPFOF_FLOAT_COLUMN) {
+		texts(ctx, column, at, stride, (__u32 *)to + row, rows);
+		return;
+	}
+	to += row;
+	end = to + rows;
+	if (column->kind != BPFOF_FLOAT_COLUMN) {
 		integers(column, at, stride, to, rows);
 	} else if (column->width == 8) {
-		for (__u64 *end = to + rows; to < end; to++, at += stride)
+		UNROLL(4)
+		for (; to < end; to++, at += stride)
 			*to = bpfof_order_double(bpfof_le64(at));
 	} else {
-		for (__u64 *end = to + rows; to < end; to++, at += stride)
+		for (; to < end; to++, at += stride)
 			*to = order_float(bpfof_le32(at));
 	}
 }
@@ -90,8 +107,13 @@ int query_fixed(struct bpfof_ctx *ctx)
 	rows = bpfof_data_size(ctx) / stride;
 	if (!rows || rows > query->rows_max)
 		return BPFOF_QUERY_BAD_PLAN;
-	for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++)
-		load(ctx, &query->column[i], batch, stride, rows);
+	/* All columns of a few records, and then of the next, which come into the cache once. */
+	for (__u32 row = 0; row < rows; row += PART) {
+		__u32 count = rows - row < PART ? rows - row : PART;
+
+		for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++)
+			load(ctx, &query->column[i], batch, ctx->data + row * stride, stride, row, count);
+	}
 	batch->rows = rows;
 	batch->selected = rows;
 	batch->all = 1;

@@ -138,6 +138,10 @@ struct bpfof_query_answer {
 #define BPFOF_QUERY_NO_STAGE 1
 #define BPFOF_QUERY_BAD_PLAN 2
 
+/* Before a loop: so many turns at once, whose checks are then shared. */
+#define UNROLL(turns) _Pragma(UNROLL_TEXT(clang loop unroll_count(turns)))
+#define UNROLL_TEXT(text) #text
+
 #define BPFOF_SIGN (1ULL << 63)
 #define BPFOF_ORDER_NAN (~0ULL)
 
