@@ -366,21 +366,92 @@ RARE __u32 count_up_to(const __u16 *list, __u32 count, __u32 end)
 	return before;
 }
 
-/* Where a column's texts are in rows from `row` up to `rows`, which have so many fields each: they end where
- * `list` says, counted from `base`. */
-static inline void take_listed(struct bpfof_query *query, struct bpfof_batch *batch,
-			       const struct bpfof_column *column, const __u16 *list, __u32 base,
-			       __u32 fields, __u32 row, __u32 rows, const __u8 *data)
+/* Ends of fields, as many as there was room for. */
+struct listed {
+	const __u16 *list;
+	/* what they are counted from; how many there are; the next one */
+	__u32 base;
+	__u32 count;
+	__u32 next;
+	/* how many the last row had */
+	__u32 fields;
+};
+
+/* How far the block has been gone through. */
+struct place {
+	/* where the next line begins, and its number */
+	__u32 line;
+	__u32 index;
+	__u32 row;
+	/* where the next quote is */
+	__u32 quote;
+};
+
+/* Lists ends of fields from `at` on. */
+RARE void list_fields(const struct bpfof_ctx *ctx, struct listed *listed, __u32 at)
 {
-	const __u16 *rows_at = bpfof_at(batch, query->rows_at);
+	struct bpfof_query *query = bpfof_query(ctx);
+
+	listed->list = bpfof_at(bpfof_batch(), query->chosen_at);
+	listed->count = list_all(ctx, (__u16 *)listed->list, at, query->delimiter);
+	listed->base = at;
+	listed->next = 0;
+}
+
+/* Takes those of the next `lines` that have as many fields as the last row, and no quotes. */
+RARE void take_alike(const struct bpfof_ctx *ctx, struct listed *listed, struct place *place,
+		     __u32 lines, __u32 start)
+{
+	const struct bpfof_query *query = bpfof_query(ctx);
+	struct bpfof_batch *batch = bpfof_batch();
+	const __u16 *next = bpfof_at(batch, query->selection_at);
+	__u16 *row_at = bpfof_at(batch, query->rows_at), *first = row_at + place->row;
+	__u32 fields = listed->fields, line = place->line, quote = place->quote;
+	__u32 most = (listed->count - listed->next) / fields, room = query->rows_max - place->row;
+	/* from the end of one row to that of the next */
+	const __u16 *last = listed->list + listed->next + fields - 1;
+	__u32 apart = listed->base - start;
+	__u64 left = query->end - ctx->offset;
+
+	next += place->index;
+	most = most < lines ? most : lines;
+	most = most < room ? most : room;
+	row_at = first;
+	for (const __u16 *end_of_rows = first + most; row_at < end_of_rows; row_at++, last += fields) {
+		__u32 end = *next++;
+
+		/* An empty line has one field, too. */
+		if (*last + apart != end || start + end > quote || line >= left ||
+		    (fields == 1 && (start + end == line || ctx->data[start + end - 1] == '\r')))
+			break;
+		*row_at = line;
+		line = start + end + 1;
+	}
+	most = row_at - first;
+	place->line = line;
+	place->index += most;
+	place->row += most;
+	listed->next += most * fields;
+}
+
+/* Where a column's texts are in rows that are listed from `list` on: from the lower 16 bits of `rows` up to
+ * the upper. */
+RARE void take_listed(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
+		      const __u16 *list, const struct listed *listed, __u32 rows)
+{
+	const struct bpfof_query *query = bpfof_query(ctx);
+	struct bpfof_batch *batch = bpfof_batch();
+	const __u8 *data = ctx->data;
+	const __u16 *row = bpfof_at(batch, query->rows_at), *end = row + (rows >> 16);
 	__u32 place = column->place, step = column->kind == BPFOF_TEXT_COLUMN ? 4 : 8;
-	__u32 is_end = place + 1 == fields;
-	__u8 *to = bpfof_at(batch, column->values_at + row * step);
+	__u32 base = listed->base, fields = listed->fields, is_last = place + 1 == fields;
+	__u8 *to = bpfof_at(batch, column->values_at + (__u16)rows * step);
 
-	for (list += place; row < rows; row++, list += fields, to += step) {
-		__u32 start = place ? base + list[-1] + 1 : rows_at[row], stop = base + list[0];
+	row += (__u16)rows;
+	for (list += place; row < end; row++, list += fields, to += step) {
+		__u32 start = place ? base + list[-1] + 1 : *row, stop = base + list[0];
 
-		if (is_end && stop > start && data[stop - 1] == '\r')
+		if (is_last && stop > start && data[stop - 1] == '\r')
 			stop--;
 		*(__u32 *)to = start | (stop - start) << 16;
 	}
@@ -400,69 +471,59 @@ RARE __u32 take_other(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 ro
 static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *query,
 			      struct bpfof_batch *batch, __u32 *at, int is_last, __u32 *bad)
 {
-	const struct bpfof_column *column = query->column, *last = column + query->columns;
 	const __u8 *data = ctx->data;
-	__u16 *rows_at = bpfof_at(batch, query->rows_at), *list = bpfof_at(batch, query->chosen_at);
 	const __u16 *ends = bpfof_at(batch, query->selection_at);
-	__u32 size = bpfof_data_size(ctx), start = *at, line = start, row = 0, rows_max = query->rows_max;
-	__u32 needed = query->columns ? last[-1].place + 1 : 0;
+	__u16 *rows_at = bpfof_at(batch, query->rows_at);
+	__u32 size = bpfof_data_size(ctx), start = *at, rows_max = query->rows_max, end, text_end, error;
+	__u32 needed = query->columns ? query->column[query->columns - 1].place + 1 : 0;
 	__u64 left = query->end > ctx->offset ? query->end - ctx->offset : 0;
 	__u32 lines = list_all(ctx, bpfof_at(batch, query->selection_at), start, '\n');
-	/* of the list: where it is counted from, how many, the next; fields of the last row; where the next
-	 * quote is */
-	__u32 base = start, count = 0, next = 0, fields = 0, quote = find_quote(ctx, start);
-	__u32 end, text_end, error, first, before;
+	struct listed listed = { bpfof_at(batch, query->chosen_at), start, 0, 0, 0 };
+	struct place place = { start, 0, 0, find_quote(ctx, start) };
 
-	for (__u32 i = 0; line < size && line < left && row < rows_max;) {
-		if (i == lines && (!is_last || lines == rows_max))
+	if (!needed) {
+		/* Rows are looked at as if they had one field. */
+		listed = (struct listed){ ends, start, lines, 0, 1 };
+	}
+	while (place.line < size && place.line < left && place.row < rows_max) {
+		__u32 line = place.line, first = place.row, fields;
+		const __u16 *list;
+
+		if (place.index == lines && (!is_last || lines == rows_max))
 			break;
-		if (next + (fields ? fields : 1) > count && needed) {
-			count = list_all(ctx, list, line, query->delimiter);
-			base = line;
-			next = 0;
-		}
-		first = row;
-		before = next;
-		while (fields && fields >= needed && next + fields <= count && i < lines &&
-		       line < left && row < rows_max) {
-			end = start + ends[i];
-			if (base + list[next + fields - 1] != end || end > quote)
-				break;
-			/* Perhaps it is empty. */
-			if (fields == 1 && (end == line || data[end - 1] == '\r'))
-				break;
-			rows_at[row++] = line;
-			line = end + 1;
-			next += fields;
-			i++;
-		}
-		if (row > first) {
-			for (column = query->column; column < last; column++)
-				take_listed(query, batch, column, list + before, base, fields, first, row,
-					    data);
+		if (listed.next + (listed.fields ? listed.fields : 1) > listed.count && needed)
+			list_fields(ctx, &listed, line);
+		list = listed.list + listed.next;
+		if (listed.fields && listed.fields >= needed)
+			take_alike(ctx, &listed, &place, lines - place.index, start);
+		if (place.row > first) {
+			const struct bpfof_column *column = query->column, *last = column + query->columns;
+
+			for (; column < last; column++)
+				take_listed(ctx, column, list, &listed, first | place.row << 16);
 			continue;
 		}
-		end = text_end = i < lines ? start + ends[i] : size;
+		end = text_end = place.index < lines ? start + ends[place.index] : size;
 		if (end > line && data[end - 1] == '\r')
 			text_end--;
-		before = count_up_to(list + next, count - next, end - base);
-		next += before;
+		fields = count_up_to(list, listed.count - listed.next, end - listed.base);
+		listed.next += fields;
 		if (text_end > line) {
-			error = needed ? take_other(ctx, line, text_end, row, bad) : 0;
+			error = needed ? take_other(ctx, line, text_end, place.row, bad) : 0;
 			if (error) {
 				*at = line;
 				return ~error;
 			}
-			rows_at[row++] = line;
-			fields = before;
+			rows_at[place.row++] = line;
+			listed.fields = fields;
 		}
-		line = end + (end < size);
-		i++;
-		if (quote < line)
-			quote = find_quote(ctx, line);
+		place.line = end + (end < size);
+		place.index++;
+		if (place.quote < place.line)
+			place.quote = find_quote(ctx, place.line);
 	}
-	*at = line;
-	return row;
+	*at = place.line;
+	return place.row;
 }
 
 SEC("bpfof/query_csv")

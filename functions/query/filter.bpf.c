@@ -43,6 +43,14 @@ static inline void selected(struct bpfof_batch *batch, __u32 kept)
 	batch->selected = kept;
 }
 
+/* Where the next row is written if this one passes; else where this one is. */
+static inline __u16 *next_within(const struct range *range, __u32 row, __u16 *to)
+{
+	__u64 distance = range->values[row] - range->low;
+
+	return (__u16 *)bpfof_at_most(distance, range->span, (__u64)(to + 1), (__u64)to);
+}
+
 /* Every row is written down; the next one takes its place if it does not pass. No branch depends on
  * a value. */
 static inline void keep_range(struct bpfof_query *query, struct bpfof_batch *batch,
@@ -61,22 +69,20 @@ static inline void keep_range(struct bpfof_query *query, struct bpfof_batch *bat
 	if (batch->all) {
 		__u32 rows = batch->rows;
 
-		UNROLL(4)
+		UNROLL(8)
 		for (__u32 row = 0; row < rows; row++) {
 			*to = row;
-			if (range.values[row] - range.low <= range.span)
-				to++;
+			to = next_within(&range, row, to);
 		}
 	} else {
 		const __u16 *from = selection, *end = selection + batch->selected;
 
-		UNROLL(4)
+		UNROLL(8)
 		for (; from < end; from++) {
 			__u32 row = *from;
 
 			*to = row;
-			if (range.values[row] - range.low <= range.span)
-				to++;
+			to = next_within(&range, row, to);
 		}
 	}
 	selected(batch, to - selection);
@@ -94,16 +100,13 @@ static inline void keep_both(struct bpfof_query *query, struct bpfof_batch *batc
 		selected(batch, 0);
 		return;
 	}
-	UNROLL(4)
+	UNROLL(8)
 	for (__u32 row = 0; row < rows; row++) {
-		__u16 *next = to + 1;
+		__u16 *next;
 
 		*to = row;
-		if (a.values[row] - a.low > a.span)
-			next = to;
-		if (b.values[row] - b.low > b.span)
-			next = to;
-		to = next;
+		next = next_within(&a, row, to);
+		to = (__u16 *)bpfof_at_most(b.values[row] - b.low, b.span, (__u64)next, (__u64)to);
 	}
 	selected(batch, to - selection);
 }

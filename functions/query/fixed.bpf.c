@@ -3,7 +3,7 @@
 #include "bpfof/batch.h"
 
 /* Records at a time. */
-#define PART 256
+#define PART 1024
 
 /* The order form of a binary32. */
 static inline __u64 order_float(__u32 bits)

@@ -40,11 +40,9 @@ struct taken {
 
 /* NaN, the greatest of all, is 0 with 1 more: `more` is 1 for floats. */
 #define TAKE_RANGE                                                                             \
-	if (value < least)                                                                     \
-		least = value;                                                                 \
+	least = bpfof_least(least, value);                                                     \
 	value += more;                                                                         \
-	if (value > greatest)                                                                  \
-		greatest = value;
+	greatest = bpfof_greatest(greatest, value);
 
 static inline void fold_range(const struct taken *taken, __u64 more, __u64 *range)
 {
