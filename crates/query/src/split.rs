@@ -130,6 +130,7 @@ fn source_step(format: &Format) -> Step {
     let what = match format {
         Format::Fixed { record_bytes, .. } => format!("read records of {record_bytes} bytes"),
         Format::Csv { .. } => "read lines of text".to_owned(),
+        Format::Columns { .. } => "read the columns of batches".to_owned(),
     };
     Step { what, place: Place::Stages, why_here: None }
 }
@@ -219,9 +220,19 @@ fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> 
     let mut columns = BTreeSet::new();
     columns_of_predicate(pushed, &mut columns);
     columns_of_predicate(rest, &mut columns);
-    let mut add = |of: &Scalar| columns_of(of, &mut columns);
     match &plan.reduction {
-        Reduction::Rows { columns, .. } => columns.iter().for_each(&mut add),
+        // Stages find the rows; what is answered of them is read afterwards.
+        Reduction::Top { by, .. } if reduces => columns_of(by, &mut columns),
+        other => columns_of_reduction(other, &mut columns),
+    }
+    columns.into_iter().collect()
+}
+
+/// The columns that a reduction needs in the end.
+pub(crate) fn columns_of_reduction(of: &Reduction, to: &mut BTreeSet<usize>) {
+    let mut add = |of: &Scalar| columns_of(of, to);
+    match of {
+        Reduction::Rows { columns, .. } => columns.iter().for_each(add),
         Reduction::Groups { keys, aggregates } => {
             keys.iter().for_each(&mut add);
             let of = aggregates.iter().filter(|one| one.measure != Measure::CountAll);
@@ -229,14 +240,10 @@ fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> 
         }
         Reduction::Top { by, columns, .. } => {
             add(by);
-            // Stages find the rows; what is answered of them is read afterwards.
-            if !reduces {
-                columns.iter().for_each(&mut add);
-            }
+            columns.iter().for_each(add);
         }
         Reduction::Histogram { of, .. } => add(of),
     }
-    columns.into_iter().collect()
 }
 
 pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
@@ -332,6 +339,10 @@ fn check_format(plan: &Plan) -> Result<(), PlanError> {
                 None => Ok(()),
             }
         }
+        Format::Columns { columns: known, .. } => match known.len() == columns.len() {
+            true => Ok(()),
+            false => invalid("there are not as many places of buffers as columns"),
+        },
         Format::Csv { delimiter, nulls, .. } => {
             if matches!(delimiter, b'"' | b'\n' | b'\r') {
                 return invalid("fields are not separated by quotes or ends of lines");

@@ -494,7 +494,7 @@ impl Order {
 /// What values computed from a row of the plan's answer are.
 fn kind(scalar: &Scalar, kinds: &[AnswerKind]) -> AnswerKind {
     match scalar {
-        Scalar::Column(at) => kinds.get(*at).copied().unwrap_or(AnswerKind::Float),
+        Scalar::Column(at) => kinds.get(*at).cloned().unwrap_or(AnswerKind::Float),
         Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
         Scalar::Literal(Value::Int(_)) => AnswerKind::Sum,
         Scalar::Literal(_) | Scalar::Arithmetic(Arithmetic::Divide, ..) => AnswerKind::Float,
@@ -502,7 +502,7 @@ fn kind(scalar: &Scalar, kinds: &[AnswerKind]) -> AnswerKind {
             let is_float = |scalar| match kind(scalar, kinds) {
                 AnswerKind::Float => true,
                 AnswerKind::Same(kind) => kind.is_float(),
-                AnswerKind::Sum | AnswerKind::Count => false,
+                AnswerKind::Arrow(_) | AnswerKind::Sum | AnswerKind::Count => false,
             };
             if is_float(a) || is_float(b) { AnswerKind::Float } else { AnswerKind::Sum }
         }
