@@ -321,7 +321,9 @@ impl Run<'_> {
             ),
             BadRow::Short => format!("the row has no column {name}"),
             BadRow::Long if matches!(self.plan.format, Format::Columns { .. }) => {
-                "a row whose texts are longer than 53248 bytes, which stages do not read".to_owned()
+                "the texts of a row are too long to be read at once: 48 KiB is the most of one column, and less \
+                 of several"
+                    .to_owned()
             }
             BadRow::Text => {
                 format!("the texts of column {name} are not where its offsets say: it is damaged")

@@ -228,7 +228,7 @@ pub(crate) fn answer_kind(aggregate: &Aggregate, plan: &Plan) -> AnswerKind {
 /// What the values of a scalar are, in an answer.
 pub(crate) fn scalar_kind(of: &Scalar, plan: &Plan) -> AnswerKind {
     match of {
-        Scalar::Column(index) => plan.column_kind(*index),
+        Scalar::Column(index) => plan.format.column_kind(&plan.schema, *index),
         Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
         _ if is_float(of, &plan.schema) => AnswerKind::Float,
         _ => AnswerKind::Sum,

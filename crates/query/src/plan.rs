@@ -160,6 +160,19 @@ impl Format {
             Self::Columns { .. } => column.nullable,
         }
     }
+
+    /// What an answer says a column of the files is.
+    pub(crate) fn column_kind(&self, schema: &Schema, index: usize) -> AnswerKind {
+        match self {
+            Self::Columns { columns, .. } if columns.get(index).is_some_and(says_more) => {
+                AnswerKind::Arrow(columns[index].data_type.clone())
+            }
+            _ => {
+                let column = schema.columns.get(index);
+                AnswerKind::Same(column.map_or(Kind::Utf8, |column| column.kind))
+            }
+        }
+    }
 }
 
 /// A column of an Arrow file: what its values are there, and which of a batch's buffers it has.
@@ -175,12 +188,10 @@ pub struct ColumnBuffers {
     pub views_before: u32,
 }
 
-impl ColumnBuffers {
-    /// Whether its type says more than its kind.
-    fn says_more(&self) -> bool {
-        let is_plain = self.data_type.is_integer() || self.data_type.is_floating();
-        !is_plain && self.data_type != DataType::Utf8
-    }
+/// Whether its type says more than its kind.
+fn says_more(column: &ColumnBuffers) -> bool {
+    let is_plain = column.data_type.is_integer() || column.data_type.is_floating();
+    !is_plain && column.data_type != DataType::Utf8
 }
 
 /// A column that cannot be asked for.
@@ -370,20 +381,6 @@ pub struct Plan {
     pub filter: Predicate,
     /// What becomes of them.
     pub reduction: Reduction,
-}
-
-impl Plan {
-    /// What an answer says a column of the files is.
-    pub(crate) fn column_kind(&self, index: usize) -> AnswerKind {
-        let kind = self.schema.columns.get(index).map_or(Kind::Utf8, |column| column.kind);
-        match &self.format {
-            Format::Columns { columns, .. } => match columns.get(index) {
-                Some(column) if column.says_more() => AnswerKind::Arrow(column.data_type.clone()),
-                _ => AnswerKind::Same(kind),
-            },
-            _ => AnswerKind::Same(kind),
-        }
-    }
 }
 
 /// The kind of a column of an answer.

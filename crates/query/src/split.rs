@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 
 /// Columns that one query can look at by stages.
 pub(crate) const COLUMNS_MAX: usize = 16;
+/// Of these columns of text that have buffers of their own: one hop reads what all of them have in a row, each in
+/// two logical blocks at least.
+const BUFFERED_TEXTS_MAX: usize = 7;
 /// Conditions of a filter, in postfix order.
 const CONDITIONS_MAX: usize = 64;
 /// Bytes of constants of a filter.
@@ -117,13 +120,29 @@ pub fn split(plan: &Plan) -> Result<Split, PlanError> {
     let pushed = Predicate::And(pushed);
     let rest = Predicate::And(rest);
     let columns = columns(plan, &pushed, &rest, reduces);
-    if columns.len() > COLUMNS_MAX {
+    check_columns(plan, &columns)?;
+    Ok(Split { pushed, rest, reduces, columns, steps })
+}
+
+/// Whether stages can look at these columns, and at those that are answered of rows that they find.
+fn check_columns(plan: &Plan, columns: &[usize]) -> Result<(), PlanError> {
+    let mut all: BTreeSet<usize> = columns.iter().copied().collect();
+    columns_of_reduction(&plan.reduction, &mut all);
+    let texts = all.iter().filter(|index| plan.schema.columns[**index].kind == Kind::Utf8).count();
+    let is_in_buffers = matches!(plan.format, Format::Columns { .. });
+    if all.len() > COLUMNS_MAX {
+        let count = all.len();
         return invalid(format!(
-            "the query looks at {} columns, more than the {COLUMNS_MAX} that stages can: ask for fewer",
-            columns.len()
+            "the query looks at {count} columns, more than the {COLUMNS_MAX} that stages can: ask for fewer"
         ));
     }
-    Ok(Split { pushed, rest, reduces, columns, steps })
+    if is_in_buffers && texts > BUFFERED_TEXTS_MAX {
+        return invalid(format!(
+            "the query looks at {texts} columns of text, more than the {BUFFERED_TEXTS_MAX} that stages can in \
+             Arrow files: ask for fewer"
+        ));
+    }
+    Ok(())
 }
 
 fn source_step(format: &Format) -> Step {
