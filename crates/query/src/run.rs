@@ -1,16 +1,16 @@
 //! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
 
-use crate::chains::{Chains, Loaded, Next};
+use crate::chains::{Chains, Loaded, Next, Opened};
+use crate::columns::{Batches, FileError};
 use crate::error::RunError;
 use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
-use crate::parts::{Part, ranges};
+use crate::parts::{Part, Range, ranges};
 use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
 use crate::settings::{Settings, Stats};
-use crate::split::{PlanError, Split, columns_of, split};
-use crate::stages::{Answer, Program, Range, Status};
-use bpfof_host::files::PushdownFile;
+use crate::split::{PlanError, Split, columns_of, columns_of_reduction, split};
+use crate::stages::{Answer, Program, Status};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -69,7 +69,10 @@ impl<'a> Runner<'a> {
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
         let file = self.open(part)?;
-        let ranges = ranges(&self.plan, part, self.range_bytes(part));
+        let ranges = match self.plan.format {
+            Format::Columns { .. } => file.batches.ranges(self.range_bytes(part)),
+            _ => ranges(&self.plan, part, self.range_bytes(part)),
+        };
         match self.plan.reduction {
             Reduction::Rows { .. } => self.rows(&file, ranges, on_progress),
             _ if !self.split.reduces => self.rows(&file, ranges, on_progress),
@@ -80,7 +83,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn open(&self, part: &Part) -> Result<PushdownFile, RunError> {
+    fn open(&self, part: &Part) -> Result<Opened, RunError> {
         let failed = |source| RunError::Open { path: part.path.clone(), source };
         let file = self.stages.maps().open(&part.path).map_err(failed)?;
         let file_bytes = file.file().metadata().map_err(failed)?.len();
@@ -98,12 +101,25 @@ impl<'a> Runner<'a> {
                 return bad(part.file_bytes - rest, what());
             }
         }
+        let batches = match &self.plan.format {
+            Format::Columns { columns, .. } => {
+                let mut wanted: BTreeSet<usize> = self.split.columns.iter().copied().collect();
+                columns_of_reduction(&self.plan.reduction, &mut wanted);
+                let wanted = wanted.into_iter().collect();
+                match Batches::read(file.file(), part, columns, wanted) {
+                    Ok(batches) => batches,
+                    Err(FileError::Read(error)) => return Err(failed(error)),
+                    Err(FileError::Contents(what)) => return bad(part.start_bytes, what),
+                }
+            }
+            _ => Batches::default(),
+        };
         let maps = self.stages.maps();
         if maps.is_connected() {
             // Without a map its chains run here, if they may.
             let _ = maps.wait_mapped(&file, MAP_PATIENCE);
         }
-        Ok(file)
+        Ok(Opened { file, batches })
     }
 
     fn range_bytes(&self, part: &Part) -> u64 {
@@ -125,7 +141,7 @@ impl<'a> Runner<'a> {
     /// Stages answer rows; they are filtered and reduced here, in the order of the file.
     fn rows(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
@@ -146,13 +162,13 @@ impl<'a> Runner<'a> {
     /// Stages reduce. What they have no room for is reduced here, from rows.
     fn reduced(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
         let plan = &self.plan;
         let mut all = Partial::empty(plan);
-        let block = self.main.block_bytes();
+        let block = self.main.block();
         let left = self.chains.run(
             (plan, &mut self.main),
             (file, ranges, false),
@@ -189,7 +205,7 @@ impl<'a> Runner<'a> {
     /// Stages tell where the rows are; then these are read.
     fn top(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
@@ -228,7 +244,7 @@ impl<'a> Runner<'a> {
     /// The rows at these file offsets.
     fn rows_at(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: &[Range],
         found: &[(Value, u64)],
         wanted: &BTreeSet<usize>,
@@ -236,8 +252,8 @@ impl<'a> Runner<'a> {
         let plan = &self.plan;
         let row_bytes = match plan.format {
             Format::Fixed { record_bytes, .. } => u64::from(record_bytes),
-            // The one row that begins there.
-            Format::Csv { .. } => 1,
+            // The one row that begins there, or has this number.
+            Format::Csv { .. } | Format::Columns { .. } => 1,
         };
         let file_end = ranges.first().map_or(0, |range| range.file_end);
         let row = |(_, start): &(Value, u64)| {
@@ -264,7 +280,7 @@ impl<'a> Runner<'a> {
     /// The first rows in which there is no number to compare.
     fn rows_without(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         by: &Scalar,
         rows: u64,
