@@ -271,7 +271,7 @@ static inline int finish(struct work *work)
 	}
 	if (batch->next < query->end)
 		begin(work, batch->next);
-	return bpfof_next_stage(query->filter ? query->filter : query->reduce);
+	return bpfof_end_source(query);
 }
 
 SEC("bpfof/query_columns")

@@ -564,5 +564,5 @@ int query_csv(struct bpfof_ctx *ctx)
 	batch->all = 1;
 	batch->next = offset + at;
 	query->rows += row;
-	return bpfof_next_stage(query->filter ? query->filter : query->reduce);
+	return bpfof_end_source(query);
 }

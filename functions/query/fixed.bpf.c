@@ -55,5 +55,5 @@ int query_fixed(struct bpfof_ctx *ctx)
 	batch->all = 1;
 	batch->next = ctx->offset + (__u64)rows * stride;
 	query->rows += rows;
-	return bpfof_next_stage(query->filter ? query->filter : query->reduce);
+	return bpfof_end_source(query);
 }

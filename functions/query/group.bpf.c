@@ -274,7 +274,7 @@ static inline int finish(struct work *work, __u64 next, int stop)
 	struct bpfof_query *query = work->query;
 	__u32 size = sizeof(*groups) + groups->groups * work->grouping->measures.entry_size, texts;
 
-	if (!stop && next < query->end)
+	if (!stop && next < query->end && !(query->flags & BPFOF_QUERY_STOP))
 		return bpfof_read_rows(work->ctx, query, next);
 	texts = work->ctx->scratch_size - groups->texts_at;
 	bpfof_memmove((__u8 *)groups + size, work->ctx->scratch + groups->texts_at, texts);

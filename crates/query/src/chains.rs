@@ -29,7 +29,7 @@ const CHAINS_MAX: usize = 256;
 pub(crate) struct Loaded {
     program: Program,
     /// Numbers of filter and reduction.
-    numbers: (u32, u32),
+    numbers: (u32, u32, u32),
     block: u32,
 }
 
@@ -112,7 +112,11 @@ impl Chains {
         program: Program,
     ) -> Result<Loaded, RunError> {
         let number = |stage| stages.function(stage).map(|function| function.number());
-        let numbers = (program.filter.map_or(Ok(0), number)?, number(program.reduce)?);
+        let numbers = (
+            program.map.map_or(Ok(0), number)?,
+            program.filter.map_or(Ok(0), number)?,
+            number(program.reduce)?,
+        );
         let most = self.settings.block_max_bytes.unwrap_or(u32::MAX);
         let block = match &plan.format {
             Format::Fixed { record_bytes, .. } => {

@@ -33,6 +33,7 @@ mod error;
 mod eval;
 mod exact;
 mod functions;
+mod maps;
 mod measures;
 mod order_form;
 mod partial;

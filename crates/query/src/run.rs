@@ -5,6 +5,7 @@ use crate::columns::{Batches, FileError};
 use crate::error::RunError;
 use crate::eval::Overflow;
 use crate::functions::Stages;
+use crate::maps;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
 use crate::parts::{Part, Range, ranges};
 use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
@@ -173,7 +174,7 @@ impl<'a> Runner<'a> {
             (plan, &mut self.main),
             (file, ranges, false),
             &mut |program, _, range, answer| {
-                merge(&mut all, plan, program.partial(plan, answer)?)?;
+                merge(&mut all, plan, program.partial(answer)?)?;
                 // With so many groups most of the work is to send them.
                 let is_slow = answer.next - range.start < u64::from(block);
                 let gives_up = answer.status == Status::More && is_slow;
@@ -184,11 +185,17 @@ impl<'a> Runner<'a> {
         if left.is_empty() {
             return Ok(all);
         }
-        let columns = self.split.columns.clone();
-        let program = Program::rows(plan, &self.split.pushed, columns, u32::MAX);
+        // Arithmetic is done here, where integers have room.
+        let conjuncts = match &self.split.pushed {
+            Predicate::And(all) => all.clone(),
+            other => vec![other.clone()],
+        };
+        let (computed, pushed) = conjuncts.into_iter().partition(maps::computes);
+        let (computed, pushed) = (Predicate::And(computed), Predicate::And(pushed));
+        let program = Program::rows(plan, &pushed, self.split.columns.clone(), u32::MAX);
         let program = program.map_err(PlanError::Invalid)?;
         let mut loaded = self.chains.load(self.stages, plan, program)?;
-        let mut collected = Collected::new(plan, &ALWAYS, left.len());
+        let mut collected = Collected::new(plan, &computed, left.len());
         self.chains.run(
             (plan, &mut loaded),
             (file, left, false),

@@ -2,6 +2,7 @@
 
 use crate::conditions;
 use crate::describe::{describe, describe_reduction, describe_scalar};
+use crate::maps::{Extent, Mapped};
 use crate::measures;
 use crate::order_form;
 use crate::partial::{edges, has_variance};
@@ -81,20 +82,47 @@ pub enum PlanError {
 /// The plan has no meaning, or looks at more columns than a chain can.
 pub fn split(plan: &Plan) -> Result<Split, PlanError> {
     check(plan)?;
+    // What rows have no room for ends a chain, and only groups and histograms can go on here.
+    let all = attempt(plan, Extent::All);
+    if all.0.reduces && matches!(plan.reduction, Reduction::Groups { .. } | Reduction::Histogram { .. }) {
+        if all.1 <= COLUMNS_MAX {
+            return checked(plan, all.0);
+        }
+        return checked(plan, attempt(plan, Extent::Nothing).0);
+    }
+    let (split, columns) = attempt(plan, Extent::Fitting);
+    match columns > COLUMNS_MAX {
+        true => checked(plan, attempt(plan, Extent::Nothing).0),
+        false => checked(plan, split),
+    }
+}
+
+fn checked(plan: &Plan, split: Split) -> Result<Split, PlanError> {
+    check_columns(plan, &split.columns)?;
+    Ok(split)
+}
+
+/// Divides the work, with so much of its arithmetic done by stages; and how many columns they look at and
+/// make.
+fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
     let mut steps = vec![source_step(&plan.format)];
     let mut conjuncts = Vec::new();
     flatten(&plan.filter, &mut conjuncts);
     let (mut pushed, mut rest) = (Vec::new(), Vec::new());
     let (mut taken, mut bytes) = (0, 0);
+    let mut filters = Vec::new();
     for conjunct in conjuncts {
-        let compiled = conditions::conjunct(conjunct, &plan.schema).and_then(|conditions| {
-            let constants: usize = conditions.iter().map(constant_bytes).sum();
-            if taken + conditions.len() > CONDITIONS_MAX || bytes + constants > CONSTANTS_MAX_BYTES
-            {
-                return Err("the filter is too long for a stage".to_owned());
-            }
-            Ok((conditions.len(), constants))
-        });
+        let mapped = Mapped::new(plan, conjunct, extent).plan;
+        let compiled =
+            conditions::conjunct(&mapped.filter, &mapped.schema).and_then(|conditions| {
+                let constants: usize = conditions.iter().map(constant_bytes).sum();
+                if taken + conditions.len() > CONDITIONS_MAX
+                    || bytes + constants > CONSTANTS_MAX_BYTES
+                {
+                    return Err("the filter is too long for a stage".to_owned());
+                }
+                Ok((conditions.len(), constants))
+            });
         let why_here = match compiled {
             Ok((conditions, constants)) => {
                 (taken, bytes) = (taken + conditions, bytes + constants);
@@ -107,21 +135,32 @@ pub fn split(plan: &Plan) -> Result<Split, PlanError> {
             }
         };
         let place = if why_here.is_none() { Place::Stages } else { Place::Here };
-        steps.push(Step { what: format!("filter: {}", describe(conjunct, plan)), place, why_here });
+        let what = format!("filter: {}", describe(conjunct, plan));
+        filters.push(Step { what, place, why_here });
     }
+    let pushed = Predicate::And(pushed);
+    let mut mapped = Mapped::new(plan, &pushed, extent);
     let reduction = match rest.is_empty() {
-        true => reduction_by_stages(plan),
+        true => reduction_by_stages(&mapped.plan),
         false => Err("rows are filtered here first".to_owned()),
     };
     let place = if reduction.is_ok() { Place::Stages } else { Place::Here };
     let what = describe_reduction(plan);
     let reduces = reduction.is_ok();
+    if !reduces {
+        mapped = Mapped::of_filter(plan, &pushed);
+    }
+    steps.extend(mapped.steps.iter().map(|step| Step {
+        what: format!("compute: {}", describe_scalar(&step.scalar, plan)),
+        place: Place::Stages,
+        why_here: None,
+    }));
+    steps.append(&mut filters);
     steps.push(Step { what, place, why_here: reduction.err() });
-    let pushed = Predicate::And(pushed);
     let rest = Predicate::And(rest);
     let columns = columns(plan, &pushed, &rest, reduces);
-    check_columns(plan, &columns)?;
-    Ok(Split { pushed, rest, reduces, columns, steps })
+    let count = columns.len() + mapped.steps.len();
+    (Split { pushed, rest, reduces, columns, steps }, count)
 }
 
 /// Whether stages can look at these columns, and at those that are answered of rows that they find.

@@ -2,11 +2,12 @@
 
 use crate::columns::{self, Batches, Pieces};
 use crate::conditions::{self, Condition, Operation};
+use crate::maps::{Extent, Mapped, Operand, Step};
 use crate::measures::{self, Summary};
 use crate::order_form;
 use crate::partial::{Group, Key, Partial, State, edges};
 use crate::parts::Range;
-use crate::plan::{Format, Kind, Plan, Predicate, Reduction, Scalar, Value};
+use crate::plan::{Arithmetic, Format, Kind, Plan, Predicate, Reduction, Scalar, Schema, Value};
 use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split};
 use crate::wire::{Damaged, Reader, Writer};
 
@@ -28,6 +29,7 @@ pub struct Stage {
 const FIXED: Stage = Stage { name: "query_fixed", object: object!("fixed") };
 const COLUMNS: Stage = Stage { name: "query_columns", object: object!("columns") };
 const CSV: Stage = Stage { name: "query_csv", object: object!("csv") };
+const MAP: Stage = Stage { name: "query_map", object: object!("map") };
 const FILTER: Stage = Stage { name: "query_filter", object: object!("filter") };
 const FOLD: Stage = Stage { name: "query_fold", object: object!("fold") };
 const GROUP: Stage = Stage { name: "query_group", object: object!("group") };
@@ -36,9 +38,12 @@ const TOP: Stage = Stage { name: "query_top", object: object!("top") };
 const HISTOGRAM: Stage = Stage { name: "query_histogram", object: object!("histogram") };
 
 /// All stages, in the order in which they run.
-pub const STAGES: [Stage; 9] = [FIXED, COLUMNS, CSV, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
+pub const STAGES: [Stage; 10] =
+    [FIXED, COLUMNS, CSV, MAP, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
 
-const QUERY_BYTES: usize = 80 + COLUMNS_MAX * 16;
+const QUERY_BYTES: usize = 88 + COLUMNS_MAX * 16;
+/// In place of a column.
+const MAP_LITERAL: u8 = 255;
 const CONDITION_BYTES: usize = 24;
 const MEASURES_MAX: usize = 16;
 const MEASURES_BYTES: usize = 8 + MEASURES_MAX * 16;
@@ -78,13 +83,18 @@ enum Told {
 /// A plan, or its part that stages do, as chains take it.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// Indices in the schema, ascending.
+    /// With the columns that the map makes.
+    schema: Schema,
+    /// Indices in the schema, ascending. The first so many are the source's, the others are made by steps.
     columns: Vec<usize>,
+    taken: usize,
+    steps: Vec<Step>,
     kinds: Vec<Kind>,
     nullable: Vec<bool>,
     conditions: Vec<Condition>,
     told: Told,
     pub(crate) source: Stage,
+    pub(crate) map: Option<Stage>,
     pub(crate) filter: Option<Stage>,
     pub(crate) reduce: Stage,
     /// What is read of columns that have buffers of their own.
@@ -125,8 +135,16 @@ pub(crate) enum BadRow {
 impl Program {
     /// The stages' part of a plan.
     pub(crate) fn new(plan: &Plan, split: &Split) -> Result<Self, String> {
-        let told = if split.reduces { reduction(plan)? } else { Told::Rows { limit: u32::MAX } };
-        Self::with(plan, &split.pushed, split.columns.clone(), told)
+        if !split.reduces {
+            return Self::rows(plan, &split.pushed, split.columns.clone(), u32::MAX);
+        }
+        let extent = match plan.reduction {
+            Reduction::Groups { .. } | Reduction::Histogram { .. } => Extent::All,
+            _ => Extent::Fitting,
+        };
+        let mapped = Mapped::new(plan, &split.pushed, extent);
+        let told = reduction(&mapped.plan)?;
+        Self::with(mapped, split.columns.clone(), told)
     }
 
     /// Answers rows that meet `filter`: these columns, ascending.
@@ -136,15 +154,16 @@ impl Program {
         columns: Vec<usize>,
         limit: u32,
     ) -> Result<Self, String> {
-        Self::with(plan, filter, columns, Told::Rows { limit })
+        Self::with(Mapped::of_filter(plan, filter), columns, Told::Rows { limit })
     }
 
-    fn with(
-        plan: &Plan,
-        filter: &Predicate,
-        columns: Vec<usize>,
-        told: Told,
-    ) -> Result<Self, String> {
+    /// `columns` are those of the schema that the source makes.
+    fn with(mapped: Mapped, mut columns: Vec<usize>, told: Told) -> Result<Self, String> {
+        let first = mapped.first();
+        let Mapped { plan, steps, .. } = mapped;
+        let (taken, has_steps) = (columns.len(), !steps.is_empty());
+        columns.extend(first..first + steps.len());
+        let filter = &plan.filter;
         let mut conditions = Vec::new();
         let conjuncts = match filter {
             Predicate::And(all) => all.as_slice(),
@@ -188,14 +207,18 @@ impl Program {
             Format::Fixed { .. } => (FIXED, Pieces::default()),
             Format::Csv { .. } => (CSV, Pieces::default()),
             Format::Columns { columns: known, .. } => {
-                (COLUMNS, Pieces::new(known, &columns, &nullable))
+                (COLUMNS, Pieces::new(known, &columns[..taken], &nullable[..taken]))
             }
         };
         let rows_max = ((WORKSPACE_BYTES - BATCH_BYTES) / row_bytes / 8 * 8).min(most);
         Ok(Self {
+            schema: plan.schema,
             columns,
+            taken,
+            steps,
             kinds,
             nullable,
+            map: has_steps.then_some(MAP),
             filter: (!conditions.is_empty()).then_some(FILTER),
             conditions,
             told,
@@ -224,22 +247,29 @@ impl Program {
         self.pieces.rows_of(bytes.into()).min(self.rows_max as u64) as u32
     }
 
-    /// The argument of a chain, and the size of scratch. `numbers` are those of filter and reduction.
+    /// The argument of a chain, and the size of scratch. `numbers` are those of map, filter and reduction.
     pub(crate) fn argument(
         &self,
         plan: &Plan,
         (range, batches): (&Range, &Batches),
         block: u32,
-        numbers: (u32, u32),
+        (map, filter, reduce): (u32, u32, u32),
     ) -> (Vec<u8>, u32) {
-        let nullable = match plan.format {
-            Format::Columns { .. } => self.pieces.missing(batches, range, self.columns.len()),
-            _ => self.nullable.clone(),
+        let mut nullable = match plan.format {
+            Format::Columns { .. } => self.pieces.missing(batches, range, self.taken),
+            _ => self.nullable[..self.taken].to_vec(),
         };
+        for step in &self.steps {
+            let is_nullable = |operand: &Operand| match operand {
+                Operand::Column(column) => nullable[self.place(*column)],
+                _ => false,
+            };
+            nullable.push(step.operands.iter().any(is_nullable));
+        }
         let mut to = Writer::default();
         to.u64(range.end).u64(range.file_end).u64(0).u64(0);
         to.u32(block).u32(if range.skips { FLAG_SKIP } else { 0 });
-        to.u32(if self.filter.is_some() { numbers.0 } else { 0 }).u32(numbers.1);
+        to.u32(if self.filter.is_some() { filter } else { 0 }).u32(reduce);
         let head = to.len();
         to.skip(QUERY_BYTES - head);
         let conditions_at = to.len();
@@ -257,6 +287,8 @@ impl Program {
         if self.source == COLUMNS {
             self.pieces.write(batches, range, block, &nullable, &mut to);
         }
+        let map_at = to.len();
+        self.steps.iter().for_each(|step| self.write_step(step, &mut to));
         let reduction_at = to.len();
         self.write_reduction(&mut to);
         to.align();
@@ -267,7 +299,8 @@ impl Program {
         let mut header = Writer::default();
         header.u16(conditions_at as u16).u16(self.conditions.len() as u16);
         header.u16(reduction_at as u16).u16(state_at as u16);
-        self.write_layout(plan, (nulls_at, source_at), &nullable, &mut header);
+        let map = if self.map.is_some() { map } else { 0 };
+        self.write_layout(plan, (nulls_at, source_at, map_at, map), &nullable, &mut header);
         to.put(head, header.as_slice());
         let scratch = match &self.told {
             Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
@@ -285,6 +318,26 @@ impl Program {
     /// Place of a column among those that stages look at.
     fn place(&self, column: usize) -> usize {
         self.columns.iter().position(|known| *known == column).unwrap_or(0)
+    }
+
+    fn write_step(&self, step: &Step, to: &mut Writer) {
+        let operation = match step.operation {
+            Arithmetic::Add => 0,
+            Arithmetic::Subtract => 1,
+            Arithmetic::Multiply => 2,
+            Arithmetic::Divide => 3,
+        };
+        to.u8(operation);
+        let mut literal = (0, Kind::I64);
+        for operand in step.operands {
+            literal = operand.literal().unwrap_or(literal);
+            to.u8(match operand {
+                Operand::Column(column) => self.place(column) as u8,
+                _ => MAP_LITERAL,
+            });
+        }
+        let (order, kind) = literal;
+        to.u8(if kind.is_float() { 2 } else { 1 }).u32(0).u64(order);
     }
 
     fn write_condition(
@@ -317,8 +370,8 @@ impl Program {
     fn write_reduction(&self, to: &mut Writer) {
         match &self.told {
             Told::Rows { limit } => {
-                to.u32(*limit).u16(self.columns.len() as u16);
-                self.nullable.iter().enumerate().for_each(|(place, nullable)| {
+                to.u32(*limit).u16(self.taken as u16);
+                self.nullable[..self.taken].iter().enumerate().for_each(|(place, nullable)| {
                     to.u16(place as u16 | if *nullable { ROWS_MISSING } else { 0 });
                 });
             }
@@ -356,7 +409,7 @@ impl Program {
     fn write_layout(
         &self,
         plan: &Plan,
-        (nulls_at, source_at): (usize, usize),
+        (nulls_at, source_at, map_at, map): (usize, usize, usize, u32),
         missing: &[bool],
         to: &mut Writer,
     ) {
@@ -369,7 +422,7 @@ impl Program {
         let is_csv = self.source == CSV;
         to.u16(place(2)).u16(place(2));
         to.u16(place(if is_csv { 2 } else { 0 })).u16(place(self.masks));
-        to.u16(self.rows_max as u16).u16(self.columns.len() as u16);
+        to.u16(self.rows_max as u16).u16(self.taken as u16);
         match &plan.format {
             Format::Fixed { record_bytes, .. } => {
                 to.u16(*record_bytes as u16).u8(0).u8(0).u16(0);
@@ -382,10 +435,11 @@ impl Program {
                 to.u16(1).u8(0).u8(0).u16(0);
             }
         }
-        to.u16(source_at as u16).u16(0).u16(0);
+        to.u16(source_at as u16).u16(map_at as u16).u16(self.steps.len() as u16).u32(map).u32(0);
         for (at, (index, kind)) in self.columns.iter().zip(&self.kinds).enumerate() {
             let room = usize::from(self.nullable[at]);
             let (offset, width) = match &plan.format {
+                _ if at >= self.taken => (0, 8),
                 Format::Fixed { fields, .. } => {
                     (fields[*index].offset_bytes, fields[*index].width_bytes)
                 }
@@ -432,9 +486,8 @@ impl Program {
         from.skip(8)?;
         let mut row = vec![Value::Null; columns];
         for _ in 0..answer.count {
-            for ((index, kind), nullable) in
-                self.columns.iter().zip(&self.kinds).zip(&self.nullable)
-            {
+            let columns = self.columns.iter().zip(&self.kinds).zip(&self.nullable);
+            for ((index, kind), nullable) in columns.take(self.taken) {
                 row[*index] = match (*nullable && from.u8()? == 0, kind) {
                     (true, _) => Value::Null,
                     (false, Kind::Utf8) => {
@@ -467,11 +520,11 @@ impl Program {
     }
 
     /// What the stages have reduced to groups or a histogram.
-    pub(crate) fn partial(&self, plan: &Plan, answer: &Answer<'_>) -> Result<Partial, Damaged> {
+    pub(crate) fn partial(&self, answer: &Answer<'_>) -> Result<Partial, Damaged> {
         let mut from = Reader(answer.body);
         match &self.told {
             Told::Fold { words, .. } => {
-                let summaries = self.summaries(plan, words, answer.body, answer.passed, &[])?;
+                let summaries = self.summaries(words, answer.body, answer.passed, &[])?;
                 let group = Group { rows: answer.passed, summaries };
                 let groups = if answer.passed == 0 { None } else { Some((Vec::new(), group)) };
                 Ok(Partial(State::Groups(groups.into_iter().collect())))
@@ -488,7 +541,7 @@ impl Program {
                 let groups = entries.chunks_exact(*entry_bytes).map(|entry| {
                     let (keys, rows) = self.keys(keys, entry, texts)?;
                     let rows = within(rows, answer.passed)?;
-                    let summaries = self.summaries(plan, words, entry, rows, &bases)?;
+                    let summaries = self.summaries(words, entry, rows, &bases)?;
                     Ok((keys, Group { rows, summaries }))
                 });
                 Ok(Partial(State::Groups(groups.collect::<Result<_, _>>()?)))
@@ -537,7 +590,6 @@ impl Program {
     /// What an entry says of each different scalar. Without `bases` it is a fold's.
     fn summaries(
         &self,
-        plan: &Plan,
         words: &[Words],
         entry: &[u8],
         rows: u64,
@@ -545,7 +597,7 @@ impl Program {
     ) -> Result<Vec<Summary>, Damaged> {
         let at = |offset: u16| entry.get(usize::from(offset)..).map(Reader).ok_or(Damaged);
         let one = |(index, words): (usize, &Words)| {
-            let kind = plan.schema.columns[words.column].kind;
+            let kind = self.schema.columns[words.column].kind;
             let count =
                 if words.count == 0 { rows } else { within(at(words.count)?.u64()?, rows)? };
             let mut summary = Summary { count, ..Summary::default() };

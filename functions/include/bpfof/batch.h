@@ -3,10 +3,10 @@
  * The contract between the stages of a query: functions that the host loads one by one and that a
  * chain runs one behind the other, by tail calls, over the same block.
  *
- *     source -> filter -> reduction        on every hop
+ *     source -> map -> filter -> reduction        on every hop
  *
- * The source makes a batch of the rows in a block: a vector for each column that the query needs. The
- * filter selects rows. The reduction takes what is selected, keeps its state in scratch, asks for the
+ * The source makes a batch of the rows in a block: a vector for each column that the query needs. The map
+ * makes vectors of further columns, by arithmetic. The filter selects rows. The reduction takes what is selected, keeps its state in scratch, asks for the
  * next read, and answers. A stage of one's own takes the place of any of them: it reads what is below
  * and ends as the shipped ones do, with bpfof_next_stage(), or bpfof_go_on().
  *
@@ -64,6 +64,8 @@ struct bpfof_column {
 #define BPFOF_QUERY_SKIP 1
 /* The reduction has been called. */
 #define BPFOF_QUERY_BEGUN 2
+/* The batch ends before a row that is not to be looked at: the chain ends there, too. */
+#define BPFOF_QUERY_STOP 4
 
 struct bpfof_query {
 	/* rows that begin here or behind are not of this chain: file offset in bytes */
@@ -76,7 +78,7 @@ struct bpfof_query {
 	/* bytes of a read */
 	__u32 block;
 	__u32 flags;
-	/* functions by their numbers; a filter of 0: all rows pass */
+	/* functions by their numbers; a filter of 0: all rows pass; a map of 0, see below: there is none */
 	__u32 filter;
 	__u32 reduce;
 	/* offsets in scratch */
@@ -101,7 +103,12 @@ struct bpfof_query {
 	__u16 nulls_at;
 	/* of columns: offset in scratch of what is known of their buffers */
 	__u16 source_at;
-	__u16 reserved[2];
+	/* of the map: offset of its steps in scratch; how many, each of which makes a column behind those of
+	 * the source */
+	__u16 map_at;
+	__u16 maps;
+	__u32 map;
+	__u32 reserved;
 	struct bpfof_column column[BPFOF_COLUMNS_MAX];
 };
 
@@ -235,6 +242,12 @@ static inline int bpfof_next_stage(__u32 function)
 	return BPFOF_QUERY_NO_STAGE;
 }
 
+/* Ends a source's work on a batch. */
+static inline int bpfof_end_source(const struct bpfof_query *query)
+{
+	return bpfof_next_stage(query->map ? query->map : query->filter ? query->filter : query->reduce);
+}
+
 /* Asks for the block at `offset`, of which something is left, unless the source has already asked. */
 static inline int bpfof_read_rows(struct bpfof_ctx *ctx, struct bpfof_query *query, __u64 offset)
 {
@@ -265,7 +278,7 @@ static inline int bpfof_go_on(struct bpfof_ctx *ctx, struct bpfof_query *query, 
 					     query->passed };
 
 	if (next < query->end) {
-		if (!stop)
+		if (!stop && !(query->flags & BPFOF_QUERY_STOP))
 			return bpfof_read_rows(ctx, query, next);
 		answer.status = BPFOF_QUERY_MORE;
 	}

@@ -469,6 +469,32 @@ fn constant(column: usize, palette: &[Vec<Value>], dice: &mut Dice) -> Value {
     }
 }
 
+/// Something computed of a column of numbers, within 128 bits.
+fn arithmetic(schema: &Schema, column: usize, depth: usize, dice: &mut Dice) -> Scalar {
+    let is_number = |column: &usize| schema.columns[*column].kind != Kind::Utf8;
+    let numbers: Vec<usize> = (0..schema.columns.len()).filter(is_number).collect();
+    let is_wide = |column: usize| schema.columns[column].kind.width_bytes() == Some(8);
+    let with = dice.pick(&numbers);
+    let literals =
+        [Value::Int(2), Value::Int(-7), Value::Float(0.5), Value::Int(0), Value::Float(f64::NAN)];
+    let (other, may_multiply) = match dice.below(4) {
+        0 | 1 => (Scalar::Column(with), !is_wide(column) && !is_wide(with)),
+        2 if depth == 0 => (arithmetic(schema, with, 1, dice), false),
+        _ => (Scalar::Literal(dice.pick(&literals)), true),
+    };
+    let operation = match dice.below(5) {
+        0 | 1 if may_multiply => Arithmetic::Multiply,
+        0 | 2 => Arithmetic::Add,
+        1 | 3 => Arithmetic::Subtract,
+        _ => Arithmetic::Divide,
+    };
+    let (left, right) = (Box::new(Scalar::Column(column)), Box::new(other));
+    match dice.one_in(3) {
+        true => Scalar::Arithmetic(operation, right, left),
+        false => Scalar::Arithmetic(operation, left, right),
+    }
+}
+
 fn predicate(schema: &Schema, palette: &[Vec<Value>], depth: usize, dice: &mut Dice) -> Predicate {
     let column = dice.below(schema.columns.len());
     let scalar = Scalar::Column(column);
@@ -494,10 +520,16 @@ fn predicate(schema: &Schema, palette: &[Vec<Value>], depth: usize, dice: &mut D
         1 if dice.one_in(2) => Predicate::IsNan(scalar),
         1 => Predicate::IsNull(scalar),
         2 if !is_text && dice.one_in(3) => {
-            // What stages do not do.
-            let two = Scalar::Literal(Value::Float(2.0));
-            let half = Scalar::Arithmetic(Arithmetic::Divide, Box::new(scalar), Box::new(two));
-            Predicate::Compare(Compare::Less, half, Scalar::Literal(Value::Float(1.25)))
+            let value = match dice.below(3) {
+                0 => Value::Float(1.25),
+                1 => Value::Int(3),
+                _ => constant(column, palette, dice),
+            };
+            let computed = arithmetic(schema, column, 0, dice);
+            match dice.one_in(5) {
+                true => Predicate::IsNull(computed),
+                false => Predicate::Compare(dice.pick(&compares), computed, Scalar::Literal(value)),
+            }
         }
         6 => Predicate::Not(Box::new(predicate(schema, palette, depth + 1, dice))),
         7 | 8 => Predicate::And(parts(dice)),
@@ -523,7 +555,10 @@ fn reduction(schema: &Schema, palette: &[Vec<Value>], dice: &mut Dice) -> Reduct
     };
     let is_number = |column: &usize| schema.columns[*column].kind != Kind::Utf8;
     let numbers: Vec<usize> = (0..columns).filter(is_number).collect();
-    let number = |dice: &mut Dice| Scalar::Column(dice.pick(&numbers));
+    let number = |dice: &mut Dice| match (dice.pick(&numbers), dice.one_in(4)) {
+        (column, true) => arithmetic(schema, column, 0, dice),
+        (column, false) => Scalar::Column(column),
+    };
     match dice.below(6) {
         0 => Reduction::Rows { columns: some(dice), limit: None },
         1 => Reduction::Rows { columns: some(dice), limit: Some(dice.below(20) as u64) },
@@ -534,14 +569,17 @@ fn reduction(schema: &Schema, palette: &[Vec<Value>], dice: &mut Dice) -> Reduct
             columns: some(dice),
         },
         3 if !numbers.is_empty() => {
-            let of = dice.pick(&numbers);
+            let of = number(dice);
             let (low, bins) = (dice.below(4) as f64 - 2.0, 1 + dice.below(9) as u32);
             let high = low + 0.5 + dice.below(8) as f64;
             let _ = palette;
-            Reduction::Histogram { of: Scalar::Column(of), low, high, bins }
+            Reduction::Histogram { of, low, high, bins }
         }
         _ => {
-            let keys = if dice.one_in(3) { Vec::new() } else { some(dice) };
+            let mut keys = if dice.one_in(3) { Vec::new() } else { some(dice) };
+            if !numbers.is_empty() && !keys.is_empty() && dice.one_in(6) {
+                keys[0] = number(dice);
+            }
             let aggregate = |dice: &mut Dice| {
                 let column = dice.below(columns);
                 let kind = schema.columns[column].kind;
@@ -557,7 +595,13 @@ fn reduction(schema: &Schema, palette: &[Vec<Value>], dice: &mut Dice) -> Reduct
                     _ if kind == Kind::Utf8 => Measure::CountAll,
                     _ => Measure::Sum,
                 };
-                Aggregate { measure, of: Scalar::Column(column) }
+                let is_variance =
+                    matches!(measure, Measure::Variance { .. } | Measure::Deviation { .. });
+                let of = match kind != Kind::Utf8 && !is_variance && dice.one_in(3) {
+                    true => arithmetic(schema, column, 0, dice),
+                    false => Scalar::Column(column),
+                };
+                Aggregate { measure, of }
             };
             let aggregates = (0..1 + dice.below(5)).map(|_| aggregate(dice)).collect();
             Reduction::Groups { keys, aggregates }

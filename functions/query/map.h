@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * What a query computes of columns, step by step: each makes one more column, behind those of the
+ * source, of which later steps may make use. Integers are those of 64 bits with a sign, doubles all
+ * others. Where a result does not fit, the batch ends before its row.
+ */
+#ifndef QUERY_MAP_H
+#define QUERY_MAP_H
+
+#include "bpfof/batch.h"
+
+/* As for bpfof_double(). */
+#define MAP_ADD BPFOF_DOUBLE_ADD
+#define MAP_SUBTRACT BPFOF_DOUBLE_SUB
+#define MAP_MULTIPLY BPFOF_DOUBLE_MUL
+#define MAP_DIVIDE BPFOF_DOUBLE_DIV
+
+/* In place of a column. */
+#define MAP_LITERAL 255
+
+struct map_step {
+	/* MAP_DIVIDE gives a double */
+	__u8 operation;
+	/* columns, or MAP_LITERAL */
+	__u8 left;
+	__u8 right;
+	/* BPFOF_SIGNED_COLUMN or BPFOF_FLOAT_COLUMN */
+	__u8 literal_kind;
+	__u32 reserved;
+	/* in order form */
+	__u64 literal;
+};
+
+#endif
