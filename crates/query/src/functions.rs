@@ -4,7 +4,7 @@ use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
 use bpfof_host::{Controller, Error};
 use sha2::{Digest, Sha256};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 impl Stage {
     /// What it is called at a target that keeps it: its name, and the beginning of the object's hash, so that
@@ -43,15 +43,23 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
 #[derive(Debug)]
 pub struct Stages<'a> {
     maps: &'a FileMaps,
-    /// Loaded ones. Chains name them by their numbers.
-    functions: Mutex<Vec<(Stage, StorageFunction)>>,
+    loaded: LoadedStages,
 }
+
+/// Stages that are loaded where some files are. Chains name them by their numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoadedStages(Arc<Mutex<Vec<(Stage, StorageFunction)>>>);
 
 impl<'a> Stages<'a> {
     /// Loads nothing yet.
     #[must_use]
-    pub const fn new(maps: &'a FileMaps) -> Self {
-        Self { maps, functions: Mutex::new(Vec::new()) }
+    pub fn new(maps: &'a FileMaps) -> Self {
+        Self::kept(maps, &LoadedStages::default())
+    }
+
+    /// Loads only what is not loaded yet, and leaves it there.
+    pub(crate) fn kept(maps: &'a FileMaps, loaded: &LoadedStages) -> Self {
+        Self { maps, loaded: loaded.clone() }
     }
 
     /// Where the files are.
@@ -62,7 +70,7 @@ impl<'a> Stages<'a> {
 
     /// A stage, loaded.
     pub(crate) fn function(&self, stage: Stage) -> Result<StorageFunction, Error> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = self.loaded.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, function)) = functions.iter().find(|(known, _)| *known == stage) {
             return Ok(function.clone());
         }
