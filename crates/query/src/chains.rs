@@ -36,6 +36,11 @@ impl Loaded {
     pub(crate) const fn block_bytes(&self) -> u32 {
         self.block
     }
+
+    /// The argument of a chain over a range, and the size of scratch.
+    pub(crate) fn argument(&self, plan: &Plan, range: &Range) -> (Vec<u8>, u32) {
+        self.program.argument(plan, range, self.block, self.numbers)
+    }
 }
 
 /// What becomes of a range after an answer.
@@ -166,14 +171,13 @@ impl Chains {
     fn start(&mut self, run: &mut Run<'_>) -> Result<(), RunError> {
         while !run.is_over && run.in_flight.len() < run.window {
             let Some((index, range)) = run.waiting.pop_front() else { break };
-            let Loaded { program, numbers, block } = &*run.loaded;
-            let (scratch, scratch_size_bytes) =
-                program.argument(run.plan, &range, *block, *numbers);
+            let block = run.loaded.block;
+            let (scratch, scratch_size_bytes) = run.loaded.argument(run.plan, &range);
             let end = match run.plan.format {
                 Format::Fixed { .. } => range.end,
                 Format::Csv { .. } => range.file_end,
             };
-            let size = end.saturating_sub(range.start).min(u64::from(*block));
+            let size = end.saturating_sub(range.start).min(u64::from(block));
             let call = ReadPushdown {
                 files: std::slice::from_ref(run.file),
                 first_read: FirstRead {
@@ -189,7 +193,7 @@ impl Chains {
             let tag = run.next_tag;
             run.next_tag += 1;
             self.reader.submit(tag, &call).map_err(|error| run.failed(&range, error))?;
-            run.in_flight.insert(tag, (index, range, *block));
+            run.in_flight.insert(tag, (index, range, block));
         }
         Ok(())
     }

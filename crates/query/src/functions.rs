@@ -44,6 +44,8 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
 pub struct Stages<'a> {
     maps: &'a FileMaps,
     loaded: LoadedStages,
+    /// Names of stages, and what is there in their place.
+    replaced: Vec<(&'static str, Stage)>,
 }
 
 /// Stages that are loaded where some files are. Chains name them by their numbers.
@@ -59,7 +61,15 @@ impl<'a> Stages<'a> {
 
     /// Loads only what is not loaded yet, and leaves it there.
     pub(crate) fn kept(maps: &'a FileMaps, loaded: &LoadedStages) -> Self {
-        Self { maps, loaded: loaded.clone() }
+        Self { maps, loaded: loaded.clone(), replaced: Vec::new() }
+    }
+
+    /// With a stage of one's own in the place of the one of this name. It is told and answers the same
+    /// (`functions/include/bpfof/batch.h`).
+    #[must_use]
+    pub fn replacing(mut self, name: &'static str, by: Stage) -> Self {
+        self.replaced.push((name, by));
+        self
     }
 
     /// Where the files are.
@@ -70,6 +80,8 @@ impl<'a> Stages<'a> {
 
     /// A stage, loaded.
     pub(crate) fn function(&self, stage: Stage) -> Result<StorageFunction, Error> {
+        let own = self.replaced.iter().find(|(name, _)| *name == stage.name);
+        let stage = own.map_or(stage, |(_, own)| *own);
         let mut functions = self.loaded.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, function)) = functions.iter().find(|(known, _)| *known == stage) {
             return Ok(function.clone());

@@ -50,7 +50,7 @@ pub use plan::{
     Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure,
     Plan, Predicate, Reduction, Scalar, Schema, Table, Value,
 };
-pub use run::Runner;
+pub use run::{Argument, Runner};
 pub use settings::{Settings, Stats};
 pub use split::{Place, PlanError, Split, Step, split};
 pub use stages::{STAGES, Stage};

@@ -22,6 +22,17 @@ const RANGE_MIN_BYTES: u64 = 256 << 10;
 /// The same if only the first rows are wanted.
 const LIMITED_RANGE_BYTES: u64 = 1 << 20;
 
+/// What a chain is told, and what it begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// The first bytes of scratch.
+    pub bytes: Vec<u8>,
+    /// Size of scratch in bytes: no answer is longer.
+    pub scratch_bytes: u32,
+    /// Bytes of the first read.
+    pub block_bytes: u32,
+}
+
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
 pub struct Runner<'a> {
@@ -56,6 +67,15 @@ impl<'a> Runner<'a> {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.chains.stats()
+    }
+
+    /// What one chain over a whole part is told: for who runs the stages without a `FileMaps`.
+    #[must_use]
+    pub fn argument(&self, part: &Part) -> Argument {
+        let ranges = ranges(&self.plan, part, u64::MAX);
+        let (bytes, scratch_bytes) =
+            ranges.first().map_or((Vec::new(), 0), |range| self.main.argument(&self.plan, range));
+        Argument { bytes, scratch_bytes, block_bytes: self.main.block_bytes() }
     }
 
     /// Runs a part. `on_progress` is told now and then how many bytes of the part are done, and says
@@ -307,7 +327,8 @@ fn flat(predicate: Predicate) -> Predicate {
     Predicate::And(each.collect())
 }
 
-fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
+/// Adds what a part comes to.
+pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
     match all.merge(plan, partial) {
         Ok(()) => Ok(()),
         Err(FinishError::Overflow(overflow)) => Err(overflow.into()),
