@@ -4,7 +4,7 @@ use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
 use bpfof_host::{Controller, Error};
 use sha2::{Digest, Sha256};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 impl Stage {
     /// What it is called at a target that keeps it: its name, and the beginning of the object's hash, so that
@@ -44,6 +44,14 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
 pub struct Stages<'a> {
     maps: &'a FileMaps,
     loaded: LoadedStages,
+    here: OnceLock<Box<Here>>,
+}
+
+/// The same without a target.
+#[derive(Debug)]
+struct Here {
+    maps: FileMaps,
+    loaded: LoadedStages,
 }
 
 /// Stages that are loaded where some files are. Chains name them by their numbers.
@@ -59,7 +67,19 @@ impl<'a> Stages<'a> {
 
     /// Loads only what is not loaded yet, and leaves it there.
     pub(crate) fn kept(maps: &'a FileMaps, loaded: &LoadedStages) -> Self {
-        Self { maps, loaded: loaded.clone() }
+        Self { maps, loaded: loaded.clone(), here: OnceLock::new() }
+    }
+
+    /// The same stages, for one more user.
+    pub(crate) fn share(&self) -> Self {
+        Self::kept(self.maps, &self.loaded)
+    }
+
+    /// Stages on this machine, for when the target is lost.
+    pub(crate) fn here(&self) -> Stages<'_> {
+        let none = || Box::new(Here { maps: FileMaps::local(), loaded: LoadedStages::default() });
+        let here = self.here.get_or_init(none);
+        Stages::kept(&here.maps, &here.loaded)
     }
 
     /// Where the files are.
