@@ -4,7 +4,7 @@ use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
 use bpfof_host::{Controller, Error};
 use sha2::{Digest, Sha256};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 impl Stage {
     /// What it is called at a target that keeps it: its name, and the beginning of the object's hash, so that
@@ -44,8 +44,16 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
 pub struct Stages<'a> {
     maps: &'a FileMaps,
     loaded: LoadedStages,
+    here: OnceLock<Box<Here>>,
     /// Names of stages, and what is there in their place.
     replaced: Vec<(&'static str, Stage)>,
+}
+
+/// The same without a target.
+#[derive(Debug)]
+struct Here {
+    maps: FileMaps,
+    loaded: LoadedStages,
 }
 
 /// Stages that are loaded where some files are. Chains name them by their numbers.
@@ -61,7 +69,7 @@ impl<'a> Stages<'a> {
 
     /// Loads only what is not loaded yet, and leaves it there.
     pub(crate) fn kept(maps: &'a FileMaps, loaded: &LoadedStages) -> Self {
-        Self { maps, loaded: loaded.clone(), replaced: Vec::new() }
+        Self { maps, loaded: loaded.clone(), here: OnceLock::new(), replaced: Vec::new() }
     }
 
     /// With a stage of one's own in the place of the one of this name. It is told and answers the same
@@ -70,6 +78,18 @@ impl<'a> Stages<'a> {
     pub fn replacing(mut self, name: &'static str, by: Stage) -> Self {
         self.replaced.push((name, by));
         self
+    }
+
+    /// The same stages, for one more user.
+    pub(crate) fn share(&self) -> Self {
+        Self { replaced: self.replaced.clone(), ..Self::kept(self.maps, &self.loaded) }
+    }
+
+    /// Stages on this machine, for when the target is lost.
+    pub(crate) fn here(&self) -> Stages<'_> {
+        let none = || Box::new(Here { maps: FileMaps::local(), loaded: LoadedStages::default() });
+        let here = self.here.get_or_init(none);
+        Stages { replaced: self.replaced.clone(), ..Stages::kept(&here.maps, &here.loaded) }
     }
 
     /// Where the files are.

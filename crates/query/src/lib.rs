@@ -12,7 +12,8 @@
 //! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
-//! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer.
+//! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer; `here`: to rows
+//!   from elsewhere.
 //!
 //! # What this crate does not do
 //! No joins, no windows, no queries in queries: a statement that needs them is refused with what to do. It
@@ -31,6 +32,7 @@ mod error;
 mod eval;
 mod exact;
 mod functions;
+mod here;
 mod measures;
 mod order_form;
 mod partial;
@@ -44,6 +46,7 @@ mod wire;
 pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::{Stages, install_stages};
+pub use here::RowsError;
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{
@@ -52,5 +55,5 @@ pub use plan::{
 };
 pub use run::{Argument, Runner};
 pub use settings::{Settings, Stats};
-pub use split::{Place, PlanError, Split, Step, split};
+pub use split::{Place, PlanError, Split, Step, check, split};
 pub use stages::{STAGES, Stage};

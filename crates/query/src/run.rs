@@ -36,7 +36,11 @@ pub struct Argument {
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
 pub struct Runner<'a> {
-    stages: &'a Stages<'a>,
+    given: &'a Stages<'a>,
+    /// Those, or such on this machine.
+    stages: Stages<'a>,
+    /// Why it is on this machine, and what had been spent before.
+    lost: Option<(String, Stats)>,
     plan: Plan,
     split: Split,
     settings: Settings,
@@ -45,16 +49,39 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// With these stages, which may serve many plans.
+    /// With these stages, which may serve many plans. If their target is lost and the settings allow it, parts
+    /// are run on this machine from then on, over plain reads.
     ///
     /// # Errors
     /// [`RunError::Plan`], [`RunError::Host`].
-    pub fn new(stages: &'a Stages<'a>, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
+    pub fn new(given: &'a Stages<'a>, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
+        match Self::with(given, given.share(), plan, settings) {
+            Err(RunError::Host(error)) if settings.falls_back && given.maps().has_target() => {
+                let here = Self::with(given, given.here(), plan, settings)?;
+                Ok(Self { lost: Some((error.to_string(), Stats::default())), ..here })
+            }
+            result => result,
+        }
+    }
+
+    fn with(
+        given: &'a Stages<'a>,
+        stages: Stages<'a>,
+        plan: &Plan,
+        settings: Settings,
+    ) -> Result<Self, RunError> {
         let split = split(plan)?;
         let program = Program::new(plan, &split).map_err(PlanError::Invalid)?;
-        let mut chains = Chains::new(stages, program.source, settings)?;
-        let main = chains.load(stages, plan, program)?;
-        Ok(Self { stages, plan: plan.clone(), split, settings, chains, main })
+        let mut chains = Chains::new(&stages, program.source, settings)?;
+        let main = chains.load(&stages, plan, program)?;
+        let plan = plan.clone();
+        Ok(Self { given, stages, lost: None, plan, split, settings, chains, main })
+    }
+
+    /// Why the target was given up, if it was.
+    #[must_use]
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.as_ref().map(|(why, _)| &**why)
     }
 
     /// How the work is divided.
@@ -66,7 +93,8 @@ impl<'a> Runner<'a> {
     /// What it cost so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.chains.stats()
+        let before = self.lost.as_ref().map_or(Stats::default(), |(_, before)| *before);
+        before.plus(self.chains.stats())
     }
 
     /// What one chain over a whole part is told: for who runs the stages without a `FileMaps`.
@@ -84,6 +112,22 @@ impl<'a> Runner<'a> {
     /// # Errors
     /// [`RunError`].
     pub fn run(
+        &mut self,
+        part: &Part,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Partial, RunError> {
+        match self.run_once(part, on_progress) {
+            Err(RunError::Host(error)) if self.settings.falls_back && self.lost.is_none() => {
+                let here = Self::with(self.given, self.given.here(), &self.plan, self.settings)?;
+                let lost = Some((error.to_string(), self.stats()));
+                *self = Self { lost, ..here };
+                self.run_once(part, on_progress)
+            }
+            result => result,
+        }
+    }
+
+    fn run_once(
         &mut self,
         part: &Part,
         on_progress: &mut dyn FnMut(u64) -> bool,
@@ -191,7 +235,7 @@ impl<'a> Runner<'a> {
         let columns = self.split.columns.clone();
         let program = Program::rows(plan, &self.split.pushed, columns, u32::MAX);
         let program = program.map_err(PlanError::Invalid)?;
-        let mut loaded = self.chains.load(self.stages, plan, program)?;
+        let mut loaded = self.chains.load(&self.stages, plan, program)?;
         let mut collected = Collected::new(plan, &ALWAYS, left.len());
         self.chains.run(
             (plan, &mut loaded),
@@ -267,7 +311,7 @@ impl<'a> Runner<'a> {
         let columns = wanted.iter().copied().collect();
         let program = Program::rows(plan, &Predicate::And(Vec::new()), columns, 1);
         let mut loaded =
-            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+            self.chains.load(&self.stages, plan, program.map_err(PlanError::Invalid)?)?;
         let mut collected = Collected::new(plan, &ALWAYS, found.len());
         self.chains.run(
             (plan, &mut loaded),
@@ -298,7 +342,7 @@ impl<'a> Runner<'a> {
         let limit = rows.min(u64::from(u32::MAX)) as u32;
         let program = Program::rows(plan, &filter, wanted.into_iter().collect(), limit);
         let mut loaded =
-            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+            self.chains.load(&self.stages, plan, program.map_err(PlanError::Invalid)?)?;
         let mut collected = Collected::new(plan, &ALWAYS, ranges.len());
         self.chains.run(
             (plan, &mut loaded),

@@ -275,7 +275,10 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, PlanError> {
 }
 
 /// Whether the plan has a meaning.
-fn check(plan: &Plan) -> Result<(), PlanError> {
+///
+/// # Errors
+/// It has none.
+pub fn check(plan: &Plan) -> Result<(), PlanError> {
     check_format(plan)?;
     check_predicate(&plan.filter, plan)?;
     let numbers = |all: &[Scalar]| all.iter().try_for_each(|of| check_scalar(of, plan));

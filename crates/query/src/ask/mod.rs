@@ -123,8 +123,12 @@ impl Session {
     /// What the user should know.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let lost = self.places.iter().filter_map(|place| Some((place, place.lost.as_ref()?)));
-        lost.map(|(place, why)| format!("{}: {why}", place.name())).collect()
+        let told = self.places.iter().filter_map(|place| {
+            let is_lost = matches!(place.at, Where::Target { .. }) && !place.maps.is_connected();
+            let why = is_lost.then_some("the connection was lost: the rest ran here, over plain reads");
+            Some(format!("{}: {}", place.name(), place.lost.as_deref().or(why)?))
+        });
+        told.collect()
     }
 
     /// Where the stages run over the files, each place once.
@@ -164,7 +168,7 @@ impl Session {
         let stages = place.stages();
         let mut runner = Runner::new(&stages, plan, settings)?;
         let partial = runner.run(part, on_progress)?;
-        Ok((partial, place.cost(runner.stats())))
+        Ok((partial, place.cost(runner.stats(), runner.lost())))
     }
 
     /// Runs all parts of a plan, at all places at once: each has a thread. `on_progress` is told now and then
@@ -232,11 +236,15 @@ impl Place {
         }
     }
 
-    fn cost(&self, stats: Stats) -> PartCost {
+    fn cost(&self, stats: Stats, lost: Option<&str>) -> PartCost {
         let here = stats.chains - stats.chains_at_target;
-        let lost = match (&self.at, &self.lost) {
-            (Where::Here(_), _) => None,
-            (_, Some(why)) => Some(why.clone()),
+        let lost = match (&self.at, &self.lost, lost) {
+            (Where::Here(_), ..) => None,
+            (_, Some(why), _) => Some(why.clone()),
+            (.., Some(why)) => Some(format!(
+                "{why}: {here} of {} chains ran here, over plain reads",
+                stats.chains
+            )),
             _ if here == 0 => None,
             _ if !self.maps.is_connected() => Some(format!(
                 "the connection was lost: {here} of {} chains ran here, over plain reads",
