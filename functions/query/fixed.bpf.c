@@ -2,6 +2,9 @@
 /* Source of a query: records of the same size, little-endian. */
 #include "numbers.h"
 
+/* Records at a time. */
+#define PART 1024
+
 /* Texts, without the NULs that pad them. */
 static inline void texts(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 			 const __u8 *at, __u32 stride, __u32 *to, __u32 rows)
@@ -15,16 +18,17 @@ static inline void texts(const struct bpfof_ctx *ctx, const struct bpfof_column 
 	}
 }
 
+/* Of `rows` records from `at` on, whose first is number `row`. */
 static inline void load(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
-			struct bpfof_batch *batch, __u32 stride, __u32 rows)
+			struct bpfof_batch *batch, const __u8 *at, __u32 stride, __u32 row, __u32 rows)
 {
-	const __u8 *at = ctx->data + column->place;
 	__u64 *to = bpfof_at(batch, column->values_at);
 
+	at += column->place;
 	if (column->kind == BPFOF_TEXT_COLUMN)
-		texts(ctx, column, at, stride, (__u32 *)to, rows);
+		texts(ctx, column, at, stride, (__u32 *)to + row, rows);
 	else
-		take_numbers(column, at, stride, to, rows);
+		take_numbers(column, at, stride, to + row, rows);
 }
 
 SEC("bpfof/query_fixed")
@@ -39,8 +43,13 @@ int query_fixed(struct bpfof_ctx *ctx)
 	rows = bpfof_data_size(ctx) / stride;
 	if (!rows || rows > query->rows_max)
 		return BPFOF_QUERY_BAD_PLAN;
-	for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++)
-		load(ctx, &query->column[i], batch, stride, rows);
+	/* All columns of a few records, and then of the next, which come into the cache once. */
+	for (__u32 row = 0; row < rows; row += PART) {
+		__u32 count = rows - row < PART ? rows - row : PART;
+
+		for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++)
+			load(ctx, &query->column[i], batch, ctx->data + row * stride, stride, row, count);
+	}
 	batch->rows = rows;
 	batch->selected = rows;
 	batch->all = 1;

@@ -23,7 +23,20 @@ static inline __u64 order_float(__u32 bits)
 	return bpfof_order_double(sign | exponent << 52 | fraction << 29);
 }
 
-/* Integers: what turns the sign over and extends it at once is the same for all. */
+/* One integer of each of `rows` of them: what turns the sign over and extends it at once is the same for
+ * all. */
+#define INTEGERS(read)                                                                                \
+	do {                                                                                          \
+		UNROLL(4)                                                                             \
+		for (; to < end; to++, at += stride)                                                  \
+			*to = (read(at) ^ flip) + add;                                                \
+	} while (0)
+
+static inline __u64 read_byte(const __u8 *at)
+{
+	return *at;
+}
+
 static inline void take_integers(const struct bpfof_column *column, const __u8 *at, __u32 stride,
 				 __u64 *to, __u32 rows)
 {
@@ -34,19 +47,14 @@ static inline void take_integers(const struct bpfof_column *column, const __u8 *
 		flip = 1ULL << (8 * column->width - 1);
 		add = BPFOF_SIGN - flip;
 	}
-	if (column->width == 8) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le64(at) ^ flip) + add;
-	} else if (column->width == 4) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le32(at) ^ flip) + add;
-	} else if (column->width == 2) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le16(at) ^ flip) + add;
-	} else {
-		for (; to < end; to++, at += stride)
-			*to = (*at ^ flip) + add;
-	}
+	if (column->width == 8)
+		INTEGERS(bpfof_le64);
+	else if (column->width == 4)
+		INTEGERS(bpfof_le32);
+	else if (column->width == 2)
+		INTEGERS(bpfof_le16);
+	else
+		INTEGERS(read_byte);
 }
 
 static inline void take_numbers(const struct bpfof_column *column, const __u8 *at, __u32 stride,
@@ -57,6 +65,7 @@ static inline void take_numbers(const struct bpfof_column *column, const __u8 *a
 	if (column->kind != BPFOF_FLOAT_COLUMN) {
 		take_integers(column, at, stride, to, rows);
 	} else if (column->width == 8) {
+		UNROLL(4)
 		for (; to < end; to++, at += stride)
 			*to = bpfof_order_double(bpfof_le64(at));
 	} else {

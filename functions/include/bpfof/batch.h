@@ -147,6 +147,10 @@ struct bpfof_query_answer {
 #define BPFOF_QUERY_NO_STAGE 1
 #define BPFOF_QUERY_BAD_PLAN 2
 
+/* Before a loop: so many turns at once, whose checks are then shared. */
+#define UNROLL(turns) _Pragma(UNROLL_TEXT(clang loop unroll_count(turns)))
+#define UNROLL_TEXT(text) #text
+
 #define BPFOF_SIGN (1ULL << 63)
 #define BPFOF_ORDER_NAN (~0ULL)
 
@@ -179,12 +183,27 @@ static inline __u64 bpfof_double_of_order(__u64 order)
 	return order & BPFOF_SIGN ? order ^ BPFOF_SIGN : ~order;
 }
 
-/* 1 if a > b, else 0, without a branch: which way it goes depends on the data, so it would often be
- * predicted wrong. */
-static inline __u64 bpfof_above(__u64 a, __u64 b)
+/*
+ * If a <= b then `yes`, else `no`. A branch over one instruction is none in machine code, but a select: which
+ * way it goes depends on the data, so it would often be predicted wrong. Clang does not always leave one.
+ */
+static inline __u64 bpfof_at_most(__u64 a, __u64 b, __u64 yes, __u64 no)
 {
-	/* What b - a borrows. */
-	return ((~b & a) | ((~b | a) & (b - a))) >> 63;
+	__asm__("if %1 <= %2 goto +1\n%0 = %3" : "+r"(yes) : "r"(a), "r"(b), "r"(no));
+	return yes;
+}
+
+/* The less, and the greater. */
+static inline __u64 bpfof_least(__u64 a, __u64 b)
+{
+	__asm__("if %0 <= %1 goto +1\n%0 = %1" : "+r"(a) : "r"(b));
+	return a;
+}
+
+static inline __u64 bpfof_greatest(__u64 a, __u64 b)
+{
+	__asm__("if %0 >= %1 goto +1\n%0 = %1" : "+r"(a) : "r"(b));
+	return a;
 }
 
 /* The numbers of the selected rows, ascending. */
