@@ -18,6 +18,7 @@ fn main() {
             "query/fixed.bpf.c",
             "query/fold.bpf.c",
             "query/measures.h",
+            "query/numbers.h",
             "../crates/query-bench/src/c/inlined.h",
         ],
     );

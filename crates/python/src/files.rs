@@ -140,7 +140,8 @@ impl Files {
                 return Err(Failure::question(format!("{}: {why}", paths[0].display())));
             }
             let (maps, lost) = connect(&places[0], fallback)?;
-            let policy = Policy { fall_back: fallback, local: fallback || here, ..Policy::default() };
+            let policy =
+                Policy { fall_back: fallback, local: fallback || here, ..Policy::default() };
             let reader = PushdownReader::new(&maps, policy)?;
             let open = |path: &PathBuf| {
                 maps.open(path).map_err(|error| {
