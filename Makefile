@@ -63,7 +63,7 @@ setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
-	@scripts/setup.sh rocksdb tls prometheus chromium
+	@scripts/setup.sh rocksdb tls prometheus chromium python
 	cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \

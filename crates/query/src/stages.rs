@@ -1,9 +1,11 @@
 //! The stages, their argument and their answers (`functions/include/bpfof/batch.h`).
 
+use crate::columns::{self, Batches, Pieces};
 use crate::conditions::{self, Condition, Operation};
 use crate::measures::{self, Summary};
 use crate::order_form;
 use crate::partial::{Group, Key, Partial, State, edges};
+use crate::parts::Range;
 use crate::plan::{Format, Kind, Plan, Predicate, Reduction, Scalar, Value};
 use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split};
 use crate::wire::{Damaged, Reader, Writer};
@@ -24,6 +26,7 @@ pub struct Stage {
 }
 
 const FIXED: Stage = Stage { name: "query_fixed", object: object!("fixed") };
+const COLUMNS: Stage = Stage { name: "query_columns", object: object!("columns") };
 const CSV: Stage = Stage { name: "query_csv", object: object!("csv") };
 const FILTER: Stage = Stage { name: "query_filter", object: object!("filter") };
 const FOLD: Stage = Stage { name: "query_fold", object: object!("fold") };
@@ -33,7 +36,7 @@ const TOP: Stage = Stage { name: "query_top", object: object!("top") };
 const HISTOGRAM: Stage = Stage { name: "query_histogram", object: object!("histogram") };
 
 /// All stages, in the order in which they run.
-pub const STAGES: [Stage; 8] = [FIXED, CSV, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
+pub const STAGES: [Stage; 9] = [FIXED, COLUMNS, CSV, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
 
 const QUERY_BYTES: usize = 80 + COLUMNS_MAX * 16;
 const CONDITION_BYTES: usize = 24;
@@ -49,18 +52,8 @@ const SCRATCH_MAX_BYTES: u32 = 16_384;
 /// Rows of a line's least size.
 const CSV_ROWS_MAX: usize = 8192;
 const FLAG_SKIP: u32 = 1;
-
-/// A range of rows of a file, as a chain goes through it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    /// File offset in bytes; of a row if not `skips`, else anywhere behind the first row.
-    pub(crate) start: u64,
-    /// Rows that begin before it.
-    pub(crate) end: u64,
-    pub(crate) file_end: u64,
-    /// Whether rows begin behind the next end of a line.
-    pub(crate) skips: bool,
-}
+/// Of a column of rows: answers tell whether the value is there.
+const ROWS_MISSING: u16 = 0x8000;
 
 /// Where a measure has its words in an entry, in bytes; 0: nowhere.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,6 +87,8 @@ pub(crate) struct Program {
     pub(crate) source: Stage,
     pub(crate) filter: Option<Stage>,
     pub(crate) reduce: Stage,
+    /// What is read of columns that have buffers of their own.
+    pieces: Pieces,
     rows_max: usize,
     masks: usize,
 }
@@ -124,6 +119,7 @@ pub(crate) enum BadRow {
     Short,
     Long,
     Quotes,
+    Text,
 }
 
 impl Program {
@@ -163,7 +159,7 @@ impl Program {
         let is_csv = matches!(plan.format, Format::Csv { .. });
         let of = |index: &usize| &plan.schema.columns[*index];
         let kinds: Vec<_> = columns.iter().map(|index| of(index).kind).collect();
-        let nullable = |index: &usize| is_csv && of(index).nullable && of(index).kind != Kind::Utf8;
+        let nullable = |index: &usize| plan.format.may_be_missing(of(index));
         let nullable: Vec<_> = columns.iter().map(nullable).collect();
         let mut masks = conditions::masks(&conditions);
         let reduce = match &told {
@@ -186,6 +182,14 @@ impl Program {
                 (READ_MAX_BYTES / record_bytes).next_multiple_of(8) as usize
             }
             Format::Csv { .. } => CSV_ROWS_MAX,
+            Format::Columns { .. } => columns::ROWS_MAX,
+        };
+        let (source, pieces) = match &plan.format {
+            Format::Fixed { .. } => (FIXED, Pieces::default()),
+            Format::Csv { .. } => (CSV, Pieces::default()),
+            Format::Columns { columns: known, .. } => {
+                (COLUMNS, Pieces::new(known, &columns, &nullable))
+            }
         };
         let rows_max = ((WORKSPACE_BYTES - BATCH_BYTES) / row_bytes / 8 * 8).min(most);
         Ok(Self {
@@ -195,14 +199,15 @@ impl Program {
             filter: (!conditions.is_empty()).then_some(FILTER),
             conditions,
             told,
-            source: if is_csv { CSV } else { FIXED },
+            source,
             reduce,
+            pieces,
             rows_max,
             masks,
         })
     }
 
-    /// The greatest useful size of a read.
+    /// The greatest useful size of a read; of columns in rows.
     pub(crate) fn block_max(&self, format: &Format) -> u32 {
         match format {
             Format::Fixed { record_bytes, .. } => {
@@ -210,17 +215,27 @@ impl Program {
                 records * record_bytes
             }
             Format::Csv { .. } => READ_MAX_BYTES,
+            Format::Columns { .. } => self.pieces.rows_at_a_time(self.rows_max),
         }
+    }
+
+    /// Rows of columns that have so many bytes in the buffers that are read together.
+    pub(crate) fn rows_of(&self, bytes: u32) -> u32 {
+        self.pieces.rows_of(bytes.into()).min(self.rows_max as u64) as u32
     }
 
     /// The argument of a chain, and the size of scratch. `numbers` are those of filter and reduction.
     pub(crate) fn argument(
         &self,
         plan: &Plan,
-        range: &Range,
+        (range, batches): (&Range, &Batches),
         block: u32,
         numbers: (u32, u32),
     ) -> (Vec<u8>, u32) {
+        let nullable = match plan.format {
+            Format::Columns { .. } => self.pieces.missing(batches, range, self.columns.len()),
+            _ => self.nullable.clone(),
+        };
         let mut to = Writer::default();
         to.u64(range.end).u64(range.file_end).u64(0).u64(0);
         to.u32(block).u32(if range.skips { FLAG_SKIP } else { 0 });
@@ -238,6 +253,10 @@ impl Program {
         if let Format::Csv { nulls, .. } = &plan.format {
             nulls.iter().for_each(|null| to.padded(null.as_bytes(), 8));
         }
+        let source_at = to.align().len();
+        if self.source == COLUMNS {
+            self.pieces.write(batches, range, block, &nullable, &mut to);
+        }
         let reduction_at = to.len();
         self.write_reduction(&mut to);
         to.align();
@@ -248,7 +267,7 @@ impl Program {
         let mut header = Writer::default();
         header.u16(conditions_at as u16).u16(self.conditions.len() as u16);
         header.u16(reduction_at as u16).u16(state_at as u16);
-        self.write_layout(plan, nulls_at, &mut header);
+        self.write_layout(plan, (nulls_at, source_at), &nullable, &mut header);
         to.put(head, header.as_slice());
         let scratch = match &self.told {
             Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
@@ -299,8 +318,8 @@ impl Program {
         match &self.told {
             Told::Rows { limit } => {
                 to.u32(*limit).u16(self.columns.len() as u16);
-                (0..self.columns.len()).for_each(|place| {
-                    to.u16(place as u16);
+                self.nullable.iter().enumerate().for_each(|(place, nullable)| {
+                    to.u16(place as u16 | if *nullable { ROWS_MISSING } else { 0 });
                 });
             }
             Told::Fold { words, entry_bytes } => self.write_measures(words, *entry_bytes, to),
@@ -334,7 +353,13 @@ impl Program {
     }
 
     /// From the offsets in the workspace on: where everything is there, and the columns.
-    fn write_layout(&self, plan: &Plan, nulls_at: usize, to: &mut Writer) {
+    fn write_layout(
+        &self,
+        plan: &Plan,
+        (nulls_at, source_at): (usize, usize),
+        missing: &[bool],
+        to: &mut Writer,
+    ) {
         let mut next = BATCH_BYTES;
         let mut place = |bytes: usize| {
             let at = next;
@@ -352,24 +377,29 @@ impl Program {
             Format::Csv { delimiter, nulls, .. } => {
                 to.u16(0).u8(*delimiter).u8(nulls.len() as u8).u16(nulls_at as u16);
             }
+            // Rows have numbers.
+            Format::Columns { .. } => {
+                to.u16(1).u8(0).u8(0).u16(0);
+            }
         }
-        to.u16(0).u16(0).u16(0);
-        let columns = self.columns.iter().zip(&self.kinds).zip(&self.nullable);
-        for ((index, kind), nullable) in columns {
-            let (at, width) = match &plan.format {
+        to.u16(source_at as u16).u16(0).u16(0);
+        for (at, (index, kind)) in self.columns.iter().zip(&self.kinds).enumerate() {
+            let room = usize::from(self.nullable[at]);
+            let (offset, width) = match &plan.format {
                 Format::Fixed { fields, .. } => {
                     (fields[*index].offset_bytes, fields[*index].width_bytes)
                 }
                 Format::Csv { .. } => (*index as u32, kind.width_bytes().unwrap_or(0)),
+                Format::Columns { columns, .. } => (0, columns::width(&columns[*index])),
             };
             let code = match kind {
                 Kind::Utf8 => 3,
                 kind if kind.is_float() => 2,
                 kind => u8::from(order_form::is_signed(*kind)),
             };
-            to.u32(at).u16(width as u16).u8(code).u8(u8::from(*nullable));
+            to.u32(offset).u16(width as u16).u8(code).u8(u8::from(missing[at]));
             to.u16(place(if *kind == Kind::Utf8 { 4 } else { 8 }));
-            to.u16(place(usize::from(*nullable))).u32(0);
+            to.u16(place(room)).u32(0);
         }
     }
 
@@ -385,6 +415,7 @@ impl Program {
             3 => Status::Bad(BadRow::Short, column),
             4 => Status::Bad(BadRow::Long, None),
             5 => Status::Bad(BadRow::Quotes, None),
+            6 => Status::Bad(BadRow::Text, column),
             _ => return Err(Damaged),
         };
         Ok(Answer { next, status, count, rows: from.u64()?, passed: from.u64()?, body: from.0 })
@@ -581,7 +612,6 @@ fn reduction(plan: &Plan) -> Result<Told, String> {
             if wanted.len() > MEASURES_MAX {
                 return Err(format!("stages aggregate {MEASURES_MAX} columns at most"));
             }
-            let is_csv = matches!(plan.format, Format::Csv { .. });
             let mut next = head;
             let mut words = Vec::new();
             for wanted in &wanted {
@@ -595,7 +625,7 @@ fn reduction(plan: &Plan) -> Result<Told, String> {
                 let sum_words = if of.kind.is_float() { 1 + limbs } else { 2 };
                 words.push(Words {
                     column: index,
-                    count: place(is_csv && of.nullable && of.kind != Kind::Utf8, 1),
+                    count: place(plan.format.may_be_missing(of), 1),
                     range: place(wanted.range, 2),
                     sum: place(wanted.sum || wanted.variance, sum_words),
                     squares: place(wanted.variance, 2),
