@@ -4,7 +4,7 @@ use crate::batch::Batch;
 use crate::failure::Failure;
 use crate::filter::{Filter, together};
 use crate::source::Source;
-use bpfof_query::{self as query, Aggregate, Measure, Partial, Part, Place, Reduction, Scalar};
+use bpfof_query::{self as query, Aggregate, Measure, Part, Partial, Place, Reduction, Scalar};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::{Deserialize, Serialize};
@@ -29,9 +29,7 @@ pub(crate) struct Plan {
 /// A part of a file: path, size of the file, where the part begins, where it ends.
 pub(crate) type PartTuple = (PathBuf, u64, u64, u64);
 
-pub(crate) fn part(
-    (path, file_bytes, start_bytes, end_bytes): PartTuple,
-) -> Result<Part, Failure> {
+pub(crate) fn part((path, file_bytes, start_bytes, end_bytes): PartTuple) -> Result<Part, Failure> {
     if start_bytes > end_bytes || end_bytes > file_bytes {
         return Err(Failure::question("a part ends behind its beginning, and within its file"));
     }
@@ -226,13 +224,8 @@ impl Plan {
     }
 
     /// What rows come to that stages need not have filtered: an Arrow IPC stream of columns by their names.
-    fn reduce<'py>(
-        &self,
-        py: Python<'py>,
-        stream: &[u8],
-    ) -> Result<Bound<'py, PyBytes>, Failure> {
-        let partial =
-            py.detach(|| self.write_partial(&Partial::of_rows(&self.plan, stream)?))?;
+    fn reduce<'py>(&self, py: Python<'py>, stream: &[u8]) -> Result<Bound<'py, PyBytes>, Failure> {
+        let partial = py.detach(|| self.write_partial(&Partial::of_rows(&self.plan, stream)?))?;
         Ok(PyBytes::new(py, &partial))
     }
 

@@ -62,10 +62,8 @@ type Values<'a> = Box<dyn Fn(usize) -> Value + 'a>;
 fn columns<'a>(plan: &Plan, batch: &'a RecordBatch) -> Result<Vec<(usize, Values<'a>)>, RowsError> {
     let schema = batch.schema_ref();
     let column = |(field, array): (&std::sync::Arc<arrow_schema::Field>, &'a dyn Array)| {
-        let other = || RowsError::Column {
-            name: field.name().clone(),
-            kind: field.data_type().clone(),
-        };
+        let other =
+            || RowsError::Column { name: field.name().clone(), kind: field.data_type().clone() };
         let index = plan.schema.columns.iter().position(|column| column.name == *field.name());
         let index = index.ok_or_else(other)?;
         let is_float = plan.schema.columns[index].kind.is_float();
@@ -122,7 +120,9 @@ fn floats<'a, T: ArrowPrimitiveType<Native: Into<f64>>>(array: &'a dyn Array) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Aggregate, Column, Format, Kind, Measure, Predicate, Reduction, Scalar, Schema};
+    use crate::plan::{
+        Aggregate, Column, Format, Kind, Measure, Predicate, Reduction, Scalar, Schema,
+    };
     use arrow_array::{Float64Array, StringArray};
     use arrow_ipc::writer::StreamWriter;
     use std::sync::Arc;
@@ -155,7 +155,8 @@ mod tests {
             [("t", Arc::new(texts)), ("x", Arc::new(numbers))];
         let bytes = stream(&RecordBatch::try_from_iter(columns).expect("a batch"));
         let table = Partial::of_rows(&plan(), &bytes).expect("rows").finish(&plan()).expect("it");
-        let of = |key: Value| table.rows.iter().find(|row| row[0] == key).expect("a group")[1].clone();
+        let of =
+            |key: Value| table.rows.iter().find(|row| row[0] == key).expect("a group")[1].clone();
         assert_eq!(of(Value::Text("a".to_owned())), Value::Float(0.1 + 0.2));
         assert_eq!(of(Value::Null), Value::Float(2.0));
         for cut in 0..bytes.len() {

@@ -129,7 +129,8 @@ impl Session {
     pub fn warnings(&self) -> Vec<String> {
         let told = self.places.iter().filter_map(|place| {
             let is_lost = matches!(place.at, Where::Target { .. }) && !place.maps.is_connected();
-            let why = is_lost.then_some("the connection was lost: the rest ran here, over plain reads");
+            let why =
+                is_lost.then_some("the connection was lost: the rest ran here, over plain reads");
             Some(format!("{}: {}", place.name(), place.lost.as_deref().or(why)?))
         });
         told.collect()
@@ -262,10 +263,9 @@ impl Place {
         let lost = match (&self.at, &self.lost, lost) {
             (Where::Here(_), ..) => None,
             (_, Some(why), _) => Some(why.clone()),
-            (.., Some(why)) => Some(format!(
-                "{why}: {here} of {} chains ran here, over plain reads",
-                stats.chains
-            )),
+            (.., Some(why)) => {
+                Some(format!("{why}: {here} of {} chains ran here, over plain reads", stats.chains))
+            }
             _ if here == 0 => None,
             _ if !self.maps.is_connected() => Some(format!(
                 "the connection was lost: {here} of {} chains ran here, over plain reads",

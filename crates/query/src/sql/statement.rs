@@ -265,7 +265,11 @@ fn item(item: SelectItem) -> Result<Item, SqlError> {
 
 /// The files, and the name of the table.
 fn source(select: &mut Select, has_table: bool) -> Result<(Vec<String>, Option<String>), SqlError> {
-    let how = if has_table { "write FROM t" } else { "write FROM 'FILE', FROM 'PATTERN*', or FROM files('FILE', 'FILE')" };
+    let how = if has_table {
+        "write FROM t"
+    } else {
+        "write FROM 'FILE', FROM 'PATTERN*', or FROM files('FILE', 'FILE')"
+    };
     let mut tables = std::mem::take(&mut select.from);
     let Some(table) = tables.pop() else {
         return Err(SqlError::Meaning(format!("the statement names no files: {how}")));
