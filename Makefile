@@ -136,7 +136,7 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
 	cargo build --release -p bpfof-cli --example verify --locked
-	interop/run.py --target $(BPFOF) --verify $(dir $(BPFOF))examples/verify \
+	interop/run.py --target $(BPFOF) --query $(BPFOF)-query --verify $(dir $(BPFOF))examples/verify \
 		--fio-seconds $(FIO_SECONDS) --kills $(KILLS)
 	interop/passthrough.py
 
@@ -144,10 +144,10 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 # or features differ and much is compiled again.
 interop-fast: setup ## the quick part of it, with the debug build
 	@scripts/setup.sh qemu tshark
-	cargo build --workspace --bin bpfof --example tour --locked
+	cargo build --workspace --bin bpfof --bin bpfof-query --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
-	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof
+	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture

@@ -24,9 +24,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 BUSYBOX = CACHE / "root/bin/busybox"
-PARTS = ["plain", "paths", "secure", "nvmet", "ktls"]
-# Those in which programs of ours run in the guest.
-OUR_PROGRAMS = {"nvmet", "ktls"}
+PARTS = ["plain", "query", "paths", "secure", "nvmet", "ktls"]
+# Those in which programs of ours run in the guest, which are options of these names.
+OUR_PROGRAMS = {"query": ["query"], "nvmet": ["verify"], "ktls": ["target", "verify"]}
 # Lines of a log that are shown of a failure: what is near its end says why.
 SHOWN_LINES = 60
 # The longest that a step may be silent, in seconds.
@@ -42,9 +42,9 @@ def initrd(options):
     shutil.rmtree(guest, ignore_errors=True)
     guest.mkdir()
     shutil.copytree(RUN / "keys", guest / "keys")
-    if OUR_PROGRAMS & set(options.parts):
-        for program in (options.target, options.verify):
-            subprocess.run(["strip", "-o", guest / pathlib.Path(program).name, program], check=True)
+    for option in {option for part in options.parts for option in OUR_PROGRAMS.get(part, [])}:
+        program = getattr(options, option)
+        subprocess.run(["strip", "-o", guest / program.name, program], check=True)
     names = "\n".join(str(path.relative_to(guest)) for path in sorted(guest.rglob("*")))
     command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
     archive = subprocess.run(
@@ -198,10 +198,11 @@ def main():
     parser.add_argument("--fio-seconds", type=int, default=20)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--target", default=ROOT / "target/release/bpfof", type=pathlib.Path)
+    parser.add_argument("--query", default=ROOT / "target/release/bpfof-query", type=pathlib.Path)
     parser.add_argument("--verify", default=ROOT / "target/release/examples/verify", type=pathlib.Path)
     options = parser.parse_args()
     if options.parts is None:
-        options.parts = ["plain", "paths", "secure"] if options.fast else PARTS
+        options.parts = ["plain", "query", "paths", "secure"] if options.fast else PARTS
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     RUN.mkdir(parents=True, exist_ok=True)

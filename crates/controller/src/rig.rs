@@ -49,6 +49,8 @@ pub(crate) struct Rig {
 #[derive(Default)]
 pub(crate) struct RigIo {
     pub(crate) now_ns: u64,
+    /// What a unit of work takes, in ps.
+    pub(crate) unit_ps: u64,
     wires: Vec<Wire>,
     loads: Vec<Load>,
     authentications: Vec<Authentication>,
@@ -84,6 +86,14 @@ impl RigIo {
 impl Io for RigIo {
     fn now_ns(&mut self) -> u64 {
         self.now_ns
+    }
+
+    fn spend(&mut self, units: u64) {
+        self.now_ns += units * self.unit_ps / 1000;
+    }
+
+    fn has_news(&mut self) -> bool {
+        self.wires.iter().any(|wire| wire.rx.is_some() && !wire.inbox.is_empty())
     }
 
     fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
@@ -401,6 +411,21 @@ impl Rig {
             serve::work(&mut self.core);
             turn::end(&mut self.core);
         }
+    }
+
+    /// These bytes arrive, and are not yet taken.
+    #[cfg(test)]
+    pub(crate) fn arrives(&mut self, line: usize, bytes: &[u8]) {
+        let index = self.lines[line];
+        self.core.io.wire(index).inbox.extend_from_slice(bytes);
+    }
+
+    /// One turn that takes nothing of what has arrived.
+    #[cfg(test)]
+    pub(crate) fn turn_without_input(&mut self) {
+        turn::begin(&mut self.core);
+        serve::work(&mut self.core);
+        turn::end(&mut self.core);
     }
 
     /// What a connection is sending.

@@ -10,7 +10,7 @@
 //! corrected then. Operations are taken in *rounds* of a few, so that the memory of all can be fetched
 //! together.
 
-use crate::limits::{ROUND, SLICE_UNITS};
+use crate::limits::{LONG_UNITS, ROUND, SLICE_UNITS};
 use crate::operation::Operation;
 use bpfof_chain::ChainId;
 use std::cmp::Reverse;
@@ -235,7 +235,7 @@ impl Schedule {
     /// Whether somebody waits to be served, or an operation of the round is left.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        self.next < self.round.len() || !self.waiting.is_empty()
+        self.has_next() || !self.waiting.is_empty()
     }
 
     /// Takes the connection whose turn it is out of those that wait. It must [wake](Self::wake) again
@@ -317,11 +317,25 @@ impl Schedule {
         &self.round
     }
 
+    /// Whether the round has an operation left.
+    #[inline]
+    pub(crate) fn has_next(&self) -> bool {
+        self.next < self.round.len()
+    }
+
+    /// Whether the next operation of the round is believed to take long.
+    #[inline]
+    pub(crate) fn is_next_long(&self) -> bool {
+        let ended = self.parts.get(self.part).is_some_and(|part| part.end == self.next);
+        let part = self.parts.get(self.part + usize::from(ended));
+        part.is_some_and(|part| part.estimate > LONG_UNITS)
+    }
+
     /// Goes on to the next [operation](Self::operation) of the round; whose it is. What it costs is to
     /// be [told](Self::told).
     #[inline]
     pub(crate) fn next(&mut self) -> Option<u32> {
-        if self.next == self.round.len() {
+        if !self.has_next() {
             return None;
         }
         if self.parts[self.part].end == self.next {

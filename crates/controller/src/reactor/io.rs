@@ -36,6 +36,9 @@ pub(crate) trait Io {
     /// Work has been done that costs so many units: what is simulated takes its time.
     fn spend(&mut self, _units: u64) {}
 
+    /// Whether something has happened that the next turn takes.
+    fn has_news(&mut self) -> bool;
+
     /// Receives into `buffer[filled..]`.
     fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize);
 

@@ -27,12 +27,16 @@ pub(crate) fn work<I: Io>(core: &mut Core<I>) {
     core.executor.schedule.give_back();
 }
 
-/// Performs the next operation; false if there is none.
+/// Performs the next operation; false if there is none, or if it gives way.
 #[inline]
 pub(crate) fn step<I: Io>(core: &mut Core<I>) -> bool {
-    let Some(connection) = core.executor.schedule.next().or_else(|| next_round(core)) else {
+    if !core.executor.schedule.has_next() {
+        next_round(core);
+    }
+    if core.executor.schedule.is_next_long() && gives_way(core) {
         return false;
-    };
+    }
+    let Some(connection) = core.executor.schedule.next() else { return false };
     perform(core, connection);
     let spent = core.executor.take_spent();
     let cost = core.spend(spent);
@@ -46,7 +50,7 @@ pub(crate) fn step<I: Io>(core: &mut Core<I>) -> bool {
 
 /// Begins a round: takes the input of those whose turn it is, and their operations.
 #[inline(never)]
-fn next_round<I: Io>(core: &mut Core<I>) -> Option<u32> {
+fn next_round<I: Io>(core: &mut Core<I>) {
     core.executor.schedule.end_round();
     while core.executor.schedule.has_room() && !core.turn.is_over {
         let Some(connection) = core.executor.schedule.pick() else { break };
@@ -55,7 +59,12 @@ fn next_round<I: Io>(core: &mut Core<I>) -> Option<u32> {
     }
     core.executor.prefetch_round();
     core.executor.now_ns = core.io.now_ns();
-    core.executor.schedule.next()
+}
+
+/// Whether a long operation waits until answers have left and input has been taken. Not as the first of a
+/// turn: whose turn it is the schedule says, and others' input never keeps it from that.
+fn gives_way<I: Io>(core: &mut Core<I>) -> bool {
+    core.turn.hops > 0 && (!core.dirty.is_empty() || core.io.has_news())
 }
 
 /// Performs the operation whose turn it is, of this connection.
@@ -82,6 +91,7 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
             let mut cx =
                 Context { connection: &mut entry.connection, executor: &mut core.executor };
             nvm_optional::zero_memory(&mut cx, namespace as usize, command, zeroes);
+            core.turn.hops += 1;
             core.mark_dirty(index);
         }
         Operation::ChainRead { namespace, read } => {

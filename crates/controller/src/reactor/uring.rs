@@ -474,6 +474,11 @@ impl Io for Uring {
         self.setup.clock.elapsed().as_nanos() as u64
     }
 
+    #[inline]
+    fn has_news(&mut self) -> bool {
+        self.has_completions()
+    }
+
     fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
         let fd = self.fd(connection);
         self.ring.recv(fd, buffer, filled, token::RECV | u64::from(connection));

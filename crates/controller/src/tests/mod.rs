@@ -9,4 +9,5 @@ mod restriction;
 mod scripted;
 mod simulation;
 mod timers;
+mod turns;
 mod vectors;

@@ -267,7 +267,9 @@ fn a_path_that_falls_silent_is_noticed_within_its_timeout() {
     assert!(waited < timeout + PAUSE_MAX, "noticed after {waited:?}");
     let first = &controller.paths()[0];
     assert!(!first.is_preferred && first.state == PathState::Lost, "{first:?}");
-    assert!(first.reason.as_ref().is_some_and(|why| why.contains("Keep Alive")), "{first:?}");
+    // The target misses the Keep Alive as well, and may close the connection first.
+    let is_told = |why: &String| why.contains("Keep Alive") || why.contains("connection reset");
+    assert!(first.reason.as_ref().is_some_and(is_told), "{first:?}");
     two.relays[0].open();
     is_in(&controller, 0, PathState::Optimized);
 }

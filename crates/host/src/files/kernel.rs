@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 /// A namespace of a target, and the block device that it is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelNamespace {
-    /// Its address, with a portal for each path that the kernel has. Who the host is and which keys it has
-    /// sysfs does not tell.
+    /// Its address, with a portal for each path that the kernel has. Which keys it uses sysfs does not tell.
     pub url: TargetUrl,
+    /// Who the kernel says that this host is: its NQN.
+    pub host_nqn: Option<String>,
     /// The block device of the whole namespace.
     pub device: PathBuf,
 }
@@ -35,7 +36,7 @@ fn find(sysfs: &Path, device: u64) -> Option<KernelNamespace> {
     let below = fs::read_dir(&above).into_iter().flatten().filter_map(Result::ok);
     controllers.extend(below.map(|entry| entry.path()));
     controllers.sort();
-    let mut nqn = None;
+    let (mut nqn, mut host_nqn) = (None, None);
     let mut portals: Vec<Portal> = Vec::new();
     for controller in controllers {
         if text(&controller.join("transport")).as_deref() != Some("tcp") {
@@ -49,11 +50,12 @@ fn find(sysfs: &Path, device: u64) -> Option<KernelNamespace> {
             portals.push(portal);
         }
         nqn = Some(name);
+        host_nqn = text(&controller.join("hostnqn")).filter(|nqn| !nqn.is_empty()).or(host_nqn);
     }
     portals.truncate(crate::PORTALS_MAX);
     let list: Vec<String> = portals.iter().map(ToString::to_string).collect();
     let url = format!("nvme-tcp://{}/{}?ns={nsid}", list.join(","), nqn?).parse().ok()?;
-    Some(KernelNamespace { url, device: Path::new("/dev").join(disk.file_name()?) })
+    Some(KernelNamespace { url, host_nqn, device: Path::new("/dev").join(disk.file_name()?) })
 }
 
 /// Of `traddr=10.0.0.2,trsvcid=4420,src_addr=10.0.0.3`.
@@ -97,6 +99,7 @@ mod tests {
             let controller = root.join(name);
             let nqn = "nqn.2026-01.org.example:disk\n";
             write(&controller, &[("transport", "tcp\n"), ("address", address), ("subsysnqn", nqn)]);
+            write(&controller, &[("hostnqn", "nqn.2026-01.org.example:host\n")]);
             symlink(&controller, subsystem.join(name)).expect("linked");
         }
         symlink(&subsystem, subsystem.join("nvme0n1/device")).expect("linked");
@@ -120,6 +123,7 @@ mod tests {
             let found = find(&numbers, makedev(259, minor)).expect("a namespace");
             let url = "nvme-tcp://10.0.0.2:4420,[fd00::1]:4421/nqn.2026-01.org.example:disk?ns=3";
             assert_eq!(found.url.to_string(), url);
+            assert_eq!(found.host_nqn.as_deref(), Some("nqn.2026-01.org.example:host"));
             assert_eq!(found.device, Path::new("/dev/nvme0n1"));
         }
         for (major, minor) in [(259, 2), (8, 0), (0, 40)] {

@@ -101,8 +101,11 @@ impl Reach {
         }
         let number = fs::metadata(&path).map_err(failed)?.dev();
         match KernelNamespace::of(number) {
-            Some(KernelNamespace { url, device }) => {
-                Ok(Where::Target { url: Box::new(address(&url.to_string())?), device })
+            Some(KernelNamespace { url, host_nqn, device }) => {
+                let mut url = address(&url.to_string())?;
+                // The target that lets the kernel in lets this in, too.
+                url.host_nqn = url.host_nqn.or(host_nqn);
+                Ok(Where::Target { url: Box::new(url), device })
             }
             None => Ok(Where::Here(format!(
                 "its file system is on no namespace that the kernel's NVMe/TCP host has; --target with --device \

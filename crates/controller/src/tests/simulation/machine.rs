@@ -249,6 +249,10 @@ impl Io for SimulatedIo {
         self.worked_ps += units * UNIT_PS * self.build.slowness;
     }
 
+    fn has_news(&mut self) -> bool {
+        !self.completions.is_empty()
+    }
+
     fn receive(&mut self, connection: u32, buffer: Vec<u8>, filled: usize) {
         assert!(filled < buffer.len(), "a receive without room");
         let link = self.link(connection);

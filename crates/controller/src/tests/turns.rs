@@ -1,0 +1,83 @@
+//! When a turn ends.
+
+use super::peer::{Peer, pushdown};
+use crate::rig::{Rig, assemble};
+use bpfof_chain::{Function, Limits};
+use bpfof_function::cost::UNIT_PS;
+use bpfof_function::{NativeFunction, Program};
+use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
+use std::sync::Arc;
+
+const FUNCTION: u32 = 9;
+const HOPS: u32 = 40;
+
+/// Computes for so many rounds, and reads the first block again.
+fn computing(rounds: i32) -> Arc<Function> {
+    let code = [
+        (0xb7, 0x03, 0, rounds), // r3 = rounds
+        (0x07, 0x03, 0, -1),     // again: r3 -= 1
+        (0x65, 0x03, -2, 0),     // if r3 s> 0 goto again
+        (0xb7, 0x05, 0, 0),      // r5 = 0
+        (0x7b, 0x51, 64, 0),     // ctx->next_offset[0] = r5
+        (0xb7, 0x04, 0, 512),    // r4 = 512
+        (0x63, 0x41, 192, 0),    // ctx->next_size[0] = r4
+        (0xb7, 0x04, 0, 1),      // r4 = 1
+        (0x63, 0x41, 48, 0),     // ctx->reads = r4
+        (0xb7, 0x00, 0, 0),      // r0 = 0
+        (0x95, 0x00, 0, 0),      // exit
+    ];
+    let program = Program::parse(&assemble(&code)).expect("a valid program");
+    Arc::new(Function {
+        id: FUNCTION,
+        name: "computing".to_owned(),
+        instructions: code.len() as u32,
+        native: NativeFunction::compile(&program).expect("it can be translated"),
+        trace: Default::default(),
+        peers: None,
+        maps: Default::default(),
+        memory: None,
+    })
+}
+
+/// Turns until a chain of [`HOPS`] such hops has ended. All the while another host's input may be there.
+fn turns(rounds: i32, has_input: bool) -> usize {
+    let mut rig = Rig::new(Limits { hops: HOPS, ..Limits::default() });
+    rig.core.io.unit_ps = UNIT_PS;
+    let admin = Peer::connect(&mut rig, 0, 31);
+    let mut scan = Peer::connect(&mut rig, 1, 31);
+    let other = Peer::connect(&mut rig, 2, 31);
+    let controller = rig.connection(admin.line).controller().cloned().expect("connected");
+    controller.update(|tables| tables.with_function(computing(rounds)));
+    let (sqe, data) = pushdown(&PushdownParts {
+        function: FUNCTION,
+        files: &[FileVersion { id: 0, version: 1 }],
+        first_file: 0,
+        first_offset_bytes: 0,
+        first_size_bytes: 512,
+        scratch: &[0; 8],
+        answer_max_bytes: 8,
+        scratch_size_bytes: 0,
+    });
+    scan.send(&mut rig, sqe, &data);
+    if has_input {
+        rig.arrives(other.line, &[0]);
+    }
+    for turns in 1..=2 * HOPS as usize {
+        rig.turn_without_input();
+        if !rig.being_sent(scan.line).is_empty() {
+            return turns;
+        }
+    }
+    panic!("the chain does not end");
+}
+
+#[test]
+fn long_operations_give_way_to_input_and_short_ones_do_not() {
+    const LONG: i32 = 30_000;
+    // What it costs is known from the first hop on.
+    let longest = HOPS as usize + 1;
+    assert!(turns(LONG, false) < longest / 2, "nobody waits");
+    let with_input = turns(LONG, true);
+    assert!((longest - 2..=longest).contains(&with_input), "each hop gives way: {with_input}");
+    assert!(turns(1, true) < longest / 2, "a turn is shared by short hops");
+}
