@@ -132,6 +132,16 @@ static __u64 (*const bpfof_find_any)(const void *data, __u64 bytes, __u64 len) =
 #define BPFOF_ANY(a, b, c, d)                                                          \
 	((__u64)(__u8)(a) | (__u64)(__u8)(b) << 8 | (__u64)(__u8)(c) << 16 |           \
 	 (__u64)(__u8)(d) << 24)
+/*
+ * Where the four bytes are, all of them up to len: the first `most` places, ascending, as
+ * __u16 from data on. Returns how many it has written to list; if that is `most` there
+ * may be more; else what follows of list up to `most`, or up to len, is anything.
+ * -BPFOF_EINVAL if len is more than 65536, or if list lies in data.
+ *
+ * Costs 40 units, 32 for every 64 bytes that are looked at, and 4 for each place.
+ */
+static __s64 (*const bpfof_find_all)(const void *data, __u64 len, __u64 bytes, __u16 *list,
+				     __u64 most) = (void *)15;
 /* XXH3 of 64 bits, as RocksDB and others use it with seed 0. */
 static __u64 (*const bpfof_xxh3)(const void *data, __u64 seed, __u64 len) = (void *)8;
 
@@ -219,8 +229,9 @@ static __s64 (*const bpfof_decompress)(__u64 format, void *to, __u64 to_size, co
 /*
  * Where the workspace is: BPFOF_WORKSPACE_SIZE bytes for what a call makes of
  * its data, decompressed blocks for example. Objects that call this have one;
- * for others those addresses do not exist. It holds whatever earlier calls and
- * chains of the same association left there. Costs 25 units.
+ * for others those addresses do not exist. What a call leaves there the next calls
+ * and hops of its chain find; a chain begins with whatever earlier ones of the same
+ * association left. Costs 25 units.
  */
 #define BPFOF_WORKSPACE_SIZE 65536
 static __u8 *(*const bpfof_workspace)(void) = (void *)12;

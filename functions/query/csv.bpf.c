@@ -8,6 +8,7 @@
 /* Bytes that are searched at a time: what is searched must be paid whether or not it is there. */
 #define LINE_WINDOW 256
 #define FIELD_WINDOW 48
+#define QUOTE_WINDOW 1024
 
 /* A field: its text, without the quotes. */
 struct field {
@@ -205,26 +206,73 @@ static inline __u64 order_of(const struct bpfof_column *column, __u64 bits)
 	return column->kind == BPFOF_SIGNED_COLUMN ? bits ^ BPFOF_SIGN : bits;
 }
 
-/* Makes integers of a column's texts. Those that are none at once are listed; how many. */
+/* The number of the last `digits` of the 8 bytes at `at`, 1 to 8, or ~0 if they are none. All at once:
+ * neighbours become numbers of two digits, these of four, and these the whole. */
+static inline __u64 digits_of(const __u8 *at, __u32 digits)
+{
+	const __u64 ones = 0x0101010101010101ULL;
+	__u64 word = (bpfof_le64(at) ^ ones * '0') & ~0ULL << (64 - 8 * digits);
+
+	if ((word | (word + ones * (0x7f - 9))) & ones << 7)
+		return ~0ULL;
+	word = word * 10 + (word >> 8);
+	return ((word & 0x000000ff000000ffULL) * (100 + (1000000ULL << 32)) +
+		(word >> 16 & 0x000000ff000000ffULL) * (1 + (10000ULL << 32))) >> 32;
+}
+
+/* The number of 9 to 16 digits, or ~0. */
+RARE __u64 long_number(const __u8 *at, __u32 size)
+{
+	__u64 upper = digits_of(at + size - 16, size - 8), lower = digits_of(at + size - 8, 8);
+
+	return upper == ~0ULL || lower == ~0ULL ? ~0ULL : upper * 100000000 + lower;
+}
+
+/* The bits of an integer that is written in no plain way, or has more digits; whether it is one. */
+RARE int other_integer(const struct bpfof_column *column, __u32 text, const __u8 *data, __u64 *bits)
+{
+	struct field field = { (__u8 *)data + (__u16)text, text >> 16 };
+
+	return parse(column, &field, bits);
+}
+
+/* Whether an integer is one of so few bits: `shift` less than 64, of which half are negative if there is a
+ * bias. */
+static inline int fits(__u64 bits, __u64 bias, __u32 shift)
+{
+	return (bits + bias) << shift >> shift == bits + bias;
+}
+
+/* Makes integers of a column's texts. Those that are none at once are listed; how many. What is before a
+ * text is read, too, but not looked at: there is scratch before the block. */
 static inline __u32 parse_integers(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
 				   __u64 *value, __u32 rows, __u16 *others)
 {
-	__u32 count = 0, shift = 64 - 8 * column->width;
-	int is_signed = column->kind == BPFOF_SIGNED_COLUMN;
-	__u64 base = is_signed ? 10 : 10 | BPFOF_UNSIGNED, flip = is_signed ? BPFOF_SIGN : 0, bits;
+	const __u8 *data = ctx->data;
+	__u16 *other = others;
+	__u32 shift = 64 - 8 * column->width;
+	__u32 is_signed = column->kind == BPFOF_SIGNED_COLUMN;
+	__u64 flip = is_signed ? BPFOF_SIGN : 0, bias = flip >> shift;
 
 	for (__u32 row = 0; row < rows; row++, value++) {
 		__u32 text = *(const __u32 *)value, size = text >> 16;
-		__s64 taken = bpfof_parse_int(ctx->data + (__u16)text, size, base, &bits);
-		__u64 kept = bits << shift;
+		const __u8 *at = data + (__u16)text;
+		__u64 minus = 0, bits = ~0ULL;
 
-		kept = is_signed ? (__u64)((__s64)kept >> shift) : kept >> shift;
-		if (taken != size || !size || kept != bits)
-			others[count++] = row;
-		else
+		if (*at == '-')
+			minus = is_signed;
+		size -= minus;
+		if (size - 1 < 8)
+			bits = digits_of(at + minus + size - 8, size);
+		else if (size - 1 < 16)
+			bits = long_number(at + minus, size);
+		if (bits == ~0ULL ? other_integer(column, text, data, &bits) :
+				    fits(bits = (bits ^ -minus) + minus, bias, shift))
 			*value = bits ^ flip;
+		else
+			*other++ = row;
 	}
-	return count;
+	return other - others;
 }
 
 static inline __u32 parse_doubles(const struct bpfof_ctx *ctx, __u64 *value, __u32 rows,
@@ -295,44 +343,215 @@ static inline int read_more(struct bpfof_ctx *ctx, struct bpfof_query *query, __
 	return bpfof_read_rows(ctx, query, offset);
 }
 
+/* Where the next quote is from `from` on, or the end of the block. */
+RARE __u32 find_quote(const struct bpfof_ctx *ctx, __u32 from)
+{
+	return find(ctx->data + from, ctx->data_end, '"', QUOTE_WINDOW) - ctx->data;
+}
+
+/* Lists where lines end from `at` on, or something else, counted from there; how many. */
+RARE __u32 list_all(const struct bpfof_ctx *ctx, __u16 *list, __u32 at, __u32 byte)
+{
+	return bpfof_find_all(ctx->data + at, bpfof_data_size(ctx) - at,
+			      BPFOF_ANY(byte, '\n', '\n', '\n'), list, bpfof_query(ctx)->rows_max);
+}
+
+/* How many of a list are not behind `end`. */
+RARE __u32 count_up_to(const __u16 *list, __u32 count, __u32 end)
+{
+	__u32 before = 0;
+
+	while (before < count && list[before] <= end)
+		before++;
+	return before;
+}
+
+/* Ends of fields, as many as there was room for. */
+struct listed {
+	const __u16 *list;
+	/* what they are counted from; how many there are; the next one */
+	__u32 base;
+	__u32 count;
+	__u32 next;
+	/* how many the last row had */
+	__u32 fields;
+};
+
+/* How far the block has been gone through. */
+struct place {
+	/* where the next line begins, and its number */
+	__u32 line;
+	__u32 index;
+	__u32 row;
+	/* where the next quote is */
+	__u32 quote;
+};
+
+/* Lists ends of fields from `at` on. */
+RARE void list_fields(const struct bpfof_ctx *ctx, struct listed *listed, __u32 at)
+{
+	struct bpfof_query *query = bpfof_query(ctx);
+
+	listed->list = bpfof_at(bpfof_batch(), query->chosen_at);
+	listed->count = list_all(ctx, (__u16 *)listed->list, at, query->delimiter);
+	listed->base = at;
+	listed->next = 0;
+}
+
+/* Takes those of the next `lines` that have as many fields as the last row, and no quotes. */
+RARE void take_alike(const struct bpfof_ctx *ctx, struct listed *listed, struct place *place,
+		     __u32 lines, __u32 start)
+{
+	const struct bpfof_query *query = bpfof_query(ctx);
+	struct bpfof_batch *batch = bpfof_batch();
+	const __u16 *next = bpfof_at(batch, query->selection_at);
+	__u16 *row_at = bpfof_at(batch, query->rows_at), *first = row_at + place->row;
+	__u32 fields = listed->fields, line = place->line, quote = place->quote;
+	__u32 most = (listed->count - listed->next) / fields, room = query->rows_max - place->row;
+	/* from the end of one row to that of the next */
+	const __u16 *last = listed->list + listed->next + fields - 1;
+	__u32 apart = listed->base - start;
+	__u64 left = query->end - ctx->offset;
+
+	next += place->index;
+	most = most < lines ? most : lines;
+	most = most < room ? most : room;
+	row_at = first;
+	for (const __u16 *end_of_rows = first + most; row_at < end_of_rows; row_at++, last += fields) {
+		__u32 end = *next++;
+
+		/* An empty line has one field, too. */
+		if (*last + apart != end || start + end > quote || line >= left ||
+		    (fields == 1 && (start + end == line || ctx->data[start + end - 1] == '\r')))
+			break;
+		*row_at = line;
+		line = start + end + 1;
+	}
+	most = row_at - first;
+	place->line = line;
+	place->index += most;
+	place->row += most;
+	listed->next += most * fields;
+}
+
+/* Where a column's texts are in rows that are listed from `list` on: from the lower 16 bits of `rows` up to
+ * the upper. */
+RARE void take_listed(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
+		      const __u16 *list, const struct listed *listed, __u32 rows)
+{
+	const struct bpfof_query *query = bpfof_query(ctx);
+	struct bpfof_batch *batch = bpfof_batch();
+	const __u8 *data = ctx->data;
+	const __u16 *row = bpfof_at(batch, query->rows_at), *end = row + (rows >> 16);
+	__u32 place = column->place, step = column->kind == BPFOF_TEXT_COLUMN ? 4 : 8;
+	__u32 base = listed->base, fields = listed->fields, is_last = place + 1 == fields;
+	__u8 *to = bpfof_at(batch, column->values_at + (__u16)rows * step);
+
+	row += (__u16)rows;
+	for (list += place; row < end; row++, list += fields, to += step) {
+		__u32 start = place ? base + list[-1] + 1 : *row, stop = base + list[0];
+
+		if (is_last && stop > start && data[stop - 1] == '\r')
+			stop--;
+		*(__u32 *)to = start | (stop - start) << 16;
+	}
+}
+
+/* Takes the columns of a line that is not listed or has quotes: 0, or what is wrong. */
+RARE __u32 take_other(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row, __u32 *bad)
+{
+	return take_row(ctx, bpfof_query(ctx), bpfof_batch(), ctx->data + at, ctx->data + end, row, bad);
+}
+
+/*
+ * The rows of lines from `*at` on, up to the last that is whole: how many, or ~what is wrong. First all
+ * ends of lines are listed, and then those of fields, as many at a time as there is room for. Most rows
+ * have as many fields as the last: where their columns are is then in the list, at steps of that.
+ */
+static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *query,
+			      struct bpfof_batch *batch, __u32 *at, int is_last, __u32 *bad)
+{
+	const __u8 *data = ctx->data;
+	const __u16 *ends = bpfof_at(batch, query->selection_at);
+	__u16 *rows_at = bpfof_at(batch, query->rows_at);
+	__u32 size = bpfof_data_size(ctx), start = *at, rows_max = query->rows_max, end, text_end, error;
+	__u32 needed = query->columns ? query->column[query->columns - 1].place + 1 : 0;
+	__u64 left = query->end > ctx->offset ? query->end - ctx->offset : 0;
+	__u32 lines = list_all(ctx, bpfof_at(batch, query->selection_at), start, '\n');
+	struct listed listed = { bpfof_at(batch, query->chosen_at), start, 0, 0, 0 };
+	struct place place = { start, 0, 0, find_quote(ctx, start) };
+
+	if (!needed) {
+		/* Rows are looked at as if they had one field. */
+		listed = (struct listed){ ends, start, lines, 0, 1 };
+	}
+	while (place.line < size && place.line < left && place.row < rows_max) {
+		__u32 line = place.line, first = place.row, fields;
+		const __u16 *list;
+
+		if (place.index == lines && (!is_last || lines == rows_max))
+			break;
+		if (listed.next + (listed.fields ? listed.fields : 1) > listed.count && needed)
+			list_fields(ctx, &listed, line);
+		list = listed.list + listed.next;
+		if (listed.fields && listed.fields >= needed)
+			take_alike(ctx, &listed, &place, lines - place.index, start);
+		if (place.row > first) {
+			const struct bpfof_column *column = query->column, *last = column + query->columns;
+
+			for (; column < last; column++)
+				take_listed(ctx, column, list, &listed, first | place.row << 16);
+			continue;
+		}
+		end = text_end = place.index < lines ? start + ends[place.index] : size;
+		if (end > line && data[end - 1] == '\r')
+			text_end--;
+		fields = count_up_to(list, listed.count - listed.next, end - listed.base);
+		listed.next += fields;
+		if (text_end > line) {
+			error = needed ? take_other(ctx, line, text_end, place.row, bad) : 0;
+			if (error) {
+				*at = line;
+				return ~error;
+			}
+			rows_at[place.row++] = line;
+			listed.fields = fields;
+		}
+		place.line = end + (end < size);
+		place.index++;
+		if (place.quote < place.line)
+			place.quote = find_quote(ctx, place.line);
+	}
+	*at = place.line;
+	return place.row;
+}
+
 SEC("bpfof/query_csv")
 int query_csv(struct bpfof_ctx *ctx)
 {
 	struct bpfof_query *query = bpfof_query(ctx);
 	struct bpfof_batch *batch = bpfof_batch();
-	__u16 *rows_at = bpfof_at(batch, query->rows_at);
-	__u8 *at = ctx->data, *end = ctx->data_end;
+	const __u16 *rows_at = bpfof_at(batch, query->rows_at);
+	__u8 *begin = ctx->data;
 	__u64 offset = ctx->offset, size = bpfof_data_size(ctx);
 	int is_last = offset + size >= query->file_end;
-	__u32 row = 0, error, bad = 0;
+	__u32 at, row, bad = 0;
 
 	if (ctx->scratch_size < sizeof(*query) || !query->block)
 		return BPFOF_QUERY_BAD_PLAN;
 	if (query->flags & BPFOF_QUERY_SKIP) {
-		at = skip(query, at, end);
-		if (!at && !is_last && offset + size < query->end)
+		begin = skip(query, begin, ctx->data_end);
+		if (!begin && !is_last && offset + size < query->end)
 			return bpfof_read_rows(ctx, query, offset + size);
-		if (!at)
-			at = end;
+		if (!begin)
+			begin = ctx->data_end;
 	}
-	while (at < end && row < query->rows_max && offset + (at - ctx->data) < query->end) {
-		__u8 *line_end = find(at, end, '\n', LINE_WINDOW), *text_end = line_end;
-
-		if (line_end == end && !is_last) {
-			if (row == 0 && at == ctx->data)
-				return read_more(ctx, query, offset);
-			break;
-		}
-		if (text_end > at && text_end[-1] == '\r')
-			text_end--;
-		if (text_end > at) {
-			error = take_row(ctx, query, batch, at, text_end, row, &bad);
-			if (error)
-				return bpfof_refuse(ctx, error, offset + (at - ctx->data), bad);
-			rows_at[row++] = at - ctx->data;
-		}
-		at = line_end + (line_end < end);
-	}
+	at = begin - ctx->data;
+	row = take_rows(ctx, query, batch, &at, is_last, &bad);
+	if ((__s32)row < 0)
+		return bpfof_refuse(ctx, ~row, offset + at, bad);
+	if (!at && !is_last && offset < query->end)
+		return read_more(ctx, query, offset);
 	for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++) {
 		if (query->column[i].kind == BPFOF_TEXT_COLUMN)
 			continue;
@@ -343,7 +562,7 @@ int query_csv(struct bpfof_ctx *ctx)
 	batch->rows = row;
 	batch->selected = row;
 	batch->all = 1;
-	batch->next = offset + (at - ctx->data);
+	batch->next = offset + at;
 	query->rows += row;
 	return bpfof_next_stage(query->filter ? query->filter : query->reduce);
 }

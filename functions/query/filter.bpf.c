@@ -17,34 +17,108 @@ static inline void keep(struct bpfof_batch *batch, __u16 *selection, const __u8 
 	batch->selected = kept;
 }
 
+/* A range of numbers as one comparison: those whose distance from `low` is at most `span`. */
+struct range {
+	const __u64 *values;
+	__u64 low;
+	__u64 span;
+};
+
+/* What a condition lets pass: 0 if that is nothing. What is outside of a range is one around zero. */
+static inline int range_of(struct bpfof_query *query, struct bpfof_batch *batch,
+			   const struct filter_condition *condition, struct range *range)
+{
+	__u64 low = condition->low, high = condition->high;
+
+	range->values = bpfof_at(batch, query->column[condition->column].values_at);
+	range->low = condition->outcome ? high + 1 : low;
+	range->span = condition->outcome ? low - high - 2 : high - low;
+	return !condition->outcome || high - low != ~0ULL;
+}
+
+/* What is selected once `kept` rows are written down. */
+static inline void selected(struct bpfof_batch *batch, __u32 kept)
+{
+	batch->all = batch->all && kept == batch->rows;
+	batch->selected = kept;
+}
+
+/* Where the next row is written if this one passes; else where this one is. */
+static inline __u16 *next_within(const struct range *range, __u32 row, __u16 *to)
+{
+	__u64 distance = range->values[row] - range->low;
+
+	return (__u16 *)bpfof_at_most(distance, range->span, (__u64)(to + 1), (__u64)to);
+}
+
+/* Every row is written down; the next one takes its place if it does not pass. No branch depends on
+ * a value. */
 static inline void keep_range(struct bpfof_query *query, struct bpfof_batch *batch,
 			      const struct filter_condition *condition)
 {
 	const struct bpfof_column *column = &query->column[condition->column];
-	const __u64 *values = bpfof_at(batch, column->values_at);
-	__u64 low = condition->low, span = condition->high - low;
-	__u16 *selection = bpfof_at(batch, query->selection_at);
-	/* Every row is written down; the next one takes its place if it does not pass. */
-	__u32 kept = 0, rows = batch->rows, unwanted = !condition->outcome;
+	__u16 *selection = bpfof_at(batch, query->selection_at), *to = selection;
+	struct range range;
 
 	if (column->nullable)
 		keep(batch, bpfof_selection(query, batch), bpfof_at(batch, column->valid_at), 1, 1);
+	if (!range_of(query, batch, condition, &range)) {
+		selected(batch, 0);
+		return;
+	}
 	if (batch->all) {
+		__u32 rows = batch->rows;
+
+		UNROLL(8)
 		for (__u32 row = 0; row < rows; row++) {
-			selection[kept] = row;
-			kept += bpfof_above(values[row] - low, span) ^ unwanted;
+			*to = row;
+			to = next_within(&range, row, to);
 		}
 	} else {
-		rows = batch->selected;
-		for (__u32 i = 0; i < rows; i++) {
-			__u32 row = selection[i];
+		const __u16 *from = selection, *end = selection + batch->selected;
 
-			selection[kept] = row;
-			kept += bpfof_above(values[row] - low, span) ^ unwanted;
+		UNROLL(8)
+		for (; from < end; from++) {
+			__u32 row = *from;
+
+			*to = row;
+			to = next_within(&range, row, to);
 		}
 	}
-	batch->all = 0;
-	batch->selected = kept;
+	selected(batch, to - selection);
+}
+
+/* Two ranges of all rows in one. */
+static inline void keep_both(struct bpfof_query *query, struct bpfof_batch *batch,
+			     const struct filter_condition *condition)
+{
+	__u16 *selection = bpfof_at(batch, query->selection_at), *to = selection;
+	__u32 rows = batch->rows;
+	struct range a, b;
+
+	if (!range_of(query, batch, condition, &a) || !range_of(query, batch, condition + 1, &b)) {
+		selected(batch, 0);
+		return;
+	}
+	UNROLL(8)
+	for (__u32 row = 0; row < rows; row++) {
+		__u16 *next;
+
+		*to = row;
+		next = next_within(&a, row, to);
+		to = (__u16 *)bpfof_at_most(b.values[row] - b.low, b.span, (__u64)next, (__u64)to);
+	}
+	selected(batch, to - selection);
+}
+
+/* Whether keep_both() does for this condition and the next. */
+static inline int are_two_ranges(struct bpfof_query *query, struct bpfof_batch *batch,
+				 const struct filter_condition *condition,
+				 const struct filter_condition *end)
+{
+	return batch->all && condition + 1 < end && condition[1].operation == FILTER_RANGE_KEEP &&
+	       !query->column[condition[0].column].nullable &&
+	       !query->column[condition[1].column].nullable;
 }
 
 static inline __u32 is_in(const __u64 *set, __u32 count, __u64 value)
@@ -139,7 +213,10 @@ int query_filter(struct bpfof_ctx *ctx)
 		__u32 operation = condition->operation;
 
 		if (operation == FILTER_RANGE_KEEP) {
-			keep_range(query, batch, condition);
+			if (are_two_ranges(query, batch, condition, end))
+				keep_both(query, batch, condition++);
+			else
+				keep_range(query, batch, condition);
 		} else if (operation == FILTER_KEEP) {
 			top -= stride;
 			keep(batch, bpfof_at(batch, query->selection_at), top, 0, 2);

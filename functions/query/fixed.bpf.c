@@ -1,50 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /* Source of a query: records of the same size, little-endian. */
-#include "bpfof/batch.h"
+#include "numbers.h"
 
-/* The order form of a binary32. */
-static inline __u64 order_float(__u32 bits)
-{
-	__u64 sign = (__u64)(bits >> 31) << 63, exponent = bits >> 23 & 255, fraction = bits & 0x7fffff;
-
-	if (exponent == 255) {
-		exponent = 2047;
-	} else if (exponent) {
-		exponent += 1023 - 127;
-	} else if (fraction) {
-		/* What is subnormal there is not here. */
-		for (exponent = 1023 - 126; !(fraction & 1 << 23); exponent--)
-			fraction <<= 1;
-		fraction &= 0x7fffff;
-	}
-	return bpfof_order_double(sign | exponent << 52 | fraction << 29);
-}
-
-/* Integers: what turns the sign over and extends it at once is the same for all. */
-static inline void integers(const struct bpfof_column *column, const __u8 *at, __u32 stride,
-			    __u64 *to, __u32 rows)
-{
-	__u64 *end = to + rows;
-	__u64 flip = 0, add = 0;
-
-	if (column->kind == BPFOF_SIGNED_COLUMN) {
-		flip = 1ULL << (8 * column->width - 1);
-		add = BPFOF_SIGN - flip;
-	}
-	if (column->width == 8) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le64(at) ^ flip) + add;
-	} else if (column->width == 4) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le32(at) ^ flip) + add;
-	} else if (column->width == 2) {
-		for (; to < end; to++, at += stride)
-			*to = (bpfof_le16(at) ^ flip) + add;
-	} else {
-		for (; to < end; to++, at += stride)
-			*to = (*at ^ flip) + add;
-	}
-}
+/* Records at a time. */
+#define PART 1024
 
 /* Texts, without the NULs that pad them. */
 static inline void texts(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
@@ -59,23 +18,17 @@ static inline void texts(const struct bpfof_ctx *ctx, const struct bpfof_column 
 	}
 }
 
+/* Of `rows` records from `at` on, whose first is number `row`. */
 static inline void load(const struct bpfof_ctx *ctx, const struct bpfof_column *column,
-			struct bpfof_batch *batch, __u32 stride, __u32 rows)
+			struct bpfof_batch *batch, const __u8 *at, __u32 stride, __u32 row, __u32 rows)
 {
-	const __u8 *at = ctx->data + column->place;
 	__u64 *to = bpfof_at(batch, column->values_at);
 
-	if (column->kind == BPFOF_TEXT_COLUMN) {
-		texts(ctx, column, at, stride, (__u32 *)to, rows);
-	} else if (column->kind != BPFOF_FLOAT_COLUMN) {
-		integers(column, at, stride, to, rows);
-	} else if (column->width == 8) {
-		for (__u64 *end = to + rows; to < end; to++, at += stride)
-			*to = bpfof_order_double(bpfof_le64(at));
-	} else {
-		for (__u64 *end = to + rows; to < end; to++, at += stride)
-			*to = order_float(bpfof_le32(at));
-	}
+	at += column->place;
+	if (column->kind == BPFOF_TEXT_COLUMN)
+		texts(ctx, column, at, stride, (__u32 *)to + row, rows);
+	else
+		take_numbers(column, at, stride, to + row, rows);
 }
 
 SEC("bpfof/query_fixed")
@@ -90,8 +43,13 @@ int query_fixed(struct bpfof_ctx *ctx)
 	rows = bpfof_data_size(ctx) / stride;
 	if (!rows || rows > query->rows_max)
 		return BPFOF_QUERY_BAD_PLAN;
-	for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++)
-		load(ctx, &query->column[i], batch, stride, rows);
+	/* All columns of a few records, and then of the next, which come into the cache once. */
+	for (__u32 row = 0; row < rows; row += PART) {
+		__u32 count = rows - row < PART ? rows - row : PART;
+
+		for (__u32 i = 0; i < query->columns && i < BPFOF_COLUMNS_MAX; i++)
+			load(ctx, &query->column[i], batch, ctx->data + row * stride, stride, row, count);
+	}
 	batch->rows = rows;
 	batch->selected = rows;
 	batch->all = 1;

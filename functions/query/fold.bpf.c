@@ -3,100 +3,127 @@
  * means nothing. */
 #include "measures.h"
 
-static inline void fold_range(const __u64 *values, const __u16 *rows, __u32 count, __u64 *range)
+/* What values of one column a measure takes: all of the first `count`, or those of so many rows. */
+struct taken {
+	const __u64 *values;
+	/* 0: all */
+	const __u16 *rows;
+	__u32 count;
+};
+
+/* Does something with each value. */
+#define EACH(taken, value, work)                                                               \
+	do {                                                                                   \
+		const __u64 *values = (taken)->values;                                         \
+		__u32 left = (taken)->count;                                                   \
+                                                                                               \
+		if ((taken)->rows) {                                                           \
+			const __u16 *row = (taken)->rows, *end = row + left;                   \
+                                                                                               \
+			UNROLL(4)                                                              \
+			for (; row < end; row++) {                                             \
+				__u64 value = values[*row];                                    \
+                                                                                               \
+				work                                                           \
+			}                                                                      \
+		} else {                                                                       \
+			const __u64 *at = values, *end = at + left;                            \
+                                                                                               \
+			UNROLL(4)                                                              \
+			for (; at < end; at++) {                                               \
+				__u64 value = *at;                                             \
+                                                                                               \
+				work                                                           \
+			}                                                                      \
+		}                                                                              \
+	} while (0)
+
+/* NaN, the greatest of all, is 0 with 1 more: `more` is 1 for floats. */
+#define TAKE_RANGE                                                                             \
+	least = bpfof_least(least, value);                                                     \
+	value += more;                                                                         \
+	greatest = bpfof_greatest(greatest, value);
+
+static inline void fold_range(const struct taken *taken, __u64 more, __u64 *range)
 {
-	__u64 least = range[0], greatest = range[1];
+	__u64 least = range[0], greatest = range[1] + more;
 
-	for (__u32 i = 0; i < count; i++) {
-		__u64 value = values[rows[i]];
-
-		if (value < least)
-			least = value;
-		if (value > greatest)
-			greatest = value;
-	}
+	EACH(taken, value, TAKE_RANGE);
 	range[0] = least;
-	range[1] = greatest;
+	range[1] = greatest - more;
 }
 
-/* The same for floats, without NaN. */
-static inline void fold_float_range(const __u64 *values, const __u16 *rows, __u32 count, __u64 *range)
+/* The sum, modulo 2^64, and that of the upper halves: no value needs a carry. */
+#define TAKE_SUM                                                                               \
+	sum += value;                                                                          \
+	upper += value >> 32;
+
+static inline void add_sums(__u64 *to, __u64 sum, __u64 upper)
 {
-	__u64 least = range[0], greatest = range[1];
-
-	for (__u32 i = 0; i < count; i++) {
-		__u64 value = values[rows[i]];
-
-		if (value < least)
-			least = value;
-		if (value > greatest && value != BPFOF_ORDER_NAN)
-			greatest = value;
-	}
-	range[0] = least;
-	range[1] = greatest;
+	/* What the lower halves come to is less than 2^64. */
+	add_wide(to, sum - (upper << 32), 0);
+	add_wide(to, upper << 32, upper >> 32);
 }
 
-static inline void fold_sum(const __u64 *values, const __u16 *rows, __u32 count, __u64 *sum)
+static inline void fold_sum(const struct taken *taken, __u64 *to)
 {
-	/* The halves, so that no value needs a carry. */
-	__u64 low = 0, high = 0;
+	__u64 sum = 0, upper = 0;
 
-	for (__u32 i = 0; i < count; i++) {
-		__u64 value = values[rows[i]];
+	EACH(taken, value, TAKE_SUM);
+	add_sums(to, sum, upper);
+}
 
-		low += (__u32)value;
-		high += value >> 32;
-	}
-	add_wide(sum, low, 0);
-	add_wide(sum, high << 32, high >> 32);
+/* Range and sum of integers. */
+static inline void fold_both(const struct taken *taken, __u64 *range, __u64 *to)
+{
+	__u64 least = range[0], greatest = range[1], sum = 0, upper = 0;
+	const __u64 more = 0;
+
+	EACH(taken, value, TAKE_SUM TAKE_RANGE);
+	range[0] = least;
+	range[1] = greatest;
+	add_sums(to, sum, upper);
 }
 
 /* Of integers of at most 32 bits: none has a square of more than 64. */
-static inline void fold_squares(const __u64 *values, __u64 bias, const __u16 *rows, __u32 count,
-				__u64 *sum)
+static inline void fold_squares(const struct taken *taken, __u64 bias, __u64 *to)
 {
-	__u64 low = 0, high = 0;
+	__u64 sum = 0, upper = 0;
 
-	for (__u32 i = 0; i < count; i++) {
-		__u64 value = values[rows[i]] - bias, square = value * value;
-
-		low += (__u32)square;
-		high += square >> 32;
-	}
-	add_wide(sum, low, 0);
-	add_wide(sum, high << 32, high >> 32);
+	EACH(taken, value, value -= bias; value *= value; TAKE_SUM);
+	add_sums(to, sum, upper);
 }
 
 static inline void fold(struct bpfof_query *query, struct bpfof_batch *batch,
 			const struct measure *measure, __u8 *entry)
 {
 	const struct bpfof_column *column = &query->column[measure->column];
-	const __u64 *values = bpfof_at(batch, column->values_at);
-	const __u16 *rows = bpfof_selection(query, batch);
-	__u32 count = batch->selected;
+	__u64 *range = (__u64 *)(entry + measure->range_at), *sum = (__u64 *)(entry + measure->sum_at);
+	struct taken taken = { bpfof_at(batch, column->values_at), 0, batch->selected };
+	int is_float = column->kind == BPFOF_FLOAT_COLUMN;
 
+	if (!batch->all || column->nullable)
+		taken.rows = bpfof_selection(query, batch);
 	if (column->nullable) {
 		__u16 *chosen = bpfof_at(batch, query->chosen_at);
 
-		count = choose(batch, column, rows, chosen);
-		rows = chosen;
+		taken.count = choose(batch, column, taken.rows, chosen);
+		taken.rows = chosen;
 	}
 	if (measure->count_at)
-		*(__u64 *)(entry + measure->count_at) += count;
-	if (measure->range_at && column->kind == BPFOF_FLOAT_COLUMN)
-		fold_float_range(values, rows, count, (__u64 *)(entry + measure->range_at));
-	else if (measure->range_at)
-		fold_range(values, rows, count, (__u64 *)(entry + measure->range_at));
-	if (measure->sum_at && column->kind == BPFOF_FLOAT_COLUMN) {
-		__u64 *sum = (__u64 *)(entry + measure->sum_at);
-
-		for (__u32 i = 0; i < count; i++)
-			add_double(sum, values[rows[i]], 1, FOLD_LIMBS);
-	} else if (measure->sum_at) {
-		fold_sum(values, rows, count, (__u64 *)(entry + measure->sum_at));
+		*(__u64 *)(entry + measure->count_at) += taken.count;
+	if (measure->range_at && measure->sum_at && !is_float) {
+		fold_both(&taken, range, sum);
+	} else {
+		if (measure->range_at)
+			fold_range(&taken, is_float, range);
+		if (measure->sum_at && !is_float)
+			fold_sum(&taken, sum);
 	}
+	if (measure->sum_at && is_float)
+		EACH(&taken, value, add_double(sum, value, 1, FOLD_LIMBS););
 	if (measure->squares_at)
-		fold_squares(values, column->kind == BPFOF_SIGNED_COLUMN ? BPFOF_SIGN : 0, rows, count,
+		fold_squares(&taken, column->kind == BPFOF_SIGNED_COLUMN ? BPFOF_SIGN : 0,
 			     (__u64 *)(entry + measure->squares_at));
 }
 

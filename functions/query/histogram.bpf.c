@@ -39,7 +39,7 @@ int query_histogram(struct bpfof_ctx *ctx)
 		while (left > 1) {
 			__u32 half = left / 2;
 
-			low += half * (1 - bpfof_above(edges[low + half], value));
+			low += bpfof_at_most(edges[low + half], value, half, 0);
 			left -= half;
 		}
 		counts[low]++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Reduction of a query: the rows that pass. Of each row, column by column: if the column is nullable, a
+ * Reduction of a query: the rows that pass. Of each row, column by column: if values may be missing, a
  * byte that is 1 if the value is there; then, if it is, the number in order form, 8 bytes, or 2 bytes
  * with the length of the text and the text.
  */
@@ -12,15 +12,16 @@ static inline __u8 *write_row(const struct bpfof_ctx *ctx, struct bpfof_query *q
 			      __u8 *to, const __u8 *end)
 {
 	for (__u32 i = 0; i < wanted->columns && i < BPFOF_COLUMNS_MAX; i++) {
-		const struct bpfof_column *column = &query->column[wanted->column[i]];
+		__u32 which = wanted->column[i];
+		const struct bpfof_column *column = &query->column[which & ~QUERY_ROWS_MISSING];
 		const __u64 *values = bpfof_at(batch, column->values_at);
 
 		if (end - to < 11)
 			return 0;
-		if (column->nullable) {
+		if (which & QUERY_ROWS_MISSING) {
 			const __u8 *valid = bpfof_at(batch, column->valid_at);
 
-			*to = valid[row];
+			*to = column->nullable ? valid[row] : 1;
 			if (!*to++)
 				continue;
 		}

@@ -5,6 +5,9 @@
 
 #include "bpfof/batch.h"
 
+/* Added to a column: answer whether the value is there. In this chain all may be there. */
+#define QUERY_ROWS_MISSING 0x8000
+
 /* At reduction_at. */
 struct query_rows {
 	/* rows answered at most, not 0 */

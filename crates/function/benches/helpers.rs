@@ -112,6 +112,16 @@ fn main() {
         show(&format!("xxh3 {len}"), 8, &[at, 0, len], &data);
         show(&format!("xxh3 with a seed {len}"), 8, &[at, 1, len], &data);
     }
+    for len in [64u64, 512, 4096, 16_384] {
+        let [none, some, every] = [0u64, 0x3a3b_3a3b, 0x3030_3030];
+        let zeroes = vec![b'0'; 65_536];
+        for (name, bytes, data) in
+            [("none", none, &data), ("some", some, &data), ("every", every, &zeroes)]
+        {
+            let arguments = [at, len, bytes, abi::WORKSPACE, len];
+            show(&format!("find_all {name} of {len}"), 15, &arguments, data);
+        }
+    }
     for text in ["7,", "-1234567,", "18446744073709551615,"] {
         let arguments = [at, text.len() as u64, 0x10a, abi::SCRATCH];
         show(&format!("parse_int {text}"), 7, &arguments, text.as_bytes());

@@ -16,6 +16,7 @@ const DECOMPRESS: i32 = 11;
 const WORKSPACE: i32 = 12;
 const TRACE: i32 = 13;
 const FIND_ANY: i32 = 14;
+const FIND_ALL: i32 = 15;
 /// What a call may take from the budget here.
 const BUDGET: i64 = 10_000;
 const EINVAL: i64 = -22;
@@ -480,4 +481,65 @@ fn any_of_four_bytes_is_found() {
     }
     let outside = [at, wanted(*b"abcd"), 1 << 40];
     assert!(run(&calling(FIND_ANY, &outside), &text, BUDGET).exit.is_err());
+}
+
+#[test]
+fn all_places_of_four_bytes_are_listed() {
+    let bytes = u64::from(u32::from_le_bytes(*b",;\n\n"));
+    for len in [0, 1, 63, 64, 65, 128, 200] {
+        for stride in [1, 3, 7, 64, 500] {
+            let mut data = vec![b'x'; len];
+            for (at, byte) in data.iter_mut().step_by(stride).enumerate() {
+                *byte = b",;\n"[at % 3];
+            }
+            let expected: Vec<u16> =
+                (0..len as u16).filter(|at| data[usize::from(*at)] != b'x').collect();
+            for most in [0, 1, 5, expected.len(), expected.len() + 1, 1000] {
+                let arguments = [abi::SCRATCH, len as u64, bytes, abi::SCRATCH + 512, most as u64];
+                let run = run(&calling(FIND_ALL, &arguments), &data, BUDGET);
+                let count = most.min(expected.len());
+                assert_eq!(result(&run), count as i64, "{len} bytes, every {stride}, {most}");
+                let written = run.scratch[512..][..2 * count].chunks(2);
+                let listed: Vec<u16> =
+                    written.map(|place| u16::from_le_bytes([place[0], place[1]])).collect();
+                assert_eq!(listed, expected[..count]);
+                let behind = 512 + 2 * most.min(len);
+                assert!(run.scratch[behind..].iter().all(|byte| *byte == 0), "nothing behind it");
+                // It stops with the part that has the last place.
+                let looked_at = match (most, count == most) {
+                    (0, _) => 0,
+                    (_, true) => usize::from(expected[count - 1]) / 64 + 1,
+                    _ => len.div_ceil(64),
+                };
+                let price = 40 + 32 * looked_at + 4 * count;
+                assert_eq!(run.paid, around(5 * 1) + price as i64, "{len}, {stride}, {most}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_list_of_places_stays_in_its_range() {
+    let bytes = u64::from_le_bytes([0; 8]);
+    let data = abi::DATA;
+    let run_with = |arguments: [u64; 5], budget| run(&calling(FIND_ALL, &arguments), &[], budget);
+    for (arguments, address) in [
+        ([data, 513, bytes, abi::SCRATCH, 1], data),
+        ([data + 512, 1, bytes, abi::SCRATCH, 1], data + 512),
+        ([data, u64::MAX, bytes, abi::SCRATCH, 1], data),
+        ([abi::SCRATCH, 100, bytes, data + 500, 7], data + 500),
+        ([abi::SCRATCH, 100, bytes, data + 400, u64::MAX], data + 400),
+    ] {
+        let fault = run_with(arguments, BUDGET).exit.expect_err("outside");
+        assert_eq!(fault.kind, FaultKind::Memory { address }, "{arguments:?}");
+    }
+    // Room for as many as there may be is enough.
+    let fits = [abi::SCRATCH, 256, bytes, data, u64::MAX];
+    assert_eq!(result(&run_with(fits, BUDGET)), 256);
+    let overlap = [data, 512, bytes, data + 256, 4];
+    assert_eq!(result(&run_with(overlap, BUDGET)), EINVAL);
+    let whole = 5 + 2 + 40 + 4 * 32 + 4 * 256;
+    assert_eq!(run_with(fits, whole).paid, whole);
+    let fault = run_with(fits, whole - 1).exit.expect_err("too little");
+    assert_eq!(fault.kind, FaultKind::Budget);
 }

@@ -85,6 +85,8 @@ enum FormatOption {
     Npy,
     /// Text with a delimiter.
     Csv,
+    /// Arrow IPC files and Feather, uncompressed.
+    Arrow,
 }
 
 fn delimiter(text: &str) -> Result<u8, String> {
@@ -101,6 +103,7 @@ impl Options {
             FormatOption::Records => FormatName::Records,
             FormatOption::Npy => FormatName::Npy,
             FormatOption::Csv => FormatName::Csv,
+            FormatOption::Arrow => FormatName::Arrow,
         });
         let (schema, delimiter) = (self.schema.clone(), self.delimiter);
         Hints { schema, format, delimiter, no_header: self.no_header }

@@ -1,10 +1,12 @@
 //! Chains over the ranges of a file, many at a time.
 
+use crate::columns::Batches;
 use crate::error::RunError;
 use crate::functions::Stages;
+use crate::parts::Range;
 use crate::plan::{Format, Plan};
 use crate::settings::{Settings, Stats};
-use crate::stages::{Answer, BadRow, Program, Range, Stage, Status};
+use crate::stages::{Answer, BadRow, Program, Stage, Status};
 use bpfof_host::files::{
     Executor, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo, ReadPushdown,
     StorageFunction,
@@ -32,9 +34,14 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Bytes of a read.
-    pub(crate) const fn block_bytes(&self) -> u32 {
+    /// Bytes of a read; rows of columns that are read together.
+    pub(crate) const fn block(&self) -> u32 {
         self.block
+    }
+
+    /// The argument of a chain over a range, and the size of scratch.
+    pub(crate) fn argument(&self, plan: &Plan, range: (&Range, &Batches)) -> (Vec<u8>, u32) {
+        self.program.argument(plan, range, self.block, self.numbers)
     }
 }
 
@@ -46,6 +53,13 @@ pub(crate) enum Next {
     Leave,
     /// No more of any range is wanted.
     Enough,
+}
+
+/// A file, and where its columns are if each has buffers of its own.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) file: PushdownFile,
+    pub(crate) batches: Batches,
 }
 
 /// Gets each answer, with the index of its range, and what of the range the chain was for.
@@ -65,7 +79,7 @@ pub(crate) struct Chains {
 struct Run<'a> {
     loaded: &'a mut Loaded,
     plan: &'a Plan,
-    file: &'a PushdownFile,
+    opened: &'a Opened,
     /// With the indices of the ranges, and the chains' blocks.
     waiting: VecDeque<(usize, Range)>,
     in_flight: HashMap<u64, (usize, Range, u32)>,
@@ -111,6 +125,7 @@ impl Chains {
                 (block / record_bytes).max(1) * record_bytes
             }
             Format::Csv { .. } => CSV_BLOCK_BYTES.min(most).max(1),
+            Format::Columns { .. } => program.block_max(&plan.format).min(program.rows_of(most)),
         };
         Ok(Loaded { program, numbers, block })
     }
@@ -119,7 +134,7 @@ impl Chains {
     pub(crate) fn run(
         &mut self,
         (plan, loaded): (&Plan, &mut Loaded),
-        (file, ranges, is_limited): (&PushdownFile, Vec<Range>, bool),
+        (opened, ranges, is_limited): (&Opened, Vec<Range>, bool),
         on_answer: OnAnswer<'_>,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Vec<Range>, RunError> {
@@ -127,7 +142,7 @@ impl Chains {
         let mut run = Run {
             loaded,
             plan,
-            file,
+            opened,
             waiting: ranges.into_iter().enumerate().collect(),
             in_flight: HashMap::new(),
             left: Vec::new(),
@@ -166,21 +181,19 @@ impl Chains {
     fn start(&mut self, run: &mut Run<'_>) -> Result<(), RunError> {
         while !run.is_over && run.in_flight.len() < run.window {
             let Some((index, range)) = run.waiting.pop_front() else { break };
-            let Loaded { program, numbers, block } = &*run.loaded;
+            let block = run.loaded.block;
             let (scratch, scratch_size_bytes) =
-                program.argument(run.plan, &range, *block, *numbers);
-            let end = match run.plan.format {
-                Format::Fixed { .. } => range.end,
-                Format::Csv { .. } => range.file_end,
+                run.loaded.argument(run.plan, (&range, &run.opened.batches));
+            let size = |end: u64| end.saturating_sub(range.start).min(u64::from(block));
+            let (offset_bytes, size) = match run.plan.format {
+                Format::Fixed { .. } => (range.start, size(range.end)),
+                Format::Csv { .. } => (range.start, size(range.file_end)),
+                // The source then asks for what it needs.
+                Format::Columns { .. } => (run.opened.batches.first_byte(&range), 1),
             };
-            let size = end.saturating_sub(range.start).min(u64::from(*block));
             let call = ReadPushdown {
-                files: std::slice::from_ref(run.file),
-                first_read: FirstRead {
-                    file: 0,
-                    offset_bytes: range.start,
-                    size_bytes: size as u32,
-                },
+                files: std::slice::from_ref(&run.opened.file),
+                first_read: FirstRead { file: 0, offset_bytes, size_bytes: size as u32 },
                 function: &self.source,
                 scratch: &scratch,
                 scratch_size_bytes,
@@ -189,7 +202,7 @@ impl Chains {
             let tag = run.next_tag;
             run.next_tag += 1;
             self.reader.submit(tag, &call).map_err(|error| run.failed(&range, error))?;
-            run.in_flight.insert(tag, (index, range, *block));
+            run.in_flight.insert(tag, (index, range, block));
         }
         Ok(())
     }
@@ -197,8 +210,8 @@ impl Chains {
 
 impl Run<'_> {
     fn failed(&self, range: &Range, source: ReadError) -> RunError {
-        let path = self.file.path().to_owned();
-        RunError::Chain { path, offset_bytes: range.start, source }
+        let path = self.opened.file.path().to_owned();
+        RunError::Chain { path, offset_bytes: self.offset(range.start), source }
     }
 
     /// A chain has ended.
@@ -240,8 +253,16 @@ impl Run<'_> {
         stats.rows += answer.rows;
         stats.passed += answer.passed;
         let done = answer.next.min(range.end).saturating_sub(range.start);
-        stats.scanned_bytes += done;
-        self.done_bytes += done;
+        match self.plan.format {
+            Format::Columns { .. } => {
+                stats.scanned_bytes += self.opened.batches.scanned_bytes(done);
+                self.done_bytes += self.opened.batches.done_bytes(done);
+            }
+            _ => {
+                stats.scanned_bytes += done;
+                self.done_bytes += done;
+            }
+        }
         let next = on_answer(&self.loaded.program, index, &range, &answer)?;
         let has_more = answer.status == Status::More && answer.next < range.end;
         let rest = Range { start: answer.next, skips: false, ..range };
@@ -250,7 +271,8 @@ impl Run<'_> {
             Next::Leave if has_more => self.left.push(rest),
             // Nothing is gained by trying again.
             _ if has_more && answer.next == range.start => {
-                return Err(self.data(answer.next, "the row is too long for an answer"));
+                let offset_bytes = self.offset(answer.next);
+                return Err(self.data(offset_bytes, "the row is too long for an answer"));
             }
             _ if has_more => self.waiting.push_front((index, rest)),
             _ => {}
@@ -267,10 +289,11 @@ impl Run<'_> {
         let least = match self.plan.format {
             Format::Fixed { record_bytes, .. } => record_bytes,
             Format::Csv { .. } => CSV_BLOCK_MIN_BYTES,
+            Format::Columns { .. } => 1,
         };
         let half = match self.plan.format {
             Format::Fixed { record_bytes, .. } => block / 2 / record_bytes * record_bytes,
-            Format::Csv { .. } => block / 2,
+            Format::Csv { .. } | Format::Columns { .. } => block / 2,
         };
         if half < least {
             return false;
@@ -279,8 +302,16 @@ impl Run<'_> {
         true
     }
 
+    /// About where a row is in the file.
+    fn offset(&self, row: u64) -> u64 {
+        match self.plan.format {
+            Format::Columns { .. } => self.opened.batches.offset_of(row),
+            _ => row,
+        }
+    }
+
     fn data(&self, offset_bytes: u64, what: &str) -> RunError {
-        let path = self.file.path().to_owned();
+        let path = self.opened.file.path().to_owned();
         RunError::Data { path, offset_bytes, what: what.to_owned() }
     }
 
@@ -294,6 +325,14 @@ impl Run<'_> {
                  stands for missing numbers"
             ),
             BadRow::Short => format!("the row has no column {name}"),
+            BadRow::Long if matches!(self.plan.format, Format::Columns { .. }) => {
+                "the texts of a row are too long to be read at once: 48 KiB is the most of one column, and less \
+                 of several"
+                    .to_owned()
+            }
+            BadRow::Text => {
+                format!("the texts of column {name} are not where its offsets say: it is damaged")
+            }
             BadRow::Long => format!(
                 "a row of more than {} bytes: is it text with this delimiter?",
                 crate::split::READ_MAX_BYTES
@@ -304,7 +343,7 @@ impl Run<'_> {
                     .to_owned()
             }
         };
-        self.data(answer.next, &what)
+        self.data(self.offset(answer.next), &what)
     }
 }
 

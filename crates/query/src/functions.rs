@@ -45,6 +45,8 @@ pub struct Stages<'a> {
     maps: &'a FileMaps,
     loaded: LoadedStages,
     here: OnceLock<Box<Here>>,
+    /// Names of stages, and what is there in their place.
+    replaced: Vec<(&'static str, Stage)>,
 }
 
 /// The same without a target.
@@ -67,19 +69,27 @@ impl<'a> Stages<'a> {
 
     /// Loads only what is not loaded yet, and leaves it there.
     pub(crate) fn kept(maps: &'a FileMaps, loaded: &LoadedStages) -> Self {
-        Self { maps, loaded: loaded.clone(), here: OnceLock::new() }
+        Self { maps, loaded: loaded.clone(), here: OnceLock::new(), replaced: Vec::new() }
+    }
+
+    /// With a stage of one's own in the place of the one of this name. It is told and answers the same
+    /// (`functions/include/bpfof/batch.h`).
+    #[must_use]
+    pub fn replacing(mut self, name: &'static str, by: Stage) -> Self {
+        self.replaced.push((name, by));
+        self
     }
 
     /// The same stages, for one more user.
     pub(crate) fn share(&self) -> Self {
-        Self::kept(self.maps, &self.loaded)
+        Self { replaced: self.replaced.clone(), ..Self::kept(self.maps, &self.loaded) }
     }
 
     /// Stages on this machine, for when the target is lost.
     pub(crate) fn here(&self) -> Stages<'_> {
         let none = || Box::new(Here { maps: FileMaps::local(), loaded: LoadedStages::default() });
         let here = self.here.get_or_init(none);
-        Stages::kept(&here.maps, &here.loaded)
+        Stages { replaced: self.replaced.clone(), ..Stages::kept(&here.maps, &here.loaded) }
     }
 
     /// Where the files are.
@@ -90,6 +100,8 @@ impl<'a> Stages<'a> {
 
     /// A stage, loaded.
     pub(crate) fn function(&self, stage: Stage) -> Result<StorageFunction, Error> {
+        let own = self.replaced.iter().find(|(name, _)| *name == stage.name);
+        let stage = own.map_or(stage, |(_, own)| *own);
         let mut functions = self.loaded.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, function)) = functions.iter().find(|(known, _)| *known == stage) {
             return Ok(function.clone());

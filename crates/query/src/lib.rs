@@ -9,6 +9,7 @@
 //! - `plan`: what is asked, and what is answered.
 //! - `split`, `conditions`: what stages can do.
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
+//! - `columns`: where the buffers of Arrow files are.
 //! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
@@ -26,6 +27,7 @@ pub mod plan;
 pub mod sql;
 
 mod chains;
+mod columns;
 mod conditions;
 mod describe;
 mod error;
@@ -50,10 +52,10 @@ pub use here::RowsError;
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{
-    Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure,
-    Plan, Predicate, Reduction, Scalar, Schema, Table, Value,
+    Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, ColumnBuffers, Compare, Field, Format,
+    Kind, Measure, OtherColumn, Plan, Predicate, Reduction, Scalar, Schema, Table, Value,
 };
-pub use run::Runner;
+pub use run::{Argument, Runner};
 pub use settings::{Settings, Stats};
 pub use split::{Place, PlanError, Split, Step, check, split};
 pub use stages::{STAGES, Stage};

@@ -217,25 +217,22 @@ impl Summary {
 }
 
 /// The kind of an aggregate's column in the answer.
-pub(crate) fn answer_kind(aggregate: &Aggregate, schema: &Schema) -> AnswerKind {
+pub(crate) fn answer_kind(aggregate: &Aggregate, plan: &Plan) -> AnswerKind {
     match aggregate.measure {
         Measure::CountAll | Measure::Count => AnswerKind::Count,
-        Measure::Sum if is_float(&aggregate.of, schema) => AnswerKind::Float,
+        Measure::Sum if is_float(&aggregate.of, &plan.schema) => AnswerKind::Float,
         Measure::Sum => AnswerKind::Sum,
-        Measure::Min | Measure::Max => scalar_kind(&aggregate.of, schema),
+        Measure::Min | Measure::Max => scalar_kind(&aggregate.of, plan),
         Measure::Mean | Measure::Variance { .. } | Measure::Deviation { .. } => AnswerKind::Float,
     }
 }
 
 /// What the values of a scalar are, in an answer.
-pub(crate) fn scalar_kind(of: &Scalar, schema: &Schema) -> AnswerKind {
+pub(crate) fn scalar_kind(of: &Scalar, plan: &Plan) -> AnswerKind {
     match of {
-        Scalar::Column(index) => {
-            let kind = schema.columns.get(*index).map_or(Kind::Utf8, |column| column.kind);
-            AnswerKind::Same(kind)
-        }
+        Scalar::Column(index) => plan.format.column_kind(&plan.schema, *index),
         Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
-        _ if is_float(of, schema) => AnswerKind::Float,
+        _ if is_float(of, &plan.schema) => AnswerKind::Float,
         _ => AnswerKind::Sum,
     }
 }
@@ -256,7 +253,13 @@ pub(crate) fn is_float(of: &Scalar, schema: &Schema) -> bool {
 
 /// Whether its values are text.
 pub(crate) fn is_text(of: &Scalar, schema: &Schema) -> bool {
-    scalar_kind(of, schema) == AnswerKind::Same(Kind::Utf8)
+    match of {
+        Scalar::Column(index) => {
+            schema.columns.get(*index).is_none_or(|column| column.kind == Kind::Utf8)
+        }
+        Scalar::Literal(value) => matches!(value, Value::Text(_)),
+        Scalar::Arithmetic(..) => false,
+    }
 }
 
 /// Which values of a plan's group are narrow integers.

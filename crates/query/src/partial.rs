@@ -187,14 +187,14 @@ impl Partial {
     /// # Errors
     /// It is of another plan.
     pub fn finish(self, plan: &Plan) -> Result<Table, FinishError> {
-        let kind = |of: &Scalar| measures::scalar_kind(of, &plan.schema);
+        let kind = |of: &Scalar| measures::scalar_kind(of, plan);
         match (self.0, &plan.reduction) {
             (State::Rows(rows), Reduction::Rows { columns, .. }) => {
                 Ok(Table { kinds: columns.iter().map(kind).collect(), rows })
             }
             (State::Groups(groups), Reduction::Groups { keys, aggregates }) => {
                 let kinds = keys.iter().map(kind);
-                let of = |aggregate| measures::answer_kind(aggregate, &plan.schema);
+                let of = |aggregate| measures::answer_kind(aggregate, plan);
                 let kinds = kinds.chain(aggregates.iter().map(of)).collect();
                 Ok(Table { kinds, rows: group_rows(plan, groups, keys, aggregates) })
             }

@@ -1,7 +1,6 @@
 //! Files are cut into parts, and parts into the ranges of chains.
 
 use crate::plan::{Format, Plan};
-use crate::stages::Range;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -17,6 +16,19 @@ pub struct Part {
     pub start_bytes: u64,
     /// Where it ends.
     pub end_bytes: u64,
+}
+
+/// A range of rows of a file, as a chain goes through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// File offset in bytes, of a row if not `skips`, else anywhere behind the first row; of columns a row's
+    /// number.
+    pub(crate) start: u64,
+    /// Rows that begin before it.
+    pub(crate) end: u64,
+    pub(crate) file_end: u64,
+    /// Whether rows begin behind the next end of a line.
+    pub(crate) skips: bool,
 }
 
 /// Cuts files with their sizes into parts of about `part_max_bytes`, in order. A file without rows has
@@ -41,6 +53,8 @@ fn units(format: &Format) -> (u64, u64) {
             (*header_bytes, u64::from(*record_bytes).max(1))
         }
         Format::Csv { header_bytes, .. } => (*header_bytes, 1),
+        // Their batches have rows in proportion.
+        Format::Columns { .. } => (0, 1),
     }
 }
 
@@ -59,7 +73,7 @@ fn cut(header: u64, start: u64, end: u64, piece: u64, unit: u64) -> Vec<(u64, u6
     pieces
 }
 
-/// The ranges of a part, of at most `range_max_bytes` or one record.
+/// The ranges of a part of records or lines, of at most `range_max_bytes` or one record.
 pub(crate) fn ranges(plan: &Plan, part: &Part, range_max_bytes: u64) -> Vec<Range> {
     let (header, unit) = units(&plan.format);
     let is_csv = matches!(plan.format, Format::Csv { .. });

@@ -1,5 +1,6 @@
 //! What a query asks: a source, a filter, and a reduction of the rows that pass.
 
+use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -140,6 +141,66 @@ pub enum Format {
         /// What stands for a missing number, each at most 8 bytes. Text is never missing.
         nulls: Vec<String>,
     },
+    /// Arrow IPC files (Feather version 2), uncompressed: each column of a batch in buffers of its own.
+    Columns {
+        /// Of each column of the schema.
+        columns: Vec<ColumnBuffers>,
+        /// Those that the files have besides.
+        others: Vec<OtherColumn>,
+    },
+}
+
+impl Format {
+    /// Whether values of this column may be missing.
+    pub(crate) const fn may_be_missing(&self, column: &Column) -> bool {
+        match self {
+            Self::Fixed { .. } => false,
+            // Empty text is text.
+            Self::Csv { .. } => column.nullable && !matches!(column.kind, Kind::Utf8),
+            Self::Columns { .. } => column.nullable,
+        }
+    }
+
+    /// What an answer says a column of the files is.
+    pub(crate) fn column_kind(&self, schema: &Schema, index: usize) -> AnswerKind {
+        match self {
+            Self::Columns { columns, .. } if columns.get(index).is_some_and(says_more) => {
+                AnswerKind::Arrow(columns[index].data_type.clone())
+            }
+            _ => {
+                let column = schema.columns.get(index);
+                AnswerKind::Same(column.map_or(Kind::Utf8, |column| column.kind))
+            }
+        }
+    }
+}
+
+/// A column of an Arrow file: what its values are there, and which of a batch's buffers it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnBuffers {
+    /// The type in Arrow. In the [`Schema`] a timestamp, for example, is an integer.
+    pub data_type: DataType,
+    /// Which of a batch's nodes.
+    pub node: u32,
+    /// The first of its buffers, if columns of views before it have two each.
+    pub buffer: u32,
+    /// How many columns of views there are before it: these may have more.
+    pub views_before: u32,
+}
+
+/// Whether its type says more than its kind.
+fn says_more(column: &ColumnBuffers) -> bool {
+    let is_plain = column.data_type.is_integer() || column.data_type.is_floating();
+    !is_plain && column.data_type != DataType::Utf8
+}
+
+/// A column that cannot be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherColumn {
+    /// Its name.
+    pub name: String,
+    /// Why not, and what to do.
+    pub why: String,
 }
 
 /// What pyarrow takes for a missing number in CSV.
@@ -323,10 +384,12 @@ pub struct Plan {
 }
 
 /// The kind of a column of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AnswerKind {
     /// As in the files.
     Same(Kind),
+    /// As in Arrow files, of a type that [`Kind`] does not tell: times, dates, booleans, large text.
+    Arrow(DataType),
     /// An integer of 64 bits, or of 128 if it does not fit: the sum of integers.
     Sum,
     /// A count.

@@ -1,16 +1,16 @@
 //! Runs parts: chains over the ranges of a file, by the executors of `bpfof_host::files`.
 
-use crate::chains::{Chains, Loaded, Next};
+use crate::chains::{Chains, Loaded, Next, Opened};
+use crate::columns::{Batches, FileError};
 use crate::error::RunError;
 use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
-use crate::parts::{Part, ranges};
+use crate::parts::{Part, Range, ranges};
 use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
 use crate::settings::{Settings, Stats};
-use crate::split::{PlanError, Split, columns_of, split};
-use crate::stages::{Answer, Program, Range, Status};
-use bpfof_host::files::PushdownFile;
+use crate::split::{PlanError, Split, columns_of, columns_of_reduction, split};
+use crate::stages::{Answer, Program, Status};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -21,6 +21,17 @@ const RANGE_MAX_BYTES: u64 = 32 << 20;
 const RANGE_MIN_BYTES: u64 = 256 << 10;
 /// The same if only the first rows are wanted.
 const LIMITED_RANGE_BYTES: u64 = 1 << 20;
+
+/// What a chain is told, and what it begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// The first bytes of scratch.
+    pub bytes: Vec<u8>,
+    /// Size of scratch in bytes: no answer is longer.
+    pub scratch_bytes: u32,
+    /// Bytes of the first read.
+    pub block_bytes: u32,
+}
 
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
@@ -86,6 +97,17 @@ impl<'a> Runner<'a> {
         before.plus(self.chains.stats())
     }
 
+    /// What one chain over a whole part, of records or text, is told: for who runs the stages without a
+    /// `FileMaps`.
+    #[must_use]
+    pub fn argument(&self, part: &Part) -> Argument {
+        let ranges = ranges(&self.plan, part, u64::MAX);
+        let batches = Batches::default();
+        let told = |range| self.main.argument(&self.plan, (range, &batches));
+        let (bytes, scratch_bytes) = ranges.first().map_or((Vec::new(), 0), told);
+        Argument { bytes, scratch_bytes, block_bytes: self.main.block() }
+    }
+
     /// Runs a part. `on_progress` is told now and then how many bytes of the part are done, and says
     /// whether to go on.
     ///
@@ -113,7 +135,10 @@ impl<'a> Runner<'a> {
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
         let file = self.open(part)?;
-        let ranges = ranges(&self.plan, part, self.range_bytes(part));
+        let ranges = match self.plan.format {
+            Format::Columns { .. } => file.batches.ranges(self.range_bytes(part)),
+            _ => ranges(&self.plan, part, self.range_bytes(part)),
+        };
         match self.plan.reduction {
             Reduction::Rows { .. } => self.rows(&file, ranges, on_progress),
             _ if !self.split.reduces => self.rows(&file, ranges, on_progress),
@@ -124,7 +149,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn open(&self, part: &Part) -> Result<PushdownFile, RunError> {
+    fn open(&self, part: &Part) -> Result<Opened, RunError> {
         let failed = |source| RunError::Open { path: part.path.clone(), source };
         let file = self.stages.maps().open(&part.path).map_err(failed)?;
         let file_bytes = file.file().metadata().map_err(failed)?.len();
@@ -142,12 +167,25 @@ impl<'a> Runner<'a> {
                 return bad(part.file_bytes - rest, what());
             }
         }
+        let batches = match &self.plan.format {
+            Format::Columns { columns, .. } => {
+                let mut wanted: BTreeSet<usize> = self.split.columns.iter().copied().collect();
+                columns_of_reduction(&self.plan.reduction, &mut wanted);
+                let wanted = wanted.into_iter().collect();
+                match Batches::read(file.file(), part, columns, wanted) {
+                    Ok(batches) => batches,
+                    Err(FileError::Read(error)) => return Err(failed(error)),
+                    Err(FileError::Contents(what)) => return bad(part.start_bytes, what),
+                }
+            }
+            _ => Batches::default(),
+        };
         let maps = self.stages.maps();
         if maps.is_connected() {
             // Without a map its chains run here, if they may.
             let _ = maps.wait_mapped(&file, MAP_PATIENCE);
         }
-        Ok(file)
+        Ok(Opened { file, batches })
     }
 
     fn range_bytes(&self, part: &Part) -> u64 {
@@ -169,7 +207,7 @@ impl<'a> Runner<'a> {
     /// Stages answer rows; they are filtered and reduced here, in the order of the file.
     fn rows(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
@@ -190,13 +228,13 @@ impl<'a> Runner<'a> {
     /// Stages reduce. What they have no room for is reduced here, from rows.
     fn reduced(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
         let plan = &self.plan;
         let mut all = Partial::empty(plan);
-        let block = self.main.block_bytes();
+        let block = self.main.block();
         let left = self.chains.run(
             (plan, &mut self.main),
             (file, ranges, false),
@@ -233,7 +271,7 @@ impl<'a> Runner<'a> {
     /// Stages tell where the rows are; then these are read.
     fn top(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         on_progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Partial, RunError> {
@@ -272,7 +310,7 @@ impl<'a> Runner<'a> {
     /// The rows at these file offsets.
     fn rows_at(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: &[Range],
         found: &[(Value, u64)],
         wanted: &BTreeSet<usize>,
@@ -280,8 +318,8 @@ impl<'a> Runner<'a> {
         let plan = &self.plan;
         let row_bytes = match plan.format {
             Format::Fixed { record_bytes, .. } => u64::from(record_bytes),
-            // The one row that begins there.
-            Format::Csv { .. } => 1,
+            // The one row that begins there, or has this number.
+            Format::Csv { .. } | Format::Columns { .. } => 1,
         };
         let file_end = ranges.first().map_or(0, |range| range.file_end);
         let row = |(_, start): &(Value, u64)| {
@@ -308,7 +346,7 @@ impl<'a> Runner<'a> {
     /// The first rows in which there is no number to compare.
     fn rows_without(
         &mut self,
-        file: &PushdownFile,
+        file: &Opened,
         ranges: Vec<Range>,
         by: &Scalar,
         rows: u64,
@@ -351,7 +389,8 @@ fn flat(predicate: Predicate) -> Predicate {
     Predicate::And(each.collect())
 }
 
-fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
+/// Adds what a part comes to.
+pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
     match all.merge(plan, partial) {
         Ok(()) => Ok(()),
         Err(FinishError::Overflow(overflow)) => Err(overflow.into()),

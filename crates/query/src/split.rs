@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 
 /// Columns that one query can look at by stages.
 pub(crate) const COLUMNS_MAX: usize = 16;
+/// Of these columns of text that have buffers of their own: one hop reads what all of them have in a row, each in
+/// two logical blocks at least.
+const BUFFERED_TEXTS_MAX: usize = 7;
 /// Conditions of a filter, in postfix order.
 const CONDITIONS_MAX: usize = 64;
 /// Bytes of constants of a filter.
@@ -117,19 +120,36 @@ pub fn split(plan: &Plan) -> Result<Split, PlanError> {
     let pushed = Predicate::And(pushed);
     let rest = Predicate::And(rest);
     let columns = columns(plan, &pushed, &rest, reduces);
-    if columns.len() > COLUMNS_MAX {
+    check_columns(plan, &columns)?;
+    Ok(Split { pushed, rest, reduces, columns, steps })
+}
+
+/// Whether stages can look at these columns, and at those that are answered of rows that they find.
+fn check_columns(plan: &Plan, columns: &[usize]) -> Result<(), PlanError> {
+    let mut all: BTreeSet<usize> = columns.iter().copied().collect();
+    columns_of_reduction(&plan.reduction, &mut all);
+    let texts = all.iter().filter(|index| plan.schema.columns[**index].kind == Kind::Utf8).count();
+    let is_in_buffers = matches!(plan.format, Format::Columns { .. });
+    if all.len() > COLUMNS_MAX {
+        let count = all.len();
         return invalid(format!(
-            "the query looks at {} columns, more than the {COLUMNS_MAX} that stages can: ask for fewer",
-            columns.len()
+            "the query looks at {count} columns, more than the {COLUMNS_MAX} that stages can: ask for fewer"
         ));
     }
-    Ok(Split { pushed, rest, reduces, columns, steps })
+    if is_in_buffers && texts > BUFFERED_TEXTS_MAX {
+        return invalid(format!(
+            "the query looks at {texts} columns of text, more than the {BUFFERED_TEXTS_MAX} that stages can in \
+             Arrow files: ask for fewer"
+        ));
+    }
+    Ok(())
 }
 
 fn source_step(format: &Format) -> Step {
     let what = match format {
         Format::Fixed { record_bytes, .. } => format!("read records of {record_bytes} bytes"),
         Format::Csv { .. } => "read lines of text".to_owned(),
+        Format::Columns { .. } => "read the columns of batches".to_owned(),
     };
     Step { what, place: Place::Stages, why_here: None }
 }
@@ -219,9 +239,19 @@ fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> 
     let mut columns = BTreeSet::new();
     columns_of_predicate(pushed, &mut columns);
     columns_of_predicate(rest, &mut columns);
-    let mut add = |of: &Scalar| columns_of(of, &mut columns);
     match &plan.reduction {
-        Reduction::Rows { columns, .. } => columns.iter().for_each(&mut add),
+        // Stages find the rows; what is answered of them is read afterwards.
+        Reduction::Top { by, .. } if reduces => columns_of(by, &mut columns),
+        other => columns_of_reduction(other, &mut columns),
+    }
+    columns.into_iter().collect()
+}
+
+/// The columns that a reduction needs in the end.
+pub(crate) fn columns_of_reduction(of: &Reduction, to: &mut BTreeSet<usize>) {
+    let mut add = |of: &Scalar| columns_of(of, to);
+    match of {
+        Reduction::Rows { columns, .. } => columns.iter().for_each(add),
         Reduction::Groups { keys, aggregates } => {
             keys.iter().for_each(&mut add);
             let of = aggregates.iter().filter(|one| one.measure != Measure::CountAll);
@@ -229,14 +259,10 @@ fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> 
         }
         Reduction::Top { by, columns, .. } => {
             add(by);
-            // Stages find the rows; what is answered of them is read afterwards.
-            if !reduces {
-                columns.iter().for_each(&mut add);
-            }
+            columns.iter().for_each(add);
         }
         Reduction::Histogram { of, .. } => add(of),
     }
-    columns.into_iter().collect()
 }
 
 pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
@@ -252,7 +278,7 @@ pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
     }
 }
 
-fn columns_of_predicate(of: &Predicate, to: &mut BTreeSet<usize>) {
+pub(crate) fn columns_of_predicate(of: &Predicate, to: &mut BTreeSet<usize>) {
     match of {
         Predicate::Constant(_) => {}
         Predicate::Compare(_, left, right) => {
@@ -335,6 +361,10 @@ fn check_format(plan: &Plan) -> Result<(), PlanError> {
                 None => Ok(()),
             }
         }
+        Format::Columns { columns: known, .. } => match known.len() == columns.len() {
+            true => Ok(()),
+            false => invalid("there are not as many places of buffers as columns"),
+        },
         Format::Csv { delimiter, nulls, .. } => {
             if matches!(delimiter, b'"' | b'\n' | b'\r') {
                 return invalid("fields are not separated by quotes or ends of lines");

@@ -1,12 +1,17 @@
 //! The stages, their argument and their answers (`functions/include/bpfof/batch.h`).
 
+use crate::columns::{self, Batches, Pieces};
 use crate::conditions::{self, Condition, Operation};
 use crate::measures::{self, Summary};
 use crate::order_form;
 use crate::partial::{Group, Key, Partial, State, edges};
+use crate::parts::Range;
 use crate::plan::{Format, Kind, Plan, Predicate, Reduction, Scalar, Value};
-use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split};
+use crate::split::{
+    COLUMNS_MAX, READ_MAX_BYTES, Split, columns_of_predicate, columns_of_reduction,
+};
 use crate::wire::{Damaged, Reader, Writer};
+use std::collections::BTreeSet;
 
 macro_rules! object {
     ($name:literal) => {
@@ -24,6 +29,7 @@ pub struct Stage {
 }
 
 const FIXED: Stage = Stage { name: "query_fixed", object: object!("fixed") };
+const COLUMNS: Stage = Stage { name: "query_columns", object: object!("columns") };
 const CSV: Stage = Stage { name: "query_csv", object: object!("csv") };
 const FILTER: Stage = Stage { name: "query_filter", object: object!("filter") };
 const FOLD: Stage = Stage { name: "query_fold", object: object!("fold") };
@@ -33,7 +39,7 @@ const TOP: Stage = Stage { name: "query_top", object: object!("top") };
 const HISTOGRAM: Stage = Stage { name: "query_histogram", object: object!("histogram") };
 
 /// All stages, in the order in which they run.
-pub const STAGES: [Stage; 8] = [FIXED, CSV, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
+pub const STAGES: [Stage; 9] = [FIXED, COLUMNS, CSV, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
 
 const QUERY_BYTES: usize = 80 + COLUMNS_MAX * 16;
 const CONDITION_BYTES: usize = 24;
@@ -49,18 +55,8 @@ const SCRATCH_MAX_BYTES: u32 = 16_384;
 /// Rows of a line's least size.
 const CSV_ROWS_MAX: usize = 8192;
 const FLAG_SKIP: u32 = 1;
-
-/// A range of rows of a file, as a chain goes through it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    /// File offset in bytes; of a row if not `skips`, else anywhere behind the first row.
-    pub(crate) start: u64,
-    /// Rows that begin before it.
-    pub(crate) end: u64,
-    pub(crate) file_end: u64,
-    /// Whether rows begin behind the next end of a line.
-    pub(crate) skips: bool,
-}
+/// Of a column of rows: answers tell whether the value is there.
+const ROWS_MISSING: u16 = 0x8000;
 
 /// Where a measure has its words in an entry, in bytes; 0: nowhere.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,11 +71,29 @@ struct Words {
 /// What the reduction is told, and what its answer is read by.
 #[derive(Debug)]
 enum Told {
-    Rows { limit: u32 },
-    Fold { words: Vec<Words>, entry_bytes: usize },
-    Group { keys: Vec<usize>, words: Vec<Words>, entry_bytes: usize },
-    Top { by: usize, descending: bool, count: u32 },
-    Histogram { of: usize, edges: Vec<u64> },
+    /// Of each row the columns at these places among the program's.
+    Rows {
+        limit: u32,
+        answered: Vec<usize>,
+    },
+    Fold {
+        words: Vec<Words>,
+        entry_bytes: usize,
+    },
+    Group {
+        keys: Vec<usize>,
+        words: Vec<Words>,
+        entry_bytes: usize,
+    },
+    Top {
+        by: usize,
+        descending: bool,
+        count: u32,
+    },
+    Histogram {
+        of: usize,
+        edges: Vec<u64>,
+    },
 }
 
 /// A plan, or its part that stages do, as chains take it.
@@ -94,6 +108,8 @@ pub(crate) struct Program {
     pub(crate) source: Stage,
     pub(crate) filter: Option<Stage>,
     pub(crate) reduce: Stage,
+    /// What is read of columns that have buffers of their own.
+    pieces: Pieces,
     rows_max: usize,
     masks: usize,
 }
@@ -124,13 +140,23 @@ pub(crate) enum BadRow {
     Short,
     Long,
     Quotes,
+    Text,
 }
 
 impl Program {
     /// The stages' part of a plan.
     pub(crate) fn new(plan: &Plan, split: &Split) -> Result<Self, String> {
-        let told = if split.reduces { reduction(plan)? } else { Told::Rows { limit: u32::MAX } };
-        Self::with(plan, &split.pushed, split.columns.clone(), told)
+        let columns = split.columns.clone();
+        let told = match &plan.reduction {
+            // What only the pushed filter looks at stays there.
+            Reduction::Rows { limit, .. } if split.reduces => {
+                let limit = limit.unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX));
+                rows(plan, &columns, &split.rest, limit as u32)
+            }
+            _ if !split.reduces => rows(plan, &columns, &split.rest, u32::MAX),
+            _ => reduction(plan)?,
+        };
+        Self::with(plan, &split.pushed, columns, told)
     }
 
     /// Answers rows that meet `filter`: these columns, ascending.
@@ -140,7 +166,8 @@ impl Program {
         columns: Vec<usize>,
         limit: u32,
     ) -> Result<Self, String> {
-        Self::with(plan, filter, columns, Told::Rows { limit })
+        let told = rows(plan, &columns, &Predicate::Constant(true), limit);
+        Self::with(plan, filter, columns, told)
     }
 
     fn with(
@@ -163,7 +190,7 @@ impl Program {
         let is_csv = matches!(plan.format, Format::Csv { .. });
         let of = |index: &usize| &plan.schema.columns[*index];
         let kinds: Vec<_> = columns.iter().map(|index| of(index).kind).collect();
-        let nullable = |index: &usize| is_csv && of(index).nullable && of(index).kind != Kind::Utf8;
+        let nullable = |index: &usize| plan.format.may_be_missing(of(index));
         let nullable: Vec<_> = columns.iter().map(nullable).collect();
         let mut masks = conditions::masks(&conditions);
         let reduce = match &told {
@@ -186,6 +213,14 @@ impl Program {
                 (READ_MAX_BYTES / record_bytes).next_multiple_of(8) as usize
             }
             Format::Csv { .. } => CSV_ROWS_MAX,
+            Format::Columns { .. } => columns::ROWS_MAX,
+        };
+        let (source, pieces) = match &plan.format {
+            Format::Fixed { .. } => (FIXED, Pieces::default()),
+            Format::Csv { .. } => (CSV, Pieces::default()),
+            Format::Columns { columns: known, .. } => {
+                (COLUMNS, Pieces::new(known, &columns, &nullable))
+            }
         };
         let rows_max = ((WORKSPACE_BYTES - BATCH_BYTES) / row_bytes / 8 * 8).min(most);
         Ok(Self {
@@ -195,14 +230,15 @@ impl Program {
             filter: (!conditions.is_empty()).then_some(FILTER),
             conditions,
             told,
-            source: if is_csv { CSV } else { FIXED },
+            source,
             reduce,
+            pieces,
             rows_max,
             masks,
         })
     }
 
-    /// The greatest useful size of a read.
+    /// The greatest useful size of a read; of columns in rows.
     pub(crate) fn block_max(&self, format: &Format) -> u32 {
         match format {
             Format::Fixed { record_bytes, .. } => {
@@ -210,17 +246,27 @@ impl Program {
                 records * record_bytes
             }
             Format::Csv { .. } => READ_MAX_BYTES,
+            Format::Columns { .. } => self.pieces.rows_at_a_time(self.rows_max),
         }
+    }
+
+    /// Rows of columns that have so many bytes in the buffers that are read together.
+    pub(crate) fn rows_of(&self, bytes: u32) -> u32 {
+        self.pieces.rows_of(bytes.into()).min(self.rows_max as u64) as u32
     }
 
     /// The argument of a chain, and the size of scratch. `numbers` are those of filter and reduction.
     pub(crate) fn argument(
         &self,
         plan: &Plan,
-        range: &Range,
+        (range, batches): (&Range, &Batches),
         block: u32,
         numbers: (u32, u32),
     ) -> (Vec<u8>, u32) {
+        let nullable = match plan.format {
+            Format::Columns { .. } => self.pieces.missing(batches, range, self.columns.len()),
+            _ => self.nullable.clone(),
+        };
         let mut to = Writer::default();
         to.u64(range.end).u64(range.file_end).u64(0).u64(0);
         to.u32(block).u32(if range.skips { FLAG_SKIP } else { 0 });
@@ -238,6 +284,10 @@ impl Program {
         if let Format::Csv { nulls, .. } = &plan.format {
             nulls.iter().for_each(|null| to.padded(null.as_bytes(), 8));
         }
+        let source_at = to.align().len();
+        if self.source == COLUMNS {
+            self.pieces.write(batches, range, block, &nullable, &mut to);
+        }
         let reduction_at = to.len();
         self.write_reduction(&mut to);
         to.align();
@@ -248,7 +298,7 @@ impl Program {
         let mut header = Writer::default();
         header.u16(conditions_at as u16).u16(self.conditions.len() as u16);
         header.u16(reduction_at as u16).u16(state_at as u16);
-        self.write_layout(plan, nulls_at, &mut header);
+        self.write_layout(plan, (nulls_at, source_at), &nullable, &mut header);
         to.put(head, header.as_slice());
         let scratch = match &self.told {
             Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
@@ -297,10 +347,11 @@ impl Program {
 
     fn write_reduction(&self, to: &mut Writer) {
         match &self.told {
-            Told::Rows { limit } => {
-                to.u32(*limit).u16(self.columns.len() as u16);
-                (0..self.columns.len()).for_each(|place| {
-                    to.u16(place as u16);
+            Told::Rows { limit, answered } => {
+                to.u32(*limit).u16(answered.len() as u16);
+                answered.iter().for_each(|place| {
+                    let missing = if self.nullable[*place] { ROWS_MISSING } else { 0 };
+                    to.u16(*place as u16 | missing);
                 });
             }
             Told::Fold { words, entry_bytes } => self.write_measures(words, *entry_bytes, to),
@@ -334,7 +385,13 @@ impl Program {
     }
 
     /// From the offsets in the workspace on: where everything is there, and the columns.
-    fn write_layout(&self, plan: &Plan, nulls_at: usize, to: &mut Writer) {
+    fn write_layout(
+        &self,
+        plan: &Plan,
+        (nulls_at, source_at): (usize, usize),
+        missing: &[bool],
+        to: &mut Writer,
+    ) {
         let mut next = BATCH_BYTES;
         let mut place = |bytes: usize| {
             let at = next;
@@ -352,24 +409,29 @@ impl Program {
             Format::Csv { delimiter, nulls, .. } => {
                 to.u16(0).u8(*delimiter).u8(nulls.len() as u8).u16(nulls_at as u16);
             }
+            // Rows have numbers.
+            Format::Columns { .. } => {
+                to.u16(1).u8(0).u8(0).u16(0);
+            }
         }
-        to.u16(0).u16(0).u16(0);
-        let columns = self.columns.iter().zip(&self.kinds).zip(&self.nullable);
-        for ((index, kind), nullable) in columns {
-            let (at, width) = match &plan.format {
+        to.u16(source_at as u16).u16(0).u16(0);
+        for (at, (index, kind)) in self.columns.iter().zip(&self.kinds).enumerate() {
+            let room = usize::from(self.nullable[at]);
+            let (offset, width) = match &plan.format {
                 Format::Fixed { fields, .. } => {
                     (fields[*index].offset_bytes, fields[*index].width_bytes)
                 }
                 Format::Csv { .. } => (*index as u32, kind.width_bytes().unwrap_or(0)),
+                Format::Columns { columns, .. } => (0, columns::width(&columns[*index])),
             };
             let code = match kind {
                 Kind::Utf8 => 3,
                 kind if kind.is_float() => 2,
                 kind => u8::from(order_form::is_signed(*kind)),
             };
-            to.u32(at).u16(width as u16).u8(code).u8(u8::from(*nullable));
+            to.u32(offset).u16(width as u16).u8(code).u8(u8::from(missing[at]));
             to.u16(place(if *kind == Kind::Utf8 { 4 } else { 8 }));
-            to.u16(place(usize::from(*nullable))).u32(0);
+            to.u16(place(room)).u32(0);
         }
     }
 
@@ -385,6 +447,7 @@ impl Program {
             3 => Status::Bad(BadRow::Short, column),
             4 => Status::Bad(BadRow::Long, None),
             5 => Status::Bad(BadRow::Quotes, None),
+            6 => Status::Bad(BadRow::Text, column),
             _ => return Err(Damaged),
         };
         Ok(Answer { next, status, count, rows: from.u64()?, passed: from.u64()?, body: from.0 })
@@ -397,14 +460,14 @@ impl Program {
         columns: usize,
         on_row: &mut dyn FnMut(&[Value]),
     ) -> Result<(), Damaged> {
+        let Told::Rows { answered, .. } = &self.told else { return Err(Damaged) };
         let mut from = Reader(answer.body);
         from.skip(8)?;
         let mut row = vec![Value::Null; columns];
         for _ in 0..answer.count {
-            for ((index, kind), nullable) in
-                self.columns.iter().zip(&self.kinds).zip(&self.nullable)
-            {
-                row[*index] = match (*nullable && from.u8()? == 0, kind) {
+            for place in answered {
+                let (kind, nullable) = (&self.kinds[*place], self.nullable[*place]);
+                row[self.columns[*place]] = match (nullable && from.u8()? == 0, kind) {
                     (true, _) => Value::Null,
                     (false, Kind::Utf8) => {
                         let length = from.u16()?;
@@ -565,13 +628,19 @@ fn column(of: &Scalar) -> Result<usize, String> {
     }
 }
 
+/// Rows with the columns that a plan answers of them, and those that `rest` looks at.
+fn rows(plan: &Plan, columns: &[usize], rest: &Predicate, limit: u32) -> Told {
+    let mut needed = BTreeSet::new();
+    columns_of_reduction(&plan.reduction, &mut needed);
+    columns_of_predicate(rest, &mut needed);
+    let places = columns.iter().enumerate().filter(|(_, column)| needed.contains(column));
+    Told::Rows { limit, answered: places.map(|(place, _)| place).collect() }
+}
+
 /// The reduction of a plan for the stages.
 fn reduction(plan: &Plan) -> Result<Told, String> {
     Ok(match &plan.reduction {
-        Reduction::Rows { limit, .. } => {
-            let limit = limit.unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX));
-            Told::Rows { limit: limit as u32 }
-        }
+        Reduction::Rows { .. } => return Err("rows are not reduced".to_owned()),
         Reduction::Groups { keys, aggregates } => {
             let keys = keys.iter().map(column).collect::<Result<Vec<_>, _>>()?;
             // In an entry of a fold a word for nothing, in one of a group head, keys and rows.
@@ -581,7 +650,6 @@ fn reduction(plan: &Plan) -> Result<Told, String> {
             if wanted.len() > MEASURES_MAX {
                 return Err(format!("stages aggregate {MEASURES_MAX} columns at most"));
             }
-            let is_csv = matches!(plan.format, Format::Csv { .. });
             let mut next = head;
             let mut words = Vec::new();
             for wanted in &wanted {
@@ -595,7 +663,7 @@ fn reduction(plan: &Plan) -> Result<Told, String> {
                 let sum_words = if of.kind.is_float() { 1 + limbs } else { 2 };
                 words.push(Words {
                     column: index,
-                    count: place(is_csv && of.nullable && of.kind != Kind::Utf8, 1),
+                    count: place(plan.format.may_be_missing(of), 1),
                     range: place(wanted.range, 2),
                     sum: place(wanted.sum || wanted.variance, sum_words),
                     squares: place(wanted.variance, 2),

@@ -48,8 +48,9 @@ impl Writer {
     }
 
     /// Zeroes up to a multiple of 8 bytes.
-    pub(crate) fn align(&mut self) {
+    pub(crate) fn align(&mut self) -> &mut Self {
         self.0.resize(self.0.len().next_multiple_of(8), 0);
+        self
     }
 
     /// Bytes, and zeroes up to a size.

@@ -15,7 +15,11 @@
  * bpfof_batch, and the vectors, at offsets that the query names. The host places them all: stages
  * only follow its offsets, and what these lead astray faults.
  *
- * Nothing in the workspace is expected to be there in the next hop.
+ * The source may keep vectors in the workspace from hop to hop, until it has all of a batch. The other
+ * stages expect nothing to be there of an earlier hop. A source whose rows are not one behind the other
+ * in the file asks for the next reads itself, before the others run; it counts rows in place of bytes
+ * wherever file offsets of rows are named here, and sets ctx->offset to the number of the first one,
+ * and ctx->data to where texts are counted from.
  *
  * Numbers in vectors are 64 bits in *order form*, which compares as an unsigned number:
  *   unsigned integers  as they are
@@ -40,9 +44,10 @@
 #define BPFOF_TEXT_COLUMN 3
 
 struct bpfof_column {
-	/* where it is in a record in bytes, or which field of a line it is, ascending */
+	/* where it is in a record in bytes, or which field of a line it is, ascending; not of columns */
 	__u32 place;
-	/* bytes in a record; of an integer in text: those that its values fit into */
+	/* bytes in a record or a buffer, of a column's text those of an offset; of an integer in text: those
+	 * that its values fit into */
 	__u16 width;
 	__u8 kind;
 	/* 1: values may be missing */
@@ -87,14 +92,16 @@ struct bpfof_query {
 	/* rows of a batch at most */
 	__u16 rows_max;
 	__u16 columns;
-	/* of records: size in bytes */
+	/* of records: size in bytes; 1 where rows have numbers */
 	__u16 record_size;
 	/* of text: between fields; texts for a missing number, offset in scratch and count, 8 bytes
 	 * each padded with 0 */
 	__u8 delimiter;
 	__u8 nulls;
 	__u16 nulls_at;
-	__u16 reserved[3];
+	/* of columns: offset in scratch of what is known of their buffers */
+	__u16 source_at;
+	__u16 reserved[2];
 	struct bpfof_column column[BPFOF_COLUMNS_MAX];
 };
 
@@ -123,6 +130,8 @@ struct bpfof_batch {
 #define BPFOF_QUERY_LONG_ROW 4
 /* It has a quote that does not end, or something between a quote and the end of the field. */
 #define BPFOF_QUERY_BAD_QUOTES 5
+/* Its text in column `count` is not where texts are. */
+#define BPFOF_QUERY_BAD_TEXT 6
 
 /* The answer begins with this; the reduction's follows. */
 struct bpfof_query_answer {
@@ -137,6 +146,10 @@ struct bpfof_query_answer {
 /* With what stages abort: the function that should go on is not there, or scratch is too small. */
 #define BPFOF_QUERY_NO_STAGE 1
 #define BPFOF_QUERY_BAD_PLAN 2
+
+/* Before a loop: so many turns at once, whose checks are then shared. */
+#define UNROLL(turns) _Pragma(UNROLL_TEXT(clang loop unroll_count(turns)))
+#define UNROLL_TEXT(text) #text
 
 #define BPFOF_SIGN (1ULL << 63)
 #define BPFOF_ORDER_NAN (~0ULL)
@@ -170,12 +183,27 @@ static inline __u64 bpfof_double_of_order(__u64 order)
 	return order & BPFOF_SIGN ? order ^ BPFOF_SIGN : ~order;
 }
 
-/* 1 if a > b, else 0, without a branch: which way it goes depends on the data, so it would often be
- * predicted wrong. */
-static inline __u64 bpfof_above(__u64 a, __u64 b)
+/*
+ * If a <= b then `yes`, else `no`. A branch over one instruction is none in machine code, but a select: which
+ * way it goes depends on the data, so it would often be predicted wrong. Clang does not always leave one.
+ */
+static inline __u64 bpfof_at_most(__u64 a, __u64 b, __u64 yes, __u64 no)
 {
-	/* What b - a borrows. */
-	return ((~b & a) | ((~b | a) & (b - a))) >> 63;
+	__asm__("if %1 <= %2 goto +1\n%0 = %3" : "+r"(yes) : "r"(a), "r"(b), "r"(no));
+	return yes;
+}
+
+/* The less, and the greater. */
+static inline __u64 bpfof_least(__u64 a, __u64 b)
+{
+	__asm__("if %0 <= %1 goto +1\n%0 = %1" : "+r"(a) : "r"(b));
+	return a;
+}
+
+static inline __u64 bpfof_greatest(__u64 a, __u64 b)
+{
+	__asm__("if %0 >= %1 goto +1\n%0 = %1" : "+r"(a) : "r"(b));
+	return a;
 }
 
 /* The numbers of the selected rows, ascending. */
@@ -207,11 +235,13 @@ static inline int bpfof_next_stage(__u32 function)
 	return BPFOF_QUERY_NO_STAGE;
 }
 
-/* Asks for the block at `offset`, of which something is left. */
+/* Asks for the block at `offset`, of which something is left, unless the source has already asked. */
 static inline int bpfof_read_rows(struct bpfof_ctx *ctx, struct bpfof_query *query, __u64 offset)
 {
 	__u64 end = query->record_size ? query->end : query->file_end, left = end - offset;
 
+	if (ctx->reads)
+		return 0;
 	return bpfof_read(ctx, ctx->file, offset, left < query->block ? left : query->block);
 }
 

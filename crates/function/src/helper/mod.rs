@@ -8,6 +8,7 @@ mod call;
 mod decompress;
 mod double;
 mod maps;
+mod search;
 mod table;
 mod text;
 
@@ -36,6 +37,7 @@ impl Helper {
             Helper::Double => Ok(double::operate(a, b, c)),
             Helper::Decompress => Ok(decompress::decompress(call, a, (b, c), (d, e))?),
             Helper::Workspace => Ok(abi::WORKSPACE),
+            Helper::FindAll => Ok(search::find_all(call, (a, b), c, (d, e))?),
             Helper::Trace => Ok(trace(call, (a, b), c)?),
             Helper::MapGet => Ok(maps::get(call, a, b, c)?),
             Helper::MapSet => Ok(maps::set(call, a, b, c, d)?),

@@ -76,6 +76,8 @@ helpers! {
     Trace = 13, "bpfof_trace", Price::Fixed(1000);
     /// `bpfof_find_any(data, bytes, len)`.
     FindAny = 14, "bpfof_find_any", Price::Bulk(60, 2);
+    /// `bpfof_find_all(data, len, bytes, list, most)`.
+    FindAll = 15, "bpfof_find_all", CALL;
     /// `bpfof_map_get(map, key, value)`.
     MapGet = 32, "bpfof_map_get", CALL;
     /// `bpfof_map_set(map, key, value, flags)`.
@@ -89,7 +91,16 @@ helpers! {
 impl Helper {
     /// The helper with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Helper> {
-        Helper::ALL.iter().copied().find(|helper| *helper as i32 == number)
+        const BY_NUMBER: [Option<Helper>; 64] = {
+            let mut by_number = [None; 64];
+            let mut index = 0;
+            while index < Helper::ALL.len() {
+                by_number[Helper::ALL[index] as usize] = Some(Helper::ALL[index]);
+                index += 1;
+            }
+            by_number
+        };
+        usize::try_from(number).ok().and_then(|number| *BY_NUMBER.get(number)?)
     }
 
     /// Whether it works on r3 bytes at r1. The others go through `Helper::run`.

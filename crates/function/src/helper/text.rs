@@ -61,6 +61,12 @@ pub(super) fn parse_double(
     call.charge(DOUBLE_COST)?;
     let text = payable(call, text, len)?;
     let to = call.writable(to, 8)?;
+    if let Some((number, consumed)) = short_double(&call.memory[text.clone()]) {
+        let looked_at = (consumed + 1).min(text.len());
+        call.charge(looked_at as u64 * BYTE_COST)?;
+        call.memory[to].copy_from_slice(&number.to_bits().to_le_bytes());
+        return Ok(consumed as u64);
+    }
     let (looked_at, consumed) = double(&call.memory[text.clone()]);
     call.charge(looked_at as u64 * BYTE_COST)?;
     if consumed > MAX_DOUBLE_BYTES {
@@ -107,6 +113,33 @@ fn double(text: &[u8]) -> (usize, usize) {
         }
     }
     (looked_at.min(text.len()), at)
+}
+
+/// Powers of ten that a double holds exactly.
+const TENS: [f64; 16] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+/// The number that a text starts with, and how many bytes it takes, if it has no exponent and so few
+/// digits that they are an integer that a double holds. Divided by such a power of ten it is rounded once,
+/// and so correctly (Clinger 1990).
+fn short_double(text: &[u8]) -> Option<(f64, usize)> {
+    let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
+    let (mut digits, mut point, mut at) = (0u64, None, sign);
+    let end = text.len().min(sign + TENS.len());
+    while at < end {
+        match text[at] {
+            byte @ b'0'..=b'9' => digits = digits * 10 + u64::from(byte - b'0'),
+            b'.' if point.is_none() => point = Some(at),
+            _ => break,
+        }
+        at += 1;
+    }
+    let count = at - sign - usize::from(point.is_some());
+    if count == 0 || at == sign + TENS.len() || matches!(text.get(at), Some(b'e' | b'E')) {
+        return None;
+    }
+    let number = digits as f64 / TENS[point.map_or(0, |point| at - point - 1)];
+    Some((if text[0] == b'-' { -number } else { number }, at))
 }
 
 /// How many bytes had to be looked at, and the number with the bytes that it takes or an error.
@@ -219,6 +252,34 @@ mod tests {
             assert_eq!(double(text.as_bytes()), (looked_at, bytes), "{text:?}");
             let number = &text[..bytes];
             assert!(bytes == 0 || number.parse::<f64>().is_ok(), "{number:?}");
+        }
+    }
+
+    #[test]
+    fn short_doubles_are_the_ones_that_the_long_way_gives() {
+        let mut state = 1u64;
+        let mut short = 0;
+        for _ in 0..200_000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let (mut text, length) = (Vec::new(), state % 20);
+            for index in 0..length {
+                let dice = (state >> (index * 3)) as usize ^ index as usize;
+                text.push(b"0123456789012345678901234567890123456789-+..ee,x"[dice % 48]);
+            }
+            let (looked_at, consumed) = double(&text);
+            let Some((number, at)) = short_double(&text) else { continue };
+            short += 1;
+            assert_eq!((at, (at + 1).min(text.len())), (consumed, looked_at), "{text:?}");
+            let parsed = std::str::from_utf8(&text[..at]).ok().and_then(|text| text.parse().ok());
+            assert_eq!(parsed.map(f64::to_bits), Some(number.to_bits()), "{text:?}");
+        }
+        assert!(short > 20_000, "{short}");
+        assert_eq!(short_double(b"-0.0"), Some((-0.0, 4)));
+        assert_eq!(short_double(b"123456789012345"), Some((123_456_789_012_345.0, 15)));
+        for none in ["", "-", ".", "-.", "1e5", "1234567890123456", "123456789012345."] {
+            assert_eq!(short_double(none.as_bytes()), None, "{none}");
         }
     }
 

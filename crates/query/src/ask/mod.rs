@@ -1,13 +1,14 @@
 //! Plans over files: a target for each file, and all parts run there.
 
 mod place;
+mod places;
 
 use crate::error::RunError;
 use crate::functions::{LoadedStages, Stages};
 use crate::infer::Source;
 use crate::partial::Partial;
-use crate::parts::{Part, parts};
-use crate::plan::{Plan, Reduction};
+use crate::parts::Part;
+use crate::plan::Plan;
 use crate::run::Runner;
 use crate::settings::{Settings, Stats};
 use bpfof_host::files::{FileMaps, MapRefusal, NamespaceDevice};
@@ -20,11 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use place::{PlaceError, Reach, Where};
-
-/// Bytes of a part whose rows are answered: they are in memory together.
-const ROWS_PART_BYTES: u64 = 64 << 20;
-/// Bytes of a part that is reduced.
-const PART_BYTES: u64 = 1 << 30;
 
 /// Why a session cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -176,9 +172,10 @@ impl Session {
         Ok((partial, place.cost(runner.stats(), runner.lost())))
     }
 
-    /// Runs all parts of a plan, in the order of the files. `on_progress` is told now and then how many bytes
-    /// are done, and says whether to go on; `on_part` gets what each part comes to, and says whether more is
-    /// wanted.
+    /// Runs all parts of a plan, at all places at once: each has a thread. `on_progress` is told now and then
+    /// how many bytes are done, and says whether to go on; `on_part` gets what each part, or several that follow
+    /// each other, come to, in the order of the files, and says whether more is wanted. Both are called by
+    /// this thread.
     ///
     /// # Errors
     /// [`RunError`], or that of `on_part`.
@@ -190,28 +187,10 @@ impl Session {
         on_progress: &mut dyn FnMut(u64) -> bool,
         on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
     ) -> Result<Stats, E> {
-        let stages: Vec<Stages<'_>> = self.places.iter().map(|place| place.stages()).collect();
-        let mut runners: Vec<Option<Runner<'_>>> = self.places.iter().map(|_| None).collect();
-        let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
-        let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };
-        let mut done = 0;
-        for part in parts(plan, &source.files, part_bytes) {
-            let Some(&at) = self.of.get(&part.path) else { continue };
-            let runner = match &mut runners[at] {
-                Some(runner) => runner,
-                none => none.insert(Runner::new(&stages[at], plan, settings)?),
-            };
-            let partial = runner.run(&part, &mut |bytes| on_progress(done + bytes))?;
-            done += part.end_bytes - part.start_bytes;
-            if !on_progress(done) {
-                return Err(RunError::Stopped.into());
-            }
-            if on_part(partial)?.is_break() {
-                break;
-            }
-        }
-        let all = runners.iter().flatten().map(Runner::stats);
-        Ok(all.fold(Stats::default(), Stats::plus))
+        let of = |file: &(PathBuf, u64)| Some((*self.of.get(&file.0)?, file.clone()));
+        let files: Vec<_> = source.files.iter().filter_map(of).collect();
+        let places: Vec<_> = self.places.iter().map(|place| place.stages()).collect();
+        places::run(&files, &places, (plan, settings), on_progress, on_part)
     }
 }
 

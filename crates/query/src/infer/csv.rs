@@ -69,7 +69,7 @@ pub(super) fn header_bytes(beginning: &Beginning<'_>, no_header: bool) -> u64 {
 pub(super) fn with_header(format: &Format, header_bytes: u64) -> Format {
     match format.clone() {
         Format::Csv { delimiter, nulls, .. } => Format::Csv { delimiter, header_bytes, nulls },
-        other @ Format::Fixed { .. } => other,
+        other => other,
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! [`Source::find`] expands patterns, finds format and columns of the first file, and makes sure that the
 //! others are alike. `records`: what the user says of records; `npy`: headers of NumPy; `csv`: header line and
-//! first rows, by pyarrow's rules.
+//! first rows, by pyarrow's rules; `arrow`: footers of Arrow files.
 
+mod arrow;
 mod beginning;
 mod csv;
 mod npy;
@@ -39,6 +40,8 @@ pub enum FormatName {
     Npy,
     /// Text with a delimiter.
     Csv,
+    /// Arrow IPC files, which Feather's second version is, uncompressed.
+    Arrow,
 }
 
 /// Files that are alike, and what is in them.
@@ -149,10 +152,11 @@ fn expand(patterns: &[String]) -> Result<Vec<PathBuf>, SourceError> {
 }
 
 /// What files of other systems begin or end their names with, and what to do with them.
-const OTHERS: [(&str, &str); 8] = [
-    ("parquet", "Parquet is compressed and has its own statistics; ask it by DuckDB"),
-    ("arrow", "Arrow files are not read yet; write them as .npy, as records or as CSV"),
-    ("feather", "Arrow files are not read yet; write them as .npy, as records or as CSV"),
+const OTHERS: [(&str, &str); 6] = [
+    (
+        "parquet",
+        "Parquet is compressed and has its own statistics: ask it by DuckDB, or write an Arrow file",
+    ),
     ("gz", "decompress it first: stages read files as they lie on the device"),
     ("zst", "decompress it first: stages read files as they lie on the device"),
     ("bz2", "decompress it first: stages read files as they lie on the device"),
@@ -173,13 +177,14 @@ fn look(
         (Some(format), _) => format,
         (None, "npy") => FormatName::Npy,
         (None, "csv" | "tsv") => FormatName::Csv,
+        (None, "arrow" | "feather" | "ipc") => FormatName::Arrow,
         (None, extension) => match OTHERS.iter().find(|(other, _)| *other == extension) {
             Some((_, what)) => return Err(contents((*what).to_owned())),
             None if hints.schema.is_some() => FormatName::Records,
             None => {
                 return Err(contents(
                     "its name does not tell what it is: give the fields of its records, as in \
-                     --schema 'id u64, amount i32', or say --format csv or npy"
+                     --schema 'id u64, amount i32', or say --format csv, npy or arrow"
                         .to_owned(),
                 ));
             }
@@ -198,9 +203,10 @@ fn look(
                 .map_err(contents)?;
             Ok((schema, format))
         }
-        FormatName::Npy if hints.schema.is_some() => Err(SourceError::Schema(
-            ".npy files tell their fields themselves; leave it out".to_owned(),
+        FormatName::Npy | FormatName::Arrow if hints.schema.is_some() => Err(SourceError::Schema(
+            ".npy and Arrow files tell their columns themselves; leave it out".to_owned(),
         )),
+        FormatName::Arrow => arrow::parse(path, beginning.file_bytes),
         FormatName::Npy => npy::parse(beginning).map_err(contents),
         FormatName::Csv => {
             let tab = if extension == "tsv" { b'\t' } else { b',' };

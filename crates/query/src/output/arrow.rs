@@ -2,14 +2,18 @@
 
 use super::error::OutputError;
 use crate::plan::{AnswerKind, Kind, Table, Value};
-use arrow_array::builder::{PrimitiveBuilder, StringBuilder};
+use arrow_array::builder::{BooleanBuilder, GenericStringBuilder, PrimitiveBuilder};
 use arrow_array::types::{
-    ArrowPrimitiveType, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Date64Type, Decimal128Type, DurationMicrosecondType,
+    DurationMillisecondType, DurationNanosecondType, DurationSecondType, Float32Type, Float64Type,
+    Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, OffsetSizeTrait, RecordBatch};
 use arrow_ipc::writer::FileWriter;
-use arrow_schema::{ArrowError, DataType, Field, Schema};
+use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -23,6 +27,7 @@ pub fn schema(names: &[&str], table: &Table) -> Schema {
     let fields = names.iter().zip(&table.kinds).enumerate().map(|(at, (name, kind))| {
         let data_type = match kind {
             AnswerKind::Same(kind) => data_type(*kind),
+            AnswerKind::Arrow(data_type) => data_type.clone(),
             AnswerKind::Count => DataType::Int64,
             AnswerKind::Float => DataType::Float64,
             AnswerKind::Sum => {
@@ -89,17 +94,54 @@ fn column(field: &Field, at: usize, rows: &[Vec<Value>]) -> Result<ArrayRef, Out
             value.as_float().map(|value| value as f32)
         }),
         DataType::Float64 => numbers::<Float64Type>(field, at, rows, &Value::as_float),
-        _ => {
-            let mut builder = StringBuilder::new();
-            for row in rows {
-                match &row[at] {
-                    Value::Text(text) => builder.append_value(text),
-                    _ => builder.append_null(),
-                }
-            }
+        DataType::Boolean => {
+            let mut builder = BooleanBuilder::new();
+            rows.iter().for_each(|row| match row[at] {
+                Value::Int(value) => builder.append_value(value != 0),
+                _ => builder.append_null(),
+            });
             Ok(Arc::new(builder.finish()))
         }
+        DataType::LargeUtf8 => Ok(texts::<i64>(at, rows)),
+        DataType::Utf8 => Ok(texts::<i32>(at, rows)),
+        _ => times(field, at, rows),
     }
+}
+
+fn times(field: &Field, at: usize, rows: &[Vec<Value>]) -> Result<ArrayRef, OutputError> {
+    use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+    match field.data_type() {
+        DataType::Date32 => integers::<Date32Type>(field, at, rows),
+        DataType::Date64 => integers::<Date64Type>(field, at, rows),
+        DataType::Time32(Second) => integers::<Time32SecondType>(field, at, rows),
+        DataType::Time32(_) => integers::<Time32MillisecondType>(field, at, rows),
+        DataType::Time64(Microsecond) => integers::<Time64MicrosecondType>(field, at, rows),
+        DataType::Time64(_) => integers::<Time64NanosecondType>(field, at, rows),
+        DataType::Timestamp(Second, _) => integers::<TimestampSecondType>(field, at, rows),
+        DataType::Timestamp(Millisecond, _) => {
+            integers::<TimestampMillisecondType>(field, at, rows)
+        }
+        DataType::Timestamp(Microsecond, _) => {
+            integers::<TimestampMicrosecondType>(field, at, rows)
+        }
+        DataType::Timestamp(Nanosecond, _) => integers::<TimestampNanosecondType>(field, at, rows),
+        DataType::Duration(Second) => integers::<DurationSecondType>(field, at, rows),
+        DataType::Duration(Millisecond) => integers::<DurationMillisecondType>(field, at, rows),
+        DataType::Duration(Microsecond) => integers::<DurationMicrosecondType>(field, at, rows),
+        DataType::Duration(Nanosecond) => integers::<DurationNanosecondType>(field, at, rows),
+        other => Err(ArrowError::NotYetImplemented(other.to_string()).into()),
+    }
+}
+
+fn texts<O: OffsetSizeTrait>(at: usize, rows: &[Vec<Value>]) -> ArrayRef {
+    let mut builder = GenericStringBuilder::<O>::new();
+    for row in rows {
+        match &row[at] {
+            Value::Text(text) => builder.append_value(text),
+            _ => builder.append_null(),
+        }
+    }
+    Arc::new(builder.finish())
 }
 
 fn integers<T: ArrowPrimitiveType<Native: TryFrom<i128>>>(

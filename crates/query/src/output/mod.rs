@@ -3,6 +3,7 @@
 mod arrow;
 mod error;
 mod text;
+mod time;
 
 use crate::plan::Table;
 use std::io::Write;

@@ -1,22 +1,35 @@
 //! Answers as text.
 
+use super::time;
 use crate::plan::{AnswerKind, Kind, Table, Value};
+use arrow_schema::DataType;
 use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// So many rows decide how wide columns are; further ones follow as they come.
 const ALIGNED_ROWS: usize = 1000;
 
-fn is_text(kind: AnswerKind) -> bool {
-    kind == AnswerKind::Same(Kind::Utf8)
+fn is_text(kind: &AnswerKind) -> bool {
+    matches!(kind, AnswerKind::Same(Kind::Utf8) | AnswerKind::Arrow(DataType::LargeUtf8))
+}
+
+/// A date or a time, or a moment; None for all other values.
+fn time(value: &Value, kind: &AnswerKind) -> Option<String> {
+    match (value, kind) {
+        (Value::Int(value), AnswerKind::Arrow(data_type)) => time::text(*value, data_type),
+        _ => None,
+    }
 }
 
 /// A number as it is read back without loss; None for what is missing and for text.
-fn number(value: &Value, kind: AnswerKind) -> Option<String> {
+fn number(value: &Value, kind: &AnswerKind) -> Option<String> {
     match value {
         Value::Null | Value::Text(_) => None,
+        Value::Int(value) if *kind == AnswerKind::Arrow(DataType::Boolean) => {
+            Some((*value != 0).to_string())
+        }
         Value::Int(value) => Some(value.to_string()),
-        Value::Float(value) if kind == AnswerKind::Same(Kind::F32) => {
+        Value::Float(value) if *kind == AnswerKind::Same(Kind::F32) => {
             Some(format!("{:?}", *value as f32))
         }
         Value::Float(value) => Some(format!("{value:?}")),
@@ -55,7 +68,10 @@ impl<W: Write> Aligned<W> {
         for row in &table.rows {
             let cells = row.iter().zip(&table.kinds).map(|(value, kind)| match value {
                 Value::Text(text) => harmless(text).into_owned(),
-                other => number(other, *kind).unwrap_or_else(|| "NULL".to_owned()),
+                other => {
+                    let text = time(other, kind).or_else(|| number(other, kind));
+                    text.unwrap_or_else(|| "NULL".to_owned())
+                }
             });
             self.waiting.push(cells.collect());
             if self.widths.is_some() || self.waiting.len() == ALIGNED_ROWS {
@@ -95,7 +111,7 @@ impl<W: Write> Aligned<W> {
                 line.push_str("  ");
             }
             let blanks = " ".repeat(width.saturating_sub(cell.chars().count()));
-            match self.kinds.get(at).copied().is_some_and(is_text) {
+            match self.kinds.get(at).is_some_and(is_text) {
                 true => line.extend([&**cell, &*blanks]),
                 false => line.extend([&*blanks, &**cell]),
             }
@@ -137,7 +153,10 @@ impl<W: Write> Csv<W> {
         for row in &table.rows {
             self.line(row.iter().zip(&table.kinds).map(|(value, kind)| match value {
                 Value::Text(text) => quoted(text),
-                other => Cow::Owned(number(other, *kind).unwrap_or_default()),
+                other => {
+                    let text = time(other, kind).or_else(|| number(other, kind));
+                    Cow::Owned(text.unwrap_or_default())
+                }
             }))?;
         }
         Ok(())
@@ -191,7 +210,10 @@ impl<W: Write> Json<W> {
                 line.push_str(&match value {
                     Value::Text(text) => json_text(text),
                     Value::Float(number) if !number.is_finite() => json_text(&number.to_string()),
-                    other => number(other, *kind).unwrap_or_else(|| "null".to_owned()),
+                    other => match time(other, kind) {
+                        Some(time) => json_text(&time),
+                        None => number(other, kind).unwrap_or_else(|| "null".to_owned()),
+                    },
                 });
             }
             line.push('}');

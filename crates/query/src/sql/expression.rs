@@ -2,7 +2,11 @@
 
 use super::aggregate::{aggregate, arguments, unknown};
 use super::error::{SqlError, USE_AN_ENGINE, quoted};
-use crate::plan::{Arithmetic, Compare, Kind, Predicate, Scalar, Schema, Value};
+use super::time::Clock;
+use crate::plan::{
+    AnswerKind, Arithmetic, Compare, Format, Kind, OtherColumn, Predicate, Scalar, Schema, Value,
+};
+use arrow_schema::DataType as ArrowType;
 use sqlparser::ast::{
     BinaryOperator, DataType, Expr, Function, FunctionArgExpr, Ident, UnaryOperator,
     Value as Literal,
@@ -17,15 +21,21 @@ pub(super) enum Type {
     Int,
     Float,
     Text,
+    /// An integer that is 0 or 1.
+    Bool,
+    /// An integer that counts time.
+    Time(Clock),
     /// The literal NULL: of each type.
     Null,
 }
 
 impl Type {
-    pub(super) fn of(kind: Kind) -> Self {
+    fn of(kind: &AnswerKind) -> Self {
         match kind {
-            Kind::Utf8 => Self::Text,
-            kind if kind.is_float() => Self::Float,
+            AnswerKind::Same(Kind::Utf8) | AnswerKind::Arrow(ArrowType::LargeUtf8) => Self::Text,
+            AnswerKind::Same(kind) if kind.is_float() => Self::Float,
+            AnswerKind::Arrow(ArrowType::Boolean) => Self::Bool,
+            AnswerKind::Arrow(of) => Clock::of(of).map_or(Self::Int, Self::Time),
             _ => Self::Int,
         }
     }
@@ -35,6 +45,8 @@ impl Type {
             Self::Int => "an integer",
             Self::Float => "a number",
             Self::Text => "text",
+            Self::Bool => "true or false",
+            Self::Time(_) => "a date or a time",
             Self::Null => "NULL",
         }
     }
@@ -51,6 +63,17 @@ impl Typed {
     pub(super) fn new(scalar: Scalar, of: Type) -> Self {
         Self { scalar, of }
     }
+
+    /// Makes a time of text that is compared with one.
+    fn become_time(&mut self, with: Type, expr: &Expr) -> Result<(), SqlError> {
+        if let (Type::Time(clock), Scalar::Literal(Value::Text(text))) = (with, &self.scalar) {
+            let value = clock.read(text).ok_or_else(|| {
+                SqlError::Meaning(format!("{} is no {}", quoted(expr), clock.what()))
+            })?;
+            *self = Self::new(Scalar::Literal(value), with);
+        }
+        Ok(())
+    }
 }
 
 /// What names and aggregates stand for.
@@ -63,10 +86,25 @@ pub(super) trait Names {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows<'a> {
     pub(super) schema: &'a Schema,
+    pub(super) format: &'a Format,
     pub(super) table_name: Option<&'a str>,
 }
 
 impl Rows<'_> {
+    /// The column with this index.
+    pub(super) fn at(&self, index: usize) -> Typed {
+        let kind = self.format.column_kind(self.schema, index);
+        Typed::new(Scalar::Column(index), Type::of(&kind))
+    }
+
+    /// The columns that cannot be asked for.
+    pub(super) fn others(&self) -> &[OtherColumn] {
+        match self.format {
+            Format::Columns { others, .. } => others,
+            _ => &[],
+        }
+    }
+
     fn column(&self, name: &Ident) -> Result<Typed, SqlError> {
         let columns = &self.schema.columns;
         let exact = columns.iter().position(|column| column.name == name.value);
@@ -75,10 +113,13 @@ impl Rows<'_> {
         });
         let found = exact.or_else(|| alike.next().filter(|_| alike.next().is_none()));
         let Some(at) = found else {
+            if let Some(other) = self.others().iter().find(|other| other.name == name.value) {
+                return Err(SqlError::unsupported(format!("column {}", other.name), &other.why));
+            }
             let known: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
             return Err(SqlError::Column { name: quoted(&name.value), known: known.join(", ") });
         };
-        Ok(Typed::new(Scalar::Column(at), Type::of(columns[at].kind)))
+        Ok(self.at(at))
     }
 }
 
@@ -131,7 +172,7 @@ fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, 
     match expr {
         Expr::Nested(inner) => scalar_below(names, inner, left),
         Expr::Value(value) => literal(&value.value),
-        // Dates are text in files; ISO 8601 orders as time does.
+        // Text until it meets a column of times; in files that are text ISO 8601 orders as time does.
         Expr::TypedString(typed)
             if matches!(typed.data_type, DataType::Date | DataType::Timestamp(..)) =>
         {
@@ -195,12 +236,7 @@ fn literal(value: &Literal) -> Result<Typed, SqlError> {
         },
         Literal::SingleQuotedString(text) => (Value::Text(text.clone()), Type::Text),
         Literal::Null => (Value::Null, Type::Null),
-        Literal::Boolean(_) => {
-            return Err(SqlError::unsupported(
-                value,
-                "files have no column that is true or false; compare with 1, or with what stands in the text",
-            ));
-        }
+        Literal::Boolean(is_true) => (Value::Int((*is_true).into()), Type::Bool),
         other => {
             return Err(SqlError::unsupported(other, "write a number, or text in single quotes"));
         }
@@ -244,18 +280,39 @@ fn comparison(op: &BinaryOperator) -> Option<Compare> {
 /// The expression, if its values are numbers.
 pub(super) fn number(typed: Typed, expr: &Expr) -> Result<Typed, SqlError> {
     match typed.of {
-        Type::Text => {
-            Err(SqlError::Meaning(format!("{} is text, and a number is needed", quoted(expr))))
-        }
+        Type::Text | Type::Time(_) => Err(SqlError::Meaning(format!(
+            "{} is {}, and a number is needed",
+            quoted(expr),
+            typed.of.name()
+        ))),
         _ => Ok(typed),
     }
 }
 
-fn comparable(first: (&Typed, &Expr), second: (&Typed, &Expr)) -> Result<(), SqlError> {
+/// Sees to it that two values can be compared: text beside a time is one.
+fn align(first: (&mut Typed, &Expr), second: (&mut Typed, &Expr)) -> Result<(), SqlError> {
+    first.0.become_time(second.0.of, first.1)?;
+    second.0.become_time(first.0.of, second.1)?;
     let is_text = |typed: &Typed| typed.of == Type::Text;
-    let any = [first.0, second.0].iter().any(|typed| typed.of == Type::Null);
-    if any || is_text(first.0) == is_text(second.0) {
+    let clocks = match (first.0.of, second.0.of) {
+        (Type::Time(one), Type::Time(other)) => one == other,
+        _ => true,
+    };
+    let any = [&first.0, &second.0].iter().any(|typed| typed.of == Type::Null);
+    let is_whole = |typed: &Typed| matches!(typed.of, Type::Bool | Type::Int | Type::Null);
+    let bools = [&first.0, &second.0].iter().any(|typed| typed.of == Type::Bool);
+    let alike = is_text(first.0) == is_text(second.0)
+        && clocks
+        && (!bools || is_whole(first.0) && is_whole(second.0));
+    if any || alike {
         return Ok(());
+    }
+    if !clocks {
+        return Err(SqlError::Meaning(format!(
+            "{} and {} count time in different units: they cannot be compared",
+            quoted(first.1),
+            quoted(second.1)
+        )));
     }
     Err(SqlError::Meaning(format!(
         "{} is {} and {} is {}: they cannot be compared; text stands in single quotes, numbers in none",
@@ -322,7 +379,11 @@ fn predicate_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Pred
         Expr::Function(function) => test(names, function, left),
         other => {
             // What is wrong inside is told first.
-            scalar_below(names, other, left)?;
+            let typed = scalar_below(names, other, left)?;
+            if typed.of == Type::Bool {
+                let is_true = Scalar::Literal(Value::Int(1));
+                return Ok(Predicate::Compare(Compare::Equal, typed.scalar, is_true));
+            }
             let what = quoted(other);
             Err(SqlError::Meaning(format!("{what} is no condition: compare it with something")))
         }
@@ -336,8 +397,8 @@ fn compared(
     second: &Expr,
     left: u32,
 ) -> Result<Predicate, SqlError> {
-    let (a, b) = (scalar_below(names, first, left)?, scalar_below(names, second, left)?);
-    comparable((&a, first), (&b, second))?;
+    let (mut a, mut b) = (scalar_below(names, first, left)?, scalar_below(names, second, left)?);
+    align((&mut a, first), (&mut b, second))?;
     Ok(Predicate::Compare(compare, a.scalar, b.scalar))
 }
 
@@ -347,11 +408,11 @@ fn in_list(
     list: &[Expr],
     left: u32,
 ) -> Result<Predicate, SqlError> {
-    let of = scalar_below(names, expr, left)?;
+    let mut of = scalar_below(names, expr, left)?;
     let mut values = Vec::with_capacity(list.len());
     for each in list {
-        let value = scalar_below(names, each, left)?;
-        comparable((&of, expr), (&value, each))?;
+        let mut value = scalar_below(names, each, left)?;
+        align((&mut of, expr), (&mut value, each))?;
         match value.scalar {
             Scalar::Literal(Value::Null) => {
                 return Err(SqlError::unsupported("NULL in a list of IN", "write OR … IS NULL"));
@@ -395,7 +456,11 @@ fn text(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Scalar, SqlErro
     let typed = scalar_below(names, expr, left)?;
     match typed.of {
         Type::Text | Type::Null => Ok(typed.scalar),
-        _ => Err(SqlError::Meaning(format!("{} is a number, and text is needed", quoted(expr)))),
+        _ => Err(SqlError::Meaning(format!(
+            "{} is {}, and text is needed",
+            quoted(expr),
+            typed.of.name()
+        ))),
     }
 }
 

@@ -10,6 +10,7 @@ mod error;
 mod expression;
 mod question;
 mod statement;
+mod time;
 
 pub use error::SqlError;
 pub use question::{Answers, Question};

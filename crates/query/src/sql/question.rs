@@ -122,7 +122,12 @@ impl Statement {
     /// # Errors
     /// What it names is not there, does not fit, or is not supported.
     pub fn bind(&self, schema: &Schema, format: &Format) -> Result<Question, SqlError> {
-        let mut rows = Rows { schema, table_name: self.table_name.as_deref() };
+        let mut rows = Rows { schema, format, table_name: self.table_name.as_deref() };
+        let has_all = self.items.iter().any(|item| matches!(item, Item::All));
+        if let (Some(other), true) = (rows.others().first(), has_all) {
+            let what = format!("* with column {}", other.name);
+            return Err(SqlError::unsupported(what, format!("{}; or name the others", other.why)));
+        }
         let filter = match &self.filter {
             None => Predicate::Constant(true),
             Some(expr) => predicate(&mut rows, expr)?,
@@ -250,9 +255,7 @@ impl Statement {
 
     fn keys(&self, outputs: &[Output<'_>], rows: &mut Rows<'_>) -> Result<Vec<Typed>, SqlError> {
         let mut bind = |output: &Output<'_>| match output.expr {
-            OutputExpr::Column(at) => {
-                Ok(Typed::new(Scalar::Column(at), Type::of(rows.schema.columns[at].kind)))
-            }
+            OutputExpr::Column(at) => Ok(rows.at(at)),
             OutputExpr::Expr(expr) => scalar(rows, expr),
         };
         let is_key = |output: &&Output<'_>| match output.expr {
@@ -271,10 +274,7 @@ impl Statement {
                     let is_column = matches!(key, Expr::Identifier(_)) && scalar(rows, key).is_ok();
                     found.push(match Self::named(key, outputs, !is_column)? {
                         Some((_, output)) => match output.expr {
-                            OutputExpr::Column(at) => Typed::new(
-                                Scalar::Column(at),
-                                Type::of(rows.schema.columns[at].kind),
-                            ),
+                            OutputExpr::Column(at) => rows.at(at),
                             OutputExpr::Expr(expr) => scalar(rows, expr)?,
                         },
                         None => scalar(rows, key)?,
@@ -500,7 +500,7 @@ impl Order {
 /// What values computed from a row of the plan's answer are.
 fn kind(scalar: &Scalar, kinds: &[AnswerKind]) -> AnswerKind {
     match scalar {
-        Scalar::Column(at) => kinds.get(*at).copied().unwrap_or(AnswerKind::Float),
+        Scalar::Column(at) => kinds.get(*at).cloned().unwrap_or(AnswerKind::Float),
         Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
         Scalar::Literal(Value::Int(_)) => AnswerKind::Sum,
         Scalar::Literal(_) | Scalar::Arithmetic(Arithmetic::Divide, ..) => AnswerKind::Float,
@@ -508,7 +508,7 @@ fn kind(scalar: &Scalar, kinds: &[AnswerKind]) -> AnswerKind {
             let is_float = |scalar| match kind(scalar, kinds) {
                 AnswerKind::Float => true,
                 AnswerKind::Same(kind) => kind.is_float(),
-                AnswerKind::Sum | AnswerKind::Count => false,
+                AnswerKind::Arrow(_) | AnswerKind::Sum | AnswerKind::Count => false,
             };
             if is_float(a) || is_float(b) { AnswerKind::Float } else { AnswerKind::Sum }
         }

@@ -1,6 +1,8 @@
 //! Random files and plans, and what plans must answer: computed from the values in the plainest way.
 #![allow(dead_code)] // Each test uses a part.
 
+mod arrow;
+
 use bpfof_query::{
     Aggregate, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, Plan,
     Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stages, Stats, Table, Value,
@@ -29,16 +31,16 @@ impl Dice {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    fn one_in(&mut self, n: usize) -> bool {
+    pub(crate) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 }
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 13] = [
     Kind::I8,
     Kind::I16,
     Kind::I32,
@@ -49,6 +51,9 @@ const KINDS: [Kind; 11] = [
     Kind::U64,
     Kind::F32,
     Kind::F64,
+    // Texts of several columns are not alone in their block.
+    Kind::Utf8,
+    Kind::Utf8,
     Kind::Utf8,
 ];
 
@@ -63,14 +68,14 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, rows: usize) -> World {
         let mut dice = Dice::new(seed);
-        let is_csv = dice.one_in(2);
+        let (is_csv, is_arrow) = [(true, false), (false, false), (false, true)][dice.below(3)];
         let columns = 1 + dice.below(5);
         let column = |index: usize, dice: &mut Dice| {
             let kind = match dice.pick(&KINDS) {
                 Kind::F32 if is_csv => Kind::F64,
                 kind => kind,
             };
-            let nullable = is_csv && kind != Kind::Utf8 && dice.one_in(2);
+            let nullable = (is_csv && kind != Kind::Utf8 || is_arrow) && dice.one_in(2);
             Column { name: format!("c{index}"), kind, nullable }
         };
         let columns: Vec<_> = (0..columns).map(|index| column(index, &mut dice)).collect();
@@ -84,6 +89,8 @@ impl World {
         let schema = Schema { columns };
         let (format, bytes) = if is_csv {
             csv(&schema, &rows, &mut dice)
+        } else if is_arrow {
+            arrow::file(&schema, &mut rows, &mut dice)
         } else {
             fixed(&schema, &mut rows, &mut dice)
         };

@@ -1,0 +1,107 @@
+//! Dates and times in statements.
+
+use crate::plan::Value;
+use arrow_schema::{DataType, TimeUnit};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
+
+const DAY_NS: i128 = 86_400_000_000_000;
+
+/// How a column counts time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clock {
+    /// Whether from midnight on, else from 1970-01-01 UTC.
+    of_day: bool,
+    unit_ns: i128,
+}
+
+impl Clock {
+    /// That of a type; None for others than dates and times.
+    pub(super) fn of(data_type: &DataType) -> Option<Self> {
+        let (of_day, unit_ns) = match data_type {
+            DataType::Date32 => (false, DAY_NS),
+            DataType::Date64 => (false, unit_ns(TimeUnit::Millisecond)),
+            DataType::Timestamp(unit, _) => (false, unit_ns(*unit)),
+            DataType::Time32(unit) | DataType::Time64(unit) => (true, unit_ns(*unit)),
+            _ => return None,
+        };
+        Some(Self { of_day, unit_ns })
+    }
+
+    /// What is read, with an example.
+    pub(super) const fn what(self) -> &'static str {
+        if self.of_day {
+            "time of the day, such as '12:34:56'"
+        } else {
+            "time, such as '2020-09-14' or '2020-09-14 12:34:56.789Z'"
+        }
+    }
+
+    /// Reads ISO 8601, of UTC if it has no offset. What lies between two units is a fraction.
+    pub(super) fn read(self, text: &str) -> Option<Value> {
+        let since = match self.of_day {
+            true => {
+                let forms = ["%H:%M:%S%.f", "%H:%M"];
+                let time =
+                    forms.iter().find_map(|form| NaiveTime::parse_from_str(text, form).ok())?;
+                i128::from(time.num_seconds_from_midnight()) * 1_000_000_000
+                    + i128::from(time.nanosecond())
+            }
+            false => moment(text)?,
+        };
+        Some(match since % self.unit_ns {
+            0 => Value::Int(since / self.unit_ns),
+            _ => Value::Float(since as f64 / self.unit_ns as f64),
+        })
+    }
+}
+
+fn unit_ns(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
+    }
+}
+
+/// Nanoseconds since 1970.
+fn moment(text: &str) -> Option<i128> {
+    if let Ok(date) = NaiveDate::parse_from_str(text, "%Y-%m-%d") {
+        return Some(
+            i128::from(date.and_time(NaiveTime::MIN).and_utc().timestamp()) * 1_000_000_000,
+        );
+    }
+    let text = text.replacen('T', " ", 1);
+    let local = ["%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M"];
+    let local = local.iter().find_map(|form| NaiveDateTime::parse_from_str(&text, form).ok());
+    let moment = match local {
+        Some(local) => local.and_utc(),
+        None => DateTime::parse_from_str(&text, "%Y-%m-%d %H:%M:%S%.f%#z").ok()?.to_utc(),
+    };
+    let part = i128::from(moment.timestamp_subsec_nanos());
+    Some(i128::from(moment.timestamp()) * 1_000_000_000 + part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_the_units_of_columns() {
+        let of = |data_type: DataType, text: &str| Clock::of(&data_type)?.read(text);
+        let micros = || DataType::Timestamp(TimeUnit::Microsecond, None);
+        assert_eq!(of(DataType::Date32, "2020-09-14"), Some(Value::Int(18_519)));
+        assert_eq!(of(DataType::Date32, "2020-09-14 12:00"), Some(Value::Float(18_519.5)));
+        assert_eq!(of(micros(), "1969-12-31 23:59:59.999999"), Some(Value::Int(-1)));
+        let moment = Some(Value::Int(1_600_041_600_000_000));
+        assert_eq!(of(micros(), "2020-09-14T00:00:00Z"), moment);
+        assert_eq!(of(micros(), "2020-09-14 02:00:00+02:00"), moment);
+        let nanos = DataType::Timestamp(TimeUnit::Nanosecond, None);
+        assert_eq!(of(nanos, "2020-09-14"), Some(Value::Int(1_600_041_600_000_000_000)));
+        let clock = DataType::Time64(TimeUnit::Microsecond);
+        assert_eq!(of(clock, "00:00:01.5"), Some(Value::Int(1_500_000)));
+        assert_eq!(of(micros(), "yesterday"), None);
+        assert_eq!(of(micros(), "2020-02-30"), None);
+        assert_eq!(of(DataType::Int64, "2020-09-14"), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! Arrow files: long texts, what is refused, and files that somebody has changed.
+
+use arrow_array::types::Int64Type;
+use arrow_array::{
+    ArrayRef, BooleanArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+};
+use arrow_ipc::writer::{FileWriter, StreamWriter};
+use arrow_schema::Schema as ArrowSchema;
+use bpfof_host::files::FileMaps;
+use bpfof_query::infer::{Hints, Source};
+use bpfof_query::output::schema;
+use bpfof_query::sql::Statement;
+use bpfof_query::{Partial, RunError, Runner, Settings, Stages, Table, Value, parts};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+thread_local! {
+    /// Stages of this machine, translated once.
+    static LOCAL: Stages<'static> = Stages::new(Box::leak(Box::new(FileMaps::local())));
+}
+
+fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, batch_rows: usize) {
+    let all = RecordBatch::try_from_iter(columns).expect("of one length");
+    let file = std::fs::File::create(path).expect("room");
+    let mut writer = FileWriter::try_new(file, &all.schema()).expect("room");
+    for at in (0..all.num_rows()).step_by(batch_rows) {
+        writer.write(&all.slice(at, batch_rows.min(all.num_rows() - at))).expect("room");
+    }
+    writer.finish().expect("room");
+}
+
+/// Asks a file; `FROM` is left out.
+fn ask(path: &Path, select: &str, rest: &str, settings: Settings) -> Result<Table, String> {
+    let sql = format!("SELECT {select} FROM '{}' {rest}", path.display());
+    let statement = Statement::parse(&sql).map_err(|error| error.to_string())?;
+    let source = Source::find(statement.files(), &Hints::default());
+    let source = source.map_err(|error| error.to_string())?;
+    let question = statement.bind(&source.schema, &source.format);
+    let question = question.map_err(|error| error.to_string())?;
+    let plan = question.plan();
+    let run = LOCAL.with(|stages| {
+        let mut runner = Runner::new(stages, plan, settings)?;
+        let mut all = Partial::empty(plan);
+        for part in parts(plan, &source.files, 1 << 20) {
+            let partial = runner.run(&part, &mut |_| true)?;
+            all.merge(plan, partial).expect("of this plan");
+        }
+        Ok::<_, RunError>(all)
+    });
+    let table = run.map_err(|error| error.to_string())?.finish(plan).expect("of this plan");
+    question.answers().next(table).map_err(|error| error.to_string())
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.arrow");
+    (folder, path)
+}
+
+/// Texts from nothing to as long as a block, in several columns.
+#[test]
+fn texts_of_all_lengths_are_read() {
+    let length = |row: usize, column: usize| match (row * 7 + column * 3) % 11 {
+        // Many long ones together: of fewer rows at a time.
+        _ if (300..340).contains(&row) => 1900,
+        0 => 0,
+        1 => (row * 91) % 1900,
+        2 if row % 40 == 5 && column == 1 => 12_000,
+        other => other * 5,
+    };
+    let text = |row: usize, column: usize| {
+        let letter = char::from(b'a' + (row % 23) as u8).to_string();
+        (!(row + column).is_multiple_of(6)).then(|| letter.repeat(length(row, column)))
+    };
+    let rows = 700;
+    let texts = |column: usize| -> ArrayRef {
+        Arc::new(StringArray::from_iter((0..rows).map(|row| text(row, column))))
+    };
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows as i64));
+    let columns =
+        || vec![("a", texts(0)), ("n", Arc::clone(&numbers)), ("b", texts(1)), ("c", texts(2))];
+    let (_folder, path) = folder();
+    for batch_rows in [1, 33, 700] {
+        write(&path, columns(), batch_rows);
+        for range_max_bytes in [None, Some(1), Some(100_000)] {
+            let settings = Settings { range_max_bytes, ..Settings::default() };
+            let table = ask(&path, "c, n, a", "WHERE b >= 'c'", settings).expect("good rows");
+            let value = |text: Option<String>| text.map_or(Value::Null, Value::Text);
+            let expected: Vec<Vec<Value>> = (0..rows)
+                .filter(|row| text(*row, 1).is_some_and(|text| *text >= *"c"))
+                .map(|row| vec![value(text(row, 2)), Value::Int(row as i128), value(text(row, 0))])
+                .collect();
+            let fits = |row: &Vec<Value>| {
+                let bytes =
+                    |value: &Value| if let Value::Text(text) = value { text.len() } else { 0 };
+                row.iter().map(bytes).sum::<usize>() < 15_000
+            };
+            assert!(expected.iter().all(fits), "make the texts shorter");
+            assert!(table.rows == expected, "{batch_rows} {range_max_bytes:?}");
+        }
+    }
+    let long: ArrayRef = Arc::new(StringArray::from(vec!["x".to_owned(), "y".repeat(60_000)]));
+    write(&path, vec![("a", long)], 2);
+    let error = ask(&path, "count(*)", "WHERE a > 'a'", Settings::default()).expect_err("too long");
+    assert!(error.contains("too long to be read at once"), "{error}");
+}
+
+#[test]
+fn what_stages_cannot_read_is_refused_by_name() {
+    let lists = ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1)]), None]);
+    let (_folder, path) = folder();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("tags", Arc::new(lists)),
+        ("ok", Arc::new(BooleanArray::from(vec![Some(true), None]))),
+        ("n", Arc::new(Int32Array::from(vec![3, 4]))),
+    ];
+    write(&path, columns.clone(), 2);
+    let ask_all = |select: &str| ask(&path, select, "", Settings::default());
+    let table = ask_all("n, ok").expect("columns behind a list");
+    let expected = [[Value::Int(3), Value::Int(1)], [Value::Int(4), Value::Null]];
+    assert_eq!(table.rows, expected);
+    let types = schema(&["n", "ok"], &table);
+    assert_eq!(types.field(1).data_type(), &arrow_schema::DataType::Boolean);
+    for select in ["*", "tags", "count(tags)"] {
+        let error = ask_all(select).expect_err("a list");
+        assert!(error.contains("tags is not supported: nested values"), "{error}");
+    }
+    let stream = path.with_file_name("stream.arrow");
+    let all = RecordBatch::try_from_iter(columns).expect("of one length");
+    let mut writer = StreamWriter::try_new(Vec::new(), &all.schema()).expect("memory");
+    writer.write(&all).expect("memory");
+    std::fs::write(&stream, writer.into_inner().expect("memory")).expect("room");
+    let error = ask(&stream, "n", "", Settings::default()).expect_err("a stream");
+    assert!(error.contains("it is an Arrow stream"), "{error}");
+}
+
+/// As many columns of text as one hop reads.
+#[test]
+fn columns_of_text_are_limited() {
+    let (_folder, path) = folder();
+    let texts = || -> ArrayRef {
+        Arc::new(StringArray::from_iter_values((0..9000).map(|row| format!("text {row}"))))
+    };
+    let names: Vec<String> = (0..8).map(|at| format!("t{at}")).collect();
+    write(&path, names.iter().map(|name| (&**name, texts())).collect(), 4001);
+    let names = names.join(", ");
+    let error = ask(&path, &names, "LIMIT 3", Settings::default()).expect_err("too many");
+    assert!(error.contains("8 columns of text, more than the 7"), "{error}");
+    let seven = names.trim_end_matches(", t7");
+    let table = ask(&path, seven, "", Settings::default()).expect("good rows");
+    assert_eq!(table.rows.len(), 9000);
+    for (row, values) in table.rows.iter().enumerate() {
+        assert_eq!(
+            values[..],
+            [const { Value::Null }; 7].map(|_| Value::Text(format!("text {row}")))
+        );
+    }
+}
+
+#[test]
+fn a_file_without_rows_has_none() {
+    let (_folder, path) = folder();
+    let file = std::fs::File::create(&path).expect("room");
+    let field = arrow_schema::Field::new("n", arrow_schema::DataType::Int64, true);
+    let mut writer = FileWriter::try_new(file, &ArrowSchema::new(vec![field])).expect("room");
+    writer.finish().expect("room");
+    let table = ask(&path, "count(*), sum(n)", "", Settings::default()).expect("no rows");
+    assert_eq!(table.rows, [[Value::Int(0), Value::Null]]);
+}
+
+/// A small file with all that is read.
+fn good_file() -> Vec<u8> {
+    let (_folder, path) = folder();
+    let texts = ["", "abc", "München", "d"].map(Some);
+    let texts = StringArray::from_iter((0..40).map(|row| texts[row % 4].filter(|_| row % 7 > 0)));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("t", Arc::new(texts)),
+        ("n", Arc::new(Int32Array::from_iter((0..40).map(|row| (row % 5 > 0).then_some(row))))),
+        ("ok", Arc::new(BooleanArray::from_iter((0..40).map(|row| Some(row % 3 == 0))))),
+    ];
+    write(&path, columns, 15);
+    std::fs::read(&path).expect("it is there")
+}
+
+/// Whatever is in a file, there is an answer or an error, soon.
+fn asks_without_harm(bytes: &[u8]) {
+    let (_folder, path) = folder();
+    std::fs::write(&path, bytes).expect("room");
+    for (select, rest) in [
+        ("count(*)", ""),
+        ("t, n, ok", "WHERE n > 3 OR t = 'abc'"),
+        ("t, count(ok), sum(n)", "GROUP BY t"),
+        ("t", "ORDER BY n LIMIT 3"),
+    ] {
+        let _ = ask(&path, select, rest, Settings::default());
+    }
+}
+
+#[test]
+fn files_that_are_cut_are_refused() {
+    let bytes = good_file();
+    for end in 0..bytes.len() {
+        let (_folder, path) = folder();
+        std::fs::write(&path, &bytes[..end]).expect("room");
+        assert!(ask(&path, "count(*)", "", Settings::default()).is_err(), "{end}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Bytes, and words with numbers that matter, are changed, most of them where places are told.
+    #[test]
+    fn files_that_somebody_has_changed_do_no_harm(
+        changes in proptest::collection::vec((any::<u32>(), any::<u8>(), 0..4_u8), 1..6),
+    ) {
+        let mut bytes = good_file();
+        let length = bytes.len();
+        for (at, value, how) in changes {
+            // The footer and the messages in front of batches.
+            let at = at as usize % (length - 8);
+            match how {
+                0 => bytes[at] = value,
+                1 => bytes[at] ^= 1 << (value % 8),
+                2 => bytes[at..at + 8].copy_from_slice(&(u64::MAX >> (value % 64)).to_le_bytes()),
+                _ => bytes[at..at + 4].copy_from_slice(&u32::from(value).to_le_bytes()),
+            }
+        }
+        asks_without_harm(&bytes);
+    }
+}
