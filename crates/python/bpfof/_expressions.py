@@ -45,11 +45,26 @@ class Condition:
         return self.pushed.columns
 
 
+#: What pyarrow writes doubles with each level that conditions are nested.
+_DEPTH_MAX = 12
+
+
+def _depth(expression: pc.Expression) -> int:
+    """How deep it is nested at most; parentheses in texts count as well."""
+    depth = deepest = 0
+    for character in str(expression):
+        depth += (character == "(") - (character == ")")
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def _to_substrait(expression: pc.Expression, schema: pa.Schema) -> tuple[bytes, str | None]:
     """The expression, or nothing and why not."""
     # Substrait refuses what Arrow's implicit casts make of a comparison of two types. Stages compare all numbers
     # with each other, exactly, so they may be given as columns of wider types. Bytes that nobody can read make
     # pyarrow apply the expression, and tell what is wrong with it.
+    if _depth(expression) > _DEPTH_MAX:
+        return b"", "it is nested too deep: give its conditions by several calls of filter()"
     why = None
     for known in (schema, _widened(schema, pa.int64()), _widened(schema, pa.float64())):
         try:

@@ -148,7 +148,7 @@ def test_expressions_that_are_damaged(data, trips):
     for number in range(60):
         expression = expression & (F("zone") != number)
     assert data.count_rows(filter=expression) == data.to_table().filter(expression).num_rows
-    assert data.last_stats["passed"] < 200_000
+    assert "nested too deep" in str(data.filter(expression).explain())
 
 
 def test_pickle(data):
