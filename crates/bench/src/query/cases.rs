@@ -1,7 +1,7 @@
 //! What is asked: the parts of the benchmark.
 
 use super::data::{AMOUNTS, RECORD_BYTES, SCHEMA};
-use super::measure::{Asked, Path, Row, in_turn};
+use super::measure::{ARROW, Asked, Path, Row, in_turn};
 use super::rig::{DEPTH, Link, Rig, Run};
 use bpfof_query_bench::{Ask, Form, Plain, Query};
 use bpfof_terminal::progress::ProgressBar;
@@ -57,11 +57,12 @@ fn chosen<T: Copy>(all: &[T], is_quick: bool) -> Vec<T> {
     if is_quick { all.iter().step_by(3).copied().collect() } else { all.to_vec() }
 }
 
-/// A question of the two formats.
+/// A format of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Records,
     Csv,
+    Arrow,
 }
 
 impl Format {
@@ -69,6 +70,7 @@ impl Format {
         match self {
             Format::Records => "records",
             Format::Csv => "csv",
+            Format::Arrow => ARROW,
         }
     }
 
@@ -80,6 +82,7 @@ impl Format {
         match self {
             Format::Records => (rig.files.records.clone(), rig.files.bytes),
             Format::Csv => (rig.files.csv.clone(), rig.files.csv_bytes),
+            Format::Arrow => (rig.files.arrow.clone().unwrap_or_default(), rig.files.bytes),
         }
     }
 }
@@ -201,7 +204,8 @@ pub(super) fn queries(
 ) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let link = Link::Loopback;
-    for format in [Format::Records, Format::Csv] {
+    let arrow = rig.files.arrow.as_ref().map(|_| Format::Arrow);
+    for format in [Format::Records, Format::Csv].into_iter().chain(arrow) {
         let (file, bytes) = format.file(rig);
         for (name, sql) in QUERIES {
             bar.set_message(format!("{name} of {}", format.name()));
@@ -364,7 +368,7 @@ pub(super) fn steps(part: Part, is_quick: bool) -> usize {
     let of = |length: usize| if is_quick { length.div_ceil(3) } else { length };
     match part {
         Part::Selectivity => of(SELECTIVITIES.len()) + of(ROWS.len()),
-        Part::Queries => 2 * QUERIES.len(),
+        Part::Queries => 3 * QUERIES.len(),
         Part::Network => 6,
         Part::Composed => of(BLOCKS.len()),
         Part::Stacked => sizes(is_quick).len() * FILTER_FACTORS.len(),

@@ -7,6 +7,9 @@ use serde::Serialize;
 
 type Failure = Box<dyn std::error::Error>;
 
+/// The format of which only the columns are read that a query is about.
+pub(super) const ARROW: &str = "arrow";
+
 /// What one path comes to: medians over the repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
@@ -18,7 +21,7 @@ pub(super) struct Row {
     /// Bytes of a read, where it is not the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) block_bytes: Option<u32>,
-    /// Bytes of the file.
+    /// Bytes of the file; of Arrow those of the columns that were looked at.
     pub(super) file_bytes: u64,
     /// Rows that passed the filter, of 1; None where that is not told.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +88,10 @@ fn row(asked: &Asked, path: &'static str, runs: &[Run]) -> Row {
     let of = |value: fn(&Run) -> f64| runs.iter().map(value).collect::<Vec<_>>();
     let passed = runs.last().map(|run| run.cost.passed);
     let wall_s = of(|run| run.wall_s);
+    let file_bytes = match (asked.format, runs.last()) {
+        (ARROW, Some(run)) => run.cost.scanned_bytes,
+        _ => asked.file_bytes,
+    };
     let tells = !matches!(path, "duckdb" | "pyarrow" | "reads");
     let selectivity = passed.zip(asked.rows).filter(|_| tells);
     Row {
@@ -94,7 +101,7 @@ fn row(asked: &Asked, path: &'static str, runs: &[Run]) -> Row {
         path,
         link: asked.link,
         block_bytes: asked.block_bytes,
-        file_bytes: asked.file_bytes,
+        file_bytes,
         selectivity: selectivity.map(|(passed, rows)| passed as f64 / rows as f64),
         wall_s: median(&wall_s),
         wall_s_range: range(&wall_s),

@@ -1,7 +1,7 @@
 //! The figures as JSON, with what is made of them.
 
 use super::cases::{Extent, MANY_GROUPS};
-use super::measure::Row;
+use super::measure::{ARROW, Row};
 use super::rig::Link;
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ pub(super) struct Summary {
     pub(super) binary_gb_per_cpu_s: Option<f64>,
     /// The same of CSV: a fold of a half of the rows.
     pub(super) csv_gb_per_cpu_s: Option<f64>,
+    /// The same of Arrow, of bytes of the columns that it is about.
+    pub(super) arrow_gb_per_cpu_s: Option<f64>,
     /// Processor time of the target, three functions over one, at the largest reads.
     pub(super) composed_over_fused: Option<f64>,
     /// Time over a link of 10 Gb/s, DuckDB over pushed: a fold of records.
@@ -156,10 +158,10 @@ impl Summary {
             let of = |group: &&Vec<&Row>| group[0].link == Link::Ten && group[0].format == format;
             ratio(link.iter().find(of)?, |row| row.wall_s, [path, "pushed"])
         };
-        let csv = queries
-            .iter()
-            .flatten()
-            .find(|row| row.format == "csv" && row.query.starts_with("fold"));
+        let fold = |format: &str| {
+            let of = |row: &&&Row| row.format == format && row.query.starts_with("fold");
+            queries.iter().flatten().find(of).map(|row| row.gb_per_target_cpu_s())
+        };
         let largest = part("composed").into_iter().max_by_key(|group| group[0].block_bytes);
         Summary {
             net_bytes_ratio_reduce: least(
@@ -176,7 +178,8 @@ impl Summary {
                     .filter(|row| row.path == "pushed")
                     .map(|row| row.gb_per_target_cpu_s()),
             ),
-            csv_gb_per_cpu_s: csv.map(|row| row.gb_per_target_cpu_s()),
+            csv_gb_per_cpu_s: fold("csv"),
+            arrow_gb_per_cpu_s: fold(ARROW),
             composed_over_fused: largest.and_then(|group| {
                 ratio(&group, |row| row.target_cpu_s, ["three functions", "one function"])
             }),

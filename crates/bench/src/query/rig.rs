@@ -59,6 +59,8 @@ pub(super) struct Run {
 pub(super) struct Files {
     pub(super) records: PathBuf,
     pub(super) csv: PathBuf,
+    /// If there is an engine that writes it.
+    pub(super) arrow: Option<PathBuf>,
     pub(super) small: PathBuf,
     pub(super) bytes: u64,
     pub(super) csv_bytes: u64,
@@ -89,8 +91,18 @@ impl Rig {
         stop: Arc<AtomicBool>,
     ) -> Result<Rig, Failure> {
         let (host, target_core) = machine::processors();
-        let disk = Disk::new(2 * bytes + SMALL_BYTES + further.iter().sum::<u64>())?;
-        let files = make_files(&disk, bytes, further, &stop)?;
+        let disk = Disk::new(3 * bytes + SMALL_BYTES + further.iter().sum::<u64>())?;
+        let all = all_processors(host, target_core);
+        let (mut engines, without_engines) = match Engines::start(&all, python) {
+            Ok(engines) => (Some(engines), None),
+            Err(why) => (None, Some(why.to_string())),
+        };
+        let mut files = make_files(&disk, bytes, further, &stop)?;
+        if let Some(engines) = &mut engines {
+            let arrow = disk.mount().join("rows.arrow");
+            engines.write_arrow(&files.records, &arrow)?;
+            files.arrow = Some(arrow);
+        }
         tool("mkfifo", &[&disk.pipe().display().to_string()])?;
         disk.freeze()?;
         machine::pin(host)?;
@@ -105,12 +117,7 @@ impl Rig {
             |host: &str| TargetUrl { host: host.to_owned(), port: PORT, ..target.url.clone() };
         let image = disk.image();
         let near = Worker::start(&network.prefix(), &url("127.0.0.1"), &image)?;
-        let all = all_processors(host, target_core);
         let far = Worker::start(&all, &url(TARGET_ADDRESS), &image)?;
-        let (engines, without_engines) = match Engines::start(&all, python) {
-            Ok(engines) => (Some(engines), None),
-            Err(why) => (None, Some(why.to_string())),
-        };
         Ok(Rig { engines, without_engines, near, far, target, network, files, disk, stop })
     }
 
@@ -199,6 +206,7 @@ fn make_files(
     let mut files = Files {
         records: path("records.bin"),
         csv: path("rows.csv"),
+        arrow: None,
         small: path("small.bin"),
         bytes,
         csv_bytes: 0,

@@ -160,6 +160,18 @@ impl Engines {
         self.lines.send(ask)
     }
 
+    /// Writes the records of a file as an Arrow file.
+    pub(super) fn write_arrow(&mut self, records: &Path, arrow: &Path) -> Result<(), Failure> {
+        #[derive(Serialize)]
+        struct Write<'a> {
+            engine: &'a str,
+            records: &'a Path,
+            arrow: &'a Path,
+        }
+        self.lines.send(&Write { engine: "write", records, arrow })?;
+        self.receive().map(|_| ())
+    }
+
     /// What it took, and the numbers of the answer's only row.
     pub(super) fn receive(&mut self) -> Result<(Took, Vec<f64>), Failure> {
         let told: EngineTold = self.lines.receive()?;
