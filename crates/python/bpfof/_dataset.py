@@ -275,7 +275,8 @@ class Dataset(ds.Dataset):
             return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement))
         plan = _bpfof.Plan.rows(self._source, self._pushed(), self.schema.names[:1])
         steps = [step for step in plan.steps() if not step[0].startswith("rows")]
-        return self._explained([*steps, *self._steps_behind()], plan.looks_at() if self._conditions else [])
+        looked_at = [*dict.fromkeys(name for condition in self._conditions for name in condition.columns)]
+        return self._explained([*steps, *self._steps_behind()], looked_at)
 
     @property
     def last_stats(self) -> dict | None:

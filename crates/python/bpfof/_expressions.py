@@ -26,7 +26,8 @@ class Condition:
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"a filter is a pyarrow expression, as pc.field('x') > 1, and not {expression!r}")
         self.expression = expression
-        self.pushed = _bpfof.Filter.of_substrait(source, _to_substrait(expression, schema))
+        substrait, self._unwritten = _to_substrait(expression, schema)
+        self.pushed = _bpfof.Filter.of_substrait(source, substrait)
 
     @property
     def residual(self) -> pc.Expression | None:
@@ -36,7 +37,7 @@ class Condition:
     @property
     def why(self) -> list[str]:
         """Why pyarrow must."""
-        return self.pushed.left
+        return [self._unwritten] if self._unwritten else self.pushed.left
 
     @property
     def columns(self) -> list[str]:
@@ -44,13 +45,15 @@ class Condition:
         return self.pushed.columns
 
 
-def _to_substrait(expression: pc.Expression, schema: pa.Schema) -> bytes:
+def _to_substrait(expression: pc.Expression, schema: pa.Schema) -> tuple[bytes, str | None]:
+    """The expression, or nothing and why not."""
     # Substrait refuses what Arrow's implicit casts make of a comparison of two types. Stages compare all numbers
     # with each other, exactly, so they may be given as columns of wider types. Bytes that nobody can read make
     # pyarrow apply the expression, and tell what is wrong with it.
+    why = None
     for known in (schema, _widened(schema, pa.int64()), _widened(schema, pa.float64())):
         try:
-            return bytes(expression.to_substrait(known, allow_arrow_extensions=True))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
-            continue
-    return b""
+            return bytes(expression.to_substrait(known, allow_arrow_extensions=True)), None
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as error:
+            why = str(error).split(".  ")[0]
+    return b"", why

@@ -59,6 +59,8 @@ impl Drop for Function {
 
 /// A chain: where it begins, bytes of the first read, the argument, the file.
 type ChainTuple<'py> = (u64, u32, Bound<'py, PyBytes>, u16);
+/// The same with memory of its own.
+type End = (Vec<u8>, bool, u32, u32);
 /// How one ended: answer, whether it ran at the target, hops, how often it was thrown away.
 type EndTuple<'py> = (Bound<'py, PyBytes>, bool, u32, u32);
 
@@ -73,7 +75,7 @@ impl Files {
         function: &StorageFunction,
         entries: &[ReadEntry<'_>],
         scratch_bytes: u32,
-    ) -> Result<Vec<Result<(Vec<u8>, bool, u32, u32), Failure>>, Failure> {
+    ) -> Result<Vec<Result<End, Failure>>, Failure> {
         let call = ReadPushdownMany {
             files: &self.opened.files,
             function,
@@ -258,7 +260,7 @@ impl Files {
             entries.push(ReadEntry { first_read, scratch: argument });
         }
         let ends = py.detach(|| self.run(&function.loaded, &entries, scratch_bytes))?;
-        let end = |end: Result<(Vec<u8>, bool, u32, u32), Failure>| {
+        let end = |end: Result<End, Failure>| {
             let (answer, is_remote, hops, stale) = end?;
             Ok((PyBytes::new(py, &answer), is_remote, hops, stale))
         };

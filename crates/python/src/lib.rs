@@ -7,6 +7,7 @@
 //! - `substrait`, `filter`: pyarrow's expressions as predicates.
 //! - `plan`: what is asked, as bytes too, so that it can go to other processes.
 //! - `session`: associations with targets, on which plans and their parts are run.
+//! - `cost`: what they have cost.
 //! - `rows`: rows that come bit by bit, made by a thread.
 //! - `batch`: answers, by Arrow's C data interface.
 //! - `files`, `key_value`: pushdown reads, and BPF-KV.
@@ -15,6 +16,7 @@
 //! All work is done without Python's lock. It is taken every 50 ms to see whether Ctrl-C was pressed.
 
 mod batch;
+mod cost;
 mod failure;
 mod files;
 mod filter;

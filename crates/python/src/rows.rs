@@ -1,9 +1,9 @@
 //! Rows bit by bit: a thread makes them, a little ahead of who takes them.
 
 use crate::batch::Batch;
+use crate::cost::{cost_of, told};
 use crate::failure::Failure;
 use crate::plan::Plan;
-use crate::session::{cost_of, told};
 use crate::watch::LOOK_AGAIN;
 use bpfof_query::ask::Session;
 use bpfof_query::infer::Source;

@@ -1,6 +1,7 @@
 //! Associations with targets, on which plans are run.
 
 use crate::batch::Batch;
+use crate::cost::{cost_of, told};
 use crate::failure::Failure;
 use crate::filter::{Filter, together};
 use crate::plan::{PartTuple, Plan, part};
@@ -10,7 +11,7 @@ use crate::watch::Watch;
 use bpfof_host::{HostsFile, TargetUrl};
 use bpfof_query::ask::{self, PartCost, Reach};
 use bpfof_query::sql::{Question, Statement};
-use bpfof_query::{Partial, Place, Settings, Stats, split};
+use bpfof_query::{Partial, Place, Settings, split};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::ops::ControlFlow;
@@ -54,33 +55,6 @@ pub(crate) fn reach(
              machine",
         )),
     }
-}
-
-/// What was spent, for Python.
-pub(crate) fn cost_of<'py>(
-    py: Python<'py>,
-    stats: Stats,
-    places: Vec<String>,
-    lost: Vec<String>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let cost = PyDict::new(py);
-    cost.set_item("scanned_bytes", stats.scanned_bytes)?;
-    cost.set_item("rows", stats.rows)?;
-    cost.set_item("passed", stats.passed)?;
-    cost.set_item("sent_bytes", stats.sent_bytes)?;
-    cost.set_item("received_bytes", stats.received_bytes)?;
-    cost.set_item("chains", stats.chains)?;
-    cost.set_item("chains_at_target", stats.chains_at_target)?;
-    cost.set_item("hops", stats.hops)?;
-    cost.set_item("again", stats.again)?;
-    cost.set_item("places", places)?;
-    cost.set_item("lost", lost)?;
-    Ok(cost)
-}
-
-/// Where the stages ran, and what was lost.
-pub(crate) fn told(session: &ask::Session) -> (Vec<String>, Vec<String>) {
-    (session.places().map(ToString::to_string).collect(), session.warnings())
 }
 
 impl Session {

@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+from fractions import Fraction
 from random import Random
 
 import bpfof
@@ -60,8 +61,11 @@ def fsum(values: list) -> float | None:
         return math.fsum(values) + 0.0
     except OverflowError:
         # Only steps of it have no room, or the sum has none.
-        half = math.fsum(value / 4 for value in values)
-        return half * 4
+        total = sum(map(Fraction, values))
+        try:
+            return float(total)
+        except OverflowError:
+            return math.inf if total > 0 else -math.inf
 
 
 def check_groups(dice: Random, data: bpfof.Dataset, table: pa.Table) -> None:

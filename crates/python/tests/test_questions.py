@@ -134,6 +134,23 @@ def test_errors(data, tmp_path):
         bpfof.dataset(tmp_path / "bad.csv").to_table()
 
 
+def test_expressions_that_are_damaged(data, trips):
+    """Any bytes are a filter, if only one that leaves everything to pyarrow."""
+    source = bpfof._bpfof.Source([str(trips)])
+    whole = bytes(((F("zone") > 5) & F("vendor").isin(["a", "b"]) & (F("fare") <= 1.5)).to_substrait(data.schema))
+    good = bpfof._bpfof.Filter.of_substrait(source, whole)
+    assert good.left == [] and good.columns == ["zone", "fare", "vendor"]
+    for at in range(len(whole)):
+        bpfof._bpfof.Filter.of_substrait(source, whole[:at])
+        for changed in (0, 1, 127, 128, 255):
+            bpfof._bpfof.Filter.of_substrait(source, whole[:at] + bytes([changed]) + whole[at + 1 :])
+    expression = F("zone") > 0
+    for number in range(60):
+        expression = expression & (F("zone") != number)
+    assert data.count_rows(filter=expression) == data.to_table().filter(expression).num_rows
+    assert data.last_stats["passed"] < 200_000
+
+
 def test_pickle(data):
     copy = pickle.loads(pickle.dumps(data.filter(F("zone") == 3)))
     assert same(copy.to_table(), data.to_table(filter=F("zone") == 3))

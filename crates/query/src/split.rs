@@ -278,7 +278,7 @@ pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
     }
 }
 
-fn columns_of_predicate(of: &Predicate, to: &mut BTreeSet<usize>) {
+pub(crate) fn columns_of_predicate(of: &Predicate, to: &mut BTreeSet<usize>) {
     match of {
         Predicate::Constant(_) => {}
         Predicate::Compare(_, left, right) => {

@@ -7,8 +7,11 @@ use crate::order_form;
 use crate::partial::{Group, Key, Partial, State, edges};
 use crate::parts::Range;
 use crate::plan::{Format, Kind, Plan, Predicate, Reduction, Scalar, Value};
-use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split};
+use crate::split::{
+    COLUMNS_MAX, READ_MAX_BYTES, Split, columns_of_predicate, columns_of_reduction,
+};
 use crate::wire::{Damaged, Reader, Writer};
+use std::collections::BTreeSet;
 
 macro_rules! object {
     ($name:literal) => {
@@ -68,11 +71,29 @@ struct Words {
 /// What the reduction is told, and what its answer is read by.
 #[derive(Debug)]
 enum Told {
-    Rows { limit: u32 },
-    Fold { words: Vec<Words>, entry_bytes: usize },
-    Group { keys: Vec<usize>, words: Vec<Words>, entry_bytes: usize },
-    Top { by: usize, descending: bool, count: u32 },
-    Histogram { of: usize, edges: Vec<u64> },
+    /// Of each row the columns at these places among the program's.
+    Rows {
+        limit: u32,
+        answered: Vec<usize>,
+    },
+    Fold {
+        words: Vec<Words>,
+        entry_bytes: usize,
+    },
+    Group {
+        keys: Vec<usize>,
+        words: Vec<Words>,
+        entry_bytes: usize,
+    },
+    Top {
+        by: usize,
+        descending: bool,
+        count: u32,
+    },
+    Histogram {
+        of: usize,
+        edges: Vec<u64>,
+    },
 }
 
 /// A plan, or its part that stages do, as chains take it.
@@ -125,8 +146,17 @@ pub(crate) enum BadRow {
 impl Program {
     /// The stages' part of a plan.
     pub(crate) fn new(plan: &Plan, split: &Split) -> Result<Self, String> {
-        let told = if split.reduces { reduction(plan)? } else { Told::Rows { limit: u32::MAX } };
-        Self::with(plan, &split.pushed, split.columns.clone(), told)
+        let columns = split.columns.clone();
+        let told = match &plan.reduction {
+            // What only the pushed filter looks at stays there.
+            Reduction::Rows { limit, .. } if split.reduces => {
+                let limit = limit.unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX));
+                rows(plan, &columns, &split.rest, limit as u32)
+            }
+            _ if !split.reduces => rows(plan, &columns, &split.rest, u32::MAX),
+            _ => reduction(plan)?,
+        };
+        Self::with(plan, &split.pushed, columns, told)
     }
 
     /// Answers rows that meet `filter`: these columns, ascending.
@@ -136,7 +166,8 @@ impl Program {
         columns: Vec<usize>,
         limit: u32,
     ) -> Result<Self, String> {
-        Self::with(plan, filter, columns, Told::Rows { limit })
+        let told = rows(plan, &columns, &Predicate::Constant(true), limit);
+        Self::with(plan, filter, columns, told)
     }
 
     fn with(
@@ -316,10 +347,11 @@ impl Program {
 
     fn write_reduction(&self, to: &mut Writer) {
         match &self.told {
-            Told::Rows { limit } => {
-                to.u32(*limit).u16(self.columns.len() as u16);
-                self.nullable.iter().enumerate().for_each(|(place, nullable)| {
-                    to.u16(place as u16 | if *nullable { ROWS_MISSING } else { 0 });
+            Told::Rows { limit, answered } => {
+                to.u32(*limit).u16(answered.len() as u16);
+                answered.iter().for_each(|place| {
+                    let missing = if self.nullable[*place] { ROWS_MISSING } else { 0 };
+                    to.u16(*place as u16 | missing);
                 });
             }
             Told::Fold { words, entry_bytes } => self.write_measures(words, *entry_bytes, to),
@@ -428,14 +460,14 @@ impl Program {
         columns: usize,
         on_row: &mut dyn FnMut(&[Value]),
     ) -> Result<(), Damaged> {
+        let Told::Rows { answered, .. } = &self.told else { return Err(Damaged) };
         let mut from = Reader(answer.body);
         from.skip(8)?;
         let mut row = vec![Value::Null; columns];
         for _ in 0..answer.count {
-            for ((index, kind), nullable) in
-                self.columns.iter().zip(&self.kinds).zip(&self.nullable)
-            {
-                row[*index] = match (*nullable && from.u8()? == 0, kind) {
+            for place in answered {
+                let (kind, nullable) = (&self.kinds[*place], self.nullable[*place]);
+                row[self.columns[*place]] = match (nullable && from.u8()? == 0, kind) {
                     (true, _) => Value::Null,
                     (false, Kind::Utf8) => {
                         let length = from.u16()?;
@@ -596,13 +628,19 @@ fn column(of: &Scalar) -> Result<usize, String> {
     }
 }
 
+/// Rows with the columns that a plan answers of them, and those that `rest` looks at.
+fn rows(plan: &Plan, columns: &[usize], rest: &Predicate, limit: u32) -> Told {
+    let mut needed = BTreeSet::new();
+    columns_of_reduction(&plan.reduction, &mut needed);
+    columns_of_predicate(rest, &mut needed);
+    let places = columns.iter().enumerate().filter(|(_, column)| needed.contains(column));
+    Told::Rows { limit, answered: places.map(|(place, _)| place).collect() }
+}
+
 /// The reduction of a plan for the stages.
 fn reduction(plan: &Plan) -> Result<Told, String> {
     Ok(match &plan.reduction {
-        Reduction::Rows { limit, .. } => {
-            let limit = limit.unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX));
-            Told::Rows { limit: limit as u32 }
-        }
+        Reduction::Rows { .. } => return Err("rows are not reduced".to_owned()),
         Reduction::Groups { keys, aggregates } => {
             let keys = keys.iter().map(column).collect::<Result<Vec<_>, _>>()?;
             // In an entry of a fold a word for nothing, in one of a group head, keys and rows.
