@@ -53,7 +53,7 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 ROCKSDB_VERSIONS ?= debian13 newest
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	screenshots race grants soak soak-simulation soak-rocksdb soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
+	screenshots wheel race grants soak soak-simulation soak-rocksdb soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
@@ -63,7 +63,7 @@ setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
-	@scripts/setup.sh rocksdb tls prometheus chromium
+	@scripts/setup.sh rocksdb tls prometheus chromium python
 	cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
@@ -224,6 +224,18 @@ uninstall: ## remove what make install has put there
 
 pictures: setup ## draw the pictures of `bpfof top` and `bpfof trace` in docs/images anew
 	cargo test -p bpfof-cli --test top --locked -- --ignored --exact pictures --nocapture
+	@scripts/setup.sh python
+	UPDATE_PAGES=1 PYTEST_ADDOPTS='-k the_page' cargo test -p bpfof-cli --test python --locked
+
+# In an environment of its own: the wheel, and what the tests use.
+WHEELS := $(abspath $(or $(CARGO_TARGET_DIR),target))/wheels
+wheel: release ## the Python package as a wheel, installed and tested: target/wheels
+	@scripts/setup.sh python
+	.tools/python/bin/maturin build --release --out $(WHEELS)
+	rm -rf $(WHEELS)/python
+	python3 -m venv $(WHEELS)/python
+	$(WHEELS)/python/bin/pip install --quiet -r crates/python/requirements.txt $(WHEELS)/*.whl
+	BPFOF=$(abspath $(BPFOF)) $(WHEELS)/python/bin/python -m pytest crates/python/tests
 
 # With the C library of the distribution that it runs on.
 DEBS := $(or $(CARGO_TARGET_DIR),target)/deb

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [chromium] [go] [deb]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [chromium] [go] [deb] [python]
 #
 # Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
 # TLS, Chromium, Go and making Debian packages are installed if they are named.
 # The cargo tools named as arguments are compiled at pinned versions into .tools/. A Rust compiler for
-# aarch64 is unpacked there as well. Does nothing, in under a second, where nothing is missing.
+# aarch64 is unpacked there as well, and so are Python packages: .tools/python. Does nothing, in under a second, where nothing is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/own_apt.sh
@@ -327,6 +327,31 @@ setup_aarch64_rust() {
 	echo "aarch64-rust: unpacked $found"
 }
 
+probe_python_venv() {
+	python3 -c 'import ensurepip, venv' && python3 --version | cut -d ' ' -f 2
+}
+
+readonly PYTHON_THINGS=(
+	"probe_python_venv  python3-venv  python3-venv"
+)
+
+# What tests of the Python package and pages import, at pinned versions. Other Pythons have other wheels.
+setup_python_packages() {
+	local here=.tools/python wanted=crates/python/requirements.txt known
+	known=$here/$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])').txt
+	if cmp -s "$wanted" "$known" && "$here/bin/python" -c 'import pyarrow' 2>/dev/null; then
+		echo "python-packages: found those of $wanted"
+		return
+	fi
+	echo "python-packages: installing those of $wanted into $here…"
+	rm -rf "$here"
+	python3 -m venv "$here" || fail "python3 cannot make an environment in $here; see above"
+	"$here/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted" ||
+		fail "pip could not install $wanted; see above"
+	cp "$wanted" "$known"
+	echo "python-packages: installed"
+}
+
 setup_packages "${THINGS[@]}"
 setup_rust
 for tool in "$@"; do
@@ -343,10 +368,14 @@ for tool in "$@"; do
 	chromium) setup_packages "${CHROMIUM_THINGS[@]}" ;;
 	go) setup_packages "${GO_THINGS[@]}" ;;
 	deb) setup_packages "${DEB_THINGS[@]}" ;;
+	python)
+		setup_packages "${PYTHON_THINGS[@]}"
+		setup_python_packages
+		;;
 	aarch64)
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus, chromium, go and deb" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus, chromium, go, deb and python" ;;
 	esac
 done

@@ -229,8 +229,9 @@ static __s64 (*const bpfof_decompress)(__u64 format, void *to, __u64 to_size, co
 /*
  * Where the workspace is: BPFOF_WORKSPACE_SIZE bytes for what a call makes of
  * its data, decompressed blocks for example. Objects that call this have one;
- * for others those addresses do not exist. It holds whatever earlier calls and
- * chains of the same association left there. Costs 25 units.
+ * for others those addresses do not exist. What a call leaves there the next calls
+ * and hops of its chain find; a chain begins with whatever earlier ones of the same
+ * association left. Costs 25 units.
  */
 #define BPFOF_WORKSPACE_SIZE 65536
 static __u8 *(*const bpfof_workspace)(void) = (void *)12;

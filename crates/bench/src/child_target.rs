@@ -3,6 +3,7 @@
 use crate::machine;
 use bpfof_host::TargetUrl;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,10 +28,20 @@ impl ChildTarget {
         poll: bool,
         options: &[&str],
     ) -> Result<ChildTarget, String> {
+        let options = [&["--listen", "127.0.0.1:0"], options].concat();
+        ChildTarget::start_by(&[], namespace, poll, &options)
+    }
+
+    /// The same by a command that becomes the program behind it; the options say where to listen.
+    pub(crate) fn start_by(
+        prefix: &[String],
+        namespace: &str,
+        poll: bool,
+        options: &[&str],
+    ) -> Result<ChildTarget, String> {
         let failed = |error: std::io::Error| format!("cannot start a target: {error}");
-        let program = std::env::current_exe().map_err(failed)?;
-        let mut command = Command::new(program);
-        command.args(["target", "--listen", "127.0.0.1:0", "--json", "--quiet"]);
+        let mut command = command_by(prefix, &std::env::current_exe().map_err(failed)?);
+        command.args(["target", "--json", "--quiet"]);
         command.args(["--exit-with-parent", "--namespace", namespace]);
         // Of a large database only a part is written.
         command.arg("--overcommit-memory");
@@ -101,6 +112,18 @@ impl ChildTarget {
     /// Processor time the target has used so far, in ns.
     pub(crate) fn cpu_ns(&self) -> Option<u64> {
         machine::process_cpu_ns(self.child.id())
+    }
+}
+
+/// A program, started by another one that becomes it.
+pub(crate) fn command_by(prefix: &[String], program: &Path) -> Command {
+    match prefix {
+        [] => Command::new(program),
+        [first, rest @ ..] => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
     }
 }
 

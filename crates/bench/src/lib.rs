@@ -17,6 +17,7 @@ mod measurement;
 mod net;
 mod output;
 mod plot;
+mod query;
 mod rocksdb;
 mod steal;
 mod tcp_baseline;
@@ -36,6 +37,8 @@ pub enum Command {
     Rocksdb(Box<rocksdb::RocksdbOptions>),
     /// Storage functions: calls against the same C, loading, helpers, charges against the clock.
     Function(function::FunctionOptions),
+    /// Queries over files, pushed down against DuckDB, pyarrow and compiled code over plain reads.
+    Query(query::QueryOptions),
     /// Fairness: a host that behaves, beside hosts that do not.
     Fair(fair::FairOptions),
 }
@@ -50,6 +53,7 @@ pub fn run(command: &Command) -> Outcome {
         Command::Net(options) => net::run(options),
         Command::Rocksdb(options) => rocksdb::run(options),
         Command::Function(options) => function::run(options),
+        Command::Query(options) => query::run(options),
         Command::Fair(options) => fair::run(options),
     }
 }

@@ -306,3 +306,62 @@ fn the_cost_of_functions_is_measured() {
     let names = bad(&["bench", "function", "--only", "nothing"]);
     assert!(names.contains("there are node, filter, block"), "{names}");
 }
+
+/// All that `bench query` asks, of small files: with DuckDB and pyarrow where they are installed.
+#[test]
+fn queries_are_measured_against_plain_reads() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: this needs root, for networks and mounts of its own");
+        return;
+    }
+    let beside = Path::new(BPFOF).with_file_name("bpfof-query");
+    assert!(beside.exists(), "first: cargo build -p bpfof-query-command");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (out, plots) = (path("query.json"), path("plots"));
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/python/bin/python");
+    let has_engines = own.exists();
+    let python = if has_engines { own } else { folder.path().join("none") };
+    let python = python.to_str().expect("UTF-8");
+    let arguments =
+        ["bench", "query", "--quick", "--json", &out, "--plots", &plots, "--python", python];
+    let run = bpfof(&arguments);
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{errors}");
+    assert!(has_engines || errors.contains("without DuckDB and pyarrow"), "{errors}");
+    let text = String::from_utf8(run.stdout).expect("UTF-8");
+    assert!(text.starts_with("Quick: these figures mean nothing."), "{text}");
+    for word in ["passed ", "GB/CPU-s ", "target/plain ", "bytes ", "hop µs "] {
+        assert!(text.lines().any(|line| line.starts_with(word)), "no {word:?} in {text}");
+    }
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(out).expect("written")).expect("JSON");
+    let rows = report["rows"].as_array().expect("a list");
+    let paths = |part: &str| {
+        let of = |row: &&Value| row["part"] == part;
+        let names = rows.iter().filter(of).map(|row| row["path"].as_str().expect("a name"));
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let engines: &[&str] = if has_engines { &["duckdb", "pyarrow"] } else { &[] };
+    let all = engines.iter().chain(&["plain", "pushed", "reads"]).copied().collect();
+    assert_eq!(paths("network"), all);
+    assert!(paths("selectivity").contains("stages here"));
+    assert!(paths("composed").contains("one function"));
+    assert_eq!(report["stacked"].as_array().expect("a list").len(), 5);
+    // Each path has found the same rows.
+    for group in rows.chunk_by(|_, next| next["path"] != "pushed") {
+        let parts = group.iter().filter_map(|row| row["selectivity"].as_f64());
+        let parts: Vec<_> = parts.collect();
+        let folds = group[0]["part"] == "selectivity" && group[0]["query"] == "fold";
+        assert!(!folds || parts.windows(2).all(|two| two[0] == two[1]), "{group:?}");
+    }
+    let moved = |path: &str| {
+        let of = |row: &&Value| row["part"] == "selectivity" && row["path"] == path;
+        rows.iter().find(of).and_then(|row| row["network_bytes"].as_u64()).expect("a number")
+    };
+    assert!(moved("plain") > 50 * moved("pushed"));
+    assert!(report["summary"]["small_query_ms"].as_f64() > Some(0.0), "{report}");
+    for plot in ["selectivity.png", "composed.png", "stacked.png"] {
+        assert!(Path::new(&plots).join(plot).metadata().expect("drawn").len() > 1000);
+    }
+}

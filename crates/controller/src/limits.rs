@@ -22,10 +22,11 @@ pub(crate) const CLOCK_UNITS: u64 = units_of_us(10);
 /// Hops of one turn: a caravan of lookups (i10 §3.2). Then what became ready leaves, and the host works
 /// on it meanwhile; and new commands come in.
 pub(crate) const HOPS_PER_TURN: usize = 128;
-/// What is believed to take longer than this gives way: after one such operation a turn ends if
-/// something has arrived or is to be sent. Next to nothing beside two system calls, so that others wait for
-/// one long hop (of a scan: some 10 µs) and not for a turn.
-pub(crate) const LONG_UNITS: u64 = units_of_us(4);
+/// What is believed to take longer gives way to other hosts: a turn ends before it if answers are to be sent,
+/// or, after `GIVE_WAY_UNITS`, if something has arrived. So a host with short commands waits for a few µs of
+/// others' scans and not for a turn, and the system calls in between take a tenth of the time.
+pub(crate) const LONG_UNITS: u64 = units_of_us(2);
+pub(crate) const GIVE_WAY_UNITS: u64 = units_of_us(5);
 /// A command counts as so many hops, because it ends with an answer: 64 of them make the turn.
 pub(crate) const HOPS_PER_COMMAND: usize = 2;
 /// Hops after which the clock is read again where devices are modelled, so that a read which follows

@@ -82,6 +82,8 @@ struct Part {
 pub(crate) struct Schedule {
     hosts: Vec<Host>,
     free_hosts: Vec<u32>,
+    /// How many have connections, without the lasting ones.
+    parties: usize,
     members: Vec<Option<Member>>,
     waiting: Waiting,
     /// Virtual time of the host that was served last.
@@ -94,6 +96,8 @@ pub(crate) struct Schedule {
     part: usize,
     /// What the round is believed to cost.
     round_units: u64,
+    /// Nothing more is taken.
+    is_closed: bool,
 }
 
 impl Schedule {
@@ -119,8 +123,10 @@ impl Schedule {
         if self.members.len() <= at {
             self.members.resize_with(at + 1, || None);
         }
-        let time = self.hosts[host.0 as usize].now;
-        self.hosts[host.0 as usize].members += 1;
+        let known = &mut self.hosts[host.0 as usize];
+        let time = known.now;
+        self.parties += usize::from(known.members == 0);
+        known.members += 1;
         match &mut self.members[at] {
             Some(member) => {
                 let before = std::mem::replace(&mut member.host, host.0);
@@ -156,6 +162,7 @@ impl Schedule {
     fn part(&mut self, host: u32) {
         let known = &mut self.hosts[host as usize];
         known.members -= 1;
+        self.parties -= usize::from(known.members == 0);
         if known.members == 0 && !known.is_waiting {
             *known = Host::default();
             self.free_hosts.push(host);
@@ -271,16 +278,25 @@ impl Schedule {
     /// Whether the round has room for operations: few if they are expensive.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.round.len() < ROUND && self.round_units < SLICE_UNITS
+        self.round.len() < ROUND && self.round_units < SLICE_UNITS && !self.is_closed
     }
 
     /// Adds operations of a connection to the round, as many as there is room for. It waits for its next
-    /// turn then, if it has more.
+    /// turn then, if it has more. Where hosts share the reactor a long operation is a round of its own: what
+    /// short ones go on with comes before it.
     #[inline]
     pub(crate) fn take(&mut self, connection: u32) {
-        let room = ROUND - self.round.len();
+        let mut room = ROUND - self.round.len();
+        let is_shared = self.is_shared();
         let Some(member) = self.members[connection as usize].as_mut() else { return };
         let estimate = member.estimate;
+        if is_shared && estimate > LONG_UNITS {
+            self.is_closed = true;
+            if !self.round.is_empty() {
+                return self.wake(connection);
+            }
+            room = 1;
+        }
         let left = SLICE_UNITS.saturating_sub(self.round_units);
         let count = (left.div_ceil(estimate).clamp(1, room as u64)) as usize;
         // Only so many are active at a time, so that some end while others have not begun.
@@ -315,6 +331,12 @@ impl Schedule {
     #[inline]
     pub(crate) fn round(&self) -> &[Operation] {
         &self.round
+    }
+
+    /// Whether more than one host is connected.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.parties > 1
     }
 
     /// Whether the round has an operation left.
@@ -367,7 +389,7 @@ impl Schedule {
         }
         self.round.clear();
         self.parts.clear();
-        (self.next, self.part, self.round_units) = (0, 0, 0);
+        (self.next, self.part, self.round_units, self.is_closed) = (0, 0, 0, false);
     }
 
     /// What the operations of a part have cost takes the place of what they were believed to cost.

@@ -512,7 +512,7 @@ fn all_places_of_four_bytes_are_listed() {
                     _ => len.div_ceil(64),
                 };
                 let price = 40 + 32 * looked_at + 4 * count;
-                assert_eq!(run.paid, around(5 * 1) + price as i64, "{len}, {stride}, {most}");
+                assert_eq!(run.paid, around(5) + price as i64, "{len}, {stride}, {most}");
             }
         }
     }

@@ -1,7 +1,10 @@
 //! What stages cost: gigabytes that one second of processor time goes through, on this machine, reading
 //! included. `cargo bench -p bpfof-query [-- MEGABYTES]`.
 
+use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, UInt64Array};
+use arrow_ipc::writer::FileWriter;
 use bpfof_host::files::FileMaps;
+use bpfof_query::infer::Source;
 use bpfof_query::{
     Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, Plan, Predicate,
     Reduction, Runner, Scalar, Schema, Settings, Stages, Value, parts,
@@ -9,6 +12,7 @@ use bpfof_query::{
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 fn cpu_s() -> f64 {
@@ -58,6 +62,31 @@ fn lines(rows: u64) -> (Format, Vec<u8>) {
     (Format::Csv { delimiter: b',', header_bytes: 0, nulls }, text.into_bytes())
 }
 
+/// Batches of 65,536 rows, as Feather's.
+fn columns(rows: u64) -> (Format, Vec<u8>) {
+    let batch = |from: u64| {
+        let all = || (from..rows.min(from + (1 << 16))).map(row);
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("id", Arc::new(UInt64Array::from_iter_values(all().map(|row| row.0)))),
+            ("zone", Arc::new(Int32Array::from_iter_values(all().map(|row| row.1)))),
+            ("amount", Arc::new(Int32Array::from_iter_values(all().map(|row| row.2)))),
+            ("fare", Arc::new(Float64Array::from_iter_values(all().map(|row| row.3)))),
+            ("time", Arc::new(Int64Array::from_iter_values(all().map(|row| row.4)))),
+        ];
+        RecordBatch::try_from_iter(columns).expect("of one length")
+    };
+    let mut writer = FileWriter::try_new(Vec::new(), &batch(0).schema()).expect("memory");
+    for from in (0..rows).step_by(1 << 16) {
+        writer.write(&batch(from)).expect("memory");
+    }
+    let bytes = writer.into_inner().expect("memory");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.arrow");
+    std::fs::write(&path, &bytes).expect("room");
+    let source = Source::find(&[path.to_str().expect("UTF-8").to_owned()], &Default::default());
+    (source.expect("an Arrow file").format, bytes)
+}
+
 fn of(measure: Measure, column: usize) -> Aggregate {
     Aggregate { measure, of: Scalar::Column(column) }
 }
@@ -71,6 +100,10 @@ fn queries() -> Vec<(&'static str, Predicate, Reduction)> {
     let always = Predicate::Constant(true);
     let half =
         Predicate::And(vec![compares(1, Compare::AtLeast, 10), compares(2, Compare::Less, 500)]);
+    let wide = Predicate::And(vec![
+        compares(0, Compare::AtLeast, 10_000),
+        compares(4, Compare::Less, 1_600_000_000 + 2_000_000),
+    ]);
     let groups = |keys, aggregates| Reduction::Groups { keys, aggregates };
     let five = |column| {
         let all = [Measure::CountAll, Measure::Sum, Measure::Min, Measure::Max, Measure::Mean];
@@ -91,7 +124,8 @@ fn queries() -> Vec<(&'static str, Predicate, Reduction)> {
         ("150 groups, 5 of an integer", always.clone(), groups(zone(), five(2))),
         ("150 groups, 5 of a double", always.clone(), groups(zone(), five(3))),
         ("top 10 by a double", always.clone(), top),
-        ("histogram of a double", always, histogram),
+        ("histogram of a double", always.clone(), histogram),
+        ("2 conditions, 5 of 8 bytes", wide, groups(Vec::new(), five(4))),
     ]
 }
 
@@ -102,8 +136,9 @@ fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan, bytes: u64) {
     let partial = runner.run(part, &mut |_| true).expect("good rows");
     let (cpu, wall) = (cpu_s() - cpu, start.elapsed().as_secs_f64());
     let rows = partial.finish(plan).expect("of this plan").rows.len();
-    let gigabytes = bytes as f64 * 1e-9;
     let stats = runner.stats();
+    // Of columns those that are looked at.
+    let gigabytes = stats.scanned_bytes as f64 * 1e-9;
     println!(
         "  {:6.2} GB/CPU-s  {:6.2} GB/s  {:7.0} bytes/hop  {rows:4} rows  {} chains, {} again",
         gigabytes / cpu,
@@ -121,13 +156,20 @@ fn main() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let maps = FileMaps::local();
     let stages = Stages::new(&maps);
-    for (name, (format, bytes)) in
-        [("records of 32 bytes", records(megabytes * 31_250)), ("CSV", lines(megabytes * 14_000))]
-    {
+    for (name, (format, bytes)) in [
+        ("Arrow", columns(megabytes * 31_250)),
+        ("records of 32 bytes", records(megabytes * 31_250)),
+        ("CSV", lines(megabytes * 14_000)),
+    ] {
         let path = folder.path().join("rows");
         std::fs::write(&path, &bytes).expect("room");
         std::fs::File::open(&path).and_then(|file| file.sync_all()).expect("written");
         for (query, filter, reduction) in queries() {
+            // No column is read.
+            let is_nothing = query == "count" && name == "Arrow";
+            if is_nothing {
+                continue;
+            }
             let column = |(name, kind): (&str, Kind)| Column {
                 name: name.to_owned(),
                 kind,

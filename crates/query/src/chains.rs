@@ -38,6 +38,11 @@ impl Loaded {
     pub(crate) const fn block(&self) -> u32 {
         self.block
     }
+
+    /// The argument of a chain over a range, and the size of scratch.
+    pub(crate) fn argument(&self, plan: &Plan, range: (&Range, &Batches)) -> (Vec<u8>, u32) {
+        self.program.argument(plan, range, self.block, self.numbers)
+    }
 }
 
 /// What becomes of a range after an answer.
@@ -180,10 +185,10 @@ impl Chains {
     fn start(&mut self, run: &mut Run<'_>) -> Result<(), RunError> {
         while !run.is_over && run.in_flight.len() < run.window {
             let Some((index, range)) = run.waiting.pop_front() else { break };
-            let Loaded { program, numbers, block } = &*run.loaded;
+            let block = run.loaded.block;
             let (scratch, scratch_size_bytes) =
-                program.argument(run.plan, (&range, &run.opened.batches), *block, *numbers);
-            let size = |end: u64| end.saturating_sub(range.start).min(u64::from(*block));
+                run.loaded.argument(run.plan, (&range, &run.opened.batches));
+            let size = |end: u64| end.saturating_sub(range.start).min(u64::from(block));
             let (offset_bytes, size) = match run.plan.format {
                 Format::Fixed { .. } => (range.start, size(range.end)),
                 Format::Csv { .. } => (range.start, size(range.file_end)),
@@ -201,7 +206,7 @@ impl Chains {
             let tag = run.next_tag;
             run.next_tag += 1;
             self.reader.submit(tag, &call).map_err(|error| run.failed(&range, error))?;
-            run.in_flight.insert(tag, (index, range, *block));
+            run.in_flight.insert(tag, (index, range, block));
         }
         Ok(())
     }

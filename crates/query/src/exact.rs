@@ -28,6 +28,11 @@ impl Default for ExactSum {
 }
 
 impl ExactSum {
+    /// Whether it has as many limbs as it should: others come from elsewhere.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.limbs.len() == LIMBS
+    }
+
     /// Adds a double.
     pub(crate) fn add(&mut self, value: f64) {
         if !value.is_finite() {

@@ -4,7 +4,7 @@ use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
 use bpfof_host::{Controller, Error};
 use sha2::{Digest, Sha256};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 impl Stage {
     /// What it is called at a target that keeps it: its name, and the beginning of the object's hash, so that
@@ -43,15 +43,53 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
 #[derive(Debug)]
 pub struct Stages<'a> {
     maps: &'a FileMaps,
-    /// Loaded ones. Chains name them by their numbers.
-    functions: Mutex<Vec<(Stage, StorageFunction)>>,
+    loaded: LoadedStages,
+    here: OnceLock<Box<Here>>,
+    /// Names of stages, and what is there in their place.
+    replaced: Vec<(&'static str, Stage)>,
 }
+
+/// The same without a target.
+#[derive(Debug)]
+struct Here {
+    maps: FileMaps,
+    loaded: LoadedStages,
+}
+
+/// Stages that are loaded where some files are. Chains name them by their numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LoadedStages(Arc<Mutex<Vec<(Stage, StorageFunction)>>>);
 
 impl<'a> Stages<'a> {
     /// Loads nothing yet.
     #[must_use]
-    pub const fn new(maps: &'a FileMaps) -> Self {
-        Self { maps, functions: Mutex::new(Vec::new()) }
+    pub fn new(maps: &'a FileMaps) -> Self {
+        Self::kept(maps, &LoadedStages::default())
+    }
+
+    /// Loads only what is not loaded yet, and leaves it there.
+    pub(crate) fn kept(maps: &'a FileMaps, loaded: &LoadedStages) -> Self {
+        Self { maps, loaded: loaded.clone(), here: OnceLock::new(), replaced: Vec::new() }
+    }
+
+    /// With a stage of one's own in the place of the one of this name. It is told and answers the same
+    /// (`functions/include/bpfof/batch.h`).
+    #[must_use]
+    pub fn replacing(mut self, name: &'static str, by: Stage) -> Self {
+        self.replaced.push((name, by));
+        self
+    }
+
+    /// The same stages, for one more user.
+    pub(crate) fn share(&self) -> Self {
+        Self { replaced: self.replaced.clone(), ..Self::kept(self.maps, &self.loaded) }
+    }
+
+    /// Stages on this machine, for when the target is lost.
+    pub(crate) fn here(&self) -> Stages<'_> {
+        let none = || Box::new(Here { maps: FileMaps::local(), loaded: LoadedStages::default() });
+        let here = self.here.get_or_init(none);
+        Stages { replaced: self.replaced.clone(), ..Stages::kept(&here.maps, &here.loaded) }
     }
 
     /// Where the files are.
@@ -62,7 +100,9 @@ impl<'a> Stages<'a> {
 
     /// A stage, loaded.
     pub(crate) fn function(&self, stage: Stage) -> Result<StorageFunction, Error> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.replaced.iter().find(|(name, _)| *name == stage.name);
+        let stage = own.map_or(stage, |(_, own)| *own);
+        let mut functions = self.loaded.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, function)) = functions.iter().find(|(known, _)| *known == stage) {
             return Ok(function.clone());
         }

@@ -13,7 +13,8 @@
 //! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
-//! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer.
+//! - `eval`, `partial`, `measures`, `exact`: what is done here, to rows that stages answer; `here`: to rows
+//!   from elsewhere.
 //!
 //! # What this crate does not do
 //! No joins, no windows, no queries in queries: a statement that needs them is refused with what to do. It
@@ -33,6 +34,7 @@ mod error;
 mod eval;
 mod exact;
 mod functions;
+mod here;
 mod maps;
 mod measures;
 mod order_form;
@@ -47,13 +49,14 @@ mod wire;
 pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::{Stages, install_stages};
+pub use here::RowsError;
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{
     Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, ColumnBuffers, Compare, Field, Format,
     Kind, Measure, OtherColumn, Plan, Predicate, Reduction, Scalar, Schema, Table, Value,
 };
-pub use run::Runner;
+pub use run::{Argument, Runner};
 pub use settings::{Settings, Stats};
-pub use split::{Place, PlanError, Split, Step, split};
+pub use split::{Place, PlanError, Split, Step, check, split};
 pub use stages::{STAGES, Stage};

@@ -148,7 +148,7 @@ impl Summary {
 
     /// Adds what is known of other values.
     pub(crate) fn merge(&mut self, other: &Self) -> Result<(), Overflow> {
-        self.count += other.count;
+        self.count = self.count.saturating_add(other.count);
         if let Some((least, greatest)) = &other.range {
             self.widen(least, greatest);
         }
@@ -202,9 +202,11 @@ impl Summary {
     fn exact_squares(&self) -> f64 {
         let count = i128::from(self.count);
         let (whole, rest) = (self.sum.div_euclid(count), self.sum.rem_euclid(count));
-        let around = self.squares - whole * self.sum - whole * rest;
-        let less = rest * rest;
-        match around.checked_mul(count).map(|all| all - less) {
+        // Numbers that no rows have wrap.
+        let wrapped = whole.wrapping_mul(self.sum).wrapping_add(whole.wrapping_mul(rest));
+        let around = self.squares.wrapping_sub(wrapped);
+        let less = rest.wrapping_mul(rest);
+        match around.checked_mul(count).and_then(|all| all.checked_sub(less)) {
             Some(all) => {
                 let (whole, rest) = (all.div_euclid(count), all.rem_euclid(count));
                 whole as f64 + rest as f64 / count as f64

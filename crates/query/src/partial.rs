@@ -85,7 +85,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn merge(&mut self, other: &Self) -> Result<(), Overflow> {
-        self.rows += other.rows;
+        self.rows = self.rows.saturating_add(other.rows);
         let both = self.summaries.iter_mut().zip(&other.summaries);
         both.into_iter().try_for_each(|(one, other)| one.merge(other))
     }
@@ -112,6 +112,36 @@ impl Partial {
             Reduction::Top { .. } => State::Top(Vec::new()),
             Reduction::Histogram { bins, .. } => State::Histogram(vec![0; *bins as usize]),
         })
+    }
+
+    /// Whether it can be of this plan: one that comes from elsewhere may not be.
+    #[must_use]
+    pub fn fits(&self, plan: &Plan) -> bool {
+        match (&self.0, &plan.reduction) {
+            (State::Rows(rows), Reduction::Rows { columns, .. }) => {
+                rows.iter().all(|row| row.len() == columns.len())
+            }
+            (State::Groups(groups), Reduction::Groups { keys, aggregates }) => {
+                let wanted = measures::wanted(aggregates).0.len();
+                let is_whole = |one: &Summary| match &one.float_sum {
+                    Some(sum) => sum.is_whole(),
+                    None => true,
+                };
+                groups.iter().all(|(key, group)| {
+                    let summaries = &group.summaries;
+                    key.len() == keys.len()
+                        && summaries.len() == wanted
+                        && summaries.iter().all(is_whole)
+                })
+            }
+            (State::Top(rows), Reduction::Top { columns, .. }) => {
+                rows.iter().all(|(_, row)| row.len() == columns.len())
+            }
+            (State::Histogram(counts), Reduction::Histogram { bins, .. }) => {
+                counts.len() == *bins as usize
+            }
+            _ => false,
+        }
     }
 
     /// Adds what comes behind, in the order of the files.
@@ -143,7 +173,9 @@ impl Partial {
             (State::Histogram(counts), State::Histogram(behind))
                 if counts.len() == behind.len() =>
             {
-                counts.iter_mut().zip(behind).for_each(|(count, more)| *count += more);
+                counts.iter_mut().zip(behind).for_each(|(count, more)| {
+                    *count = count.saturating_add(more);
+                });
             }
             _ => return Err(FinishError::OfAnother),
         }

@@ -23,10 +23,25 @@ const RANGE_MIN_BYTES: u64 = 256 << 10;
 /// The same if only the first rows are wanted.
 const LIMITED_RANGE_BYTES: u64 = 1 << 20;
 
+/// What a chain is told, and what it begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// The first bytes of scratch.
+    pub bytes: Vec<u8>,
+    /// Size of scratch in bytes: no answer is longer.
+    pub scratch_bytes: u32,
+    /// Bytes of the first read.
+    pub block_bytes: u32,
+}
+
 /// Runs the parts of a plan, for one thread at a time.
 #[derive(Debug)]
 pub struct Runner<'a> {
-    stages: &'a Stages<'a>,
+    given: &'a Stages<'a>,
+    /// Those, or such on this machine.
+    stages: Stages<'a>,
+    /// Why it is on this machine, and what had been spent before.
+    lost: Option<(String, Stats)>,
     plan: Plan,
     split: Split,
     settings: Settings,
@@ -35,16 +50,39 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// With these stages, which may serve many plans.
+    /// With these stages, which may serve many plans. If their target is lost and the settings allow it, parts
+    /// are run on this machine from then on, over plain reads.
     ///
     /// # Errors
     /// [`RunError::Plan`], [`RunError::Host`].
-    pub fn new(stages: &'a Stages<'a>, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
+    pub fn new(given: &'a Stages<'a>, plan: &Plan, settings: Settings) -> Result<Self, RunError> {
+        match Self::with(given, given.share(), plan, settings) {
+            Err(RunError::Host(error)) if settings.falls_back && given.maps().has_target() => {
+                let here = Self::with(given, given.here(), plan, settings)?;
+                Ok(Self { lost: Some((error.to_string(), Stats::default())), ..here })
+            }
+            result => result,
+        }
+    }
+
+    fn with(
+        given: &'a Stages<'a>,
+        stages: Stages<'a>,
+        plan: &Plan,
+        settings: Settings,
+    ) -> Result<Self, RunError> {
         let split = split(plan)?;
         let program = Program::new(plan, &split).map_err(PlanError::Invalid)?;
-        let mut chains = Chains::new(stages, program.source, settings)?;
-        let main = chains.load(stages, plan, program)?;
-        Ok(Self { stages, plan: plan.clone(), split, settings, chains, main })
+        let mut chains = Chains::new(&stages, program.source, settings)?;
+        let main = chains.load(&stages, plan, program)?;
+        let plan = plan.clone();
+        Ok(Self { given, stages, lost: None, plan, split, settings, chains, main })
+    }
+
+    /// Why the target was given up, if it was.
+    #[must_use]
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.as_ref().map(|(why, _)| &**why)
     }
 
     /// How the work is divided.
@@ -56,7 +94,19 @@ impl<'a> Runner<'a> {
     /// What it cost so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.chains.stats()
+        let before = self.lost.as_ref().map_or(Stats::default(), |(_, before)| *before);
+        before.plus(self.chains.stats())
+    }
+
+    /// What one chain over a whole part, of records or text, is told: for who runs the stages without a
+    /// `FileMaps`.
+    #[must_use]
+    pub fn argument(&self, part: &Part) -> Argument {
+        let ranges = ranges(&self.plan, part, u64::MAX);
+        let batches = Batches::default();
+        let told = |range| self.main.argument(&self.plan, (range, &batches));
+        let (bytes, scratch_bytes) = ranges.first().map_or((Vec::new(), 0), told);
+        Argument { bytes, scratch_bytes, block_bytes: self.main.block() }
     }
 
     /// Runs a part. `on_progress` is told now and then how many bytes of the part are done, and says
@@ -65,6 +115,22 @@ impl<'a> Runner<'a> {
     /// # Errors
     /// [`RunError`].
     pub fn run(
+        &mut self,
+        part: &Part,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Partial, RunError> {
+        match self.run_once(part, on_progress) {
+            Err(RunError::Host(error)) if self.settings.falls_back && self.lost.is_none() => {
+                let here = Self::with(self.given, self.given.here(), &self.plan, self.settings)?;
+                let lost = Some((error.to_string(), self.stats()));
+                *self = Self { lost, ..here };
+                self.run_once(part, on_progress)
+            }
+            result => result,
+        }
+    }
+
+    fn run_once(
         &mut self,
         part: &Part,
         on_progress: &mut dyn FnMut(u64) -> bool,
@@ -192,9 +258,9 @@ impl<'a> Runner<'a> {
         };
         let (computed, pushed) = conjuncts.into_iter().partition(maps::computes);
         let (computed, pushed) = (Predicate::And(computed), Predicate::And(pushed));
-        let program = Program::rows(plan, &pushed, self.split.columns.clone(), u32::MAX);
+        let program = Program::rows(plan, (&pushed, &computed), self.split.columns.clone(), u32::MAX);
         let program = program.map_err(PlanError::Invalid)?;
-        let mut loaded = self.chains.load(self.stages, plan, program)?;
+        let mut loaded = self.chains.load(&self.stages, plan, program)?;
         let mut collected = Collected::new(plan, &computed, left.len());
         self.chains.run(
             (plan, &mut loaded),
@@ -268,9 +334,9 @@ impl<'a> Runner<'a> {
             Range { start, end: start + row_bytes, file_end, skips: false }
         };
         let columns = wanted.iter().copied().collect();
-        let program = Program::rows(plan, &Predicate::And(Vec::new()), columns, 1);
+        let program = Program::rows(plan, (&Predicate::And(Vec::new()), &ALWAYS), columns, 1);
         let mut loaded =
-            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+            self.chains.load(&self.stages, plan, program.map_err(PlanError::Invalid)?)?;
         let mut collected = Collected::new(plan, &ALWAYS, found.len());
         self.chains.run(
             (plan, &mut loaded),
@@ -299,9 +365,9 @@ impl<'a> Runner<'a> {
         let filter = flat(Predicate::And(vec![self.split.pushed.clone(), absent]));
         wanted.extend(&self.split.columns);
         let limit = rows.min(u64::from(u32::MAX)) as u32;
-        let program = Program::rows(plan, &filter, wanted.into_iter().collect(), limit);
+        let program = Program::rows(plan, (&filter, &ALWAYS), wanted.into_iter().collect(), limit);
         let mut loaded =
-            self.chains.load(self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+            self.chains.load(&self.stages, plan, program.map_err(PlanError::Invalid)?)?;
         let mut collected = Collected::new(plan, &ALWAYS, ranges.len());
         self.chains.run(
             (plan, &mut loaded),
@@ -330,7 +396,8 @@ fn flat(predicate: Predicate) -> Predicate {
     Predicate::And(each.collect())
 }
 
-fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
+/// Adds what a part comes to.
+pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<(), RunError> {
     match all.merge(plan, partial) {
         Ok(()) => Ok(()),
         Err(FinishError::Overflow(overflow)) => Err(overflow.into()),

@@ -317,7 +317,7 @@ pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
     }
 }
 
-fn columns_of_predicate(of: &Predicate, to: &mut BTreeSet<usize>) {
+pub(crate) fn columns_of_predicate(of: &Predicate, to: &mut BTreeSet<usize>) {
     match of {
         Predicate::Constant(_) => {}
         Predicate::Compare(_, left, right) => {
@@ -340,7 +340,10 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, PlanError> {
 }
 
 /// Whether the plan has a meaning.
-fn check(plan: &Plan) -> Result<(), PlanError> {
+///
+/// # Errors
+/// It has none.
+pub fn check(plan: &Plan) -> Result<(), PlanError> {
     check_format(plan)?;
     check_predicate(&plan.filter, plan)?;
     let numbers = |all: &[Scalar]| all.iter().try_for_each(|of| check_scalar(of, plan));

@@ -8,8 +8,11 @@ use crate::order_form;
 use crate::partial::{Group, Key, Partial, State, edges};
 use crate::parts::Range;
 use crate::plan::{Arithmetic, Format, Kind, Plan, Predicate, Reduction, Scalar, Schema, Value};
-use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split};
+use crate::split::{
+    COLUMNS_MAX, READ_MAX_BYTES, Split, columns_of_predicate, columns_of_reduction,
+};
 use crate::wire::{Damaged, Reader, Writer};
+use std::collections::BTreeSet;
 
 macro_rules! object {
     ($name:literal) => {
@@ -73,11 +76,29 @@ struct Words {
 /// What the reduction is told, and what its answer is read by.
 #[derive(Debug)]
 enum Told {
-    Rows { limit: u32 },
-    Fold { words: Vec<Words>, entry_bytes: usize },
-    Group { keys: Vec<usize>, words: Vec<Words>, entry_bytes: usize },
-    Top { by: usize, descending: bool, count: u32 },
-    Histogram { of: usize, edges: Vec<u64> },
+    /// Of each row the columns at these places among the program's.
+    Rows {
+        limit: u32,
+        answered: Vec<usize>,
+    },
+    Fold {
+        words: Vec<Words>,
+        entry_bytes: usize,
+    },
+    Group {
+        keys: Vec<usize>,
+        words: Vec<Words>,
+        entry_bytes: usize,
+    },
+    Top {
+        by: usize,
+        descending: bool,
+        count: u32,
+    },
+    Histogram {
+        of: usize,
+        edges: Vec<u64>,
+    },
 }
 
 /// A plan, or its part that stages do, as chains take it.
@@ -135,8 +156,16 @@ pub(crate) enum BadRow {
 impl Program {
     /// The stages' part of a plan.
     pub(crate) fn new(plan: &Plan, split: &Split) -> Result<Self, String> {
-        if !split.reduces {
-            return Self::rows(plan, &split.pushed, split.columns.clone(), u32::MAX);
+        let columns = split.columns.clone();
+        let limit = match &plan.reduction {
+            Reduction::Rows { limit, .. } => Some(limit.unwrap_or(u64::MAX)),
+            _ => None,
+        };
+        if limit.is_some() || !split.reduces {
+            // What only the pushed filter looks at stays there.
+            let limit = limit.filter(|_| split.reduces).unwrap_or(u64::MAX);
+            let limit = limit.clamp(1, u64::from(u32::MAX)) as u32;
+            return Self::rows(plan, (&split.pushed, &split.rest), columns, limit);
         }
         let extent = match plan.reduction {
             Reduction::Groups { .. } | Reduction::Histogram { .. } => Extent::All,
@@ -144,17 +173,19 @@ impl Program {
         };
         let mapped = Mapped::new(plan, &split.pushed, extent);
         let told = reduction(&mapped.plan)?;
-        Self::with(mapped, split.columns.clone(), told)
+        Self::with(mapped, columns, told)
     }
 
-    /// Answers rows that meet `filter`: these columns, ascending.
+    /// Answers rows that meet `filter`: of these columns, ascending, those that the reduction and `rest` look
+    /// at.
     pub(crate) fn rows(
         plan: &Plan,
-        filter: &Predicate,
+        (filter, rest): (&Predicate, &Predicate),
         columns: Vec<usize>,
         limit: u32,
     ) -> Result<Self, String> {
-        Self::with(Mapped::of_filter(plan, filter), columns, Told::Rows { limit })
+        let told = rows(plan, &columns, rest, limit);
+        Self::with(Mapped::of_filter(plan, filter), columns, told)
     }
 
     /// `columns` are those of the schema that the source makes.
@@ -369,10 +400,11 @@ impl Program {
 
     fn write_reduction(&self, to: &mut Writer) {
         match &self.told {
-            Told::Rows { limit } => {
-                to.u32(*limit).u16(self.taken as u16);
-                self.nullable[..self.taken].iter().enumerate().for_each(|(place, nullable)| {
-                    to.u16(place as u16 | if *nullable { ROWS_MISSING } else { 0 });
+            Told::Rows { limit, answered } => {
+                to.u32(*limit).u16(answered.len() as u16);
+                answered.iter().for_each(|place| {
+                    let missing = if self.nullable[*place] { ROWS_MISSING } else { 0 };
+                    to.u16(*place as u16 | missing);
                 });
             }
             Told::Fold { words, entry_bytes } => self.write_measures(words, *entry_bytes, to),
@@ -482,13 +514,14 @@ impl Program {
         columns: usize,
         on_row: &mut dyn FnMut(&[Value]),
     ) -> Result<(), Damaged> {
+        let Told::Rows { answered, .. } = &self.told else { return Err(Damaged) };
         let mut from = Reader(answer.body);
         from.skip(8)?;
         let mut row = vec![Value::Null; columns];
         for _ in 0..answer.count {
-            let columns = self.columns.iter().zip(&self.kinds).zip(&self.nullable);
-            for ((index, kind), nullable) in columns.take(self.taken) {
-                row[*index] = match (*nullable && from.u8()? == 0, kind) {
+            for place in answered {
+                let (kind, nullable) = (&self.kinds[*place], self.nullable[*place]);
+                row[self.columns[*place]] = match (nullable && from.u8()? == 0, kind) {
                     (true, _) => Value::Null,
                     (false, Kind::Utf8) => {
                         let length = from.u16()?;
@@ -648,13 +681,19 @@ fn column(of: &Scalar) -> Result<usize, String> {
     }
 }
 
+/// Rows with the columns that a plan answers of them, and those that `rest` looks at.
+fn rows(plan: &Plan, columns: &[usize], rest: &Predicate, limit: u32) -> Told {
+    let mut needed = BTreeSet::new();
+    columns_of_reduction(&plan.reduction, &mut needed);
+    columns_of_predicate(rest, &mut needed);
+    let places = columns.iter().enumerate().filter(|(_, column)| needed.contains(column));
+    Told::Rows { limit, answered: places.map(|(place, _)| place).collect() }
+}
+
 /// The reduction of a plan for the stages.
 fn reduction(plan: &Plan) -> Result<Told, String> {
     Ok(match &plan.reduction {
-        Reduction::Rows { limit, .. } => {
-            let limit = limit.unwrap_or(u64::MAX).clamp(1, u64::from(u32::MAX));
-            Told::Rows { limit: limit as u32 }
-        }
+        Reduction::Rows { .. } => return Err("rows are not reduced".to_owned()),
         Reduction::Groups { keys, aggregates } => {
             let keys = keys.iter().map(column).collect::<Result<Vec<_>, _>>()?;
             // In an entry of a fold a word for nothing, in one of a group head, keys and rows.

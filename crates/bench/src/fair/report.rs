@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// The name of all aggressors at once.
 const EVERYTHING: &str = "everything";
+/// The name of the one that scans.
+const SCANS: &str = "scans";
 
 /// Windows of the repetitions.
 pub(super) struct Sample {
@@ -77,6 +79,9 @@ struct Summary {
     load_max_worst_ms: f64,
     connect_max_worst_ms: f64,
     stop_worst_s: f64,
+    /// The 99th percentile of reads beside scans, over that beside nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scans_read_p99_over_idle: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     everything_read_p99_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,6 +158,10 @@ impl Case {
             aggressor_operations,
         }
     }
+
+    fn read_p99_over_idle(&self) -> f64 {
+        self.read.p99_us / self.read_idle.p99_us
+    }
 }
 
 impl Memory {
@@ -177,7 +186,8 @@ impl Memory {
 
 impl Report {
     pub(super) fn new(cases: Vec<Case>, memory: Option<Memory>, lost: f64) -> Report {
-        let everything = cases.iter().find(|case| case.aggressor == EVERYTHING);
+        let named = |name: &str| cases.iter().find(|case| case.aggressor == name);
+        let everything = named(EVERYTHING);
         let alone = cases.len() > usize::from(everything.is_some());
         let single = || cases.iter().filter(move |case| !alone || case.aggressor != EVERYTHING);
         let most = |of: fn(&Case) -> f64| single().map(of).fold(0.0, f64::max);
@@ -192,6 +202,7 @@ impl Report {
             load_max_worst_ms: most(|case| case.load_max_ms),
             connect_max_worst_ms: most(|case| case.connect_max_ms),
             stop_worst_s: most(|case| case.stop_s),
+            scans_read_p99_over_idle: named(SCANS).map(Case::read_p99_over_idle),
             everything_read_p99_us: everything.map(|case| case.read.p99_us),
             everything_get_p99_us: everything.map(|case| case.get.p99_us),
             memory_max_mib: memory.as_ref().map(|memory| memory.max_mib),
@@ -226,6 +237,12 @@ impl Report {
                 case.load_max_ms,
                 case.connect_max_ms,
                 case.stop_s
+            );
+        }
+        if let Some(times) = self.summary.scans_read_p99_over_idle {
+            let _ = writeln!(
+                text,
+                "Beside scans the p99 of reads is {times:.2} times that beside nobody."
             );
         }
         if let Some(memory) = &self.memory {
@@ -317,6 +334,7 @@ mod tests {
         let sentence = "Beside the worst aggressor (storm) 99 of 100 reads of 4 KiB take at most 200 µs, beside \
                         nobody 20 µs; gets that are pushed down 210 µs, beside nobody 30 µs.";
         assert_explained(&text, &words, sentence);
+        assert!(text.contains("Beside scans the p99 of reads is 5.00 times"), "{text}");
         assert!(text.contains("100 200 ±20 600 (10 20 ±20 60)"), "{text}");
         assert!(!text.contains("silent"), "{text}");
     }

@@ -2,6 +2,7 @@
 
 #[path = "../disk/mod.rs"]
 mod disk;
+mod places;
 #[path = "../../../query/tests/world/mod.rs"]
 mod world;
 

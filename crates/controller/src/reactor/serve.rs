@@ -3,13 +3,13 @@
 use super::chains;
 use super::closing::{close, close_soon, flush};
 use super::io::{Io, Message};
-use super::state::Core;
+use super::state::{Core, Turn};
 use super::table::Entry;
 use super::upkeep::connected;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
 use crate::limits::{
-    BYTES_PER_TURN, BYTES_PER_UNIT, HOPS_PER_CLOCK, HOPS_PER_COMMAND, HOPS_PER_TURN,
-    RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
+    BYTES_PER_TURN, BYTES_PER_UNIT, GIVE_WAY_UNITS, HOPS_PER_CLOCK, HOPS_PER_COMMAND,
+    HOPS_PER_TURN, RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
 };
 use crate::operation::Operation;
 use std::sync::Arc;
@@ -40,6 +40,7 @@ pub(crate) fn step<I: Io>(core: &mut Core<I>) -> bool {
     perform(core, connection);
     let spent = core.executor.take_spent();
     let cost = core.spend(spent);
+    core.turn.cost += cost;
     core.executor.schedule.told(cost);
     if core.executor.is_modelled() && core.turn.hops.is_multiple_of(HOPS_PER_CLOCK) {
         core.executor.now_ns = core.io.now_ns();
@@ -61,10 +62,13 @@ fn next_round<I: Io>(core: &mut Core<I>) {
     core.executor.now_ns = core.io.now_ns();
 }
 
-/// Whether a long operation waits until answers have left and input has been taken. Not as the first of a
-/// turn: whose turn it is the schedule says, and others' input never keeps it from that.
+/// Whether a long operation waits until answers have left and input has been taken. Not the first of a turn:
+/// whose turn it is the schedule says, and others' input never keeps it from that.
 fn gives_way<I: Io>(core: &mut Core<I>) -> bool {
-    core.turn.hops > 0 && (!core.dirty.is_empty() || core.io.has_news())
+    let Turn { cost, .. } = core.turn;
+    cost > 0
+        && core.executor.schedule.is_shared()
+        && (!core.dirty.is_empty() || cost >= GIVE_WAY_UNITS && core.io.has_news())
 }
 
 /// Performs the operation whose turn it is, of this connection.
@@ -91,7 +95,6 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
             let mut cx =
                 Context { connection: &mut entry.connection, executor: &mut core.executor };
             nvm_optional::zero_memory(&mut cx, namespace as usize, command, zeroes);
-            core.turn.hops += 1;
             core.mark_dirty(index);
         }
         Operation::ChainRead { namespace, read } => {

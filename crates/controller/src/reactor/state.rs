@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 pub(super) struct Turn {
     pub(super) begun_ns: u64,
     pub(super) hops: usize,
+    /// What its operations have cost, in units.
+    pub(super) cost: u64,
     /// Bytes that have been added to what is to be sent.
     pub(super) bytes: usize,
     /// What the last command added.

@@ -1,6 +1,7 @@
 //! A well-behaved host on a line of a rig.
 
 use crate::rig::{Rig, capsule, connect_command, enable_command};
+use bpfof_nvme::fabrics::ConnectData;
 use bpfof_nvme::tcp::{Digests, Fes, H2cData, IcReq, Pdu, PduEvent, PduReceiver, R2t};
 use bpfof_nvme::vendor_specific::PushdownParts;
 use bpfof_nvme::{Cqe, Sgl, Sqe, Status, opcode};
@@ -69,19 +70,38 @@ pub(super) struct Peer {
 impl Peer {
     /// Connects queue `qid` with `sqsize` + 1 entries. Queue 0 enables the controller as well.
     pub(super) fn connect(rig: &mut Rig, qid: u16, sqsize: u16) -> Peer {
+        let (peer, answer) = Peer::begin(rig, connect_command(qid, sqsize, 0));
+        assert_eq!((answer.status, answer.dw0), (Status::SUCCESS, 1));
+        peer.enabled(rig, qid)
+    }
+
+    /// Connects the admin queue of another host.
+    pub(super) fn connect_as(rig: &mut Rig, hostnqn: &str) -> Peer {
+        let (sqe, data) = connect_command(0, 31, 0);
+        let mut data = ConnectData::from_bytes(data.as_slice().try_into().expect("1024 bytes"))
+            .expect("it is whole");
+        (data.hostid, data.hostnqn) = ([4; 16], hostnqn.to_owned());
+        let (peer, answer) = Peer::begin(rig, (sqe, data.to_bytes().to_vec()));
+        assert_eq!(answer.status, Status::SUCCESS);
+        peer.enabled(rig, 0)
+    }
+
+    fn begin(rig: &mut Rig, (sqe, data): (Sqe, Vec<u8>)) -> (Peer, Cqe) {
         let mut peer =
             Peer { line: rig.open(), digests: Digests::default(), ear: Ear::new(), next_cid: 0 };
         let mut request = Vec::new();
         IcReq::default().encode_into(&mut request);
         rig.feed(peer.line, &request);
         assert_eq!(peer.hear(rig), [Said::IcResp]);
-        let (sqe, data) = connect_command(qid, sqsize, 0);
         let answer = peer.call(rig, sqe, &data);
-        assert_eq!((answer.status, answer.dw0), (Status::SUCCESS, 1));
+        (peer, answer)
+    }
+
+    fn enabled(mut self, rig: &mut Rig, qid: u16) -> Peer {
         if qid == 0 {
-            assert_eq!(peer.call(rig, enable_command(), &[]).status, Status::SUCCESS);
+            assert_eq!(self.call(rig, enable_command(), &[]).status, Status::SUCCESS);
         }
-        peer
+        self
     }
 
     /// Sends a command and returns its identifier.

@@ -1,27 +1,26 @@
 //! Plans over files: a target for each file, and all parts run there.
 
 mod place;
+mod places;
 
 use crate::error::RunError;
-use crate::functions::Stages;
+use crate::functions::{LoadedStages, Stages};
 use crate::infer::Source;
 use crate::partial::Partial;
-use crate::parts::parts;
-use crate::plan::{Plan, Reduction};
+use crate::parts::Part;
+use crate::plan::Plan;
 use crate::run::Runner;
 use crate::settings::{Settings, Stats};
 use bpfof_host::files::{FileMaps, MapRefusal, NamespaceDevice};
 use bpfof_host::{Controller, Error, Options, TargetUrl};
 use std::collections::HashMap;
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use place::{PlaceError, Reach, Where};
-
-/// Bytes of a part whose rows are answered: they are in memory together.
-const ROWS_PART_BYTES: u64 = 64 << 20;
-/// Bytes of a part that is reduced.
-const PART_BYTES: u64 = 1 << 30;
 
 /// Why a session cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -42,13 +41,37 @@ pub enum SessionError {
     Device(#[from] MapRefusal),
 }
 
-/// Associations with the targets of files.
-#[derive(Debug)]
+/// After a target could not be reached, it is left alone so long.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// Associations with the targets of files. A copy shares them.
+#[derive(Clone, Debug, Default)]
 pub struct Session {
-    places: Vec<(Where, FileMaps)>,
+    places: Vec<Arc<Place>>,
     /// Of each file: which of the places.
     of: HashMap<PathBuf, usize>,
-    warnings: Vec<String>,
+}
+
+/// Where the stages run over some files.
+#[derive(Debug)]
+struct Place {
+    at: Where,
+    maps: FileMaps,
+    loaded: LoadedStages,
+    since: Instant,
+    /// Why the target is not used, if it should be.
+    lost: Option<String>,
+}
+
+/// What a part has cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartCost {
+    /// In figures.
+    pub stats: Stats,
+    /// Where the stages ran.
+    pub place: String,
+    /// Why some of them did not run at the target, if they should have.
+    pub lost: Option<String>,
 }
 
 impl Session {
@@ -58,73 +81,101 @@ impl Session {
     /// # Errors
     /// [`SessionError`].
     pub fn open(source: &Source, reach: &Reach, falls_back: bool) -> Result<Self, SessionError> {
-        let mut session = Self { places: Vec::new(), of: HashMap::new(), warnings: Vec::new() };
+        let mut session = Self::default();
         for (path, _) in &source.files {
-            let place = reach.place(path)?;
-            if let (Where::Here(why), false) = (&place, falls_back) {
-                return Err(PlaceError::NoTarget { path: path.clone(), why: why.clone() }.into());
-            }
-            let known = session.places.iter().position(|(known, _)| *known == place);
-            let at = match known {
-                Some(at) => at,
-                None => {
-                    let maps = session.connect(&place, falls_back)?;
-                    session.places.push((place, maps));
-                    session.places.len() - 1
-                }
-            };
-            session.of.insert(path.clone(), at);
+            session.add(path, reach, falls_back)?;
         }
         Ok(session)
     }
 
-    fn connect(&mut self, place: &Where, falls_back: bool) -> Result<FileMaps, SessionError> {
-        let Where::Target { url, device } = place else { return Ok(FileMaps::local()) };
-        let device = NamespaceDevice::new(device)?;
-        let maps = Controller::connect(url, Options::default())
-            .and_then(|controller| FileMaps::new(controller, url.nsid, device));
-        match maps {
-            Ok(maps) => {
-                if !maps.has_target() {
-                    self.warnings.push(format!("{url} has no pushdown: the stages run here"));
-                }
-                Ok(maps)
-            }
-            Err(error) if falls_back => {
-                self.warnings
-                    .push(format!("{url}: {error}: the stages run here, over plain reads"));
-                Ok(FileMaps::local())
-            }
-            Err(source) => Err(SessionError::Target { url: url.clone(), source }),
+    /// Adds a file. If the connection to its target was lost, it is made again.
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn add(
+        &mut self,
+        path: &Path,
+        reach: &Reach,
+        falls_back: bool,
+    ) -> Result<(), SessionError> {
+        let at = reach.place(path)?;
+        if let (Where::Here(why), false) = (&at, falls_back) {
+            let (path, why) = (path.to_owned(), why.clone());
+            return Err(PlaceError::NoTarget { path, why }.into());
         }
+        let known = self.places.iter().position(|known| known.at == at);
+        let index = match known {
+            Some(index) => {
+                if self.places[index].is_worth_a_try(falls_back) {
+                    self.places[index] = Arc::new(Place::connect(at, falls_back)?);
+                }
+                index
+            }
+            None => {
+                self.places.push(Arc::new(Place::connect(at, falls_back)?));
+                self.places.len() - 1
+            }
+        };
+        self.of.insert(path.to_owned(), index);
+        Ok(())
     }
 
     /// What the user should know.
     #[must_use]
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
+    pub fn warnings(&self) -> Vec<String> {
+        let told = self.places.iter().filter_map(|place| {
+            let is_lost = matches!(place.at, Where::Target { .. }) && !place.maps.is_connected();
+            let why =
+                is_lost.then_some("the connection was lost: the rest ran here, over plain reads");
+            Some(format!("{}: {}", place.name(), place.lost.as_deref().or(why)?))
+        });
+        told.collect()
     }
 
     /// Where the stages run over the files, each place once.
     pub fn places(&self) -> impl Iterator<Item = &Where> {
-        self.places.iter().map(|(place, _)| place)
+        self.places.iter().map(|place| &place.at)
     }
 
     /// The place of a file of this session.
     #[must_use]
     pub fn place_of(&self, path: &Path) -> Option<&Where> {
-        self.of.get(path).map(|at| &self.places[*at].0)
+        self.of.get(path).map(|at| &self.places[*at].at)
     }
 
     /// The maps of a file of this session.
     #[must_use]
     pub fn maps_of(&self, path: &Path) -> Option<&FileMaps> {
-        self.of.get(path).map(|at| &self.places[*at].1)
+        self.of.get(path).map(|at| &self.places[*at].maps)
     }
 
-    /// Runs all parts of a plan, in the order of the files. `on_progress` is told now and then how many bytes
-    /// are done, and says whether to go on; `on_part` gets what each part comes to, and says whether more is
-    /// wanted.
+    /// Runs one part of a plan, of a file of this session. `on_progress` is as of
+    /// [`Runner::run`].
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn run_part(
+        &self,
+        plan: &Plan,
+        part: &Part,
+        settings: Settings,
+        on_progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(Partial, PartCost), RunError> {
+        let Some(at) = self.of.get(&part.path) else {
+            let source = io::Error::new(io::ErrorKind::NotFound, "it is no file of this session");
+            return Err(RunError::Open { path: part.path.clone(), source });
+        };
+        let place = &self.places[*at];
+        let stages = place.stages();
+        let mut runner = Runner::new(&stages, plan, settings)?;
+        let partial = runner.run(part, on_progress)?;
+        Ok((partial, place.cost(runner.stats(), runner.lost())))
+    }
+
+    /// Runs all parts of a plan, at all places at once: each has a thread. `on_progress` is told now and then
+    /// how many bytes are done, and says whether to go on; `on_part` gets what each part, or several that follow
+    /// each other, come to, in the order of the files, and says whether more is wanted. Both are called by
+    /// this thread.
     ///
     /// # Errors
     /// [`RunError`], or that of `on_part`.
@@ -136,29 +187,75 @@ impl Session {
         on_progress: &mut dyn FnMut(u64) -> bool,
         on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
     ) -> Result<Stats, E> {
-        let stages: Vec<Stages<'_>> =
-            self.places.iter().map(|(_, maps)| Stages::new(maps)).collect();
-        let mut runners: Vec<Option<Runner<'_>>> = self.places.iter().map(|_| None).collect();
-        let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
-        let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };
-        let mut done = 0;
-        for part in parts(plan, &source.files, part_bytes) {
-            let Some(&at) = self.of.get(&part.path) else { continue };
-            let runner = match &mut runners[at] {
-                Some(runner) => runner,
-                none => none.insert(Runner::new(&stages[at], plan, settings)?),
-            };
-            let partial = runner.run(&part, &mut |bytes| on_progress(done + bytes))?;
-            done += part.end_bytes - part.start_bytes;
-            if !on_progress(done) {
-                return Err(RunError::Stopped.into());
+        let of = |file: &(PathBuf, u64)| Some((*self.of.get(&file.0)?, file.clone()));
+        let files: Vec<_> = source.files.iter().filter_map(of).collect();
+        let places: Vec<_> = self.places.iter().map(|place| place.stages()).collect();
+        places::run(&files, &places, (plan, settings), on_progress, on_part)
+    }
+}
+
+impl Place {
+    fn connect(at: Where, falls_back: bool) -> Result<Self, SessionError> {
+        let (maps, lost) = match &at {
+            Where::Here(_) => (FileMaps::local(), None),
+            Where::Target { url, device } => {
+                let device = NamespaceDevice::new(device)?;
+                let maps = Controller::connect(url, Options::default())
+                    .and_then(|controller| FileMaps::new(controller, url.nsid, device));
+                match maps {
+                    Ok(maps) => {
+                        let has_none = "it has no pushdown: the stages run here";
+                        let lost = (!maps.has_target()).then(|| has_none.to_owned());
+                        (maps, lost)
+                    }
+                    Err(error) if falls_back => {
+                        let why = format!("{error}: the stages run here, over plain reads");
+                        (FileMaps::local(), Some(why))
+                    }
+                    Err(source) => return Err(SessionError::Target { url: url.clone(), source }),
+                }
             }
-            if on_part(partial)?.is_break() {
-                break;
-            }
+        };
+        Ok(Self { at, maps, loaded: LoadedStages::default(), since: Instant::now(), lost })
+    }
+
+    /// Whether its target should be connected to once more.
+    fn is_worth_a_try(&self, falls_back: bool) -> bool {
+        let is_local = matches!(self.at, Where::Here(_)) || self.maps.is_connected();
+        let is_new = self.lost.is_some() && falls_back && self.since.elapsed() < TRY_AGAIN_AFTER;
+        !is_local && !is_new
+    }
+
+    fn stages(&self) -> Stages<'_> {
+        Stages::kept(&self.maps, &self.loaded)
+    }
+
+    fn name(&self) -> String {
+        match &self.at {
+            Where::Here(_) => "this machine".to_owned(),
+            Where::Target { url, .. } => url.to_string(),
         }
-        let all = runners.iter().flatten().map(Runner::stats);
-        Ok(all.fold(Stats::default(), Stats::plus))
+    }
+
+    fn cost(&self, stats: Stats, lost: Option<&str>) -> PartCost {
+        let here = stats.chains - stats.chains_at_target;
+        let lost = match (&self.at, &self.lost, lost) {
+            (Where::Here(_), ..) => None,
+            (_, Some(why), _) => Some(why.clone()),
+            (.., Some(why)) => {
+                Some(format!("{why}: {here} of {} chains ran here, over plain reads", stats.chains))
+            }
+            _ if here == 0 => None,
+            _ if !self.maps.is_connected() => Some(format!(
+                "the connection was lost: {here} of {} chains ran here, over plain reads",
+                stats.chains
+            )),
+            _ => Some(format!(
+                "{here} of {} chains ran here: the target did not know where the file lies, or it changed",
+                stats.chains
+            )),
+        };
+        PartCost { stats, place: self.at.to_string(), lost }
     }
 }
 

@@ -386,6 +386,12 @@ impl Question {
         &self.plan
     }
 
+    /// Asks only of the rows that meet this as well.
+    pub fn restrict(&mut self, filter: &Predicate) {
+        let own = std::mem::replace(&mut self.plan.filter, Predicate::Constant(true));
+        self.plan.filter = Predicate::And(vec![own, filter.clone()]);
+    }
+
     /// Names of the columns of the answer.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {

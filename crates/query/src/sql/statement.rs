@@ -63,6 +63,10 @@ impl Statement {
     /// # Errors
     /// It is no SQL, or more than one SELECT over files.
     pub fn parse(text: &str) -> Result<Self, SqlError> {
+        Self::of_text(text, false)
+    }
+
+    fn of_text(text: &str, has_table: bool) -> Result<Self, SqlError> {
         if text.len() > TEXT_MAX_BYTES {
             let bytes = text.len();
             return Err(SqlError::Meaning(format!(
@@ -87,7 +91,7 @@ impl Statement {
             return Err(SqlError::Meaning("write one statement: SELECT … FROM 'FILE'".to_owned()));
         };
         match ast {
-            Ast::Query(query) => of_query(*query),
+            Ast::Query(query) => of_query(*query, has_table),
             other => {
                 let what = quoted(other).split_whitespace().next().unwrap_or_default().to_owned();
                 Err(SqlError::unsupported(what, "files are only read, by SELECT … FROM 'FILE'"))
@@ -99,6 +103,14 @@ impl Statement {
     #[must_use]
     pub fn files(&self) -> &[String] {
         &self.files
+    }
+
+    /// Takes a statement over a table apart that is known by itself: `FROM trips`. It names no files.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse) has, and if it names files.
+    pub fn parse_over_table(text: &str) -> Result<Self, SqlError> {
+        Self::of_text(text, true)
     }
 }
 
@@ -114,7 +126,7 @@ fn none(is_there: bool, what: &str, instead: &str) -> Result<(), SqlError> {
     if is_there { Err(SqlError::unsupported(what, instead)) } else { Ok(()) }
 }
 
-fn of_query(query: Query) -> Result<Statement, SqlError> {
+fn of_query(query: Query, has_table: bool) -> Result<Statement, SqlError> {
     none(query.with.is_some(), "WITH", USE_AN_ENGINE)?;
     none(query.fetch.is_some(), "FETCH", "write LIMIT")?;
     none(!query.locks.is_empty(), "FOR UPDATE", "files are only read")?;
@@ -143,7 +155,7 @@ fn of_query(query: Query) -> Result<Statement, SqlError> {
         }
         _ => return Err(SqlError::Meaning("write one SELECT … FROM 'FILE'".to_owned())),
     };
-    let statement = of_select(select)?;
+    let statement = of_select(select, has_table)?;
     Ok(Statement { order, offset, limit, ..statement })
 }
 
@@ -183,7 +195,7 @@ fn limits(clause: Option<LimitClause>) -> Result<(u64, Option<u64>), SqlError> {
     Ok((offset.map(number).transpose()?.unwrap_or(0), limit.map(number).transpose()?))
 }
 
-fn of_select(mut select: Select) -> Result<Statement, SqlError> {
+fn of_select(mut select: Select, has_table: bool) -> Result<Statement, SqlError> {
     none(
         select.into.is_some(),
         "SELECT INTO",
@@ -206,7 +218,7 @@ fn of_select(mut select: Select) -> Result<Statement, SqlError> {
         Some(Distinct::Distinct) => true,
         Some(Distinct::On(_)) => return Err(SqlError::unsupported("DISTINCT ON", USE_AN_ENGINE)),
     };
-    let (files, table_name) = source(&mut select)?;
+    let (files, table_name) = source(&mut select, has_table)?;
     let grouping = match select.group_by {
         GroupByExpr::All(modifiers) => {
             none(!modifiers.is_empty(), "GROUP BY … WITH", USE_AN_ENGINE)?;
@@ -252,8 +264,12 @@ fn item(item: SelectItem) -> Result<Item, SqlError> {
 }
 
 /// The files, and the name of the table.
-fn source(select: &mut Select) -> Result<(Vec<String>, Option<String>), SqlError> {
-    let how = "write FROM 'FILE', FROM 'PATTERN*', or FROM files('FILE', 'FILE')";
+fn source(select: &mut Select, has_table: bool) -> Result<(Vec<String>, Option<String>), SqlError> {
+    let how = if has_table {
+        "write FROM t"
+    } else {
+        "write FROM 'FILE', FROM 'PATTERN*', or FROM files('FILE', 'FILE')"
+    };
     let mut tables = std::mem::take(&mut select.from);
     let Some(table) = tables.pop() else {
         return Err(SqlError::Meaning(format!("the statement names no files: {how}")));
@@ -269,6 +285,13 @@ fn source(select: &mut Select) -> Result<(Vec<String>, Option<String>), SqlError
     let (name, quote) = one_name(&name)
         .ok_or_else(|| SqlError::Meaning(format!("FROM {} is no file: {how}", quoted(&name))))?;
     let files = match args {
+        None if has_table && quote != Some('\'') => {
+            return Ok((Vec::new(), Some(alias.unwrap_or(name))));
+        }
+        _ if has_table => {
+            let what = "write the name of the table: FROM t".to_owned();
+            return Err(SqlError::Meaning(what));
+        }
         None if quote == Some('\'') => vec![name],
         Some(args) if quote.is_none() && name.eq_ignore_ascii_case("files") => {
             let files: Option<Vec<String>> = args.args.into_iter().map(text_argument).collect();

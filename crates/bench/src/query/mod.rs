@@ -1,0 +1,135 @@
+//! `bpfof bench query`: filters and reductions at the target, against reading the file.
+
+mod cases;
+mod data;
+mod disk;
+mod measure;
+mod network;
+mod plot;
+mod private;
+mod report;
+mod rig;
+mod tables;
+mod worker;
+
+use crate::output::{check_writable, write_json};
+use crate::plot::use_font;
+use crate::steal;
+use bpfof_terminal::{Outcome, progress, stop_on_signal};
+use cases::{Extent, Part};
+use clap::{Args, ValueEnum};
+use measure::Row;
+use report::Report;
+use rig::Rig;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Where `scripts/setup.sh python` puts a Python with the engines.
+const OWN_PYTHON: &str = ".tools/python/bin/python";
+const QUICK_BYTES: u64 = 4 << 20;
+/// Files are whole reads.
+const UNIT_BYTES: u64 = 1 << 20;
+
+/// The same rows, as records of 32 bytes and as CSV, in memory that a target of its own serves. They are asked
+/// pushed down, and in turn by what there is else:
+///
+///   pushed       `bpfof query`: stages at the target, 32 chains at a time
+///   stages here  the same stages as one function, checked machine code, on this side over plain reads
+///   plain        plain reads of 128 KiB, 32 in flight, filtered and folded by compiled code
+///   reads        the same reads, of which nothing is made
+///   duckdb       DuckDB over the same plain reads, which come by a pipe: CSV as they are, records as Arrow
+///   pyarrow      the same by pyarrow's kernels
+///
+/// The target has one processor, and so has the host on the loopback device; over links, which are
+/// virtual and throttled by the kernel, the host may take both. Networks and mounts are the benchmark's own, and go away
+/// with it. It needs root, ip, tc and mkfs.ext4. Figures are medians.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct QueryOptions {
+    /// Measure only this.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    parts: Vec<Part>,
+    /// Size of each of the two files, in MiB.
+    #[arg(long, default_value_t = 1024, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    size_mib: u64,
+    /// How often each figure is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    repetitions: u16,
+    /// A Python with duckdb, pyarrow and numpy [default: the one of `scripts/setup.sh python`, else python3].
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
+    /// Ask everything of small files, once: to see that it works. Its figures mean nothing.
+    #[arg(long, conflicts_with_all = ["size_mib", "repetitions"])]
+    quick: bool,
+    /// Write the figures to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw them to PNG files in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &QueryOptions) -> Outcome {
+    check_writable([&options.json])?;
+    if let Some(folder) = &options.plots {
+        use_font()?;
+        std::fs::create_dir_all(folder)
+            .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    }
+    private::enter()?;
+    let report = measure(options)?;
+    let written = write_json(options.json.as_ref(), &report);
+    let drawn = options.plots.as_ref().map_or(Ok(()), |folder| plot::draw(folder, &report));
+    print!("{}", report.tables());
+    written.and(drawn)
+}
+
+fn measure(options: &QueryOptions) -> Result<Report, Failure> {
+    let stop = stop_on_signal()?;
+    let extent = match options.quick {
+        true => Extent { repetitions: 1, is_quick: true },
+        false => Extent { repetitions: options.repetitions.into(), is_quick: false },
+    };
+    let parts = match options.parts.as_slice() {
+        [] => Part::value_variants(),
+        chosen => chosen,
+    };
+    let bytes = if options.quick { QUICK_BYTES } else { options.size_mib * UNIT_BYTES };
+    let sizes =
+        if parts.contains(&Part::Stacked) { cases::sizes(options.quick) } else { Vec::new() };
+    let own = PathBuf::from(OWN_PYTHON);
+    let default = || if own.exists() { own.clone() } else { PathBuf::from("python3") };
+    let python = options.python.clone().unwrap_or_else(default);
+    let mut rig = Rig::new(bytes, &sizes, &python, stop.clone())?;
+    if let Some(why) = rig.without_engines.as_ref().filter(|_| parts.contains(&Part::Network)) {
+        eprintln!(
+            "without DuckDB and pyarrow: {why}; `scripts/setup.sh python` installs them, --python names another \
+             Python that has them"
+        );
+    }
+    let bar = progress::steps(
+        "measuring",
+        parts.iter().map(|part| cases::steps(*part, options.quick) as u64).sum(),
+    );
+    let mut rows: Vec<Row> = Vec::new();
+    for part in parts {
+        let measured = match part {
+            Part::Selectivity => cases::selectivity(&mut rig, extent, &bar),
+            Part::Queries => cases::queries(&mut rig, extent, &bar),
+            Part::Network => cases::network(&mut rig, extent, &bar),
+            Part::Composed => cases::composed(&mut rig, extent, &bar),
+            Part::Stacked => cases::stacked(&mut rig, extent, &bar),
+            Part::Small => cases::small(&mut rig, extent, &bar),
+        };
+        // What Ctrl-C has ended says many things.
+        if stop.load(Ordering::Relaxed) {
+            return Err("interrupted".into());
+        }
+        rows.extend(measured?);
+    }
+    bar.finish_and_clear();
+    let engines = rig.engine_versions().map(str::to_owned);
+    Ok(Report::new(rows, engines, extent, steal::lost_most()))
+}

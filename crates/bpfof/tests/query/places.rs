@@ -1,0 +1,126 @@
+//! Files on several targets: all work at once, and the answer is in the order of the files.
+
+use super::disk::{Disk, cannot_mount};
+use super::{ask, sums, write};
+use bpfof_query::ask::{Reach, Session};
+use bpfof_query::infer::Source;
+use bpfof_query::{Partial, Plan, Reduction, RunError, Scalar, Settings, Value};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const NUMBERS: u64 = 40_000;
+/// After this something is wrong.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two targets, and a file on each: numbers from 0 on, and those behind them.
+fn world() -> ([Disk; 2], Source, Session) {
+    let disks = [(), ()].map(|()| Disk::new("ext4", 96 << 20));
+    let mut session = Session::default();
+    let mut files = Vec::new();
+    for (disk, first) in disks.iter().zip([0, NUMBERS]) {
+        let path = disk.mount().join("numbers");
+        write(&path, &(first..first + NUMBERS).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
+        let reach = Reach::Target { url: Box::new(disk.url.clone()), device: disk.image() };
+        session.add(&path, &reach, false).expect("a target");
+        files.push((path, NUMBERS * 8));
+    }
+    let Plan { schema, format, .. } = sums();
+    (disks, Source { files, schema, format }, session)
+}
+
+fn settings() -> Settings {
+    Settings { falls_back: false, ..Settings::default() }
+}
+
+fn chains(disk: &Disk) -> u64 {
+    let told = disk.ctl(0, &["namespaces"]);
+    told[0]["chain"]["latency"]["count"].as_u64().expect("a number")
+}
+
+#[test]
+fn a_target_does_not_wait_for_the_one_before_it() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let (disks, source, session) = world();
+    let (mut plan, mut parts) = (sums(), Vec::new());
+    plan.reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None };
+    let mut on_part = |partial: Partial| {
+        // The second target answers while nobody takes what the first one has told.
+        let begun = Instant::now();
+        while chains(&disks[1]) == 0 {
+            assert!(begun.elapsed() < PATIENCE, "the second target is not asked");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let table = partial.finish(&plan).expect("of this plan");
+        let numbers = table.rows.iter().map(|row| match row[0] {
+            Value::Int(number) => number,
+            ref other => panic!("{other:?} is no number"),
+        });
+        parts.push(numbers.collect::<Vec<_>>());
+        Ok::<_, RunError>(ControlFlow::Continue(()))
+    };
+    let mut most = 0;
+    let mut on_progress = |bytes| {
+        assert!(bytes >= most, "{bytes} after {most}");
+        most = bytes;
+        true
+    };
+    let stats = session.run(&source, &plan, settings(), &mut on_progress, &mut on_part);
+    let stats = stats.expect("two targets");
+    assert_eq!(parts.concat(), (0..2 * i128::from(NUMBERS)).collect::<Vec<_>>());
+    assert_eq!((parts.len(), stats.rows), (2, 2 * NUMBERS));
+    assert_eq!(stats.chains_at_target, stats.chains);
+    assert!(chains(&disks[0]) > 0);
+}
+
+#[test]
+fn what_ends_a_query_ends_it_at_all_targets() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let (disks, source, session) = world();
+    let mut plan = sums();
+    let run = |plan: &Plan, goes_on: bool, wanted: usize| {
+        let mut parts = 0;
+        let mut on_part = |_| {
+            parts += 1;
+            let is_enough = parts == wanted;
+            Ok::<_, RunError>(if is_enough {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        };
+        let result = session.run(&source, plan, settings(), &mut |_| goes_on, &mut on_part);
+        (result, parts)
+    };
+    let (result, parts) = run(&plan, false, usize::MAX);
+    assert!(matches!(result, Err(RunError::Stopped)) && parts == 0, "{result:?}");
+    plan.reduction = Reduction::Rows { columns: vec![Scalar::Column(0)], limit: Some(3) };
+    let (result, parts) = run(&plan, true, 1);
+    assert!(result.is_ok() && parts == 1, "{result:?}");
+    // One target dies: that is told, whoever answers.
+    disks[1].stop_target();
+    let (result, _) = run(&sums(), true, usize::MAX);
+    let is_told = matches!(result, Err(RunError::Chain { .. } | RunError::Host(_)));
+    assert!(is_told, "{result:?}");
+    // Where the stages may run here, they do.
+    let paths: Vec<PathBuf> = source.files.iter().map(|(path, _)| path.clone()).collect();
+    let targets: Vec<String> = disks
+        .iter()
+        .map(|disk| format!("{}={} {}", disk.mount().display(), disk.url, disk.image().display()))
+        .collect();
+    let sql = format!(
+        "SELECT count(*), sum(n) FROM files('{}', '{}')",
+        paths[0].display(),
+        paths[1].display()
+    );
+    let output = ask(&targets.join("; "), &["--schema", "n u64", "--csv", "--stats", &sql]);
+    let all = 2 * NUMBERS;
+    let expected = format!("count(*),sum(n)\n{all},{}\n", all * (all - 1) / 2);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("the stages run here"), "{errors}");
+}

@@ -1,0 +1,617 @@
+"""Datasets: pyarrow's interface for rows, and reductions with pyarrow's names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from bpfof import _bpfof
+from bpfof._expressions import Condition
+from bpfof._plan import Plan, Reach, finished, session_of, together
+from bpfof.errors import DataError, QuestionError
+
+#: Columns that one query of stages can look at.
+_COLUMNS_MAX = 16
+#: Aggregates that stages, or this package, compute.
+_MEASURES = ("count", "count_all", "max", "mean", "min", "stddev", "sum", "variance")
+
+
+def dataset(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+    schema: str | pa.Schema | None = None,
+    delimiter: str | None = None,
+    header: bool = True,
+    target: str | None = None,
+    device: str | os.PathLike[str] | None = None,
+    here: bool = False,
+    fallback: bool = True,
+    chains: int = 32,
+) -> Dataset:
+    """Files as a dataset: filtered and reduced where they lie.
+
+    ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns. ``format`` is
+    ``"csv"``, ``"npy"`` or ``"records"``; names tell otherwise, and a ``schema`` alone means records. ``schema`` has
+    the fields of records, as in ``"id u64, zone i32, name char(16), pad pad(4), fare f64"`` or as a
+    :class:`pyarrow.Schema`; of CSV the kinds of columns that are not to be inferred.
+
+    The target of each file is found from its mount: ``BPFOF_TARGETS`` (``MOUNT=URL DEVICE; …``), then the kernel's
+    NVMe/TCP host tell it. ``target`` and ``device`` name it for all files: the address, and what its namespace is on
+    this machine. ``here=True`` uses none. With ``fallback=False`` what cannot run at a target raises
+    :class:`TargetError`; otherwise it runs here, and :attr:`Dataset.last_stats` tells. ``chains`` is how many run at
+    a time, 1 to 256.
+    """
+    paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if isinstance(schema, pa.Schema):
+        schema = _fields_of(schema)
+    device = None if device is None else os.fspath(device)
+    source = _bpfof.Source([os.fspath(path) for path in paths], schema, format, delimiter, header)
+    reach = Reach(target, device, here, fallback, chains)
+    session_of(reach)  # Tells what is wrong with the arguments.
+    return Dataset(source, reach)
+
+
+_KINDS = {
+    pa.int8(): "i8",
+    pa.int16(): "i16",
+    pa.int32(): "i32",
+    pa.int64(): "i64",
+    pa.uint8(): "u8",
+    pa.uint16(): "u16",
+    pa.uint32(): "u32",
+    pa.uint64(): "u64",
+    pa.float32(): "f32",
+    pa.float64(): "f64",
+    pa.string(): "utf8",
+}
+
+
+def _fields_of(schema: pa.Schema) -> str:
+    fields = []
+    for field in schema:
+        kind = _KINDS.get(field.type)
+        if pa.types.is_fixed_size_binary(field.type):
+            kind = f"char({field.type.byte_width})"
+        if kind is None:
+            raise QuestionError(f"column {field.name} has the type {field.type}, which stages do not know")
+        fields.append(f"{field.name} {kind}")
+    return ", ".join(fields)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What would be done where, and why. Its text is for people."""
+
+    #: Columns that stages look at.
+    looks_at: list[str]
+    #: Where stages run.
+    places: list[str]
+    #: What is done, whether it is done by stages, and why it is not.
+    steps: list[tuple[str, bool, str | None]]
+    #: Bytes of all files.
+    bytes: int
+    #: How many files there are.
+    files: int
+
+    def __str__(self) -> str:
+        lines = [f"{self.files} file{'' if self.files == 1 else 's'}, {self.bytes} bytes"]
+        lines.append(f"looks at: {', '.join(self.looks_at) or 'none'}")
+        lines += [f"stages run {place}" for place in self.places]
+        for what, by_stages, why in self.steps:
+            lines.append(f"  {'stages' if by_stages else 'here':<6}  {what}{f': {why}' if why else ''}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+class Dataset(ds.Dataset):
+    """Files with rows. Made by :func:`bpfof.dataset`.
+
+    It is a :class:`pyarrow.dataset.Dataset`: DuckDB, Polars, pandas, DataFusion and others push filters and columns
+    into it. No engine passes aggregates on, so these are methods: :meth:`group_by`, :meth:`aggregate`,
+    :meth:`top_k`, :meth:`histogram`, :meth:`sql`.
+    """
+
+    def __init__(
+        self,
+        source: _bpfof.Source,
+        reach: Reach,
+        conditions: tuple[Condition, ...] = (),
+        told: list[dict] | None = None,
+    ) -> None:
+        self._source = source
+        self._reach = reach
+        self._conditions = conditions
+        self._schema = pa.record_batch(source.empty()).schema
+        # What the last query has cost, of this dataset and those that were made of it.
+        self._told: list[dict] = [] if told is None else told
+
+    def __reduce__(self):
+        expressions = [condition.expression for condition in self._conditions]
+        return _restore, (self._source.to_bytes(), self._reach, expressions)
+
+    def __repr__(self) -> str:
+        return f"<bpfof.Dataset of {len(self.files)} files: {', '.join(self.schema.names)}>"
+
+    # What pyarrow's datasets have.
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of all columns."""
+        return self._schema
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the files, in the order of their rows."""
+        return [os.fsdecode(path) for path, _ in self._source.files]
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """True of all rows: paths tell nothing of them."""
+        return pc.scalar(True)
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """The same as :attr:`schema`."""
+        return self._schema
+
+    def filter(self, expression: pc.Expression) -> Dataset:
+        """The rows that meet a condition as well. What of it stages cannot apply, pyarrow applies here."""
+        condition = Condition(self._source, self._schema, expression)
+        return Dataset(self._source, self._reach, (*self._conditions, condition), self._told)
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Fragment]:
+        """Each file as a dataset."""
+        rows = self if filter is None else self.filter(filter)
+        for path, _ in self._source.files:
+            yield Fragment(self._source.only([path]), self._reach, rows._conditions, self._told)
+
+    def scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = 131_072,
+        **kwargs,
+    ) -> Scanner:
+        """A scan of these columns of the rows that meet ``filter``. Other options of pyarrow's have no effect."""
+        rows = self if filter is None else self.filter(filter)
+        return Scanner(rows, columns, batch_size, self)
+
+    def to_table(self, columns=None, filter: pc.Expression | None = None, **kwargs) -> pa.Table:
+        """All rows, in the order of the files."""
+        return self.scanner(columns=columns, filter=filter, **kwargs).to_table()
+
+    def to_batches(self, columns=None, filter: pc.Expression | None = None, **kwargs) -> Iterator[pa.RecordBatch]:
+        """The rows bit by bit, in the order of the files."""
+        return self.scanner(columns=columns, filter=filter, **kwargs).to_batches()
+
+    def head(self, num_rows: int, columns=None, filter: pc.Expression | None = None, **kwargs) -> pa.Table:
+        """The first rows."""
+        return self.scanner(columns=columns, filter=filter, **kwargs).head(num_rows)
+
+    def take(self, indices, columns=None, filter: pc.Expression | None = None, **kwargs) -> pa.Table:
+        """Rows by their numbers. All are read."""
+        return self.scanner(columns=columns, filter=filter, **kwargs).take(indices)
+
+    def count_rows(self, filter: pc.Expression | None = None, **kwargs) -> int:
+        """How many rows there are."""
+        return self.scanner(filter=filter).count_rows()
+
+    def sort_by(self, sorting, **kwargs) -> ds.InMemoryDataset:
+        """All rows in an order, in memory."""
+        return ds.dataset(self.to_table()).sort_by(sorting, **kwargs)
+
+    def join(self, right_dataset, *args, **kwargs) -> ds.InMemoryDataset:
+        """A join of all rows, in memory."""
+        return ds.dataset(self.to_table()).join(_in_memory(right_dataset), *args, **kwargs)
+
+    def join_asof(self, right_dataset, *args, **kwargs) -> ds.InMemoryDataset:
+        """A join of all rows, in memory."""
+        return ds.dataset(self.to_table()).join_asof(_in_memory(right_dataset), *args, **kwargs)
+
+    def replace_schema(self, schema: pa.Schema) -> Dataset:
+        """Refused: give ``schema`` to :func:`bpfof.dataset`."""
+        raise QuestionError("the types of columns are what the files have; give schema to bpfof.dataset()")
+
+    # What they do not have.
+
+    def group_by(self, keys: str | Sequence[str], use_threads: bool = True) -> Grouped:
+        """Rows with the same values of ``keys`` together, for :meth:`Grouped.aggregate`, as pyarrow's tables have
+        it."""
+        return Grouped(self, [keys] if isinstance(keys, str) else list(keys))
+
+    def aggregate(self, aggregations: Sequence[tuple]) -> pa.Table:
+        """Aggregates of all rows: ``[("fare", "sum"), ("fare", "mean"), ([], "count_all")]``. One row, with names as
+        ``fare_sum``."""
+        return self.group_by([]).aggregate(aggregations)
+
+    def top_k(
+        self, n: int, by: str, *, descending: bool = True, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The ``n`` rows with the greatest (or least) values, in this order; among equal ones those that come first
+        in the files. Missing values and NaN come last."""
+        names = self._names(columns)
+        if n < 1 or n >= 2**32:
+            raise QuestionError("top_k is of one row at least")
+        self._names([by])
+        plan = _bpfof.Plan.top(self._source, self._pushed(), by, descending, n, names)
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return self._reduced(plan, schema, [*dict.fromkeys([*names, by])])
+
+    def histogram(self, column: str, low: float, high: float, bins: int) -> pa.Table:
+        """How many values lie in each of ``bins`` intervals of equal width from ``low`` to ``high``: columns low,
+        high, count. Intervals are half-open but the last one, as numpy's; values outside, NaN and missing ones are
+        left out."""
+        plan = _bpfof.Plan.histogram(self._source, self._pushed(), column, float(low), float(high), bins)
+        return self._reduced(plan, _HISTOGRAM, [column])
+
+    def sql(self, statement: str) -> pa.Table:
+        """The answer of one SELECT over the rows, under any name: ``trips.sql("SELECT zone, sum(fare) FROM t GROUP BY
+        zone")``. docs/query.md has what there is; the rest of SQL is DuckDB's: ``duckdb.sql("… FROM trips")``."""
+        self._refuse_residual("sql")
+        batch, stats = session_of(self._reach).sql(self._source, self._pushed(), statement)
+        self._told[:] = [stats]
+        return pa.Table.from_batches([pa.record_batch(batch)])
+
+    def plan(self, columns: Sequence[str] | None = None) -> Plan:
+        """Rows as a plan that other processes run; :meth:`Grouped.plan` is of aggregates."""
+        self._refuse_residual("a plan")
+        names = self._names(columns)
+        plan = _bpfof.Plan.rows(self._source, self._pushed(), names)
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return Plan(self._source, plan, self._reach, schema, [])
+
+    def explain(self, statement: str | None = None) -> Explanation:
+        """What would be done where to scan the rows, or to answer an SQL statement."""
+        if statement is not None:
+            self._refuse_residual("sql")
+            return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement))
+        plan = _bpfof.Plan.rows(self._source, self._pushed(), self.schema.names[:1])
+        steps = [step for step in plan.steps() if not step[0].startswith("rows")]
+        looked_at = [*dict.fromkeys(name for condition in self._conditions for name in condition.columns)]
+        return self._explained([*steps, *self._steps_behind()], looked_at)
+
+    @property
+    def last_stats(self) -> dict | None:
+        """What the last query over this dataset, filtered or not, has cost: bytes and rows scanned, rows that passed, bytes sent to
+        targets and received, chains, hops; ``places`` where stages ran; ``lost``, which says what did not run at its
+        target as it should have, and why."""
+        return self._told[0] if self._told else None
+
+    # How they are made.
+
+    def _names(self, columns: Sequence[str] | None) -> list[str]:
+        names = self._schema.names if columns is None else list(columns)
+        for name in names:
+            if name not in self._schema.names:
+                raise QuestionError(f"there is no column {name}; there are {', '.join(self._schema.names)}")
+        return names
+
+    def _pushed(self) -> list[_bpfof.Filter]:
+        return [condition.pushed for condition in self._conditions]
+
+    def _residual(self) -> list[Condition]:
+        return [condition for condition in self._conditions if condition.residual is not None]
+
+    def _refuse_residual(self, what: str) -> None:
+        for condition in self._residual():
+            raise QuestionError(
+                f"{what} needs a filter that stages can apply, and {condition.expression} is none "
+                f"({condition.why[0]}); take the rows by to_table(), or ask an engine over the dataset"
+            )
+
+    def _steps_behind(self) -> list[tuple[str, bool, str | None]]:
+        return [
+            (f"filter by pyarrow: {one.expression}", False, "; ".join(dict.fromkeys(one.why)))
+            for one in self._residual()
+        ]
+
+    def _explained(self, steps, looks_at: list[str]) -> Explanation:
+        files = self._source.files
+        places = session_of(self._reach).places(self._source)
+        return Explanation(looks_at, places, steps, sum(size for _, size in files), len(files))
+
+    def _run(self, plan: _bpfof.Plan, schema: pa.Schema, order: Sequence[str] = ()) -> pa.Table:
+        batch, stats = session_of(self._reach).run(self._source, plan)
+        self._told[:] = [stats]
+        return finished(pa.record_batch(batch), schema, list(order))
+
+    def _why_rows(self, needed: Sequence[str]) -> str | None:
+        """Why rows must come before they are reduced."""
+        for condition in self._residual():
+            return f"the filter is applied by pyarrow: {condition.why[0]}"
+        looked_at = {*needed, *(name for condition in self._conditions for name in condition.columns)}
+        if len(looked_at) > _COLUMNS_MAX:
+            return f"stages look at {_COLUMNS_MAX} columns at most, and not at {len(looked_at)}"
+        return None
+
+    def _reduced(
+        self, plan: _bpfof.Plan, schema: pa.Schema, needed: list[str], order: Sequence[str] = ()
+    ) -> pa.Table:
+        """The answer of a plan, by stages, or of the rows here."""
+        if self._why_rows(needed) is None:
+            return self._run(plan, schema, order)
+        whole = plan.merge([])
+        # Something must say how many rows there are.
+        for batch in self._rows(needed or self._schema.names[:1]):
+            with pa.BufferOutputStream() as stream:
+                with pa.ipc.new_stream(stream, batch.schema) as writer:
+                    writer.write_batch(batch)
+                whole = plan.merge([whole, plan.reduce(stream.getvalue().to_pybytes())])
+        return finished(pa.record_batch(plan.finish(whole)), schema, list(order))
+
+    def _rows(self, names: list[str], limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """These columns of the rows, with all conditions applied."""
+        residual = self._residual()
+        needed = dict.fromkeys(name for condition in residual for name in condition.columns)
+        fetched = [*dict.fromkeys([*names, *needed])]
+        if not fetched:
+            yield _without_columns(self._count() if limit is None else min(limit, self._count()))
+            return
+        session, pushed = session_of(self._reach), self._pushed()
+        filtered = {name for condition in self._conditions for name in condition.columns}
+        streams = []
+        for some in _in_groups(fetched, filtered):
+            plan = _bpfof.Plan.rows(self._source, pushed, some, None if residual else limit)
+            streams.append(session.rows(self._source, plan))
+        for batches in zip(*streams, strict=True):
+            batch = _beside([pa.record_batch(batch) for batch in batches], self.files)
+            table = pa.Table.from_batches([batch])
+            for condition in residual:
+                table = table.filter(condition.expression)
+            yield from table.select(names).to_batches()
+        self._told[:] = [together(stream.cost for stream in streams if stream.cost)]
+
+    def _count(self) -> int:
+        if self._residual():
+            return sum(batch.num_rows for batch in self._rows([]))
+        plan = _bpfof.Plan.groups(self._source, self._pushed(), [], [("count_all", 0, None)], ["count"])
+        return self._run(plan, _COUNT).column(0)[0].as_py()
+
+
+_COUNT = pa.schema([("count", pa.int64())])
+_HISTOGRAM = pa.schema([("low", pa.float64()), ("high", pa.float64()), ("count", pa.int64())])
+
+
+class Fragment(Dataset):
+    """One file of a dataset, with the methods of :class:`pyarrow.dataset.Fragment`."""
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self.files[0]
+
+    def scanner(self, schema: pa.Schema | None = None, columns=None, filter=None, **kwargs) -> Scanner:
+        """As :meth:`Dataset.scanner`; ``schema`` is that of the dataset."""
+        return super().scanner(columns, filter, **kwargs)
+
+
+def _restore(source: bytes, reach: Reach, expressions: list[pc.Expression]) -> Dataset:
+    dataset = Dataset(_bpfof.Source.from_bytes(source), Reach(*reach))
+    for expression in expressions:
+        dataset = dataset.filter(expression)
+    return dataset
+
+
+def _in_memory(dataset):
+    return ds.dataset(dataset.to_table()) if isinstance(dataset, Dataset) else dataset
+
+
+def _in_groups(names: list[str], filtered: set[str]) -> Iterator[list[str]]:
+    """Columns for one scan each: with those of the filter not more than stages can look at."""
+    some: list[str] = []
+    for name in names:
+        if some and len(filtered | {*some, name}) > _COLUMNS_MAX:
+            yield some
+            some = []
+        some.append(name)
+    yield some
+
+
+def _beside(batches: list[pa.RecordBatch], files: list[str]) -> pa.RecordBatch:
+    """Columns of the same rows."""
+    if len(batches) == 1:
+        return batches[0]
+    if any(batch.num_rows != batches[0].num_rows for batch in batches):
+        raise DataError(f"a file changed while it was read, of {', '.join(files[:3])}: ask again")
+    arrays = [array for batch in batches for array in batch.columns]
+    names = [name for batch in batches for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _without_columns(rows: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.nulls(rows)], names=["x"]).select([])
+
+
+class Scanner:
+    """A scan, with the methods of :class:`pyarrow.dataset.Scanner`."""
+
+    def __init__(self, rows: Dataset, columns, batch_size: int, dataset: Dataset) -> None:
+        self._rows = rows
+        self._dataset = dataset
+        self._batch_size = max(1, int(batch_size))
+        self._computed = None
+        if isinstance(columns, Mapping):
+            self._computed = dict(columns)
+            wanted = [Condition(rows._source, rows.schema, one) for one in columns.values()]
+            self._names = [*dict.fromkeys(name for one in wanted for name in one.columns)]
+            empty = pa.schema([rows.schema.field(name) for name in self._names]).empty_table()
+            self._schema = ds.dataset(empty).to_table(columns=self._computed).schema
+        else:
+            self._names = rows._names(columns)
+            self._schema = pa.schema([rows.schema.field(name) for name in self._names])
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """Of the dataset."""
+        return self._rows.schema
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """Of the rows that come."""
+        return self._schema
+
+    def _batches(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        for batch in self._rows._rows(self._names, limit):
+            if self._computed is not None:
+                table = ds.dataset(pa.Table.from_batches([batch])).to_table(columns=self._computed)
+                yield from table.to_batches()
+            else:
+                yield batch
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows bit by bit."""
+        for batch in self._batches():
+            for start in range(0, batch.num_rows, self._batch_size):
+                yield batch.slice(start, self._batch_size)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The same as a reader."""
+        return pa.RecordBatchReader.from_batches(self._schema, self.to_batches())
+
+    def scan_batches(self) -> Iterator[ds.TaggedRecordBatch]:
+        """The same, each with the dataset in place of a fragment."""
+        for batch in self.to_batches():
+            yield ds.TaggedRecordBatch(batch, self._dataset)
+
+    def to_table(self) -> pa.Table:
+        """All rows."""
+        batches = list(self._batches())
+        return pa.Table.from_batches(batches, schema=self._schema)
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows."""
+        batches, left = [], num_rows
+        if num_rows > 0:
+            for batch in self._batches(num_rows):
+                batches.append(batch.slice(0, left))
+                left -= batches[-1].num_rows
+                if left == 0:
+                    break
+        return pa.Table.from_batches(batches, schema=self._schema)
+
+    def take(self, indices) -> pa.Table:
+        """Rows by their numbers."""
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        return self._rows._count()
+
+
+class Grouped:
+    """Rows in groups, as :meth:`pyarrow.Table.group_by` gives them."""
+
+    def __init__(self, rows: Dataset, keys: list[str]) -> None:
+        self._rows = rows
+        self._keys = rows._names(keys)
+
+    def aggregate(self, aggregations: Sequence[tuple]) -> pa.Table:
+        """A row for each group, ordered by its keys: first the keys, then the aggregates, each a tuple of column,
+        function and, if one likes, pyarrow's options.
+
+        Stages compute ``count``, ``count_all``, ``max``, ``mean``, ``min``, ``stddev``, ``sum`` and ``variance``;
+        sums are exact. If there are others among them, or pyarrow must apply a filter, the rows come with the
+        columns that are needed, and are aggregated here: others by pyarrow, with its sums.
+        """
+        rows, needed = self._rows, self._needed(aggregations)
+        if self._unknown(aggregations) is None:
+            plan, schema = self._planned(aggregations)
+            return rows._reduced(plan, schema, needed, self._keys)
+        table = rows.to_table(needed)
+        found = table.group_by(self._keys, use_threads=False).aggregate(aggregations)
+        if not self._keys:
+            return found
+        keys = pa.table({str(at): found.column(name) for at, name in enumerate(self._keys)})
+        order = [(name, "ascending") for name in keys.column_names]
+        return found.take(pc.sort_indices(keys, sort_keys=order))
+
+    def plan(self, aggregations: Sequence[tuple]) -> Plan:
+        """The same as a plan that other processes run."""
+        why = self._unknown(aggregations) or self._rows._why_rows(self._needed(aggregations))
+        if why is not None:
+            raise QuestionError(f"stages cannot compute this ({why}); plan() rows, and aggregate them afterwards")
+        plan, schema = self._planned(aggregations)
+        return Plan(self._rows._source, plan, self._rows._reach, schema, self._keys)
+
+    def explain(self, aggregations: Sequence[tuple]) -> Explanation:
+        """What would be done where."""
+        rows, needed = self._rows, self._needed(aggregations)
+        unknown, why = self._unknown(aggregations), rows._why_rows(needed)
+        if unknown is None and why is None:
+            plan, _ = self._planned(aggregations)
+            return rows._explained(plan.steps(), plan.looks_at())
+        plan = _bpfof.Plan.rows(rows._source, rows._pushed(), (needed or rows.schema.names)[:1])
+        behind = ("aggregate by pyarrow", False, unknown) if unknown else ("aggregate", False, why)
+        return rows._explained([*plan.steps(), *rows._steps_behind(), behind], needed)
+
+    def _needed(self, aggregations: Sequence[tuple]) -> list[str]:
+        of = (name for aggregation in aggregations for name in _columns_of(aggregation))
+        return [*dict.fromkeys([*self._keys, *of])]
+
+    def _unknown(self, aggregations: Sequence[tuple]) -> str | None:
+        """Which aggregate is none of ours."""
+        self._rows._names(self._needed(aggregations))
+        for aggregation in aggregations:
+            try:
+                _measure(aggregation)
+            except QuestionError:
+                raise
+            except ValueError as why:
+                return str(why)
+        return None
+
+    def _planned(self, aggregations: Sequence[tuple]) -> tuple[_bpfof.Plan, pa.Schema]:
+        rows, wanted, fields = self._rows, [], []
+        for aggregation in aggregations:
+            (name, ddof), of = _measure(aggregation), _columns_of(aggregation)
+            wanted.append((name, ddof, of[0] if of else None))
+            fields.append(pa.field("_".join([*of, name]), _type_of(name, of, rows.schema)))
+        schema = pa.schema([*(rows.schema.field(key) for key in self._keys), *fields])
+        plan = _bpfof.Plan.groups(rows._source, rows._pushed(), self._keys, wanted, schema.names)
+        return plan, schema
+
+
+def _columns_of(aggregation: tuple) -> list[str]:
+    of = aggregation[0]
+    return [of] if isinstance(of, str) else list(of)
+
+
+def _type_of(name: str, of: list[str], schema: pa.Schema) -> pa.DataType:
+    if name in ("count", "count_all"):
+        return pa.int64()
+    kind = schema.field(of[0]).type
+    if name in ("min", "max"):
+        return kind
+    if name == "sum" and pa.types.is_integer(kind):
+        return pa.uint64() if pa.types.is_unsigned_integer(kind) else pa.int64()
+    return pa.float64()
+
+
+def _measure(aggregation: tuple) -> tuple[str, int]:
+    """The name of an aggregate and its degrees of freedom. Raises ValueError if it is none of ours."""
+    if len(aggregation) not in (2, 3):
+        raise QuestionError(f"an aggregate is a tuple of column and function, and not {aggregation!r}")
+    name, options = aggregation[1].removeprefix("hash_"), aggregation[2] if len(aggregation) == 3 else None
+    if name not in _MEASURES or (name != "count_all") != (len(_columns_of(aggregation)) == 1):
+        raise ValueError(f"stages do not know {name} of {len(_columns_of(aggregation))} columns")
+    given = dict(re.findall(r"(\w+)=(\w+)", str(options))) if options is not None else {}
+    ddof = int(given.pop("ddof", 0))
+    usual = {
+        "mode": ("NON_NULL", "only_valid"),
+        "skip_nulls": ("true", "True"),
+        "min_count": ("0",) if name in ("stddev", "variance") else ("1",),
+    }
+    for option, value in given.items():
+        if value not in usual.get(option, ()):
+            raise ValueError(f"stages do not know {name} with {option}={value}")
+    if not 0 <= ddof <= 255:
+        raise ValueError(f"stages do not know {name} with ddof={ddof}")
+    return name, ddof

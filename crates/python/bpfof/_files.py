@@ -1,0 +1,162 @@
+"""Pushdown reads: chains of dependent reads, as the C library has them, and BPF-KV."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bpfof import _bpfof
+
+#: Bytes of scratch, unless a call says otherwise.
+SCRATCH_BYTES = 4096
+
+
+class Function:
+    """A storage function, loaded at the target and on this machine. Made by :meth:`File.load`."""
+
+    def __init__(self, native: _bpfof.Function) -> None:
+        self._native = native
+
+
+class Chain(NamedTuple):
+    """Where a chain begins."""
+
+    #: File offset of the first read in bytes.
+    offset: int
+    #: Its size in bytes.
+    size: int
+    #: What the function gets: the first bytes of scratch.
+    argument: bytes = b""
+    #: Index of the file in the list that was opened.
+    file: int = 0
+
+
+class Answer(NamedTuple):
+    """How a chain ended."""
+
+    #: What the function answered.
+    data: bytes
+    #: Whether the chain ran at the target, and not on this machine.
+    at_target: bool
+    #: Rounds of reads and calls of the function.
+    hops: int
+    #: How often it was thrown away because a file had changed or had no map.
+    stale: int
+
+
+class File:
+    """One or more files on a namespace, for chains over them. Made by :func:`bpfof.open`. Threads may share it;
+    their calls wait for each other."""
+
+    def __init__(self, native: _bpfof.Files) -> None:
+        self._opened: _bpfof.Files | None = native
+
+    @property
+    def _native(self) -> _bpfof.Files:
+        if self._opened is None:
+            raise ValueError("I/O operation on closed file")
+        return self._opened
+
+    def read(self, offset: int, size: int, *, file: int = 0) -> bytes:
+        """Reads as ``pread`` does: fewer bytes only at the end of the file."""
+        return self._native.read(offset, size, file)
+
+    def load(self, function: str | os.PathLike[str] | bytes, entry: str | None = None) -> Function:
+        """Loads a storage function: an object as ``clang -target bpf`` writes it, or its path. ``entry`` is the name
+        of its section after ``bpfof/``, if there are several."""
+        if not isinstance(function, bytes):
+            with builtins.open(function, "rb") as object:
+                function = object.read()
+        return Function(self._native.load(function, entry))
+
+    def read_pushdown(
+        self,
+        function: Function,
+        offset: int,
+        size: int,
+        argument: bytes = b"",
+        *,
+        file: int = 0,
+        scratch: int = SCRATCH_BYTES,
+    ) -> Answer:
+        """Runs a chain: the read at ``offset`` is made, the function is called on its bytes and asks for the next
+        reads, until it answers. ``scratch`` is room for argument and answer, in bytes, at most 16384."""
+        return self.read_pushdown_many(function, [Chain(offset, size, argument, file)], scratch=scratch)[0]
+
+    def read_pushdown_many(
+        self, function: Function, chains: Sequence[Chain | tuple], *, scratch: int = SCRATCH_BYTES
+    ) -> list[Answer]:
+        """Runs many chains at a time: few round trips for all of them. Raises the error of the first that failed."""
+        wanted = [tuple(Chain(*chain)) for chain in chains]
+        return [Answer(*end) for end in self._native.read_pushdown(function._native, wanted, scratch)]
+
+    def wait_mapped(self, timeout: float = 5.0) -> bool:
+        """Waits until the target knows where the files lie; whether it does. Need not be called."""
+        return self._native.wait_mapped(timeout)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a target; without one chains run here."""
+        return self._native.is_connected
+
+    @property
+    def place(self) -> str:
+        """Where chains run."""
+        return self._native.place
+
+    @property
+    def lost(self) -> str | None:
+        """Why the target could not be reached, if there should be one."""
+        return self._native.lost
+
+    def close(self) -> None:
+        """Closes files and connection."""
+        self._opened = None
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    target: str | None = None,
+    device: str | os.PathLike[str] | None = None,
+    here: bool = False,
+    fallback: bool = True,
+) -> File:
+    """Opens a file, or up to 16 of one namespace, for chains of dependent reads over them.
+
+    ``target``, ``device``, ``here`` and ``fallback`` are as of :func:`bpfof.dataset`.
+    """
+    paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    device = None if device is None else os.fspath(device)
+    return File(_bpfof.Files([os.fspath(path) for path in paths], target, device, here, fallback))
+
+
+class KeyValueStore:
+    """A BPF-KV database. Made by :func:`bpfof.open_kv`."""
+
+    def __init__(self, native: _bpfof.KeyValue) -> None:
+        self._native = native
+
+    def get(self, key: int) -> bytes | None:
+        """The 64 bytes of a key, or None. One round trip, however deep the tree is."""
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[int]) -> list[bytes | None]:
+        """The values of keys, in their order; None for those that are not there."""
+        return self._native.get_many(list(keys))
+
+
+def open_kv(place: str | os.PathLike[str], **how) -> KeyValueStore:
+    """Opens a BPF-KV database: on the namespace of a target, by its address (``nvme-tcp://…``), or in a file, with the
+    options of :func:`bpfof.open`."""
+    if isinstance(place, str) and place.startswith("nvme-tcp://"):
+        return KeyValueStore(_bpfof.KeyValue.on_target(place))
+    return KeyValueStore(_bpfof.KeyValue.in_file(open(place, **how)._native))

@@ -1,0 +1,71 @@
+"""What goes wrong. All are :class:`Error`; each message says what to do."""
+
+from __future__ import annotations
+
+import os
+
+
+class Error(Exception):
+    """Of this package.
+
+    ``path`` is the file that it is about, or None; ``offset`` is where in it, in bytes, or None.
+    """
+
+    path: str | None
+    offset: int | None
+
+    def __init__(self, message: str, path: str | os.PathLike[str] | None = None, offset: int | None = None) -> None:
+        super().__init__(message)
+        self.path = None if path is None else os.fspath(path)
+        self.offset = offset
+
+    def __reduce__(self):
+        return _restore, (type(self), str(self), self.__dict__.copy())
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+def _restore(cls: type[Error], message: str, details: dict) -> Error:
+    error = cls(message)
+    error.__dict__.update(details)
+    return error
+
+
+class QuestionError(Error, ValueError):
+    """What is asked makes no sense: columns, SQL, schema, arguments."""
+
+
+class FileError(Error, OSError):
+    """A file cannot be found, opened or read."""
+
+    def __init__(self, message: str, path=None, offset=None, errno: int | None = None) -> None:
+        super().__init__(message, path, offset)
+        self.errno = errno
+
+
+class DataError(Error, ValueError):
+    """What is in a file is not what its schema says: ``path`` and ``offset`` tell where the row begins."""
+
+
+class TargetError(Error, ConnectionError):
+    """A target cannot be reached, refuses or is lost, and ``fallback=False`` forbids to go on here."""
+
+
+class FunctionError(Error, RuntimeError):
+    """A storage function ended a chain. ``status`` is the protocol's (type << 8 | code), ``value`` what that says
+    more, such as the number that the function returned."""
+
+    status: int | None
+    value: int | None
+
+    def __init__(
+        self, message: str, path=None, offset=None, status: int | None = None, value: int | None = None
+    ) -> None:
+        super().__init__(message, path, offset)
+        self.status = status
+        self.value = value
+
+
+class TooLargeError(Error, OverflowError):
+    """A number has no room in its Arrow type. Sums are never cut."""

@@ -1,0 +1,33 @@
+//! What queries have cost, for Python.
+
+use bpfof_query::Stats;
+use bpfof_query::ask;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// What was spent, for Python.
+pub(crate) fn cost_of<'py>(
+    py: Python<'py>,
+    stats: Stats,
+    places: Vec<String>,
+    lost: Vec<String>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let cost = PyDict::new(py);
+    cost.set_item("scanned_bytes", stats.scanned_bytes)?;
+    cost.set_item("rows", stats.rows)?;
+    cost.set_item("passed", stats.passed)?;
+    cost.set_item("sent_bytes", stats.sent_bytes)?;
+    cost.set_item("received_bytes", stats.received_bytes)?;
+    cost.set_item("chains", stats.chains)?;
+    cost.set_item("chains_at_target", stats.chains_at_target)?;
+    cost.set_item("hops", stats.hops)?;
+    cost.set_item("again", stats.again)?;
+    cost.set_item("places", places)?;
+    cost.set_item("lost", lost)?;
+    Ok(cost)
+}
+
+/// Where the stages ran, and what was lost.
+pub(crate) fn told(session: &ask::Session) -> (Vec<String>, Vec<String>) {
+    (session.places().map(ToString::to_string).collect(), session.warnings())
+}

@@ -1,0 +1,168 @@
+//! Predicates from pyarrow's expressions, with pyarrow's meaning.
+
+use crate::source::Source;
+use crate::substrait::{Expression, Literal, Unknown, parse};
+use bpfof_query::{Compare, Kind, Predicate, Scalar, Schema, Value};
+use pyo3::prelude::*;
+use std::collections::BTreeSet;
+
+/// Conditions that rows must meet.
+#[pyclass(frozen, from_py_object, module = "bpfof._bpfof")]
+#[derive(Clone, Debug)]
+pub(crate) struct Filter {
+    pub(crate) conjuncts: Vec<Predicate>,
+    /// Why others are not among them.
+    #[pyo3(get)]
+    left: Vec<String>,
+    /// Columns of all conditions.
+    #[pyo3(get)]
+    columns: Vec<String>,
+}
+
+#[pymethods]
+impl Filter {
+    /// Reads an expression that pyarrow has written as Substrait. What has no equal here is left out, and
+    /// `left` says why: pyarrow must then apply all of it once more.
+    #[staticmethod]
+    fn of_substrait(source: &Source, bytes: &[u8]) -> Self {
+        let schema = &source.0.schema;
+        let mut filter = Self { conjuncts: Vec::new(), left: Vec::new(), columns: Vec::new() };
+        match parse(bytes) {
+            Ok(expression) => {
+                let mut columns = BTreeSet::new();
+                collect_columns(&expression, &mut columns);
+                let name = |at: &usize| schema.columns.get(*at).map(|column| column.name.clone());
+                filter.columns = columns.iter().filter_map(name).collect();
+                filter.add(expression, schema);
+            }
+            Err(why) => {
+                filter.left.push(why);
+                filter.columns = schema.columns.iter().map(|one| one.name.clone()).collect();
+            }
+        }
+        filter
+    }
+}
+
+impl Filter {
+    fn add(&mut self, expression: Expression, schema: &Schema) {
+        match expression {
+            Expression::Call(name, all) if name == "and" => {
+                all.into_iter().for_each(|one| self.add(one, schema));
+            }
+            other => match predicate(&other, schema) {
+                Ok(predicate) => self.conjuncts.push(predicate),
+                Err(why) => self.left.push(why),
+            },
+        }
+    }
+}
+
+/// All conditions of some filters.
+pub(crate) fn together(filters: &[Filter]) -> Predicate {
+    let all = filters.iter().flat_map(|filter| filter.conjuncts.iter().cloned());
+    Predicate::And(all.collect())
+}
+
+fn collect_columns(expression: &Expression, to: &mut BTreeSet<usize>) {
+    match expression {
+        Expression::Column(at) => {
+            to.insert(*at);
+        }
+        Expression::Literal(_) => {}
+        Expression::Call(_, all) => all.iter().for_each(|one| collect_columns(one, to)),
+        Expression::In(value, _) => collect_columns(value, to),
+    }
+}
+
+fn predicate(expression: &Expression, schema: &Schema) -> Result<Predicate, Unknown> {
+    let (name, arguments) = match expression {
+        Expression::Literal(Literal::Boolean(value)) => return Ok(Predicate::Constant(*value)),
+        Expression::In(value, options) => return among(value, options, schema),
+        Expression::Call(name, arguments) => (&**name, &arguments[..]),
+        Expression::Literal(_) | Expression::Column(_) => {
+            return Err("this is no condition".to_owned());
+        }
+    };
+    let each = || arguments.iter().map(|one| predicate(one, schema)).collect::<Result<_, _>>();
+    let compare = |compare| match arguments {
+        [left, right] => {
+            Ok(Predicate::Compare(compare, scalar(left, schema)?, scalar(right, schema)?))
+        }
+        _ => Err(unknown(name)),
+    };
+    match (name, arguments) {
+        ("and", _) => Ok(Predicate::And(each()?)),
+        ("or", _) => Ok(Predicate::Or(each()?)),
+        ("not", [one]) => Ok(Predicate::Not(Box::new(predicate(one, schema)?))),
+        ("equal", _) => compare(Compare::Equal),
+        ("not_equal", _) => compare(Compare::NotEqual),
+        ("lt", _) => compare(Compare::Less),
+        ("lte", _) => compare(Compare::AtMost),
+        ("gt", _) => compare(Compare::Greater),
+        ("gte", _) => compare(Compare::AtLeast),
+        ("is_null", [one]) => Ok(Predicate::IsNull(scalar(one, schema)?)),
+        ("is_not_null", [one]) => {
+            Ok(Predicate::Not(Box::new(Predicate::IsNull(scalar(one, schema)?))))
+        }
+        ("is_nan", [one]) => Ok(Predicate::IsNan(scalar(one, schema)?)),
+        ("starts_with", [one, Expression::Literal(Literal::Text(text))]) => {
+            Ok(Predicate::StartsWith(scalar(one, schema)?, text.clone()))
+        }
+        _ => Err(unknown(name)),
+    }
+}
+
+fn unknown(name: &str) -> Unknown {
+    format!("stages do not know {name}")
+}
+
+fn scalar(expression: &Expression, schema: &Schema) -> Result<Scalar, Unknown> {
+    match expression {
+        Expression::Column(at) if *at < schema.columns.len() => Ok(Scalar::Column(*at)),
+        Expression::Literal(literal) => value(literal).map(Scalar::Literal),
+        Expression::Call(name, _) => Err(unknown(name)),
+        _ => Err("this is no column and no literal".to_owned()),
+    }
+}
+
+fn value(literal: &Literal) -> Result<Value, Unknown> {
+    match literal {
+        Literal::Null => Ok(Value::Null),
+        Literal::Boolean(_) => Err("there are no columns of truth values".to_owned()),
+        Literal::Integer(number) => Ok(Value::Int(*number)),
+        Literal::Single(number) => Ok(Value::Float(f64::from(*number))),
+        Literal::Double(number) => Ok(Value::Float(*number)),
+        Literal::Text(text) => Ok(Value::Text(text.clone())),
+    }
+}
+
+/// pyarrow's `is_in` is never unknown: what is missing is among no values. It converts the values to the
+/// type of the column, and takes zeroes and NaN by their bits; such lists are left to it.
+fn among(of: &Expression, options: &[Literal], schema: &Schema) -> Result<Predicate, Unknown> {
+    let Scalar::Column(at) = scalar(of, schema)? else {
+        return Err("this is no column that could be among values".to_owned());
+    };
+    let kind = schema.columns[at].kind;
+    let mut values = Vec::new();
+    for option in options {
+        let value = value(option)?;
+        let is_alike = match &value {
+            Value::Int(_) => kind.is_integer(),
+            Value::Text(_) => kind == Kind::Utf8,
+            Value::Float(number) => {
+                let is_plain = *number != 0.0 && number.is_finite();
+                let is_exact = kind == Kind::F64 || f64::from(*number as f32) == *number;
+                kind.is_float() && is_plain && is_exact
+            }
+            Value::Null => false,
+        };
+        if !is_alike {
+            return Err("pyarrow converts the values of this list".to_owned());
+        }
+        values.push(value);
+    }
+    let of = Scalar::Column(at);
+    let is_there = Predicate::Not(Box::new(Predicate::IsNull(of.clone())));
+    Ok(Predicate::And(vec![Predicate::In(of, values), is_there]))
+}

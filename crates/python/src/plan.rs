@@ -1,0 +1,251 @@
+//! What is asked, with the names of the answer's columns.
+
+use crate::batch::Batch;
+use crate::failure::Failure;
+use crate::filter::{Filter, together};
+use crate::source::Source;
+use bpfof_query::{self as query, Aggregate, Measure, Part, Partial, Place, Reduction, Scalar};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::path::PathBuf;
+
+/// How bytes of plans begin; it changes with what follows.
+const PLAN_MAGIC: &[u8; 8] = b"bpfofPL1";
+/// How bytes of partial results begin.
+const PARTIAL_MAGIC: &[u8; 8] = b"bpfofPR1";
+/// Bytes of a hash of a plan.
+const HASH_BYTES: usize = 16;
+
+/// A query over files that are alike.
+#[pyclass(frozen, module = "bpfof._bpfof")]
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) plan: query::Plan,
+    pub(crate) names: Vec<String>,
+}
+
+/// A part of a file: path, size of the file, where the part begins, where it ends.
+pub(crate) type PartTuple = (PathBuf, u64, u64, u64);
+
+pub(crate) fn part((path, file_bytes, start_bytes, end_bytes): PartTuple) -> Result<Part, Failure> {
+    if start_bytes > end_bytes || end_bytes > file_bytes {
+        return Err(Failure::question("a part ends behind its beginning, and within its file"));
+    }
+    Ok(Part { path, file_bytes, start_bytes, end_bytes })
+}
+
+impl Plan {
+    fn new(
+        source: &Source,
+        filters: &[Filter],
+        reduction: Reduction,
+        names: Vec<String>,
+    ) -> Result<Self, Failure> {
+        let plan = query::Plan {
+            schema: source.0.schema.clone(),
+            format: source.0.format.clone(),
+            filter: together(filters),
+            reduction,
+        };
+        query::check(&plan)?;
+        Ok(Self { plan, names })
+    }
+
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.names.iter().map(|name| &**name).collect()
+    }
+
+    fn body(&self) -> Result<Vec<u8>, Failure> {
+        postcard::to_stdvec(self).map_err(Failure::question)
+    }
+
+    /// By which partial results are told from those of other plans.
+    fn hash(&self) -> Result<[u8; HASH_BYTES], Failure> {
+        Ok(hash_of(&self.body()?))
+    }
+
+    pub(crate) fn write_partial(&self, partial: &Partial) -> Result<Vec<u8>, Failure> {
+        let beginning = [&PARTIAL_MAGIC[..], &self.hash()?].concat();
+        postcard::to_extend(partial, beginning).map_err(Failure::question)
+    }
+
+    fn read_partial(&self, bytes: &[u8]) -> Result<Partial, Failure> {
+        let damaged = || Failure::damaged("partial result of this plan");
+        let rest = bytes.strip_prefix(PARTIAL_MAGIC).ok_or_else(damaged)?;
+        let rest = rest.strip_prefix(&self.hash()?).ok_or_else(damaged)?;
+        let partial: Partial = postcard::from_bytes(rest).map_err(|_| damaged())?;
+        if partial.fits(&self.plan) { Ok(partial) } else { Err(damaged()) }
+    }
+}
+
+fn hash_of(body: &[u8]) -> [u8; HASH_BYTES] {
+    let hash = Sha256::digest(body);
+    let mut beginning = [0; HASH_BYTES];
+    beginning.copy_from_slice(&hash[..HASH_BYTES]);
+    beginning
+}
+
+/// A measure by pyarrow's name.
+fn measure(name: &str, ddof: u8) -> Result<Measure, Failure> {
+    Ok(match name {
+        "count_all" => Measure::CountAll,
+        "count" => Measure::Count,
+        "sum" => Measure::Sum,
+        "min" => Measure::Min,
+        "max" => Measure::Max,
+        "mean" => Measure::Mean,
+        "variance" => Measure::Variance { ddof },
+        "stddev" => Measure::Deviation { ddof },
+        other => return Err(Failure::question(format!("there is no aggregate {other}"))),
+    })
+}
+
+fn columns(source: &Source, names: &[String]) -> Result<Vec<Scalar>, Failure> {
+    names.iter().map(|name| source.column(name).map(Scalar::Column)).collect()
+}
+
+#[pymethods]
+impl Plan {
+    /// The rows that pass.
+    #[staticmethod]
+    #[pyo3(signature = (source, filters, names, limit=None))]
+    fn rows(
+        source: &Source,
+        filters: Vec<Filter>,
+        names: Vec<String>,
+        limit: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let columns = columns(source, &names)?;
+        Self::new(source, &filters, Reduction::Rows { columns, limit }, names)
+    }
+
+    /// Keys and aggregates of each group; an aggregate is a name, degrees of freedom, and a column.
+    #[staticmethod]
+    fn groups(
+        source: &Source,
+        filters: Vec<Filter>,
+        keys: Vec<String>,
+        wanted: Vec<(String, u8, Option<String>)>,
+        names: Vec<String>,
+    ) -> Result<Self, Failure> {
+        let aggregate = |(name, ddof, column): &(String, u8, Option<String>)| {
+            let of = match column {
+                Some(column) => Scalar::Column(source.column(column)?),
+                None => Scalar::Literal(query::Value::Int(1)),
+            };
+            Ok(Aggregate { measure: measure(name, *ddof)?, of })
+        };
+        let aggregates = wanted.iter().map(aggregate).collect::<Result<_, Failure>>()?;
+        let keys = columns(source, &keys)?;
+        Self::new(source, &filters, Reduction::Groups { keys, aggregates }, names)
+    }
+
+    /// The first rows by a column.
+    #[staticmethod]
+    fn top(
+        source: &Source,
+        filters: Vec<Filter>,
+        by: &str,
+        descending: bool,
+        count: u32,
+        names: Vec<String>,
+    ) -> Result<Self, Failure> {
+        let by = Scalar::Column(source.column(by)?);
+        let columns = columns(source, &names)?;
+        Self::new(source, &filters, Reduction::Top { by, descending, count, columns }, names)
+    }
+
+    /// How many values lie in each interval.
+    #[staticmethod]
+    fn histogram(
+        source: &Source,
+        filters: Vec<Filter>,
+        of: &str,
+        low: f64,
+        high: f64,
+        bins: u32,
+    ) -> Result<Self, Failure> {
+        let of = Scalar::Column(source.column(of)?);
+        let names = ["low", "high", "count"].map(str::to_owned).to_vec();
+        Self::new(source, &filters, Reduction::Histogram { of, low, high, bins }, names)
+    }
+
+    /// What `to_bytes` gave.
+    #[staticmethod]
+    fn from_bytes(bytes: &[u8]) -> Result<Self, Failure> {
+        let damaged = || Failure::damaged("plan");
+        let rest = bytes.strip_prefix(PLAN_MAGIC).ok_or_else(damaged)?;
+        let (hash, body) = rest.split_first_chunk::<HASH_BYTES>().ok_or_else(damaged)?;
+        if *hash != hash_of(body) {
+            return Err(damaged());
+        }
+        let plan: Self = postcard::from_bytes(body).map_err(|_| damaged())?;
+        query::check(&plan.plan)?;
+        Ok(plan)
+    }
+
+    /// All of it, for another process.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
+        let body = self.body()?;
+        Ok(PyBytes::new(py, &[&PLAN_MAGIC[..], &hash_of(&body), &body].concat()))
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        Ok((py.get_type::<Self>().getattr("from_bytes")?, (self.to_bytes(py)?,)))
+    }
+
+    /// Cuts the files of a source into parts of about so many bytes.
+    fn parts(&self, source: &Source, part_max_bytes: u64) -> Vec<PartTuple> {
+        let parts = query::parts(&self.plan, &source.0.files, part_max_bytes.max(1));
+        let tuple = |part: Part| (part.path, part.file_bytes, part.start_bytes, part.end_bytes);
+        parts.into_iter().map(tuple).collect()
+    }
+
+    /// Partial results together, in the order of the files.
+    fn merge<'py>(
+        &self,
+        py: Python<'py>,
+        partials: Vec<Bound<'py, PyBytes>>,
+    ) -> Result<Bound<'py, PyBytes>, Failure> {
+        let partials: Vec<&[u8]> = partials.iter().map(|bytes| bytes.as_bytes()).collect();
+        let merged = py.detach(|| {
+            let mut all = Partial::empty(&self.plan);
+            for bytes in partials {
+                all.merge(&self.plan, self.read_partial(bytes)?)?;
+            }
+            self.write_partial(&all)
+        })?;
+        Ok(PyBytes::new(py, &merged))
+    }
+
+    /// What rows come to that stages need not have filtered: an Arrow IPC stream of columns by their names.
+    fn reduce<'py>(&self, py: Python<'py>, stream: &[u8]) -> Result<Bound<'py, PyBytes>, Failure> {
+        let partial = py.detach(|| self.write_partial(&Partial::of_rows(&self.plan, stream)?))?;
+        Ok(PyBytes::new(py, &partial))
+    }
+
+    /// The answer, of a partial result of all parts.
+    fn finish(&self, py: Python<'_>, partial: &[u8]) -> Result<Batch, Failure> {
+        py.detach(|| {
+            let table = self.read_partial(partial)?.finish(&self.plan)?;
+            Batch::new(&self.names(), &table)
+        })
+    }
+
+    /// The steps: what is done, whether by stages, and if not, why.
+    fn steps(&self) -> Result<Vec<(String, bool, Option<String>)>, Failure> {
+        let steps = query::split(&self.plan)?.steps.into_iter();
+        Ok(steps.map(|step| (step.what, step.place == Place::Stages, step.why_here)).collect())
+    }
+
+    /// Names of the columns that stages look at.
+    fn looks_at(&self) -> Result<Vec<String>, Failure> {
+        let columns = query::split(&self.plan)?.columns.into_iter();
+        Ok(columns.map(|at| self.plan.schema.columns[at].name.clone()).collect())
+    }
+}

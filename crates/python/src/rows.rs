@@ -1,0 +1,163 @@
+//! Rows bit by bit: a thread makes them, a little ahead of who takes them.
+
+use crate::batch::Batch;
+use crate::cost::{cost_of, told};
+use crate::failure::Failure;
+use crate::plan::Plan;
+use crate::watch::LOOK_AGAIN;
+use bpfof_query::ask::Session;
+use bpfof_query::infer::Source;
+use bpfof_query::{self as query, Partial, Reduction, RunError, Settings, Stats};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Batches that are made ahead.
+const AHEAD: usize = 2;
+
+/// An iterator of batches. It stops the work when it is dropped.
+#[pyclass(frozen, module = "bpfof._bpfof")]
+#[derive(Debug)]
+pub(crate) struct Rows {
+    batches: Mutex<Receiver<Message>>,
+    stop: Arc<AtomicBool>,
+    spent: Mutex<Option<Spent>>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Batch(Batch),
+    Failed(Failure),
+    Done(Spent),
+}
+
+#[derive(Clone, Debug)]
+struct Spent {
+    stats: Stats,
+    places: Vec<String>,
+    lost: Vec<String>,
+}
+
+/// Why the work ends before its end.
+enum Ended {
+    Failed(Failure),
+    /// Nobody takes rows any more.
+    Left,
+}
+
+impl From<RunError> for Ended {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Stopped => Self::Left,
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+struct Maker {
+    session: Session,
+    source: Source,
+    plan: query::Plan,
+    names: Vec<String>,
+    settings: Settings,
+    to: SyncSender<Message>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Maker {
+    fn make(&self) -> Result<Stats, Ended> {
+        let Self { session, source, plan, settings, to, stop, .. } = self;
+        let mut left = match plan.reduction {
+            Reduction::Rows { limit, .. } => limit.unwrap_or(u64::MAX),
+            _ => u64::MAX,
+        };
+        let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
+        session.run::<Ended>(
+            source,
+            plan,
+            *settings,
+            &mut |_| !stop.load(Ordering::Relaxed),
+            &mut |partial: Partial| {
+                let mut table = partial.finish(plan).map_err(Failure::from)?;
+                table.rows.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                left -= table.rows.len() as u64;
+                if !table.rows.is_empty() {
+                    let batch = Batch::new(&names, &table)?;
+                    to.send(Message::Batch(batch)).map_err(|_| Ended::Left)?;
+                }
+                Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            },
+        )
+    }
+}
+
+impl Rows {
+    pub(crate) fn start(session: Session, source: Source, plan: &Plan, settings: Settings) -> Self {
+        let (to, batches) = sync_channel(AHEAD);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (plan, names) = (plan.plan.clone(), plan.names.clone());
+        let stops = Arc::clone(&stop);
+        let maker = Maker { session, source, plan, names, settings, to, stop: stops };
+        std::thread::spawn(move || {
+            let last = match maker.make() {
+                Ok(stats) => {
+                    let (places, lost) = told(&maker.session);
+                    Message::Done(Spent { stats, places, lost })
+                }
+                Err(Ended::Failed(failure)) => Message::Failed(failure),
+                Err(Ended::Left) => return,
+            };
+            // Nobody may wait for it any more.
+            let _ = maker.to.send(last);
+        });
+        Self { batches: Mutex::new(batches), stop, spent: Mutex::new(None) }
+    }
+}
+
+impl Drop for Rows {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+#[pymethods]
+impl Rows {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        loop {
+            let received = py.detach(|| {
+                let batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+                batches.recv_timeout(LOOK_AGAIN)
+            });
+            match received {
+                Ok(Message::Batch(batch)) => return Ok(Some(batch)),
+                Ok(Message::Failed(failure)) => return Err(failure.into()),
+                Ok(Message::Done(spent)) => {
+                    *self.spent.lock().unwrap_or_else(PoisonError::into_inner) = Some(spent);
+                    return Ok(None);
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            }
+        }
+    }
+
+    /// What they have cost; None before all have been taken.
+    #[getter]
+    fn cost<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let spent = self.spent.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        spent.map(|Spent { stats, places, lost }| cost_of(py, stats, places, lost)).transpose()
+    }
+}

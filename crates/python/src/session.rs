@@ -1,0 +1,223 @@
+//! Associations with targets, on which plans are run.
+
+use crate::batch::Batch;
+use crate::cost::{cost_of, told};
+use crate::failure::Failure;
+use crate::filter::{Filter, together};
+use crate::plan::{PartTuple, Plan, part};
+use crate::rows::Rows;
+use crate::source::Source;
+use crate::watch::Watch;
+use bpfof_host::{HostsFile, TargetUrl};
+use bpfof_query::ask::{self, PartCost, Reach};
+use bpfof_query::sql::{Question, Statement};
+use bpfof_query::{Partial, Place, Settings, split};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// How files are reached, and the connections that this has made so far.
+#[pyclass(frozen, module = "bpfof._bpfof")]
+#[derive(Debug)]
+pub(crate) struct Session {
+    reach: Reach,
+    settings: Settings,
+    shared: Mutex<ask::Session>,
+}
+
+/// An address, with what the user's file says of it.
+pub(crate) fn address(text: &str) -> Result<TargetUrl, String> {
+    let mut url: TargetUrl = text.parse().map_err(|error| format!("{text}: {error}"))?;
+    if let Some(file) = HostsFile::of_user().map_err(|error| error.to_string())? {
+        file.complete(&mut url);
+    }
+    Ok(url)
+}
+
+/// How files are reached, as the user says.
+pub(crate) fn reach(
+    target: Option<&str>,
+    device: Option<PathBuf>,
+    here: bool,
+) -> Result<Reach, Failure> {
+    match (target, device, here) {
+        (None, None, true) => Ok(Reach::Here),
+        (None, None, false) => Ok(Reach::Mounts { address }),
+        (Some(url), Some(device), false) => {
+            let url = Box::new(address(url).map_err(Failure::question)?);
+            Ok(Reach::Target { url, device })
+        }
+        (_, _, true) => Err(Failure::question("with here=True there is no target and no device")),
+        _ => Err(Failure::question(
+            "target and device belong together: the address of a target, and what its namespace is on this \
+             machine",
+        )),
+    }
+}
+
+impl Session {
+    /// A session with these files.
+    fn with<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> Result<ask::Session, Failure> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for path in paths {
+            shared.add(path, &self.reach, self.settings.falls_back)?;
+        }
+        Ok(shared.clone())
+    }
+
+    fn over(&self, source: &Source) -> Result<ask::Session, Failure> {
+        self.with(source.0.files.iter().map(|(path, _)| &**path))
+    }
+}
+
+/// A statement over a source, whose rows meet the filters as well.
+fn question(source: &Source, filters: &[Filter], text: &str) -> Result<Question, Failure> {
+    let statement = Statement::parse_over_table(text)?;
+    let mut question = statement.bind(&source.0.schema, &source.0.format)?;
+    question.restrict(&together(filters));
+    split(question.plan())?;
+    Ok(question)
+}
+
+#[pymethods]
+impl Session {
+    /// Connects to nothing yet.
+    #[new]
+    #[pyo3(signature = (target=None, device=None, here=false, fallback=true, chains=32))]
+    fn new(
+        target: Option<&str>,
+        device: Option<PathBuf>,
+        here: bool,
+        fallback: bool,
+        chains: usize,
+    ) -> Result<Self, Failure> {
+        if !(1..=256).contains(&chains) {
+            return Err(Failure::question("chains is 1 to 256"));
+        }
+        let reach = reach(target, device, here)?;
+        // Without a target there is nothing to fall back from.
+        let falls_back = fallback || here;
+        let settings = Settings { chains, falls_back, ..Settings::default() };
+        Ok(Self { reach, settings, shared: Mutex::default() })
+    }
+
+    /// Runs all parts of a plan: the answer, and what it has cost.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        source: &Source,
+        plan: &Plan,
+    ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
+        let mut watch = Watch::new();
+        let result = py.detach(|| {
+            let session = self.over(source)?;
+            let mut whole = Partial::empty(&plan.plan);
+            let stats = session.run::<Failure>(
+                &source.0,
+                &plan.plan,
+                self.settings,
+                &mut |_| watch.goes_on(),
+                &mut |partial| {
+                    whole.merge(&plan.plan, partial)?;
+                    Ok(ControlFlow::Continue(()))
+                },
+            )?;
+            let batch = Batch::new(&plan.names(), &whole.finish(&plan.plan)?)?;
+            Ok::<_, Failure>((batch, stats, told(&session)))
+        });
+        let (batch, stats, (places, lost)) = watch.end(result)?;
+        Ok((batch, cost_of(py, stats, places, lost)?))
+    }
+
+    /// Runs one part of a plan: its partial result as bytes, and what it has cost.
+    fn run_part<'py>(
+        &self,
+        py: Python<'py>,
+        plan: &Plan,
+        asked: PartTuple,
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyDict>)> {
+        let mut watch = Watch::new();
+        let result = py.detach(|| {
+            let part = part(asked)?;
+            let session = self.with(std::iter::once(&*part.path))?;
+            let go_on = &mut |_| watch.goes_on();
+            let (partial, cost) = session.run_part(&plan.plan, &part, self.settings, go_on)?;
+            Ok::<_, Failure>((plan.write_partial(&partial)?, cost))
+        });
+        let (bytes, PartCost { stats, place, lost }) = watch.end(result)?;
+        let cost = cost_of(py, stats, vec![place], lost.into_iter().collect())?;
+        Ok((PyBytes::new(py, &bytes), cost))
+    }
+
+    /// The rows of a plan, bit by bit.
+    fn rows(&self, py: Python<'_>, source: &Source, plan: &Plan) -> Result<Rows, Failure> {
+        let session = py.detach(|| self.over(source))?;
+        Ok(Rows::start(session, source.0.clone(), plan, self.settings))
+    }
+
+    /// The answer of a statement over the files of a source: `SELECT … FROM t`.
+    fn sql<'py>(
+        &self,
+        py: Python<'py>,
+        source: &Source,
+        filters: Vec<Filter>,
+        text: &str,
+    ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
+        let question = question(source, &filters, text)?;
+        let mut watch = Watch::new();
+        let result = py.detach(|| {
+            let session = self.over(source)?;
+            let plan = question.plan();
+            let (mut whole, mut answers) = (Partial::empty(plan), question.answers());
+            let stats = session.run::<Failure>(
+                &source.0,
+                plan,
+                self.settings,
+                &mut |_| watch.goes_on(),
+                &mut |partial| {
+                    whole.merge(plan, partial)?;
+                    Ok(ControlFlow::Continue(()))
+                },
+            )?;
+            let answer = answers.next(whole.finish(plan)?)?;
+            let batch = Batch::new(&question.names(), &answer)?;
+            Ok::<_, Failure>((batch, stats, told(&session)))
+        });
+        let (batch, stats, (places, lost)) = watch.end(result)?;
+        Ok((batch, cost_of(py, stats, places, lost)?))
+    }
+
+    /// The steps of a statement, and the columns that stages look at.
+    #[staticmethod]
+    #[expect(clippy::type_complexity, reason = "what Python gets as tuples")]
+    fn sql_steps(
+        source: &Source,
+        filters: Vec<Filter>,
+        text: &str,
+    ) -> Result<(Vec<(String, bool, Option<String>)>, Vec<String>), Failure> {
+        let question = question(source, &filters, text)?;
+        let split = split(question.plan())?;
+        let steps = split.steps.into_iter();
+        let steps = steps.map(|step| (step.what, step.place == Place::Stages, step.why_here));
+        let behind = question.steps_behind().into_iter().map(|what| (what, false, None));
+        let columns = &source.0.schema.columns;
+        let looked_at = split.columns.iter().map(|at| columns[*at].name.clone()).collect();
+        Ok((steps.chain(behind).collect(), looked_at))
+    }
+
+    /// Where the stages would run over the files, each place once; nothing is connected to.
+    fn places(&self, py: Python<'_>, source: &Source) -> Result<Vec<String>, Failure> {
+        py.detach(|| {
+            let mut places = Vec::new();
+            for (path, _) in &source.0.files {
+                let place = self.reach.place(path)?.to_string();
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+            }
+            Ok(places)
+        })
+    }
+}

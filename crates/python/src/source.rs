@@ -1,0 +1,103 @@
+//! Files, and what they hold.
+
+use crate::batch::Batch;
+use crate::failure::Failure;
+use bpfof_query::infer::{self, FormatName, Hints};
+use bpfof_query::{Format, Partial, Plan, Predicate, Reduction, Scalar, Schema};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::path::PathBuf;
+
+/// Files that are alike, and their columns.
+#[pyclass(frozen, module = "bpfof._bpfof")]
+#[derive(Debug)]
+pub(crate) struct Source(pub(crate) infer::Source);
+
+/// What goes to other processes.
+type Parts = (Vec<(PathBuf, u64)>, Schema, Format);
+
+impl Source {
+    /// The index of a column.
+    pub(crate) fn column(&self, name: &str) -> Result<usize, Failure> {
+        let columns = &self.0.schema.columns;
+        columns.iter().position(|column| column.name == name).ok_or_else(|| {
+            let names: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
+            Failure::question(format!("there is no column {name}; there are {}", names.join(", ")))
+        })
+    }
+}
+
+#[pymethods]
+impl Source {
+    /// Finds files by paths and patterns, and what they hold.
+    #[new]
+    #[pyo3(signature = (patterns, schema=None, format=None, delimiter=None, header=true))]
+    fn find(
+        py: Python<'_>,
+        patterns: Vec<String>,
+        schema: Option<String>,
+        format: Option<&str>,
+        delimiter: Option<&str>,
+        header: bool,
+    ) -> Result<Self, Failure> {
+        let format = match format {
+            None => None,
+            Some("records") => Some(FormatName::Records),
+            Some("npy") => Some(FormatName::Npy),
+            Some("csv") => Some(FormatName::Csv),
+            Some(other) => {
+                let what = format!("format {other:?} is none of \"records\", \"npy\", \"csv\"");
+                return Err(Failure::question(what));
+            }
+        };
+        let delimiter = match delimiter.map(str::as_bytes) {
+            None => None,
+            Some([byte]) if byte.is_ascii() => Some(*byte),
+            Some(_) => return Err(Failure::question("a delimiter is one ASCII character")),
+        };
+        let hints = Hints { schema, format, delimiter, no_header: !header };
+        Ok(Self(py.detach(|| infer::Source::find(&patterns, &hints))?))
+    }
+
+    /// What `to_bytes` gave.
+    #[staticmethod]
+    fn from_bytes(bytes: &[u8]) -> Result<Self, Failure> {
+        let parts: Result<Parts, _> = postcard::from_bytes(bytes);
+        let (files, schema, format) = parts.map_err(|_| Failure::damaged("source"))?;
+        Ok(Self(infer::Source { files, schema, format }))
+    }
+
+    /// All of it, for another process.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
+        let infer::Source { files, schema, format } = &self.0;
+        let bytes = postcard::to_stdvec(&(files, schema, format)).map_err(Failure::question)?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Each file with its size in bytes, in order.
+    #[getter]
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        self.0.files.clone()
+    }
+
+    /// A part of the files.
+    fn only(&self, paths: Vec<PathBuf>) -> Self {
+        let mut source = self.0.clone();
+        source.files.retain(|(path, _)| paths.contains(path));
+        Self(source)
+    }
+
+    /// No rows, with all columns.
+    fn empty(&self) -> Result<Batch, Failure> {
+        let infer::Source { schema, format, .. } = &self.0;
+        let names: Vec<&str> = schema.columns.iter().map(|column| &*column.name).collect();
+        let columns = (0..names.len()).map(Scalar::Column).collect();
+        let plan = Plan {
+            schema: schema.clone(),
+            format: format.clone(),
+            filter: Predicate::Constant(true),
+            reduction: Reduction::Rows { columns, limit: None },
+        };
+        Batch::new(&names, &Partial::empty(&plan).finish(&plan)?)
+    }
+}

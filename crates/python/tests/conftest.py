@@ -1,0 +1,113 @@
+"""Targets with mounted images, and where the program is."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+BPFOF = os.environ.get("BPFOF") or shutil.which("bpfof")
+
+
+def run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def cannot_mount() -> str | None:
+    """Why this machine cannot mount an image."""
+    if os.geteuid() != 0:
+        return "this needs root, for loop devices and mounting"
+    if BPFOF is None:
+        return "there is no program bpfof in PATH"
+    try:
+        run("losetup", "--find")
+        run("mkfs.ext4", "-V")
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"loop devices or mkfs.ext4 are missing: {error}"
+    return None
+
+
+class Disk:
+    """An image, served by a target process and mounted through a loop device."""
+
+    def __init__(self, size_bytes: int = 96 << 20) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bpfof-python-"))
+        self.image = self.folder / "image"
+        with self.image.open("xb") as image:
+            image.truncate(size_bytes)
+        run("mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-J", "size=4", str(self.image))
+        # Direct I/O: a write that completes on the loop device is in the image.
+        self.loop = run("losetup", "--direct-io=on", "--find", "--show", str(self.image)).strip()
+        self.mount = self.folder / "mount"
+        self.mount.mkdir()
+        run("mount", "-t", "ext4", self.loop, str(self.mount))
+        self.start()
+
+    def start(self, listen: str = "127.0.0.1:0") -> None:
+        command = [BPFOF, "target", "--listen", listen, "--json", "--quiet", "--exit-with-parent"]
+        command += ["--namespace", f"file:path={self.image}"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        announced = json.loads(self.process.stdout.readline())
+        self.url, self.listening = announced["url"], announced["listening"]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.mount)], check=False)
+        subprocess.run(["losetup", "--detach", self.loop], check=False)
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def how(self) -> dict:
+        """Arguments that name the target."""
+        return {"target": self.url, "device": str(self.image)}
+
+    @property
+    def of_mount(self) -> str:
+        """For BPFOF_TARGETS."""
+        return f"{self.mount}={self.url} {self.image}"
+
+
+@pytest.fixture(scope="session")
+def disk():
+    if why := cannot_mount():
+        pytest.skip(why)
+    disk = Disk()
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def disks():
+    """Four of them, for tests that kill one."""
+    if why := cannot_mount():
+        pytest.skip(why)
+    disks = []
+    try:
+        disks += [Disk() for _ in range(4)]
+        yield disks
+    finally:
+        for disk in disks:
+            disk.close()
+
+
+def write(path: Path, contents: bytes) -> Path:
+    with path.open("wb") as file:
+        file.write(contents)
+        os.fsync(file.fileno())
+    return path
+
+
+@pytest.fixture(scope="session")
+def trips(tmp_path_factory) -> Path:
+    """The file that docs/examples/trips.py makes."""
+    path = tmp_path_factory.mktemp("trips") / "trips.csv"
+    run("python3", str(REPOSITORY / "docs/examples/trips.py"), str(path), "20000")
+    return path

@@ -1,0 +1,90 @@
+"""Pushdown reads and BPF-KV: what C reaches."""
+
+import struct
+import subprocess
+
+import bpfof
+import pytest
+from conftest import BPFOF, REPOSITORY, write
+
+BUCKETS = 16
+
+
+@pytest.fixture(scope="session")
+def find(tmp_path_factory):
+    """docs/examples/find.bpf.c, compiled."""
+    found = tmp_path_factory.mktemp("find") / "find.bpf.o"
+    command = ["clang", "-O2", "-g", "-target", "bpf", "-mcpu=v3", f"-I{REPOSITORY}/functions/include", "-c"]
+    subprocess.run([*command, str(REPOSITORY / "docs/examples/find.bpf.c"), "-o", str(found)], check=True)
+    return found
+
+
+def records(count: int) -> bytes:
+    record = lambda key: struct.pack("<QQ48s", key, (key + BUCKETS) * 64 if key + BUCKETS < count else 0, b"value of %d" % key)
+    return b"".join(map(record, range(count)))
+
+
+def check(file: bpfof.File, find, at_target: bool) -> None:
+    function = file.load(find)
+    key = struct.pack("<Q", 905)
+    answer = file.read_pushdown(function, 905 % BUCKETS * 64, 64, key, scratch=56)
+    assert answer.data == key + b"value of 905".ljust(48, b"\0")
+    assert (answer.hops, answer.at_target) == (905 // BUCKETS + 1, at_target)
+    keys = [3, 500, 999, 4000]
+    answers = file.read_pushdown_many(function, [(key % BUCKETS * 64, 64, struct.pack("<Q", key)) for key in keys])
+    assert [answer.data[8:21].rstrip(b"\0") for answer in answers] == [b"value of 3", b"value of 500", b"value of 999", b""]
+    assert file.read(64 * 7, 8) == struct.pack("<Q", 7)
+    assert len(file.read(64 * 999, 1000)) == 64 and file.read(1 << 40, 10) == b""
+    with pytest.raises(bpfof.FunctionError) as raised:
+        file.read_pushdown(function, 0, 32, key)
+    assert raised.value.value == 1 and raised.value.status
+    with pytest.raises(bpfof.QuestionError):
+        file.read_pushdown(function, 0, 64, bytes(5000))
+
+
+def test_here(tmp_path, find):
+    with bpfof.open(write(tmp_path / "records", records(1000)), here=True) as file:
+        check(file, find, False)
+        with bpfof.open(tmp_path / "records", here=True) as other, pytest.raises(bpfof.QuestionError):
+            other.read_pushdown(file.load(find, "find"), 0, 64)
+        with pytest.raises(bpfof.QuestionError, match="the object has find"):
+            file.load(find, "other")
+        with pytest.raises(bpfof.QuestionError):
+            file.load(b"no object")
+    with pytest.raises(ValueError, match="closed"):
+        file.read(0, 1)
+    with pytest.raises(bpfof.FileError) as raised:
+        bpfof.open(tmp_path / "none", here=True)
+    assert raised.value.errno == 2 and raised.value.path == str(tmp_path / "none")
+
+
+def test_at_a_target(disk, find):
+    path = write(disk.mount / "records", records(1000))
+    with bpfof.open(path, fallback=False, **disk.how) as file:
+        assert file.wait_mapped() and file.is_connected and disk.url in file.place
+        check(file, find, True)
+
+
+def test_key_value(disk, tmp_path):
+    path = tmp_path / "table"
+    subprocess.run([BPFOF, "kv", "create", "--levels", "3", "--file", path], check=True, capture_output=True)
+    on_disk = write(disk.mount / "table", path.read_bytes())
+    stores = [bpfof.open_kv(path, here=True), bpfof.open_kv(on_disk, fallback=False, **disk.how)]
+    process = subprocess.Popen(
+        [BPFOF, "target", "--listen", "127.0.0.1:0", "--json", "--quiet", "--exit-with-parent"]
+        + ["--namespace", f"file:path={path}"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        import json
+
+        stores.append(bpfof.open_kv(json.loads(process.stdout.readline())["url"]))
+        values = [store.get_many([0, 42, 10**12, 7]) for store in stores]
+    finally:
+        process.kill()
+        process.wait()
+    assert values[0] == values[1] == values[2]
+    assert len(values[0][1]) == 64 and values[0][2] is None and stores[0].get(7) == values[0][3]
+    with pytest.raises(bpfof.DataError):
+        bpfof.open_kv(write(tmp_path / "empty", bytes(1 << 20)), here=True)

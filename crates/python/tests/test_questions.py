@@ -1,0 +1,187 @@
+"""What there is besides rows and groups, and what is refused."""
+
+import _thread
+import pickle
+import threading
+import time
+
+import bpfof
+import numpy
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from worlds import same
+
+F = pc.field
+
+
+@pytest.fixture(scope="module")
+def data(trips):
+    return bpfof.dataset(trips, here=True)
+
+
+def test_top_k_histogram_sql(data):
+    table = data.to_table()
+    top = data.top_k(5, "fare", columns=["id", "fare"])
+    assert top.column("fare").to_pylist() == sorted(table.column("fare").to_pylist(), reverse=True)[:5]
+    counts, edges = numpy.histogram(table.column("fare").to_numpy(), bins=64, range=(0, 100))
+    found = data.histogram("fare", 0, 100, 64)
+    assert found.column("count").to_pylist() == counts.tolist()
+    assert found.column("low").to_pylist() == edges[:-1].tolist()
+    rows = data.filter(F("zone") < 5).sql("SELECT zone, count(*) AS n FROM trips WHERE fare > 1 GROUP BY zone ORDER BY 1")
+    zones = table.filter((F("zone") < 5) & (F("fare") > 1)).group_by("zone").aggregate([([], "count_all")])
+    assert rows.to_pydict() == {
+        "zone": zones.sort_by("zone").column("zone").to_pylist(),
+        "n": zones.sort_by("zone").column("count_all").to_pylist(),
+    }
+    assert data.sql("SELECT id FROM t LIMIT 3").num_rows == 3
+
+
+def test_aggregates_have_pyarrows_names_and_types(data):
+    asked = [("fare", "sum"), ("fare", "hash_mean"), ("seconds", "sum"), ("zone", "max"), ([], "count_all")]
+    asked += [("seconds", "variance", pc.VarianceOptions(ddof=1)), ("seconds", "stddev"), ("vendor", "count")]
+    mine, theirs = data.aggregate(asked), data.to_table().group_by([]).aggregate(asked)
+    assert mine.schema == theirs.schema
+    for one, other in zip(mine.columns, theirs.columns, strict=True):
+        assert one[0].as_py() == pytest.approx(other[0].as_py(), rel=1e-12)
+    grouped = data.group_by("vendor").aggregate(asked)
+    assert grouped.schema == data.to_table().group_by("vendor").aggregate(asked).schema
+    assert grouped.column("vendor").to_pylist() == ["CMT", "DDS", "VTS"]
+
+
+def test_what_stages_cannot_pyarrow_does(data):
+    asked = [("vendor", "count_distinct"), ("fare", "sum")]
+    found = data.group_by("zone").aggregate(asked)
+    assert same(found, data.to_table().group_by("zone", use_threads=False).aggregate(asked).sort_by("zone"))
+    assert "stages do not know count_distinct" in str(data.group_by("zone").explain(asked))
+    like = (F("fare") > 99) & pc.match_like(F("vendor"), "%T%")
+    length = (F("fare") > 99) & (pc.utf8_length(F("vendor")) == 3)
+    for expression in (like, length):
+        assert same(data.to_table(filter=expression), data.to_table().filter(expression))
+        found = data.filter(expression).group_by("zone").aggregate([("id", "count")])
+        table = data.to_table().filter(expression)
+        assert same(found, table.group_by("zone").aggregate([("id", "count")]).sort_by("zone"))
+    # One condition that stages do not know does not stop the other one.
+    assert data.to_table(filter=length).num_rows and data.last_stats["passed"] < 500
+    text = str(data.filter(length).explain())
+    assert "stages  filter: fare > 99" in text and "here    filter by pyarrow" in text
+
+
+def test_explain(data):
+    text = str(data.filter(F("fare") > 99).group_by("zone").explain([("fare", "sum")]))
+    assert "looks at: zone, fare" in text and "stages run on this machine (as asked for)" in text
+    assert "stages  filter: fare > 99" in text
+    assert "ORDER BY" in str(data.explain("SELECT zone, sum(fare) FROM t GROUP BY zone ORDER BY 2"))
+
+
+def test_formats(tmp_path):
+    numpy.save(tmp_path / "a.npy", numpy.arange(1000.0))
+    assert bpfof.dataset(tmp_path / "a.npy").aggregate([("value", "sum")]).column(0)[0].as_py() == 499500
+    records = numpy.zeros(10, dtype=[("id", "<u8"), ("x", "<f4")])
+    records["id"] = range(10)
+    records.tofile(tmp_path / "r.bin")
+    schema = pa.schema([("id", pa.uint64()), ("x", pa.float32())])
+    data = bpfof.dataset(tmp_path / "r.bin", schema=schema)
+    assert data.schema == schema and data.aggregate([("id", "sum")]).schema.field(0).type == pa.uint64()
+    (tmp_path / "t.txt").write_text("1;a\n2;b\n")
+    data = bpfof.dataset(tmp_path / "t.txt", format="csv", delimiter=";", header=False)
+    assert data.to_table().to_pydict() == {"f0": [1, 2], "f1": ["a", "b"]}
+
+
+def test_many_columns(tmp_path):
+    names = [f"c{at}" for at in range(50)]
+    rows = [[at * row for at in range(50)] for row in range(100)]
+    text = "\n".join([",".join(names), *(",".join(map(str, row)) for row in rows), ""])
+    (tmp_path / "wide.csv").write_text(text)
+    data = bpfof.dataset(tmp_path / "wide.csv")
+    expected = pa.table([list(column) for column in zip(*rows)], names=names)
+    assert same(data.to_table(), expected)
+    expression = (F("c49") > 1000) & (F("c1") != 50)
+    assert same(data.to_table(filter=expression), expected.filter(expression))
+    assert data.aggregate([(name, "sum") for name in names]).num_columns == 50
+
+
+def test_sums_beyond_64_bits(tmp_path):
+    numpy.full(4, 2**63 - 1, dtype="<i8").tofile(tmp_path / "large.bin")
+    data = bpfof.dataset(tmp_path / "large.bin", schema="n i64")
+    total = data.aggregate([("n", "sum")]).column("n_sum")
+    assert pa.types.is_decimal(total.type) and int(total[0].as_py()) == 4 * (2**63 - 1)
+
+
+def test_errors(data, tmp_path):
+    with pytest.raises(bpfof.FileError, match="there is no file") as raised:
+        bpfof.dataset(tmp_path / "none.csv")
+    assert isinstance(raised.value, OSError) and isinstance(raised.value, bpfof.Error)
+    with pytest.raises(bpfof.QuestionError, match="there is no column fee; there are id, zone"):
+        data.to_table(columns=["fee"])
+    with pytest.raises(bpfof.QuestionError, match="there is no column"):
+        data.group_by("zone").aggregate([("fee", "sum")])
+    with pytest.raises(bpfof.QuestionError, match="JOIN"):
+        data.sql("SELECT * FROM t JOIN u ON 1 = 1")
+    with pytest.raises(bpfof.QuestionError, match="belong together"):
+        bpfof.dataset(data.files, target="nvme-tcp://127.0.0.1/nqn.x")
+    with pytest.raises(bpfof.QuestionError, match="needs a filter that stages can apply"):
+        data.filter(pc.utf8_length(F("vendor")) > 1).sql("SELECT * FROM t")
+    with pytest.raises(pa.ArrowInvalid):
+        data.to_table(filter=F("nothing") > 1)
+    with pytest.raises(TypeError):
+        data.filter("zone > 1")
+    (tmp_path / "bad.csv").write_text("n\n1\n" + "2\n" * 1_000_000 + "x\n")
+    with pytest.raises(bpfof.DataError) as raised:
+        bpfof.dataset(tmp_path / "bad.csv").aggregate([("n", "sum")])
+    assert raised.value.path == str(tmp_path / "bad.csv") and raised.value.offset == 2_000_004
+    with pytest.raises(bpfof.DataError):
+        bpfof.dataset(tmp_path / "bad.csv").to_table()
+
+
+def test_expressions_that_are_damaged(data, trips):
+    """Any bytes are a filter, if only one that leaves everything to pyarrow."""
+    source = bpfof._bpfof.Source([str(trips)])
+    whole = bytes(((F("zone") > 5) & F("vendor").isin(["a", "b"]) & (F("fare") <= 1.5)).to_substrait(data.schema))
+    good = bpfof._bpfof.Filter.of_substrait(source, whole)
+    assert good.left == [] and good.columns == ["zone", "fare", "vendor"]
+    for at in range(len(whole)):
+        bpfof._bpfof.Filter.of_substrait(source, whole[:at])
+        for changed in (0, 1, 127, 128, 255):
+            bpfof._bpfof.Filter.of_substrait(source, whole[:at] + bytes([changed]) + whole[at + 1 :])
+    expression = F("zone") > 0
+    for number in range(60):
+        expression = expression & (F("zone") != number)
+    assert data.count_rows(filter=expression) == data.to_table().filter(expression).num_rows
+    assert "nested too deep" in str(data.filter(expression).explain())
+
+
+def test_pickle(data):
+    copy = pickle.loads(pickle.dumps(data.filter(F("zone") == 3)))
+    assert same(copy.to_table(), data.to_table(filter=F("zone") == 3))
+
+
+def test_ctrl_c(tmp_path):
+    path = tmp_path / "many.bin"
+    numpy.zeros(20_000_000, dtype="<i8").tofile(path)
+    data = bpfof.dataset(path, schema="n i64", chains=1)
+    # Until it has been interrupted: a query may be over sooner.
+    for delay in (0.2, 0.1, 0.05):
+        timer = threading.Timer(delay, _thread.interrupt_main)
+        timer.start()
+        try:
+            while True:
+                data.group_by("n").aggregate([("n", "sum")])
+                time.sleep(0)
+        except KeyboardInterrupt:
+            break
+        finally:
+            timer.join()
+    with pytest.raises(KeyboardInterrupt):
+        timer = threading.Timer(0.1, _thread.interrupt_main)
+        timer.start()
+        while True:
+            for _ in data.to_batches():
+                break
+
+
+def test_rows_may_be_left(data):
+    batches = data.to_batches(columns=["id"])
+    assert next(batches).num_rows > 0
+    del batches
+    assert data.count_rows() == 20_000

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The C of stages as it is, but as parts of one function: each is inlined, and returns 0 where it would go
+ * on in the next one. */
+#include "bpfof/batch.h"
+
+#undef SEC
+#define SEC(name) static inline __attribute__((always_inline))
+#define bpfof_next_stage(function) ((void)(function), 0)

@@ -1,0 +1,278 @@
+//! All parts of a plan, at several places at once: a thread for each place. What the parts come to is given on
+//! in the order of the files, on the thread of the caller.
+
+use crate::error::RunError;
+use crate::functions::Stages;
+use crate::partial::Partial;
+use crate::parts::{Part, parts};
+use crate::plan::{Plan, Reduction};
+use crate::run::{Runner, merge};
+use crate::settings::{Settings, Stats};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes of a part whose rows are answered: they are in memory together.
+const ROWS_PART_BYTES: u64 = 64 << 20;
+/// Bytes of a part that is reduced.
+const PART_BYTES: u64 = 1 << 30;
+/// How often to tell of progress.
+const TELL_AGAIN: Duration = Duration::from_millis(100);
+/// Stretches that a place may have begun and not yet given on. Of rows they are whole parts in memory.
+const AHEAD: usize = 16;
+const ROWS_AHEAD: usize = 2;
+
+/// Parts that follow each other in the order of the files and are at one place: what they come to is one.
+#[derive(Debug, PartialEq, Eq)]
+struct Stretch {
+    place: usize,
+    parts: Vec<Part>,
+}
+
+/// What places tell.
+enum Event {
+    /// Of the stretch with this number.
+    Done(usize, Partial),
+    Failed(RunError),
+    /// A place has nothing more to do.
+    Ended(Stats),
+}
+
+/// What places may do.
+struct Turns {
+    /// Stretches that have been given on, and whether no more are wanted.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+    done_bytes: AtomicU64,
+    ahead: usize,
+}
+
+/// Runs all parts of files, each at the place with its number. See [`Session::run`](super::Session::run).
+pub(super) fn run<E: From<RunError>>(
+    files: &[(usize, (PathBuf, u64))],
+    places: &[Stages<'_>],
+    (plan, settings): (&Plan, Settings),
+    on_progress: &mut dyn FnMut(u64) -> bool,
+    on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
+) -> Result<Stats, E> {
+    let stretches = stretches(plan, files);
+    let ahead = match plan.reduction {
+        Reduction::Rows { limit: Some(_), .. } => 1,
+        Reduction::Rows { .. } => ROWS_AHEAD,
+        _ => AHEAD,
+    };
+    let turns = Turns {
+        state: Mutex::new((0, false)),
+        changed: Condvar::new(),
+        done_bytes: AtomicU64::new(0),
+        ahead,
+    };
+    std::thread::scope(|scope| {
+        let (told, events) = channel();
+        let mut events = Events { events, at_work: 0, stats: Stats::default() };
+        for (index, place) in places.iter().enumerate() {
+            let own: Vec<_> =
+                stretches.iter().enumerate().filter(|(_, one)| one.place == index).collect();
+            if own.is_empty() {
+                continue;
+            }
+            events.at_work += 1;
+            let (turns, told) = (&turns, told.clone());
+            scope.spawn(move || turns.work(place, &own, (plan, settings), &told));
+        }
+        drop(told);
+        let given = give(&turns, &mut events, stretches.len(), on_progress, on_part);
+        turns.end();
+        given.map(|()| events.stats())
+    })
+}
+
+/// What places tell, and what those that have ended have cost.
+struct Events {
+    events: Receiver<Event>,
+    at_work: usize,
+    stats: Stats,
+}
+
+impl Events {
+    /// The next stretch; None if none has ended yet.
+    fn next(&mut self) -> Result<Option<(usize, Partial)>, RunError> {
+        match self.events.recv_timeout(TELL_AGAIN) {
+            Ok(Event::Done(number, partial)) => return Ok(Some((number, partial))),
+            Ok(Event::Failed(error)) => return Err(error),
+            Ok(Event::Ended(stats)) => self.ended(stats),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+        Ok(None)
+    }
+
+    fn ended(&mut self, stats: Stats) {
+        self.stats = self.stats.plus(stats);
+        self.at_work -= 1;
+    }
+
+    /// What all have cost, once all have ended.
+    fn stats(mut self) -> Stats {
+        while self.at_work > 0 {
+            match self.events.recv() {
+                Ok(Event::Ended(stats)) => self.ended(stats),
+                // It was late.
+                Ok(Event::Done(..) | Event::Failed(_)) => {}
+                Err(_) => break,
+            }
+        }
+        self.stats
+    }
+}
+
+/// Gives on what places tell, in order.
+fn give<E: From<RunError>>(
+    turns: &Turns,
+    events: &mut Events,
+    stretches: usize,
+    on_progress: &mut dyn FnMut(u64) -> bool,
+    on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
+) -> Result<(), E> {
+    let (mut early, mut given) = (BTreeMap::new(), 0);
+    while given < stretches {
+        early.extend(events.next()?);
+        if !on_progress(turns.done_bytes.load(Ordering::Relaxed)) {
+            return Err(RunError::Stopped.into());
+        }
+        while let Some(partial) = early.remove(&given) {
+            if on_part(partial)?.is_break() {
+                return Ok(());
+            }
+            given += 1;
+            turns.given(given);
+        }
+    }
+    Ok(())
+}
+
+impl Turns {
+    fn state(&self) -> MutexGuard<'_, (usize, bool)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn given(&self, stretches: usize) {
+        self.state().0 = stretches;
+        self.changed.notify_all();
+    }
+
+    fn end(&self) {
+        self.state().1 = true;
+        self.changed.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.state().1
+    }
+
+    /// Waits until this stretch has been given on; false if no more are wanted.
+    fn wait_for(&self, stretch: usize) -> bool {
+        let waits = |state: &mut (usize, bool)| state.0 <= stretch && !state.1;
+        let state = self.changed.wait_while(self.state(), waits);
+        !state.unwrap_or_else(PoisonError::into_inner).1
+    }
+
+    /// What one place does: its stretches, in order.
+    fn work(
+        &self,
+        stages: &Stages<'_>,
+        own: &[(usize, &Stretch)],
+        (plan, settings): (&Plan, Settings),
+        told: &Sender<Event>,
+    ) {
+        let mut stats = Stats::default();
+        let result = Runner::new(stages, plan, settings).and_then(|mut runner| {
+            let result = self.stretches(&mut runner, own, plan, told);
+            stats = runner.stats();
+            result
+        });
+        // Nobody listens only if nobody wants to know.
+        if let Err(error) = result {
+            let _ = told.send(Event::Failed(error));
+        }
+        let _ = told.send(Event::Ended(stats));
+    }
+
+    fn stretches(
+        &self,
+        runner: &mut Runner<'_>,
+        own: &[(usize, &Stretch)],
+        plan: &Plan,
+        told: &Sender<Event>,
+    ) -> Result<(), RunError> {
+        for (at, (number, stretch)) in own.iter().enumerate() {
+            if at >= self.ahead && !self.wait_for(own[at - self.ahead].0) {
+                return Ok(());
+            }
+            let mut whole: Option<Partial> = None;
+            for part in &stretch.parts {
+                let mut told_bytes = 0;
+                let mut tell = |bytes: u64| {
+                    self.done_bytes.fetch_add(bytes.saturating_sub(told_bytes), Ordering::Relaxed);
+                    told_bytes = told_bytes.max(bytes);
+                    !self.is_over()
+                };
+                let partial = runner.run(part, &mut tell)?;
+                if !tell(part.end_bytes - part.start_bytes) {
+                    return Ok(());
+                }
+                match &mut whole {
+                    Some(whole) => merge(whole, plan, partial)?,
+                    none => *none = Some(partial),
+                }
+            }
+            if let Some(whole) = whole {
+                let _ = told.send(Event::Done(*number, whole));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows are given on part by part; what is reduced, place by place.
+fn stretches(plan: &Plan, files: &[(usize, (PathBuf, u64))]) -> Vec<Stretch> {
+    let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
+    let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };
+    let mut all: Vec<Stretch> = Vec::new();
+    for (place, file) in files {
+        for part in parts(plan, std::slice::from_ref(file), part_bytes) {
+            match all.last_mut() {
+                Some(last) if last.place == *place && !answers_rows => last.parts.push(part),
+                _ => all.push(Stretch { place: *place, parts: vec![part] }),
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Format, Predicate, Schema};
+
+    #[test]
+    fn reductions_of_one_place_are_one_stretch() {
+        let file = |place, name: &str, records: u64| (place, (PathBuf::from(name), records * 8));
+        let of = |reduction| {
+            let format = Format::Fixed { header_bytes: 0, record_bytes: 8, fields: Vec::new() };
+            let filter = Predicate::Constant(true);
+            let plan = Plan { schema: Schema::default(), format, filter, reduction };
+            let files = [file(0, "a", 1), file(0, "b", 2), file(1, "c", 3), file(0, "d", 1 << 28)];
+            let stretches = stretches(&plan, &files);
+            stretches.iter().map(|one| (one.place, one.parts.len())).collect::<Vec<_>>()
+        };
+        let groups = Reduction::Groups { keys: Vec::new(), aggregates: Vec::new() };
+        assert_eq!(of(groups), [(0, 2), (1, 1), (0, 2)]);
+        let rows = of(Reduction::Rows { columns: Vec::new(), limit: None });
+        assert_eq!(rows.len(), 3 + 32);
+        assert!(rows.iter().all(|(_, parts)| *parts == 1));
+    }
+}
