@@ -259,7 +259,8 @@ static inline __u32 parse_integers(const struct bpfof_ctx *ctx, const struct bpf
 		const __u8 *at = data + (__u16)text;
 		__u64 minus = 0, bits = ~0ULL;
 
-		if (*at == '-')
+		/* Of an empty text, behind which the block may end, what is before it. */
+		if (*(at - !size) == '-')
 			minus = is_signed;
 		size -= minus;
 		if (size - 1 < 8)

@@ -47,7 +47,9 @@ static inline void take_integers(const struct bpfof_column *column, const __u8 *
 		flip = 1ULL << (8 * column->width - 1);
 		add = BPFOF_SIGN - flip;
 	}
-	if (column->width == 8)
+	if (column->width == 8 && stride == 8 && !flip)
+		bpfof_memmove(to, at, 8 * rows);
+	else if (column->width == 8)
 		INTEGERS(bpfof_le64);
 	else if (column->width == 4)
 		INTEGERS(bpfof_le32);

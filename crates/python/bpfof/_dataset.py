@@ -38,7 +38,7 @@ def dataset(
     """Files as a dataset: filtered and reduced where they lie.
 
     ``paths`` are files and patterns (``*``, ``?``, ``[…]``, ``**``), all with the same columns. ``format`` is
-    ``"csv"``, ``"npy"`` or ``"records"``; names tell otherwise, and a ``schema`` alone means records. ``schema`` has
+    ``"csv"``, ``"npy"``, ``"arrow"`` (IPC, uncompressed) or ``"records"``; names tell otherwise, and a ``schema`` alone means records. ``schema`` has
     the fields of records, as in ``"id u64, zone i32, name char(16), pad pad(4), fare f64"`` or as a
     :class:`pyarrow.Schema`; of CSV the kinds of columns that are not to be inferred.
 

@@ -30,6 +30,9 @@ mod watch;
 
 #[pyo3::pymodule]
 mod _bpfof {
+    use pyo3::prelude::*;
+    use std::ffi::OsString;
+
     #[pymodule_export]
     use crate::batch::Batch;
     #[pymodule_export]
@@ -46,4 +49,10 @@ mod _bpfof {
     use crate::session::Session;
     #[pymodule_export]
     use crate::source::Source;
+
+    /// `bpfof-query` with these arguments, of which the first is its name. Returns its exit status.
+    #[pyfunction]
+    fn query_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+        py.detach(|| bpfof_query_command::main(arguments))
+    }
 }

@@ -45,8 +45,10 @@ impl Source {
             Some("records") => Some(FormatName::Records),
             Some("npy") => Some(FormatName::Npy),
             Some("csv") => Some(FormatName::Csv),
+            Some("arrow") => Some(FormatName::Arrow),
             Some(other) => {
-                let what = format!("format {other:?} is none of \"records\", \"npy\", \"csv\"");
+                let what =
+                    format!("format {other:?} is none of \"records\", \"npy\", \"csv\", \"arrow\"");
                 return Err(Failure::question(what));
             }
         };

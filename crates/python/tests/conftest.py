@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -96,6 +97,15 @@ def disks():
     finally:
         for disk in disks:
             disk.close()
+
+
+@pytest.fixture
+def little_memory():
+    """What asks for memory without end fails. Not for tests that start processes, which inherit it."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def write(path: Path, contents: bytes) -> Path:

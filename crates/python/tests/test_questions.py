@@ -88,6 +88,21 @@ def test_formats(tmp_path):
     assert data.to_table().to_pydict() == {"f0": [1, 2], "f1": ["a", "b"]}
 
 
+def test_arrow_files(tmp_path, data):
+    times = pa.array([10**9 * at for at in range(1000)], pa.timestamp("ns"))
+    table = data.to_table().slice(0, 1000).append_column("time", times)
+    with pa.ipc.new_file(tmp_path / "trips.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=300)
+    found = bpfof.dataset(tmp_path / "trips.arrow", here=True)
+    assert found.schema == table.schema and same(found.to_table(), table)
+    expression = (F("fare") > 50) & (F("time") < pa.scalar(10**9 * 500, pa.timestamp("ns")))
+    assert same(found.to_table(filter=expression), table.filter(expression))
+    assert found.filter(expression).group_by("vendor").aggregate([([], "count_all")]).num_rows == 3
+    plan = found.group_by("vendor").plan([("fare", "sum")])
+    results = [plan.run(part) for part in plan.parts(5000)]
+    assert same(plan.finish(plan.merge(results)), found.group_by("vendor").aggregate([("fare", "sum")]))
+
+
 def test_many_columns(tmp_path):
     names = [f"c{at}" for at in range(50)]
     rows = [[at * row for at in range(50)] for row in range(100)]
@@ -134,7 +149,7 @@ def test_errors(data, tmp_path):
         bpfof.dataset(tmp_path / "bad.csv").to_table()
 
 
-def test_expressions_that_are_damaged(data, trips):
+def test_expressions_that_are_damaged(data, trips, little_memory):
     """Any bytes are a filter, if only one that leaves everything to pyarrow."""
     source = bpfof._bpfof.Source([str(trips)])
     whole = bytes(((F("zone") > 5) & F("vendor").isin(["a", "b"]) & (F("fare") <= 1.5)).to_substrait(data.schema))

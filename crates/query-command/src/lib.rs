@@ -2,7 +2,7 @@
 //!
 //! It is an executable of its own, `bpfof-query`, which `bpfof query` starts: SQL and Arrow stay out of the
 //! program of storage servers. [`Options`] are here, so that help and completions of `bpfof` know
-//! them; the work is in `bpfof-query`, the library.
+//! them, and [`main`], so that the Python package has the command too; the work is in `bpfof-query`, the library.
 
 mod answer;
 mod explain;
@@ -16,7 +16,9 @@ use bpfof_query::infer::{FormatName, Hints, Source};
 use bpfof_query::output::Style;
 use bpfof_query::sql::Statement;
 use bpfof_terminal::{stop_on_signal, target_url};
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
+use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 pub use failure::Failure;
@@ -131,6 +133,41 @@ impl Options {
             None if self.json => Destination::Print(Style::Json),
             None if self.csv => Destination::Print(Style::Csv),
             None => Destination::Print(Style::Table),
+        }
+    }
+}
+
+/// Ask files in SQL: filtered and reduced at the storage target.
+#[derive(Parser)]
+#[command(name = "bpfof-query", bin_name = "bpfof query", version)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The command with these arguments, of which the first is its name. What it says goes to standard output and
+/// standard error, warnings of libraries too. Returns its exit status.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(refused) => {
+            // Help is none. If nobody reads it, there is nobody to tell.
+            let _ = refused.print();
+            return refused.exit_code() as u8;
+        }
+    };
+    let mut logger = env_logger::Builder::new();
+    logger.filter_level(log::LevelFilter::Warn);
+    logger.format(|out, record| writeln!(out, "bpfof: {}", record.args()));
+    // Whoever calls it may have one.
+    let _ = logger.try_init();
+    match run(&cli.options) {
+        Ok(()) => 0,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                eprintln!("bpfof: {message}");
+            }
+            failure.exit_code()
         }
     }
 }

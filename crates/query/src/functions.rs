@@ -4,6 +4,7 @@ use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
 use bpfof_host::{Controller, Error};
 use sha2::{Digest, Sha256};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 impl Stage {
@@ -58,7 +59,17 @@ struct Here {
 
 /// Stages that are loaded where some files are. Chains name them by their numbers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LoadedStages(Arc<Mutex<Vec<(Stage, StorageFunction)>>>);
+pub(crate) struct LoadedStages {
+    functions: Arc<Mutex<Vec<(Stage, StorageFunction)>>>,
+    /// Whether their target was lost in the middle of the work.
+    is_given_up: Arc<AtomicBool>,
+}
+
+impl LoadedStages {
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+}
 
 impl<'a> Stages<'a> {
     /// Loads nothing yet.
@@ -85,8 +96,9 @@ impl<'a> Stages<'a> {
         Self { replaced: self.replaced.clone(), ..Self::kept(self.maps, &self.loaded) }
     }
 
-    /// Stages on this machine, for when the target is lost.
+    /// Stages on this machine: the target is lost, which is remembered.
     pub(crate) fn here(&self) -> Stages<'_> {
+        self.loaded.is_given_up.store(true, Ordering::Relaxed);
         let none = || Box::new(Here { maps: FileMaps::local(), loaded: LoadedStages::default() });
         let here = self.here.get_or_init(none);
         Stages { replaced: self.replaced.clone(), ..Stages::kept(&here.maps, &here.loaded) }
@@ -102,7 +114,7 @@ impl<'a> Stages<'a> {
     pub(crate) fn function(&self, stage: Stage) -> Result<StorageFunction, Error> {
         let own = self.replaced.iter().find(|(name, _)| *name == stage.name);
         let stage = own.map_or(stage, |(_, own)| *own);
-        let mut functions = self.loaded.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = self.loaded.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, function)) = functions.iter().find(|(known, _)| *known == stage) {
             return Ok(function.clone());
         }

@@ -2,9 +2,7 @@
 //! those of the schema, and the plan asks for that.
 
 use crate::order_form;
-use crate::plan::{
-    Aggregate, Arithmetic, Column, Kind, Plan, Predicate, Reduction, Scalar, Value,
-};
+use crate::plan::{Aggregate, Arithmetic, Column, Kind, Plan, Predicate, Reduction, Scalar, Value};
 
 /// How much arithmetic stages do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +46,7 @@ impl Operand {
     pub(crate) fn literal(self) -> Option<(u64, Kind)> {
         match self {
             Self::Column(_) => None,
-            Self::Int(number) => {
-                Some((order_form::of_int(Kind::I64, number.into()), Kind::I64))
-            }
+            Self::Int(number) => Some((order_form::of_int(Kind::I64, number.into()), Kind::I64)),
             Self::Float(number) => Some((order_form::of_float(number), Kind::F64)),
         }
     }
@@ -127,7 +123,10 @@ impl Mapped {
             Some(Operand::Int(number)) => Scalar::Literal(Value::Int(number.into())),
             Some(Operand::Float(number)) => Scalar::Literal(Value::Float(number)),
             None => {
-                self.plan.schema.columns.truncate(self.plan.schema.columns.len() + made - self.steps.len());
+                self.plan
+                    .schema
+                    .columns
+                    .truncate(self.plan.schema.columns.len() + made - self.steps.len());
                 self.steps.truncate(made);
                 scalar.clone()
             }
@@ -175,9 +174,7 @@ impl Mapped {
             (Arithmetic::Divide, ..) | (_, None, _) | (_, _, None) => None,
             (operation, Some(left), Some(right)) => Some(result(operation, left, right)?),
         };
-        let fits = |(low, high): &(i128, i128)| {
-            *low >= i64::MIN.into() && *high <= i64::MAX.into()
-        };
+        let fits = |(low, high): &(i128, i128)| *low >= i64::MIN.into() && *high <= i64::MAX.into();
         match domain {
             None => operands = operands.map(as_float),
             Some(domain) => {
@@ -195,7 +192,8 @@ impl Mapped {
         };
         let nullable = operands.iter().any(may_be_missing);
         let kind = if domain.is_some() { Kind::I64 } else { Kind::F64 };
-        let domain = domain.map(|(low, high)| (low.max(i64::MIN.into()), high.min(i64::MAX.into())));
+        let domain =
+            domain.map(|(low, high)| (low.max(i64::MIN.into()), high.min(i64::MAX.into())));
         self.steps.push(Step { operation, operands, scalar: scalar.clone(), domain });
         self.plan.schema.columns.push(Column { name: String::new(), kind, nullable });
         Some(Operand::Column(self.plan.schema.columns.len() - 1))

@@ -258,7 +258,8 @@ impl<'a> Runner<'a> {
         };
         let (computed, pushed) = conjuncts.into_iter().partition(maps::computes);
         let (computed, pushed) = (Predicate::And(computed), Predicate::And(pushed));
-        let program = Program::rows(plan, (&pushed, &computed), self.split.columns.clone(), u32::MAX);
+        let program =
+            Program::rows(plan, (&pushed, &computed), self.split.columns.clone(), u32::MAX);
         let program = program.map_err(PlanError::Invalid)?;
         let mut loaded = self.chains.load(&self.stages, plan, program)?;
         let mut collected = Collected::new(plan, &computed, left.len());

@@ -84,7 +84,9 @@ pub fn split(plan: &Plan) -> Result<Split, PlanError> {
     check(plan)?;
     // What rows have no room for ends a chain, and only groups and histograms can go on here.
     let all = attempt(plan, Extent::All);
-    if all.0.reduces && matches!(plan.reduction, Reduction::Groups { .. } | Reduction::Histogram { .. }) {
+    if all.0.reduces
+        && matches!(plan.reduction, Reduction::Groups { .. } | Reduction::Histogram { .. })
+    {
         if all.1 <= COLUMNS_MAX {
             return checked(plan, all.0);
         }

@@ -151,6 +151,9 @@ fn text_is_read_as_pyarrow_reads_it() {
         vec![Value::Int(8), text(" x "), Value::Float(1.0)],
     ];
     assert_eq!(rows, Ok(expected));
+    // An empty field at the end of the file.
+    let rows = all_of(csv(), &[Kind::Utf8, Kind::I64], b"\"a\",");
+    assert_eq!(rows, Ok(vec![vec![text("a"), Value::Null]]));
 }
 
 /// A long line is read whole, and leaves the others as they are.

@@ -15,8 +15,13 @@ import time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+# What engines print of themselves is no answer.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
+
 def say(value):
-    print(json.dumps(value), flush=True)
+    print(json.dumps(value), file=answers, flush=True)
 
 
 try:
@@ -69,6 +74,7 @@ def csv_batches(pipe):
 
 def by_duckdb(ask):
     connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")
     if ask["format"] == "csv":
         kinds = ", ".join(f"'{name}': '{kind}'" for name, kind in KINDS.items())
         rows = f"read_csv('{ask['pipe']}', header = true, delim = ',', quote = '\"', columns = {{{kinds}}})"

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vt100::Parser;
 
 /// Time that a screen gets to become what is waited for.
@@ -99,7 +99,14 @@ impl Terminal {
 
     /// Waits for the end of the program, after which the terminal has to be as it was.
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        let status = self.child.wait().expect("it ends");
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.try_wait().expect("a child") {
+                Some(status) => break status,
+                None => assert!(Instant::now() < end, "it does not end"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
         let modes = tcgetattr(&self.keyboard).expect("modes").local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "raw: {modes:?}");
         let parser = self.seen.parser.lock().expect("it is whole");

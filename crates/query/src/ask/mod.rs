@@ -44,6 +44,9 @@ pub enum SessionError {
 /// After a target could not be reached, it is left alone so long.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
+/// What is told of a target that was lost in the middle of the work.
+const WENT_ON: &str = "the connection was lost: the rest ran here, over plain reads";
+
 /// Associations with the targets of files. A copy shares them.
 #[derive(Clone, Debug, Default)]
 pub struct Session {
@@ -127,7 +130,8 @@ impl Session {
             let is_lost = matches!(place.at, Where::Target { .. }) && !place.maps.is_connected();
             let why =
                 is_lost.then_some("the connection was lost: the rest ran here, over plain reads");
-            Some(format!("{}: {}", place.name(), place.lost.as_deref().or(why)?))
+            let given_up = place.loaded.is_given_up().then_some(WENT_ON);
+            Some(format!("{}: {}", place.name(), place.lost.as_deref().or(given_up).or(why)?))
         });
         told.collect()
     }
@@ -221,7 +225,8 @@ impl Place {
 
     /// Whether its target should be connected to once more.
     fn is_worth_a_try(&self, falls_back: bool) -> bool {
-        let is_local = matches!(self.at, Where::Here(_)) || self.maps.is_connected();
+        let is_connected = self.maps.is_connected() && !self.loaded.is_given_up();
+        let is_local = matches!(self.at, Where::Here(_)) || is_connected;
         let is_new = self.lost.is_some() && falls_back && self.since.elapsed() < TRY_AGAIN_AFTER;
         !is_local && !is_new
     }

@@ -6,8 +6,6 @@ use crate::plan::ColumnBuffers;
 use crate::wire::Writer;
 use arrow_schema::DataType;
 
-/// Bytes of an argument for the batches of a range. One always has room.
-pub(super) const BATCHES_MAX_BYTES: usize = 2048;
 const PIECES_MAX: usize = 48;
 /// The structure in front of the pieces.
 const HEAD_BYTES: usize = 16 + 8 * 16 + 8 + 16 + 12;

@@ -1,11 +1,13 @@
 //! The batches of a part, and its ranges. Rows have numbers, which count from the part's first batch on.
 
-use super::argument::BATCHES_MAX_BYTES;
 use super::file::{ArrowFile, Block, FileError, Place, read_batch};
 use crate::parts::{Part, Range};
 use crate::plan::ColumnBuffers;
 use std::fs::File;
 use std::ops;
+
+/// Bytes of an argument for the batches of a range. One always has room.
+const BATCHES_MAX_BYTES: usize = 2048;
 
 /// A batch with at least one row of the part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

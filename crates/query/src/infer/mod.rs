@@ -10,6 +10,7 @@ mod csv;
 mod npy;
 mod records;
 
+use crate::columns::FileError;
 use crate::plan::{Format, Schema};
 use beginning::Beginning;
 use std::io;
@@ -206,7 +207,12 @@ fn look(
         FormatName::Npy | FormatName::Arrow if hints.schema.is_some() => Err(SourceError::Schema(
             ".npy and Arrow files tell their columns themselves; leave it out".to_owned(),
         )),
-        FormatName::Arrow => arrow::parse(path, beginning.file_bytes),
+        FormatName::Arrow => {
+            arrow::parse(path, beginning.file_bytes).map_err(|error| match error {
+                FileError::Read(source) => SourceError::Read { path: path.to_owned(), source },
+                FileError::Contents(what) => contents(what),
+            })
+        }
         FormatName::Npy => npy::parse(beginning).map_err(contents),
         FormatName::Csv => {
             let tab = if extension == "tsv" { b'\t' } else { b',' };
