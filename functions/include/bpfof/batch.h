@@ -7,8 +7,9 @@
  *
  * The source makes a batch of the rows in a block: a vector for each column that the query needs. The map
  * makes vectors of further columns, by arithmetic. The filter selects rows. The reduction takes what is
- * selected, keeps its state in scratch, asks for the next read, and answers. A stage of one's own takes the place of any of them: it reads what is below
- * and ends as the shipped ones do, with bpfof_next_stage(), or bpfof_go_on().
+ * selected, keeps its state in scratch, asks for the next read, and answers. A stage of one's own takes the
+ * place of any of them: it reads what is below and ends as the shipped ones do, with bpfof_next_stage(), or
+ * bpfof_go_on().
  *
  * In scratch, from its beginning: struct bpfof_query, which the host makes; what the stages need
  * besides, at offsets that it names; and the state of the reduction. In the workspace: struct
