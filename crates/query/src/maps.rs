@@ -2,7 +2,9 @@
 //! those of the schema, and the plan asks for that.
 
 use crate::order_form;
-use crate::plan::{Aggregate, Arithmetic, Column, Kind, Plan, Predicate, Reduction, Scalar, Value};
+use crate::plan::{
+    Aggregate, Arithmetic, Column, Kind, Measure, Plan, Predicate, Reduction, Scalar, Value,
+};
 
 /// How much arithmetic stages do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +82,11 @@ impl Mapped {
                 keys: keys.iter().map(|key| self.scalar(key)).collect(),
                 aggregates: aggregates
                     .iter()
-                    .map(|one| Aggregate { measure: one.measure, of: self.scalar(&one.of) })
+                    .map(|one| match one.measure {
+                        // It looks at no column.
+                        Measure::CountAll => one.clone(),
+                        measure => Aggregate { measure, of: self.scalar(&one.of) },
+                    })
                     .collect(),
             },
             Reduction::Top { by, descending, count, columns } => Reduction::Top {
