@@ -241,12 +241,24 @@ fn close(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// `math.fsum`: exact, by partial sums that do not overlap (Shewchuk), rounded once.
+/// The exact sum, rounded once.
 fn fsum(values: &[f64]) -> f64 {
     let special = values.iter().filter(|value| !value.is_finite()).sum::<f64>();
     if values.iter().any(|value| !value.is_finite()) {
         return special;
     }
+    let sum = partial_sums(values);
+    if sum.is_finite() {
+        return sum;
+    }
+    // A partial sum was beyond the greatest number; the whole need not be.
+    let scale = 2_f64.powi(64);
+    let smaller: Vec<_> = values.iter().map(|value| value / scale).collect();
+    partial_sums(&smaller) * scale
+}
+
+/// `math.fsum`: by partial sums that do not overlap (Shewchuk).
+fn partial_sums(values: &[f64]) -> f64 {
     let mut partials: Vec<f64> = Vec::new();
     for value in values {
         let mut x = *value;
