@@ -24,7 +24,7 @@ pub(crate) const CLOCK_UNITS: u64 = units_of_us(10);
 pub(crate) const HOPS_PER_TURN: usize = 128;
 /// What is believed to take longer gives way to other hosts: a turn ends before it if answers are to be sent,
 /// or, after `GIVE_WAY_UNITS`, if something has arrived. So a host with short commands waits for a few µs of
-/// others' scans and not for a turn, and the system calls in between take a tenth of the time.
+/// others' scans and not for a turn.
 pub(crate) const LONG_UNITS: u64 = units_of_us(2);
 pub(crate) const GIVE_WAY_UNITS: u64 = units_of_us(5);
 /// A command counts as so many hops, because it ends with an answer: 64 of them make the turn.

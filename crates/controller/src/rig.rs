@@ -550,20 +550,20 @@ pub(crate) fn assemble(code: &[(u8, u8, i16, i32)]) -> Vec<u8> {
 
 pub(crate) fn follow() -> Arc<Function> {
     static FUNCTION: OnceLock<Arc<Function>> = OnceLock::new();
-    let function = FUNCTION.get_or_init(|| {
-        let program = Program::parse(&follow_code()).expect("a valid program");
-        let native = NativeFunction::compile(&program).expect("it can be translated");
-        let (name, instructions) = ("follow".to_owned(), program.instructions().len() as u32);
-        Arc::new(Function {
-            id: FOLLOW,
-            name,
-            instructions,
-            native,
-            trace: Default::default(),
-            peers: None,
-            maps: Default::default(),
-            memory: None,
-        })
-    });
-    Arc::clone(function)
+    Arc::clone(FUNCTION.get_or_init(|| function(FOLLOW, "follow", &follow_code())))
+}
+
+/// A function of this machine code.
+pub(crate) fn function(id: u32, name: &str, code: &[u8]) -> Arc<Function> {
+    let program = Program::parse(code).expect("a valid program");
+    Arc::new(Function {
+        id,
+        name: name.to_owned(),
+        instructions: program.instructions().len() as u32,
+        native: NativeFunction::compile(&program).expect("it can be translated"),
+        trace: Default::default(),
+        peers: None,
+        maps: Default::default(),
+        memory: None,
+    })
 }

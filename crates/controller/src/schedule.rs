@@ -289,6 +289,9 @@ impl Schedule {
         let mut room = ROUND - self.round.len();
         let is_shared = self.is_shared();
         let Some(member) = self.members[connection as usize].as_mut() else { return };
+        if member.active.is_empty() && member.fresh.is_empty() {
+            return;
+        }
         let estimate = member.estimate;
         if is_shared && estimate > LONG_UNITS {
             self.is_closed = true;
@@ -303,9 +306,6 @@ impl Schedule {
         let begun = count.min(member.active.len());
         let fresh = (count - begun).min(member.fresh.len());
         let taken = (begun + fresh) as u64;
-        if taken == 0 {
-            return;
-        }
         member.active.move_first(begun, &mut self.round);
         member.fresh.move_first(fresh, &mut self.round);
         let host = &mut self.hosts[member.host as usize];

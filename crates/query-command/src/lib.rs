@@ -139,7 +139,7 @@ impl Options {
 
 /// Ask files in SQL: filtered and reduced at the storage target.
 #[derive(Parser)]
-#[command(name = "bpfof-query", bin_name = "bpfof query", version)]
+#[command(name = "bpfof-query", version)]
 struct Cli {
     #[command(flatten)]
     options: Options,

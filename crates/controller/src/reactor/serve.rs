@@ -3,7 +3,7 @@
 use super::chains;
 use super::closing::{close, close_soon, flush};
 use super::io::{Io, Message};
-use super::state::{Core, Turn};
+use super::state::Core;
 use super::table::Entry;
 use super::upkeep::connected;
 use crate::commands::{Close, Context, device_done, nvm_optional, receive};
@@ -65,7 +65,7 @@ fn next_round<I: Io>(core: &mut Core<I>) {
 /// Whether a long operation waits until answers have left and input has been taken. Not the first of a turn:
 /// whose turn it is the schedule says, and others' input never keeps it from that.
 fn gives_way<I: Io>(core: &mut Core<I>) -> bool {
-    let Turn { cost, .. } = core.turn;
+    let cost = core.turn.cost;
     cost > 0
         && core.executor.schedule.is_shared()
         && (!core.dirty.is_empty() || cost >= GIVE_WAY_UNITS && core.io.has_news())

@@ -1,10 +1,9 @@
 //! When a turn ends.
 
 use super::peer::{Peer, pushdown};
-use crate::rig::{Rig, assemble};
+use crate::rig::{Rig, assemble, function};
 use bpfof_chain::{Function, Limits};
 use bpfof_function::cost::UNIT_PS;
-use bpfof_function::{NativeFunction, Program};
 use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
 use std::sync::Arc;
 
@@ -26,17 +25,7 @@ fn computing(rounds: i32) -> Arc<Function> {
         (0xb7, 0x00, 0, 0),      // r0 = 0
         (0x95, 0x00, 0, 0),      // exit
     ];
-    let program = Program::parse(&assemble(&code)).expect("a valid program");
-    Arc::new(Function {
-        id: FUNCTION,
-        name: "computing".to_owned(),
-        instructions: code.len() as u32,
-        native: NativeFunction::compile(&program).expect("it can be translated"),
-        trace: Default::default(),
-        peers: None,
-        maps: Default::default(),
-        memory: None,
-    })
+    function(FUNCTION, "computing", &assemble(&code))
 }
 
 /// A target at which two hosts are connected, or one, which calls such a function.

@@ -105,7 +105,9 @@ impl Events {
             Ok(Event::Done(number, partial)) => return Ok(Some((number, partial))),
             Ok(Event::Failed(error)) => return Err(error),
             Ok(Event::Ended(stats)) => self.ended(stats),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            Err(RecvTimeoutError::Timeout) => {}
+            // A place has panicked, which is told when its thread is joined.
+            Err(RecvTimeoutError::Disconnected) => return Err(RunError::Stopped),
         }
         Ok(None)
     }

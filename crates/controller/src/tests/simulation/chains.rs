@@ -5,9 +5,8 @@ use super::content::{CHAIN_BLOCK_BYTES, CHAIN_BLOCKS, Found};
 use super::model::Moment;
 use super::requests::{Pending, What};
 use super::world::World;
-use crate::rig::assemble;
+use crate::rig::{assemble, function};
 use bpfof_chain::Function;
-use bpfof_function::{NativeFunction, Program};
 use bpfof_host::{Extent, FileMapObject, FileVersion, PushdownCall, Request};
 use bpfof_nvme::vendor_specific::PushdownShort;
 use bpfof_nvme::{AdminCommand, Status, Upload};
@@ -57,7 +56,7 @@ pub(in crate::tests) fn walk() -> Arc<Function> {
         (0xb7, 0x00, 0, 0),               // r0 = 0
         (0x95, 0x00, 0, 0),               // exit
     ];
-    function(WALK, "walk", &CODE)
+    function(WALK, "walk", &assemble(&CODE))
 }
 
 /// Goes round a loop as often as its argument says, and then reads four blocks, for ever.
@@ -82,23 +81,7 @@ pub(super) fn spin() -> Arc<Function> {
         (0xb7, 0x00, 0, 0),  // r0 = 0
         (0x95, 0x00, 0, 0),  // exit
     ];
-    function(SPIN, "spin", &CODE)
-}
-
-fn function(id: u32, name: &str, code: &[(u8, u8, i16, i32)]) -> Arc<Function> {
-    let program = Program::parse(&assemble(code)).expect("a valid program");
-    let native = NativeFunction::compile(&program).expect("it can be translated");
-    let (name, instructions) = (name.to_owned(), code.len() as u32);
-    Arc::new(Function {
-        id,
-        name,
-        instructions,
-        native,
-        trace: Default::default(),
-        peers: None,
-        maps: Default::default(),
-        memory: None,
-    })
+    function(SPIN, "spin", &assemble(&CODE))
 }
 
 /// The maps that an association has set, by file; of each file in order.
