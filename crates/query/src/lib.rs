@@ -10,6 +10,7 @@
 //! - `split`, `conditions`: what stages can do.
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
 //! - `columns`: where the buffers of Arrow files are.
+//! - `own`: stages of the user's own.
 //! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
@@ -38,6 +39,7 @@ mod here;
 mod maps;
 mod measures;
 mod order_form;
+mod own;
 mod partial;
 mod parts;
 mod run;
@@ -50,6 +52,7 @@ pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::{Stages, install_stages};
 pub use here::RowsError;
+pub use own::{OwnReduction, OwnStage, OwnStageError, OwnStageName, OwnStages};
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{

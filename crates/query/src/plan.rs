@@ -1,5 +1,6 @@
 //! What a query asks: a source, a filter, and a reduction of the rows that pass.
 
+use crate::own::OwnStages;
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -381,6 +382,8 @@ pub struct Plan {
     pub filter: Predicate,
     /// What becomes of them.
     pub reduction: Reduction,
+    /// Stages of the user's own.
+    pub own: OwnStages,
 }
 
 /// The kind of a column of an answer.

@@ -88,6 +88,8 @@ pub(super) struct Rows<'a> {
     pub(super) schema: &'a Schema,
     pub(super) format: &'a Format,
     pub(super) table_name: Option<&'a str>,
+    /// Those of the columns that are there, from the first one to behind the last one.
+    pub(super) columns: (usize, usize),
 }
 
 impl Rows<'_> {
@@ -106,7 +108,8 @@ impl Rows<'_> {
     }
 
     fn column(&self, name: &Ident) -> Result<Typed, SqlError> {
-        let columns = &self.schema.columns;
+        let (first, end) = self.columns;
+        let columns = &self.schema.columns[first..end];
         let exact = columns.iter().position(|column| column.name == name.value);
         let mut alike = (0..columns.len()).filter(|at| {
             name.quote_style.is_none() && columns[*at].name.eq_ignore_ascii_case(&name.value)
@@ -119,7 +122,7 @@ impl Rows<'_> {
             let known: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
             return Err(SqlError::Column { name: quoted(&name.value), known: known.join(", ") });
         };
-        Ok(self.at(at))
+        Ok(self.at(first + at))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What targets answer, which is not trusted.
 
 use super::*;
+use crate::own::OwnStages;
 use crate::plan::{Aggregate, Column, Measure, Schema};
 use crate::split::split;
 use proptest::prelude::*;
@@ -36,6 +37,7 @@ fn plans() -> Vec<Plan> {
         format: Format::Csv { delimiter: b',', header_bytes: 0, nulls: vec![String::new()] },
         filter: Predicate::And(Vec::new()),
         reduction,
+        own: OwnStages::default(),
     };
     reductions.map(plan).into()
 }
