@@ -251,11 +251,7 @@ impl Run<'_> {
         if let Status::Bad(what, column) = answer.status {
             return Err(self.bad_row(&answer, what, column));
         }
-        // Each row has a byte at least.
-        let is_possible = answer.next >= range.start
-            && answer.passed <= answer.rows
-            && answer.rows <= range.end.saturating_sub(range.start);
-        if !is_possible {
+        if !answer.is_of(&range) {
             return Err(RunError::Damaged);
         }
         stats.rows += answer.rows;

@@ -22,6 +22,8 @@
 //! draws no progress and reads no keys: commands and bindings do.
 
 pub mod ask;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod infer;
 pub mod output;
 pub mod plan;

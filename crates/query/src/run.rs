@@ -409,7 +409,7 @@ pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<
 }
 
 /// What rows come to, range by range.
-struct Collected<'a> {
+pub(crate) struct Collected<'a> {
     plan: &'a Plan,
     /// What rows must meet that the stages have not tested.
     rest: &'a Predicate,
@@ -420,7 +420,7 @@ struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    fn new(plan: &'a Plan, rest: &'a Predicate, ranges: usize) -> Self {
+    pub(crate) fn new(plan: &'a Plan, rest: &'a Predicate, ranges: usize) -> Self {
         Self {
             plan,
             rest,
@@ -430,7 +430,7 @@ impl<'a> Collected<'a> {
         }
     }
 
-    fn add(
+    pub(crate) fn add(
         &mut self,
         program: &Program,
         index: usize,
@@ -481,7 +481,7 @@ impl<'a> Collected<'a> {
         }
     }
 
-    fn finish(self) -> Result<Partial, RunError> {
+    pub(crate) fn finish(self) -> Result<Partial, RunError> {
         let mut all = Partial::empty(self.plan);
         for mut partial in self.ranges {
             self.reducer.settle(&mut partial);

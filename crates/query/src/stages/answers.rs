@@ -5,6 +5,7 @@ use crate::error::RunError;
 use crate::measures::Summary;
 use crate::order_form;
 use crate::partial::{Group, Key, Partial, State};
+use crate::parts::Range;
 use crate::plan::{Kind, Value};
 use crate::wire::{Damaged, Reader};
 use std::ops;
@@ -36,6 +37,15 @@ pub(crate) enum BadRow {
     Long,
     Quotes,
     Text,
+}
+
+impl Answer<'_> {
+    /// Whether it can be of this range, each row of which has a byte at least.
+    pub(crate) const fn is_of(&self, range: &Range) -> bool {
+        self.next >= range.start
+            && self.passed <= self.rows
+            && self.rows <= range.end.saturating_sub(range.start)
+    }
 }
 
 impl Program {
