@@ -10,6 +10,7 @@
 //! - `split`, `conditions`: what stages can do.
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
 //! - `columns`: where the buffers of Arrow files are.
+//! - `convert`: casts, and parts of dates and times.
 //! - `own`: stages of the user's own.
 //! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
@@ -32,6 +33,7 @@ pub mod sql;
 mod chains;
 mod columns;
 mod conditions;
+mod convert;
 mod describe;
 mod error;
 mod eval;
@@ -50,6 +52,7 @@ mod split;
 mod stages;
 mod wire;
 
+pub use convert::{Conversion, TimePart};
 pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::{Stages, install_stages};

@@ -346,6 +346,7 @@ pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
             to.insert(*column);
         }
         Scalar::Literal(_) => {}
+        Scalar::Convert(_, of) => columns_of(of, to),
         Scalar::Arithmetic(_, left, right) => {
             columns_of(left, to);
             columns_of(right, to);
@@ -488,6 +489,7 @@ fn check_scalar(of: &Scalar, plan: &Plan) -> Result<(), PlanError> {
             invalid(format!("there is no column {column}"))
         }
         Scalar::Column(_) | Scalar::Literal(_) => Ok(()),
+        Scalar::Convert(_, of) => check_number(of, plan),
         Scalar::Arithmetic(_, left, right) => {
             check_number(left, plan)?;
             check_number(right, plan)

@@ -4,8 +4,8 @@ mod world;
 
 use bpfof_host::files::FileMaps;
 use bpfof_query::{
-    Aggregate, CSV_NULLS, Column, Field, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar,
-    Schema, Settings, Stages, Value,
+    Aggregate, CSV_NULLS, Column, Field, Format, Kind, Measure, OwnStages, Plan, Predicate,
+    Reduction, Scalar, Schema, Settings, Stages, Value,
 };
 use proptest::prelude::*;
 use world::{Dice, World};

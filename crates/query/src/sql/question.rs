@@ -4,6 +4,7 @@ use super::aggregate::{aggregate, arguments};
 use super::error::{SqlError, quoted};
 use super::expression::{DEPTH_MAX, Names, Rows, Type, Typed, number, predicate, scalar};
 use super::statement::{Grouping, Item, OrderKey, Statement};
+use crate::convert::Conversion;
 use crate::eval::Overflow;
 use crate::own::OwnStages;
 use crate::plan::{
@@ -111,6 +112,7 @@ fn aggregates(expr: &Expr) -> bool {
             Expr::Function(function) => !matches!(aggregate(function), Ok(None)),
             Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } => occur(inner, left),
             Expr::BinaryOp { left: a, right: b, .. } => occur(a, left) || occur(b, left),
+            Expr::Cast { expr, .. } | Expr::Extract { expr, .. } => occur(expr, left),
             _ => false,
         }
     }
@@ -443,7 +445,9 @@ impl Question {
         if !self.order.is_empty() {
             steps.push("ORDER BY".to_owned());
         }
-        let computes = |(_, scalar): &(String, Scalar)| matches!(scalar, Scalar::Arithmetic(..));
+        let computes = |(_, scalar): &(String, Scalar)| {
+            matches!(scalar, Scalar::Arithmetic(..) | Scalar::Convert(..))
+        };
         if self.columns.iter().any(computes) {
             steps.push("arithmetic of aggregates".to_owned());
         }
@@ -532,6 +536,9 @@ fn kind(scalar: &Scalar, kinds: &[AnswerKind]) -> AnswerKind {
         Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
         Scalar::Literal(Value::Int(_)) => AnswerKind::Sum,
         Scalar::Literal(_) | Scalar::Arithmetic(Arithmetic::Divide, ..) => AnswerKind::Float,
+        Scalar::Convert(Conversion::Double, _) => AnswerKind::Float,
+        Scalar::Convert(Conversion::Begin(..), of) => kind(of, kinds),
+        Scalar::Convert(..) => AnswerKind::Same(Kind::I64),
         Scalar::Arithmetic(_, a, b) => {
             let is_float = |scalar| match kind(scalar, kinds) {
                 AnswerKind::Float => true,
