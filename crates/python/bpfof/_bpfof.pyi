@@ -86,16 +86,14 @@ class Session:
         source: Source,
         filters: list[Filter],
         text: str,
-        filter: str | None = None,
-        reduction: str | None = None,
+        own: tuple[str | None, str | None] = (None, None),
     ) -> tuple[Batch, dict]: ...
     @staticmethod
     def sql_steps(
         source: Source,
         filters: list[Filter],
         text: str,
-        filter: str | None = None,
-        reduction: str | None = None,
+        own: tuple[str | None, str | None] = (None, None),
     ) -> tuple[list[_Step], list[str]]: ...
     def places(self, source: Source) -> list[str]: ...
 

@@ -268,7 +268,7 @@ class Dataset(ds.Dataset):
         "powers.bpf.o(n) -> bits u64, rows u64"}``, either or both."""
         self._refuse_residual("sql")
         own = _own_stages(stages)
-        batch, stats = session_of(self._reach).sql(self._source, self._pushed(), statement, *own)
+        batch, stats = session_of(self._reach).sql(self._source, self._pushed(), statement, own)
         self._told[:] = [stats]
         return pa.Table.from_batches([pa.record_batch(batch)])
 
@@ -288,7 +288,7 @@ class Dataset(ds.Dataset):
         own = _own_stages(stages)
         if statement is not None:
             self._refuse_residual("sql")
-            return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement, *own))
+            return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement, own))
         if any(own):
             raise QuestionError("stages of your own need a statement")
         plan = _bpfof.Plan.rows(self._source, self._pushed(), self.schema.names[:1])

@@ -78,12 +78,13 @@ fn question(
     source: &Source,
     filters: &[Filter],
     text: &str,
-    (filter, reduction): (Option<&str>, Option<&str>),
+    (filter, reduction): &(Option<String>, Option<String>),
 ) -> Result<Question, Failure> {
     let statement = Statement::parse_over_table(text)?;
-    let filter = filter.map(OwnStageName::filter).transpose().map_err(Failure::question)?;
+    let filter =
+        filter.as_deref().map(OwnStageName::filter).transpose().map_err(Failure::question)?;
     let reduction =
-        reduction.map(OwnStageName::reduction).transpose().map_err(Failure::question)?;
+        reduction.as_deref().map(OwnStageName::reduction).transpose().map_err(Failure::question)?;
     let mut schema = source.0.schema.clone();
     let own = OwnStages::read(filter.as_ref(), reduction.as_ref(), &mut schema);
     let own = own.map_err(Failure::question)?;
@@ -172,17 +173,16 @@ impl Session {
 
     /// The answer of a statement over the files of a source: `SELECT … FROM t`. Stages of the user's own are as in
     /// the shell.
-    #[pyo3(signature = (source, filters, text, filter=None, reduction=None))]
+    #[pyo3(signature = (source, filters, text, own=(None, None)))]
     fn sql<'py>(
         &self,
         py: Python<'py>,
         source: &Source,
         filters: Vec<Filter>,
         text: &str,
-        filter: Option<&str>,
-        reduction: Option<&str>,
+        own: (Option<String>, Option<String>),
     ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
-        let question = question(source, &filters, text, (filter, reduction))?;
+        let question = question(source, &filters, text, &own)?;
         let (this, source) = (self.clone(), source.0.clone());
         let work = watched(py, move |stop| {
             let session = this.over(&source)?;
@@ -208,16 +208,15 @@ impl Session {
 
     /// The steps of a statement, and the columns that stages look at.
     #[staticmethod]
-    #[pyo3(signature = (source, filters, text, filter=None, reduction=None))]
+    #[pyo3(signature = (source, filters, text, own=(None, None)))]
     #[expect(clippy::type_complexity, reason = "what Python gets as tuples")]
     fn sql_steps(
         source: &Source,
         filters: Vec<Filter>,
         text: &str,
-        filter: Option<&str>,
-        reduction: Option<&str>,
+        own: (Option<String>, Option<String>),
     ) -> Result<(Vec<(String, bool, Option<String>)>, Vec<String>), Failure> {
-        let question = question(source, &filters, text, (filter, reduction))?;
+        let question = question(source, &filters, text, &own)?;
         let split = split(question.plan())?;
         let steps = split.steps.into_iter();
         let steps = steps.map(|step| (step.what, step.place == Place::Stages, step.why_here));

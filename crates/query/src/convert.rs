@@ -1,44 +1,9 @@
 //! Casts, and parts of dates and times, as pyarrow computes them.
 
 use crate::eval::Overflow;
-use crate::plan::{Compare, Predicate, Scalar, Value};
-use serde::{Deserialize, Serialize};
+use crate::plan::{Compare, Conversion, Predicate, Scalar, TimePart, Value};
 
 const DAY_NS: i128 = 86_400_000_000_000;
-
-/// What is made of a value. What is missing stays missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Conversion {
-    /// A floating point number: the nearest one.
-    Double,
-    /// An integer of 64 bits. Numbers that are none are an error.
-    Integer,
-    /// A part of a time that counts units of so many nanoseconds, since 1970 or of the day.
-    Part(TimePart, i64),
-    /// The beginning of the part that such a time is in, in the same units.
-    Begin(TimePart, i64),
-}
-
-/// A part of a date or of a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum TimePart {
-    /// In the Gregorian calendar.
-    Year,
-    /// 1 to 4.
-    Quarter,
-    /// 1 to 12.
-    Month,
-    /// Only as a beginning: Monday.
-    Week,
-    /// Of the month, 1 to 31.
-    Day,
-    /// 0 to 23.
-    Hour,
-    /// 0 to 59.
-    Minute,
-    /// 0 to 59.
-    Second,
-}
 
 impl Conversion {
     /// What a value becomes.
@@ -246,7 +211,7 @@ mod tests {
             let part = |part: TimePart| part.of(millis.into(), 1_000_000);
             prop_assert_eq!(part(TimePart::Year), i128::from(time.year()));
             prop_assert_eq!(part(TimePart::Month), i128::from(time.month()));
-            prop_assert_eq!(part(TimePart::Quarter), i128::from((time.month() + 2) / 3));
+            prop_assert_eq!(part(TimePart::Quarter), i128::from(time.month().div_ceil(3)));
             prop_assert_eq!(part(TimePart::Day), i128::from(time.day()));
             prop_assert_eq!(part(TimePart::Hour), i128::from(time.hour()));
             prop_assert_eq!(part(TimePart::Minute), i128::from(time.minute()));

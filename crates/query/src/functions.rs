@@ -1,6 +1,6 @@
 //! The stages as functions of some files.
 
-use crate::own::OwnStage;
+use crate::plan::OwnStage;
 use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
 use bpfof_host::{Controller, Error};
@@ -60,12 +60,19 @@ struct Here {
     loaded: LoadedStages,
 }
 
+/// A stage of the user's own, by its object.
+#[derive(Debug)]
+struct OwnFunction {
+    object: Vec<u8>,
+    function: StorageFunction,
+}
+
 /// Stages that are loaded where some files are. Chains name them by their numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedStages {
     functions: Arc<Mutex<Vec<(Stage, StorageFunction)>>>,
     /// Those of the user's own, by their objects.
-    own: Arc<Mutex<Vec<(Vec<u8>, StorageFunction)>>>,
+    own: Arc<Mutex<Vec<OwnFunction>>>,
     /// Whether their target was lost in the middle of the work.
     is_given_up: Arc<AtomicBool>,
 }
@@ -135,11 +142,11 @@ impl<'a> Stages<'a> {
     /// A stage of the user's own, loaded.
     pub(crate) fn own_function(&self, stage: &OwnStage) -> Result<StorageFunction, Error> {
         let mut own = self.loaded.own.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, function)) = own.iter().find(|(known, _)| *known == stage.object) {
-            return Ok(function.clone());
+        if let Some(known) = own.iter().find(|known| known.object == stage.object) {
+            return Ok(known.function.clone());
         }
         let function = self.maps.load_function(&stage.object, 0)?;
-        own.push((stage.object.clone(), function.clone()));
+        own.push(OwnFunction { object: stage.object.clone(), function: function.clone() });
         Ok(function)
     }
 }

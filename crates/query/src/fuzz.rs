@@ -1,11 +1,11 @@
 //! Entry points for fuzzing: what a target answers. Unit tests call them too.
 
-use crate::own::{OwnReduction, OwnStage, OwnStages};
 use crate::partial::Partial;
 use crate::parts::Range;
 use crate::plan::{
     Aggregate, Column, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar, Schema,
 };
+use crate::plan::{OwnReduction, OwnStage, OwnStages};
 use crate::run::{Collected, merge};
 use crate::split::split;
 use crate::stages::Program;

@@ -120,7 +120,7 @@ fn floats<'a, T: ArrowPrimitiveType<Native: Into<f64>>>(array: &'a dyn Array) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::own::OwnStages;
+    use crate::plan::OwnStages;
     use crate::plan::{
         Aggregate, Column, Format, Kind, Measure, Predicate, Reduction, Scalar, Schema,
     };

@@ -52,17 +52,17 @@ mod split;
 mod stages;
 mod wire;
 
-pub use convert::{Conversion, TimePart};
 pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::{Stages, install_stages};
 pub use here::RowsError;
-pub use own::{OwnReduction, OwnStage, OwnStageError, OwnStageName, OwnStages};
+pub use own::{OwnStageError, OwnStageName};
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{
-    Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, ColumnBuffers, Compare, Field, Format,
-    Kind, Measure, OtherColumn, Plan, Predicate, Reduction, Scalar, Schema, Table, Value,
+    Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, ColumnBuffers, Compare, Conversion,
+    Field, Format, Kind, Measure, OtherColumn, OwnReduction, OwnStage, OwnStages, Plan, Predicate,
+    Reduction, Scalar, Schema, Table, TimePart, Value,
 };
 pub use run::{Argument, Runner};
 pub use settings::{Settings, Stats};

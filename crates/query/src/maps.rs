@@ -1,8 +1,8 @@
 //! Arithmetic as the map stage does it (`functions/query/map.h`): each operation becomes a column behind
 //! those of the schema, and the plan asks for that.
 
-use crate::convert::Conversion;
 use crate::order_form;
+use crate::plan::Conversion;
 use crate::plan::{
     Aggregate, Arithmetic, Column, Kind, Measure, Plan, Predicate, Reduction, Scalar, Value,
 };

@@ -1,8 +1,8 @@
 //! What is computed of the values of a group.
 
-use crate::convert::Conversion;
 use crate::eval::Overflow;
 use crate::exact::ExactSum;
+use crate::plan::Conversion;
 use crate::plan::{Aggregate, AnswerKind, Kind, Measure, Plan, Scalar, Schema, Value};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;

@@ -1,9 +1,8 @@
 //! Stages of the user's own, by the contract of `functions/include/bpfof/batch.h`.
 
 use crate::infer::number_fields;
-use crate::plan::{Column, Plan, Schema};
+use crate::plan::{Column, OwnReduction, OwnStage, OwnStages, Plan, Schema};
 use bpfof_host::files::FileMaps;
-use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -14,36 +13,6 @@ const VERSION: &str = "1";
 const OBJECT_MAX_BYTES: u64 = 1 << 20;
 /// How a stage is given.
 const HOW: &str = "write FILE.o(COLUMN, …), and of a reduction FILE.o(COLUMN, …) -> NAME KIND, …";
-
-/// A stage of the user's own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnStage {
-    /// The file that it is from, for people.
-    pub name: String,
-    /// The ELF object.
-    pub object: Vec<u8>,
-    /// The columns of the schema that it looks at, in its order.
-    pub columns: Vec<usize>,
-}
-
-/// The user's own stages of a plan.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnStages {
-    /// Selects rows among those that meet the plan's filter.
-    pub filter: Option<OwnStage>,
-    /// Takes the place of all other reductions at the target. What it answers are rows, and the plan's reduction is
-    /// of these: their columns are the last ones of the schema.
-    pub reduction: Option<OwnReduction>,
-}
-
-/// A reduction of the user's own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnReduction {
-    /// The stage.
-    pub stage: OwnStage,
-    /// How many columns the rows have that it answers.
-    pub answers: usize,
-}
 
 /// Why there is no such stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

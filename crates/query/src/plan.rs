@@ -1,7 +1,5 @@
 //! What a query asks: a source, a filter, and a reduction of the rows that pass.
 
-use crate::convert::Conversion;
-use crate::own::OwnStages;
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -255,6 +253,40 @@ pub enum Arithmetic {
     Divide,
 }
 
+/// What is made of a value. What is missing stays missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Conversion {
+    /// A floating point number: the nearest one.
+    Double,
+    /// An integer of 64 bits. Numbers that are none are an error.
+    Integer,
+    /// A part of a time that counts units of so many nanoseconds, since 1970 or of the day.
+    Part(TimePart, i64),
+    /// The beginning of the part that such a time is in, in the same units.
+    Begin(TimePart, i64),
+}
+
+/// A part of a date or of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum TimePart {
+    /// In the Gregorian calendar.
+    Year,
+    /// 1 to 4.
+    Quarter,
+    /// 1 to 12.
+    Month,
+    /// Only as a beginning: Monday.
+    Week,
+    /// Of the month, 1 to 31.
+    Day,
+    /// 0 to 23.
+    Hour,
+    /// 0 to 59.
+    Minute,
+    /// 0 to 59.
+    Second,
+}
+
 /// What a row gives a value for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Scalar {
@@ -372,6 +404,36 @@ pub enum Reduction {
         /// How many intervals.
         bins: u32,
     },
+}
+
+/// A stage of the user's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnStage {
+    /// The file that it is from, for people.
+    pub name: String,
+    /// The ELF object.
+    pub object: Vec<u8>,
+    /// The columns of the schema that it looks at, in its order.
+    pub columns: Vec<usize>,
+}
+
+/// The user's own stages of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnStages {
+    /// Selects rows among those that meet the plan's filter.
+    pub filter: Option<OwnStage>,
+    /// Takes the place of all other reductions at the target. What it answers are rows, and the plan's reduction is
+    /// of these: their columns are the last ones of the schema.
+    pub reduction: Option<OwnReduction>,
+}
+
+/// A reduction of the user's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnReduction {
+    /// The stage.
+    pub stage: OwnStage,
+    /// How many columns the rows have that it answers.
+    pub answers: usize,
 }
 
 /// A query over files that are alike.

@@ -5,8 +5,8 @@ use crate::describe::{describe, describe_reduction, describe_scalar};
 use crate::maps::{Extent, Mapped};
 use crate::measures;
 use crate::order_form;
-use crate::own::OwnStage;
 use crate::partial::{edges, has_variance};
+use crate::plan::OwnStage;
 use crate::plan::{
     Aggregate, Column, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar, Value,
 };

@@ -5,9 +5,9 @@ use crate::conditions::{self, Condition, Operation};
 use crate::maps::{Extent, Mapped, Operand, Step};
 use crate::measures::{self};
 use crate::order_form;
-use crate::own::OwnStage;
 use crate::partial::edges;
 use crate::parts::Range;
+use crate::plan::OwnStage;
 use crate::plan::{Arithmetic, Format, Kind, Plan, Predicate, Reduction, Scalar, Schema};
 use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split, columns_of_answers, columns_of_predicate};
 use crate::wire::Writer;
@@ -104,6 +104,19 @@ enum Told {
         columns: Vec<usize>,
         answered: ops::Range<usize>,
     },
+}
+
+impl Told {
+    const fn stage(&self) -> Stage {
+        match self {
+            // Another one takes the place of rows.
+            Self::Rows { .. } | Self::Own { .. } => ROWS,
+            Self::Fold { .. } => FOLD,
+            Self::Group { .. } => GROUP,
+            Self::Top { .. } => TOP,
+            Self::Histogram { .. } => HISTOGRAM,
+        }
+    }
 }
 
 /// The functions of a chain by their numbers; 0: there is none.
@@ -207,15 +220,7 @@ impl Program {
         let nullable = |index: &usize| plan.format.may_be_missing(of(index));
         let nullable: Vec<_> = columns.iter().map(nullable).collect();
         let mut masks = conditions::masks(&conditions);
-        let reduce = match &told {
-            Told::Rows { .. } => ROWS,
-            Told::Fold { .. } => FOLD,
-            Told::Group { .. } => GROUP,
-            Told::Top { .. } => TOP,
-            Told::Histogram { .. } => HISTOGRAM,
-            // Another one takes its place.
-            Told::Own { .. } => ROWS,
-        };
+        let reduce = told.stage();
         if reduce == GROUP {
             // It writes down the place of each row's entry where masks are.
             masks = masks.max(2);

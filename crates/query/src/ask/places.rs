@@ -271,7 +271,7 @@ mod tests {
                 format,
                 filter,
                 reduction,
-                own: crate::own::OwnStages::default(),
+                own: crate::plan::OwnStages::default(),
             };
             let files = [file(0, "a", 1), file(0, "b", 2), file(1, "c", 3), file(0, "d", 1 << 28)];
             let stretches = stretches(&plan, &files);

@@ -2,10 +2,10 @@
 
 use super::aggregate::arguments;
 use super::error::{SqlError, quoted};
-use super::expression::{Type, Typed};
 use super::time::Clock;
-use crate::convert::{Conversion, TimePart};
+use super::typed::{Type, Typed};
 use crate::plan::Scalar;
+use crate::plan::{Conversion, TimePart};
 use sqlparser::ast::{DataType, Expr, Function, FunctionArgExpr, Value as Literal};
 
 /// `CAST(number AS BIGINT)`, or `DOUBLE`.

@@ -3,13 +3,10 @@
 use super::aggregate::{aggregate, arguments, unknown};
 use super::convert::{beginning, cast, part_of, times};
 use super::error::{SqlError, USE_AN_ENGINE, quoted};
-use super::time::Clock;
+use super::typed::{Type, Typed};
 use crate::conditions::turned;
 use crate::convert;
-use crate::plan::{
-    AnswerKind, Arithmetic, Compare, Format, Kind, OtherColumn, Predicate, Scalar, Schema, Value,
-};
-use arrow_schema::DataType as ArrowType;
+use crate::plan::{Arithmetic, Compare, Format, OtherColumn, Predicate, Scalar, Schema, Value};
 use sqlparser::ast::{
     BinaryOperator, CastKind, DataType, Expr, Function, FunctionArgExpr, Ident, UnaryOperator,
     Value as Literal,
@@ -17,67 +14,6 @@ use sqlparser::ast::{
 
 /// How deep expressions may be nested.
 pub(super) const DEPTH_MAX: u32 = 200;
-
-/// What values of an expression are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
-    Int,
-    Float,
-    Text,
-    /// An integer that is 0 or 1.
-    Bool,
-    /// An integer that counts time.
-    Time(Clock),
-    /// The literal NULL: of each type.
-    Null,
-}
-
-impl Type {
-    fn of(kind: &AnswerKind) -> Self {
-        match kind {
-            AnswerKind::Same(Kind::Utf8) | AnswerKind::Arrow(ArrowType::LargeUtf8) => Self::Text,
-            AnswerKind::Same(kind) if kind.is_float() => Self::Float,
-            AnswerKind::Arrow(ArrowType::Boolean) => Self::Bool,
-            AnswerKind::Arrow(of) => Clock::of(of).map_or(Self::Int, Self::Time),
-            _ => Self::Int,
-        }
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Int => "an integer",
-            Self::Float => "a number",
-            Self::Text => "text",
-            Self::Bool => "true or false",
-            Self::Time(_) => "a date or a time",
-            Self::Null => "NULL",
-        }
-    }
-}
-
-/// An expression with the type of its values.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Typed {
-    pub(super) scalar: Scalar,
-    pub(super) of: Type,
-}
-
-impl Typed {
-    pub(super) fn new(scalar: Scalar, of: Type) -> Self {
-        Self { scalar, of }
-    }
-
-    /// Makes a time of text that is compared with one.
-    fn become_time(&mut self, with: Type, expr: &Expr) -> Result<(), SqlError> {
-        if let (Type::Time(clock), Scalar::Literal(Value::Text(text))) = (with, &self.scalar) {
-            let value = clock.read(text).ok_or_else(|| {
-                SqlError::Meaning(format!("{} is no {}", quoted(expr), clock.what()))
-            })?;
-            *self = Self::new(Scalar::Literal(value), with);
-        }
-        Ok(())
-    }
-}
 
 /// What names and aggregates stand for.
 pub(super) trait Names {

@@ -12,6 +12,7 @@ mod expression;
 mod question;
 mod statement;
 mod time;
+mod typed;
 
 pub use error::SqlError;
 pub use question::{Answers, Question};

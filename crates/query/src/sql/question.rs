@@ -2,11 +2,12 @@
 
 use super::aggregate::{aggregate, arguments};
 use super::error::{SqlError, quoted};
-use super::expression::{DEPTH_MAX, Names, Rows, Type, Typed, number, predicate, scalar};
+use super::expression::{DEPTH_MAX, Names, Rows, number, predicate, scalar};
 use super::statement::{Grouping, Item, OrderKey, Statement};
-use crate::convert::Conversion;
+use super::typed::{Type, Typed};
 use crate::eval::Overflow;
-use crate::own::OwnStages;
+use crate::plan::Conversion;
+use crate::plan::OwnStages;
 use crate::plan::{
     Aggregate, AnswerKind, Arithmetic, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar,
     Schema, Table, Value,

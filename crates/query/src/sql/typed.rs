@@ -1,0 +1,68 @@
+//! Values of expressions, with what they are.
+
+use super::error::{SqlError, quoted};
+use super::time::Clock;
+use crate::plan::{AnswerKind, Kind, Scalar, Value};
+use arrow_schema::DataType as ArrowType;
+use sqlparser::ast::Expr;
+
+/// What values of an expression are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Type {
+    Int,
+    Float,
+    Text,
+    /// An integer that is 0 or 1.
+    Bool,
+    /// An integer that counts time.
+    Time(Clock),
+    /// The literal NULL: of each type.
+    Null,
+}
+
+impl Type {
+    pub(super) fn of(kind: &AnswerKind) -> Self {
+        match kind {
+            AnswerKind::Same(Kind::Utf8) | AnswerKind::Arrow(ArrowType::LargeUtf8) => Self::Text,
+            AnswerKind::Same(kind) if kind.is_float() => Self::Float,
+            AnswerKind::Arrow(ArrowType::Boolean) => Self::Bool,
+            AnswerKind::Arrow(of) => Clock::of(of).map_or(Self::Int, Self::Time),
+            _ => Self::Int,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Int => "an integer",
+            Self::Float => "a number",
+            Self::Text => "text",
+            Self::Bool => "true or false",
+            Self::Time(_) => "a date or a time",
+            Self::Null => "NULL",
+        }
+    }
+}
+
+/// An expression with the type of its values.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Typed {
+    pub(super) scalar: Scalar,
+    pub(super) of: Type,
+}
+
+impl Typed {
+    pub(super) fn new(scalar: Scalar, of: Type) -> Self {
+        Self { scalar, of }
+    }
+
+    /// Makes a time of text that is compared with one.
+    pub(super) fn become_time(&mut self, with: Type, expr: &Expr) -> Result<(), SqlError> {
+        if let (Type::Time(clock), Scalar::Literal(Value::Text(text))) = (with, &self.scalar) {
+            let value = clock.read(text).ok_or_else(|| {
+                SqlError::Meaning(format!("{} is no {}", quoted(expr), clock.what()))
+            })?;
+            *self = Self::new(Scalar::Literal(value), with);
+        }
+        Ok(())
+    }
+}
