@@ -5,6 +5,8 @@
 mod daemon;
 mod disk;
 mod integration;
+#[path = "integration/programs.rs"]
+mod programs;
 
 use daemon::{Grantd, UID};
 use disk::{BPFOF, Disk, cannot_mount, run};
@@ -163,7 +165,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let mut disk = Disk::new("ext4", 1 << 30);
     let (url, mount) = (disk.url.to_string(), disk.mount().display().to_string());
     let image = disk.image().display().to_string();
-    for test in ["answers_test", "concurrent_test"] {
+    for test in ["answers_test", "c_api_test", "concurrent_test"] {
         let program = folder.join(test).display().to_string();
         eprintln!("{}", run(&program, &[&mount, &url, &image]));
     }
@@ -178,6 +180,18 @@ fn point_reads_are_those_of_the_plain_library() {
     nothing_is_wrong_or_kept(folder, &disk);
     a_target_that_dies_is_used_again(folder, &mut disk);
     a_target_that_dies_is_not_missed(folder, &mut disk);
+}
+
+/// What uses the machine's librocksdb.
+#[test]
+fn programs_that_are_not_changed_are_pushed_down() {
+    if is_other_version() || cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let folder = build();
+    let disk = Disk::new("ext4", 1 << 30);
+    programs::a_stock_db_bench_is_pushed_down(folder, &disk);
+    programs::a_python_program_is_pushed_down(folder, &disk);
 }
 
 /// The same by a user who can open its files and nothing else.

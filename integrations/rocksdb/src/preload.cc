@@ -117,8 +117,16 @@ template <typename Function> Function *next(const char *mangled)
 	return reinterpret_cast<Function *>(found);
 }
 
-/* What opens a database by PushdownDB::Open() comes here again. */
+/* What opens a database, with pushdown or without, comes here again by the other form of DB::Open(). */
 thread_local bool is_inside = false;
+
+class Inside {
+    public:
+	Inside() { is_inside = true; }
+	~Inside() { is_inside = false; }
+	Inside(const Inside &) = delete;
+	Inside &operator=(const Inside &) = delete;
+};
 
 /* The program is compiled for one version of RocksDB, and so is this. */
 bool is_same_version()
@@ -135,9 +143,6 @@ enum class Wish { kNone, kByVariable, kByFileSystem };
 Wish wish(const rocksdb::DBOptions &options, PushdownOptions *pushdown, Status *status)
 {
 	const char *const text = std::getenv(VARIABLE);
-
-	if (is_inside)
-		return Wish::kNone;
 	const std::shared_ptr<rocksdb::FileSystem> files = options.env->GetFileSystem();
 
 	/* No other one can have that name: this library has registered it. */
@@ -158,6 +163,10 @@ Status open(const Options &options, const std::string &path, Plain plain, Ours o
 	PushdownOptions pushdown;
 	Options adapted = options;
 	Status status;
+
+	if (is_inside)
+		return plain();
+	const Inside scope;
 	const Wish wanted = wish(options, &pushdown, &status);
 
 	if (wanted == Wish::kNone)
@@ -167,10 +176,8 @@ Status open(const Options &options, const std::string &path, Plain plain, Ours o
 			rocksdb::GetRocksVersionAsString(true));
 	if (wanted == Wish::kByFileSystem)
 		adapted.env = rocksdb::Env::Default();
-	is_inside = true;
 	if (status.ok())
 		status = ours(adapted, pushdown);
-	is_inside = false;
 	/* Who says so in an option gets it or an error; the variable may reach programs it is not meant for. */
 	if (status.ok() || wanted == Wish::kByFileSystem)
 		return status;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#define KEYS 20000u
+#define KEYS 12500u
 /* Keys of one rocksdb_multi_get(). */
 #define MANY 32u
 
