@@ -194,6 +194,16 @@ fn programs_that_are_not_changed_are_pushed_down() {
     programs::a_python_program_is_pushed_down(folder, &disk);
 }
 
+/// What ROCKSDB_RUST names, the example of the crate for users of the crate `rocksdb`.
+#[test]
+#[ignore = "compiles the newest RocksDB: make rocksdb-rust"]
+fn a_rust_program_is_pushed_down() {
+    let program = std::env::var("ROCKSDB_RUST").expect("make rocksdb-rust sets ROCKSDB_RUST");
+    assert!(cannot_mount().is_none(), "this needs root");
+    let disk = Disk::new("ext4", 1 << 30);
+    programs::a_program_is_pushed_down(&program, &disk);
+}
+
 /// The same by a user who can open its files and nothing else.
 #[test]
 fn a_process_without_privileges_pushes_down_by_grants() {

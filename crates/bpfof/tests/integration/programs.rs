@@ -102,7 +102,11 @@ fn unreachable_targets_are_told(folder: &Path, database: &Path) {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), opens, "{errors}");
         assert!(errors.contains("nqn.2026-01.io.bpf-of:none"), "{errors}");
-        assert_eq!(errors.matches("opened without pushdown").count(), usize::from(opens), "{errors}");
+        assert_eq!(
+            errors.matches("opened without pushdown").count(),
+            usize::from(opens),
+            "{errors}"
+        );
     }
 }
 
@@ -131,4 +135,17 @@ pub(crate) fn a_python_program_is_pushed_down(folder: &Path, disk: &Disk) {
     }
     assert_eq!(printed(&mut python()), "RocksDB alone\n");
     std::fs::remove_dir_all(&database).expect("removed");
+}
+
+/// That of the crate for users of the crate `rocksdb`.
+pub(crate) fn a_program_is_pushed_down(program: &str, disk: &Disk) {
+    let database = disk.mount().join("rust").display().to_string();
+    let report = disk.mount().join("report");
+    let text = printed(Command::new(program).args([&database, &settings(disk, &report)]));
+    let counts: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+    eprintln!("{counts}");
+    let at_target = counts["gets.target"].as_u64().expect("a number");
+    assert!(at_target > 10_000 && counts["gets.failed"] == 0, "{counts}");
+    assert_eq!(counts["gets.here"].as_u64().map(|here| here < 100), Some(true), "{counts}");
+    assert!(counts["seeks"].as_u64() > Some(0), "{counts}");
 }
