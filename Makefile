@@ -52,8 +52,11 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 # `make rocksdb-versions`: which, besides this machine's.
 ROCKSDB_VERSIONS ?= debian13 newest
 
+# `make rocksdb-tables`: how many.
+TABLES ?= 20000
+
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	screenshots wheel race grants soak soak-simulation soak-rocksdb soak-paths rocksdb-versions rocksdb-rust instructions loads test-aarch64 fuzz \
+	screenshots wheel race grants soak soak-simulation soak-rocksdb soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
@@ -178,6 +181,10 @@ soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, P
 rocksdb-versions: setup ## tests of the RocksDB integration with ROCKSDB_VERSIONS; compiles the newest; needs root
 	@scripts/setup.sh rocksdb
 	integrations/rocksdb/versions.sh .rocksdb $(ROCKSDB_VERSIONS)
+
+rocksdb-tables: setup ## a database of TABLES tables: opened, read at the target; needs root and 3 open files for each
+	@scripts/setup.sh rocksdb
+	TABLES=$(TABLES) cargo test -p bpfof-cli --test rocksdb --locked a_database_of_many_tables -- --ignored --nocapture
 
 rocksdb-rust: setup ## a program in Rust that uses the crate rocksdb, pushed down; compiles the newest; needs root
 	@scripts/setup.sh rocksdb

@@ -165,7 +165,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let mut disk = Disk::new("ext4", 1 << 30);
     let (url, mount) = (disk.url.to_string(), disk.mount().display().to_string());
     let image = disk.image().display().to_string();
-    for test in ["answers_test", "c_api_test", "concurrent_test"] {
+    for test in ["answers_test", "c_api_test", "concurrent_test", "many_tables_test"] {
         let program = folder.join(test).display().to_string();
         eprintln!("{}", run(&program, &[&mount, &url, &image]));
     }
@@ -192,6 +192,20 @@ fn programs_that_are_not_changed_are_pushed_down() {
     let disk = Disk::new("ext4", 1 << 30);
     programs::a_stock_db_bench_is_pushed_down(folder, &disk);
     programs::a_python_program_is_pushed_down(folder, &disk);
+}
+
+/// `make rocksdb-tables`: a database of TABLES tables.
+#[test]
+#[ignore = "needs a high limit of open files: make rocksdb-tables"]
+fn a_database_of_many_tables() {
+    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
+    let program = build().join("many_tables_test").display().to_string();
+    let disk = Disk::new("ext4", 4 << 30);
+    let before = disk.held_by_target().1;
+    let place = [disk.mount().display().to_string(), disk.url.to_string()];
+    eprintln!("{}", run(&program, &[&place[0], &place[1], &disk.image().display().to_string()]));
+    let after = disk.held_by_target().1;
+    eprintln!("target: {} KiB before, {} KiB after", before >> 10, after >> 10);
 }
 
 /// What ROCKSDB_RUST names, the example of the crate for users of the crate `rocksdb`.
