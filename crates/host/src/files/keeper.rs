@@ -83,12 +83,7 @@ struct Unleased {
 }
 
 impl<'a> Keeper<'a> {
-    fn new(
-        shared: &'a Shared,
-        remote: &'a Remote,
-        place: &'a Place,
-        signal: BreakSignal,
-    ) -> Self {
+    fn new(shared: &'a Shared, remote: &'a Remote, place: &'a Place, signal: BreakSignal) -> Self {
         let info = Cell::new(remote.info);
         Self { shared, remote, place, info, signal, leased: HashMap::new(), unleased: Vec::new() }
     }
