@@ -69,10 +69,13 @@ struct Keeper<'a> {
     /// The namespace as it was when it was last looked at.
     info: Cell<NamespaceInfo>,
     signal: BreakSignal,
-    /// Files with a lease, by their ids, and the end of its drain once it is broken.
-    leased: HashMap<u32, (Arc<MappedFile>, Arc<Mapping>, Option<Instant>)>,
+    /// Files with a lease, by their ids.
+    leased: HashMap<u32, Leased>,
     unleased: Vec<Unleased>,
 }
+
+/// A file with a lease, and the end of its drain once that is broken.
+type Leased = (Arc<MappedFile>, Arc<Mapping>, Option<Instant>);
 
 /// A file with a map that could not be leased for the moment.
 struct Unleased {
