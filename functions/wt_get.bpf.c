@@ -14,9 +14,12 @@ _Static_assert(sizeof(struct wt_get_request) == sizeof(struct wt_get_answer),
 	       "the key stays where it is");
 _Static_assert(WT_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "wt_get.h gives the number to hosts");
 
-/* For a test that must notice it. */
+/* For tests that must notice it. */
 #ifndef IGNORES_WINDOWS
 #define IGNORES_WINDOWS 0
+#endif
+#ifndef ANY_LEAF
+#define ANY_LEAF 0
 #endif
 
 /* Kinds of cells: the four bits of long ones, and numbers above for short ones. */
@@ -348,6 +351,12 @@ static inline int descend(struct search *search, const struct cell *address)
 	return bpfof_read(search->ctx, search->ctx->file, offset * unit, size * unit);
 }
 
+static inline int is_deleted_address(const struct bpfof_cursor *cursor)
+{
+	/* Long, of type 0: but for the flags nothing. */
+	return cursor->at < cursor->end && !(*cursor->at & ~(CELL_HAS_WINDOW | CELL_HAS_NUMBER));
+}
+
 static inline int search_internal(struct search *search)
 {
 	struct bpfof_cursor cursor = bpfof_cursor(search->cells, search->end);
@@ -355,7 +364,12 @@ static inline int search_internal(struct search *search)
 	__u32 version = search->version, left = search->entries / 2;
 
 	for (__u32 i = 0; i < left; i++) {
-		if (!take_cell(&cursor, &key, version) || !take_cell(&cursor, &address, version))
+		if (!take_cell(&cursor, &key, version))
+			return DAMAGE_ENTRY;
+		/* Its cell has more fields than are known here. */
+		if (search->flags & WT_FLAG_FAST_TRUNCATE && is_deleted_address(&cursor))
+			return pages(search, WT_REASON_DELETED);
+		if (!take_cell(&cursor, &address, version))
 			return DAMAGE_ENTRY;
 		if (address.type > CELL_ADDRESS_LEAF_LAST)
 			return pages(search, WT_REASON_TYPE);
@@ -369,9 +383,6 @@ static inline int search_internal(struct search *search)
 				break;
 		}
 		child = address;
-		if (search->flags & WT_FLAG_FAST_TRUNCATE && !child.type)
-			/* Its cell has more fields than are known here. */
-			return pages(search, WT_REASON_DELETED);
 	}
 	if (!child.data)
 		return pages(search, WT_REASON_TYPE);
@@ -465,12 +476,14 @@ static inline int search_leaf(struct search *search)
 			return found(search, cursor, i + 1 == entries);
 		if (order < 0) {
 			/* Only a leaf with keys on both sides is surely the right one. */
-			return rows > 1 ? answer(search, WT_GET_NOT_FOUND, 0, 0) :
+			return rows > 1 || ANY_LEAF ? answer(search, WT_GET_NOT_FOUND, 0, 0) :
 					  pages(search, WT_REASON_EDGE);
 		}
 		last = key;
 		is_known = 0;
 	}
+	if (ANY_LEAF)
+		return answer(search, WT_GET_NOT_FOUND, 0, 0);
 	return pages(search, WT_REASON_EDGE);
 }
 

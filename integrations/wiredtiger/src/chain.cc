@@ -8,6 +8,8 @@
 
 #include "counters.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -120,6 +122,8 @@ void note_failure(Thread *thread, const bpfof_result &result)
 {
 	if (!bpfof_reader_is_connected(thread->reader) || result.error == ECONNRESET || result.error == ENOTCONN)
 		thread->session->lose();
+	if (result.error != ESTALE)
+		note_error(result.message);
 	counters().add(result.error == ESTALE ? BPFOF_COUNTER(stale) : BPFOF_COUNTER(failed));
 }
 
@@ -234,6 +238,11 @@ bool is_flat(Table *table)
 #if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
 bool run_late(const Scope &found)
 {
+	/* As if the network were slow, now and then. */
+	static std::atomic<uint32_t> calls{0};
+
+	if (calls++ % 4 == 0)
+		usleep(3000);
 	if (found.late_file)
 		run(&thread(), found.late_file, found.late_offset, found.late_bytes);
 	return found.is_answered;

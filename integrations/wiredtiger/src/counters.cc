@@ -15,6 +15,7 @@ struct All {
 	std::mutex mutex;
 	std::vector<Counters *> threads;
 	uint64_t ended[COUNTERS] = {};
+	std::string error;
 };
 
 All &all()
@@ -66,6 +67,13 @@ Counters &counters()
 	return own;
 }
 
+void note_error(const char *text)
+{
+	std::lock_guard<std::mutex> lock(all().mutex);
+
+	all().error = text;
+}
+
 std::string counters_as_json()
 {
 	static const char *const reasons[] = {"none", "asked", "overflow_key", "overflow_value", "time_window",
@@ -96,6 +104,16 @@ std::string counters_as_json()
 }
 
 } /* namespace bpf_of */
+
+extern "C" __attribute__((visibility("default"))) size_t bpfof_wiredtiger_last_error(char *text, size_t size)
+{
+	std::lock_guard<std::mutex> lock(bpf_of::all().mutex);
+	const std::string &error = bpf_of::all().error;
+
+	if (size)
+		text[error.copy(text, size - 1)] = 0;
+	return error.size();
+}
 
 extern "C" __attribute__((visibility("default"))) void
 bpfof_wiredtiger_read_counters(struct bpfof_wiredtiger_counters *counters, size_t size)

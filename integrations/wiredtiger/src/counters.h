@@ -39,6 +39,9 @@ class Counters {
 /* Of the calling thread. */
 Counters &counters();
 
+/* Keeps what bpfof_wiredtiger_last_error() tells. */
+void note_error(const char *text);
+
 /* All of them, as a JSON object. */
 std::string counters_as_json();
 

@@ -416,6 +416,8 @@ void ReadOthers(WT_CURSOR *cursor, std::mt19937_64 *random, int count)
 
 	for (int i = 0; i < count; i++)
 		Get(cursor, Key("a", int((*random)() % (kPairs / kTables)) * kTables), &value);
+	// A cursor with a position keeps its session's snapshot.
+	cursor->reset(cursor);
 }
 
 void Truncate(uint64_t seed)
@@ -540,6 +542,12 @@ uint64_t Tell(void *library)
 		number(counters.values), number(counters.absent), number(declined), number(counters.staged),
 		number(counters.staged_pages), number(counters.rewritten), number(counters.file_reads),
 		number(counters.stale), number(counters.failed));
+	const auto error = reinterpret_cast<size_t (*)(char *, size_t)>(dlsym(library, "bpfof_wiredtiger_last_error"));
+	char text[256];
+
+	CHECK(error, "%s", dlerror());
+	if (error(text, sizeof(text)))
+		std::printf("the last that failed: %s\n", text);
 	return counters.values;
 }
 

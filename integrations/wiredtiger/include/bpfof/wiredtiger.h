@@ -49,6 +49,9 @@ struct bpfof_wiredtiger_counters {
 /* Stores as much of the counters as size says. */
 void bpfof_wiredtiger_read_counters(struct bpfof_wiredtiger_counters *counters, size_t size);
 
+/* Why the last chain failed that did, as far as there is room. Returns the length of the whole text; 0 if none. */
+size_t bpfof_wiredtiger_last_error(char *text, size_t size);
+
 /* How searches are served. */
 enum bpfof_wiredtiger_mode {
 	/* by WiredTiger alone, page by page */
