@@ -53,7 +53,7 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 ROCKSDB_VERSIONS ?= debian13 newest
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	screenshots wheel race grants soak soak-simulation soak-rocksdb soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
+	bench-wiredtiger screenshots wheel race grants soak soak-simulation soak-rocksdb soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
@@ -63,7 +63,7 @@ setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
-	@scripts/setup.sh rocksdb tls prometheus chromium python
+	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium python
 	cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
@@ -114,6 +114,15 @@ bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half a
 		-DBPFOF_TESTS=ON
 	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb-bench
 	$(BPFOF) bench rocksdb --json bench-rocksdb.json --plots bench-rocksdb
+
+WIREDTIGER_BUILD := $(or $(CARGO_TARGET_DIR),target)/wiredtiger
+bench-wiredtiger: ## WiredTiger over the network: plain reads against pushdown (a quarter of an hour; root)
+	@scripts/setup.sh wiredtiger
+	cargo build --release -p bpfof-cli -p bpfof-capi --locked
+	cmake -S integrations/wiredtiger -B $(WIREDTIGER_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF))) \
+		-DBPFOF_TESTS=ON
+	cmake --build $(WIREDTIGER_BUILD) --parallel 2
+	$(BPFOF) bench wiredtiger --json bench-wiredtiger.json
 
 # Nothing else needs Go or the modules that it downloads. It does not see when a library has changed, and
 # links only what is not there.
@@ -168,6 +177,16 @@ soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SO
 	@scripts/setup.sh rocksdb
 	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(READS) cargo test --release -p bpfof-cli --test rocksdb \
 		--locked -- --ignored --exact soak --nocapture
+
+soak-wiredtiger: setup ## WiredTiger while all changes, SOAK_SECONDS (1800); needs root
+	@scripts/setup.sh wiredtiger
+	SOAK_SECONDS=$(if $(filter command line environment,$(origin SOAK_SECONDS)),$(SOAK_SECONDS),1800) \
+		cargo test --release -p bpfof-cli --test wiredtiger --locked -- --ignored --exact soak --nocapture
+
+wiredtiger-11: setup ## tests of the WiredTiger integration with 11.3.1, which it compiles; needs root
+	@scripts/setup.sh wiredtiger
+	integrations/wiredtiger/newest.sh .wiredtiger
+	WIREDTIGER_DIR=$(CURDIR)/.wiredtiger/wiredtiger-11.3.1 cargo test -p bpfof-cli --test wiredtiger --locked -- --nocapture
 
 soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, PATH_ROUNDS (10) times; needs root
 	@scripts/setup.sh rocksdb
@@ -260,4 +279,4 @@ clean: ## remove what was built; keep .tools, .interop, .deb-test, .rocksdb and 
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
 	rm -rf demo-output bench-kv.json bench-net.json bench-net bench-local.json bench-function.json bench-function.png
-	rm -rf bench-rocksdb.json bench-rocksdb
+	rm -rf bench-rocksdb.json bench-rocksdb bench-wiredtiger.json

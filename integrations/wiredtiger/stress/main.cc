@@ -542,6 +542,7 @@ uint64_t Tell(void *library)
 		number(counters.values), number(counters.absent), number(declined), number(counters.staged),
 		number(counters.staged_pages), number(counters.rewritten), number(counters.file_reads),
 		number(counters.stale), number(counters.failed));
+	std::printf("%llu times another session\n", number(counters.reconnected));
 	const auto error = reinterpret_cast<size_t (*)(char *, size_t)>(dlsym(library, "bpfof_wiredtiger_last_error"));
 	char text[256];
 
