@@ -88,11 +88,7 @@ impl Fixture {
         (root, at): (Root, u64),
         key: u64,
     ) -> Result<(Vec<u8>, ReadInfo), ReadError> {
-        let first = FirstRead {
-            file: 0,
-            offset_bytes: at + root.offset,
-            size_bytes: root.size,
-        };
+        let first = FirstRead { file: 0, offset_bytes: at + root.offset, size_bytes: root.size };
         let mut scratch = get_argument(key, &[root]).expect("one table");
         let files = std::slice::from_ref(file);
         let info = self.reader.read_pushdown(files, first, &self.get, &mut scratch)?;
@@ -177,18 +173,15 @@ fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
         let (found, _) = fixture.find(&file, (root, 0), 7).expect("it counts");
         assert_eq!(found, value(7, 0), "{kind}");
         let mut tail = vec![0; BLOCK];
-        let mut reads = [FileRead { file: &file, offset_bytes: end, data: &mut tail, read_bytes: 0 }];
+        let mut reads =
+            [FileRead { file: &file, offset_bytes: end, data: &mut tail, read_bytes: 0 }];
         let begun = Instant::now();
         while fixture.reader.read_files(&mut reads).is_err() {
             assert!(begun.elapsed() < PATIENCE, "{kind}: no longer map");
         }
         assert_eq!(reads[0].read_bytes, BLOCK);
         assert_eq!(tail, later[..BLOCK], "{kind}");
-        let first = FirstRead {
-            file: 0,
-            offset_bytes: end + last.offset,
-            size_bytes: last.size,
-        };
+        let first = FirstRead { file: 0, offset_bytes: end + last.offset, size_bytes: last.size };
         // The table's pointers count from the beginning of the file, where the other table is.
         let mut scratch = get_argument(7, &[root]).expect("one table");
         let files = std::slice::from_ref(&file);

@@ -23,7 +23,9 @@ fn cannot_build() -> bool {
     let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
     let has_header = other().is_some() || Path::new("/usr/include/wiredtiger.h").exists();
     if !(has_cmake && has_header) {
-        eprintln!("SKIPPED: cmake or WiredTiger's headers are missing; scripts/setup.sh wiredtiger installs them");
+        eprintln!(
+            "SKIPPED: cmake or WiredTiger's headers are missing; scripts/setup.sh wiredtiger installs them"
+        );
     }
     !(has_cmake && has_header)
 }
@@ -135,7 +137,8 @@ fn a_program_that_knows_nothing_of_it_uses_it() {
     };
     let options = "key_format=S,value_format=S,allocation_size=512B,internal_page_max=512B,leaf_page_max=512B";
     wt(&["create", "-c", options, "table:stock"]);
-    let pairs: Vec<String> = (0..6000).map(|i| format!("{}{i:06}", if i % 2 == 0 { "key" } else { "value" })).collect();
+    let pairs: Vec<String> =
+        (0..6000).map(|i| format!("{}{i:06}", if i % 2 == 0 { "key" } else { "value" })).collect();
     let words: Vec<&str> = pairs.iter().map(String::as_str).collect();
     wt(&[&["write", "table:stock"], &words[..]].concat());
     let keys: Vec<String> = (0..3000).map(|i| format!("key{:06}", i * 2)).collect();

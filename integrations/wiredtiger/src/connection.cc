@@ -2,7 +2,7 @@
 /* Methods of connections and sessions that are ours: each cursor is wrapped, and each truncation is seen. */
 #include "cursor.h"
 
-#include <cerrno>
+#include <cstring>
 
 namespace bpf_of {
 
@@ -26,7 +26,7 @@ int truncate(WT_SESSION *session, const char *uri, WT_CURSOR *start, WT_CURSOR *
 	/* Before it happens: searches that begin later must know. */
 	if (table)
 		table->is_truncated = true;
-	else
+	else if (!uri || strncmp(uri, "log:", 4))
 		engine->truncate_all();
 	return engine->truncate.load()(session, uri, start, stop, config);
 }

@@ -206,6 +206,9 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 		return errno;
 	Table *const table = handle->engine->table(name);
 
+	/* It may be another table of the same name. */
+	table->is_suitable = false;
+	table->is_known = false;
 	/* What recovery truncates no cursor tells. */
 	table->is_truncated = !handle->engine->is_started();
 	handle->file = std::make_unique<File>(table, fd, found.st_size, is_direct);

@@ -172,10 +172,10 @@ int File::sync()
 
 bool File::is_shared_with(Session *session)
 {
-	if (session_.load(std::memory_order_acquire) == session->number())
-		return true;
 	if (!is_direct_.load(std::memory_order_relaxed))
 		return false;
+	if (session_.load(std::memory_order_acquire) == session->number())
+		return true;
 	std::lock_guard<std::mutex> lock(sharing_);
 
 	if (session_.load() == session->number())

@@ -437,7 +437,7 @@ int main(int argc, char **argv)
 		CHECK(form.reason == WT_REASON_NONE || counts[2] > 0 || std::strcmp(form.name, "long keys") == 0,
 			"%s: nothing was left out", form.name);
 		ChecksumsCount(&chains, form, table);
-		Damage(&chains, form, table, &random, rounds ? atoi(rounds) : 300);
+		Damage(&chains, form, table, &random, rounds ? atoi(rounds) : 100);
 		chains.Forget(table);
 		close(table.fd);
 	}

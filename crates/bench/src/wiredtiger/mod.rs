@@ -82,9 +82,8 @@ impl Bench<'_> {
                 latency_us: self.options.latency,
             };
             let caches = self.options.caches.iter();
-            settings.extend(
-                caches.map(|part| setting(Some(*part), self.options.cache_bytes(*part))),
-            );
+            settings
+                .extend(caches.map(|part| setting(Some(*part), self.options.cache_bytes(*part))));
         }
         if let Some(pages) = self.options.pages.first().filter(|_| !self.options.no_fit) {
             // Small pages take several times their size in memory.
@@ -106,7 +105,9 @@ impl Bench<'_> {
         let mut arguments: Vec<OsString> = vec![command.into(), self.database(pages).into()];
         arguments.extend(["--extension".into(), extension.into()]);
         let keys = self.options.keys().to_string();
-        for (option, value) in [("--keys", &keys)].into_iter().chain(more.iter().map(|(o, v)| (*o, v))) {
+        for (option, value) in
+            [("--keys", &keys)].into_iter().chain(more.iter().map(|(o, v)| (*o, v)))
+        {
             arguments.extend([option.into(), value.into()]);
         }
         arguments

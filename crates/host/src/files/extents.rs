@@ -149,7 +149,8 @@ impl Kept<'_> {
         while let Some((extent, rest)) = self.mapped.split_first() {
             let (begin, length) = (extent.file_offset, extent.length_bytes);
             let (from, to) = (begin.max(found.logical), (begin + length).min(end));
-            let device_now = found.physical.wrapping_sub(found.logical).wrapping_add(self.base_bytes);
+            let device_now =
+                found.physical.wrapping_sub(found.logical).wrapping_add(self.base_bytes);
             if from < to && device_now == extent.device_offset.wrapping_sub(begin) {
                 self.bytes += to - from;
             }
