@@ -32,6 +32,11 @@ impl Statics {
         self.image.len()
     }
 
+    /// The image, from [`STATICS`] on.
+    pub(crate) fn image(&self) -> &[u8] {
+        &self.image
+    }
+
     /// Guest addresses of the constants.
     pub fn constants(&self) -> Range<u64> {
         STATICS..STATICS + self.constant_bytes as u64
