@@ -2,13 +2,15 @@
 """Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
 target that serves a drive.
 
-    interop/passthrough.py
+    interop/passthrough.py [--module]
 
-Needs QEMU and the guest that interop/image.sh makes. What runs there are the test of the executors and
+With --module chains that are alone run in the kernel of the guest, by the module of kernel/.
+Needs QEMU and the guest that interop/image.sh makes, and interop/module.sh for the module. What runs there are the test of the executors and
 the command line, as cargo builds them here, from interop/nvme/init. Logs stay in .interop/nvme. The exit status is 0
 only if each step went well.
 """
 
+import argparse
 import json
 import pathlib
 import shutil
@@ -44,7 +46,7 @@ def build():
     return test, pathlib.Path(test).parent.parent / "bpfof"
 
 
-def initrd():
+def initrd(options):
     """The guest of image.sh with another first process, the test, and its storage function."""
     guest = RUN / "guest"
     shutil.rmtree(guest, ignore_errors=True)
@@ -56,6 +58,8 @@ def initrd():
     command = "clang -O2 -g -target bpf -mcpu=v3 -I functions/include -c".split()
     source = "crates/bpfof/tests/executors/follow.bpf.c"
     subprocess.run(command + [source, "-o", guest / "follow.bpf.o"], cwd=ROOT, check=True)
+    if options.module:
+        shutil.copy(CACHE / "bpfof_xrp.ko", guest)
     names = "\n".join(str(path.relative_to(guest)) for path in guest.iterdir())
     command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
     archive = subprocess.run(
@@ -66,10 +70,10 @@ def initrd():
     return path
 
 
-def boot(control):
+def boot(control, options):
     command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
-    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(initrd())]
+    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(initrd(options))]
     command += ["-append", "console=ttyS0 panic=-1"]
     for name, size, block in DRIVES:
         image = RUN / f"{name}.img"
@@ -105,6 +109,9 @@ def follow(line):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--module", action="store_true")
+    options = parser.parse_args()
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"
     control.unlink(missing_ok=True)
@@ -115,7 +122,7 @@ def main():
     failures = 1
     try:
         for boots_left in reversed(range(BOOTS)):
-            guest = boot(control)
+            guest = boot(control, options)
             connection, _ = listener.accept()
             connection.settimeout(PATIENCE)
             found = follow(connection.makefile("r", encoding="utf-8", errors="replace"))

@@ -32,6 +32,11 @@ impl Statics {
         self.image.len()
     }
 
+    /// Whose it is: 0 if there is none.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// The image, from [`STATICS`] on.
     pub(crate) fn image(&self) -> &[u8] {
         &self.image

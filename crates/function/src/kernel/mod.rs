@@ -27,11 +27,11 @@ mod liveness;
 #[cfg(feature = "fuzz")]
 pub mod machine;
 mod memory;
+pub mod slot;
 mod translator;
 
 use crate::helper::Helper;
 use crate::program::Program;
-use crate::statics::Statics;
 use translator::Translator;
 
 /// The structure that the kernel's function gets, `struct bpfof_xrp_hop` in
@@ -135,10 +135,4 @@ impl KernelProgram {
         }
         slots
     }
-}
-
-/// The static data of a program, for the module: the image, and how much of it are constants.
-pub fn statics_of(statics: &Statics) -> (&[u8], u32) {
-    let constants = statics.constants();
-    (statics.image(), (constants.end - constants.start) as u32)
 }
