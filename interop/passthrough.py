@@ -60,7 +60,9 @@ def initrd(options):
     subprocess.run(command + [source, "-o", guest / "follow.bpf.o"], cwd=ROOT, check=True)
     if options.module:
         shutil.copy(CACHE / "bpfof_xrp.ko", guest)
-    names = "\n".join(str(path.relative_to(guest)) for path in guest.iterdir())
+        subprocess.run(["make", "-s", "-C", ROOT / "functions"], check=True)
+        shutil.copytree(ROOT / "functions/build", guest / "functions")
+    names = "\n".join(str(path.relative_to(guest)) for path in sorted(guest.rglob("*")))
     command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
     archive = subprocess.run(
         command, cwd=guest, input=names.encode(), stdout=subprocess.PIPE, check=True

@@ -1,6 +1,8 @@
 //! `bpfof xrp`: the kernel module that runs chains in the interrupt of NVMe drives.
 
 use bpfof_device::xrp::{XrpDomain, submission_lock_offset};
+use bpfof_function::Object;
+use bpfof_host::files::{kernel_domain, load_into_kernel};
 use bpfof_terminal::Outcome;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -24,6 +26,8 @@ pub(crate) struct Options {
 enum Xrp {
     /// Load the module, with what it needs to know of this kernel (root)
     Load(Load),
+    /// Load functions into the kernel for a drive, say which it takes, and take them back (root)
+    Check(Check),
     /// List drives whose chains run in the kernel, with their functions and files (root)
     List(Output),
     /// Say whether the module is loaded, how it guards the drive's lock, and what it has counted (root)
@@ -40,6 +44,14 @@ struct Load {
 }
 
 #[derive(Args)]
+struct Check {
+    /// Block device of an NVMe namespace, /dev/nvmeXnY.
+    device: PathBuf,
+    /// Objects with storage functions.
+    objects: Vec<PathBuf>,
+}
+
+#[derive(Args)]
 struct Output {
     /// Print JSON.
     #[arg(long)]
@@ -49,6 +61,7 @@ struct Output {
 pub(crate) fn run(options: &Options) -> Outcome {
     match &options.command {
         Xrp::Load(load) => self::load(load),
+        Xrp::Check(check) => self::check(check),
         Xrp::List(output) => list(output),
         Xrp::Status(output) => status(output),
         Xrp::Unload => unload(),
@@ -88,6 +101,34 @@ fn load(load: &Load) -> Outcome {
     let guard = if offset.is_some() { "A and B" } else { "A" };
     println!("{MODULE} is loaded; guard {guard}");
     Ok(())
+}
+
+fn check(check: &Check) -> Outcome {
+    let device = check.device.display();
+    let mut domain = kernel_domain(&check.device)
+        .map_err(|error| format!("chains over {device} cannot run in the kernel: {error}"))?;
+    println!("{device}: chains can run in the kernel");
+    let mut refused = 0;
+    for path in &check.objects {
+        let read = std::fs::read(path);
+        let bytes = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        for entry in Object::parse(&bytes)?.entries() {
+            match load_into_kernel(&mut domain, &entry.program) {
+                Ok(number) => {
+                    domain.remove_function(number);
+                    println!("{}: the kernel takes it", entry.name);
+                }
+                Err(error) => {
+                    refused += 1;
+                    println!("{}: the kernel refuses it: {error}", entry.name);
+                }
+            }
+        }
+    }
+    match refused {
+        0 => Ok(()),
+        _ => Err(format!("{refused} functions would run in user space").into()),
+    }
 }
 
 fn unload() -> Outcome {

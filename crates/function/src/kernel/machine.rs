@@ -27,6 +27,8 @@ const STACK_BYTES: usize = 512;
 enum Value {
     Unset,
     Number(u64),
+    /// The arguments of the call.
+    Arguments,
     Context,
     /// In the arena, by its offset.
     Arena(u64),
@@ -66,7 +68,7 @@ pub fn run(
         registers: [Value::Unset; 10],
         rounds: ROUNDS,
     };
-    machine.registers[1] = Value::Context;
+    machine.registers[1] = Value::Arguments;
     machine.run();
     *budget = hop.budget as i64;
     let pc = hop.fault & 0xffff;
@@ -234,6 +236,7 @@ impl Machine<'_> {
             return value;
         }
         match self.registers[base.index()] {
+            Value::Arguments if (offset, bytes) == (0, 8) => Value::Context,
             Value::Context => Value::Number(match (offset, bytes) {
                 (context::SLOT, 8) => SLOT,
                 (context::LIMIT, 8) => self.hop.limit,

@@ -125,6 +125,8 @@ impl<'a> Translator<'a> {
     fn enter(&mut self) {
         let code = &mut self.code;
         code.constant(0, super::PSEUDO_MAP, 0);
+        // The first argument of the member of struct_ops.
+        code.load(DW, 1, 1, 0);
         code.store(DW, FP, stack::CONTEXT, Source::Reg(1));
         code.load(DW, 2, 1, context::SLOT);
         code.add(2, Source::Imm(self.program.lowest_address() as i32));

@@ -8,6 +8,7 @@ use bpfof_device::xrp::{
     CHAIN_FILES, FILES_MAX, XrpChain, XrpDomain, XrpEnd, XrpExtent, XrpFile, XrpFunction,
 };
 use bpfof_function::kernel::{KFUNCS, KernelProgram, slot};
+use bpfof_function::{Program, abi};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -43,14 +44,38 @@ pub(super) struct Kernel {
     chain_files: Vec<XrpFile>,
 }
 
+/// Rewrites a function for the kernel and loads it into a domain; its number there.
+///
+/// # Errors
+/// It cannot be rewritten, or the kernel's verifier refuses it.
+pub fn load_into_kernel(domain: &mut XrpDomain, program: &Program) -> io::Result<u32> {
+    let translated = KernelProgram::translate(program).map_err(io::Error::other)?;
+    let (arena, kfuncs) = domain.relocations();
+    let kfuncs: &[u32; KFUNCS.len()] = kfuncs.try_into().map_err(io::Error::other)?;
+    let instructions = translated.relocate(arena, kfuncs);
+    let constants = program.statics().constants();
+    domain.add_function(&XrpFunction {
+        instructions: &instructions,
+        workspace: program.lowest_address() == abi::WORKSPACE,
+        constants: (constants.start, constants.end - constants.start),
+    })
+}
+
+/// A domain over the block device of a namespace, by the module `bpfof_xrp`.
+///
+/// # Errors
+/// The module is not loaded or refuses the drive; the process may not load eBPF.
+pub fn kernel_domain(drive: &Path) -> io::Result<XrpDomain> {
+    XrpDomain::new(drive, &KFUNCS.map(|(_, name)| name))
+}
+
 impl Kernel {
     /// None if the module is not loaded, or does not let this process.
     pub(super) fn new(of: &NvmeNamespace, drive: &Path) -> Option<Kernel> {
         if !XrpDomain::is_possible() {
             return None;
         }
-        let kfuncs = KFUNCS.map(|(_, name)| name);
-        match XrpDomain::new(drive, &kfuncs) {
+        match kernel_domain(drive) {
             Ok(domain) => Some(Kernel {
                 domain,
                 functions: HashMap::new(),
@@ -108,27 +133,13 @@ impl Kernel {
             }
             is_used
         });
-        let number = self.load(function);
+        let number = load_into_kernel(domain, function.native.program());
         if let Err(error) = &number {
             log::warn!("{} does not run in the kernel: {error}", function.name);
         }
         let number = number.ok();
         self.functions.insert(function.id, Known { function: Arc::downgrade(function), number });
         number
-    }
-
-    fn load(&mut self, function: &Function) -> io::Result<u32> {
-        let program = function.native.program();
-        let translated = KernelProgram::translate(program).map_err(io::Error::other)?;
-        let (arena, kfuncs) = self.domain.relocations();
-        let kfuncs: &[u32; KFUNCS.len()] = kfuncs.try_into().map_err(io::Error::other)?;
-        let instructions = translated.relocate(arena, kfuncs);
-        let constants = program.statics().constants();
-        self.domain.add_function(&XrpFunction {
-            instructions: &instructions,
-            workspace: program.lowest_address() == bpfof_function::abi::WORKSPACE,
-            constants: (constants.start, constants.end - constants.start),
-        })
     }
 
     /// The number of a file in the kernel, with this version of its map.

@@ -27,6 +27,7 @@ use bpfof_chain::{Answer, ChainError, FileVersion, InvalidOutput, Start};
 use bpfof_device::RingError;
 use chains::Chains;
 use files::Files;
+pub use kernel::{kernel_domain, load_into_kernel};
 pub(crate) use passthrough::Passthrough;
 use reads::FileReads;
 use std::time::Duration;
