@@ -2,7 +2,7 @@
 """Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
 target that serves a drive.
 
-    interop/passthrough.py [--module]
+    interop/passthrough.py [--module] [--chains N] [--processors N] [--queues N] [--append TEXT]
 
 With --module chains that are alone run in the kernel of the guest, by the module of kernel/.
 Needs QEMU and the guest that interop/image.sh makes, and interop/module.sh for the module. What runs there are the test of the executors and
@@ -73,17 +73,18 @@ def initrd(options):
 
 
 def boot(control, options):
-    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
+    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max"]
+    command += ["-smp", str(options.processors)]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
     command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(initrd(options))]
-    command += ["-append", "console=ttyS0 panic=-1"]
+    command += ["-append", f"console=ttyS0 panic=-1 BPFOF_CHAINS={options.chains} {options.append}"]
     for name, size, block in DRIVES:
         image = RUN / f"{name}.img"
         image.unlink(missing_ok=True)
         with open(image, "wb") as disk:
             disk.truncate(size)
         command += ["-drive", f"file={image},if=none,id={name},format=raw,cache=unsafe"]
-        command += ["-device", f"nvme,serial={name},id=nvme-{name}"]
+        command += ["-device", f"nvme,serial={name},id=nvme-{name},max_ioqpairs={options.queues}"]
         blocks = f"logical_block_size={block},physical_block_size={block}"
         command += ["-device", f"nvme-ns,drive={name},bus=nvme-{name},{blocks}"]
     command += ["-serial", f"file:{RUN / 'guest.log'}"]
@@ -113,6 +114,10 @@ def follow(line):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--module", action="store_true")
+    parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
+    parser.add_argument("--processors", type=int, default=2, help="of the guest")
+    parser.add_argument("--queues", type=int, default=64, help="of each drive")
+    parser.add_argument("--append", default="", help="to the kernel's command line")
     options = parser.parse_args()
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"

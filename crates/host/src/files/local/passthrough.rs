@@ -25,8 +25,8 @@ pub(crate) struct Passthrough {
     kernel: Option<Kernel>,
     /// A chain that has started and is alone, with its files as the kernel has them.
     alone: Option<Begun>,
-    /// Chains that have failed as the engine took them over.
-    failed: Vec<(usize, ChainError)>,
+    /// Chains that have failed as the engine took them over, and the hops that they had done.
+    failed: Vec<(usize, ChainError, u32)>,
     shared: Arc<Shared>,
 }
 
@@ -99,7 +99,7 @@ impl Passthrough {
         let Some(of) = namespace(shared) else { return };
         let number = files.function(begun.1.as_call().function);
         let started = chains.start(begun.clone(), &start(&begun, number, versions, of), files);
-        failed.extend(started.err().map(|error| (begun.0, error)));
+        failed.extend(started.err().map(|error| (begun.0, error, 0)));
     }
 
     /// Has the kernel run the chain that is alone. What it cannot do is left to the engine.
@@ -110,16 +110,18 @@ impl Passthrough {
         let function = begun.1.as_call().function;
         let number = files.function(function);
         let start = start(&begun, number, versions, of);
-        let outcome = match kernel.run(function.local_function(), &start) {
+        let (hops, outcome) = match kernel.run(function.local_function(), &start) {
             kernel::End::Answer(answer, hops) => {
                 let number = begun.0;
                 drop(begun);
                 return on_end(number, Ok((answer, hops)));
             }
-            kernel::End::Continue(suspended) => chains.resume(begun.clone(), &suspended, files),
-            kernel::End::Restart => chains.start(begun.clone(), &start, files),
+            kernel::End::Continue(suspended) => {
+                (suspended.hops(), chains.resume(begun.clone(), &suspended, files))
+            }
+            kernel::End::Restart => (0, chains.start(begun.clone(), &start, files)),
         };
-        failed.extend(outcome.err().map(|error| (begun.0, error)));
+        failed.extend(outcome.err().map(|error| (begun.0, error, hops)));
     }
 }
 
@@ -178,8 +180,8 @@ impl ChainExecutor for Passthrough {
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
         self.run_alone(on_end);
-        for (number, error) in self.failed.drain(..) {
-            on_end(number, Err(Failure::of_command(command_error(error, 0))));
+        for (number, error, hops) in self.failed.drain(..) {
+            on_end(number, Err(Failure::of_command(command_error(error, hops))));
         }
         let turned =
             self.chains.turn(timeout, &self.files, &mut |(number, call), outcome, scratch| {
