@@ -35,7 +35,8 @@ BOOTS = 3
 
 def build():
     """The test of the executors, and the command line."""
-    command = ["cargo", "test", "-p", "bpfof-cli", "--test", "executors", "--no-run", "--locked"]
+    # Of the whole workspace, or features differ and much is compiled again.
+    command = ["cargo", "test", "--workspace", "--test", "executors", "--no-run", "--locked"]
     output = subprocess.run(
         command + ["--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
     ).stdout

@@ -98,7 +98,5 @@ enum bpfof_xrp_reason {
 #define BPFOF_XRP_IOC_CREATE	_IOWR('B', 0xe0, struct bpfof_xrp_create)
 #define BPFOF_XRP_IOC_FILE	_IOW('B', 0xe1, struct bpfof_xrp_file)
 #define BPFOF_XRP_IOC_RUN	_IOWR('B', 0xe2, struct bpfof_xrp_run)
-/* The same by io_uring: cmd_op of IORING_OP_URING_CMD, the address of the structure in cmd[0..8]. */
-#define BPFOF_XRP_URING_RUN	BPFOF_XRP_IOC_RUN
 
 #endif

@@ -281,18 +281,6 @@ static void xrp_finish(struct xrp_chain *chain)
 	srcu_up_read(&chain->domain->srcu, chain->srcu);
 }
 
-static void xrp_uring_done(struct io_uring_cmd *cmd, unsigned int issue_flags)
-{
-	struct xrp_chain *chain = *io_uring_cmd_to_pdu(cmd, struct xrp_chain *);
-	int result = 0;
-
-	xrp_finish(chain);
-	if (copy_to_user(chain->user, &chain->run, sizeof(chain->run)))
-		result = -EFAULT;
-	clear_bit_unlock(0, &chain->busy);
-	io_uring_cmd_done(cmd, result, 0, issue_flags);
-}
-
 static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status)
 {
 	struct xrp_chain *chain = rq->end_io_data;
@@ -300,8 +288,6 @@ static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status)
 	if (xrp_hop(chain, status)) {
 		xrp_prepare(chain);
 		xrp_resubmit(chain);
-	} else if (chain->cmd) {
-		io_uring_cmd_complete_in_task(chain->cmd, xrp_uring_done);
 	} else {
 		complete(&chain->done);
 	}
@@ -326,7 +312,7 @@ static int xrp_check(struct xrp_domain *domain, struct xrp_chain *chain)
 }
 
 /* Takes a request and issues the first read. 1 if the chain is over without one. */
-static int xrp_start(struct xrp_chain *chain, bool nowait)
+static int xrp_start(struct xrp_chain *chain)
 {
 	struct xrp_domain *domain = chain->domain;
 	struct bpfof_xrp_run *run = &chain->run;
@@ -337,8 +323,7 @@ static int xrp_start(struct xrp_chain *chain, bool nowait)
 		xrp_end(chain, BPFOF_XRP_RESTART, reason);
 		return 1;
 	}
-	chain->rq = blk_mq_alloc_request(domain->queue, REQ_OP_DRV_IN,
-					 nowait ? BLK_MQ_REQ_NOWAIT : 0);
+	chain->rq = blk_mq_alloc_request(domain->queue, REQ_OP_DRV_IN, 0);
 	if (IS_ERR(chain->rq))
 		return PTR_ERR(chain->rq);
 	chain->rq->end_io = xrp_end_io;
@@ -352,8 +337,8 @@ static int xrp_start(struct xrp_chain *chain, bool nowait)
 	return 0;
 }
 
-int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user,
-	    struct io_uring_cmd *cmd, unsigned int issue_flags)
+/* Runs a chain, and waits for its end. */
+int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user)
 {
 	struct xrp_chain *chain;
 	u32 slot;
@@ -366,23 +351,17 @@ int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user,
 	chain = &domain->chains[slot];
 	if (test_and_set_bit_lock(0, &chain->busy))
 		return -EBUSY;
-	chain->cmd = cmd;
-	chain->user = user;
-	if (cmd)
-		*io_uring_cmd_to_pdu(cmd, struct xrp_chain *) = chain;
 	error = copy_from_user(&chain->run, user, sizeof(chain->run)) ? -EFAULT : 0;
 	if (error)
 		goto release;
 	chain->srcu = srcu_down_read(&domain->srcu);
 	error = xrp_check(domain, chain);
 	if (!error)
-		error = xrp_start(chain, cmd && issue_flags & IO_URING_F_NONBLOCK);
+		error = xrp_start(chain);
 	if (error) {
 		srcu_up_read(&domain->srcu, chain->srcu);
 		goto answer;
 	}
-	if (cmd)
-		return -EIOCBQUEUED;
 	if (wait_for_completion_killable(&chain->done)) {
 		WRITE_ONCE(chain->cancelled, true);
 		wait_for_completion(&chain->done);

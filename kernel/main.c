@@ -214,22 +214,10 @@ static long xrp_ioctl(struct file *file, unsigned int command, unsigned long arg
 	case BPFOF_XRP_IOC_FILE:
 		return capable(CAP_SYS_ADMIN) ? xrp_file_set(domain, user) : -EPERM;
 	case BPFOF_XRP_IOC_RUN:
-		return xrp_run(domain, user, NULL, 0);
+		return xrp_run(domain, user);
 	default:
 		return -ENOTTY;
 	}
-}
-
-static int xrp_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
-{
-	struct xrp_domain *domain = READ_ONCE(cmd->file->private_data);
-	const __u64 *address = io_uring_sqe_cmd(cmd->sqe);
-
-	if (!domain)
-		return -ENXIO;
-	if (cmd->cmd_op != BPFOF_XRP_URING_RUN)
-		return -ENOTTY;
-	return xrp_run(domain, u64_to_user_ptr(READ_ONCE(*address)), cmd, issue_flags);
 }
 
 static int xrp_open(struct inode *inode, struct file *file)
@@ -254,7 +242,6 @@ static const struct file_operations xrp_fops = {
 	.release = xrp_release,
 	.unlocked_ioctl = xrp_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
-	.uring_cmd = xrp_uring_cmd,
 };
 
 static struct miscdevice xrp_device = {

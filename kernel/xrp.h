@@ -7,7 +7,6 @@
 #include <linux/bpf.h>
 #include <linux/completion.h>
 #include <linux/fs.h>
-#include <linux/io_uring/cmd.h>
 #include <linux/kref.h>
 #include <linux/mutex.h>
 #include <linux/nvme.h>
@@ -100,12 +99,9 @@ struct xrp_chain {
 	u32 length;
 	int srcu;
 	bool cancelled;
-	bool in_use;
 	unsigned long busy;
 	struct work_struct work;
 	struct completion done;
-	struct io_uring_cmd *cmd;	/* NULL for the ioctl */
-	struct bpfof_xrp_run __user *user;
 	struct nvme_command command;
 	struct bio bio;
 	struct bio_vec vecs[XRP_DATA_BYTES / PAGE_SIZE];
@@ -157,8 +153,7 @@ struct xrp_domain *xrp_domain_get(u64 id);
 void xrp_domain_put(struct xrp_domain *domain);
 
 /* chain.c */
-int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user,
-	    struct io_uring_cmd *cmd, unsigned int issue_flags);
+int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user);
 void xrp_work(struct work_struct *work);
 
 /* file.c */

@@ -132,7 +132,7 @@ fn chains_in_the_kernel() -> Finding {
         return no("the kernel has no BTF", "boot a kernel with CONFIG_DEBUG_INFO_BTF");
     }
     let found = "possible; the module is not loaded".to_owned();
-    let remedy = "for short chains over local NVMe drives: install bpfof-dkms, then bpfof xrp load";
+    let remedy = "for short chains over NVMe drives of this machine: make -C kernel, then bpfof xrp load --module kernel/bpfof_xrp.ko";
     finding(CHECK, false, Verdict::Warning, found, remedy)
 }
 
