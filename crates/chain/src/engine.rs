@@ -7,16 +7,12 @@ use crate::chain::{
 use crate::cost;
 use crate::file_map::FileMap;
 use crate::free_arenas::FreeArenas;
+pub use crate::installed::MAX_TAIL_CALLS;
+use crate::installed::Installed;
 use crate::suspended::Suspended;
-use crate::tables::{Function, FunctionMap, MapIndex, Tables};
-use crate::trace::{LINES_PER_CALL, Trace};
+use crate::tables::{MapIndex, Tables};
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};
-use bpfof_function::{Arena, Environment, Exit, Limit, Map};
-use std::sync::Arc;
-
-/// Functions that one call may go on in, one after the other (as many as in Linux). What they do
-/// the budget bounds; this bounds a call that only goes round and places static data.
-pub const MAX_TAIL_CALLS: u32 = 33;
+use bpfof_function::{Arena, Exit, Limit};
 
 /// A read of a hop.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,6 +114,12 @@ impl Engine {
         std::mem::take(&mut self.spent)
     }
 
+    /// Takes units back that have been paid before.
+    #[inline]
+    pub fn refund(&mut self, units: u64) {
+        self.spent = self.spent.saturating_sub(units);
+    }
+
     /// The limits it was made with.
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -213,6 +215,12 @@ impl Engine {
             Ok(Step::Rest) => Progress::Rest,
             Err(error) => Progress::Done(Err((error, chain.hop))),
         }
+    }
+
+    /// Whether a chain waits for one device read.
+    #[inline]
+    pub fn awaits_one(&self, id: ChainId) -> bool {
+        self.chains[id.index()].pending == 1
     }
 
     /// Asks a chain to rest at the end of its hop, so that another can have its arena.
@@ -346,62 +354,6 @@ impl Engine {
         }
         chain.running = true;
         Ok(ChainId(index))
-    }
-}
-
-/// What a call reaches beside its arena: the functions of its association, and its maps.
-struct Installed<'a> {
-    tables: &'a Tables,
-    /// The function that is running.
-    function: &'a Function,
-    /// Its maps.
-    maps: &'a [Arc<FunctionMap>],
-    /// The one that goes on in its place.
-    next: Option<Arc<Function>>,
-    /// Lines that may still be kept of this call.
-    lines_left: u32,
-    /// Tail calls that this call may still make.
-    tail_calls_left: u32,
-}
-
-impl<'a> Installed<'a> {
-    #[inline]
-    fn new(tables: &'a Tables, function: &'a Function) -> Installed<'a> {
-        Installed {
-            tables,
-            function,
-            maps: tables.maps_of(function),
-            next: None,
-            lines_left: LINES_PER_CALL,
-            tail_calls_left: MAX_TAIL_CALLS,
-        }
-    }
-}
-
-impl Environment for Installed<'_> {
-    fn tail_call(&mut self, function: u32) -> bool {
-        let Some(left) = self.tail_calls_left.checked_sub(1) else { return false };
-        self.next = self.tables.peer(self.function, function);
-        if self.next.is_some() {
-            self.tail_calls_left = left;
-        }
-        self.next.is_some()
-    }
-
-    fn trace(&mut self, text: &[u8], value: u64) {
-        let here = self.tables.trace_of(self.function.id);
-        let traces = [Some(&self.function.trace), here].into_iter().flatten();
-        match self.lines_left.checked_sub(1) {
-            Some(left) => {
-                self.lines_left = left;
-                traces.for_each(|trace| trace.add(text, value));
-            }
-            None => traces.for_each(Trace::count),
-        }
-    }
-
-    fn map(&self, index: usize) -> Option<&Map> {
-        self.maps.get(index).map(|known| &known.map)
     }
 }
 

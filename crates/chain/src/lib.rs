@@ -24,6 +24,7 @@ mod cost;
 pub mod engine;
 pub mod file_map;
 mod free_arenas;
+mod installed;
 mod suspended;
 pub mod tables;
 pub mod trace;

@@ -27,8 +27,8 @@ pub(crate) struct Fenced {
 pub(crate) enum Operation {
     /// A read of a chain from memory.
     ChainRead { namespace: u32, read: DeviceRead },
-    /// A read of a chain from a file has ended.
-    ChainReadDone { chain: ChainId, ok: bool },
+    /// A read of a chain has ended, and so many units have been paid for what its call pays for.
+    ChainReadDone { chain: ChainId, ok: bool, paid: u32 },
     /// The calls of a hop go on.
     ChainCalls { chain: ChainId },
     /// What a command's slot describes, on memory, and what it reads: offset and length in bytes, of

@@ -383,6 +383,16 @@ impl Executor {
         Ok(())
     }
 
+    /// Performs a read of a chain from memory.
+    pub(crate) fn bring(&mut self, namespace: usize, read: &DeviceRead) {
+        if let Backend::Memory(memory) = &self.namespaces.get(namespace).backend {
+            memory.read(read.device_offset, self.arenas.engine.data_mut(read));
+        }
+        if !self.is_direct {
+            self.observer.read_came(read.chain, self.now_ns);
+        }
+    }
+
     /// Performs a read of a chain from memory, and goes on with the chain. One that is not `wanted` any
     /// more ends; so does one whose namespace has been removed: file maps may already be those of
     /// another with the same id.

@@ -5,13 +5,14 @@ use super::state::Core;
 use crate::commands::{Context, pushdown, pushdown_vector};
 use crate::connection::{ChainWaiters, Resting};
 use crate::executor::Owner;
-use crate::limits::{BYTES_PER_UNIT, RESPONSE_UNITS, SLICE_UNITS};
+use crate::limits::{BYTES_PER_UNIT, LONG_UNITS, RESPONSE_UNITS, SLICE_UNITS};
 use crate::operation::Operation;
 use crate::refusal::Refusal;
 use bpfof_chain::{ChainId, Outcome, Progress};
 use bpfof_nvme::Status;
 
-/// A read of a chain from memory is due.
+/// A read of a chain from memory is due. Where hosts share the reactor a long one is an operation, and the
+/// call is another, so that others come between them.
 #[inline]
 pub(super) fn read<I: Io>(
     core: &mut Core<I>,
@@ -24,11 +25,26 @@ pub(super) fn read<I: Io>(
     let Some(association) = entry.connection.phase.association_mut() else { return };
     core.turn.hops += 1;
     association.refresh_tables();
+    let units = units(read.length as usize);
+    if units > LONG_UNITS
+        && core.executor.schedule.is_shared()
+        && core.executor.arenas.engine.awaits_one(read.chain)
+    {
+        core.executor.bring(namespace, &read);
+        core.executor.spend(units);
+        let done = Operation::ChainReadDone { chain: read.chain, ok: true, paid: units as u32 };
+        return core.executor.schedule.push_first(index, done);
+    }
     let tables = &association.tables;
     let progress = core.executor.read_for_chain(namespace, read, wanted, tables);
     if progress != Progress::Reads {
         progressed(core, index, read.chain, progress);
     }
+}
+
+/// What moving so many bytes costs.
+const fn units(bytes: usize) -> u64 {
+    bytes as u64 / BYTES_PER_UNIT
 }
 
 /// A read from a file has ended, well or not, or a hop has calls left.

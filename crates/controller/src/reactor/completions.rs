@@ -141,7 +141,7 @@ pub(crate) fn chain_read_done<I: Io>(core: &mut Core<I>, chain: ChainId, length:
     }
     let ok = result == length as i32;
     core.executor.observer.read_came(chain, core.executor.now_ns);
-    chains::queue(core, chain, Operation::ChainReadDone { chain, ok });
+    chains::queue(core, chain, Operation::ChainReadDone { chain, ok, paid: 0 });
 }
 
 /// What others ask for.

@@ -100,7 +100,10 @@ fn perform<I: Io>(core: &mut Core<I>, index: u32) {
         Operation::ChainRead { namespace, read } => {
             chains::read(core, index, namespace as usize, read);
         }
-        Operation::ChainReadDone { chain, ok } => chains::go_on(core, index, chain, Some(ok)),
+        Operation::ChainReadDone { chain, ok, paid } => {
+            chains::go_on(core, index, chain, Some(ok));
+            core.executor.arenas.engine.refund(u64::from(paid));
+        }
         Operation::ChainCalls { chain } => chains::go_on(core, index, chain, None),
     }
 }

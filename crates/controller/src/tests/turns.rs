@@ -10,15 +10,16 @@ use std::sync::Arc;
 const FUNCTION: u32 = 9;
 const HOPS: u32 = 40;
 
-/// Computes for so many rounds, and reads the first block again.
-fn computing(rounds: i32) -> Arc<Function> {
+/// Computes for so many rounds, and reads the same again.
+fn computing(rounds: i32, size_bytes: u32) -> Arc<Function> {
+    let size = size_bytes as i32;
     let code = [
         (0xb7, 0x03, 0, rounds), // r3 = rounds
         (0x07, 0x03, 0, -1),     // again: r3 -= 1
         (0x65, 0x03, -2, 0),     // if r3 s> 0 goto again
         (0xb7, 0x05, 0, 0),      // r5 = 0
         (0x7b, 0x51, 64, 0),     // ctx->next_offset[0] = r5
-        (0xb7, 0x04, 0, 512),    // r4 = 512
+        (0xb7, 0x04, 0, size),   // r4 = size
         (0x63, 0x41, 192, 0),    // ctx->next_size[0] = r4
         (0xb7, 0x04, 0, 1),      // r4 = 1
         (0x63, 0x41, 48, 0),     // ctx->reads = r4
@@ -28,29 +29,37 @@ fn computing(rounds: i32) -> Arc<Function> {
     function(FUNCTION, "computing", &assemble(&code))
 }
 
+struct Scene {
+    rig: Rig,
+    scan: Peer,
+    other: Peer,
+    /// Of a hop.
+    size_bytes: u32,
+}
+
 /// A target at which two hosts are connected, or one, which calls such a function.
-fn target(rounds: i32, hosts: usize) -> (Rig, Peer, Peer) {
+fn target((rounds, size_bytes): (i32, u32), hosts: usize) -> Scene {
     let mut rig = Rig::new(Limits { hops: HOPS, ..Limits::default() });
     rig.core.io.unit_ps = UNIT_PS;
     let admin = Peer::connect(&mut rig, 0, 31);
     let scan = Peer::connect(&mut rig, 1, 31);
     let controller = rig.connection(admin.line).controller().cloned().expect("connected");
-    controller.update(|tables| tables.with_function(computing(rounds)));
+    controller.update(|tables| tables.with_function(computing(rounds, size_bytes)));
     let other = match hosts {
         1 => Peer::connect(&mut rig, 2, 31),
         _ => Peer::connect_as(&mut rig, "nqn.2026-01.io.bpf-of:other"),
     };
-    (rig, scan, other)
+    Scene { rig, scan, other, size_bytes }
 }
 
 /// Turns until a chain of [`HOPS`] such hops has ended. All the while input may be there.
-fn turns((mut rig, mut scan, other): (Rig, Peer, Peer), has_input: bool) -> usize {
+fn turns(Scene { mut rig, mut scan, other, size_bytes }: Scene, has_input: bool) -> usize {
     let (sqe, data) = pushdown(&PushdownParts {
         function: FUNCTION,
         files: &[FileVersion { id: 0, version: 1 }],
         first_file: 0,
         first_offset_bytes: 0,
-        first_size_bytes: 512,
+        first_size_bytes: size_bytes,
         scratch: &[0; 8],
         answer_max_bytes: 8,
         scratch_size_bytes: 0,
@@ -59,7 +68,7 @@ fn turns((mut rig, mut scan, other): (Rig, Peer, Peer), has_input: bool) -> usiz
     if has_input {
         rig.arrives(other.line, &[0]);
     }
-    for turns in 1..=2 * HOPS as usize {
+    for turns in 1..=3 * HOPS as usize {
         rig.turn_without_input();
         if !rig.being_sent(scan.line).is_empty() {
             return turns;
@@ -71,12 +80,23 @@ fn turns((mut rig, mut scan, other): (Rig, Peer, Peer), has_input: bool) -> usiz
 #[test]
 fn long_operations_give_way_to_other_hosts() {
     // Some 12 µs a hop.
-    const LONG: i32 = 30_000;
+    const LONG: (i32, u32) = (30_000, 512);
     let most = HOPS as usize;
     let given_way = turns(target(LONG, 2), true);
     // What it costs is known from the first hop on.
     assert!((most - 1..=most + 1).contains(&given_way), "each hop gives way: {given_way}");
     assert!(turns(target(LONG, 2), false) < most / 2, "nobody waits");
     assert!(turns(target(LONG, 1), true) < most / 2, "it is one host's turn");
-    assert!(turns(target(1, 2), true) < most / 2, "a turn is shared by short hops");
+    assert!(turns(target((1, 512), 2), true) < most / 2, "a turn is shared by short hops");
+}
+
+#[test]
+fn a_long_read_and_its_call_give_way() {
+    // Some 6 µs for the read, and as many for the call.
+    const SCAN: (i32, u32) = (15_000, 56 << 10);
+    let most = 2 * HOPS as usize;
+    let given_way = turns(target(SCAN, 2), true);
+    assert!((most - 2..=most + 1).contains(&given_way), "both give way: {given_way}");
+    assert!(turns(target(SCAN, 2), false) < HOPS as usize, "nobody waits");
+    assert!(turns(target(SCAN, 1), true) < HOPS as usize / 2, "it is one host's turn");
 }
