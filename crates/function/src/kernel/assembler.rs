@@ -1,6 +1,6 @@
 //! Instructions in their 8-byte form (RFC 9669 §3), with labels.
 
-use super::{MAX_SLOTS, TranslateError};
+use super::contract::{MAX_SLOTS, TranslateError};
 
 /// A register's number.
 pub(super) type Reg = u8;

@@ -1,6 +1,6 @@
 //! Which registers are read later, before they are written: all others are free for an access.
 
-use super::KFUNCS;
+use super::contract::KFUNCS;
 use crate::helper::Helper;
 use crate::instruction::{AluOp, AtomicOp, Instruction, Operand, Register};
 use crate::program::Program;

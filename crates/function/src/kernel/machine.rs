@@ -3,8 +3,9 @@
 //! let pass, as far as that depends on the run: a register that was not set, a pointer to anything but
 //! the context, the stack, and the arena after a cast. For tests.
 
+use super::KernelProgram;
 use super::assembler::MAY_GOTO;
-use super::{CONSTANT, Ended, KFUNCS, KernelProgram, PSEUDO_KFUNC, PSEUDO_MAP, context};
+use super::contract::{CALL, CONSTANT, Ended, KFUNCS, PSEUDO_KFUNC, PSEUDO_MAP, context};
 use crate::abi::GUEST_BASE;
 use crate::arena::{Arena, Limit};
 use crate::environment::{Alone, Exit};
@@ -139,7 +140,7 @@ impl Machine<'_> {
                 self.rounds = self.rounds.saturating_sub(1);
                 Some(if self.rounds == 0 { target } else { pc + 1 })
             }
-            (super::CALL, PSEUDO_KFUNC) => {
+            (CALL, PSEUDO_KFUNC) => {
                 self.kfunc(usize::from(number));
                 Some(pc + 1)
             }

@@ -1,7 +1,7 @@
 //! Accesses: a compare with the limit of the call, then the arena.
 
-use super::Ended;
 use super::assembler::{ADD, AND, JGT, JLT, JNE, OR, Reg, SUB, Source, XOR};
+use super::contract::Ended;
 use super::liveness::{Set, bit};
 use super::translator::{DW, FP, Place, Translator, reg, source, stack};
 use crate::abi;

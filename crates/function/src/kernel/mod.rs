@@ -23,6 +23,7 @@
 //! registers that nobody reads afterwards (`liveness`), or some that are put aside for a moment.
 
 mod assembler;
+mod contract;
 mod liveness;
 #[cfg(feature = "fuzz")]
 pub mod machine;
@@ -30,64 +31,11 @@ mod memory;
 pub mod slot;
 mod translator;
 
-use crate::helper::Helper;
+pub use contract::{Ended, KFUNCS, MAX_SLOTS, TranslateError, context};
+
 use crate::program::Program;
+use contract::{CALL, CONSTANT, PSEUDO_KFUNC, PSEUDO_MAP};
 use translator::Translator;
-
-/// The structure that the kernel's function gets, `struct bpfof_xrp_hop` in
-/// `kernel/bpfof_xrp.h`: offsets of its fields in bytes.
-pub mod context {
-    /// `slot`, u64: where the slot of the chain begins in the arena, in bytes. Its guest address is 0.
-    pub const SLOT: i16 = 0;
-    /// `limit`, u64: guest address of the end of what the call may access.
-    pub const LIMIT: i16 = 8;
-    /// `budget`, u64: units, before the call and after it.
-    pub const BUDGET: i16 = 16;
-    /// `result`, u64: what the function has returned.
-    pub const RESULT: i16 = 24;
-    /// `address`, u64: of a fault of memory.
-    pub const ADDRESS: i16 = 32;
-    /// `fault`, u32: 0, or what has ended the call (the values of [`Ended`](super::Ended)) in the upper
-    /// half, and the index of the instruction in the lower.
-    pub const FAULT: i16 = 40;
-}
-
-/// What ended a call that did not return: the upper half of `fault`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Ended {
-    /// [`FaultKind::Memory`](crate::FaultKind::Memory).
-    Memory = 1,
-    /// [`FaultKind::ReadOnly`](crate::FaultKind::ReadOnly).
-    ReadOnly = 2,
-    /// [`FaultKind::Budget`](crate::FaultKind::Budget).
-    Budget = 3,
-    /// [`FaultKind::StackOverflow`](crate::FaultKind::StackOverflow).
-    StackOverflow = 4,
-    /// The function calls a helper that the module does not have.
-    Helper = 5,
-}
-
-/// Slots of a rewritten program: jumps reach no further.
-pub const MAX_SLOTS: usize = 32_000;
-
-/// Why a function cannot be rewritten. It runs in user space then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TranslateError {
-    /// More than [`MAX_SLOTS`]: calls are put in place, and functions that call themselves grow.
-    #[error("it takes more than {MAX_SLOTS} instructions of the kernel")]
-    TooLong,
-}
-
-/// The kfuncs of the module, by the order in which [`KernelProgram`] refers to them.
-pub const KFUNCS: [(Helper, &str); 6] = [
-    (Helper::Memcmp, "bpfof_xrp_memcmp"),
-    (Helper::Memmove, "bpfof_xrp_memmove"),
-    (Helper::Memset, "bpfof_xrp_memset"),
-    (Helper::Crc32c, "bpfof_xrp_crc32c"),
-    (Helper::Find, "bpfof_xrp_find"),
-    (Helper::FindAny, "bpfof_xrp_find_any"),
-];
 
 /// A program for the kernel. It refers to the arena by the number 0 and to kfuncs by their places in
 /// [`KFUNCS`]: [`relocate`](Self::relocate) puts in what they are on this machine.
@@ -95,13 +43,6 @@ pub const KFUNCS: [(Helper, &str); 6] = [
 pub struct KernelProgram {
     slots: Vec<[u8; 8]>,
 }
-
-/// The opcode of a 64-bit constant, and the source that makes it a map.
-const CONSTANT: u8 = 0x18;
-const PSEUDO_MAP: u8 = 1;
-/// A call, and the source that makes it one of a kfunc.
-const CALL: u8 = 0x85;
-const PSEUDO_KFUNC: u8 = 2;
 
 impl KernelProgram {
     /// Rewrites a checked program.

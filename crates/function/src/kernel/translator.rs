@@ -4,8 +4,10 @@ use super::assembler::{
     ADD, AND, ARSH, Assembler, DIV, END, JEQ, JGE, JGT, JLE, JLT, JNE, JSET, JSGE, JSGT, JSLE,
     JSLT, LSH, Label, MOD, MOV, MUL, NEG, OR, RSH, Reg, SUB, Source, XOR,
 };
+use super::contract::{
+    CALL, Ended, KFUNCS, MAX_SLOTS, PSEUDO_KFUNC, PSEUDO_MAP, TranslateError, context,
+};
 use super::liveness::{ARGUMENTS, KEPT, Liveness, Set, bit, index_of, is_kfunc};
-use super::{Ended, KFUNCS, MAX_SLOTS, TranslateError, context};
 use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
@@ -124,7 +126,7 @@ impl<'a> Translator<'a> {
     /// Binds the arena, and puts what is needed on the kernel's stack.
     fn enter(&mut self) {
         let code = &mut self.code;
-        code.constant(0, super::PSEUDO_MAP, 0);
+        code.constant(0, PSEUDO_MAP, 0);
         // The first argument of the member of struct_ops.
         code.load(DW, 1, 1, 0);
         code.store(DW, FP, stack::CONTEXT, Source::Reg(1));
@@ -474,7 +476,7 @@ impl<'a> Translator<'a> {
         code.load(DW, 1, FP, stack::CONTEXT);
         code.load(DW, 5, FP, stack::BUDGET);
         code.store(DW, 1, context::BUDGET, Source::Reg(5));
-        code.raw(super::CALL, 0, super::PSEUDO_KFUNC, 0, number as i32);
+        code.raw(CALL, 0, PSEUDO_KFUNC, 0, number as i32);
         code.load(DW, 1, FP, stack::CONTEXT);
         code.load(DW, 2, 1, context::BUDGET);
         code.store(DW, FP, stack::BUDGET, Source::Reg(2));
