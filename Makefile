@@ -52,8 +52,9 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 # `make rocksdb-versions`: which, besides this machine's.
 ROCKSDB_VERSIONS ?= debian13 newest
 
-.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	bench-wiredtiger screenshots wheel race grants soak soak-simulation soak-rocksdb soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
+.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
+	interop-fast interop-module screenshots wheel race grants soak soak-simulation soak-rocksdb \
+	soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
@@ -148,6 +149,18 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/run.py --target $(BPFOF) --query $(BPFOF)-query --verify $(dir $(BPFOF))examples/verify \
 		--fio-seconds $(FIO_SECONDS) --kills $(KILLS)
 	interop/passthrough.py
+	$(MAKE) --no-print-directory interop-module
+
+# Each of these boots a machine; CHAINS of each test that counts them.
+CHAINS ?= 10000
+interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, threaded interrupts
+	@scripts/setup.sh qemu
+	interop/image.sh .interop
+	interop/module.sh .interop
+	for machine in "--processors 1" "--processors 2" "--processors 4 --queues 1" \
+		"--append nvme.use_threaded_interrupts=1"; do \
+		echo "== $$machine"; interop/passthrough.py --module --chains $(CHAINS) $$machine; \
+	done
 
 # With what `cargo test` has built, because there is no time for a release build: of the whole workspace,
 # or features differ and much is compiled again.
@@ -157,6 +170,8 @@ interop-fast: setup ## the quick part of it, with the debug build
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
 	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
+	interop/module.sh .interop
+	interop/passthrough.py --module --chains 500
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
