@@ -52,9 +52,13 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 # `make rocksdb-versions`: which, besides this machine's.
 ROCKSDB_VERSIONS ?= debian13 newest
 
+# `make rocksdb-tables`: how many.
+TABLES ?= 20000
+
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
 	interop-fast interop-module screenshots wheel race grants soak soak-simulation soak-rocksdb \
-	soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
+	soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
+	loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
@@ -75,6 +79,7 @@ test: lint doc fuzz-check ## everything that must pass before a commit: what the
 lint: setup ## formatting, clippy, import cycles, and the dependencies' versions, licences and sources
 	cargo fmt --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
+	cargo fmt --check --manifest-path integrations/rocksdb/rust/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	python3 scripts/import_cycles.py
 	cargo deny check --hide-inclusion-graph $(DENY_CHECKS)
@@ -211,6 +216,14 @@ soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, P
 rocksdb-versions: setup ## tests of the RocksDB integration with ROCKSDB_VERSIONS; compiles the newest; needs root
 	@scripts/setup.sh rocksdb
 	integrations/rocksdb/versions.sh .rocksdb $(ROCKSDB_VERSIONS)
+
+rocksdb-tables: setup ## a database of TABLES tables: opened, read at the target; needs root and 3 open files for each
+	@scripts/setup.sh rocksdb
+	TABLES=$(TABLES) cargo test -p bpfof-cli --test rocksdb --locked a_database_of_many_tables -- --ignored --nocapture
+
+rocksdb-rust: setup ## a program in Rust that uses the crate rocksdb, pushed down; compiles the newest; needs root
+	@scripts/setup.sh rocksdb
+	integrations/rocksdb/versions.sh .rocksdb rust
 
 instructions: setup ## instructions of a command on both sides, against what they may be, by Valgrind
 	@scripts/setup.sh valgrind

@@ -9,7 +9,7 @@ use super::shared::{Place, Remote, Shared};
 use super::sys::{self, BreakSignal, LeaseState};
 use crate::{FileMapObject, NamespaceInfo};
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -29,8 +29,10 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// A lease that somebody's writing has prevented is asked for again after this time, which doubles.
 const LEASE_AGAIN: Duration = Duration::from_millis(10);
 const LEASE_AGAIN_MAX: Duration = Duration::from_secs(10);
-/// Files mapped before it looks for broken leases again.
+/// Files mapped before it looks around again.
 const BATCH: usize = 16;
+/// While there are more to map it looks for broken leases so often: that is a system call for each.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Starts the keeper; returns when it can be woken.
 pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
@@ -67,8 +69,8 @@ struct Keeper<'a> {
     /// The namespace as it was when it was last looked at.
     info: Cell<NamespaceInfo>,
     signal: BreakSignal,
-    /// Files with a lease, and the end of its drain once it is broken.
-    leased: Vec<(Arc<MappedFile>, Arc<Mapping>, Option<Instant>)>,
+    /// Files with a lease, by their ids, and the end of its drain once it is broken.
+    leased: HashMap<u32, (Arc<MappedFile>, Arc<Mapping>, Option<Instant>)>,
     unleased: Vec<Unleased>,
 }
 
@@ -81,17 +83,13 @@ struct Unleased {
 }
 
 impl<'a> Keeper<'a> {
-    const fn new(
-        shared: &'a Shared,
-        remote: &'a Remote,
-        place: &'a Place,
-        signal: BreakSignal,
-    ) -> Self {
+    fn new(shared: &'a Shared, remote: &'a Remote, place: &'a Place, signal: BreakSignal) -> Self {
         let info = Cell::new(remote.info);
-        Self { shared, remote, place, info, signal, leased: Vec::new(), unleased: Vec::new() }
+        Self { shared, remote, place, info, signal, leased: HashMap::new(), unleased: Vec::new() }
     }
 
     fn run(&mut self) {
+        let mut looked = Instant::now();
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
             if !queue.removed.is_empty() {
@@ -111,20 +109,25 @@ impl<'a> Keeper<'a> {
             if !queue.refresh.is_empty() {
                 self.shared.tell();
             }
+            // The rest, or files whose leases had to be released first.
+            let more = !self.shared.queue().refresh.is_empty();
+            let many = more && queue.refresh.len() == BATCH;
+            if many && !queue.stop && looked.elapsed() < LOOK {
+                continue;
+            }
             let draining = self.breaks();
             self.lease_again();
+            looked = Instant::now();
             if queue.stop || !self.is_connected() {
                 break;
             }
-            // The rest, or files whose leases had to be released first.
-            let more = !self.shared.queue().refresh.is_empty();
             if draining || !more {
                 let due = self.unleased.iter().map(|file| file.next).min();
                 let due = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
                 self.signal.wait(if draining { DRAINING } else { due.clamp(DRAINING, IDLE) });
             }
         }
-        for (entry, mapping, _) in mem::take(&mut self.leased) {
+        for (entry, mapping, _) in mem::take(&mut self.leased).into_values() {
             entry.status().mapping = None;
             release(&entry, &mapping);
         }
@@ -144,7 +147,7 @@ impl<'a> Keeper<'a> {
 
     /// Removes the map of a file that nobody uses any more.
     fn remove(&mut self, entry: &Arc<MappedFile>) {
-        for (_, mapping, _) in self.leased.extract_if(.., |(other, ..)| other.id == entry.id) {
+        if let Some((_, mapping, _)) = self.leased.remove(&entry.id) {
             release(entry, &mapping);
         }
         self.unleased.retain(|file| file.entry.id != entry.id);
@@ -166,7 +169,7 @@ impl<'a> Keeper<'a> {
     fn breaks(&mut self) -> bool {
         let mut draining = false;
         let mut released = Vec::new();
-        self.leased.retain_mut(|(entry, mapping, end)| {
+        self.leased.retain(|_, (entry, mapping, end)| {
             let Some(lease) = mapping.lease() else { return false };
             if end.is_none() {
                 if !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held {
@@ -228,7 +231,7 @@ impl<'a> Keeper<'a> {
             let (version, has_gaps) = (*version, *has_gaps);
             let mapping = Arc::new(Mapping { version, has_gaps, proof });
             file.entry.status().mapping = Some(Arc::clone(&mapping));
-            self.leased.push((file.entry, mapping, None));
+            self.leased.insert(file.entry.id, (file.entry, mapping, None));
         }
     }
 
@@ -249,7 +252,7 @@ impl<'a> Keeper<'a> {
             entry.status().looks += 1;
             return;
         }
-        if self.leased.iter().any(|(other, ..)| other.id == entry.id) {
+        if self.leased.contains_key(&entry.id) {
             // Its lease must be released first, once its chains have ended.
             if let Some(lease) = leased {
                 lease.start_break();
@@ -266,7 +269,8 @@ impl<'a> Keeper<'a> {
             Ok(mapping) => {
                 let mapping = Arc::new(mapping);
                 if mapping.lease().is_some() {
-                    self.leased.push((Arc::clone(entry), Arc::clone(&mapping), None));
+                    let leased = (Arc::clone(entry), Arc::clone(&mapping), None);
+                    self.leased.insert(entry.id, leased);
                 } else if self.shared.checks && !entry.is_own {
                     let (entry, mapping) = (Arc::clone(entry), Arc::clone(&mapping));
                     let (next, pause) = (Instant::now() + LEASE_AGAIN, LEASE_AGAIN);
