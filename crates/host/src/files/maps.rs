@@ -237,20 +237,20 @@ impl FileMaps {
     }
 
     /// The same for a function that is installed at the target under this name, made of the same object:
-    /// only translated here. None if there is none, or no target.
+    /// only translated here. Of several it is the one that was installed first. None if there is none, or no
+    /// target.
     ///
     /// # Errors
-    /// Those of [`load_function`](Self::load_function), and [`Error::SeveralFunctions`].
+    /// Those of [`load_function`](Self::load_function).
     pub fn installed_function(
         &self,
         name: &str,
         object: &[u8],
         entry_index: u32,
     ) -> Result<Option<StorageFunction>, Error> {
-        let found = self.with_controller(|controller| controller.installed_function(name));
-        let id = match found {
-            None | Some(Err(Error::NoSuchFunction { .. })) => return Ok(None),
-            Some(found) => found?,
+        let found = self.with_controller(|controller| controller.installed_functions(name));
+        let Some(id) = found.transpose()?.and_then(|ids| ids.first().copied()) else {
+            return Ok(None);
         };
         let mut function = StorageFunction::local(object, entry_index, self.peers.clone(), None)?;
         function.set_remote(self.shared.serial, id);
