@@ -231,5 +231,5 @@ int query_filter(struct bpfof_ctx *ctx)
 			top += stride;
 		}
 	}
-	return bpfof_next_stage(query->reduce);
+	return bpfof_end_filter(query);
 }

@@ -135,6 +135,19 @@ impl Controller {
         }
     }
 
+    /// All installed functions with this name, in the order in which they were installed.
+    ///
+    /// # Errors
+    /// As the target answered.
+    pub fn installed_functions(&mut self, name: &str) -> Result<Vec<FunctionId>, Error> {
+        let report = self.function_report()?;
+        let found = report.iter().filter(|entry| entry.name.to_string() == name);
+        let mut ids: Vec<u32> = found.map(|entry| entry.function).collect();
+        // They count up, and none comes twice.
+        ids.sort_unstable();
+        Ok(ids.into_iter().map(FunctionId).filter(|id| id.is_installed()).collect())
+    }
+
     /// The installed function with this name, which any program may call by its id.
     ///
     /// # Errors

@@ -85,6 +85,14 @@ def _fields_of(schema: pa.Schema) -> str:
     return ", ".join(fields)
 
 
+def _own_stages(stages: Mapping[str, str] | None) -> tuple[str | None, str | None]:
+    given = dict(stages or {})
+    own = given.pop("filter", None), given.pop("reduce", None)
+    if given:
+        raise QuestionError(f"{', '.join(given)}: stages of your own are a filter and a reduce")
+    return own
+
+
 @dataclass(frozen=True)
 class Explanation:
     """What would be done where, and why. Its text is for people."""
@@ -252,11 +260,15 @@ class Dataset(ds.Dataset):
         plan = _bpfof.Plan.histogram(self._source, self._pushed(), column, float(low), float(high), bins)
         return self._reduced(plan, _HISTOGRAM, [column])
 
-    def sql(self, statement: str) -> pa.Table:
+    def sql(self, statement: str, *, stages: Mapping[str, str] | None = None) -> pa.Table:
         """The answer of one SELECT over the rows, under any name: ``trips.sql("SELECT zone, sum(fare) FROM t GROUP BY
-        zone")``. docs/query.md has what there is; the rest of SQL is DuckDB's: ``duckdb.sql("… FROM trips")``."""
+        zone")``. docs/query.md has what there is; the rest of SQL is DuckDB's: ``duckdb.sql("… FROM trips")``.
+
+        ``stages`` are your own, compiled from C: ``{"filter": "near.bpf.o(lat, lon)", "reduce":
+        "powers.bpf.o(n) -> bits u64, rows u64"}``, either or both."""
         self._refuse_residual("sql")
-        batch, stats = session_of(self._reach).sql(self._source, self._pushed(), statement)
+        own = _own_stages(stages)
+        batch, stats = session_of(self._reach).sql(self._source, self._pushed(), statement, *own)
         self._told[:] = [stats]
         return pa.Table.from_batches([pa.record_batch(batch)])
 
@@ -268,11 +280,17 @@ class Dataset(ds.Dataset):
         schema = pa.schema([self._schema.field(name) for name in names])
         return Plan(self._source, plan, self._reach, schema, [])
 
-    def explain(self, statement: str | None = None) -> Explanation:
-        """What would be done where to scan the rows, or to answer an SQL statement."""
+    def explain(
+        self, statement: str | None = None, *, stages: Mapping[str, str] | None = None
+    ) -> Explanation:
+        """What would be done where to scan the rows, or to answer an SQL statement, with stages of your own as of
+        :meth:`sql`."""
+        own = _own_stages(stages)
         if statement is not None:
             self._refuse_residual("sql")
-            return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement))
+            return self._explained(*_bpfof.Session.sql_steps(self._source, self._pushed(), statement, *own))
+        if any(own):
+            raise QuestionError("stages of your own need a statement")
         plan = _bpfof.Plan.rows(self._source, self._pushed(), self.schema.names[:1])
         steps = [step for step in plan.steps() if not step[0].startswith("rows")]
         looked_at = [*dict.fromkeys(name for condition in self._conditions for name in condition.columns)]

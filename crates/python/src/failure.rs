@@ -111,6 +111,7 @@ impl From<RunError> for Failure {
             RunError::Data { path, offset_bytes, .. } => {
                 Self::new("DataError", message).at(&path, Some(offset_bytes))
             }
+            RunError::OwnAnswer { .. } => Self::new("FunctionError", message),
             RunError::Overflow(error) => error.into(),
         }
     }

@@ -4,7 +4,9 @@ use crate::batch::Batch;
 use crate::failure::Failure;
 use crate::filter::{Filter, together};
 use crate::source::Source;
-use bpfof_query::{self as query, Aggregate, Measure, Part, Partial, Place, Reduction, Scalar};
+use bpfof_query::{
+    self as query, Aggregate, Measure, OwnStages, Part, Partial, Place, Reduction, Scalar,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde::{Deserialize, Serialize};
@@ -12,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 
 /// How bytes of plans begin; it changes with what follows.
-const PLAN_MAGIC: &[u8; 8] = b"bpfofPL1";
+const PLAN_MAGIC: &[u8; 8] = b"bpfofPL2";
 /// How bytes of partial results begin.
 const PARTIAL_MAGIC: &[u8; 8] = b"bpfofPR1";
 /// Bytes of a hash of a plan.
@@ -20,7 +22,7 @@ const HASH_BYTES: usize = 16;
 
 /// A query over files that are alike.
 #[pyclass(frozen, module = "bpfof._bpfof")]
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) plan: query::Plan,
     pub(crate) names: Vec<String>,
@@ -48,6 +50,7 @@ impl Plan {
             format: source.0.format.clone(),
             filter: together(filters),
             reduction,
+            own: OwnStages::default(),
         };
         query::check(&plan)?;
         Ok(Self { plan, names })

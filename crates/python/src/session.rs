@@ -7,24 +7,25 @@ use crate::filter::{Filter, together};
 use crate::plan::{PartTuple, Plan, part};
 use crate::rows::Rows;
 use crate::source::Source;
-use crate::watch::Watch;
+use crate::watch::watched;
 use bpfof_host::{HostsFile, TargetUrl};
 use bpfof_query::ask::{self, PartCost, Reach};
+use bpfof_query::infer;
 use bpfof_query::sql::{Question, Statement};
-use bpfof_query::{Partial, Place, Settings, split};
+use bpfof_query::{OwnStageName, OwnStages, Partial, Place, Settings, split};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How files are reached, and the connections that this has made so far.
 #[pyclass(frozen, module = "bpfof._bpfof")]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Session {
     reach: Reach,
     settings: Settings,
-    shared: Mutex<ask::Session>,
+    shared: Arc<Mutex<ask::Session>>,
 }
 
 /// An address, with what the user's file says of it.
@@ -67,15 +68,26 @@ impl Session {
         Ok(shared.clone())
     }
 
-    fn over(&self, source: &Source) -> Result<ask::Session, Failure> {
-        self.with(source.0.files.iter().map(|(path, _)| &**path))
+    fn over(&self, source: &infer::Source) -> Result<ask::Session, Failure> {
+        self.with(source.files.iter().map(|(path, _)| &**path))
     }
 }
 
 /// A statement over a source, whose rows meet the filters as well.
-fn question(source: &Source, filters: &[Filter], text: &str) -> Result<Question, Failure> {
+fn question(
+    source: &Source,
+    filters: &[Filter],
+    text: &str,
+    (filter, reduction): (Option<&str>, Option<&str>),
+) -> Result<Question, Failure> {
     let statement = Statement::parse_over_table(text)?;
-    let mut question = statement.bind(&source.0.schema, &source.0.format)?;
+    let filter = filter.map(OwnStageName::filter).transpose().map_err(Failure::question)?;
+    let reduction =
+        reduction.map(OwnStageName::reduction).transpose().map_err(Failure::question)?;
+    let mut schema = source.0.schema.clone();
+    let own = OwnStages::read(filter.as_ref(), reduction.as_ref(), &mut schema);
+    let own = own.map_err(Failure::question)?;
+    let mut question = statement.bind_with(&schema, &source.0.format, own)?;
     question.restrict(&together(filters));
     split(question.plan())?;
     Ok(question)
@@ -100,7 +112,7 @@ impl Session {
         // Without a target there is nothing to fall back from.
         let falls_back = fallback || here;
         let settings = Settings { chains, falls_back, ..Settings::default() };
-        Ok(Self { reach, settings, shared: Mutex::default() })
+        Ok(Self { reach, settings, shared: Arc::default() })
     }
 
     /// Runs all parts of a plan: the answer, and what it has cost.
@@ -110,15 +122,15 @@ impl Session {
         source: &Source,
         plan: &Plan,
     ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
-        let mut watch = Watch::new();
-        let result = py.detach(|| {
-            let session = self.over(source)?;
+        let (this, source, plan) = (self.clone(), source.0.clone(), plan.clone());
+        let work = watched(py, move |stop| {
+            let session = this.over(&source)?;
             let mut whole = Partial::empty(&plan.plan);
             let stats = session.run::<Failure>(
-                &source.0,
+                &source,
                 &plan.plan,
-                self.settings,
-                &mut |_| watch.goes_on(),
+                this.settings,
+                &mut |_| stop.goes_on(),
                 &mut |partial| {
                     whole.merge(&plan.plan, partial)?;
                     Ok(ControlFlow::Continue(()))
@@ -127,7 +139,7 @@ impl Session {
             let batch = Batch::new(&plan.names(), &whole.finish(&plan.plan)?)?;
             Ok::<_, Failure>((batch, stats, told(&session)))
         });
-        let (batch, stats, (places, lost)) = watch.end(result)?;
+        let (batch, stats, (places, lost)) = work?;
         Ok((batch, cost_of(py, stats, places, lost)?))
     }
 
@@ -138,44 +150,49 @@ impl Session {
         plan: &Plan,
         asked: PartTuple,
     ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyDict>)> {
-        let mut watch = Watch::new();
-        let result = py.detach(|| {
+        let (this, plan) = (self.clone(), plan.clone());
+        let work = watched(py, move |stop| {
             let part = part(asked)?;
-            let session = self.with(std::iter::once(&*part.path))?;
-            let go_on = &mut |_| watch.goes_on();
-            let (partial, cost) = session.run_part(&plan.plan, &part, self.settings, go_on)?;
+            let session = this.with(std::iter::once(&*part.path))?;
+            let go_on = &mut |_| stop.goes_on();
+            let (partial, cost) = session.run_part(&plan.plan, &part, this.settings, go_on)?;
             Ok::<_, Failure>((plan.write_partial(&partial)?, cost))
         });
-        let (bytes, PartCost { stats, place, lost }) = watch.end(result)?;
+        let (bytes, PartCost { stats, place, lost }) = work?;
         let cost = cost_of(py, stats, vec![place], lost.into_iter().collect())?;
         Ok((PyBytes::new(py, &bytes), cost))
     }
 
     /// The rows of a plan, bit by bit.
-    fn rows(&self, py: Python<'_>, source: &Source, plan: &Plan) -> Result<Rows, Failure> {
-        let session = py.detach(|| self.over(source))?;
+    fn rows(&self, py: Python<'_>, source: &Source, plan: &Plan) -> PyResult<Rows> {
+        let (this, files) = (self.clone(), source.0.clone());
+        let session = watched(py, move |_| this.over(&files))?;
         Ok(Rows::start(session, source.0.clone(), plan, self.settings))
     }
 
-    /// The answer of a statement over the files of a source: `SELECT … FROM t`.
+    /// The answer of a statement over the files of a source: `SELECT … FROM t`. Stages of the user's own are as in
+    /// the shell.
+    #[pyo3(signature = (source, filters, text, filter=None, reduction=None))]
     fn sql<'py>(
         &self,
         py: Python<'py>,
         source: &Source,
         filters: Vec<Filter>,
         text: &str,
+        filter: Option<&str>,
+        reduction: Option<&str>,
     ) -> PyResult<(Batch, Bound<'py, PyDict>)> {
-        let question = question(source, &filters, text)?;
-        let mut watch = Watch::new();
-        let result = py.detach(|| {
-            let session = self.over(source)?;
+        let question = question(source, &filters, text, (filter, reduction))?;
+        let (this, source) = (self.clone(), source.0.clone());
+        let work = watched(py, move |stop| {
+            let session = this.over(&source)?;
             let plan = question.plan();
             let (mut whole, mut answers) = (Partial::empty(plan), question.answers());
             let stats = session.run::<Failure>(
-                &source.0,
+                &source,
                 plan,
-                self.settings,
-                &mut |_| watch.goes_on(),
+                this.settings,
+                &mut |_| stop.goes_on(),
                 &mut |partial| {
                     whole.merge(plan, partial)?;
                     Ok(ControlFlow::Continue(()))
@@ -185,19 +202,22 @@ impl Session {
             let batch = Batch::new(&question.names(), &answer)?;
             Ok::<_, Failure>((batch, stats, told(&session)))
         });
-        let (batch, stats, (places, lost)) = watch.end(result)?;
+        let (batch, stats, (places, lost)) = work?;
         Ok((batch, cost_of(py, stats, places, lost)?))
     }
 
     /// The steps of a statement, and the columns that stages look at.
     #[staticmethod]
+    #[pyo3(signature = (source, filters, text, filter=None, reduction=None))]
     #[expect(clippy::type_complexity, reason = "what Python gets as tuples")]
     fn sql_steps(
         source: &Source,
         filters: Vec<Filter>,
         text: &str,
+        filter: Option<&str>,
+        reduction: Option<&str>,
     ) -> Result<(Vec<(String, bool, Option<String>)>, Vec<String>), Failure> {
-        let question = question(source, &filters, text)?;
+        let question = question(source, &filters, text, (filter, reduction))?;
         let split = split(question.plan())?;
         let steps = split.steps.into_iter();
         let steps = steps.map(|step| (step.what, step.place == Place::Stages, step.why_here));

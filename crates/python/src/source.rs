@@ -3,7 +3,7 @@
 use crate::batch::Batch;
 use crate::failure::Failure;
 use bpfof_query::infer::{self, FormatName, Hints};
-use bpfof_query::{Format, Partial, Plan, Predicate, Reduction, Scalar, Schema};
+use bpfof_query::{Format, OwnStages, Partial, Plan, Predicate, Reduction, Scalar, Schema};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
@@ -99,6 +99,7 @@ impl Source {
             format: format.clone(),
             filter: Predicate::Constant(true),
             reduction: Reduction::Rows { columns, limit: None },
+            own: OwnStages::default(),
         };
         Batch::new(&names, &Partial::empty(&plan).finish(&plan)?)
     }

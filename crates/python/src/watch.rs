@@ -1,38 +1,60 @@
 //! Ctrl-C while the work is done.
 
 use pyo3::{PyErr, PyResult, Python};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// How often to look for signals.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Looks for Python's signals now and then. Python handles them on its main thread only; on others there is
-/// never one.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    next: Instant,
-    raised: Option<PyErr>,
+/// Whether the work is no longer wanted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.0.load(Ordering::Relaxed)
+    }
 }
 
-impl Watch {
-    pub(crate) fn new() -> Self {
-        Self { next: Instant::now() + LOOK_AGAIN, raised: None }
-    }
-
-    /// Whether to go on.
-    pub(crate) fn goes_on(&mut self) -> bool {
-        if self.raised.is_none() && Instant::now() >= self.next {
-            self.next = Instant::now() + LOOK_AGAIN;
-            self.raised = Python::attach(|py| py.check_signals()).err();
-        }
-        self.raised.is_none()
-    }
-
-    /// What the work came to, or what a signal raised.
-    pub(crate) fn end<T, E: Into<PyErr>>(self, result: Result<T, E>) -> PyResult<T> {
-        match self.raised {
-            Some(raised) => Err(raised),
-            None => result.map_err(Into::into),
+/// Lets a thread do the work, and looks for Python's signals meanwhile: one ends the wait, whatever the work waits
+/// for itself. The thread is told to stop, and ends by itself. Python handles signals on its main thread only; on
+/// others there is never one.
+pub(crate) fn watched<T, E>(
+    py: Python<'_>,
+    work: impl FnOnce(&Stop) -> Result<T, E> + Send + 'static,
+) -> PyResult<T>
+where
+    T: Send + 'static,
+    E: Into<PyErr> + Send + 'static,
+{
+    let stop = Stop::default();
+    let (to, done) = sync_channel(1);
+    let stops = stop.clone();
+    let worker = std::thread::spawn(move || {
+        // Nobody may wait for it any more.
+        let _ = to.send(work(&stops));
+    });
+    let done = Mutex::new(done);
+    loop {
+        let received = py.detach(|| match done.lock() {
+            Ok(done) => done.recv_timeout(LOOK_AGAIN),
+            Err(_) => Err(RecvTimeoutError::Disconnected),
+        });
+        match received {
+            Ok(result) => return result.map_err(Into::into),
+            Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => unreachable!("it sends before it ends"),
+            },
+            Err(RecvTimeoutError::Timeout) => {
+                if let Err(raised) = py.check_signals() {
+                    stop.0.store(true, Ordering::Relaxed);
+                    return Err(raised);
+                }
+            }
         }
     }
 }

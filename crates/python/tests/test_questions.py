@@ -1,7 +1,10 @@
 """What there is besides rows and groups, and what is refused."""
 
 import _thread
+import contextlib
+import os
 import pickle
+import signal
 import threading
 import time
 
@@ -9,7 +12,9 @@ import bpfof
 import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.feather
 import pytest
+from conftest import REPOSITORY, Disk, cannot_mount, run
 from worlds import same
 
 F = pc.field
@@ -193,6 +198,100 @@ def test_ctrl_c(tmp_path):
         while True:
             for _ in data.to_batches():
                 break
+
+
+def stage(folder, name):
+    source = REPOSITORY / "docs" / "examples" / f"{name}.bpf.c"
+    command = ["clang", "-O2", "-g", "-target", "bpf", "-mcpu=v3", f"-I{REPOSITORY}/functions/include", "-c"]
+    run(*command, str(source), "-o", str(folder / f"{name}.bpf.o"))
+    return folder / f"{name}.bpf.o"
+
+
+def test_stages_of_ones_own(tmp_path):
+    path = tmp_path / "seconds.bin"
+    seconds = numpy.arange(-5_000, 100_000, dtype="<i8")
+    seconds.tofile(path)
+    data = bpfof.dataset(path, schema="n i64").filter(F("n") > -900)
+    stages = {"filter": f"{stage(tmp_path, 'whole_minutes')}(n)"}
+    passing = seconds[(seconds > -900) & (seconds % 60 == 0)]
+    answer = data.sql("SELECT count(*), sum(n) FROM t", stages=stages)
+    assert answer.to_pylist() == [{"count(*)": len(passing), "sum(n)": passing.sum()}]
+    stages["reduce"] = f"{stage(tmp_path, 'powers')}(n) -> bits u64, rows u64"
+    statement = "SELECT bits, sum(rows) AS rows FROM t GROUP BY bits HAVING sum(rows) > 0"
+    answer = {row["bits"]: row["rows"] for row in data.sql(statement, stages=stages).to_pylist()}
+    bits = [0 if n < 0 else int(n).bit_length() for n in passing]
+    assert answer == {each: bits.count(each) for each in set(bits)}
+    assert "reduction of your own: powers.bpf.o(n)" in str(data.explain(statement, stages=stages))
+    with pytest.raises(bpfof.QuestionError, match="it is a reduction and not a filter"):
+        data.sql("SELECT count(*) FROM t", stages={"filter": f"{tmp_path}/powers.bpf.o(n)"})
+    with pytest.raises(bpfof.QuestionError, match="map: stages of your own"):
+        data.sql("SELECT count(*) FROM t", stages={"map": "x.o(n)"})
+
+
+def test_casts_arithmetic_and_parts_are_pyarrows(tmp_path):
+    random = numpy.random.default_rng(22)
+    millis = random.integers(-(10**13), 10**13, 5000)
+    table = pa.table(
+        {
+            "t": pa.array([None if n % 11 == 0 else int(n) for n in millis], pa.timestamp("ms")),
+            "n": pa.array(random.integers(-(2**62), 2**62, 5000)),
+            "x": pa.array(random.normal(size=5000) * 1e9),
+            "w": pa.array(numpy.trunc(random.normal(size=5000) * 1e9)),
+        }
+    )
+    path = tmp_path / "rows.arrow"
+    pyarrow.feather.write_feather(table, path, compression="uncompressed")
+    data = bpfof.dataset(path)
+    t, n, x, w = (table[name] for name in "tnxw")
+    parts = ("year", "quarter", "month", "day", "hour", "minute", "second")
+    asked = [(f"extract({part} FROM t)", getattr(pc, part)(t)) for part in parts]
+    asked += [
+        (f"date_trunc('{part}', t)", pc.floor_temporal(t, unit=part)) for part in (*parts, "week")
+    ]
+    asked += [
+        ("CAST(n AS DOUBLE)", pc.cast(n, pa.float64(), safe=False)),
+        ("CAST(w AS BIGINT)", pc.cast(w, pa.int64())),
+        ("CAST(n AS DOUBLE) * x", pc.multiply(pc.cast(n, pa.float64(), safe=False), x)),
+        ("x + w", pc.add(x, w)),
+        ("x - w", pc.subtract(x, w)),
+        ("x * w", pc.multiply(x, w)),
+        ("x / w", pc.divide(x, w)),
+    ]
+    for expression, expected in asked:
+        answer = data.sql(f"SELECT {expression} AS it FROM t").column("it")
+        assert answer.to_pylist() == expected.to_pylist(), expression
+        if pa.types.is_floating(expected.type):
+            bound = float(numpy.median(expected.to_numpy()))
+        elif pa.types.is_timestamp(expected.type):
+            bound = expected.drop_null().sort()[1000]
+        else:
+            bound = expected.drop_null()[7].as_py()
+        text = f"'{bound.as_py()}'" if pa.types.is_timestamp(expected.type) else repr(bound)
+        for sign, compare in (("<", pc.less), ("<=", pc.less_equal), (">", pc.greater), ("=", pc.equal)):
+            passing = data.sql(f"SELECT count(*) AS rows FROM t WHERE {expression} {sign} {text}")
+            count = pc.sum(compare(expected, bound)).as_py()
+            assert passing["rows"][0].as_py() == count, (expression, sign, text)
+
+
+def test_ctrl_c_at_a_target_that_hangs(tmp_path):
+    if cannot_mount():
+        pytest.skip(cannot_mount())
+    with contextlib.closing(Disk()) as disk:
+        path = disk.mount / "n.bin"
+        numpy.arange(1_000_000, dtype="<i8").tofile(path)
+        os.sync()
+        data = bpfof.dataset(path, schema="n i64", target=disk.url, device=disk.image)
+        assert data.count_rows() == 1_000_000
+        os.kill(disk.process.pid, signal.SIGSTOP)
+        try:
+            timer = threading.Timer(0.5, _thread.interrupt_main)
+            timer.start()
+            begun = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                data.aggregate([("n", "sum")])
+            assert time.monotonic() - begun < 5
+        finally:
+            os.kill(disk.process.pid, signal.SIGCONT)
 
 
 def test_rows_may_be_left(data):

@@ -35,7 +35,9 @@ pub(crate) fn explain(
         let behind =
             behind.iter().map(|what| json!({ "what": what, "where": "here", "why_here": null }));
         let steps: Vec<Value> = steps.chain(behind).collect();
-        let schema: Vec<Value> = columns
+        let schema: Vec<Value> = source
+            .schema
+            .columns
             .iter()
             .map(|column| json!({ "name": column.name, "kind": column.kind.to_string() }))
             .collect();
@@ -48,8 +50,12 @@ pub(crate) fn explain(
     }
     let files = source.files.len();
     writeln!(out, "{files} file{}, {bytes} bytes", if files == 1 { "" } else { "s" })?;
-    let schema: Vec<String> =
-        columns.iter().map(|column| format!("{} {}", column.name, column.kind)).collect();
+    let schema: Vec<String> = source
+        .schema
+        .columns
+        .iter()
+        .map(|column| format!("{} {}", column.name, column.kind))
+        .collect();
     writeln!(out, "columns: {}", schema.join(", "))?;
     writeln!(
         out,

@@ -10,11 +10,11 @@ mod failure;
 
 use answer::{Asked, Destination};
 use bpfof_host::TargetUrl;
-use bpfof_query::Settings;
 use bpfof_query::ask::{Reach, Session};
 use bpfof_query::infer::{FormatName, Hints, Source};
 use bpfof_query::output::Style;
 use bpfof_query::sql::Statement;
+use bpfof_query::{OwnStageName, OwnStages, Settings};
 use bpfof_terminal::{stop_on_signal, target_url};
 use clap::{Args, Parser, ValueEnum};
 use std::ffi::OsString;
@@ -45,6 +45,14 @@ pub struct Options {
     /// The first line of CSV is a row; columns are called f0, f1, and so on.
     #[arg(long)]
     no_header: bool,
+    /// A filter of your own, an object by the contract of bpfof/batch.h, and the columns that it looks at:
+    /// 'near.bpf.o(lat, lon)'. It selects among the rows that meet WHERE.
+    #[arg(long, value_name = "FILE(COLUMNS)", value_parser = OwnStageName::filter)]
+    filter: Option<OwnStageName>,
+    /// A reduction of your own, and the numbers that it answers: 'powers.bpf.o(n) -> power u64, rows u64'. SELECT is
+    /// then of these, and WHERE of the columns of files.
+    #[arg(long, value_name = "FILE(COLUMNS) -> FIELDS", value_parser = OwnStageName::reduction)]
+    reduce: Option<OwnStageName>,
     /// The target that serves the files' namespace: nvme-tcp://HOST:PORT/NQN?ns=1. By default it is found
     /// from their mount: BPFOF_TARGETS, and then the kernel's NVMe/TCP host tell it.
     #[arg(long, value_parser = target_url, requires = "device")]
@@ -180,7 +188,10 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let statement = Statement::parse(&options.sql).map_err(Failure::question)?;
     let source = Source::find(statement.files(), &options.hints()).map_err(Failure::question)?;
-    let question = statement.bind(&source.schema, &source.format).map_err(Failure::question)?;
+    let mut schema = source.schema.clone();
+    let (filter, reduction) = (options.filter.as_ref(), options.reduce.as_ref());
+    let own = OwnStages::read(filter, reduction, &mut schema).map_err(Failure::question)?;
+    let question = statement.bind_with(&schema, &source.format, own).map_err(Failure::question)?;
     if options.explain {
         return explain::explain(&question, &source, &options.reach(), options.json);
     }

@@ -6,8 +6,8 @@ use arrow_ipc::writer::FileWriter;
 use bpfof_host::files::FileMaps;
 use bpfof_query::infer::Source;
 use bpfof_query::{
-    Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, Plan, Predicate,
-    Reduction, Runner, Scalar, Schema, Settings, Stages, Value, parts,
+    Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, OwnStages, Plan,
+    Predicate, Reduction, Runner, Scalar, Schema, Settings, Stages, Value, parts,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
@@ -176,7 +176,13 @@ fn main() {
                 nullable: false,
             };
             let schema = Schema { columns: KINDS.map(column).to_vec() };
-            let plan = Plan { schema, format: format.clone(), filter, reduction };
+            let plan = Plan {
+                schema,
+                format: format.clone(),
+                filter,
+                reduction,
+                own: OwnStages::default(),
+            };
             println!("{name}: {query}");
             measure(&stages, &path, &plan, bytes.len() as u64);
         }

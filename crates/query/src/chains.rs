@@ -6,7 +6,7 @@ use crate::functions::Stages;
 use crate::parts::Range;
 use crate::plan::{Format, Plan};
 use crate::settings::{Settings, Stats};
-use crate::stages::{Answer, BadRow, Program, Stage, Status};
+use crate::stages::{Answer, BadRow, Numbers, Program, Stage, Status};
 use bpfof_host::files::{
     Executor, FirstRead, Policy, PushdownFile, PushdownReader, ReadError, ReadInfo, ReadPushdown,
     StorageFunction,
@@ -28,8 +28,7 @@ const CHAINS_MAX: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Loaded {
     program: Program,
-    /// Numbers of filter and reduction.
-    numbers: (u32, u32, u32),
+    numbers: Numbers,
     block: u32,
 }
 
@@ -117,11 +116,16 @@ impl Chains {
         program: Program,
     ) -> Result<Loaded, RunError> {
         let number = |stage| stages.function(stage).map(|function| function.number());
-        let numbers = (
-            program.map.map_or(Ok(0), number)?,
-            program.filter.map_or(Ok(0), number)?,
-            number(program.reduce)?,
-        );
+        let own = |stage: &_| stages.own_function(stage).map(|function| function.number());
+        let numbers = Numbers {
+            map: program.map.map_or(Ok(0), number)?,
+            filter: program.filter.map_or(Ok(0), number)?,
+            own_filter: program.own_filter.as_ref().map_or(Ok(0), own)?,
+            reduce: match &program.own_reduction {
+                Some(reduction) => own(reduction)?,
+                None => number(program.reduce)?,
+            },
+        };
         let most = self.settings.block_max_bytes.unwrap_or(u32::MAX);
         let block = match &plan.format {
             Format::Fixed { record_bytes, .. } => {
@@ -247,11 +251,7 @@ impl Run<'_> {
         if let Status::Bad(what, column) = answer.status {
             return Err(self.bad_row(&answer, what, column));
         }
-        // Each row has a byte at least.
-        let is_possible = answer.next >= range.start
-            && answer.passed <= answer.rows
-            && answer.rows <= range.end.saturating_sub(range.start);
-        if !is_possible {
+        if !answer.is_of(&range) {
             return Err(RunError::Damaged);
         }
         stats.rows += answer.rows;

@@ -202,7 +202,7 @@ fn kind(schema: &Schema, column: usize) -> Kind {
     schema.columns.get(column).map_or(Kind::Utf8, |column| column.kind)
 }
 
-const fn turned(compare: Compare) -> Compare {
+pub(crate) const fn turned(compare: Compare) -> Compare {
     match compare {
         Compare::Less => Compare::Greater,
         Compare::AtMost => Compare::AtLeast,

@@ -18,6 +18,7 @@ pub(crate) fn describe_scalar(of: &Scalar, plan: &Plan) -> String {
             None => format!("column {column}"),
         },
         Scalar::Literal(value) => describe_value(value),
+        Scalar::Convert(conversion, of) => conversion.describe(&describe_scalar(of, plan)),
         Scalar::Arithmetic(operation, left, right) => {
             let sign = match operation {
                 Arithmetic::Add => '+',

@@ -49,6 +49,21 @@ pub enum RunError {
     /// A stage has answered what no stage answers.
     #[error("an answer that makes no sense: is another version of a stage installed?")]
     Damaged,
+    /// A reduction of the user's own has answered something else than it says.
+    #[error(
+        "{name}: it answered {bytes} bytes for {rows} rows of {row_bytes} each: the count and the size that it ends with \
+         (bpfof_go_on) do not fit to the columns that it is said to answer"
+    )]
+    OwnAnswer {
+        /// The stage.
+        name: String,
+        /// Bytes of rows in the answer.
+        bytes: usize,
+        /// How many rows it says there are.
+        rows: u32,
+        /// Bytes of a row: 8 for each column.
+        row_bytes: usize,
+    },
     /// It was asked to stop.
     #[error("interrupted")]
     Stopped,

@@ -3,10 +3,19 @@
 use crate::plan::{Arithmetic, Compare, Predicate, Scalar, Value};
 use std::cmp::Ordering;
 
-/// Arithmetic of integers that leaves 128 bits.
+/// A number that has no room in what it becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an integer beyond 128 bits: compute with floating point numbers")]
-pub struct Overflow;
+pub enum Overflow {
+    /// Arithmetic of integers that leaves 128 bits.
+    #[error("an integer beyond 128 bits: compute with floating point numbers")]
+    Arithmetic,
+    /// A cast of what is no integer of 64 bits.
+    #[error(
+        "CAST AS BIGINT of a number with a fraction, or beyond 64 bits: leave it a floating point number, or leave \
+         such rows out by WHERE"
+    )]
+    Cast,
+}
 
 impl Scalar {
     /// Its value in a row, which has a value for each column of the schema. Text in arithmetic is
@@ -21,6 +30,7 @@ impl Scalar {
             Self::Arithmetic(operation, left, right) => {
                 compute(*operation, &left.value(row)?, &right.value(row)?)
             }
+            Self::Convert(conversion, of) => conversion.of(&of.value(row)?),
         }
     }
 }
@@ -33,7 +43,7 @@ fn compute(operation: Arithmetic, left: &Value, right: &Value) -> Result<Value, 
             Arithmetic::Multiply => left.checked_mul(*right),
             Arithmetic::Divide => return Ok(Value::Float(*left as f64 / *right as f64)),
         };
-        return done.map(Value::Int).ok_or(Overflow);
+        return done.map(Value::Int).ok_or(Overflow::Arithmetic);
     }
     let (Some(left), Some(right)) = (left.as_float(), right.as_float()) else {
         return Ok(Value::Null);

@@ -1,5 +1,6 @@
 //! The stages as functions of some files.
 
+use crate::own::OwnStage;
 use crate::stages::{STAGES, Stage};
 use bpfof_host::files::{FileMaps, StorageFunction};
 use bpfof_host::{Controller, Error};
@@ -18,7 +19,8 @@ impl Stage {
     }
 }
 
-/// Installs all stages at a target that it does not have yet, for all hosts of the subsystem; how many.
+/// Installs all stages at a target that it does not have yet, for all hosts of the subsystem; how many. Several
+/// hosts may do so at once: what was installed first stays.
 ///
 /// # Errors
 /// What the target answers.
@@ -26,13 +28,14 @@ pub fn install_stages(controller: &mut Controller) -> Result<usize, Error> {
     let mut installed = 0;
     for stage in STAGES {
         let name = stage.installed_name();
-        match controller.installed_function(&name) {
-            Ok(_) => {}
-            Err(Error::NoSuchFunction { .. }) => {
-                controller.install_function_as(&name, stage.object, 0)?;
-                installed += 1;
-            }
-            Err(error) => return Err(error),
+        if !controller.installed_functions(&name)?.is_empty() {
+            continue;
+        }
+        let id = controller.install_function_as(&name, stage.object, 0)?;
+        // Whoever looks finds the first one, so that nobody uses this one if it is another.
+        match controller.installed_functions(&name)?.first() {
+            Some(first) if *first != id => controller.unload_function(id)?,
+            _ => installed += 1,
         }
     }
     Ok(installed)
@@ -61,6 +64,8 @@ struct Here {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedStages {
     functions: Arc<Mutex<Vec<(Stage, StorageFunction)>>>,
+    /// Those of the user's own, by their objects.
+    own: Arc<Mutex<Vec<(Vec<u8>, StorageFunction)>>>,
     /// Whether their target was lost in the middle of the work.
     is_given_up: Arc<AtomicBool>,
 }
@@ -124,6 +129,17 @@ impl<'a> Stages<'a> {
             None => self.maps.load_function(stage.object, 0)?,
         };
         functions.push((stage, function.clone()));
+        Ok(function)
+    }
+
+    /// A stage of the user's own, loaded.
+    pub(crate) fn own_function(&self, stage: &OwnStage) -> Result<StorageFunction, Error> {
+        let mut own = self.loaded.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, function)) = own.iter().find(|(known, _)| *known == stage.object) {
+            return Ok(function.clone());
+        }
+        let function = self.maps.load_function(&stage.object, 0)?;
+        own.push((stage.object.clone(), function.clone()));
         Ok(function)
     }
 }

@@ -120,6 +120,7 @@ fn floats<'a, T: ArrowPrimitiveType<Native: Into<f64>>>(array: &'a dyn Array) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::own::OwnStages;
     use crate::plan::{
         Aggregate, Column, Format, Kind, Measure, Predicate, Reduction, Scalar, Schema,
     };
@@ -144,6 +145,7 @@ mod tests {
             format: Format::Csv { delimiter: b',', header_bytes: 0, nulls: Vec::new() },
             filter: Predicate::Constant(false),
             reduction: Reduction::Groups { keys: vec![Scalar::Column(1)], aggregates: vec![sum] },
+            own: OwnStages::default(),
         }
     }
 

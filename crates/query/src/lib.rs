@@ -10,6 +10,8 @@
 //! - `split`, `conditions`: what stages can do.
 //! - `stages`, `wire`, `order_form`: their argument and their answers.
 //! - `columns`: where the buffers of Arrow files are.
+//! - `convert`: casts, and parts of dates and times.
+//! - `own`: stages of the user's own.
 //! - `parts`, `run`, `chains`, `functions`: files, ranges, chains, and the stages as functions there.
 //! - `sql`: statements as plans; `infer`: what files hold; `output`: answers as text and Arrow;
 //!   `ask`: files with their targets, and all parts of a plan run over them.
@@ -21,6 +23,8 @@
 //! draws no progress and reads no keys: commands and bindings do.
 
 pub mod ask;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod infer;
 pub mod output;
 pub mod plan;
@@ -29,6 +33,7 @@ pub mod sql;
 mod chains;
 mod columns;
 mod conditions;
+mod convert;
 mod describe;
 mod error;
 mod eval;
@@ -38,6 +43,7 @@ mod here;
 mod maps;
 mod measures;
 mod order_form;
+mod own;
 mod partial;
 mod parts;
 mod run;
@@ -46,10 +52,12 @@ mod split;
 mod stages;
 mod wire;
 
+pub use convert::{Conversion, TimePart};
 pub use error::RunError;
 pub use eval::Overflow;
 pub use functions::{Stages, install_stages};
 pub use here::RowsError;
+pub use own::{OwnReduction, OwnStage, OwnStageError, OwnStageName, OwnStages};
 pub use partial::{FinishError, Partial};
 pub use parts::{Part, parts};
 pub use plan::{

@@ -1,6 +1,7 @@
 //! Arithmetic as the map stage does it (`functions/query/map.h`): each operation becomes a column behind
 //! those of the schema, and the plan asks for that.
 
+use crate::convert::Conversion;
 use crate::order_form;
 use crate::plan::{
     Aggregate, Arithmetic, Column, Kind, Measure, Plan, Predicate, Reduction, Scalar, Value,
@@ -122,7 +123,7 @@ impl Mapped {
 
     /// The column that a scalar becomes, or the scalar, if stages cannot compute it.
     fn scalar(&mut self, scalar: &Scalar) -> Scalar {
-        let Scalar::Arithmetic(..) = scalar else { return scalar.clone() };
+        let (Scalar::Arithmetic(..) | Scalar::Convert(..)) = scalar else { return scalar.clone() };
         let made = self.steps.len();
         match self.operand(scalar) {
             Some(Operand::Column(column)) => Scalar::Column(column),
@@ -151,6 +152,7 @@ impl Mapped {
             Scalar::Literal(Value::Int(number)) => i64::try_from(*number).ok().map(Operand::Int),
             Scalar::Literal(Value::Float(number)) => Some(Operand::Float(*number)),
             Scalar::Literal(Value::Null | Value::Text(_)) => None,
+            Scalar::Convert(conversion, of) => self.converted(*conversion, of, scalar),
             Scalar::Arithmetic(operation, left, right) => {
                 if let Some(step) = self.steps.iter().position(|step| step.scalar == *scalar) {
                     return Some(Operand::Column(self.first() + step));
@@ -162,6 +164,36 @@ impl Mapped {
                 self.make(*operation, operands, scalar)
             }
         }
+    }
+
+    /// A cast of what is already that, or of an integer to a double, which the product with 1.0 is.
+    fn converted(
+        &mut self,
+        conversion: Conversion,
+        of: &Scalar,
+        scalar: &Scalar,
+    ) -> Option<Operand> {
+        let operand = self.operand(of)?;
+        let fits = |(low, high): (i128, i128)| low >= i64::MIN.into() && high <= i64::MAX.into();
+        match (conversion, self.domain(operand), operand) {
+            (Conversion::Double, None, _) => Some(operand),
+            (Conversion::Double, Some(_), Operand::Column(_)) => {
+                match self.steps.iter().position(|step| step.scalar == *scalar) {
+                    Some(step) => Some(Operand::Column(self.first() + step)),
+                    None => self.make(Arithmetic::Multiply, [operand, Operand::Float(1.0)], scalar),
+                }
+            }
+            (Conversion::Double, Some(_), literal) => Some(as_float(literal)),
+            (Conversion::Integer, Some(domain), _) if fits(domain) && self.is_certain(operand) => {
+                Some(operand)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether its domain is what arithmetic can give, and not what stages let pass of it.
+    fn is_certain(&self, operand: Operand) -> bool {
+        !matches!(operand, Operand::Column(column) if column >= self.first())
     }
 
     /// Index of the first column that is made.
@@ -258,7 +290,7 @@ fn result(
 
 /// Whether a predicate computes anything.
 pub(crate) fn computes(predicate: &Predicate) -> bool {
-    let is_arithmetic = |of: &Scalar| matches!(of, Scalar::Arithmetic(..));
+    let is_arithmetic = |of: &Scalar| matches!(of, Scalar::Arithmetic(..) | Scalar::Convert(..));
     match predicate {
         Predicate::Constant(_) => false,
         Predicate::Compare(_, left, right) => is_arithmetic(left) || is_arithmetic(right),

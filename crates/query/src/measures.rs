@@ -1,5 +1,6 @@
 //! What is computed of the values of a group.
 
+use crate::convert::Conversion;
 use crate::eval::Overflow;
 use crate::exact::ExactSum;
 use crate::plan::{Aggregate, AnswerKind, Kind, Measure, Plan, Scalar, Schema, Value};
@@ -113,7 +114,7 @@ impl Summary {
         match value {
             Value::Int(number) => {
                 if wanted.sum || (wanted.variance && narrow) {
-                    self.sum = self.sum.checked_add(*number).ok_or(Overflow)?;
+                    self.sum = self.sum.checked_add(*number).ok_or(Overflow::Arithmetic)?;
                 }
                 if wanted.variance && narrow {
                     self.squares += number * number;
@@ -152,7 +153,7 @@ impl Summary {
         if let Some((least, greatest)) = &other.range {
             self.widen(least, greatest);
         }
-        self.sum = self.sum.checked_add(other.sum).ok_or(Overflow)?;
+        self.sum = self.sum.checked_add(other.sum).ok_or(Overflow::Arithmetic)?;
         if let Some(sum) = &other.float_sum {
             self.float_sum.get_or_insert_default().merge(sum);
         }
@@ -232,6 +233,10 @@ pub(crate) fn scalar_kind(of: &Scalar, plan: &Plan) -> AnswerKind {
     match of {
         Scalar::Column(index) => plan.format.column_kind(&plan.schema, *index),
         Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
+        Scalar::Convert(Conversion::Begin(..), of) => scalar_kind(of, plan),
+        Scalar::Convert(Conversion::Integer | Conversion::Part(..), _) => {
+            AnswerKind::Same(Kind::I64)
+        }
         _ if is_float(of, &plan.schema) => AnswerKind::Float,
         _ => AnswerKind::Sum,
     }
@@ -245,6 +250,7 @@ pub(crate) fn is_float(of: &Scalar, schema: &Schema) -> bool {
             schema.columns.get(*index).is_some_and(|column| column.kind.is_float())
         }
         Scalar::Literal(value) => matches!(value, Value::Float(_)),
+        Scalar::Convert(conversion, _) => *conversion == Conversion::Double,
         Scalar::Arithmetic(operation, left, right) => {
             *operation == Divide || is_float(left, schema) || is_float(right, schema)
         }
@@ -258,7 +264,7 @@ pub(crate) fn is_text(of: &Scalar, schema: &Schema) -> bool {
             schema.columns.get(*index).is_none_or(|column| column.kind == Kind::Utf8)
         }
         Scalar::Literal(value) => matches!(value, Value::Text(_)),
-        Scalar::Arithmetic(..) => false,
+        Scalar::Arithmetic(..) | Scalar::Convert(..) => false,
     }
 }
 

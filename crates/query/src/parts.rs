@@ -91,6 +91,7 @@ pub(crate) fn ranges(plan: &Plan, part: &Part, range_max_bytes: u64) -> Vec<Rang
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::own::OwnStages;
     use crate::plan::{Predicate, Reduction, Schema};
 
     fn plan(format: Format) -> Plan {
@@ -99,6 +100,7 @@ mod tests {
             format,
             filter: Predicate::Constant(true),
             reduction: Reduction::Rows { columns: Vec::new(), limit: None },
+            own: OwnStages::default(),
         }
     }
 

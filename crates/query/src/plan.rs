@@ -1,5 +1,7 @@
 //! What a query asks: a source, a filter, and a reduction of the rows that pass.
 
+use crate::convert::Conversion;
+use crate::own::OwnStages;
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -262,6 +264,8 @@ pub enum Scalar {
     Literal(Value),
     /// Arithmetic of numbers. A missing operand makes the result missing.
     Arithmetic(Arithmetic, Box<Scalar>, Box<Scalar>),
+    /// A cast, or a part of a time.
+    Convert(Conversion, Box<Scalar>),
 }
 
 /// What a row meets, does not meet, or nobody knows (SQL's three-valued logic).
@@ -381,6 +385,8 @@ pub struct Plan {
     pub filter: Predicate,
     /// What becomes of them.
     pub reduction: Reduction,
+    /// Stages of the user's own.
+    pub own: OwnStages,
 }
 
 /// The kind of a column of an answer.

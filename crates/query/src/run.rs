@@ -10,7 +10,7 @@ use crate::partial::{FinishError, Partial, Reducer, top_order};
 use crate::parts::{Part, Range, ranges};
 use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
 use crate::settings::{Settings, Stats};
-use crate::split::{PlanError, Split, columns_of, columns_of_reduction, split};
+use crate::split::{PlanError, Split, columns_of, columns_of_answers, split};
 use crate::stages::{Answer, Program, Status};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -171,7 +171,7 @@ impl<'a> Runner<'a> {
         let batches = match &self.plan.format {
             Format::Columns { columns, .. } => {
                 let mut wanted: BTreeSet<usize> = self.split.columns.iter().copied().collect();
-                columns_of_reduction(&self.plan.reduction, &mut wanted);
+                columns_of_answers(&self.plan, &mut wanted);
                 let wanted = wanted.into_iter().collect();
                 match Batches::read(file.file(), part, columns, wanted) {
                     Ok(batches) => batches,
@@ -336,8 +336,10 @@ impl<'a> Runner<'a> {
         };
         let columns = wanted.iter().copied().collect();
         let program = Program::rows(plan, (&Predicate::And(Vec::new()), &ALWAYS), columns, 1);
-        let mut loaded =
-            self.chains.load(&self.stages, plan, program.map_err(PlanError::Invalid)?)?;
+        // They have passed it.
+        let mut program = program.map_err(PlanError::Invalid)?;
+        program.own_filter = None;
+        let mut loaded = self.chains.load(&self.stages, plan, program)?;
         let mut collected = Collected::new(plan, &ALWAYS, found.len());
         self.chains.run(
             (plan, &mut loaded),
@@ -407,7 +409,7 @@ pub(crate) fn merge(all: &mut Partial, plan: &Plan, partial: Partial) -> Result<
 }
 
 /// What rows come to, range by range.
-struct Collected<'a> {
+pub(crate) struct Collected<'a> {
     plan: &'a Plan,
     /// What rows must meet that the stages have not tested.
     rest: &'a Predicate,
@@ -418,7 +420,7 @@ struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    fn new(plan: &'a Plan, rest: &'a Predicate, ranges: usize) -> Self {
+    pub(crate) fn new(plan: &'a Plan, rest: &'a Predicate, ranges: usize) -> Self {
         Self {
             plan,
             rest,
@@ -428,7 +430,7 @@ impl<'a> Collected<'a> {
         }
     }
 
-    fn add(
+    pub(crate) fn add(
         &mut self,
         program: &Program,
         index: usize,
@@ -436,8 +438,9 @@ impl<'a> Collected<'a> {
         answer: &Answer<'_>,
     ) -> Result<(), RunError> {
         let Self { plan, rest, reducer, ranges, rows } = self;
+        program.check_own(answer)?;
         // Each row has a byte at least, if only the end of its line.
-        if u64::from(answer.count) > range.end - range.start {
+        if plan.own.reduction.is_none() && u64::from(answer.count) > range.end - range.start {
             return Err(RunError::Damaged);
         }
         let mut result = Ok(());
@@ -478,7 +481,7 @@ impl<'a> Collected<'a> {
         }
     }
 
-    fn finish(self) -> Result<Partial, RunError> {
+    pub(crate) fn finish(self) -> Result<Partial, RunError> {
         let mut all = Partial::empty(self.plan);
         for mut partial in self.ranges {
             self.reducer.settle(&mut partial);

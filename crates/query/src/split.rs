@@ -5,6 +5,7 @@ use crate::describe::{describe, describe_reduction, describe_scalar};
 use crate::maps::{Extent, Mapped};
 use crate::measures;
 use crate::order_form;
+use crate::own::OwnStage;
 use crate::partial::{edges, has_variance};
 use crate::plan::{
     Aggregate, Column, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar, Value,
@@ -30,6 +31,8 @@ const TOP_MAX: u32 = 512;
 const BINS_MAX: u32 = 512;
 /// Intervals of a histogram anywhere.
 const BINS_LIMIT: u32 = 1 << 20;
+/// How the words of a step begin that filters.
+const FILTER: &str = "filter: ";
 /// Bytes that one read can have wherever it begins (`BPFOF_READ_MAX`).
 pub(crate) const READ_MAX_BYTES: u32 = 65_536 - 2 * 4096;
 
@@ -101,6 +104,15 @@ pub fn split(plan: &Plan) -> Result<Split, PlanError> {
 
 fn checked(plan: &Plan, split: Split) -> Result<Split, PlanError> {
     check_columns(plan, &split.columns)?;
+    let here =
+        split.steps.iter().find(|step| step.what.starts_with(FILTER) && step.why_here.is_some());
+    if let (Some(step), Some(own)) = (here, &plan.own.reduction) {
+        let (what, why) = (&step.what, step.why_here.as_deref().unwrap_or_default());
+        return invalid(format!(
+            "{what}: stages cannot apply it ({why}), and must before {} reduces",
+            own.stage.name
+        ));
+    }
     Ok(split)
 }
 
@@ -137,14 +149,15 @@ fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
             }
         };
         let place = if why_here.is_none() { Place::Stages } else { Place::Here };
-        let what = format!("filter: {}", describe(conjunct, plan));
+        let what = format!("{FILTER}{}", describe(conjunct, plan));
         filters.push(Step { what, place, why_here });
     }
     let pushed = Predicate::And(pushed);
     let mut mapped = Mapped::new(plan, &pushed, extent);
-    let reduction = match rest.is_empty() {
-        true => reduction_by_stages(&mapped.plan),
-        false => Err("rows are filtered here first".to_owned()),
+    let reduction = match (rest.is_empty(), &plan.own.reduction) {
+        (_, Some(_)) => Err("of what the stage answers".to_owned()),
+        (true, None) => reduction_by_stages(&mapped.plan),
+        (false, None) => Err("rows are filtered here first".to_owned()),
     };
     let place = if reduction.is_ok() { Place::Stages } else { Place::Here };
     let what = describe_reduction(plan);
@@ -158,6 +171,7 @@ fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
         why_here: None,
     }));
     steps.append(&mut filters);
+    steps.extend(own_steps(plan));
     steps.push(Step { what, place, why_here: reduction.err() });
     let rest = Predicate::And(rest);
     let columns = columns(plan, &pushed, &rest, reduces);
@@ -168,7 +182,7 @@ fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
 /// Whether stages can look at these columns, and at those that are answered of rows that they find.
 fn check_columns(plan: &Plan, columns: &[usize]) -> Result<(), PlanError> {
     let mut all: BTreeSet<usize> = columns.iter().copied().collect();
-    columns_of_reduction(&plan.reduction, &mut all);
+    columns_of_answers(plan, &mut all);
     let texts = all.iter().filter(|index| plan.schema.columns[**index].kind == Kind::Utf8).count();
     let is_in_buffers = matches!(plan.format, Format::Columns { .. });
     if all.len() > COLUMNS_MAX {
@@ -184,6 +198,17 @@ fn check_columns(plan: &Plan, columns: &[usize]) -> Result<(), PlanError> {
         ));
     }
     Ok(())
+}
+
+fn own_steps(plan: &Plan) -> impl Iterator<Item = Step> {
+    let filter = plan.own.filter.as_ref().map(|stage| ("filter", stage));
+    let reduction = plan.own.reduction.as_ref().map(|reduction| ("reduction", &reduction.stage));
+    let step = |(place, stage): (&str, &OwnStage)| Step {
+        what: format!("{place} of your own: {}", stage.describe(plan)),
+        place: Place::Stages,
+        why_here: None,
+    };
+    filter.into_iter().chain(reduction).map(step)
 }
 
 fn source_step(format: &Format) -> Step {
@@ -280,16 +305,25 @@ fn columns(plan: &Plan, pushed: &Predicate, rest: &Predicate, reduces: bool) -> 
     let mut columns = BTreeSet::new();
     columns_of_predicate(pushed, &mut columns);
     columns_of_predicate(rest, &mut columns);
+    columns.extend(plan.own.columns());
     match &plan.reduction {
         // Stages find the rows; what is answered of them is read afterwards.
         Reduction::Top { by, .. } if reduces => columns_of(by, &mut columns),
-        other => columns_of_reduction(other, &mut columns),
+        _ => columns_of_answers(plan, &mut columns),
     }
     columns.into_iter().collect()
 }
 
+/// The columns of the files that the answer is made of.
+pub(crate) fn columns_of_answers(plan: &Plan, to: &mut BTreeSet<usize>) {
+    match &plan.own.reduction {
+        Some(own) => to.extend(&own.stage.columns),
+        None => columns_of_reduction(&plan.reduction, to),
+    }
+}
+
 /// The columns that a reduction needs in the end.
-pub(crate) fn columns_of_reduction(of: &Reduction, to: &mut BTreeSet<usize>) {
+fn columns_of_reduction(of: &Reduction, to: &mut BTreeSet<usize>) {
     let mut add = |of: &Scalar| columns_of(of, to);
     match of {
         Reduction::Rows { columns, .. } => columns.iter().for_each(add),
@@ -312,6 +346,7 @@ pub(crate) fn columns_of(of: &Scalar, to: &mut BTreeSet<usize>) {
             to.insert(*column);
         }
         Scalar::Literal(_) => {}
+        Scalar::Convert(_, of) => columns_of(of, to),
         Scalar::Arithmetic(_, left, right) => {
             columns_of(left, to);
             columns_of(right, to);
@@ -348,6 +383,7 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, PlanError> {
 pub fn check(plan: &Plan) -> Result<(), PlanError> {
     check_format(plan)?;
     check_predicate(&plan.filter, plan)?;
+    check_own(plan)?;
     let numbers = |all: &[Scalar]| all.iter().try_for_each(|of| check_scalar(of, plan));
     match &plan.reduction {
         Reduction::Rows { columns, .. } => numbers(columns),
@@ -380,8 +416,32 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
     }
 }
 
+/// Whether stages of the user's own look at columns of the files, and everything else at what is there then.
+fn check_own(plan: &Plan) -> Result<(), PlanError> {
+    let answered = plan.own.reduction.as_ref().map_or(0, |own| own.answers);
+    if plan.own.reduction.is_some() && (answered == 0 || answered >= plan.schema.columns.len()) {
+        return invalid("a reduction answers a column at least, and no more than there are");
+    }
+    let first = plan.file_columns();
+    let is_number = |column: &Column| matches!(column.kind, Kind::U64 | Kind::I64 | Kind::F64);
+    if !plan.schema.columns[first..].iter().all(is_number) {
+        return invalid("a reduction answers numbers of the kinds u64, i64 and f64");
+    }
+    let (mut before, mut behind) = (BTreeSet::new(), BTreeSet::new());
+    before.extend(plan.own.columns());
+    columns_of_predicate(&plan.filter, &mut before);
+    columns_of_reduction(&plan.reduction, &mut behind);
+    if before.iter().any(|column| *column >= first) {
+        return invalid("conditions and stages look at columns of the files");
+    }
+    if plan.own.reduction.is_some() && behind.iter().any(|column| *column < first) {
+        return invalid("only what the reduction answers is there behind it");
+    }
+    Ok(())
+}
+
 fn check_format(plan: &Plan) -> Result<(), PlanError> {
-    let columns = &plan.schema.columns;
+    let columns = &plan.schema.columns[..plan.file_columns()];
     match &plan.format {
         Format::Fixed { record_bytes, fields, .. } => {
             if *record_bytes == 0 || *record_bytes > READ_MAX_BYTES {
@@ -429,6 +489,7 @@ fn check_scalar(of: &Scalar, plan: &Plan) -> Result<(), PlanError> {
             invalid(format!("there is no column {column}"))
         }
         Scalar::Column(_) | Scalar::Literal(_) => Ok(()),
+        Scalar::Convert(_, of) => check_number(of, plan),
         Scalar::Arithmetic(_, left, right) => {
             check_number(left, plan)?;
             check_number(right, plan)

@@ -3,16 +3,16 @@
 use crate::columns::{self, Batches, Pieces};
 use crate::conditions::{self, Condition, Operation};
 use crate::maps::{Extent, Mapped, Operand, Step};
-use crate::measures::{self, Summary};
+use crate::measures::{self};
 use crate::order_form;
-use crate::partial::{Group, Key, Partial, State, edges};
+use crate::own::OwnStage;
+use crate::partial::edges;
 use crate::parts::Range;
-use crate::plan::{Arithmetic, Format, Kind, Plan, Predicate, Reduction, Scalar, Schema, Value};
-use crate::split::{
-    COLUMNS_MAX, READ_MAX_BYTES, Split, columns_of_predicate, columns_of_reduction,
-};
-use crate::wire::{Damaged, Reader, Writer};
+use crate::plan::{Arithmetic, Format, Kind, Plan, Predicate, Reduction, Scalar, Schema};
+use crate::split::{COLUMNS_MAX, READ_MAX_BYTES, Split, columns_of_answers, columns_of_predicate};
+use crate::wire::Writer;
 use std::collections::BTreeSet;
+use std::ops;
 
 macro_rules! object {
     ($name:literal) => {
@@ -44,7 +44,7 @@ const HISTOGRAM: Stage = Stage { name: "query_histogram", object: object!("histo
 pub const STAGES: [Stage; 10] =
     [FIXED, COLUMNS, CSV, MAP, FILTER, FOLD, GROUP, ROWS, TOP, HISTOGRAM];
 
-const QUERY_BYTES: usize = 88 + COLUMNS_MAX * 16;
+const QUERY_BYTES: usize = 96 + COLUMNS_MAX * 16;
 /// In place of a column.
 const MAP_LITERAL: u8 = 255;
 const CONDITION_BYTES: usize = 24;
@@ -99,6 +99,20 @@ enum Told {
         of: usize,
         edges: Vec<u64>,
     },
+    /// A reduction of the user's own looks at these columns, and answers these of the schema.
+    Own {
+        columns: Vec<usize>,
+        answered: ops::Range<usize>,
+    },
+}
+
+/// The functions of a chain by their numbers; 0: there is none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    pub(crate) map: u32,
+    pub(crate) filter: u32,
+    pub(crate) own_filter: u32,
+    pub(crate) reduce: u32,
 }
 
 /// A plan, or its part that stages do, as chains take it.
@@ -118,45 +132,26 @@ pub(crate) struct Program {
     pub(crate) map: Option<Stage>,
     pub(crate) filter: Option<Stage>,
     pub(crate) reduce: Stage,
+    /// Behind the filter.
+    pub(crate) own_filter: Option<OwnStage>,
+    /// In the place of `reduce`.
+    pub(crate) own_reduction: Option<OwnStage>,
     /// What is read of columns that have buffers of their own.
     pieces: Pieces,
     rows_max: usize,
     masks: usize,
 }
 
-/// An answer of a chain.
-#[derive(Debug)]
-pub(crate) struct Answer<'a> {
-    pub(crate) next: u64,
-    pub(crate) status: Status,
-    pub(crate) rows: u64,
-    pub(crate) passed: u64,
-    /// Rows, groups or entries.
-    pub(crate) count: u32,
-    body: &'a [u8],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
-    End,
-    More,
-    /// The row at `next` is bad; of this column, by its index in the schema.
-    Bad(BadRow, Option<usize>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BadRow {
-    Number,
-    Short,
-    Long,
-    Quotes,
-    Text,
-}
-
 impl Program {
     /// The stages' part of a plan.
     pub(crate) fn new(plan: &Plan, split: &Split) -> Result<Self, String> {
         let columns = split.columns.clone();
+        if let Some(own) = &plan.own.reduction {
+            let answered = plan.file_columns()..plan.schema.columns.len();
+            let told = Told::Own { columns: own.stage.columns.clone(), answered };
+            let program = Self::with(Mapped::of_filter(plan, &split.pushed), columns, told)?;
+            return Ok(Self { own_reduction: Some(own.stage.clone()), ..program });
+        }
         let limit = match &plan.reduction {
             Reduction::Rows { limit, .. } => Some(limit.unwrap_or(u64::MAX)),
             _ => None,
@@ -218,6 +213,8 @@ impl Program {
             Told::Group { .. } => GROUP,
             Told::Top { .. } => TOP,
             Told::Histogram { .. } => HISTOGRAM,
+            // Another one takes its place.
+            Told::Own { .. } => ROWS,
         };
         if reduce == GROUP {
             // It writes down the place of each row's entry where masks are.
@@ -255,6 +252,8 @@ impl Program {
             told,
             source,
             reduce,
+            own_filter: plan.own.filter,
+            own_reduction: None,
             pieces,
             rows_max,
             masks,
@@ -278,13 +277,13 @@ impl Program {
         self.pieces.rows_of(bytes.into()).min(self.rows_max as u64) as u32
     }
 
-    /// The argument of a chain, and the size of scratch. `numbers` are those of map, filter and reduction.
+    /// The argument of a chain, and the size of scratch.
     pub(crate) fn argument(
         &self,
         plan: &Plan,
         (range, batches): (&Range, &Batches),
         block: u32,
-        (map, filter, reduce): (u32, u32, u32),
+        numbers: Numbers,
     ) -> (Vec<u8>, u32) {
         let mut nullable = match plan.format {
             Format::Columns { .. } => self.pieces.missing(batches, range, self.taken),
@@ -300,7 +299,10 @@ impl Program {
         let mut to = Writer::default();
         to.u64(range.end).u64(range.file_end).u64(0).u64(0);
         to.u32(block).u32(if range.skips { FLAG_SKIP } else { 0 });
-        to.u32(if self.filter.is_some() { filter } else { 0 }).u32(reduce);
+        let Numbers { map, filter, own_filter, reduce } = numbers;
+        // The one of these that comes first, and the other one.
+        let (first, second) = if filter == 0 { (own_filter, 0) } else { (filter, own_filter) };
+        to.u32(first).u32(reduce);
         let head = to.len();
         to.skip(QUERY_BYTES - head);
         let conditions_at = to.len();
@@ -320,6 +322,11 @@ impl Program {
         }
         let map_at = to.len();
         self.steps.iter().for_each(|step| self.write_step(step, &mut to));
+        let own_filter_at = to.len();
+        if let Some(own) = &self.own_filter {
+            self.write_own(&own.columns, &mut to);
+            to.align();
+        }
         let reduction_at = to.len();
         self.write_reduction(&mut to);
         to.align();
@@ -330,8 +337,8 @@ impl Program {
         let mut header = Writer::default();
         header.u16(conditions_at as u16).u16(self.conditions.len() as u16);
         header.u16(reduction_at as u16).u16(state_at as u16);
-        let map = if self.map.is_some() { map } else { 0 };
-        self.write_layout(plan, (nulls_at, source_at, map_at, map), &nullable, &mut header);
+        let own = (second, own_filter_at);
+        self.write_layout(plan, (nulls_at, source_at, map_at, map), own, &nullable, &mut header);
         to.put(head, header.as_slice());
         let scratch = match &self.told {
             Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
@@ -415,6 +422,7 @@ impl Program {
                     to.u16(self.place(*key) as u16);
                 });
             }
+            Told::Own { columns, .. } => self.write_own(columns, to),
             Told::Top { by, descending, count } => {
                 to.u32(*count).u16(self.place(*by) as u16).u16(u16::from(*descending));
             }
@@ -425,6 +433,13 @@ impl Program {
                 });
             }
         }
+    }
+
+    fn write_own(&self, columns: &[usize], to: &mut Writer) {
+        to.u16(columns.len() as u16);
+        columns.iter().for_each(|column| {
+            to.u16(self.place(*column) as u16);
+        });
     }
 
     fn write_measures(&self, words: &[Words], entry_bytes: usize, to: &mut Writer) {
@@ -442,6 +457,7 @@ impl Program {
         &self,
         plan: &Plan,
         (nulls_at, source_at, map_at, map): (usize, usize, usize, u32),
+        (own_filter, own_filter_at): (u32, usize),
         missing: &[bool],
         to: &mut Writer,
     ) {
@@ -467,7 +483,8 @@ impl Program {
                 to.u16(1).u8(0).u8(0).u16(0);
             }
         }
-        to.u16(source_at as u16).u16(map_at as u16).u16(self.steps.len() as u16).u32(map).u32(0);
+        to.u16(source_at as u16).u16(map_at as u16).u16(self.steps.len() as u16).u32(map);
+        to.u32(own_filter).u16(own_filter_at as u16).u16(0).u16(0).u16(0);
         for (at, (index, kind)) in self.columns.iter().zip(&self.kinds).enumerate() {
             let room = usize::from(self.nullable[at]);
             let (offset, width) = match &plan.format {
@@ -488,190 +505,6 @@ impl Program {
             to.u16(place(room)).u32(0);
         }
     }
-
-    /// Parses what a chain has answered.
-    pub(crate) fn answer<'a>(&self, bytes: &'a [u8]) -> Result<Answer<'a>, Damaged> {
-        let mut from = Reader(bytes);
-        let (next, status, count) = (from.u64()?, from.u32()?, from.u32()?);
-        let column = self.columns.get(count as usize).copied();
-        let status = match status {
-            0 => Status::End,
-            1 => Status::More,
-            2 => Status::Bad(BadRow::Number, column),
-            3 => Status::Bad(BadRow::Short, column),
-            4 => Status::Bad(BadRow::Long, None),
-            5 => Status::Bad(BadRow::Quotes, None),
-            6 => Status::Bad(BadRow::Text, column),
-            _ => return Err(Damaged),
-        };
-        Ok(Answer { next, status, count, rows: from.u64()?, passed: from.u64()?, body: from.0 })
-    }
-
-    /// Rows of the schema's width, of an answer of the stage for rows.
-    pub(crate) fn each_row(
-        &self,
-        answer: &Answer<'_>,
-        columns: usize,
-        on_row: &mut dyn FnMut(&[Value]),
-    ) -> Result<(), Damaged> {
-        let Told::Rows { answered, .. } = &self.told else { return Err(Damaged) };
-        let mut from = Reader(answer.body);
-        from.skip(8)?;
-        let mut row = vec![Value::Null; columns];
-        for _ in 0..answer.count {
-            for place in answered {
-                let (kind, nullable) = (&self.kinds[*place], self.nullable[*place]);
-                row[self.columns[*place]] = match (nullable && from.u8()? == 0, kind) {
-                    (true, _) => Value::Null,
-                    (false, Kind::Utf8) => {
-                        let length = from.u16()?;
-                        text(from.take(usize::from(length))?)
-                    }
-                    (false, kind) => order_form::to_value(*kind, from.u64()?),
-                };
-            }
-            on_row(&row);
-        }
-        Ok(())
-    }
-
-    /// Keys and file offsets of a top's rows.
-    pub(crate) fn top(&self, answer: &Answer<'_>) -> Result<Vec<(Value, u64)>, Damaged> {
-        let Told::Top { by, descending, .. } = self.told else { return Err(Damaged) };
-        let kind = self.kinds[self.place(by)];
-        let mut from = Reader(answer.body);
-        from.skip(8)?;
-        if u64::from(answer.count) > answer.passed {
-            return Err(Damaged);
-        }
-        let mut rows = Vec::new();
-        for _ in 0..answer.count {
-            let (key, offset) = (from.u64()?, from.u64()?);
-            rows.push((order_form::to_value(kind, if descending { !key } else { key }), offset));
-        }
-        Ok(rows)
-    }
-
-    /// What the stages have reduced to groups or a histogram.
-    pub(crate) fn partial(&self, answer: &Answer<'_>) -> Result<Partial, Damaged> {
-        let mut from = Reader(answer.body);
-        match &self.told {
-            Told::Fold { words, .. } => {
-                let summaries = self.summaries(words, answer.body, answer.passed, &[])?;
-                let group = Group { rows: answer.passed, summaries };
-                let groups = if answer.passed == 0 { None } else { Some((Vec::new(), group)) };
-                Ok(Partial(State::Groups(groups.into_iter().collect())))
-            }
-            Told::Group { keys, words, entry_bytes } => {
-                from.skip(4)?;
-                let texts_at = from.u32()? as usize;
-                let mut bases = [0; MEASURES_MAX];
-                for base in &mut bases {
-                    *base = from.u16()?;
-                }
-                let entries = from.take(*entry_bytes * answer.count as usize)?;
-                let texts = (texts_at, from.0);
-                let groups = entries.chunks_exact(*entry_bytes).map(|entry| {
-                    let (keys, rows) = self.keys(keys, entry, texts)?;
-                    let rows = within(rows, answer.passed)?;
-                    let summaries = self.summaries(words, entry, rows, &bases)?;
-                    Ok((keys, Group { rows, summaries }))
-                });
-                Ok(Partial(State::Groups(groups.collect::<Result<_, _>>()?)))
-            }
-            Told::Histogram { edges, .. } => {
-                let counts = (1..edges.len()).map(|_| within(from.u64()?, answer.passed));
-                let counts = counts.collect::<Result<_, _>>()?;
-                Ok(Partial(State::Histogram(counts)))
-            }
-            Told::Rows { .. } | Told::Top { .. } => Err(Damaged),
-        }
-    }
-
-    /// The keys of a group's entry, and its rows.
-    fn keys(
-        &self,
-        keys: &[usize],
-        entry: &[u8],
-        (texts_at, texts): (usize, &[u8]),
-    ) -> Result<(Vec<Key>, u64), Damaged> {
-        let mut from = Reader(entry);
-        let missing = from.u64()?;
-        let mut values = Vec::with_capacity(keys.len());
-        for (bit, key) in keys.iter().enumerate() {
-            let word = from.u64()?;
-            let kind = self.kinds[self.place(*key)];
-            let value = match kind {
-                _ if missing >> bit & 1 == 1 => Value::Null,
-                Kind::Utf8 if word >> 32 == 0 => Value::Text(String::new()),
-                Kind::Utf8 => {
-                    let at = (word as u32 as usize).checked_sub(texts_at).ok_or(Damaged)?;
-                    text(
-                        texts
-                            .get(at..)
-                            .and_then(|from| from.get(..(word >> 32) as usize))
-                            .ok_or(Damaged)?,
-                    )
-                }
-                kind => order_form::to_value(kind, word),
-            };
-            values.push(Key::of(value));
-        }
-        Ok((values, from.u64()?))
-    }
-
-    /// What an entry says of each different scalar. Without `bases` it is a fold's.
-    fn summaries(
-        &self,
-        words: &[Words],
-        entry: &[u8],
-        rows: u64,
-        bases: &[u16],
-    ) -> Result<Vec<Summary>, Damaged> {
-        let at = |offset: u16| entry.get(usize::from(offset)..).map(Reader).ok_or(Damaged);
-        let one = |(index, words): (usize, &Words)| {
-            let kind = self.schema.columns[words.column].kind;
-            let count =
-                if words.count == 0 { rows } else { within(at(words.count)?.u64()?, rows)? };
-            let mut summary = Summary { count, ..Summary::default() };
-            if words.range != 0 {
-                let mut from = at(words.range)?;
-                let (least, greatest) = (from.u64()?, from.u64()?);
-                // Otherwise there is nothing but NaN.
-                if count > 0 && least <= greatest {
-                    let of = |order| order_form::to_value(kind, order);
-                    summary.range = Some((of(least), of(greatest)));
-                }
-            }
-            if words.sum != 0 && kind.is_float() {
-                let mut from = at(words.sum)?;
-                let special = from.u64()?;
-                let limbs = if bases.is_empty() { FOLD_LIMBS } else { GROUP_LIMBS };
-                let limbs = (0..limbs).map(|_| from.u64()).collect::<Result<Vec<_>, _>>()?;
-                let base = bases.get(index).map_or(1, |base| u32::from(*base).max(1));
-                summary.float_sum.get_or_insert_default().add_limbs(base, special, &limbs);
-            } else if words.sum != 0 {
-                let sum = at(words.sum)?.u128()? as i128;
-                let signs = if order_form::is_signed(kind) { i128::from(count) << 63 } else { 0 };
-                summary.sum = sum.checked_sub(signs).ok_or(Damaged)?;
-            }
-            if words.squares != 0 {
-                summary.squares = at(words.squares)?.u128()? as i128;
-            }
-            Ok(summary)
-        };
-        words.iter().enumerate().map(one).collect()
-    }
-}
-
-/// A count that a target tells, of rows of which there are so many.
-fn within(count: u64, rows: u64) -> Result<u64, Damaged> {
-    if count <= rows { Ok(count) } else { Err(Damaged) }
-}
-
-/// Text as it is in a file; what is no UTF-8 is shown as such.
-fn text(bytes: &[u8]) -> Value {
-    Value::Text(String::from_utf8_lossy(bytes).into_owned())
 }
 
 fn column(of: &Scalar) -> Result<usize, String> {
@@ -684,7 +517,7 @@ fn column(of: &Scalar) -> Result<usize, String> {
 /// Rows with the columns that a plan answers of them, and those that `rest` looks at.
 fn rows(plan: &Plan, columns: &[usize], rest: &Predicate, limit: u32) -> Told {
     let mut needed = BTreeSet::new();
-    columns_of_reduction(&plan.reduction, &mut needed);
+    columns_of_answers(plan, &mut needed);
     columns_of_predicate(rest, &mut needed);
     let places = columns.iter().enumerate().filter(|(_, column)| needed.contains(column));
     Told::Rows { limit, answered: places.map(|(place, _)| place).collect() }
@@ -751,6 +584,10 @@ fn order_edges(kind: Kind, edges: &[f64]) -> Vec<u64> {
     };
     edges.iter().enumerate().map(order).collect()
 }
+
+mod answers;
+
+pub(crate) use answers::{Answer, BadRow, Status};
 
 #[cfg(test)]
 mod tests;

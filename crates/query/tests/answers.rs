@@ -4,8 +4,8 @@ mod world;
 
 use bpfof_host::files::FileMaps;
 use bpfof_query::{
-    Aggregate, CSV_NULLS, Column, Field, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar,
-    Schema, Settings, Stages, Value,
+    Aggregate, CSV_NULLS, Column, Field, Format, Kind, Measure, OwnStages, Plan, Predicate,
+    Reduction, Scalar, Schema, Settings, Stages, Value,
 };
 use proptest::prelude::*;
 use world::{Dice, World};
@@ -92,6 +92,7 @@ fn all_of(format: Format, kinds: &[Kind], bytes: &[u8]) -> Result<Vec<Vec<Value>
             columns: (0..kinds.len()).map(Scalar::Column).collect(),
             limit: None,
         },
+        own: OwnStages::default(),
     };
     let world = World { plan, rows: Vec::new(), bytes: bytes.to_vec() };
     let folder = tempfile::tempdir().expect("a folder");
@@ -175,6 +176,7 @@ fn lines_of_all_lengths_are_rows() {
             "yyyyyyy".to_owned(),
         ))),
         reduction: Reduction::Rows { columns: vec![Scalar::Column(0)], limit: None },
+        own: OwnStages::default(),
     };
     let world = World { plan, rows: Vec::new(), bytes: text.into_bytes() };
     let folder = tempfile::tempdir().expect("a folder");
@@ -215,6 +217,7 @@ fn groups_are_not_limited() {
                 Aggregate { measure: Measure::Sum, of: Scalar::Column(1) },
             ],
         },
+        own: OwnStages::default(),
     };
     let world = World { plan, rows: Vec::new(), bytes };
     let folder = tempfile::tempdir().expect("a folder");

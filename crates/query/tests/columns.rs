@@ -2,7 +2,8 @@
 
 use arrow_array::types::Int64Type;
 use arrow_array::{
-    ArrayRef, BooleanArray, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+    ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch,
+    StringArray, TimestampMillisecondArray,
 };
 use arrow_ipc::writer::{FileWriter, StreamWriter};
 use arrow_schema::Schema as ArrowSchema;
@@ -11,6 +12,7 @@ use bpfof_query::infer::{Hints, Source};
 use bpfof_query::output::schema;
 use bpfof_query::sql::Statement;
 use bpfof_query::{Partial, RunError, Runner, Settings, Stages, Table, Value, parts};
+use chrono::{DateTime, Datelike, Timelike, Utc};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -229,4 +231,65 @@ proptest! {
         }
         asks_without_harm(&bytes);
     }
+}
+
+/// Times before and behind 1970, whose parts chrono tells.
+#[test]
+fn parts_of_times_and_casts() {
+    let millis = |row: i64| (row * 7_919_001_337) % 90_000_000_000_000 - 40_000_000_000_000;
+    let rows = 20_000;
+    let times: ArrayRef = Arc::new(TimestampMillisecondArray::from_iter(
+        (0..rows).map(|row| (row % 17 != 3).then(|| millis(row))),
+    ));
+    let whole = (0..rows).map(|row| row as f64 - 5.0);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("t", times),
+        ("n", Arc::new(Int64Array::from_iter_values(0..rows))),
+        ("x", Arc::new(Float64Array::from_iter_values(whole))),
+    ];
+    let (_folder, path) = folder();
+    write(&path, columns, 3000);
+    let there = || (0..rows).filter(|row| row % 17 != 3);
+    let time = |row| DateTime::from_timestamp_millis(millis(row)).expect("in range");
+
+    let rest = "WHERE extract(year FROM t) IN (1969, 2001) OR date_trunc('day', t) < '0800-01-01'";
+    let table = ask(&path, "count(*)", rest, Settings::default()).expect("an answer");
+    let expected =
+        there().filter(|row| [1969, 2001].contains(&time(*row).year()) || time(*row).year() < 800);
+    assert_eq!(table.rows, [[Value::Int(expected.count() as i128)]]);
+
+    for (condition, holds) in [
+        (
+            "extract(year FROM t) = 1999",
+            Box::new(|time: DateTime<Utc>| time.year() == 1999)
+                as Box<dyn Fn(DateTime<Utc>) -> bool>,
+        ),
+        ("2000 > extract(year FROM t)", Box::new(|time| time.year() < 2000)),
+        (
+            "date_trunc('month', t) >= '1969-12-02'",
+            Box::new(|time| (time.year(), time.month()) >= (1970, 1)),
+        ),
+        ("date_part('hour', t) <> 23", Box::new(|time| time.hour() != 23)),
+    ] {
+        let table = ask(&path, "sum(n)", &format!("WHERE {condition}"), Settings::default());
+        let expected: i64 = there().filter(|row| holds(time(*row))).sum();
+        assert_eq!(table.expect("an answer").rows, [[Value::Int(expected.into())]], "{condition}");
+    }
+
+    let select = "extract(month FROM t), count(*), sum(CAST(n AS DOUBLE)), max(CAST(x AS BIGINT))";
+    let rest = "WHERE t IS NOT NULL GROUP BY 1 ORDER BY 1";
+    let table = ask(&path, select, rest, Settings::default()).expect("an answer");
+    let months: Vec<Vec<Value>> = (1..=12)
+        .map(|month| {
+            let of: Vec<i64> = there().filter(|row| time(*row).month() == month).collect();
+            let greatest = of.iter().max().expect("rows of each month") - 5;
+            let sum: i64 = of.iter().sum();
+            let ints = [i128::from(month), of.len() as i128].map(Value::Int);
+            [&ints[..], &[Value::Float(sum as f64), Value::Int(greatest.into())]].concat()
+        })
+        .collect();
+    assert_eq!(table.rows, months);
+    let error =
+        ask(&path, "CAST(x / 2 AS BIGINT)", "", Settings::default()).expect_err("a fraction");
+    assert!(error.contains("CAST AS BIGINT of a number with a fraction"), "{error}");
 }

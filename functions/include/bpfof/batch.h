@@ -7,9 +7,14 @@
  *
  * The source makes a batch of the rows in a block: a vector for each column that the query needs. The map
  * makes vectors of further columns, by arithmetic. The filter selects rows. The reduction takes what is
- * selected, keeps its state in scratch, asks for the next read, and answers. A stage of one's own takes the
- * place of any of them: it reads what is below and ends as the shipped ones do, with bpfof_next_stage(), or
- * bpfof_go_on().
+ * selected, keeps its state in scratch, asks for the next read, and answers.
+ *
+ * A filter of one's own (BPFOF_OWN_FILTER) comes behind the shipped one, or in its place: it takes numbers of
+ * rows out of bpfof_selection() and ends with bpfof_end_own_filter(). A reduction of one's own
+ * (BPFOF_OWN_REDUCTION) counts the rows that it gets in query->passed, has its state at
+ * query->state_at, which is zero at first, and ends with bpfof_go_on(): its answer are rows of numbers of 8 bytes,
+ * plain and not in order form, of which the host makes what was asked. Which columns they look at they are told:
+ * bpfof_own_filter_column(), bpfof_own_reduction_column().
  *
  * In scratch, from its beginning: struct bpfof_query, which the host makes; what the stages need
  * besides, at offsets that it names; and the state of the reduction. In the workspace: struct
@@ -109,9 +114,24 @@ struct bpfof_query {
 	__u16 map_at;
 	__u16 maps;
 	__u32 map;
-	__u32 reserved;
+	/* a filter of one's own that is behind the shipped one; 0: none, or it is named above */
+	__u32 own_filter;
+	/* offset in scratch of struct bpfof_own; that of a reduction is at reduction_at */
+	__u16 own_filter_at;
+	__u16 reserved[3];
 	struct bpfof_column column[BPFOF_COLUMNS_MAX];
 };
+
+/* Which columns a stage of one's own looks at: places in bpfof_query.column, in its order. */
+struct bpfof_own {
+	__u16 columns;
+	__u16 column[BPFOF_COLUMNS_MAX];
+};
+
+/* The version of what a stage of one's own sees, which is in its name: the host refuses others. */
+#define BPFOF_OWN_VERSION "1"
+#define BPFOF_OWN_FILTER SEC("bpfof/own_filter_" BPFOF_OWN_VERSION)
+#define BPFOF_OWN_REDUCTION SEC("bpfof/own_reduction_" BPFOF_OWN_VERSION)
 
 /* At the beginning of the workspace. */
 struct bpfof_batch {
@@ -247,6 +267,45 @@ static inline int bpfof_next_stage(__u32 function)
 static inline int bpfof_end_source(const struct bpfof_query *query)
 {
 	return bpfof_next_stage(query->map ? query->map : query->filter ? query->filter : query->reduce);
+}
+
+/* Ends the shipped filter's work on a batch. */
+static inline int bpfof_end_filter(const struct bpfof_query *query)
+{
+	return bpfof_next_stage(query->own_filter ? query->own_filter : query->reduce);
+}
+
+/* Ends the work of a filter of one's own: the first `kept` numbers of the selection are those of the rows that
+ * pass, ascending. */
+static inline int bpfof_end_own_filter(const struct bpfof_query *query, struct bpfof_batch *batch, __u32 kept)
+{
+	batch->selected = kept;
+	return bpfof_next_stage(query->reduce);
+}
+
+static inline const struct bpfof_column *bpfof_own_column(const struct bpfof_ctx *ctx,
+							  struct bpfof_query *query, __u32 own_at,
+							  __u32 index)
+{
+	const struct bpfof_own *own = (const struct bpfof_own *)(ctx->scratch + own_at);
+
+	return &query->column[own->column[index]];
+}
+
+/* The column that the user has named so many others before, from 0 on: its bpfof_at(batch, values_at), and
+ * valid_at if it is nullable. */
+static inline const struct bpfof_column *bpfof_own_filter_column(const struct bpfof_ctx *ctx,
+								 struct bpfof_query *query,
+								 __u32 index)
+{
+	return bpfof_own_column(ctx, query, query->own_filter_at, index);
+}
+
+static inline const struct bpfof_column *bpfof_own_reduction_column(const struct bpfof_ctx *ctx,
+								    struct bpfof_query *query,
+								    __u32 index)
+{
+	return bpfof_own_column(ctx, query, query->reduction_at, index);
 }
 
 /* Asks for the block at `offset`, of which something is left, unless the source has already asked. */

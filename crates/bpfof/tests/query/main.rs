@@ -1,23 +1,30 @@
 //! Queries at a target, on this machine by direct reads, and over plain reads: the same answers.
 
+#[path = "../clang/mod.rs"]
+mod clang;
 #[path = "../disk/mod.rs"]
 mod disk;
+mod own;
 mod places;
 #[path = "../../../query/tests/world/mod.rs"]
 mod world;
 
 use bpfof_host::files::{FileMaps, NamespaceDevice};
 use bpfof_query::{
-    Aggregate, Column, Field, Format, Kind, Measure, Plan, Predicate, Reduction, RunError, Runner,
-    STAGES, Scalar, Schema, Settings, Stages, Value, install_stages, parts,
+    Aggregate, Column, Field, Format, Kind, Measure, OwnStages, Plan, Predicate, Reduction,
+    RunError, Runner, STAGES, Scalar, Schema, Settings, Stages, Value, install_stages, parts,
 };
 use disk::{Disk, cannot_mount};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use world::{Dice, World};
+
+/// Hosts that do something at once.
+const HOSTS: usize = 4;
 
 fn at_target(disk: &Disk) -> FileMaps {
     let device = NamespaceDevice::new(disk.image()).expect("an image");
@@ -86,6 +93,7 @@ fn sums() -> Plan {
                 .map(|measure| Aggregate { measure, of: Scalar::Column(0) })
                 .to_vec(),
         },
+        own: OwnStages::default(),
     }
 }
 
@@ -161,6 +169,35 @@ fn installed_stages_are_used() {
     assert_eq!(install_stages(&mut controller).expect("room"), STAGES.len());
     assert_eq!(install_stages(&mut controller).expect("they are there"), 0);
     assert_eq!(own_functions(), 0);
+}
+
+/// Hosts that install stages at once leave one of each.
+#[test]
+fn stages_are_installed_once() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", 96 << 20);
+    let path = disk.mount().join("rows");
+    write(&path, &(0..1000_u64).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
+    let begin = Barrier::new(HOSTS);
+    let host = || {
+        let mut controller = disk.connect();
+        let settings = Settings { falls_back: false, ..Settings::default() };
+        begin.wait();
+        let installed = install_stages(&mut controller).expect("room");
+        let maps = at_target(&disk);
+        let (sum, chains) = sum_of(&Stages::new(&maps), &path, settings).expect("a target");
+        assert!(sum == 999 * 500 && chains > 0);
+        installed
+    };
+    let installed: usize = std::thread::scope(|scope| {
+        let hosts = [(); HOSTS].map(|()| scope.spawn(host));
+        hosts.into_iter().map(|host| host.join().expect("it ends")).sum()
+    });
+    assert_eq!(installed, STAGES.len());
+    let report = disk.connect().function_report().expect("it reports");
+    assert_eq!(report.iter().filter(|entry| entry.function >> 31 == 1).count(), STAGES.len());
 }
 
 /// A target that dies ends no query, unless it must run there.

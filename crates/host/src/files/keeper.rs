@@ -2,7 +2,7 @@
 
 use super::error::MapRefusal;
 use super::grants;
-use super::layout::{FileLayout, file_layout};
+use super::layout::{FileLayout, file_layout, own_file_layout};
 use super::lease::{self, Lease};
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::{Place, Remote, Shared};
@@ -247,7 +247,11 @@ impl<'a> Keeper<'a> {
         });
         // Asked for twice: a new version would only make chains stale.
         let layout = old.as_ref().and_then(|mapping| mapping.layout());
-        if guarded && layout.is_some_and(|layout| layout.holds(&entry.file)) {
+        let holds = |layout: &FileLayout| match entry.is_own {
+            true => layout.has_kept(&entry.file) && !layout.has_grown(&entry.file),
+            false => layout.holds(&entry.file),
+        };
+        if guarded && layout.is_some_and(holds) {
             entry.status().looks += 1;
             return;
         }
@@ -270,7 +274,7 @@ impl<'a> Keeper<'a> {
                 if mapping.lease().is_some() {
                     let leased = (Arc::clone(entry), Arc::clone(&mapping), None);
                     self.leased.insert(entry.id, leased);
-                } else if self.shared.checks {
+                } else if self.shared.checks && !entry.is_own {
                     let (entry, mapping) = (Arc::clone(entry), Arc::clone(&mapping));
                     let (next, pause) = (Instant::now() + LEASE_AGAIN, LEASE_AGAIN);
                     self.unleased.push(Unleased { entry, mapping, next, pause });
@@ -308,11 +312,18 @@ impl<'a> Keeper<'a> {
             let _ = sys::release_lease(&entry.file);
         }
         let (version, layout, has_gaps) = made?;
-        Ok(Mapping { version, has_gaps, proof: Proof::Found(layout, lease) })
+        let proof = match entry.is_own {
+            true => Proof::Own(layout),
+            false => Proof::Found(layout, lease),
+        };
+        Ok(Mapping { version, has_gaps, proof })
     }
 
     /// A read lease, which needs that nobody has the file open for writing, and to own the file.
     fn lease(&self, entry: &MappedFile) -> Option<Lease> {
+        if entry.is_own {
+            return None;
+        }
         let break_time = lease::break_time().filter(|_| self.shared.checks)?;
         match sys::take_lease(&entry.file, &self.signal) {
             Ok(()) => Some(Lease::held(break_time)),
@@ -332,7 +343,10 @@ impl<'a> Keeper<'a> {
     }
 
     fn layout(&self, entry: &MappedFile) -> Result<FileLayout, MapRefusal> {
-        let look = || file_layout(&entry.file, &self.place.device, &self.info.get());
+        let look = || {
+            let look = if entry.is_own { own_file_layout } else { file_layout };
+            look(&entry.file, &self.place.device, &self.info.get())
+        };
         let layout = match look() {
             Err(MapRefusal::BehindNamespace { .. }) if self.has_grown() => look()?,
             layout => layout?,

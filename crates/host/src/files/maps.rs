@@ -5,7 +5,7 @@ use super::device::NamespaceDevice;
 use super::file::PushdownFile;
 use super::function::{LocalMaps, StorageFunction};
 use super::keeper;
-use super::mapped_file::MappedFile;
+use super::mapped_file::{Kind, MappedFile};
 use super::nvme::NvmeNamespace;
 use super::shared::{Place, Remote, Server, Shared};
 use crate::grant::{GrantClient, GrantError};
@@ -165,10 +165,24 @@ impl FileMaps {
     /// possible only if it was opened for reading only.
     #[must_use]
     pub fn add(&self, file: File, name: PathBuf) -> PushdownFile {
-        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let namespace = self.shared.remote.as_ref().and_then(Remote::namespace);
         let is_whole = namespace.is_some_and(|namespace| namespace.is(&file));
-        let mapped = Arc::new(MappedFile::new(id, file, name, is_whole));
+        self.add_as(if is_whole { Kind::Namespace } else { Kind::Shared }, file, name)
+    }
+
+    /// The same for a file that nobody but the caller writes or truncates as long as it is open, and the
+    /// caller only past the page cache (`O_DIRECT`). Chains over it need neither a lease nor that nothing is
+    /// written meanwhile: one counts if all bytes of the file's map still are where they were. So growth
+    /// keeps maps, and what a chain sees of a block that is written meanwhile is the caller's matter.
+    /// After the file has grown, [`PushdownFile::refresh`] gets it a longer map.
+    #[must_use]
+    pub fn add_own(&self, file: File, name: PathBuf) -> PushdownFile {
+        self.add_as(Kind::Own, file, name)
+    }
+
+    fn add_as(&self, kind: Kind, file: File, name: PathBuf) -> PushdownFile {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let mapped = Arc::new(MappedFile::new(id, file, name, kind));
         let file = PushdownFile::new(mapped, Arc::clone(&self.shared));
         file.refresh();
         file
@@ -223,20 +237,20 @@ impl FileMaps {
     }
 
     /// The same for a function that is installed at the target under this name, made of the same object:
-    /// only translated here. None if there is none, or no target.
+    /// only translated here. Of several it is the one that was installed first. None if there is none, or no
+    /// target.
     ///
     /// # Errors
-    /// Those of [`load_function`](Self::load_function), and [`Error::SeveralFunctions`].
+    /// Those of [`load_function`](Self::load_function).
     pub fn installed_function(
         &self,
         name: &str,
         object: &[u8],
         entry_index: u32,
     ) -> Result<Option<StorageFunction>, Error> {
-        let found = self.with_controller(|controller| controller.installed_function(name));
-        let id = match found {
-            None | Some(Err(Error::NoSuchFunction { .. })) => return Ok(None),
-            Some(found) => found?,
+        let found = self.with_controller(|controller| controller.installed_functions(name));
+        let Some(id) = found.transpose()?.and_then(|ids| ids.first().copied()) else {
+            return Ok(None);
         };
         let mut function = StorageFunction::local(object, entry_index, self.peers.clone(), None)?;
         function.set_remote(self.shared.serial, id);

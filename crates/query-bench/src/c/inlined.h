@@ -7,3 +7,4 @@
 #define SEC(name) static inline __attribute__((always_inline))
 #define bpfof_next_stage(function) ((void)(function), 0)
 #define bpfof_end_source(query) ((void)(query), 0)
+#define bpfof_end_filter(query) ((void)(query), 0)

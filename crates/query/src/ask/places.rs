@@ -266,7 +266,13 @@ mod tests {
         let of = |reduction| {
             let format = Format::Fixed { header_bytes: 0, record_bytes: 8, fields: Vec::new() };
             let filter = Predicate::Constant(true);
-            let plan = Plan { schema: Schema::default(), format, filter, reduction };
+            let plan = Plan {
+                schema: Schema::default(),
+                format,
+                filter,
+                reduction,
+                own: crate::own::OwnStages::default(),
+            };
             let files = [file(0, "a", 1), file(0, "b", 2), file(1, "c", 3), file(0, "d", 1 << 28)];
             let stretches = stretches(&plan, &files);
             stretches.iter().map(|one| (one.place, one.parts.len())).collect::<Vec<_>>()

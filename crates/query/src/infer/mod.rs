@@ -10,6 +10,8 @@ mod csv;
 mod npy;
 mod records;
 
+pub(crate) use records::number_fields;
+
 use crate::columns::FileError;
 use crate::plan::{Format, Schema};
 use beginning::Beginning;

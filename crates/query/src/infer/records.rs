@@ -41,6 +41,17 @@ fn kind_named(name: &str) -> Option<Kind> {
     kinds.into_iter().find(|kind| kind.to_string() == name)
 }
 
+/// Reads columns of numbers of 8 bytes.
+pub(crate) fn number_fields(text: &str) -> Result<Vec<Column>, String> {
+    let column = |(name, kind, bytes): Named<'_>| match kind {
+        Some(kind) if bytes == 8 && kind != Kind::Utf8 && !name.is_empty() => {
+            Ok(Column { name: name.to_owned(), kind, nullable: false })
+        }
+        _ => Err(format!("{name}: a reduction answers numbers of the kinds u64, i64 and f64")),
+    };
+    fields(text)?.into_iter().map(column).collect()
+}
+
 /// Reads the fields of a record, which lie one behind the other.
 pub(super) fn parse(text: &str) -> Result<(Schema, Format), String> {
     let mut layout = Layout::default();

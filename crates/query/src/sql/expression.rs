@@ -1,14 +1,17 @@
 //! Expressions and conditions of SQL as those of a plan.
 
 use super::aggregate::{aggregate, arguments, unknown};
+use super::convert::{beginning, cast, part_of, times};
 use super::error::{SqlError, USE_AN_ENGINE, quoted};
 use super::time::Clock;
+use crate::conditions::turned;
+use crate::convert;
 use crate::plan::{
     AnswerKind, Arithmetic, Compare, Format, Kind, OtherColumn, Predicate, Scalar, Schema, Value,
 };
 use arrow_schema::DataType as ArrowType;
 use sqlparser::ast::{
-    BinaryOperator, DataType, Expr, Function, FunctionArgExpr, Ident, UnaryOperator,
+    BinaryOperator, CastKind, DataType, Expr, Function, FunctionArgExpr, Ident, UnaryOperator,
     Value as Literal,
 };
 
@@ -40,7 +43,7 @@ impl Type {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Int => "an integer",
             Self::Float => "a number",
@@ -88,6 +91,8 @@ pub(super) struct Rows<'a> {
     pub(super) schema: &'a Schema,
     pub(super) format: &'a Format,
     pub(super) table_name: Option<&'a str>,
+    /// Those of the columns that are there, from the first one to behind the last one.
+    pub(super) columns: (usize, usize),
 }
 
 impl Rows<'_> {
@@ -106,7 +111,8 @@ impl Rows<'_> {
     }
 
     fn column(&self, name: &Ident) -> Result<Typed, SqlError> {
-        let columns = &self.schema.columns;
+        let (first, end) = self.columns;
+        let columns = &self.schema.columns[first..end];
         let exact = columns.iter().position(|column| column.name == name.value);
         let mut alike = (0..columns.len()).filter(|at| {
             name.quote_style.is_none() && columns[*at].name.eq_ignore_ascii_case(&name.value)
@@ -119,7 +125,7 @@ impl Rows<'_> {
             let known: Vec<&str> = columns.iter().map(|column| &*column.name).collect();
             return Err(SqlError::Column { name: quoted(&name.value), known: known.join(", ") });
         };
-        Ok(self.at(at))
+        Ok(self.at(first + at))
     }
 }
 
@@ -194,11 +200,17 @@ fn scalar_below(names: &mut dyn Names, expr: &Expr, left: u32) -> Result<Typed, 
             let scalar = Scalar::Arithmetic(op, Box::new(first.scalar), Box::new(second.scalar));
             Ok(Typed::new(scalar, of))
         }
-        Expr::Function(function) => Err(unknown(function)),
-        Expr::Cast { .. } => Err(SqlError::unsupported(
-            "CAST",
-            "numbers of different kinds compare and add up as they are",
-        )),
+        Expr::Function(function) => match times(function)? {
+            Some(("date_trunc", part, of)) => beginning(part, scalar_below(names, of, left)?, of),
+            Some((_, part, of)) => part_of(part, scalar_below(names, of, left)?, of),
+            None => Err(unknown(function)),
+        },
+        Expr::Cast { kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, .. } => {
+            cast(scalar_below(names, expr, left)?, expr, data_type)
+        }
+        Expr::Extract { field, expr, .. } => {
+            part_of(&field.to_string(), scalar_below(names, expr, left)?, expr)
+        }
         Expr::TypedString(typed) => {
             Err(SqlError::unsupported(&typed.data_type, "write a number, or text in single quotes"))
         }
@@ -295,7 +307,7 @@ fn align(first: (&mut Typed, &Expr), second: (&mut Typed, &Expr)) -> Result<(), 
     second.0.become_time(first.0.of, second.1)?;
     let is_text = |typed: &Typed| typed.of == Type::Text;
     let clocks = match (first.0.of, second.0.of) {
-        (Type::Time(one), Type::Time(other)) => one == other,
+        (Type::Time(one), Type::Time(other)) => one.is_like(other),
         _ => true,
     };
     let any = [&first.0, &second.0].iter().any(|typed| typed.of == Type::Null);
@@ -399,7 +411,9 @@ fn compared(
 ) -> Result<Predicate, SqlError> {
     let (mut a, mut b) = (scalar_below(names, first, left)?, scalar_below(names, second, left)?);
     align((&mut a, first), (&mut b, second))?;
-    Ok(Predicate::Compare(compare, a.scalar, b.scalar))
+    let turned = convert::of_time(turned(compare), &b.scalar, &a.scalar);
+    let of_time = convert::of_time(compare, &a.scalar, &b.scalar).or(turned);
+    Ok(of_time.unwrap_or(Predicate::Compare(compare, a.scalar, b.scalar)))
 }
 
 fn in_list(

@@ -6,6 +6,7 @@
 //! has not is refused by its name, with what to do in its place; nothing is left out in silence.
 
 mod aggregate;
+mod convert;
 mod error;
 mod expression;
 mod question;

@@ -4,7 +4,9 @@ use super::aggregate::{aggregate, arguments};
 use super::error::{SqlError, quoted};
 use super::expression::{DEPTH_MAX, Names, Rows, Type, Typed, number, predicate, scalar};
 use super::statement::{Grouping, Item, OrderKey, Statement};
+use crate::convert::Conversion;
 use crate::eval::Overflow;
+use crate::own::OwnStages;
 use crate::plan::{
     Aggregate, AnswerKind, Arithmetic, Format, Kind, Measure, Plan, Predicate, Reduction, Scalar,
     Schema, Table, Value,
@@ -110,6 +112,7 @@ fn aggregates(expr: &Expr) -> bool {
             Expr::Function(function) => !matches!(aggregate(function), Ok(None)),
             Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } => occur(inner, left),
             Expr::BinaryOp { left: a, right: b, .. } => occur(a, left) || occur(b, left),
+            Expr::Cast { expr, .. } | Expr::Extract { expr, .. } => occur(expr, left),
             _ => false,
         }
     }
@@ -122,18 +125,44 @@ impl Statement {
     /// # Errors
     /// What it names is not there, does not fit, or is not supported.
     pub fn bind(&self, schema: &Schema, format: &Format) -> Result<Question, SqlError> {
-        let mut rows = Rows { schema, format, table_name: self.table_name.as_deref() };
+        self.bind_with(schema, format, OwnStages::default())
+    }
+
+    /// The same with stages of the user's own, read for this schema. WHERE is of the columns of files; if there is a
+    /// reduction, everything else is of those that it answers.
+    ///
+    /// # Errors
+    /// As of [`bind`](Self::bind).
+    pub fn bind_with(
+        &self,
+        schema: &Schema,
+        format: &Format,
+        own: OwnStages,
+    ) -> Result<Question, SqlError> {
+        let answered = own.reduction.as_ref().map_or(0, |reduction| reduction.answers);
+        let (end, all) = (schema.columns.len() - answered, schema.columns.len());
+        let table_name = self.table_name.as_deref();
+        let mut files = Rows { schema, format, table_name, columns: (0, end) };
+        let rows = match answered {
+            0 => files,
+            _ => Rows { columns: (end, all), ..files },
+        };
         let has_all = self.items.iter().any(|item| matches!(item, Item::All));
-        if let (Some(other), true) = (rows.others().first(), has_all) {
+        if let (Some(other), true, 0) = (rows.others().first(), has_all, answered) {
             let what = format!("* with column {}", other.name);
             return Err(SqlError::unsupported(what, format!("{}; or name the others", other.why)));
         }
         let filter = match &self.filter {
             None => Predicate::Constant(true),
-            Some(expr) => predicate(&mut rows, expr)?,
+            Some(expr) => predicate(&mut files, expr)?,
         };
-        let plan =
-            |reduction| Plan { schema: schema.clone(), format: format.clone(), filter, reduction };
+        let plan = |reduction| Plan {
+            schema: schema.clone(),
+            format: format.clone(),
+            filter,
+            reduction,
+            own,
+        };
         if let Some(reduction) = self.histogram(rows)? {
             let names = ["low", "high", "count"].into_iter().enumerate();
             let columns = names.map(|(at, name)| (name.to_owned(), Scalar::Column(at))).collect();
@@ -141,7 +170,7 @@ impl Statement {
             let (order, offset, limit) = (Vec::new(), self.offset, self.limit);
             return Ok(Question { plan: plan(reduction), columns, having, order, offset, limit });
         }
-        let outputs = self.outputs(schema);
+        let outputs = self.outputs(&rows);
         let reduces = outputs.iter().any(|output| match output.expr {
             OutputExpr::Expr(expr) => aggregates(expr),
             OutputExpr::Column(_) => false,
@@ -154,13 +183,14 @@ impl Statement {
         }
     }
 
-    fn outputs<'a>(&'a self, schema: &Schema) -> Vec<Output<'a>> {
+    fn outputs<'a>(&'a self, rows: &Rows<'_>) -> Vec<Output<'a>> {
         let mut outputs = Vec::new();
         for item in &self.items {
             match item {
                 Item::All => {
-                    outputs.extend(schema.columns.iter().enumerate().map(|(at, column)| Output {
-                        name: column.name.clone(),
+                    let (first, end) = rows.columns;
+                    outputs.extend((first..end).map(|at| Output {
+                        name: rows.schema.columns[at].name.clone(),
                         expr: OutputExpr::Column(at),
                     }))
                 }
@@ -415,7 +445,9 @@ impl Question {
         if !self.order.is_empty() {
             steps.push("ORDER BY".to_owned());
         }
-        let computes = |(_, scalar): &(String, Scalar)| matches!(scalar, Scalar::Arithmetic(..));
+        let computes = |(_, scalar): &(String, Scalar)| {
+            matches!(scalar, Scalar::Arithmetic(..) | Scalar::Convert(..))
+        };
         if self.columns.iter().any(computes) {
             steps.push("arithmetic of aggregates".to_owned());
         }
@@ -504,6 +536,9 @@ fn kind(scalar: &Scalar, kinds: &[AnswerKind]) -> AnswerKind {
         Scalar::Literal(Value::Text(_)) => AnswerKind::Same(Kind::Utf8),
         Scalar::Literal(Value::Int(_)) => AnswerKind::Sum,
         Scalar::Literal(_) | Scalar::Arithmetic(Arithmetic::Divide, ..) => AnswerKind::Float,
+        Scalar::Convert(Conversion::Double, _) => AnswerKind::Float,
+        Scalar::Convert(Conversion::Begin(..), of) => kind(of, kinds),
+        Scalar::Convert(..) => AnswerKind::Same(Kind::I64),
         Scalar::Arithmetic(_, a, b) => {
             let is_float = |scalar| match kind(scalar, kinds) {
                 AnswerKind::Float => true,

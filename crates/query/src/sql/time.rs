@@ -4,6 +4,8 @@ use crate::plan::Value;
 use arrow_schema::{DataType, TimeUnit};
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, Timelike};
 
+/// Names of zones that are UTC.
+const UTC: [&str; 5] = ["UTC", "Etc/UTC", "GMT", "Z", "+00:00"];
 const DAY_NS: i128 = 86_400_000_000_000;
 
 /// How a column counts time.
@@ -12,11 +14,17 @@ pub(super) struct Clock {
     /// Whether from midnight on, else from 1970-01-01 UTC.
     of_day: bool,
     unit_ns: i128,
+    /// Whether its days are those of a zone other than UTC.
+    is_local: bool,
 }
 
 impl Clock {
     /// That of a type; None for others than dates and times.
     pub(super) fn of(data_type: &DataType) -> Option<Self> {
+        let is_local = match data_type {
+            DataType::Timestamp(_, Some(zone)) => !UTC.contains(&&**zone),
+            _ => false,
+        };
         let (of_day, unit_ns) = match data_type {
             DataType::Date32 => (false, DAY_NS),
             DataType::Date64 => (false, unit_ns(TimeUnit::Millisecond)),
@@ -24,7 +32,24 @@ impl Clock {
             DataType::Time32(unit) | DataType::Time64(unit) => (true, unit_ns(*unit)),
             _ => return None,
         };
-        Some(Self { of_day, unit_ns })
+        Some(Self { of_day, unit_ns, is_local })
+    }
+
+    pub(super) const fn is_of_day(self) -> bool {
+        self.of_day
+    }
+
+    pub(super) const fn is_local(self) -> bool {
+        self.is_local
+    }
+
+    pub(super) const fn unit_ns(self) -> i64 {
+        self.unit_ns as i64
+    }
+
+    /// Whether values of both can be compared.
+    pub(super) const fn is_like(self, other: Self) -> bool {
+        self.of_day == other.of_day && self.unit_ns == other.unit_ns
     }
 
     /// What is read, with an example.

@@ -4,9 +4,9 @@
 mod arrow;
 
 use bpfof_query::{
-    Aggregate, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, Plan,
-    Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stages, Stats, Table, Value,
-    parts,
+    Aggregate, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, OwnStages,
+    Plan, Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stages, Stats, Table,
+    Value, parts,
 };
 use std::cmp::Ordering;
 use std::path::Path;
@@ -99,7 +99,11 @@ impl World {
             _ => predicate(&schema, &palette, 0, &mut dice),
         };
         let reduction = reduction(&schema, &palette, &mut dice);
-        World { plan: Plan { schema, format, filter, reduction }, rows, bytes }
+        World {
+            plan: Plan { schema, format, filter, reduction, own: OwnStages::default() },
+            rows,
+            bytes,
+        }
     }
 
     /// What must be answered.
