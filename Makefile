@@ -52,8 +52,13 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 # `make rocksdb-versions`: which, besides this machine's.
 ROCKSDB_VERSIONS ?= debian13 newest
 
-.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb go-ycsb interop interop-fast \
-	screenshots wheel race grants soak soak-simulation soak-rocksdb soak-paths rocksdb-versions instructions loads test-aarch64 fuzz \
+# `make rocksdb-tables`: how many.
+TABLES ?= 20000
+
+.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
+	interop-fast interop-module screenshots wheel race grants soak soak-simulation soak-rocksdb \
+	soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
+	loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
@@ -63,7 +68,7 @@ setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
-	@scripts/setup.sh rocksdb tls prometheus chromium python
+	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium python
 	cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
@@ -74,6 +79,7 @@ test: lint doc fuzz-check ## everything that must pass before a commit: what the
 lint: setup ## formatting, clippy, import cycles, and the dependencies' versions, licences and sources
 	cargo fmt --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
+	cargo fmt --check --manifest-path integrations/rocksdb/rust/Cargo.toml
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	python3 scripts/import_cycles.py
 	cargo deny check --hide-inclusion-graph $(DENY_CHECKS)
@@ -115,6 +121,15 @@ bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half a
 	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb-bench
 	$(BPFOF) bench rocksdb --json bench-rocksdb.json --plots bench-rocksdb
 
+WIREDTIGER_BUILD := $(or $(CARGO_TARGET_DIR),target)/wiredtiger
+bench-wiredtiger: ## WiredTiger over the network: plain reads against pushdown (a quarter of an hour; root)
+	@scripts/setup.sh wiredtiger
+	cargo build --release -p bpfof-cli -p bpfof-capi --locked
+	cmake -S integrations/wiredtiger -B $(WIREDTIGER_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF))) \
+		-DBPFOF_TESTS=ON
+	cmake --build $(WIREDTIGER_BUILD) --parallel 2
+	$(BPFOF) bench wiredtiger --json bench-wiredtiger.json
+
 # Nothing else needs Go or the modules that it downloads. It does not see when a library has changed, and
 # links only what is not there.
 GO_YCSB := $(abspath $(ROCKSDB_BUILD))
@@ -139,6 +154,18 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/run.py --target $(BPFOF) --query $(BPFOF)-query --verify $(dir $(BPFOF))examples/verify \
 		--fio-seconds $(FIO_SECONDS) --kills $(KILLS)
 	interop/passthrough.py
+	$(MAKE) --no-print-directory interop-module
+
+# Each of these boots a machine; CHAINS of each test that counts them.
+CHAINS ?= 10000
+interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, threaded interrupts
+	@scripts/setup.sh qemu
+	interop/image.sh .interop
+	interop/module.sh .interop
+	for machine in "--processors 1" "--processors 2" "--processors 4 --queues 1" \
+		"--append nvme.use_threaded_interrupts=1"; do \
+		echo "== $$machine"; interop/passthrough.py --module --chains $(CHAINS) $$machine; \
+	done
 
 # With what `cargo test` has built, because there is no time for a release build: of the whole workspace,
 # or features differ and much is compiled again.
@@ -148,6 +175,8 @@ interop-fast: setup ## the quick part of it, with the debug build
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
 	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
+	interop/module.sh .interop
+	interop/passthrough.py --module --chains 500
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
@@ -169,6 +198,16 @@ soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SO
 	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(READS) cargo test --release -p bpfof-cli --test rocksdb \
 		--locked -- --ignored --exact soak --nocapture
 
+soak-wiredtiger: setup ## WiredTiger while all changes, SOAK_SECONDS (1800); needs root
+	@scripts/setup.sh wiredtiger
+	SOAK_SECONDS=$(if $(filter command line environment,$(origin SOAK_SECONDS)),$(SOAK_SECONDS),1800) \
+		cargo test --release -p bpfof-cli --test wiredtiger --locked -- --ignored --exact soak --nocapture
+
+wiredtiger-11: setup ## tests of the WiredTiger integration with 11.3.1, which it compiles; needs root
+	@scripts/setup.sh wiredtiger
+	integrations/wiredtiger/newest.sh .wiredtiger
+	WIREDTIGER_DIR=$(CURDIR)/.wiredtiger/wiredtiger-11.3.1 cargo test -p bpfof-cli --test wiredtiger --locked -- --nocapture
+
 soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, PATH_ROUNDS (10) times; needs root
 	@scripts/setup.sh rocksdb
 	PATH_ROUNDS=$(PATH_ROUNDS) PATH_SECONDS=$(PATH_SECONDS) cargo test -p bpfof-cli --test failover \
@@ -177,6 +216,14 @@ soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, P
 rocksdb-versions: setup ## tests of the RocksDB integration with ROCKSDB_VERSIONS; compiles the newest; needs root
 	@scripts/setup.sh rocksdb
 	integrations/rocksdb/versions.sh .rocksdb $(ROCKSDB_VERSIONS)
+
+rocksdb-tables: setup ## a database of TABLES tables: opened, read at the target; needs root and 3 open files for each
+	@scripts/setup.sh rocksdb
+	TABLES=$(TABLES) cargo test -p bpfof-cli --test rocksdb --locked a_database_of_many_tables -- --ignored --nocapture
+
+rocksdb-rust: setup ## a program in Rust that uses the crate rocksdb, pushed down; compiles the newest; needs root
+	@scripts/setup.sh rocksdb
+	integrations/rocksdb/versions.sh .rocksdb rust
 
 instructions: setup ## instructions of a command on both sides, against what they may be, by Valgrind
 	@scripts/setup.sh valgrind
@@ -260,4 +307,4 @@ clean: ## remove what was built; keep .tools, .interop, .deb-test, .rocksdb and 
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
 	rm -rf demo-output bench-kv.json bench-net.json bench-net bench-local.json bench-function.json bench-function.png
-	rm -rf bench-rocksdb.json bench-rocksdb
+	rm -rf bench-rocksdb.json bench-rocksdb bench-wiredtiger.json

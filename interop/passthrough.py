@@ -2,13 +2,15 @@
 """Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
 target that serves a drive.
 
-    interop/passthrough.py
+    interop/passthrough.py [--module] [--chains N] [--processors N] [--queues N] [--append TEXT]
 
-Needs QEMU and the guest that interop/image.sh makes. What runs there are the test of the executors and
+With --module chains that are alone run in the kernel of the guest, by the module of kernel/.
+Needs QEMU and the guest that interop/image.sh makes, and interop/module.sh for the module. What runs there are the test of the executors and
 the command line, as cargo builds them here, from interop/nvme/init. Logs stay in .interop/nvme. The exit status is 0
 only if each step went well.
 """
 
+import argparse
 import json
 import pathlib
 import shutil
@@ -33,7 +35,8 @@ BOOTS = 3
 
 def build():
     """The test of the executors, and the command line."""
-    command = ["cargo", "test", "-p", "bpfof-cli", "--test", "executors", "--no-run", "--locked"]
+    # Of the whole workspace, or features differ and much is compiled again.
+    command = ["cargo", "test", "--workspace", "--test", "executors", "--no-run", "--locked"]
     output = subprocess.run(
         command + ["--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
     ).stdout
@@ -44,7 +47,7 @@ def build():
     return test, pathlib.Path(test).parent.parent / "bpfof"
 
 
-def initrd():
+def initrd(options):
     """The guest of image.sh with another first process, the test, and its storage function."""
     guest = RUN / "guest"
     shutil.rmtree(guest, ignore_errors=True)
@@ -56,7 +59,11 @@ def initrd():
     command = "clang -O2 -g -target bpf -mcpu=v3 -I functions/include -c".split()
     source = "crates/bpfof/tests/executors/follow.bpf.c"
     subprocess.run(command + [source, "-o", guest / "follow.bpf.o"], cwd=ROOT, check=True)
-    names = "\n".join(str(path.relative_to(guest)) for path in guest.iterdir())
+    if options.module:
+        shutil.copy(CACHE / "bpfof_xrp.ko", guest)
+        subprocess.run(["make", "-s", "-C", ROOT / "functions"], check=True)
+        shutil.copytree(ROOT / "functions/build", guest / "functions")
+    names = "\n".join(str(path.relative_to(guest)) for path in sorted(guest.rglob("*")))
     command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
     archive = subprocess.run(
         command, cwd=guest, input=names.encode(), stdout=subprocess.PIPE, check=True
@@ -66,18 +73,19 @@ def initrd():
     return path
 
 
-def boot(control):
-    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]
+def boot(control, options):
+    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max"]
+    command += ["-smp", str(options.processors)]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
-    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(initrd())]
-    command += ["-append", "console=ttyS0 panic=-1"]
+    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(initrd(options))]
+    command += ["-append", f"console=ttyS0 panic=-1 BPFOF_CHAINS={options.chains} {options.append}"]
     for name, size, block in DRIVES:
         image = RUN / f"{name}.img"
         image.unlink(missing_ok=True)
         with open(image, "wb") as disk:
             disk.truncate(size)
         command += ["-drive", f"file={image},if=none,id={name},format=raw,cache=unsafe"]
-        command += ["-device", f"nvme,serial={name},id=nvme-{name}"]
+        command += ["-device", f"nvme,serial={name},id=nvme-{name},max_ioqpairs={options.queues}"]
         blocks = f"logical_block_size={block},physical_block_size={block}"
         command += ["-device", f"nvme-ns,drive={name},bus=nvme-{name},{blocks}"]
     command += ["-serial", f"file:{RUN / 'guest.log'}"]
@@ -105,6 +113,13 @@ def follow(line):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--module", action="store_true")
+    parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
+    parser.add_argument("--processors", type=int, default=2, help="of the guest")
+    parser.add_argument("--queues", type=int, default=64, help="of each drive")
+    parser.add_argument("--append", default="", help="to the kernel's command line")
+    options = parser.parse_args()
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"
     control.unlink(missing_ok=True)
@@ -115,7 +130,7 @@ def main():
     failures = 1
     try:
         for boots_left in reversed(range(BOOTS)):
-            guest = boot(control)
+            guest = boot(control, options)
             connection, _ = listener.accept()
             connection.settimeout(PATIENCE)
             found = follow(connection.makefile("r", encoding="utf-8", errors="replace"))

@@ -77,6 +77,7 @@ stage_rocksdb() {
 	cmake --build "$build" --parallel 2 >/dev/null
 	DESTDIR=$WORK/bpfof-rocksdb cmake --install "$build" >/dev/null
 	strip --strip-debug "$WORK"/bpfof-rocksdb/usr/lib/"$MULTIARCH"/*.a
+	strip --strip-unneeded "$WORK"/bpfof-rocksdb/usr/lib/"$MULTIARCH"/*.so
 	install -D -m 644 -t "$WORK/bpfof-rocksdb/usr/share/doc/bpfof-rocksdb" docs/rocksdb.md
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks to build and test bpf-of, and prints one line for each thing.
 #
-#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [tls] [prometheus] [chromium] [go] [deb] [python]
+#   scripts/setup.sh [cargo-deny] [cargo-fuzz] [qemu] [tshark] [valgrind] [perf] [aarch64] [rocksdb] [wiredtiger] [tls] [prometheus] [chromium] [go] [deb] [python]
 #
 # Debian packages need root or sudo; those for QEMU, tshark, Valgrind, perf, aarch64, RocksDB, others'
 # TLS, Chromium, Go and making Debian packages are installed if they are named.
@@ -129,6 +129,23 @@ probe_rocksdb() {
 		awk '/define ROCKSDB_(MAJOR|MINOR|PATCH)/ { v[$2] = $3 }
 			END { print v["ROCKSDB_MAJOR"] "." v["ROCKSDB_MINOR"] "." v["ROCKSDB_PATCH"] }'
 }
+
+probe_wiredtiger() {
+	echo '#include <wiredtiger.h>' | c++ -x c++ -E -dM - |
+		awk '/define.WIREDTIGER_VERSION_(MAJOR|MINOR|PATCH)/ { v[$2] = $3 }
+			END { print v["WIREDTIGER_VERSION_MAJOR"] "." v["WIREDTIGER_VERSION_MINOR"] "." v["WIREDTIGER_VERSION_PATCH"] }' |
+		grep '[0-9]'
+}
+
+probe_wt() {
+	wt -V | sed -n 's/^WiredTiger \([0-9.]*\).*/\1/p' | grep .
+}
+
+readonly WIREDTIGER_THINGS=(
+	"probe_cmake        cmake         cmake"
+	"probe_wiredtiger   wiredtiger    libwiredtiger-dev"
+	"probe_wt           wt            wiredtiger"
+)
 
 probe_db_bench() {
 	db_bench --version | grep -o '[0-9.]*$'
@@ -362,6 +379,7 @@ for tool in "$@"; do
 	tshark) setup_packages "${TSHARK_THINGS[@]}" ;;
 	valgrind) setup_packages "${VALGRIND_THINGS[@]}" ;;
 	perf) setup_packages "${PERF_THINGS[@]}" ;;
+	wiredtiger) setup_packages "${WIREDTIGER_THINGS[@]}" ;;
 	rocksdb) setup_packages "${ROCKSDB_THINGS[@]}" ;;
 	tls) setup_packages "${TLS_THINGS[@]}" ;;
 	prometheus) setup_packages "${PROMETHEUS_THINGS[@]}" ;;
@@ -376,6 +394,6 @@ for tool in "$@"; do
 		setup_packages "${AARCH64_THINGS[@]}"
 		setup_aarch64_rust
 		;;
-	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, tls, prometheus, chromium, go, deb and python" ;;
+	*) fail "unknown tool $tool; known are cargo-deny, cargo-fuzz, qemu, tshark, valgrind, perf, aarch64, rocksdb, wiredtiger, tls, prometheus, chromium, go, deb and python" ;;
 	esac
 done

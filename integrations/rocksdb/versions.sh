@@ -6,6 +6,7 @@
 #
 #   debian13   9.10, as Debian 13 packages it: unpacked into DIRECTORY with its C library, installed nowhere
 #   newest     11.8, which the crate librocksdb-sys bundles: compiled in DIRECTORY, half an hour on two processors
+#   rust       the same, used by a program in Rust that knows the crate rocksdb
 #
 # What is fetched and compiled stays in DIRECTORY.
 set -euo pipefail
@@ -40,6 +41,7 @@ debian13() {
 	fi
 	libraries=$PWD/$at/root/usr/lib/x86_64-linux-gnu
 	echo "-DROCKSDB_LIBRARY=$libraries/librocksdb.so"
+	echo "-DCMAKE_C_FLAGS=-isystem $PWD/$at/include"
 	echo "-DCMAKE_CXX_FLAGS=-isystem $PWD/$at/include"
 	# Its libraries need its C library, and that its own loader.
 	echo "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--dynamic-linker=$libraries/ld-linux-x86-64.so.2 \
@@ -69,19 +71,35 @@ print(next(os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["pa
 	echo "-DROCKSDB_LIBRARY=$built/librocksdb.a"
 	# It needs a newer Snappy than there may be.
 	echo "-DSNAPPY_LIBRARY=$built/libsnappy.a"
+	echo "-DCMAKE_C_FLAGS=-isystem $sources/rocksdb/include"
 	echo "-DCMAKE_CXX_FLAGS=-isystem $sources/rocksdb/include"
 	echo "-DCMAKE_CXX_STANDARD=20"
 	echo "-DCMAKE_CXX_STANDARD_LIBRARIES=-lz -lbz2 -ldl"
 }
 
-[[ $# -ge 2 ]] || fail "usage: integrations/rocksdb/versions.sh DIRECTORY debian13|newest…"
+rust() {
+	local library
+	library=$(newest "$1" | sed -n 's/^-DROCKSDB_LIBRARY=//p')
+	# What is compiled already is not compiled again.
+	ROCKSDB_STATIC=1 ROCKSDB_LIB_DIR=$(dirname "$library") CARGO_TARGET_DIR=$1/rust \
+		cargo build --manifest-path integrations/rocksdb/rust/Cargo.toml --example lookup --locked
+	ROCKSDB_RUST=$PWD/$1/rust/debug/examples/lookup \
+		cargo test -p bpfof-cli --test rocksdb --locked a_rust_program -- --ignored --nocapture
+}
+
+[[ $# -ge 2 ]] || fail "usage: integrations/rocksdb/versions.sh DIRECTORY debian13|newest|rust…"
 directory=$1
 shift
 for version in "$@"; do
-	[[ $version == debian13 || $version == newest ]] || fail "there is no version $version; there are debian13 and newest"
+	[[ $version == debian13 || $version == newest || $version == rust ]] ||
+		fail "there is no version $version; there are debian13, newest and rust"
 done
 for version in "$@"; do
-	arguments=$("$version" "$directory")
 	echo "RocksDB versions: $version"
+	if [[ $version == rust ]]; then
+		rust "$directory"
+		continue
+	fi
+	arguments=$("$version" "$directory")
 	ROCKSDB_VERSION=$version ROCKSDB_CMAKE=$arguments cargo test -p bpfof-cli --test rocksdb --locked -- --nocapture
 done

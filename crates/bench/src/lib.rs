@@ -22,6 +22,7 @@ mod rocksdb;
 mod steal;
 mod tcp_baseline;
 mod tls;
+mod wiredtiger;
 
 use bpfof_terminal::Outcome;
 use clap::Subcommand;
@@ -35,6 +36,8 @@ pub enum Command {
     Net(net::NetOptions),
     /// RocksDB over the network: plain reads against pushdown.
     Rocksdb(Box<rocksdb::RocksdbOptions>),
+    /// WiredTiger over the network: plain reads against pushdown.
+    Wiredtiger(Box<wiredtiger::WiredtigerOptions>),
     /// Storage functions: calls against the same C, loading, helpers, charges against the clock.
     Function(function::FunctionOptions),
     /// Queries over files, pushed down against DuckDB, pyarrow and compiled code over plain reads.
@@ -52,6 +55,7 @@ pub fn run(command: &Command) -> Outcome {
         Command::Kv(command) => kv::run(command),
         Command::Net(options) => net::run(options),
         Command::Rocksdb(options) => rocksdb::run(options),
+        Command::Wiredtiger(options) => wiredtiger::run(options),
         Command::Function(options) => function::run(options),
         Command::Query(options) => query::run(options),
         Command::Fair(options) => fair::run(options),

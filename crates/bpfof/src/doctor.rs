@@ -2,6 +2,7 @@
 
 use bpfof_controller::parse_address;
 use bpfof_device::Ring;
+use bpfof_device::xrp::XrpDomain;
 use bpfof_terminal::Outcome;
 use clap::Args;
 use serde::Serialize;
@@ -11,6 +12,8 @@ use std::process::{Command, Stdio};
 
 /// Kernel that io_uring's features need.
 const KERNEL: (u32, u32) = (6, 1);
+/// Kernel that the module of `bpfof xrp` is made for.
+const MODULE_KERNEL: (u32, u32) = (6, 12);
 /// Descriptors: a connection takes one, and a target may have 4096.
 const DESCRIPTORS: u64 = 8192;
 
@@ -66,6 +69,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         large_pages(),
         kernel_tls(),
         clang(),
+        chains_in_the_kernel(),
     ];
     if options.json {
         println!("{}", serde_json::to_string_pretty(&findings)?);
@@ -89,11 +93,47 @@ pub(crate) fn run(options: &Options) -> Outcome {
 }
 
 fn kernel() -> Finding {
+    let (release, version) = release();
+    let remedy = "install Linux 6.1 or later";
+    finding("kernel", version >= KERNEL, Verdict::Problem, release, remedy)
+}
+
+fn release() -> (String, (u32, u32)) {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let remedy = "install Linux 6.1 or later";
-    finding("kernel", version >= KERNEL, Verdict::Problem, release, remedy)
+    (release, version)
+}
+
+/// Whether the module of `bpfof xrp` can be had here.
+fn chains_in_the_kernel() -> Finding {
+    const CHECK: &str = "chains in the kernel";
+    let no = |found: &str, remedy| {
+        finding(CHECK, false, Verdict::Warning, format!("not here: {found}"), remedy)
+    };
+    if XrpDomain::is_possible() {
+        return finding(CHECK, true, Verdict::Warning, "the module is loaded".to_owned(), "");
+    }
+    let (release, version) = release();
+    let uname = rustix::system::uname();
+    if !cfg!(target_arch = "x86_64") {
+        return no("the module is made for x86-64", "chains over NVMe drives run in user space");
+    }
+    if version < MODULE_KERNEL {
+        let remedy =
+            "install Linux 6.12 or later; until then chains over NVMe drives run in user space";
+        return no(&format!("Linux {release}"), remedy);
+    }
+    if uname.version().to_string_lossy().contains("PREEMPT_RT") {
+        let remedy = "boot a kernel without PREEMPT_RT: with it nothing guards the drive's lock";
+        return no("the kernel is PREEMPT_RT", remedy);
+    }
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return no("the kernel has no BTF", "boot a kernel with CONFIG_DEBUG_INFO_BTF");
+    }
+    let found = "possible; the module is not loaded".to_owned();
+    let remedy = "for short chains over NVMe drives of this machine: make -C kernel, then bpfof xrp load --module kernel/bpfof_xrp.ko";
+    finding(CHECK, false, Verdict::Warning, found, remedy)
 }
 
 fn io_uring() -> Finding {

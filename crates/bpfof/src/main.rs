@@ -21,6 +21,7 @@ mod slow;
 mod take_over;
 mod target;
 mod trace;
+mod xrp;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -89,6 +90,8 @@ enum Command {
     Demo(bpfof_bench::demo::Options),
     /// Look for what would keep a target from running well here.
     Doctor(doctor::Options),
+    /// Run chains in the interrupt of this machine's NVMe drives, by a kernel module.
+    Xrp(xrp::Options),
     /// Write completions for a shell to standard output.
     #[command(hide = true)]
     Completions(command_tree::Completions),
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         Command::Demo(options) => bpfof_bench::demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Xrp(options) => xrp::run(&options),
         Command::Completions(options) => command_tree::completions::<Cli>(&options),
         Command::Manual(options) => command_tree::manual::<Cli>(&options),
     };

@@ -5,6 +5,8 @@
 mod daemon;
 mod disk;
 mod integration;
+#[path = "integration/programs.rs"]
+mod programs;
 
 use daemon::{Grantd, UID};
 use disk::{BPFOF, Disk, cannot_mount, run};
@@ -163,7 +165,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let mut disk = Disk::new("ext4", 1 << 30);
     let (url, mount) = (disk.url.to_string(), disk.mount().display().to_string());
     let image = disk.image().display().to_string();
-    for test in ["answers_test", "concurrent_test"] {
+    for test in ["answers_test", "c_api_test", "concurrent_test", "many_tables_test"] {
         let program = folder.join(test).display().to_string();
         eprintln!("{}", run(&program, &[&mount, &url, &image]));
     }
@@ -178,6 +180,42 @@ fn point_reads_are_those_of_the_plain_library() {
     nothing_is_wrong_or_kept(folder, &disk);
     a_target_that_dies_is_used_again(folder, &mut disk);
     a_target_that_dies_is_not_missed(folder, &mut disk);
+}
+
+/// What uses the machine's librocksdb.
+#[test]
+fn programs_that_are_not_changed_are_pushed_down() {
+    if is_other_version() || cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let folder = build();
+    let disk = Disk::new("ext4", 1 << 30);
+    programs::a_stock_db_bench_is_pushed_down(folder, &disk);
+    programs::a_python_program_is_pushed_down(folder, &disk);
+}
+
+/// `make rocksdb-tables`: a database of TABLES tables.
+#[test]
+#[ignore = "needs a high limit of open files: make rocksdb-tables"]
+fn a_database_of_many_tables() {
+    assert!(!cannot_build() && cannot_mount().is_none(), "this needs root and RocksDB");
+    let program = build().join("many_tables_test").display().to_string();
+    let disk = Disk::new("ext4", 4 << 30);
+    let before = disk.held_by_target().1;
+    let place = [disk.mount().display().to_string(), disk.url.to_string()];
+    eprintln!("{}", run(&program, &[&place[0], &place[1], &disk.image().display().to_string()]));
+    let after = disk.held_by_target().1;
+    eprintln!("target: {} KiB before, {} KiB after", before >> 10, after >> 10);
+}
+
+/// What ROCKSDB_RUST names, the example of the crate for users of the crate `rocksdb`.
+#[test]
+#[ignore = "compiles the newest RocksDB: make rocksdb-rust"]
+fn a_rust_program_is_pushed_down() {
+    let program = std::env::var("ROCKSDB_RUST").expect("make rocksdb-rust sets ROCKSDB_RUST");
+    assert!(cannot_mount().is_none(), "this needs root");
+    let disk = Disk::new("ext4", 1 << 30);
+    programs::a_program_is_pushed_down(&program, &disk);
 }
 
 /// The same by a user who can open its files and nothing else.

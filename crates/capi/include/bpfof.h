@@ -159,6 +159,24 @@ int bpfof_has_target(const struct bpfof *bpfof);
 int bpfof_add(struct bpfof *bpfof, int fd);
 
 /*
+ * The same for a file that nobody but the caller writes or truncates until
+ * bpfof_forget(), and the caller only past the page cache (O_DIRECT): the files
+ * of a database that writes in place. A chain over it counts if all bytes that
+ * the target knew of still are where they were. It needs no lease, and writes do
+ * not disturb it; what it sees of a block that is written meanwhile is the
+ * caller's matter. Give a file room in advance, by written zeroes: then its
+ * place does not change. Fails with EEXIST if the descriptor is known.
+ */
+int bpfof_add_own(struct bpfof *bpfof, int fd);
+
+/*
+ * Looks in the background whether the file is longer, or elsewhere, than the
+ * target knows, and tells it. For files of bpfof_add_own() that have grown; other
+ * files are looked at without it.
+ */
+int bpfof_refresh(struct bpfof *bpfof, int fd);
+
+/*
  * Waits until the target knows where the file lies; a negative timeout is
  * endless. Fails with ETIMEDOUT, with ENOTCONN without a target or after it has
  * ended the association, and with ENOTSUP if it cannot know, for reasons that

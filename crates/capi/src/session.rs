@@ -131,6 +131,19 @@ impl Session {
         Ok(file)
     }
 
+    /// Makes the file that `fd` stands for known as one that only the caller writes.
+    pub(crate) fn add_own(&self, fd: c_int) -> Result<(), Failure> {
+        let identity = descriptor::identity(fd)?;
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        if files.get(&fd).is_some_and(|(of, _)| *of == identity) {
+            let why = "is known already; bpfof_forget() it before";
+            return Err(Failure::new(libc::EEXIST, format!("descriptor {fd} {why}")));
+        }
+        let (file, path) = descriptor::reopen(fd, identity)?;
+        files.insert(fd, (identity, self.maps.add_own(file, path)));
+        Ok(())
+    }
+
     pub(crate) fn wait_mapped(&self, fd: c_int, timeout: Option<Duration>) -> Result<(), Failure> {
         let file = self.file(fd)?;
         if !self.maps.has_target() {

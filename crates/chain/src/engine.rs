@@ -7,8 +7,8 @@ use crate::chain::{
 use crate::cost;
 use crate::file_map::FileMap;
 use crate::free_arenas::FreeArenas;
-pub use crate::installed::MAX_TAIL_CALLS;
 use crate::installed::Installed;
+pub use crate::installed::MAX_TAIL_CALLS;
 use crate::suspended::Suspended;
 use crate::tables::{MapIndex, Tables};
 use bpfof_function::abi::{self, MAX_HOP_BYTES, MAX_READS, context};

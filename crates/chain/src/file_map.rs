@@ -92,6 +92,11 @@ impl FileMap {
         FileMap::of(namespace, 1, namespace_bytes, extents)
     }
 
+    /// Its extents, in the order of the file.
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
     /// The namespace the file lies in.
     pub fn namespace(&self) -> u32 {
         self.namespace

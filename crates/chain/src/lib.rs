@@ -7,7 +7,7 @@
 //! operation on one takes its mutex.
 //!
 //! - `file_map`, `bucket_index`: file maps, which turn file offsets into device offsets and carry a version.
-//! - [`tables`]: the functions and file maps of one association, replaced as a whole.
+//! - [`tables`]: the functions and file maps of one association, replaced as a whole; `map_table`: its file maps.
 //! - `chain`: what a chain begins with and ends in; [`engine`]: chains, hops, fan-out and budgets.
 //! - [`trace`]: lines that functions leave for their author.
 //!
@@ -25,6 +25,7 @@ pub mod engine;
 pub mod file_map;
 mod free_arenas;
 mod installed;
+mod map_table;
 mod suspended;
 pub mod tables;
 pub mod trace;

@@ -1,6 +1,6 @@
 //! Chains that wait outside an arena.
 
-use crate::chain::FileVersion;
+use crate::chain::{FileVersion, Start};
 use bpfof_function::SavedArena;
 
 /// A chain between two hops, without its arena. See [`Engine::suspend`](crate::Engine::suspend).
@@ -20,6 +20,30 @@ pub struct Suspended {
 }
 
 impl Suspended {
+    /// A chain that was begun elsewhere, in the kernel: what it was started with, and what it had left
+    /// behind `hops` hops.
+    pub fn of(
+        start: &Start<'_>,
+        arena: SavedArena,
+        hops: u32,
+        bytes: u64,
+        units: u64,
+    ) -> Suspended {
+        Suspended {
+            arena,
+            owner: start.owner,
+            namespace: start.namespace,
+            unit_mask: u64::from(start.unit_bytes) - 1,
+            function: start.function,
+            last_function: start.function,
+            files: start.files.into(),
+            answer_max_bytes: start.answer_max_bytes,
+            hop: hops,
+            bytes_left: bytes,
+            instructions_left: units,
+        }
+    }
+
     /// Bytes of memory that it takes.
     pub fn bytes(&self) -> usize {
         size_of::<Suspended>() + size_of_val(&*self.files) + self.arena.bytes()

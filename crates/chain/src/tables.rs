@@ -3,8 +3,8 @@
 //! A table is immutable; a change makes a new one that shares what did not change. Readers keep
 //! the one they have until they look for a newer one, so the read side takes no lock.
 
-use crate::bucket_index::Directory;
 use crate::file_map::FileMap;
+use crate::map_table::{MapEntry, MapTable};
 use crate::trace::Trace;
 use bpfof_function::memory::Charge;
 use bpfof_function::{Map, NativeFunction};
@@ -71,17 +71,6 @@ pub struct FunctionMap {
 /// The maps of one function in one association, in the order of the function's handles.
 pub type FunctionMaps = Arc<[Arc<FunctionMap>]>;
 
-/// A file's map; what tells whether it is the one that a request means is beside it.
-#[derive(Clone, Debug)]
-struct MapEntry {
-    file: u32,
-    namespace: u32,
-    version: u64,
-    map: Arc<FileMap>,
-    /// Whose memory the map takes.
-    _memory: Option<Arc<Charge>>,
-}
-
 /// Functions and file maps, each sorted by id.
 // More than 25 methods: look-ups for the engine, and a changed copy for each kind of change.
 #[derive(Debug, Default)]
@@ -95,9 +84,7 @@ pub struct Tables {
     traces: BTreeMap<u32, Arc<Trace>>,
     /// Of all functions together, each once, by id.
     function_maps: Vec<Arc<FunctionMap>>,
-    maps: Vec<MapEntry>,
-    /// Of `maps`.
-    directory: Directory,
+    maps: MapTable,
     whole_namespaces: Vec<Arc<FileMap>>,
     /// No namespace is a file, neither now nor later.
     maps_only: bool,
@@ -139,8 +126,7 @@ impl Tables {
         size_of::<Tables>()
             + self.functions.len() * (size_of::<Arc<Function>>() + size_of::<FunctionMaps>())
             + self.function_maps.len() * size_of::<Arc<FunctionMap>>()
-            + self.maps.len() * size_of::<MapEntry>()
-            + self.directory.memory_bytes()
+            + self.maps.memory_bytes()
             + self.whole_namespaces.len() * size_of::<Arc<FileMap>>()
             + self.traces.len() * (size_of::<(u32, Arc<Trace>)>() + Trace::MEMORY_BYTES)
     }
@@ -159,7 +145,6 @@ impl Tables {
             traces: self.traces.clone(),
             function_maps: self.function_maps.clone(),
             maps: self.maps.clone(),
-            directory: self.directory.clone(),
             whole_namespaces: self.whole_namespaces.clone(),
             maps_only: self.maps_only,
             _memory: None,
@@ -227,20 +212,18 @@ impl Tables {
             let version = self.whole_namespaces[index].version();
             return Some((MapIndex(index as u32 | MapIndex::WHOLE), version));
         }
-        let index = self.directory.find(&self.maps, u64::from(file), |e| u64::from(e.file))?;
-        let entry = self.maps.get(index)?;
-        (entry.file == file && entry.namespace == namespace)
-            .then_some((MapIndex(index as u32), entry.version))
+        let (position, entry) = self.maps.find(file)?;
+        (entry.namespace == namespace).then_some((MapIndex(position), entry.version))
     }
 
     /// The map that [`find_map`](Tables::find_map) found in tables of this serial.
     #[inline]
     pub fn map_at(&self, index: MapIndex) -> Option<&FileMap> {
-        let at = (index.0 & !MapIndex::WHOLE) as usize;
         if index.0 & MapIndex::WHOLE != 0 {
+            let at = (index.0 & !MapIndex::WHOLE) as usize;
             self.whole_namespaces.get(at).map(|map| &**map)
         } else {
-            self.maps.get(at).map(|entry| &*entry.map)
+            self.maps.at(index.0).map(|entry| &*entry.map)
         }
     }
 
@@ -249,15 +232,20 @@ impl Tables {
         self.maps.len()
     }
 
+    /// How many things are copied at most when a file map is set beside the others: what that costs.
+    pub fn copied_by_map(&self) -> usize {
+        self.maps.copied_by_change()
+    }
+
     /// How many extents the maps of all files but this one have together.
     pub fn extent_count(&self, except_file: u32) -> usize {
-        let others = self.maps.iter().filter(|entry| entry.file != except_file);
-        others.map(|entry| entry.map.extent_count()).sum()
+        let except = self.maps.find(except_file);
+        self.maps.extents() - except.map_or(0, |(_, entry)| entry.map.extent_count())
     }
 
     /// Whether a map for this file id is set.
     pub fn has_map(&self, file: u32) -> bool {
-        self.maps.binary_search_by_key(&file, |entry| entry.file).is_ok()
+        self.maps.find(file).is_some()
     }
 
     /// These tables with a function more, in place of one with the same id. It has no maps.
@@ -330,8 +318,7 @@ impl Tables {
         let mut tables = self.successor();
         let (namespace, bytes) = (whole.namespace(), whole.length_bytes());
         let fits = |entry: &MapEntry| entry.map.device_end() <= bytes;
-        tables.maps.retain(|entry| entry.namespace != namespace || fits(entry));
-        tables.index_maps();
+        tables.maps = self.maps_if(|entry| entry.namespace != namespace || fits(entry));
         let known = tables.whole_namespaces.iter_mut().find(|map| map.namespace() == namespace);
         match known {
             Some(known) => *known = Arc::new(whole),
@@ -344,8 +331,7 @@ impl Tables {
     /// These tables without a namespace and the maps of files in it.
     pub fn without_namespace(&self, namespace: u32) -> Tables {
         let mut tables = self.successor();
-        tables.maps.retain(|entry| entry.namespace != namespace);
-        tables.index_maps();
+        tables.maps = self.maps_if(|entry| entry.namespace != namespace);
         tables.whole_namespaces.retain(|map| map.namespace() != namespace);
         tables
     }
@@ -361,27 +347,19 @@ impl Tables {
         let (namespace, version) = (map.namespace(), map.version());
         let (map, memory) = (Arc::new(map), memory.map(Arc::new));
         let entry = MapEntry { file, namespace, version, map, _memory: memory };
-        match tables.maps.binary_search_by_key(&file, |known| known.file) {
-            Ok(index) => tables.maps[index] = entry,
-            Err(index) => {
-                tables.maps.insert(index, entry);
-                tables.index_maps();
-            }
-        }
+        tables.maps = self.maps.with(entry);
         tables
     }
 
     /// These tables without a file's map.
     pub fn without_map(&self, file: u32) -> Tables {
         let mut tables = self.successor();
-        tables.maps.retain(|entry| entry.file != file);
-        tables.index_maps();
+        tables.maps = self.maps.without(file);
         tables
     }
 
-    fn index_maps(&mut self) {
-        let end = self.maps.last().map_or(0, |last| u64::from(last.file) + 1);
-        self.directory = Directory::new(&self.maps, end, |entry| u64::from(entry.file));
+    fn maps_if(&self, stays: impl Fn(&MapEntry) -> bool) -> MapTable {
+        MapTable::new(self.maps.iter().filter(|entry| stays(entry)).cloned().collect())
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) const STOP_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Taking an admin command: most are rare, and many look at lists. The clock is looked at behind each.
 pub(crate) const ADMIN_UNITS: u64 = CLOCK_UNITS;
-/// A file map that another one is set beside.
+/// An entry, or a chunk of them, that is copied when a file map is set.
 pub(crate) const MAP_UNITS: u64 = 100;
 /// Taking a command: parsing, checks, its slot.
 pub(crate) const COMMAND_UNITS: u64 = 500;
@@ -170,8 +170,8 @@ pub(crate) const MAX_FUNCTIONS: usize = 64;
 pub(crate) const MAX_ASSOCIATION_CODE_BYTES: usize = 2 << 20;
 /// Functions of a subsystem that are kept beyond the associations that loaded them.
 pub(crate) const MAX_KEPT_FUNCTIONS: usize = 64;
-/// File maps.
-pub(crate) const MAX_FILE_MAPS: usize = 4096;
+/// File maps: a database of 8 TB in files of 64 MiB. Their memory is the host's.
+pub(crate) const MAX_FILE_MAPS: usize = 1 << 17;
 /// Extents of one file map: 768 KiB on the wire.
 pub(crate) const MAX_EXTENTS: usize = 32768;
 /// Extents of all file maps of one association: 24 MiB.

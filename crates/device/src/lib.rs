@@ -10,6 +10,7 @@
 //!   ring takes the parts of an operation on it as one operation, and works on them at once.
 //! - [`NvmeDevice`], [`NvmeDrive`], [`NvmeRing`]: an NVMe namespace of this machine, by commands of
 //!   the application.
+//! - [`xrp`]: chains in the kernel, by the module in `kernel/`.
 //! - [`fabric`]: messages and registered memory between two ends in one process, as with RDMA.
 //! - [`IoBuffer`]: page-aligned memory for direct I/O.
 //!
@@ -20,7 +21,7 @@
 //!
 //! # Unsafe code
 //!
-//! Only in `ring`, `nvme`, `buffer`, `memory` and, to be sent between threads, `gather_buffer`.
+//! Only in `ring`, `nvme`, `xrp`, `buffer`, `memory` and, to be sent between threads, `gather_buffer`.
 
 mod buffer;
 mod delay;
@@ -32,6 +33,7 @@ mod memory;
 mod nvme;
 mod ring;
 mod volume;
+pub mod xrp;
 
 pub use buffer::IoBuffer;
 pub use delay::{DelayQueue, LatencyModel};

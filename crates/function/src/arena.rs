@@ -320,6 +320,25 @@ pub struct SavedArena {
 }
 
 impl SavedArena {
+    /// What is saved of memory elsewhere: context, scratch, whose the static data is and that, and the
+    /// workspace if it was used.
+    pub(crate) fn of_parts(
+        context: &[u8],
+        scratch: &[u8],
+        (statics_of, statics): (u64, &[u8]),
+        workspace: Option<&[u8]>,
+    ) -> SavedArena {
+        let statics = if statics_of == 0 { Box::default() } else { statics.into() };
+        let workspace = workspace.map(Into::into);
+        SavedArena {
+            context: context.into(),
+            scratch: scratch.into(),
+            statics_of,
+            statics,
+            workspace,
+        }
+    }
+
     /// Bytes of memory that it takes, beside the structure itself.
     pub fn bytes(&self) -> usize {
         let workspace = self.workspace.as_ref().map_or(0, |workspace| workspace.len());

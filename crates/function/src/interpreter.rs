@@ -295,7 +295,7 @@ impl Machine<'_> {
     }
 }
 
-fn alu(wide: bool, op: AluOp, a: u64, b: u64) -> u64 {
+pub(crate) fn alu(wide: bool, op: AluOp, a: u64, b: u64) -> u64 {
     if wide { alu64(op, a, b) } else { u64::from(alu32(op, a as u32, b as u32)) }
 }
 
@@ -341,7 +341,7 @@ fn alu32(op: AluOp, a: u32, b: u32) -> u32 {
     }
 }
 
-fn sign_extend(value: u64, width: Width) -> u64 {
+pub(crate) fn sign_extend(value: u64, width: Width) -> u64 {
     let extended = match width {
         Width::Bits8 => i64::from(value as i8),
         Width::Bits16 => i64::from(value as i16),
@@ -351,7 +351,7 @@ fn sign_extend(value: u64, width: Width) -> u64 {
     extended as u64
 }
 
-fn endian(swap: bool, width: Width, value: u64) -> u64 {
+pub(crate) fn endian(swap: bool, width: Width, value: u64) -> u64 {
     match (width, swap) {
         (Width::Bits16, false) => u64::from(value as u16),
         (Width::Bits16, true) => u64::from((value as u16).swap_bytes()),
@@ -362,7 +362,7 @@ fn endian(swap: bool, width: Width, value: u64) -> u64 {
     }
 }
 
-fn holds(wide: bool, condition: Condition, a: u64, b: u64) -> bool {
+pub(crate) fn holds(wide: bool, condition: Condition, a: u64, b: u64) -> bool {
     let (a, b) = if wide { (a, b) } else { (u64::from(a as u32), u64::from(b as u32)) };
     let (sa, sb) = if wide {
         (a as i64, b as i64)

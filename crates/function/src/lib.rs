@@ -39,6 +39,7 @@ pub mod fuzz;
 pub mod helper;
 pub mod instruction;
 mod interpreter;
+pub mod kernel;
 mod link;
 pub mod map;
 pub mod memory;

@@ -344,7 +344,8 @@ impl Slot {
     }
 }
 
-fn decode(slots: &[[u8; 8]], pc: usize) -> Result<Instruction, Problem> {
+/// The instruction at a slot.
+pub(crate) fn decode(slots: &[[u8; 8]], pc: usize) -> Result<Instruction, Problem> {
     let slot = Slot::new(&slots[pc]);
     match slot.opcode & 0x07 {
         0x00 => decode_constant(&slot, slots.get(pc + 1)),

@@ -32,6 +32,16 @@ impl Statics {
         self.image.len()
     }
 
+    /// Whose it is: 0 if there is none.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// The image, from [`STATICS`] on.
+    pub(crate) fn image(&self) -> &[u8] {
+        &self.image
+    }
+
     /// Guest addresses of the constants.
     pub fn constants(&self) -> Range<u64> {
         STATICS..STATICS + self.constant_bytes as u64

@@ -365,6 +365,7 @@ proptest! {
     fn random_streams_stay_confined(data in proptest::collection::vec(any::<u8>(), 0..400)) {
         fuzz::differential(&data);
         fuzz::hostile(&data);
+        fuzz::kernel(&data);
     }
 
     /// Random streams made of plausible opcodes and pointers, which get much further.
@@ -377,6 +378,7 @@ proptest! {
         data.extend(slots.concat());
         fuzz::differential(&data);
         fuzz::hostile(&data);
+        fuzz::kernel(&data);
     }
 }
 

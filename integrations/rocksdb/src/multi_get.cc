@@ -216,7 +216,8 @@ class PushdownDB::ManyGets {
 			/* They were all searched before. */
 			if (checked != &family) {
 				checked = &family;
-				is_current = State::is_current(family.live, family.view.get());
+				is_current = State::is_current(
+					db_, family.live, family.handle, family.view.get());
 			}
 			values_[key].Reset();
 			if (!is_current)
@@ -425,6 +426,16 @@ void PushdownDB::MultiGet(const ReadOptions &options, size_t count, ColumnFamily
 	const Slice *keys, PinnableSlice *values, Status *statuses, bool sorted)
 {
 	multi_get(options, count, families, keys, values, statuses, sorted);
+}
+
+std::vector<Status> PushdownDB::MultiGet(const ReadOptions &options,
+	const std::vector<ColumnFamilyHandle *> &families, const std::vector<Slice> &keys,
+	std::vector<std::string> *values, std::vector<std::string> *timestamps)
+{
+	if (!timestamps)
+		return MultiGet(options, families, keys, values);
+	state_->count(ReadPath::kOptions, keys.size());
+	return db_->MultiGet(options, families, keys, values, timestamps);
 }
 
 std::vector<Status> PushdownDB::MultiGet(const ReadOptions &options,

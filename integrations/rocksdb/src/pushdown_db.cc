@@ -3,61 +3,18 @@
 
 #include "iterator.h"
 #include "lookup.h"
-#include "open.h"
 #include "state.h"
-
-#include <rocksdb/env.h>
-#include <rocksdb/file_system.h>
-#include <rocksdb/sst_file_manager.h>
-#include <rocksdb/table.h>
 
 #include <algorithm>
 #include <chrono>
 
 namespace bpf_of {
 
-using rocksdb::ColumnFamilyDescriptor;
 using rocksdb::ColumnFamilyHandle;
 using rocksdb::PinnableSlice;
 using rocksdb::ReadOptions;
 using rocksdb::Slice;
 using rocksdb::Status;
-
-namespace {
-
-/* Why a database with these options cannot be pushed down, and what to do; "" if it can. */
-std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pushdown)
-{
-	if (options.max_open_files != -1)
-		return "max_open_files must be -1: with fewer a search in memory has to open tables";
-	if (options.env != rocksdb::Env::Default())
-		return "env must be Env::Default(): the files are opened by their paths";
-	if (options.unordered_write || options.two_write_queues)
-		return "unordered_write and two_write_queues must be off: with them tables may hold "
-		       "what is not visible yet";
-	if (options.sst_file_manager && options.sst_file_manager->GetDeleteRateBytesPerSecond() > 0)
-		return "the sst_file_manager must not limit the rate of deletions: it cuts off files "
-		       "that are still read";
-	if (pushdown.value_bytes_max > PushdownOptions::VALUE_BYTES_MAX)
-		return "value_bytes_max must be at most " +
-		       std::to_string(PushdownOptions::VALUE_BYTES_MAX);
-	if (pushdown.readers_max == 0)
-		return "readers_max must be at least 1";
-	if (pushdown.url.empty() != pushdown.device.empty())
-		return "url and device belong together: both, or none";
-	if (!(pushdown.sample_rate >= 0 && pushdown.sample_rate <= 1))
-		return "sample_rate must be from 0 to 1";
-	return "";
-}
-
-/* Whether tables and memtables of a column family are of the kind that chains can search. */
-bool is_plain(const rocksdb::ColumnFamilyOptions &options)
-{
-	return !options.merge_operator && options.comparator == rocksdb::BytewiseComparator() &&
-	       options.table_factory->IsInstanceOf(rocksdb::TableFactory::kBlockBasedTableName());
-}
-
-} /* namespace */
 
 const char *name(ReadPath way)
 {
@@ -89,6 +46,7 @@ PushdownDB::PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> s
 
 PushdownDB::~PushdownDB()
 {
+	report();
 	/* Before the database goes: it is asked for its versions until then. */
 	for (const auto &live : state_->families) {
 		if (live)
@@ -126,14 +84,6 @@ Status PushdownDB::DropColumnFamilies(const std::vector<ColumnFamilyHandle *> &f
 	return Status::OK();
 }
 
-Status PushdownDB::DestroyColumnFamilyHandle(ColumnFamilyHandle *family)
-{
-	/* Of the default one the database keeps a handle of its own. */
-	if (family->GetID() != 0)
-		state_->leave(family);
-	return StackableDB::DestroyColumnFamilyHandle(family);
-}
-
 Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::string> &options)
 {
 	if (options.count("max_open_files"))
@@ -145,73 +95,6 @@ Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::strin
 void PushdownDB::set_mode(Mode mode)
 {
 	state_->mode = mode;
-}
-
-Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
-	const std::string &path, PushdownDB **db)
-{
-	std::vector<ColumnFamilyHandle *> handles;
-	const Status status = Open(
-		options, pushdown, path, {{rocksdb::kDefaultColumnFamilyName, options}}, &handles, db);
-
-	/* The database has one of its own. */
-	if (status.ok())
-		(*db)->DestroyColumnFamilyHandle(handles[0]);
-	return status;
-}
-
-Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
-	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
-	std::vector<ColumnFamilyHandle *> *handles, PushdownDB **db)
-{
-	const std::string refusal = refuse(options, pushdown);
-
-	*db = nullptr;
-	if (!refusal.empty())
-		return Status::InvalidArgument("pushdown for " + path, refusal);
-	std::shared_ptr<Target> target;
-	Status status = Target::open(pushdown, &target);
-
-	if (!status.ok())
-		return status;
-	auto state = std::make_unique<State>(pushdown);
-	rocksdb::DBOptions ours = options;
-
-	state->files = std::make_shared<TableFiles>(std::move(target));
-	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
-	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max);
-	/* The database uses it to its end. */
-	const std::shared_ptr<rocksdb::Env> env =
-		rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads));
-	std::vector<std::shared_ptr<VersionTracker>> followed(families.size());
-
-	ours.env = env.get();
-	for (size_t i = 0; i < families.size(); i++) {
-		if (!is_plain(families[i].options))
-			continue;
-		followed[i] = std::make_shared<VersionTracker>(state->files, state->memory, families[i]);
-		ours.listeners.push_back(followed[i]);
-	}
-	rocksdb::DB *opened;
-
-	status = open_database(&opened, ours, path, families, handles);
-	if (!status.ok())
-		return status;
-	for (size_t i = 0; i < families.size(); i++) {
-		ColumnFamilyHandle *handle = (*handles)[i];
-		const uint32_t number = handle->GetID();
-
-		if (!followed[i])
-			continue;
-		if (number >= state->families.size())
-			state->families.resize(number + 1);
-		followed[i]->start(opened, number == 0 ? opened->DefaultColumnFamily() : handle);
-		state->families[number] = std::move(followed[i]);
-	}
-	const std::shared_ptr<rocksdb::DB> owned(opened, [env](rocksdb::DB *last) { delete last; });
-
-	*db = new PushdownDB(owned, std::move(state));
-	return Status::OK();
 }
 
 bool PushdownDB::State::can_push_down(const ReadOptions &options)
@@ -242,17 +125,17 @@ Status PushdownDB::State::search_memory(rocksdb::DB *db, const ReadOptions &opti
 	return status;
 }
 
-bool PushdownDB::State::is_current(VersionTracker *live, const View *view)
+bool PushdownDB::State::is_current(
+	rocksdb::DB *db, VersionTracker *live, ColumnFamilyHandle *family, const View *view)
 {
 	uint64_t version;
 
-	if (view && live->current_version(&version) && version == view->version)
+	if (view && VersionTracker::current_version(db, family, &version) && version == view->version)
 		return true;
 	live->poke();
 	return false;
 }
 
-#if ROCKSDB_MAJOR >= 9
 Status PushdownDB::Get(const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key,
 	PinnableSlice *value, std::string *timestamp)
 {
@@ -262,7 +145,8 @@ Status PushdownDB::Get(const ReadOptions &options, ColumnFamilyHandle *family, c
 	value->Reset();
 	return db_->Get(options, family, key, value, timestamp);
 }
-#else
+
+#if ROCKSDB_MAJOR < 9
 Status PushdownDB::Get(
 	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
 {
@@ -299,7 +183,7 @@ Status PushdownDB::get(
 		read.end(Sampling::Kind::kMemory);
 		return status;
 	}
-	if (!State::is_current(live, view.get()))
+	if (!State::is_current(db_, live, family, view.get()))
 		return plainly(ReadPath::kStale);
 	if (state_->is_sample(*live, options)) {
 		read.begin();

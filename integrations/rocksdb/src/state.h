@@ -18,6 +18,7 @@ struct PushdownDB::State {
 	/* By number; null for those that cannot be pushed down. */
 	std::vector<std::shared_ptr<VersionTracker>> families;
 	size_t scratch_bytes;
+	const std::string report;
 	Sampling sampling;
 	std::atomic<Mode> mode{Mode::kChains};
 	std::array<std::atomic<uint64_t>, WAYS> gets{};
@@ -26,7 +27,7 @@ struct PushdownDB::State {
 	std::string last_error;
 
 	explicit State(const PushdownOptions &options)
-		: sampling(options.sample_rate, options.adapt_sampling)
+		: report(options.report), sampling(options.sample_rate, options.adapt_sampling)
 	{
 	}
 
@@ -69,8 +70,8 @@ struct PushdownDB::State {
 	static rocksdb::Status search_memory(rocksdb::DB *db, const rocksdb::ReadOptions &options,
 		rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
 		rocksdb::PinnableSlice *value, const TableFile **missing);
-	/* Whether the view is still that of the newest version; else a newer one will be made. */
-	static bool is_current(VersionTracker *live, const View *view);
+	/* Whether the view is still that of the family's newest version; else a newer one will be made. */
+	static bool is_current(rocksdb::DB *db, VersionTracker *live, rocksdb::ColumnFamilyHandle *family, const View *view);
 	/* Searches tables as planned. kTarget, kHere: `status` and `value` are the answer. */
 	ReadPath run_chain(Plan &plan, const rocksdb::Slice &key, uint64_t newest_tag,
 		rocksdb::Status *status, rocksdb::PinnableSlice *value);

@@ -31,10 +31,10 @@ VersionTracker::~VersionTracker()
 	stop();
 }
 
-void VersionTracker::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle)
+void VersionTracker::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *own)
 {
 	db_ = db;
-	handle_ = handle;
+	handle_ = own ? own : db->DefaultColumnFamily();
 	poked_ = true;
 	thread_ = std::thread([this] { run(); });
 }
@@ -52,6 +52,11 @@ void VersionTracker::stop()
 	std::atomic_store(&view_, std::shared_ptr<const View>());
 	tables_.clear();
 	ahead_.clear();
+	std::lock_guard<std::mutex> lock(handle_mutex_);
+
+	if (handle_ && handle_ != db_->DefaultColumnFamily())
+		db_->DestroyColumnFamilyHandle(handle_);
+	handle_ = nullptr;
 }
 
 void VersionTracker::poke()
@@ -85,10 +90,18 @@ void VersionTracker::OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &in
 	wake_.notify_one();
 }
 
-bool VersionTracker::current_version(uint64_t *version) const
+bool VersionTracker::current_version(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, uint64_t *version)
 {
-	return db_->GetIntProperty(
-		handle_, rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
+	return db->GetIntProperty(handle, rocksdb::DB::Properties::kCurrentSuperVersionNumber, version);
+}
+
+bool VersionTracker::is_ready()
+{
+	std::lock_guard<std::mutex> lock(handle_mutex_);
+	const std::shared_ptr<const View> now = view();
+	uint64_t version;
+
+	return handle_ && current_version(db_, handle_, &version) && now && now->version == version;
 }
 
 bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
@@ -96,17 +109,14 @@ bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
 	std::unique_lock<std::mutex> lock(mutex_);
 
 	for (;;) {
-		const std::shared_ptr<const View> now = view();
-		uint64_t version;
-
+		if (stopping_)
+			return true;
 		lock.unlock();
-		const bool known = current_version(&version);
+		const bool ready = is_ready();
 
 		lock.lock();
-		if (known && now && now->version == version)
+		if (ready)
 			return true;
-		if (stopping_)
-			return false;
 		poked_ = true;
 		wake_.notify_one();
 		if (refreshed_.wait_until(lock, end) == std::cv_status::timeout)
@@ -197,11 +207,11 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 		rocksdb::ColumnFamilyMetaData family;
 		uint64_t after;
 
-		if (!current_version(&view->version))
+		if (!current_version(db_, handle_, &view->version))
 			return rocksdb::Status::NotSupported(
 				"this RocksDB does not tell its version number");
 		db_->GetColumnFamilyMetaData(handle_, &family);
-		if (!current_version(&after) || after != view->version)
+		if (!current_version(db_, handle_, &after) || after != view->version)
 			continue;
 		tables->clear();
 		status = rocksdb::Status::OK();

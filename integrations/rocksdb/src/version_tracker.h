@@ -25,8 +25,12 @@ class VersionTracker : public rocksdb::EventListener {
 		const rocksdb::ColumnFamilyDescriptor &family);
 	~VersionTracker() override;
 
-	/* Begins to follow it, until stop(); database and handle must be there until then. */
-	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle);
+	/*
+	 * Begins to follow it, until stop(); the database must be there until then. `own` is a handle of the
+	 * tracker's, whatever the program does with its own; null for the default family, of which the database
+	 * keeps one.
+	 */
+	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *own);
 	void stop();
 
 	/* The newest view; null before the first. */
@@ -38,7 +42,8 @@ class VersionTracker : public rocksdb::EventListener {
 	/* There is another version than that of the view. */
 	void poke();
 
-	/* Waits until the view is that of the current version, at most until then; whether it is. */
+	/* Waits until the view is that of the current version, at most until then; whether it is, or the family is
+	 * not followed any more. */
 	bool wait_ready(std::chrono::steady_clock::time_point end);
 
 	/* Adds the tables. */
@@ -46,8 +51,8 @@ class VersionTracker : public rocksdb::EventListener {
 	/* Why a table was refused last, or the view could not be made; "" if nothing was wrong. */
 	std::string last_error() const;
 
-	/* The number of the current version. */
-	bool current_version(uint64_t *version) const;
+	/* The number of the current version of a family. */
+	static bool current_version(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, uint64_t *version);
 
 	void OnTableFileCreated(const rocksdb::TableFileCreationInfo &info) override;
 	void OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info) override;
@@ -76,6 +81,8 @@ class VersionTracker : public rocksdb::EventListener {
 	rocksdb::Status range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables);
 	std::shared_ptr<const Table> find(const std::string &path) const;
 	void failed(const std::string &why);
+	/* Whether the view is that of the current version; not after stop(). */
+	bool is_ready();
 
 	const std::shared_ptr<TableFiles> files_;
 	const std::shared_ptr<IndexMemory> memory_;
@@ -83,6 +90,8 @@ class VersionTracker : public rocksdb::EventListener {
 	const bool has_block_cache_;
 	rocksdb::DB *db_ = nullptr;
 	rocksdb::ColumnFamilyHandle *handle_ = nullptr;
+	/* Held by whoever uses the handle and is not the thread, and by who gives it back. */
+	std::mutex handle_mutex_;
 	std::thread thread_;
 
 	/* By std::atomic_load() and std::atomic_store(). */

@@ -1,4 +1,4 @@
-//! The program that uses RocksDB: `integrations/rocksdb/bench`.
+//! Programs that use a database, and what that of RocksDB prints.
 
 use bpfof_terminal::{Outcome, stop_on_signal};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-const NAME: &str = "bpfof-rocksdb-bench";
 /// How soon Ctrl-C is noticed.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -72,39 +71,52 @@ pub(super) struct Measurement {
     pub(super) gets: BTreeMap<String, u64>,
 }
 
+/// What a program is called, and which integration builds it.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    pub(crate) integration: &'static str,
+}
+
 /// Where the program is, and whether the user has had enough.
-pub(super) struct Driver {
+pub(crate) struct Driver {
+    name: &'static str,
     program: PathBuf,
     stop: Arc<AtomicBool>,
 }
 
 impl Driver {
     /// Looks where the build puts it, unless it is named.
-    pub(super) fn find(named: Option<&Path>) -> Result<Driver, Box<dyn Error>> {
+    pub(crate) fn find(what: &Program, named: Option<&Path>) -> Result<Driver, Box<dyn Error>> {
+        let Program { name, integration } = *what;
         let stop = stop_on_signal()?;
         let own = std::env::current_exe()?;
-        let beside = own.with_file_name(NAME);
+        let beside = own.with_file_name(name);
         // target/release/bpfof and target/rocksdb
-        let built = own.ancestors().nth(2).unwrap_or(Path::new("")).join("rocksdb").join(NAME);
+        let built = own.ancestors().nth(2).unwrap_or(Path::new("")).join(integration).join(name);
         let places = match named {
             Some(path) => vec![path.to_owned()],
-            None => vec![beside, built, Path::new("target/rocksdb").join(NAME)],
+            None => vec![beside, built, Path::new("target").join(integration).join(name)],
         };
         if let Some(program) = places.iter().find(|path| path.is_file()) {
-            return Ok(Driver { program: program.clone(), stop });
+            return Ok(Driver { name, program: program.clone(), stop });
         }
         let places: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
         Err(format!(
-            "there is no {NAME} at {}: `make bench-rocksdb` builds it, or `cmake -S \
-             integrations/rocksdb -B target/rocksdb && cmake --build target/rocksdb`; name another \
-             place by --driver",
+            "there is no {name} at {}: `make bench-{integration}` builds it, or `cmake -S \
+             integrations/{integration} -B target/{integration} -DBPFOF_TESTS=ON && cmake --build \
+             target/{integration}`; name another place by --driver",
             places.join(", ")
         )
         .into())
     }
 
+    /// Where it was found.
+    pub(crate) fn path(&self) -> &Path {
+        &self.program
+    }
+
     /// Runs the program, and hands each line of its output to `take`. Ends it on Ctrl-C.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         arguments: &[OsString],
         take: &mut dyn FnMut(&str) -> Outcome,
@@ -127,7 +139,7 @@ impl Driver {
         }
         let status = running.0.wait().map_err(failed)?;
         if !status.success() {
-            return Err(format!("{NAME} failed ({status}); its own message is above").into());
+            return Err(format!("{} failed ({status}); its own message is above", self.name).into());
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 const TMPFS: i64 = 0x0102_1994;
 
 /// A mounted image; dropped, it is unmounted, and removed if nobody wanted to keep it.
-pub(super) struct Image {
+pub(crate) struct Image {
     path: PathBuf,
     keep: bool,
     /// The folder on which it is mounted.
@@ -20,7 +20,7 @@ pub(super) struct Image {
 impl Image {
     /// Mounts the image `database`, which is made if it is not there and kept; without one an image
     /// in `folder` that goes away.
-    pub(super) fn open(
+    pub(crate) fn open(
         database: Option<&Path>,
         folder: &Path,
         size_bytes: u64,
@@ -49,12 +49,12 @@ impl Image {
     }
 
     /// What a target is to serve.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Where RocksDB has its files.
-    pub(super) fn database(&self) -> PathBuf {
+    pub(crate) fn database(&self) -> PathBuf {
         self.mount.path().join("database")
     }
 }

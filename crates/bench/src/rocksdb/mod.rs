@@ -1,7 +1,7 @@
 //! `bpfof bench rocksdb`: RocksDB over the network, plain reads against pushdown (BPF-oF §6).
 
-mod driver;
-mod image;
+pub(crate) mod driver;
+pub(crate) mod image;
 mod options;
 mod plan;
 mod plot;
@@ -16,13 +16,16 @@ use crate::output::{check_writable, write_json};
 use crate::plot::use_font;
 use bpfof_terminal::Outcome;
 use bpfof_terminal::progress::{self, ProgressBar};
-use driver::{Driver, Measurement};
+use driver::{Driver, Measurement, Program};
 use image::Image;
 use plan::Step;
 use report::{Case, Report};
 use serde_json::Value;
 use std::error::Error;
 use std::ffi::OsString;
+
+/// The program that uses RocksDB: `integrations/rocksdb/bench`.
+const PROGRAM: Program = Program { name: "bpfof-rocksdb-bench", integration: "rocksdb" };
 
 pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     check_writable([&options.json])?;
@@ -32,7 +35,7 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
         use_font()?;
     }
     let steps = plan::steps(options)?;
-    let driver = Driver::find(options.driver.as_deref())?;
+    let driver = Driver::find(&PROGRAM, options.driver.as_deref())?;
     check_workloads(&driver, &steps)?;
     // What is started from here on inherits it, but for the target.
     machine::pin(machine::processors().0)?;

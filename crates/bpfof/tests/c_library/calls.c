@@ -195,7 +195,7 @@ static void call_errors(struct bpfof *b, struct bpfof_reader *reader, const int 
 	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
 	struct bpfof_read first = { 0, 8, 0 }, wrong = { 0, 8, 1 }, empty = { 0, 0, 0 };
 	static char scratch[BPFOF_SCRATCH_MAX + 1];
-	int many[BPFOF_FILES_MAX + 1], bad = -1, pipes[2], writes, folder = open("/", O_RDONLY);
+	int many[BPFOF_FILES_MAX + 1], bad = -1, pipes[2], writes, own, folder = open("/", O_RDONLY);
 	struct bpfof_result result;
 
 	CHECK(fill && folder >= 0 && pipe(pipes) == 0);
@@ -222,6 +222,17 @@ static void call_errors(struct bpfof *b, struct bpfof_reader *reader, const int 
 	REFUSED(EBADF, bpfof_add(b, writes));
 	REFUSED(EINVAL, bpfof_add(NULL, fds[0]));
 	REFUSED(ENOENT, bpfof_forget(b, writes));
+	REFUSED(EBADF, bpfof_add_own(b, writes));
+	REFUSED(EINVAL, bpfof_add_own(NULL, fds[0]));
+	REFUSED(EINVAL, bpfof_refresh(NULL, fds[0]));
+	REFUSED(EBADF, bpfof_refresh(b, 9999));
+	own = open(object, O_RDONLY);
+	CHECK(bpfof_add_own(b, own) == 0);
+	REFUSED(EEXIST, bpfof_add_own(b, own));
+	CHECK(bpfof_refresh(b, own) == 0);
+	CHECK(bpfof_read_pushdown(reader, &own, 1, &first, fill, scratch, 8, 0, NULL) >= 0);
+	CHECK(bpfof_forget(b, own) == 0);
+	close(own);
 	REFUSED(EINVAL, bpfof_submit(reader, NULL));
 	REFUSED(EINVAL, bpfof_poll(reader, NULL, 1, 0));
 	REFUSED(EINVAL, (int)bpfof_read_pushdown_batch(reader, NULL, 1));

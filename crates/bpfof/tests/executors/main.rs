@@ -5,6 +5,7 @@
 mod clang;
 #[path = "../disk/mod.rs"]
 mod disk;
+mod kernel;
 mod local;
 mod passthrough;
 mod world;

@@ -122,6 +122,21 @@ unsafe extern "C" fn bpfof_add(handle: *mut Handle, fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_add_own(handle: *mut Handle, fd: c_int) -> c_int {
+    // SAFETY: what C promises.
+    call(-1, || unsafe { given(handle, "bpfof") }?.0.add_own(fd).map(|()| 0))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_refresh(handle: *mut Handle, fd: c_int) -> c_int {
+    call(-1, || {
+        // SAFETY: what C promises.
+        unsafe { given(handle, "bpfof") }?.0.file(fd)?.refresh();
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn bpfof_wait_mapped(handle: *mut Handle, fd: c_int, timeout_ms: c_int) -> c_int {
     call(-1, || {
         // SAFETY: what C promises.

@@ -48,9 +48,9 @@ pub(crate) fn followed(cx: &mut Context<'_>, fenced: Fenced) {
 
 fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Result<(), Refusal> {
     let tables = controller.tables();
-    // The other maps are looked at, and the table of them is copied.
-    let others = tables.map_count() as u64;
-    cx.executor.spend(object.len() as u64 * MAP_UNITS_PER_BYTE + others * MAP_UNITS);
+    // A part of the table of them is copied.
+    let copied = tables.copied_by_map() as u64;
+    cx.executor.spend(object.len() as u64 * MAP_UNITS_PER_BYTE + copied * MAP_UNITS);
     let map = FileMapObject::parse(object).map_err(|error| {
         Refusal::field("the file map object", format!("it breaks a rule at byte {}", error.at))
     })?;

@@ -8,6 +8,8 @@ use crate::abi;
 use crate::cost;
 use crate::helper::{Call, EINVAL, Helper};
 use crate::interpreter::{Observed, observe};
+use crate::kernel::machine::KernelEnd;
+use crate::kernel::{self, KernelProgram};
 use crate::statics::Statics;
 use crate::{Arena, Environment, Exit, Fault, Limit, NativeFunction, Object, Program};
 use crate::{Map, MapDefinition, MapKind};
@@ -38,6 +40,45 @@ pub fn differential(data: &[u8]) {
             compare(visible, &program);
         }
     }
+}
+
+/// Any instruction stream that passes the checks runs as eBPF of the kernel as it does in the
+/// interpreter: result, fault, budget and memory. Code that the kernel would refuse panics.
+///
+/// The first byte selects how much of the data area the call may see; the rest is code. How many programs
+/// were compared.
+pub fn kernel(data: &[u8]) -> u32 {
+    let Some((&visible, code)) = data.split_first() else { return 0 };
+    let mut compared = 0;
+    for code in programs(visible, code) {
+        let Ok(program) = Program::parse(&code) else { continue };
+        let image = vec![0x5a; if visible & 1 == 0 { 0 } else { 300 }];
+        let constant_bytes = image.len() / 2;
+        let program = program.with_statics(Statics::new(image, constant_bytes));
+        compared += u32::from(compare_kernel(visible, &program));
+    }
+    compared
+}
+
+/// Whether the program could be rewritten.
+fn compare_kernel(visible: u8, program: &Program) -> bool {
+    let Ok(translated) = KernelProgram::translate(program) else { return false };
+    let mut end = KernelEnd::Helper;
+    let actual = run(visible.into(), |arena, limit, budget| {
+        end = kernel::machine::run(program, &translated, arena, limit, budget);
+        Ok(Exit::Return(0))
+    });
+    // What it has done until then counts for nothing: the chain is run again.
+    let KernelEnd::Same(outcome) = end else { return true };
+    let expected = run(visible.into(), |arena, limit, budget| {
+        observe(program, arena, limit, budget, &mut Surroundings::new()).outcome
+    });
+    assert_eq!(expected.0.0, outcome, "the kernel has another outcome: {program:?}");
+    assert_eq!(expected.0.1, actual.0.1, "the kernel has another budget: {program:?}");
+    let differs = expected.1.bytes().iter().zip(actual.1.bytes()).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "the kernel has other memory: {program:?}");
+    assert!(expected.1.workspace() == actual.1.workspace(), "another workspace: {program:?}");
+    true
 }
 
 /// Whatever an instruction stream that passes the checks does in native code, it reads and writes
@@ -190,6 +231,16 @@ fn run(
 mod tests {
     use super::*;
     use crate::instruction::Instruction;
+
+    #[test]
+    fn random_streams_do_the_same_in_the_kernel() {
+        let (mut state, mut same) = (5u64, 0);
+        for visible in (0..=255).cycle().take(250) {
+            let code = random_bytes(&mut state, 160);
+            same += kernel(&[&[visible], &code[..]].concat());
+        }
+        assert!(same > 600, "{same} were compared");
+    }
 
     /// Blocks with a few bytes of damage.
     #[test]

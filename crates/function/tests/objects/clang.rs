@@ -36,9 +36,14 @@ impl Clang {
     pub(crate) fn compile(&self, name: &str) -> Vec<u8> {
         let source =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/objects/{name}.bpf.c"));
+        self.compile_file(&source)
+    }
+
+    /// Compiles a file.
+    pub(crate) fn compile_file(&self, source: &Path) -> Vec<u8> {
         let directory = tempfile::tempdir().expect("a directory");
         let object = directory.path().join("function.o");
-        assert!(self.run(&source, &object, false), "{self:?} refuses {}", source.display());
+        assert!(self.run(source, &object, false), "{self:?} refuses {}", source.display());
         std::fs::read(object).expect("an object")
     }
 

@@ -3,6 +3,8 @@
 mod clang;
 mod maps;
 
+use bpfof_function::kernel::KernelProgram;
+use bpfof_function::kernel::machine::{self, KernelEnd};
 use bpfof_function::{
     Alone, Arena, Exit, Fault, FaultKind, NativeFunction, Object, abi, fuzz, interpret,
     object::Entry,
@@ -32,7 +34,43 @@ fn run(entry: &Entry) -> Result<u64, Fault> {
         }
     });
     assert_eq!(outcomes[0], outcomes[1]);
+    if let Some(outcome) = run_in_kernel(entry) {
+        assert_eq!(outcomes[0], outcome);
+    }
     outcomes[0].map(returned)
+}
+
+/// The same, rewritten for the kernel; None if it calls what that does not have.
+fn run_in_kernel(entry: &Entry) -> Option<Result<Exit, Fault>> {
+    let translated = KernelProgram::translate(&entry.program).expect("is short enough");
+    let mut arena = Arena::new();
+    arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
+    arena.begin_hop(0);
+    let limit = arena.begin_call(0..512, 0, 0, 0);
+    match machine::run(&entry.program, &translated, &mut arena, limit, &mut 100_000) {
+        KernelEnd::Same(outcome) => Some(outcome),
+        KernelEnd::Helper => None,
+    }
+}
+
+#[test]
+fn shipped_functions_can_be_rewritten_for_the_kernel() {
+    let functions = concat!(env!("CARGO_MANIFEST_DIR"), "/../../functions");
+    let mut rewritten = 0;
+    for file in std::fs::read_dir(functions).expect("the functions").flatten() {
+        if !file.file_name().to_string_lossy().ends_with(".bpf.c") {
+            continue;
+        }
+        let object = Object::parse(&Clang::default().compile_file(&file.path())).expect("valid");
+        for entry in object.entries() {
+            let before = entry.program.instructions().len();
+            let after = KernelProgram::translate(&entry.program).expect("fits").slots().len();
+            assert!(after < 8 * before + 200, "{}: {before} became {after}", entry.name);
+            println!("{}: {before} instructions became {after}", entry.name);
+            rewritten += 1;
+        }
+    }
+    assert!(rewritten >= 8, "{rewritten} functions");
 }
 
 fn returned(exit: Exit) -> u64 {

@@ -130,7 +130,11 @@ impl Batch {
                 let Some(layout) = pin.layout() else { return false };
                 let end = layout.length_bytes();
                 let start = read.offset_bytes.min(end);
-                let end = end.min(start.saturating_add(read.data.len() as u64));
+                let wanted = start.saturating_add(read.data.len() as u64);
+                if wanted > end && pin.has_grown() {
+                    return false;
+                }
+                let end = end.min(wanted);
                 read.read_bytes = (end - start) as usize;
                 let block = u64::from(remote.info.block_bytes);
                 self.divide(index, (start, end), layout.extents(), block)

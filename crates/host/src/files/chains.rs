@@ -140,7 +140,11 @@ impl Chain {
             _ => {}
         }
         let gaps = self.flight.is_some_and(|flight| flights.has_gaps(flight));
-        let unchanged = self.flight.is_none_or(|flight| flights.verify(flight));
+        let is_outside = matches!(&end, Err(Failure::Final(ReadError::Command(error)))
+            if error.status.same_code(Status::READ_OUTSIDE_FILE));
+        let unchanged = self.flight.is_none_or(|flight| {
+            flights.verify(flight) && !(is_outside && flights.has_grown(flight))
+        });
         let looks = if unchanged { Vec::new() } else { looks(flights, self.flight) };
         self.leave(flights);
         match end {
@@ -154,9 +158,7 @@ impl Chain {
             }
             Ok(answer) => Some(Ok(answer)),
             // Holes read as zeroes, but not at the target.
-            Err(Failure::Final(ReadError::Command(error)))
-                if gaps && error.status.same_code(Status::READ_OUTSIDE_FILE) =>
-            {
+            Err(Failure::Final(ReadError::Command(error))) if gaps && is_outside => {
                 self.state = State::FallsBack(Some(ReadError::Command(error)));
                 None
             }

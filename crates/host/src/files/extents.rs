@@ -52,7 +52,7 @@ pub(crate) fn read(
 ) -> Result<Vec<RawExtent>, MapRefusal> {
     let (mut extents, mut start) = (Vec::new(), 0);
     while start < length_bytes {
-        let count = sys::fiemap(file, start, &mut extents)
+        let count = sys::fiemap(file, start, &mut |extent| extents.push(*extent))
             .map_err(MapRefusal::io("cannot read the extents (FIEMAP)"))?;
         if extents.len() > max {
             return Err(MapRefusal::TooManyExtents { extents: extents.len(), max });
@@ -110,6 +110,58 @@ pub(crate) fn fit(raw: &[RawExtent], frame: &Frame) -> Result<Vec<Extent>, MapRe
     Ok(extents)
 }
 
+/// Whether `file`, which its file system has at `base_bytes` of the namespace, still is where `mapped` says.
+/// It may have grown, and have got bytes where there were none.
+pub(crate) fn has_kept(file: &File, mapped: &[Extent], base_bytes: u64) -> std::io::Result<bool> {
+    let Some(last) = mapped.last() else { return Ok(true) };
+    let end = last.file_offset + last.length_bytes;
+    let mut kept = Kept { mapped, base_bytes, bytes: 0 };
+    let mut start = 0;
+    while start < end {
+        let mut next = start;
+        let count = sys::fiemap(file, start, &mut |extent| {
+            kept.count(extent);
+            next = extent.logical.saturating_add(extent.length);
+        })?;
+        if count == 0 || next <= start {
+            break;
+        }
+        start = next;
+    }
+    Ok(kept.bytes == mapped.iter().map(|extent| extent.length_bytes).sum::<u64>())
+}
+
+/// Counts the bytes of a map that are where they were, extent by extent.
+struct Kept<'a> {
+    /// What is left of the map.
+    mapped: &'a [Extent],
+    base_bytes: u64,
+    bytes: u64,
+}
+
+impl Kept<'_> {
+    fn count(&mut self, found: &RawExtent) {
+        let refused = REFUSED.iter().any(|(flag, _)| found.flags & flag != 0);
+        if refused || found.flags & flag::UNWRITTEN != 0 {
+            return;
+        }
+        let end = found.logical.saturating_add(found.length);
+        while let Some((extent, rest)) = self.mapped.split_first() {
+            let (begin, length) = (extent.file_offset, extent.length_bytes);
+            let (from, to) = (begin.max(found.logical), (begin + length).min(end));
+            let device_now =
+                found.physical.wrapping_sub(found.logical).wrapping_add(self.base_bytes);
+            if from < to && device_now == extent.device_offset.wrapping_sub(begin) {
+                self.bytes += to - from;
+            }
+            if begin + length > end {
+                break;
+            }
+            self.mapped = rest;
+        }
+    }
+}
+
 /// Whether some byte of the file is in no extent.
 pub(crate) fn has_gaps(extents: &[Extent], length_bytes: u64) -> bool {
     let mut covered = 0;
@@ -155,6 +207,34 @@ mod tests {
         assert_eq!(fitted, [extent(0, base, 8192), extent(8192, base + 65_536, 2048)]);
         assert!(!has_gaps(&fitted, 10_000));
         assert!(has_gaps(&fitted, 10_241) && has_gaps(&fitted[1..], 10_000));
+    }
+
+    #[test]
+    fn a_map_holds_as_long_as_its_bytes_are_in_their_places() {
+        let base = FRAME.base_bytes;
+        let mapped = [extent(0, base, 8192), extent(16_384, base + 65_536, 4096)];
+        let kept = |found: &[RawExtent]| {
+            let mut kept = Kept { mapped: &mapped, base_bytes: base, bytes: 0 };
+            found.iter().for_each(|extent| kept.count(extent));
+            kept.bytes
+        };
+        assert_eq!(kept(&[raw(0, 0, 8192, 0), raw(16_384, 65_536, 4096, flag::LAST)]), 12_288);
+        // In pieces, with the hole filled, and longer than before.
+        let grown = [
+            raw(0, 0, 4096, 0),
+            raw(4096, 4096, 4096, 0),
+            raw(8192, 1 << 19, 8192, 0),
+            raw(16_384, 65_536, 1 << 20, flag::LAST),
+        ];
+        assert_eq!(kept(&grown), 12_288);
+        // One extent over the hole and both sides fits but the first.
+        assert_eq!(kept(&[raw(0, 0, 1 << 20, flag::LAST)]), 8192);
+        // Moved, gone, and no longer written.
+        assert_eq!(kept(&[raw(0, 4096, 8192, 0), raw(16_384, 65_536, 4096, 0)]), 4096);
+        assert_eq!(kept(&[raw(4096, 4096, 4096, 0)]), 4096);
+        assert_eq!(kept(&[raw(0, 0, 8192, flag::UNWRITTEN)]), 0);
+        assert_eq!(kept(&[raw(0, 0, 8192, flag::DELALLOC)]), 0);
+        assert_eq!(kept(&[]), 0);
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl PushdownFile {
     pub fn is_leased(&self) -> bool {
         let guarded = |mapping: &Arc<Mapping>| match &mapping.proof {
             Proof::Found(_, lease) => lease.is_some(),
+            Proof::Own(_) => false,
             Proof::Grant(..) => true,
         };
         self.0.mapped.status().mapping.as_ref().is_some_and(guarded)
@@ -92,8 +93,10 @@ impl PushdownFile {
         self.0.mapped.status().looks
     }
 
-    /// Asks for a new map in the background.
-    pub(crate) fn refresh(&self) {
+    /// Asks for a new map in the background, if the file is not where the map says, or longer. A file that
+    /// only this process writes ([`FileMaps::add_own`](super::FileMaps::add_own)) has grown; of others that
+    /// is noticed.
+    pub fn refresh(&self) {
         if self.is_whole_namespace() {
             return;
         }
@@ -139,6 +142,7 @@ impl PushdownFile {
         let file = &self.0.mapped.file;
         match &mapping.proof {
             _ if !self.0.shared.checks => Some(0),
+            Proof::Own(_) => Some(0),
             Proof::Grant(..) => mapping.is_good().then_some(0),
             Proof::Found(_, Some(lease)) => lease.begin(file),
             Proof::Found(layout, None) => {
@@ -161,7 +165,7 @@ impl Pin {
     /// How a request names the file.
     pub(crate) fn version(&self) -> FileVersion {
         let id = match &self.mapping.proof {
-            Proof::Found(..) => self.file.mapped().id,
+            Proof::Found(..) | Proof::Own(_) => self.file.mapped().id,
             Proof::Grant(_, id) => *id,
         };
         FileVersion { id, version: self.mapping.version }
@@ -191,9 +195,21 @@ impl Pin {
         good
     }
 
+    /// Whether it is a file that only this process writes, which is longer than its map. Then asks for a
+    /// new one. The growth of others makes their maps wrong.
+    pub(crate) fn has_grown(&self) -> bool {
+        let Proof::Own(layout) = &self.mapping.proof else { return false };
+        let grown = layout.has_grown(self.file.file());
+        if grown {
+            self.distrust();
+        }
+        grown
+    }
+
     fn has_held(&self) -> bool {
         match &self.mapping.proof {
             Proof::Grant(..) => self.mapping.is_good(),
+            Proof::Own(layout) => layout.has_kept(self.file.file()),
             Proof::Found(layout, None) => layout.holds(self.file.file()),
             Proof::Found(layout, Some(lease)) => {
                 // A lease does not hinder deduplication, which XFS has and ext4 has not.

@@ -79,6 +79,11 @@ impl Flights {
         *good.get_or_insert_with(|| pins.iter().filter(|pin| !pin.verify()).count() == 0)
     }
 
+    /// Whether a file is longer than its map, which was right all the same.
+    pub(crate) fn has_grown(&self, id: FlightId) -> bool {
+        self.flights[id].pins.iter().filter(|pin| pin.has_grown()).count() > 0
+    }
+
     /// A chain has ended, or is to start again. With the last one the files are free.
     pub(crate) fn leave(&mut self, id: FlightId) {
         let flight = &mut self.flights[id];

@@ -2,14 +2,14 @@
 
 use super::error::MapRefusal;
 use super::grants;
-use super::layout::{FileLayout, file_layout};
+use super::layout::{FileLayout, file_layout, own_file_layout};
 use super::lease::{self, Lease};
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::{Place, Remote, Shared};
 use super::sys::{self, BreakSignal, LeaseState};
 use crate::{FileMapObject, NamespaceInfo};
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -29,8 +29,10 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// A lease that somebody's writing has prevented is asked for again after this time, which doubles.
 const LEASE_AGAIN: Duration = Duration::from_millis(10);
 const LEASE_AGAIN_MAX: Duration = Duration::from_secs(10);
-/// Files mapped before it looks for broken leases again.
+/// Files mapped before it looks around again.
 const BATCH: usize = 16;
+/// While there are more to map it looks for broken leases so often: that is a system call for each.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Starts the keeper; returns when it can be woken.
 pub(crate) fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
@@ -67,10 +69,13 @@ struct Keeper<'a> {
     /// The namespace as it was when it was last looked at.
     info: Cell<NamespaceInfo>,
     signal: BreakSignal,
-    /// Files with a lease, and the end of its drain once it is broken.
-    leased: Vec<(Arc<MappedFile>, Arc<Mapping>, Option<Instant>)>,
+    /// Files with a lease, by their ids.
+    leased: HashMap<u32, Leased>,
     unleased: Vec<Unleased>,
 }
+
+/// A file with a lease, and the end of its drain once that is broken.
+type Leased = (Arc<MappedFile>, Arc<Mapping>, Option<Instant>);
 
 /// A file with a map that could not be leased for the moment.
 struct Unleased {
@@ -81,17 +86,13 @@ struct Unleased {
 }
 
 impl<'a> Keeper<'a> {
-    const fn new(
-        shared: &'a Shared,
-        remote: &'a Remote,
-        place: &'a Place,
-        signal: BreakSignal,
-    ) -> Self {
+    fn new(shared: &'a Shared, remote: &'a Remote, place: &'a Place, signal: BreakSignal) -> Self {
         let info = Cell::new(remote.info);
-        Self { shared, remote, place, info, signal, leased: Vec::new(), unleased: Vec::new() }
+        Self { shared, remote, place, info, signal, leased: HashMap::new(), unleased: Vec::new() }
     }
 
     fn run(&mut self) {
+        let mut looked = Instant::now();
         loop {
             let mut queue = mem::take(&mut *self.shared.queue());
             if !queue.removed.is_empty() {
@@ -111,20 +112,25 @@ impl<'a> Keeper<'a> {
             if !queue.refresh.is_empty() {
                 self.shared.tell();
             }
+            // The rest, or files whose leases had to be released first.
+            let more = !self.shared.queue().refresh.is_empty();
+            let many = more && queue.refresh.len() == BATCH;
+            if many && !queue.stop && looked.elapsed() < LOOK {
+                continue;
+            }
             let draining = self.breaks();
             self.lease_again();
+            looked = Instant::now();
             if queue.stop || !self.is_connected() {
                 break;
             }
-            // The rest, or files whose leases had to be released first.
-            let more = !self.shared.queue().refresh.is_empty();
             if draining || !more {
                 let due = self.unleased.iter().map(|file| file.next).min();
                 let due = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
                 self.signal.wait(if draining { DRAINING } else { due.clamp(DRAINING, IDLE) });
             }
         }
-        for (entry, mapping, _) in mem::take(&mut self.leased) {
+        for (entry, mapping, _) in mem::take(&mut self.leased).into_values() {
             entry.status().mapping = None;
             release(&entry, &mapping);
         }
@@ -144,7 +150,7 @@ impl<'a> Keeper<'a> {
 
     /// Removes the map of a file that nobody uses any more.
     fn remove(&mut self, entry: &Arc<MappedFile>) {
-        for (_, mapping, _) in self.leased.extract_if(.., |(other, ..)| other.id == entry.id) {
+        if let Some((_, mapping, _)) = self.leased.remove(&entry.id) {
             release(entry, &mapping);
         }
         self.unleased.retain(|file| file.entry.id != entry.id);
@@ -166,7 +172,7 @@ impl<'a> Keeper<'a> {
     fn breaks(&mut self) -> bool {
         let mut draining = false;
         let mut released = Vec::new();
-        self.leased.retain_mut(|(entry, mapping, end)| {
+        self.leased.retain(|_, (entry, mapping, end)| {
             let Some(lease) = mapping.lease() else { return false };
             if end.is_none() {
                 if !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held {
@@ -228,7 +234,7 @@ impl<'a> Keeper<'a> {
             let (version, has_gaps) = (*version, *has_gaps);
             let mapping = Arc::new(Mapping { version, has_gaps, proof });
             file.entry.status().mapping = Some(Arc::clone(&mapping));
-            self.leased.push((file.entry, mapping, None));
+            self.leased.insert(file.entry.id, (file.entry, mapping, None));
         }
     }
 
@@ -241,11 +247,15 @@ impl<'a> Keeper<'a> {
         });
         // Asked for twice: a new version would only make chains stale.
         let layout = old.as_ref().and_then(|mapping| mapping.layout());
-        if guarded && layout.is_some_and(|layout| layout.holds(&entry.file)) {
+        let holds = |layout: &FileLayout| match entry.is_own {
+            true => layout.has_kept(&entry.file) && !layout.has_grown(&entry.file),
+            false => layout.holds(&entry.file),
+        };
+        if guarded && layout.is_some_and(holds) {
             entry.status().looks += 1;
             return;
         }
-        if self.leased.iter().any(|(other, ..)| other.id == entry.id) {
+        if self.leased.contains_key(&entry.id) {
             // Its lease must be released first, once its chains have ended.
             if let Some(lease) = leased {
                 lease.start_break();
@@ -262,8 +272,9 @@ impl<'a> Keeper<'a> {
             Ok(mapping) => {
                 let mapping = Arc::new(mapping);
                 if mapping.lease().is_some() {
-                    self.leased.push((Arc::clone(entry), Arc::clone(&mapping), None));
-                } else if self.shared.checks {
+                    let leased = (Arc::clone(entry), Arc::clone(&mapping), None);
+                    self.leased.insert(entry.id, leased);
+                } else if self.shared.checks && !entry.is_own {
                     let (entry, mapping) = (Arc::clone(entry), Arc::clone(&mapping));
                     let (next, pause) = (Instant::now() + LEASE_AGAIN, LEASE_AGAIN);
                     self.unleased.push(Unleased { entry, mapping, next, pause });
@@ -301,11 +312,18 @@ impl<'a> Keeper<'a> {
             let _ = sys::release_lease(&entry.file);
         }
         let (version, layout, has_gaps) = made?;
-        Ok(Mapping { version, has_gaps, proof: Proof::Found(layout, lease) })
+        let proof = match entry.is_own {
+            true => Proof::Own(layout),
+            false => Proof::Found(layout, lease),
+        };
+        Ok(Mapping { version, has_gaps, proof })
     }
 
     /// A read lease, which needs that nobody has the file open for writing, and to own the file.
     fn lease(&self, entry: &MappedFile) -> Option<Lease> {
+        if entry.is_own {
+            return None;
+        }
         let break_time = lease::break_time().filter(|_| self.shared.checks)?;
         match sys::take_lease(&entry.file, &self.signal) {
             Ok(()) => Some(Lease::held(break_time)),
@@ -325,7 +343,10 @@ impl<'a> Keeper<'a> {
     }
 
     fn layout(&self, entry: &MappedFile) -> Result<FileLayout, MapRefusal> {
-        let look = || file_layout(&entry.file, &self.place.device, &self.info.get());
+        let look = || {
+            let look = if entry.is_own { own_file_layout } else { file_layout };
+            look(&entry.file, &self.place.device, &self.info.get())
+        };
         let layout = match look() {
             Err(MapRefusal::BehindNamespace { .. }) if self.has_grown() => look()?,
             layout => layout?,

@@ -53,6 +53,8 @@ pub enum FileSystem {
 pub struct FileLayout {
     pub(crate) mark: ChangeMark,
     pub(crate) file_system: FileSystem,
+    /// Where the file system begins in the namespace, in bytes.
+    base_bytes: u64,
     raw: Vec<RawExtent>,
     extents: Vec<Extent>,
 }
@@ -97,6 +99,16 @@ impl FileLayout {
             .is_ok_and(|raw| raw == self.raw);
         same && mark(file).is_ok_and(|mark| mark == self.mark)
     }
+
+    /// Whether all bytes that it has of `file` still are where they were. The file may have grown.
+    pub(crate) fn has_kept(&self, file: &File) -> bool {
+        extents::has_kept(file, &self.extents, self.base_bytes).is_ok_and(|kept| kept)
+    }
+
+    /// Whether `file` is longer than it was.
+    pub(crate) fn has_grown(&self, file: &File) -> bool {
+        sys::length_bytes(file).is_ok_and(|now| now > self.length_bytes())
+    }
 }
 
 /// Where `file` lies in the namespace `info`, which on this machine is `namespace`. Data that the
@@ -140,13 +152,42 @@ pub fn file_layout_within(
             namespace_bytes: info.size_bytes(),
         };
         match extents::fit(&raw, &frame) {
-            Ok(extents) => return Ok(FileLayout { mark: before, file_system, raw, extents }),
+            Ok(extents) => {
+                let base_bytes = frame.base_bytes;
+                return Ok(FileLayout { mark: before, file_system, base_bytes, raw, extents });
+            }
             // Written between the two calls.
             Err(error) if error.is_passing() => refusal = error,
             Err(error) => return Err(error),
         }
     }
     Err(refusal)
+}
+
+/// Where `file`, which only this process writes, and past the page cache, lies now. Its change time says
+/// nothing: it may change all the time.
+///
+/// # Errors
+/// Those of [`file_layout`].
+pub(crate) fn own_file_layout(
+    file: &File,
+    namespace: &NamespaceDevice,
+    info: &NamespaceInfo,
+) -> Result<FileLayout, MapRefusal> {
+    let file_system = admissible(file)?;
+    // What was in the page cache before it became such a file.
+    sys::write_back(file).map_err(MapRefusal::io("cannot write the file back"))?;
+    let mark = mark(file)?;
+    let raw = extents::read(file, mark.length_bytes, usize::MAX)?;
+    let base_bytes = namespace.offset_of(mark.device)?;
+    let frame = Frame {
+        length_bytes: mark.length_bytes,
+        base_bytes,
+        block_bytes: info.block_bytes,
+        namespace_bytes: info.size_bytes(),
+    };
+    let extents = extents::fit(&raw, &frame)?;
+    Ok(FileLayout { mark, file_system, base_bytes, raw, extents })
 }
 
 /// The change mark of `file` now.

@@ -24,6 +24,8 @@ pub(crate) struct Mapping {
 pub(crate) enum Proof {
     /// Where this process has found the file, and its lease if it has one.
     Found(FileLayout, Option<Lease>),
+    /// Where this process has found a file that only it writes.
+    Own(FileLayout),
     /// The grant daemon, which has made the map under this id of its own.
     Grant(Arc<PageReader>, u32),
 }
@@ -32,14 +34,14 @@ impl Mapping {
     pub(crate) const fn lease(&self) -> Option<&Lease> {
         match &self.proof {
             Proof::Found(_, lease) => lease.as_ref(),
-            Proof::Grant(..) => None,
+            Proof::Own(_) | Proof::Grant(..) => None,
         }
     }
 
     /// Where the file lies, if this process has looked.
     pub(crate) const fn layout(&self) -> Option<&FileLayout> {
         match &self.proof {
-            Proof::Found(layout, _) => Some(layout),
+            Proof::Found(layout, _) | Proof::Own(layout) => Some(layout),
             Proof::Grant(..) => None,
         }
     }
@@ -48,6 +50,7 @@ impl Mapping {
     pub(crate) fn is_good(&self) -> bool {
         match &self.proof {
             Proof::Found(_, lease) => lease.as_ref().is_none_or(|lease| !lease.is_breaking()),
+            Proof::Own(_) => true,
             Proof::Grant(page, id) => page.version(*id) == self.version,
         }
     }
@@ -81,13 +84,26 @@ pub(crate) struct MappedFile {
     direct: OnceLock<Option<DirectFile>>,
     /// It is the character device of the namespace, which needs no map.
     pub(crate) is_whole_namespace: bool,
+    /// Only this process writes it, and past the page cache.
+    pub(crate) is_own: bool,
+}
+
+/// What kind of file is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Others may write it.
+    Shared,
+    /// Only this process writes it.
+    Own,
+    /// The namespace itself.
+    Namespace,
 }
 
 /// Files of this process that were closed.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 impl MappedFile {
-    pub(crate) fn new(id: u32, file: File, path: PathBuf, is_whole_namespace: bool) -> Self {
+    pub(crate) fn new(id: u32, file: File, path: PathBuf, kind: Kind) -> Self {
         Self {
             id,
             file,
@@ -95,7 +111,8 @@ impl MappedFile {
             status: Mutex::default(),
             queued: AtomicBool::new(false),
             direct: OnceLock::new(),
-            is_whole_namespace,
+            is_whole_namespace: kind == Kind::Namespace,
+            is_own: kind == Kind::Own,
         }
     }
 

@@ -5,7 +5,7 @@ use super::device::NamespaceDevice;
 use super::file::PushdownFile;
 use super::function::{LocalMaps, StorageFunction};
 use super::keeper;
-use super::mapped_file::MappedFile;
+use super::mapped_file::{Kind, MappedFile};
 use super::nvme::NvmeNamespace;
 use super::shared::{Place, Remote, Server, Shared};
 use crate::grant::{GrantClient, GrantError};
@@ -165,10 +165,24 @@ impl FileMaps {
     /// possible only if it was opened for reading only.
     #[must_use]
     pub fn add(&self, file: File, name: PathBuf) -> PushdownFile {
-        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let namespace = self.shared.remote.as_ref().and_then(Remote::namespace);
         let is_whole = namespace.is_some_and(|namespace| namespace.is(&file));
-        let mapped = Arc::new(MappedFile::new(id, file, name, is_whole));
+        self.add_as(if is_whole { Kind::Namespace } else { Kind::Shared }, file, name)
+    }
+
+    /// The same for a file that nobody but the caller writes or truncates as long as it is open, and the
+    /// caller only past the page cache (`O_DIRECT`). Chains over it need neither a lease nor that nothing is
+    /// written meanwhile: one counts if all bytes of the file's map still are where they were. So growth
+    /// keeps maps, and what a chain sees of a block that is written meanwhile is the caller's matter.
+    /// After the file has grown, [`PushdownFile::refresh`] gets it a longer map.
+    #[must_use]
+    pub fn add_own(&self, file: File, name: PathBuf) -> PushdownFile {
+        self.add_as(Kind::Own, file, name)
+    }
+
+    fn add_as(&self, kind: Kind, file: File, name: PathBuf) -> PushdownFile {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let mapped = Arc::new(MappedFile::new(id, file, name, kind));
         let file = PushdownFile::new(mapped, Arc::clone(&self.shared));
         file.refresh();
         file

@@ -62,6 +62,7 @@ pub use function::StorageFunction;
 pub use kernel::KernelNamespace;
 pub use layout::{FileLayout, FileSystem, file_layout, file_layout_within};
 pub use leased_file::{LeasedFile, lease_break_time};
+pub use local::{kernel_domain, load_into_kernel};
 pub use maps::FileMaps;
 pub use nvme::NvmeNamespace;
 pub use plain_chain::{PlainCall, PlainChains, PlainDone, PlainError, PlainRead};

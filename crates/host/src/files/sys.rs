@@ -52,8 +52,12 @@ struct FiemapPage {
     extents: [RawExtent; PAGE_EXTENTS],
 }
 
-/// Appends the extents of `file` from byte `start` on, as many as one call returns; their number.
-pub(crate) fn fiemap(file: &File, start: u64, into: &mut Vec<RawExtent>) -> io::Result<usize> {
+/// Hands the extents of `file` from byte `start` on to `take`, as many as one call returns; their number.
+pub(crate) fn fiemap(
+    file: &File,
+    start: u64,
+    take: &mut dyn FnMut(&RawExtent),
+) -> io::Result<usize> {
     let mut page = FiemapPage {
         start,
         length: u64::MAX - start,
@@ -67,7 +71,7 @@ pub(crate) fn fiemap(file: &File, start: u64, into: &mut Vec<RawExtent>) -> io::
     // header, for which the structure, laid out as the kernel's, has room.
     check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut page) })?;
     let mapped = (page.mapped as usize).min(PAGE_EXTENTS);
-    into.extend(page.extents.iter().take(mapped));
+    page.extents.iter().take(mapped).for_each(take);
     Ok(mapped)
 }
 

@@ -84,7 +84,18 @@ struct PushdownOptions {
 	 */
 	bool adapt_sampling = true;
 
+	/* Where stats() are appended when the database is closed, a line of JSON; empty: nowhere. */
+	std::string report;
+
 	static constexpr uint32_t VALUE_BYTES_MAX = 16000;
+
+	/*
+	 * Sets what `text` names: "url=…;device=…;sample_rate=0", with the names of above, sizes in bytes, and
+	 * true or false. InvalidArgument says what of it makes no sense.
+	 */
+	static rocksdb::Status parse(const std::string &text, PushdownOptions *options);
+	/* The same for one of them. */
+	rocksdb::Status set(const std::string &name, const std::string &value);
 };
 
 /* Which way a Get() went. */
@@ -155,8 +166,7 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	/*
 	 * The same for a database with several column families, as DB::Open() takes them. Each is
-	 * pushed down for which that is possible. Their handles must be given back by
-	 * DestroyColumnFamilyHandle(). Families that are created later are left to RocksDB.
+	 * pushed down for which that is possible. Families that are created later are left to RocksDB.
 	 */
 	static rocksdb::Status Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
 		const std::string &path, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
@@ -183,6 +193,13 @@ class PushdownDB : public rocksdb::StackableDB {
 #else
 	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value) override;
+	/* Those with timestamps are RocksDB's, unless no timestamp is asked for. */
+	rocksdb::Status Get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
+		const rocksdb::Slice &key, rocksdb::PinnableSlice *value, std::string *timestamp) override;
+	std::vector<rocksdb::Status> MultiGet(const rocksdb::ReadOptions &options,
+		const std::vector<rocksdb::ColumnFamilyHandle *> &families,
+		const std::vector<rocksdb::Slice> &keys, std::vector<std::string> *values,
+		std::vector<std::string> *timestamps) override;
 
 	void MultiGet(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		size_t count, const rocksdb::Slice *keys, rocksdb::PinnableSlice *values,
@@ -204,7 +221,6 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Status DropColumnFamily(rocksdb::ColumnFamilyHandle *family) override;
 	rocksdb::Status DropColumnFamilies(
 		const std::vector<rocksdb::ColumnFamilyHandle *> &families) override;
-	rocksdb::Status DestroyColumnFamilyHandle(rocksdb::ColumnFamilyHandle *family) override;
 
 	/* As DB::Close(). Reads are left to RocksDB from then on. */
 	rocksdb::Status Close() override;
@@ -213,6 +229,18 @@ class PushdownDB : public rocksdb::StackableDB {
 	/* As DB::SetDBOptions(), but max_open_files must stay as it is: InvalidArgument. */
 	rocksdb::Status SetDBOptions(
 		const std::unordered_map<std::string, std::string> &options) override;
+
+	using rocksdb::StackableDB::GetIntProperty;
+	using rocksdb::StackableDB::GetProperty;
+	/*
+	 * As in DB, and stats() by name: "bpfof.gets." with what name() says of a ReadPath ('-' for a space),
+	 * "bpfof.blocks" and so on; "bpfof.ready", 1 if wait_ready() would not wait; as text also "bpfof.stats",
+	 * all of that as JSON, and "bpfof.last-error".
+	 */
+	bool GetProperty(rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &property,
+		std::string *value) override;
+	bool GetIntProperty(rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &property,
+		uint64_t *value) override;
 
 	/* As in DB; StackableDB forgets these. */
 	rocksdb::Status Resume() override { return db_->Resume(); }
@@ -225,6 +253,20 @@ class PushdownDB : public rocksdb::StackableDB {
 	{
 		return db_->GetStatsHistory(from_s, to_s, history);
 	}
+#if ROCKSDB_MAJOR >= 9
+	rocksdb::Status WriteWithCallback(const rocksdb::WriteOptions &options, rocksdb::WriteBatch *updates,
+		rocksdb::UserWriteCallback *callback) override
+	{
+		return db_->WriteWithCallback(options, updates, callback);
+	}
+#endif
+#if ROCKSDB_MAJOR >= 11
+	rocksdb::Status IngestWriteBatchWithIndex(const rocksdb::WriteOptions &options,
+		std::shared_ptr<rocksdb::WriteBatchWithIndex> batch) override
+	{
+		return db_->IngestWriteBatchWithIndex(options, std::move(batch));
+	}
+#endif
 
 	/* Changes how reads are served from now on; at first it is kChains. For comparisons. */
 	void set_mode(Mode mode);
@@ -238,11 +280,14 @@ class PushdownDB : public rocksdb::StackableDB {
 	bool wait_ready(unsigned timeout_ms);
 
     private:
+	friend class Opening;
 	struct State;
 	class ManyGets;
 
 	PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state);
 
+	/* Writes what PushdownOptions::report asks for. */
+	void report() const;
 	rocksdb::Status get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,
 		const rocksdb::Slice &key, rocksdb::PinnableSlice *value);
 	/* MultiGet() of keys of which each has a family. */

@@ -2,7 +2,7 @@
 
 use crate::files::call::KeptChain;
 use bpfof_chain::{
-    ChainError, ChainId, DeviceRead, Engine, Limits, Outcome, Progress, Start, Tables,
+    ChainError, ChainId, DeviceRead, Engine, Limits, Outcome, Progress, Start, Suspended, Tables,
 };
 use std::io;
 use std::time::Duration;
@@ -67,12 +67,29 @@ impl<R: Reads> Chains<R> {
     ) -> Result<(), ChainError> {
         let emitted = &mut self.emitted;
         let chain = self.engine.start(start, R::tables(files), |read| emitted.push(read))?;
+        self.begun(begun, chain, files);
+        Ok(())
+    }
+
+    /// Goes on with a chain that was begun elsewhere.
+    pub(super) fn resume(
+        &mut self,
+        begun: Begun,
+        suspended: &Suspended,
+        files: &R::Files,
+    ) -> Result<(), ChainError> {
+        let emitted = &mut self.emitted;
+        let chain = self.engine.resume(suspended, R::tables(files), |read| emitted.push(read))?;
+        self.begun(begun, chain, files);
+        Ok(())
+    }
+
+    fn begun(&mut self, begun: Begun, chain: ChainId, files: &R::Files) {
         if self.begun.len() <= chain.index() {
             self.begun.resize(chain.index() + 1, None);
         }
         self.begun[chain.index()] = Some(begun);
         self.submit(files);
-        Ok(())
     }
 
     fn submit(&mut self, files: &R::Files) {

@@ -8,11 +8,13 @@
 //! [`Passthrough`] is the same for an NVMe namespace by its character device, where there is no file
 //! system to translate: with file maps, which are compared as for a target.
 //!
+//! `kernel` has the module run a chain that is alone, where it is loaded; what it cannot do the engine does.
 //! `chains` runs the engine. `files`, `namespace` and `tables` are which files and functions it
 //! knows, `reads` the rings.
 
 mod chains;
 mod files;
+mod kernel;
 mod namespace;
 mod passthrough;
 mod reads;
@@ -25,6 +27,7 @@ use bpfof_chain::{Answer, ChainError, FileVersion, InvalidOutput, Start};
 use bpfof_device::RingError;
 use chains::Chains;
 use files::Files;
+pub use kernel::{kernel_domain, load_into_kernel};
 pub(crate) use passthrough::Passthrough;
 use reads::FileReads;
 use std::time::Duration;

@@ -30,11 +30,11 @@ impl Namespace {
         &self.tables
     }
 
-    /// Forgets the maps of files that were closed since.
-    pub(super) fn let_go(&mut self) {
+    /// Forgets the maps of files that were closed since. Whether there may have been any.
+    pub(super) fn let_go(&mut self) -> bool {
         let closed = MappedFile::closed();
         if closed == self.closed {
-            return;
+            return false;
         }
         self.closed = closed;
         let Self { tables, mapped, .. } = self;
@@ -45,6 +45,7 @@ impl Namespace {
             }
             is_open
         });
+        true
     }
 
     /// Takes the map that `pin` holds, in place of an older one: chains that began with that become

@@ -2,6 +2,7 @@
 //! maps and their versions, but without a network.
 
 use super::chains::{Begun, Chains};
+use super::kernel::{self, Kernel};
 use super::namespace::Namespace;
 use super::reads::NamespaceReads;
 use crate::files::call::{Executor, command_error};
@@ -20,27 +21,43 @@ pub(crate) struct Passthrough {
     chains: Chains<NamespaceReads>,
     files: Namespace,
     versions: Vec<FileVersion>,
+    /// Where the module is loaded: runs a chain that is alone.
+    kernel: Option<Kernel>,
+    /// A chain that has started and is alone, with its files as the kernel has them.
+    alone: Option<Begun>,
+    /// Chains that have failed as the engine took them over, and the hops that they had done.
+    failed: Vec<(usize, ChainError, u32)>,
     shared: Arc<Shared>,
 }
 
 impl Passthrough {
     /// None unless `shared` has a namespace of this machine.
     pub(crate) fn new(shared: &Arc<Shared>) -> Option<Result<Self, RingError>> {
-        let of = namespace(shared)?;
+        let remote = shared.remote.as_ref()?;
+        let of = remote.namespace()?;
         let reads = NamespaceReads::new(Arc::clone(&of.device), of.info.block_bytes);
+        let drive = remote.place().map(|place| place.device.path());
         Some(reads.map(|reads| Self {
             chains: Chains::new(reads),
             files: Namespace::new(of),
             versions: Vec::new(),
+            kernel: drive.and_then(|drive| Kernel::new(of, drive)),
+            alone: None,
+            failed: Vec::new(),
             shared: Arc::clone(shared),
         }))
     }
 
-    fn begin(&mut self, begun: &Begun, pins: &[Pin]) -> Result<(), ChainError> {
-        let Self { chains, files, versions, shared } = self;
+    /// Brings maps and versions of the files of a chain into the tables.
+    fn set_maps(&mut self, begun: &Begun, pins: &[Pin]) -> Result<(), ChainError> {
+        let Self { files, versions, shared, kernel, .. } = self;
         let of = namespace(shared).ok_or(ChainError::UnknownFile(0))?;
         let call = begun.1.as_call();
-        files.let_go();
+        if files.let_go()
+            && let Some(kernel) = kernel
+        {
+            kernel.let_go(files, of.info.nsid);
+        }
         versions.clear();
         let mut pins = pins.iter();
         for (index, file) in (0..).zip(call.files) {
@@ -55,20 +72,79 @@ impl Passthrough {
             };
             versions.push(version);
         }
-        let start = Start {
-            owner: 0,
-            namespace: of.info.nsid,
-            unit_bytes: of.info.block_bytes,
-            function: files.function(call.function),
-            files: versions,
-            first_file: u32::from(call.first_read.file),
-            first_offset_bytes: call.first_read.offset_bytes,
-            first_size_bytes: call.first_read.size_bytes,
-            argument: call.scratch,
-            scratch_bytes: call.effective_scratch_bytes(),
-            answer_max_bytes: call.answer_max_bytes,
+        Ok(())
+    }
+
+    fn begin(&mut self, begun: &Begun, pins: &[Pin]) -> Result<(), ChainError> {
+        self.join();
+        self.set_maps(begun, pins)?;
+        let Self { chains, files, versions, kernel, alone, shared, .. } = self;
+        let of = namespace(shared).ok_or(ChainError::UnknownFile(0))?;
+        let call = begun.1.as_call();
+        let number = files.function(call.function);
+        let is_alone = chains.running() == 0;
+        if let Some(kernel) = kernel.as_mut().filter(|_| is_alone)
+            && kernel.prepare(call.function.local_function(), versions, files, of.info.nsid)
+        {
+            *alone = Some(begun.clone());
+            return Ok(());
+        }
+        chains.start(begun.clone(), &start(begun, number, versions, of), files)
+    }
+
+    /// A chain that was to run alone has company: all go to the engine.
+    fn join(&mut self) {
+        let Some(begun) = self.alone.take() else { return };
+        let Self { chains, files, versions, shared, failed, .. } = self;
+        let Some(of) = namespace(shared) else { return };
+        let number = files.function(begun.1.as_call().function);
+        let started = chains.start(begun.clone(), &start(&begun, number, versions, of), files);
+        failed.extend(started.err().map(|error| (begun.0, error, 0)));
+    }
+
+    /// Has the kernel run the chain that is alone. What it cannot do is left to the engine.
+    fn run_alone(&mut self, on_end: &mut dyn FnMut(usize, End<'_>)) {
+        let Self { chains, files, versions, kernel, alone, shared, failed } = self;
+        let (Some(begun), Some(kernel)) = (alone.take(), kernel) else { return };
+        let Some(of) = namespace(shared) else { return };
+        let function = begun.1.as_call().function;
+        let number = files.function(function);
+        let start = start(&begun, number, versions, of);
+        let (hops, outcome) = match kernel.run(function.local_function(), &start) {
+            kernel::End::Answer(answer, hops) => {
+                let number = begun.0;
+                drop(begun);
+                return on_end(number, Ok((answer, hops)));
+            }
+            kernel::End::Continue(suspended) => {
+                (suspended.hops(), chains.resume(begun.clone(), &suspended, files))
+            }
+            kernel::End::Restart => (0, chains.start(begun.clone(), &start, files)),
         };
-        chains.start(begun.clone(), &start, files)
+        failed.extend(outcome.err().map(|error| (begun.0, error, hops)));
+    }
+}
+
+/// What a chain starts with.
+fn start<'a>(
+    begun: &'a Begun,
+    function: u32,
+    files: &'a [FileVersion],
+    of: &NvmeNamespace,
+) -> Start<'a> {
+    let call = begun.1.as_call();
+    Start {
+        owner: 0,
+        namespace: of.info.nsid,
+        unit_bytes: of.info.block_bytes,
+        function,
+        files,
+        first_file: u32::from(call.first_read.file),
+        first_offset_bytes: call.first_read.offset_bytes,
+        first_size_bytes: call.first_read.size_bytes,
+        argument: call.scratch,
+        scratch_bytes: call.effective_scratch_bytes(),
+        answer_max_bytes: call.answer_max_bytes,
     }
 }
 
@@ -86,7 +162,7 @@ impl ChainExecutor for Passthrough {
     }
 
     fn in_flight(&self) -> usize {
-        self.chains.running()
+        self.chains.running() + usize::from(self.alone.is_some()) + self.failed.len()
     }
 
     fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted> {
@@ -103,6 +179,10 @@ impl ChainExecutor for Passthrough {
         timeout: Duration,
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
+        self.run_alone(on_end);
+        for (number, error, hops) in self.failed.drain(..) {
+            on_end(number, Err(Failure::of_command(command_error(error, hops))));
+        }
         let turned =
             self.chains.turn(timeout, &self.files, &mut |(number, call), outcome, scratch| {
                 drop(call);

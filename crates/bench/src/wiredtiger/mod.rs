@@ -1,0 +1,150 @@
+//! `bpfof bench wiredtiger`: WiredTiger over the network, plain reads against pushdown (XRP §6.4, BPF-oF §6).
+
+mod options;
+mod report;
+
+pub(crate) use options::WiredtigerOptions;
+
+use crate::child_target::ChildTarget;
+use crate::machine;
+use crate::output::{check_writable, write_json};
+use crate::rocksdb::driver::{Driver, Program};
+use crate::rocksdb::image::Image;
+use bpfof_terminal::Outcome;
+use bpfof_terminal::progress;
+use report::{Case, Measurement, PAPERS, Papers, Setting, Summary};
+use serde::Serialize;
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The program that uses WiredTiger: `integrations/wiredtiger/bench`.
+const PROGRAM: Program = Program { name: "bpfof-wiredtiger-bench", integration: "wiredtiger" };
+const EXTENSION: &str = "libbpfof_wiredtiger.so";
+const MODES: &str = "plain,values";
+
+#[derive(Serialize)]
+struct Report {
+    keys: u64,
+    threads: u32,
+    cases: Vec<Case>,
+    papers: Papers,
+    summary: Summary,
+}
+
+pub(crate) fn run(options: &WiredtigerOptions) -> Outcome {
+    check_writable([&options.json])?;
+    if let Some(other) =
+        options.pages.iter().find(|pages| !["512", "4096", "default"].contains(&pages.as_str()))
+    {
+        return Err(format!("--pages {other}: there are 512, 4096 and default").into());
+    }
+    let driver = Driver::find(&PROGRAM, options.driver.as_deref())?;
+    // What is started from here on inherits it, but for the target.
+    machine::pin(machine::processors().0)?;
+    let image = Image::open(None, &options.folder, options.image_bytes())?;
+    let bench = Bench { options, driver: &driver, image: &image };
+    let bar = progress::steps("measuring", bench.settings().len() as u64);
+    let mut cases = Vec::new();
+    for pages in &options.pages {
+        bar.set_message(format!("making pages of {pages}"));
+        bench.create(pages)?;
+    }
+    for setting in bench.settings() {
+        bar.set_message(format!("pages of {}, cache of {}", setting.pages, setting.cache_bytes));
+        cases.extend(bench.measure(&setting)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let (keys, threads, summary) = (options.keys(), options.threads, report::summary(&cases));
+    let text = report::text(&cases);
+    let report = Report { keys, threads, cases, papers: PAPERS, summary };
+    let written = write_json(options.json.as_ref(), &report);
+    print!("{text}");
+    written
+}
+
+struct Bench<'a> {
+    options: &'a WiredtigerOptions,
+    driver: &'a Driver,
+    image: &'a Image,
+}
+
+impl Bench<'_> {
+    /// Each size of pages with each cache, and one that holds all.
+    fn settings(&self) -> Vec<Setting> {
+        let mut settings = Vec::new();
+        for pages in &self.options.pages {
+            let setting = |cache_percent, cache_bytes| Setting {
+                pages: pages.clone(),
+                cache_percent,
+                cache_bytes,
+                latency_us: self.options.latency,
+            };
+            let caches = self.options.caches.iter();
+            settings
+                .extend(caches.map(|part| setting(Some(*part), self.options.cache_bytes(*part))));
+        }
+        if let Some(pages) = self.options.pages.first().filter(|_| !self.options.no_fit) {
+            // Small pages take several times their size in memory.
+            let cache_bytes = self.options.data_bytes().saturating_mul(10).max(64 << 20);
+            let (pages, latency_us) = (pages.clone(), self.options.latency);
+            settings.push(Setting { pages, cache_percent: None, cache_bytes, latency_us });
+        }
+        settings
+    }
+
+    fn database(&self, pages: &str) -> PathBuf {
+        self.image.database().join(pages)
+    }
+
+    fn arguments(&self, command: &str, pages: &str, more: &[(&str, String)]) -> Vec<OsString> {
+        let extension = std::path::absolute(self.driver.path())
+            .unwrap_or_else(|_| self.driver.path().to_owned())
+            .with_file_name(EXTENSION);
+        let mut arguments: Vec<OsString> = vec![command.into(), self.database(pages).into()];
+        arguments.extend(["--extension".into(), extension.into()]);
+        let keys = self.options.keys().to_string();
+        for (option, value) in
+            [("--keys", &keys)].into_iter().chain(more.iter().map(|(o, v)| (*o, v)))
+        {
+            arguments.extend([option.into(), value.into()]);
+        }
+        arguments
+    }
+
+    fn create(&self, pages: &str) -> Outcome {
+        let arguments = self.arguments("create", pages, &[("--pages", pages.to_owned())]);
+        self.driver.run(&arguments, &mut |_| Ok(()))
+    }
+
+    fn measure(&self, setting: &Setting) -> Result<Vec<Case>, Box<dyn Error>> {
+        let image: &Path = self.image.path();
+        let namespace = format!("mem:file={},latency_us={}", image.display(), setting.latency_us);
+        let target = ChildTarget::start(&namespace, false)?;
+        // Where all fits what is measured is a cache that is full, after it was filled.
+        let workloads = match setting.cache_percent {
+            Some(_) if setting.pages == "512" => self.options.workloads().join(","),
+            Some(_) => "uniform,zipf".to_owned(),
+            None => "uniform".to_owned(),
+        };
+        let more = [
+            ("--url", target.url.to_string()),
+            ("--device", image.display().to_string()),
+            ("--target-pid", target.pid().to_string()),
+            ("--cache-bytes", setting.cache_bytes.to_string()),
+            ("--workloads", workloads),
+            ("--modes", MODES.to_owned()),
+            ("--threads", self.options.threads.to_string()),
+            ("--repetitions", self.options.repetitions.to_string()),
+            ("--milliseconds", self.options.milliseconds().to_string()),
+        ];
+        let arguments = self.arguments("run", &setting.pages, &more);
+        let mut measured: Vec<Measurement> = Vec::new();
+        self.driver.run(&arguments, &mut |line| {
+            measured.push(serde_json::from_str(line)?);
+            Ok(())
+        })?;
+        Ok(report::cases(setting, &measured))
+    }
+}

@@ -1,0 +1,233 @@
+//! `bpfof xrp`: the kernel module that runs chains in the interrupt of NVMe drives.
+
+use bpfof_device::xrp::{XrpDomain, submission_lock_offset};
+use bpfof_function::Object;
+use bpfof_host::files::{kernel_domain, load_into_kernel};
+use bpfof_terminal::Outcome;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MODULE: &str = "bpfof_xrp";
+const DEBUGFS: &str = "/sys/kernel/debug/bpfof_xrp";
+
+/// Runs chains in the interrupt of this machine's NVMe drives, by the kernel module bpfof_xrp
+/// (docs/kernel.md). Programs that read files or drives by NVMe passthrough use it while it is
+/// loaded.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Xrp,
+}
+
+#[derive(Subcommand)]
+enum Xrp {
+    /// Load the module, with what it needs to know of this kernel (root)
+    Load(Load),
+    /// Load functions into the kernel for a drive, say which it takes, and take them back (root)
+    Check(Check),
+    /// List drives whose chains run in the kernel, with their functions and files (root)
+    List(Output),
+    /// Say whether the module is loaded, how it guards the drive's lock, and what it has counted (root)
+    Status(Output),
+    /// Remove the module; refused while a program uses it (root)
+    Unload,
+}
+
+#[derive(Args)]
+struct Load {
+    /// The module's file [default: what is installed for this kernel]
+    #[arg(long)]
+    module: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Check {
+    /// Block device of an NVMe namespace, /dev/nvmeXnY.
+    device: PathBuf,
+    /// Objects with storage functions.
+    objects: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+struct Output {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome {
+    match &options.command {
+        Xrp::Load(load) => self::load(load),
+        Xrp::Check(check) => self::check(check),
+        Xrp::List(output) => list(output),
+        Xrp::Status(output) => status(output),
+        Xrp::Unload => unload(),
+    }
+}
+
+/// Runs a tool of kmod; what it says is the error.
+fn tool(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program}: {}", said.trim()))
+}
+
+fn load(load: &Load) -> Outcome {
+    if XrpDomain::is_possible() {
+        println!("{MODULE} is loaded already");
+        return Ok(());
+    }
+    let offset = submission_lock_offset();
+    let parameter = offset.map(|offset| format!("sq_lock_offset={offset}"));
+    let module = load.module.as_deref().map(Path::to_string_lossy);
+    let (program, name) = match &module {
+        Some(path) => ("insmod", path.as_ref()),
+        None => ("modprobe", MODULE),
+    };
+    let arguments: Vec<&str> = [Some(name), parameter.as_deref()].into_iter().flatten().collect();
+    tool(program, &arguments).map_err(|said| {
+        format!(
+            "cannot load {MODULE}: {said}. Build it for this kernel (make -C kernel) and name the file \
+             with --module; the kernel's log says more (dmesg)"
+        )
+    })?;
+    let guard = if offset.is_some() { "A and B" } else { "A" };
+    println!("{MODULE} is loaded; guard {guard}");
+    Ok(())
+}
+
+fn check(check: &Check) -> Outcome {
+    let device = check.device.display();
+    let mut domain = kernel_domain(&check.device)
+        .map_err(|error| format!("chains over {device} cannot run in the kernel: {error}"))?;
+    println!("{device}: chains can run in the kernel");
+    let mut refused = 0;
+    for path in &check.objects {
+        let read = std::fs::read(path);
+        let bytes = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        for entry in Object::parse(&bytes)?.entries() {
+            match load_into_kernel(&mut domain, &entry.program) {
+                Ok(number) => {
+                    domain.remove_function(number);
+                    println!("{}: the kernel takes it", entry.name);
+                }
+                Err(error) => {
+                    refused += 1;
+                    println!("{}: the kernel refuses it: {error}", entry.name);
+                }
+            }
+        }
+    }
+    match refused {
+        0 => Ok(()),
+        _ => Err(format!("{refused} functions would run in user space").into()),
+    }
+}
+
+fn unload() -> Outcome {
+    tool("rmmod", &[MODULE]).map_err(|said| {
+        format!("cannot unload {MODULE}: {said}. Programs that use it must end first")
+    })?;
+    Ok(())
+}
+
+/// A file of the module in debugfs.
+fn read(name: &str) -> Result<String, String> {
+    let path = Path::new(DEBUGFS).join(name);
+    std::fs::read_to_string(&path).map_err(|error| {
+        format!(
+            "cannot read {}: {error}. It needs root, debugfs, and the module (bpfof xrp load)",
+            path.display()
+        )
+    })
+}
+
+#[derive(Serialize)]
+struct Status {
+    loaded: bool,
+    /// `A`: no spinlock is held below the interrupt; `B`: that of the queue is held by nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard: Option<&'static str>,
+    counters: BTreeMap<String, u64>,
+}
+
+fn status(output: &Output) -> Outcome {
+    let loaded = XrpDomain::is_possible();
+    let mut status = Status { loaded, guard: None, counters: BTreeMap::new() };
+    if loaded {
+        let parameter = format!("/sys/module/{MODULE}/parameters/sq_lock_offset");
+        let offset = std::fs::read_to_string(parameter).unwrap_or_default();
+        status.guard = Some(if offset.starts_with('-') { "A" } else { "A and B" });
+        for line in read("counters")?.lines() {
+            let Some((name, count)) = line.split_once(' ') else { continue };
+            status.counters.insert(name.to_owned(), count.parse().unwrap_or(0));
+        }
+    }
+    if output.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else if loaded {
+        println!("{MODULE} is loaded; guard {}", status.guard.unwrap_or("?"));
+        for (name, count) in &status.counters {
+            println!("{name:<24}{count:>14}");
+        }
+    } else {
+        println!("{MODULE} is not loaded (bpfof xrp load)");
+    }
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Domain {
+    id: u64,
+    drive: String,
+    slots: u64,
+    functions: u64,
+    files: u64,
+}
+
+fn list(output: &Output) -> Outcome {
+    let text = read("domains")?;
+    let domains: Vec<Domain> = text.lines().filter_map(domain).collect();
+    if output.json {
+        println!("{}", serde_json::to_string_pretty(&domains)?);
+        return Ok(());
+    }
+    println!("{:>4} {:<16} {:>6} {:>10} {:>6}", "id", "drive", "slots", "functions", "files");
+    for Domain { id, drive, slots, functions, files } in domains {
+        println!("{id:>4} {drive:<16} {slots:>6} {functions:>10} {files:>6}");
+    }
+    Ok(())
+}
+
+/// `1 nvme0n1 slots 1 functions 1 files 2`
+fn domain(line: &str) -> Option<Domain> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let number = |at: usize| words.get(at)?.parse().ok();
+    Some(Domain {
+        id: number(0)?,
+        drive: (*words.get(1)?).to_owned(),
+        slots: number(3)?,
+        functions: number(5)?,
+        files: number(7)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_module_are_read() {
+        let found = domain("1 nvme0n1 slots 1 functions 3 files 2").expect("a domain");
+        assert_eq!((found.id, found.drive.as_str()), (1, "nvme0n1"));
+        assert_eq!((found.slots, found.functions, found.files), (1, 3, 2));
+        assert!(domain("nonsense").is_none());
+    }
+}

@@ -1,0 +1,111 @@
+//! Chains that the kernel runs, one at a time, where the module of kernel/ is loaded: without it the same
+//! chains run here. `BPFOF_CHAINS` says how many.
+
+use crate::local::{KEYS, Store, table, value};
+use crate::passthrough::nvme;
+use crate::{PATIENCE, PATIENT};
+use bpfkv::create::{Extent, write_database};
+use bpfkv::format::value_number;
+use bpfkv::pushdown::{FIRST_READ_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument};
+use bpfof_host::files::{FirstRead, PushdownReader};
+use bpfof_sorted::Lookup;
+use std::fs::OpenOptions;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+fn chains() -> u64 {
+    std::env::var("BPFOF_CHAINS").ok().and_then(|count| count.parse().ok()).unwrap_or(2000)
+}
+
+/// Whether the kernel has been given chains: how many, by its own count.
+fn counted(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/sys/kernel/debug/bpfof_xrp/counters").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+fn has_module() -> bool {
+    Path::new("/dev/bpfof-xrp").exists()
+}
+
+/// Every value of a BPF-KV database on the file system of the drive is the right one.
+#[test]
+fn gets_of_bpf_kv_in_the_kernel() {
+    let Some((nvme, mount)) = nvme().and_then(|nvme| Some((nvme.maps(), nvme.mount?))) else {
+        eprintln!("SKIPPED: no NVMe namespace with a file system; interop/passthrough.py has one");
+        return;
+    };
+    let folder = tempfile::tempdir_in(mount).expect("a folder");
+    let path = folder.path().join("database");
+    let extent = Extent::full(3).expect("a level").with_numbers();
+    let file = OpenOptions::new().write(true).create_new(true).open(&path).expect("opens");
+    let mut sink = |offset, bytes: &[u8]| file.write_all_at(bytes, offset);
+    write_database(&extent, &mut sink, &mut |_, _| ControlFlow::Continue(())).expect("room");
+    drop(file);
+    let function = nvme.load_function(bpfkv::GET_OBJECT, 0).expect("good");
+    let mut reader = PushdownReader::new(&nvme, PATIENT).expect("a reader");
+    let files = [nvme.open(&path).expect("opens")];
+    assert!(nvme.wait_mapped(&files[0], PATIENCE), "{:?}", files[0].refusal());
+    let before = counted("chains");
+    let first = FirstRead { file: 0, offset_bytes: 0, size_bytes: FIRST_READ_BYTES };
+    for number in 0..chains() {
+        let key = number.wrapping_mul(7_919) % extent.keys();
+        let mut scratch = vec![0; GET_SCRATCH_BYTES as usize];
+        let argument = get_argument(key).expect("a key");
+        scratch[..argument.len()].copy_from_slice(&argument);
+        let info = reader.read_pushdown(&files, first, &function, &mut scratch).expect("succeeds");
+        let found = get_answer(&scratch).expect("an answer").expect("found");
+        assert_eq!(found, &value_number(key), "key {key}");
+        assert_eq!(info.hops, 4);
+    }
+    if has_module() {
+        assert!(counted("chains") - before >= chains(), "chains have run elsewhere");
+    }
+}
+
+/// Lookups in a table that is written again and again meanwhile, in place and in other blocks: each
+/// answer is of a time between the call and the answer.
+#[test]
+fn races_with_a_writer_in_the_kernel() {
+    let Some((maps, mount)) = nvme().and_then(|nvme| Some((nvme.maps(), nvme.mount?))) else {
+        eprintln!("SKIPPED: no NVMe namespace with a file system; interop/passthrough.py has one");
+        return;
+    };
+    let folder = tempfile::tempdir_in(mount).expect("a folder");
+    let mut store = Store::over(maps, folder, PATIENT);
+    let path = store.files[0].path().to_owned();
+    // Generations of one digit, so that all tables have the same layout.
+    let tables: Vec<Vec<u8>> = (0..10).map(|generation| table(generation).0).collect();
+    let (begun, ended, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let mut wrong = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let writer = OpenOptions::new().write(true).open(path).expect("opens");
+            for number in 1.. {
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+                begun.store(number, Ordering::SeqCst);
+                writer.write_all_at(&tables[(number % 10) as usize], 0).expect("room");
+                ended.store(number, Ordering::SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(number % 20));
+            }
+        });
+        for number in 0..chains() {
+            let key = number * 13 % KEYS;
+            let from = ended.load(Ordering::SeqCst);
+            let (answer, _) = store.get(key).expect("succeeds");
+            let to = begun.load(Ordering::SeqCst);
+            let is_right = (from..=to).any(|generation| {
+                let expected = value(key, generation % 10);
+                Lookup::parse(&answer) == Some(Lookup::Found(0, &expected))
+            });
+            wrong += u64::from(!is_right);
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    println!("{} generations, {} lookups, {wrong} wrong", ended.load(Ordering::SeqCst), chains());
+    assert_eq!(wrong, 0);
+}

@@ -1,0 +1,229 @@
+//! Chains over files that only this process writes, in place and past the page cache, on mounted ext4 and XFS.
+
+mod disk;
+
+use bpfof_host::files::{
+    Executor, FileMaps, FileRead, FirstRead, NamespaceDevice, Policy, PushdownFile, PushdownReader,
+    ReadError, ReadInfo, StorageFunction,
+};
+use bpfof_sorted::{GET_OBJECT, Lookup, Root, Shape, TableWriter, get_argument};
+use disk::{Disk, KINDS, cannot_mount, run};
+use rustix::fs::OFlags;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// At the target or not at all.
+const STRICT: Policy =
+    Policy { retries: 3, patience: Duration::from_secs(2), fall_back: false, local: false };
+const BLOCK: usize = 4096;
+/// What a table takes in a file.
+const ROOM: u64 = 256 << 10;
+
+/// A block as direct I/O takes it.
+#[repr(align(4096))]
+struct Aligned([u8; BLOCK]);
+
+/// Writes whole blocks past the page cache.
+fn write(file: &File, bytes: &[u8], offset: u64) {
+    let mut block = Aligned([0; BLOCK]);
+    for (number, part) in bytes.chunks(BLOCK).enumerate() {
+        block.0.fill(0);
+        block.0[..part.len()].copy_from_slice(part);
+        file.write_all_at(&block.0, offset + (number * BLOCK) as u64).expect("written");
+    }
+}
+
+fn value(key: u64, generation: u64) -> Vec<u8> {
+    format!("key {key} of generation {generation}").into_bytes()
+}
+
+fn table(generation: u64) -> (Vec<u8>, Root) {
+    let mut writer = TableWriter::new(Shape { data_block_bytes: 1000, fanout: 8 });
+    for key in 0..2000 {
+        writer.add(key, Some(&value(key, generation))).expect("in order");
+    }
+    let (bytes, root) = writer.finish();
+    assert!(bytes.len() as u64 <= ROOM);
+    (bytes, root)
+}
+
+struct Fixture {
+    disk: Disk,
+    maps: FileMaps,
+    reader: PushdownReader,
+    get: StorageFunction,
+    path: PathBuf,
+    written: File,
+}
+
+impl Fixture {
+    fn new(kind: &str, size_bytes: u64) -> Fixture {
+        let disk = Disk::new(kind, size_bytes);
+        let device = NamespaceDevice::new(disk.image()).expect("an image");
+        let maps = FileMaps::new(disk.connect(), 1, device).expect("a target");
+        let reader = PushdownReader::new(&maps, STRICT).expect("a lane");
+        let get = maps.load_function(GET_OBJECT, 0).expect("good");
+        let path = disk.mount().join("own");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).custom_flags(OFlags::DIRECT.bits() as i32);
+        let written = options.open(&path).expect("made");
+        Fixture { disk, maps, reader, get, path, written }
+    }
+
+    fn add(&self) -> PushdownFile {
+        let file = File::open(&self.path).expect("opens");
+        let file = self.maps.add_own(file, self.path.clone());
+        assert!(self.maps.wait_mapped(&file, PATIENCE), "{:?}", file.refusal());
+        file
+    }
+
+    /// What a chain finds in the table at byte `at` of the file.
+    fn find(
+        &mut self,
+        file: &PushdownFile,
+        (root, at): (Root, u64),
+        key: u64,
+    ) -> Result<(Vec<u8>, ReadInfo), ReadError> {
+        let first = FirstRead { file: 0, offset_bytes: at + root.offset, size_bytes: root.size };
+        let mut scratch = get_argument(key, &[root]).expect("one table");
+        let files = std::slice::from_ref(file);
+        let info = self.reader.read_pushdown(files, first, &self.get, &mut scratch)?;
+        Ok(match Lookup::parse(&scratch).expect("an answer") {
+            Lookup::Found(_, value) => (value.to_vec(), info),
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+/// Writes blocks behind the table until it is dropped.
+struct Writer<'a>(&'a AtomicBool);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn punch_and_write(fixture: &Fixture, path: &Path, generation: u64) -> Root {
+    let (bytes, root) = table(generation);
+    let name = path.to_str().expect("UTF-8");
+    run("fallocate", &["--punch-hole", "--offset", "0", "--length", &ROOM.to_string(), name]);
+    // Somebody else's data in the blocks that are free now.
+    let other = fixture.disk.mount().join(format!("other-{generation}"));
+    let other = OpenOptions::new().write(true).create_new(true).open(other).expect("made");
+    other.write_all_at(&vec![0xFF; ROOM as usize], 0).expect("written");
+    other.sync_all().expect("synced");
+    write(&fixture.written, &bytes, 0);
+    root
+}
+
+#[test]
+fn writing_disturbs_no_chain() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let mut fixture = Fixture::new(kind, size_bytes);
+        let (bytes, root) = table(0);
+        write(&fixture.written, &bytes, 0);
+        write(&fixture.written, &[1; 64 * BLOCK], ROOM);
+        let file = fixture.add();
+        let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+        let written = fixture.written.try_clone().expect("cloned");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let count = writes.fetch_add(1, Ordering::Relaxed);
+                    write(&written, &[count as u8; BLOCK], ROOM + (count % 64) * BLOCK as u64);
+                }
+            });
+            let _stops = Writer(&stop);
+            let (begun, mut chains) = (Instant::now(), 0);
+            while chains < 300 || writes.load(Ordering::Relaxed) < 300 {
+                let key = chains % 2000;
+                let (found, info) = fixture.find(&file, (root, 0), key).expect("it counts");
+                assert_eq!(found, value(key, 0), "{kind}");
+                assert_eq!((info.executor, info.stale), (Executor::Target, 0), "{kind}");
+                chains += 1;
+                assert!(begun.elapsed() < PATIENCE * 6, "{kind}: too slow");
+            }
+        });
+        assert!(!file.is_leased());
+    }
+}
+
+#[test]
+fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let mut fixture = Fixture::new(kind, size_bytes);
+        let (bytes, root) = table(0);
+        write(&fixture.written, &bytes, 0);
+        let end = bytes.len().next_multiple_of(BLOCK) as u64;
+        let file = fixture.add();
+        let (later, last) = table(1);
+        // A chain that begins behind the map waits for the new one.
+        write(&fixture.written, &later, end);
+        let (found, _) = fixture.find(&file, (root, 0), 7).expect("it counts");
+        assert_eq!(found, value(7, 0), "{kind}");
+        let mut tail = vec![0; BLOCK];
+        let mut reads =
+            [FileRead { file: &file, offset_bytes: end, data: &mut tail, read_bytes: 0 }];
+        let begun = Instant::now();
+        while fixture.reader.read_files(&mut reads).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "{kind}: no longer map");
+        }
+        assert_eq!(reads[0].read_bytes, BLOCK);
+        assert_eq!(tail, later[..BLOCK], "{kind}");
+        let first = FirstRead { file: 0, offset_bytes: end + last.offset, size_bytes: last.size };
+        // The table's pointers count from the beginning of the file, where the other table is.
+        let mut scratch = get_argument(7, &[root]).expect("one table");
+        let files = std::slice::from_ref(&file);
+        let ended = fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch);
+        assert!(ended.is_ok_and(|info| info.executor == Executor::Target), "{kind}");
+        // Behind the end of the file is an error, and not a wait.
+        let first = FirstRead { file: 0, offset_bytes: 1 << 30, size_bytes: 512 };
+        let mut scratch = get_argument(7, &[root]).expect("one table");
+        let ended = fixture.reader.read_pushdown(files, first, &fixture.get, &mut scratch);
+        assert!(matches!(ended, Err(ReadError::Command(_))), "{kind}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_file_that_has_moved_is_noticed() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let mut fixture = Fixture::new(kind, size_bytes);
+        write(&fixture.written, &table(0).0, 0);
+        write(&fixture.written, &[1; BLOCK], ROOM);
+        let file = fixture.add();
+        let mut stale = 0;
+        for generation in 1..20 {
+            let path = fixture.path.clone();
+            let root = punch_and_write(&fixture, &path, generation);
+            let key = generation * 97;
+            let begun = Instant::now();
+            loop {
+                assert!(begun.elapsed() < PATIENCE, "{kind}: it never counts again");
+                match fixture.find(&file, (root, 0), key) {
+                    Ok((found, info)) => {
+                        assert_eq!(found, value(key, generation), "{kind}");
+                        stale += info.stale;
+                        break;
+                    }
+                    Err(ReadError::Stale) => stale += 1,
+                    Err(error) => panic!("{kind}: {error}"),
+                }
+            }
+        }
+        assert!(stale > 0, "{kind}: nothing has moved");
+    }
+}

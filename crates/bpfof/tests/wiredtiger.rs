@@ -1,0 +1,169 @@
+//! The integration with WiredTiger: built by CMake with the machine's WiredTiger, or with that in WIREDTIGER_DIR.
+
+mod disk;
+
+use disk::{BPFOF, Disk, KINDS, cannot_mount, run};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What is broken in the libraries that the stress must tell from the right one.
+const PLANTED: [&str; 3] =
+    ["the chain runs after the search", "truncations are not seen", "time windows are not seen"];
+const IMAGE_BYTES: u64 = 1 << 30;
+
+/// Another WiredTiger than the machine's.
+fn other() -> Option<PathBuf> {
+    std::env::var_os("WIREDTIGER_DIR").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Whether something is missing here; then the log of the tests says what.
+fn cannot_build() -> bool {
+    let has_cmake = Command::new("cmake").arg("--version").output().is_ok();
+    let has_header = other().is_some() || Path::new("/usr/include/wiredtiger.h").exists();
+    if !(has_cmake && has_header) {
+        eprintln!(
+            "SKIPPED: cmake or WiredTiger's headers are missing; scripts/setup.sh wiredtiger installs them"
+        );
+    }
+    !(has_cmake && has_header)
+}
+
+/// Builds all of it, once, and gives the folder.
+fn build() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/wiredtiger");
+        let name = if other().is_some() { "wiredtiger-other" } else { "wiredtiger" };
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let library = Path::new(BPFOF).with_file_name("deps");
+        let (sources, to) = (sources.display().to_string(), folder.display().to_string());
+        let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
+        let dir = format!("-DWIREDTIGER_DIR={}", other().unwrap_or_default().display());
+        run("cmake", &["-S", &sources, "-B", &to, &library, &dir, "-DBPFOF_TESTS=ON"]);
+        run("cmake", &["--build", &to, "--parallel", "2"]);
+        folder
+    })
+}
+
+fn stress(disk: &Disk, library: &str, seconds: u64) -> Command {
+    let mut command = Command::new(build().join("bpfof-wiredtiger-stress"));
+    command.arg(build().join(format!("lib{library}.so"))).arg(disk.mount().join("database"));
+    command.args([disk.url.to_string(), disk.image().display().to_string(), seconds.to_string()]);
+    command
+}
+
+fn text(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    format!("{}{errors}", String::from_utf8_lossy(&output.stdout))
+}
+
+#[test]
+fn the_function_reads_what_wiredtiger_writes() {
+    if cannot_build() {
+        return;
+    }
+    let folder = build().display().to_string();
+    eprintln!("{}", run("ctest", &["--test-dir", &folder, "--output-on-failure"]));
+}
+
+#[test]
+fn no_answer_is_wrong_and_each_omission_is_noticed() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", IMAGE_BYTES);
+    let right = stress(&disk, "bpfof_wiredtiger", 8).output().expect("it starts");
+    eprintln!("{}", text(&right));
+    assert!(right.status.success());
+    for (number, what) in PLANTED.iter().enumerate() {
+        let library = format!("bpfof_wiredtiger_planted_{}", number + 1);
+        // It ends with the first wrong answer; a quiet machine needs some seconds.
+        let wrong = stress(&disk, &library, 60).output().expect("it starts");
+        assert_eq!(wrong.status.code(), Some(1), "{what}: {}", text(&wrong));
+        assert!(text(&wrong).contains("WRONG: "), "{what}: {}", text(&wrong));
+    }
+}
+
+#[test]
+fn a_target_that_dies_is_no_error_and_is_used_again() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let mut disk = Disk::new("xfs", IMAGE_BYTES);
+    let mut command = stress(&disk, "bpfof_wiredtiger", 9);
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    std::thread::sleep(Duration::from_secs(2));
+    disk.stop_target();
+    std::thread::sleep(Duration::from_secs(2));
+    disk.restart_target();
+    let ended = running.wait_with_output().expect("it ends");
+    assert!(ended.status.success(), "{}", text(&ended));
+    assert!(text(&ended).contains("1 times another session"), "{}", text(&ended));
+}
+
+/// The stock tool, with nothing but a variable of the environment.
+#[test]
+fn a_program_that_knows_nothing_of_it_uses_it() {
+    if cannot_build() || cannot_mount().is_some() || other().is_some() {
+        return;
+    }
+    let Ok(found) = Command::new("wt").arg("-V").output() else {
+        eprintln!("SKIPPED: WiredTiger's tool wt is missing");
+        return;
+    };
+    assert!(found.status.success());
+    let disk = Disk::new("ext4", IMAGE_BYTES);
+    let (home, extension) = (disk.mount().join("stock"), build().join("libbpfof_wiredtiger.so"));
+    let counters = disk.mount().join("counters.json");
+    std::fs::create_dir(&home).expect("made");
+    let config = format!(
+        "cache_size=1MB,extensions=[{}={{early_load=true,config={{url=\"{}\",device=\"{}\",counters=\"{}\"}}}}]",
+        extension.display(),
+        disk.url,
+        disk.image().display(),
+        counters.display()
+    );
+    let wt = |arguments: &[&str]| {
+        let output = Command::new("wt")
+            .args(["-h", home.to_str().expect("UTF-8")])
+            .args(arguments)
+            .env("WIREDTIGER_CONFIG", &config)
+            .output()
+            .expect("it starts");
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        text(&output)
+    };
+    let options = "key_format=S,value_format=S,allocation_size=512B,internal_page_max=512B,leaf_page_max=512B";
+    wt(&["create", "-c", options, "table:stock"]);
+    let pairs: Vec<String> =
+        (0..6000).map(|i| format!("{}{i:06}", if i % 2 == 0 { "key" } else { "value" })).collect();
+    let words: Vec<&str> = pairs.iter().map(String::as_str).collect();
+    wt(&[&["write", "table:stock"], &words[..]].concat());
+    let keys: Vec<String> = (0..3000).map(|i| format!("key{:06}", i * 2)).collect();
+    let asked: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let read = wt(&[&["read", "table:stock"], &asked[..]].concat());
+    let values: Vec<String> = (0..3000).map(|i| format!("value{:06}", i * 2 + 1)).collect();
+    assert_eq!(read.lines().collect::<Vec<_>>(), values);
+    let counted = std::fs::read_to_string(counters).expect("counters");
+    let counted: serde_json::Value = serde_json::from_str(&counted).expect("JSON");
+    let chains = counted["values"].as_u64().unwrap_or(0) + counted["staged"].as_u64().unwrap_or(0);
+    assert!(chains > 0 && counted["failed"] == 0, "{counted}");
+}
+
+/// `make soak-wiredtiger`: for SOAK_SECONDS, half of it on each file system.
+#[test]
+#[ignore = "runs as long as SOAK_SECONDS says: make soak-wiredtiger"]
+fn soak() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let seconds = std::env::var("SOAK_SECONDS").ok().filter(|text| !text.is_empty());
+    let seconds: u64 = seconds.map_or(1800, |text| text.parse().expect("SOAK_SECONDS is a number"));
+    for (kind, _) in KINDS {
+        let disk = Disk::new(kind, IMAGE_BYTES * 2);
+        let status = stress(&disk, "bpfof_wiredtiger", (seconds / 2).max(1)).status();
+        assert!(status.expect("it starts").success(), "{kind}");
+    }
+}

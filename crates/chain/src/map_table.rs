@@ -1,0 +1,284 @@
+//! The file maps of an association, by file.
+//!
+//! Each change makes a new table. It shares all maps but some hundred with the one before: entries are
+//! in chunks, which are shared as a whole, and a change copies the chunk that it concerns and the list
+//! of chunks. A file is found through two directories, that of the chunks and that of its chunk.
+
+use crate::bucket_index::Directory;
+use crate::file_map::FileMap;
+use bpfof_function::memory::Charge;
+use std::sync::Arc;
+
+/// Entries of a chunk at most. Two neighbours have more than half as many together.
+const CHUNK: usize = 128;
+/// Bits of a [`Position`] that count entries of a chunk.
+const CHUNK_BITS: u32 = CHUNK.ilog2();
+
+/// A file's map; what tells whether it is the one that a request means is beside it.
+#[derive(Clone, Debug)]
+pub(crate) struct MapEntry {
+    pub(crate) file: u32,
+    pub(crate) namespace: u32,
+    pub(crate) version: u64,
+    pub(crate) map: Arc<FileMap>,
+    /// Whose memory the map takes.
+    pub(crate) _memory: Option<Arc<Charge>>,
+}
+
+/// Where in a table an entry is: chunk and place in it.
+pub(crate) type Position = u32;
+
+/// Neighbours, by file.
+#[derive(Debug)]
+struct Chunk {
+    entries: Vec<MapEntry>,
+    directory: Directory,
+    /// Of all its maps.
+    extents: usize,
+}
+
+impl Chunk {
+    fn new(entries: Vec<MapEntry>) -> Arc<Chunk> {
+        let directory = directory_of(&entries, |entry| entry.file);
+        let extents = entries.iter().map(|entry| entry.map.extent_count()).sum();
+        Arc::new(Chunk { entries, directory, extents })
+    }
+
+    fn place_of(&self, file: u32) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&file, |entry| entry.file)
+    }
+}
+
+fn directory_of<T>(items: &[T], key: impl Fn(&T) -> u32) -> Directory {
+    let end = items.last().map_or(0, |last| u64::from(key(last)) + 1);
+    Directory::new(items, end, |item| u64::from(key(item)))
+}
+
+/// Maps by file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MapTable {
+    chunks: Vec<Arc<Chunk>>,
+    /// The first file of each chunk.
+    firsts: Vec<u32>,
+    /// Of `firsts`.
+    directory: Directory,
+    /// The largest file.
+    last: u32,
+    len: usize,
+    extents: usize,
+}
+
+impl MapTable {
+    /// Of entries that ascend by file.
+    pub(crate) fn new(entries: Vec<MapEntry>) -> MapTable {
+        let mut table = MapTable::default();
+        let mut entries = entries.into_iter().peekable();
+        while entries.peek().is_some() {
+            table.chunks.push(Chunk::new(entries.by_ref().take(CHUNK).collect()));
+        }
+        table.index()
+    }
+
+    fn index(mut self) -> MapTable {
+        self.chunks.retain(|chunk| !chunk.entries.is_empty());
+        let ends = |entry: Option<&MapEntry>| entry.map_or(0, |entry| entry.file);
+        self.firsts = self.chunks.iter().map(|chunk| ends(chunk.entries.first())).collect();
+        self.last = ends(self.chunks.last().and_then(|chunk| chunk.entries.last()));
+        let end = u64::from(self.last) + 1;
+        self.directory = Directory::new(&self.firsts, end, |file| u64::from(*file));
+        self.len = self.chunks.iter().map(|chunk| chunk.entries.len()).sum();
+        self.extents = self.chunks.iter().map(|chunk| chunk.extents).sum();
+        self
+    }
+
+    /// How many maps there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many things a change copies at most: entries, and chunks as a whole.
+    pub(crate) fn copied_by_change(&self) -> usize {
+        self.chunks.len() + self.len.min(CHUNK)
+    }
+
+    /// How many extents they have together.
+    pub(crate) fn extents(&self) -> usize {
+        self.extents
+    }
+
+    /// Bytes of memory that the table takes without the maps.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.len * (size_of::<MapEntry>() + 2 * size_of::<u32>())
+            + self.chunks.len() * (size_of::<Chunk>() + size_of::<Arc<Chunk>>())
+            + self.directory.memory_bytes()
+    }
+
+    /// All entries, by file.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &MapEntry> {
+        self.chunks.iter().flat_map(|chunk| &chunk.entries)
+    }
+
+    #[inline]
+    fn chunk_of(&self, file: u32) -> Option<usize> {
+        self.directory.find(&self.firsts, u64::from(file), |first| u64::from(*first))
+    }
+
+    /// The entry of a file, and where it is.
+    #[inline]
+    pub(crate) fn find(&self, file: u32) -> Option<(Position, &MapEntry)> {
+        let number = self.chunk_of(file)?;
+        let chunk = self.chunks.get(number)?;
+        let place = chunk.directory.find(&chunk.entries, u64::from(file), |e| u64::from(e.file))?;
+        let entry = chunk.entries.get(place)?;
+        (entry.file == file).then_some(((number << CHUNK_BITS | place) as Position, entry))
+    }
+
+    /// The entry at a position that [`find`](Self::find) has given.
+    #[inline]
+    pub(crate) fn at(&self, position: Position) -> Option<&MapEntry> {
+        let chunk = self.chunks.get((position >> CHUNK_BITS) as usize)?;
+        chunk.entries.get(position as usize % CHUNK)
+    }
+
+    /// This table with an entry more, or in place of that of the same file.
+    pub(crate) fn with(&self, entry: MapEntry) -> MapTable {
+        let mut table = self.clone();
+        // What is behind the end of the last chunk comes there.
+        let behind = self.len > 0 && entry.file > self.last;
+        let number =
+            if behind { self.chunks.len() - 1 } else { self.chunk_of(entry.file).unwrap_or(0) };
+        let Some(chunk) = self.chunks.get(number) else {
+            table.chunks.push(Chunk::new(vec![entry]));
+            return table.index();
+        };
+        let mut entries = chunk.entries.clone();
+        match chunk.place_of(entry.file) {
+            Ok(place) => entries[place] = entry,
+            Err(place) => entries.insert(place, entry),
+        }
+        if entries.len() > CHUNK {
+            // Files that come in order fill their chunks.
+            let half = if behind { CHUNK } else { entries.len() / 2 };
+            table.chunks.insert(number + 1, Chunk::new(entries.split_off(half)));
+        }
+        table.chunks[number] = Chunk::new(entries);
+        table.index()
+    }
+
+    /// This table without the entry of a file.
+    pub(crate) fn without(&self, file: u32) -> MapTable {
+        let mut table = self.clone();
+        let Some((number, chunk)) = self.chunk_of(file).map(|at| (at, &self.chunks[at])) else {
+            return table;
+        };
+        let Ok(place) = chunk.place_of(file) else { return table };
+        let mut entries = chunk.entries.clone();
+        entries.remove(place);
+        table.chunks[number] = Chunk::new(entries);
+        table.merge(number);
+        table.merge(number.saturating_sub(1));
+        table.index()
+    }
+
+    /// Makes one of a chunk and the next if they have few entries.
+    fn merge(&mut self, number: usize) {
+        let Some([first, second]) = self.chunks.get(number..number + 2) else { return };
+        if first.entries.len() + second.entries.len() <= CHUNK / 2 {
+            let both = first.entries.iter().chain(&second.entries).cloned().collect();
+            self.chunks.splice(number..number + 2, [Chunk::new(both)]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn entry(file: u32, version: u64) -> MapEntry {
+        let map = Arc::new(FileMap::whole_namespace(1, 512));
+        MapEntry { file, namespace: 1, version, map, _memory: None }
+    }
+
+    fn check(table: &MapTable, model: &BTreeMap<u32, u64>, around: &[u32]) {
+        assert_eq!((table.len(), table.extents()), (model.len(), model.len()));
+        assert!(
+            table
+                .iter()
+                .map(|entry| (entry.file, entry.version))
+                .eq(model.iter().map(|(file, version)| (*file, *version)))
+        );
+        for file in
+            around.iter().flat_map(|file| [file.wrapping_sub(1), *file, file.wrapping_add(1)])
+        {
+            let found = table.find(file);
+            assert_eq!(found.map(|(_, entry)| entry.version), model.get(&file).copied());
+            let again = found.and_then(|(position, _)| table.at(position));
+            assert_eq!(again.map(|entry| entry.file), found.map(|_| file));
+        }
+        let lengths: Vec<usize> = table.chunks.iter().map(|chunk| chunk.entries.len()).collect();
+        assert!(lengths.iter().all(|length| (1..=CHUNK).contains(length)), "{lengths:?}");
+        assert!(lengths.windows(2).all(|pair| pair[0] + pair[1] > CHUNK / 2), "{lengths:?}");
+    }
+
+    #[test]
+    fn files_that_come_in_order_fill_their_chunks() {
+        let mut table = MapTable::default();
+        for file in 1..=1000 {
+            table = table.with(entry(file, 1));
+        }
+        assert_eq!(table.chunks.len(), 8);
+        let model = (1..=1000).map(|file| (file, 1)).collect();
+        check(&table, &model, &(0..1001).collect::<Vec<_>>());
+        // Most of the table is shared.
+        let next = table.with(entry(500, 2));
+        let shared = table.chunks.iter().zip(&next.chunks).filter(|(a, b)| Arc::ptr_eq(a, b));
+        assert_eq!(shared.count(), 7);
+        // Removed one by one, in both directions, few chunks are left on the way.
+        for file in (1..=1000).filter(|file| file % 100 != 0) {
+            table = table.without(file);
+        }
+        assert_eq!((table.len(), table.chunks.len()), (10, 1));
+    }
+
+    #[test]
+    fn the_largest_number_is_a_file() {
+        let table = MapTable::default().with(entry(u32::MAX, 1)).with(entry(0, 2));
+        check(&table, &[(0, 2), (u32::MAX, 1)].into(), &[0, u32::MAX, 1 << 31]);
+        let empty = table.without(0).without(u32::MAX);
+        check(&empty, &BTreeMap::new(), &[0]);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_sorted_map(
+            steps in proptest::collection::vec((any::<u32>(), 0..4_u32), 0..600),
+            shift in 16..32_u32,
+        ) {
+            let mut table = MapTable::default();
+            let mut model = BTreeMap::new();
+            for (at, (file, kind)) in steps.iter().enumerate() {
+                let file = file >> shift;
+                if *kind == 0 {
+                    table = table.without(file);
+                    model.remove(&file);
+                } else {
+                    table = table.with(entry(file, at as u64));
+                    model.insert(file, at as u64);
+                }
+                if at % 32 == 0 {
+                    check(&table, &model, &[file]);
+                }
+            }
+            let files: Vec<u32> = steps.iter().map(|(file, _)| file >> shift).collect();
+            check(&table, &model, &files);
+            // All of them go again.
+            for file in files {
+                table = table.without(file);
+                model.remove(&file);
+            }
+            check(&table, &model, &[]);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Types of the running kernel and of its modules (BTF): just enough to find some by their names.
+
+use std::io;
+use std::path::Path;
+
+const MAGIC: u16 = 0xeb9f;
+const STRUCT: u32 = 4;
+const FUNCTION: u32 = 12;
+const HEADER_BYTES: usize = 24;
+
+/// What the types of a module are numbered after: those of the kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Base {
+    types: u32,
+    string_bytes: u32,
+}
+
+/// The types of the kernel, or of a module.
+#[derive(Debug)]
+pub(super) struct Btf {
+    types: Vec<u8>,
+    strings: Vec<u8>,
+    base: Base,
+}
+
+/// One type.
+struct Type<'a> {
+    id: u32,
+    kind: u32,
+    name: &'a [u8],
+    size: u32,
+    /// What follows it.
+    rest: &'a [u8],
+    /// Whether offsets of members share their word with the width of a bit field.
+    has_bit_fields: bool,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+impl Btf {
+    /// Those of `/sys/kernel/btf/NAME`; of a module after `base`.
+    pub(super) fn read(name: &str, base: Base) -> io::Result<Btf> {
+        let path = Path::new("/sys/kernel/btf").join(name);
+        let bytes = std::fs::read(path)?;
+        let parsed = Btf::parse(&bytes, base);
+        parsed.ok_or_else(|| io::Error::other(format!("the types of {name} make no sense")))
+    }
+
+    fn parse(bytes: &[u8], base: Base) -> Option<Btf> {
+        let magic = bytes.first_chunk().map(|magic| u16::from_le_bytes(*magic));
+        if magic != Some(MAGIC) || bytes.len() < HEADER_BYTES {
+            return None;
+        }
+        let header = word(bytes, 4)? as usize;
+        let section = |at: usize| {
+            let (start, len) = (word(bytes, at)? as usize, word(bytes, at + 4)? as usize);
+            let start = header.checked_add(start)?;
+            Some(bytes.get(start..start.checked_add(len)?)?.to_vec())
+        };
+        Some(Btf { types: section(8)?, strings: section(16)?, base })
+    }
+
+    /// What modules are numbered after.
+    pub(super) fn as_base(&self) -> Base {
+        Base { types: self.types().count() as u32, string_bytes: self.strings.len() as u32 }
+    }
+
+    fn types(&self) -> impl Iterator<Item = Type<'_>> {
+        let mut left = &self.types[..];
+        let mut id = self.base.types;
+        std::iter::from_fn(move || {
+            let (name, info, size) = (word(left, 0)?, word(left, 4)?, word(left, 8)?);
+            let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+            let more = match kind {
+                1 | 14 | 17 => 4,
+                3 => 12,
+                4 | 5 | 15 | 19 => 12 * count,
+                6 | 13 => 8 * count,
+                _ => 0,
+            };
+            let rest = left.get(12..12 + more)?;
+            left = &left[12 + more..];
+            id += 1;
+            let has_bit_fields = info >> 31 != 0;
+            Some(Type { id, kind, name: self.string(name), size, rest, has_bit_fields })
+        })
+    }
+
+    fn string(&self, at: u32) -> &[u8] {
+        let own =
+            at.checked_sub(self.base.string_bytes).and_then(|at| self.strings.get(at as usize..));
+        let text = own.unwrap_or_default();
+        text.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    fn find(&self, kind: u32, name: &str) -> Option<Type<'_>> {
+        self.types().find(|found| found.kind == kind && found.name == name.as_bytes())
+    }
+
+    /// Number and size of a structure.
+    pub(super) fn structure(&self, name: &str) -> Option<(u32, u32)> {
+        self.find(STRUCT, name).map(|found| (found.id, found.size))
+    }
+
+    /// Number of a function.
+    pub(super) fn function(&self, name: &str) -> Option<u32> {
+        self.find(FUNCTION, name).map(|found| found.id)
+    }
+
+    /// Where a member of a structure is, in bytes.
+    pub(super) fn member(&self, structure: &str, member: &str) -> Option<u32> {
+        let found = self.find(STRUCT, structure)?;
+        let (members, _) = found.rest.as_chunks::<12>();
+        let place = members.iter().find(|place| {
+            word(&place[..], 0).is_some_and(|name| self.string(name) == member.as_bytes())
+        })?;
+        let bits = word(&place[..], 8)?;
+        Some(if found.has_bit_fields { bits & 0xff_ffff } else { bits } / 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_are_types_or_none() {
+        let mut header = vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0];
+        for word in [0u32, 24, 24, 8] {
+            header.extend(word.to_le_bytes());
+        }
+        // struct "a" of 16 bytes with the member "b" at bit 64.
+        for word in [1u32, 4 << 24 | 1, 16, 3, 0, 64] {
+            header.extend(word.to_le_bytes());
+        }
+        header.extend(b"\0a\0b\0\0\0\0");
+        let btf = Btf::parse(&header, Base::default()).expect("types");
+        assert_eq!(btf.structure("a"), Some((1, 16)));
+        assert_eq!(btf.member("a", "b"), Some(8));
+        assert_eq!((btf.member("a", "c"), btf.function("a")), (None, None));
+        for end in 0..header.len() {
+            if let Some(btf) = Btf::parse(&header[..end], Base::default()) {
+                btf.types().for_each(drop);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Storage functions as eBPF of the Linux kernel, for the module in `kernel/` (XRP §4 on a kernel that
+//! nobody has patched).
+//!
+//! The kernel's verifier has to accept what it runs, and knows no storage functions: their pointers are
+//! plain numbers, their loops are bounded by a budget. So each instruction is rewritten:
+//!
+//! - memory is a *BPF arena* (`BPF_MAP_TYPE_ARENA`, Linux 6.9), in which the chain has a *slot* with the
+//!   layout of [`abi`](crate::abi). Registers hold guest addresses, as everywhere else. An access is
+//!   compared with the limit of the call, as in native code, and then goes to slot base plus address;
+//! - a jump backwards pays from the budget, which is on the kernel's stack, and is a `may_goto`;
+//! - functions that are called are put in the place of the call, so that the frame pointer is a constant;
+//! - a helper that the module has is a *kfunc*, a function of the kernel that eBPF may call. One that it
+//!   has not ends the chain with [`Ended::Helper`]: it is then run in user space;
+//! - what went wrong is left in the context ([`context`]), with the same fault, instruction, address and
+//!   rest of the budget as in the other engines.
+//!
+//! The result must be independent of the kernel, and is: `machine`, for tests, runs it on the arenas of
+//! user space.
+//!
+//! # Registers
+//! r0 to r9 are the function's own. The kernel's r10 is the kernel's stack, where the rewritten code keeps
+//! what it needs itself; the function's r10 is known everywhere. What an access needs beside them are
+//! registers that nobody reads afterwards (`liveness`), or some that are put aside for a moment.
+
+mod assembler;
+mod contract;
+mod liveness;
+#[cfg(feature = "fuzz")]
+pub mod machine;
+mod memory;
+pub mod slot;
+mod translator;
+
+pub use contract::{Ended, KFUNCS, MAX_SLOTS, TranslateError, context};
+
+use crate::program::Program;
+use contract::{CALL, CONSTANT, PSEUDO_KFUNC, PSEUDO_MAP};
+use translator::Translator;
+
+/// A program for the kernel. It refers to the arena by the number 0 and to kfuncs by their places in
+/// [`KFUNCS`]: [`relocate`](Self::relocate) puts in what they are on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelProgram {
+    slots: Vec<[u8; 8]>,
+}
+
+impl KernelProgram {
+    /// Rewrites a checked program.
+    ///
+    /// # Errors
+    /// [`TranslateError`].
+    pub fn translate(program: &Program) -> Result<KernelProgram, TranslateError> {
+        Ok(KernelProgram { slots: Translator::new(program).translate()? })
+    }
+
+    /// Its instructions, unrelocated.
+    pub fn slots(&self) -> &[[u8; 8]] {
+        &self.slots
+    }
+
+    /// The instructions for a kernel in which the arena has the descriptor `arena`, and the kfuncs have
+    /// these BTF ids in the module's BTF, which is the first of the program's `fd_array` after entry 0.
+    pub fn relocate(&self, arena: i32, kfuncs: &[u32; KFUNCS.len()]) -> Vec<[u8; 8]> {
+        let mut slots = self.slots.clone();
+        let mut at = 0;
+        while let Some(slot) = slots.get_mut(at) {
+            at += 1 + usize::from(slot[0] == CONSTANT);
+            let source = slot[1] >> 4;
+            if slot[0] == CONSTANT && source == PSEUDO_MAP {
+                slot[4..].copy_from_slice(&arena.to_le_bytes());
+            } else if slot[0] == CALL && source == PSEUDO_KFUNC {
+                let id = kfuncs.get(usize::from(slot[4])).copied().unwrap_or(0);
+                slot[2..4].copy_from_slice(&1i16.to_le_bytes());
+                slot[4..].copy_from_slice(&id.to_le_bytes());
+            }
+        }
+        slots
+    }
+}

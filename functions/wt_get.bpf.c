@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * One key in a B-tree of WiredTiger: from the page that the host names down to the leaf. Each block is
+ * checked against its checksum, and that against the one in the address which led there.
+ *
+ * Scratch has the request, the key, and behind that the pages in the order in which they were read. As an
+ * answer the pages stay where they are; a value goes to the place of the key.
+ */
+#include "bpfof/blocks.h"
+#include "damage.h"
+#include "wt_get.h"
+
+_Static_assert(sizeof(struct wt_get_request) == sizeof(struct wt_get_answer),
+	       "the key stays where it is");
+_Static_assert(WT_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "wt_get.h gives the number to hosts");
+
+/* For tests that must notice it. */
+#ifndef IGNORES_WINDOWS
+#define IGNORES_WINDOWS 0
+#endif
+#ifndef ANY_LEAF
+#define ANY_LEAF 0
+#endif
+
+/* Kinds of cells: the four bits of long ones, and numbers above for short ones. */
+#define CELL_ADDRESS_DELETED 0
+#define CELL_ADDRESS_LEAF_LAST 3
+#define CELL_KEY 5
+#define CELL_KEY_OVERFLOW 6
+#define CELL_KEY_PREFIX 7
+#define CELL_VALUE 8
+#define CELL_VALUE_COPY 9
+#define CELL_VALUE_OVERFLOW 10
+#define CELL_KEY_OVERFLOW_REMOVED 11
+#define CELL_VALUE_OVERFLOW_REMOVED 12
+
+/* Flags of long cells: a second byte of flags, and a record number, follow. */
+#define CELL_HAS_WINDOW 0x08
+#define CELL_HAS_NUMBER 0x04
+/* The second byte: bits of which each stands for a packed number. */
+#define WINDOW_NUMBERS 0x7e
+
+/* What short lengths cannot say is counted from here. */
+#define SHORT_BYTES_MAX 64
+
+/* A request in work. */
+struct search {
+	struct bpfof_ctx *ctx;
+	struct wt_get_request *request;
+	const __u8 *key;
+	__u32 key_bytes;
+	/* the key's first eight bytes as a number */
+	__u64 key_head;
+	/* the page's flags and version */
+	__u8 flags;
+	__u8 version;
+	/* where its cells begin and how many there are */
+	const __u8 *cells;
+	const __u8 *end;
+	__u32 entries;
+};
+
+struct cell {
+	__u8 type;
+	__u8 has_window;
+	__u8 prefix;
+	const __u8 *data;
+	__u32 bytes;
+};
+
+static __attribute__((noinline)) int pages(struct search *search, __u8 reason)
+{
+	struct bpfof_ctx *ctx = search->ctx;
+	struct wt_get_request *request = search->request;
+	struct wt_get_answer *answer = (struct wt_get_answer *)ctx->scratch;
+	__u32 used = request->used_bytes, key_bytes = search->key_bytes, at = (key_bytes + 7) & ~7u;
+	__u8 kept = 0;
+
+	/* They are few. */
+	while (at + sizeof(struct wt_get_page) <= used && kept < 32) {
+		at += sizeof(struct wt_get_page);
+		at += (((struct wt_get_page *)((__u8 *)(request + 1) + at))[-1].bytes + 7) & ~7u;
+		kept++;
+	}
+	answer->status = WT_GET_PAGES;
+	answer->reason = reason;
+	answer->pages = ctx->hop + 1;
+	answer->kept = kept;
+	answer->key_bytes = key_bytes;
+	answer->value_bytes = 0;
+	bpfof_memset(answer->reserved, 0, sizeof(answer->reserved));
+	return bpfof_answer(ctx, sizeof(*answer) + used);
+}
+
+static __attribute__((noinline)) int answer(struct search *search, __u8 status, const __u8 *value, __u32 bytes)
+{
+	struct bpfof_ctx *ctx = search->ctx;
+	struct wt_get_answer *answer = (struct wt_get_answer *)ctx->scratch;
+
+	if (bytes > ctx->scratch_size - sizeof(*answer))
+		return pages(search, WT_REASON_TOO_LARGE);
+	bpfof_memset(answer, 0, sizeof(*answer));
+	answer->status = status;
+	answer->pages = ctx->hop + 1;
+	answer->value_bytes = bytes;
+	if (bytes)
+		bpfof_memmove(answer + 1, value, bytes);
+	return bpfof_answer(ctx, sizeof(*answer) + bytes);
+}
+
+/* ---- Pages ---- */
+
+static inline int check_sum(const struct bpfof_ctx *ctx, const struct wt_get_request *request)
+{
+	const __u8 *page = ctx->data;
+	__u64 size = bpfof_data_size(ctx), covered = WT_CLEAR_BYTES;
+	__u32 wanted = bpfof_le32(page + WT_PAGE_CHECKSUM), zero = 0;
+	__u64 sum;
+
+	if (page[WT_PAGE_BLOCK_FLAGS] & WT_BLOCK_CHECKSUM_ALL)
+		covered = size;
+	if (request->has_checksum && request->checksum != wanted)
+		return DAMAGE_CHECKSUM;
+	sum = bpfof_crc32c(page, 0, WT_PAGE_CHECKSUM);
+	sum = bpfof_crc32c(&zero, sum, sizeof(zero));
+	sum = bpfof_crc32c(page + WT_PAGE_CHECKSUM + 4, sum, covered - WT_PAGE_CHECKSUM - 4);
+	return sum == wanted ? 0 : DAMAGE_CHECKSUM;
+}
+
+/* Appends the page in hand to those that are kept, if there is room. */
+static inline void keep(struct search *search)
+{
+	struct bpfof_ctx *ctx = search->ctx;
+	struct wt_get_request *request = search->request;
+	__u32 used = request->used_bytes, size = bpfof_data_size(ctx), room;
+	struct wt_get_page *page;
+
+	if (!used)
+		used = (search->key_bytes + 7) & ~7u;
+	room = ctx->scratch_size - sizeof(*request);
+	/* What begins after the used bytes, aligned. */
+	if (used > room || room - used < sizeof(*page) + ((size + 7) & ~7u))
+		return;
+	page = (struct wt_get_page *)((__u8 *)(request + 1) + used);
+	page->offset = ctx->offset;
+	page->bytes = size;
+	page->reserved = 0;
+	bpfof_memmove(page + 1, ctx->data, size);
+	request->used_bytes = used + sizeof(*page) + ((size + 7) & ~7u);
+}
+
+/* Uncompresses the page into the workspace. Returns a reason if it cannot. */
+static inline __u8 uncompress(struct search *search, __u32 memory_bytes)
+{
+	const struct bpfof_ctx *ctx = search->ctx;
+	const __u8 *from = ctx->data + WT_CLEAR_BYTES, *end = ctx->data_end;
+	__u32 size = memory_bytes - WT_CLEAR_BYTES;
+	__u8 *to = bpfof_workspace();
+	__u64 length;
+
+	switch (search->request->compressor) {
+	case BPFOF_SNAPPY:
+	case BPFOF_ZSTD:
+		if (end - from < 8)
+			return WT_REASON_COMPRESSED;
+		length = bpfof_le64(from);
+		from += 8;
+		break;
+	case BPFOF_LZ4:
+		if (end - from < 16)
+			return WT_REASON_COMPRESSED;
+		length = bpfof_le32(from);
+		from += 16;
+		break;
+	default:
+		return WT_REASON_COMPRESSED;
+	}
+	if (length > (__u64)(end - from))
+		return WT_REASON_COMPRESSED;
+	if (memory_bytes < WT_CLEAR_BYTES || memory_bytes > BPFOF_WORKSPACE_SIZE)
+		return WT_REASON_TOO_LARGE;
+	if (bpfof_decompress(search->request->compressor, to + WT_CLEAR_BYTES, size, from, length) !=
+	    size)
+		return WT_REASON_COMPRESSED;
+	bpfof_memmove(to, ctx->data, WT_CLEAR_BYTES);
+	search->cells = to + WT_PAGE_CELLS;
+	search->end = to + memory_bytes;
+	return WT_REASON_NONE;
+}
+
+/* Looks at the page's header. Returns a reason if its cells cannot be read. */
+static inline __u8 open_page(struct search *search)
+{
+	const __u8 *page = search->ctx->data;
+	__u32 memory_bytes = bpfof_le32(page + WT_PAGE_MEMORY_BYTES);
+	__u8 flags = page[WT_PAGE_FLAGS];
+
+	search->flags = flags;
+	search->version = page[WT_PAGE_VERSION];
+	search->entries = bpfof_le32(page + WT_PAGE_ENTRIES);
+	if (flags & WT_FLAG_ENCRYPTED)
+		return WT_REASON_ENCRYPTED;
+	if (flags & WT_FLAG_COMPRESSED)
+		return uncompress(search, memory_bytes);
+	if (memory_bytes < WT_PAGE_CELLS || memory_bytes > bpfof_data_size(search->ctx))
+		return WT_REASON_TYPE;
+	search->cells = page + WT_PAGE_CELLS;
+	search->end = page + memory_bytes;
+	return WT_REASON_NONE;
+}
+
+/* ---- Cells ---- */
+
+static inline __u64 take_packed(struct bpfof_cursor *cursor)
+{
+	const __u8 *at = bpfof_take(cursor, 1);
+	__u64 value = 0;
+	__u32 first;
+
+	if (!at)
+		return 0;
+	first = *at;
+	if ((first & 0xc0) == 0x80)
+		return first & 0x3f;
+	if ((first & 0xe0) == 0xc0) {
+		at = bpfof_take(cursor, 1);
+		return at ? (((first & 0x1f) << 8) | *at) + 64 : 0;
+	}
+	/* A length above 8 is of no 64-bit number. */
+	if ((first & 0xf0) != 0xe0 || (first & 0xf) > 8) {
+		bpfof_fail(cursor);
+		return 0;
+	}
+	first &= 0xf;
+	at = bpfof_take(cursor, first);
+	for (__u32 i = 0; at && i < first; i++)
+		value = value << 8 | at[i];
+	return at ? value + 8256 : 0;
+}
+
+/* A cell of which the first byte says that it is no short one. */
+static __attribute__((noinline)) int take_long_cell(struct bpfof_cursor *cursor, struct cell *cell,
+						     __u32 version)
+{
+	const __u8 *at = bpfof_take(cursor, 1);
+	__u32 first = at ? *at : 0, window = 0;
+	__u64 bytes;
+
+	cell->type = first >> 4;
+	cell->prefix = 0;
+	cell->has_window = 0;
+	if (cell->type == CELL_KEY_PREFIX) {
+		at = bpfof_take(cursor, 1);
+		cell->prefix = at ? *at : 0;
+	}
+	if (first & CELL_HAS_WINDOW && (cell->type < CELL_KEY || cell->type >= CELL_VALUE)) {
+		/* Nobody has seen what older versions would write here. */
+		if (!version)
+			bpfof_fail(cursor);
+		at = bpfof_take(cursor, 1);
+		window = at ? *at & WINDOW_NUMBERS : 0;
+		cell->has_window = 1;
+		for (; window; window &= window - 1)
+			take_packed(cursor);
+	}
+	if (first & CELL_HAS_NUMBER) {
+		take_packed(cursor);
+		cell->has_window = 1;
+	}
+	bytes = take_packed(cursor);
+	if (cell->type == CELL_VALUE_COPY) {
+		/* A distance back, and nothing behind it. */
+		cell->data = 0;
+		cell->bytes = bytes;
+		return !bpfof_failed(cursor);
+	}
+	if (cell->type == CELL_KEY || cell->type == CELL_KEY_PREFIX ||
+	    (cell->type == CELL_VALUE && !cell->has_window))
+		bytes += SHORT_BYTES_MAX;
+	cell->data = bpfof_take(cursor, bytes);
+	cell->bytes = bytes;
+	return !bpfof_failed(cursor);
+}
+
+/* The next cell; 0 if there is none. */
+static inline int take_cell(struct bpfof_cursor *cursor, struct cell *cell, __u32 version)
+{
+	const __u8 *at = cursor->at;
+	__u32 first, bytes, kind;
+
+	if (at >= cursor->end)
+		return 0;
+	first = *at;
+	kind = first & 3;
+	if (!kind)
+		return take_long_cell(cursor, cell, version);
+	bytes = first >> 2;
+	at++;
+	cell->prefix = 0;
+	if (kind == 2) {
+		if (at >= cursor->end)
+			return 0;
+		cell->prefix = *at++;
+	}
+	if (bytes > cursor->end - at)
+		return 0;
+	cell->type = kind == 3 ? CELL_VALUE : kind == 2 ? CELL_KEY_PREFIX : CELL_KEY;
+	cell->has_window = 0;
+	cell->data = at;
+	cell->bytes = bytes;
+	cursor->at = at + bytes;
+	return 1;
+}
+
+/* < 0, 0, > 0 as the key sought comes before, is, or comes after this one, from `from` on in both. */
+static inline __s64 compare(const struct search *search, __u32 from, const __u8 *key, __u32 bytes)
+{
+	if (!from && search->key_bytes >= 8 && bytes >= 8) {
+		__u64 head = bpfof_be64(key);
+
+		if (head != search->key_head)
+			return search->key_head < head ? -1 : 1;
+	}
+	return bpfof_compare(search->key + from, search->key_bytes - from, key, bytes);
+}
+
+/* ---- Internal pages ---- */
+
+/* Reads the child at this address. */
+static inline int descend(struct search *search, const struct cell *address)
+{
+	struct wt_get_request *request = search->request;
+	struct bpfof_cursor cursor = bpfof_cursor(address->data, address->data + address->bytes);
+	__u64 unit = request->allocation_bytes, offset, size;
+	__u32 checksum;
+
+	if (!address->type)
+		return pages(search, WT_REASON_DELETED);
+	offset = take_packed(&cursor) + 1;
+	size = take_packed(&cursor);
+	checksum = take_packed(&cursor);
+	/* What follows is the number of another object. */
+	if (bpfof_failed(&cursor) || bpfof_left(&cursor) || !size || offset >> 48)
+		return pages(search, WT_REASON_ADDRESS);
+	if (size > WT_BLOCK_BYTES_MAX / unit)
+		return pages(search, WT_REASON_TOO_LARGE);
+	if (search->ctx->hop + 1 >= request->levels_max)
+		return DAMAGE_TOO_MANY_BLOCKS;
+	request->checksum = checksum;
+	request->has_checksum = 1;
+	return bpfof_read(search->ctx, search->ctx->file, offset * unit, size * unit);
+}
+
+static inline int is_deleted_address(const struct bpfof_cursor *cursor)
+{
+	/* Long, of type 0: but for the flags nothing. */
+	return cursor->at < cursor->end && !(*cursor->at & ~(CELL_HAS_WINDOW | CELL_HAS_NUMBER));
+}
+
+static inline int search_internal(struct search *search)
+{
+	struct bpfof_cursor cursor = bpfof_cursor(search->cells, search->end);
+	struct cell key, address, child = { 0 };
+	__u32 version = search->version, left = search->entries / 2;
+
+	for (__u32 i = 0; i < left; i++) {
+		if (!take_cell(&cursor, &key, version))
+			return DAMAGE_ENTRY;
+		/* Its cell has more fields than are known here. */
+		if (search->flags & WT_FLAG_FAST_TRUNCATE && is_deleted_address(&cursor))
+			return pages(search, WT_REASON_DELETED);
+		if (!take_cell(&cursor, &address, version))
+			return DAMAGE_ENTRY;
+		if (address.type > CELL_ADDRESS_LEAF_LAST)
+			return pages(search, WT_REASON_TYPE);
+		/* The first key is the smallest, whatever it is. */
+		if (i) {
+			if (key.type != CELL_KEY)
+				return pages(search, key.type == CELL_KEY_OVERFLOW ?
+							     WT_REASON_OVERFLOW_KEY :
+							     WT_REASON_TYPE);
+			if (compare(search, 0, key.data, key.bytes) < 0)
+				break;
+		}
+		child = address;
+	}
+	if (!child.data)
+		return pages(search, WT_REASON_TYPE);
+	return descend(search, &child);
+}
+
+/* ---- Leaves ---- */
+
+/* The row is found; its value is the next cell, if that is one. */
+static inline int found(struct search *search, struct bpfof_cursor cursor, __u32 is_last)
+{
+	const __u8 *start = cursor.at;
+	struct cell value;
+
+	if (is_last)
+		return answer(search, WT_GET_FOUND, 0, 0);
+	if (!take_cell(&cursor, &value, search->version))
+		return DAMAGE_ENTRY;
+	switch (value.type) {
+	case CELL_KEY:
+	case CELL_KEY_OVERFLOW:
+	case CELL_KEY_PREFIX:
+		return answer(search, WT_GET_FOUND, 0, 0);
+	case CELL_VALUE:
+		break;
+	case CELL_VALUE_COPY:
+		if (value.has_window)
+			return pages(search, WT_REASON_TIME_WINDOW);
+		if (value.bytes > start - search->cells)
+			return DAMAGE_ENTRY;
+		cursor = bpfof_cursor(start - value.bytes, search->end);
+		if (!take_cell(&cursor, &value, search->version))
+			return DAMAGE_ENTRY;
+		if (value.type != CELL_VALUE)
+			return pages(search, WT_REASON_TYPE);
+		break;
+	case CELL_VALUE_OVERFLOW:
+	case CELL_VALUE_OVERFLOW_REMOVED:
+		return pages(search, WT_REASON_OVERFLOW_VALUE);
+	default:
+		return pages(search, WT_REASON_TYPE);
+	}
+	if (value.has_window && !IGNORES_WINDOWS)
+		return pages(search, WT_REASON_TIME_WINDOW);
+	return answer(search, WT_GET_FOUND, value.data, value.bytes);
+}
+
+/* How many bytes of the key sought, from `from` on, these begin with. */
+static inline __u32 common(const struct search *search, __u32 from, const struct cell *key)
+{
+	__u32 most = search->key_bytes - from, i = 0;
+
+	if (most > key->bytes)
+		most = key->bytes;
+	while (i < most && search->key[from + i] == key->data[i])
+		i++;
+	return i;
+}
+
+static inline int search_leaf(struct search *search)
+{
+	struct bpfof_cursor cursor = bpfof_cursor(search->cells, search->end);
+	struct cell key, last = { 0 };
+	__u32 version = search->version, entries = search->entries, rows = 0;
+	/* How much of the key sought the row before has in common; unknown until it is needed. */
+	__u32 match = 0, is_known = 1;
+
+	for (__u32 i = 0; i < entries; i++) {
+		__s64 order;
+
+		if (!take_cell(&cursor, &key, version))
+			return DAMAGE_ENTRY;
+		if (key.type >= CELL_VALUE && key.type <= CELL_VALUE_OVERFLOW)
+			continue;
+		if (key.type == CELL_VALUE_OVERFLOW_REMOVED)
+			continue;
+		if (key.type != CELL_KEY && key.type != CELL_KEY_PREFIX)
+			return pages(search, key.type == CELL_KEY_OVERFLOW ? WT_REASON_OVERFLOW_KEY :
+									       WT_REASON_TYPE);
+		rows++;
+		if (key.prefix) {
+			if (!is_known)
+				match = last.prefix + common(search, last.prefix, &last);
+			is_known = 1;
+			/* It is as the one before, up to where that was too small. */
+			if (key.prefix > match)
+				continue;
+		}
+		order = compare(search, key.prefix, key.data, key.bytes);
+		if (!order)
+			return found(search, cursor, i + 1 == entries);
+		if (order < 0) {
+			/* Only a leaf with keys on both sides is surely the right one. */
+			return rows > 1 || ANY_LEAF ? answer(search, WT_GET_NOT_FOUND, 0, 0) :
+					  pages(search, WT_REASON_EDGE);
+		}
+		last = key;
+		is_known = 0;
+	}
+	if (ANY_LEAF)
+		return answer(search, WT_GET_NOT_FOUND, 0, 0);
+	return pages(search, WT_REASON_EDGE);
+}
+
+SEC("bpfof/wt_get")
+int wt_get(struct bpfof_ctx *ctx)
+{
+	struct wt_get_request *request = (struct wt_get_request *)ctx->scratch;
+	struct search search = { .ctx = ctx, .request = request };
+	__u64 size = bpfof_data_size(ctx);
+	__u8 type, reason;
+	int error;
+
+	if (ctx->scratch_size < sizeof(*request) + WT_KEY_BYTES_MAX ||
+	    request->key_bytes > WT_KEY_BYTES_MAX || !request->allocation_bytes ||
+	    request->allocation_bytes > WT_BLOCK_BYTES_MAX)
+		return DAMAGE_REQUEST;
+	if (size < WT_CLEAR_BYTES || bpfof_le32(ctx->data + WT_PAGE_DISK_BYTES) != size)
+		return DAMAGE_SIZE;
+	search.key = (const __u8 *)(request + 1);
+	search.key_bytes = request->key_bytes;
+	if (search.key_bytes >= 8)
+		search.key_head = bpfof_be64(search.key);
+	error = check_sum(ctx, request);
+	if (error)
+		return error;
+	keep(&search);
+	type = ctx->data[WT_PAGE_TYPE];
+	if (type == WT_TYPE_ROW_LEAF && request->flags & WT_GET_PAGES_ONLY)
+		return pages(&search, WT_REASON_ASKED);
+	if (type != WT_TYPE_ROW_INTERNAL && type != WT_TYPE_ROW_LEAF)
+		return pages(&search, WT_REASON_TYPE);
+	reason = open_page(&search);
+	if (reason)
+		return pages(&search, reason);
+	if (type == WT_TYPE_ROW_INTERNAL)
+		return search_internal(&search);
+	if (search.flags & WT_FLAG_LOOKASIDE && !IGNORES_WINDOWS)
+		return pages(&search, WT_REASON_LOOKASIDE);
+	return search_leaf(&search);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * PushdownDB for programs that use RocksDB by its C API: these calls open a database, and all the others of
+ * <rocksdb/c.h> are used as always.
+ *
+ *     char *error = NULL;
+ *     rocksdb_t *db = bpfof_rocksdb_open(options, "url=nvme-tcp://10.0.0.2:4420/nqn.2026-01.io.example:db;"
+ *                                                 "device=/dev/nvme1n1", "/mnt/db", &error);
+ *
+ * `pushdown` has the members of PushdownOptions (bpfof/rocksdb.h) by name: NAME=VALUE, separated by ';'. How
+ * many reads were pushed down tell rocksdb_property_int(db, "bpfof.gets.target", &n) and the like, and
+ * rocksdb_property_value(db, "bpfof.stats"), which is JSON.
+ *
+ * Errors are told as by rocksdb_open(): NULL is returned, and *error is for rocksdb_free() then.
+ */
+#ifndef BPFOF_ROCKSDB_C_H
+#define BPFOF_ROCKSDB_C_H
+
+#include <rocksdb/c.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As rocksdb_open(); PushdownDB::Open() says what options must be. Closed by rocksdb_close(). */
+rocksdb_t *bpfof_rocksdb_open(
+	const rocksdb_options_t *options, const char *pushdown, const char *path, char **error);
+
+/* As rocksdb_open_column_families(). */
+rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, const char *pushdown,
+	const char *path, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
+	char **error);
+
+/*
+ * For libraries that open the database themselves, by rocksdb_open(): begin() connects to the target and
+ * changes `options`, which are for this one database then; after rocksdb_open() end() puts pushdown on top of
+ * `db`. If the database could not be opened `db` is NULL. Only the default column family is pushed down.
+ */
+struct bpfof_rocksdb_opening;
+struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
+	rocksdb_options_t *options, const char *pushdown, const char *path, char **error);
+void bpfof_rocksdb_end(struct bpfof_rocksdb_opening *opening, rocksdb_t *db);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,100 @@
+//! The crate `rocksdb` with point reads at the storage target: one line of a program changes.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let options = rocksdb::Options::default();
+//! // let db = rocksdb::DB::open(&options, "/mnt/db")?;
+//! let db = bpfof_rocksdb::open(
+//!     &options,
+//!     "/mnt/db",
+//!     "url=nvme-tcp://10.0.0.2:4420/nqn.2026-01.io.example:db;device=/dev/nvme1n1",
+//! )?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What comes back is a [`rocksdb::DB`]: `get`, `multi_get` and iterators are pushed down, and everything else
+//! is as always. `db.property_int_value("bpfof.gets.target")` and the other properties that
+//! `bpfof/rocksdb.h` names tell which way reads went; docs/rocksdb.md explains them.
+//!
+//! Column families other than the default one are left to RocksDB, and so are databases that
+//! `TransactionDB` and `OptimisticTransactionDB` open.
+
+use rocksdb::{AsRawPtr, DB, Options};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fmt;
+use std::path::Path;
+
+// The library that the integration calls, which nothing here names.
+use bpfof as _;
+
+unsafe extern "C" {
+    fn bpfof_rocksdb_begin(
+        options: *mut librocksdb_sys::rocksdb_options_t,
+        pushdown: *const c_char,
+        path: *const c_char,
+        error: *mut *mut c_char,
+    ) -> *mut c_void;
+    fn bpfof_rocksdb_end(opening: *mut c_void, db: *mut librocksdb_sys::rocksdb_t);
+}
+
+/// Why a database was not opened.
+#[derive(Debug)]
+pub enum Error {
+    /// Pushdown is not possible: settings or options rule it out, or the target cannot be reached.
+    Pushdown(String),
+    /// RocksDB cannot open it.
+    RocksDb(rocksdb::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pushdown(why) => f.write_str(why),
+            Self::RocksDb(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Pushdown(_) => None,
+            Self::RocksDb(error) => Some(error),
+        }
+    }
+}
+
+/// As [`DB::open`], with the target that `pushdown` names: `NAME=VALUE`, separated by `;`, with the names of
+/// `PushdownOptions` in `bpfof/rocksdb.h`.
+///
+/// # Errors
+/// [`Error::Pushdown`], before the database is touched, or what [`DB::open`] fails with.
+pub fn open(options: &Options, path: impl AsRef<Path>, pushdown: &str) -> Result<DB, Error> {
+    let no_nul = |_| Error::Pushdown("pushdown settings and paths have no zero bytes".to_owned());
+    let settings = CString::new(pushdown).map_err(no_nul)?;
+    let shown = CString::new(path.as_ref().to_string_lossy().into_owned()).map_err(no_nul)?;
+    // The caller's may be for other databases, too.
+    let ours = options.clone();
+    let mut error = std::ptr::null_mut();
+    // SAFETY: `ours` lives longer than the call; the strings end with zero; `error` is null.
+    let opening = unsafe {
+        bpfof_rocksdb_begin(ours.as_raw_ptr(), settings.as_ptr(), shown.as_ptr(), &raw mut error)
+    };
+    if opening.is_null() {
+        // SAFETY: a call that fails leaves a string that is ours.
+        let why = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
+        // SAFETY: it was allocated as RocksDB's errors are, and is not used any more.
+        unsafe { librocksdb_sys::rocksdb_free(error.cast()) };
+        return Err(Error::Pushdown(why));
+    }
+    let opened = DB::open(&ours, path);
+    let raw = match &opened {
+        // SAFETY: nobody else has the database yet.
+        Ok(db) => unsafe { db.as_raw_ptr() },
+        Err(_) => std::ptr::null_mut(),
+    };
+    // SAFETY: `opening` is used once, and `raw` was opened with the options that it has changed.
+    unsafe { bpfof_rocksdb_end(opening, raw) };
+    opened.map_err(Error::RocksDb)
+}

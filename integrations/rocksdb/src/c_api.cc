@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * The structs are those of RocksDB's own C API, which it defines nowhere but in its source: a pointer to the
+ * database, or the options themselves, since it exists.
+ */
+#include "bpfof/rocksdb_c.h"
+
+#include "opening.h"
+
+#include <rocksdb/options.h>
+
+#include <cstdlib>
+#include <cstring>
+
+struct rocksdb_t {
+	rocksdb::DB *rep;
+};
+
+struct rocksdb_options_t {
+	rocksdb::Options rep;
+};
+
+struct rocksdb_column_family_handle_t {
+	rocksdb::ColumnFamilyHandle *rep;
+#if ROCKSDB_MAJOR >= 9
+	/* Whether RocksDB does not delete it with this. */
+	bool immortal;
+#endif
+};
+
+struct bpfof_rocksdb_opening {
+	std::unique_ptr<bpf_of::Opening> of;
+};
+
+namespace {
+
+using rocksdb::Status;
+
+/* As rocksdb_open() does it. */
+bool is_error(const Status &status, char **error)
+{
+	if (status.ok())
+		return false;
+	std::free(*error);
+	*error = ::strdup(status.ToString().c_str());
+	return true;
+}
+
+std::vector<rocksdb::ColumnFamilyDescriptor> default_family(const rocksdb::Options &options)
+{
+	return {{rocksdb::kDefaultColumnFamilyName, options}};
+}
+
+} /* namespace */
+
+rocksdb_t *bpfof_rocksdb_open(
+	const rocksdb_options_t *options, const char *pushdown, const char *path, char **error)
+{
+	bpf_of::PushdownOptions ours;
+	bpf_of::PushdownDB *db = nullptr;
+
+	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
+		is_error(bpf_of::PushdownDB::Open(options->rep, ours, path, &db), error))
+		return nullptr;
+	return new rocksdb_t{db};
+}
+
+rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, const char *pushdown,
+	const char *path, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
+	char **error)
+{
+	std::vector<rocksdb::ColumnFamilyDescriptor> families;
+	std::vector<rocksdb::ColumnFamilyHandle *> opened;
+	bpf_of::PushdownOptions ours;
+	bpf_of::PushdownDB *db = nullptr;
+
+	for (int i = 0; i < count; i++)
+		families.emplace_back(names[i], family_options[i]->rep);
+	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
+		is_error(bpf_of::PushdownDB::Open(options->rep, ours, path, families, &opened, &db), error))
+		return nullptr;
+	for (int i = 0; i < count; i++) {
+		handles[i] = new rocksdb_column_family_handle_t();
+		handles[i]->rep = opened[i];
+	}
+	return new rocksdb_t{db};
+}
+
+struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
+	rocksdb_options_t *options, const char *pushdown, const char *path, char **error)
+{
+	auto opening = std::make_unique<bpfof_rocksdb_opening>();
+	bpf_of::PushdownOptions ours;
+
+	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
+		is_error(bpf_of::Opening::begin(options->rep, ours, path, default_family(options->rep),
+				 &opening->of),
+			error))
+		return nullptr;
+	opening->of->adapt(&options->rep);
+	return opening.release();
+}
+
+void bpfof_rocksdb_end(struct bpfof_rocksdb_opening *opening, rocksdb_t *db)
+{
+	if (db)
+		db->rep = opening->of->end(db->rep, {nullptr});
+	delete opening;
+}

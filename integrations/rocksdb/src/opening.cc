@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "opening.h"
+
+#include "lookup.h"
+#include "open.h"
+
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/sst_file_manager.h>
+#include <rocksdb/table.h>
+
+namespace bpf_of {
+
+using rocksdb::ColumnFamilyDescriptor;
+using rocksdb::ColumnFamilyHandle;
+using rocksdb::Status;
+
+namespace {
+
+/* Why a database with these options cannot be pushed down, and what to do; "" if it can. */
+std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pushdown)
+{
+	if (options.max_open_files != -1)
+		return "max_open_files must be -1: with fewer a search in memory has to open tables";
+	if (options.env != rocksdb::Env::Default())
+		return "env must be Env::Default(): the files are opened by their paths";
+	if (options.unordered_write || options.two_write_queues)
+		return "unordered_write and two_write_queues must be off: with them tables may hold "
+		       "what is not visible yet";
+	if (options.sst_file_manager && options.sst_file_manager->GetDeleteRateBytesPerSecond() > 0)
+		return "the sst_file_manager must not limit the rate of deletions: it cuts off files "
+		       "that are still read";
+	if (pushdown.value_bytes_max > PushdownOptions::VALUE_BYTES_MAX)
+		return "value_bytes_max must be at most " +
+		       std::to_string(PushdownOptions::VALUE_BYTES_MAX);
+	if (pushdown.readers_max == 0)
+		return "readers_max must be at least 1";
+	if (pushdown.url.empty() != pushdown.device.empty())
+		return "url and device belong together: both, or none";
+	if (!(pushdown.sample_rate >= 0 && pushdown.sample_rate <= 1))
+		return "sample_rate must be from 0 to 1";
+	return "";
+}
+
+/* Whether tables and memtables of a column family are of the kind that chains can search. */
+bool is_plain(const rocksdb::ColumnFamilyOptions &options)
+{
+	return !options.merge_operator && options.comparator == rocksdb::BytewiseComparator() &&
+	       options.table_factory->IsInstanceOf(rocksdb::TableFactory::kBlockBasedTableName());
+}
+
+} /* namespace */
+
+Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
+	std::unique_ptr<Opening> *opening)
+{
+	const std::string refusal = refuse(options, pushdown);
+
+	if (!refusal.empty())
+		return Status::InvalidArgument("pushdown for " + path, refusal);
+	std::shared_ptr<Target> target;
+	const Status status = Target::open(pushdown, &target);
+
+	if (!status.ok())
+		return status;
+	std::unique_ptr<Opening> begun(new Opening());
+	auto state = std::make_unique<PushdownDB::State>(pushdown);
+
+	state->files = std::make_shared<TableFiles>(std::move(target));
+	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
+	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max);
+	begun->env_ = rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads));
+	for (const ColumnFamilyDescriptor &family : families)
+		begun->followed_.push_back(!is_plain(family.options) ? nullptr
+			: std::make_shared<VersionTracker>(state->files, state->memory, family));
+	begun->state_ = std::move(state);
+	*opening = std::move(begun);
+	return Status::OK();
+}
+
+void Opening::adapt(rocksdb::DBOptions *options) const
+{
+	options->env = env_.get();
+	for (const auto &live : followed_) {
+		if (live)
+			options->listeners.push_back(live);
+	}
+}
+
+PushdownDB *Opening::end(rocksdb::DB *opened, const std::vector<ColumnFamilyHandle *> &handles)
+{
+	auto &families = state_->families;
+
+	for (size_t i = 0; i < followed_.size(); i++) {
+		const uint32_t number = handles[i] ? handles[i]->GetID() : 0;
+
+		if (!followed_[i])
+			continue;
+		if (number >= families.size())
+			families.resize(number + 1);
+		followed_[i]->start(opened, handles[i]);
+		families[number] = std::move(followed_[i]);
+	}
+	/* The database uses it to its end. */
+	const std::shared_ptr<rocksdb::DB> owned(opened, [env = env_](rocksdb::DB *last) { delete last; });
+
+	return new PushdownDB(owned, std::move(state_));
+}
+
+Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
+	const std::string &path, PushdownDB **db)
+{
+	std::vector<ColumnFamilyHandle *> handles;
+	const Status status = Open(
+		options, pushdown, path, {{rocksdb::kDefaultColumnFamilyName, options}}, &handles, db);
+
+	/* The database has one of its own. */
+	if (status.ok())
+		(*db)->DestroyColumnFamilyHandle(handles[0]);
+	return status;
+}
+
+Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
+	std::vector<ColumnFamilyHandle *> *handles, PushdownDB **db)
+{
+	std::unique_ptr<Opening> opening;
+	Status status = Opening::begin(options, pushdown, path, families, &opening);
+
+	*db = nullptr;
+	if (!status.ok())
+		return status;
+	/* Followed ones are named twice, for a handle of the tracker's beside the caller's. */
+	std::vector<ColumnFamilyDescriptor> all = families;
+	std::vector<ColumnFamilyHandle *> own(families.size());
+	rocksdb::DBOptions ours = options;
+	rocksdb::DB *opened;
+
+	for (size_t i = 0; i < families.size(); i++) {
+		if (opening->is_followed(i) && families[i].name != rocksdb::kDefaultColumnFamilyName)
+			all.push_back(families[i]);
+	}
+	opening->adapt(&ours);
+	status = open_database(&opened, ours, path, all, handles);
+	if (!status.ok())
+		return status;
+	for (size_t i = 0, next = families.size(); i < families.size(); i++) {
+		if (opening->is_followed(i) && families[i].name != rocksdb::kDefaultColumnFamilyName)
+			own[i] = (*handles)[next++];
+	}
+	handles->resize(families.size());
+	*db = opening->end(opened, own);
+	return status;
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * For programs that are not changed, and link RocksDB dynamically: a library that is loaded before librocksdb
+ * (LD_PRELOAD), whose DB::Open() gives a PushdownDB
+ *
+ *   - where the Env's file system is ours, made by RocksDB's object registry from a string that the program
+ *     takes (--fs_uri of db_bench, say): "bpfof://DEVICE@HOST[:PORT]/NQN", or "id=bpfof;OPTIONS";
+ *   - where the variable BPFOF_ROCKSDB has OPTIONS: for all databases that the process opens.
+ *
+ * OPTIONS are what PushdownOptions::parse() takes. TransactionDB::Open(), OpenForReadOnly() and so on are the
+ * plain library's.
+ */
+#include "bpfof/rocksdb.h"
+
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/utilities/object_registry.h>
+#include <rocksdb/version.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+
+namespace bpf_of {
+
+using rocksdb::ColumnFamilyDescriptor;
+using rocksdb::ColumnFamilyHandle;
+using rocksdb::DB;
+using rocksdb::Status;
+
+namespace {
+
+constexpr char VARIABLE[] = "BPFOF_ROCKSDB";
+
+/* The machine's file system, with the wish that what is opened on it is pushed down. */
+class PushdownFileSystem final : public rocksdb::FileSystemWrapper {
+    public:
+	PushdownFileSystem() : FileSystemWrapper(FileSystem::Default()) {}
+
+	static const char *kClassName() { return "bpfof"; }
+	const char *Name() const override { return kClassName(); }
+	const PushdownOptions &options() const { return options_; }
+
+	/* "bpfof", or "bpfof://DEVICE@HOST[:PORT]/NQN". */
+	static std::unique_ptr<PushdownFileSystem> make(const std::string &uri, std::string *error)
+	{
+		auto made = std::make_unique<PushdownFileSystem>();
+		const std::string rest = uri.substr(std::min(uri.size(), std::strlen("bpfof://")));
+		const size_t at = rest.find('@');
+
+		if (!rest.empty() && at == std::string::npos) {
+			*error = uri + " is not bpfof://DEVICE@HOST[:PORT]/NQN";
+			return nullptr;
+		}
+		if (!rest.empty()) {
+			made->options_.device = rest.substr(0, at);
+			made->options_.url = "nvme-tcp://" + rest.substr(at + 1);
+		}
+		return made;
+	}
+
+    protected:
+	rocksdb::Status ConfigureOptions(const rocksdb::ConfigOptions &,
+		const std::unordered_map<std::string, std::string> &settings,
+		std::unordered_map<std::string, std::string> *) override
+	{
+		for (const auto &[name, value] : settings) {
+			const Status status = options_.set(name, value);
+
+			if (!status.ok())
+				return status;
+		}
+		return Status::OK();
+	}
+
+    private:
+	PushdownOptions options_;
+};
+
+int register_all()
+{
+	const auto library = rocksdb::ObjectLibrary::Default();
+	const auto uri =
+		rocksdb::ObjectLibrary::PatternEntry("bpfof", true).AddSeparator("://", true);
+
+	library->AddFactory<rocksdb::FileSystem>(uri,
+		[](const std::string &text, std::unique_ptr<rocksdb::FileSystem> *made,
+			std::string *error) {
+			*made = PushdownFileSystem::make(text, error);
+			return made->get();
+		});
+	library->AddFactory<rocksdb::Env>(uri,
+		[](const std::string &text, std::unique_ptr<rocksdb::Env> *made, std::string *error) {
+			std::shared_ptr<rocksdb::FileSystem> files =
+				PushdownFileSystem::make(text, error);
+
+			if (files)
+				*made = rocksdb::NewCompositeEnv(files);
+			return made->get();
+		});
+	return 0;
+}
+
+[[maybe_unused]] const int REGISTERED = register_all();
+
+/* The function of librocksdb that is called like this one of ours. */
+template <typename Function> Function *next(const char *mangled)
+{
+	void *const found = dlsym(RTLD_NEXT, mangled);
+
+	if (!found) {
+		std::fprintf(stderr, "bpf-of: there is no RocksDB behind this library: %s\n", dlerror());
+		std::abort();
+	}
+	return reinterpret_cast<Function *>(found);
+}
+
+/* What opens a database, with pushdown or without, comes here again by the other form of DB::Open(). */
+thread_local bool is_inside = false;
+
+class Inside {
+    public:
+	Inside() { is_inside = true; }
+	~Inside() { is_inside = false; }
+	Inside(const Inside &) = delete;
+	Inside &operator=(const Inside &) = delete;
+};
+
+/* The program is compiled for one version of RocksDB, and so is this. */
+bool is_same_version()
+{
+	const std::string here = std::to_string(ROCKSDB_MAJOR) + "." + std::to_string(ROCKSDB_MINOR) + "." +
+				 std::to_string(ROCKSDB_PATCH);
+	static const std::string loaded = rocksdb::GetRocksVersionAsString(true);
+
+	return loaded == here;
+}
+
+/* How a database that is opened with these options is to be pushed down, and whether it is. */
+enum class Wish { kNone, kByVariable, kByFileSystem };
+Wish wish(const rocksdb::DBOptions &options, PushdownOptions *pushdown, Status *status)
+{
+	const char *const text = std::getenv(VARIABLE);
+	const std::shared_ptr<rocksdb::FileSystem> files = options.env->GetFileSystem();
+
+	/* No other one can have that name: this library has registered it. */
+	if (std::strcmp(files->Name(), PushdownFileSystem::kClassName()) == 0) {
+		*pushdown = static_cast<const PushdownFileSystem *>(files.get())->options();
+		return Wish::kByFileSystem;
+	}
+	if (!text)
+		return Wish::kNone;
+	*status = PushdownOptions::parse(text, pushdown);
+	return Wish::kByVariable;
+}
+
+/* DB::Open() as the program calls it: `plain` opens it without pushdown, and `ours` with. */
+template <typename Options, typename Plain, typename Ours>
+Status open(const Options &options, const std::string &path, Plain plain, Ours ours)
+{
+	PushdownOptions pushdown;
+	Options adapted = options;
+	Status status;
+
+	if (is_inside)
+		return plain();
+	const Inside scope;
+	const Wish wanted = wish(options, &pushdown, &status);
+
+	if (wanted == Wish::kNone)
+		return plain();
+	if (status.ok() && !is_same_version())
+		status = Status::NotSupported("the preloaded library is for another RocksDB than is loaded",
+			rocksdb::GetRocksVersionAsString(true));
+	if (wanted == Wish::kByFileSystem)
+		adapted.env = rocksdb::Env::Default();
+	if (status.ok())
+		status = ours(adapted, pushdown);
+	/* Who says so in an option gets it or an error; the variable may reach programs it is not meant for. */
+	if (status.ok() || wanted == Wish::kByFileSystem)
+		return status;
+	std::fprintf(stderr, "bpf-of: %s is opened without pushdown: %s\n", path.c_str(),
+		status.ToString().c_str());
+	return plain();
+}
+
+} /* namespace */
+} /* namespace bpf_of */
+
+namespace rocksdb {
+
+Status DB::Open(const Options &options, const std::string &path, DB **db)
+{
+	using Function = Status(const Options &, const std::string &, DB **);
+	static Function *const plain = bpf_of::next<Function>(
+		"_ZN7rocksdb2DB4OpenERKNS_7OptionsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPPS0_");
+
+	return bpf_of::open(
+		options, path, [&] { return plain(options, path, db); },
+		[&](const Options &adapted, const bpf_of::PushdownOptions &pushdown) {
+			bpf_of::PushdownDB *opened = nullptr;
+			const Status status =
+				bpf_of::PushdownDB::Open(adapted, pushdown, path, &opened);
+
+			*db = opened;
+			return status;
+		});
+}
+
+Status DB::Open(const DBOptions &options, const std::string &path,
+	const std::vector<ColumnFamilyDescriptor> &families, std::vector<ColumnFamilyHandle *> *handles,
+	DB **db)
+{
+	using Function = Status(const DBOptions &, const std::string &,
+		const std::vector<ColumnFamilyDescriptor> &, std::vector<ColumnFamilyHandle *> *, DB **);
+	static Function *const plain = bpf_of::next<Function>(
+		"_ZN7rocksdb2DB4OpenERKNS_9DBOptionsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+		"RKSt6vectorINS_22ColumnFamilyDescriptorESaISD_EEPSC_IPNS_18ColumnFamilyHandleESaISJ_EEPPS0_");
+
+	return bpf_of::open(
+		options, path, [&] { return plain(options, path, families, handles, db); },
+		[&](const DBOptions &adapted, const bpf_of::PushdownOptions &pushdown) {
+			bpf_of::PushdownDB *opened = nullptr;
+			const Status status = bpf_of::PushdownDB::Open(
+				adapted, pushdown, path, families, handles, &opened);
+
+			*db = opened;
+			return status;
+		});
+}
+
+} /* namespace rocksdb */

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* stats() as properties of the database, for programs that know it as a rocksdb::DB or rocksdb_t only. */
+#include "state.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace bpf_of {
+
+using rocksdb::ColumnFamilyHandle;
+using rocksdb::Slice;
+
+namespace {
+
+constexpr char PREFIX[] = "bpfof.";
+
+/* Calls `each` with the name of a property, without prefix, and its value, for all that are numbers. */
+template <typename Each> void for_each_number(const PushdownStats &stats, Each each)
+{
+	for (size_t way = 0; way < WAYS; way++) {
+		std::string word = name(static_cast<ReadPath>(way));
+
+		std::replace(word.begin(), word.end(), ' ', '-');
+		each("gets." + word, stats.gets[way]);
+	}
+	each("blocks", stats.blocks);
+	each("seeks", stats.seeks);
+	each("sent-bytes", stats.sent_bytes);
+	each("received-bytes", stats.received_bytes);
+	each("tables", stats.tables);
+	each("tables-refused", stats.tables_refused);
+	each("index-bytes", stats.index_bytes);
+}
+
+std::string as_json(const PushdownStats &stats)
+{
+	std::string text = "{";
+
+	for_each_number(stats, [&](const std::string &name, uint64_t value) {
+		text += (text.size() > 1 ? ", \"" : "\"") + name + "\": " + std::to_string(value);
+	});
+	return text + "}";
+}
+
+} /* namespace */
+
+bool PushdownDB::GetIntProperty(ColumnFamilyHandle *family, const Slice &property, uint64_t *value)
+{
+	if (!property.starts_with(PREFIX))
+		return db_->GetIntProperty(family, property, value);
+	const std::string wanted = property.ToString().substr(sizeof(PREFIX) - 1);
+	bool found = wanted == "ready";
+
+	if (found)
+		*value = wait_ready(0);
+	else
+		for_each_number(stats(), [&](const std::string &name, uint64_t number) {
+			if (name == wanted) {
+				*value = number;
+				found = true;
+			}
+		});
+	return found;
+}
+
+bool PushdownDB::GetProperty(ColumnFamilyHandle *family, const Slice &property, std::string *value)
+{
+	uint64_t number;
+
+	if (!property.starts_with(PREFIX))
+		return db_->GetProperty(family, property, value);
+	if (property == Slice("bpfof.stats"))
+		*value = as_json(stats());
+	else if (property == Slice("bpfof.last-error"))
+		*value = last_error();
+	else if (GetIntProperty(family, property, &number))
+		*value = std::to_string(number);
+	else
+		return false;
+	return true;
+}
+
+void PushdownDB::report() const
+{
+	if (state_->report.empty())
+		return;
+	std::FILE *file = std::fopen(state_->report.c_str(), "a");
+
+	/* There is nobody to tell. */
+	if (!file)
+		return;
+	std::fprintf(file, "%s\n", as_json(stats()).c_str());
+	std::fclose(file);
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# newest.sh FOLDER: compiles WiredTiger 11.3.1 in FOLDER, unless that was done. Its sources are those that PyPI
+# has for Python.
+set -euo pipefail
+
+readonly VERSION=11.3.1
+folder=${1:?usage: newest.sh FOLDER}
+mkdir -p "$folder"
+cd "$folder"
+
+if ! [ -d "wiredtiger-$VERSION" ]; then
+	# pip runs the sources' own preparations, which want cmake, ninja and SWIG: it gets them for itself.
+	python3 -m pip download --no-deps --no-binary wiredtiger "wiredtiger==$VERSION"
+	tar xzf "wiredtiger-$VERSION.tar.gz"
+fi
+if ! [ -e "wiredtiger-$VERSION/build/libwiredtiger.so" ]; then
+	cmake -S "wiredtiger-$VERSION" -B "wiredtiger-$VERSION/build" -DCMAKE_BUILD_TYPE=Release -DENABLE_PYTHON=0 \
+		-DENABLE_STATIC=0 -DENABLE_SHARED=1 -DHAVE_UNITTEST=0 -DENABLE_STRICT=0 -DHAVE_BUILTIN_EXTENSION_SNAPPY=1
+	cmake --build "wiredtiger-$VERSION/build" --parallel 2 --target wiredtiger_shared
+fi

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Methods of connections and sessions that are ours: each cursor is wrapped, and each truncation is seen. */
+#include "cursor.h"
+
+#include <cstring>
+
+namespace bpf_of {
+
+namespace {
+
+/* Databases that a process has open at once with this extension. */
+constexpr size_t ENGINES_MAX = 64;
+
+struct Entry {
+	std::atomic<WT_CONNECTION *> connection{nullptr};
+	std::atomic<Engine *> engine{nullptr};
+};
+
+Entry entries[ENGINES_MAX];
+
+int truncate(WT_SESSION *session, const char *uri, WT_CURSOR *start, WT_CURSOR *stop, const char *config)
+{
+	Engine *const engine = engine_of(session->connection);
+	Table *const table = table_of(start ? start : stop);
+
+	/* Before it happens: searches that begin later must know. */
+	if (table)
+		table->is_truncated = true;
+	else if (!uri || strncmp(uri, "log:", 4))
+		engine->truncate_all();
+	return engine->truncate.load()(session, uri, start, stop, config);
+}
+
+int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const char *config, WT_CURSOR **cursor)
+{
+	Engine *const engine = engine_of(session->connection);
+	const int error = engine->open_cursor.load()(session, uri, to_dup, config, cursor);
+
+	if (!error)
+		wrap_cursor(engine, *cursor, config);
+	return error;
+}
+
+int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const char *config, WT_SESSION **session)
+{
+	Engine *const engine = engine_of(connection);
+	const int error = engine->open_session(connection, handler, config, session);
+
+	if (error)
+		return error;
+	engine->started();
+	if ((*session)->open_cursor != open_cursor) {
+		engine->open_cursor = (*session)->open_cursor;
+		engine->truncate = (*session)->truncate;
+		(*session)->open_cursor = open_cursor;
+		(*session)->truncate = truncate;
+	}
+	return 0;
+}
+
+} /* namespace */
+
+Engine *engine_of(WT_CONNECTION *connection)
+{
+	for (Entry &entry : entries)
+		if (entry.connection.load(std::memory_order_acquire) == connection)
+			return entry.engine.load(std::memory_order_acquire);
+	return nullptr;
+}
+
+void wrap_connection(WT_CONNECTION *connection, Engine *engine)
+{
+	for (Entry &entry : entries) {
+		Engine *none = nullptr;
+
+		if (!entry.engine.compare_exchange_strong(none, engine))
+			continue;
+		engine->open_session = connection->open_session;
+		entry.connection.store(connection, std::memory_order_release);
+		connection->open_session = open_session;
+		return;
+	}
+}
+
+void unwrap_connection(Engine *engine)
+{
+	for (Entry &entry : entries) {
+		if (entry.engine.load() != engine)
+			continue;
+		entry.connection = nullptr;
+		entry.engine = nullptr;
+	}
+}
+
+} /* namespace bpf_of */

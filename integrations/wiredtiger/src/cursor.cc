@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "cursor.h"
+
+#include "counters.h"
+#include "scope.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace bpf_of {
+
+namespace {
+
+/* Pages of a full cache come back; of one with room, hardly. */
+constexpr uint32_t RETURNING_PERCENT = 12;
+/* Where more values than this are none, few are asked for. */
+constexpr uint32_t DECLINING_PERCENT = 50;
+
+std::atomic<int> mode{BPFOF_WIREDTIGER_VALUES};
+
+/* What is known of a cursor, as long as there is memory of one at this address. */
+struct State {
+	const WT_CURSOR *cursor = nullptr;
+	Engine *engine = nullptr;
+	Table *table = nullptr;
+
+	/* WiredTiger's own methods. */
+	int (*search)(WT_CURSOR *) = nullptr;
+	int (*search_near)(WT_CURSOR *, int *) = nullptr;
+	int (*insert)(WT_CURSOR *) = nullptr;
+	int (*update)(WT_CURSOR *) = nullptr;
+	int (*remove)(WT_CURSOR *) = nullptr;
+	int (*reserve)(WT_CURSOR *) = nullptr;
+	int (*modify)(WT_CURSOR *, WT_MODIFY *, int) = nullptr;
+	int (*next)(WT_CURSOR *) = nullptr;
+	int (*prev)(WT_CURSOR *) = nullptr;
+	int (*reset)(WT_CURSOR *) = nullptr;
+
+	/* The last search was called off: the cursor has a key and a value, and no position. */
+	bool is_detached = false;
+	std::string key, value;
+};
+
+/* States by the addresses of cursors. Found without a lock; they stay for good, few as cursors are. */
+class States {
+    public:
+	State *find(const WT_CURSOR *cursor) const
+	{
+		const Slots *const slots = slots_.load(std::memory_order_acquire);
+
+		for (size_t at = hash(cursor) & slots->mask;; at = (at + 1) & slots->mask) {
+			State *const state = slots->at[at].load(std::memory_order_acquire);
+
+			if (!state || state->cursor == cursor)
+				return state;
+		}
+	}
+
+	State *obtain(const WT_CURSOR *cursor)
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+		State *state = find(cursor);
+
+		if (state)
+			return state;
+		const Slots *const slots = slots_.load();
+
+		if (2 * (count_ + 1) > slots->mask)
+			grow(slots);
+		state = new State;
+		state->cursor = cursor;
+		put(slots_.load(), state);
+		count_++;
+		return state;
+	}
+
+    private:
+	struct Slots {
+		explicit Slots(size_t size) : mask(size - 1), at(new std::atomic<State *>[size]()) {}
+
+		const size_t mask;
+		std::atomic<State *> *const at;
+	};
+
+	static size_t hash(const WT_CURSOR *cursor)
+	{
+		return (reinterpret_cast<uintptr_t>(cursor) >> 4) * 0x9e3779b97f4a7c15ull >> 20;
+	}
+
+	static void put(const Slots *slots, State *state)
+	{
+		size_t at = hash(state->cursor) & slots->mask;
+
+		while (slots->at[at].load())
+			at = (at + 1) & slots->mask;
+		slots->at[at].store(state, std::memory_order_release);
+	}
+
+	/* Who reads the old ones goes on; together they are smaller than the new ones. */
+	void grow(const Slots *old)
+	{
+		const Slots *const grown = new Slots(2 * (old->mask + 1));
+
+		for (size_t at = 0; at <= old->mask; at++)
+			if (State *const state = old->at[at].load())
+				put(grown, state);
+		slots_.store(grown, std::memory_order_release);
+	}
+
+	std::mutex mutex_;
+	size_t count_ = 0;
+	std::atomic<const Slots *> slots_{new Slots(1024)};
+};
+
+/* Never destroyed: threads end at any time. */
+States &states()
+{
+	static States *const all = new States;
+
+	return *all;
+}
+
+/* Says which key is sought, for the reads of this thread. */
+class Searching {
+    public:
+	Searching(const State *state, WT_CURSOR *cursor, Wanted wanted)
+		: scope_{state->engine, state->table, cursor, wanted}, outer_(scope)
+	{
+		/* Without a key WiredTiger says so. */
+		const bool is_on = mode.load(std::memory_order_relaxed) != BPFOF_WIREDTIGER_PLAIN &&
+				   (cursor->flags & WT_CURSTD_KEY_SET) && state->engine->target() &&
+				   state->table->is_suitable.load(std::memory_order_relaxed);
+
+		scope = is_on ? &scope_ : nullptr;
+	}
+	~Searching() { scope = outer_; }
+	Searching(const Searching &) = delete;
+	Searching &operator=(const Searching &) = delete;
+
+	const Scope &found() const { return scope_; }
+
+    private:
+	Scope scope_;
+	Scope *const outer_;
+};
+
+/* One of so many. */
+uint32_t random_below(uint32_t limit)
+{
+	static thread_local uint64_t state = reinterpret_cast<uintptr_t>(&state) | 1;
+
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return uint32_t((state >> 32) * limit >> 32);
+}
+
+Wanted wanted_by_search(const State *state)
+{
+	const Table *const table = state->table;
+
+	if (mode.load(std::memory_order_relaxed) != BPFOF_WIREDTIGER_VALUES)
+		return Wanted::PAGES;
+#if BPFOF_PLANTED != PLANTED_TRUNCATES_UNSEEN
+	if (table->is_truncated.load(std::memory_order_relaxed))
+		return Wanted::PAGES;
+#endif
+	if (!table->returning.is_above(RETURNING_PERCENT) ||
+		random_below(100) < state->engine->settings().sample_percent)
+		return Wanted::PAGES;
+	if (table->declining.is_above(DECLINING_PERCENT) && random_below(16))
+		return Wanted::PAGES;
+	return Wanted::VALUE;
+}
+
+/* The cursor gets the value that a chain has found. */
+int take_value(State *state, WT_CURSOR *cursor, const Scope &found)
+{
+	if (!found.is_found)
+		return WT_NOTFOUND;
+	state->key.assign(static_cast<const char *>(cursor->key.data), cursor->key.size);
+	state->value.assign(found.value, found.value_bytes);
+	cursor->key.data = state->key.data();
+	cursor->value.data = state->value.data();
+	cursor->value.size = state->value.size();
+	cursor->flags &= ~(WT_CURSTD_KEY_SET | WT_CURSTD_VALUE_SET);
+	cursor->flags |= WT_CURSTD_KEY_EXT | WT_CURSTD_VALUE_EXT;
+	state->is_detached = true;
+	return 0;
+}
+
+/* What descends by the cursor's key, and needs no position. */
+template <typename Call> int with_pages(WT_CURSOR *cursor, const Call &call)
+{
+	State *const state = states().find(cursor);
+	const Searching searching(state, cursor, Wanted::PAGES);
+
+	state->is_detached = false;
+	return call(state);
+}
+
+int search(WT_CURSOR *cursor)
+{
+	State *const state = states().find(cursor);
+	const Searching searching(state, cursor, wanted_by_search(state));
+
+	state->is_detached = false;
+	const int error = state->search(cursor);
+
+#if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
+	if (error == WT_DUPLICATE_KEY && !run_late(searching.found()))
+		return with_pages(cursor, [=](State *own) { return own->search(cursor); });
+#endif
+	if (error == WT_DUPLICATE_KEY && searching.found().is_answered)
+		return take_value(state, cursor, searching.found());
+	return error;
+}
+
+int search_near(WT_CURSOR *cursor, int *exact)
+{
+	return with_pages(cursor, [=](State *state) { return state->search_near(cursor, exact); });
+}
+
+int insert(WT_CURSOR *cursor)
+{
+	return with_pages(cursor, [=](State *state) { return state->insert(cursor); });
+}
+
+int update(WT_CURSOR *cursor)
+{
+	return with_pages(cursor, [=](State *state) { return state->update(cursor); });
+}
+
+int reserve(WT_CURSOR *cursor)
+{
+	return with_pages(cursor, [=](State *state) { return state->reserve(cursor); });
+}
+
+int modify(WT_CURSOR *cursor, WT_MODIFY *entries, int count)
+{
+	return with_pages(cursor, [=](State *state) { return state->modify(cursor, entries, count); });
+}
+
+/*
+ * Goes where a search would have gone that was not called off. The row may be gone since: then to the nearest,
+ * and *beside says on which side of the key that is.
+ */
+int attach(State *state, WT_CURSOR *cursor, int *beside)
+{
+	const Searching searching(state, cursor, Wanted::PAGES);
+
+	state->is_detached = false;
+	return state->search_near(cursor, beside);
+}
+
+/* Who removes a row keeps its position. */
+int remove(WT_CURSOR *cursor)
+{
+	State *const attached = states().find(cursor);
+
+	if (attached->is_detached) {
+		int beside = 0;
+		const int error = attach(attached, cursor, &beside);
+
+		if (error || beside) {
+			/* The row is gone: as for any key. */
+			const int ended = attached->reset(cursor);
+
+			if (ended)
+				return ended;
+			cursor->key.data = attached->key.data();
+			cursor->key.size = attached->key.size();
+			cursor->flags |= WT_CURSTD_KEY_EXT;
+		}
+	}
+	return with_pages(cursor, [=](State *state) { return state->remove(cursor); });
+}
+
+int next(WT_CURSOR *cursor)
+{
+	State *const state = states().find(cursor);
+
+	if (state->is_detached) {
+		int beside;
+		const int error = attach(state, cursor, &beside);
+
+		if (error || beside > 0)
+			return error;
+	}
+	return state->next(cursor);
+}
+
+int prev(WT_CURSOR *cursor)
+{
+	State *const state = states().find(cursor);
+
+	if (state->is_detached) {
+		int beside;
+		const int error = attach(state, cursor, &beside);
+
+		if (error || beside < 0)
+			return error;
+	}
+	return state->prev(cursor);
+}
+
+int reset(WT_CURSOR *cursor)
+{
+	State *const state = states().find(cursor);
+
+	state->is_detached = false;
+	return state->reset(cursor);
+}
+
+/* Of `cursor->method`, WiredTiger's own goes into the state, and ours takes its place. */
+#define BPFOF_WRAP(method)                                                                             \
+	do {                                                                                           \
+		state->method = cursor->method;                                                        \
+		cursor->method = method;                                                               \
+	} while (0)
+
+/* The value of a setting in a table's metadata. */
+std::string setting(const std::string &metadata, const char *name)
+{
+	const std::string wanted = std::string(name) + "=";
+	size_t at = metadata.compare(0, wanted.size(), wanted) == 0 ? 0 : metadata.find("," + wanted);
+
+	if (at == std::string::npos)
+		return "";
+	at = metadata.find('=', at) + 1;
+	const bool is_list = metadata[at] == '(';
+	const size_t end = metadata.find_first_of(is_list ? ")" : ",", at);
+
+	return metadata.substr(at, end == std::string::npos ? end : end - at + is_list);
+}
+
+bool is_none(const std::string &value)
+{
+	return value.empty() || value == "none" || value == "\"\"";
+}
+
+/* Finds out whether the pages of a table are what wt_get reads. */
+void learn(WT_EXTENSION_API *api, WT_SESSION *session, Table *table)
+{
+	char *found = nullptr;
+
+	if (api->metadata_search(api, session, ("file:" + table->name).c_str(), &found) || !found)
+		return;
+	const std::string metadata = found;
+	free(found);
+	const std::string unit = setting(metadata, "allocation_size"), key = setting(metadata, "key_format");
+	const std::string encryption = setting(metadata, "encryption");
+	const std::string compressor = setting(metadata, "block_compressor");
+	char *rest;
+	uint32_t bytes = uint32_t(strtoul(unit.c_str(), &rest, 10));
+
+	if (*rest == 'K')
+		bytes *= 1024;
+	if (*rest == 'M')
+		bytes *= 1024 * 1024;
+	table->allocation_bytes = bytes;
+	/* As bpfof_decompress() calls them. */
+	table->compressor = compressor == "snappy" ? 1 : compressor == "lz4" ? 4 : compressor == "zstd" ? 7 : 0;
+	const bool is_encrypted = encryption.find("name=") != std::string::npos &&
+				  encryption.find("name=)") == std::string::npos &&
+				  encryption.find("name=,") == std::string::npos &&
+				  encryption.find("name=none") == std::string::npos;
+
+	table->is_suitable = bytes >= 512 && bytes <= WT_BLOCK_BYTES_MAX && !key.empty() && key != "r" &&
+			     is_none(setting(metadata, "collator")) && !is_encrypted;
+	table->is_known = true;
+}
+
+/* Cursors that do more, or less, than to go to rows. */
+bool is_special(const char *config)
+{
+	for (const char *const word : {"bulk", "checkpoint", "dump", "next_random", "debug"})
+		if (config && strstr(config, word))
+			return true;
+	return false;
+}
+
+} /* namespace */
+
+void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
+{
+	const char *const uri = cursor->internal_uri ? cursor->internal_uri : cursor->uri;
+	State *state = states().find(cursor);
+
+	if (!uri || strncmp(uri, "file:", 5) || is_special(config)) {
+		/* Memory of an earlier cursor, which may be ours. */
+		if (state && cursor->search != search)
+			state->table = nullptr;
+		return;
+	}
+	const std::string name = uri + 5;
+
+	if (name.compare(0, 10, "WiredTiger") == 0)
+		return;
+	if (!state)
+		state = states().obtain(cursor);
+	if (cursor->search != search) {
+		BPFOF_WRAP(search);
+		BPFOF_WRAP(search_near);
+		BPFOF_WRAP(insert);
+		BPFOF_WRAP(update);
+		BPFOF_WRAP(remove);
+		BPFOF_WRAP(reserve);
+		BPFOF_WRAP(modify);
+		BPFOF_WRAP(next);
+		BPFOF_WRAP(prev);
+		BPFOF_WRAP(reset);
+	}
+	state->engine = engine;
+	state->is_detached = false;
+	state->table = engine->table(name);
+	if (!state->table->is_known) {
+		WT_CONNECTION *const connection = cursor->session->connection;
+
+		learn(connection->get_extension_api(connection), cursor->session, state->table);
+	}
+}
+
+Table *table_of(const WT_CURSOR *cursor)
+{
+	const State *const state = cursor && cursor->search == search ? states().find(cursor) : nullptr;
+
+	return state ? state->table : nullptr;
+}
+
+} /* namespace bpf_of */
+
+extern "C" __attribute__((visibility("default"))) void bpfof_wiredtiger_set_mode(enum bpfof_wiredtiger_mode mode)
+{
+	bpf_of::mode = mode;
+}

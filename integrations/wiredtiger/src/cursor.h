@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Cursors whose methods are ours: they tell which key is sought, and take values from chains. */
+#ifndef BPFOF_WIREDTIGER_CURSOR_H
+#define BPFOF_WIREDTIGER_CURSOR_H
+
+#include "engine.h"
+
+namespace bpf_of {
+
+/* Wraps a cursor that WiredTiger has opened with this configuration, if searches of it can be pushed down. */
+void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config);
+/* The table of a wrapped cursor, or null. */
+Table *table_of(const WT_CURSOR *cursor);
+
+} /* namespace bpf_of */
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "engine.h"
+
+#include <cstring>
+
+namespace bpf_of {
+
+Engine::Engine(const Settings &settings) : settings_(settings)
+{
+	if (!settings.url.empty())
+		target_ = std::make_unique<Target>(settings);
+}
+
+Table *Engine::table(const std::string &file)
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+	std::unique_ptr<Table> &table = tables_[file];
+
+	if (!table)
+		table = std::make_unique<Table>(file);
+	return table.get();
+}
+
+std::string Engine::name_of(const char *path) const
+{
+	const std::string home = std::string(connection->get_home(connection)) + "/";
+
+	return strncmp(path, home.c_str(), home.size()) ? path : path + home.size();
+}
+
+void Engine::truncate_all()
+{
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	for (auto &table : tables_)
+		table.second->is_truncated = true;
+}
+
+} /* namespace bpf_of */

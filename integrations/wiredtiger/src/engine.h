@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* All that belongs to one open database. */
+#ifndef BPFOF_WIREDTIGER_ENGINE_H
+#define BPFOF_WIREDTIGER_ENGINE_H
+
+#include "table.h"
+
+#include <unordered_map>
+
+namespace bpf_of {
+
+class Engine {
+    public:
+	explicit Engine(const Settings &settings);
+
+	const Settings &settings() const { return settings_; }
+	/* Null if there is none in the settings. */
+	Target *target() const { return target_.get(); }
+
+	/* The table of this file; it stays where it is. */
+	Table *table(const std::string &file);
+	/* A session of the program: what WiredTiger opens from now on is of its own accord no more. */
+	void started() { is_started_ = true; }
+	bool is_started() const { return is_started_; }
+	/* A range of some table was truncated. */
+	void truncate_all();
+
+	/* The file's name as tables have it: from the database's folder on. */
+	std::string name_of(const char *path) const;
+
+	WT_CONNECTION *connection = nullptr;
+	/* WiredTiger's own methods. */
+	int (*open_session)(WT_CONNECTION *, WT_EVENT_HANDLER *, const char *, WT_SESSION **) = nullptr;
+	std::atomic<decltype(WT_SESSION::open_cursor)> open_cursor{nullptr};
+	std::atomic<decltype(WT_SESSION::truncate)> truncate{nullptr};
+
+    private:
+	const Settings settings_;
+	std::mutex mutex_;
+	std::unordered_map<std::string, std::unique_ptr<Table>> tables_;
+	std::atomic<bool> is_started_{false};
+	std::unique_ptr<Target> target_;
+};
+
+/* The database of a connection; null if it has none. */
+Engine *engine_of(WT_CONNECTION *connection);
+/* Has sessions of the connection, and their cursors, wrapped. */
+void wrap_connection(WT_CONNECTION *connection, Engine *engine);
+/* The connection is closed. */
+void unwrap_connection(Engine *engine);
+
+/* Gives the database its file system. */
+int set_file_system(WT_CONNECTION *connection, Engine *engine);
+
+} /* namespace bpf_of */
+
+#endif

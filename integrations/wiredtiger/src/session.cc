@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "session.h"
+
+#include "counters.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+
+namespace bpf_of {
+
+namespace {
+
+/* How often the target is looked for, and counters are written. */
+constexpr std::chrono::seconds PAUSE(1);
+
+/* The storage function's object, in this library's read-only data. */
+extern "C" const unsigned char bpfof_wt_get_object[];
+extern "C" const unsigned char bpfof_wt_get_object_end[];
+
+__asm__(".pushsection .rodata\n"
+	".balign 8\n"
+	".global bpfof_wt_get_object\n"
+	".hidden bpfof_wt_get_object\n"
+	"bpfof_wt_get_object:\n"
+	".incbin \"" BPFOF_WT_GET_OBJECT "\"\n"
+	".global bpfof_wt_get_object_end\n"
+	".hidden bpfof_wt_get_object_end\n"
+	"bpfof_wt_get_object_end:\n"
+	".popsection\n");
+
+std::atomic<uint64_t> sessions{0};
+
+} /* namespace */
+
+Session::Session(uint32_t readers_max) : number_(++sessions), left_(readers_max) {}
+
+std::shared_ptr<Session> Session::open(const Settings &settings)
+{
+	std::shared_ptr<Session> opened(new Session(settings.readers_max));
+	struct bpfof_options options = BPFOF_OPTIONS_INIT;
+
+	/* What does not run at the target WiredTiger reads itself. */
+	options.flags = BPFOF_STABLE_FDS | BPFOF_NO_FALL_BACK;
+	options.patience_us = 2000;
+	options.connect_timeout_ms = settings.deadline_ms;
+	options.command_timeout_ms = settings.deadline_ms;
+	opened->bpfof_ = bpfof_open(settings.url.c_str(), settings.device.c_str(), &options);
+	if (!opened->bpfof_)
+		return nullptr;
+	opened->function_ = bpfof_function_load(opened->bpfof_, bpfof_wt_get_object,
+		bpfof_wt_get_object_end - bpfof_wt_get_object, nullptr);
+	return opened->function_ ? opened : nullptr;
+}
+
+Session::~Session()
+{
+	bpfof_function_unload(function_);
+	bpfof_close(bpfof_);
+}
+
+struct bpfof_reader *Session::take()
+{
+	if (is_lost() || left_.fetch_sub(1) <= 0) {
+		if (!is_lost())
+			left_++;
+		return nullptr;
+	}
+	struct bpfof_reader *reader = bpfof_reader_open(bpfof_);
+
+	if (!reader) {
+		/* A target that is full says so; one that is gone does not answer. */
+		if (errno != EAGAIN)
+			lose();
+		else
+			left_ = 0;
+	}
+	return reader;
+}
+
+void Session::give_back(struct bpfof_reader *reader)
+{
+	bpfof_reader_close(reader);
+	left_++;
+}
+
+Target::Target(const Settings &settings) : settings_(settings), session_(Session::open(settings))
+{
+	if (session_)
+		number_ = session_->number();
+	else
+		fprintf(stderr, "bpfof: WiredTiger reads plainly until the target is there: %s\n", bpfof_error());
+	keeper_ = std::thread([this] { keep(); });
+}
+
+Target::~Target()
+{
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		stop_ = true;
+	}
+	stopping_.notify_all();
+	keeper_.join();
+	write_counters();
+}
+
+void Target::keep()
+{
+	std::unique_lock<std::mutex> lock(mutex_);
+
+	while (!stopping_.wait_for(lock, PAUSE, [this] { return stop_; })) {
+		const std::shared_ptr<Session> now = session();
+
+		lock.unlock();
+		write_counters();
+		if (now && now->is_lost()) {
+			number_ = 0;
+			std::atomic_store(&session_, std::shared_ptr<Session>());
+			counters().add(BPFOF_COUNTER(lost));
+		}
+		std::shared_ptr<Session> made;
+
+		if ((!now || now->is_lost()) && (made = Session::open(settings_))) {
+			std::atomic_store(&session_, made);
+			number_.store(made->number(), std::memory_order_release);
+			counters().add(BPFOF_COUNTER(reconnected));
+		}
+		lock.lock();
+	}
+}
+
+/* Readers see the old file or the new one. */
+void Target::write_counters() const
+{
+	if (settings_.counters.empty())
+		return;
+	const std::string part = settings_.counters + ".part";
+	FILE *file = fopen(part.c_str(), "we");
+
+	if (!file)
+		return;
+	const bool written = fprintf(file, "%s\n", counters_as_json().c_str()) > 0;
+
+	if (fclose(file) == 0 && written)
+		rename(part.c_str(), settings_.counters.c_str());
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+#include "table.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace bpf_of {
+
+namespace {
+
+/* What direct I/O needs of memory. */
+constexpr size_t ALIGNMENT = 4096;
+/* A file is made longer by its own size, within these. */
+constexpr uint64_t AHEAD_MIN = 256 << 10;
+constexpr uint64_t AHEAD_MAX = 16 << 20;
+/* Zeroes that are written at once. */
+constexpr size_t ZEROES = 1 << 20;
+
+/* Aligned memory of a thread, that grows. */
+class Bounce {
+    public:
+	~Bounce() { free(memory_); }
+
+	char *get(size_t bytes)
+	{
+		if (bytes > size_) {
+			free(memory_);
+			size_ = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+			memory_ = static_cast<char *>(aligned_alloc(ALIGNMENT, size_));
+			if (!memory_)
+				size_ = 0;
+		}
+		return memory_;
+	}
+
+    private:
+	char *memory_ = nullptr;
+	size_t size_ = 0;
+};
+
+thread_local Bounce bounce;
+
+} /* namespace */
+
+File::File(Table *table, int fd, uint64_t size, bool is_direct)
+	: table_(table), fd_(fd), is_direct_(is_direct), end_(size),
+	  pages_(new std::atomic<uint64_t>[PAGE_WORDS]())
+{
+}
+
+File::~File()
+{
+	close(fd_);
+}
+
+int File::transfer(bool is_write, uint64_t offset, size_t bytes, char *memory)
+{
+	while (bytes) {
+		const ssize_t done = is_write ? pwrite(fd_, memory, bytes, offset) : pread(fd_, memory, bytes, offset);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done < 0 && errno == EINVAL && is_direct_.exchange(false)) {
+			/* The drive has larger blocks than the file: through the page cache, then. */
+			fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_DIRECT);
+			continue;
+		}
+		if (done < 0)
+			return errno;
+		if (done == 0)
+			return EIO;
+		offset += done;
+		memory += done;
+		bytes -= done;
+	}
+	return 0;
+}
+
+int File::read(uint64_t offset, size_t bytes, void *to)
+{
+	if (!is_direct_.load(std::memory_order_relaxed) || reinterpret_cast<uintptr_t>(to) % ALIGNMENT == 0)
+		return transfer(false, offset, bytes, static_cast<char *>(to));
+	char *const aligned = bounce.get(bytes);
+
+	if (!aligned)
+		return ENOMEM;
+	const int error = transfer(false, offset, bytes, aligned);
+
+	if (!error)
+		memcpy(to, aligned, bytes);
+	return error;
+}
+
+/* The file gets its room in advance, so that its place changes seldom. */
+int File::extend(uint64_t end, Target *target)
+{
+	std::lock_guard<std::mutex> lock(extending_);
+	uint64_t at = end_.load();
+	bool extended = false;
+
+	if (end > at) {
+		const uint64_t wanted = end + std::clamp(at, AHEAD_MIN, AHEAD_MAX);
+		char *const zeroes = bounce.get(ZEROES);
+
+		if (!zeroes)
+			return ENOMEM;
+		memset(zeroes, 0, ZEROES);
+		while (at < wanted) {
+			const size_t part = std::min<uint64_t>(ZEROES - at % ALIGNMENT, wanted - at);
+			const size_t whole = part / ALIGNMENT ? part / ALIGNMENT * ALIGNMENT : part;
+			const int error = transfer(true, at, whole, zeroes);
+
+			/* A full disk has room for what is needed, perhaps. */
+			if (error)
+				return at >= end || error == ENOSPC ? 0 : error;
+			at += whole;
+			end_ = at;
+			extended = true;
+		}
+	}
+	const std::shared_ptr<Session> session = target ? target->session() : nullptr;
+
+	if (extended && session && session_.load() == session->number())
+		bpfof_refresh(session->get(), fd_);
+	return 0;
+}
+
+int File::write(uint64_t offset, size_t bytes, const void *from, Target *target)
+{
+	if (offset + bytes > end_.load(std::memory_order_relaxed) && is_direct_) {
+		const int error = extend(offset + bytes, target);
+
+		if (error)
+			return error;
+	}
+	char *memory = const_cast<char *>(static_cast<const char *>(from));
+
+	if (is_direct_.load(std::memory_order_relaxed) && reinterpret_cast<uintptr_t>(from) % ALIGNMENT) {
+		memory = bounce.get(bytes);
+		if (!memory)
+			return ENOMEM;
+		memcpy(memory, from, bytes);
+	}
+	log_.note(offset, bytes);
+	const int error = transfer(true, offset, bytes, memory);
+
+	log_.note(offset, bytes);
+	note_page(offset);
+	return error;
+}
+
+int File::size(uint64_t *bytes) const
+{
+	struct stat found;
+
+	if (fstat(fd_, &found) < 0)
+		return errno;
+	*bytes = found.st_size;
+	return 0;
+}
+
+int File::sync()
+{
+	return fdatasync(fd_) < 0 ? errno : 0;
+}
+
+bool File::is_shared_with(Session *session)
+{
+	if (!is_direct_.load(std::memory_order_relaxed))
+		return false;
+	if (session_.load(std::memory_order_acquire) == session->number())
+		return true;
+	std::lock_guard<std::mutex> lock(sharing_);
+
+	if (session_.load() == session->number())
+		return true;
+	if (bpfof_add_own(session->get(), fd_) < 0)
+		return false;
+	session_.store(session->number(), std::memory_order_release);
+	return true;
+}
+
+void File::forget(Target *target)
+{
+	const std::shared_ptr<Session> session = target ? target->session() : nullptr;
+
+	if (session && session_.load() == session->number())
+		bpfof_forget(session->get(), fd_);
+}
+
+std::atomic<uint64_t> &File::word_of(uint64_t offset, uint64_t *bit)
+{
+	const uint64_t unit = offset / UNIT_BYTES;
+
+	*bit = 1ull << unit % 64;
+	return pages_[unit / 64 % PAGE_WORDS];
+}
+
+bool File::note_page(uint64_t offset)
+{
+	uint64_t bit;
+	std::atomic<uint64_t> &word = word_of(offset, &bit);
+	const uint64_t before = word.load(std::memory_order_relaxed);
+
+	if (before & bit)
+		return true;
+	word.store(before | bit, std::memory_order_relaxed);
+	return false;
+}
+
+} /* namespace bpf_of */

@@ -1,0 +1,609 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// bpfof-wiredtiger-stress: looks for wrong answers while everything changes.
+//
+// Each key has one writer, which counts its versions, so that any read can be checked: it must be of a version
+// between the one that was committed before and the one that was begun after. Two keys are always written
+// together, so that a snapshot has both of the same version. Beside that: a table with timestamps, of which
+// readers know what it held at each; and ranges that are truncated, while an older snapshot still has them.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bpfof/wiredtiger.h"
+#include "check.h"
+
+namespace {
+
+constexpr int kPairs = 20000;
+constexpr int kWriters = 3;
+constexpr int kReaders = 4;
+constexpr int kTimed = 3000;
+constexpr int kRows = 12000;
+constexpr int kTables = 2;
+const char kPages[] = "key_format=u,value_format=u,allocation_size=512B,internal_page_max=512B,leaf_page_max=512B";
+
+std::atomic<bool> stop{false};
+std::atomic<uint64_t> wrong{0};
+std::atomic<uint64_t> checked{0}, snapshots{0}, timed{0}, truncated{0}, changes{0};
+WT_CONNECTION *connection;
+
+void Wrong(const char *what, const std::string &key, const std::string &found, uint64_t least, uint64_t most)
+{
+	if (wrong++ < 10)
+		std::fprintf(stderr, "WRONG: %s: %s is %s, and should be of version %llu to %llu\n", what, key.c_str(),
+			found.c_str(), static_cast<unsigned long long>(least), static_cast<unsigned long long>(most));
+}
+
+std::string Key(const char *prefix, int number)
+{
+	char text[32];
+
+	std::snprintf(text, sizeof(text), "%s%012d", prefix, number);
+	return text;
+}
+
+// Of each fifth version the row is removed.
+bool IsRemoved(uint64_t version)
+{
+	return version % 5 == 4;
+}
+
+std::string ValueOf(const std::string &key, uint64_t version)
+{
+	std::string value = key + " " + std::to_string(version) + " ";
+
+	value.resize(24 + 20 + version % 40, '.');
+	return value;
+}
+
+// A session with a cursor on each of the tables that it needs.
+class Client {
+    public:
+	explicit Client(const char *config = nullptr)
+	{
+		CHECK_WT(connection->open_session(connection, nullptr, config, &session_));
+	}
+	~Client() { session_->close(session_, nullptr); }
+	Client(const Client &) = delete;
+	Client &operator=(const Client &) = delete;
+
+	WT_SESSION *session() const { return session_; }
+
+	WT_CURSOR *Open(const std::string &table)
+	{
+		WT_CURSOR *cursor;
+
+		CHECK_WT(session_->open_cursor(session_, ("table:" + table).c_str(), nullptr, nullptr, &cursor));
+		return cursor;
+	}
+
+	// Begins, or ends; conflicts with others end it with a rollback.
+	void Begin(const char *config = "isolation=snapshot")
+	{
+		CHECK_WT(session_->begin_transaction(session_, config));
+	}
+	int Commit(const char *config = nullptr) { return session_->commit_transaction(session_, config); }
+	void Rollback() { CHECK_WT(session_->rollback_transaction(session_, nullptr)); }
+
+    private:
+	WT_SESSION *session_;
+};
+
+void SetKey(WT_CURSOR *cursor, const std::string &key)
+{
+	const WT_ITEM item = {key.data(), key.size(), nullptr, 0, 0};
+
+	cursor->set_key(cursor, &item);
+}
+
+// 0, WT_NOTFOUND, or what else ends a transaction.
+int Get(WT_CURSOR *cursor, const std::string &key, std::string *value)
+{
+	SetKey(cursor, key);
+	const int error = cursor->search(cursor);
+	WT_ITEM item;
+
+	value->clear();
+	if (error)
+		return error;
+	CHECK_WT(cursor->get_value(cursor, &item));
+	value->assign(static_cast<const char *>(item.data), item.size);
+	CHECK_WT(cursor->get_key(cursor, &item));
+	CHECK(std::string(static_cast<const char *>(item.data), item.size) == key, "another key");
+	return 0;
+}
+
+int Put(WT_CURSOR *cursor, const std::string &key, uint64_t version)
+{
+	const std::string value = ValueOf(key, version);
+	const WT_ITEM item = {value.data(), value.size(), nullptr, 0, 0};
+
+	SetKey(cursor, key);
+	if (IsRemoved(version)) {
+		const int error = cursor->remove(cursor);
+
+		return error == WT_NOTFOUND ? 0 : error;
+	}
+	cursor->set_value(cursor, &item);
+	return cursor->insert(cursor);
+}
+
+// The version that a read has found; false if the answer is of no version of this key.
+bool VersionOf(const std::string &key, const std::string &value, uint64_t *version)
+{
+	if (value.compare(0, key.size() + 1, key + " ") != 0)
+		return false;
+	*version = std::strtoull(value.c_str() + key.size() + 1, nullptr, 10);
+	return value == ValueOf(key, *version) && !IsRemoved(*version);
+}
+
+// Whether some version from least to most is one without a row.
+bool MayBeGone(uint64_t least, uint64_t most)
+{
+	return least == 0 || most - least >= 4 || least / 5 * 5 + 4 <= most || IsRemoved(least);
+}
+
+// ---- Pairs of keys ----
+
+struct Pair {
+	std::atomic<uint64_t> begun{0}, committed{0};
+};
+std::vector<Pair> pairs(kPairs);
+
+void WritePairs(int writer, uint64_t seed)
+{
+	std::mt19937_64 random(seed);
+	Client client;
+	std::vector<WT_CURSOR *> cursors;
+
+	for (int table = 0; table < kTables; table++)
+		cursors.push_back(client.Open("pairs" + std::to_string(table)));
+	while (!stop) {
+		const int number = int(random() % (kPairs / kWriters)) * kWriters + writer;
+		Pair &pair = pairs[number];
+		const uint64_t version = pair.begun + 1;
+
+		pair.begun = version;
+		client.Begin();
+		WT_CURSOR *const cursor = cursors[number % kTables];
+		int error = Put(cursor, Key("a", number), version);
+		if (!error)
+			error = Put(cursor, Key("z", number), version);
+		if (!error)
+			error = client.Commit();
+		else
+			client.Rollback();
+		if (error) {
+			// Nobody has this version: the next attempt is of the same one.
+			CHECK(error == WT_ROLLBACK, "writing: %s", wiredtiger_strerror(error));
+			pair.begun = version - 1;
+			continue;
+		}
+		pair.committed = version;
+		changes++;
+		if (random() % 64 == 0)
+			std::this_thread::sleep_for(std::chrono::milliseconds(1));
+	}
+}
+
+void CheckRead(WT_CURSOR *cursor, int number, bool is_second)
+{
+	const std::string key = Key(is_second ? "z" : "a", number);
+	const uint64_t least = pairs[number].committed;
+	std::string value;
+	const int error = Get(cursor, key, &value);
+	// A writer that is rolled back takes its version back: one more may have been seen by nobody.
+	const uint64_t most = pairs[number].begun;
+	uint64_t version;
+
+	CHECK(!error || error == WT_NOTFOUND || error == WT_ROLLBACK, "reading: %s", wiredtiger_strerror(error));
+	if (error == WT_ROLLBACK)
+		return;
+	checked++;
+	if (error == WT_NOTFOUND) {
+		if (!MayBeGone(least, most))
+			Wrong("a read", key, "not found", least, most);
+	} else if (!VersionOf(key, value, &version) || version < least || version > most) {
+		Wrong("a read", key, value, least, most);
+	}
+}
+
+// In one snapshot both keys of a pair are of one version.
+void CheckSnapshot(Client *client, WT_CURSOR *cursor, std::mt19937_64 *random)
+{
+	client->Begin();
+	for (int i = 0; i < 5; i++) {
+		const int number = int((*random)() % (kPairs / kTables)) * kTables;
+		const std::string keys[2] = {Key("a", number), Key("z", number)};
+		std::string values[2];
+		uint64_t versions[2] = {};
+		int errors[2];
+
+		for (int side = 0; side < 2; side++) {
+			errors[side] = Get(cursor, keys[side], &values[side]);
+			if (errors[side] == WT_ROLLBACK)
+				return client->Rollback();
+			CHECK(!errors[side] || errors[side] == WT_NOTFOUND, "%s", wiredtiger_strerror(errors[side]));
+			if (!errors[side] && !VersionOf(keys[side], values[side], &versions[side]))
+				Wrong("a snapshot", keys[side], values[side], 0, 0);
+		}
+		snapshots++;
+		if (errors[0] != errors[1] || versions[0] != versions[1])
+			Wrong("a snapshot", keys[0], errors[1] ? "there, and the other is not" : values[1], versions[0],
+				versions[0]);
+	}
+	client->Rollback();
+}
+
+// From a row that was found to its neighbours.
+void CheckNeighbours(WT_CURSOR *cursor, int number)
+{
+	std::string value, last = Key("a", number);
+
+	if (Get(cursor, last, &value))
+		return;
+	for (int i = 0; i < 3; i++) {
+		const int error = cursor->next(cursor);
+		WT_ITEM item;
+
+		if (error == WT_NOTFOUND || error == WT_ROLLBACK)
+			return;
+		CHECK_WT(error);
+		CHECK_WT(cursor->get_key(cursor, &item));
+		const std::string key(static_cast<const char *>(item.data), item.size);
+
+		// The other table's numbers are not here, and at most a few are removed.
+		if (key <= last || key > Key("a", number + 200))
+			return key.compare(0, 1, "z") == 0 ? void() : Wrong("the row behind", last, key, 0, 0);
+		last = key;
+	}
+}
+
+void ReadPairs(uint64_t seed)
+{
+	std::mt19937_64 random(seed);
+	Client client("isolation=read-committed");
+	std::vector<WT_CURSOR *> cursors;
+
+	for (int table = 0; table < kTables; table++)
+		cursors.push_back(client.Open("pairs" + std::to_string(table)));
+	while (!stop) {
+		const int number = int(random() % kPairs);
+
+		switch (random() % 16) {
+		case 0:
+			CheckSnapshot(&client, cursors[0], &random);
+			break;
+		case 1:
+			CheckNeighbours(cursors[number % kTables], number);
+			break;
+		default:
+			CheckRead(cursors[number % kTables], number, random() % 2);
+		}
+		cursors[number % kTables]->reset(cursors[number % kTables]);
+	}
+}
+
+// ---- Timestamps ----
+
+struct History {
+	std::mutex mutex;
+	// Timestamps of the versions, from 1 on.
+	std::vector<uint64_t> at;
+};
+std::vector<History> histories(kTimed);
+std::atomic<uint64_t> stable{1}, oldest{1};
+
+std::string Hex(const char *name, uint64_t timestamp)
+{
+	char text[64];
+
+	std::snprintf(text, sizeof(text), "%s=%llx", name, static_cast<unsigned long long>(timestamp));
+	return text;
+}
+
+void WriteTimed(uint64_t seed)
+{
+	std::mt19937_64 random(seed);
+	Client client;
+	WT_CURSOR *const cursor = client.Open("timed");
+
+	for (uint64_t now = 2; !stop; now++) {
+		const int number = int(random() % kTimed);
+		History &history = histories[number];
+		std::lock_guard<std::mutex> lock(history.mutex);
+		const uint64_t version = history.at.size() + 1;
+
+		client.Begin();
+		const int error = Put(cursor, Key("t", number), version);
+		if (error || client.Commit(Hex("commit_timestamp", now).c_str())) {
+			if (error)
+				client.Rollback();
+			continue;
+		}
+		history.at.push_back(now);
+		stable = now;
+		changes++;
+		if (now % 512 == 0) {
+			const uint64_t old = now > 4000 ? now - 4000 : 1;
+
+			// Readers look at it before they begin, and fail if it has passed them.
+			oldest = old;
+			connection->set_timestamp(connection, Hex("oldest_timestamp", old).c_str());
+			connection->set_timestamp(connection, Hex("stable_timestamp", now).c_str());
+		}
+		if (now % 16 == 0)
+			std::this_thread::sleep_for(std::chrono::milliseconds(1));
+	}
+}
+
+void ReadTimed(uint64_t seed)
+{
+	std::mt19937_64 random(seed);
+	Client client;
+	WT_CURSOR *const cursor = client.Open("timed");
+
+	while (!stop) {
+		const uint64_t from = oldest, to = stable;
+		const uint64_t at = from + random() % (to - from + 1);
+
+		if (client.session()->begin_transaction(client.session(),
+			    ("isolation=snapshot," + Hex("read_timestamp", at)).c_str()))
+			continue;
+		for (int i = 0; i < 8; i++) {
+			const int number = int(random() % kTimed);
+			const std::string key = Key("t", number);
+			std::string value;
+			const int error = Get(cursor, key, &value);
+
+			if (error == WT_ROLLBACK)
+				break;
+			CHECK(!error || error == WT_NOTFOUND, "reading: %s", wiredtiger_strerror(error));
+			uint64_t wanted = 0, version = 0;
+			{
+				std::lock_guard<std::mutex> lock(histories[number].mutex);
+
+				for (const uint64_t begun : histories[number].at)
+					wanted += begun <= at;
+			}
+			timed++;
+			if (error ? wanted && !IsRemoved(wanted) : !VersionOf(key, value, &version) || version != wanted)
+				Wrong("at a timestamp", key, error ? "not found" : value, wanted, wanted);
+		}
+		client.Rollback();
+	}
+}
+
+// ---- Truncation ----
+
+void FillRows(Client *client, int from, int to, uint64_t version)
+{
+	WT_CURSOR *const cursor = client->Open("rows");
+
+	for (int i = from; i < to; i++)
+		CHECK_WT(Put(cursor, Key("r", i), version));
+	CHECK_WT(cursor->close(cursor));
+}
+
+void CheckRows(WT_CURSOR *cursor, const char *what, int from, int to, int gone_from, int gone_to, uint64_t version)
+{
+	for (int i = from; i < to; i++) {
+		const bool is_gone = gone_from <= i && i < gone_to;
+		const std::string key = Key("r", i);
+		std::string value;
+		const int error = Get(cursor, key, &value);
+
+		if (error == WT_ROLLBACK)
+			return;
+		CHECK(!error || error == WT_NOTFOUND, "reading: %s", wiredtiger_strerror(error));
+		truncated++;
+		if (is_gone ? !error : value != ValueOf(key, version))
+			Wrong(what, key + (i < gone_from ? " before" : i >= gone_to ? " after" : " inside"), error ? "not found" : value, version, version);
+	}
+}
+
+// Makes room in the cache, so that what is read next has to come from the file.
+void ReadOthers(WT_CURSOR *cursor, std::mt19937_64 *random, int count)
+{
+	std::string value;
+
+	for (int i = 0; i < count; i++)
+		Get(cursor, Key("a", int((*random)() % (kPairs / kTables)) * kTables), &value);
+	// A cursor with a position keeps its session's snapshot.
+	cursor->reset(cursor);
+}
+
+void Truncate(uint64_t seed)
+{
+	std::mt19937_64 random(seed);
+	Client client, older, reader("isolation=read-committed");
+	WT_CURSOR *const others = reader.Open("pairs0");
+	uint64_t version = 1;
+
+	while (!stop) {
+		const int from = int(random() % (kRows - 3000)), to = from + 2500;
+		WT_CURSOR *const old = older.Open("rows"), *const now = reader.Open("rows");
+		WT_CURSOR *const first = client.Open("rows"), *const last = client.Open("rows");
+
+		// All is on the disk, and has left the cache.
+		CHECK_WT(client.session()->checkpoint(client.session(), nullptr));
+		ReadOthers(others, &random, 4000);
+		older.Begin();
+		CheckRows(old, "before a truncation", from, from + 20, 0, 0, version);
+		// Cursors have only the addresses of their keys.
+		const std::string first_key = Key("r", from), last_key = Key("r", to - 1);
+
+		SetKey(first, first_key);
+		SetKey(last, last_key);
+		client.Begin();
+		int error = client.session()->truncate(client.session(), nullptr, first, last, nullptr);
+
+		error = error ? (client.Rollback(), error) : client.Commit();
+		CHECK(!error || error == WT_ROLLBACK, "truncating: %s", wiredtiger_strerror(error));
+		if (!error) {
+			CheckRows(now, "after a truncation", std::max(0, from - 50), to + 50, from, to, version);
+			CheckRows(old, "in an older snapshot", from, from + 200, 0, 0, version);
+		}
+		older.Rollback();
+		CheckRows(now, "after a truncation", from, to, error ? 0 : from, error ? 0 : to, version);
+		for (WT_CURSOR *cursor : {old, now, first, last})
+			CHECK_WT(cursor->close(cursor));
+		do
+			version++;
+		while (IsRemoved(version));
+		FillRows(&client, 0, kRows, version);
+	}
+}
+
+// ---- What else goes on ----
+
+void Checkpoint()
+{
+	Client client;
+
+	while (!stop) {
+		const int error = client.session()->checkpoint(client.session(), nullptr);
+
+		CHECK(!error || error == EBUSY, "a checkpoint: %s", wiredtiger_strerror(error));
+		std::this_thread::sleep_for(std::chrono::milliseconds(150));
+	}
+}
+
+void Compact()
+{
+	Client client;
+
+	for (int i = 0; !stop; i++) {
+		const std::string table = "table:pairs" + std::to_string(i % kTables);
+		const int error = client.session()->compact(client.session(), table.c_str(), "timeout=5");
+
+		CHECK(!error || error == EBUSY || error == ETIMEDOUT || error == WT_ROLLBACK, "compacting: %s",
+			wiredtiger_strerror(error));
+		for (int pause = 0; pause < 10 && !stop; pause++)
+			std::this_thread::sleep_for(std::chrono::milliseconds(100));
+	}
+}
+
+void Load()
+{
+	Client client;
+
+	for (int table = 0; table < kTables; table++)
+		CHECK_WT(client.session()->create(client.session(), ("table:pairs" + std::to_string(table)).c_str(), kPages));
+	CHECK_WT(client.session()->create(client.session(), "table:timed", kPages));
+	CHECK_WT(client.session()->create(client.session(), "table:rows", kPages));
+	for (const char *side : {"a", "z"}) {
+		std::vector<WT_CURSOR *> cursors;
+
+		for (int table = 0; table < kTables; table++)
+			cursors.push_back(client.Open("pairs" + std::to_string(table)));
+		for (int i = 0; i < kPairs; i++)
+			CHECK_WT(Put(cursors[i % kTables], Key(side, i), 1));
+		for (WT_CURSOR *cursor : cursors)
+			CHECK_WT(cursor->close(cursor));
+	}
+	for (Pair &pair : pairs)
+		pair.begun = pair.committed = 1;
+	FillRows(&client, 0, kRows, 1);
+	CHECK_WT(connection->set_timestamp(connection, "oldest_timestamp=1"));
+	CHECK_WT(client.session()->checkpoint(client.session(), nullptr));
+}
+
+bpfof_wiredtiger_counters ReadCounters(void *library)
+{
+	bpfof_wiredtiger_counters counters = {};
+	const auto read = reinterpret_cast<void (*)(bpfof_wiredtiger_counters *, size_t)>(
+		dlsym(library, "bpfof_wiredtiger_read_counters"));
+
+	CHECK(read, "%s", dlerror());
+	read(&counters, sizeof(counters));
+	return counters;
+}
+
+uint64_t Tell(void *library)
+{
+	const bpfof_wiredtiger_counters counters = ReadCounters(library);
+	uint64_t declined = 0;
+	const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+
+	for (const uint64_t count : counters.declined)
+		declined += count;
+	std::printf("%llu reads, %llu in snapshots, %llu at timestamps, %llu around truncations; %llu changes\n",
+		number(checked), number(snapshots), number(timed), number(truncated), number(changes));
+	std::printf("%llu values and %llu absent by chains, %llu declined, %llu staged (%llu pages used, %llu rewritten), "
+		    "%llu reads of single pages, %llu stale, %llu failed\n",
+		number(counters.values), number(counters.absent), number(declined), number(counters.staged),
+		number(counters.staged_pages), number(counters.rewritten), number(counters.file_reads),
+		number(counters.stale), number(counters.failed));
+	std::printf("%llu times another session\n", number(counters.reconnected));
+	const auto error = reinterpret_cast<size_t (*)(char *, size_t)>(dlsym(library, "bpfof_wiredtiger_last_error"));
+	char text[256];
+
+	CHECK(error, "%s", dlerror());
+	if (error(text, sizeof(text)))
+		std::printf("the last that failed: %s\n", text);
+	return counters.values;
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+	if (argc < 5) {
+		std::fprintf(stderr, "usage: bpfof-wiredtiger-stress EXTENSION FOLDER URL DEVICE [SECONDS [SEED]]\n"
+				     "Looks for wrong answers of a database in FOLDER, which it makes. Ends with 1 if there are any.\n");
+		return 2;
+	}
+	const int seconds = argc > 5 ? std::atoi(argv[5]) : 10;
+	const uint64_t seed = argc > 6 ? std::strtoull(argv[6], nullptr, 10) : std::random_device()();
+	const std::string settings = std::string("create,cache_size=2MB,statistics=(fast),extensions=[") + argv[1] +
+				     "={early_load=true,config={url=\"" + argv[3] + "\",device=\"" + argv[4] + "\"}}]";
+
+	std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+	CHECK(std::system(("rm -rf '" + std::string(argv[2]) + "' && mkdir -p '" + argv[2] + "'").c_str()) == 0,
+		"%s", argv[2]);
+	CHECK_WT(wiredtiger_open(argv[2], nullptr, settings.c_str(), &connection));
+	void *const library = dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD);
+
+	CHECK(library, "%s", dlerror());
+	Load();
+	std::vector<std::thread> threads;
+
+	for (int i = 0; i < kWriters; i++)
+		threads.emplace_back(WritePairs, i, seed + i);
+	for (int i = 0; i < kReaders; i++)
+		threads.emplace_back(ReadPairs, seed + 100 + i);
+	threads.emplace_back(WriteTimed, seed + 200);
+	threads.emplace_back(ReadTimed, seed + 300);
+	threads.emplace_back(Truncate, seed + 400);
+	threads.emplace_back(Checkpoint);
+	threads.emplace_back(Compact);
+	for (int tenths = 0; tenths < seconds * 10 && !wrong; tenths++)
+		std::this_thread::sleep_for(std::chrono::milliseconds(100));
+	stop = true;
+	for (std::thread &thread : threads)
+		thread.join();
+	const uint64_t values = Tell(library);
+
+	for (const char *table : {"table:pairs0", "table:pairs1", "table:timed", "table:rows"}) {
+		Client client;
+		const int error = client.session()->verify(client.session(), table, nullptr);
+
+		CHECK(!error || error == EBUSY, "%s: %s", table, wiredtiger_strerror(error));
+	}
+	CHECK_WT(connection->close(connection, nullptr));
+	if (wrong) {
+		std::fprintf(stderr, "%llu answers were wrong\n", static_cast<unsigned long long>(wrong));
+		return 1;
+	}
+	CHECK(values > 0, "no chain gave a value: is the target there?");
+	std::printf("no answer was wrong\n");
+	return 0;
+}

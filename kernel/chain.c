@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Chains: each completion calls the function and issues the next read on the same request. */
+
+#include <linux/sched/clock.h>
+#include <linux/uaccess.h>
+#include "xrp.h"
+
+/* Exported by nvme-core, and declared in its private header. */
+void nvme_init_request(struct request *req, struct nvme_command *cmd);
+
+/* Resubmissions of one processor without a pause that ends its interrupt, and that pause in ns. */
+#define XRP_BURST_MAX		32
+#define XRP_PAUSE_NS		500
+
+struct xrp_burst {
+	u64 last_ns;
+	u32 count;
+};
+
+static DEFINE_PER_CPU(struct xrp_burst, xrp_bursts);
+
+static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status);
+
+static struct xrp_context *xrp_context(struct xrp_chain *chain)
+{
+	return (struct xrp_context *)(chain->memory + XRP_CONTEXT);
+}
+
+static void xrp_end(struct xrp_chain *chain, u32 end, u32 reason)
+{
+	chain->run.end = end;
+	chain->run.reason = reason;
+	if (reason)
+		xrp_count(reasons[reason]);
+}
+
+/* Prepares the request for the read that the chain wants. */
+static void xrp_prepare(struct xrp_chain *chain)
+{
+	struct xrp_domain *domain = chain->domain;
+	u32 left = chain->length, index;
+
+	memset(&chain->command, 0, sizeof(chain->command));
+	chain->command.rw.opcode = nvme_cmd_read;
+	chain->command.rw.nsid = cpu_to_le32(domain->nsid);
+	chain->command.rw.slba = cpu_to_le64(chain->device_offset >> domain->block_shift);
+	chain->command.rw.length = cpu_to_le16((chain->length >> domain->block_shift) - 1);
+	bio_init(&chain->bio, NULL, chain->vecs, ARRAY_SIZE(chain->vecs), REQ_OP_DRV_IN);
+	for (index = 0; left; index++) {
+		u32 bytes = min_t(u32, left, PAGE_SIZE);
+
+		__bio_add_page(&chain->bio, chain->data[index], bytes, 0);
+		left -= bytes;
+	}
+	nvme_init_request(chain->rq, &chain->command);
+	blk_rq_bio_prep(chain->rq, &chain->bio, index);
+}
+
+/*
+ * Maps and functions are read under srcu_down_read() of xrp_run(), which lockdep cannot follow into
+ * interrupts: hence rcu_dereference_raw().
+ */
+
+/*
+ * Checks a read and finds it on the drive. 0, or the reason for which user space has to do it, which is
+ * then to go on here or to say what is wrong.
+ */
+static u32 xrp_place(struct xrp_chain *chain, u32 file, u64 offset, u32 size)
+{
+	struct bpfof_xrp_file_version *wanted;
+	struct xrp_domain *domain = chain->domain;
+	u64 mask = (1ULL << domain->block_shift) - 1, first, end;
+	const struct xrp_map *map;
+
+	if (!size || file >= chain->run.file_count)
+		return BPFOF_XRP_OUTPUT;
+	wanted = &chain->run.files[file];
+	map = rcu_dereference_raw(domain->files[wanted->file]);
+	if (!map || map->version != wanted->version)
+		return BPFOF_XRP_STALE;
+	if (check_add_overflow(offset, (u64)size, &end) || end > map->length)
+		return BPFOF_XRP_OUTPUT;
+	first = offset & ~mask;
+	end = (end + mask) & ~mask;
+	if (end - first > XRP_DATA_BYTES)
+		return BPFOF_XRP_READS;
+	chain->device_offset = xrp_translate(map, first, end - first);
+	if (chain->device_offset == U64_MAX)
+		return BPFOF_XRP_READS;
+	chain->length = end - first;
+	if (chain->length > chain->run.bytes)
+		return BPFOF_XRP_OUTPUT;
+	chain->run.bytes -= chain->length;
+	chain->offset = offset;
+	chain->size = size;
+	chain->file = file;
+	chain->skip = offset - first;
+	return 0;
+}
+
+/* All files have the versions that the chain was started with. */
+static bool xrp_is_current(struct xrp_chain *chain)
+{
+	struct xrp_domain *domain = chain->domain;
+	u32 index;
+
+	for (index = 0; index < chain->run.file_count; index++) {
+		struct bpfof_xrp_file_version *wanted = &chain->run.files[index];
+		const struct xrp_map *map;
+
+		map = rcu_dereference_raw(domain->files[wanted->file]);
+		if (!map || map->version != wanted->version)
+			return false;
+	}
+	return true;
+}
+
+/* Calls the function on what was read. */
+static int xrp_call(struct xrp_chain *chain)
+{
+	struct xrp_context *context = xrp_context(chain);
+	struct bpfof_xrp_hop *hop = &chain->hop;
+	u64 granted = min_t(u64, chain->run.units, BPFOF_XRP_CALL_UNITS);
+	u64 data = XRP_DATA + chain->skip;
+	u32 asked = min(READ_ONCE(context->reads), XRP_READS_MAX), index;
+
+	for (index = 0; index < max(asked, 1U); index++) {
+		WRITE_ONCE(context->next_offset[index], 0);
+		WRITE_ONCE(context->next_size[index], 0);
+		WRITE_ONCE(context->next_file[index], 0);
+	}
+	WRITE_ONCE(context->data, data);
+	WRITE_ONCE(context->data_end, data + chain->size);
+	WRITE_ONCE(context->scratch, XRP_SCRATCH);
+	WRITE_ONCE(context->offset, chain->offset);
+	WRITE_ONCE(context->scratch_size, chain->run.scratch_bytes);
+	WRITE_ONCE(context->hop, chain->run.hops);
+	WRITE_ONCE(context->read_index, 0);
+	WRITE_ONCE(context->file, chain->file);
+	WRITE_ONCE(context->reads, 0);
+	WRITE_ONCE(context->done, 0);
+	WRITE_ONCE(context->out_len, 0);
+	hop->limit = data + chain->size;
+	hop->budget = granted;
+	hop->result = 0;
+	hop->fault = 0;
+	chain->run.hops++;
+	chain->ops->run(hop);
+	if (hop->fault)
+		return hop->fault >> 16 == XRP_FAULT_HELPER ? BPFOF_XRP_HELPER : BPFOF_XRP_FAULT;
+	chain->run.units -= granted - min(hop->budget, granted);
+	return hop->result ? BPFOF_XRP_OUTPUT : 0;
+}
+
+/* One hop; whether another read is to be issued. Else the chain is over. */
+static bool xrp_hop(struct xrp_chain *chain, blk_status_t status)
+{
+	struct xrp_context *context = xrp_context(chain);
+	u32 reason, length;
+
+	xrp_count(hops);
+	if (READ_ONCE(chain->cancelled)) {
+		xrp_end(chain, BPFOF_XRP_CANCELLED, BPFOF_XRP_NONE);
+		return false;
+	}
+	reason = status ? BPFOF_XRP_DEVICE : xrp_is_current(chain) ? xrp_call(chain) :
+		 BPFOF_XRP_STALE;
+	if (reason) {
+		xrp_end(chain, BPFOF_XRP_RESTART, reason);
+		return false;
+	}
+	/* The process may write there at any time: each is read once, and what was read is checked. */
+	if (READ_ONCE(context->done)) {
+		length = READ_ONCE(context->out_len);
+		if (length > chain->run.scratch_bytes || length > chain->run.answer_max) {
+			xrp_end(chain, BPFOF_XRP_RESTART, BPFOF_XRP_OUTPUT);
+		} else {
+			chain->run.length = length;
+			xrp_end(chain, BPFOF_XRP_DONE, BPFOF_XRP_NONE);
+		}
+		return false;
+	}
+	if (READ_ONCE(context->reads) != 1)
+		reason = BPFOF_XRP_READS;
+	else if (chain->run.hops >= chain->run.hops_max)
+		reason = BPFOF_XRP_HOPS;
+	else
+		reason = xrp_place(chain, READ_ONCE(context->next_file[0]),
+				   READ_ONCE(context->next_offset[0]),
+				   READ_ONCE(context->next_size[0]));
+	if (reason)
+		xrp_end(chain, BPFOF_XRP_CONTINUE, reason);
+	return !reason;
+}
+
+/*
+ * Whether this context may wait for the submission lock, which process context takes with interrupts on.
+ * docs/kernel.md argues why no circle of waiting can form.
+ */
+static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
+{
+	if (unguarded)
+		return true;
+	/* A: nobody below this interrupt holds any spinlock. */
+	if ((preempt_count() & PREEMPT_MASK) <= (is_idle_task(current) ? 1 : 0))
+		return true;
+	/* B: nobody at all holds that one. */
+	if (sq_lock_offset < 0 || !hctx->driver_data)
+		return false;
+	smp_mb();
+	return !spin_is_locked((spinlock_t *)(hctx->driver_data + sq_lock_offset));
+}
+
+/* A fast drive may keep its interrupt from ever ending. */
+static bool xrp_is_burst(void)
+{
+	struct xrp_burst *burst = this_cpu_ptr(&xrp_bursts);
+	u64 now = local_clock();
+
+	burst->count = now - burst->last_ns < XRP_PAUSE_NS ? burst->count + 1 : 0;
+	return burst->count > XRP_BURST_MAX;
+}
+
+static void xrp_count_context(void)
+{
+	if (in_hardirq())
+		xrp_count(in_hardirq);
+	else if (in_softirq())
+		xrp_count(in_softirq);
+	else
+		xrp_count(in_task);
+}
+
+/* Issues the prepared request from a completion. The chain may be over before this returns. */
+static void xrp_resubmit(struct xrp_chain *chain)
+{
+	struct request *rq = chain->rq;
+	struct blk_mq_hw_ctx *hctx = rq->mq_hctx;
+	struct blk_mq_queue_data data = { .rq = rq, .last = true };
+	blk_status_t status = BLK_STS_RESOURCE;
+
+	WRITE_ONCE(rq->state, MQ_RQ_IDLE);
+	rq->rq_flags &= ~RQF_TIMED_OUT;
+	if (xrp_is_burst()) {
+		xrp_count(handed_over_burst);
+	} else if (!xrp_may_lock(hctx)) {
+		xrp_count(handed_over_lock);
+	} else {
+		struct request_queue *q = rq->q;
+
+		/* The drive's reset sees that nobody is in here. */
+		rcu_read_lock();
+		if (!blk_queue_quiesced(q) && !test_bit(BLK_MQ_S_STOPPED, &hctx->state))
+			status = q->mq_ops->queue_rq(hctx, &data);
+		rcu_read_unlock();
+		if (status == BLK_STS_OK) {
+			xrp_count_context();
+			__this_cpu_write(xrp_bursts.last_ns, local_clock());
+			return;
+		}
+		xrp_count(handed_over_queue);
+	}
+	queue_work(xrp_workqueue, &chain->work);
+}
+
+/* Issues it by the block layer, from a thread. */
+void xrp_work(struct work_struct *work)
+{
+	struct xrp_chain *chain = container_of(work, struct xrp_chain, work);
+
+	WRITE_ONCE(chain->rq->state, MQ_RQ_IDLE);
+	xrp_prepare(chain);
+	blk_execute_rq_nowait(chain->rq, false);
+}
+
+/* Gives all back but the slot. */
+static void xrp_finish(struct xrp_chain *chain)
+{
+	chain->rq->bio = NULL;
+	blk_mq_free_request(chain->rq);
+	srcu_up_read(&chain->domain->srcu, chain->srcu);
+}
+
+static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status)
+{
+	struct xrp_chain *chain = rq->end_io_data;
+
+	if (xrp_hop(chain, status)) {
+		xrp_prepare(chain);
+		xrp_resubmit(chain);
+	} else {
+		complete(&chain->done);
+	}
+	return RQ_END_IO_NONE;
+}
+
+static int xrp_check(struct xrp_domain *domain, struct xrp_chain *chain)
+{
+	struct bpfof_xrp_run *run = &chain->run;
+	u32 index;
+
+	if (run->function >= BPFOF_XRP_FUNCTIONS_MAX || !run->file_count ||
+	    run->file_count > BPFOF_XRP_CHAIN_FILES || !run->hops_max ||
+	    run->hops_max > BPFOF_XRP_HOPS_MAX || run->scratch_bytes > XRP_SCRATCH_MAX)
+		return -EINVAL;
+	for (index = 0; index < run->file_count; index++) {
+		if (run->files[index].file >= BPFOF_XRP_FILES_MAX)
+			return -EINVAL;
+	}
+	chain->ops = rcu_dereference_raw(domain->functions[run->function]);
+	return chain->ops ? 0 : -ENOENT;
+}
+
+/* Takes a request and issues the first read. 1 if the chain is over without one. */
+static int xrp_start(struct xrp_chain *chain)
+{
+	struct xrp_domain *domain = chain->domain;
+	struct bpfof_xrp_run *run = &chain->run;
+	u32 reason = xrp_place(chain, run->file, run->offset, run->size);
+
+	run->hops = 0;
+	if (reason) {
+		xrp_end(chain, BPFOF_XRP_RESTART, reason);
+		return 1;
+	}
+	chain->rq = blk_mq_alloc_request(domain->queue, REQ_OP_DRV_IN, 0);
+	if (IS_ERR(chain->rq))
+		return PTR_ERR(chain->rq);
+	chain->rq->end_io = xrp_end_io;
+	chain->rq->end_io_data = chain;
+	chain->hop.lowest = chain->ops->workspace ? XRP_WORKSPACE : XRP_GUEST_BASE;
+	chain->cancelled = false;
+	reinit_completion(&chain->done);
+	xrp_count(chains);
+	xrp_prepare(chain);
+	blk_execute_rq_nowait(chain->rq, false);
+	return 0;
+}
+
+/* Runs a chain, and waits for its end. */
+int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user)
+{
+	struct xrp_chain *chain;
+	u32 slot;
+	int error;
+
+	if (get_user(slot, &user->slot))
+		return -EFAULT;
+	if (slot >= domain->slots)
+		return -EINVAL;
+	chain = &domain->chains[slot];
+	if (test_and_set_bit_lock(0, &chain->busy))
+		return -EBUSY;
+	error = copy_from_user(&chain->run, user, sizeof(chain->run)) ? -EFAULT : 0;
+	if (error)
+		goto release;
+	chain->srcu = srcu_down_read(&domain->srcu);
+	error = xrp_check(domain, chain);
+	if (!error)
+		error = xrp_start(chain);
+	if (error) {
+		srcu_up_read(&domain->srcu, chain->srcu);
+		goto answer;
+	}
+	if (wait_for_completion_killable(&chain->done)) {
+		WRITE_ONCE(chain->cancelled, true);
+		wait_for_completion(&chain->done);
+	}
+	xrp_finish(chain);
+	error = 1;
+answer:
+	if (error > 0)
+		error = copy_to_user(user, &chain->run, sizeof(chain->run)) ? -EFAULT : 0;
+release:
+	clear_bit_unlock(0, &chain->busy);
+	return error;
+}
