@@ -65,7 +65,7 @@ fn shipped_functions_can_be_rewritten_for_the_kernel() {
         for entry in object.entries() {
             let before = entry.program.instructions().len();
             let after = KernelProgram::translate(&entry.program).expect("fits").slots().len();
-            assert!(after < 8 * before + 200, "{}: {before} became {after}", entry.name);
+            assert!(after < 10 * before + 200, "{}: {before} became {after}", entry.name);
             println!("{}: {before} instructions became {after}", entry.name);
             rewritten += 1;
         }
