@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
 /*
  * What processes say to /dev/bpfof-xrp, which runs chains of dependent reads inside the interrupt
- * of the NVMe driver. crates/host/src/files/xrp has the same in Rust.
+ * of the NVMe driver. crates/device/src/xrp has the same in Rust.
  */
 #ifndef _BPFOF_XRP_H
 #define _BPFOF_XRP_H

@@ -3,10 +3,11 @@
 mod disk;
 
 use disk::{BPFOF, Disk, KINDS, cannot_mount, run};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// What is broken in the libraries that the stress must tell from the right one.
 const PLANTED: [&str; 3] =
@@ -92,15 +93,22 @@ fn a_target_that_dies_is_no_error_and_is_used_again() {
         return;
     }
     let mut disk = Disk::new("xfs", IMAGE_BYTES);
-    let mut command = stress(&disk, "bpfof_wiredtiger", 9);
-    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    std::thread::sleep(Duration::from_secs(2));
+    let mut command = stress(&disk, "bpfof_wiredtiger", 300);
+    let mut running = command.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(running.stdout.take().expect("piped")).lines();
+    let mut wait_for = |wanted: &str| {
+        let line = lines.by_ref().map(|line| line.expect("text")).find(|line| line == wanted);
+        assert!(line.is_some(), "it ends before it says: {wanted}");
+    };
+    wait_for("chains answer");
     disk.stop_target();
-    std::thread::sleep(Duration::from_secs(2));
+    wait_for("the target is lost");
     disk.restart_target();
-    let ended = running.wait_with_output().expect("it ends");
-    assert!(ended.status.success(), "{}", text(&ended));
-    assert!(text(&ended).contains("1 times another session"), "{}", text(&ended));
+    wait_for("there is another session");
+    wait_for("chains answer");
+    kill_process(Pid::from_child(&running), Signal::TERM).expect("it runs");
+    wait_for("no answer was wrong");
+    assert!(running.wait().expect("it ends").success());
 }
 
 /// The stock tool, with nothing but a variable of the environment.

@@ -345,17 +345,23 @@ impl Program {
         let own = (second, own_filter_at);
         self.write_layout(plan, (nulls_at, source_at, map_at, map), own, &nullable, &mut header);
         to.put(head, header.as_slice());
-        let scratch = match &self.told {
-            Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
-            Told::Histogram { edges, .. } => (state_at + edges.len() * 8) as u32,
-            _ => SCRATCH_MAX_BYTES,
-        };
+        let scratch = self.scratch_bytes(state_at);
         let mut argument = to.into_vec();
         if matches!(self.told, Told::Group { .. }) {
             // Zero anyway.
             argument.truncate(state_at - GROUP_PLACES * 2);
         }
-        (argument, scratch.max(QUERY_BYTES as u32))
+        (argument, scratch)
+    }
+
+    /// Scratch of a chain whose state begins there.
+    fn scratch_bytes(&self, state_at: usize) -> u32 {
+        let bytes = match &self.told {
+            Told::Fold { entry_bytes, .. } => (state_at + entry_bytes) as u32,
+            Told::Histogram { edges, .. } => (state_at + edges.len() * 8) as u32,
+            _ => SCRATCH_MAX_BYTES,
+        };
+        bytes.max(QUERY_BYTES as u32)
     }
 
     /// Place of a column among those that stages look at.

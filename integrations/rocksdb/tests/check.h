@@ -6,19 +6,8 @@
 #include <rocksdb/status.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 
-#define CHECK(condition, ...)                                                                          \
-	do {                                                                                           \
-		if (!(condition)) {                                                                    \
-			std::fflush(stdout);                                                           \
-			std::fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);           \
-			std::fprintf(stderr, "" __VA_ARGS__);                                          \
-			std::fprintf(stderr, "\n");                                                    \
-			std::_Exit(1);                                                                 \
-		}                                                                                      \
-	} while (0)
+#include "../../check.h"
 
 inline void check_ok(const rocksdb::Status &status, const char *what)
 {

@@ -106,6 +106,23 @@ void ingest(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *family, const rocksdb:
 	check_ok(db->IngestExternalFile(family, paths, how), "ingesting tables");
 }
 
+/* A database of so many tables, in all families together. */
+void make(const rocksdb::Options &options, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
+	const std::string &path, uint64_t tables)
+{
+	std::vector<rocksdb::ColumnFamilyHandle *> handles;
+	PushdownDB *db;
+
+	std::filesystem::remove_all(path);
+	std::filesystem::create_directories(path);
+	check_ok(PushdownDB::Open(options, bpf_of::PushdownOptions(), path, families, &handles, &db), "making a database");
+	for (auto *handle : handles) {
+		ingest(db, handle, options, path, tables / families.size());
+		check_ok(db->DestroyColumnFamilyHandle(handle), "giving back a handle");
+	}
+	delete db;
+}
+
 void read(PushdownDB *db, const std::vector<rocksdb::ColumnFamilyHandle *> &families,
 	uint64_t keys, uint64_t seed)
 {
@@ -134,32 +151,22 @@ int main(int argc, char **argv)
 	const char *const asked = std::getenv("TABLES");
 	const uint64_t tables = asked ? std::strtoull(asked, nullptr, 10) : 800;
 	const std::string path = place.directory + "/many";
-	const std::vector<rocksdb::ColumnFamilyDescriptor> names = {
-		{rocksdb::kDefaultColumnFamilyName, {}}, {"second", {}}};
 	rocksdb::Options options = small_tables(
 		{"", rocksdb::kNoCompression, BINARY, 5, size_t{1} << 30});
-	std::vector<rocksdb::ColumnFamilyDescriptor> families = names;
+
+	/* They stay as they are ingested. */
+	options.disable_auto_compactions = true;
+	options.create_missing_column_families = true;
+	const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
+		{rocksdb::kDefaultColumnFamilyName, options}, {"second", options}};
 	std::vector<rocksdb::ColumnFamilyHandle *> handles;
 	bpf_of::PushdownOptions pushdown;
 	PushdownDB *db;
 
 	CHECK(tables >= 2, "TABLES must be at least 2");
 	allow_descriptors(tables);
-	std::filesystem::remove_all(path);
-	std::filesystem::create_directories(path);
-	/* They stay as they are ingested. */
-	options.disable_auto_compactions = true;
-	options.create_missing_column_families = true;
-	for (auto &family : families)
-		family.options = options;
+	make(options, families, path, tables);
 	pushdown.sample_rate = 0;
-	check_ok(PushdownDB::Open(options, pushdown, path, families, &handles, &db), "making a database");
-	for (auto *handle : handles) {
-		ingest(db, handle, options, path, tables / 2);
-		check_ok(db->DestroyColumnFamilyHandle(handle), "giving back a handle");
-	}
-	delete db;
-
 	pushdown.url = place.url;
 	pushdown.device = place.device;
 	const uint64_t before = resident();

@@ -15,20 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "../../check.h"
 #include "bpfof.h"
 #include "sst.h"
 #include "sst_get.h"
-
-// Ends the test if the condition does not hold, with a text as for printf that says what was tried.
-#define CHECK(condition, ...)                                                                          \
-	do {                                                                                           \
-		if (!(condition)) {                                                                    \
-			std::fprintf(stderr, "%s:%d: failed: %s: ", __FILE__, __LINE__, #condition);   \
-			std::fprintf(stderr, __VA_ARGS__);                                             \
-			std::fputc('\n', stderr);                                                      \
-			std::exit(1);                                                                  \
-		}                                                                                      \
-	} while (0)
 
 #define CHECK_OK(status)                                                                               \
 	do {                                                                                           \

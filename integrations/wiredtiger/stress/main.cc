@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -552,13 +553,44 @@ uint64_t Tell(void *library)
 	return counters.values;
 }
 
+// Prints what happens to the target as it happens, for whoever kills it.
+class Events {
+    public:
+	explicit Events(void *library) : library_(library) {}
+
+	void Look()
+	{
+		const bpfof_wiredtiger_counters now = ReadCounters(library_);
+
+		if (now.values > values_ && waits_)
+			std::printf("chains answer\n");
+		waits_ = waits_ && now.values <= values_;
+		if (now.lost > lost_)
+			std::printf("the target is lost\n");
+		if (now.reconnected > reconnected_) {
+			std::printf("there is another session\n");
+			waits_ = true;
+		}
+		values_ = now.values;
+		lost_ = now.lost;
+		reconnected_ = now.reconnected;
+		std::fflush(stdout);
+	}
+
+    private:
+	void *library_;
+	bool waits_ = true;
+	uint64_t values_ = 0, lost_ = 0, reconnected_ = 0;
+};
+
 } // namespace
 
 int main(int argc, char **argv)
 {
 	if (argc < 5) {
 		std::fprintf(stderr, "usage: bpfof-wiredtiger-stress EXTENSION FOLDER URL DEVICE [SECONDS [SEED]]\n"
-				     "Looks for wrong answers of a database in FOLDER, which it makes. Ends with 1 if there are any.\n");
+				     "Looks for wrong answers of a database in FOLDER, which it makes. Ends with 1 if there are any,\n"
+				     "and before its time by SIGTERM.\n");
 		return 2;
 	}
 	const int seconds = argc > 5 ? std::atoi(argv[5]) : 10;
@@ -585,8 +617,13 @@ int main(int argc, char **argv)
 	threads.emplace_back(Truncate, seed + 400);
 	threads.emplace_back(Checkpoint);
 	threads.emplace_back(Compact);
-	for (int tenths = 0; tenths < seconds * 10 && !wrong; tenths++)
+	std::signal(SIGTERM, [](int) { stop = true; });
+	Events events(library);
+
+	for (int tenths = 0; tenths < seconds * 10 && !wrong && !stop; tenths++) {
 		std::this_thread::sleep_for(std::chrono::milliseconds(100));
+		events.Look();
+	}
 	stop = true;
 	for (std::thread &thread : threads)
 		thread.join();

@@ -5,19 +5,7 @@
 
 #include <wiredtiger.h>
 
-#include <cstdio>
-#include <cstdlib>
-
-// Ends the test if the condition does not hold, with a text as for printf that says what was tried.
-#define CHECK(condition, ...)                                                                          \
-	do {                                                                                           \
-		if (!(condition)) {                                                                    \
-			std::fprintf(stderr, "%s:%d: failed: %s: ", __FILE__, __LINE__, #condition);   \
-			std::fprintf(stderr, __VA_ARGS__);                                             \
-			std::fputc('\n', stderr);                                                      \
-			std::exit(1);                                                                  \
-		}                                                                                      \
-	} while (0)
+#include "../../check.h"
 
 // Ends the test if a call of WiredTiger fails.
 #define CHECK_WT(call)                                                                                 \
