@@ -128,6 +128,9 @@ fn chains_in_the_kernel() -> Finding {
         let remedy = "boot a kernel without PREEMPT_RT: with it nothing guards the drive's lock";
         return no("the kernel is PREEMPT_RT", remedy);
     }
+    if !std::path::Path::new("/proc/modules").exists() {
+        return no("the kernel loads no modules", "boot a kernel with CONFIG_MODULES");
+    }
     if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         return no("the kernel has no BTF", "boot a kernel with CONFIG_DEBUG_INFO_BTF");
     }

@@ -104,6 +104,7 @@ fn load(load: &Load) -> Outcome {
 }
 
 fn check(check: &Check) -> Outcome {
+    must_be_loaded()?;
     let device = check.device.display();
     let mut domain = kernel_domain(&check.device)
         .map_err(|error| format!("chains over {device} cannot run in the kernel: {error}"))?;
@@ -138,14 +139,18 @@ fn unload() -> Outcome {
     Ok(())
 }
 
+fn must_be_loaded() -> Result<(), String> {
+    match XrpDomain::is_possible() {
+        true => Ok(()),
+        false => Err(format!("{MODULE} is not loaded (bpfof xrp load)")),
+    }
+}
+
 /// A file of the module in debugfs.
 fn read(name: &str) -> Result<String, String> {
     let path = Path::new(DEBUGFS).join(name);
     std::fs::read_to_string(&path).map_err(|error| {
-        format!(
-            "cannot read {}: {error}. It needs root, debugfs, and the module (bpfof xrp load)",
-            path.display()
-        )
+        format!("cannot read {}: {error}. It needs root, and debugfs mounted", path.display())
     })
 }
 
@@ -193,6 +198,7 @@ struct Domain {
 }
 
 fn list(output: &Output) -> Outcome {
+    must_be_loaded()?;
     let text = read("domains")?;
     let domains: Vec<Domain> = text.lines().filter_map(domain).collect();
     if output.json {
