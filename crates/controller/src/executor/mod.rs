@@ -384,6 +384,7 @@ impl Executor {
     }
 
     /// Performs a read of a chain from memory.
+    #[inline(always)]
     pub(crate) fn bring(&mut self, namespace: usize, read: &DeviceRead) {
         if let Backend::Memory(memory) = &self.namespaces.get(namespace).backend {
             memory.read(read.device_offset, self.arenas.engine.data_mut(read));
@@ -404,11 +405,8 @@ impl Executor {
         wanted: bool,
         tables: &Tables,
     ) -> Progress {
-        if let Backend::Memory(memory) = &self.namespaces.get(namespace).backend {
-            memory.read(read.device_offset, self.arenas.engine.data_mut(&read));
-        }
+        self.bring(namespace, &read);
         if !self.is_direct {
-            self.observer.read_came(read.chain, self.now_ns);
             return self.go_on_with_chain(read.chain, Some(true), wanted, tables);
         }
         let ok = wanted && !self.namespaces.is_leaving(namespace);
