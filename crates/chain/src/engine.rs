@@ -173,15 +173,26 @@ impl Engine {
         tables: &Tables,
         emit: impl FnMut(DeviceRead),
     ) -> Progress {
-        let chain = &mut self.chains[id.index()];
-        debug_assert!(chain.running && chain.pending > 0);
-        chain.pending -= 1;
-        chain.device_failed |= !ok;
-        if chain.pending > 0 {
-            return Progress::Reads;
-        }
-        chain.next_call = 0;
-        self.run_hop(id, tables, emit)
+        let Engine { limits, slice, spent, chains, .. } = self;
+        chains[id.index()].completed(id, ok, (limits, *slice), tables, spent, emit)
+    }
+
+    /// Lets a device that copies `bring` the data of a read, and reports it as
+    /// [`completed`](Engine::completed) does.
+    #[inline(always)]
+    pub fn perform(
+        &mut self,
+        read: &DeviceRead,
+        bring: impl FnOnce(&mut [u8]),
+        ok: bool,
+        tables: &Tables,
+        emit: impl FnMut(DeviceRead),
+    ) -> Progress {
+        let Engine { limits, slice, spent, chains, .. } = self;
+        let chain = &mut chains[read.chain.index()];
+        let start = read.data_at as usize;
+        bring(chain.arena.data_mut(start..start + read.length as usize));
+        chain.completed(read.chain, ok, (limits, *slice), tables, spent, emit)
     }
 
     /// Goes on with the calls of a hop after [`Progress::Calls`]. With `wanted` false the chain ends
@@ -193,28 +204,10 @@ impl Engine {
         tables: &Tables,
         emit: impl FnMut(DeviceRead),
     ) -> Progress {
-        self.chains[id.index()].device_failed |= !wanted;
-        self.run_hop(id, tables, emit)
-    }
-
-    #[inline]
-    fn run_hop(
-        &mut self,
-        id: ChainId,
-        tables: &Tables,
-        mut emit: impl FnMut(DeviceRead),
-    ) -> Progress {
         let Engine { limits, slice, spent, chains, .. } = self;
         let chain = &mut chains[id.index()];
-        match chain.hop(id, (limits, *slice), tables, spent, &mut emit) {
-            Ok(Step::Reads) => Progress::Reads,
-            Ok(Step::Done(length_bytes)) => {
-                Progress::Done(Ok(Answer { hops: chain.hop, length_bytes }))
-            }
-            Ok(Step::Calls) => Progress::Calls,
-            Ok(Step::Rest) => Progress::Rest,
-            Err(error) => Progress::Done(Err((error, chain.hop))),
-        }
+        chain.device_failed |= !wanted;
+        chain.run_hop(id, (limits, *slice), tables, spent, emit)
     }
 
     /// Whether a chain waits for one device read.
@@ -454,8 +447,49 @@ impl Chain {
         tables.map_at(self.maps[file as usize]).ok_or(ChainError::UnknownFile(file))
     }
 
+    /// One of the reads of the hop has ended.
+    #[inline(always)]
+    fn completed(
+        &mut self,
+        id: ChainId,
+        ok: bool,
+        limits: (&Limits, u64),
+        tables: &Tables,
+        spent: &mut u64,
+        emit: impl FnMut(DeviceRead),
+    ) -> Progress {
+        debug_assert!(self.running && self.pending > 0);
+        self.pending -= 1;
+        self.device_failed |= !ok;
+        if self.pending > 0 {
+            return Progress::Reads;
+        }
+        self.next_call = 0;
+        self.run_hop(id, limits, tables, spent, emit)
+    }
+
+    #[inline(always)]
+    fn run_hop(
+        &mut self,
+        id: ChainId,
+        limits: (&Limits, u64),
+        tables: &Tables,
+        spent: &mut u64,
+        mut emit: impl FnMut(DeviceRead),
+    ) -> Progress {
+        match self.hop(id, limits, tables, spent, &mut emit) {
+            Ok(Step::Reads) => Progress::Reads,
+            Ok(Step::Done(length_bytes)) => {
+                Progress::Done(Ok(Answer { hops: self.hop, length_bytes }))
+            }
+            Ok(Step::Calls) => Progress::Calls,
+            Ok(Step::Rest) => Progress::Rest,
+            Err(error) => Progress::Done(Err((error, self.hop))),
+        }
+    }
+
     /// Makes the calls of a hop from `next_call` on, and asks for the next reads.
-    #[inline]
+    #[inline(always)]
     fn hop(
         &mut self,
         id: ChainId,

@@ -76,6 +76,14 @@ struct Part {
     dearest: u64,
 }
 
+/// See [`Schedule::run`].
+pub(crate) struct Run<'a> {
+    pub(crate) connection: u32,
+    pub(crate) operations: &'a [Operation],
+    pub(crate) active: &'a mut Fifo,
+    pub(crate) fresh: &'a mut Fifo,
+}
+
 /// See the module. Connections are named by their index in the reactor's table.
 // More than 25 methods: what a reactor asks of it in each phase of a turn, most of one line.
 #[derive(Debug, Default)]
@@ -371,6 +379,27 @@ impl Schedule {
     #[inline]
     pub(crate) fn operation(&self) -> &Operation {
         &self.round[self.next - 1]
+    }
+
+    /// The operation whose turn it is, and those behind it that are of the same connection; and its
+    /// queues, for what they lead to.
+    #[inline]
+    pub(crate) fn run(&mut self) -> Run<'_> {
+        let Part { connection, end, .. } = self.parts[self.part];
+        let member = self.members[connection as usize].as_mut().expect("it has operations");
+        let Member { active, fresh, .. } = member;
+        Run { connection, operations: &self.round[self.next - 1..end], active, fresh }
+    }
+
+    /// The first `count` operations of the [run](Self::run) have been performed and have cost so much
+    /// together, and the dearest of them so much. It is the turn of the one behind them.
+    #[inline]
+    pub(crate) fn advance(&mut self, count: usize, cost: u64, dearest: u64) {
+        self.next += count;
+        let part = &mut self.parts[self.part];
+        part.done += count as u64;
+        part.cost += cost;
+        part.dearest = part.dearest.max(dearest);
     }
 
     /// The operation has cost this.

@@ -103,7 +103,7 @@ impl Arenas {
 
     /// Whether a chain lets others of its connection go first after this hop.
     #[inline]
-    pub(super) fn yields(&self, chain: ChainId) -> bool {
+    pub(crate) fn yields(&self, chain: ChainId) -> bool {
         use crate::limits::HOPS_IN_A_ROW;
         self.engine.usage(chain).hops % HOPS_IN_A_ROW == HOPS_IN_A_ROW - 1
     }

@@ -24,7 +24,7 @@ use crate::observe::{HopLog, Observer};
 use crate::operation::{ChainOf, CommandId, Fenced, FileOperation, Operation};
 use crate::queue::Slot;
 use crate::registry::Registry;
-use crate::schedule::Schedule;
+use crate::schedule::{Run, Schedule};
 use bpfof_chain::{ChainError, ChainId, DeviceRead, Progress, Start, Suspended, Tables};
 use bpfof_device::{DelayQueue, IoBuffer, MemoryNamespace};
 use std::sync::Arc;
@@ -42,6 +42,26 @@ pub(crate) struct Outbox {
     pub(crate) fences: Vec<Fenced>,
     /// Controllers that had to go for others: their queues are to end.
     pub(crate) evicted: Vec<Arc<Controller>>,
+}
+
+/// How much of a [run](Schedule::run) is done at once: hops, units, and bytes of a read that is not
+/// the first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) hops: usize,
+    pub(crate) units: u64,
+    pub(crate) bytes: u32,
+}
+
+/// Reads of chains that were performed together.
+#[derive(Debug, Default)]
+pub(crate) struct ChainReads {
+    /// How many.
+    pub(crate) hops: usize,
+    /// What those before the last have cost.
+    pub(crate) cost: u64,
+    /// The last one's chain, if that needs more than its next read.
+    pub(crate) ended: Option<(ChainId, Progress)>,
 }
 
 /// See the module.
@@ -332,7 +352,7 @@ impl Executor {
 
     /// Whether chains over a namespace go on at once, and their hops are not noted.
     #[inline]
-    fn is_direct(&self, namespace: usize) -> bool {
+    pub(crate) fn is_direct(&self, namespace: usize) -> bool {
         self.is_direct && matches!(self.namespaces.get(namespace).backend, Backend::Memory(_))
     }
 
@@ -384,7 +404,6 @@ impl Executor {
     }
 
     /// Performs a read of a chain from memory.
-    #[inline(always)]
     pub(crate) fn bring(&mut self, namespace: usize, read: &DeviceRead) {
         if let Backend::Memory(memory) = &self.namespaces.get(namespace).backend {
             memory.read(read.device_offset, self.arenas.engine.data_mut(read));
@@ -394,32 +413,57 @@ impl Executor {
         }
     }
 
-    /// Performs a read of a chain from memory, and goes on with the chain. One that is not `wanted` any
-    /// more ends; so does one whose namespace has been removed: file maps may already be those of
-    /// another with the same id.
+    /// Performs the read of a chain from memory whose turn it is, and goes on with the chain; and with
+    /// those of the [run](Schedule::run) behind it, until a chain needs more than its next read. Chains
+    /// that are not `wanted` any more end; so do those whose namespace has been removed: file maps may
+    /// already be those of another with the same id.
     #[inline]
-    pub(crate) fn read_for_chain(
+    pub(crate) fn read_for_chains(
         &mut self,
         namespace: usize,
-        read: DeviceRead,
         wanted: bool,
         tables: &Tables,
-    ) -> Progress {
-        self.bring(namespace, &read);
-        if !self.is_direct {
-            return self.go_on_with_chain(read.chain, Some(true), wanted, tables);
-        }
+        most: Most,
+    ) -> ChainReads {
         let ok = wanted && !self.namespaces.is_leaving(namespace);
-        let connection = self.arenas.owner(read.chain).command.connection;
-        let queue = self.schedule.queue(connection, !self.arenas.yields(read.chain));
         let place = namespace as u32;
-        let progress = self.arenas.engine.completed(read.chain, ok, tables, |read| {
-            queue.push_back(Operation::ChainRead { namespace: place, read });
+        let Executor { arenas, schedule, namespaces, .. } = self;
+        let Backend::Memory(memory) = &namespaces.get(namespace).backend else {
+            unreachable!("the ring works on files")
+        };
+        let Run { connection, operations, active, fresh } = schedule.run();
+        let mut of = operations.iter().map_while(|operation| match operation {
+            Operation::ChainRead { namespace, read } if *namespace == place => Some(read),
+            _ => None,
         });
-        if progress == Progress::Reads {
-            self.schedule.wake(connection);
+        let mut done = ChainReads::default();
+        let mut dearest = 0;
+        let mut next = of.next();
+        while let Some(read) = next {
+            let queue = if arenas.yields(read.chain) { &mut *fresh } else { &mut *active };
+            let bring = |data: &mut [u8]| memory.read(read.device_offset, data);
+            let progress = arenas.engine.perform(read, bring, ok, tables, |read| {
+                queue.push_back(Operation::ChainRead { namespace: place, read });
+            });
+            done.hops += 1;
+            if progress != Progress::Reads {
+                done.ended = Some((read.chain, progress));
+                break;
+            }
+            let is_over = done.hops >= most.hops || done.cost + arenas.engine.spent() >= most.units;
+            next = of.next().filter(|read| !is_over && read.length <= most.bytes);
+            if next.is_some() {
+                let cost = arenas.engine.take_spent();
+                done.cost += cost;
+                dearest = cost.max(dearest);
+            }
         }
-        progress
+        debug_assert!(done.hops > 0, "it is the turn of a read over this namespace");
+        schedule.advance(done.hops - 1, done.cost, dearest);
+        if done.hops > 1 || done.ended.is_none() {
+            schedule.wake(connection);
+        }
+        done
     }
 
     /// Goes on with a chain of which a read has ended, well or not, or that has calls left.

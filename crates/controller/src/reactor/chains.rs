@@ -4,14 +4,14 @@ use super::io::Io;
 use super::state::Core;
 use crate::commands::{Context, pushdown, pushdown_vector};
 use crate::connection::{ChainWaiters, Resting};
-use crate::executor::Owner;
-use crate::limits::{BYTES_PER_UNIT, LONG_UNITS, RESPONSE_UNITS, SLICE_UNITS};
+use crate::executor::{Most, Owner};
+use crate::limits::{BYTES_PER_UNIT, HOPS_PER_TURN, LONG_UNITS, RESPONSE_UNITS, SLICE_UNITS};
 use crate::operation::Operation;
 use crate::refusal::Refusal;
 use bpfof_chain::{ChainId, Outcome, Progress};
 use bpfof_nvme::Status;
 
-/// A read of a chain from memory is due. Where hosts share the reactor a long one is an operation, and the
+/// A read of a chain from memory is due, and with it those behind it in the round. Where hosts share the reactor a long one is an operation, and the
 /// call is another, so that others come between them.
 #[inline]
 pub(super) fn read<I: Io>(
@@ -23,22 +23,33 @@ pub(super) fn read<I: Io>(
     let Some(entry) = core.table.get_mut(index) else { return };
     let wanted = !entry.cuts_chains;
     let Some(association) = entry.connection.phase.association_mut() else { return };
-    core.turn.hops += 1;
     association.refresh_tables();
+    let is_shared = core.executor.schedule.is_shared();
     let units = units(read.length as usize);
-    if units > LONG_UNITS
-        && core.executor.schedule.is_shared()
-        && core.executor.arenas.engine.awaits_one(read.chain)
-    {
+    if is_shared && units > LONG_UNITS && core.executor.arenas.engine.awaits_one(read.chain) {
+        core.turn.hops += 1;
         core.executor.bring(namespace, &read);
         core.executor.spend(units);
         let done = Operation::ChainReadDone { chain: read.chain, ok: true, paid: units as u32 };
         return core.executor.schedule.push_first(index, done);
     }
     let tables = &association.tables;
-    let progress = core.executor.read_for_chain(namespace, read, wanted, tables);
-    if progress != Progress::Reads {
-        progressed(core, index, read.chain, progress);
+    if !core.executor.is_direct(namespace) {
+        core.turn.hops += 1;
+        core.executor.bring(namespace, &read);
+        let progress = core.executor.go_on_with_chain(read.chain, Some(true), wanted, tables);
+        return progressed(core, index, read.chain, progress);
+    }
+    let most = Most {
+        hops: HOPS_PER_TURN.saturating_sub(core.turn.hops),
+        units: core.turn.units_to_clock(),
+        bytes: if is_shared { (LONG_UNITS * BYTES_PER_UNIT) as u32 } else { u32::MAX },
+    };
+    let done = core.executor.read_for_chains(namespace, wanted, tables, most);
+    core.turn.hops += done.hops;
+    core.spend_before_clock(done.cost);
+    if let Some((chain, progress)) = done.ended {
+        progressed(core, index, chain, progress);
     }
 }
 

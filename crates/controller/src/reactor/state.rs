@@ -36,6 +36,12 @@ impl Turn {
         Turn { begun_ns: now_ns, clock_ns: now_ns, ..Turn::default() }
     }
 
+    /// Units that may be spent before the clock is looked at.
+    #[inline]
+    pub(super) fn units_to_clock(&self) -> u64 {
+        CLOCK_UNITS.saturating_sub(self.units)
+    }
+
     /// Returns the time since the last look, in ns.
     fn look_at_clock(&mut self, now_ns: u64) -> u64 {
         let passed_ns = now_ns.saturating_sub(self.clock_ns);
@@ -175,6 +181,14 @@ impl<I: Io> Core<I> {
             return units;
         }
         self.spend_by_clock(units)
+    }
+
+    /// Something has been done that takes less than [`Turn::units_to_clock`].
+    #[inline]
+    pub(super) fn spend_before_clock(&mut self, units: u64) {
+        self.io.spend(units);
+        self.turn.units += units;
+        self.turn.cost += units;
     }
 
     #[inline(never)]
