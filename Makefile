@@ -52,12 +52,15 @@ INSTALL = PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/ins
 # `make rocksdb-versions`: which, besides this machine's.
 ROCKSDB_VERSIONS ?= debian13 newest
 
+# `make bench-rocksdb`: with which.
+ROCKSDB_VERSION ?= machine
+
 # `make rocksdb-tables`: how many.
 TABLES ?= 20000
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
 	interop-fast interop-module screenshots wheel race grants soak soak-simulation soak-rocksdb \
-	soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
+	soak-rocksdb-versions soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
 	loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
 
@@ -113,13 +116,16 @@ bench: release ## pushdown against plain reads, reads against TCP; local chains;
 
 # Root mounts an image; bench-rocksdb.json ends with a summary.
 ROCKSDB_BUILD := $(or $(CARGO_TARGET_DIR),target)/rocksdb
-bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half an hour; root)
+ROCKSDB_BENCH_BUILD := $(ROCKSDB_BUILD)$(if $(filter-out machine,$(ROCKSDB_VERSION)),-$(ROCKSDB_VERSION))
+bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half an hour; root); ROCKSDB_VERSION=newest
 	@scripts/setup.sh rocksdb
 	cargo build --release -p bpfof-cli -p bpfof-capi --locked
-	cmake -S integrations/rocksdb -B $(ROCKSDB_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF))) \
-		-DBPFOF_TESTS=ON
-	cmake --build $(ROCKSDB_BUILD) --parallel 2 --target bpfof-rocksdb-bench
-	$(BPFOF) bench rocksdb --json bench-rocksdb.json --plots bench-rocksdb
+	integrations/rocksdb/versions.sh .rocksdb cmake $(ROCKSDB_VERSION) | tr '\n' '\0' | \
+		xargs -0 cmake -S integrations/rocksdb -B $(ROCKSDB_BENCH_BUILD) \
+		-DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF))) -DBPFOF_TESTS=ON
+	cmake --build $(ROCKSDB_BENCH_BUILD) --parallel 2 --target bpfof-rocksdb-bench
+	$(BPFOF) bench rocksdb --driver $(ROCKSDB_BENCH_BUILD)/bpfof-rocksdb-bench --json bench-rocksdb.json \
+		--plots bench-rocksdb
 
 WIREDTIGER_BUILD := $(or $(CARGO_TARGET_DIR),target)/wiredtiger
 bench-wiredtiger: ## WiredTiger over the network: plain reads against pushdown (a quarter of an hour; root)
@@ -217,7 +223,12 @@ rocksdb-versions: setup ## tests of the RocksDB integration with ROCKSDB_VERSION
 	@scripts/setup.sh rocksdb
 	integrations/rocksdb/versions.sh .rocksdb $(ROCKSDB_VERSIONS)
 
-rocksdb-tables: setup ## a database of TABLES tables: opened, read at the target; needs root and 3 open files for each
+soak-rocksdb-versions: setup ## the same with each of machine and ROCKSDB_VERSIONS, READS Gets each; needs root
+	@scripts/setup.sh rocksdb
+	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(or $(READS),1000000) \
+		integrations/rocksdb/versions.sh .rocksdb soak machine $(ROCKSDB_VERSIONS)
+
+rocksdb-tables: setup ## a database of TABLES tables: opened, read at the target; needs root
 	@scripts/setup.sh rocksdb
 	TABLES=$(TABLES) cargo test -p bpfof-cli --test rocksdb --locked a_database_of_many_tables -- --ignored --nocapture
 

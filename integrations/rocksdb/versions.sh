@@ -2,8 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs the tests of the RocksDB integration with other versions of RocksDB than this machine's:
 #
-#   integrations/rocksdb/versions.sh DIRECTORY VERSION…
+#   integrations/rocksdb/versions.sh DIRECTORY [tests|soak|cmake] VERSION…
 #
+#   tests      the tests, which is what it does if nothing is said
+#   soak       the soak, as `make soak-rocksdb`: READS Gets, or for SOAK_SECONDS, compared with plain ones
+#   cmake      prints by which arguments CMake builds with the version, one a line
+#
+#   machine    what this machine has installed
 #   debian13   9.10, as Debian 13 packages it: unpacked into DIRECTORY with its C library, installed nowhere
 #   newest     11.8, which the crate librocksdb-sys bundles: compiled in DIRECTORY, half an hour on two processors
 #   rust       the same, used by a program in Rust that knows the crate rocksdb
@@ -23,7 +28,11 @@ fail() {
 	exit 1
 }
 
-# Prints what CMake has to know.
+# Each prints what CMake has to know.
+machine() {
+	:
+}
+
 debian13() {
 	local at=$1/debian13 libraries package
 	mkdir -p "$at"
@@ -87,19 +96,45 @@ rust() {
 		cargo test -p bpfof-cli --test rocksdb --locked a_rust_program -- --ignored --nocapture
 }
 
-[[ $# -ge 2 ]] || fail "usage: integrations/rocksdb/versions.sh DIRECTORY debian13|newest|rust…"
+# What is to be done with a version.
+run_tests() {
+	cargo test -p bpfof-cli --test rocksdb --locked -- --nocapture
+}
+
+run_soak() {
+	cargo test --release -p bpfof-cli --test rocksdb --locked -- --ignored --exact soak --nocapture
+}
+
+run_cmake() {
+	[[ -z $ROCKSDB_CMAKE ]] || echo "$ROCKSDB_CMAKE"
+}
+
+readonly USAGE="usage: integrations/rocksdb/versions.sh DIRECTORY [tests|soak|cmake] machine|debian13|newest|rust…"
+[[ $# -ge 2 ]] || fail "$USAGE"
 directory=$1
+task=tests
 shift
+if [[ $1 == tests || $1 == soak || $1 == cmake ]]; then
+	task=$1
+	shift
+fi
+[[ $# -ge 1 ]] || fail "$USAGE"
 for version in "$@"; do
-	[[ $version == debian13 || $version == newest || $version == rust ]] ||
-		fail "there is no version $version; there are debian13, newest and rust"
+	[[ $version == machine || $version == debian13 || $version == newest || $version == rust ]] ||
+		fail "there is no version $version; there are machine, debian13, newest and rust"
+	[[ $version != rust || $task == tests ]] || fail "rust has tests only"
 done
 for version in "$@"; do
-	echo "RocksDB versions: $version"
+	echo "RocksDB versions: $version" >&2
 	if [[ $version == rust ]]; then
 		rust "$directory"
 		continue
 	fi
-	arguments=$("$version" "$directory")
-	ROCKSDB_VERSION=$version ROCKSDB_CMAKE=$arguments cargo test -p bpfof-cli --test rocksdb --locked -- --nocapture
+	ROCKSDB_CMAKE=$("$version" "$directory")
+	export ROCKSDB_CMAKE
+	if [[ $version == machine ]]; then
+		"run_$task"
+	else
+		ROCKSDB_VERSION=$version "run_$task"
+	fi
 done

@@ -49,11 +49,21 @@ struct Set {
     paths: Vec<PathBuf>,
     files: Vec<PushdownFile>,
     roots: Vec<Root>,
+    /// Whether no descriptor of a file is kept.
+    by_path: bool,
 }
 
 impl Set {
     fn new(disk: &Disk, tables: u64, policy: Policy) -> Set {
         Set::of(disk, disk.connect(), tables, policy)
+    }
+
+    /// The same, of files that are named by their paths.
+    fn by_path(disk: &Disk, tables: u64, policy: Policy) -> Set {
+        let mut set = Set::new(disk, 0, policy);
+        set.by_path = true;
+        set.make(disk, tables);
+        set
     }
 
     fn of(disk: &Disk, controller: Controller, tables: u64, policy: Policy) -> Set {
@@ -62,18 +72,25 @@ impl Set {
         let reader = PushdownReader::new(&maps, policy).expect("a lane");
         let function = maps.load_function(GET_OBJECT, 0).expect("good");
         let (paths, files, roots) = (Vec::new(), Vec::new(), Vec::new());
-        let mut set = Set { maps, reader, function, paths, files, roots };
+        let mut set = Set { maps, reader, function, paths, files, roots, by_path: false };
+        set.make(disk, tables);
+        set
+    }
+
+    fn make(&mut self, disk: &Disk, tables: u64) {
         for index in 0..tables {
             let path = disk.mount().join(format!("table-{index}"));
             let (bytes, root) = table(index, 0);
             fs::write(&path, bytes).expect("written");
-            set.add(path, root);
+            self.add(path, root);
         }
-        set
     }
 
     fn add(&mut self, path: PathBuf, root: Root) {
-        self.files.push(self.maps.open(&path).expect("opens"));
+        self.files.push(match self.by_path {
+            true => self.maps.add_path(path.clone()),
+            false => self.maps.open(&path).expect("opens"),
+        });
         self.paths.push(path);
         self.roots.push(root);
     }
@@ -363,7 +380,9 @@ fn blocks_that_straddle_scattered_extents_are_read_at_the_target() {
         let device = NamespaceDevice::new(disk.image()).expect("an image");
         let info = disk.connect().namespaces()[0];
         for file in &set.files {
-            let layout = bpfof_host::files::file_layout(file.file(), &device, &info).expect("maps");
+            let layout =
+                bpfof_host::files::file_layout(&file.file().expect("open"), &device, &info)
+                    .expect("maps");
             let blocks = layout.length_bytes() / 4096;
             assert!(layout.extents().len() as u64 > blocks * 3 / 4, "{kind}: {layout:?}");
         }
@@ -393,9 +412,9 @@ fn a_writer_waits_for_the_lease_and_is_not_kept_waiting() {
     if cannot_mount().is_some() {
         return;
     }
-    for (kind, size_bytes) in KINDS {
+    for ((kind, size_bytes), make) in both_ways() {
         let disk = Disk::new(kind, size_bytes);
-        let mut set = Set::new(&disk, 2, PATIENT);
+        let mut set = make(&disk, 2, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         set.expect(3, 0);
         // Machines are busy: one of the rounds must be quick.
@@ -564,12 +583,12 @@ fn a_change_under_a_chain_in_flight_makes_it_stale() {
     if cannot_mount().is_some() {
         return;
     }
-    for (kind, size_bytes) in KINDS {
+    for ((kind, size_bytes), make) in both_ways() {
         let disk = Disk::new(kind, size_bytes);
         let path = disk.mount().join("table-0");
         fs::write(&path, table(0, 0).0).expect("written");
         let writer = OpenOptions::new().write(true).open(&path).expect("opens");
-        let mut set = Set::new(&disk, 1, PATIENT);
+        let mut set = make(&disk, 1, PATIENT);
         assert!(set.mapped() && !set.files[0].is_leased(), "{kind}");
         for generation in 1..4 {
             submit(&mut set);
@@ -604,9 +623,9 @@ fn a_lease_holds_until_chains_in_flight_have_ended() {
     if cannot_mount().is_some() {
         return;
     }
-    for (kind, size_bytes) in KINDS {
+    for ((kind, size_bytes), make) in both_ways() {
         let disk = Disk::new(kind, size_bytes);
-        let mut set = Set::new(&disk, 1, PATIENT);
+        let mut set = make(&disk, 1, PATIENT);
         assert!(set.mapped() && set.leased(), "{kind}");
         submit(&mut set);
         let path = set.paths[0].clone();
@@ -767,6 +786,45 @@ fn maps_come_and_go_with_their_files() {
         assert!(Instant::now() < end, "{} stays open", path.display());
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Files by their paths have leases and no descriptors; one that is removed is read on at the target.
+#[test]
+fn files_by_path_take_no_descriptors() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        let mut set = Set::by_path(&disk, 14, PATIENT);
+        assert!(set.mapped() && set.leased(), "{kind}");
+        assert_eq!(open_below(&disk.mount()), None, "{kind}");
+        for key in 0..40 {
+            assert_eq!(set.expect(key, 0).executor, Executor::Target, "{kind}");
+        }
+        let gone = set.paths[3].clone();
+        fs::remove_file(&gone).expect("removed");
+        // As another file of that path would be, which is not this one.
+        fs::write(&gone, table(3, 1).0).expect("written");
+        if kind == "ext4" {
+            assert_eq!(set.expect(5, 0).executor, Executor::Target, "{kind}");
+        }
+        let refused = set.files[3].file().map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(refused, Err(std::io::ErrorKind::NotFound), "{kind}");
+        assert_eq!(open_below(&disk.mount()), None, "{kind}");
+        drop(set);
+        let maps = fs::read_to_string("/proc/self/maps").expect("its maps");
+        let mount = disk.mount().display().to_string();
+        assert!(!maps.contains(&mount), "{kind}: {maps}");
+    }
+}
+
+/// Each kind of file system, with files that are open and files that are named by their paths.
+fn both_ways() -> impl Iterator<Item = ((&'static str, u64), fn(&Disk, u64, Policy) -> Set)> {
+    KINDS.into_iter().flat_map(|kind| {
+        let ways: [fn(&Disk, u64, Policy) -> Set; 2] = [Set::new, Set::by_path];
+        ways.map(|make| (kind, make))
+    })
 }
 
 /// A file below `folder` that this process has open.

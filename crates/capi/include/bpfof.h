@@ -159,6 +159,19 @@ int bpfof_has_target(const struct bpfof *bpfof);
 int bpfof_add(struct bpfof *bpfof, int fd);
 
 /*
+ * Makes the file at path known by a number below -1, which from then on stands
+ * for it wherever a descriptor does: for many files, of which none takes a
+ * descriptor. The file is opened by its path when it is needed, so until
+ * bpfof_forget() the path must not become that of another file. Once the target
+ * knows where it lies, it is kept without a descriptor, even if it is removed;
+ * what then runs here fails. Without a target, direct reads keep a descriptor of
+ * each file that they have read. Fails with EEXIST if the number is known for
+ * another path; that the file cannot be opened is told by its chains, and by
+ * bpfof_wait_mapped().
+ */
+int bpfof_add_path(struct bpfof *bpfof, const char *path, int number);
+
+/*
  * The same for a file that nobody but the caller writes or truncates until
  * bpfof_forget(), and the caller only past the page cache (O_DIRECT): the files
  * of a database that writes in place. A chain over it counts if all bytes that

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -104,7 +104,7 @@ impl Session {
 
     /// The file that `fd` stands for now. Opens it once more if it is not known.
     pub(crate) fn file(&self, fd: c_int) -> Result<PushdownFile, Failure> {
-        if self.stable_fds {
+        if self.stable_fds || fd < 0 {
             let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
             if let Some((_, file)) = files.get(&fd) {
                 return Ok(file.clone());
@@ -141,6 +141,23 @@ impl Session {
         }
         let (file, path) = descriptor::reopen(fd, identity)?;
         files.insert(fd, (identity, self.maps.add_own(file, path)));
+        Ok(())
+    }
+
+    /// Makes the file at `path` known by a number that no descriptor has.
+    pub(crate) fn add_path(&self, number: c_int, path: PathBuf) -> Result<(), Failure> {
+        if number >= -1 {
+            return Err(Failure::invalid("a file that is named by its path has a number below -1"));
+        }
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = files.get(&number) {
+            if known.path() == path {
+                return Ok(());
+            }
+            let why = format!("{number} is the number of {}", known.path().display());
+            return Err(Failure::new(libc::EEXIST, why));
+        }
+        files.insert(number, (Identity::default(), self.maps.add_path(path)));
         Ok(())
     }
 

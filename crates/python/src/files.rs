@@ -212,7 +212,7 @@ impl Files {
         };
         let data = py.detach(|| {
             let failed = |error| Failure::file(&error, file.path(), &error);
-            let length = file.file().metadata().map_err(failed)?.len();
+            let length = file.file().and_then(|file| file.metadata()).map_err(failed)?.len();
             let left = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX);
             let size = size.min(left);
             if size > READ_MAX_BYTES {

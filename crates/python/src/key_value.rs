@@ -61,8 +61,8 @@ impl KeyValue {
     fn in_file(py: Python<'_>, files: Py<Files>) -> Result<Self, Failure> {
         let opened = files.get().opened().clone();
         let function = py.detach(|| {
-            let file = opened.files[0].file();
             let failed = |error| Failure::file(&error, opened.files[0].path(), &error);
+            let file = opened.files[0].file().map_err(failed)?;
             let length = file.metadata().map_err(failed)?.len();
             let read = &mut |offset, data: &mut [u8]| file.read_exact_at(data, offset);
             bpfkv::detect::detect(length, read).map_err(bpfof_kv::SessionError::from)?;

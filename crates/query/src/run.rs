@@ -153,7 +153,8 @@ impl<'a> Runner<'a> {
     fn open(&self, part: &Part) -> Result<Opened, RunError> {
         let failed = |source| RunError::Open { path: part.path.clone(), source };
         let file = self.stages.maps().open(&part.path).map_err(failed)?;
-        let file_bytes = file.file().metadata().map_err(failed)?.len();
+        let opened = file.file().map_err(failed)?;
+        let file_bytes = opened.metadata().map_err(failed)?.len();
         let bad = |offset_bytes, what| {
             Err(RunError::Data { path: part.path.clone(), offset_bytes, what })
         };
@@ -173,7 +174,7 @@ impl<'a> Runner<'a> {
                 let mut wanted: BTreeSet<usize> = self.split.columns.iter().copied().collect();
                 columns_of_answers(&self.plan, &mut wanted);
                 let wanted = wanted.into_iter().collect();
-                match Batches::read(file.file(), part, columns, wanted) {
+                match Batches::read(&opened, part, columns, wanted) {
                     Ok(batches) => batches,
                     Err(FileError::Read(error)) => return Err(failed(error)),
                     Err(FileError::Contents(what)) => return bad(part.start_bytes, what),

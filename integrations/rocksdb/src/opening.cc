@@ -9,6 +9,9 @@
 #include <rocksdb/sst_file_manager.h>
 #include <rocksdb/table.h>
 
+#include <algorithm>
+#include <sys/resource.h>
+
 namespace bpf_of {
 
 using rocksdb::ColumnFamilyDescriptor;
@@ -42,6 +45,14 @@ std::string refuse(const rocksdb::DBOptions &options, const PushdownOptions &pus
 	return "";
 }
 
+/* Descriptors for tables, if the program does not say. */
+size_t usual_descriptors()
+{
+	struct rlimit limit;
+
+	return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? std::max<size_t>(limit.rlim_cur / 2, 1) : 512;
+}
+
 /* Whether tables and memtables of a column family are of the kind that chains can search. */
 bool is_plain(const rocksdb::ColumnFamilyOptions &options)
 {
@@ -70,7 +81,8 @@ Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &
 	state->files = std::make_shared<TableFiles>(std::move(target));
 	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
 	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max);
-	begun->env_ = rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads));
+	begun->env_ = rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads,
+		pushdown.descriptors_max ? pushdown.descriptors_max : usual_descriptors()));
 	for (const ColumnFamilyDescriptor &family : families)
 		begun->followed_.push_back(!is_plain(family.options) ? nullptr
 			: std::make_shared<VersionTracker>(state->files, state->memory, family));

@@ -131,7 +131,7 @@ rocksdb::Status Target::open(const PushdownOptions &options, std::shared_ptr<Tar
 	return status;
 }
 
-bool Target::reconnect()
+bool Target::reconnect(const std::function<void(const Session &)> &prepare)
 {
 	if (!session()->is_lost())
 		return false;
@@ -141,6 +141,7 @@ bool Target::reconnect()
 
 	if (!lost->is_lost() || !Session::open(options_, &made).ok())
 		return false;
+	prepare(*made);
 	std::atomic_store(&session_, std::move(made));
 	PushdownStats past;
 

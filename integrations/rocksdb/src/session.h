@@ -8,6 +8,7 @@
 #include <bpfof.h>
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -88,7 +89,8 @@ class Target {
 
 	std::shared_ptr<Session> session() const { return std::atomic_load(&session_); }
 	/* Makes a new session if this one was lost. False if that does not succeed, or none was. */
-	bool reconnect();
+	/* `prepare` is called with it before anybody uses it. */
+	bool reconnect(const std::function<void(const Session &)> &prepare);
 	void count(PushdownStats *stats) const;
 
     private:

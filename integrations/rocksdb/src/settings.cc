@@ -47,6 +47,8 @@ bool set_known(const std::string &name, const std::string &text, PushdownOptions
 		return read(text, &options->value_bytes_max);
 	if (is("readers_max"))
 		return read(text, &options->readers_max);
+	if (is("descriptors_max"))
+		return read(text, &options->descriptors_max);
 	if (is("target_reads"))
 		return read(text, &options->target_reads);
 	if (is("sample_rate"))
@@ -71,7 +73,7 @@ Status PushdownOptions::set(const std::string &name, const std::string &value)
 		is_known ? name + " cannot be \"" + value + "\""
 			 : "there is no \"" + name +
 				   "\"; there are url, device, index_bytes_max, value_bytes_max, readers_max, "
-				   "target_reads, sample_rate, adapt_sampling and report");
+				   "descriptors_max, target_reads, sample_rate, adapt_sampling and report");
 }
 
 Status PushdownOptions::parse(const std::string &text, PushdownOptions *options)

@@ -3,6 +3,11 @@
 
 #include <rocksdb/table.h>
 
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
 namespace bpf_of {
 
 namespace {
@@ -63,6 +68,20 @@ bool has_values_apart(const Properties &, long)
 	return false;
 }
 
+/* A file that is open for reading, or -1. */
+struct Descriptor {
+	const int fd;
+
+	explicit Descriptor(const std::string &path) : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+	~Descriptor()
+	{
+		if (fd >= 0)
+			::close(fd);
+	}
+	Descriptor(const Descriptor &) = delete;
+	Descriptor &operator=(const Descriptor &) = delete;
+};
+
 /* What rules a table out, whatever is in the file; "" if nothing does. */
 std::string refuse(const rocksdb::TableProperties &properties)
 {
@@ -102,9 +121,6 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 		if (!status.ok())
 			opened->refusal_ = status.ToString();
 	}
-	if (opened->refusal_.empty() &&
-		bpfof_add(files.target().session()->get(), opened->file_->fd()) < 0)
-		opened->refusal_ = bpfof_error();
 	if (!opened->refusal_.empty())
 		opened->refusal_ = path + ": " + opened->refusal_;
 	*table = std::move(opened);
@@ -113,8 +129,12 @@ rocksdb::Status Table::open(TableFiles &files, std::shared_ptr<IndexMemory> memo
 
 rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 {
+	const Descriptor open(file_->path());
 	sst::Footer footer;
-	rocksdb::Status status = sst::read_footer(file_->fd(), file_->size_bytes(), &footer);
+
+	if (open.fd < 0)
+		return rocksdb::Status::IOError("opening " + file_->path(), std::strerror(errno));
+	rocksdb::Status status = sst::read_footer(open.fd, file_->size_bytes(), &footer);
 
 	if (!status.ok())
 		return status;
@@ -131,7 +151,7 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	top_.checksum = footer.checksum;
 	top_.checksum_base = footer.checksum_base;
 
-	status = sst::Index::read(file_->fd(), footer, shape, memory_->left(), &index_);
+	status = sst::Index::read(open.fd, footer, shape, memory_->left(), &index_);
 	if (status.ok())
 		memory_->take(index_->memory_bytes());
 	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* One table file: held open, known to libbpfof, with its index in memory if there is room. */
+/* One table file: known to libbpfof, with its index in memory if there is room. */
 #ifndef BPFOF_ROCKSDB_TABLE_H
 #define BPFOF_ROCKSDB_TABLE_H
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "table_file.h"
 
+#include "table_reads.h"
+
 #include <rocksdb/version.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 namespace bpf_of {
 
@@ -17,70 +17,66 @@ using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
 
-/* What RocksDB has called when a read is done. */
-#if ROCKSDB_MAJOR >= 9
-using ReadDone = std::function<void(rocksdb::FSReadRequest &, void *)>;
-#else
-using ReadDone = std::function<void(const rocksdb::FSReadRequest &, void *)>;
-#endif
-
 TableFile::~TableFile()
 {
 	{
 		std::lock_guard<std::mutex> lock(files_->mutex_);
-		const auto found = files_->open_.find(path_);
+		const auto found = files_->known_.find(path_);
 
 		/* Another file may have that path by now. */
-		if (found != files_->open_.end() && found->second.expired())
-			files_->open_.erase(found);
+		if (found != files_->known_.end() && found->second.expired())
+			files_->known_.erase(found);
 	}
-	/* Fails if it was never used, or if the session is broken: then nothing is held. */
-	bpfof_forget(files_->target_->session()->get(), fd_);
-	::close(fd_);
+	/* Fails if this session has not been told of it: then nothing is held. */
+	bpfof_forget(files_->target_->session()->get(), number_);
 }
 
 rocksdb::Status TableFiles::open(const std::string &path, std::shared_ptr<const TableFile> *file)
 {
 	/* All the time: a plan knows by the object where RocksDB has stopped. */
 	std::lock_guard<std::mutex> lock(mutex_);
-	std::weak_ptr<const TableFile> &known = open_[path];
+	const auto known = known_.find(path);
 
-	if ((*file = known.lock()))
+	if (known != known_.end() && (*file = known->second.lock()))
 		return rocksdb::Status::OK();
-	const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
 	struct stat found;
 
-	if (fd < 0 || ::fstat(fd, &found) < 0) {
-		const rocksdb::Status status =
-			rocksdb::Status::IOError("opening " + path, std::strerror(errno));
-
-		if (fd >= 0)
-			::close(fd);
-		open_.erase(path);
-		return status;
-	}
-	file->reset(new TableFile(shared_from_this(), path, fd, found.st_size));
-	known = *file;
+	if (::stat(path.c_str(), &found) < 0)
+		return rocksdb::Status::IOError("opening " + path, std::strerror(errno));
+	if (known != known_.end())
+		known_.erase(known);
+	file->reset(new TableFile(shared_from_this(), path, next_number_--, found.st_size));
+	known_.emplace((*file)->path(), *file);
+	add(**file, *target_->session());
 	return rocksdb::Status::OK();
 }
 
-void TableFiles::reconnect()
+void TableFiles::add(const TableFile &file, const Session &session)
 {
-	if (!target_->reconnect())
-		return;
-	const std::shared_ptr<Session> session = target_->session();
+	/* Chains over one that cannot be read tell why. */
+	bpfof_add_path(session.get(), file.path().c_str(), file.number());
+}
+
+void TableFiles::add_all(const Session &session)
+{
 	std::vector<std::shared_ptr<const TableFile>> files;
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 
-		for (const auto &entry : open_) {
+		for (const auto &entry : known_) {
 			if (auto file = entry.second.lock())
 				files.push_back(std::move(file));
 		}
 	}
-	/* Chains over one that cannot be added tell why. */
 	for (const auto &file : files)
-		bpfof_add(session->get(), file->fd());
+		add(*file, session);
+}
+
+void TableFiles::reconnect()
+{
+	/* Before chains use the session; and those that came meanwhile. */
+	if (target_->reconnect([this](const Session &made) { add_all(made); }))
+		add_all(*target_->session());
 }
 
 bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
@@ -89,7 +85,7 @@ bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
 
 	reads.reserve(ranges.size());
 	for (const FileRange &range : ranges) {
-		reads.push_back({range.file->fd(), range.offset, range.size, to, 0});
+		reads.push_back({range.file->number(), range.offset, range.size, to, 0});
 		to += range.size;
 	}
 	const Reader reader(target_->session());
@@ -105,14 +101,19 @@ bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
 
 namespace {
 
-class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
+class HookedFile : public rocksdb::FSRandomAccessFile {
     public:
-	HookedFile(std::unique_ptr<rocksdb::FSRandomAccessFile> plain,
-		std::shared_ptr<TableFiles> files, std::shared_ptr<const TableFile> file,
-		bool target_reads)
-		: FSRandomAccessFileOwnerWrapper(std::move(plain)), files_(std::move(files)),
-		  file_(std::move(file)), target_reads_(target_reads)
+	HookedFile(std::unique_ptr<TableHandle> handle, std::shared_ptr<TableFiles> files,
+		std::shared_ptr<const TableFile> file, bool target_reads)
+		: handle_(std::move(handle)), files_(std::move(files)), file_(std::move(file)),
+		  target_reads_(target_reads)
 	{
+		std::shared_ptr<FSRandomAccessFile> plain;
+
+		if (handle_->file(&plain).ok()) {
+			is_direct_ = plain->use_direct_io();
+			alignment_ = plain->GetRequiredBufferAlignment();
+		}
 	}
 
 	IOStatus Read(uint64_t offset, size_t size, const IOOptions &options, Slice *result,
@@ -125,14 +126,18 @@ class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
 			return status;
 		if (target_reads_ && read_at_target(offset, size, scratch, result))
 			return IOStatus::OK();
-		return target()->Read(offset, size, options, result, scratch, debug);
+		return with_file([&](FSRandomAccessFile &plain) {
+			return plain.Read(offset, size, options, result, scratch, debug);
+		});
 	}
 
 	IOStatus MultiRead(rocksdb::FSReadRequest *requests, size_t count, const IOOptions &options,
 		IODebugContext *debug) override
 	{
 		if (!ReadScope::current() && !target_reads_)
-			return target()->MultiRead(requests, count, options, debug);
+			return with_file([&](FSRandomAccessFile &plain) {
+				return plain.MultiRead(requests, count, options, debug);
+			});
 		if (!ReadScope::current() && multi_read_at_target(requests, count))
 			return IOStatus::OK();
 		for (size_t i = 0; i < count; i++)
@@ -150,26 +155,33 @@ class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
 			return IOStatus::OK();
 		if (target_reads_)
 			return IOStatus::NotSupported("reads go to the target");
-		return target()->Prefetch(offset, size, options, debug);
+		return with_file([&](FSRandomAccessFile &plain) {
+			return plain.Prefetch(offset, size, options, debug);
+		});
 	}
 
-	IOStatus ReadAsync(rocksdb::FSReadRequest &request, const IOOptions &options, ReadDone done,
-		void *argument, void **handle, rocksdb::IOHandleDeleter *deleter,
-		IODebugContext *debug) override
+	IOStatus InvalidateCache(size_t offset, size_t size) override
 	{
-		return FSRandomAccessFile::ReadAsync(
-			request, options, std::move(done), argument, handle, deleter, debug);
+		return with_file([&](FSRandomAccessFile &plain) { return plain.InvalidateCache(offset, size); });
 	}
 
-#if ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR >= 1108
-	bool SubmitReadAsync(rocksdb::FSReadRequest &request, const IOOptions &options,
-		std::function<void(rocksdb::FSReadRequest &)> done, IODebugContext *debug) override
+	size_t GetUniqueId(char *id, size_t size) const override
 	{
-		return FSRandomAccessFile::SubmitReadAsync(request, options, std::move(done), debug);
+		std::shared_ptr<FSRandomAccessFile> plain;
+
+		return handle_->file(&plain).ok() ? plain->GetUniqueId(id, size) : 0;
+	}
+
+	bool use_direct_io() const override { return !target_reads_ && is_direct_; }
+	size_t GetRequiredBufferAlignment() const override { return alignment_; }
+
+#if ROCKSDB_MAJOR >= 11
+	IOStatus GetFileSize(uint64_t *size) override
+	{
+		*size = file_->size_bytes();
+		return IOStatus::OK();
 	}
 #endif
-
-	bool use_direct_io() const override { return !target_reads_ && target()->use_direct_io(); }
 
     private:
 	bool read_at_target(uint64_t offset, size_t size, char *scratch, Slice *result) const
@@ -209,9 +221,21 @@ class HookedFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
 		return true;
 	}
 
+	/* Calls `use` with the open file. */
+	template <typename Use> IOStatus with_file(Use use) const
+	{
+		std::shared_ptr<FSRandomAccessFile> plain;
+		const IOStatus status = handle_->file(&plain);
+
+		return status.ok() ? use(*plain) : status;
+	}
+
+	const std::unique_ptr<TableHandle> handle_;
 	const std::shared_ptr<TableFiles> files_;
 	const std::shared_ptr<const TableFile> file_;
 	const bool target_reads_;
+	bool is_direct_ = false;
+	size_t alignment_ = rocksdb::kDefaultPageSize;
 };
 
 bool is_table(const std::string &path)
@@ -223,9 +247,10 @@ bool is_table(const std::string &path)
 
 class HookedFileSystem : public rocksdb::FileSystemWrapper {
     public:
-	HookedFileSystem(std::shared_ptr<TableFiles> files, bool target_reads)
+	HookedFileSystem(std::shared_ptr<TableFiles> files, bool target_reads, size_t descriptors_max)
 		: FileSystemWrapper(rocksdb::FileSystem::Default()), files_(std::move(files)),
-		  target_reads_(target_reads)
+		  target_reads_(target_reads),
+		  reads_(std::make_shared<TableReads>(rocksdb::FileSystem::Default(), descriptors_max))
 	{
 	}
 
@@ -235,36 +260,49 @@ class HookedFileSystem : public rocksdb::FileSystemWrapper {
 	IOStatus NewRandomAccessFile(const std::string &path, const rocksdb::FileOptions &options,
 		std::unique_ptr<rocksdb::FSRandomAccessFile> *result, IODebugContext *debug) override
 	{
-		std::unique_ptr<rocksdb::FSRandomAccessFile> plain;
 		rocksdb::FileOptions how = options;
-
-		/* What RocksDB reads is not aligned then, and the target may be gone. */
-		if (target_reads_ && is_table(path))
-			how.use_direct_reads = false;
-		IOStatus status = target()->NewRandomAccessFile(path, how, &plain, debug);
 		std::shared_ptr<const TableFile> file;
+		std::unique_ptr<TableHandle> handle;
 
-		if (!status.ok())
-			return status;
 		if (!is_table(path) || !files_->open(path, &file).ok())
-			*result = std::move(plain);
-		else
+			return target()->NewRandomAccessFile(path, options, result, debug);
+		/* What RocksDB reads is not aligned then, and the target may be gone. */
+		if (target_reads_)
+			how.use_direct_reads = false;
+		IOStatus status = reads_->open(path, how, &handle);
+
+		if (status.ok())
 			*result = std::make_unique<HookedFile>(
-				std::move(plain), files_, std::move(file), target_reads_);
+				std::move(handle), files_, std::move(file), target_reads_);
 		return status;
+	}
+
+	IOStatus DeleteFile(const std::string &path, const IOOptions &options, IODebugContext *debug) override
+	{
+		reads_->keep(path);
+		return target()->DeleteFile(path, options, debug);
+	}
+
+	IOStatus RenameFile(const std::string &from, const std::string &to, const IOOptions &options,
+		IODebugContext *debug) override
+	{
+		reads_->keep(from);
+		reads_->keep(to);
+		return target()->RenameFile(from, to, options, debug);
 	}
 
     private:
 	const std::shared_ptr<TableFiles> files_;
 	const bool target_reads_;
+	const std::shared_ptr<TableReads> reads_;
 };
 
 } /* namespace */
 
 std::shared_ptr<rocksdb::FileSystem> make_file_system(
-	std::shared_ptr<TableFiles> files, bool target_reads)
+	std::shared_ptr<TableFiles> files, bool target_reads, size_t descriptors_max)
 {
-	return std::make_shared<HookedFileSystem>(std::move(files), target_reads);
+	return std::make_shared<HookedFileSystem>(std::move(files), target_reads, descriptors_max);
 }
 
 } /* namespace bpf_of */

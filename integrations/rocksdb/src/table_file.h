@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Files of tables, and the file system by which RocksDB reads them: that of the machine, but for
- * reads that a scope serves (read_scope.h) or that go to the target.
+ * reads that a scope serves (read_scope.h) or that go to the target, and with few descriptors.
  */
 #ifndef BPFOF_ROCKSDB_TABLE_FILE_H
 #define BPFOF_ROCKSDB_TABLE_FILE_H
@@ -9,33 +9,36 @@
 #include "read_scope.h"
 #include "session.h"
 
+#include <string_view>
 #include <unordered_map>
 
 namespace bpf_of {
 
 class TableFiles;
 
-/* A file of a table, which does not change, open for reading and known to libbpfof. */
+/* A file of a table, which does not change, known to libbpfof by its path. It takes no descriptor. */
 class TableFile : public std::enable_shared_from_this<TableFile> {
     public:
 	~TableFile();
 	TableFile(const TableFile &) = delete;
 	TableFile &operator=(const TableFile &) = delete;
 
-	int fd() const { return fd_; }
+	/* What stands for it where libbpfof takes descriptors. */
+	int number() const { return number_; }
+	const std::string &path() const { return path_; }
 	uint64_t size_bytes() const { return size_bytes_; }
 
     private:
 	friend class TableFiles;
 
-	TableFile(std::shared_ptr<TableFiles> files, std::string path, int fd, uint64_t size_bytes)
-		: files_(std::move(files)), path_(std::move(path)), fd_(fd), size_bytes_(size_bytes)
+	TableFile(std::shared_ptr<TableFiles> files, std::string path, int number, uint64_t size_bytes)
+		: files_(std::move(files)), path_(std::move(path)), number_(number), size_bytes_(size_bytes)
 	{
 	}
 
 	const std::shared_ptr<TableFiles> files_;
 	const std::string path_;
-	const int fd_;
+	const int number_;
 	const uint64_t size_bytes_;
 };
 
@@ -46,15 +49,15 @@ struct FileRange {
 	size_t size;
 };
 
-/* Those that are open, by their paths. */
+/* Those that are known, by their paths. */
 class TableFiles : public std::enable_shared_from_this<TableFiles> {
     public:
 	explicit TableFiles(std::shared_ptr<Target> target) : target_(std::move(target)) {}
 
-	/* Opens a file, unless it is open: all who have it open have the same object. `file` is empty
-	 * before. IOError if that fails. */
+	/* Makes a file known, unless it is: all who have it have the same object. `file` is empty
+	 * before. IOError if there is none. */
 	rocksdb::Status open(const std::string &path, std::shared_ptr<const TableFile> *file);
-	/* Connects again if the target was lost, and lets it know all files that are open. */
+	/* Connects again if the target was lost, and lets it know all files. */
 	void reconnect();
 
 	/*
@@ -69,17 +72,23 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
     private:
 	friend class TableFile;
 
+	static void add(const TableFile &file, const Session &session);
+	void add_all(const Session &session);
+
 	const std::shared_ptr<Target> target_;
 	std::mutex mutex_;
-	std::unordered_map<std::string, std::weak_ptr<const TableFile>> open_;
+	/* The keys are the files' own. */
+	std::unordered_map<std::string_view, std::weak_ptr<const TableFile>> known_;
+	/* Numbers go down from here: -1 is an error, and those above are descriptors. */
+	int next_number_ = -2;
 };
 
 /*
- * The machine's file system. Reads of tables are offered to the thread's scope. With `target_reads`
+ * The machine's file system, of which at most so many descriptors are open for tables. Reads of tables are offered to the thread's scope. With `target_reads`
  * those that it leaves go to the target, as far as that can be reached.
  */
 std::shared_ptr<rocksdb::FileSystem> make_file_system(
-	std::shared_ptr<TableFiles> files, bool target_reads);
+	std::shared_ptr<TableFiles> files, bool target_reads, size_t descriptors_max);
 
 } /* namespace bpf_of */
 

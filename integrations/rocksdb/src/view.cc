@@ -41,7 +41,7 @@ class Planner {
 			return give_up(ReadPath::kDeclined);
 		if (plan_->tables == SST_TABLES_MAX)
 			return give_up(ReadPath::kManyTables);
-		plan_->fds[plan_->tables] = range.table->file().fd();
+		plan_->fds[plan_->tables] = range.table->file().number();
 		plan_->of[plan_->tables] = range.table.get();
 		plan_->starts[plan_->tables] = start;
 		plan_->tables++;
@@ -141,7 +141,7 @@ std::string why_not_mapped(const View &view, const TableFiles &files)
 	const auto why = [&](const Range &range) -> std::string {
 		const bool is_mapped =
 			!range.table->refusal().empty() ||
-			bpfof_wait_mapped(session->get(), range.table->file().fd(), 0) == 0;
+			bpfof_wait_mapped(session->get(), range.table->file().number(), 0) == 0;
 
 		return is_mapped || errno == ENOTCONN ? "" : bpfof_error();
 	};

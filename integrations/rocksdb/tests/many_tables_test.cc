@@ -23,8 +23,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t KEYS_OF_TABLE = 40;
 constexpr uint64_t READS = 20000;
 constexpr int THREADS = 4;
-/* RocksDB has one for each table, this library another one, and libbpfof a third. */
-constexpr rlim_t DESCRIPTORS_OF_TABLE = 3;
+/* What is open beside tables: sockets of readers, and RocksDB's other files. */
 constexpr rlim_t DESCRIPTORS_BESIDE = 200;
 constexpr unsigned READY_MS = 120000;
 
@@ -49,18 +48,22 @@ uint64_t resident()
 	return 0;
 }
 
-void allow_descriptors(uint64_t tables)
+/* As many as there are tables, at most, of which these may take half. */
+rlim_t limit_descriptors(uint64_t tables)
 {
-	const rlim_t needed = tables * DESCRIPTORS_OF_TABLE + DESCRIPTORS_BESIDE;
 	struct rlimit limit;
 
 	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "reading the limit of open files");
-	CHECK(limit.rlim_max >= needed,
-		"%llu tables need a hard limit of %llu open files, and it is %llu: ulimit -Hn",
-		static_cast<unsigned long long>(tables), static_cast<unsigned long long>(needed),
-		static_cast<unsigned long long>(limit.rlim_max));
-	limit.rlim_cur = limit.rlim_max;
-	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "raising the limit of open files");
+	limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, std::max<rlim_t>(tables, 2 * DESCRIPTORS_BESIDE));
+	CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setting the limit of open files");
+	return limit.rlim_cur;
+}
+
+size_t open_descriptors()
+{
+	const std::filesystem::directory_iterator all("/proc/self/fd");
+
+	return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
 std::string key_of(uint64_t number)
@@ -164,7 +167,8 @@ int main(int argc, char **argv)
 	PushdownDB *db;
 
 	CHECK(tables >= 2, "TABLES must be at least 2");
-	allow_descriptors(tables);
+	const rlim_t limit = limit_descriptors(tables);
+
 	make(options, families, path, tables);
 	pushdown.sample_rate = 0;
 	pushdown.url = place.url;
@@ -191,14 +195,17 @@ int main(int argc, char **argv)
 		readers.emplace_back([&, i] { read(db, handles, keys, i + 1); });
 	for (std::thread &reader : readers)
 		reader.join();
+	const size_t open = open_descriptors();
 	const bpf_of::PushdownStats stats = db->stats();
 	const uint64_t there = stats[place.url.empty() ? ReadPath::kHere : ReadPath::kTarget];
 
 	std::printf("%llu tables: open %.2f s, known %.2f s, at the target %.2f s; memory %llu KiB, of "
-		    "which indices %llu;",
+		    "which indices %llu; %zu of %llu descriptors;",
 		static_cast<unsigned long long>(stats.tables), opened, known, mapped,
 		static_cast<unsigned long long>(taken),
-		static_cast<unsigned long long>(stats.index_bytes >> 10));
+		static_cast<unsigned long long>(stats.index_bytes >> 10), open,
+		static_cast<unsigned long long>(limit));
+	CHECK(place.url.empty() || open <= limit / 2 + DESCRIPTORS_BESIDE, "too many descriptors are open");
 	print_ways(*db);
 	CHECK(stats.tables == tables / 2 * 2 && stats.tables_refused == 0, "%s", db->last_error().c_str());
 	/* Half of the keys are not there: RocksDB or an index tells that of some. */

@@ -291,7 +291,7 @@ fn over_files(
     let needs_steps = options.steps || ended.is_err() && !maps.has_target();
     let steps = match needs_steps {
         true => {
-            let sources = files.iter().map(|file| file.file().try_clone().map(Source::File));
+            let sources = files.iter().map(|file| file.file()?.try_clone().map(Source::File));
             let sources = sources.collect::<Result<_, _>>()?;
             Some(repeat(options, chosen, sources, argument)?)
         }

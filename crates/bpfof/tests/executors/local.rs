@@ -56,7 +56,7 @@ impl Store {
 
     /// Whether its file system has direct I/O.
     fn is_direct(&self) -> bool {
-        bpfof_device::direct_block_bytes(self.files[0].file()).is_some()
+        bpfof_device::direct_block_bytes(&self.files[0].file().expect("open")).is_some()
     }
 
     /// Where chains over it run.

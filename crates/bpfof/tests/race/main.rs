@@ -295,5 +295,5 @@ fn check(
 
 fn fd(file: &PushdownFile) -> i32 {
     use std::os::fd::AsRawFd;
-    file.file().as_raw_fd()
+    file.file().expect("open").as_raw_fd()
 }

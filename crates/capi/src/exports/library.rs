@@ -122,6 +122,19 @@ unsafe extern "C" fn bpfof_add(handle: *mut Handle, fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_add_path(
+    handle: *mut Handle,
+    path: *const c_char,
+    number: c_int,
+) -> c_int {
+    call(-1, || {
+        // SAFETY: what C promises.
+        let (session, path) = unsafe { (&given(handle, "bpfof")?.0, text(path, "path")?) };
+        session.add_path(number, OsStr::from_bytes(path.to_bytes()).into()).map(|()| 0)
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn bpfof_add_own(handle: *mut Handle, fd: c_int) -> c_int {
     // SAFETY: what C promises.
     call(-1, || unsafe { given(handle, "bpfof") }?.0.add_own(fd).map(|()| 0))

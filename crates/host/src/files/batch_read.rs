@@ -189,9 +189,10 @@ impl Batch {
 
 fn read_here(read: &mut FileRead<'_>) -> Result<usize, ReadError> {
     let failed = |source| ReadError::Plain { path: read.file.path().to_owned(), source };
+    let file = read.file.file().map_err(failed)?;
     let mut done = 0;
     while let Some(rest) = read.data.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match read.file.file().read_at(rest, read.offset_bytes + done as u64) {
+        match file.read_at(rest, read.offset_bytes + done as u64) {
             Ok(0) => break,
             Ok(length) => done += length,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -28,8 +28,11 @@ impl FallBack {
     /// see it as plain reads do.
     fn run(&mut self, call: &ReadPushdown<'_>) -> Result<u32, ReadError> {
         let mut lengths = Vec::with_capacity(call.files.len());
+        let mut opened = Vec::with_capacity(call.files.len());
         for file in call.files {
-            lengths.push(length_bytes(file.file()).map_err(|error| failed(file, error))?);
+            let open = file.file().map_err(|error| failed(file, error))?;
+            lengths.push(length_bytes(&open).map_err(|error| failed(file, error))?);
+            opened.push(open);
         }
         let plain = PlainCall {
             function: call.function,
@@ -39,9 +42,9 @@ impl FallBack {
             answer_max_bytes: call.answer_max_bytes,
         };
         let read = |place: PlainRead, data: &mut [u8]| {
-            let file = &call.files[place.file];
             // Ends early only if the file became shorter.
-            file.file().read_exact_at(data, place.offset_bytes).map_err(|error| failed(file, error))
+            let read = opened[place.file].read_exact_at(data, place.offset_bytes);
+            read.map_err(|error| failed(&call.files[place.file], error))
         };
         let done = self.chains.run(&plain, &lengths, read, &mut self.answer);
         done.map(|done| done.hops).map_err(|error| match error {

@@ -3,14 +3,19 @@
 
 use super::error::MapRefusal;
 use super::layout::{FileLayout, FileSystem, mark};
+use super::lease::Doubt;
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::Shared;
 use super::sys;
 use crate::FileVersion;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a chain waits for the keeper to look for broken leases.
+const LOOK_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Dropping the last handle removes the map.
 #[derive(Debug)]
@@ -40,9 +45,11 @@ impl PushdownFile {
     }
 
     /// The open file, for plain reads.
-    #[must_use]
-    pub fn file(&self) -> &File {
-        &self.0.mapped.file
+    ///
+    /// # Errors
+    /// One of [`FileMaps::add_path`](super::FileMaps::add_path) cannot be opened by its path.
+    pub fn file(&self) -> io::Result<Arc<File>> {
+        self.0.mapped.file()
     }
 
     /// The path it was opened by, or what it was called.
@@ -130,26 +137,36 @@ impl PushdownFile {
             self.refresh();
             return None;
         };
-        let Some(valid_until_ns) = self.check(&mapping) else {
-            self.distrust(mapping.version);
-            return None;
+        let valid_until_ns = match self.check(&mapping) {
+            // The keeper looks once a second, unless this process was stopped, or the target does not answer.
+            Err(Doubt::Unknown) => {
+                self.0.shared.wait_seen(LOOK_PATIENCE);
+                self.check(&mapping)
+            }
+            checked => checked,
         };
-        Some(Pin { file: self.clone(), mapping, valid_until_ns })
+        match valid_until_ns {
+            Ok(valid_until_ns) => Some(Pin { file: self.clone(), mapping, valid_until_ns }),
+            Err(Doubt::Unknown) => None,
+            Err(Doubt::Breaking) => {
+                self.distrust(mapping.version);
+                None
+            }
+        }
     }
 
     /// Whether `mapping` holds now; until when a chain must have ended, in ns.
-    fn check(&self, mapping: &Mapping) -> Option<u64> {
-        let file = &self.0.mapped.file;
-        match &mapping.proof {
-            _ if !self.0.shared.checks => Some(0),
-            Proof::Own(_) => Some(0),
-            Proof::Grant(..) => mapping.is_good().then_some(0),
-            Proof::Found(_, Some(lease)) => lease.begin(file),
-            Proof::Found(layout, None) => {
-                sys::write_back(file).ok()?;
-                mark(file).ok().filter(|mark| *mark == layout.mark).map(|_| 0)
-            }
-        }
+    fn check(&self, mapping: &Mapping) -> Result<u64, Doubt> {
+        let holds = match &mapping.proof {
+            _ if !self.0.shared.checks => true,
+            Proof::Own(_) => true,
+            Proof::Grant(..) => mapping.is_good(),
+            Proof::Found(_, Some(lease)) => return lease.begin(self.0.shared.seen_ns()),
+            Proof::Found(layout, None) => self.file().is_ok_and(|file| {
+                sys::write_back(&file).is_ok() && mark(&file).is_ok_and(|mark| mark == layout.mark)
+            }),
+        };
+        if holds { Ok(0) } else { Err(Doubt::Breaking) }
     }
 }
 
@@ -199,7 +216,7 @@ impl Pin {
     /// new one. The growth of others makes their maps wrong.
     pub(crate) fn has_grown(&self) -> bool {
         let Proof::Own(layout) = &self.mapping.proof else { return false };
-        let grown = layout.has_grown(self.file.file());
+        let grown = self.file.file().is_ok_and(|file| layout.has_grown(&file));
         if grown {
             self.distrust();
         }
@@ -209,12 +226,12 @@ impl Pin {
     fn has_held(&self) -> bool {
         match &self.mapping.proof {
             Proof::Grant(..) => self.mapping.is_good(),
-            Proof::Own(layout) => layout.has_kept(self.file.file()),
-            Proof::Found(layout, None) => layout.holds(self.file.file()),
+            Proof::Own(layout) => self.file.file().is_ok_and(|file| layout.has_kept(&file)),
+            Proof::Found(layout, None) => self.file.file().is_ok_and(|file| layout.holds(&file)),
             Proof::Found(layout, Some(lease)) => {
                 // A lease does not hinder deduplication, which XFS has and ext4 has not.
-                let settled =
-                    layout.file_system == FileSystem::Ext4 || layout.holds(self.file.file());
+                let settled = layout.file_system == FileSystem::Ext4
+                    || self.file.file().is_ok_and(|file| layout.holds(&file));
                 lease.has_held(self.valid_until_ns) && settled
             }
         }

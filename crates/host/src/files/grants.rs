@@ -3,7 +3,7 @@
 use super::error::MapRefusal;
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::{Queue, Remote, Shared};
-use super::sys::BreakSignal;
+use super::sys::{BreakSignal, Breaks};
 use crate::grant::protocol::{Cause, FILES_PER_REQUEST, FileAnswer, Refusal};
 use crate::grant::{GrantError, PageReader};
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ pub(crate) fn keep(shared: &Shared, remote: &Remote, signal: BreakSignal) {
             break;
         }
         if !more {
-            signal.wait(IDLE);
+            signal.wait(IDLE, &mut Breaks::default());
         }
     }
 }
@@ -102,8 +102,15 @@ impl Keeper<'_> {
     }
 
     fn add(&mut self, entries: Vec<&Arc<MappedFile>>) -> Result<(), GrantError> {
-        let mut taken = Vec::new();
+        let (mut taken, mut files) = (Vec::new(), Vec::new());
         for entry in entries {
+            let file = match entry.file() {
+                Ok(file) => file,
+                Err(error) => {
+                    refuse(entry, MapRefusal::io("opening it")(error), REFUSED);
+                    continue;
+                }
+            };
             let fresh = || {
                 let id = self.next;
                 (id <= self.files_max).then(|| self.next += 1).map(|()| id)
@@ -112,15 +119,16 @@ impl Keeper<'_> {
                 Some(id) => {
                     self.ids.insert(entry.id, id);
                     taken.push((entry, id));
+                    files.push(file);
                 }
                 None => {
                     let why = format!("{} files are open already", self.files_max);
-                    refuse(entry, Refusal::new(Cause::Quota, why));
+                    not_granted(entry, Refusal::new(Cause::Quota, why));
                 }
             }
         }
         let ids: Vec<u32> = taken.iter().map(|(_, id)| *id).collect();
-        let files: Vec<_> = taken.iter().map(|(entry, _)| entry.file.as_fd()).collect();
+        let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
         if let (Some(mut client), false) = (self.remote.grants(), ids.is_empty()) {
             let answers = client.add(&ids, &files)?;
             drop(client);
@@ -141,18 +149,22 @@ impl Keeper<'_> {
                     status.mapping = Some(Arc::new(Mapping { version, has_gaps, proof }));
                     status.refusal = None;
                 }
-                Err(refusal) => refuse(entry, refusal),
+                Err(refusal) => not_granted(entry, refusal),
             }
         }
     }
 }
 
-fn refuse(entry: &MappedFile, refusal: Refusal) {
-    log::debug!("{}: {refusal}", entry.path.display());
+fn not_granted(entry: &MappedFile, refusal: Refusal) {
     let pause = if refusal.cause.is_passing() { PASSING } else { REFUSED };
+    refuse(entry, MapRefusal::NotGranted(refusal), pause);
+}
+
+fn refuse(entry: &MappedFile, refusal: MapRefusal, pause: Duration) {
+    log::debug!("{}: {refusal}", entry.path.display());
     let mut status = entry.status();
     status.looks += 1;
     status.mapping = None;
     status.not_before = Some(Instant::now() + pause);
-    status.refusal = Some(Arc::new(MapRefusal::NotGranted(refusal)));
+    status.refusal = Some(Arc::new(refusal));
 }

@@ -6,12 +6,14 @@ use super::layout::{FileLayout, file_layout, own_file_layout};
 use super::lease::{self, Lease};
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::{Place, Remote, Shared};
-use super::sys::{self, BreakSignal, LeaseState};
+use super::sys::{self, BreakSignal, Breaks, LeaseState};
 use crate::{FileMapObject, NamespaceInfo};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io;
 use std::mem;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -31,7 +33,7 @@ const LEASE_AGAIN: Duration = Duration::from_millis(10);
 const LEASE_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Files mapped before it looks around again.
 const BATCH: usize = 16;
-/// While there are more to map it looks for broken leases so often: that is a system call for each.
+/// While there are more to map it looks for broken leases so often.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Starts the keeper; returns when it can be woken.
@@ -69,6 +71,8 @@ struct Keeper<'a> {
     /// The namespace as it was when it was last looked at.
     info: Cell<NamespaceInfo>,
     signal: BreakSignal,
+    /// Of which signals have told, and that were not looked at.
+    breaks: Breaks,
     /// Files with a lease, by their ids.
     leased: HashMap<u32, Leased>,
     unleased: Vec<Unleased>,
@@ -88,7 +92,8 @@ struct Unleased {
 impl<'a> Keeper<'a> {
     fn new(shared: &'a Shared, remote: &'a Remote, place: &'a Place, signal: BreakSignal) -> Self {
         let info = Cell::new(remote.info);
-        Self { shared, remote, place, info, signal, leased: HashMap::new(), unleased: Vec::new() }
+        let (breaks, leased, unleased) = (Breaks::default(), HashMap::new(), Vec::new());
+        Self { shared, remote, place, info, signal, breaks, leased, unleased }
     }
 
     fn run(&mut self) {
@@ -118,7 +123,7 @@ impl<'a> Keeper<'a> {
             if many && !queue.stop && looked.elapsed() < LOOK {
                 continue;
             }
-            let draining = self.breaks();
+            let draining = self.give_back();
             self.lease_again();
             looked = Instant::now();
             if queue.stop || !self.is_connected() {
@@ -127,7 +132,8 @@ impl<'a> Keeper<'a> {
             if draining || !more {
                 let due = self.unleased.iter().map(|file| file.next).min();
                 let due = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
-                self.signal.wait(if draining { DRAINING } else { due.clamp(DRAINING, IDLE) });
+                let longest = if draining { DRAINING } else { due.clamp(DRAINING, IDLE) };
+                self.signal.wait(longest, &mut self.breaks);
             }
         }
         for (entry, mapping, _) in mem::take(&mut self.leased).into_values() {
@@ -157,6 +163,7 @@ impl<'a> Keeper<'a> {
         if mem::take(&mut *entry.status()).version != 0 {
             self.unset(entry);
         }
+        entry.access.let_go();
     }
 
     fn unset(&self, entry: &MappedFile) {
@@ -169,13 +176,19 @@ impl<'a> Keeper<'a> {
 
     /// Releases leases that somebody waits for, as soon as their chains have ended. True while
     /// some have not.
-    fn breaks(&mut self) -> bool {
+    fn give_back(&mut self) -> bool {
+        let seen_ns = lease::now_ns();
+        self.signal.receive_all(&mut self.breaks);
+        let breaks = mem::take(&mut self.breaks);
         let mut draining = false;
         let mut released = Vec::new();
         self.leased.retain(|_, (entry, mapping, end)| {
             let Some(lease) = mapping.lease() else { return false };
             if end.is_none() {
-                if !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held {
+                // Another file's lease may have had the same number.
+                let broken = breaks.may_have(lease.number())
+                    && entry.access.lease() != Some(LeaseState::Held);
+                if !lease.is_breaking() && !broken {
                     return true;
                 }
                 lease.start_break();
@@ -191,6 +204,7 @@ impl<'a> Keeper<'a> {
             released.push((Arc::clone(entry), late));
             false
         });
+        self.shared.saw(seen_ns);
         for (entry, late) in released {
             // The target then ends what still reads there.
             if late {
@@ -213,7 +227,9 @@ impl<'a> Keeper<'a> {
             if !current.is_some_and(|current| Arc::ptr_eq(&current, &file.mapping)) {
                 continue;
             }
-            let Some(lease) = self.lease(&file.entry) else {
+            let opened = file.entry.access.to_lease(&file.entry.path).ok();
+            let lease = opened.and_then(|opened| Some((self.lease(&file.entry, &opened)?, opened)));
+            let Some((lease, opened)) = lease else {
                 file.pause = (2 * file.pause).min(LEASE_AGAIN_MAX);
                 file.next = now + file.pause;
                 self.unleased.push(file);
@@ -223,13 +239,14 @@ impl<'a> Keeper<'a> {
             let Some(layout) = file.mapping.layout() else { continue };
             // A long write stamps the file once, when it begins: what it wrote after the map was
             // made may be in memory only, and chains over leased files write nothing back.
-            let written = sys::write_back(&file.entry.file).is_ok();
-            if !written || !layout.holds(&file.entry.file) {
+            let written = sys::write_back(&opened).is_ok();
+            if !written || !layout.holds(&opened) {
                 let mut status = file.entry.status();
                 status.mapping.take_if(|current| Arc::ptr_eq(current, &file.mapping));
-                let _ = sys::release_lease(&file.entry.file);
+                let _ = sys::release_lease(&opened);
                 continue;
             }
+            file.entry.access.keep(&opened);
             let proof = Proof::Found(layout.clone(), Some(lease));
             let (version, has_gaps) = (*version, *has_gaps);
             let mapping = Arc::new(Mapping { version, has_gaps, proof });
@@ -242,14 +259,15 @@ impl<'a> Keeper<'a> {
     fn refresh(&mut self, entry: &Arc<MappedFile>) {
         let old = entry.status().mapping.clone();
         let leased = old.as_ref().and_then(|mapping| mapping.lease());
-        let guarded = leased.is_none_or(|lease| {
-            !lease.is_breaking() && sys::lease_state(&entry.file) == LeaseState::Held
-        });
+        let is_broken = || entry.access.lease() == Some(LeaseState::Broken);
+        let guarded = leased.is_none_or(|lease| !lease.is_breaking() && !is_broken());
         // Asked for twice: a new version would only make chains stale.
         let layout = old.as_ref().and_then(|mapping| mapping.layout());
-        let holds = |layout: &FileLayout| match entry.is_own {
-            true => layout.has_kept(&entry.file) && !layout.has_grown(&entry.file),
-            false => layout.holds(&entry.file),
+        let holds = |layout: &FileLayout| {
+            entry.file().is_ok_and(|file| match entry.is_own {
+                true => layout.has_kept(&file) && !layout.has_grown(&file),
+                false => layout.holds(&file),
+            })
         };
         if guarded && layout.is_some_and(holds) {
             entry.status().looks += 1;
@@ -295,10 +313,14 @@ impl<'a> Keeper<'a> {
 
     /// Looks where the file is, under a lease if one can be had, and tells the target.
     fn make(&self, entry: &MappedFile) -> Result<Mapping, MapRefusal> {
-        let mut lease = self.lease(entry);
-        let made = self.layout(entry);
+        // What is kept of it is of the map before.
+        entry.access.let_go();
+        let opened = entry.access.to_lease(&entry.path);
+        let file = opened.map_err(MapRefusal::io("opening it"))?;
+        let mut lease = self.lease(entry, &file);
+        let made = self.layout(entry, &file);
         // A break while the file was examined: the layout stands for itself, as without a lease.
-        if lease.is_some() && sys::lease_state(&entry.file) == LeaseState::Broken {
+        if lease.is_some() && sys::lease_state(&file) == LeaseState::Broken {
             lease = None;
         }
         let made = made.and_then(|layout| {
@@ -309,9 +331,10 @@ impl<'a> Keeper<'a> {
         });
         if lease.is_none() || made.is_err() {
             // Also where there is none: then nothing happens.
-            let _ = sys::release_lease(&entry.file);
+            let _ = sys::release_lease(&file);
         }
         let (version, layout, has_gaps) = made?;
+        entry.access.keep(&file);
         let proof = match entry.is_own {
             true => Proof::Own(layout),
             false => Proof::Found(layout, lease),
@@ -320,13 +343,13 @@ impl<'a> Keeper<'a> {
     }
 
     /// A read lease, which needs that nobody has the file open for writing, and to own the file.
-    fn lease(&self, entry: &MappedFile) -> Option<Lease> {
+    fn lease(&self, entry: &MappedFile, file: &File) -> Option<Lease> {
         if entry.is_own {
             return None;
         }
         let break_time = lease::break_time().filter(|_| self.shared.checks)?;
-        match sys::take_lease(&entry.file, &self.signal) {
-            Ok(()) => Some(Lease::held(break_time)),
+        match sys::take_lease(file, &self.signal) {
+            Ok(()) => Some(Lease::held(break_time, file.as_raw_fd())),
             Err(error) => {
                 log::debug!("{}: no lease: {error}", entry.path.display());
                 None
@@ -342,10 +365,10 @@ impl<'a> Keeper<'a> {
         now.block_bytes == before.block_bytes && now.blocks > before.blocks
     }
 
-    fn layout(&self, entry: &MappedFile) -> Result<FileLayout, MapRefusal> {
+    fn layout(&self, entry: &MappedFile, file: &File) -> Result<FileLayout, MapRefusal> {
         let look = || {
             let look = if entry.is_own { own_file_layout } else { file_layout };
-            look(&entry.file, &self.place.device, &self.info.get())
+            look(file, &self.place.device, &self.info.get())
         };
         let layout = match look() {
             Err(MapRefusal::BehindNamespace { .. }) if self.has_grown() => look()?,
@@ -382,6 +405,6 @@ impl<'a> Keeper<'a> {
 fn release(entry: &MappedFile, mapping: &Mapping) {
     if let Some(lease) = mapping.lease() {
         lease.start_break();
-        lease.release(&entry.file);
+        entry.access.release(lease);
     }
 }

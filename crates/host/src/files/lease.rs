@@ -2,17 +2,16 @@
 //!
 //! Who wants to, waits in the kernel until the lease is released, for at most the break time. So a
 //! chain read unchanged files if the lease was not released before its end, and no break that
-//! began before its start could have been forced meanwhile. Both are looked at without a system
-//! call.
+//! began before its start could have been forced meanwhile. The kernel signals the begin of a break to
+//! the keeper, which says until when it has seen all. So both are looked at without a system call.
 
-use super::sys::{self, LeaseState};
+use super::sys;
 use std::fs::File;
+use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// How long the kernel's word that nobody waits is taken for it.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Where the kernel tells how long who breaks a lease waits, in seconds. 0 is for ever.
 const BREAK_TIME_FILE: &str = "/proc/sys/fs/lease-break-time";
 /// What it says unless somebody changed it.
@@ -21,7 +20,7 @@ const BREAK_TIME: Duration = Duration::from_secs(45);
 const BREAK_TIME_MIN: Duration = Duration::from_secs(8);
 
 /// Time since the first call, in ns.
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
@@ -43,49 +42,53 @@ pub(crate) struct Lease {
     breaking: AtomicBool,
     released: AtomicBool,
     in_flight: AtomicU32,
-    /// When the kernel last said that nobody waited, in ns.
-    checked_ns: AtomicU64,
+    /// That of the descriptor by which it was taken, which its break's signal has.
+    number: RawFd,
     break_time: Duration,
+}
+
+/// Why no chain starts under a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// Somebody waits for it.
+    Breaking,
+    /// The keeper has not looked for long.
+    Unknown,
 }
 
 impl Lease {
     /// A lease that has just been found held.
-    pub(crate) fn held(break_time: Duration) -> Self {
+    pub(crate) fn held(break_time: Duration, number: RawFd) -> Self {
         Self {
             breaking: AtomicBool::new(false),
             released: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
-            checked_ns: AtomicU64::new(0),
+            number,
             break_time,
         }
     }
 
-    /// Before a chain starts. Until when it must have ended, in ns; None if somebody waits for the
-    /// lease. Otherwise [`end`](Self::end) must follow.
-    pub(crate) fn begin(&self, file: &File) -> Option<u64> {
-        self.in_flight.fetch_add(1, SeqCst);
-        let begun = self.valid_until(file);
-        if begun.is_none() {
-            self.in_flight.fetch_sub(1, SeqCst);
-        }
-        begun
+    /// The number by which its break is signalled.
+    pub(crate) const fn number(&self) -> RawFd {
+        self.number
     }
 
-    fn valid_until(&self, file: &File) -> Option<u64> {
-        if self.breaking.load(SeqCst) {
-            return None;
-        }
-        let now = now_ns();
-        let mut checked = self.checked_ns.load(SeqCst);
-        if checked == 0 || now - checked.min(now) > CHECK_EVERY.as_nanos() as u64 {
-            if sys::lease_state(file) == LeaseState::Broken {
-                return None;
-            }
-            checked = now;
-            self.checked_ns.store(now, SeqCst);
-        }
-        // Half of it: what remains is for clocks that tick differently.
-        Some(checked + self.break_time.as_nanos() as u64 / 2)
+    /// Before a chain starts. All breaks that began before `seen_ns` are known. Until when it must have
+    /// ended, in ns. Then [`end`](Self::end) must follow.
+    ///
+    /// # Errors
+    /// Why it must not start.
+    pub(crate) fn begin(&self, seen_ns: u64) -> Result<u64, Doubt> {
+        let quarter_ns = self.break_time.as_nanos() as u64 / 4;
+        self.in_flight.fetch_add(1, SeqCst);
+        let doubt = match self.breaking.load(SeqCst) {
+            true => Doubt::Breaking,
+            false if now_ns() > seen_ns + quarter_ns => Doubt::Unknown,
+            // Half of it: what remains is for clocks that tick differently.
+            false => return Ok(seen_ns + 2 * quarter_ns),
+        };
+        self.in_flight.fetch_sub(1, SeqCst);
+        Err(doubt)
     }
 
     /// After the chain: whether the file was the same all the time.
@@ -118,9 +121,14 @@ impl Lease {
         self.break_time / 4
     }
 
-    /// Releases the lease; chains that have not ended are stale.
-    pub(crate) fn release(&self, file: &File) {
+    /// It is about to be released; chains that have not ended are stale.
+    pub(crate) fn released(&self) {
         self.released.store(true, SeqCst);
+    }
+
+    /// Releases the lease that `file` has.
+    pub(crate) fn release(&self, file: &File) {
+        self.released();
         if let Err(error) = sys::release_lease(file) {
             log::warn!("cannot release a lease: {error}; writers of the file wait until it ends");
         }

@@ -1,11 +1,13 @@
 //! An open file and its map.
 
+use super::access::Access;
 use super::direct::DirectFile;
 use super::error::MapRefusal;
 use super::layout::FileLayout;
 use super::lease::Lease;
 use crate::grant::PageReader;
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -75,7 +77,7 @@ pub(crate) struct Status {
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     pub(crate) id: u32,
-    pub(crate) file: File,
+    pub(crate) access: Access,
     pub(crate) path: PathBuf,
     pub(crate) status: Mutex<Status>,
     /// Waits for the keeper already.
@@ -103,10 +105,10 @@ pub(crate) enum Kind {
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
 impl MappedFile {
-    pub(crate) fn new(id: u32, file: File, path: PathBuf, kind: Kind) -> Self {
+    pub(crate) fn new(id: u32, access: Access, path: PathBuf, kind: Kind) -> Self {
         Self {
             id,
-            file,
+            access,
             path,
             status: Mutex::default(),
             queued: AtomicBool::new(false),
@@ -116,9 +118,17 @@ impl MappedFile {
         }
     }
 
+    /// The open file.
+    ///
+    /// # Errors
+    /// Those of [`Access::file`].
+    pub(crate) fn file(&self) -> io::Result<Arc<File>> {
+        self.access.file(&self.path)
+    }
+
     /// The file for direct reads; None if it has none.
     pub(crate) fn direct(&self) -> Option<&DirectFile> {
-        self.direct.get_or_init(|| DirectFile::of(&self.file)).as_ref()
+        self.direct.get_or_init(|| DirectFile::of(&*self.file().ok()?)).as_ref()
     }
 
     /// How many files of this process have been closed: when the number changes, who holds a

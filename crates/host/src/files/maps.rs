@@ -1,5 +1,6 @@
 //! The files of an association, and the thread that keeps their maps.
 
+use super::access::Access;
 use super::batch_read::PIECE_MAX_BYTES;
 use super::device::NamespaceDevice;
 use super::file::PushdownFile;
@@ -167,7 +168,18 @@ impl FileMaps {
     pub fn add(&self, file: File, name: PathBuf) -> PushdownFile {
         let namespace = self.shared.remote.as_ref().and_then(Remote::namespace);
         let is_whole = namespace.is_some_and(|namespace| namespace.is(&file));
-        self.add_as(if is_whole { Kind::Namespace } else { Kind::Shared }, file, name)
+        let access = Access::Open(Arc::new(file));
+        self.add_as(if is_whole { Kind::Namespace } else { Kind::Shared }, access, name)
+    }
+
+    /// The same for a file that is opened by its path when it is needed, so that no descriptor is taken as
+    /// long as it is known: where a target knows where the file lies, a mapping of memory
+    /// (`vm.max_map_count`, of which half are used at most) keeps its inode and its lease. For many files,
+    /// which the caller does not rename. Chains over one that was removed run at a target that knows it, and
+    /// fail elsewhere. Without a target, direct reads keep a descriptor of each file that they have read.
+    #[must_use]
+    pub fn add_path(&self, path: PathBuf) -> PushdownFile {
+        self.add_as(Kind::Shared, Access::by_path(), path)
     }
 
     /// The same for a file that nobody but the caller writes or truncates as long as it is open, and the
@@ -177,12 +189,12 @@ impl FileMaps {
     /// After the file has grown, [`PushdownFile::refresh`] gets it a longer map.
     #[must_use]
     pub fn add_own(&self, file: File, name: PathBuf) -> PushdownFile {
-        self.add_as(Kind::Own, file, name)
+        self.add_as(Kind::Own, Access::Open(Arc::new(file)), name)
     }
 
-    fn add_as(&self, kind: Kind, file: File, name: PathBuf) -> PushdownFile {
+    fn add_as(&self, kind: Kind, access: Access, name: PathBuf) -> PushdownFile {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let mapped = Arc::new(MappedFile::new(id, file, name, kind));
+        let mapped = Arc::new(MappedFile::new(id, access, name, kind));
         let file = PushdownFile::new(mapped, Arc::clone(&self.shared));
         file.refresh();
         file

@@ -11,6 +11,7 @@
 //! - `device`, `extents`, `layout`: where a file lies in the namespace, from sysfs and FIEMAP, and
 //!   what tells whether it still does.
 //! - `lease`, `leased_file`: with a read lease, who wants to change a file waits for the chains that read it.
+//! - `access`, `open_page`: how a file is opened, and kept without a descriptor.
 //! - `mapped_file`, `file`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
 //! - `maps`, `shared`, `keeper`: all files, and the thread that maps them and gives leases back;
 //!   `grants`: that thread where the grant daemon does so.
@@ -22,6 +23,7 @@
 //! - `batch_read`: reads without a function.
 //! - `sys`: the system calls.
 
+mod access;
 mod batch_read;
 mod call;
 mod chains;
@@ -44,6 +46,7 @@ mod local;
 mod mapped_file;
 mod maps;
 mod nvme;
+mod open_page;
 mod plain_chain;
 mod reader;
 mod shared;

@@ -106,6 +106,8 @@ pub(crate) struct Shared {
     signal: OnceLock<BreakSignal>,
     /// The keeper runs.
     pub(crate) kept: AtomicBool,
+    /// The keeper knows all leases whose breaks began before, in the time of `lease`, in ns.
+    seen_ns: AtomicU64,
     pub(crate) next_id: AtomicU32,
     /// Lanes that the grant daemon has given, and nobody uses: it does not give as many as one likes.
     pub(crate) idle_lanes: Mutex<Vec<Lane>>,
@@ -126,6 +128,7 @@ impl Shared {
             looked: Condvar::new(),
             signal: OnceLock::new(),
             kept: AtomicBool::new(false),
+            seen_ns: AtomicU64::new(0),
             next_id: AtomicU32::new(1),
             idle_lanes: Mutex::default(),
             readers: AtomicUsize::new(0),
@@ -195,6 +198,25 @@ impl Shared {
             }
             let waited = self.looked.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(crate) fn seen_ns(&self) -> u64 {
+        self.seen_ns.load(Ordering::SeqCst)
+    }
+
+    /// All leases whose breaks began before are known. Only the keeper calls it.
+    pub(crate) fn saw(&self, before_ns: u64) {
+        self.seen_ns.store(before_ns, Ordering::SeqCst);
+    }
+
+    /// Waits until the keeper has looked for broken leases again, at most so long.
+    pub(crate) fn wait_seen(&self, patience: Duration) {
+        let before = self.seen_ns();
+        let end = Instant::now() + patience;
+        self.wake();
+        while self.is_kept() && self.seen_ns() == before && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

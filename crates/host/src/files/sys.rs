@@ -2,11 +2,12 @@
 //! the signals that tell of their breaks.
 #![allow(unsafe_code)]
 
-use std::ffi::c_long;
+use std::collections::HashSet;
+use std::ffi::{c_int, c_long};
 use std::fs::File;
 use std::io;
-use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
@@ -158,6 +159,36 @@ pub(crate) fn lease_state(file: &File) -> LeaseState {
     if state == libc::F_RDLCK { LeaseState::Held } else { LeaseState::Broken }
 }
 
+/// A siginfo_t as the kernel makes it for a file: on 64-bit machines.
+#[repr(C)]
+struct SignalInfo {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    pad: c_int,
+    band: c_long,
+    descriptor: c_int,
+    rest: [c_int; 25],
+}
+
+const _: () = assert!(size_of::<SignalInfo>() >= size_of::<libc::siginfo_t>());
+
+/// Leases of which somebody waits for the release.
+#[derive(Debug, Default)]
+pub(crate) struct Breaks {
+    /// Any may be: the kernel could not say of each.
+    all: bool,
+    /// Of the descriptors that they were taken by.
+    numbers: HashSet<RawFd>,
+}
+
+impl Breaks {
+    /// Whether the lease that was taken by a descriptor of this number may be one.
+    pub(crate) fn may_have(&self, number: RawFd) -> bool {
+        self.all || self.numbers.contains(&number)
+    }
+}
+
 /// The signal by which the kernel tells one thread that a lease breaks, and by which other threads
 /// wake it. It is directed at that thread and blocked there, so no handler of the process sees it.
 #[derive(Clone, Copy, Debug)]
@@ -167,8 +198,7 @@ pub struct BreakSignal {
 }
 
 impl BreakSignal {
-    /// For the calling thread, which from now on must wait for it with [`wait`](Self::wait), or by its
-    /// [`descriptor`](Self::descriptor).
+    /// For the calling thread, which from now on must wait for it by its [`descriptor`](Self::descriptor).
     ///
     /// # Errors
     /// The kernel's.
@@ -222,14 +252,35 @@ impl BreakSignal {
         {}
     }
 
-    /// Sleeps until the signal comes or `timeout` is over.
-    pub fn wait(&self, timeout: Duration) {
+    /// Sleeps until the signal comes or `timeout` is over. Adds what it says.
+    pub(crate) fn wait(&self, timeout: Duration, breaks: &mut Breaks) {
+        self.receive(timeout, breaks);
+    }
+
+    /// Adds what the signals say that have come, on the thread that they are of.
+    pub(crate) fn receive_all(&self, breaks: &mut Breaks) {
+        while self.receive(Duration::ZERO, breaks) {}
+    }
+
+    /// Whether a signal came.
+    fn receive(&self, timeout: Duration, breaks: &mut Breaks) -> bool {
         let set = Self::set(self.number);
         let timeout =
             libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
-        // SAFETY: set and timeout are initialised; no siginfo is asked for. Failing (interrupted,
+        let mut info = MaybeUninit::<SignalInfo>::zeroed();
+        let place = info.as_mut_ptr().cast();
+        // SAFETY: set and timeout are initialised, and there is room for a siginfo_t. Failing (interrupted,
         // timed out) is waking too.
-        unsafe { libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const timeout) };
+        let signal = unsafe { libc::sigtimedwait(&raw const set, place, &raw const timeout) };
+        // SAFETY: it is plain integers, for which zero is a value.
+        let info = unsafe { info.assume_init() };
+        if signal == libc::SIGIO {
+            breaks.all = true;
+        } else if signal == self.number && info.code > 0 {
+            // The kernel's: those of other threads have a code below.
+            breaks.numbers.insert(info.descriptor);
+        }
+        signal > 0
     }
 
     /// Wakes the thread.

@@ -68,6 +68,12 @@ struct PushdownOptions {
 	/* Connections to the target: Get() calls at once that it serves. More are served by RocksDB. */
 	size_t readers_max = 64;
 	/*
+	 * Open files that tables take together, at most; 0: half of the soft limit of the process
+	 * (RLIMIT_NOFILE). RocksDB has all tables open, as max_open_files = -1 says, but the descriptor of one
+	 * that it does not read is closed for another's, and opened again when it does. Chains need none.
+	 */
+	size_t descriptors_max = 0;
+	/*
 	 * Reads of tables that RocksDB makes itself go to the target on the same connections, past this
 	 * machine's kernel and page cache; those that cannot, and everything else, go to the file
 	 * system.

@@ -134,7 +134,9 @@ impl Files {
     pub(super) fn measure(&mut self, files: &[PushdownFile]) {
         for file in files {
             let Some(index) = self.by_file.get(&address(file)).copied() else { continue };
-            let Ok(length_bytes) = length_bytes(file.file()) else { continue };
+            let Ok(length_bytes) = file.file().and_then(|file| length_bytes(&file)) else {
+                continue;
+            };
             let slot = &mut self.slots[index];
             if slot.length_bytes == length_bytes {
                 continue;
