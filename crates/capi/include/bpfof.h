@@ -164,8 +164,8 @@ int bpfof_add(struct bpfof *bpfof, int fd);
  * descriptor. The file is opened by its path when it is needed, so until
  * bpfof_forget() the path must not become that of another file. Once the target
  * knows where it lies, it is kept without a descriptor, even if it is removed;
- * what then runs here fails. Without a target, direct reads keep a descriptor of
- * each file that they have read. Fails with EEXIST if the number is known for
+ * what then runs here fails. Without a target, direct reads keep descriptors of
+ * files that they have read, at most a quarter of RLIMIT_NOFILE. Fails with EEXIST if the number is known for
  * another path; that the file cannot be opened is told by its chains, and by
  * bpfof_wait_mapped().
  */

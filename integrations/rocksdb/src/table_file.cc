@@ -165,6 +165,8 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 		return with_file([&](FSRandomAccessFile &plain) { return plain.InvalidateCache(offset, size); });
 	}
 
+	void Hint(AccessPattern pattern) override { handle_->hint(pattern); }
+
 	size_t GetUniqueId(char *id, size_t size) const override
 	{
 		std::shared_ptr<FSRandomAccessFile> plain;

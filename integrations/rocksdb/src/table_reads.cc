@@ -31,6 +31,13 @@ IOStatus TableHandle::file(std::shared_ptr<FSRandomAccessFile> *file) const
 	return IOStatus::OK();
 }
 
+void TableHandle::hint(FSRandomAccessFile::AccessPattern pattern)
+{
+	pattern_ = pattern;
+	if (const auto file = std::atomic_load(&open_))
+		file->Hint(pattern);
+}
+
 IOStatus TableReads::open(const std::string &path, const rocksdb::FileOptions &options,
 	std::unique_ptr<TableHandle> *handle)
 {
@@ -53,6 +60,8 @@ IOStatus TableReads::open(const TableHandle &handle, std::shared_ptr<FSRandomAcc
 	std::unique_ptr<FSRandomAccessFile> opened;
 	IOStatus status = files_->NewRandomAccessFile(handle.path_, handle.options_, &opened, nullptr);
 
+	if (status.ok() && handle.pattern_ != FSRandomAccessFile::kNormal)
+		opened->Hint(handle.pattern_);
 	std::lock_guard<std::mutex> lock(mutex_);
 
 	/* Another thread may have been faster, or has it kept. */

@@ -29,6 +29,8 @@ class TableHandle {
 
 	/* The open file, which is opened if it is not. IOError if that fails. */
 	rocksdb::IOStatus file(std::shared_ptr<rocksdb::FSRandomAccessFile> *file) const;
+	/* How it will be read, also once it is opened again. */
+	void hint(rocksdb::FSRandomAccessFile::AccessPattern pattern);
 
     private:
 	friend class TableReads;
@@ -48,6 +50,7 @@ class TableHandle {
 	const rocksdb::FileOptions options_;
 	/* By std::atomic_load() and std::atomic_store(). */
 	mutable std::shared_ptr<rocksdb::FSRandomAccessFile> open_;
+	std::atomic<rocksdb::FSRandomAccessFile::AccessPattern> pattern_{rocksdb::FSRandomAccessFile::kNormal};
 	/* Whether it was read since the hand has passed. */
 	mutable std::atomic<bool> is_used_{true};
 	/* By the lock of reads_. */

@@ -128,7 +128,11 @@ impl MappedFile {
 
     /// The file for direct reads; None if it has none.
     pub(crate) fn direct(&self) -> Option<&DirectFile> {
-        self.direct.get_or_init(|| DirectFile::of(&*self.file().ok()?)).as_ref()
+        let open = match self.access {
+            Access::Open(_) => DirectFile::of,
+            Access::ByPath(_) => DirectFile::of_many,
+        };
+        self.direct.get_or_init(|| open(&*self.file().ok()?)).as_ref()
     }
 
     /// How many files of this process have been closed: when the number changes, who holds a

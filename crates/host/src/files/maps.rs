@@ -176,7 +176,8 @@ impl FileMaps {
     /// long as it is known: where a target knows where the file lies, a mapping of memory
     /// (`vm.max_map_count`, of which half are used at most) keeps its inode and its lease. For many files,
     /// which the caller does not rename. Chains over one that was removed run at a target that knows it, and
-    /// fail elsewhere. Without a target, direct reads keep a descriptor of each file that they have read.
+    /// fail elsewhere. Without a target, direct reads keep descriptors of files that they have read, a
+    /// quarter of those that the process may have (`RLIMIT_NOFILE`); others are read by plain reads.
     #[must_use]
     pub fn add_path(&self, path: PathBuf) -> PushdownFile {
         self.add_as(Kind::Shared, Access::by_path(), path)
