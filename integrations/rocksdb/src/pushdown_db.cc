@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 
 namespace bpf_of {
 
@@ -154,6 +155,34 @@ Status PushdownDB::Get(
 }
 #endif
 
+namespace {
+
+/*
+ * RocksDB's own Get, whose blocks are fetched together: when it needs one of a table of the view, those of all
+ * tables behind that may have the key come with it. The answer is RocksDB's, whatever the view has.
+ */
+class FetchTogether final : public ReadScope {
+    public:
+	using Fetch = std::function<bool(const TableFile &missing, PrefetchBuffer *stage)>;
+
+	explicit FetchTogether(Fetch fetch) : fetch_(std::move(fetch)) {}
+
+	bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch, Slice *result,
+		rocksdb::IOStatus *status) override
+	{
+		*status = rocksdb::IOStatus::OK();
+		if (stage_.size_bytes() == 0 && !fetch_(file, &stage_))
+			return false;
+		return stage_.serve(file, offset, size, scratch, result);
+	}
+
+    private:
+	const Fetch fetch_;
+	PrefetchBuffer stage_;
+};
+
+} /* namespace */
+
 Status PushdownDB::get(
 	const ReadOptions &options, ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value)
 {
@@ -183,11 +212,25 @@ Status PushdownDB::get(
 		read.end(Sampling::Kind::kMemory);
 		return status;
 	}
+	const auto together = [&](ReadPath why) {
+		if (!view || !state_->files->target().session()->has_target())
+			return plainly(why);
+		FetchTogether scope([&](const TableFile &first, PrefetchBuffer *stage) {
+			Plan plan;
+			ReadPath ignored;
+
+			return make_plan(*view, key, State::newest_tag(options), first, &plan, &ignored) &&
+			       state_->stage({&plan}, stage);
+		});
+
+		return plainly(why);
+	};
+
 	if (!State::is_current(db_, live, family, view.get()))
-		return plainly(ReadPath::kStale);
+		return together(ReadPath::kStale);
 	if (state_->is_sample(*live, options)) {
 		read.begin();
-		status = plainly(ReadPath::kSampled);
+		status = together(ReadPath::kSampled);
 		read.end(Sampling::Kind::kSample);
 		return status;
 	}

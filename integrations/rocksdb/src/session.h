@@ -31,6 +31,8 @@ class Session {
 
 	struct bpfof *get() const { return bpfof_; }
 	const struct bpfof_function *sst_get() const { return function_; }
+	/* Whether chains and reads go to a target. */
+	bool has_target() const { return has_target_ && !is_lost(); }
 
 	/* One of at most readers_max readers, or one without reader. To be given back. */
 	PooledReader take();

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Device and inode.
@@ -21,12 +22,41 @@ pub(crate) enum Access {
     ByPath(Mutex<Option<Kept>>),
 }
 
+/// A descriptor of a file that could do without, and is read faster with one.
+#[derive(Debug)]
+pub(crate) struct Spare;
+
+/// How many there are.
+static SPARE: AtomicUsize = AtomicUsize::new(0);
+
+impl Spare {
+    /// None if a quarter of the descriptors that the process may have (`RLIMIT_NOFILE`) are such ones.
+    pub(crate) fn take() -> Option<Self> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let spare = Self;
+        let before = SPARE.fetch_add(1, Ordering::Relaxed) as u64;
+        (before < limit.unwrap_or(u64::MAX) / 4).then_some(spare)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        SPARE.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What keeps an inode, and a lease on it.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    Page { identity: Identity, _page: OpenPage },
-    /// Where no page can be had.
-    Descriptor(Arc<File>),
+    Page {
+        identity: Identity,
+        _page: OpenPage,
+    },
+    /// Where no page can be had, or one is to spare.
+    Descriptor {
+        file: Arc<File>,
+        _spare: Option<Spare>,
+    },
 }
 
 impl Access {
@@ -42,7 +72,7 @@ impl Access {
         let kept = match self {
             Self::Open(file) => return Ok(Arc::clone(file)),
             Self::ByPath(kept) => match &*lock(kept) {
-                Some(Kept::Descriptor(file)) => return Ok(Arc::clone(file)),
+                Some(Kept::Descriptor { file, .. }) => return Ok(Arc::clone(file)),
                 Some(Kept::Page { identity, .. }) => Some(*identity),
                 None => None,
             },
@@ -68,12 +98,17 @@ impl Access {
         })
     }
 
-    /// Keeps an open file of the path, with its lease if it has one.
-    pub(crate) fn keep(&self, file: &Arc<File>) {
+    /// Keeps an open file of the path, with its lease if it has one. `is_used`: each chain uses it, so that
+    /// a descriptor is of use.
+    pub(crate) fn keep(&self, file: &Arc<File>, is_used: bool) {
         let Self::ByPath(kept) = self else { return };
-        let page = OpenPage::of(file)
-            .and_then(|page| Ok(Kept::Page { identity: identity(file)?, _page: page }));
-        *lock(kept) = Some(page.unwrap_or_else(|_| Kept::Descriptor(Arc::clone(file))));
+        let page =
+            || Some(Kept::Page { identity: identity(file).ok()?, _page: OpenPage::of(file).ok()? });
+        let spare = is_used.then(Spare::take).flatten();
+        let page = if spare.is_none() { page() } else { None };
+        *lock(kept) = Some(
+            page.unwrap_or_else(|| Kept::Descriptor { file: Arc::clone(file), _spare: spare }),
+        );
     }
 
     /// Keeps nothing any more that can be opened again. A lease by it ends.
@@ -89,7 +124,7 @@ impl Access {
         match self {
             Self::Open(file) => Some(sys::lease_state(file)),
             Self::ByPath(kept) => match &*lock(kept) {
-                Some(Kept::Descriptor(file)) => Some(sys::lease_state(file)),
+                Some(Kept::Descriptor { file, .. }) => Some(sys::lease_state(file)),
                 Some(Kept::Page { .. }) => None,
                 None => Some(LeaseState::Broken),
             },
@@ -100,10 +135,14 @@ impl Access {
     pub(crate) fn release(&self, lease: &Lease) {
         match self {
             Self::Open(file) => lease.release(file),
-            Self::ByPath(kept) => {
-                lease.released();
-                lock(kept).take();
-            }
+            Self::ByPath(kept) => match lock(kept).take() {
+                // Another thread may use it just now.
+                Some(Kept::Descriptor { file, .. }) => lease.release(&file),
+                page => {
+                    lease.released();
+                    drop(page);
+                }
+            },
         }
     }
 }

@@ -1,13 +1,10 @@
 //! A file opened once more, for direct reads past the page cache.
 
+use super::access::Spare;
 use bpfof_device::direct_block_bytes;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Descriptors of files that have no other.
-static OF_MANY: AtomicUsize = AtomicUsize::new(0);
 
 /// The largest block of direct I/O that chains read, in bytes: the unit in which maps are made.
 pub(crate) const BLOCK_MAX_BYTES: u32 = 4096;
@@ -18,25 +15,7 @@ pub(crate) struct DirectFile {
     pub(crate) file: File,
     /// What offsets and lengths of reads must be multiples of.
     pub(crate) block_bytes: u32,
-    _counted: Option<Counted>,
-}
-
-/// One of [`OF_MANY`].
-#[derive(Debug)]
-struct Counted;
-
-impl Counted {
-    fn within(most: u64) -> Option<Self> {
-        let counted = Self;
-        let before = OF_MANY.fetch_add(1, Ordering::Relaxed) as u64;
-        (before < most).then_some(counted)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        OF_MANY.fetch_sub(1, Ordering::Relaxed);
-    }
+    _spare: Option<Spare>,
 }
 
 impl DirectFile {
@@ -51,15 +30,12 @@ impl DirectFile {
             .custom_flags(libc::O_DIRECT)
             .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
             .ok()?;
-        Some(Self { file, block_bytes, _counted: None })
+        Some(Self { file, block_bytes, _spare: None })
     }
 
-    /// The same for a file that no descriptor is kept of: None also if such ones have a quarter of the
-    /// descriptors that the process may have.
+    /// The same for a file that no descriptor is kept of: None also if there is none to spare.
     pub(crate) fn of_many(file: &File) -> Option<Self> {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let most = limit.unwrap_or(u64::MAX) / 4;
-        let counted = Counted::within(most)?;
-        Self::of(file).map(|direct| Self { _counted: Some(counted), ..direct })
+        let spare = Spare::take()?;
+        Self::of(file).map(|direct| Self { _spare: Some(spare), ..direct })
     }
 }

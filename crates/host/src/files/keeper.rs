@@ -2,7 +2,7 @@
 
 use super::error::MapRefusal;
 use super::grants;
-use super::layout::{FileLayout, file_layout, own_file_layout};
+use super::layout::{FileLayout, FileSystem, file_layout, own_file_layout};
 use super::lease::{self, Lease};
 use super::mapped_file::{MappedFile, Mapping, Proof};
 use super::shared::{Place, Remote, Shared};
@@ -246,7 +246,7 @@ impl<'a> Keeper<'a> {
                 let _ = sys::release_lease(&opened);
                 continue;
             }
-            file.entry.access.keep(&opened);
+            file.entry.access.keep(&opened, is_used(layout, true));
             let proof = Proof::Found(layout.clone(), Some(lease));
             let (version, has_gaps) = (*version, *has_gaps);
             let mapping = Arc::new(Mapping { version, has_gaps, proof });
@@ -334,7 +334,7 @@ impl<'a> Keeper<'a> {
             let _ = sys::release_lease(&file);
         }
         let (version, layout, has_gaps) = made?;
-        entry.access.keep(&file);
+        entry.access.keep(&file, is_used(&layout, lease.is_some()));
         let proof = match entry.is_own {
             true => Proof::Own(layout),
             false => Proof::Found(layout, lease),
@@ -400,6 +400,11 @@ impl<'a> Keeper<'a> {
         let controller = self.remote.controller();
         Ok(controller.map_or(Ok(()), |mut controller| controller.set_file_map(&map))?)
     }
+}
+
+/// Whether chains compare the file, before or after: they have no lease, or XFS moves data in spite of it.
+fn is_used(layout: &FileLayout, is_leased: bool) -> bool {
+    !is_leased || layout.file_system == FileSystem::Xfs
 }
 
 fn release(entry: &MappedFile, mapping: &Mapping) {
