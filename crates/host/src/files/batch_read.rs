@@ -102,8 +102,17 @@ impl Batch {
         reads: &mut [FileRead<'_>],
         falls_back: bool,
     ) -> Result<(), ReadError> {
+        // Of several reads of a file, one after the other, the first was begun before the others.
+        let mut last: Option<(Pin, bool)> = None;
         for (read, pin) in reads.iter_mut().zip(self.pins.drain(..)) {
-            let at_target = pin.is_some_and(|pin| pin.verify());
+            let at_target = pin.is_some_and(|pin| match &last {
+                Some((verified, good)) if verified.has_map_of(&pin) => *good,
+                _ => {
+                    let good = pin.verify();
+                    last = Some((pin, good));
+                    good
+                }
+            });
             if !at_target && !falls_back {
                 return Err(ReadError::Stale);
             }

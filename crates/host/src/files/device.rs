@@ -1,9 +1,13 @@
-//! Where a file system lies in a namespace: whole disk, partition, loop device, image file.
+//! Where a file system lies in a namespace: whole disk, partition, loop device, image file, volume.
 
+use super::device_mapper::{Below, Control, Target, TargetKind};
 use super::error::MapRefusal;
+use super::placement::{Layer, Placement, Segment, Volume};
 use rustix::fs::{FileType, major, makedev, minor, stat};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Layers that are followed: a partition of a loop device of a partition is three.
 const LAYERS_MAX: usize = 8;
@@ -58,59 +62,180 @@ impl NamespaceDevice {
     /// and loop devices, as sysfs describes them, down to the namespace. Asks no file system on them.
     ///
     /// # Errors
-    /// [`MapRefusal::OtherDevice`] says where the way ends.
+    /// [`MapRefusal::OtherDevice`] says where the way ends: also at volumes, whose bytes need not be in a row.
     pub fn offset_of(&self, device: u64) -> Result<u64, MapRefusal> {
-        let (mut at, mut offset) = (device, 0_u64);
-        let refuse = |why: String| {
-            let device = format!("{}:{}", major(device), minor(device));
-            MapRefusal::OtherDevice { device, namespace: self.path.clone(), why }
+        match self.walk(device) {
+            Ok((offset, End::Namespace)) => Ok(offset),
+            Ok((_, End::Volume(volume))) => {
+                let name = name(volume);
+                let why = format!("{name} is a volume of the device mapper (LVM, encryption)");
+                Err(self.refuse(device, why))
+            }
+            Err(why) => Err(self.refuse(device, why)),
+        }
+    }
+
+    /// The same, through the tables of linear and striped volumes, too.
+    pub(crate) fn placement_of(&self, device: u64) -> Result<Placement, MapRefusal> {
+        let refuse = |why| self.refuse(device, why);
+        let (offset, volume) = match self.walk(device).map_err(refuse)? {
+            (offset, End::Namespace) => return Ok(Placement::At(offset)),
+            (offset, End::Volume(volume)) => (offset, volume),
         };
+        let control =
+            Arc::new(Control::open().map_err(|error| refuse(unreadable(volume, &error)))?);
+        let mut tables = Vec::new();
+        let read = &mut |volume| control.table(volume);
+        let layer = self.mapped(volume, read, &mut tables, 1).map_err(refuse)?;
+        let layer = Layer::Part(offset, Box::new(layer));
+        Ok(Placement::Volume(Arc::new(Volume::new(layer, tables, control))))
+    }
+
+    fn refuse(&self, device: u64, why: String) -> MapRefusal {
+        MapRefusal::OtherDevice { device: name(device), namespace: self.path.clone(), why }
+    }
+
+    /// The segments of a volume, with what is below them.
+    fn mapped(
+        &self,
+        volume: u64,
+        read: &mut dyn FnMut(u64) -> io::Result<Vec<Target>>,
+        tables: &mut Vec<(u64, Vec<Target>)>,
+        depth: usize,
+    ) -> Result<Layer, String> {
+        if depth > LAYERS_MAX {
+            return Err(format!("more than {LAYERS_MAX} layers"));
+        }
+        let table = read(volume).map_err(|error| unreadable(volume, &error))?;
+        let mut segments = Vec::new();
+        for target in &table {
+            let (start, length) = (target.start_bytes, target.length_bytes);
+            let (chunk, stripes) = match &target.kind {
+                TargetKind::Striped { chunk_bytes, stripes } => {
+                    let mut below = |stripe: &Below| self.below(stripe, read, tables, depth);
+                    let stripes: Result<_, String> = stripes.iter().map(&mut below).collect();
+                    (*chunk_bytes, stripes?)
+                }
+                TargetKind::Other(kind) => (length, vec![Layer::Elsewhere(advice(volume, kind))]),
+            };
+            segments.push(Segment { start, length, chunk: chunk.max(1), stripes });
+        }
+        if !tables.iter().any(|(known, _)| *known == volume) {
+            tables.push((volume, table));
+        }
+        Ok(Layer::Mapped(segments))
+    }
+
+    /// What a stripe is on. One that is elsewhere matters to those files only that are there.
+    fn below(
+        &self,
+        stripe: &Below,
+        read: &mut dyn FnMut(u64) -> io::Result<Vec<Target>>,
+        tables: &mut Vec<(u64, Vec<Target>)>,
+        depth: usize,
+    ) -> Result<Layer, String> {
+        let (offset, layer) = match self.walk(stripe.device) {
+            Ok((offset, End::Namespace)) => (offset, Layer::At(0)),
+            Ok((offset, End::Volume(volume))) => {
+                (offset, self.mapped(volume, read, tables, depth + 1)?)
+            }
+            Err(why) => {
+                let device = name(stripe.device);
+                let why = format!(
+                    "this part of the volume is on {device}, and not on the namespace: {why}"
+                );
+                return Ok(Layer::Elsewhere(why));
+            }
+        };
+        Ok(Layer::Part(stripe.offset_bytes.saturating_add(offset), Box::new(layer)))
+    }
+
+    /// Follows partitions and loop devices. How many bytes they add, and what they end at; or why at nothing that is
+    /// known.
+    fn walk(&self, device: u64) -> Result<(u64, End), String> {
+        let (mut at, mut offset) = (device, 0_u64);
         for _ in 0..LAYERS_MAX {
             if self.identity == Identity::Block(at) {
-                return Ok(offset);
+                return Ok((offset, End::Namespace));
             }
-            let name = format!("{}:{}", major(at), minor(at));
+            let name = name(at);
             let folder = self.sysfs.join(&name);
             let number = |file: &str| text(&folder.join(file))?.parse::<u64>().ok();
             if folder.join("partition").exists() {
                 let start = number("start").and_then(|sectors| sectors.checked_mul(SECTOR_BYTES));
                 let disk = text(&folder.join("../dev")).and_then(|text| device_number(&text));
                 let (Some(start), Some(disk)) = (start, disk) else {
-                    return Err(refuse(format!("sysfs does not tell where partition {name} lies")));
+                    return Err(format!("sysfs does not tell where partition {name} lies"));
                 };
                 (at, offset) = (disk, offset.saturating_add(start));
             } else if let Some(backing) = text(&folder.join("loop/backing_file")) {
                 let Some(start) = number("loop/offset") else {
-                    return Err(refuse(format!("sysfs does not tell the offset of loop {name}")));
+                    return Err(format!("sysfs does not tell the offset of loop {name}"));
                 };
                 offset = offset.saturating_add(start);
                 let Ok(below) = identify(Path::new(&backing)) else {
-                    return Err(refuse(format!(
-                        "its loop device is over {backing}, which is gone"
-                    )));
+                    return Err(format!("its loop device is over {backing}, which is gone"));
                 };
                 if below == self.identity {
-                    return Ok(offset);
+                    return Ok((offset, End::Namespace));
                 }
                 match below {
                     Identity::Block(disk) => at = disk,
                     Identity::Image(..) => {
-                        return Err(refuse(format!("its loop device is over {backing}")));
+                        return Err(format!("its loop device is over {backing}"));
                     }
                 }
             } else if folder.join("dm").exists() {
-                return Err(refuse(format!(
-                    "{name} is a device mapper volume (LVM, encryption), whose table sysfs does \
-                     not show; put the file system on the namespace or a partition of it"
-                )));
+                return Ok((offset, End::Volume(at)));
             } else if folder.exists() {
-                return Err(refuse(format!("{name} is neither a partition nor a loop device")));
+                return Err(format!("{name} is neither a partition nor a loop device"));
             } else {
-                return Err(refuse("it is no block device (network, overlay, memory?)".into()));
+                return Err("it is no block device (network, overlay, memory?)".into());
             }
         }
-        Err(refuse(format!("more than {LAYERS_MAX} layers")))
+        Err(format!("more than {LAYERS_MAX} layers"))
     }
+}
+
+/// What partitions and loop devices end at.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Namespace,
+    /// A volume of the device mapper, by its number.
+    Volume(u64),
+}
+
+fn name(device: u64) -> String {
+    format!("{}:{}", major(device), minor(device))
+}
+
+fn unreadable(volume: u64, error: &io::Error) -> String {
+    let name = name(volume);
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; tables of volumes are for root",
+        io::ErrorKind::NotFound => "; is /dev/mapper/control there?",
+        _ => "",
+    };
+    format!("the table of the volume {name} cannot be read ({error}){hint}")
+}
+
+/// Why bytes in a target of this type are not mapped, and what helps.
+fn advice(volume: u64, kind: &str) -> String {
+    let why = match kind {
+        "crypt" => "the namespace has its bytes encrypted; keep the files on a volume that is not",
+        "thin" | "thin-pool" => "its blocks move; keep the files on a volume without --thin",
+        "snapshot" | "snapshot-origin" | "snapshot-merge" => {
+            "what it shows is in several places; remove the snapshot (lvremove)"
+        }
+        "mirror" | "raid" => {
+            "it has several copies, or is being moved; wait for pvmove, or keep the files on a linear or striped volume"
+        }
+        "cache" | "writecache" => {
+            "its newest bytes are in a cache; detach that (lvconvert --uncache)"
+        }
+        _ => "keep the files on a linear or striped volume",
+    };
+    format!("the volume {} is of type {kind} there: {why}", name(volume))
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -158,7 +283,7 @@ mod tests {
         assert_eq!(namespace.offset_of(makedev(7, 1)).expect("found"), 512 + 2048 * 512);
         let why = |device| namespace.offset_of(device).expect_err("refused").to_string();
         let mapped = why(makedev(253, 0));
-        assert!(mapped.contains("device mapper") && mapped.contains("partition"), "{mapped}");
+        assert!(mapped.contains("device mapper"), "{mapped}");
         assert!(why(makedev(8, 0)).contains("neither a partition nor a loop device"));
         assert!(why(makedev(0, 40)).contains("no block device"));
         let other = folder.path().join("other");
@@ -168,5 +293,77 @@ mod tests {
         let error = other.offset_of(makedev(7, 0)).expect_err("another image").to_string();
         assert!(error.contains("its loop device is over"), "{error}");
         assert!(NamespaceDevice::new(folder.path()).is_err());
+    }
+
+    fn target(start_bytes: u64, length_bytes: u64, kind: TargetKind) -> Target {
+        Target { start_bytes, length_bytes, kind }
+    }
+
+    fn on(chunk_bytes: u64, stripes: &[((u32, u32), u64)]) -> TargetKind {
+        let below = |((major, minor), offset_bytes): &((u32, u32), u64)| Below {
+            device: makedev(*major, *minor),
+            offset_bytes: *offset_bytes,
+        };
+        TargetKind::Striped { chunk_bytes, stripes: stripes.iter().map(below).collect() }
+    }
+
+    #[test]
+    fn volumes_are_followed_as_far_as_they_are_on_the_namespace() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = folder.path().join("image");
+        fs::write(&image, "").expect("written");
+        let sys = folder.path().join("sys");
+        let namespace = machine(&sys, &image);
+        fs::create_dir_all(sys.join("253:1/dm")).expect("made");
+        // 253:0 is linear on the partition 7:1, striped over that and 253:1, and on a disk and encrypted at last;
+        // 253:1 is linear on the loop device.
+        let mut tables_of = |volume| match minor(volume) {
+            0 => Ok(vec![
+                target(0, 4096, on(4096, &[((7, 1), 1024)])),
+                target(4096, 2048, on(512, &[((7, 1), 8192), ((253, 1), 512)])),
+                target(6144, 512, on(512, &[((8, 0), 0)])),
+                target(6656, 512, TargetKind::Other("crypt".to_owned())),
+            ]),
+            1 => Ok(vec![target(0, 1 << 20, on(1 << 20, &[((7, 0), 4096)]))]),
+            _ => Err(io::Error::from(io::ErrorKind::PermissionDenied)),
+        };
+        let mut tables = Vec::new();
+        let found = namespace.mapped(makedev(253, 0), &mut tables_of, &mut tables, 1);
+        let layer = found.expect("followed");
+        let numbers: Vec<u64> = tables.iter().map(|(device, _)| *device).collect();
+        assert_eq!(numbers, [makedev(253, 1), makedev(253, 0)]);
+        let mut pieces = Vec::new();
+        let found = layer.each(4000, 96 + 1536, &mut |at, length| pieces.push((at, length)));
+        found.expect("on the namespace");
+        let (partition, disk) = (512 + 2048 * 512, 512);
+        let first = (partition + 1024 + 4000, 96);
+        let second = (partition + 8192, 512);
+        let third = (disk + 4096 + 512, 512);
+        assert_eq!(pieces, [first, second, third, (partition + 8192 + 512, 512)]);
+        let why = |at| layer.each(at, 1, &mut |_, _| {}).expect_err("refused");
+        assert!(why(6144).contains("this part of the volume is on 8:0"), "{}", why(6144));
+        assert!(why(6656).contains("253:0 is of type crypt there: the namespace has"));
+        let refused = namespace.mapped(makedev(253, 2), &mut tables_of, &mut tables, 1);
+        assert!(refused.expect_err("no rights").contains("tables of volumes are for root"));
+        // A volume on itself.
+        let mut circle = |_| Ok(vec![target(0, 512, on(512, &[((253, 1), 0)]))]);
+        let refused = namespace.mapped(makedev(253, 1), &mut circle, &mut Vec::new(), 1);
+        assert!(refused.expect_err("endless").contains("layers"));
+    }
+
+    #[test]
+    fn advice_names_what_is_in_the_way() {
+        for (kind, help) in [
+            ("crypt", "encrypted"),
+            ("thin", "--thin"),
+            ("snapshot-origin", "lvremove"),
+            ("raid", "pvmove"),
+            ("mirror", "pvmove"),
+            ("cache", "--uncache"),
+            ("multipath", "linear or striped"),
+        ] {
+            let text = advice(makedev(253, 7), kind);
+            assert!(text.contains(kind) && text.contains(help) && text.contains("253:7"), "{text}");
+        }
     }
 }

@@ -47,6 +47,14 @@ pub enum MapRefusal {
         /// Whether that may change without a change of the file: it has yet to be written.
         passing: bool,
     },
+    /// An extent on a part of a volume whose bytes are not on the namespace, or not as they are read.
+    #[error("the extent at byte {offset_bytes}: {why}")]
+    OtherPart {
+        /// File offset in bytes.
+        offset_bytes: u64,
+        /// Where they are.
+        why: String,
+    },
     /// An extent that ends behind the namespace.
     #[error("the extent at byte {offset_bytes} ends behind the namespace: is the right one named?")]
     BehindNamespace {

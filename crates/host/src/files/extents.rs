@@ -1,6 +1,7 @@
 //! From what FIEMAP says to the extents of a file map.
 
 use super::error::MapRefusal;
+use super::placement::Placement;
 use super::sys::{self, RawExtent};
 use crate::Extent;
 use std::fs::File;
@@ -32,11 +33,11 @@ const REFUSED: [(u32, &str); 7] = [
 
 /// What a file's extents are to be fitted to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
+pub(crate) struct Frame<'a> {
     /// Length of the file in bytes.
     pub(crate) length_bytes: u64,
-    /// Where the file system begins in the namespace, in bytes.
-    pub(crate) base_bytes: u64,
+    /// Where the file system's device lies in the namespace.
+    pub(crate) placement: &'a Placement,
     /// Logical block of the namespace in bytes.
     pub(crate) block_bytes: u32,
     /// Size of the namespace in bytes.
@@ -69,7 +70,7 @@ pub(crate) fn read(
 
 /// The map of a file with these extents, in which holes and extents that were never written are
 /// gaps: reading one is outside the file for a chain, and left to plain reads.
-pub(crate) fn fit(raw: &[RawExtent], frame: &Frame) -> Result<Vec<Extent>, MapRefusal> {
+pub(crate) fn fit(raw: &[RawExtent], frame: &Frame<'_>) -> Result<Vec<Extent>, MapRefusal> {
     let block = u64::from(frame.block_bytes);
     // Of the last block the part behind the end of the file is mapped too, and never returned.
     let end = frame.length_bytes.next_multiple_of(block);
@@ -79,35 +80,67 @@ pub(crate) fn fit(raw: &[RawExtent], frame: &Frame) -> Result<Vec<Extent>, MapRe
             break;
         }
         let passing = extent.flags & (flag::DELALLOC | flag::UNKNOWN) != 0;
-        let refuse = |why| MapRefusal::Extent { offset_bytes: extent.logical, why, passing };
+        let offset_bytes = extent.logical;
+        let refuse = |why| MapRefusal::Extent { offset_bytes, why, passing };
         if let Some((_, why)) = REFUSED.iter().find(|(flag, _)| extent.flags & flag != 0) {
             return Err(refuse(why));
         }
-        let device_offset = extent.physical.checked_add(frame.base_bytes);
         let length_bytes = extent.length.min(end - extent.logical);
-        let inside = device_offset
-            .and_then(|offset| offset.checked_add(length_bytes))
-            .is_some_and(|end| end <= frame.namespace_bytes);
-        let (Some(device_offset), true) = (device_offset, inside) else {
-            return Err(MapRefusal::BehindNamespace { offset_bytes: extent.logical });
-        };
-        if [extent.logical, device_offset, length_bytes].iter().any(|value| value % block != 0) {
-            return Err(refuse("it is not whole logical blocks of the namespace"));
-        }
-        if extent.flags & flag::UNWRITTEN != 0 || length_bytes == 0 {
-            continue;
-        }
-        match extents.last_mut() {
-            Some(last)
-                if last.file_offset + last.length_bytes == extent.logical
-                    && last.device_offset + last.length_bytes == device_offset =>
-            {
-                last.length_bytes += length_bytes;
+        let is_written = extent.flags & flag::UNWRITTEN == 0;
+        let (mut file_offset, mut refused) = (extent.logical, None);
+        let placed = frame.placement.each(
+            extent.physical,
+            length_bytes,
+            &mut |device_offset, length_bytes| {
+                let piece = Extent { file_offset, device_offset, length_bytes };
+                file_offset += length_bytes;
+                match check(&piece, frame) {
+                    Ok(()) if is_written && length_bytes > 0 => push(&mut extents, piece),
+                    Ok(()) => {}
+                    Err(why) => refused = Some(why),
+                }
+            },
+        );
+        placed.map_err(|why| MapRefusal::OtherPart { offset_bytes, why })?;
+        match refused {
+            Some(Misfit::Behind) => return Err(MapRefusal::BehindNamespace { offset_bytes }),
+            Some(Misfit::NotAligned) => {
+                return Err(refuse("it is not whole logical blocks of the namespace"));
             }
-            _ => extents.push(Extent { file_offset: extent.logical, device_offset, length_bytes }),
+            None => {}
         }
     }
     Ok(extents)
+}
+
+/// What is wrong with a piece of an extent.
+enum Misfit {
+    Behind,
+    NotAligned,
+}
+
+fn check(piece: &Extent, frame: &Frame<'_>) -> Result<(), Misfit> {
+    let end = piece.device_offset.checked_add(piece.length_bytes);
+    if end.is_none_or(|end| end > frame.namespace_bytes) {
+        return Err(Misfit::Behind);
+    }
+    let block = u64::from(frame.block_bytes);
+    let numbers = [piece.file_offset, piece.device_offset, piece.length_bytes];
+    let aligned = numbers.iter().all(|value| value % block == 0);
+    if aligned { Ok(()) } else { Err(Misfit::NotAligned) }
+}
+
+/// Appends a piece, or makes the last one longer.
+fn push(extents: &mut Vec<Extent>, piece: Extent) {
+    match extents.last_mut() {
+        Some(last)
+            if last.file_offset + last.length_bytes == piece.file_offset
+                && last.device_offset + last.length_bytes == piece.device_offset =>
+        {
+            last.length_bytes += piece.length_bytes;
+        }
+        _ => extents.push(piece),
+    }
 }
 
 /// Whether `file`, which its file system has at `base_bytes` of the namespace, still is where `mapped` says.
@@ -178,9 +211,10 @@ pub(crate) fn has_gaps(extents: &[Extent], length_bytes: u64) -> bool {
 mod tests {
     use super::*;
 
-    const FRAME: Frame = Frame {
+    const BASE: u64 = 1 << 20;
+    const FRAME: Frame<'_> = Frame {
         length_bytes: 10_000,
-        base_bytes: 1 << 20,
+        placement: &Placement::At(BASE),
         block_bytes: 512,
         namespace_bytes: 2 << 20,
     };
@@ -201,7 +235,7 @@ mod tests {
             raw(8192, 65_536, 65_536, flag::LAST),
             raw(1 << 20, 0, 4096, flag::DELALLOC),
         ];
-        let base = FRAME.base_bytes;
+        let base = BASE;
         let fitted = fit(&found, &FRAME).expect("good");
         // 10,000 bytes end in block 19.
         assert_eq!(fitted, [extent(0, base, 8192), extent(8192, base + 65_536, 2048)]);
@@ -211,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_map_holds_as_long_as_its_bytes_are_in_their_places() {
-        let base = FRAME.base_bytes;
+        let base = BASE;
         let mapped = [extent(0, base, 8192), extent(16_384, base + 65_536, 4096)];
         let kept = |found: &[RawExtent]| {
             let mut kept = Kept { mapped: &mapped, base_bytes: base, bytes: 0 };
@@ -241,7 +275,7 @@ mod tests {
     fn what_was_never_written_is_a_gap() {
         let found = [raw(0, 0, 4096, flag::UNWRITTEN), raw(8192, 8192, 4096, 0)];
         let fitted = fit(&found, &FRAME).expect("good");
-        assert_eq!(fitted, [extent(8192, FRAME.base_bytes + 8192, 2048)]);
+        assert_eq!(fitted, [extent(8192, BASE + 8192, 2048)]);
         assert!(has_gaps(&fitted, 10_000) && has_gaps(&[], 1) && !has_gaps(&[], 0));
     }
 

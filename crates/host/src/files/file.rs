@@ -159,11 +159,18 @@ impl PushdownFile {
     fn check(&self, mapping: &Mapping) -> Result<u64, Doubt> {
         let holds = match &mapping.proof {
             _ if !self.0.shared.checks => true,
-            Proof::Own(_) => true,
+            Proof::Own(layout) => layout.is_in_place(),
             Proof::Grant(..) => mapping.is_good(),
-            Proof::Found(_, Some(lease)) => return lease.begin(self.0.shared.seen_ns()),
+            Proof::Found(layout, Some(lease)) => {
+                if layout.is_in_place() {
+                    return lease.begin(self.0.shared.seen_ns());
+                }
+                false
+            }
             Proof::Found(layout, None) => self.file().is_ok_and(|file| {
-                sys::write_back(&file).is_ok() && mark(&file).is_ok_and(|mark| mark == layout.mark)
+                let is_same = sys::write_back(&file).is_ok()
+                    && mark(&file).is_ok_and(|mark| mark == layout.mark);
+                is_same && layout.is_in_place()
             }),
         };
         if holds { Ok(0) } else { Err(Doubt::Breaking) }
@@ -212,6 +219,11 @@ impl Pin {
         good
     }
 
+    /// Whether both are of the same map, and so of the same file.
+    pub(crate) fn has_map_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.mapping, &other.mapping)
+    }
+
     /// Whether it is a file that only this process writes, which is longer than its map. Then asks for a
     /// new one. The growth of others makes their maps wrong.
     pub(crate) fn has_grown(&self) -> bool {
@@ -229,9 +241,11 @@ impl Pin {
             Proof::Own(layout) => self.file.file().is_ok_and(|file| layout.has_kept(&file)),
             Proof::Found(layout, None) => self.file.file().is_ok_and(|file| layout.holds(&file)),
             Proof::Found(layout, Some(lease)) => {
-                // A lease does not hinder deduplication, which XFS has and ext4 has not.
-                let settled = layout.file_system == FileSystem::Ext4
-                    || self.file.file().is_ok_and(|file| layout.holds(&file));
+                // A lease does not hinder deduplication, which XFS has and ext4 has not, nor moves of volumes.
+                let settled = match layout.file_system {
+                    FileSystem::Ext4 => layout.is_in_place(),
+                    FileSystem::Xfs => self.file.file().is_ok_and(|file| layout.holds(&file)),
+                };
                 lease.has_held(self.valid_until_ns) && settled
             }
         }

@@ -5,6 +5,9 @@ use rustix::fs::{major, minor};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Volumes over volumes that are followed.
+const LAYERS_MAX: usize = 8;
+
 /// A namespace of a target, and the block device that it is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelNamespace {
@@ -17,16 +20,25 @@ pub struct KernelNamespace {
 }
 
 impl KernelNamespace {
-    /// The namespace that the device with this number is, or is a partition of. None if it is something else.
+    /// The namespace that the device with this number is, or is a partition or a volume of. None if it is something
+    /// else. Of a volume over several it is any of them.
     #[must_use]
     pub fn of(device: u64) -> Option<Self> {
-        find(Path::new("/sys/dev/block"), device)
+        let name = format!("{}:{}", major(device), minor(device));
+        find(&Path::new("/sys/dev/block").join(name), LAYERS_MAX)
     }
 }
 
-fn find(sysfs: &Path, device: u64) -> Option<KernelNamespace> {
-    let folder = sysfs.join(format!("{}:{}", major(device), minor(device)));
+/// Of the device with this folder in sysfs.
+fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     let folder = fs::canonicalize(folder).ok()?;
+    if folder.join("dm").exists() {
+        let below = fs::read_dir(folder.join("slaves")).ok()?.filter_map(Result::ok);
+        let mut below: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
+        below.sort();
+        let layers = layers.checked_sub(1)?;
+        return below.iter().find_map(|folder| find(folder, layers));
+    }
     let is_partition = folder.join("partition").exists();
     let disk = if is_partition { folder.parent()? } else { &folder };
     let nsid: u32 = text(&disk.join("nsid"))?.parse().ok()?;
@@ -75,7 +87,6 @@ fn text(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::makedev;
     use std::os::unix::fs::symlink;
 
     fn write(path: &Path, files: &[(&str, &str)]) {
@@ -116,18 +127,32 @@ mod tests {
             ("259:1", "nvme-subsys0/nvme0n1/nvme0n1p1"),
             ("259:2", "pci/nvme2n1"),
             ("8:0", "pci/sda"),
+            ("253:0", "virtual/dm-0"),
+            ("253:1", "virtual/dm-1"),
         ] {
             symlink(root.join(device), numbers.join(number)).expect("linked");
         }
-        for minor in [0, 1] {
-            let found = find(&numbers, makedev(259, minor)).expect("a namespace");
+        // A volume over a disk and the partition, and one over that and itself.
+        for (volume, below) in [
+            ("dm-0", ["pci/sda", "nvme-subsys0/nvme0n1/nvme0n1p1"]),
+            ("dm-1", ["virtual/dm-1", "virtual/dm-0"]),
+        ] {
+            let folder = root.join("virtual").join(volume);
+            write(&folder, &[("dm/name", "vg-lv\n"), ("slaves/none", "")]);
+            for (number, device) in below.iter().enumerate() {
+                symlink(root.join(device), folder.join(format!("slaves/{number}")))
+                    .expect("linked");
+            }
+        }
+        for number in ["259:0", "259:1", "253:0", "253:1"] {
+            let found = find(&numbers.join(number), 8).expect("a namespace");
             let url = "nvme-tcp://10.0.0.2:4420,[fd00::1]:4421/nqn.2026-01.org.example:disk?ns=3";
             assert_eq!(found.url.to_string(), url);
             assert_eq!(found.host_nqn.as_deref(), Some("nqn.2026-01.org.example:host"));
             assert_eq!(found.device, Path::new("/dev/nvme0n1"));
         }
-        for (major, minor) in [(259, 2), (8, 0), (0, 40)] {
-            assert_eq!(find(&numbers, makedev(major, minor)), None);
+        for number in ["259:2", "8:0", "0:40"] {
+            assert_eq!(find(&numbers.join(number), 8), None);
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::device::NamespaceDevice;
 use super::error::MapRefusal;
 use super::extents::{self, Frame};
+use super::placement::Placement;
 use super::sys::{self, RawExtent};
 use crate::{Extent, NamespaceInfo};
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, fstatfs, major, makedev, minor, statx};
@@ -48,15 +49,22 @@ pub enum FileSystem {
     Xfs,
 }
 
+/// The namespace, here and at the target.
+struct Place<'a> {
+    namespace: &'a NamespaceDevice,
+    info: &'a NamespaceInfo,
+}
+
 /// Where a file lay in a namespace at one moment.
 #[derive(Clone, Debug)]
 pub struct FileLayout {
     pub(crate) mark: ChangeMark,
     pub(crate) file_system: FileSystem,
-    /// Where the file system begins in the namespace, in bytes.
-    base_bytes: u64,
+    placement: Placement,
     raw: Vec<RawExtent>,
     extents: Vec<Extent>,
+    /// The same by the places on the file system's device, if that is a volume.
+    on_volume: Vec<Extent>,
 }
 
 impl FileLayout {
@@ -91,18 +99,55 @@ impl FileLayout {
         self.mark.attributes.contains(StatxAttributes::IMMUTABLE)
     }
 
-    /// Whether `file` still has the change time, length and extents that it had.
+    /// Whether `file` still has the change time, length and extents that it had, on the same volume.
     pub(crate) fn holds(&self, file: &File) -> bool {
         // The extents first: who changes them twice, back to what they were, has marked the inode
         // before the first change.
         let same = extents::read(file, self.mark.length_bytes, usize::MAX)
             .is_ok_and(|raw| raw == self.raw);
-        same && mark(file).is_ok_and(|mark| mark == self.mark)
+        same && mark(file).is_ok_and(|mark| mark == self.mark) && self.is_in_place()
     }
 
     /// Whether all bytes that it has of `file` still are where they were. The file may have grown.
     pub(crate) fn has_kept(&self, file: &File) -> bool {
-        extents::has_kept(file, &self.extents, self.base_bytes).is_ok_and(|kept| kept)
+        let (extents, base_bytes) = match self.placement.base() {
+            Some(base_bytes) => (&self.extents, base_bytes),
+            None => (&self.on_volume, 0),
+        };
+        extents::has_kept(file, extents, base_bytes).is_ok_and(|kept| kept) && self.is_in_place()
+    }
+
+    /// Whether the file system's device still lies where it lay: volumes are moved while they are used.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.placement.holds()
+    }
+
+    /// Of a file that was found like this.
+    fn new(
+        mark: ChangeMark,
+        file_system: FileSystem,
+        raw: Vec<RawExtent>,
+        place: &Place<'_>,
+    ) -> Result<Self, MapRefusal> {
+        let placement = place.namespace.placement_of(mark.device)?;
+        let frame = Frame {
+            length_bytes: mark.length_bytes,
+            placement: &placement,
+            block_bytes: place.info.block_bytes,
+            namespace_bytes: place.info.size_bytes(),
+        };
+        let extents = extents::fit(&raw, &frame)?;
+        let on_volume = match placement.base() {
+            Some(_) => Vec::new(),
+            None => {
+                let device = &Placement::At(0);
+                extents::fit(
+                    &raw,
+                    &Frame { placement: device, namespace_bytes: u64::MAX, ..frame },
+                )?
+            }
+        };
+        Ok(Self { mark, file_system, placement, raw, extents, on_volume })
     }
 
     /// Whether `file` is longer than it was.
@@ -145,20 +190,10 @@ pub fn file_layout_within(
         if mark(file)? != before {
             continue;
         }
-        let frame = Frame {
-            length_bytes: before.length_bytes,
-            base_bytes: namespace.offset_of(before.device)?,
-            block_bytes: info.block_bytes,
-            namespace_bytes: info.size_bytes(),
-        };
-        match extents::fit(&raw, &frame) {
-            Ok(extents) => {
-                let base_bytes = frame.base_bytes;
-                return Ok(FileLayout { mark: before, file_system, base_bytes, raw, extents });
-            }
+        match FileLayout::new(before, file_system, raw, &Place { namespace, info }) {
             // Written between the two calls.
             Err(error) if error.is_passing() => refusal = error,
-            Err(error) => return Err(error),
+            found => return found,
         }
     }
     Err(refusal)
@@ -179,15 +214,7 @@ pub(crate) fn own_file_layout(
     sys::write_back(file).map_err(MapRefusal::io("cannot write the file back"))?;
     let mark = mark(file)?;
     let raw = extents::read(file, mark.length_bytes, usize::MAX)?;
-    let base_bytes = namespace.offset_of(mark.device)?;
-    let frame = Frame {
-        length_bytes: mark.length_bytes,
-        base_bytes,
-        block_bytes: info.block_bytes,
-        namespace_bytes: info.size_bytes(),
-    };
-    let extents = extents::fit(&raw, &frame)?;
-    Ok(FileLayout { mark, file_system, base_bytes, raw, extents })
+    FileLayout::new(mark, file_system, raw, &Place { namespace, info })
 }
 
 /// The change mark of `file` now.

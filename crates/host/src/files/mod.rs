@@ -8,8 +8,8 @@
 //! # How it works
 //! - `nvme`: a namespace of this machine in place of a target.
 //! - `kernel`: the target of a file, found from the kernel's own NVMe/TCP host.
-//! - `device`, `extents`, `layout`: where a file lies in the namespace, from sysfs and FIEMAP, and
-//!   what tells whether it still does.
+//! - `device`, `placement`, `extents`, `layout`: where a file lies in the namespace, from sysfs, tables of volumes
+//!   (`device_mapper`) and FIEMAP, and what tells whether it still does.
 //! - `lease`, `leased_file`: with a read lease, who wants to change a file waits for the chains that read it.
 //! - `access`, `open_page`: how a file is opened, and kept without a descriptor.
 //! - `mapped_file`, `file`: a file, and BPF-oF's algorithms 1 and 2, before and after each chain.
@@ -28,6 +28,7 @@ mod batch_read;
 mod call;
 mod chains;
 mod device;
+mod device_mapper;
 mod direct;
 mod error;
 mod executor;
@@ -47,6 +48,7 @@ mod mapped_file;
 mod maps;
 mod nvme;
 mod open_page;
+mod placement;
 mod plain_chain;
 mod reader;
 mod shared;
