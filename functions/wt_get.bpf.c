@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * One key in a B-tree of WiredTiger: from the page that the host names down to the leaf. Each block is
- * checked against its checksum, and that against the one in the address which led there.
+ * checked against its checksum, and that against the one in the address which led there. Leaves behind
+ * it come with it if the host asks for them.
  *
  * Scratch has the request, the key, and behind that the pages in the order in which they were read. As an
  * answer the pages stay where they are; a value goes to the place of the key.
@@ -13,6 +14,7 @@
 _Static_assert(sizeof(struct wt_get_request) == sizeof(struct wt_get_answer),
 	       "the key stays where it is");
 _Static_assert(WT_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "wt_get.h gives the number to hosts");
+_Static_assert(WT_LEAVES_MAX == BPFOF_MAX_READS, "wt_get.h gives the number to hosts");
 
 /* For tests that must notice it. */
 #ifndef IGNORES_WINDOWS
@@ -24,6 +26,7 @@ _Static_assert(WT_BLOCK_BYTES_MAX == BPFOF_READ_MAX, "wt_get.h gives the number 
 
 /* Kinds of cells: the four bits of long ones, and numbers above for short ones. */
 #define CELL_ADDRESS_DELETED 0
+#define CELL_ADDRESS_LEAF 2
 #define CELL_ADDRESS_LEAF_LAST 3
 #define CELL_KEY 5
 #define CELL_KEY_OVERFLOW 6
@@ -74,10 +77,11 @@ static __attribute__((noinline)) int pages(struct search *search, __u8 reason)
 	struct wt_get_request *request = search->request;
 	struct wt_get_answer *answer = (struct wt_get_answer *)ctx->scratch;
 	__u32 used = request->used_bytes, key_bytes = search->key_bytes, at = (key_bytes + 7) & ~7u;
+	__u32 following = request->following;
 	__u8 kept = 0;
 
 	/* They are few. */
-	while (at + sizeof(struct wt_get_page) <= used && kept < 32) {
+	while (at + sizeof(struct wt_get_page) <= used && kept < 64) {
 		at += sizeof(struct wt_get_page);
 		at += (((struct wt_get_page *)((__u8 *)(request + 1) + at))[-1].bytes + 7) & ~7u;
 		kept++;
@@ -88,6 +92,7 @@ static __attribute__((noinline)) int pages(struct search *search, __u8 reason)
 	answer->kept = kept;
 	answer->key_bytes = key_bytes;
 	answer->value_bytes = 0;
+	answer->following = following;
 	bpfof_memset(answer->reserved, 0, sizeof(answer->reserved));
 	return bpfof_answer(ctx, sizeof(*answer) + used);
 }
@@ -147,6 +152,8 @@ static inline void keep(struct search *search)
 	page->reserved = 0;
 	bpfof_memmove(page + 1, ctx->data, size);
 	request->used_bytes = used + sizeof(*page) + ((size + 7) & ~7u);
+	if (ctx->read_index)
+		request->following++;
 }
 
 /* Uncompresses the page into the workspace. Returns a reason if it cannot. */
@@ -326,29 +333,50 @@ static inline __s64 compare(const struct search *search, __u32 from, const __u8 
 
 /* ---- Internal pages ---- */
 
+/* Where a page is, in bytes. */
+struct place {
+	__u64 offset;
+	__u32 bytes;
+	__u32 checksum;
+};
+
+/* Returns a reason if this address is of no page that can be read. */
+static __attribute__((noinline)) __u8 locate(const struct search *search, const struct cell *address,
+					      struct place *place)
+{
+	struct bpfof_cursor cursor = bpfof_cursor(address->data, address->data + address->bytes);
+	__u64 unit = search->request->allocation_bytes, offset, size;
+
+	if (!address->type)
+		return WT_REASON_DELETED;
+	offset = take_packed(&cursor) + 1;
+	size = take_packed(&cursor);
+	place->checksum = take_packed(&cursor);
+	/* What follows is the number of another object. */
+	if (bpfof_failed(&cursor) || bpfof_left(&cursor) || !size || offset >> 48)
+		return WT_REASON_ADDRESS;
+	if (size > WT_BLOCK_BYTES_MAX / unit)
+		return WT_REASON_TOO_LARGE;
+	place->offset = offset * unit;
+	place->bytes = size * unit;
+	return WT_REASON_NONE;
+}
+
 /* Reads the child at this address. */
 static inline int descend(struct search *search, const struct cell *address)
 {
 	struct wt_get_request *request = search->request;
-	struct bpfof_cursor cursor = bpfof_cursor(address->data, address->data + address->bytes);
-	__u64 unit = request->allocation_bytes, offset, size;
-	__u32 checksum;
+	struct place place;
+	__u8 reason = locate(search, address, &place);
 
-	if (!address->type)
-		return pages(search, WT_REASON_DELETED);
-	offset = take_packed(&cursor) + 1;
-	size = take_packed(&cursor);
-	checksum = take_packed(&cursor);
-	/* What follows is the number of another object. */
-	if (bpfof_failed(&cursor) || bpfof_left(&cursor) || !size || offset >> 48)
-		return pages(search, WT_REASON_ADDRESS);
-	if (size > WT_BLOCK_BYTES_MAX / unit)
-		return pages(search, WT_REASON_TOO_LARGE);
+	if (reason)
+		return pages(search, reason);
 	if (search->ctx->hop + 1 >= request->levels_max)
 		return DAMAGE_TOO_MANY_BLOCKS;
-	request->checksum = checksum;
+	request->checksum = place.checksum;
 	request->has_checksum = 1;
-	return bpfof_read(search->ctx, search->ctx->file, offset * unit, size * unit);
+	request->reads_left = 1;
+	return bpfof_read(search->ctx, search->ctx->file, place.offset, place.bytes);
 }
 
 static inline int is_deleted_address(const struct bpfof_cursor *cursor)
@@ -357,13 +385,59 @@ static inline int is_deleted_address(const struct bpfof_cursor *cursor)
 	return cursor->at < cursor->end && !(*cursor->at & ~(CELL_HAS_WINDOW | CELL_HAS_NUMBER));
 }
 
+static inline int is_leaf(const struct cell *address)
+{
+	return address->type == CELL_ADDRESS_LEAF || address->type == CELL_ADDRESS_LEAF_LAST;
+}
+
+/* What a read takes on a device of the largest blocks. */
+static inline __u32 rounded(__u64 offset, __u32 bytes)
+{
+	__u64 mask = 4095;
+
+	return ((offset + bytes + mask) & ~mask) - (offset & ~mask);
+}
+
+/* Appends the leaf at this address, and as many behind it as are asked for, to the next reads. */
+static inline void follow(struct search *search, struct bpfof_cursor cursor, struct cell address, __u32 left)
+{
+	struct wt_get_request *request = search->request;
+	struct bpfof_ctx *ctx = search->ctx;
+	struct cell key;
+	struct place place;
+	__u32 reads = 1, bytes = request->following_bytes;
+	__u32 room = BPFOF_MAX_HOP_BYTES - rounded(ctx->next_offset[0], ctx->next_size[0]);
+
+	while (reads < BPFOF_MAX_READS) {
+		__u32 taken;
+
+		if (!is_leaf(&address) || locate(search, &address, &place) || place.bytes > bytes)
+			break;
+		taken = rounded(place.offset, place.bytes);
+		if (taken > room)
+			break;
+		room -= taken;
+		ctx->next_offset[reads] = place.offset;
+		ctx->next_size[reads] = place.bytes;
+		ctx->next_file[reads] = ctx->file;
+		reads++;
+		bytes -= place.bytes;
+		if (!left-- || !take_cell(&cursor, &key, search->version) ||
+		    is_deleted_address(&cursor) || !take_cell(&cursor, &address, search->version))
+			break;
+	}
+	ctx->reads = reads;
+	request->reads_left = reads;
+}
+
 static inline int search_internal(struct search *search)
 {
 	struct bpfof_cursor cursor = bpfof_cursor(search->cells, search->end);
-	struct cell key, address, child = { 0 };
-	__u32 version = search->version, left = search->entries / 2;
+	struct cell key, address = { 0 }, child = { 0 };
+	__u32 version = search->version, left = search->entries / 2, i;
+	int error;
 
-	for (__u32 i = 0; i < left; i++) {
+	for (i = 0; i < left; i++) {
 		if (!take_cell(&cursor, &key, version))
 			return DAMAGE_ENTRY;
 		/* Its cell has more fields than are known here. */
@@ -386,7 +460,10 @@ static inline int search_internal(struct search *search)
 	}
 	if (!child.data)
 		return pages(search, WT_REASON_TYPE);
-	return descend(search, &child);
+	error = descend(search, &child);
+	if (i < left && search->request->following_bytes && search->ctx->reads && is_leaf(&child))
+		follow(search, cursor, address, left - i - 1);
+	return error;
 }
 
 /* ---- Leaves ---- */
@@ -509,10 +586,17 @@ int wt_get(struct bpfof_ctx *ctx)
 	error = check_sum(ctx, request);
 	if (error)
 		return error;
+	/* It is that of the first read of a hop. */
+	request->has_checksum = 0;
 	keep(&search);
 	type = ctx->data[WT_PAGE_TYPE];
-	if (type == WT_TYPE_ROW_LEAF && request->flags & WT_GET_PAGES_ONLY)
+	if (type == WT_TYPE_ROW_LEAF && request->flags & WT_GET_PAGES_ONLY) {
+		if (request->reads_left > 1) {
+			request->reads_left--;
+			return 0;
+		}
 		return pages(&search, WT_REASON_ASKED);
+	}
 	if (type != WT_TYPE_ROW_INTERNAL && type != WT_TYPE_ROW_LEAF)
 		return pages(&search, WT_REASON_TYPE);
 	reason = open_page(&search);

@@ -41,6 +41,9 @@
 #define WT_BLOCK_BYTES_MAX 57344
 #define WT_KEY_BYTES_MAX 1024
 
+/* Leaves that are read together. */
+#define WT_LEAVES_MAX 16
+
 /* Of a request: answer with the pages, whatever they hold. */
 #define WT_GET_PAGES_ONLY 1
 
@@ -58,7 +61,14 @@ struct wt_get_request {
 	__u8 has_checksum;
 	/* levels of the tree at most */
 	__u8 levels_max;
-	__u8 reserved[6];
+	/* reads of this hop that are yet to come, and leaves behind the first that are kept: 0 */
+	__u8 reads_left;
+	__u8 following;
+	/*
+	 * With WT_GET_PAGES_ONLY: so many bytes of the leaves behind that of the key are read with it, as
+	 * far as they have the same parent, and that is on the way.
+	 */
+	__u32 following_bytes;
 };
 
 enum wt_get_status {
@@ -105,7 +115,9 @@ struct wt_get_answer {
 	/* of the key between this header and the pages */
 	__u32 key_bytes;
 	__u32 value_bytes;
-	__u32 reserved[3];
+	/* how many of the pages, the last ones, are leaves behind that of the key */
+	__u32 following;
+	__u32 reserved[2];
 };
 
 /* A page as it is in the file; its bytes follow, and the next one begins at a multiple of 8 bytes. */

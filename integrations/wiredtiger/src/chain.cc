@@ -55,8 +55,17 @@ struct Thread {
 		return reader;
 	}
 
+	/* Memory for so many bytes, until it is asked for again. */
+	char *room(size_t bytes)
+	{
+		if (pages.size() < bytes)
+			pages.resize(bytes);
+		return pages.data();
+	}
+
 	std::shared_ptr<Session> session;
 	struct bpfof_reader *reader = nullptr;
+	std::vector<char> pages;
 	alignas(8) char scratch[BPFOF_SCRATCH_MAX];
 };
 
@@ -89,8 +98,36 @@ bool take_staged(File *file, uint64_t offset, size_t bytes, void *to)
 	return false;
 }
 
+/* Takes a page that was read ahead of its time for the cursor. */
+bool take_ahead(File *file, uint64_t offset, size_t bytes, void *to)
+{
+	bool was_written = false;
+
+	if (!scope->ahead || !scope->ahead->take(file, offset, bytes, to, &was_written)) {
+		if (was_written)
+			counters().add(BPFOF_COUNTER(rewritten));
+		return false;
+	}
+	counters().add(BPFOF_COUNTER(ahead_pages));
+	return true;
+}
+
+/* Keeps the pages that begin here, up to the end of those that are staged, for the cursor's next rows. */
+void keep_ahead(File *file, const char *at)
+{
+	scope->ahead->begin(file, scope->since);
+	while (at < scope->pages_end) {
+		wt_get_page page;
+
+		memcpy(&page, at, sizeof(page));
+		at += sizeof(page);
+		scope->ahead->add(page.offset, at, page.bytes);
+		at += (page.bytes + 7) & ~7ull;
+	}
+}
+
 /* Whether the pages of this answer are what they say; the target is not trusted with this process's memory. */
-bool stage(const char *answer, size_t size, uint64_t since)
+bool stage(File *file, const char *answer, size_t size, uint64_t since)
 {
 	wt_get_answer header;
 	memcpy(&header, answer, sizeof(header));
@@ -101,9 +138,13 @@ bool stage(const char *answer, size_t size, uint64_t since)
 		return header.kept == 0;
 	at += (header.key_bytes + 7) & ~7u;
 	scope->pages = at;
+	const char *following = nullptr;
+
 	for (uint32_t left = header.kept; left; left--) {
 		wt_get_page page;
 
+		if (left == header.following)
+			following = at;
 		if (size_t(end - at) < sizeof(page))
 			return false;
 		memcpy(&page, at, sizeof(page));
@@ -114,6 +155,8 @@ bool stage(const char *answer, size_t size, uint64_t since)
 	}
 	scope->pages_end = at;
 	scope->since = since;
+	if (following && scope->ahead)
+		keep_ahead(file, following);
 	return true;
 }
 
@@ -127,11 +170,21 @@ void note_failure(Thread *thread, const bpfof_result &result)
 	counters().add(result.error == ESTALE ? BPFOF_COUNTER(stale) : BPFOF_COUNTER(failed));
 }
 
+/* So many bytes of the leaves behind the one that is missing are worth asking for. */
+uint32_t wanted_ahead()
+{
+	if (!scope->ahead || scope->wanted == Wanted::VALUE)
+		return 0;
+	return scope->wanted == Wanted::PAGES ? scope->ahead->wanted_by_search() : scope->ahead->wanted_by_step();
+}
+
 /* Runs the chain of the search from this page on. Whether it has an answer, or pages. */
 bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 {
+	/* Who goes to the next row goes down where it is leftmost: no key is smaller than this. */
+	static const WT_ITEM none = {"", 0, nullptr, 0, 0};
 	Table *const table = file->table();
-	const WT_ITEM &key = scope->cursor->key;
+	const WT_ITEM &key = scope->wanted == Wanted::NEXT ? none : scope->cursor->key;
 	const bool wants_value = scope->wanted == Wanted::VALUE;
 	const bpfof_read first = {offset, uint32_t(bytes), 0};
 	const int fd = file->fd();
@@ -144,6 +197,7 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 	request.flags = wants_value ? 0 : WT_GET_PAGES_ONLY;
 	request.compressor = table->compressor.load(std::memory_order_relaxed);
 	request.levels_max = LEVELS_MAX;
+	request.following_bytes = wanted_ahead();
 	memcpy(thread->scratch, &request, sizeof(request));
 	memcpy(thread->scratch + sizeof(request), key.data, key.size);
 	scope->chains++;
@@ -172,7 +226,7 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 		else
 			table->descending.count(answer.kept > 1);
 		counters().add(BPFOF_COUNTER(staged));
-		return stage(thread->scratch, size, since);
+		return stage(file, thread->scratch, size, since);
 	}
 	if (!wants_value || answer.value_bytes > size - sizeof(answer) ||
 		(answer.status != WT_GET_FOUND && answer.status != WT_GET_NOT_FOUND)) {
@@ -184,6 +238,71 @@ bool run(Thread *thread, File *file, uint64_t offset, size_t bytes)
 	scope->value = thread->scratch + sizeof(answer);
 	scope->value_bytes = answer.value_bytes;
 	counters().add(scope->is_found ? BPFOF_COUNTER(values) : BPFOF_COUNTER(absent));
+	return true;
+}
+
+/* Where this page and the leaves that the cursor will go on to are, as far as that is known. */
+size_t find_ahead(const File *file, uint64_t offset, size_t bytes, Place places[Ahead::PAGES_MAX])
+{
+	const uint32_t unit = file->table()->allocation_bytes.load(std::memory_order_relaxed);
+	const Neighbours &neighbours = file->neighbours();
+	const bool is_behind = scope->wanted != Wanted::PREVIOUS;
+	size_t count = 1;
+
+	places[0] = {offset, uint32_t(bytes)};
+	for (uint32_t left = wanted_ahead(); count < Ahead::PAGES_MAX; count++) {
+		const uint64_t at = places[count - 1].offset;
+		const Place place = is_behind ? neighbours.behind(at, unit) : neighbours.before(at, unit);
+
+		if (!place.bytes || !place.offset || place.bytes > left || file->is_behind_end(place.offset + place.bytes))
+			break;
+		left -= place.bytes;
+		places[count] = place;
+	}
+	return count;
+}
+
+/*
+ * Reads the page together with those that the cursor will go on to, in one round trip. False if there are none, or
+ * it failed.
+ */
+bool read_ahead(Thread *thread, File *file, uint64_t offset, size_t bytes, void *to)
+{
+	Place places[Ahead::PAGES_MAX];
+	struct bpfof_file_read reads[Ahead::PAGES_MAX];
+	const size_t count = scope->ahead ? find_ahead(file, offset, bytes, places) : 1;
+	const uint64_t since = file->log().now();
+	size_t ranges = 0, total = 0;
+
+	if (count == 1)
+		return false;
+	for (size_t i = 0; i < count; i++)
+		total += places[i].bytes;
+	char *const data = thread->room(total);
+	char *at = data;
+
+	/* What lies side by side is one read. */
+	for (size_t i = 0; i < count; at += places[i++].bytes) {
+		if (i && places[i].offset == places[i - 1].offset + places[i - 1].bytes) {
+			reads[ranges - 1].size += places[i].bytes;
+			continue;
+		}
+		reads[ranges++] = {file->fd(), places[i].offset, places[i].bytes, at, 0};
+	}
+	counters().add(BPFOF_COUNTER(round_trips));
+	if (bpfof_read_files(thread->reader, reads, ranges) < 0) {
+		if (!bpfof_reader_is_connected(thread->reader))
+			thread->session->lose();
+		return false;
+	}
+	for (size_t i = 0; i < ranges; i++)
+		if (reads[i].length != reads[i].size)
+			return false;
+	memcpy(to, data, bytes);
+	scope->ahead->begin(file, since);
+	at = data + places[0].bytes;
+	for (size_t i = 1; i < count; at += places[i++].bytes)
+		scope->ahead->add(places[i].offset, at, places[i].bytes);
 	return true;
 }
 
@@ -209,20 +328,22 @@ int read_plainly(Thread *thread, File *file, uint64_t offset, size_t bytes, void
 	return file->read(offset, bytes, to);
 }
 
-/* Whether chains of this search begin here. */
-bool is_worth_it(const File *file, uint64_t offset, size_t bytes)
+/* Whether this is a page of the table that the scope is about, and not what eviction or others read. */
+bool is_in_scope(const File *file, uint64_t offset, size_t bytes)
 {
-	const Table *const table = file->table();
-
-	if (!scope || scope->table != table || scope->is_answered || scope->chains >= CHAINS_MAX ||
-		scope->cursor->key.size > WT_KEY_BYTES_MAX)
-		return false;
 	/* At the beginning of the file is no page. */
-	if (!offset || bytes > WT_BLOCK_BYTES_MAX || bytes < WT_CLEAR_BYTES)
+	return scope && scope->table == file->table() && !scope->is_answered && offset && bytes >= WT_CLEAR_BYTES &&
+	       bytes <= WT_BLOCK_BYTES_MAX;
+}
+
+/* Whether a chain is to begin here. */
+bool is_worth_it(size_t bytes)
+{
+	if (scope->chains >= CHAINS_MAX || scope->wanted == Wanted::PREVIOUS)
 		return false;
-	if (scope->wanted == Wanted::VALUE)
-		return true;
-	return bytes <= PAGE_KEPT_MAX;
+	if (scope->wanted != Wanted::NEXT && scope->cursor->key.size > WT_KEY_BYTES_MAX)
+		return false;
+	return scope->wanted == Wanted::VALUE || bytes <= PAGE_KEPT_MAX;
 }
 
 /* In a table of which searches miss but one page there is nothing to fetch together. */
@@ -249,43 +370,63 @@ bool run_late(const Scope &found)
 }
 #endif
 
-int read_page(File *file, Engine *engine, uint64_t offset, size_t bytes, void *to)
-{
-	Target *const target = engine->target();
+namespace {
 
-	if (!target || !(scope || engine->settings().target_reads)) {
-		counters().add(BPFOF_COUNTER(file_reads));
-		file->table()->returning.count(file->note_page(offset));
-		return file->read(offset, bytes, to);
-	}
-	if (scope && scope->table == file->table() && take_staged(file, offset, bytes, to)) {
-		counters().add(BPFOF_COUNTER(staged_pages));
-		file->table()->returning.count(file->note_page(offset));
-		return 0;
-	}
-	Thread &own = thread();
+/* By a chain, or with pages that the cursor will go on to. Whether that was so, or the search is answered. */
+bool read_together(Thread *own, File *file, uint64_t offset, size_t bytes, void *to)
+{
 #if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
-	if (own.reader_of(target) && is_worth_it(file, offset, bytes) && scope->wanted == Wanted::VALUE &&
-		file->is_shared_with(own.session.get())) {
+	if (scope->wanted == Wanted::VALUE && is_worth_it(bytes)) {
 		scope->late_file = file;
 		scope->late_offset = offset;
 		scope->late_bytes = bytes;
-		return WT_DUPLICATE_KEY;
+		return true;
 	}
 #endif
-	const bool has_reader = own.reader_of(target) && file->is_shared_with(own.session.get());
+	if (scope->wanted != Wanted::VALUE && read_ahead(own, file, offset, bytes, to))
+		return true;
+	if (!is_worth_it(bytes) || (scope->wanted != Wanted::VALUE && is_flat(file->table())))
+		return false;
+	return run(own, file, offset, bytes) && (scope->is_answered || take_staged(file, offset, bytes, to));
+}
 
-	if (has_reader && is_worth_it(file, offset, bytes) &&
-		(scope->wanted == Wanted::VALUE || !is_flat(file->table())) && run(&own, file, offset, bytes)) {
-		if (scope->is_answered)
-			return WT_DUPLICATE_KEY;
-		if (take_staged(file, offset, bytes, to)) {
-			file->table()->returning.count(file->note_page(offset));
-			return 0;
-		}
+/* From what the search or the cursor has already, together with others, or by itself. */
+int read_in_scope(File *file, Engine *engine, uint64_t offset, size_t bytes, void *to)
+{
+	const bool is_ours = is_in_scope(file, offset, bytes);
+	Thread &own = thread();
+
+	if (is_ours && take_staged(file, offset, bytes, to)) {
+		counters().add(BPFOF_COUNTER(staged_pages));
+		return 0;
 	}
-	file->table()->returning.count(file->note_page(offset));
+	if (is_ours && take_ahead(file, offset, bytes, to))
+		return 0;
+	const bool has_reader = own.reader_of(engine->target()) && file->is_shared_with(own.session.get());
+
+	if (is_ours && has_reader && read_together(&own, file, offset, bytes, to))
+		return scope->is_called_off() ? WT_DUPLICATE_KEY : 0;
 	return read_plainly(has_reader && engine->settings().target_reads ? &own : nullptr, file, offset, bytes, to);
+}
+
+} /* namespace */
+
+int read_page(File *file, Engine *engine, uint64_t offset, size_t bytes, void *to)
+{
+	int error;
+
+	if (!engine->target() || !(scope || engine->settings().target_reads)) {
+		counters().add(BPFOF_COUNTER(file_reads));
+		error = file->read(offset, bytes, to);
+	} else {
+		error = read_in_scope(file, engine, offset, bytes, to);
+		if (scope && scope->table == file->table() &&
+			(scope->wanted == Wanted::NEXT || scope->wanted == Wanted::PREVIOUS))
+			scope->ahead->step(bytes);
+	}
+	if (!error)
+		file->note_read(offset, bytes, to);
+	return error;
 }
 
 } /* namespace bpf_of */

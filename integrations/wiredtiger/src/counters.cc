@@ -97,6 +97,7 @@ std::string counters_as_json()
 	add("chain_pages", total.chain_pages);
 	add("lost", total.lost);
 	add("reconnected", total.reconnected);
+	add("ahead_pages", total.ahead_pages);
 	text += ", \"declined\": {";
 	for (size_t i = 1; i < sizeof(reasons) / sizeof(reasons[0]); i++)
 		add(reasons[i], total.declined[i]);

@@ -39,6 +39,9 @@ struct State {
 	/* The last search was called off: the cursor has a key and a value, and no position. */
 	bool is_detached = false;
 	std::string key, value;
+
+	/* Pages that it will go on to. */
+	Ahead ahead;
 };
 
 /* States by the addresses of cursors. Found without a lock; they stay for good, few as cursors are. */
@@ -120,15 +123,16 @@ States &states()
 	return *all;
 }
 
-/* Says which key is sought, for the reads of this thread. */
+/* Says what the reads of this thread are for. */
 class Searching {
     public:
-	Searching(const State *state, WT_CURSOR *cursor, Wanted wanted)
-		: scope_{state->engine, state->table, cursor, wanted}, outer_(scope)
+	Searching(const State *state, WT_CURSOR *cursor, Wanted wanted, Ahead *ahead = nullptr)
+		: scope_{state->engine, state->table, cursor, wanted, ahead}, outer_(scope)
 	{
+		const bool is_step = wanted == Wanted::NEXT || wanted == Wanted::PREVIOUS;
 		/* Without a key WiredTiger says so. */
 		const bool is_on = mode.load(std::memory_order_relaxed) != BPFOF_WIREDTIGER_PLAIN &&
-				   (cursor->flags & WT_CURSTD_KEY_SET) && state->engine->target() &&
+				   (is_step || cursor->flags & WT_CURSTD_KEY_SET) && state->engine->target() &&
 				   state->table->is_suitable.load(std::memory_order_relaxed);
 
 		scope = is_on ? &scope_ : nullptr;
@@ -202,7 +206,9 @@ template <typename Call> int with_pages(WT_CURSOR *cursor, const Call &call)
 int search(WT_CURSOR *cursor)
 {
 	State *const state = states().find(cursor);
-	const Searching searching(state, cursor, wanted_by_search(state));
+
+	state->ahead.reposition();
+	const Searching searching(state, cursor, wanted_by_search(state), &state->ahead);
 
 	state->is_detached = false;
 	const int error = state->search(cursor);
@@ -216,9 +222,24 @@ int search(WT_CURSOR *cursor)
 	return error;
 }
 
+/*
+ * Goes to the cursor's row, or to one beside it, and *beside says on which side. After a search that was called off
+ * that is where it would have gone, unless the row is gone since.
+ */
+int attach(State *state, WT_CURSOR *cursor, int *beside)
+{
+	const Searching searching(state, cursor, Wanted::PAGES, &state->ahead);
+
+	state->is_detached = false;
+	return state->search_near(cursor, beside);
+}
+
 int search_near(WT_CURSOR *cursor, int *exact)
 {
-	return with_pages(cursor, [=](State *state) { return state->search_near(cursor, exact); });
+	State *const state = states().find(cursor);
+
+	state->ahead.reposition();
+	return attach(state, cursor, exact);
 }
 
 int insert(WT_CURSOR *cursor)
@@ -239,18 +260,6 @@ int reserve(WT_CURSOR *cursor)
 int modify(WT_CURSOR *cursor, WT_MODIFY *entries, int count)
 {
 	return with_pages(cursor, [=](State *state) { return state->modify(cursor, entries, count); });
-}
-
-/*
- * Goes where a search would have gone that was not called off. The row may be gone since: then to the nearest,
- * and *beside says on which side of the key that is.
- */
-int attach(State *state, WT_CURSOR *cursor, int *beside)
-{
-	const Searching searching(state, cursor, Wanted::PAGES);
-
-	state->is_detached = false;
-	return state->search_near(cursor, beside);
 }
 
 /* Who removes a row keeps its position. */
@@ -276,32 +285,36 @@ int remove(WT_CURSOR *cursor)
 	return with_pages(cursor, [=](State *state) { return state->remove(cursor); });
 }
 
-int next(WT_CURSOR *cursor)
+/* To the row behind the cursor's, or before it. */
+int step(WT_CURSOR *cursor, Wanted wanted)
 {
 	State *const state = states().find(cursor);
+	const bool is_next = wanted == Wanted::NEXT;
 
 	if (state->is_detached) {
 		int beside;
 		const int error = attach(state, cursor, &beside);
 
-		if (error || beside > 0)
+		/* It may be there already. */
+		if (error || (is_next ? beside > 0 : beside < 0))
 			return error;
 	}
-	return state->next(cursor);
+	const Searching searching(state, cursor, wanted, &state->ahead);
+	const int error = is_next ? state->next(cursor) : state->prev(cursor);
+
+	if (error == WT_NOTFOUND)
+		state->ahead.release();
+	return error;
+}
+
+int next(WT_CURSOR *cursor)
+{
+	return step(cursor, Wanted::NEXT);
 }
 
 int prev(WT_CURSOR *cursor)
 {
-	State *const state = states().find(cursor);
-
-	if (state->is_detached) {
-		int beside;
-		const int error = attach(state, cursor, &beside);
-
-		if (error || beside < 0)
-			return error;
-	}
-	return state->prev(cursor);
+	return step(cursor, Wanted::PREVIOUS);
 }
 
 int reset(WT_CURSOR *cursor)
@@ -309,6 +322,7 @@ int reset(WT_CURSOR *cursor)
 	State *const state = states().find(cursor);
 
 	state->is_detached = false;
+	state->ahead.release();
 	return state->reset(cursor);
 }
 
@@ -413,6 +427,7 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 	}
 	state->engine = engine;
 	state->is_detached = false;
+	state->ahead.release();
 	state->table = engine->table(name);
 	if (!state->table->is_known) {
 		WT_CONNECTION *const connection = cursor->session->connection;

@@ -3,6 +3,7 @@
 #ifndef BPFOF_WIREDTIGER_SCOPE_H
 #define BPFOF_WIREDTIGER_SCOPE_H
 
+#include "ahead.h"
 #include "engine.h"
 
 #include <linux/types.h>
@@ -11,10 +12,14 @@
 
 namespace bpf_of {
 
-/* What a chain is to give. */
+/* What the reads of a call are for. */
 enum class Wanted {
+	/* the pages on the way to the cursor's key, or what is there */
 	PAGES,
 	VALUE,
+	/* the page behind or before the one that the cursor is on */
+	NEXT,
+	PREVIOUS,
 };
 
 struct Scope {
@@ -23,6 +28,8 @@ struct Scope {
 	/* Its key is the one that is sought. */
 	const WT_CURSOR *cursor;
 	Wanted wanted;
+	/* What the cursor has of pages that it will go on to; null for calls after which it does not go on. */
+	Ahead *ahead;
 
 	/* A chain has given the value, or that there is none: the search is called off. */
 	bool is_answered = false;
@@ -41,6 +48,9 @@ struct Scope {
 	File *late_file = nullptr;
 	uint64_t late_offset = 0;
 	size_t late_bytes = 0;
+
+	/* The read ends with what calls the search off. */
+	bool is_called_off() const { return is_answered || late_file; }
 };
 
 /*

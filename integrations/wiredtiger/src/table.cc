@@ -46,10 +46,12 @@ class Bounce {
 
 thread_local Bounce bounce;
 
+std::atomic<uint64_t> files{0};
+
 } /* namespace */
 
 File::File(Table *table, int fd, uint64_t size, bool is_direct)
-	: table_(table), fd_(fd), is_direct_(is_direct), end_(size),
+	: table_(table), fd_(fd), number_(++files), is_direct_(is_direct), end_(size),
 	  pages_(new std::atomic<uint64_t>[PAGE_WORDS]())
 {
 }
@@ -152,6 +154,7 @@ int File::write(uint64_t offset, size_t bytes, const void *from, Target *target)
 
 	log_.note(offset, bytes);
 	note_page(offset);
+	neighbours_.note(from, bytes, table_->allocation_bytes.load(std::memory_order_relaxed));
 	return error;
 }
 

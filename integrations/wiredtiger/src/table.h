@@ -3,6 +3,7 @@
 #ifndef BPFOF_WIREDTIGER_TABLE_H
 #define BPFOF_WIREDTIGER_TABLE_H
 
+#include "neighbours.h"
 #include "session.h"
 #include "write_log.h"
 
@@ -75,7 +76,13 @@ class File {
 
 	Table *table() const { return table_; }
 	int fd() const { return fd_; }
+	/* Of no other file of the process, also none that is open later. */
+	uint64_t number() const { return number_; }
 	WriteLog &log() { return log_; }
+	const Neighbours &neighbours() const { return neighbours_; }
+
+	/* Whether nothing was written there yet. */
+	bool is_behind_end(uint64_t end) const { return end > end_.load(std::memory_order_relaxed); }
 
 	/* 0 or errno. */
 	int read(uint64_t offset, size_t bytes, void *to);
@@ -93,6 +100,12 @@ class File {
 	 * gigabyte of pages.
 	 */
 	bool note_page(uint64_t offset);
+	/* The same, and what the page says of its children. */
+	void note_read(uint64_t offset, size_t bytes, const void *page)
+	{
+		table_->returning.count(note_page(offset));
+		neighbours_.note(page, bytes, table_->allocation_bytes.load(std::memory_order_relaxed));
+	}
 
     private:
 	static constexpr uint64_t UNIT_BYTES = 512;
@@ -104,9 +117,11 @@ class File {
 
 	Table *const table_;
 	const int fd_;
+	const uint64_t number_;
 	/* Past the page cache, or nothing is pushed down. */
 	std::atomic<bool> is_direct_;
 	WriteLog log_;
+	Neighbours neighbours_;
 	/* The session that knows it. */
 	std::atomic<uint64_t> session_{0};
 	/* Written as far as this. */

@@ -200,7 +200,7 @@ class Chains {
 	void Forget(const Table &table) { bpfof_forget(bpfof_, table.fd); }
 
 	Outcome Get(const Table &table, const std::string &key, uint8_t flags, uint8_t compressor, uint64_t offset,
-		uint32_t bytes, size_t scratch_bytes = kScratch)
+		uint32_t bytes, size_t scratch_bytes = kScratch, uint32_t following_bytes = 0)
 	{
 		wt_get_request request = {};
 		std::string scratch;
@@ -210,6 +210,7 @@ class Chains {
 		request.flags = flags;
 		request.compressor = compressor;
 		request.levels_max = 30;
+		request.following_bytes = following_bytes;
 		scratch.assign(reinterpret_cast<const char *>(&request), sizeof(request));
 		scratch += key;
 		const size_t argument = scratch.size();
@@ -386,6 +387,65 @@ void Damage(Chains *chains, const Form &form, const Table &table, std::mt19937 *
 	CHECK(ends[0] > 0, "%s: no damaged page had an answer", form.name);
 }
 
+uint32_t NumberAt(const std::string &page, size_t at)
+{
+	uint32_t number;
+
+	memcpy(&number, &page[at], sizeof(number));
+	return number;
+}
+
+// The leaves behind that of a key come with it, up to so many bytes: the same ones, in the same order, as searches
+// for later keys find them.
+void CheckFollowing(Chains *chains, const Form &form, const Table &table, std::mt19937 *random)
+{
+	std::vector<uint64_t> leaves;
+	std::vector<std::string> keys = {""};
+	size_t most = 0;
+
+	for (const auto &row : table.rows) {
+		const Outcome way = chains->Get(table, row.first, WT_GET_PAGES_ONLY, form.compressor, table.root, table.root_bytes);
+
+		if (!way.pages.empty() && way.pages.back().bytes[WT_PAGE_TYPE] == WT_TYPE_ROW_LEAF &&
+			(leaves.empty() || leaves.back() != way.pages.back().offset))
+			leaves.push_back(way.pages.back().offset);
+		keys.push_back(row.first);
+		if (leaves.size() > 60 || keys.size() > 1200)
+			break;
+	}
+	for (int round = 0; round < 200 && leaves.size() > 20; round++) {
+		// The smallest key of all, now and then.
+		const std::string &key = keys[round % 8 ? (*random)() % keys.size() : 0];
+		const uint32_t wanted = 1 + uint32_t((*random)() % 10000);
+		const Outcome got = chains->Get(table, key, WT_GET_PAGES_ONLY, form.compressor, table.root, table.root_bytes,
+			kScratch, wanted);
+		const Outcome alone = chains->Get(table, key, WT_GET_PAGES_ONLY, form.compressor, table.root, table.root_bytes);
+
+		CHECK(!got.error && got.answer.following <= got.pages.size(), "%s: %s", form.name, got.message.c_str());
+		CheckPages(form, table, got);
+		const size_t first = got.pages.size() - got.answer.following;
+		uint32_t bytes = 0;
+
+		CHECK(first == alone.pages.size(), "%s: %zu pages, and %zu alone", form.name, first, alone.pages.size());
+		const auto place = std::find(leaves.begin(), leaves.end(), got.pages[first - 1].offset);
+		for (size_t i = first; i < got.pages.size(); i++) {
+			const Page &page = got.pages[i];
+
+			bytes += page.bytes.size();
+			CHECK(page.bytes[WT_PAGE_TYPE] == WT_TYPE_ROW_LEAF && NumberAt(page.bytes, WT_PAGE_DISK_BYTES) == page.bytes.size(),
+				"%s: what follows is no leaf", form.name);
+			if (size_t(leaves.end() - place) > i - first + 1)
+				CHECK(place[i - first + 1] == page.offset, "%s: another leaf follows", form.name);
+		}
+		CHECK(bytes <= wanted, "%s: %u bytes follow, and %u were asked for", form.name, bytes, wanted);
+		most = std::max(most, got.pages.size() - first);
+	}
+	CHECK(leaves.size() <= 20 || std::strcmp(form.name, "papers") != 0 || most > 8, "%s: at most %zu leaves follow",
+		form.name, most);
+	if (leaves.size() > 20)
+		std::printf("%-16s up to %zu leaves follow\n", form.name, most);
+}
+
 // A page that is wrong is an error, and not an answer.
 void ChecksumsCount(Chains *chains, const Form &form, const Table &table)
 {
@@ -436,6 +496,7 @@ int main(int argc, char **argv)
 		CHECK(counts[1] >= form.values_min * 8, "%s: %d values", form.name, counts[1]);
 		CHECK(form.reason == WT_REASON_NONE || counts[2] > 0 || std::strcmp(form.name, "long keys") == 0,
 			"%s: nothing was left out", form.name);
+		CheckFollowing(&chains, form, table, &random);
 		ChecksumsCount(&chains, form, table);
 		Damage(&chains, form, table, &random, rounds ? atoi(rounds) : 100);
 		chains.Forget(table);

@@ -44,6 +44,8 @@ struct bpfof_wiredtiger_counters {
 	/* times the target was lost and came back */
 	uint64_t lost;
 	uint64_t reconnected;
+	/* pages that WiredTiger read for a cursor that went on, and that had come with an earlier one */
+	uint64_t ahead_pages;
 };
 
 /* Stores as much of the counters as size says. */
