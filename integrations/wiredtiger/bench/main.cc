@@ -325,11 +325,15 @@ void Measure(const Options &options, WT_CONNECTION *connection, const Extension 
 	const auto after = extension.Counters();
 	const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
 
-	std::printf("{\"workload\": \"%s\", \"mode\": \"%s\", \"threads\": %d, \"operations\": %llu, \"seconds\": %.4f, "
+	int version[3];
+
+	wiredtiger_version(&version[0], &version[1], &version[2]);
+	std::printf("{\"wiredtiger\": \"%d.%d.%d\", \"workload\": \"%s\", \"mode\": \"%s\", \"threads\": %d, \"operations\": %llu, \"seconds\": %.4f, "
 		    "\"p50_us\": %.2f, \"p99_us\": %.2f, \"host_cpu_s\": %.4f, \"target_cpu_s\": %.4f, \"stolen\": %.4f, "
 		    "\"round_trips\": %llu, \"values\": %llu, \"staged\": %llu, \"file_reads\": %llu, \"failed\": %llu, "
 		    "\"stale\": %llu}\n",
-		workload.c_str(), mode.c_str(), options.threads, number(latencies.count()), seconds,
+		version[0], version[1], version[2], workload.c_str(), mode.c_str(), options.threads, number(latencies.count()),
+		seconds,
 		latencies.quantile(0.5) / 1e3, latencies.quantile(0.99) / 1e3, bench::own_cpu_s() - cpu,
 		(options.target_pid ? bench::cpu_s_of(options.target_pid).value_or(0) : 0) - target,
 		(bench::stolen_cpu_s() - stolen) / seconds / bench::processors(), number(after.round_trips - before.round_trips),

@@ -25,8 +25,9 @@ const MODES: &str = "plain,values";
 
 #[derive(Serialize)]
 struct Report {
+    /// Its version.
+    wiredtiger: String,
     keys: u64,
-    threads: u32,
     cases: Vec<Case>,
     papers: Papers,
     summary: Summary,
@@ -56,9 +57,10 @@ pub(crate) fn run(options: &WiredtigerOptions) -> Outcome {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let (keys, threads, summary) = (options.keys(), options.threads, report::summary(&cases));
-    let text = report::text(&cases);
-    let report = Report { keys, threads, cases, papers: PAPERS, summary };
+    let (keys, summary) = (options.keys(), report::summary(&cases));
+    let wiredtiger = cases.first().map(|case| case.wiredtiger.clone()).unwrap_or_default();
+    let text = report::text(&wiredtiger, &cases);
+    let report = Report { wiredtiger, keys, cases, papers: PAPERS, summary };
     let written = write_json(options.json.as_ref(), &report);
     print!("{text}");
     written
@@ -71,25 +73,38 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Each size of pages with each cache, and one that holds all.
+    /// Each size of pages with each cache, latency and number of threads, and a cache that holds all.
     fn settings(&self) -> Vec<Setting> {
+        let options = self.options;
+        let latencies = options.latencies();
         let mut settings = Vec::new();
-        for pages in &self.options.pages {
-            let setting = |cache_percent, cache_bytes| Setting {
-                pages: pages.clone(),
-                cache_percent,
-                cache_bytes,
-                latency_us: self.options.latency,
-            };
-            let caches = self.options.caches.iter();
-            settings
-                .extend(caches.map(|part| setting(Some(*part), self.options.cache_bytes(*part))));
+        for &latency_us in &latencies {
+            for pages in &options.pages {
+                for (&part, &threads) in options
+                    .caches
+                    .iter()
+                    .flat_map(|part| options.threads.iter().map(move |threads| (part, threads)))
+                {
+                    let (pages, cache_percent) = (pages.clone(), Some(part));
+                    let cache_bytes = options.cache_bytes(part);
+                    settings.push(Setting {
+                        pages,
+                        cache_percent,
+                        cache_bytes,
+                        latency_us,
+                        threads,
+                    });
+                }
+            }
         }
-        if let Some(pages) = self.options.pages.first().filter(|_| !self.options.no_fit) {
+        let fits = options.pages.first().filter(|_| !options.no_fit);
+        if let (Some(pages), Some(&latency_us), Some(&threads)) =
+            (fits, latencies.first(), options.threads.first())
+        {
             // Small pages take several times their size in memory.
-            let cache_bytes = self.options.data_bytes().saturating_mul(10).max(64 << 20);
-            let (pages, latency_us) = (pages.clone(), self.options.latency);
-            settings.push(Setting { pages, cache_percent: None, cache_bytes, latency_us });
+            let cache_bytes = options.data_bytes().saturating_mul(10).max(64 << 20);
+            let pages = pages.clone();
+            settings.push(Setting { pages, cache_percent: None, cache_bytes, latency_us, threads });
         }
         settings
     }
@@ -135,7 +150,7 @@ impl Bench<'_> {
             ("--cache-bytes", setting.cache_bytes.to_string()),
             ("--workloads", workloads),
             ("--modes", MODES.to_owned()),
-            ("--threads", self.options.threads.to_string()),
+            ("--threads", setting.threads.to_string()),
             ("--repetitions", self.options.repetitions.to_string()),
             ("--milliseconds", self.options.milliseconds().to_string()),
         ];

@@ -10,7 +10,9 @@ const ROW_BYTES: u64 = 32;
 /// same connections, and with values by chains, in turn, several times. Figures are medians. The target has
 /// one processor, the program with WiredTiger another. Needs root, to mount an image.
 ///
-/// Workloads: uniform, zipf (0.99), YCSB's a to f. Pages: 512 as in the papers, 4096, default.
+/// Workloads: uniform, zipf (0.99), YCSB's a to f, whose scans are of up to 100 rows. Pages: 512 as in the papers,
+/// 4096, default. WiredTiger is that which the program was built with: `make bench-wiredtiger` takes the machine's,
+/// or that in WIREDTIGER_DIR.
 #[derive(Args)]
 pub struct WiredtigerOptions {
     /// A minute's worth of it: few rows, few workloads, short repetitions.
@@ -19,9 +21,9 @@ pub struct WiredtigerOptions {
     /// Rows of 16 + 16 bytes [default: 8000000; with --quick 1000000].
     #[arg(long)]
     pub(super) keys: Option<u64>,
-    /// Latency of the drive in µs: 3 is an Optane, 90 a NAND drive.
-    #[arg(long, default_value_t = 3)]
-    pub(super) latency: u64,
+    /// Latencies of the drive in µs: 3 is an Optane, 90 a NAND drive [default: 3,90; with --quick 3].
+    #[arg(long, value_delimiter = ',')]
+    pub(super) latencies: Option<Vec<u64>>,
     /// Sizes of pages [default: 512,default].
     #[arg(long, value_delimiter = ',', default_value = "512,default")]
     pub(super) pages: Vec<String>,
@@ -34,9 +36,9 @@ pub struct WiredtigerOptions {
     /// Leave out the run in which all fits into the cache.
     #[arg(long)]
     pub(super) no_fit: bool,
-    /// Threads that use the database, on one processor.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(super) threads: u32,
+    /// Numbers of threads that use the database, on one processor [default: 8].
+    #[arg(long, value_delimiter = ',', default_value = "8", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(super) threads: Vec<u32>,
     /// Repetitions of each mode [default: 3].
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) repetitions: u32,
@@ -68,6 +70,11 @@ impl WiredtigerOptions {
         let usual = if self.quick { "uniform,zipf" } else { "uniform,zipf,c,b,a,f,d,e" };
         let usual = || usual.split(',').map(str::to_owned).collect();
         self.workloads.clone().unwrap_or_else(usual)
+    }
+
+    pub(super) fn latencies(&self) -> Vec<u64> {
+        let usual: &[u64] = if self.quick { &[3] } else { &[3, 90] };
+        self.latencies.clone().unwrap_or_else(|| usual.to_vec())
     }
 
     pub(super) fn data_bytes(&self) -> u64 {

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 /// A line of the program: one repetition of a workload in a mode.
 #[derive(Clone, Deserialize)]
 pub(super) struct Measurement {
+    /// The version of WiredTiger.
+    pub(super) wiredtiger: String,
     pub(super) workload: String,
     pub(super) mode: String,
     pub(super) operations: u64,
@@ -27,6 +29,7 @@ pub(super) struct Setting {
     pub(super) cache_percent: Option<u64>,
     pub(super) cache_bytes: u64,
     pub(super) latency_us: u64,
+    pub(super) threads: u32,
 }
 
 /// Medians of the repetitions in one mode.
@@ -50,6 +53,8 @@ pub(super) struct Figures {
 /// A workload in both modes.
 #[derive(Debug, Serialize)]
 pub(super) struct Case {
+    #[serde(skip)]
+    pub(super) wiredtiger: String,
     #[serde(flatten)]
     pub(super) setting: Setting,
     pub(super) workload: String,
@@ -92,6 +97,8 @@ pub(super) struct Summary {
     fitting_ops_ratio: Option<f64>,
     round_trips_plain: Option<f64>,
     round_trips_pushdown: Option<f64>,
+    /// The least of YCSB's a to f.
+    ycsb_ops_ratio: Option<f64>,
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -134,6 +141,7 @@ pub(super) fn cases(setting: &Setting, measured: &[Measurement]) -> Vec<Case> {
         let (plain, pushdown) = (figures(&of("plain")), figures(&of("values")));
         let cpu = |one: &Figures| one.host_cpu_us_per_op + one.target_cpu_us_per_op;
         Case {
+            wiredtiger: measured.first().map(|one| one.wiredtiger.clone()).unwrap_or_default(),
             setting: setting.clone(),
             workload: (*name).to_owned(),
             ops_ratio: pushdown.ops_per_s / plain.ops_per_s,
@@ -146,15 +154,23 @@ pub(super) fn cases(setting: &Setting, measured: &[Measurement]) -> Vec<Case> {
     names.iter().map(case).collect()
 }
 
+/// The summary, for the first of the latencies and of the numbers of threads.
 pub(super) fn summary(cases: &[Case]) -> Summary {
+    let counts = |case: &&Case| {
+        let first = cases.first().map(|case| &case.setting);
+        first.is_some_and(|first| {
+            (case.setting.latency_us, case.setting.threads) == (first.latency_us, first.threads)
+        })
+    };
     let least = |pages: &str, workload: &str, fits: bool, value: fn(&Case) -> f64| {
         let is = |case: &&Case| {
             case.setting.pages == pages
                 && case.workload == workload
                 && case.setting.cache_percent.is_none() == fits
         };
-        cases.iter().filter(is).map(value).reduce(f64::min)
+        cases.iter().filter(counts).filter(is).map(value).reduce(f64::min)
     };
+    let is_letter = |case: &&Case| case.workload.len() == 1;
     Summary {
         uniform_ops_ratio: least("512", "uniform", false, |case| case.ops_ratio),
         zipfian_ops_ratio: least("512", "zipf", false, |case| case.ops_ratio),
@@ -168,23 +184,32 @@ pub(super) fn summary(cases: &[Case]) -> Summary {
         round_trips_pushdown: least("512", "uniform", false, |case| {
             case.pushdown.round_trips_per_op
         }),
+        ycsb_ops_ratio: cases
+            .iter()
+            .filter(counts)
+            .filter(is_letter)
+            .map(|case| case.ops_ratio)
+            .reduce(f64::min),
     }
 }
 
 /// The cases as lines.
-pub(super) fn text(cases: &[Case]) -> String {
+pub(super) fn text(wiredtiger: &str, cases: &[Case]) -> String {
     use std::fmt::Write;
-    let mut text = String::from(
-        "pages    cache   workload  plain ops/s  pushdown ops/s  gain   p99 gain  CPU gain  trips/op\n",
+    let mut text = format!(
+        "WiredTiger {wiredtiger}\npages    cache   drive  threads  workload  plain ops/s  pushdown ops/s  gain   \
+         p99 gain  CPU gain  trips/op\n",
     );
     for case in cases {
         let cache = case.setting.cache_percent.map_or("all".to_owned(), |part| format!("{part} %"));
-        let Case { setting, workload, plain, pushdown, ops_ratio, p99_ratio, cpu_ratio } = case;
+        let Case { setting, workload, plain, pushdown, ops_ratio, p99_ratio, cpu_ratio, .. } = case;
         let _ = writeln!(
             text,
-            "{:<8} {cache:<7} {workload:<9} {:>11.0} {:>15.0} {ops_ratio:>5.2} {p99_ratio:>10.2} {cpu_ratio:>9.2} \
-             {:>5.2} → {:.2}",
+            "{:<8} {cache:<7} {:>3} µs {:>8}  {workload:<9} {:>11.0} {:>15.0} {ops_ratio:>5.2} {p99_ratio:>10.2} \
+             {cpu_ratio:>9.2} {:>5.2} → {:.2}",
             setting.pages,
+            setting.latency_us,
+            setting.threads,
             plain.ops_per_s,
             pushdown.ops_per_s,
             plain.round_trips_per_op,
@@ -202,6 +227,7 @@ mod tests {
 
     fn measurement(mode: &str, operations: u64, p99_us: f64, round_trips: u64) -> Measurement {
         Measurement {
+            wiredtiger: "11.3.1".to_owned(),
             workload: "uniform".to_owned(),
             mode: mode.to_owned(),
             operations,
@@ -224,6 +250,7 @@ mod tests {
             cache_percent: Some(percent),
             cache_bytes: 1,
             latency_us: 3,
+            threads: 8,
         };
         let measured = [
             measurement("plain", 1000, 90.0, 2500),
@@ -237,9 +264,13 @@ mod tests {
         all.extend(cases(&setting(5), &measured[..2]));
         assert_eq!(all.len(), 2);
         assert!((all[0].ops_ratio - 3.6).abs() < 1e-9 && (all[0].p99_ratio - 4.5).abs() < 1e-9);
+        // Another drive does not count.
+        let other = Setting { latency_us: 90, ..setting(1) };
+        all.extend(cases(&other, &[measured[0].clone(), measured[0].clone()]));
         let summary = summary(&all);
         assert!(summary.uniform_ops_ratio.is_some_and(|ratio| (ratio - 3.0).abs() < 1e-9));
         assert!(summary.round_trips_plain.is_some_and(|trips| (trips - 2.5).abs() < 1e-9));
         assert!(summary.zipfian_ops_ratio.is_none() && summary.fitting_ops_ratio.is_none());
+        assert!(summary.ycsb_ops_ratio.is_none());
     }
 }
