@@ -12,11 +12,12 @@ source "$here/../scripts/own_apt.sh"
 mkdir -p "$1"
 cd "$1"
 readonly SUITE=trixie
-readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat ktls-utils keyutils)
+readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat ktls-utils keyutils
+	lvm2 dmsetup)
 # What the guest runs; /bin/busybox is there anyway.
 readonly PROGRAMS=(usr/sbin/nvme usr/bin/fio usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkfs.xfs
-	usr/sbin/xfs_repair usr/bin/kmod usr/bin/socat usr/sbin/tlshd usr/bin/keyctl)
-readonly MODULES=(nvme nvme-tcp nvmet nvmet-tcp tls ext4 xfs crc32c_generic crc32c-intel virtio_net virtio_pci
+	usr/sbin/xfs_repair usr/sbin/lvm usr/sbin/dmsetup usr/bin/kmod usr/bin/socat usr/sbin/tlshd usr/bin/keyctl)
+readonly MODULES=(nvme nvme-tcp nvmet nvmet-tcp tls ext4 xfs dm-mod dm-mirror dm-snapshot crc32c_generic crc32c-intel virtio_net virtio_pci
 	gcm ghash-generic aesni-intel chacha20poly1305 chacha_generic poly1305_generic)
 
 fail() {

@@ -24,9 +24,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 BUSYBOX = CACHE / "root/bin/busybox"
-PARTS = ["plain", "query", "paths", "secure", "nvmet", "ktls"]
+PARTS = ["plain", "query", "volumes", "paths", "secure", "nvmet", "ktls"]
 # Those in which programs of ours run in the guest, which are options of these names.
-OUR_PROGRAMS = {"query": ["query"], "nvmet": ["verify"], "ktls": ["target", "verify"]}
+OUR_PROGRAMS = {
+    "query": ["query"],
+    "volumes": ["query", "target"],
+    "nvmet": ["verify"],
+    "ktls": ["target", "verify"],
+}
 # Lines of a log that are shown of a failure: what is near its end says why.
 SHOWN_LINES = 60
 # The longest that a step may be silent, in seconds.
@@ -202,7 +207,7 @@ def main():
     parser.add_argument("--verify", default=ROOT / "target/release/examples/verify", type=pathlib.Path)
     options = parser.parse_args()
     if options.parts is None:
-        options.parts = ["plain", "query", "paths", "secure"] if options.fast else PARTS
+        options.parts = ["plain", "query", "volumes", "paths", "secure"] if options.fast else PARTS
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     RUN.mkdir(parents=True, exist_ok=True)
