@@ -127,14 +127,15 @@ bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half a
 	$(BPFOF) bench rocksdb --driver $(ROCKSDB_BENCH_BUILD)/bpfof-rocksdb-bench --json bench-rocksdb.json \
 		--plots bench-rocksdb
 
-WIREDTIGER_BUILD := $(or $(CARGO_TARGET_DIR),target)/wiredtiger
+# With the machine's WiredTiger, or one that was compiled: WIREDTIGER_DIR=.wiredtiger/wiredtiger-11.3.1.
+WIREDTIGER_BUILD := $(or $(CARGO_TARGET_DIR),target)/wiredtiger$(if $(WIREDTIGER_DIR),-other)
 bench-wiredtiger: ## WiredTiger over the network: plain reads against pushdown (a quarter of an hour; root)
 	@scripts/setup.sh wiredtiger
 	cargo build --release -p bpfof-cli -p bpfof-capi --locked
 	cmake -S integrations/wiredtiger -B $(WIREDTIGER_BUILD) -DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF))) \
-		-DBPFOF_TESTS=ON
-	cmake --build $(WIREDTIGER_BUILD) --parallel 2
-	$(BPFOF) bench wiredtiger --json bench-wiredtiger.json
+		-DWIREDTIGER_DIR=$(abspath $(WIREDTIGER_DIR)) -DBPFOF_TESTS=ON
+	cmake --build $(WIREDTIGER_BUILD) --parallel 2 --target bpfof_wiredtiger bpfof-wiredtiger-bench
+	$(BPFOF) bench wiredtiger --driver $(WIREDTIGER_BUILD)/bpfof-wiredtiger-bench --json bench-wiredtiger.json
 
 # Nothing else needs Go or the modules that it downloads. It does not see when a library has changed, and
 # links only what is not there.
@@ -204,15 +205,18 @@ soak-rocksdb: setup ## RocksDB while all changes, disks fill and targets die, SO
 	SOAK_SECONDS=$(SOAK_SECONDS) READS=$(READS) cargo test --release -p bpfof-cli --test rocksdb \
 		--locked -- --ignored --exact soak --nocapture
 
-soak-wiredtiger: setup ## WiredTiger while all changes, SOAK_SECONDS (1800); needs root
+soak-wiredtiger: setup ## WiredTiger while all changes, SOAK_SECONDS (1800), WIREDTIGER_DIR; needs root
 	@scripts/setup.sh wiredtiger
 	SOAK_SECONDS=$(if $(filter command line environment,$(origin SOAK_SECONDS)),$(SOAK_SECONDS),1800) \
+		WIREDTIGER_DIR=$(abspath $(WIREDTIGER_DIR)) \
 		cargo test --release -p bpfof-cli --test wiredtiger --locked -- --ignored --exact soak --nocapture
 
+# 11.3.1 stays in .wiredtiger, for WIREDTIGER_DIR.
+WIREDTIGER_11 := $(CURDIR)/.wiredtiger
 wiredtiger-11: setup ## tests of the WiredTiger integration with 11.3.1, which it compiles; needs root
 	@scripts/setup.sh wiredtiger
-	integrations/wiredtiger/newest.sh .wiredtiger
-	WIREDTIGER_DIR=$(CURDIR)/.wiredtiger/wiredtiger-11.3.1 cargo test -p bpfof-cli --test wiredtiger --locked -- --nocapture
+	integrations/wiredtiger/newest.sh $(WIREDTIGER_11)
+	WIREDTIGER_DIR=$(WIREDTIGER_11)/wiredtiger-11.3.1 cargo test -p bpfof-cli --test wiredtiger --locked -- --nocapture
 
 soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, PATH_ROUNDS (10) times; needs root
 	@scripts/setup.sh rocksdb
