@@ -163,15 +163,18 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/passthrough.py
 	$(MAKE) --no-print-directory interop-module
 
-# Each of these boots a machine; CHAINS of each test that counts them.
+# Each of these boots a machine; CHAINS of each test that counts them. KERNEL may be cloud-amd64.
 CHAINS ?= 10000
-interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, threaded interrupts
+KERNEL ?=
+GUEST = .interop$(if $(KERNEL),/$(KERNEL))
+interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, interrupts; KERNEL=
 	@scripts/setup.sh qemu
-	interop/image.sh .interop
-	interop/module.sh .interop
+	interop/image.sh $(GUEST) $(KERNEL)
+	interop/module.sh $(GUEST)
 	for machine in "--processors 1" "--processors 2" "--processors 4 --queues 1" \
-		"--append nvme.use_threaded_interrupts=1"; do \
-		echo "== $$machine"; interop/passthrough.py --module --chains $(CHAINS) $$machine; \
+		"--append nvme.use_threaded_interrupts=1" "--append nvme.poll_queues=1" "--append BPFOF_HAND_OVER=1"; do \
+		echo "== $$machine"; \
+		interop/passthrough.py --module --kernel "$(KERNEL)" --chains $(CHAINS) $$machine; \
 	done
 
 # With what `cargo test` has built, because there is no time for a release build: of the whole workspace,

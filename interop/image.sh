@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes the guest of the interoperability test: Debian's kernel and an initial RAM file system.
 #
-#   interop/image.sh DIRECTORY
+#   interop/image.sh DIRECTORY [KERNEL]
 #
-# Leaves DIRECTORY/vmlinuz and DIRECTORY/initrd. Everything in them comes from Debian packages,
+# Leaves DIRECTORY/vmlinuz and DIRECTORY/initrd. KERNEL is amd64 (the default), or cloud-amd64 for
+# interop/passthrough.py. Everything in them comes from Debian packages,
 # which apt fetches and authenticates with the keys of this machine; nothing of them is installed
 # here, and no root is needed. Packages stay in DIRECTORY, so that only the first run downloads.
 set -euo pipefail
@@ -11,14 +12,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/../scripts/own_apt.sh"
 mkdir -p "$1"
 cd "$1"
-readonly SUITE=trixie
+readonly SUITE=trixie KERNEL=${2:-amd64}
 readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat ktls-utils keyutils
 	lvm2 dmsetup)
 # What the guest runs; /bin/busybox is there anyway.
 readonly PROGRAMS=(usr/sbin/nvme usr/bin/fio usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkfs.xfs
 	usr/sbin/xfs_repair usr/sbin/lvm usr/sbin/dmsetup usr/bin/kmod usr/bin/socat usr/sbin/tlshd usr/bin/keyctl)
-readonly MODULES=(nvme nvme-tcp nvmet nvmet-tcp tls ext4 xfs dm-mod dm-mirror dm-snapshot crc32c_generic crc32c-intel virtio_net virtio_pci
+MODULES=(nvme nvme-tcp nvmet nvmet-tcp tls ext4 xfs dm-mod dm-mirror dm-snapshot crc32c_generic crc32c-intel virtio_net virtio_pci
 	gcm ghash-generic aesni-intel chacha20poly1305 chacha_generic poly1305_generic)
+[[ $KERNEL == amd64 ]] || MODULES=(nvme ext4 xfs crc32c-intel)
+readonly MODULES
 
 fail() {
 	echo "interop image: $*" >&2
@@ -26,10 +29,10 @@ fail() {
 }
 
 fetch() {
-	local kernel
-	kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/^ *Depends: \(linux-image-6[^ ]*\)/\1/p')
-	[[ -n $kernel ]] || fail "$SUITE has no linux-image-amd64"
+	local kernel meta=linux-image-$KERNEL
 	apt-get install -qq -y --download-only "${PACKAGES[@]}" >/dev/null || fail "apt cannot fetch packages"
+	kernel=$(apt-cache depends "$meta" | sed -n 's/^ *Depends: \(linux-image-6[^ ]*\)/\1/p')
+	[[ -n $kernel ]] || fail "Debian has no $meta"
 	# Without its dependencies, which are about booting from a disk.
 	(cd apt/archives && apt-get download -qq "$kernel") || fail "apt cannot fetch $kernel"
 	# Older versions, which Debian no longer has.

@@ -2,9 +2,10 @@
 """Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
 target that serves a drive.
 
-    interop/passthrough.py [--module] [--chains N] [--processors N] [--queues N] [--append TEXT]
+    interop/passthrough.py [--module] [--kernel NAME] [--chains N] [--processors N] [--queues N] [--append TEXT]
 
-With --module chains that are alone run in the kernel of the guest, by the module of kernel/.
+With --module chains that are alone run in the kernel of the guest, by the module of kernel/. With --kernel the guest
+is that of `interop/image.sh .interop/NAME NAME`.
 Needs QEMU and the guest that interop/image.sh makes, and interop/module.sh for the module. What runs there are the test of the executors and
 the command line, as cargo builds them here, from interop/nvme/init. Logs stay in .interop/nvme. The exit status is 0
 only if each step went well.
@@ -22,7 +23,6 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 RUN = CACHE / "nvme"
-BUSYBOX = CACHE / "root/bin/busybox"
 # Serial number, size and logical block of each drive in bytes. XFS takes no smaller one.
 DRIVES = [("ext4", 96 << 20, 512), ("xfs", 320 << 20, 512), ("bare", 16 << 20, 512)]
 DRIVES += [("large", 16 << 20, 4096), ("served", 64 << 20, 512)]
@@ -31,6 +31,11 @@ PATIENCE = 300
 # How often the guest is started at most. Patching its kernel's code, as Linux does while it boots, goes
 # wrong now and then where processors are emulated by several threads; nothing has been tested by then.
 BOOTS = 3
+
+
+def directory(options):
+    """Where the guest is."""
+    return CACHE / options.kernel if options.kernel else CACHE
 
 
 def build():
@@ -47,38 +52,37 @@ def build():
     return test, pathlib.Path(test).parent.parent / "bpfof"
 
 
-def initrd(options):
-    """The guest of image.sh with another first process, the test, and its storage function."""
+def initrd(options, programs):
+    """The guest of image.sh with another first process, programs by name, and a storage function."""
     guest = RUN / "guest"
     shutil.rmtree(guest, ignore_errors=True)
     guest.mkdir(parents=True)
     shutil.copy(ROOT / "interop/nvme/init", guest / "init")
     (guest / "init").chmod(0o755)
-    for name, program in zip(("executors", "bpfof"), build()):
+    for name, program in programs.items():
         subprocess.run(["strip", "-o", guest / name, program], check=True)
     command = "clang -O2 -g -target bpf -mcpu=v3 -I functions/include -c".split()
     source = "crates/bpfof/tests/executors/follow.bpf.c"
     subprocess.run(command + [source, "-o", guest / "follow.bpf.o"], cwd=ROOT, check=True)
     if options.module:
-        shutil.copy(CACHE / "bpfof_xrp.ko", guest)
+        shutil.copy(directory(options) / "bpfof_xrp.ko", guest)
         subprocess.run(["make", "-s", "-C", ROOT / "functions"], check=True)
         shutil.copytree(ROOT / "functions/build", guest / "functions")
     names = "\n".join(str(path.relative_to(guest)) for path in sorted(guest.rglob("*")))
-    command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
+    command = [directory(options) / "root/bin/busybox", "cpio", "-o", "-H", "newc", "-R", "0:0"]
     archive = subprocess.run(
         command, cwd=guest, input=names.encode(), stdout=subprocess.PIPE, check=True
     ).stdout
     path = RUN / "initrd"
-    path.write_bytes((CACHE / "base.cpio").read_bytes() + archive)
+    path.write_bytes((directory(options) / "base.cpio").read_bytes() + archive)
     return path
 
 
-def boot(control, options):
-    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max"]
-    command += ["-smp", str(options.processors)]
+def boot(control, options, programs, more):
+    command = ["qemu-system-x86_64", *more, "-cpu", "max", "-smp", str(options.processors)]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
-    command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(initrd(options))]
-    command += ["-append", f"console=ttyS0 panic=-1 BPFOF_CHAINS={options.chains} {options.append}"]
+    command += ["-kernel", str(directory(options) / "vmlinuz"), "-initrd", str(initrd(options, programs))]
+    command += ["-append", f"console=ttyS0 panic=-1 {options.append}"]
     for name, size, block in DRIVES:
         image = RUN / f"{name}.img"
         image.unlink(missing_ok=True)
@@ -88,14 +92,33 @@ def boot(control, options):
         command += ["-device", f"nvme,serial={name},id=nvme-{name},max_ioqpairs={options.queues}"]
         blocks = f"logical_block_size={block},physical_block_size={block}"
         command += ["-device", f"nvme-ns,drive={name},bus=nvme-{name},{blocks}"]
+    command += ["-qmp", f"unix:{RUN / 'monitor'},server=on,wait=off"]
     command += ["-serial", f"file:{RUN / 'guest.log'}"]
     command += ["-chardev", f"socket,id=control,path={control}", "-serial", "chardev:control"]
     return subprocess.Popen(command, stderr=open(RUN / "qemu.log", "wb"))
 
 
+def limit(drive, bytes_per_second):
+    """Of reads of a drive; 0 for none."""
+    arguments = dict.fromkeys(("bps", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
+    arguments |= {"device": drive, "bps_rd": bytes_per_second}
+    with socket.socket(socket.AF_UNIX) as monitor:
+        monitor.settimeout(20)
+        monitor.connect(str(RUN / "monitor"))
+        answers = monitor.makefile("r")
+        answers.readline()
+        for name, given in (("qmp_capabilities", {}), ("block_set_io_throttle", arguments)):
+            monitor.sendall(json.dumps({"execute": name, "arguments": given}).encode())
+            answer = {"event": None}
+            while "event" in answer:
+                answer = json.loads(answers.readline())
+            if "return" not in answer:
+                print(f"note QEMU refuses {name}: {answer}", flush=True)
+
+
 def follow(line):
-    """Prints what the guest reports. Returns the number of failures, or None if the guest stopped
-    before it said anything."""
+    """Does what the guest asks for: prints what it reports, makes a drive slow. Returns the number of
+    failures, or None if the guest stopped before it said anything."""
     failures, begun, text = 0, time.monotonic(), None
     for text in line:
         word, _, rest = text.strip().partition(" ")
@@ -104,6 +127,9 @@ def follow(line):
         elif word in ("ok", "fail"):
             print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
             failures += word == "fail"
+        elif word in ("slow", "quick"):
+            # A read of a block takes 8 s.
+            limit(rest, 64 if word == "slow" else 0)
         elif word == "end":
             return failures
     if text is None:
@@ -112,14 +138,8 @@ def follow(line):
     return failures + 1
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--module", action="store_true")
-    parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
-    parser.add_argument("--processors", type=int, default=2, help="of the guest")
-    parser.add_argument("--queues", type=int, default=64, help="of each drive")
-    parser.add_argument("--append", default="", help="to the kernel's command line")
-    options = parser.parse_args()
+def run(options, programs, more):
+    """Boots the guest, with more arguments of QEMU, and follows its steps. The number of failures."""
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"
     control.unlink(missing_ok=True)
@@ -130,9 +150,9 @@ def main():
     failures = 1
     try:
         for boots_left in reversed(range(BOOTS)):
-            guest = boot(control, options)
+            guest = boot(control, options, programs, more)
             connection, _ = listener.accept()
-            connection.settimeout(PATIENCE)
+            connection.settimeout(options.patience)
             found = follow(connection.makefile("r", encoding="utf-8", errors="replace"))
             guest.wait(timeout=30)
             if found is not None:
@@ -140,12 +160,33 @@ def main():
                 break
             print(f"note the guest's kernel did not boot; {boots_left} more attempts", flush=True)
     except TimeoutError:
-        print(f"fail no word from the guest for {PATIENCE} s")
+        print(f"fail no word from the guest for {options.patience} s")
     finally:
         if guest.poll() is None:
             guest.kill()
     print(f"{'failed' if failures else 'passed'}; logs are in {RUN}")
-    sys.exit(1 if failures else 0)
+    return failures
+
+
+def arguments(description):
+    """Those that every guest takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--kernel", default="", help="of the guest, as image.sh names it")
+    parser.add_argument("--processors", type=int, default=2, help="of the guest")
+    parser.add_argument("--queues", type=int, default=64, help="of each drive")
+    parser.add_argument("--append", default="", help="to the kernel's command line")
+    parser.add_argument("--patience", type=int, default=PATIENCE, help="with a step that says nothing, in seconds")
+    return parser
+
+
+def main():
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--module", action="store_true")
+    parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
+    options = parser.parse_args()
+    options.append += f" BPFOF_CHAINS={options.chains}"
+    programs = dict(zip(("executors", "bpfof"), build()))
+    sys.exit(1 if run(options, programs, ["-accel", "tcg,thread=multi"]) else 0)
 
 
 if __name__ == "__main__":

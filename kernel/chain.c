@@ -207,16 +207,22 @@ static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
 	/* B: nobody at all holds that one. */
 	if (sq_lock_offset < 0 || !hctx->driver_data)
 		return false;
+	/* The look comes after all that this processor did before: see there. */
 	smp_mb();
+	/* No assertion, for which lockdep would be: whether to wait is decided by it. */
 	return !spin_is_locked((spinlock_t *)(hctx->driver_data + sq_lock_offset));
 }
 
-/* A fast drive may keep its interrupt from ever ending. */
+/* A fast drive may keep its interrupt from ever ending. A thread may be preempted instead. */
 static bool xrp_is_burst(void)
 {
-	struct xrp_burst *burst = this_cpu_ptr(&xrp_bursts);
-	u64 now = local_clock();
+	struct xrp_burst *burst;
+	u64 now;
 
+	if (in_task())
+		return false;
+	burst = this_cpu_ptr(&xrp_bursts);
+	now = local_clock();
 	burst->count = now - burst->last_ns < XRP_PAUSE_NS ? burst->count + 1 : 0;
 	return burst->count > XRP_BURST_MAX;
 }
@@ -241,7 +247,9 @@ static void xrp_resubmit(struct xrp_chain *chain)
 
 	WRITE_ONCE(rq->state, MQ_RQ_IDLE);
 	rq->rq_flags &= ~RQF_TIMED_OUT;
-	if (xrp_is_burst()) {
+	if (READ_ONCE(hand_over)) {
+		xrp_count(handed_over_always);
+	} else if (xrp_is_burst()) {
 		xrp_count(handed_over_burst);
 	} else if (!xrp_may_lock(hctx)) {
 		xrp_count(handed_over_lock);
@@ -255,7 +263,8 @@ static void xrp_resubmit(struct xrp_chain *chain)
 		rcu_read_unlock();
 		if (status == BLK_STS_OK) {
 			xrp_count_context();
-			__this_cpu_write(xrp_bursts.last_ns, local_clock());
+			if (!in_task())
+				__this_cpu_write(xrp_bursts.last_ns, local_clock());
 			return;
 		}
 		xrp_count(handed_over_queue);

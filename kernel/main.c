@@ -30,6 +30,10 @@ bool unguarded;
 module_param(unguarded, bool, 0400);
 MODULE_PARM_DESC(unguarded, "Take the submission lock without a look. Hangs the machine; for one test");
 
+bool hand_over;
+module_param(hand_over, bool, 0600);
+MODULE_PARM_DESC(hand_over, "Issue each read from a thread and none in an interrupt; for comparison");
+
 DEFINE_PER_CPU(struct xrp_counts, xrp_counts);
 struct workqueue_struct *xrp_workqueue;
 static struct dentry *xrp_directory;
@@ -270,8 +274,10 @@ static int counters_show(struct seq_file *file, void *unused)
 	seq_printf(file, "chains %llu\nhops %llu\n", XRP_SUM(chains), XRP_SUM(hops));
 	seq_printf(file, "resubmitted_hardirq %llu\nresubmitted_softirq %llu\nresubmitted_task %llu\n",
 		   XRP_SUM(in_hardirq), XRP_SUM(in_softirq), XRP_SUM(in_task));
-	seq_printf(file, "handed_over_lock %llu\nhanded_over_burst %llu\nhanded_over_queue %llu\n",
-		   XRP_SUM(handed_over_lock), XRP_SUM(handed_over_burst), XRP_SUM(handed_over_queue));
+	seq_printf(file, "handed_over_lock %llu\nhanded_over_burst %llu\n",
+		   XRP_SUM(handed_over_lock), XRP_SUM(handed_over_burst));
+	seq_printf(file, "handed_over_queue %llu\nhanded_over_always %llu\n",
+		   XRP_SUM(handed_over_queue), XRP_SUM(handed_over_always));
 	for (reason = 1; reason < BPFOF_XRP_REASONS; reason++)
 		seq_printf(file, "user_space_%s %llu\n", reasons[reason], XRP_SUM(reasons[reason]));
 	return 0;

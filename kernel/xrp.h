@@ -138,6 +138,7 @@ struct xrp_counts {
 	u64 handed_over_lock;
 	u64 handed_over_burst;
 	u64 handed_over_queue;
+	u64 handed_over_always;
 	u64 reasons[BPFOF_XRP_REASONS];
 };
 
@@ -146,6 +147,7 @@ DECLARE_PER_CPU(struct xrp_counts, xrp_counts);
 
 extern int sq_lock_offset;
 extern bool unguarded;
+extern bool hand_over;
 extern struct workqueue_struct *xrp_workqueue;
 
 /* main.c */
