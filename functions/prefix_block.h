@@ -9,10 +9,12 @@
 #include "bpfof/blocks.h"
 #include "damage.h"
 
-/* Types in the tags of keys, besides others for merges and ranges. */
+/* Types in the tags of keys, besides others for ranges and wide columns. */
 #define PREFIX_TYPE_DELETION 0
 #define PREFIX_TYPE_VALUE 1
+#define PREFIX_TYPE_MERGE 2
 #define PREFIX_TYPE_SINGLE_DELETION 7
+#define PREFIX_TYPE_BLOB_INDEX 0x11
 
 /* Bytes behind the contents of a block: its compression and its checksum. */
 #define PREFIX_TRAILER_BYTES 5
@@ -156,17 +158,15 @@ static inline struct bpfof_cursor prefix_find_restart(const struct prefix_wanted
 	return prefix_at_restart(block, search.low - 1);
 }
 
-/* Goes to the first entry that is not before the key wanted. */
-static inline int prefix_seek(const struct prefix_wanted *wanted, const struct prefix_block *block,
-			      struct prefix_entry *entry, struct prefix_key *current)
+/* Goes on from the cursor to the first entry that is not before the key wanted. */
+static inline int prefix_advance(const struct prefix_wanted *wanted, struct bpfof_cursor *cursor,
+				 struct prefix_entry *entry, struct prefix_key *current)
 {
-	struct bpfof_cursor cursor = prefix_find_restart(wanted, block);
-
-	while (bpfof_left(&cursor)) {
-		prefix_take_entry(&cursor, wanted->values, entry);
+	while (bpfof_left(cursor)) {
+		prefix_take_entry(cursor, wanted->values, entry);
 		if (wanted->values == PREFIX_VALUES_DELTA)
-			prefix_take_place(&cursor, entry);
-		if (bpfof_failed(&cursor) || entry->shared > current->size)
+			prefix_take_place(cursor, entry);
+		if (bpfof_failed(cursor) || entry->shared > current->size)
 			return DAMAGE_ENTRY;
 		if (entry->other_size > current->room - entry->shared)
 			return DAMAGE_KEY_TOO_LONG;
@@ -177,7 +177,16 @@ static inline int prefix_seek(const struct prefix_wanted *wanted, const struct p
 		if (prefix_order(wanted, current->key, current->size) >= 0)
 			return PREFIX_AT_ENTRY;
 	}
-	return bpfof_failed(&cursor) ? DAMAGE_ENTRY : PREFIX_PAST_END;
+	return bpfof_failed(cursor) ? DAMAGE_ENTRY : PREFIX_PAST_END;
+}
+
+/* Goes to the first entry that is not before the key wanted. */
+static inline int prefix_seek(const struct prefix_wanted *wanted, const struct prefix_block *block,
+			      struct prefix_entry *entry, struct prefix_key *current)
+{
+	struct bpfof_cursor cursor = prefix_find_restart(wanted, block);
+
+	return prefix_advance(wanted, &cursor, entry, current);
 }
 
 /* Reads the block that the place in `entry` or in its value names. */

@@ -5,7 +5,8 @@
  * block is checked against its checksum before anything in it is believed.
  *
  * What lasts from hop to hop is the argument, in which the number of the table counts up, and the levels
- * of that table down. Behind it in scratch is the key of the entry in hand; the answer replaces both.
+ * of that table down. Behind it in scratch is the key of the entry in hand. Merge operands pile up from
+ * the end of scratch downwards, so that in the end the oldest comes first; the answer replaces all of it.
  */
 #include "sst_get.h"
 #include "prefix_block.h"
@@ -116,23 +117,30 @@ static inline int open_block(const struct bpfof_ctx *ctx, const struct sst_table
 static inline int answer(struct bpfof_ctx *ctx, __u32 status, __u64 tag,
 			 const struct prefix_entry *entry)
 {
+	const struct sst_get_request request = *(struct sst_get_request *)ctx->scratch;
 	struct sst_get_answer *answer = (struct sst_get_answer *)ctx->scratch;
-	__u32 table = ((struct sst_get_request *)ctx->scratch)->table;
+	const __u8 *operands = ctx->scratch + ctx->scratch_size - request.operand_bytes;
+	__u64 room = ctx->scratch_size - sizeof(*answer), size;
 	__u32 value_size = entry ? entry->value_size : 0;
 
 	answer->value_size = value_size;
 	answer->tag = tag;
 	/* Each hop is one block. */
 	answer->blocks = ctx->hop + 1;
-	answer->table = table;
-	if (value_size > ctx->scratch_size - sizeof(*answer)) {
-		status = SST_TOO_LONG;
-		value_size = 0;
+	answer->table = request.table;
+	answer->operands = request.operands;
+	answer->operand_bytes = request.operand_bytes;
+	size = (__u64)value_size + request.operand_bytes;
+	if (status == SST_OTHER || status == SST_TOO_LONG || size > room) {
+		answer->status = status == SST_OTHER ? SST_OTHER : SST_TOO_LONG;
+		return bpfof_answer(ctx, sizeof(*answer));
 	}
 	answer->status = status;
 	if (value_size)
 		bpfof_memmove(answer + 1, entry->value, value_size);
-	return bpfof_answer(ctx, sizeof(*answer) + value_size);
+	if (request.operand_bytes)
+		bpfof_memmove((__u8 *)(answer + 1) + value_size, operands, request.operand_bytes);
+	return bpfof_answer(ctx, sizeof(*answer) + size);
 }
 
 static inline int next_table(struct bpfof_ctx *ctx, struct sst_get_request *request)
@@ -148,44 +156,84 @@ static inline int next_table(struct bpfof_ctx *ctx, struct sst_get_request *requ
 	return bpfof_read(ctx, table->file, table->offset, table->size + SST_TRAILER_BYTES);
 }
 
+/* Adds the value of an entry to the operands. False if scratch has no room. */
+static inline int push_operand(struct bpfof_ctx *ctx, struct sst_get_request *request,
+			       const struct prefix_entry *entry, struct prefix_key *current)
+{
+	__u32 left = current->room - current->size;
+	__u8 *to;
+
+	if (left < sizeof(__u32) || entry->value_size > left - sizeof(__u32))
+		return 0;
+	request->operands++;
+	request->operand_bytes += sizeof(__u32) + entry->value_size;
+	current->room -= sizeof(__u32) + entry->value_size;
+	to = ctx->scratch + ctx->scratch_size - request->operand_bytes;
+	*(bpfof_any32 *)to = entry->value_size;
+	bpfof_memmove(to + sizeof(__u32), entry->value, entry->value_size);
+	return 1;
+}
+
 /* At the first entry of a data block that is not before the version wanted. */
 static inline int found(struct bpfof_ctx *ctx, struct sst_get_request *request,
-			const struct prefix_wanted *wanted, const struct prefix_entry *entry,
-			const struct prefix_key *current)
+			struct prefix_wanted *wanted, struct bpfof_cursor *cursor,
+			struct prefix_entry *entry, struct prefix_key *current)
 {
-	__u32 size = current->size - wanted->tag_size;
-	__u64 tag = bpfof_le64(current->key + size);
+	const struct sst_table *table = tables_of(request) + request->table;
+	int error;
 
-	if (!bpfof_equal(current->key, size, wanted->key, wanted->size))
-		return next_table(ctx, request);
-	switch ((__u8)tag) {
-	case PREFIX_TYPE_VALUE:
-		return answer(ctx, SST_FOUND, tag, entry);
-	case PREFIX_TYPE_DELETION:
-	case PREFIX_TYPE_SINGLE_DELETION:
-		return answer(ctx, SST_DELETED, tag, 0);
-	default:
-		return answer(ctx, SST_OTHER, tag, 0);
+	for (;;) {
+		__u32 size = current->size - wanted->tag_size;
+		__u64 tag = bpfof_le64(current->key + size);
+
+		if (!bpfof_equal(current->key, size, wanted->key, wanted->size))
+			return next_table(ctx, request);
+		switch ((__u8)tag) {
+		case PREFIX_TYPE_VALUE:
+			return answer(ctx, SST_FOUND, tag, entry);
+		case PREFIX_TYPE_BLOB_INDEX:
+			return answer(ctx, SST_BLOB, tag, entry);
+		case PREFIX_TYPE_DELETION:
+		case PREFIX_TYPE_SINGLE_DELETION:
+			return answer(ctx, SST_DELETED, tag, 0);
+		case PREFIX_TYPE_MERGE:
+			break;
+		default:
+			return answer(ctx, SST_OTHER, tag, 0);
+		}
+		if (!push_operand(ctx, request, entry, current))
+			return answer(ctx, SST_TOO_LONG, tag, 0);
+		/* What lies below it. */
+		wanted->newest_tag = tag - 1;
+		error = prefix_advance(wanted, cursor, entry, current);
+		/* The host has named the blocks that follow, if it has named this one. */
+		if (error == PREFIX_PAST_END)
+			return ctx->offset == table->offset ? next_table(ctx, request) :
+							      answer(ctx, SST_OTHER, tag, 0);
+		if (error)
+			return error;
 	}
 }
 
 static inline int search(struct bpfof_ctx *ctx, struct sst_get_request *request,
-			 struct sst_table *table, const struct prefix_wanted *wanted,
+			 struct sst_table *table, struct prefix_wanted *wanted,
 			 struct prefix_key *current)
 {
 	struct prefix_entry entry = { 0 };
+	struct bpfof_cursor cursor;
 	struct prefix_block block;
 	int error = open_block(ctx, table, &block);
 
 	if (error)
 		return error;
-	error = prefix_seek(wanted, &block, &entry, current);
+	cursor = prefix_find_restart(wanted, &block);
+	error = prefix_advance(wanted, &cursor, &entry, current);
 	if (error == PREFIX_PAST_END)
 		return next_table(ctx, request);
 	if (error)
 		return error;
 	if (!table->levels)
-		return found(ctx, request, wanted, &entry, current);
+		return found(ctx, request, wanted, &cursor, &entry, current);
 	table->levels--;
 	return prefix_descend(ctx, wanted, &entry);
 }
@@ -221,5 +269,8 @@ int sst_get(struct bpfof_ctx *ctx)
 		wanted.values = PREFIX_VALUES_DELTA;
 	current.key = (__u8 *)wanted.key + wanted.size;
 	current.room = room - tables_size - wanted.size;
+	if (request->operand_bytes > current.room)
+		return DAMAGE_REQUEST;
+	current.room -= request->operand_bytes;
 	return search(ctx, request, table, &wanted, &current);
 }

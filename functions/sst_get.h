@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * The newest version of one key in a set of RocksDB tables (BlockBasedTable, format_version 2 to
- * 7), newest table first. All integers are little-endian.
+ * 7), newest table first; with the merge operands of the key that are newer than its newest value or
+ * deletion. All integers are little-endian.
  *
  * A block, as RocksDB writes it, is
  *
@@ -35,6 +36,10 @@
  * or with the first keys of blocks in their index. Nobody would notice here: the host has to know.
  * All versions in an ingested table have one sequence number, which is not in its keys: a host that
  * reads at an older one leaves the table out.
+ *
+ * The versions of a key with merge operands may go on in the data block behind the one that the search
+ * begins in. A host that names data blocks names these, too, as tables of the same file; where the target
+ * searches the index, a key whose operands reach the end of a block is SST_OTHER.
  *
  * What does not look like this aborts the chain with a code of damage.h: DAMAGE_CHECKSUM first of
  * all; DAMAGE_SIZE also for what cannot be decompressed, or not into BPFOF_WORKSPACE_SIZE bytes;
@@ -98,17 +103,27 @@ struct sst_get_request {
 	__u16 tables;
 	/* the table that is searched; 0 at first */
 	__u16 table;
+	/* merge operands that were found, and bytes at the end of scratch that have them; 0 at first */
+	__u32 operands;
+	__u32 operand_bytes;
 };
 
 #define SST_NOT_FOUND 0
 #define SST_FOUND 1
 #define SST_DELETED 2
-/* The newest version is of a type that this function does not know: a merge, a blob. */
+/* A version of a type that this function does not know (wide columns), or operands that go on in
+ * another block of a table whose index the target searches. */
 #define SST_OTHER 3
-/* Found, but scratch has no room for the value. */
+/* Scratch has no room for the value and the operands. */
 #define SST_TOO_LONG 4
+/* The value is in a blob file: instead of it there is the place, as RocksDB writes it in tables. */
+#define SST_BLOB 5
 
-/* The answer; value_size bytes of value follow, if it was found and is not too long. */
+/*
+ * The answer. The status is that of the newest version that is no merge operand. value_size bytes of
+ * value follow, if it is SST_FOUND or SST_BLOB; then, but for SST_OTHER and SST_TOO_LONG, the operands
+ * that are newer, oldest first: each a __u32 of its size, at any address, and its bytes.
+ */
 struct sst_get_answer {
 	__u32 status;
 	__u32 value_size;
@@ -118,6 +133,8 @@ struct sst_get_answer {
 	__u32 blocks;
 	/* the table it was in; the last one if it was in none */
 	__u32 table;
+	__u32 operands;
+	__u32 operand_bytes;
 };
 
 #endif

@@ -165,7 +165,14 @@ fn point_reads_are_those_of_the_plain_library() {
     let mut disk = Disk::new("ext4", 1 << 30);
     let (url, mount) = (disk.url.to_string(), disk.mount().display().to_string());
     let image = disk.image().display().to_string();
-    for test in ["answers_test", "c_api_test", "concurrent_test", "many_tables_test"] {
+    for test in [
+        "answers_test",
+        "merge_test",
+        "blob_test",
+        "c_api_test",
+        "concurrent_test",
+        "many_tables_test",
+    ] {
         let program = folder.join(test).display().to_string();
         eprintln!("{}", run(&program, &[&mount, &url, &image]));
     }

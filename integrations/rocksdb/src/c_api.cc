@@ -46,11 +46,6 @@ bool is_error(const Status &status, char **error)
 	return true;
 }
 
-std::vector<rocksdb::ColumnFamilyDescriptor> default_family(const rocksdb::Options &options)
-{
-	return {{rocksdb::kDefaultColumnFamilyName, options}};
-}
-
 } /* namespace */
 
 rocksdb_t *bpfof_rocksdb_open(
@@ -91,14 +86,15 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
 	rocksdb_options_t *options, const char *pushdown, const char *path, char **error)
 {
 	auto opening = std::make_unique<bpfof_rocksdb_opening>();
+	std::vector<rocksdb::ColumnFamilyDescriptor> families = {
+		{rocksdb::kDefaultColumnFamilyName, options->rep}};
 	bpf_of::PushdownOptions ours;
 
 	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
-		is_error(bpf_of::Opening::begin(options->rep, ours, path, default_family(options->rep),
-				 &opening->of),
-			error))
+		is_error(bpf_of::Opening::begin(options->rep, ours, path, &families, &opening->of), error))
 		return nullptr;
 	opening->of->adapt(&options->rep);
+	options->rep.merge_operator = families[0].options.merge_operator;
 	return opening.release();
 }
 

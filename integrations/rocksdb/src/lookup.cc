@@ -10,12 +10,15 @@ static_assert(sizeof(struct sst_get_answer) + PushdownOptions::VALUE_BYTES_MAX <
 	"the longest value fits scratch");
 static_assert(SST_TABLES_MAX <= BPFOF_FILES_MAX, "the files of a plan fit a list");
 
-size_t scratch_bytes_for(uint32_t value_bytes_max)
+size_t scratch_bytes_for(uint32_t value_bytes_max, bool merges)
 {
 	/* Room for the request and a key of a block, or for the answer without its value. */
 	constexpr size_t LEAST = sizeof(struct sst_get_request) +
 				 SST_TABLES_MAX * sizeof(struct sst_table) + 4 * KEY_BYTES_MAX;
 
+	/* Operands are in scratch together with the request. */
+	if (merges)
+		return std::min<size_t>(LEAST + value_bytes_max, BPFOF_SCRATCH_MAX);
 	return std::max(LEAST, sizeof(struct sst_get_answer) + value_bytes_max);
 }
 
@@ -43,7 +46,7 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &fil
 	size_t scratch_bytes)
 {
 	const struct sst_get_request request = {
-		newest_tag, static_cast<__u32>(key.size()), static_cast<__u16>(plan.tables), 0};
+		newest_tag, static_cast<__u32>(key.size()), static_cast<__u16>(plan.tables), 0, 0, 0};
 	const size_t tables_size = plan.tables * sizeof(struct sst_table);
 
 	std::memcpy(scratch, &request, sizeof(request));
@@ -60,38 +63,50 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &fil
 	chain->user = nullptr;
 }
 
-ReadPath read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksdb::PinnableSlice *value,
-	uint32_t *blocks, std::string *error)
+/* Takes operands apart: sizes and bytes. False if they are cut off. */
+static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rocksdb::Slice> *operands)
+{
+	for (uint32_t size; count > 0; count--) {
+		if (bytes.size() < sizeof(size))
+			return false;
+		std::memcpy(&size, bytes.data(), sizeof(size));
+		bytes.remove_prefix(sizeof(size));
+		if (size > bytes.size())
+			return false;
+		operands->emplace_back(bytes.data(), size);
+		bytes.remove_prefix(size);
+	}
+	return bytes.empty();
+}
+
+ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error)
 {
 	const struct bpfof_result &result = chain.result;
-	const char *scratch = static_cast<const char *>(chain.scratch);
+	const char *bytes = static_cast<const char *>(chain.scratch);
 	struct sst_get_answer answer;
 
-	*blocks = 0;
 	if (result.length < 0) {
 		*error = result.message;
 		return ReadPath::kFailed;
 	}
-	std::memcpy(&answer, scratch, sizeof(answer));
+	*error = "the answer of the storage function is cut off";
 	/* It comes from another machine. */
-	if (result.length < static_cast<ssize_t>(sizeof(answer)) ||
-		(answer.status == SST_FOUND && answer.value_size > result.length - sizeof(answer))) {
-		*error = "the answer of the storage function is cut off";
+	if (result.length < static_cast<ssize_t>(sizeof(answer)))
 		return ReadPath::kFailed;
-	}
-	*blocks = answer.blocks;
-	switch (answer.status) {
-	case SST_FOUND:
-		value->PinSelf(rocksdb::Slice(scratch + sizeof(answer), answer.value_size));
-		*status = rocksdb::Status::OK();
-		break;
-	case SST_NOT_FOUND:
-	case SST_DELETED:
-		*status = rocksdb::Status::NotFound();
-		break;
-	default:
+	std::memcpy(&answer, bytes, sizeof(answer));
+	found->blocks = answer.blocks;
+	if (answer.status == SST_OTHER || answer.status == SST_TOO_LONG || answer.status > SST_BLOB)
 		return ReadPath::kDeclined;
-	}
+	const size_t size = result.length - sizeof(answer);
+
+	bytes += sizeof(answer);
+	found->is_blob = answer.status == SST_BLOB;
+	found->has_value = answer.status == SST_FOUND || found->is_blob;
+	if (answer.value_size > size ||
+		!take_operands({bytes + answer.value_size, size - answer.value_size}, answer.operands,
+			&found->operands))
+		return ReadPath::kFailed;
+	found->value = rocksdb::Slice(bytes, answer.value_size);
 	return result.executor == BPFOF_AT_TARGET ? ReadPath::kTarget : ReadPath::kHere;
 }
 

@@ -8,10 +8,11 @@
 namespace bpf_of {
 
 /* Longer keys do not leave scratch enough room for those that the function takes out of blocks. */
-constexpr size_t KEY_BYTES_MAX = 256;
+constexpr size_t KEY_BYTES_MAX = 1024;
 
-/* Scratch that chains need whose values are at most so long, in bytes. */
-size_t scratch_bytes_for(uint32_t value_bytes_max);
+/* Scratch that chains need whose values are at most so long, in bytes; with `merges` value and operands,
+ * of which each takes 4 bytes more. */
+size_t scratch_bytes_for(uint32_t value_bytes_max, bool merges);
 
 /* The files of chains that leave together: those of all their plans. */
 class FileList {
@@ -37,12 +38,26 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &fil
 	const rocksdb::Slice &key, uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
 	size_t scratch_bytes);
 
+/* What a chain has found, in its scratch. */
+struct Found {
+	/* Whether there is a value, onto which operands are merged. */
+	bool has_value = false;
+	/* Whether in place of it there is that of a blob. */
+	bool is_blob = false;
+	rocksdb::Slice value;
+	/* Has the value once it was read. */
+	sst::Block blob;
+	/* Merge operands that are newer than that, oldest first. */
+	std::vector<rocksdb::Slice> operands;
+	/* That were read. */
+	uint32_t blocks = 0;
+};
+
 /*
- * What a chain that has ended has found. kTarget, kHere: `status` and `value` are the answer.
- * kDeclined: RocksDB has to do it. kFailed: `error` says why.
+ * Reads what a chain that has ended has found: kTarget, kHere. kDeclined: RocksDB has to do it.
+ * kFailed: `error` says why.
  */
-ReadPath read_answer(const struct bpfof_chain &chain, rocksdb::Status *status, rocksdb::PinnableSlice *value,
-	uint32_t *blocks, std::string *error);
+ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error);
 
 } /* namespace bpf_of */
 

@@ -38,7 +38,7 @@ struct Missing {
 	/* Its place among the keys of the call. */
 	size_t key;
 	/* Where the search in memory ended. */
-	const TableFile *table;
+	SearchEnd end;
 };
 
 /* Chains of one call. They leave together as long as their files have room in one list. */
@@ -55,8 +55,8 @@ class ManyChains {
 	size_t count() const { return count_; }
 	const struct bpfof_chain &operator[](size_t number) const { return chains_[number]; }
 
-	/* Adds a chain. Those before it leave if it cannot go with them. */
-	void add(const Reader &reader, Plan *plan, const Slice &key)
+	/* Adds a chain with so much scratch, or less. Those before it leave if it cannot go with them. */
+	void add(const Reader &reader, Plan *plan, const Slice &key, size_t scratch_bytes)
 	{
 		if (lists_.empty() || is_closed_ || are_single_ || !lists_.back().add(plan)) {
 			leave(reader);
@@ -65,7 +65,7 @@ class ManyChains {
 			is_closed_ = false;
 		}
 		make_chain(&chains_[count_], *plan, lists_.back(), key, newest_tag_,
-			reader.session().sst_get(), &scratch_[count_ * scratch_bytes_], scratch_bytes_);
+			reader.session().sst_get(), &scratch_[count_ * scratch_bytes_], scratch_bytes);
 		count_++;
 	}
 
@@ -184,16 +184,16 @@ class PushdownDB::ManyGets {
 		missing_.clear();
 		for (size_t place = first; place < end; place++) {
 			const size_t key = order_[place];
-			const TableFile *table;
+			SearchEnd end;
 
 			if (!families_[family_of_[key]].live) {
 				plainly(key, ReadPath::kFamily);
 				continue;
 			}
 			statuses_[key] = State::search_memory(
-				db_, at_, handles_[key], keys_[key], &values_[key], &table);
-			if (table)
-				missing_.push_back({key, table});
+				db_, at_, handles_[key], keys_[key], &values_[key], &end);
+			if (end.table)
+				missing_.push_back({key, std::move(end)});
 			else
 				settled++;
 		}
@@ -207,7 +207,8 @@ class PushdownDB::ManyGets {
 		const Family *checked = nullptr;
 		bool is_current = false;
 
-		for (const auto &[key, table] : missing_) {
+		for (Missing &missing : missing_) {
+			const auto &[key, end] = missing;
 			const Slice &wanted = keys_[key];
 			const Family &family = families_[family_of_[key]];
 			Plan plan;
@@ -226,12 +227,12 @@ class PushdownDB::ManyGets {
 				plainly(key, ReadPath::kOptions);
 			else if (state_.is_sample(*family.live, at_))
 				plainly(key, ReadPath::kSampled);
-			else if (!make_plan(*family.view, wanted, newest_tag_, *table, &plan, &why))
+			else if (!make_plan(*family.view, wanted, newest_tag_, family.live->merge(), end, &plan, &why))
 				plainly(key, why);
 			else if (plan.tables > 0)
-				use(key, plan);
+				use(missing, plan);
 			else
-				none(key);
+				none(missing);
 		}
 	}
 
@@ -243,7 +244,9 @@ class PushdownDB::ManyGets {
 		PrefetchBuffer stage;
 
 		search_memory(0, order_.size());
-		plan([&](size_t key, const Plan &plan) { pending.emplace_back(key, plan); });
+		plan([&](const Missing &missing, const Plan &plan) {
+			pending.emplace_back(missing.key, plan);
+		});
 		if (pending.empty())
 			return;
 		for (const auto &[key, plan] : pending)
@@ -255,27 +258,42 @@ class PushdownDB::ManyGets {
 			plainly(key, way);
 	}
 
+	/* Scratch that each chain of the call has room in. */
+	size_t scratch_bytes_most() const
+	{
+		size_t most = state_.scratch_bytes;
+
+		for (const Family &family : families_) {
+			if (family.live)
+				most = std::max(most, state_.scratch_bytes_of(*family.live));
+		}
+		return most;
+	}
+
 	/* Looks some keys up, in their order, by chains, which leave as soon as their commands are full. */
-	void run_chains(size_t first, size_t end)
+	void run_chains(size_t first, size_t last)
 	{
 		const bool are_single = mode_ == Mode::kSingleChains;
-		const size_t part = are_single ? end - first : PART;
+		const size_t part = are_single ? last - first : PART;
 		std::optional<Reader> reader;
 		std::optional<ManyChains> chains;
-		std::vector<size_t> chain_keys;
+		std::vector<Missing> pending;
 
-		for (size_t from = first; from < end; from += part) {
-			search_memory(from, std::min(from + part, end));
-			plan([&](size_t key, Plan &plan) {
+		for (size_t from = first; from < last; from += part) {
+			search_memory(from, std::min(from + part, last));
+			plan([&](Missing &missing, Plan &plan) {
+				const size_t key = missing.key;
+
 				if (!reader)
 					reader.emplace(state_.files->target().session());
 				if (!reader->get())
 					return plainly(key, ReadPath::kBusy);
 				if (!chains)
-					chains.emplace(end - first, state_.scratch_bytes, newest_tag_,
+					chains.emplace(last - first, scratch_bytes_most(), newest_tag_,
 						are_single);
-				chains->add(*reader, &plan, keys_[key]);
-				chain_keys.push_back(key);
+				chains->add(*reader, &plan, keys_[key],
+					state_.scratch_bytes_of(*families_[family_of_[key]].live));
+				pending.push_back(std::move(missing));
 			});
 			if (chains && !are_single)
 				chains->poll(*reader, 0);
@@ -284,18 +302,34 @@ class PushdownDB::ManyGets {
 			return;
 		chains->leave(*reader);
 		chains->poll(*reader, -1);
-		for (size_t i = 0; i < chain_keys.size(); i++)
-			take_answer(chain_keys[i], (*chains)[i]);
+		reader.reset();
+		take_answers(pending, *chains);
 	}
 
-	void take_answer(size_t key, const struct bpfof_chain &chain)
+	KeyRead read_of(const Missing &missing) const
 	{
-		const ReadPath way = state_.take_answer(chain, &statuses_[key], &values_[key]);
+		const size_t key = missing.key;
+		const Family &family = families_[family_of_[key]];
 
-		if (way == ReadPath::kTarget || way == ReadPath::kHere)
-			state_.count(way);
-		else
-			plainly(key, way);
+		return {keys_[key], *family.live, *family.view, missing.end, &statuses_[key], &values_[key]};
+	}
+
+	void take_answers(const std::vector<Missing> &pending, const ManyChains &chains)
+	{
+		std::vector<ChainRead> reads;
+
+		reads.reserve(pending.size());
+		for (size_t i = 0; i < pending.size(); i++)
+			reads.push_back(state_.take_chain(chains[i], read_of(pending[i])));
+		state_.read_blobs(&reads);
+		for (size_t i = 0; i < pending.size(); i++) {
+			const ReadPath way = State::take_answer(&reads[i]);
+
+			if (reads[i].is_good())
+				state_.count(way);
+			else
+				plainly(pending[i].key, way);
+		}
 	}
 
 	/* Leaves keys whose tables were just changing to RocksDB, all at once. */
@@ -329,10 +363,14 @@ class PushdownDB::ManyGets {
 		statuses_[key] = db_->Get(at_, handles_[key], keys_[key], &values_[key]);
 	}
 
-	void none(size_t key)
+	void none(const Missing &missing)
 	{
-		state_.count(ReadPath::kNoTable);
-		statuses_[key] = Status::NotFound();
+		Found none;
+
+		if (State::settle(&none, read_of(missing)))
+			state_.count(ReadPath::kNoTable);
+		else
+			plainly(missing.key, ReadPath::kDeclined);
 	}
 
 	State &state_;

@@ -56,14 +56,27 @@ size_t usual_descriptors()
 /* Whether tables and memtables of a column family are of the kind that chains can search. */
 bool is_plain(const rocksdb::ColumnFamilyOptions &options)
 {
-	return !options.merge_operator && options.comparator == rocksdb::BytewiseComparator() &&
+	return options.comparator == rocksdb::BytewiseComparator() &&
 	       options.table_factory->IsInstanceOf(rocksdb::TableFactory::kBlockBasedTableName());
 }
 
 } /* namespace */
 
+std::shared_ptr<VersionTracker> PushdownDB::State::follow(ColumnFamilyDescriptor *family) const
+{
+	std::shared_ptr<FollowedMerge> merge;
+
+	if (!is_plain(family->options))
+		return nullptr;
+	if (family->options.merge_operator) {
+		merge = std::make_shared<FollowedMerge>(family->options.merge_operator);
+		family->options.merge_operator = merge;
+	}
+	return std::make_shared<VersionTracker>(files, memory, *family, std::move(merge));
+}
+
 Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
-	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
+	const std::string &path, std::vector<ColumnFamilyDescriptor> *families,
 	std::unique_ptr<Opening> *opening)
 {
 	const std::string refusal = refuse(options, pushdown);
@@ -80,12 +93,12 @@ Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &
 
 	state->files = std::make_shared<TableFiles>(std::move(target));
 	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
-	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max);
+	state->scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max, false);
+	state->merge_scratch_bytes = scratch_bytes_for(pushdown.value_bytes_max, true);
 	begun->env_ = rocksdb::NewCompositeEnv(make_file_system(state->files, pushdown.target_reads,
 		pushdown.descriptors_max ? pushdown.descriptors_max : usual_descriptors()));
-	for (const ColumnFamilyDescriptor &family : families)
-		begun->followed_.push_back(!is_plain(family.options) ? nullptr
-			: std::make_shared<VersionTracker>(state->files, state->memory, family));
+	for (ColumnFamilyDescriptor &family : *families)
+		begun->followed_.push_back(state->follow(&family));
 	begun->state_ = std::move(state);
 	*opening = std::move(begun);
 	return Status::OK();
@@ -94,25 +107,16 @@ Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &
 void Opening::adapt(rocksdb::DBOptions *options) const
 {
 	options->env = env_.get();
-	for (const auto &live : followed_) {
-		if (live)
-			options->listeners.push_back(live);
-	}
+	options->listeners.push_back(state_->families);
 }
 
 PushdownDB *Opening::end(rocksdb::DB *opened, const std::vector<ColumnFamilyHandle *> &handles)
 {
-	auto &families = state_->families;
-
 	for (size_t i = 0; i < followed_.size(); i++) {
 		const uint32_t number = handles[i] ? handles[i]->GetID() : 0;
 
-		if (!followed_[i])
-			continue;
-		if (number >= families.size())
-			families.resize(number + 1);
-		followed_[i]->start(opened, handles[i]);
-		families[number] = std::move(followed_[i]);
+		if (followed_[i])
+			state_->families->follow(number, std::move(followed_[i]), opened, handles[i], true);
 	}
 	/* The database uses it to its end. */
 	const std::shared_ptr<rocksdb::DB> owned(opened, [env = env_](rocksdb::DB *last) { delete last; });
@@ -138,20 +142,20 @@ Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions
 	std::vector<ColumnFamilyHandle *> *handles, PushdownDB **db)
 {
 	std::unique_ptr<Opening> opening;
-	Status status = Opening::begin(options, pushdown, path, families, &opening);
+	std::vector<ColumnFamilyDescriptor> all = families;
+	Status status = Opening::begin(options, pushdown, path, &all, &opening);
 
 	*db = nullptr;
 	if (!status.ok())
 		return status;
 	/* Followed ones are named twice, for a handle of the tracker's beside the caller's. */
-	std::vector<ColumnFamilyDescriptor> all = families;
 	std::vector<ColumnFamilyHandle *> own(families.size());
 	rocksdb::DBOptions ours = options;
 	rocksdb::DB *opened;
 
 	for (size_t i = 0; i < families.size(); i++) {
 		if (opening->is_followed(i) && families[i].name != rocksdb::kDefaultColumnFamilyName)
-			all.push_back(families[i]);
+			all.push_back(all[i]);
 	}
 	opening->adapt(&ours);
 	status = open_database(&opened, ours, path, all, handles);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "bpfof/rocksdb.h"
 
+#include "blob.h"
 #include "iterator.h"
 #include "lookup.h"
 #include "state.h"
@@ -10,6 +11,12 @@
 #include <functional>
 
 namespace bpf_of {
+
+/* For a PinnableSlice that is over a blob. */
+static void free_blob(void *memory, void *)
+{
+	delete[] static_cast<char *>(memory);
+}
 
 using rocksdb::ColumnFamilyHandle;
 using rocksdb::PinnableSlice;
@@ -49,40 +56,13 @@ PushdownDB::~PushdownDB()
 {
 	report();
 	/* Before the database goes: it is asked for its versions until then. */
-	for (const auto &live : state_->families) {
-		if (live)
-			live->stop();
-	}
+	state_->families->stop();
 }
 
 Status PushdownDB::Close()
 {
-	for (const auto &live : state_->families) {
-		if (live)
-			live->stop();
-	}
+	state_->families->stop();
 	return StackableDB::Close();
-}
-
-Status PushdownDB::DropColumnFamily(ColumnFamilyHandle *family)
-{
-	const Status status = StackableDB::DropColumnFamily(family);
-
-	if (status.ok())
-		state_->leave(family);
-	return status;
-}
-
-Status PushdownDB::DropColumnFamilies(const std::vector<ColumnFamilyHandle *> &families)
-{
-	/* As RocksDB does it: one after the other, until one cannot be dropped. */
-	for (ColumnFamilyHandle *family : families) {
-		const Status status = DropColumnFamily(family);
-
-		if (!status.ok())
-			return status;
-	}
-	return Status::OK();
 }
 
 Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::string> &options)
@@ -100,6 +80,11 @@ void PushdownDB::set_mode(Mode mode)
 
 bool PushdownDB::State::can_push_down(const ReadOptions &options)
 {
+#if ROCKSDB_MAJOR >= 9
+	/* With a limit of operands there is another kind of success. */
+	if (options.merge_operand_count_threshold)
+		return false;
+#endif
 	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp &&
 	       !options.deadline.count() && !options.io_timeout.count();
 }
@@ -115,15 +100,12 @@ bool PushdownDB::State::is_sample(const VersionTracker &live, const ReadOptions 
 }
 
 Status PushdownDB::State::search_memory(rocksdb::DB *db, const ReadOptions &options,
-	ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value, const TableFile **missing)
+	ColumnFamilyHandle *family, const Slice &key, PinnableSlice *value, SearchEnd *end)
 {
-	StopAtRead stop;
+	StopAtRead stop(end);
 
 	value->Reset();
-	Status status = db->Get(options, family, key, value);
-
-	*missing = stop.missing();
-	return status;
+	return db->Get(options, family, key, value);
 }
 
 bool PushdownDB::State::is_current(
@@ -204,10 +186,10 @@ Status PushdownDB::get(
 	Sampling::Read read(state_->sampling);
 	/* The order of these three is what makes the answer right: view.h. */
 	const std::shared_ptr<const View> view = live->view();
-	const TableFile *missing;
-	Status status = State::search_memory(db_, options, family, key, value, &missing);
+	SearchEnd end;
+	Status status = State::search_memory(db_, options, family, key, value, &end);
 
-	if (!missing) {
+	if (!end.table) {
 		state_->count(ReadPath::kMemory);
 		read.end(Sampling::Kind::kMemory);
 		return status;
@@ -216,10 +198,13 @@ Status PushdownDB::get(
 		if (!view || !state_->files->target().session()->has_target())
 			return plainly(why);
 		FetchTogether scope([&](const TableFile &first, PrefetchBuffer *stage) {
+			SearchEnd here;
 			Plan plan;
 			ReadPath ignored;
 
-			return make_plan(*view, key, State::newest_tag(options), first, &plan, &ignored) &&
+			here.table = &first;
+			return make_plan(*view, key, State::newest_tag(options), live->merge(), here, &plan,
+				       &ignored) &&
 			       state_->stage({&plan}, stage);
 		});
 
@@ -238,12 +223,16 @@ Status PushdownDB::get(
 	Plan plan;
 	ReadPath way = ReadPath::kNoTable;
 
-	if (!make_plan(*view, key, newest_tag, *missing, &plan, &way))
+	if (!make_plan(*view, key, newest_tag, live->merge(), end, &plan, &way))
 		return plainly(way);
 	value->Reset();
 	if (plan.tables == 0) {
+		Found none;
+
+		if (!State::settle(&none, {key, *live, *view, end, &status, value}))
+			return plainly(ReadPath::kDeclined);
 		state_->count(ReadPath::kNoTable);
-		return Status::NotFound();
+		return status;
 	}
 	if (mode == Mode::kBlocks) {
 		PrefetchBuffer stage;
@@ -254,7 +243,7 @@ Status PushdownDB::get(
 
 		return plainly(ReadPath::kBlocks);
 	}
-	way = state_->run_chain(plan, key, newest_tag, &status, value);
+	way = state_->run_chain(plan, {key, *live, *view, end, &status, value}, newest_tag);
 	if (way != ReadPath::kTarget && way != ReadPath::kHere)
 		return plainly(way);
 	state_->count(way);
@@ -262,36 +251,107 @@ Status PushdownDB::get(
 	return status;
 }
 
-ReadPath PushdownDB::State::run_chain(
-	Plan &plan, const Slice &key, uint64_t newest_tag, Status *status, PinnableSlice *value)
+ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag)
 {
 	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
-	const Reader reader(files->target().session());
 	struct bpfof_chain chain;
 	FileList files_of_plan;
+	{
+		const Reader reader(files->target().session());
 
-	if (!reader.get())
-		return ReadPath::kBusy;
-	files_of_plan.add(&plan);
-	make_chain(&chain, plan, files_of_plan, key, newest_tag, reader.session().sst_get(), scratch, scratch_bytes);
-	bpfof_read_pushdown_batch(reader.get(), &chain, 1);
-	return take_answer(chain, status, value);
+		if (!reader.get())
+			return ReadPath::kBusy;
+		files_of_plan.add(&plan);
+		make_chain(&chain, plan, files_of_plan, read.key, newest_tag, reader.session().sst_get(),
+			scratch, scratch_bytes_of(read.live));
+		bpfof_read_pushdown_batch(reader.get(), &chain, 1);
+	}
+	ChainRead ended = take_chain(chain, read);
+
+	if (ended.found.is_blob) {
+		std::vector<ChainRead> one;
+
+		one.push_back(std::move(ended));
+		read_blobs(&one);
+		return take_answer(&one[0]);
+	}
+	return take_answer(&ended);
 }
 
-ReadPath PushdownDB::State::take_answer(
-	const struct bpfof_chain &chain, Status *status, PinnableSlice *value)
+void PushdownDB::State::failed(const std::string &why)
 {
-	uint32_t blocks_read;
+	std::lock_guard<std::mutex> lock(mutex);
+
+	last_error = why;
+}
+
+ChainRead PushdownDB::State::take_chain(const struct bpfof_chain &chain, const KeyRead &read)
+{
+	ChainRead ended = {read, ReadPath::kFailed, Found()};
 	std::string error;
-	const ReadPath way = read_answer(chain, status, value, &blocks_read, &error);
 
-	if (way == ReadPath::kFailed) {
-		std::lock_guard<std::mutex> lock(mutex);
+	ended.way = read_answer(chain, &ended.found, &error);
+	blocks.fetch_add(ended.found.blocks, std::memory_order_relaxed);
+	if (ended.way == ReadPath::kFailed)
+		failed(error);
+	return ended;
+}
 
-		last_error = error;
+void PushdownDB::State::read_blobs(std::vector<ChainRead> *reads)
+{
+	BlobReads wanted;
+
+	for (size_t i = 0; i < reads->size(); i++) {
+		ChainRead &read = (*reads)[i];
+
+		if (read.is_good() && read.found.is_blob &&
+			!wanted.add(read.found.value, read.read.key, read.read.view.blobs, i))
+			read.way = ReadPath::kDeclined;
 	}
-	blocks.fetch_add(blocks_read, std::memory_order_relaxed);
-	return way;
+	const bool were_read = wanted.fetch(*files);
+
+	blobs.fetch_add(wanted.count(), std::memory_order_relaxed);
+	for (size_t i = 0; i < wanted.count(); i++) {
+		ChainRead &read = (*reads)[wanted.of(i)];
+		const Status status =
+			were_read ? wanted.take(i, read.read.key, &read.found.blob) : Status::Busy();
+
+		read.found.value = read.found.blob.contents;
+		if (status.ok())
+			continue;
+		read.way = were_read ? ReadPath::kFailed : ReadPath::kBusy;
+		if (were_read)
+			failed(status.ToString());
+	}
+}
+
+ReadPath PushdownDB::State::take_answer(ChainRead *read)
+{
+	if (read->is_good() && !settle(&read->found, read->read))
+		read->way = ReadPath::kDeclined;
+	return read->way;
+}
+
+bool PushdownDB::State::settle(Found *found, const KeyRead &read)
+{
+	const FollowedMerge *merge = read.live.merge();
+
+	*read.status = Status::OK();
+	if (found->operands.empty() && read.end.operands.empty()) {
+		if (found->blob.memory)
+			read.value->PinSlice(found->value, free_blob, found->blob.memory.release(), nullptr);
+		else if (found->has_value)
+			read.value->PinSelf(found->value);
+		else
+			*read.status = Status::NotFound();
+		return true;
+	}
+	/* RocksDB says what is wrong, if it cannot be merged. */
+	if (!merge || !merge->merge(read.key, found->has_value ? &found->value : nullptr, read.end.operands,
+			      found->operands, read.live.logger(), read.value->GetSelf()))
+		return false;
+	read.value->PinSelf();
+	return true;
 }
 
 bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, PrefetchBuffer *stage) const
@@ -318,13 +378,12 @@ PushdownStats PushdownDB::stats() const
 	for (size_t way = 0; way < WAYS; way++)
 		stats.gets[way] = state_->gets[way].load(std::memory_order_relaxed);
 	stats.blocks = state_->blocks.load(std::memory_order_relaxed);
+	stats.blobs = state_->blobs.load(std::memory_order_relaxed);
 	stats.seeks = state_->scans->staged.load(std::memory_order_relaxed);
 	stats.index_bytes = state_->memory->used();
 	stats.sample_rate = state_->sampling.part();
-	for (const auto &live : state_->families) {
-		if (live)
-			live->count(&stats);
-	}
+	for (const auto &live : state_->families->all())
+		live->count(&stats);
 	state_->files->target().count(&stats);
 	return stats;
 }
@@ -337,8 +396,8 @@ std::string PushdownDB::last_error() const
 		if (!state_->last_error.empty())
 			return state_->last_error;
 	}
-	for (const auto &live : state_->families) {
-		const std::string error = live ? live->last_error() : "";
+	for (const auto &live : state_->families->all()) {
+		const std::string error = live->last_error();
 
 		if (!error.empty())
 			return error;
@@ -351,11 +410,11 @@ bool PushdownDB::wait_ready(unsigned timeout_ms)
 	using Clock = std::chrono::steady_clock;
 	const auto end = Clock::now() + std::chrono::milliseconds(timeout_ms);
 	const auto ready = [&](const std::shared_ptr<VersionTracker> &live) {
-		return !live || live->wait_ready(end);
+		return live->wait_ready(end);
 	};
+	const auto all = state_->families->all();
 
-	return !state_->families.empty() &&
-	       std::all_of(state_->families.begin(), state_->families.end(), ready);
+	return !all.empty() && std::all_of(all.begin(), all.end(), ready);
 }
 
 rocksdb::Iterator *PushdownDB::NewIterator(const ReadOptions &options, ColumnFamilyHandle *family)
@@ -368,7 +427,7 @@ rocksdb::Iterator *PushdownDB::NewIterator(const ReadOptions &options, ColumnFam
 	std::unique_ptr<rocksdb::Iterator> plain(db_->NewIterator(options, family));
 
 	return make_iterator(std::move(plain), options, std::move(view),
-		state_->families[family->GetID()], state_->files, state_->scans);
+		state_->families->share(family->GetID()), state_->files, state_->scans);
 }
 
 } /* namespace bpf_of */

@@ -8,6 +8,9 @@
 
 #include <rocksdb/file_system.h>
 
+#include <string>
+#include <vector>
+
 namespace bpf_of {
 
 class TableFile;
@@ -26,6 +29,9 @@ class ReadScope {
 	virtual bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch,
 		rocksdb::Slice *result, rocksdb::IOStatus *status) = 0;
 
+	/* A Get() has met a merge operand: the last of these, which are newest first. */
+	virtual void meet(const std::vector<rocksdb::Slice> &) {}
+
     protected:
 	~ReadScope() { current_ = outer_; }
 
@@ -35,26 +41,39 @@ class ReadScope {
 	ReadScope *const outer_;
 };
 
+/* Where a search in memory has ended. */
+struct SearchEnd {
+	/* The table of the first block that was missing; null if none was. Good as long as the view is that
+	 * of the call. */
+	const TableFile *table = nullptr;
+	/* What was to be read of it. */
+	uint64_t offset = 0;
+	size_t size = 0;
+	/* Merge operands that were found before, newest first. */
+	std::vector<std::string> operands;
+};
+
 /*
- * Nothing is read: the call ends at the first block that is not in memory, as if reading it had
- * failed, and this tells which table that was. Nothing before it has the answer, then.
+ * Nothing is read of tables: the call ends at the first block that is not in memory, as if reading it had
+ * failed. Nothing before it has the answer, then. The place of a blob that was in memory leads to the last
+ * read that there is, which is made.
  */
 class StopAtRead final : public ReadScope {
     public:
-	bool read(const TableFile &file, uint64_t, size_t, char *, rocksdb::Slice *,
-		rocksdb::IOStatus *status) override
+	explicit StopAtRead(SearchEnd *end) : end_(end) {}
+
+	bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch, rocksdb::Slice *result,
+		rocksdb::IOStatus *status) override;
+
+	/* RocksDB goes on behind a filter that it cannot read; what it finds there, the chain finds, too. */
+	void meet(const std::vector<rocksdb::Slice> &operands) override
 	{
-		if (!missing_)
-			missing_ = &file;
-		*status = rocksdb::IOStatus::Aborted();
-		return true;
+		while (!end_->table && end_->operands.size() < operands.size())
+			end_->operands.push_back(operands[end_->operands.size()].ToString());
 	}
 
-	/* Null if the call needed no read. Good as long as the view is that of the call. */
-	const TableFile *missing() const { return missing_; }
-
     private:
-	const TableFile *missing_ = nullptr;
+	SearchEnd *const end_;
 };
 
 } /* namespace bpf_of */

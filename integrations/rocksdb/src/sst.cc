@@ -80,7 +80,8 @@ Status too_large(const Handle &block, size_t max_bytes)
 							  " bytes that were given to it");
 }
 
-/* Takes a varint64 from the front of input. False, if there is none. */
+} // namespace
+
 bool take_varint64(Slice *input, uint64_t *value)
 {
 	uint64_t result = 0;
@@ -95,6 +96,8 @@ bool take_varint64(Slice *input, uint64_t *value)
 	}
 	return false;
 }
+
+namespace {
 
 bool take_varint32(Slice *input, uint32_t *value)
 {
@@ -180,14 +183,23 @@ uint32_t crc32c(const char *bytes, size_t count)
 	return ~crc;
 }
 
+} // namespace
+
+uint32_t masked_crc32c(const char *bytes, size_t count)
+{
+	const uint32_t crc = crc32c(bytes, count);
+	/* Rotated and moved, as CRCs of data that holds CRCs are weak. */
+	return ((crc >> 15) | (crc << 17)) + 0xa282ead8;
+}
+
+namespace {
+
 /* The checksum of that many bytes at an offset, at least one. 0 if the table has none. */
 uint32_t checksum_of(const Footer &footer, uint64_t offset, const char *bytes, size_t count)
 {
 	uint32_t sum = 0;
 	if (footer.checksum == kCrc32c) {
-		const uint32_t crc = crc32c(bytes, count);
-		/* Rotated and moved, as CRCs of data that holds CRCs are weak. */
-		sum = ((crc >> 15) | (crc << 17)) + 0xa282ead8;
+		sum = masked_crc32c(bytes, count);
 	} else if (footer.checksum == kXxh3) {
 		/* RocksDB hashes without the last byte, a block's compression, and mixes that in. */
 		const uint32_t last = static_cast<uint8_t>(bytes[count - 1]);
@@ -198,12 +210,6 @@ uint32_t checksum_of(const Footer &footer, uint64_t offset, const char *bytes, s
 	return sum + (footer.checksum_base ^
 			     (static_cast<uint32_t>(offset) + static_cast<uint32_t>(offset >> 32)));
 }
-
-/* Contents of a block, in memory of their own. */
-struct Block {
-	std::unique_ptr<char[]> memory;
-	Slice contents;
-};
 
 /*
  * Takes the size after decompression from the front of compressed. False, if there is none, or one
@@ -245,6 +251,8 @@ bool decompress_into(uint8_t compression, const Slice &compressed, char *to, siz
 	return got >= 0 && static_cast<size_t>(got) == size;
 }
 
+} // namespace
+
 Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block)
 {
 	if (compression == kNone)
@@ -270,6 +278,8 @@ Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, B
 	block->contents = Slice(block->memory.get(), size);
 	return Status::OK();
 }
+
+namespace {
 
 /* Reads, verifies and decompresses a block. */
 Status read_block(int fd, const Footer &footer, const Handle &handle, size_t max_bytes, Block *block)
@@ -601,6 +611,33 @@ bool Index::seek(const Slice &user_key, uint64_t newest_tag, Handle *block) cons
 		return false;
 	*block = {entries_[found].offset, entries_[found].size};
 	return true;
+}
+
+size_t Index::entry_of(const Handle &block) const
+{
+	const auto found = std::lower_bound(entries_.begin(), entries_.end(), block.offset,
+		[](const Entry &entry, uint64_t offset) { return entry.offset < offset; });
+	return static_cast<size_t>(found - entries_.begin());
+}
+
+uint64_t Index::data_end() const
+{
+	return entries_.empty() ? 0 : entries_.back().offset + entries_.back().size + kTrailerBytes;
+}
+
+bool Index::next(Handle *block) const
+{
+	const size_t entry = entry_of(*block) + 1;
+	if (entry >= entries_.size())
+		return false;
+	*block = {entries_[entry].offset, entries_[entry].size};
+	return true;
+}
+
+bool Index::goes_on(const Slice &user_key, const Handle &block) const
+{
+	/* Keys have no tags only where no two blocks have versions of one key. */
+	return !user_keys_ && key_of(entry_of(block)) == user_key;
 }
 
 bool Index::scan(

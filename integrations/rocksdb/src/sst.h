@@ -67,6 +67,25 @@ struct Footer {
  */
 rocksdb::Status read_footer(int fd, uint64_t file_size, Footer *footer);
 
+/* Contents of a block, or what else is compressed in the same way, in memory of their own. */
+struct Block {
+	std::unique_ptr<char[]> memory;
+	rocksdb::Slice contents;
+};
+
+/*
+ * Decompresses contents by the kind of compression that trailers name, 0 for none. NotSupported for another
+ * than Snappy, LZ4 and Zstandard; MemoryLimit if they would have more than max_bytes; Corruption. `handle` is
+ * what messages speak of.
+ */
+rocksdb::Status decompress(const Handle &handle, uint8_t compression, size_t max_bytes, Block *block);
+
+/* CRC-32C as tables and blob files have it: data may have such sums in it. */
+uint32_t masked_crc32c(const char *bytes, size_t count);
+
+/* Takes a varint64 from the front of input. False, if there is none. */
+bool take_varint64(rocksdb::Slice *input, uint64_t *value);
+
 /*
  * How an index is encoded, which only the table's properties tell. Index types 0 (binary search), 1
  * (hash search) and 2 (partitioned) have this form; 3 (binary search with first key) has not: do not
@@ -105,6 +124,15 @@ class Index {
 	 */
 	bool seek(const rocksdb::Slice &user_key, uint64_t newest_tag, Handle *block) const;
 
+	/* Where the last data block ends, with its trailer; filters and index lie behind. */
+	uint64_t data_end() const;
+
+	/* Moves on to the data block behind one of this index. False, if it is the last. */
+	bool next(Handle *block) const;
+
+	/* Whether versions of user_key that are in a data block may go on in the one behind it. */
+	bool goes_on(const rocksdb::Slice &user_key, const Handle &block) const;
+
 	/*
 	 * The data blocks that a scan passes from `first` on: up to the one that `last` would be in, if
 	 * that is not null, and no more once they have `ahead_bytes` behind the first block. No key in
@@ -131,6 +159,8 @@ class Index {
 
 	size_t key_begin(size_t entry) const;
 	rocksdb::Slice key_of(size_t entry) const;
+	/* The entry of a data block. */
+	size_t entry_of(const Handle &block) const;
 	/* The first entry that is not before the two of them. */
 	size_t find(const rocksdb::Slice &user_key, uint64_t tag) const;
 	bool is_before_entry(size_t entry, const rocksdb::Slice &user_key, uint64_t tag) const;

@@ -5,24 +5,48 @@
 
 #include "bpfof/rocksdb.h"
 
+#include "families.h"
 #include "iterator.h"
+#include "lookup.h"
 #include "sampling.h"
 #include "prefetch_buffer.h"
 
 namespace bpf_of {
 
+/* A read of a key that memory has not settled, and where its answer goes. */
+struct KeyRead {
+	const rocksdb::Slice &key;
+	const VersionTracker &live;
+	const View &view;
+	const SearchEnd &end;
+	rocksdb::Status *status;
+	rocksdb::PinnableSlice *value;
+};
+
+/* One whose chain has ended. */
+struct ChainRead {
+	KeyRead read;
+	/* kTarget and kHere as long as nothing has gone wrong. */
+	ReadPath way;
+	Found found;
+
+	bool is_good() const { return way == ReadPath::kTarget || way == ReadPath::kHere; }
+};
+
 struct PushdownDB::State {
 	std::shared_ptr<TableFiles> files;
 	std::shared_ptr<IndexMemory> memory;
 	std::shared_ptr<Scans> scans = std::make_shared<Scans>();
-	/* By number; null for those that cannot be pushed down. */
-	std::vector<std::shared_ptr<VersionTracker>> families;
+	const std::shared_ptr<Families> families = std::make_shared<Families>();
+	/* Of a chain, and of one whose family has a merge operator. */
 	size_t scratch_bytes;
+	size_t merge_scratch_bytes;
 	const std::string report;
 	Sampling sampling;
 	std::atomic<Mode> mode{Mode::kChains};
 	std::array<std::atomic<uint64_t>, WAYS> gets{};
 	std::atomic<uint64_t> blocks{0};
+	std::atomic<uint64_t> blobs{0};
 	mutable std::mutex mutex;
 	std::string last_error;
 
@@ -46,15 +70,13 @@ struct PushdownDB::State {
 	}
 	VersionTracker *family(const rocksdb::ColumnFamilyHandle *handle) const
 	{
-		const uint32_t number = handle->GetID();
-
-		return number < families.size() ? families[number].get() : nullptr;
+		return families->find(handle->GetID());
 	}
-	void leave(const rocksdb::ColumnFamilyHandle *handle)
-	{
-		if (VersionTracker *live = family(handle))
-			live->stop();
-	}
+	/* A tracker for a family, which is then opened with the merge operator that it has in `family`; null if
+	 * it cannot be pushed down. */
+	std::shared_ptr<VersionTracker> follow(rocksdb::ColumnFamilyDescriptor *family) const;
+	/* Follows a family that was created, if there is a tracker for it, until the program deletes its handle. */
+	void add(std::shared_ptr<VersionTracker> tracker, rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle);
 
 	/* Whether reads with these options can be anything but RocksDB's own. */
 	static bool can_push_down(const rocksdb::ReadOptions &options);
@@ -65,19 +87,28 @@ struct PushdownDB::State {
 	static uint64_t newest_tag(const rocksdb::ReadOptions &options);
 	/* Whether to leave this read, which memory has not settled, to RocksDB for its block cache. */
 	bool is_sample(const VersionTracker &live, const rocksdb::ReadOptions &options) const;
-	/* A search in memory only, of which `missing` tells where it ended; null if it has settled it.
-	 */
+	/* A search in memory only, of which `end`, empty before, tells where it ended; if it has a table, it
+	 * has not settled it. */
 	static rocksdb::Status search_memory(rocksdb::DB *db, const rocksdb::ReadOptions &options,
 		rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
-		rocksdb::PinnableSlice *value, const TableFile **missing);
+		rocksdb::PinnableSlice *value, SearchEnd *end);
 	/* Whether the view is still that of the family's newest version; else a newer one will be made. */
 	static bool is_current(rocksdb::DB *db, VersionTracker *live, rocksdb::ColumnFamilyHandle *family, const View *view);
-	/* Searches tables as planned. kTarget, kHere: `status` and `value` are the answer. */
-	ReadPath run_chain(Plan &plan, const rocksdb::Slice &key, uint64_t newest_tag,
-		rocksdb::Status *status, rocksdb::PinnableSlice *value);
-	/* What a chain that has ended has found, as run_chain(). */
-	ReadPath take_answer(const struct bpfof_chain &chain, rocksdb::Status *status,
-		rocksdb::PinnableSlice *value);
+	size_t scratch_bytes_of(const VersionTracker &live) const
+	{
+		return live.merge() ? merge_scratch_bytes : scratch_bytes;
+	}
+	/* Searches tables as planned. kTarget, kHere: the read has its answer. */
+	ReadPath run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag);
+	/* What a chain that has ended has found; its scratch is still there. */
+	ChainRead take_chain(const struct bpfof_chain &chain, const KeyRead &read);
+	/* Reads the values that are in blob files, all in one round trip. */
+	void read_blobs(std::vector<ChainRead> *reads);
+	/* Makes the answer, as run_chain(), of what was found. */
+	static ReadPath take_answer(ChainRead *read);
+	/* Makes the answer of what was found in memory and tables. False: RocksDB has to do it. */
+	static bool settle(Found *found, const KeyRead &read);
+	void failed(const std::string &why);
 	/* Fetches what the plans name, all in one round trip. */
 	bool stage(const std::vector<const Plan *> &plans, PrefetchBuffer *stage) const;
 };

@@ -180,4 +180,35 @@ bool Table::seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_tabl
 	return true;
 }
 
+bool Table::seek_older(const rocksdb::Slice &key, struct sst_table *start) const
+{
+	sst::Handle block = {start->offset, start->size};
+
+	if (!index_ || !index_->goes_on(key, block) || !index_->next(&block))
+		return false;
+	start->offset = block.offset;
+	start->size = block.size;
+	return true;
+}
+
+bool Table::is_untouched(
+	const rocksdb::Slice &key, uint64_t newest_tag, uint64_t offset, size_t size) const
+{
+	const auto covers = [&](const sst::Handle &block) {
+		return offset <= block.offset && block.offset + block.size + SST_TRAILER_BYTES <= offset + size;
+	};
+	sst::Handle first, behind;
+
+	if (!index_)
+		return false;
+	if (!index_->seek(key, newest_tag, &first))
+		return true;
+	behind = first;
+	/* An aligned read of the block behind it may cover both. */
+	if (covers(first))
+		return !index_->next(&behind) || !covers(behind);
+	/* Filter and index are read before all data, but for an index that has parts. */
+	return top_.levels == 1 && offset >= index_->data_end();
+}
+
 } /* namespace bpf_of */

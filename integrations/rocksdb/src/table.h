@@ -62,6 +62,18 @@ class Table {
 	 */
 	bool seek(const rocksdb::Slice &key, uint64_t newest_tag, struct sst_table *start) const;
 
+	/*
+	 * Moves on to the data block that may have older versions of the key than the one of `start`, which
+	 * seek() has given. False: none may, or the target reads the index.
+	 */
+	bool seek_older(const rocksdb::Slice &key, struct sst_table *start) const;
+
+	/*
+	 * Whether a Get() of the key that was to read so much of the file at `offset` had found no version in
+	 * this table before. False if that is not known.
+	 */
+	bool is_untouched(const rocksdb::Slice &key, uint64_t newest_tag, uint64_t offset, size_t size) const;
+
 	/* The blocks that a scan needs, as sst::Index::scan() tells them. False: none, or the index is
 	 * not in memory. */
 	bool scan(const rocksdb::Slice &first, const rocksdb::Slice *last, uint64_t ahead_bytes,

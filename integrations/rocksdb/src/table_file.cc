@@ -17,6 +17,22 @@ using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
 
+namespace {
+
+bool ends_with(const std::string &path, const char *ending)
+{
+	const size_t dot = path.rfind('.');
+
+	return dot != std::string::npos && path.compare(dot, std::string::npos, ending) == 0;
+}
+
+} /* namespace */
+
+bool TableFile::is_table() const
+{
+	return ends_with(path_, ".sst");
+}
+
 TableFile::~TableFile()
 {
 	{
@@ -81,13 +97,23 @@ void TableFiles::reconnect()
 
 bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
 {
+	std::vector<char *> places;
+
+	places.reserve(ranges.size());
+	for (const FileRange &range : ranges) {
+		places.push_back(to);
+		to += range.size;
+	}
+	return read(ranges, places.data());
+}
+
+bool TableFiles::read(const std::vector<FileRange> &ranges, char *const *to) const
+{
 	std::vector<struct bpfof_file_read> reads;
 
 	reads.reserve(ranges.size());
-	for (const FileRange &range : ranges) {
-		reads.push_back({range.file->number(), range.offset, range.size, to, 0});
-		to += range.size;
-	}
+	for (const FileRange &range : ranges)
+		reads.push_back({range.file->number(), range.offset, range.size, *to++, 0});
 	const Reader reader(target_->session());
 
 	if (!reader.get() || bpfof_read_files(reader.get(), reads.data(), reads.size()) < 0)
@@ -96,6 +122,20 @@ bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
 		if (read.length != read.size)
 			return false;
 	}
+	return true;
+}
+
+bool StopAtRead::read(
+	const TableFile &file, uint64_t offset, size_t size, char *, Slice *, IOStatus *status)
+{
+	if (!file.is_table())
+		return false;
+	if (!end_->table) {
+		end_->table = &file;
+		end_->offset = offset;
+		end_->size = size;
+	}
+	*status = IOStatus::Aborted();
 	return true;
 }
 
@@ -240,13 +280,6 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 	size_t alignment_ = rocksdb::kDefaultPageSize;
 };
 
-bool is_table(const std::string &path)
-{
-	const size_t dot = path.rfind('.');
-
-	return dot != std::string::npos && path.compare(dot, std::string::npos, ".sst") == 0;
-}
-
 class HookedFileSystem : public rocksdb::FileSystemWrapper {
     public:
 	HookedFileSystem(std::shared_ptr<TableFiles> files, bool target_reads, size_t descriptors_max)
@@ -266,7 +299,8 @@ class HookedFileSystem : public rocksdb::FileSystemWrapper {
 		std::shared_ptr<const TableFile> file;
 		std::unique_ptr<TableHandle> handle;
 
-		if (!is_table(path) || !files_->open(path, &file).ok())
+		if (!(ends_with(path, ".sst") || (target_reads_ && ends_with(path, ".blob"))) ||
+			!files_->open(path, &file).ok())
 			return target()->NewRandomAccessFile(path, options, result, debug);
 		/* What RocksDB reads is not aligned then, and the target may be gone. */
 		if (target_reads_)

@@ -16,7 +16,7 @@ namespace bpf_of {
 
 class TableFiles;
 
-/* A file of a table, which does not change, known to libbpfof by its path. It takes no descriptor. */
+/* A file of a table or of blobs, which does not change, known to libbpfof by its path. It takes no descriptor. */
 class TableFile : public std::enable_shared_from_this<TableFile> {
     public:
 	~TableFile();
@@ -27,6 +27,8 @@ class TableFile : public std::enable_shared_from_this<TableFile> {
 	int number() const { return number_; }
 	const std::string &path() const { return path_; }
 	uint64_t size_bytes() const { return size_bytes_; }
+	/* Or a blob file. */
+	bool is_table() const;
 
     private:
 	friend class TableFiles;
@@ -66,6 +68,8 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 	 * free.
 	 */
 	bool read(const std::vector<FileRange> &ranges, char *to) const;
+	/* The same, each to a place of its own. */
+	bool read(const std::vector<FileRange> &ranges, char *const *to) const;
 
 	const Target &target() const { return *target_; }
 
@@ -84,8 +88,9 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 };
 
 /*
- * The machine's file system, of which at most so many descriptors are open for tables. Reads of tables are offered to the thread's scope. With `target_reads`
- * those that it leaves go to the target, as far as that can be reached.
+ * The machine's file system, of which at most so many descriptors are open for tables. Reads of tables are
+ * offered to the thread's scope. With `target_reads` those that it leaves, and those of blob files, go to the
+ * target, as far as that can be reached.
  */
 std::shared_ptr<rocksdb::FileSystem> make_file_system(
 	std::shared_ptr<TableFiles> files, bool target_reads, size_t descriptors_max);

@@ -20,9 +20,9 @@ static bool caches_blocks(const rocksdb::ColumnFamilyOptions &options)
 constexpr std::chrono::seconds LOOK_FOR_TARGET{1};
 
 VersionTracker::VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
-	const rocksdb::ColumnFamilyDescriptor &family)
+	const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge)
 	: files_(std::move(files)), memory_(std::move(memory)), family_(family.name),
-	  has_block_cache_(caches_blocks(family.options))
+	  has_block_cache_(caches_blocks(family.options)), merge_(std::move(merge))
 {
 }
 
@@ -31,16 +31,19 @@ VersionTracker::~VersionTracker()
 	stop();
 }
 
-void VersionTracker::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *own)
+void VersionTracker::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, bool is_own)
 {
 	db_ = db;
-	handle_ = own ? own : db->DefaultColumnFamily();
+	handle_ = handle ? handle : db->DefaultColumnFamily();
+	is_own_ = handle && is_own;
+	logger_ = db->GetDBOptions().info_log;
 	poked_ = true;
 	thread_ = std::thread([this] { run(); });
 }
 
 void VersionTracker::stop()
 {
+	std::lock_guard<std::mutex> stops(stop_mutex_);
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 
@@ -52,9 +55,14 @@ void VersionTracker::stop()
 	std::atomic_store(&view_, std::shared_ptr<const View>());
 	tables_.clear();
 	ahead_.clear();
+	{
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		known_ = refused_ = 0;
+	}
 	std::lock_guard<std::mutex> lock(handle_mutex_);
 
-	if (handle_ && handle_ != db_->DefaultColumnFamily())
+	if (handle_ && is_own_)
 		db_->DestroyColumnFamilyHandle(handle_);
 	handle_ = nullptr;
 }
@@ -67,7 +75,7 @@ void VersionTracker::poke()
 	wake_.notify_one();
 }
 
-void VersionTracker::OnTableFileCreated(const rocksdb::TableFileCreationInfo &info)
+void VersionTracker::created(const rocksdb::TableFileCreationInfo &info)
 {
 	if (!info.status.ok() || info.cf_name != family_)
 		return;
@@ -79,7 +87,7 @@ void VersionTracker::OnTableFileCreated(const rocksdb::TableFileCreationInfo &in
 	wake_.notify_one();
 }
 
-void VersionTracker::OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info)
+void VersionTracker::deleted(const rocksdb::TableFileDeletionInfo &info)
 {
 	std::lock_guard<std::mutex> lock(mutex_);
 
@@ -225,6 +233,8 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 			else if (!ranges.empty())
 				view->levels.push_back(std::move(ranges));
 		}
+		if (status.ok())
+			status = open_blobs(family.blob_files, &view->blobs);
 		if (status.ok()) {
 			*made = std::move(view);
 			return status;
@@ -233,6 +243,29 @@ rocksdb::Status VersionTracker::make_view(std::shared_ptr<View> *made, Tables *t
 	}
 	return status.ok() ? rocksdb::Status::TryAgain("the set of tables changes all the time")
 			   : status;
+}
+
+rocksdb::Status VersionTracker::open_blobs(
+	const std::vector<rocksdb::BlobMetaData> &files, BlobFiles *blobs)
+{
+	const std::shared_ptr<const View> before = view();
+
+	for (const rocksdb::BlobMetaData &blob : files) {
+		std::shared_ptr<const TableFile> &file = (*blobs)[blob.blob_file_number];
+
+		if (before && before->blobs.count(blob.blob_file_number)) {
+			file = before->blobs.at(blob.blob_file_number);
+			continue;
+		}
+		/* Some versions tell names with a slash in front. */
+		const size_t name = blob.blob_file_name.find_first_not_of('/');
+		const rocksdb::Status status =
+			files_->open(blob.blob_file_path + "/" + blob.blob_file_name.substr(name), &file);
+
+		if (!status.ok())
+			return status;
+	}
+	return rocksdb::Status::OK();
 }
 
 rocksdb::Status VersionTracker::range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables)

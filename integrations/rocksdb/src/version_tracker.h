@@ -6,6 +6,7 @@
 #ifndef BPFOF_ROCKSDB_VERSION_TRACKER_H
 #define BPFOF_ROCKSDB_VERSION_TRACKER_H
 
+#include "merge.h"
 #include "view.h"
 
 #include <rocksdb/db.h>
@@ -18,19 +19,20 @@
 
 namespace bpf_of {
 
-class VersionTracker : public rocksdb::EventListener {
+class VersionTracker {
     public:
-	/* Follows a column family of block-based tables. */
+	/* Follows a column family of block-based tables; `merge` is its merge operator, or null. */
 	VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
-		const rocksdb::ColumnFamilyDescriptor &family);
-	~VersionTracker() override;
+		const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge);
+	~VersionTracker();
+	VersionTracker(const VersionTracker &) = delete;
+	VersionTracker &operator=(const VersionTracker &) = delete;
 
 	/*
-	 * Begins to follow it, until stop(); the database must be there until then. `own` is a handle of the
-	 * tracker's, whatever the program does with its own; null for the default family, of which the database
-	 * keeps one.
+	 * Begins to follow it, until stop(); the database and the handle must be there until then. A handle of
+	 * its own it gives back. Null is the default family, of which the database keeps one.
 	 */
-	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *own);
+	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, bool is_own);
 	void stop();
 
 	/* The newest view; null before the first. */
@@ -38,6 +40,10 @@ class VersionTracker : public rocksdb::EventListener {
 
 	/* Whether RocksDB keeps data blocks in a cache. */
 	bool has_block_cache() const { return has_block_cache_; }
+
+	const FollowedMerge *merge() const { return merge_.get(); }
+	/* The database's, for the merge operator. */
+	rocksdb::Logger *logger() const { return logger_.get(); }
 
 	/* There is another version than that of the view. */
 	void poke();
@@ -54,17 +60,9 @@ class VersionTracker : public rocksdb::EventListener {
 	/* The number of the current version of a family. */
 	static bool current_version(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, uint64_t *version);
 
-	void OnTableFileCreated(const rocksdb::TableFileCreationInfo &info) override;
-	void OnTableFileDeleted(const rocksdb::TableFileDeletionInfo &info) override;
-	void OnFlushCompleted(rocksdb::DB *, const rocksdb::FlushJobInfo &) override { poke(); }
-	void OnCompactionCompleted(rocksdb::DB *, const rocksdb::CompactionJobInfo &) override
-	{
-		poke();
-	}
-	void OnExternalFileIngested(rocksdb::DB *, const rocksdb::ExternalFileIngestionInfo &) override
-	{
-		poke();
-	}
+	/* RocksDB has written a table, of whichever family, or deleted one. */
+	void created(const rocksdb::TableFileCreationInfo &info);
+	void deleted(const rocksdb::TableFileDeletionInfo &info);
 
     private:
 	/* A table that was written, and will be part of a version soon. */
@@ -79,6 +77,8 @@ class VersionTracker : public rocksdb::EventListener {
 	void refresh();
 	rocksdb::Status make_view(std::shared_ptr<View> *view, Tables *tables);
 	rocksdb::Status range(const rocksdb::SstFileMetaData &file, Range *range, Tables *tables);
+	/* Opens the blob files of a version. */
+	rocksdb::Status open_blobs(const std::vector<rocksdb::BlobMetaData> &files, BlobFiles *blobs);
 	std::shared_ptr<const Table> find(const std::string &path) const;
 	void failed(const std::string &why);
 	/* Whether the view is that of the current version; not after stop(). */
@@ -88,10 +88,15 @@ class VersionTracker : public rocksdb::EventListener {
 	const std::shared_ptr<IndexMemory> memory_;
 	const std::string family_;
 	const bool has_block_cache_;
+	const std::shared_ptr<const FollowedMerge> merge_;
+	std::shared_ptr<rocksdb::Logger> logger_;
 	rocksdb::DB *db_ = nullptr;
 	rocksdb::ColumnFamilyHandle *handle_ = nullptr;
+	bool is_own_ = false;
 	/* Held by whoever uses the handle and is not the thread, and by who gives it back. */
 	std::mutex handle_mutex_;
+	/* Held by who stops it. */
+	std::mutex stop_mutex_;
 	std::thread thread_;
 
 	/* By std::atomic_load() and std::atomic_store(). */

@@ -10,21 +10,22 @@ namespace {
 
 class Planner {
     public:
-	Planner(const rocksdb::Slice &key, uint64_t newest_tag, const TableFile &missing, Plan *plan,
+	Planner(const rocksdb::Slice &key, uint64_t newest_tag, bool merges, const SearchEnd &end, Plan *plan,
 		ReadPath *way)
-		: key_(key), newest_tag_(newest_tag), missing_(&missing), plan_(plan), way_(way)
+		: key_(key), newest_tag_(newest_tag), merges_(merges), end_(end), plan_(plan), way_(way)
 	{
 	}
 
 	/* Whether the table where RocksDB stopped was among those that were added. */
-	bool has_begun() const { return !missing_; }
+	bool has_begun() const { return has_begun_; }
 
 	/* Adds a table if it may have the key and was not searched. False: give up. */
 	bool add(const Range &range)
 	{
-		if (missing_ == &range.table->file())
-			missing_ = nullptr;
-		if (missing_)
+		const bool is_end = end_.table == &range.table->file();
+
+		has_begun_ = has_begun_ || is_end;
+		if (!has_begun_)
 			return true;
 		/* All that is in it is newer: so are tables that were ingested later, in whose keys no
 		 * sequence number stands. */
@@ -33,22 +34,33 @@ class Planner {
 			return true;
 		if (!range.table->refusal().empty())
 			return give_up(ReadPath::kTable);
-		struct sst_table start;
-
-		if (!range.table->seek(key_, newest_tag_, &start))
-			return true;
-		if (start.size > BLOCK_BYTES_MAX)
+		/* Its newest operands would count twice. */
+		if (is_end && !end_.operands.empty() &&
+			!range.table->is_untouched(key_, newest_tag_, end_.offset, end_.size))
 			return give_up(ReadPath::kDeclined);
-		if (plan_->tables == SST_TABLES_MAX)
-			return give_up(ReadPath::kManyTables);
-		plan_->fds[plan_->tables] = range.table->file().number();
-		plan_->of[plan_->tables] = range.table.get();
-		plan_->starts[plan_->tables] = start;
-		plan_->tables++;
-		return true;
+		return add_blocks(*range.table);
 	}
 
     private:
+	bool add_blocks(const Table &table)
+	{
+		struct sst_table start;
+
+		if (!table.seek(key_, newest_tag_, &start))
+			return true;
+		do {
+			if (start.size > BLOCK_BYTES_MAX)
+				return give_up(ReadPath::kDeclined);
+			if (plan_->tables == SST_TABLES_MAX)
+				return give_up(ReadPath::kManyTables);
+			plan_->fds[plan_->tables] = table.file().number();
+			plan_->of[plan_->tables] = &table;
+			plan_->starts[plan_->tables] = start;
+			plan_->tables++;
+		} while (merges_ && table.seek_older(key_, &start));
+		return true;
+	}
+
 	bool give_up(ReadPath way)
 	{
 		*way_ = way;
@@ -57,8 +69,9 @@ class Planner {
 
 	const rocksdb::Slice key_;
 	const uint64_t newest_tag_;
-	/* Null once it was met. */
-	const TableFile *missing_;
+	const bool merges_;
+	const SearchEnd &end_;
+	bool has_begun_ = false;
 	Plan *const plan_;
 	ReadPath *const way_;
 };
@@ -73,10 +86,10 @@ std::vector<Range>::const_iterator not_before(
 
 } /* namespace */
 
-bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
-	const TableFile &missing, Plan *plan, ReadPath *way)
+bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
+	const SearchEnd &end, Plan *plan, ReadPath *way)
 {
-	Planner planner(key, newest_tag, missing, plan, way);
+	Planner planner(key, newest_tag, merges, end, plan, way);
 
 	for (const Range &range : view.newest) {
 		if (!planner.add(range))

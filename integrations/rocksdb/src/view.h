@@ -16,10 +16,19 @@
  * RocksDB searches tables newest first, and stopped at the first one of which a block was missing. So
  * the tables before that one do not have the key, and none of their range deletions covers it: there it
  * would have stopped as well. The chain begins with the table where it stopped.
+ *
+ * A table of the view may have the place of a value in a blob file. Versions have all blob files that their
+ * tables name, so the view keeps these open, too, and they never change either.
+ *
+ * With merges RocksDB goes on behind what it finds, up to a value or a deletion. What it had met when it
+ * stopped are the newest operands of the same moment, in memtables and in the tables before; the chain
+ * finds those that follow, and what they are merged onto, in the table where it stopped and those behind.
+ * That it had met none in that table itself is made sure of; else the Get() is left to RocksDB.
  */
 #ifndef BPFOF_ROCKSDB_VIEW_H
 #define BPFOF_ROCKSDB_VIEW_H
 
+#include "blob.h"
 #include "table.h"
 
 #include <vector>
@@ -41,9 +50,11 @@ struct View {
 	std::vector<Range> newest;
 	/* The other levels, upper first, each by key. */
 	std::vector<std::vector<Range>> levels;
+	BlobFiles blobs;
 };
 
-/* The tables that one key may be in, newest first, and where to begin in each. */
+/* The blocks that one key may be in, newest first: where to begin in each table, and with merges where the
+ * search may have to go on. */
 struct Plan {
 	uint32_t tables = 0;
 	int fds[SST_TABLES_MAX];
@@ -54,11 +65,11 @@ struct Plan {
 
 /*
  * Makes the plan for the newest version of a key whose tag (sequence number << 8 | type) is at most
- * newest_tag. The tables before `missing` were searched: RocksDB stopped there. False if chains
- * cannot do it; then `way` tells why.
+ * newest_tag, and with `merges` for those that it may have to be merged with. RocksDB stopped at
+ * `end`: the tables before that were searched. False if chains cannot do it; then `way` tells why.
  */
-bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag,
-	const TableFile &missing, Plan *plan, ReadPath *way);
+bool make_plan(const View &view, const rocksdb::Slice &key, uint64_t newest_tag, bool merges,
+	const SearchEnd &end, Plan *plan, ReadPath *way);
 
 /*
  * The blocks that a scan from `key` on needs, from table `missing` on; for tables without index

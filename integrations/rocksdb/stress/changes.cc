@@ -108,6 +108,12 @@ void write_singles(Test &test)
 	}
 }
 
+/* Whether a key's last version is known to be written: then the next may be merged onto it. */
+bool is_complete(Test &test, uint64_t number)
+{
+	return test.versions().most(number) == test.versions().least(number);
+}
+
 /* RocksDB wants that of two writes of a key exactly the second is a SingleDelete(). So a key of which
  * nobody knows whether the last was done, because the disk was full, is left as it is. */
 void write_once(Test &test)
@@ -122,8 +128,7 @@ void write_once(Test &test)
 
 		if (i % BURST == 0)
 			sleep_ms(PAUSE_MS);
-		if (test.disk_full % 2 == 1 ||
-			test.versions().most(number) != test.versions().least(number))
+		if (test.disk_full % 2 == 1 || !is_complete(test, number))
 			continue;
 		if (is_deletion(test.versions().most(number))) {
 			version = test.versions().begin(number);
@@ -150,6 +155,31 @@ void write_twins(Test &test)
 		write(test, &batch, versions);
 		if (i % BURST == 0)
 			sleep_ms(PAUSE_MS);
+	}
+}
+
+void write_merged(Test &test)
+{
+	Random random(8);
+
+	for (uint64_t i = 0; !test.stop; i++) {
+		const uint64_t number = MERGED.pick(random);
+		const bool merges = is_complete(test, number) && random.below(6) != 0;
+		const std::string key = key_of(number);
+		WriteBatch batch;
+
+		if (i % BURST == 0)
+			sleep_ms(PAUSE_MS);
+		if (!merges || is_deletion(test.versions().most(number) + 1)) {
+			const uint64_t version = add_next(test, &batch, number);
+
+			write(test, &batch, {{number, version}});
+			continue;
+		}
+		const uint64_t version = test.versions().begin(number);
+
+		batch.Merge(test.family, key, operand_of(key, version));
+		write(test, &batch, {{number, version}});
 	}
 }
 
@@ -185,8 +215,16 @@ void write_ranged(Test &test)
 	}
 }
 
-/* A table of these entries in the order of their keys; a deletion if there is no value. */
-using Entries = std::vector<std::pair<std::string, std::string>>;
+/* An entry of a table; a deletion if there is no value. */
+struct Entry {
+	std::string key;
+	std::string value;
+	bool is_merge = false;
+
+	bool operator<(const Entry &other) const { return key < other.key; }
+};
+
+using Entries = std::vector<Entry>;
 
 Status make_table(Test &test, const std::string &path, Entries entries)
 {
@@ -194,9 +232,13 @@ Status make_table(Test &test, const std::string &path, Entries entries)
 	Status status = writer.Open(path);
 
 	std::sort(entries.begin(), entries.end());
-	for (size_t i = 0; status.ok() && i < entries.size(); i++)
-		status = entries[i].second.empty() ? writer.Delete(entries[i].first)
-						   : writer.Put(entries[i].first, entries[i].second);
+	for (size_t i = 0; status.ok() && i < entries.size(); i++) {
+		const auto &[key, value, is_merge] = entries[i];
+
+		status = value.empty() ? writer.Delete(key)
+			 : is_merge    ? writer.Merge(key, value)
+				       : writer.Put(key, value);
+	}
 	return status.ok() ? writer.Finish() : status;
 }
 
@@ -232,10 +274,16 @@ void ingest_versions(Test &test, Random &random)
 	std::sort(numbers.begin(), numbers.end());
 	numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
 	for (const uint64_t number : numbers) {
+		const bool merges = is_complete(test, number) && random.below(2) == 0;
 		const uint64_t version = test.versions().begin(number);
 		const std::string key = key_of(number);
 
-		entries.emplace_back(key, is_deletion(version) ? "" : value_of(key, version));
+		if (is_deletion(version))
+			entries.push_back({key, ""});
+		else if (merges)
+			entries.push_back({key, operand_of(key, version), true});
+		else
+			entries.push_back({key, value_of(key, version)});
 	}
 	if (!ingest_table(test, random, entries))
 		return;
@@ -251,7 +299,7 @@ void drop_files(Test &test, Random &random)
 	const Slice begin = first, end = last;
 
 	for (int i = 0; i < 100; i++)
-		entries.emplace_back(first + std::to_string(1000 + i), "dropped");
+		entries.push_back({first + std::to_string(1000 + i), "dropped"});
 	ingest_table(test, random, entries);
 	Attempt attempt(test);
 
@@ -319,7 +367,11 @@ void set_options(Test &test)
 		{{"write_buffer_size", "262144"}, {"target_file_size_base", "131072"}},
 		{{"disable_auto_compactions", "true"}},
 		{{"disable_auto_compactions", "false"}},
-		{{"enable_blob_files", "true"}, {"min_blob_size", "90"}},
+		{{"enable_blob_files", "true"}, {"min_blob_size", "60"}, {"blob_file_size", "16384"}},
+		{{"blob_compression_type", "kLZ4Compression"}},
+		{{"blob_compression_type", "kNoCompression"}},
+		{{"enable_blob_garbage_collection", "true"}, {"blob_garbage_collection_age_cutoff", "0.8"}},
+		{{"enable_blob_garbage_collection", "false"}},
 		{{"enable_blob_files", "false"}},
 		{{"level0_file_num_compaction_trigger", "2"}},
 		{{"level0_file_num_compaction_trigger", "8"}},
@@ -439,8 +491,8 @@ std::vector<std::thread> start_changing(Test &test)
 {
 	std::vector<std::thread> threads;
 
-	for (void (*change)(Test &) : {write_singles, write_once, write_twins, write_ranged, ingest,
-		     compact, set_options, set_mode})
+	for (void (*change)(Test &) : {write_singles, write_once, write_twins, write_merged, write_ranged,
+		     ingest, compact, set_options, set_mode})
 		threads.emplace_back(change, std::ref(test));
 	if (test.settings.fill_disk)
 		threads.emplace_back(fill_disk, std::ref(test));

@@ -124,6 +124,7 @@ void open(Test &test, uint64_t round)
 	pushdown.sample_rate = 0.05;
 	options.create_missing_column_families = true;
 	options.info_log = std::make_shared<NoLog>();
+	options.merge_operator = merge_operator();
 	if (test.settings.fill_disk) {
 		options.wal_dir = test.logs();
 		/* RocksDB 7.8 waits forever if it is to resume while writes are stopped. */

@@ -6,6 +6,7 @@
 #include "../tests/database.h"
 #include "../tests/versions.h"
 
+#include <rocksdb/merge_operator.h>
 #include <unistd.h>
 
 #include <mutex>
@@ -32,8 +33,10 @@ constexpr FileRange ONCE = {1500, 300};
 /* Pairs of one version, written together: a key, and the one that is so many further. */
 constexpr FileRange TWINS = {1800, 300};
 constexpr uint64_t TO_TWIN = TWINS.keys;
-/* The last that are mixed, the twins' other halves, end here. */
-constexpr uint64_t MIXED_KEYS = TWINS.first + 2 * TWINS.keys;
+/* Merge, Put and Delete. */
+constexpr FileRange MERGED = {TWINS.first + 2 * TWINS.keys, 300};
+/* The last that are mixed end here. */
+constexpr uint64_t MIXED_KEYS = MERGED.first + MERGED.keys;
 /* Deleted in ranges, too; names in the order of their numbers. */
 constexpr FileRange RANGED = {MIXED_KEYS, 400};
 constexpr uint64_t KEYS = RANGED.first + RANGED.keys;
@@ -43,6 +46,10 @@ constexpr uint64_t MIXER = 37;
 static_assert(MIXED_KEYS % MIXER != 0, "no two keys have one name");
 
 std::string key_of(uint64_t number);
+
+/* That of all families, and the operand by which a version is merged onto the one before it. */
+std::shared_ptr<rocksdb::MergeOperator> merge_operator();
+std::string operand_of(const std::string &key, uint64_t version);
 
 /* Keys before, between and behind those that nobody has ever written. */
 std::string missing_key(Random &random);

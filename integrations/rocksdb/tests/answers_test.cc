@@ -2,6 +2,8 @@
 /* One thread: every answer is that of a model, over all kinds of tables and ways to change them. */
 #include "database.h"
 
+#include <rocksdb/comparator.h>
+#include <rocksdb/convenience.h>
 #include <rocksdb/merge_operator.h>
 #include <rocksdb/sst_file_writer.h>
 
@@ -258,19 +260,24 @@ void test_the_rest(const Place &place, const Kind &kind)
 	/* It would make one table of two, without the range deletion. */
 	options.disable_auto_compactions = true;
 	PushdownDB *db = open_database(place, kind, options, "rest");
-	const std::string long_value(5000, 'v'), long_key(300, 'k');
+	const std::string long_value(5000, 'v'), longest_key(1024, 'k'), long_key(1025, 'k');
 	Model model;
 
 	for (uint64_t number = 0; number < KEYS; number++)
 		model[key_of(number)] = std::to_string(number);
 	model["long"] = long_value;
 	model[long_key] = "short";
+	model[longest_key] = "chain";
 	for (const auto &entry : model)
 		check_ok(db->Put(WriteOptions(), entry.first, entry.second), "writing");
 	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 	check_get(db, model, "long", nullptr);
 	CHECK(db->stats()[ReadPath::kDeclined] == 1, "a long value");
+	const uint64_t before = chains(db->stats());
+
+	check_get(db, model, longest_key, nullptr);
+	CHECK(chains(db->stats()) == before + 1, "a key of 1 KiB");
 	check_get(db, model, long_key, nullptr);
 	CHECK(db->stats()[ReadPath::kOptions] == 1, "a long key");
 
@@ -292,14 +299,16 @@ void test_the_rest(const Place &place, const Kind &kind)
 	CHECK(db->last_error().find("range deletions") != std::string::npos, "%s",
 		db->last_error().c_str());
 
+	rocksdb::ColumnFamilyOptions reversed;
 	rocksdb::ColumnFamilyHandle *family;
 
-	check_ok(db->CreateColumnFamily(rocksdb::ColumnFamilyOptions(), "other", &family), "a family");
+	reversed.comparator = rocksdb::ReverseBytewiseComparator();
+	check_ok(db->CreateColumnFamily(reversed, "reversed", &family), "a family");
 	check_ok(db->Put(WriteOptions(), family, "key", "value"), "writing");
 	std::string value;
 
 	check_ok(db->Get(ReadOptions(), family, "key", &value), "reading");
-	CHECK(value == "value" && db->stats()[ReadPath::kFamily] == 1, "another family");
+	CHECK(value == "value" && db->stats()[ReadPath::kFamily] == 1, "a family with another order");
 	delete family;
 	CHECK(db->SetDBOptions({{"max_open_files", "10"}}).IsInvalidArgument(), "tables may be closed");
 	check_ok(db->SetDBOptions({{"max_background_jobs", "3"}}), "another option");
@@ -367,17 +376,6 @@ void test_refusals(const Place &place, const Kind &kind)
 	std::printf("refusals: %s\n", status.ToString().c_str());
 }
 
-class Append : public rocksdb::AssociativeMergeOperator {
-    public:
-	bool Merge(const Slice &, const Slice *before, const Slice &value, std::string *after,
-		rocksdb::Logger *) const override
-	{
-		*after = (before ? before->ToString() : "") + value.ToString();
-		return true;
-	}
-	const char *Name() const override { return "Append"; }
-};
-
 /* Bytes that a MultiGet() of keys of all families sends, and chains that it takes; answers are checked. */
 std::pair<uint64_t, uint64_t> get_of_families(
 	PushdownDB *db, const std::vector<rocksdb::ColumnFamilyHandle *> &handles)
@@ -414,7 +412,7 @@ std::pair<uint64_t, uint64_t> get_of_families(
 				(!is_there || values[number] == pinned[number].ToString()),
 			"%s again: %s", names[number].c_str(), again[number].ToString().c_str());
 	}
-	CHECK(after[ReadPath::kFamily] - before[ReadPath::kFamily] == COUNT / 3, "the merging family");
+	CHECK(after[ReadPath::kFamily] - before[ReadPath::kFamily] == COUNT / 3, "the family with another order");
 	return {after.sent_bytes - before.sent_bytes, chains(after) - chains(before)};
 }
 
@@ -458,9 +456,9 @@ void test_families(const Place &place, const Kind &kind)
 	/* A snapshot that is given back may have RocksDB compact what is at the bottom: its tables would
 	 * change while chains are counted. */
 	options.disable_auto_compactions = true;
-	rocksdb::ColumnFamilyOptions merging = options;
+	rocksdb::ColumnFamilyOptions reversed = options;
 
-	merging.merge_operator = std::make_shared<Append>();
+	reversed.comparator = rocksdb::ReverseBytewiseComparator();
 	options.create_missing_column_families = true;
 	pushdown.url = place.url;
 	pushdown.device = place.device;
@@ -470,7 +468,7 @@ void test_families(const Place &place, const Kind &kind)
 	PushdownDB *db;
 
 	check_ok(PushdownDB::Open(options, pushdown, path,
-			 {{"default", options}, {"other", options}, {"merging", merging}}, &handles,
+			 {{"default", options}, {"other", options}, {"reversed", reversed}}, &handles,
 			 &db),
 		"opening three families");
 	CHECK(handles.size() == 3, "%zu handles", handles.size());
@@ -496,7 +494,7 @@ void test_families(const Place &place, const Kind &kind)
 				status.ToString().c_str());
 		}
 		if (family == 2)
-			CHECK(db->stats()[ReadPath::kFamily] - others == 300, "the merging family");
+			CHECK(db->stats()[ReadPath::kFamily] - others == 300, "the family with another order");
 		else
 			CHECK(chains(db->stats()) - before > 99, "family %zu", family);
 	}
@@ -510,6 +508,58 @@ void test_families(const Place &place, const Kind &kind)
 	for (rocksdb::ColumnFamilyHandle *handle : handles)
 		check_ok(db->DestroyColumnFamilyHandle(handle), "giving back a handle");
 	check_ok(db->Get(ReadOptions(), key_of(0), &value), "reading after that");
+	delete db;
+}
+
+/* Writes a value, flushes it, and reads it by a chain, with a merge in memory on top. */
+void check_created(PushdownDB *db, rocksdb::ColumnFamilyHandle *family)
+{
+	const uint64_t before = chains(db->stats());
+	std::string value;
+
+	check_ok(db->Put(WriteOptions(), family, "key", "value"), "writing");
+	check_ok(db->Flush(rocksdb::FlushOptions(), family), "flushing");
+	check_ok(db->Merge(WriteOptions(), family, "key", "merged"), "merging");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	check_ok(db->Get(ReadOptions(), family, "key", &value), "reading");
+	CHECK(value == "value,merged" && chains(db->stats()) == before + 1, "'%s' of a family that was created",
+		value.c_str());
+}
+
+/* Families come and go, and what was theirs with them; handles are given back in both ways that there are. */
+void test_created_families(const Place &place, const Kind &kind)
+{
+	rocksdb::Options options = small_tables(kind);
+	PushdownDB *db = open_database(place, kind, options, "created");
+
+	check_ok(rocksdb::MergeOperator::CreateFromString(
+			 rocksdb::ConfigOptions(), "id=StringAppendOperator;delimiter=,", &options.merge_operator),
+		"making an operator");
+	for (int round = 0; round < 100; round++) {
+		std::vector<rocksdb::ColumnFamilyHandle *> handles(3);
+
+		check_ok(db->CreateColumnFamily(options, "one", &handles[0]), "a family");
+		handles.resize(1);
+		std::vector<rocksdb::ColumnFamilyHandle *> more;
+
+		check_ok(db->CreateColumnFamilies(options, {"two", "three"}, &more), "two families");
+		handles.insert(handles.end(), more.begin(), more.end());
+		for (rocksdb::ColumnFamilyHandle *handle : handles)
+			check_created(db, handle);
+		check_ok(db->DropColumnFamilies(handles), "dropping families");
+		const uint64_t before = chains(db->stats());
+		std::string value;
+
+		check_ok(db->Get(ReadOptions(), handles[round % 3], "key", &value), "reading a dropped family");
+		CHECK(value == "value,merged" && chains(db->stats()) == before + 1, "'%s' of a dropped family",
+			value.c_str());
+		check_ok(db->DestroyColumnFamilyHandle(handles[0]), "giving back a handle");
+		delete handles[1];
+		delete handles[2];
+	}
+	CHECK(db->stats().tables == 0, "%llu tables are kept", static_cast<unsigned long long>(db->stats().tables));
+	std::printf("created families:");
+	print_ways(*db);
 	delete db;
 }
 
@@ -570,6 +620,7 @@ int main(int argc, char **argv)
 	test_dictionary(where, kinds[1]);
 	test_refusals(where, kinds[1]);
 	test_families(where, kinds[1]);
+	test_created_families(where, {"created", rocksdb::kNoCompression, BINARY, 5, size_t{1} << 30});
 	test_space(where, kinds[1]);
 	return 0;
 }

@@ -161,7 +161,7 @@ class Chains {
 	{
 		CHECK(!tables.empty() && tables.size() <= SST_TABLES_MAX, "%zu tables", tables.size());
 		const sst_get_request request = {
-			newest_tag, uint32_t(key.size()), uint16_t(tables.size()), 0};
+			newest_tag, uint32_t(key.size()), uint16_t(tables.size()), 0, 0, 0};
 		std::string scratch(reinterpret_cast<const char *>(&request), sizeof(request));
 		std::vector<int> fds;
 		// The files may be listed in any order.

@@ -62,8 +62,9 @@ struct PushdownOptions {
 	 * its size. Of tables beyond that the target reads the index, too, where it can.
 	 */
 	size_t index_bytes_max = size_t{1} << 30;
-	/* The longest value that comes with the answer, in bytes, at most VALUE_BYTES_MAX. Longer ones
-	 * are read as RocksDB does it. */
+	/* The longest value that comes with the answer, in bytes, at most VALUE_BYTES_MAX; with merge operands,
+	 * of which each takes 4 bytes more. Longer ones are read as RocksDB does it. Those in blob files do not
+	 * count. */
 	uint32_t value_bytes_max = 4096;
 	/* Connections to the target: Get() calls at once that it serves. More are served by RocksDB. */
 	size_t readers_max = 64;
@@ -115,12 +116,12 @@ enum class ReadPath : uint8_t {
 	kPlain,	     /* that is the mode */
 	kSampled,    /* for the block cache */
 	kOptions,    /* its ReadOptions ask for what chains do not do, or the key is too long */
-	kFamily,     /* new since Open(), or cannot be pushed down */
+	kFamily,     /* its column family cannot be pushed down */
 	kStale,	     /* the set of tables was just changing */
 	kTable,	     /* a table that chains cannot read: range deletions, unknown format, no memory */
 	kManyTables, /* more tables than one chain may have */
 	kBusy,	     /* no connection was free, or the target is gone */
-	kDeclined,   /* the chain met a merge, a blob, a value too long */
+	kDeclined,   /* the chain met a value, merge operands or a block too long; docs/rocksdb.md has all */
 	kFailed,     /* the chain failed; last_error() tells why */
 };
 constexpr size_t WAYS = 15;
@@ -133,6 +134,8 @@ struct PushdownStats {
 	std::array<uint64_t, WAYS> gets{};
 	/* Blocks that chains read. */
 	uint64_t blocks = 0;
+	/* Values that were read from blob files behind a chain. */
+	uint64_t blobs = 0;
 	/* Seeks of iterators whose blocks were fetched together. */
 	uint64_t seeks = 0;
 	/* The part of Gets that is sampled at the moment, where there is a block cache. */
@@ -159,8 +162,9 @@ class PushdownDB : public rocksdb::StackableDB {
 	 * default one, and unordered_write, two_write_queues and rate-limited deletion be off.
 	 * IOError if the target cannot be reached. What DB::Open() fails with.
 	 *
-	 * A column family is pushed down unless it has a merge operator, another comparator than the
-	 * bytewise one, or another table format; then kFamily counts.
+	 * A column family is pushed down unless it has another comparator than the bytewise one, or another
+	 * table format; then kFamily counts. Its merge operator is that of the options in another object,
+	 * of the same name, which GetOptions() has, too.
 	 *
 	 * The database reads its tables by an Env of its own: that of GetOptions() is good as long as
 	 * the database.
@@ -172,7 +176,7 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	/*
 	 * The same for a database with several column families, as DB::Open() takes them. Each is
-	 * pushed down for which that is possible. Families that are created later are left to RocksDB.
+	 * pushed down for which that is possible.
 	 */
 	static rocksdb::Status Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
 		const std::string &path, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
@@ -223,7 +227,27 @@ class PushdownDB : public rocksdb::StackableDB {
 	rocksdb::Iterator *NewIterator(
 		const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family) override;
 
-	/* As in DB. The column family is left to RocksDB from then on. */
+	/* As in DB. Families that are created are pushed down as those that are opened, until their handle is
+	 * deleted. */
+	rocksdb::Status CreateColumnFamily(const rocksdb::ColumnFamilyOptions &options, const std::string &name,
+		rocksdb::ColumnFamilyHandle **handle) override;
+	rocksdb::Status CreateColumnFamilies(const rocksdb::ColumnFamilyOptions &options,
+		const std::vector<std::string> &names,
+		std::vector<rocksdb::ColumnFamilyHandle *> *handles) override;
+	rocksdb::Status CreateColumnFamilies(const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
+		std::vector<rocksdb::ColumnFamilyHandle *> *handles) override;
+	rocksdb::Status CreateColumnFamilyWithImport(const rocksdb::ColumnFamilyOptions &options,
+		const std::string &name, const rocksdb::ImportColumnFamilyOptions &how,
+		const rocksdb::ExportImportFilesMetaData &metadata,
+		rocksdb::ColumnFamilyHandle **handle) override;
+#if ROCKSDB_MAJOR >= 9
+	rocksdb::Status CreateColumnFamilyWithImport(const rocksdb::ColumnFamilyOptions &options,
+		const std::string &name, const rocksdb::ImportColumnFamilyOptions &how,
+		const std::vector<const rocksdb::ExportImportFilesMetaData *> &metadata,
+		rocksdb::ColumnFamilyHandle **handle) override;
+#endif
+
+	/* As in DB. The column family is pushed down until its handle is deleted. */
 	rocksdb::Status DropColumnFamily(rocksdb::ColumnFamilyHandle *family) override;
 	rocksdb::Status DropColumnFamilies(
 		const std::vector<rocksdb::ColumnFamilyHandle *> &families) override;
@@ -292,6 +316,10 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	PushdownDB(std::shared_ptr<rocksdb::DB> db, std::unique_ptr<State> state);
 
+	/* Creates a family by `create`, with the options that this is handed, and follows it. */
+	template <typename Create>
+	rocksdb::Status create(const rocksdb::ColumnFamilyOptions &options, const std::string &name,
+		rocksdb::ColumnFamilyHandle **handle, Create create);
 	/* Writes what PushdownOptions::report asks for. */
 	void report() const;
 	rocksdb::Status get(const rocksdb::ReadOptions &options, rocksdb::ColumnFamilyHandle *family,

@@ -35,7 +35,8 @@ rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, 
 /*
  * For libraries that open the database themselves, by rocksdb_open(): begin() connects to the target and
  * changes `options`, which are for this one database then; after rocksdb_open() end() puts pushdown on top of
- * `db`. If the database could not be opened `db` is NULL. Only the default column family is pushed down.
+ * `db`. If the database could not be opened `db` is NULL. The default column family is pushed down, and those
+ * that are created later.
  */
 struct bpfof_rocksdb_opening;
 struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(

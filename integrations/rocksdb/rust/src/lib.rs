@@ -17,8 +17,8 @@
 //! is as always. `db.property_int_value("bpfof.gets.target")` and the other properties that
 //! `bpfof/rocksdb.h` names tell which way reads went; docs/rocksdb.md explains them.
 //!
-//! Column families other than the default one are left to RocksDB, and so are databases that
-//! `TransactionDB` and `OptimisticTransactionDB` open.
+//! Column families that the program creates are pushed down as the default one is. Databases that
+//! `TransactionDB` and `OptimisticTransactionDB` open are left to RocksDB.
 
 use rocksdb::{AsRawPtr, DB, Options};
 use std::ffi::{CStr, CString, c_char, c_void};

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Merge operands: those that RocksDB meets in memory are kept, and with those of a chain merged. */
+#ifndef BPFOF_ROCKSDB_MERGE_H
+#define BPFOF_ROCKSDB_MERGE_H
+
+#include <rocksdb/merge_operator.h>
+#include <rocksdb/version.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace bpf_of {
+
+/*
+ * A family's merge operator, which tells the ReadScope of its thread what a Get() meets: RocksDB asks
+ * ShouldMerge() after each operand, in memtables and in tables. In all else it is the operator.
+ */
+class FollowedMerge final : public rocksdb::MergeOperator {
+    public:
+	explicit FollowedMerge(std::shared_ptr<rocksdb::MergeOperator> merge) : merge_(std::move(merge)) {}
+
+	/*
+	 * Merges as Get() does: onto `base`, if that is not null, all operands, of which `newer` are newest
+	 * first and `older`, which are all older, oldest first. False if the operator fails, or the result
+	 * has several columns.
+	 */
+	bool merge(const rocksdb::Slice &key, const rocksdb::Slice *base, const std::vector<std::string> &newer,
+		const std::vector<rocksdb::Slice> &older, rocksdb::Logger *logger, std::string *value) const;
+
+	bool ShouldMerge(const std::vector<rocksdb::Slice> &operands) const override;
+	bool FullMerge(const rocksdb::Slice &key, const rocksdb::Slice *existing,
+		const std::deque<std::string> &operands, std::string *value,
+		rocksdb::Logger *logger) const override
+	{
+		return merge_->FullMerge(key, existing, operands, value, logger);
+	}
+	bool FullMergeV2(const MergeOperationInput &in, MergeOperationOutput *out) const override
+	{
+		return merge_->FullMergeV2(in, out);
+	}
+#if ROCKSDB_MAJOR >= 9
+	bool FullMergeV3(const MergeOperationInputV3 &in, MergeOperationOutputV3 *out) const override
+	{
+		return merge_->FullMergeV3(in, out);
+	}
+#endif
+	bool PartialMerge(const rocksdb::Slice &key, const rocksdb::Slice &left, const rocksdb::Slice &right,
+		std::string *value, rocksdb::Logger *logger) const override
+	{
+		return merge_->PartialMerge(key, left, right, value, logger);
+	}
+	bool PartialMergeMulti(const rocksdb::Slice &key, const std::deque<rocksdb::Slice> &operands,
+		std::string *value, rocksdb::Logger *logger) const override
+	{
+		return merge_->PartialMergeMulti(key, operands, value, logger);
+	}
+	bool AllowSingleOperand() const override { return merge_->AllowSingleOperand(); }
+
+	/* What is written to options files, and who looks for an operator's own class, finds the operator. */
+	const char *Name() const override { return merge_->Name(); }
+	std::string GetId() const override { return merge_->GetId(); }
+	bool IsInstanceOf(const std::string &) const override { return false; }
+	const rocksdb::Customizable *Inner() const override { return merge_.get(); }
+
+    protected:
+	std::string SerializeOptions(
+		const rocksdb::ConfigOptions &options, const std::string &prefix) const override;
+
+    private:
+	bool full_merge(const rocksdb::Slice &key, const rocksdb::Slice *base,
+		const std::vector<rocksdb::Slice> &operands, rocksdb::Logger *logger,
+		std::string *value) const;
+
+	const std::shared_ptr<rocksdb::MergeOperator> merge_;
+};
+
+} /* namespace bpf_of */
+
+#endif
