@@ -313,8 +313,6 @@ impl<'a> Keeper<'a> {
 
     /// Looks where the file is, under a lease if one can be had, and tells the target.
     fn make(&self, entry: &MappedFile) -> Result<Mapping, MapRefusal> {
-        // What is kept of it is of the map before.
-        entry.access.let_go();
         let opened = entry.access.to_lease(&entry.path);
         let file = opened.map_err(MapRefusal::io("opening it"))?;
         let mut lease = self.lease(entry, &file);
