@@ -2,6 +2,7 @@
 #include "lookup.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 namespace bpf_of {
@@ -87,7 +88,8 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 
 	if (result.length < 0) {
 		*error = result.message;
-		return ReadPath::kFailed;
+		/* RocksDB has deleted a table that the target does not know: there is another version. */
+		return result.length == -ENOENT ? ReadPath::kStale : ReadPath::kFailed;
 	}
 	*error = "the answer of the storage function is cut off";
 	/* It comes from another machine. */

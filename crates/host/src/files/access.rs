@@ -135,14 +135,17 @@ impl Access {
     pub(crate) fn release(&self, lease: &Lease) {
         match self {
             Self::Open(file) => lease.release(file),
-            Self::ByPath(kept) => match lock(kept).take() {
-                // Another thread may use it just now.
-                Some(Kept::Descriptor { file, .. }) => lease.release(&file),
-                page => {
-                    lease.released();
-                    drop(page);
+            Self::ByPath(kept) => {
+                let mut kept = lock(kept);
+                match &*kept {
+                    // Its next map is of the same inode.
+                    Some(Kept::Descriptor { file, .. }) => lease.release(file),
+                    _ => {
+                        lease.released();
+                        kept.take();
+                    }
                 }
-            },
+            }
         }
     }
 }
