@@ -89,7 +89,7 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 	if (result.length < 0) {
 		*error = result.message;
 		/* RocksDB has deleted a table that the target does not know: there is another version. */
-		return result.length == -ENOENT ? ReadPath::kStale : ReadPath::kFailed;
+		return result.error == ENOENT ? ReadPath::kStale : ReadPath::kFailed;
 	}
 	*error = "the answer of the storage function is cut off";
 	/* It comes from another machine. */
