@@ -6,6 +6,7 @@
 
 #include <rocksdb/cache.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/merge_operator.h>
 #include <rocksdb/metadata.h>
 #include <rocksdb/perf_context.h>
 #include <rocksdb/table.h>
@@ -38,10 +39,38 @@ constexpr size_t LOADING_BUFFER_BYTES = 64 << 20;
  * the first indices, are in tables of all ages. */
 constexpr uint64_t STRIDE = 1000000007;
 
+/* About so long is the place of a blob in a table. */
+constexpr uint32_t BLOB_PLACE_BYTES = 12;
+
+/* Of a key and its value in a table. */
+uint64_t entry_bytes(const Shape &shape)
+{
+	return KEY_BYTES + (shape.values == Values::kBlob ? BLOB_PLACE_BYTES : shape.value_bytes);
+}
+
 uint64_t bytes_of(const Shape &shape)
 {
-	return shape.keys * (KEY_BYTES + shape.value_bytes);
+	return shape.keys * entry_bytes(shape);
 }
+
+/* What is merged onto the value of a key. */
+std::string operand_of(const Slice &key)
+{
+	return std::string(key.data(), 4);
+}
+
+class Appends : public rocksdb::AssociativeMergeOperator {
+    public:
+	bool Merge(const Slice &, const Slice *before, const Slice &operand, std::string *after,
+		rocksdb::Logger *) const override
+	{
+		if (before)
+			after->assign(before->data(), before->size());
+		after->append(operand.data(), operand.size());
+		return true;
+	}
+	const char *Name() const override { return "Appends"; }
+};
 
 std::string shape_path(const std::string &path)
 {
@@ -53,7 +82,7 @@ Status store_shape(const std::string &path, const Shape &shape)
 	const std::string to = shape_path(path);
 	std::ofstream file(to);
 
-	file << shape.keys << ' ' << shape.value_bytes << '\n';
+	file << shape.keys << ' ' << shape.value_bytes << ' ' << name(shape.values) << '\n';
 	file.close();
 	return file ? Status::OK() : Status::IOError("writing " + to);
 }
@@ -67,13 +96,14 @@ std::unique_ptr<rocksdb::DB> opened(
 	return std::unique_ptr<rocksdb::DB>(db);
 }
 
-Status put(rocksdb::DB *db, const Shape &shape, uint64_t index)
+Status put(rocksdb::DB *db, const Shape &shape, bool is_operand, uint64_t index)
 {
 	rocksdb::WriteOptions options;
 	const std::string key = key_of(index);
 
 	options.disableWAL = true;
-	return db->Put(options, key, value_of(key, shape.value_bytes));
+	return is_operand ? db->Merge(options, key, operand_of(key))
+			  : db->Put(options, key, value_of(key, shape.value_bytes));
 }
 
 /* Moves all tables of level 0 to another level, and makes tables of the ordinary size of them. */
@@ -95,13 +125,14 @@ Status compact_into(rocksdb::DB *db, int level)
  * Loads the oldest keys into the last level, newer ones into those above it, and the newest into level
  * 0: each level is filled to four fifths of its size, and has tables for the whole range of keys, as in
  * a database that has long been in use. Compactions by themselves would leave levels that have just
- * been drained: full of gaps, and not the same each time.
+ * been drained: full of gaps, and not the same each time. With merges all keys are in the last level, and their
+ * operands above it.
  */
 Status load(rocksdb::DB *db, const Shape &shape)
 {
 	const rocksdb::Options options = db->GetOptions();
-	const uint64_t base =
-		options.max_bytes_for_level_base * 4 / 5 / (KEY_BYTES + shape.value_bytes);
+	const bool merges = shape.values == Values::kMerge;
+	const uint64_t base = options.max_bytes_for_level_base * 4 / 5 / entry_bytes(shape);
 	std::array<uint64_t, LEVELS> share{};
 	uint64_t above = share[0] = std::max<uint64_t>(base / 4, 1), loaded = 0;
 	uint64_t of_level = std::max<uint64_t>(base, 1);
@@ -110,14 +141,16 @@ Status load(rocksdb::DB *db, const Shape &shape)
 		above += share[level] = of_level;
 		of_level *= static_cast<uint64_t>(options.max_bytes_for_level_multiplier);
 	}
-	share[LEVELS - 1] = shape.keys - above;
+	share[LEVELS - 1] = merges ? shape.keys : shape.keys - above;
+	if (merges)
+		share[LEVELS - 2] += shape.keys - above;
 	for (size_t level = LEVELS; level-- > 0;) {
 		Status status;
 
 		std::fprintf(stderr, "level %zu: %llu keys\n", level,
 			static_cast<unsigned long long>(share[level]));
 		for (const uint64_t end = loaded + share[level]; loaded < end && status.ok(); loaded++)
-			status = put(db, shape, loaded * STRIDE % shape.keys);
+			status = put(db, shape, merges && level + 1 < LEVELS, loaded * STRIDE % shape.keys);
 		if (status.ok())
 			status = db->Flush(rocksdb::FlushOptions());
 		if (status.ok() && level > 0)
@@ -145,7 +178,7 @@ Status blocks_per_get(const Shape &shape, const std::string &path, double *block
 		const std::string key = key_of(random.below(shape.keys));
 
 		status = db->Get(rocksdb::ReadOptions(), key, &value);
-		if (status.ok() && !is_value_of(key, value, shape.value_bytes))
+		if (status.ok() && !is_value_of(key, value, shape))
 			status = Status::Corruption("wrong value of " + key, value);
 		if (!status.ok())
 			return status;
@@ -169,10 +202,10 @@ Status print(const Shape &shape, const std::string &path)
 	if (!status.ok())
 		return status;
 	db->GetColumnFamilyMetaData(&metadata);
-	std::printf("{\"keys\": %llu, \"value_bytes\": %u, \"bytes\": %llu, \"tables\": %zu, "
+	std::printf("{\"keys\": %llu, \"value_bytes\": %u, \"values\": \"%s\", \"bytes\": %llu, \"tables\": %zu, "
 		    "\"blocks_per_get\": %.2f, "
 		    "\"levels\": [",
-		static_cast<unsigned long long>(shape.keys), shape.value_bytes,
+		static_cast<unsigned long long>(shape.keys), shape.value_bytes, name(shape.values),
 		static_cast<unsigned long long>(metadata.size), metadata.file_count, blocks);
 	const char *between = "";
 
@@ -213,6 +246,9 @@ rocksdb::Options options_of(
 	if (opening.bloom)
 		table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(BLOOM_BITS_PER_KEY));
 	options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+	if (shape.values == Values::kMerge)
+		options.merge_operator = std::make_shared<Appends>();
+	options.enable_blob_files = shape.values == Values::kBlob;
 	return options;
 }
 
@@ -238,17 +274,35 @@ std::string value_of(const std::string &key, uint32_t value_bytes)
 	return value;
 }
 
-bool is_value_of(const Slice &key, const Slice &value, uint32_t value_bytes)
+bool is_value_of(const Slice &key, const Slice &value, const Shape &shape)
 {
-	return value.size() == value_bytes && value.starts_with(key);
+	const std::string operand = shape.values == Values::kMerge ? operand_of(key) : "";
+
+	return value.size() == shape.value_bytes + operand.size() && value.starts_with(key) &&
+	       value.ends_with(operand);
+}
+
+const char *name(Values values)
+{
+	static const char *const NAMES[VALUES] = {"plain", "merge", "blob"};
+
+	return NAMES[static_cast<size_t>(values)];
 }
 
 Status load_shape(const std::string &path, Shape *shape)
 {
 	std::ifstream file(shape_path(path));
+	std::string word = name(Values::kPlain);
 
-	if (file >> shape->keys >> shape->value_bytes)
-		return Status::OK();
+	if (file >> shape->keys >> shape->value_bytes) {
+		/* Nothing is there in databases that had no other kind. */
+		file >> word;
+		for (size_t values = 0; values < VALUES; values++) {
+			shape->values = static_cast<Values>(values);
+			if (word == name(shape->values))
+				return Status::OK();
+		}
+	}
 	return Status::NotFound(
 		path + " is not a whole database of this program", "make one by its command create");
 }
@@ -265,7 +319,7 @@ Copy::Copy(const std::string &path, Status *status) : path_(path + ".run")
 
 		if (error)
 			break;
-		if (entry.path().extension() == ".sst")
+		if (entry.path().extension() == ".sst" || entry.path().extension() == ".blob")
 			fs::create_hard_link(entry.path(), to, error);
 		else
 			fs::copy_file(entry.path(), to, error);
@@ -286,10 +340,11 @@ Status create(const std::string &path, const Shape &shape)
 	Shape found;
 
 	if (load_shape(path, &found).ok()) {
-		if (found.keys != shape.keys || found.value_bytes != shape.value_bytes)
-			return Status::InvalidArgument(path + " has a database of another size",
-				"its " + std::to_string(found.keys) + " keys have values of " +
-					std::to_string(found.value_bytes) +
+		if (found.keys != shape.keys || found.value_bytes != shape.value_bytes ||
+			found.values != shape.values)
+			return Status::InvalidArgument(path + " has another database",
+				"its " + std::to_string(found.keys) + " keys have " + name(found.values) +
+					" values of " + std::to_string(found.value_bytes) +
 					" bytes; give these as options, or another folder");
 		return print(found, path);
 	}

@@ -16,11 +16,22 @@ constexpr size_t KEY_BYTES = 16;
 constexpr uint32_t VALUE_BYTES_MIN = KEY_BYTES, VALUE_BYTES_MAX = 4096;
 constexpr uint64_t KEYS_MIN = 100000;
 
+/* Where values are. */
+enum class Values : uint8_t {
+	kPlain, /* in tables */
+	kMerge, /* in tables of the last level, and for each key a merge operand in a level above */
+	kBlob,	/* in blob files */
+};
+constexpr size_t VALUES = 3;
+
+const char *name(Values values);
+
 /* What is in a database. */
 struct Shape {
 	/* Indices 0 to this are keys. */
 	uint64_t keys = 9000000;
 	uint32_t value_bytes = 100;
+	Values values = Values::kPlain;
 };
 
 /* How a database is opened. */
@@ -41,14 +52,15 @@ rocksdb::Options options_of(
 
 /* The key of an index. Keys of consecutive indices lie anywhere. */
 std::string key_of(uint64_t index);
-/* Its value begins with the key. */
+/* What is written of it, which begins with the key, and whether that is what was read: with the operand behind
+ * it, if there are merges. */
 std::string value_of(const std::string &key, uint32_t value_bytes);
-bool is_value_of(const rocksdb::Slice &key, const rocksdb::Slice &value, uint32_t value_bytes);
+bool is_value_of(const rocksdb::Slice &key, const rocksdb::Slice &value, const Shape &shape);
 
 /* It is kept in a file beside the tables. NotFound if the folder has no whole database of ours. */
 rocksdb::Status load_shape(const std::string &path, Shape *shape);
 
-/* A copy of a closed database, beside it, for as long as this lives. Tables are hard links. */
+/* A copy of a closed database, beside it, for as long as this lives. Tables and blob files are hard links. */
 class Copy {
     public:
 	/* IOError, if it cannot be made. */

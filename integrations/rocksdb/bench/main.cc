@@ -17,13 +17,15 @@ using bench::Shape;
 const char *const USAGE =
 	"Measures RocksDB over NVMe/TCP: plain reads against pushdown.\n"
 	"\n"
-	"usage: bpfof-rocksdb-bench create FOLDER [--keys N] [--value-bytes N]\n"
+	"usage: bpfof-rocksdb-bench create FOLDER [--keys N] [--value-bytes N] [--values KIND]\n"
 	"       bpfof-rocksdb-bench run FOLDER --url URL --device DEVICE [OPTIONS]\n"
 	"\n"
 	"create makes a database of five levels without compression, and prints what it consists of;\n"
 	"one of the same size that is there already is left alone.\n"
 	"  --keys N              keys of 16 bytes, at least 100000 [default: 9000000]\n"
 	"  --value-bytes N       bytes of a value, 16 to 4096 [default: 100]\n"
+	"  --values KIND         plain: in tables; merge: with an operand for each in a level above\n"
+	"                        the last, wants 300 bytes or more; blob: in blob files [default: plain]\n"
 	"\n"
 	"run measures each workload in all modes in turn, and prints a JSON object for each\n"
 	"measurement. Every answer is checked; a wrong one ends the run.\n"
@@ -97,6 +99,17 @@ std::vector<bench::Workload> workloads(const std::string &list)
 	return found;
 }
 
+bench::Values values(const std::string &word)
+{
+	size_t kind = 0;
+
+	while (kind < bench::VALUES && word != bench::name(static_cast<bench::Values>(kind)))
+		kind++;
+	if (kind == bench::VALUES)
+		refuse("--values " + word + ": plain, merge or blob");
+	return static_cast<bench::Values>(kind);
+}
+
 std::vector<bench::Mode> modes(const std::string &list)
 {
 	std::vector<bench::Mode> found;
@@ -146,6 +159,7 @@ rocksdb::Status create(const std::string &path, int argc, char **argv)
 
 	parse(argc, argv,
 		{{"keys", [&](auto text) { shape.keys = whole("keys", text, bench::KEYS_MIN, 1e9); }},
+			{"values", [&](auto text) { shape.values = values(text); }},
 			{"value-bytes",
 				[&](auto text) {
 					shape.value_bytes = whole("value-bytes", text,

@@ -108,7 +108,7 @@ Status World::insert()
 	std::lock_guard<std::mutex> lock(inserting_);
 	const uint64_t index = keys_.load(std::memory_order_relaxed);
 	const std::string key = key_of(index);
-	const Status status = db_->Put(rocksdb::WriteOptions(), key, value_of(key, value_bytes_));
+	const Status status = db_->Put(rocksdb::WriteOptions(), key, value_of(key, shape_.value_bytes));
 
 	if (status.ok())
 		keys_.store(index + 1, std::memory_order_release);
@@ -155,7 +155,7 @@ Status Client::check(const std::string &key, const Status &status, const Slice &
 {
 	if (!status.ok())
 		return Status::Corruption("no value for key " + key, status.ToString());
-	if (!is_value_of(key, value, world_.value_bytes()))
+	if (!is_value_of(key, value, world_.shape()))
 		return Status::Corruption("wrong value of key " + key, value);
 	return status;
 }
@@ -194,7 +194,7 @@ Status Client::read_many()
 
 Status Client::write(const std::string &key)
 {
-	return world_.db()->Put(rocksdb::WriteOptions(), key, value_of(key, world_.value_bytes()));
+	return world_.db()->Put(rocksdb::WriteOptions(), key, value_of(key, world_.shape().value_bytes));
 }
 
 Status Client::scan(const std::string &first)
@@ -212,7 +212,7 @@ Status Client::scan(const std::string &first)
 		const Slice key = iterator->key();
 
 		if (key.compare(before) <= 0 ||
-			!is_value_of(key, iterator->value(), world_.value_bytes()))
+			!is_value_of(key, iterator->value(), world_.shape()))
 			return Status::Corruption("wrong entry in a scan after key " + before, key);
 		before.assign(key.data(), key.size());
 	}

@@ -46,12 +46,13 @@ bool parse_workload(const std::string &name, Workload *workload);
 class World {
     public:
 	World(rocksdb::DB *db, const Shape &shape)
-		: db_(db), value_bytes_(shape.value_bytes), keys_(shape.keys)
+		: db_(db), shape_(shape), keys_(shape.keys)
 	{
 	}
 
 	rocksdb::DB *db() const { return db_; }
-	uint32_t value_bytes() const { return value_bytes_; }
+	/* When it was made. */
+	const Shape &shape() const { return shape_; }
 	/* Keys that have been inserted. */
 	uint64_t keys() const { return keys_.load(std::memory_order_acquire); }
 	/* Inserts the next key. */
@@ -59,7 +60,7 @@ class World {
 
     private:
 	rocksdb::DB *db_;
-	uint32_t value_bytes_;
+	const Shape shape_;
 	/* One after the other, so that all indices below keys_ are there. */
 	std::mutex inserting_;
 	std::atomic<uint64_t> keys_;

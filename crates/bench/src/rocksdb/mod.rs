@@ -19,10 +19,11 @@ use bpfof_terminal::progress::{self, ProgressBar};
 use driver::{Driver, Measurement, Program};
 use image::Image;
 use plan::Step;
-use report::{Case, Report};
+use report::{Case, Report, Values};
 use serde_json::Value;
 use std::error::Error;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// The program that uses RocksDB: `integrations/rocksdb/bench`.
 const PROGRAM: Program = Program { name: "bpfof-rocksdb-bench", integration: "rocksdb" };
@@ -40,7 +41,12 @@ pub(crate) fn run(options: &RocksdbOptions) -> Outcome {
     // What is started from here on inherits it, but for the target.
     machine::pin(machine::processors().0)?;
     let image = Image::open(options.database.as_deref(), &options.folder, options.image_bytes())?;
-    let database = create(options, &driver, &image)?;
+    let database = create(options, &driver, &image, Values::Plain)?;
+    for values in [Values::Merge, Values::Blob] {
+        if steps.iter().any(|step| step.setting.values == values) {
+            create(options, &driver, &image, values)?;
+        }
+    }
     let repetitions: usize =
         steps.iter().map(|step| step.measurements(options.repetitions())).sum();
     let bar = progress::steps("measuring", repetitions as u64);
@@ -67,19 +73,31 @@ fn check_workloads(driver: &Driver, steps: &[Step]) -> Outcome {
     driver.run(&words(&asked), &mut |_| Ok(()))
 }
 
-/// Makes the database, and returns what it consists of.
+/// Where a database is.
+fn database(image: &Image, values: Values) -> PathBuf {
+    match values {
+        Values::Plain => image.database(),
+        Values::Merge | Values::Blob => image.database().with_extension(values.name()),
+    }
+}
+
+/// Makes a database, and returns what it consists of.
 fn create(
     options: &RocksdbOptions,
     driver: &Driver,
     image: &Image,
+    values: Values,
 ) -> Result<Value, Box<dyn Error>> {
+    let (keys, value_bytes) = options.shape(values);
     let mut arguments = words(&["create"]);
-    arguments.push(image.database().into());
+    arguments.push(database(image, values).into());
     arguments.extend(words(&[
         "--keys",
-        &options.keys().to_string(),
+        &keys.to_string(),
         "--value-bytes",
-        &options.value_bytes.to_string(),
+        &value_bytes.to_string(),
+        "--values",
+        values.name(),
     ]));
     let mut database = Value::Null;
     driver.run(&arguments, &mut |line| {
@@ -120,7 +138,7 @@ fn arguments(
     let modes: Vec<&str> = step.modes.iter().map(|mode| mode.name()).collect();
     let threads: Vec<String> = step.threads.iter().map(u32::to_string).collect();
     let mut arguments = words(&["run"]);
-    arguments.push(image.database().into());
+    arguments.push(database(image, setting.values).into());
     arguments.push("--device".into());
     arguments.push(image.path().into());
     for (option, value) in [

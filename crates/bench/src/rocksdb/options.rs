@@ -1,10 +1,13 @@
 //! The options of `bpfof bench rocksdb`.
 
+use super::report::Values;
 use clap::Args;
 use std::path::PathBuf;
 
 /// Bytes of a key.
 const KEY_BYTES: u64 = 16;
+/// The fewest that the program makes a database of.
+const KEYS_MIN: u64 = 100_000;
 
 /// RocksDB on a target with modelled drives: each workload runs with plain reads, with chains and with
 /// all blocks fetched at once, in turn, several times. Figures are medians. The target has one
@@ -107,9 +110,24 @@ impl RocksdbOptions {
         self.cache_bytes.unwrap_or(self.data_bytes() / 100)
     }
 
+    /// Keys of a database and bytes of their values: those of merges and blobs are smaller, and their values
+    /// larger.
+    pub(super) fn shape(&self, values: Values) -> (u64, u64) {
+        match values {
+            Values::Plain => (self.keys(), self.value_bytes),
+            Values::Merge => ((self.keys() / 16).max(KEYS_MIN), self.value_bytes.max(300)),
+            Values::Blob => ((self.keys() / 32).max(KEYS_MIN), self.value_bytes.max(1024)),
+        }
+    }
+
     /// Room for what compactions write before they remove anything, twice, and for the journal.
     pub(super) fn image_bytes(&self) -> u64 {
-        (self.data_bytes().saturating_mul(3) + (256 << 20)).next_multiple_of(1 << 20)
+        let of = |values| {
+            let (keys, value_bytes) = self.shape(values);
+            keys.saturating_mul(KEY_BYTES + value_bytes).saturating_mul(3)
+        };
+        let all = [Values::Plain, Values::Merge, Values::Blob].map(of).into_iter();
+        (all.fold(256 << 20, u64::saturating_add)).next_multiple_of(1 << 20)
     }
 
     pub(super) fn workloads(&self) -> Vec<String> {

@@ -2,12 +2,14 @@
 
 use super::driver::Mode;
 use super::options::RocksdbOptions;
-use super::report::{Configuration, Part, Setting};
+use super::report::{Configuration, Part, Setting, Values};
 
 /// The ways to read that are compared.
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Chains, Mode::Blocks];
 /// Those of MultiGet by its keys.
 const BATCH_MODES: [Mode; 3] = [Mode::Plain, Mode::Single, Mode::Chains];
+/// Those of merges and blobs.
+const VALUE_MODES: [Mode; 2] = [Mode::Plain, Mode::Chains];
 /// Those of figure 8: read only, read mostly, half writes, newest keys.
 const SAMPLED_WORKLOADS: [&str; 5] = ["uniform", "c", "b", "a", "d"];
 
@@ -45,6 +47,11 @@ pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
         let workloads = batches.iter().map(|keys| format!("multiget:{keys}")).collect();
         let threads = vec![options.batch_threads];
         steps.push(Step { workloads, threads, ..uniform(options, Part::Batches, 0, &BATCH_MODES) });
+    }
+    for values in [Values::Merge, Values::Blob] {
+        let mut step = uniform(options, Part::Values, 0, &VALUE_MODES);
+        step.setting.values = values;
+        steps.push(step);
     }
     if !curve.is_empty() {
         let threads = curve.iter().map(|threads| *threads as u32).collect();
@@ -99,6 +106,7 @@ fn uniform(options: &RocksdbOptions, part: Part, cache_bytes: u64, modes: &[Mode
             latency_us: options.latencies()[0],
             cache_bytes,
             configuration: Configuration::Default,
+            values: Values::Plain,
             sample_rate: None,
         },
         workloads: vec!["uniform".to_owned()],

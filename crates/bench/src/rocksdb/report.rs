@@ -20,6 +20,30 @@ pub(super) enum Part {
     Sampling,
     /// Figure 10.
     Configurations,
+    /// Gets of what is merged, and of values in blob files.
+    Values,
+}
+
+/// Where a database has its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Values {
+    /// In its tables.
+    Plain,
+    /// In tables of the last level, with a merge operand for each in a level above.
+    Merge,
+    /// In blob files.
+    Blob,
+}
+
+impl Values {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Values::Plain => "plain",
+            Values::Merge => "merge",
+            Values::Blob => "blob",
+        }
+    }
 }
 
 /// How tables are used.
@@ -40,6 +64,7 @@ pub(super) struct Setting {
     pub(super) latency_us: u64,
     pub(super) cache_bytes: u64,
     pub(super) configuration: Configuration,
+    pub(super) values: Values,
     /// Gets that RocksDB does itself for its cache, of 1; none where the library chooses.
     pub(super) sample_rate: Option<f64>,
 }
@@ -118,6 +143,9 @@ pub(super) struct Summary {
     /// MultiGet of 32 keys, by vectors: against plain reads, and against a command for each key.
     multiget32_over_plain: Option<f64>,
     multiget32_over_before: Option<f64>,
+    /// Uniform reads of keys that are merged, and of values in blob files.
+    merge_over_plain: Option<f64>,
+    blob_over_plain: Option<f64>,
 }
 
 /// All of it.
@@ -245,6 +273,11 @@ pub(super) fn summary(cases: &[Case], latency_us: u64) -> Summary {
         .find(|case| case.setting.part == Part::Batches && case.workload == "multiget:32");
     let batch_ops = |mode: Mode| Some(batch?.of(mode)?.figures.ops_per_s);
     let multiget32_over = |mode: Mode| Some(batch_ops(Mode::Chains)? / batch_ops(mode)?);
+    let values_over_plain = |values: Values| {
+        let is_it =
+            |case: &&Case| case.setting.part == Part::Values && case.setting.values == values;
+        Some(cases.iter().find(is_it)?.ratio.as_ref()?.ops_per_s)
+    };
     let ycsb: Vec<f64> = ["a", "b", "c", "d", "f"].into_iter().filter_map(ops).collect();
     Summary {
         uniform_ops_ratio: ops("uniform"),
@@ -257,6 +290,8 @@ pub(super) fn summary(cases: &[Case], latency_us: u64) -> Summary {
         net_bytes_ratio: ratio("uniform").map(|ratio| ratio.net_bytes),
         multiget32_over_plain: multiget32_over(Mode::Plain),
         multiget32_over_before: multiget32_over(Mode::Single),
+        merge_over_plain: values_over_plain(Values::Merge),
+        blob_over_plain: values_over_plain(Values::Blob),
     }
 }
 
@@ -283,6 +318,7 @@ mod tests {
             latency_us: 3,
             cache_bytes: 0,
             configuration: Configuration::Default,
+            values: Values::Plain,
             sample_rate: None,
         };
         let mut measured = Vec::new();
@@ -311,6 +347,8 @@ mod tests {
             net_bytes_ratio: Some(1.0),
             multiget32_over_plain: None,
             multiget32_over_before: None,
+            merge_over_plain: None,
+            blob_over_plain: None,
         };
         assert_eq!(summary(&cases, 3), expected);
         assert_eq!(summary(&cases, 90).uniform_ops_ratio, None);
@@ -323,6 +361,7 @@ mod tests {
             latency_us: 3,
             cache_bytes: 0,
             configuration: Configuration::Default,
+            values: Values::Plain,
             sample_rate: None,
         };
         let mut measured = Vec::new();
@@ -337,5 +376,26 @@ mod tests {
         let summary = summary(&cases, 3);
         assert_eq!(summary.multiget32_over_plain, Some(6.0));
         assert_eq!(summary.multiget32_over_before, Some(3.0));
+    }
+
+    #[test]
+    fn merges_and_blobs_are_compared_with_plain_reads() {
+        let mut found = Vec::new();
+        for (values, chains) in [(Values::Merge, 300), (Values::Blob, 250)] {
+            let setting = Setting {
+                part: Part::Values,
+                latency_us: 3,
+                cache_bytes: 0,
+                configuration: Configuration::Default,
+                values,
+                sample_rate: None,
+            };
+            let measured =
+                [line("uniform", "plain", 100, 1.0), line("uniform", "chains", chains, 1.0)];
+            found.extend(cases(setting, &measured));
+        }
+        let summary = summary(&found, 3);
+        assert_eq!((summary.merge_over_plain, summary.blob_over_plain), (Some(3.0), Some(2.5)));
+        assert_eq!(summary.uniform_ops_ratio, None);
     }
 }

@@ -1,7 +1,7 @@
 //! The figures for people, beside those of the paper.
 
 use super::driver::Mode;
-use super::report::{Case, Configuration, ModeFigures, Part, Report, Setting};
+use super::report::{Case, Configuration, ModeFigures, Part, Report, Setting, Values};
 use crate::legend::{self, Word};
 use crate::measurement::{Ratio, thousands};
 use std::fmt::Write as _;
@@ -95,7 +95,7 @@ fn cache(setting: &Setting) -> String {
 
 /// Which setting.
 pub(super) fn setting(setting: &Setting) -> String {
-    let Setting { part, latency_us, configuration, sample_rate, .. } = *setting;
+    let Setting { part, latency_us, configuration, values, sample_rate, .. } = *setting;
     let what = match (part, configuration) {
         (Part::Workloads, _) => "workloads".to_owned(),
         (Part::Threads, _) => "uniform reads by more and more threads".to_owned(),
@@ -105,6 +105,11 @@ pub(super) fn setting(setting: &Setting) -> String {
         }
         (Part::Configurations, Configuration::Bloom) => "Bloom filters".to_owned(),
         (Part::Configurations, _) => "index blocks in the cache".to_owned(),
+        (Part::Values, _) => match values {
+            Values::Merge => "keys with a merge operand".to_owned(),
+            Values::Blob => "values in blob files".to_owned(),
+            Values::Plain => "values in tables".to_owned(),
+        },
     };
     format!("{what}, {latency_us} µs, {}", cache(setting))
 }
