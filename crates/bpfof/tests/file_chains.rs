@@ -819,10 +819,13 @@ fn files_by_path_take_no_descriptors() {
     }
 }
 
+/// How a set of files is made.
+type Make = fn(&Disk, u64, Policy) -> Set;
+
 /// Each kind of file system, with files that are open and files that are named by their paths.
-fn both_ways() -> impl Iterator<Item = ((&'static str, u64), fn(&Disk, u64, Policy) -> Set)> {
+fn both_ways() -> impl Iterator<Item = ((&'static str, u64), Make)> {
     KINDS.into_iter().flat_map(|kind| {
-        let ways: [fn(&Disk, u64, Policy) -> Set; 2] = [Set::new, Set::by_path];
+        let ways: [Make; 2] = [Set::new, Set::by_path];
         ways.map(|make| (kind, make))
     })
 }

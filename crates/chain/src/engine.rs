@@ -174,7 +174,7 @@ impl Engine {
         emit: impl FnMut(DeviceRead),
     ) -> Progress {
         let Engine { limits, slice, spent, chains, .. } = self;
-        chains[id.index()].completed(id, ok, (limits, *slice), tables, spent, emit)
+        chains[id.index()].completed((id, ok), (limits, *slice), tables, spent, emit)
     }
 
     /// Lets a device that copies `bring` the data of a read, and reports it as
@@ -192,7 +192,7 @@ impl Engine {
         let chain = &mut chains[read.chain.index()];
         let start = read.data_at as usize;
         bring(chain.arena.data_mut(start..start + read.length as usize));
-        chain.completed(read.chain, ok, (limits, *slice), tables, spent, emit)
+        chain.completed((read.chain, ok), (limits, *slice), tables, spent, emit)
     }
 
     /// Goes on with the calls of a hop after [`Progress::Calls`]. With `wanted` false the chain ends
@@ -451,8 +451,7 @@ impl Chain {
     #[inline(always)]
     fn completed(
         &mut self,
-        id: ChainId,
-        ok: bool,
+        (id, ok): (ChainId, bool),
         limits: (&Limits, u64),
         tables: &Tables,
         spent: &mut u64,
