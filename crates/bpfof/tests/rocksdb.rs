@@ -299,8 +299,9 @@ fn the_benchmark_reports() {
     let blocks = report["database"]["blocks_per_get"].as_f64().expect("a number");
     assert!((4.0..5.5).contains(&blocks), "{blocks} blocks a Get");
     let cases = report["cases"].as_array().expect("cases");
-    // Four workloads without cache and with, MultiGet, two numbers of threads, five workloads with sampling.
-    assert_eq!(cases.len(), 2 * 4 + 1 + 2 + 5, "{table}");
+    // Four workloads without cache and with, MultiGet, merges and blobs, two numbers of threads, five workloads
+    // with sampling.
+    assert_eq!(cases.len(), 2 * 4 + 1 + 2 + 2 + 5, "{table}");
     let many = cases.iter().find(|case| case["part"] == "batches").expect("MultiGet");
     assert_eq!((&many["batch"], &many["workload"]), (&32.into(), &"multiget:32".into()));
     for mode in cases.iter().flat_map(|case| case["modes"].as_array().expect("modes")) {
@@ -320,6 +321,7 @@ fn the_benchmark_reports() {
     for ratio in ["uniform_ops_ratio", "uniform_p99_ratio", "ycsb_e_ops_ratio", "cpu_per_op_ratio"]
         .into_iter()
         .chain(["multiget32_over_plain", "multiget32_over_before"])
+        .chain(["merge_over_plain", "blob_over_plain"])
     {
         assert!(report["summary"][ratio].as_f64().expect("a number") > 0.0, "{text}");
     }
