@@ -82,8 +82,7 @@ impl NamespaceDevice {
             (offset, End::Namespace) => return Ok(Placement::At(offset)),
             (offset, End::Volume(volume)) => (offset, volume),
         };
-        let control =
-            Arc::new(Control::open().map_err(|error| refuse(unreadable(volume, &error)))?);
+        let control = Control::shared().map_err(|error| refuse(unreadable(volume, &error)))?;
         let mut tables = Vec::new();
         let read = &mut |volume| control.table(volume);
         let layer = self.mapped(volume, read, &mut tables, 1).map_err(refuse)?;

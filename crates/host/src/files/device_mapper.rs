@@ -6,6 +6,7 @@ use rustix::fs::makedev;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The control device; only root may ask it anything.
 const CONTROL: &str = "/dev/mapper/control";
@@ -69,8 +70,19 @@ pub(super) struct Below {
 pub(super) struct Control(File);
 
 impl Control {
-    pub(super) fn open() -> io::Result<Self> {
-        File::open(CONTROL).map(Self)
+    /// That of this process, which is open while somebody has it: files on volumes may be many.
+    ///
+    /// # Errors
+    /// The kernel's, as it is opened.
+    pub(super) fn shared() -> io::Result<Arc<Self>> {
+        static OPEN: Mutex<Weak<Control>> = Mutex::new(Weak::new());
+        let mut known = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(control) = known.upgrade() {
+            return Ok(control);
+        }
+        let control = Arc::new(Self(File::open(CONTROL)?));
+        *known = Arc::downgrade(&control);
+        Ok(control)
     }
 
     /// The table of the volume with this device number that is in use.
