@@ -177,7 +177,7 @@ impl Shared {
         self.idle_lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells those who wait that the keeper has looked at a file.
+    /// Tells those who wait that the keeper has looked at a file, or for broken leases.
     pub(crate) fn tell(&self) {
         let _queue = self.queue();
         self.looked.notify_all();
@@ -208,16 +208,14 @@ impl Shared {
     /// All leases whose breaks began before are known. Only the keeper calls it.
     pub(crate) fn saw(&self, before_ns: u64) {
         self.seen_ns.store(before_ns, Ordering::SeqCst);
+        self.tell();
     }
 
     /// Waits until the keeper has looked for broken leases again, at most so long.
     pub(crate) fn wait_seen(&self, patience: Duration) {
         let before = self.seen_ns();
-        let end = Instant::now() + patience;
         self.wake();
-        while self.is_kept() && self.seen_ns() == before && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.wait_until(patience, &mut || self.seen_ns() != before);
     }
 
     /// Whether readers, one for each thread, are more than processors: who spins while it waits
