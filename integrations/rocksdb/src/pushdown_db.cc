@@ -198,14 +198,8 @@ Status PushdownDB::get(
 		if (!view || !state_->files->target().session()->has_target())
 			return plainly(why);
 		FetchTogether scope([&](const TableFile &first, PrefetchBuffer *stage) {
-			SearchEnd here;
-			Plan plan;
-			ReadPath ignored;
-
-			here.table = &first;
-			return make_plan(*view, key, State::newest_tag(options), live->merge(), here, &plan,
-				       &ignored) &&
-			       state_->stage({&plan}, stage);
+			return state_->stage_from(
+				first, *view, live->merge(), key, State::newest_tag(options), stage);
 		});
 
 		return plainly(why);
@@ -226,15 +220,7 @@ Status PushdownDB::get(
 	if (!make_plan(*view, key, newest_tag, live->merge(), end, &plan, &way))
 		return plainly(way);
 	value->Reset();
-	if (plan.tables == 0) {
-		Found none;
-
-		if (!State::settle(&none, {key, *live, *view, end, &status, value}))
-			return plainly(ReadPath::kDeclined);
-		state_->count(ReadPath::kNoTable);
-		return status;
-	}
-	if (mode == Mode::kBlocks) {
+	if (mode == Mode::kBlocks && plan.tables > 0) {
 		PrefetchBuffer stage;
 
 		if (!state_->stage({&plan}, &stage))
@@ -244,10 +230,11 @@ Status PushdownDB::get(
 		return plainly(ReadPath::kBlocks);
 	}
 	way = state_->run_chain(plan, {key, *live, *view, end, &status, value}, newest_tag);
-	if (way != ReadPath::kTarget && way != ReadPath::kHere)
+	if (way != ReadPath::kTarget && way != ReadPath::kHere && way != ReadPath::kNoTable)
 		return plainly(way);
 	state_->count(way);
-	read.end(Sampling::Kind::kChain);
+	if (way != ReadPath::kNoTable)
+		read.end(Sampling::Kind::kChain);
 	return status;
 }
 
@@ -256,6 +243,12 @@ ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t 
 	alignas(8) unsigned char scratch[BPFOF_SCRATCH_MAX];
 	struct bpfof_chain chain;
 	FileList files_of_plan;
+
+	if (plan.tables == 0) {
+		Found none;
+
+		return settle(&none, read) ? ReadPath::kNoTable : ReadPath::kDeclined;
+	}
 	{
 		const Reader reader(files->target().session());
 
@@ -369,6 +362,17 @@ bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, PrefetchBu
 		}
 	}
 	return stage->fetch(*files, ranges);
+}
+
+bool PushdownDB::State::stage_from(const TableFile &first, const View &view, bool merges, const Slice &key,
+	uint64_t newest_tag, PrefetchBuffer *stage) const
+{
+	SearchEnd end;
+	Plan plan;
+	ReadPath why;
+
+	end.table = &first;
+	return make_plan(view, key, newest_tag, merges, end, &plan, &why) && this->stage({&plan}, stage);
 }
 
 PushdownStats PushdownDB::stats() const

@@ -98,7 +98,7 @@ struct PushdownDB::State {
 	{
 		return live.merge() ? merge_scratch_bytes : scratch_bytes;
 	}
-	/* Searches tables as planned. kTarget, kHere: the read has its answer. */
+	/* Searches tables as planned. kTarget, kHere, kNoTable: the read has its answer. */
 	ReadPath run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag);
 	/* What a chain that has ended has found; its scratch is still there. */
 	ChainRead take_chain(const struct bpfof_chain &chain, const KeyRead &read);
@@ -111,6 +111,9 @@ struct PushdownDB::State {
 	void failed(const std::string &why);
 	/* Fetches what the plans name, all in one round trip. */
 	bool stage(const std::vector<const Plan *> &plans, PrefetchBuffer *stage) const;
+	/* The same for a read of a key that has come to table `first`: of that, and of those behind it. */
+	bool stage_from(const TableFile &first, const View &view, bool merges, const rocksdb::Slice &key,
+		uint64_t newest_tag, PrefetchBuffer *stage) const;
 };
 
 } /* namespace bpf_of */
