@@ -256,6 +256,20 @@ fn a_process_without_privileges_pushes_down_by_grants() {
     grantd.stop();
 }
 
+/// What the report ends with: `text` is all of it.
+#[cfg(feature = "bench")]
+fn check_summary(summary: &serde_json::Value, text: &str) {
+    for ratio in ["uniform_ops_ratio", "uniform_p99_ratio", "ycsb_e_ops_ratio", "cpu_per_op_ratio"]
+        .into_iter()
+        .chain(["multiget32_over_plain", "multiget32_over_before"])
+        .chain(["merge_over_plain", "blob_over_plain"])
+    {
+        assert!(summary[ratio].as_f64().expect("a number") > 0.0, "{text}");
+    }
+    let (_, end) = text.rsplit_once("\"summary\"").expect("a summary");
+    assert_eq!(end.matches('}').count(), 2, "it is the end: {end}");
+}
+
 /// A short run, for its form: the figures say nothing.
 #[cfg(feature = "bench")]
 #[test]
@@ -318,15 +332,7 @@ fn the_benchmark_reports() {
     // All of a Get's blocks cross the network, or a value.
     let net_bytes = report["summary"]["net_bytes_ratio"].as_f64().expect("a number");
     assert!(net_bytes > 5.0, "{text}");
-    for ratio in ["uniform_ops_ratio", "uniform_p99_ratio", "ycsb_e_ops_ratio", "cpu_per_op_ratio"]
-        .into_iter()
-        .chain(["multiget32_over_plain", "multiget32_over_before"])
-        .chain(["merge_over_plain", "blob_over_plain"])
-    {
-        assert!(report["summary"][ratio].as_f64().expect("a number") > 0.0, "{text}");
-    }
-    let (_, end) = text.rsplit_once("\"summary\"").expect("a summary");
-    assert_eq!(end.matches('}').count(), 2, "it is the end: {end}");
+    check_summary(&report["summary"], &text);
     for picture in ["workloads", "threads", "sampling"] {
         assert!(folder.path().join(format!("rocksdb-{picture}.png")).exists());
     }
