@@ -65,7 +65,7 @@ TABLES ?= 20000
 	install uninstall deb deb-test pictures clean
 
 help: ## list the targets (the default)
-	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s%s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { printf "make %-22s%s\n", $$1, $$2 }' Makefile
 
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
@@ -120,7 +120,8 @@ ROCKSDB_BENCH_BUILD := $(ROCKSDB_BUILD)$(if $(filter-out machine,$(ROCKSDB_VERSI
 bench-rocksdb: ## RocksDB over the network: plain reads against pushdown (half an hour; root); ROCKSDB_VERSION=newest
 	@scripts/setup.sh rocksdb
 	cargo build --release -p bpfof-cli -p bpfof-capi --locked
-	integrations/rocksdb/versions.sh .rocksdb cmake $(ROCKSDB_VERSION) | tr '\n' '\0' | \
+	arguments=$$(integrations/rocksdb/versions.sh .rocksdb cmake $(ROCKSDB_VERSION)); \
+		printf '%s' "$$arguments" | tr '\n' '\0' | \
 		xargs -0 cmake -S integrations/rocksdb -B $(ROCKSDB_BENCH_BUILD) \
 		-DBPFOF_LIBRARY_DIR=$(abspath $(dir $(BPFOF))) -DBPFOF_TESTS=ON
 	cmake --build $(ROCKSDB_BENCH_BUILD) --parallel 2 --target bpfof-rocksdb-bench

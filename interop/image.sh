@@ -10,8 +10,6 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/../scripts/own_apt.sh"
-mkdir -p "$1"
-cd "$1"
 readonly SUITE=trixie KERNEL=${2:-amd64}
 readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat ktls-utils keyutils
 	lvm2 dmsetup)
@@ -27,6 +25,11 @@ fail() {
 	echo "interop image: $*" >&2
 	exit 1
 }
+
+[[ $# -ge 1 ]] || fail "usage: interop/image.sh DIRECTORY [KERNEL]"
+[[ $KERNEL == amd64 || $KERNEL == cloud-amd64 ]] || fail "there is no kernel $KERNEL; there are amd64 and cloud-amd64"
+mkdir -p "$1"
+cd "$1"
 
 fetch() {
 	local kernel meta=linux-image-$KERNEL
