@@ -91,8 +91,8 @@ impl World {
         run("fallocate", &["-l", &ballast.to_string(), name.to_str().expect("UTF-8")]);
     }
 
-    /// The hostile client, as a process of its own. It goes on until it has run so many chains, or has lost
-    /// its lane.
+    /// The hostile client, as a process of its own. It goes on until it has run so many chains beside
+    /// [`CHANGES`] changes, or has lost its lane.
     fn start_hostile(&self, chains: Option<u64>) -> std::process::Child {
         let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
         let (socket, folder) = (text(self.socket()), text(&self.folder));
@@ -125,15 +125,23 @@ fn hostile_process() {
     let mut hostile = Hostile::new(&socket, &folder, &object);
     // A daemon that is dead takes nothing back: its files wait, until who holds the leases lets go.
     let changer = Changer::start(folder);
-    hostile.run(&mut |tally| tally.answers + tally.refused >= chains);
+    let changes = || changer.changes.load(std::sync::atomic::Ordering::SeqCst);
+    let last = Instant::now() + Duration::from_secs(120);
+    hostile.run(&mut |tally| {
+        let enough = tally.answers + tally.refused >= chains && changes() > CHANGES;
+        enough || (chains != u64::MAX && Instant::now() > last)
+    });
     let Tally { answers, refused, lost } = hostile.tally;
     println!("answers={answers} refused={refused} lost={}", u8::from(lost));
-    println!("changes={}", changer.changes.load(std::sync::atomic::Ordering::SeqCst));
+    println!("changes={}", changes());
     // The changer may wait for a lease that nobody gives back for a while.
     std::process::exit(0);
 }
 
-/// How many chains the hostile client runs.
+/// How often the hostile client changes its files beside its chains, at least.
+const CHANGES: u64 = 20;
+
+/// How many chains the hostile client runs, at least.
 fn hostile_chains() -> u64 {
     std::env::var("GRANT_CHAINS").map_or(20_000, |text| text.parse().expect("a number"))
 }
@@ -152,7 +160,7 @@ fn a_hostile_owner_sees_its_own_bytes_only() {
     drop((victim, defragmenter));
     println!("ext4: {printed}");
     let [answers, changes] = ["answers", "changes"].map(|name| number(&printed, name));
-    assert!(number(&printed, "lost") == 0 && changes > 20, "{printed}");
+    assert!(number(&printed, "lost") == 0 && changes > CHANGES, "{printed}");
     assert!(answers > chains / 100 && number(&printed, "refused") > chains / 100, "{printed}");
 }
 
@@ -172,7 +180,7 @@ fn a_hostile_owner_on_xfs_sees_its_own_bytes_only() {
     let printed = outcome(hostile);
     drop((victim, defragmenter));
     println!("xfs: {printed}");
-    assert!(number(&printed, "lost") == 0 && number(&printed, "changes") > 20, "{printed}");
+    assert!(number(&printed, "lost") == 0 && number(&printed, "changes") > CHANGES, "{printed}");
     assert!(number(&printed, "answers") > chains / 4, "{printed}");
 }
 
