@@ -70,6 +70,11 @@ newest() {
 		[dependencies]
 		librocksdb-sys = { version = "=$NEWEST", features = ["bzip2", "lz4", "snappy", "zlib", "zstd"] }
 
+		# As programs have it: benchmarks use it as well.
+		[profile.dev.package.librocksdb-sys]
+		opt-level = 2
+		debug = false
+
 		[workspace]
 	MANIFEST
 	(cd "$at" && CARGO_TARGET_DIR=target cargo build) >&2 || fail "the newest RocksDB does not compile"

@@ -87,9 +87,7 @@ uint32_t masked_crc32c(const char *bytes, size_t count);
 bool take_varint64(rocksdb::Slice *input, uint64_t *value);
 
 /*
- * How an index is encoded, which only the table's properties tell. Index types 0 (binary search), 1
- * (hash search) and 2 (partitioned) have this form; 3 (binary search with first key) has not: do not
- * read it.
+ * How an index is encoded, which only the table's properties tell.
  */
 struct IndexShape {
 	/* index_key_is_user_key: keys without sequence number and type. */
@@ -98,6 +96,8 @@ struct IndexShape {
 	bool delta;
 	/* rocksdb.block.based.table.index.type is 2: two levels. */
 	bool partitioned;
+	/* It is 3: behind the place of a block stands the block's first key. */
+	bool first_keys = false;
 };
 
 /*

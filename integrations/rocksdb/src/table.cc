@@ -97,7 +97,7 @@ std::string refuse(const rocksdb::TableProperties &properties)
 	if (has_values_apart(properties, 0))
 		return "its data blocks have values apart from keys";
 	if (type != Options::kBinarySearch && type != Options::kHashSearch &&
-		type != Options::kTwoLevelIndexSearch)
+		type != Options::kTwoLevelIndexSearch && type != Options::kBinarySearchWithFirstKey)
 		return "its index has type " + std::to_string(type);
 	return "";
 }
@@ -142,8 +142,10 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 
 	shape.user_keys = properties.index_key_is_user_key != 0;
 	shape.delta = properties.index_value_is_delta_encoded != 0;
-	shape.partitioned =
-		index_type(properties) == rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
+	const int64_t type = index_type(properties);
+
+	shape.partitioned = type == rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
+	shape.first_keys = type == rocksdb::BlockBasedTableOptions::kBinarySearchWithFirstKey;
 	top_.offset = footer.index.offset;
 	top_.size = footer.index.size;
 	top_.levels = shape.partitioned ? 2 : 1;
@@ -154,7 +156,8 @@ rocksdb::Status Table::read(const rocksdb::TableProperties &properties)
 	status = sst::Index::read(open.fd, footer, shape, memory_->left(), &index_);
 	if (status.ok())
 		memory_->take(index_->memory_bytes());
-	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX)
+	/* The storage function reads no first keys. */
+	else if (status.IsMemoryLimit() && footer.index.size <= BLOCK_BYTES_MAX && !shape.first_keys)
 		status = rocksdb::Status::OK();
 	return status;
 }

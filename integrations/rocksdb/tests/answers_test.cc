@@ -606,7 +606,7 @@ int main(int argc, char **argv)
 {
 	const Place where = place(argc, argv);
 	const Kind kinds[] = {
-		{"Snappy", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30, 0.01},
+		{"Snappy, first keys", rocksdb::kSnappyCompression, FIRST_KEYS, 5, size_t{1} << 30, 0.01},
 		{"LZ4, partitioned", rocksdb::kLZ4Compression, PARTITIONED, 5, size_t{1} << 30},
 		{"Zstandard, partitioned, index at the target", rocksdb::kZSTD, PARTITIONED, 4, 0},
 		{"plain, index at the target", rocksdb::kNoCompression, BINARY, 2, 0},

@@ -47,6 +47,8 @@ constexpr rocksdb::BlockBasedTableOptions::IndexType BINARY =
 	rocksdb::BlockBasedTableOptions::kBinarySearch;
 constexpr rocksdb::BlockBasedTableOptions::IndexType PARTITIONED =
 	rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
+constexpr rocksdb::BlockBasedTableOptions::IndexType FIRST_KEYS =
+	rocksdb::BlockBasedTableOptions::kBinarySearchWithFirstKey;
 
 inline rocksdb::Options small_tables(const Kind &kind)
 {

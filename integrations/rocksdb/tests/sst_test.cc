@@ -98,19 +98,24 @@ __attribute__((noinline)) void operator delete(void *memory, size_t) noexcept
 
 namespace {
 
+using TableOptions = rocksdb::BlockBasedTableOptions;
+
 struct Case {
 	uint32_t format_version;
 	rocksdb::CompressionType compression;
 	rocksdb::ChecksumType checksum;
-	bool partitioned;
+	TableOptions::IndexType index;
 	int restart_interval;
+
+	bool partitioned() const { return index == TableOptions::kTwoLevelIndexSearch; }
+	bool first_keys() const { return index == TableOptions::kBinarySearchWithFirstKey; }
 };
 
 std::string NameOf(const Case &c)
 {
 	return "format_version " + std::to_string(c.format_version) + ", compression " +
 	       std::to_string(c.compression) + ", checksum " + std::to_string(c.checksum) +
-	       (c.partitioned ? ", partitioned" : ", one level") + ", restarts every " +
+	       ", index " + std::to_string(c.index) + ", restarts every " +
 	       std::to_string(c.restart_interval);
 }
 
@@ -172,8 +177,7 @@ rocksdb::Options OptionsOf(const Case &c)
 	table.block_size = 256;
 	table.metadata_block_size = 256;
 	table.index_block_restart_interval = c.restart_interval;
-	table.index_type = c.partitioned ? rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch
-					 : rocksdb::BlockBasedTableOptions::kBinarySearch;
+	table.index_type = c.index;
 	table.no_block_cache = true;
 	rocksdb::Options options;
 	options.create_if_missing = true;
@@ -207,10 +211,11 @@ void ReadTable(const Case &c, const std::string &path, Table *table)
 	table->shape.user_keys = properties->index_key_is_user_key != 0;
 	table->shape.delta = properties->index_value_is_delta_encoded != 0;
 	table->shape.partitioned = properties->index_partitions != 0;
+	table->shape.first_keys = c.first_keys();
 	table->data_blocks = properties->num_data_blocks;
 	table->data_bytes = properties->data_size;
-	CHECK(table->shape.partitioned == c.partitioned);
-	CHECK(!c.partitioned || properties->index_partitions > 1);
+	CHECK(table->shape.partitioned == c.partitioned());
+	CHECK(!c.partitioned() || properties->index_partitions > 1);
 	CHECK(table->shape.delta == (c.format_version >= 4));
 	CHECK(table->data_blocks > 20);
 }
@@ -522,10 +527,12 @@ std::vector<Case> AllCases()
 		for (auto compression : {rocksdb::kNoCompression, rocksdb::kSnappyCompression,
 			     rocksdb::kLZ4Compression, rocksdb::kZSTD})
 			for (auto checksum : {rocksdb::kNoChecksum, rocksdb::kCRC32c, rocksdb::kXXH3})
-				for (bool partitioned : {false, true})
+				for (auto index :
+					{TableOptions::kBinarySearch, TableOptions::kTwoLevelIndexSearch,
+						TableOptions::kBinarySearchWithFirstKey})
 					for (int restart_interval : {1, 16})
 						cases.push_back({format_version, compression, checksum,
-							partitioned, restart_interval});
+							index, restart_interval});
 	return cases;
 }
 
