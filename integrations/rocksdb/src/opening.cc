@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "opening.h"
 
+#include "known_version.h"
 #include "lookup.h"
 #include "open.h"
 
@@ -108,6 +109,7 @@ void Opening::adapt(rocksdb::DBOptions *options) const
 {
 	options->env = env_.get();
 	options->listeners.push_back(state_->families);
+	options->statistics = watch_versions(options->statistics);
 }
 
 PushdownDB *Opening::end(rocksdb::DB *opened, const std::vector<ColumnFamilyHandle *> &handles)

@@ -3,6 +3,7 @@
 
 #include "blob.h"
 #include "iterator.h"
+#include "known_version.h"
 #include "lookup.h"
 #include "state.h"
 
@@ -113,8 +114,12 @@ bool PushdownDB::State::is_current(
 {
 	uint64_t version;
 
-	if (view && VersionTracker::current_version(db, family, &version) && version == view->version)
+	if (view && is_known_version(live->number(), view->version))
 		return true;
+	if (view && VersionTracker::current_version(db, family, &version) && version == view->version) {
+		know_version(live->number(), version);
+		return true;
+	}
 	live->poke();
 	return false;
 }

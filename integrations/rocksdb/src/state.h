@@ -92,7 +92,8 @@ struct PushdownDB::State {
 	static rocksdb::Status search_memory(rocksdb::DB *db, const rocksdb::ReadOptions &options,
 		rocksdb::ColumnFamilyHandle *family, const rocksdb::Slice &key,
 		rocksdb::PinnableSlice *value, SearchEnd *end);
-	/* Whether the view is still that of the family's newest version; else a newer one will be made. */
+	/* Whether the view, which was there before memory was searched, is of the version that was searched, the
+	 * last that this thread used; else a newer one will be made. */
 	static bool is_current(rocksdb::DB *db, VersionTracker *live, rocksdb::ColumnFamilyHandle *family, const View *view);
 	size_t scratch_bytes_of(const VersionTracker &live) const
 	{

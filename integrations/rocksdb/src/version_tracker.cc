@@ -3,6 +3,8 @@
 
 #include <rocksdb/table.h>
 
+#include <atomic>
+
 namespace bpf_of {
 
 /* How often the set of tables is read again if it changes meanwhile. Then it waits to be poked. */
@@ -16,12 +18,19 @@ static bool caches_blocks(const rocksdb::ColumnFamilyOptions &options)
 	return table && !table->no_block_cache;
 }
 
+static uint64_t next_number()
+{
+	static std::atomic<uint64_t> last{0};
+
+	return ++last;
+}
+
 /* How often a target that was lost is looked for. */
 constexpr std::chrono::seconds LOOK_FOR_TARGET{1};
 
 VersionTracker::VersionTracker(std::shared_ptr<TableFiles> files, std::shared_ptr<IndexMemory> memory,
 	const rocksdb::ColumnFamilyDescriptor &family, std::shared_ptr<const FollowedMerge> merge)
-	: files_(std::move(files)), memory_(std::move(memory)), family_(family.name),
+	: number_(next_number()), files_(std::move(files)), memory_(std::move(memory)), family_(family.name),
 	  has_block_cache_(caches_blocks(family.options)), merge_(std::move(merge))
 {
 }

@@ -35,6 +35,9 @@ class VersionTracker {
 	void start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle, bool is_own);
 	void stop();
 
+	/* No other tracker has or had it. */
+	uint64_t number() const { return number_; }
+
 	/* The newest view; null before the first. */
 	std::shared_ptr<const View> view() const { return std::atomic_load(&view_); }
 
@@ -84,6 +87,7 @@ class VersionTracker {
 	/* Whether the view is that of the current version; not after stop(). */
 	bool is_ready();
 
+	const uint64_t number_;
 	const std::shared_ptr<TableFiles> files_;
 	const std::shared_ptr<IndexMemory> memory_;
 	const std::string family_;

@@ -7,7 +7,8 @@
  * library, and asks for the number of the current version after that. If it is n, then what was
  * searched in memory was of version n, too, because numbers only grow; so whatever is not in those
  * memtables is in the tables of the view, or nowhere, and the Get() takes effect at the moment of
- * that search. What happens later does not matter: tables never change, and the view keeps them known
+ * that search. A thread that still has the version of which it has found that out does not ask again
+ * (known_version.h). What happens later does not matter: tables never change, and the view keeps them known
  * until nobody uses them. A table that RocksDB deletes meanwhile keeps its blocks as long as the target
  * has its map: libbpfof keeps the inode, and its lease, without a descriptor (docs/files.md). A chain that
  * runs on this machine opens its tables by their paths, and fails if one is gone; whatever fails is left to

@@ -5,6 +5,7 @@
 #include <rocksdb/comparator.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/merge_operator.h>
+#include <rocksdb/perf_context.h>
 #include <rocksdb/sst_file_writer.h>
 
 #include <algorithm>
@@ -600,6 +601,44 @@ void test_space(const Place &place, const Kind &kind)
 	delete db;
 }
 
+/* Threads that read do not wait for those that write: RocksDB's mutex is for a version that is new to them. */
+void test_mutex(const Place &place, const Kind &kind)
+{
+	constexpr uint64_t GETS = 500;
+	rocksdb::Options options = small_tables(kind);
+
+	options.statistics = rocksdb::CreateDBStatistics();
+	PushdownDB *db = open_database(place, kind, options, "mutex");
+	Model model;
+
+	for (uint64_t number = 0; number < KEYS; number++)
+		model[key_of(number)] = std::to_string(number);
+	for (const auto &entry : model)
+		check_ok(db->Put(WriteOptions(), entry.first, entry.second), "writing");
+	for (uint64_t round = 1; round <= 3; round++) {
+		check_ok(db->Put(WriteOptions(), key_of(0), "new"), "writing");
+		check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
+		model[key_of(0)] = "new";
+		check_ok(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compacting");
+		CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+		check_get(db, model, key_of(1), nullptr);
+		rocksdb::SetPerfLevel(rocksdb::kEnableTime);
+		const uint64_t before = rocksdb::get_perf_context()->db_mutex_lock_nanos;
+
+		for (uint64_t number = 1; number <= GETS; number++)
+			check_get(db, model, key_of(number), nullptr);
+		CHECK(rocksdb::get_perf_context()->db_mutex_lock_nanos == before,
+			"Gets take the mutex of the database");
+		rocksdb::SetPerfLevel(rocksdb::kDisable);
+		CHECK(chains(db->stats()) == round * (GETS + 1), "%llu chains",
+			static_cast<unsigned long long>(chains(db->stats())));
+	}
+	/* The program's statistics are still its own. */
+	CHECK(options.statistics->getTickerCount(rocksdb::NUMBER_KEYS_WRITTEN) == KEYS + 3, "keys written");
+	CHECK(options.statistics->getTickerCount(rocksdb::NUMBER_SUPERVERSION_ACQUIRES) > 0, "acquisitions");
+	delete db;
+}
+
 } /* namespace */
 
 int main(int argc, char **argv)
@@ -622,5 +661,6 @@ int main(int argc, char **argv)
 	test_families(where, kinds[1]);
 	test_created_families(where, {"created", rocksdb::kNoCompression, BINARY, 5, size_t{1} << 30});
 	test_space(where, kinds[1]);
+	test_mutex(where, kinds[1]);
 	return 0;
 }
