@@ -7,6 +7,7 @@
 #include <rocksdb/merge_operator.h>
 #include <rocksdb/perf_context.h>
 #include <rocksdb/sst_file_writer.h>
+#include <rocksdb/statistics.h>
 
 #include <algorithm>
 #include <chrono>
