@@ -59,7 +59,7 @@ ROCKSDB_VERSION ?= machine
 TABLES ?= 20000
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
-	interop-fast interop-module screenshots wheel race grants soak soak-simulation soak-rocksdb \
+	interop-fast interop-module interop-dkms screenshots wheel race grants soak soak-simulation soak-rocksdb \
 	soak-rocksdb-versions soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
 	loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
@@ -164,19 +164,27 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/passthrough.py
 	$(MAKE) --no-print-directory interop-module
 
-# Each of these boots a machine; CHAINS of each test that counts them. KERNEL may be cloud-amd64.
+# Each of these boots a machine; CHAINS of each test that counts them. KERNEL may be cloud-amd64 or debian12
+# (6.12 for Debian 12). The guest is Debian 13's.
 CHAINS ?= 10000
 KERNEL ?=
 GUEST = .interop$(if $(KERNEL),/$(KERNEL))
 interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, interrupts; KERNEL=
 	@scripts/setup.sh qemu
 	interop/image.sh $(GUEST) $(KERNEL)
-	interop/module.sh $(GUEST)
+	interop/module.sh $(GUEST) $(KERNEL)
 	for machine in "--processors 1" "--processors 2" "--processors 4 --queues 1" \
-		"--append nvme.use_threaded_interrupts=1" "--append nvme.poll_queues=1" "--append BPFOF_HAND_OVER=1"; do \
+		"--append nvme.use_threaded_interrupts=1" "--append nvme.poll_queues=1" \
+		"--append BPFOF_HAND_OVER=1"; do \
 		echo "== $$machine"; \
 		interop/passthrough.py --module --kernel "$(KERNEL)" --chains $(CHAINS) $$machine; \
 	done
+
+interop-dkms: deb ## the guest's module built by DKMS from the package, and chains with it; needs root
+	@scripts/setup.sh qemu
+	interop/image.sh .interop
+	interop/dkms.sh .interop $(DEBS)/bpfof-dkms_*.deb
+	interop/passthrough.py --module --chains 500
 
 # With what `cargo test` has built, because there is no time for a release build: of the whole workspace,
 # or features differ and much is compiled again.

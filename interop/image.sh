@@ -3,8 +3,8 @@
 #
 #   interop/image.sh DIRECTORY [KERNEL]
 #
-# Leaves DIRECTORY/vmlinuz and DIRECTORY/initrd. KERNEL is amd64 (the default), or cloud-amd64 for
-# interop/passthrough.py. Everything in them comes from Debian packages,
+# Leaves DIRECTORY/vmlinuz and DIRECTORY/initrd. KERNEL is amd64 (the default) or cloud-amd64, Debian 13's, or
+# debian12, its 6.12 for Debian 12. All but the first are for interop/passthrough.py. Everything in them comes from Debian packages,
 # which apt fetches and authenticates with the keys of this machine; nothing of them is installed
 # here, and no root is needed. Packages stay in DIRECTORY, so that only the first run downloads.
 set -euo pipefail
@@ -27,13 +27,15 @@ fail() {
 }
 
 [[ $# -ge 1 ]] || fail "usage: interop/image.sh DIRECTORY [KERNEL]"
-[[ $KERNEL == amd64 || $KERNEL == cloud-amd64 ]] || fail "there is no kernel $KERNEL; there are amd64 and cloud-amd64"
+[[ $KERNEL == amd64 || $KERNEL == cloud-amd64 || $KERNEL == debian12 ]] ||
+	fail "there is no kernel $KERNEL; there are amd64, cloud-amd64 and debian12"
 mkdir -p "$1"
 cd "$1"
 
 fetch() {
 	local kernel meta=linux-image-$KERNEL
 	apt-get install -qq -y --download-only "${PACKAGES[@]}" >/dev/null || fail "apt cannot fetch packages"
+	[[ $KERNEL != debian12 ]] || meta=linux-image-6.12-amd64
 	kernel=$(apt-cache depends "$meta" | sed -n 's/^ *Depends: \(linux-image-6[^ ]*\)/\1/p')
 	[[ -n $kernel ]] || fail "Debian has no $meta"
 	# Without its dependencies, which are about booting from a disk.
@@ -45,9 +47,11 @@ fetch() {
 unpack() {
 	local package
 	rm -rf packages
-	mkdir packages
+	mkdir -p packages/usr/lib
+	# Debian 12's kernels have their modules there.
+	ln -s usr/lib packages/lib
 	for package in apt/archives/*.deb; do
-		dpkg-deb --fsys-tarfile "$package" | tar -x -C packages --exclude='./usr/share/*' \
+		dpkg-deb --fsys-tarfile "$package" | tar -x -C packages --keep-directory-symlink --exclude='./usr/share/*' \
 			--exclude='*/python3*' || fail "cannot unpack $package"
 	done
 }
@@ -76,6 +80,7 @@ copy_modules() {
 	version=$(ls packages/usr/lib/modules)
 	from=packages/usr/lib/modules/$version
 	to=root/lib/modules/$version
+	mkdir -p "$to"
 	packaged --argv0 depmod packages/usr/bin/kmod -b packages/usr "$version" ||
 		fail "depmod of $version failed"
 	for module in "${MODULES[@]}"; do
@@ -101,7 +106,10 @@ archive() {
 busybox=$PWD/packages/usr/bin/busybox
 # A run that was cut short leaves no base.cpio.
 if [[ ! -f base.cpio || base.cpio -ot $here/image.sh ]]; then
-	own_apt . amd64 "$SUITE"
+	suites=("$SUITE")
+	# A later Debian's versions of programs win.
+	[[ $KERNEL != debian12 ]] || suites+=(bookworm bookworm-security)
+	own_apt . amd64 "${suites[@]}"
 	fetch
 	unpack
 	rm -rf root

@@ -127,6 +127,8 @@ def follow(line):
         elif word in ("ok", "fail"):
             print(f"{word:5}{rest} ({time.monotonic() - begun:.1f} s)", flush=True)
             failures += word == "fail"
+        elif word == "say":
+            print(rest, flush=True)
         elif word in ("slow", "quick"):
             # A read of a block takes 8 s.
             limit(rest, 64 if word == "slow" else 0)

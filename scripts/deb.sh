@@ -81,6 +81,15 @@ stage_rocksdb() {
 	install -D -m 644 -t "$WORK/bpfof-rocksdb/usr/share/doc/bpfof-rocksdb" docs/rocksdb.md
 }
 
+# Sources of the kernel module, for DKMS.
+stage_dkms() {
+	local at=$WORK/bpfof-dkms/usr/src/bpfof-xrp-${VERSION%-*} documents=$WORK/bpfof-dkms/usr/share/doc/bpfof-dkms
+	install -D -m 644 -t "$at" kernel/{Kbuild,Makefile,*.c,*.h}
+	sed "s/@VERSION@/${VERSION%-*}/" packaging/dkms/dkms.conf >"$at/dkms.conf"
+	sed -i "s/@VERSION@/${VERSION%-*}/" "$WORK"/debian/bpfof-dkms.{postinst,prerm}
+	install -D -m 644 -t "$documents" docs/kernel.md
+}
+
 divide() {
 	local left
 	take libbpfof0 "usr/lib/$MULTIARCH/libbpfof.so.*"
@@ -98,7 +107,8 @@ document() {
 		install -D -m 644 $DEBIAN/$package.lintian-overrides "$WORK/$package/usr/share/lintian/overrides/$package"
 	gzip -9nc CHANGELOG.md >"$documents/changelog.gz"
 	gzip -9nc $DEBIAN/changelog >"$documents/changelog.Debian.gz"
-	gzip -9nc "$WORK/third-party.txt" >"$documents/third-party.txt.gz"
+	# The kernel module links none.
+	[[ $package == bpfof-dkms ]] || gzip -9nc "$WORK/third-party.txt" >"$documents/third-party.txt.gz"
 	if [[ -d $WORK/$package/usr/share/man ]]; then
 		find "$WORK/$package/usr/share/man" -type f -exec gzip -9n {} +
 	fi
@@ -114,7 +124,7 @@ control() {
 		(cd "$WORK" && dpkg-shlibdeps --warnings=1 -Tdebian/substvars $binaries)
 	fi
 	for script in preinst postinst prerm postrm; do
-		[[ ! -f $DEBIAN/$package.$script ]] || install -m 755 "$DEBIAN/$package.$script" "$at/$script"
+		[[ ! -f $WORK/debian/$package.$script ]] || install -m 755 "$WORK/debian/$package.$script" "$at/$script"
 	done
 	if [[ -d $WORK/$package/etc ]]; then
 		(cd "$WORK/$package" && find etc -type f -printf '/%p\n' | sort) >"$at/conffiles"
@@ -131,15 +141,18 @@ control() {
 
 stage
 stage_rocksdb
+stage_dkms
 divide
 [[ $(stat -c %s "$WORK/bpfof/usr/bin/bpfof") -le $PROGRAM_BYTES_MAX ]] ||
 	fail "the program has $(stat -c %s "$WORK/bpfof/usr/bin/bpfof") bytes, more than $PROGRAM_BYTES_MAX"
 scripts/third_party.py bpfof-cli bpfof-query-command bpfof-capi >"$WORK/third-party.txt"
-for package in bpfof libbpfof0 libbpfof-dev bpfof-rocksdb; do
+for package in bpfof libbpfof0 libbpfof-dev bpfof-rocksdb bpfof-dkms; do
+	architecture=$ARCHITECTURE
+	[[ $package != bpfof-dkms ]] || architecture=all
 	document $package
 	control $package
 	find "$WORK/$package" -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 	dpkg-deb --root-owner-group -Zxz --build "$WORK/$package" \
-		"$OUTPUT_DIR/${package}_${VERSION}_$ARCHITECTURE.deb" >/dev/null
-	echo "$OUTPUT_DIR/${package}_${VERSION}_$ARCHITECTURE.deb"
+		"$OUTPUT_DIR/${package}_${VERSION}_$architecture.deb" >/dev/null
+	echo "$OUTPUT_DIR/${package}_${VERSION}_$architecture.deb"
 done

@@ -94,8 +94,8 @@ fn load(load: &Load) -> Outcome {
     let arguments: Vec<&str> = [Some(name), parameter.as_deref()].into_iter().flatten().collect();
     tool(program, &arguments).map_err(|said| {
         format!(
-            "cannot load {MODULE}: {said}. Build it for this kernel (make -C kernel) and name the file \
-             with --module; the kernel's log says more (dmesg)"
+            "cannot load {MODULE}: {said}. Install bpfof-dkms and this kernel's headers, or build it (make -C \
+             kernel) and name the file with --module; the kernel's log says more (dmesg)"
         )
     })?;
     let guard = if offset.is_some() { "A and B" } else { "A" };

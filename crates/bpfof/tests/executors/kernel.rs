@@ -7,7 +7,10 @@ use crate::{PATIENCE, PATIENT};
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::value_number;
 use bpfkv::pushdown::{FIRST_READ_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument};
-use bpfof_host::files::{FirstRead, PushdownReader};
+use bpfof_device::xrp::{XrpChain, XrpDomain, XrpEnd, XrpExtent, XrpFile};
+use bpfof_function::kernel::slot;
+use bpfof_function::{Object, Program};
+use bpfof_host::files::{FirstRead, PushdownReader, kernel_domain, load_into_kernel};
 use bpfof_sorted::Lookup;
 use std::fs::OpenOptions;
 use std::ops::ControlFlow;
@@ -108,4 +111,77 @@ fn races_with_a_writer_in_the_kernel() {
     });
     println!("{} generations, {} lookups, {wrong} wrong", ended.load(Ordering::SeqCst), chains());
     assert_eq!(wrong, 0);
+}
+
+/// Who has the descriptor of a domain, and no rights, runs chains on the files that are set there, and
+/// can do nothing else.
+#[test]
+fn without_rights_chains_run_in_the_kernel_over_a_whole_namespace() {
+    let nvme = nvme().filter(|nvme| nvme.mount.is_none() && has_module());
+    let Some(nvme) = nvme else {
+        eprintln!("SKIPPED: no bare NVMe namespace, or no module; interop/passthrough.py has both");
+        return;
+    };
+    let extent = Extent::full(2).expect("a level").with_numbers();
+    let drive = OpenOptions::new().write(true).open(&nvme.block).expect("opens");
+    let mut sink = |offset, bytes: &[u8]| drive.write_all_at(bytes, offset);
+    write_database(&extent, &mut sink, &mut |_, _| ControlFlow::Continue(())).expect("room");
+    drive.sync_all().expect("synced");
+    let object = Object::parse(bpfkv::GET_OBJECT).expect("good");
+    let program = &object.entries()[0].program;
+    let mut domain = kernel_domain(&nvme.block).expect("the module takes the drive");
+    let number = load_into_kernel(&mut domain, program).expect("verified");
+    let length = 8 << 20;
+    let all = [XrpExtent { file_offset: 0, device_offset: 0, length }];
+    domain.set_file(3, 1, length, &all).expect("a map");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let nobody = rustix::thread::Uid::from_raw(65_534);
+            // Of this thread alone, and its capabilities with it.
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("root");
+            let denied = std::io::ErrorKind::PermissionDenied;
+            assert_eq!(std::fs::File::open(&nvme.block).expect_err("a drive").kind(), denied);
+            assert!(kernel_domain(&nvme.block).is_err());
+            assert_eq!(domain.set_file(3, 2, length, &all).expect_err("a map").kind(), denied);
+            for number_of_key in 0..extent.keys() {
+                let ended = get_at(&mut domain, program, (number, 3), number_of_key);
+                let answer = slot::scratch(domain.slot(), ended as usize);
+                let found = get_answer(answer).expect("an answer").expect("found");
+                assert_eq!(found, &value_number(number_of_key));
+            }
+            // A file that is not set, and a function that is not there.
+            for (number, file) in [(number, 4), (number + 1, 3)] {
+                let files = [XrpFile::new(file, 1)];
+                assert!(!matches!(domain.run(&chain(number, &files)), Ok(XrpEnd::Done { .. })));
+            }
+        });
+    });
+}
+
+fn chain(function: u32, files: &[XrpFile]) -> XrpChain<'_> {
+    XrpChain {
+        function,
+        files,
+        first: (0, 0, FIRST_READ_BYTES),
+        scratch_bytes: GET_SCRATCH_BYTES,
+        answer_max: GET_SCRATCH_BYTES,
+        units: 100_000_000,
+        bytes: 1 << 20,
+    }
+}
+
+/// A get by the module: the length of its answer, in bytes.
+fn get_at(
+    domain: &mut XrpDomain,
+    program: &Program,
+    (function, file): (u32, u32),
+    key: u64,
+) -> u32 {
+    let argument = get_argument(key).expect("a key");
+    slot::begin_chain(domain.slot(), program, &argument, GET_SCRATCH_BYTES as usize);
+    let files = [XrpFile::new(file, 1)];
+    match domain.run(&chain(function, &files)).expect("runs") {
+        XrpEnd::Done { length_bytes, hops: 3 } => length_bytes,
+        end => panic!("key {key}: {end:?}"),
+    }
 }

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A namespace of this machine.
 pub(crate) struct Nvme {
     character: PathBuf,
-    block: PathBuf,
+    pub(crate) block: PathBuf,
     /// Where the file system on it is mounted, if it has one; otherwise it may be written over.
     pub(crate) mount: Option<PathBuf>,
 }
