@@ -59,7 +59,7 @@ ROCKSDB_VERSION ?= machine
 TABLES ?= 20000
 
 .PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
-	interop-fast interop-module interop-dkms screenshots wheel race grants soak soak-simulation soak-rocksdb \
+	interop-fast interop-module interop-dkms bench-xrp screenshots wheel race grants soak soak-simulation soak-rocksdb \
 	soak-rocksdb-versions soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
 	loads test-aarch64 fuzz \
 	install uninstall deb deb-test pictures clean
@@ -179,6 +179,13 @@ interop-module: setup ## chains in the kernel of a guest, by the module of kerne
 		echo "== $$machine"; \
 		interop/passthrough.py --module --kernel "$(KERNEL)" --chains $(CHAINS) $$machine; \
 	done
+
+# What no time can be taken of on an emulated drive. On a machine with a real one: bpfof bench xrp DRIVE FOLDER.
+bench-xrp: release ## chains in the interrupt against other ways, by instructions in a guest: bench-xrp.json
+	@scripts/setup.sh qemu
+	interop/image.sh .interop
+	interop/module.sh .interop
+	interop/xrp.py --bpfof $(BPFOF) --json bench-xrp.json
 
 interop-dkms: deb ## the guest's module built by DKMS from the package, and chains with it; needs root
 	@scripts/setup.sh qemu
@@ -333,5 +340,5 @@ clean: ## remove what was built; keep .tools, .interop, .deb-test, .rocksdb and 
 	cargo clean
 	cargo clean --manifest-path fuzz/Cargo.toml
 	$(MAKE) --no-print-directory -C functions clean
-	rm -rf demo-output bench-kv.json bench-net.json bench-net bench-local.json bench-function.json bench-function.png
+	rm -rf demo-output bench-kv.json bench-net.json bench-net bench-local.json bench-function.json bench-function.png bench-xrp.json
 	rm -rf bench-rocksdb.json bench-rocksdb bench-wiredtiger.json

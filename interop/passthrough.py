@@ -12,6 +12,7 @@ only if each step went well.
 """
 
 import argparse
+import base64
 import json
 import pathlib
 import shutil
@@ -117,7 +118,7 @@ def limit(drive, bytes_per_second):
 
 
 def follow(line):
-    """Does what the guest asks for: prints what it reports, makes a drive slow. Returns the number of
+    """Does what the guest asks for: prints what it reports, makes a drive slow, keeps a file. Returns the number of
     failures, or None if the guest stopped before it said anything."""
     failures, begun, text = 0, time.monotonic(), None
     for text in line:
@@ -132,6 +133,9 @@ def follow(line):
         elif word in ("slow", "quick"):
             # A read of a block takes 8 s.
             limit(rest, 64 if word == "slow" else 0)
+        elif word == "file":
+            name, _, content = rest.partition(" ")
+            (RUN / pathlib.Path(name).name).write_bytes(base64.b64decode(content))
         elif word == "end":
             return failures
     if text is None:

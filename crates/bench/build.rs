@@ -9,6 +9,7 @@ fn main() {
         "../crates/bench/src/function/c/block",
         "../crates/bench/src/function/c/charges",
         "../crates/bench/src/fair/c/aggressor",
+        "../crates/bench/src/xrp/c/follow",
     ];
     compile_functions(&own, &["include/bpfof.h", "include/bpfof/blocks.h"]);
     if let Err(problem) = pack_headers() {

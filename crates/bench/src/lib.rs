@@ -23,6 +23,7 @@ mod steal;
 mod tcp_baseline;
 mod tls;
 mod wiredtiger;
+mod xrp;
 
 use bpfof_terminal::Outcome;
 use clap::Subcommand;
@@ -42,6 +43,8 @@ pub enum Command {
     Function(function::FunctionOptions),
     /// Queries over files, pushed down against DuckDB, pyarrow and compiled code over plain reads.
     Query(query::QueryOptions),
+    /// Chains in the interrupt of an NVMe drive against the same chains by other ways.
+    Xrp(xrp::XrpOptions),
     /// Fairness: a host that behaves, beside hosts that do not.
     Fair(fair::FairOptions),
 }
@@ -58,6 +61,7 @@ pub fn run(command: &Command) -> Outcome {
         Command::Wiredtiger(options) => wiredtiger::run(options),
         Command::Function(options) => function::run(options),
         Command::Query(options) => query::run(options),
+        Command::Xrp(options) => xrp::run(options),
         Command::Fair(options) => fair::run(options),
     }
 }

@@ -210,6 +210,8 @@ fn vectors_are_measured_against_single_gets() {
     for ratio in ["vector_over_single", "vector_over_plain", "p99_vector_over_single"] {
         assert!(report["summary"][ratio].as_f64() > Some(0.0), "{report}");
     }
+    assert!(bad(&["bench", "xrp", "/dev/sda", "/tmp"]).contains("is no /dev/nvmeXnY"));
+    assert!(bad(&["bench", "xrp", "/dev/nvme0n1", "/tmp", "--chains", "3"]).contains("--chains"));
     assert!(bad(&["bench", "kv", "--batch", "257"]).contains("1 to 256"));
     assert!(bad(&["bench", "kv", "--batch", "4", "--tls"]).contains("cannot be used with"));
 }

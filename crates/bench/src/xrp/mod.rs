@@ -1,0 +1,280 @@
+//! `bpfof bench xrp`: chains in the interrupt of an NVMe drive (docs/kernel.md) against the same chains
+//! by other ways, as in XRP's evaluation.
+
+mod counter;
+mod load;
+mod report;
+mod worker;
+
+use crate::measurement::latencies;
+use crate::output::{check_writable, write_json};
+use bpfof_host::files::{FileMaps, NamespaceDevice, NvmeNamespace};
+use bpfof_terminal::Outcome;
+use bpfof_terminal::progress;
+use clap::Args;
+use counter::Counter;
+use load::{Links, Load};
+use report::{Case, Figures, Report};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::time::Duration;
+use worker::{Done, Way, Worker};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Chains of 1 to so many reads.
+const READS_MAX: u32 = 10;
+/// Reads of the chains of which many are in flight.
+const READS_DEEP: u32 = 6;
+/// Of the module.
+const DEVICE: &str = "/dev/bpfof-xrp";
+
+/// Runs chains of dependent 512-byte reads in the interrupt of an NVMe drive, by the kernel module
+/// bpfof_xrp, and the same chains by pread, io_uring, NVMe passthrough, and the module's work items:
+/// chains of 1 to 10 reads alone, chains of 6 with up to 16 in flight, and gets of BPF-KV with 4 reads.
+/// Loads and unloads the module (root); files of 18 MB in FOLDER are removed afterwards.
+///
+/// Measures time on a real drive. In a virtual machine of interop/xrp.py, where time means nothing, it
+/// counts the instructions of the whole machine.
+#[derive(Args)]
+pub struct XrpOptions {
+    /// Block device of an NVMe namespace, /dev/nvmeXnY.
+    drive: PathBuf,
+    /// A folder on the file system of the drive.
+    folder: PathBuf,
+    /// The module's file [default: what is installed for this kernel]
+    #[arg(long)]
+    module: Option<PathBuf>,
+    /// Chains of each measurement
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(16..))]
+    chains: u64,
+    /// Measurements of each case; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// In flight, besides 1
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16])]
+    depths: Vec<usize>,
+    /// Write figures as JSON, with a summary.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// The kernel module, as long as it is to be loaded.
+struct Module;
+
+impl Module {
+    fn load(file: Option<&Path>) -> Result<Module> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["xrp", "load"]);
+        if let Some(file) = file {
+            command.arg("--module").arg(file);
+        }
+        match command.stdout(Stdio::null()).status()?.success() {
+            true => Ok(Module),
+            false => Err("the module cannot be loaded".into()),
+        }
+    }
+
+    /// Whether each read is issued by a work item.
+    fn hand_over(all: bool) -> Result<()> {
+        const PARAMETER: &str = "/sys/module/bpfof_xrp/parameters/hand_over";
+        std::fs::write(PARAMETER, if all { "1" } else { "0" })
+            .map_err(|error| format!("cannot set {PARAMETER}: {error}").into())
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // Its readers are gone; the kernel lets go of their functions a moment later.
+        for _ in 0..50 {
+            let status = Command::new("rmmod").arg("bpfof_xrp").stderr(Stdio::null()).status();
+            if status.is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        eprintln!("the module is still loaded: bpfof xrp unload");
+    }
+}
+
+/// The drive, and the files on it.
+struct Bench<'a> {
+    options: &'a XrpOptions,
+    counter: Counter,
+    maps: FileMaps,
+    folder: tempfile::TempDir,
+    links: Links,
+}
+
+pub(crate) fn run(options: &XrpOptions) -> Outcome {
+    check_writable([&options.json])?;
+    if Path::new(DEVICE).exists() {
+        let why = "the module is loaded, and what is to be compared is chains without it: run bpfof xrp unload";
+        return Err(why.into());
+    }
+    let report = measure(options).map_err(|error| error.to_string())?;
+    write_json(options.json.as_ref(), &report)?;
+    print!("{}", report.text());
+    match report.wrong_answers() {
+        0 => Ok(()),
+        wrong => Err(format!("{wrong} answers were wrong").into()),
+    }
+}
+
+fn measure(options: &XrpOptions) -> Result<Report> {
+    let character = character(&options.drive)?;
+    let counter = Counter::find()?;
+    let unit = counter.unit();
+    let folder = tempfile::tempdir_in(&options.folder)
+        .map_err(|error| format!("cannot write to {}: {error}", options.folder.display()))?;
+    let links = load::write(folder.path())?;
+    let namespace = NvmeNamespace::open(character)?;
+    let maps = FileMaps::passthrough(namespace, NamespaceDevice::new(&options.drive)?)?;
+    let bench = Bench { options, counter, maps, folder, links };
+    let mut plan: Vec<(Load, usize)> =
+        (1..=READS_MAX).map(|reads| (Load::Chain(reads), 1)).collect();
+    plan.push((Load::Get, 1));
+    plan.extend(options.depths.iter().map(|depth| (Load::Chain(READS_DEEP), *depth)));
+    // Readers that find no module run chains without it, also later.
+    let mut without = Vec::new();
+    for (load, in_flight) in &plan {
+        without.push(bench.all_workers(&Way::WITHOUT_MODULE, *load, *in_flight)?);
+    }
+    let module = Module::load(options.module.as_deref())?;
+    let bar = progress::steps("measuring", plan.len() as u64);
+    let mut cases = Vec::new();
+    for ((load, in_flight), workers) in plan.into_iter().zip(without) {
+        bar.set_message(format!("chains of {} reads, {in_flight} in flight", load.reads()));
+        cases.push(bench.case(load, in_flight, workers)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    drop(module);
+    Ok(Report::new(unit, cases))
+}
+
+/// The character device of a namespace's block device.
+fn character(drive: &Path) -> Result<PathBuf> {
+    let name = drive.file_name().and_then(|name| name.to_str()?.strip_prefix("nvme"));
+    let name = name.ok_or_else(|| format!("{} is no /dev/nvmeXnY", drive.display()))?;
+    Ok(drive.with_file_name(format!("ng{name}")))
+}
+
+impl Bench<'_> {
+    /// All ways in turn.
+    fn case<'a>(
+        &'a self,
+        load: Load,
+        in_flight: usize,
+        mut ways: Vec<(Way, Vec<Worker<'a>>)>,
+    ) -> Result<Case> {
+        ways.extend(self.all_workers(&Way::BY_MODULE, load, in_flight)?);
+        let mut samples: Vec<Vec<Sample>> = ways.iter().map(|_| Vec::new()).collect();
+        for repetition in 0..=self.options.repetitions {
+            for ((way, workers), samples) in ways.iter_mut().zip(&mut samples) {
+                Module::hand_over(*way == Way::WorkItem)?;
+                let sample = self.sample(workers)?;
+                // The first loads functions and maps.
+                if repetition > 0 {
+                    samples.push(sample);
+                }
+            }
+        }
+        let figures =
+            ways.iter().zip(&samples).map(|((way, _), samples)| (*way, Figures::of(samples)));
+        Ok(Case::new(load, in_flight, figures.collect()))
+    }
+
+    fn all_workers(
+        &self,
+        ways: &[Way],
+        load: Load,
+        in_flight: usize,
+    ) -> Result<Vec<(Way, Vec<Worker<'_>>)>> {
+        ways.iter().map(|way| Ok((*way, self.workers(*way, load, in_flight)?))).collect()
+    }
+
+    fn workers(&self, way: Way, load: Load, in_flight: usize) -> Result<Vec<Worker<'_>>> {
+        let (threads, each) = way.divide(in_flight);
+        let place = (&self.maps, self.folder.path());
+        (1..=threads as u64)
+            .map(|seed| Worker::new((way, each), load, place, &self.links, seed))
+            .collect()
+    }
+
+    fn sample(&self, workers: &mut [Worker<'_>]) -> Result<Sample> {
+        let each = self.options.chains / workers.len() as u64;
+        if let [worker] = workers {
+            let before = self.counter.now();
+            let done = worker.run(each)?;
+            return Ok(Sample { spent: self.counter.now() - before, done });
+        }
+        let (begin, end) = (Barrier::new(workers.len() + 1), Barrier::new(workers.len() + 1));
+        let run = &|worker: &mut Worker<'_>| {
+            begin.wait();
+            let done = worker.run(each);
+            end.wait();
+            done
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                workers.iter_mut().map(|worker| scope.spawn(move || run(worker))).collect();
+            // Threads are made, and go, outside.
+            let before = self.counter.now();
+            begin.wait();
+            end.wait();
+            let spent = self.counter.now() - before;
+            let mut all = Done { operations: 0, wrong: 0, latency: latencies()? };
+            for thread in threads {
+                let done = thread.join().map_err(|_| "a thread has ended")??;
+                all.operations += done.operations;
+                all.wrong += done.wrong;
+                all.latency.add(&done.latency)?;
+            }
+            Ok(Sample { spent, done: all })
+        })
+    }
+}
+
+/// One measurement of one way.
+#[derive(Debug)]
+struct Sample {
+    /// Instructions, or ns.
+    spent: u64,
+    done: Done,
+}
+
+impl Sample {
+    fn each(&self) -> f64 {
+        self.spent as f64 / self.done.operations as f64
+    }
+}
+
+/// What a read more costs: the slope of a line through these points (reads, cost), by least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let by = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+    by(&|point| (point.0 - x) * (point.1 - y)) / by(&|point| (point.0 - x).powi(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hop_is_what_a_read_more_costs() {
+        let points: Vec<(f64, f64)> =
+            (1..=10).map(|n| (f64::from(n), 100.0 + 7.0 * f64::from(n))).collect();
+        assert!((slope(&points) - 7.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn drives_have_character_devices() {
+        let found = character(Path::new("/dev/nvme1n2")).expect("a drive");
+        assert_eq!(found, Path::new("/dev/ng1n2"));
+        assert!(character(Path::new("/dev/sda")).is_err());
+    }
+}
