@@ -82,7 +82,7 @@ pub(super) struct Worker<'a> {
 #[derive(Debug)]
 enum By {
     Pread(File),
-    Ring(File, Ring),
+    Ring(File, Box<Ring>),
     Chains(Box<Chains>),
 }
 
@@ -108,7 +108,7 @@ impl<'a> Worker<'a> {
         let direct = || File::options().read(true).custom_flags(DIRECT).open(&path);
         let by = match way {
             Way::Pread => By::Pread(direct()?),
-            Way::IoUring => By::Ring(direct()?, Ring::new(in_flight as u32)?),
+            Way::IoUring => By::Ring(direct()?, Box::new(Ring::new(in_flight as u32)?)),
             Way::Passthrough | Way::Interrupt | Way::WorkItem => {
                 let policy = Policy { fall_back: false, ..Policy::default() };
                 let reader = PushdownReader::new(maps, policy)?;
