@@ -42,7 +42,7 @@ def main():
     # A single one: a second that wakes up now and then would be counted as well.
     parser.set_defaults(processors=1, module=True, patience=1800)
     options = parser.parse_args()
-    options.append += f" BPFOF_BENCH={':'.join(options.arguments) or '--chains:200'}"
+    options.append += f" BPFOF_BENCH={':'.join(options.arguments) or '--chains:400:--depths:2:--repetitions:3'}"
     passthrough.RUN.mkdir(parents=True, exist_ok=True)
     counter = passthrough.RUN / "counter"
     counter.write_bytes(bytes(SHARED_BYTES))
