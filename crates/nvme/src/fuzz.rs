@@ -3,6 +3,7 @@
 use crate::fabrics::{Cap, ConnectData, ControllerConfig, Csts};
 use crate::identify::{IDENTIFY_BYTES, IdentifyController, IdentifyNamespace};
 use crate::identify::{namespace_descriptors, parse_namespace_descriptors};
+use crate::rdma::{ConnectAccept, ConnectReject, ConnectRequest};
 use crate::tcp::{
     CapsuleCmd, CapsuleResp, DataPdu, Digests, Fes, IcReq, IcResp, Pdu, PduError, PduEvent,
     PduReceiver, Sender, TermReq,
@@ -12,7 +13,7 @@ use crate::vendor_specific::{
     MapReportEntry, PushdownLimits, PushdownParts, PushdownRequest, PushdownShort,
     PushdownVectorParts, PushdownVectorRequest, VectorAnswer, VectorArguments, VectorRecord,
 };
-use crate::{AdminCommand, Cqe, FabricsCommand, NvmCommand, Sqe};
+use crate::{AdminCommand, Cqe, DataPointer, FabricsCommand, NvmCommand, Sgl, Sqe};
 
 /// Capsule limit of the fuzzed target, small enough to be reached.
 const CAPSULE_MAX_BYTES: u32 = 512;
@@ -243,6 +244,29 @@ pub fn vendor(data: &[u8]) {
     }
     let limits = PushdownLimits::from_bytes(&take(&mut &*data));
     assert_eq!(PushdownLimits::from_bytes(&limits.to_bytes()), limits);
+}
+
+/// Private data of connection managers, and descriptors of data elsewhere: what is accepted is written as it
+/// was read.
+pub fn rdma(data: &[u8]) {
+    if let Ok(request) = ConnectRequest::from_private_data(data) {
+        let bytes = request.to_bytes();
+        assert!(data.starts_with(&bytes[..10]));
+        assert_eq!(ConnectRequest::from_private_data(&bytes), Ok(request));
+    }
+    if let Some(accept) = ConnectAccept::from_private_data(data) {
+        assert!(data.starts_with(&accept.to_bytes()[..4]));
+    }
+    if let Some(reject) = ConnectReject::from_private_data(data) {
+        assert!(data.starts_with(&reject.to_bytes()));
+        assert!(!reject.status.to_string().is_empty());
+    }
+    let sqe = Sqe::from_bytes(&take(&mut &*data));
+    if let DataPointer::Keyed { address, length_bytes, key, invalidate } = DataPointer::of(&sqe.sgl)
+    {
+        let kind = if invalidate { Sgl::KEYED_INVALIDATE } else { Sgl::KEYED };
+        assert_eq!(Sgl { kind, ..Sgl::keyed(address, length_bytes, key) }, sqe.sgl);
+    }
 }
 
 /// A Pushdown Vector request: what is accepted has chains within its bytes, and is written back the same

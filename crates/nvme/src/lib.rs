@@ -1,4 +1,4 @@
-//! The NVMe/TCP wire format, and the vendor-specific commands of bpf-of, as plain values.
+//! The wire format of NVMe/TCP and NVMe/RDMA, and the vendor-specific commands of bpf-of, as plain values.
 //!
 //! # What it is
 //! Every structure that crosses a connection, read and written at its specified offsets: submission
@@ -30,6 +30,7 @@ pub mod identify;
 pub mod log_page;
 mod nvm;
 pub mod opcode;
+pub mod rdma;
 mod sqe;
 mod status;
 pub mod tcp;

@@ -123,6 +123,7 @@ proptest! {
     #[test]
     fn commands_round_trip(data in vec(any::<u8>(), 0..6000)) {
         fuzz::commands(&data);
+        fuzz::rdma(&data);
     }
 
     #[test]
@@ -265,6 +266,7 @@ fn fuzz_seeds() {
             let data = vec![byte; length];
             fuzz::pdu_stream(&data);
             fuzz::commands(&data);
+            fuzz::rdma(&data);
             fuzz::vendor(&data);
         }
     }
