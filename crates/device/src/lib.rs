@@ -12,6 +12,7 @@
 //!   the application.
 //! - [`xrp`]: chains in the kernel, by the module in `kernel/`.
 //! - [`fabric`]: messages and registered memory between two ends in one process, as with RDMA.
+//! - [`rdma`]: the same between machines, by network cards.
 //! - [`IoBuffer`]: page-aligned memory for direct I/O.
 //!
 //! # What this crate does not do
@@ -21,7 +22,7 @@
 //!
 //! # Unsafe code
 //!
-//! Only in `ring`, `nvme`, `xrp`, `buffer`, `memory` and, to be sent between threads, `gather_buffer`.
+//! Only in `ring`, `nvme`, `xrp`, `rdma`, `buffer`, `memory` and, to be sent between threads, `gather_buffer`.
 
 mod buffer;
 mod delay;
@@ -31,6 +32,7 @@ mod file;
 mod gather_buffer;
 mod memory;
 mod nvme;
+pub mod rdma;
 mod ring;
 mod volume;
 pub mod xrp;

@@ -302,6 +302,25 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         });
     }
 
+    /// Waits for a descriptor to be readable.
+    pub fn readable(&mut self, fd: RawFd, token: u64) {
+        let events = libc::POLLIN as u32;
+        self.push(token, None, |_| opcode::PollAdd::new(types::Fd(fd), events).build());
+    }
+
+    /// Ends what waits for a descriptor or works on it, before it is closed: each of these completes.
+    ///
+    /// # Errors
+    /// As of [`submit`](Self::submit).
+    pub fn cancel(&mut self, fd: RawFd) -> io::Result<()> {
+        self.submit(None)?;
+        let of_fd = types::CancelBuilder::fd(types::Fd(fd)).all();
+        match self.uring.submitter().register_sync_cancel(None, of_fd) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Reads `buffer.len()` bytes of a file at `offset`.
     pub fn read(&mut self, fd: RawFd, buffer: IoBuffer, offset: u64, token: u64) {
         self.push(token, Some(Buffer::Aligned(buffer)), |buffer| {

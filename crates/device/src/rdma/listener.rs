@@ -1,0 +1,97 @@
+//! Where connections are asked for.
+
+use super::verbs::{Channel, Happened, Id};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Listens at an address for RDMA connections.
+#[derive(Debug)]
+pub struct Listener {
+    id: Id,
+    /// Of `id`, which goes before it.
+    channel: Channel,
+}
+
+/// A connection that somebody asks for. Dropping it refuses it.
+#[derive(Debug)]
+pub struct Request {
+    pub(super) id: Id,
+    /// RDMA Reads that the peer answers at a time.
+    pub(super) reads: u8,
+    private_data: Vec<u8>,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Listener {
+    /// Listens at `address`; port 0 lets the kernel choose. Readable when somebody may have asked for a
+    /// connection.
+    ///
+    /// # Errors
+    /// The libraries are not installed (the words say what to install), no card of this machine has the
+    /// address, or it is in use.
+    pub fn bind(address: SocketAddr) -> io::Result<Listener> {
+        let channel = Channel::new()?;
+        Ok(Listener { id: Id::listen(&channel, address)?, channel })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The library does not tell.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.id.address().ok_or_else(|| io::Error::other("librdmacm tells no address"))
+    }
+
+    /// The next connection that is asked for; none if there is none now. It does not wait.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn next(&self) -> io::Result<Option<Request>> {
+        while let Some(happened) = self.channel.next()? {
+            // Others concern connections that were given up before they were taken.
+            if let Happened::Request(id, asked) = happened
+                && let Some((local, peer)) = id.addresses()
+            {
+                let (reads, private_data) = (asked.reads, asked.private_data);
+                return Ok(Some(Request { id, reads, private_data, local, peer }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl Request {
+    /// What the peer says with it: of its message all that there is room for, padded with zeroes.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// The address that the peer reached.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Whether the peer answers RDMA Reads.
+    pub fn answers_reads(&self) -> bool {
+        self.reads > 0
+    }
+
+    /// Refuses it, and says why with at most 148 bytes.
+    pub fn reject(mut self, private_data: &[u8]) {
+        // Where it fails the peer hears nothing, and gives up by itself.
+        let _ = self.id.reject(private_data);
+    }
+}

@@ -1,0 +1,640 @@
+//! Verbs as values with owners: identifiers of the connection manager, its channels, queue pairs with their
+//! memory. What is created here is destroyed when it is dropped, in the order that the libraries ask for.
+#![allow(unsafe_code)]
+
+use super::sys::{self, Library};
+use crate::buffer::IoBuffer;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: c_int = 1024;
+/// Completions that are taken with one call.
+pub(super) const BATCH: usize = 32;
+/// A receive's number has this bit; the others are those of works.
+const RECEIVE: u64 = 1 << 63;
+/// "Infinite": a receive that is not there yet is waited for (InfiniBand 1.4 §9.7.5.2.8).
+const RETRY_FOR_EVER: u8 = 7;
+
+/// The result of a call that returns 0, or -1 with an errno.
+fn check(result: c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The result of a call that returns null with an errno.
+fn created<T>(pointer: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(pointer).ok_or_else(io::Error::last_os_error)
+}
+
+/// Where the connection manager tells what has happened. Looking at it does not wait.
+#[derive(Debug)]
+pub(super) struct Channel {
+    raw: NonNull<sys::EventChannel>,
+    library: &'static Library,
+}
+
+// SAFETY: the libraries lock what threads share, and the pointer has one owner.
+unsafe impl Send for Channel {}
+// SAFETY: as above; with a shared reference only events are taken, which the library locks.
+unsafe impl Sync for Channel {}
+
+/// What has happened to a connection.
+pub(super) enum Happened {
+    /// Somebody asks for one.
+    Request(Id, Asked),
+    Other {
+        kind: c_int,
+        status: c_int,
+    },
+}
+
+/// What is asked for with it.
+pub(super) struct Asked {
+    pub(super) private_data: Vec<u8>,
+    /// RDMA Reads that the peer answers at a time.
+    pub(super) reads: u8,
+}
+
+impl Channel {
+    pub(super) fn new() -> io::Result<Channel> {
+        let library =
+            sys::library().map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
+        // SAFETY: it has no conditions.
+        let raw = created(unsafe { (library.rdma_create_event_channel)() })?;
+        let channel = Channel { raw, library };
+        rustix::io::ioctl_fionbio(&channel, true)?;
+        Ok(channel)
+    }
+
+    /// What has happened next; none if nothing has.
+    pub(super) fn next(&self) -> io::Result<Option<Happened>> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel lives, and the event is written.
+        match check(unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut event) })
+        {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            other => other?,
+        }
+        // SAFETY: the event is ours until it is acknowledged.
+        let (kind, status, param, id) = unsafe {
+            let event = &*event;
+            (event.kind, event.status, event.param, event.id)
+        };
+        let happened = if kind == sys::CONNECT_REQUEST {
+            let (from, length) =
+                (param.private_data.cast::<u8>(), usize::from(param.private_data_len));
+            let private_data = match from.is_null() {
+                true => Vec::new(),
+                // SAFETY: the data belongs to the event and has this length.
+                false => unsafe { std::slice::from_raw_parts(from, length) }.to_vec(),
+            };
+            // The event tells what this end may do: how many reads it may have outstanding.
+            let asked = Asked { private_data, reads: param.initiator_depth };
+            created(id).map(|raw| Happened::Request(Id { raw, library: self.library }, asked))
+        } else {
+            Ok(Happened::Other { kind, status })
+        };
+        // SAFETY: it was got above, and nothing of it is used any more.
+        unsafe { (self.library.rdma_ack_cm_event)(event) };
+        happened.map(Some)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel has the descriptor open as long as it lives.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: who has identifiers on it drops them first.
+        unsafe { (self.library.rdma_destroy_event_channel)(self.raw.as_ptr()) }
+    }
+}
+
+/// An identifier of the connection manager: a listener, or one end of a connection. Dropping one that has
+/// been asked for a connection refuses it.
+#[derive(Debug)]
+pub(super) struct Id {
+    raw: NonNull<sys::CmId>,
+    library: &'static Library,
+}
+
+// SAFETY: as for `Channel`.
+unsafe impl Send for Id {}
+// SAFETY: with a shared reference only addresses are read, which do not change.
+unsafe impl Sync for Id {}
+
+impl Id {
+    /// Listens at an address. Requests come to the channel, which must outlive the identifier.
+    pub(super) fn listen(channel: &Channel, address: SocketAddr) -> io::Result<Id> {
+        let mut raw = ptr::null_mut();
+        let library = channel.library;
+        // SAFETY: the channel lives, and the identifier is written.
+        check(unsafe {
+            (library.rdma_create_id)(
+                channel.raw.as_ptr(),
+                &raw mut raw,
+                ptr::null_mut(),
+                sys::PS_TCP,
+            )
+        })?;
+        let id = Id { raw: created(raw)?, library };
+        let address = socket2::SockAddr::from(address);
+        // SAFETY: the address has the length that its family says.
+        check(unsafe { (library.rdma_bind_addr)(id.raw.as_ptr(), address.as_ptr().cast()) })?;
+        // SAFETY: it is bound.
+        check(unsafe { (library.rdma_listen)(id.raw.as_ptr(), BACKLOG) })?;
+        Ok(id)
+    }
+
+    /// The address of this end, and that of the other.
+    pub(super) fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        // SAFETY: the identifier lives, and its addresses do not change.
+        let id = unsafe { self.raw.as_ref() };
+        Some((address(&id.source)?, address(&id.destination)?))
+    }
+
+    /// The address of this end.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        // SAFETY: as in `addresses`.
+        address(&unsafe { self.raw.as_ref() }.source)
+    }
+
+    /// From now on, what happens to it is told there.
+    pub(super) fn migrate(&mut self, channel: &Channel) -> io::Result<()> {
+        // SAFETY: both live; events of the identifier have been acknowledged.
+        check(unsafe { (self.library.rdma_migrate_id)(self.raw.as_ptr(), channel.raw.as_ptr()) })
+    }
+
+    /// Refuses what was asked for, with at most 148 bytes of why.
+    pub(super) fn reject(&mut self, private_data: &[u8]) -> io::Result<()> {
+        debug_assert!(private_data.len() <= 148, "a message of RoCE has no more room");
+        let (data, length) = (private_data.as_ptr().cast(), private_data.len() as u8);
+        // SAFETY: the library copies so many bytes.
+        check(unsafe { (self.library.rdma_reject)(self.raw.as_ptr(), data, length) })
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        // SAFETY: it has one owner, its queue pair is gone, and all of its events are acknowledged.
+        unsafe { (self.library.rdma_destroy_id)(self.raw.as_ptr()) };
+    }
+}
+
+/// What a `struct sockaddr_storage` has.
+fn address(storage: &[u8; 128]) -> Option<SocketAddr> {
+    let family = u16::from_ne_bytes([storage[0], storage[1]]);
+    let port = u16::from_be_bytes([storage[2], storage[3]]);
+    match i32::from(family) {
+        libc::AF_INET => {
+            let ip: &[u8; 4] = storage[4..].first_chunk()?;
+            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(*ip)), port))
+        }
+        libc::AF_INET6 => {
+            let ip: &[u8; 16] = storage[8..].first_chunk()?;
+            let scope = u32::from_ne_bytes(*storage[24..].first_chunk()?);
+            Some(SocketAddrV6::new(Ipv6Addr::from(*ip), port, 0, scope).into())
+        }
+        _ => None,
+    }
+}
+
+/// Memory that the network card reads and writes. Only this end names it: keys are given to nobody.
+#[derive(Debug)]
+struct Region {
+    mr: NonNull<sys::Mr>,
+    /// Where it is; the owner of the memory follows.
+    start: NonNull<u8>,
+    length: usize,
+    library: &'static Library,
+    _memory: IoBuffer,
+}
+
+impl Region {
+    fn new(library: &'static Library, pd: NonNull<sys::Pd>, length: usize) -> io::Result<Region> {
+        let mut memory = IoBuffer::new(length);
+        let start = NonNull::from(&mut memory[..]).cast::<u8>();
+        // SAFETY: the memory has this length, and outlives the registration.
+        let mr = created(unsafe {
+            let to = start.as_ptr().cast();
+            (library.ibv_reg_mr)(pd.as_ptr(), to, length, sys::ACCESS_LOCAL_WRITE)
+        })?;
+        Ok(Region { mr, start, length, library, _memory: memory })
+    }
+
+    /// Names a part of it to the card.
+    fn part(&self, offset: usize, length: usize) -> sys::Sge {
+        assert!(offset + length <= self.length, "the part is within the memory");
+        let address = self.start.as_ptr().addr() as u64 + offset as u64;
+        // SAFETY: the registration lives.
+        let lkey = unsafe { self.mr.as_ref() }.lkey;
+        sys::Sge { address, length: length as u32, lkey }
+    }
+
+    /// Writes to a part that the card does not use now.
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.length, "the part is within the memory");
+        // SAFETY: the part is within the memory, which nobody else has a reference to.
+        unsafe {
+            let to = self.start.as_ptr().add(offset);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    /// Reads a part that the card does not use now.
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        assert!(offset + to.len() <= self.length, "the part is within the memory");
+        // SAFETY: as in `write`.
+        unsafe {
+            let from = self.start.as_ptr().add(offset);
+            ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len());
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair that used it is gone.
+        unsafe { (self.library.ibv_dereg_mr)(self.mr.as_ptr()) };
+    }
+}
+
+/// How large a queue pair is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub(super) receives: u32,
+    /// Bytes of each.
+    pub(super) receive_bytes: usize,
+    /// Works that are posted at a time.
+    pub(super) works: u32,
+    /// Memory of these works, in bytes.
+    pub(super) work_bytes: usize,
+}
+
+/// What a work does with its part of the memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Does {
+    Send,
+    Write { address: u64, key: u32 },
+    Read { address: u64, key: u32 },
+}
+
+/// A work to be posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Posting {
+    /// Comes back with its completion.
+    pub(super) number: u64,
+    pub(super) does: Does,
+    pub(super) offset: usize,
+    pub(super) length: usize,
+    /// Its end, and that of all before it, is told.
+    pub(super) is_signaled: bool,
+}
+
+/// Something has ended: well, or with the words of an error.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// A message of so many bytes is in this receive.
+    Receive(u32, Result<usize, String>),
+    /// A work, and those before it.
+    Work(u64, Result<(), String>),
+}
+
+/// A connection's queue pair with its completion queue, its memory and its identifier.
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    library: &'static Library,
+    id: Id,
+    /// Of `id`, which goes before it.
+    channel: Channel,
+    qp: Option<NonNull<sys::Qp>>,
+    parts: Parts,
+    size: Size,
+    requests: Vec<(sys::SendWr, sys::Sge)>,
+}
+
+/// What a queue pair is made of, as far as it has been made.
+#[derive(Debug, Default)]
+struct Parts {
+    pd: Option<NonNull<sys::Pd>>,
+    completions: Option<NonNull<sys::CompChannel>>,
+    cq: Option<NonNull<sys::Cq>>,
+    receives: Option<Region>,
+    works: Option<Region>,
+}
+
+// SAFETY: all pointers have this one owner, and the libraries are used from any thread.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// Makes one for a connection that was asked for, with all of its receives posted; events of the
+    /// connection come to `channel`. If that fails, refuses it with `refusal`.
+    pub(super) fn new(
+        id: Id,
+        channel: Channel,
+        size: Size,
+        refusal: &[u8],
+    ) -> io::Result<QueuePair> {
+        let library = channel.library;
+        let mut queue = QueuePair {
+            library,
+            id,
+            channel,
+            qp: None,
+            parts: Parts::default(),
+            size,
+            requests: Vec::new(),
+        };
+        let created = queue.create();
+        if created.is_err() {
+            queue.reject(refusal);
+        }
+        created.map(|()| queue)
+    }
+
+    fn create(&mut self) -> io::Result<()> {
+        let QueuePair { library, id, channel, size, .. } = self;
+        id.migrate(channel)?;
+        // SAFETY: the identifier lives; one that was asked for a connection has a device.
+        let context = created(unsafe { id.raw.as_ref() }.verbs)?.as_ptr();
+        let parts = &mut self.parts;
+        // SAFETY: the device's context lives as long as the identifier.
+        let pd = created(unsafe { (library.ibv_alloc_pd)(context) })?;
+        parts.pd = Some(pd);
+        let receive_bytes = size.receives as usize * size.receive_bytes;
+        parts.receives = Some(Region::new(library, pd, receive_bytes)?);
+        parts.works = Some(Region::new(library, pd, size.work_bytes)?);
+        // SAFETY: as above.
+        let completions = created(unsafe { (library.ibv_create_comp_channel)(context) })?;
+        parts.completions = Some(completions);
+        // SAFETY: the channel has the descriptor open.
+        let fd = unsafe { BorrowedFd::borrow_raw(completions.as_ref().fd) };
+        rustix::io::ioctl_fionbio(fd, true)?;
+        let entries = (size.receives + size.works) as c_int;
+        // SAFETY: the context and the channel live longer than the queue.
+        let cq = created(unsafe {
+            (library.ibv_create_cq)(context, entries, ptr::null_mut(), completions.as_ptr(), 0)
+        })?;
+        parts.cq = Some(cq);
+        let mut attributes = sys::QpInitAttr {
+            context: ptr::null_mut(),
+            send_cq: cq.as_ptr(),
+            recv_cq: cq.as_ptr(),
+            srq: ptr::null_mut(),
+            max_send_wr: size.works,
+            max_recv_wr: size.receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+            kind: sys::QPT_RC,
+            signals_all: 0,
+        };
+        // SAFETY: all that the attributes name lives longer than the queue pair.
+        check(unsafe {
+            (library.rdma_create_qp)(id.raw.as_ptr(), pd.as_ptr(), &raw mut attributes)
+        })?;
+        // SAFETY: the identifier lives, and has a queue pair now.
+        self.qp = Some(created(unsafe { id.raw.as_ref() }.qp)?);
+        (0..self.size.receives).try_for_each(|slot| self.post_receive(slot))
+    }
+
+    /// Accepts what was asked for; this end may have so many RDMA Reads outstanding.
+    pub(super) fn accept(&mut self, reads: u8, private_data: &[u8]) -> io::Result<()> {
+        let mut param = sys::ConnParam {
+            private_data: private_data.as_ptr().cast::<c_void>(),
+            private_data_len: private_data.len() as u8,
+            responder_resources: 0,
+            initiator_depth: reads,
+            flow_control: 0,
+            retry_count: RETRY_FOR_EVER,
+            rnr_retry_count: RETRY_FOR_EVER,
+            srq: 0,
+            qp_num: 0,
+        };
+        // SAFETY: the library copies the private data.
+        check(unsafe { (self.library.rdma_accept)(self.id.raw.as_ptr(), &raw mut param) })
+    }
+
+    /// Ends the connection: whatever is posted ends with an error.
+    pub(super) fn disconnect(&mut self) {
+        // SAFETY: the identifier lives. That it fails where the other end was quicker changes nothing: the
+        // queue pair is in its error state by then.
+        unsafe { (self.library.rdma_disconnect)(self.id.raw.as_ptr()) };
+    }
+
+    /// What happens to the connection is told here.
+    pub(super) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Readable when something has ended since [`notify`](Self::notify).
+    pub(super) fn completions(&self) -> BorrowedFd<'_> {
+        let channel = self.parts.completions.expect("it was made with the queue pair");
+        // SAFETY: the channel has the descriptor open as long as it lives.
+        unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) }
+    }
+
+    /// Has the end of what ends from now on be told by [`completions`](Self::completions), once.
+    pub(super) fn notify(&mut self) -> io::Result<()> {
+        let cq = self.cq();
+        // SAFETY: the queue lives, and so does its context.
+        let result = unsafe {
+            let context = &*cq.as_ref().context;
+            (context.ops.req_notify_cq)(cq.as_ptr(), 0)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result.abs())) }
+    }
+
+    /// Makes [`completions`](Self::completions) unreadable.
+    pub(super) fn clear_notifications(&mut self) {
+        let completions = self.parts.completions.expect("it was made with the queue pair");
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        let mut count = 0;
+        // SAFETY: the channel lives; both results are written. It does not wait.
+        while unsafe {
+            let channel = completions.as_ptr();
+            (self.library.ibv_get_cq_event)(channel, &raw mut cq, &raw mut context)
+        } == 0
+        {
+            count += 1;
+        }
+        if count > 0 {
+            // SAFETY: so many were got.
+            unsafe { (self.library.ibv_ack_cq_events)(self.cq().as_ptr(), count) }
+        }
+    }
+
+    fn cq(&self) -> NonNull<sys::Cq> {
+        self.parts.cq.expect("it was made with the queue pair")
+    }
+
+    /// Takes what has ended, at most [`BATCH`].
+    pub(super) fn poll(&mut self, mut take: impl FnMut(Ended)) -> usize {
+        let mut ended = [sys::Wc::default(); BATCH];
+        let cq = self.cq();
+        // SAFETY: the queue and its context live; at most so many are written.
+        let count = unsafe {
+            let context = &*cq.as_ref().context;
+            (context.ops.poll_cq)(cq.as_ptr(), BATCH as c_int, ended.as_mut_ptr())
+        };
+        let count = usize::try_from(count).unwrap_or(0).min(BATCH);
+        for wc in &ended[..count] {
+            let outcome = match wc.status {
+                0 => Ok(()),
+                status => Err(status_words(status, wc.vendor_error)),
+            };
+            take(match wc.id & RECEIVE {
+                0 => Ended::Work(wc.id, outcome),
+                _ => Ended::Receive(wc.id as u32, outcome.map(|()| wc.length as usize)),
+            });
+        }
+        count
+    }
+
+    /// Gives a receive to the card.
+    pub(super) fn post_receive(&mut self, slot: u32) -> io::Result<()> {
+        let region = self.parts.receives.as_ref().expect("it was made with the queue pair");
+        let bytes = self.size.receive_bytes;
+        let mut part = region.part(slot as usize * bytes, bytes);
+        let id = RECEIVE | u64::from(slot);
+        let mut request =
+            sys::RecvWr { id, next: ptr::null_mut(), sge: &raw mut part, sge_count: 1 };
+        let (qp, mut bad) = (self.qp(), ptr::null_mut());
+        // SAFETY: the queue pair and its context live; the request is read before this returns.
+        let result = unsafe {
+            let context = &*qp.as_ref().context;
+            (context.ops.post_recv)(qp.as_ptr(), &raw mut request, &raw mut bad)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result.abs())) }
+    }
+
+    /// Copies the message in a receive that has ended and was not posted again.
+    pub(super) fn received(&self, slot: u32, to: &mut [u8]) {
+        let region = self.parts.receives.as_ref().expect("it was made with the queue pair");
+        region.read(slot as usize * self.size.receive_bytes, to);
+    }
+
+    /// Writes to memory of works that are not posted.
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.parts.works.as_mut().expect("it was made with the queue pair").write(offset, bytes);
+    }
+
+    /// Reads memory of works that have ended.
+    pub(super) fn read(&self, offset: usize, to: &mut [u8]) {
+        self.parts.works.as_ref().expect("it was made with the queue pair").read(offset, to);
+    }
+
+    /// Posts works, all with one call.
+    pub(super) fn post(&mut self, postings: &[Posting]) -> io::Result<()> {
+        let region = self.parts.works.as_ref().expect("it was made with the queue pair");
+        self.requests.clear();
+        self.requests.extend(postings.iter().map(|posting| request(posting, region)));
+        // The vector does not grow any more: its elements stay where they are.
+        let first = self.requests.as_mut_ptr();
+        for index in 0..self.requests.len() {
+            // SAFETY: both elements are in the vector, or the second is none.
+            unsafe {
+                let (request, part) = &mut *first.add(index);
+                request.sge = part;
+                if index + 1 < postings.len() {
+                    request.next = &raw mut (*first.add(index + 1)).0;
+                }
+            }
+        }
+        if postings.is_empty() {
+            return Ok(());
+        }
+        let (qp, mut bad) = (self.qp(), ptr::null_mut());
+        // SAFETY: the queue pair and its context live; the requests are read before this returns.
+        let result = unsafe {
+            let context = &*qp.as_ref().context;
+            (context.ops.post_send)(qp.as_ptr(), &raw mut (*first).0, &raw mut bad)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result.abs())) }
+    }
+
+    fn qp(&self) -> NonNull<sys::Qp> {
+        self.qp.expect("it was made with the rest")
+    }
+
+    /// Refuses what was asked for.
+    pub(super) fn reject(&mut self, private_data: &[u8]) {
+        self.destroy();
+        // Where it fails the peer hears nothing, and gives up by itself.
+        let _ = self.id.reject(private_data);
+    }
+
+    /// Destroys the queue pair and what it is made of, in this order.
+    fn destroy(&mut self) {
+        let library = self.library;
+        if self.qp.take().is_some() {
+            // SAFETY: it is this identifier's; nothing is posted to it any more.
+            unsafe { (library.rdma_destroy_qp)(self.id.raw.as_ptr()) }
+        }
+        let Parts { pd, completions, cq, receives, works } = std::mem::take(&mut self.parts);
+        // SAFETY: each is destroyed once, after what uses it; events that were got are acknowledged.
+        unsafe {
+            if let Some(cq) = cq {
+                (library.ibv_destroy_cq)(cq.as_ptr());
+            }
+            if let Some(completions) = completions {
+                (library.ibv_destroy_comp_channel)(completions.as_ptr());
+            }
+            drop((receives, works));
+            if let Some(pd) = pd {
+                (library.ibv_dealloc_pd)(pd.as_ptr());
+            }
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // The fields follow in their order.
+        self.destroy();
+    }
+}
+
+fn request(posting: &Posting, region: &Region) -> (sys::SendWr, sys::Sge) {
+    let (opcode, remote_address, remote_key) = match posting.does {
+        Does::Send => (sys::WR_SEND, 0, 0),
+        Does::Write { address, key } => (sys::WR_WRITE, address, key),
+        Does::Read { address, key } => (sys::WR_READ, address, key),
+    };
+    let request = sys::SendWr {
+        id: posting.number,
+        next: ptr::null_mut(),
+        sge: ptr::null_mut(),
+        sge_count: 1,
+        opcode,
+        flags: if posting.is_signaled { sys::SEND_SIGNALED } else { 0 },
+        _immediate: 0,
+        remote_address,
+        remote_key,
+        _rest: [0; 19],
+    };
+    (request, region.part(posting.offset, posting.length))
+}
+
+/// A status of a completion in words (`enum ibv_wc_status`).
+fn status_words(status: c_int, vendor_error: u32) -> String {
+    let words = match status {
+        1 => "a message is longer than its receive",
+        4 => "this end's memory may not be used so",
+        5 => "flushed",
+        9 => "the other end calls a request invalid",
+        10 => "the other end's memory may not be used so: a wrong key, address or length",
+        11 => "the other end has failed",
+        12 => "the other end does not answer",
+        13 => "the other end posts no receives",
+        _ => return format!("status {status} (vendor's {vendor_error:#x})"),
+    };
+    words.to_owned()
+}
