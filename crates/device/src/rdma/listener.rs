@@ -4,19 +4,22 @@ use super::verbs::{Channel, Happened, Id};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 /// Listens at an address for RDMA connections.
 #[derive(Debug)]
 pub struct Listener {
     id: Id,
     /// Of `id`, which goes before it.
-    channel: Channel,
+    channel: Arc<Channel>,
 }
 
 /// A connection that somebody asks for. Dropping it refuses it.
 #[derive(Debug)]
 pub struct Request {
     pub(super) id: Id,
+    /// Of `id`, until another end of it takes over: that of the listener, which may be gone.
+    _channel: Arc<Channel>,
     /// RDMA Reads that the peer answers at a time.
     pub(super) reads: u8,
     private_data: Vec<u8>,
@@ -32,7 +35,7 @@ impl Listener {
     /// The libraries are not installed (the words say what to install), no card of this machine has the
     /// address, or it is in use.
     pub fn bind(address: SocketAddr) -> io::Result<Listener> {
-        let channel = Channel::new()?;
+        let channel = Arc::new(Channel::new()?);
         Ok(Listener { id: Id::listen(&channel, address)?, channel })
     }
 
@@ -55,7 +58,8 @@ impl Listener {
                 && let Some((local, peer)) = id.addresses()
             {
                 let (reads, private_data) = (asked.reads, asked.private_data);
-                return Ok(Some(Request { id, reads, private_data, local, peer }));
+                let _channel = Arc::clone(&self.channel);
+                return Ok(Some(Request { id, _channel, reads, private_data, local, peer }));
             }
         }
         Ok(None)
