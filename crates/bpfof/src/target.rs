@@ -4,7 +4,7 @@ use crate::daemon;
 use crate::take_over;
 use bpfof_controller::{
     ListenConfig, Listeners, NamespaceConfig, Server, ServerOptions, TargetConfig, TlsMode,
-    parse_address, parse_cntlids, parse_size, parse_tls_mode,
+    Transport, parse_address, parse_cntlids, parse_size, parse_tls_mode,
 };
 use bpfof_operations::client::Client;
 use bpfof_operations::control::{self, Change, Control, Operations};
@@ -46,6 +46,11 @@ pub(crate) struct Options {
     /// the state of namespaces here is optimized, non-optimized or inaccessible.
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<ListenConfig>,
+    /// Address and port to listen on for NVMe/RDMA, repeatable, beside --listen, with the same options [default:
+    /// none]: an address of a network card that does RDMA, or of soft-RoCE. It needs librdmacm and libibverbs
+    /// on this machine, and TLS does not protect it.
+    #[arg(long, value_name = "ADDRESS")]
+    listen_rdma: Vec<ListenConfig>,
     /// Address and port to listen on for discovery only, usually port 8009 [default: none; hosts
     /// can discover at --listen as well].
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
@@ -132,7 +137,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
     /// Take settings from a TOML file; options override it. It may have listen (also as [[listen]] with address,
-    /// advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
+    /// transport, advertise, id, ana), discovery, cntlid, metrics, control, nqn, namespaces, cores, poll, spin-us, max-hops, max-chain-bytes,
     /// max-instructions, max-instructions-per-call, max-chains, memory-max, overcommit-memory, connections-per-address,
     /// connections-per-host, associations-per-address, associations-per-host, send-timeout-s,
     /// idle-timeout-s, functions (objects that are kept from the start), tls, kernel-tls,
@@ -443,6 +448,9 @@ fn with_options(
     if !options.listen.is_empty() {
         config.listen = Listeners(options.listen.clone());
     }
+    let for_rdma = options.listen_rdma.iter().cloned();
+    let for_rdma = for_rdma.map(|listen| ListenConfig { transport: Transport::Rdma, ..listen });
+    config.listen.0.extend(for_rdma);
     if let Some(cntlids) = &options.cntlid {
         config.cntlids = cntlids.clone();
     }

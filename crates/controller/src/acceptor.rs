@@ -3,18 +3,23 @@
 use crate::config::{TargetConfig, TlsMode};
 use crate::connection::Endpoints;
 use crate::error::ServerError;
-use crate::handshake::{Accepted, Deliver, Handshakes};
-use crate::hosts::Hosts;
-use crate::limits::MAX_UNTAKEN;
+use crate::handshake::{Deliver, Handshakes};
+use crate::hosts::{AddressSlot, Hosts};
+use crate::limits::{
+    MAX_QUEUE_ENTRIES, MAX_UNTAKEN, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_WORK_BYTES,
+    RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
+};
 use crate::reactor::uring::Mailbox;
 use crate::reactor::{Link, Message};
 use crate::registry::Registry;
-use crate::transport::secure::Secure;
+use bpfof_device::rdma;
+use bpfof_nvme::Sqe;
+use bpfof_nvme::rdma::{ConnectReject, ConnectRequest, RejectStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use socket2::{Domain, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -28,8 +33,41 @@ const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 /// Where connections come in.
 pub(crate) struct Sockets {
     /// As the listeners of the configuration.
-    pub(crate) io: Vec<TcpListener>,
-    pub(crate) discovery: Option<TcpListener>,
+    pub(crate) io: Vec<Listening>,
+    pub(crate) discovery: Option<Listening>,
+}
+
+/// What listens at an address.
+pub(crate) enum Listening {
+    Tcp(TcpListener),
+    Rdma(rdma::Listener),
+}
+
+impl Listening {
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Listening::Tcp(listener) => listener.local_addr(),
+            Listening::Rdma(listener) => listener.local_addr(),
+        }
+    }
+}
+
+impl AsFd for Listening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listening::Tcp(listener) => listener.as_fd(),
+            Listening::Rdma(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// Listens at an address for RDMA.
+pub(crate) fn listen_rdma(address: SocketAddr) -> Result<rdma::Listener, ServerError> {
+    rdma::Listener::bind(address).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
+        io::ErrorKind::AddrNotAvailable => ServerError::NoRdmaCard(address),
+        _ => ServerError::ListenRdma { address, source },
+    })
 }
 
 /// Listens at an address; with `only_v6`, of IPv6, not for IPv4 as well.
@@ -73,10 +111,10 @@ struct Dealer {
 }
 
 impl Dealer {
-    fn deal(&self, (socket, ends, slot): Accepted, secure: Option<Box<Secure>>) {
+    fn deal(&self, link: Link, ends: Endpoints, slot: AddressSlot) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         let mailbox = &self.mailboxes[next % self.mailboxes.len()];
-        mailbox.send(Message::Adopt(Link::Socket(socket, secure), ends, slot));
+        mailbox.send(Message::Adopt(link, ends, slot));
     }
 
     /// Whether the reactor that is next has as many connections waiting as may be.
@@ -110,8 +148,8 @@ impl Acceptor {
                     );
                 }
                 let dealer = Arc::clone(&dealer);
-                let deliver: Deliver = Arc::new(move |accepted, secure| {
-                    dealer.deal(accepted, secure);
+                let deliver: Deliver = Arc::new(move |(socket, ends, slot), secure| {
+                    dealer.deal(Link::Socket(socket, secure), ends, slot);
                 });
                 Some(Handshakes::new(registry, config, deliver))
             }
@@ -124,7 +162,7 @@ impl Acceptor {
         let Sockets { io, discovery } = sockets;
         let discovery = discovery.iter().map(|listener| (listener, 0, true));
         let io = io.iter().zip(0u16..).map(|(listener, index)| (listener, index, false));
-        let listeners: Vec<(&TcpListener, u16, bool)> = io.chain(discovery).collect();
+        let listeners: Vec<(&Listening, u16, bool)> = io.chain(discovery).collect();
         let mut refused = Refused::default();
         loop {
             let mut wanted = vec![PollFd::new(stop, PollFlags::IN)];
@@ -138,18 +176,26 @@ impl Acceptor {
             }
             for (listener, index, discovery_only) in &listeners {
                 let which = (*index, *discovery_only);
-                let Some((socket, ends)) = accept_one(listener, which) else { continue };
+                let Some((comer, ends)) = accept_one(listener, which) else { continue };
                 let Some(slot) = self.hosts.connection_of(ends.peer.ip()) else {
                     refused.note(&ends, self.hosts.limits.connections_per_address);
+                    comer.refuse();
                     continue;
                 };
                 // Those that a reactor has no time for wait in the kernel.
                 while self.dealer.is_full() && !is_stopped(stop) {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                match &self.handshakes {
-                    Some(handshakes) => handshakes.begin((socket, ends, slot)),
-                    None => self.dealer.deal((socket, ends, slot), None),
+                match (comer, &self.handshakes) {
+                    (Comer::Socket(socket), Some(handshakes)) => {
+                        handshakes.begin((socket, ends, slot));
+                    }
+                    (Comer::Socket(socket), None) => {
+                        self.dealer.deal(Link::Socket(socket, None), ends, slot);
+                    }
+                    (Comer::Rdma(request, shape), _) => {
+                        self.dealer.deal(Link::Requested(request, shape), ends, slot);
+                    }
                 }
             }
         }
@@ -184,16 +230,40 @@ impl Refused {
     }
 }
 
+/// Who wants to connect.
+enum Comer {
+    Socket(OwnedFd),
+    Rdma(rdma::Request, rdma::Shape),
+}
+
+impl Comer {
+    /// There is no room: hosts that come by RDMA hear it, others see the connection closed.
+    fn refuse(self) {
+        if let Comer::Rdma(request, _) = self {
+            let status = RejectStatus::NO_RESOURCES;
+            request.reject(&ConnectReject { status }.to_bytes());
+        }
+    }
+}
+
 fn accept_one(
-    socket: &TcpListener,
+    socket: &Listening,
     (listener, discovery_only): (u16, bool),
-) -> Option<(OwnedFd, Endpoints)> {
-    let accepted = socket.accept().and_then(|(stream, peer)| {
-        let local = stream.local_addr()?;
-        Ok((prepare(stream), Endpoints { peer, local, discovery_only, listener }))
-    });
+) -> Option<(Comer, Endpoints)> {
+    let ends = |peer, local| Endpoints { peer, local, discovery_only, listener };
+    let accepted = match socket {
+        Listening::Tcp(socket) => socket.accept().and_then(|(stream, peer)| {
+            let local = stream.local_addr()?;
+            Ok(Some((Comer::Socket(prepare(stream)), ends(peer, local))))
+        }),
+        Listening::Rdma(socket) => socket.next().map(|request| {
+            let request = request?;
+            let ends = ends(request.peer(), request.local());
+            look_at_request(request).map(|(request, shape)| (Comer::Rdma(request, shape), ends))
+        }),
+    };
     match accepted {
-        Ok(accepted) => Some(accepted),
+        Ok(accepted) => accepted,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         Err(error) => {
             // Out of descriptors, say: others may close theirs.
@@ -202,6 +272,35 @@ fn accept_one(
             None
         }
     }
+}
+
+/// Refuses what is asked for wrongly, and sizes the rest.
+fn look_at_request(request: rdma::Request) -> Option<(rdma::Request, rdma::Shape)> {
+    match shape_of(&request) {
+        Ok(shape) => Some((request, shape)),
+        Err(status) => {
+            log::warn!("{}: refused: {status}", request.peer());
+            request.reject(&ConnectReject { status }.to_bytes());
+            None
+        }
+    }
+}
+
+fn shape_of(request: &rdma::Request) -> Result<rdma::Shape, RejectStatus> {
+    let asked = ConnectRequest::from_private_data(request.private_data())?;
+    let (most, work_bytes) = match asked.qid {
+        0 => (RDMA_ADMIN_ENTRIES, RDMA_ADMIN_WORK_BYTES),
+        _ => (MAX_QUEUE_ENTRIES, RDMA_WORK_BYTES),
+    };
+    if asked.host_sends > u32::from(most) {
+        return Err(RejectStatus::INVALID_HSQSIZE);
+    }
+    // Connect on an admin queue has its data at the host.
+    if !request.answers_reads() {
+        return Err(RejectStatus::INVALID_IRD);
+    }
+    let receive_bytes = Sqe::BYTES + RDMA_IN_CAPSULE_BYTES as usize;
+    Ok(rdma::Shape { receives: asked.host_sends as u16, receive_bytes, work_bytes })
 }
 
 fn prepare(stream: TcpStream) -> OwnedFd {

@@ -251,7 +251,7 @@ impl Connection {
         Connection::PENDING_BYTES + rx + 2 * IDLE_TX_BYTES + QueuePair::memory_bytes(entries)
     }
 
-    /// `charge` is [`PENDING_BYTES`](Self::PENDING_BYTES).
+    /// `charge` is [`PENDING_BYTES`](Self::PENDING_BYTES), and what is registered for the port.
     pub(crate) fn new(
         (index, serial): (u32, u64),
         ends: Endpoints,
@@ -259,6 +259,8 @@ impl Connection {
         charge: Charge,
         now_ns: u64,
     ) -> Connection {
+        let base_bytes = Connection::PENDING_BYTES + port.registered_bytes();
+        let memory = ConnectionMemory::new(charge, base_bytes);
         Connection {
             index,
             serial,
@@ -268,7 +270,7 @@ impl Connection {
             phase: Phase::Connecting,
             vectors: Vectors::default(),
             waiters: ChainWaiters::default(),
-            memory: ConnectionMemory::new(charge, Connection::PENDING_BYTES),
+            memory,
             arrivals: Arrivals {
                 opened_ns: now_ns,
                 command_ns: now_ns,

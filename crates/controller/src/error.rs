@@ -28,6 +28,20 @@ pub enum ServerError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The address is of no card that does RDMA.
+    #[error(
+        "cannot listen on {0} for RDMA: no RDMA device of this machine has the address; `rdma link` shows \
+         devices, and for soft-RoCE `rdma link add rxe0 type rxe netdev DEVICE` makes one (not on loopback)"
+    )]
+    NoRdmaCard(SocketAddr),
+    /// The address cannot be listened on for RDMA.
+    #[error("cannot listen on {address} for RDMA: {source}")]
+    ListenRdma {
+        /// The address.
+        address: SocketAddr,
+        /// The libraries' answer.
+        source: io::Error,
+    },
     /// A key of a host.
     #[error(transparent)]
     Key(#[from] KeyFileError),

@@ -88,7 +88,7 @@ pub use bpfof_chain::Limits;
 pub use bpfof_device::Layout;
 pub use config::{
     Advertised, AnaState, AnaStates, ConfigError, ListenConfig, Listeners, NamespaceConfig,
-    NamespaceSource, TargetConfig, TlsMode, parse_address, parse_cntlids, parse_size,
+    NamespaceSource, TargetConfig, TlsMode, Transport, parse_address, parse_cntlids, parse_size,
     parse_tls_mode,
 };
 pub use error::ServerError;

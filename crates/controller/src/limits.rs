@@ -128,6 +128,16 @@ pub(crate) const IDLE_TX_BYTES: usize = 16 << 10;
 /// Data that a command may carry in its capsule: the size that fabrics commands need anyway, and more
 /// than a Pushdown request can have.
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
+/// The same over RDMA, where each command that a queue has room for has a receive of this size: Connect's
+/// data, and more than a request of a lookup has.
+pub(crate) const RDMA_IN_CAPSULE_BYTES: u32 = 1024;
+/// Memory of an RDMA connection's works, registered with the card: the data of as many commands is on its way
+/// at a time; others wait.
+pub(crate) const RDMA_WORK_BYTES: usize = 512 << 10;
+/// The same of an admin queue: the longest transfer, and its response.
+pub(crate) const RDMA_ADMIN_WORK_BYTES: usize = MAX_TRANSFER_BYTES as usize + BUFFER_BYTES;
+/// Entries of an admin queue over RDMA: before Connect nobody is known, and memory is registered.
+pub(crate) const RDMA_ADMIN_ENTRIES: u16 = 128;
 /// Largest transfer of one command (MDTS 5 with 4 KiB pages).
 pub(crate) const MAX_TRANSFER_BYTES: u32 = 128 << 10;
 /// Most data of one H2CData PDU. Payloads are streamed, so it costs no buffer.

@@ -5,7 +5,7 @@
 //! changes these at any time. Reactors keep a bit for each group with every connection, and hear of changes
 //! by a message, so that no command looks here.
 
-use crate::config::{Advertised, AnaState, AnaStates, ListenConfig};
+use crate::config::{Advertised, AnaState, AnaStates, ListenConfig, Transport};
 use crate::limits::MAX_ANA_GROUPS;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,6 +18,7 @@ pub(crate) struct Listener {
     pub(crate) id: u16,
     /// Where it listens, with the port if the configuration left that to the kernel.
     pub(crate) address: SocketAddr,
+    pub(crate) transport: Transport,
     state: Mutex<State>,
     /// The groups that are inaccessible, as [`ana_bit`] has them.
     inaccessible: AtomicU32,
@@ -54,6 +55,7 @@ impl Listener {
         let listener = Listener {
             id,
             address,
+            transport: config.transport,
             state: Mutex::new(State {
                 advertised: config.advertise.clone(),
                 states: config.ana,

@@ -1,9 +1,9 @@
 //! Starting and stopping: the listener, the threads, the reactors.
 
-use crate::acceptor::{Acceptor, Sockets, listen, prepare_listener};
+use crate::acceptor::{Acceptor, Listening, Sockets, listen, listen_rdma, prepare_listener};
 use crate::access::{HostRule, Rules};
 use crate::authenticator::Authenticator;
-use crate::config::{ListenConfig, Listeners, TargetConfig, TlsMode};
+use crate::config::{ListenConfig, Listeners, TargetConfig, TlsMode, Transport};
 use crate::connection::Endpoints;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
@@ -105,10 +105,16 @@ impl Given {
     fn replace(&self, config: &TargetConfig) -> TargetConfig {
         let mut listen = config.listen.0.clone();
         for address in &self.io {
-            if listen.iter().any(|known| known.address == *address) {
+            let is_it = |known: &ListenConfig| {
+                known.transport == Transport::Tcp && known.address == *address
+            };
+            if listen.iter().any(is_it) {
                 continue;
             }
-            match listen.iter_mut().find(|known| !self.io.contains(&known.address)) {
+            let is_free = |known: &&mut ListenConfig| {
+                known.transport == Transport::Tcp && !self.io.contains(&known.address)
+            };
+            match listen.iter_mut().find(is_free) {
                 Some(known) => known.address = *address,
                 None => listen.push(ListenConfig::from(*address)),
             }
@@ -172,7 +178,7 @@ impl Server {
         config.check()?;
         let sockets = Arc::new(open_sockets(config, listeners, discovery_listener)?);
         let listeners = listeners_of(config, &sockets)?;
-        let discovery_address = sockets.discovery.as_ref().map(TcpListener::local_addr);
+        let discovery_address = sockets.discovery.as_ref().map(Listening::local_addr);
         let discovery_address = discovery_address.transpose().map_err(ServerError::Start)?;
         let namespaces = reload::open_all(config, beside_another)?;
         let in_memory = namespaces.iter().map(|(_, namespace)| namespace.memory_bytes()).sum();
@@ -240,7 +246,11 @@ impl Server {
             for listener in &self.registry.listeners {
                 let known = listener.advertised();
                 let known = known.map_or(String::new(), |known| format!(", advertised as {known}"));
-                log::info!("{} listens on {}{known}", subsystem.nqn, listener.address);
+                let by = match listener.transport {
+                    Transport::Tcp => "",
+                    Transport::Rdma => " for RDMA",
+                };
+                log::info!("{} listens on {}{by}{known}", subsystem.nqn, listener.address);
             }
         }
         if let Some(address) = self.discovery_address {
@@ -354,7 +364,12 @@ impl Server {
             for (_, namespace) in registry.served() {
                 namespace.lock_files(true).map_err(|error| error.to_string())?;
             }
-            let copy = |socket: &TcpListener| socket.try_clone().map_err(|e| e.to_string());
+            let copy = |socket: &Listening| match socket {
+                Listening::Tcp(socket) => socket.try_clone().map_err(|error| error.to_string()),
+                Listening::Rdma(_) => {
+                    Err("it listens for RDMA, which cannot be handed over".to_owned())
+                }
+            };
             Ok(HandOver {
                 listeners: sockets.io.iter().map(copy).collect::<Result<_, _>>()?,
                 discovery: sockets.discovery.as_ref().map(copy).transpose()?,
@@ -622,22 +637,27 @@ fn open_sockets(
     for listener in given.iter().chain(&discovery) {
         prepare_listener(listener).map_err(ServerError::Start)?;
     }
-    let configured: Vec<SocketAddr> = config.listen.0.iter().map(|of| of.address).collect();
+    let of_tcp = config.listen.0.iter().filter(|of| of.transport == Transport::Tcp);
+    let configured: Vec<SocketAddr> = of_tcp.map(|of| of.address).collect();
     let mut io = Vec::new();
-    for address in &configured {
+    for ListenConfig { address, transport, .. } in &config.listen.0 {
+        if *transport == Transport::Rdma {
+            io.push(Listening::Rdma(listen_rdma(*address)?));
+            continue;
+        }
         let is_it = |socket: &TcpListener| socket.local_addr().is_ok_and(|at| at == *address);
         let all_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
-        io.push(match given.iter().position(is_it) {
+        io.push(Listening::Tcp(match given.iter().position(is_it) {
             Some(at) => given.remove(at),
             // Else it would take IPv4's as well.
             None => listen(*address, address.is_ipv6() && configured.contains(&all_v4))?,
-        });
+        }));
     }
     let discovery = match discovery {
         Some(discovery) => Some(discovery),
         None => config.discovery.map(|address| listen(address, false)).transpose()?,
     };
-    Ok(Sockets { io, discovery })
+    Ok(Sockets { io, discovery: discovery.map(Listening::Tcp) })
 }
 
 fn listeners_of(

@@ -319,7 +319,7 @@ fn discovered(server: &Server, host: &str, parameters: &[(&str, &Path)]) -> Vec<
     let header = DiscoveryHeader::from_bytes(page.first_chunk().expect("a header"));
     let entries = page[1024..].chunks_exact(1024).take(header.records as usize);
     let entries = entries.map(|bytes| DiscoveryEntry::from_bytes(bytes.try_into().expect("1024")));
-    entries.map(|entry| (entry.treq & 3, entry.sectype, entry.subnqn.to_string())).collect()
+    entries.map(|entry| (entry.treq & 3, entry.tsas[0], entry.subnqn.to_string())).collect()
 }
 
 /// Required: TREQ 1 and security type 2, with which `nvme connect-all` uses TLS by itself.

@@ -39,7 +39,7 @@ wire_struct! {
 wire_struct! {
     /// An entry of the discovery log page (NVMe Base 2.0 §5.16.1.23).
     pub struct DiscoveryEntry [1024] {
-        /// TRTYPE: transport; [`DiscoveryEntry::TRTYPE_TCP`] (byte 0).
+        /// TRTYPE: transport; [`DiscoveryEntry::TRTYPE_TCP`] or [`DiscoveryEntry::TRTYPE_RDMA`] (byte 0).
         0 => trtype: u8,
         /// ADRFAM: address family; 1 IPv4, 2 IPv6 (byte 1).
         1 => adrfam: u8,
@@ -55,20 +55,26 @@ wire_struct! {
         8 => asqsz: u16,
         /// EFLAGS: entry flags (bytes 11:10).
         10 => eflags: u16,
-        /// TRSVCID: TCP port in decimal (bytes 63:32).
+        /// TRSVCID: port in decimal (bytes 63:32).
         32 => trsvcid: SpacePadded<32>,
         /// SUBNQN: NQN of the subsystem (bytes 511:256).
         256 => subnqn: NulPadded<256>,
         /// TRADDR: address (bytes 767:512).
         512 => traddr: SpacePadded<256>,
-        /// TSAS: for TCP, byte 0 is the security type, 0 none, 2 TLS 1.3 (bytes 1023:768).
-        768 => sectype: u8,
+        /// TSAS: for TCP, byte 0 is the security type, 0 none, 2 TLS 1.3; for RDMA, bytes 0 to 2 are
+        /// [`DiscoveryEntry::RDMA_TSAS`] (bytes 1023:768).
+        768 => tsas: [u8; 3],
     }
 }
 
 impl DiscoveryEntry {
     /// TRTYPE of TCP (NVMe Base 2.0 §5.16.1.23).
     pub const TRTYPE_TCP: u8 = 3;
+    /// TRTYPE of RDMA (NVMe Base 2.0 §5.16.1.23).
+    pub const TRTYPE_RDMA: u8 = 1;
+    /// TSAS of RDMA: reliable connected queue pairs, no provider named, the RDMA connection manager (NVMe
+    /// RDMA Transport 1.0 §3.1).
+    pub const RDMA_TSAS: [u8; 3] = [1, 1, 1];
     /// ADRFAM of IPv4 (NVMe Base 2.0 §5.16.1.23).
     pub const ADRFAM_IPV4: u8 = 1;
     /// ADRFAM of IPv6 (NVMe Base 2.0 §5.16.1.23).

@@ -1,6 +1,6 @@
 //! The discovery log page: which subsystems there are and where they are reached.
 
-use crate::config::Advertised;
+use crate::config::{Advertised, Transport};
 use crate::connection::Endpoints;
 use crate::limits::MAX_QUEUE_ENTRIES;
 use crate::listener::Listener;
@@ -24,12 +24,20 @@ pub(crate) fn log_page(
     let advertised = (!ends.discovery_only)
         .then(|| Reached::of(registry.listener(ends.listener), ends.local))
         .flatten();
-    let reached = advertised.unwrap_or_else(|| Reached::at(ends.local));
+    let transport = match ends.discovery_only {
+        true => Transport::Tcp,
+        false => registry.listener(ends.listener).transport,
+    };
+    let reached = advertised.unwrap_or_else(|| Reached::at(ends.local, transport));
     let mut entries = vec![entry(subtype, DISCOVERY_NQN, needs_tls, 0, &reached)];
     for subsystem in registry.subsystems() {
         let Some(access) = rules.access(host_nqn, &subsystem.nqn) else { continue };
         let needs_tls = needs_tls || access.needs_tls;
         for listener in &registry.listeners {
+            // RDMA has no TLS.
+            if needs_tls && listener.transport == Transport::Rdma {
+                continue;
+            }
             let Some(reached) = Reached::of(listener, ends.local) else { continue };
             let subtype = DiscoveryEntry::SUBTYPE_NVM;
             entries.push(entry(subtype, &subsystem.nqn, needs_tls, listener.id, &reached));
@@ -49,28 +57,30 @@ struct Reached {
     /// The address, or, of a name, one of the same kind.
     ip: IpAddr,
     port: u16,
+    transport: Transport,
 }
 
 impl Reached {
     /// IPv4 hosts that reach an IPv6 socket appear as ::ffff:a.b.c.d.
-    fn at(address: SocketAddr) -> Reached {
+    fn at(address: SocketAddr, transport: Transport) -> Reached {
         let ip = address.ip().to_canonical();
-        Reached { host: ip.to_string(), ip, port: address.port() }
+        Reached { host: ip.to_string(), ip, port: address.port(), transport }
     }
 
     /// For a host that reached us at `local`: a listener is where it is said to be; one that listens
     /// everywhere is where it has worked, unless that is IPv6 and the listener is not.
     fn of(listener: &Listener, local: SocketAddr) -> Option<Reached> {
         let (ip, port) = (listener.address.ip(), listener.address.port());
+        let transport = listener.transport;
         if let Some(Advertised { host, port: given }) = listener.advertised() {
             let ip = host.parse().unwrap_or(ip);
-            return Some(Reached { host, ip, port: given.unwrap_or(port) });
+            return Some(Reached { host, ip, port: given.unwrap_or(port), transport });
         }
         let local = local.ip().to_canonical();
         match ip.is_unspecified() {
             true if ip.is_ipv4() && local.is_ipv6() => None,
-            true => Some(Reached::at(SocketAddr::new(local, port))),
-            false => Some(Reached::at(listener.address)),
+            true => Some(Reached::at(SocketAddr::new(local, port), transport)),
+            false => Some(Reached::at(listener.address, transport)),
         }
     }
 }
@@ -88,12 +98,16 @@ fn entry(
         true => (DiscoveryEntry::TREQ_REQUIRED, DiscoveryEntry::SECTYPE_TLS13),
         false => (DiscoveryEntry::TREQ_NOT_REQUIRED, 0),
     };
+    let (trtype, tsas) = match reached.transport {
+        Transport::Tcp => (DiscoveryEntry::TRTYPE_TCP, [sectype, 0, 0]),
+        Transport::Rdma => (DiscoveryEntry::TRTYPE_RDMA, DiscoveryEntry::RDMA_TSAS),
+    };
     let adrfam = match reached.ip {
         IpAddr::V4(_) => DiscoveryEntry::ADRFAM_IPV4,
         IpAddr::V6(_) => DiscoveryEntry::ADRFAM_IPV6,
     };
     DiscoveryEntry {
-        trtype: DiscoveryEntry::TRTYPE_TCP,
+        trtype,
         adrfam,
         subtype,
         treq: channel | DiscoveryEntry::TREQ_NO_SQ_FLOW_CONTROL,
@@ -104,6 +118,6 @@ fn entry(
         trsvcid: reached.port.to_string().as_str().into(),
         subnqn: nqn.into(),
         traddr: reached.host.as_str().into(),
-        sectype,
+        tsas,
     }
 }

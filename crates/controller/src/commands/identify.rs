@@ -7,13 +7,14 @@ use crate::config::AnaState;
 use crate::controller::Controller;
 use crate::health::ERROR_ENTRIES;
 use crate::limits::{
-    ALL_NAMESPACES, IN_CAPSULE_BYTES, MAX_ANA_GROUPS, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS,
-    MAX_FILE_MAPS, MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES,
-    MAX_VECTOR_BYTES, MAX_VECTOR_CHAINS,
+    ALL_NAMESPACES, MAX_ANA_GROUPS, MAX_ASSOCIATION_MAP_BYTES, MAX_EXTENTS, MAX_FILE_MAPS,
+    MAX_FUNCTIONS, MAX_NSID, MAX_QUEUE_ENTRIES, MAX_TRANSFER_BYTES, MAX_VECTOR_BYTES,
+    MAX_VECTOR_CHAINS,
 };
 use crate::namespace::{Namespace, fnv1a_128};
 use crate::refusal::{Refusal, Reply};
 use crate::subsystem::{Subsystem, Traits};
+use crate::transport::Port;
 use bpfof_chain::Limits;
 use bpfof_function::abi;
 use bpfof_nvme::fabrics::Version;
@@ -56,8 +57,8 @@ fn page(
     let unknown = || Refusal::field("CNS", format!("there is no structure {cns:#x}"));
     match cns {
         cns::CONTROLLER => {
-            let is_keyed = cx.connection.port.is_keyed();
-            Ok(identify_controller(&controller, &subsystem, is_keyed).to_bytes())
+            let port = &cx.connection.port;
+            Ok(identify_controller(&controller, &subsystem, port).to_bytes())
         }
         // A discovery controller knows no other structure.
         _ if subsystem.is_discovery() => Err(unknown()),
@@ -144,7 +145,7 @@ fn optional_commands(traits: Traits) -> u16 {
 fn identify_controller(
     controller: &Controller,
     subsystem: &Subsystem,
-    is_keyed: bool,
+    port: &Port,
 ) -> IdentifyController {
     let serial = format!("{:016x}", fnv1a_128(subsystem.nqn.as_bytes()) as u64);
     let is_discovery = subsystem.is_discovery();
@@ -186,11 +187,11 @@ fn identify_controller(
         // Bits 2:1: Flush is for one namespace, not for all at once.
         vwc: u8::from(traits.has_volatile_cache) | 2 << 1,
         // SGLs, in the capsule with an offset; keyed ones where the transport has them.
-        sgls: 1 | u32::from(is_keyed) << 2 | 1 << 20,
+        sgls: 1 | u32::from(port.is_keyed()) << 2 | 1 << 20,
         subnqn: subsystem.nqn.as_str().into(),
         // Disconnect.
         ofcs: 1,
-        ioccsz_16b: (64 + IN_CAPSULE_BYTES) / 16,
+        ioccsz_16b: (64 + port.in_capsule_bytes()) / 16,
         iorcsz_16b: 1,
         msdbd: 1,
         ..IdentifyController::default()

@@ -104,6 +104,11 @@ pub enum ConfigError {
     /// Two listeners at one address.
     #[error("listen has {0} twice")]
     SameAddress(SocketAddr),
+    /// A listener whose connections TLS cannot protect.
+    #[error(
+        "{0} listens for RDMA, which has no TLS, and tls is \"required\"; listen for TCP only, or set tls to \"allowed\""
+    )]
+    RdmaWithoutTls(SocketAddr),
     /// Two listeners with one number.
     #[error(
         "listen has the id {0} twice: one without id= has its position as its id; give each an id= of its own"

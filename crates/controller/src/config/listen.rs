@@ -22,6 +22,30 @@ pub struct ListenConfig {
     pub port_id: Option<u16>,
     /// How well namespaces are reached here.
     pub ana: AnaStates,
+    /// What carries connections.
+    pub transport: Transport,
+}
+
+/// What carries connections to a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// NVMe/TCP.
+    #[default]
+    Tcp,
+    /// NVMe/RDMA, by a network card of this machine.
+    Rdma,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "tcp" => Ok(Transport::Tcp),
+            "rdma" => Ok(Transport::Rdma),
+            _ => Err(format!("transport {text:?} is neither tcp nor rdma")),
+        }
+    }
 }
 
 /// All of them, in order.
@@ -175,7 +199,13 @@ impl fmt::Display for Advertised {
 
 impl From<SocketAddr> for ListenConfig {
     fn from(address: SocketAddr) -> Self {
-        ListenConfig { address, advertise: None, port_id: None, ana: AnaStates::default() }
+        ListenConfig {
+            address,
+            advertise: None,
+            port_id: None,
+            ana: AnaStates::default(),
+            transport: Transport::default(),
+        }
     }
 }
 
@@ -194,13 +224,14 @@ impl<I: Into<IpAddr>> From<(I, u16)> for Listeners {
 impl FromStr for ListenConfig {
     type Err = String;
 
-    /// `ADDRESS[,advertise=HOST[:PORT]][,id=N][,ana=STATE][,ana=GROUP:STATE]…`.
+    /// `ADDRESS[,transport=tcp|rdma][,advertise=HOST[:PORT]][,id=N][,ana=STATE][,ana=GROUP:STATE]…`.
     fn from_str(text: &str) -> Result<Self, String> {
         let (address, options) = text.split_once(',').unwrap_or((text, ""));
         let mut config = ListenConfig::from(parse_address(address)?);
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (key, value) = option.split_once('=').ok_or(format!("{option:?} has no value"))?;
             match key {
+                "transport" => config.transport = value.parse()?,
                 "advertise" => config.advertise = Some(value.parse()?),
                 "id" => config.port_id = Some(parse_port_id(value)?),
                 "ana" => match value.split_once(':') {
@@ -216,8 +247,11 @@ impl FromStr for ListenConfig {
 
 impl fmt::Display for ListenConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ListenConfig { address, advertise, port_id, ana } = self;
+        let ListenConfig { address, advertise, port_id, ana, transport } = self;
         write!(f, "{address}")?;
+        if *transport == Transport::Rdma {
+            f.write_str(",transport=rdma")?;
+        }
         if let Some(advertise) = advertise {
             write!(f, ",advertise={advertise}")?;
         }
@@ -242,6 +276,7 @@ fn parse_group(text: &str) -> Result<u32, String> {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Table {
     address: String,
+    transport: Option<String>,
     advertise: Option<String>,
     id: Option<u16>,
     ana: Option<AnaTable>,
@@ -258,6 +293,9 @@ enum AnaTable {
 impl Table {
     fn into_config(self) -> Result<ListenConfig, String> {
         let mut config = ListenConfig::from(parse_address(&self.address)?);
+        if let Some(transport) = self.transport {
+            config.transport = transport.parse()?;
+        }
         config.advertise = self.advertise.map(|text| text.parse()).transpose()?;
         config.port_id = self.id.map(|id| parse_port_id(&id.to_string())).transpose()?;
         match self.ana {
@@ -336,10 +374,11 @@ mod tests {
     #[test]
     fn addresses_are_parsed_and_bad_ones_explained() {
         let parse = |text: &str| text.parse::<ListenConfig>();
-        let full = "[::]:4420,advertise=storage1.example.org:4421,id=7,ana=non-optimized,ana=2:inaccessible";
+        let full = "[::]:4420,transport=rdma,advertise=storage1.example.org:4421,id=7,ana=non-optimized,ana=2:inaccessible";
         let config = parse(full).expect("good");
         let name = Advertised { host: "storage1.example.org".to_owned(), port: Some(4421) };
         assert_eq!((&config.advertise, config.port_id), (&Some(name), Some(7)));
+        assert_eq!(config.transport, Transport::Rdma);
         assert_eq!(
             [1, 2, 3].map(|group| config.ana.of(group)),
             [AnaState::NonOptimized, AnaState::Inaccessible, AnaState::NonOptimized]
@@ -360,6 +399,7 @@ mod tests {
             ("127.0.0.1:1,ana=good", "is not optimized"),
             ("127.0.0.1:1,ana=0:optimized", "1 to 32, not 0"),
             ("127.0.0.1:1,ana=33:optimized", "1 to 32, not 33"),
+            ("127.0.0.1:1,transport=fc", "neither tcp nor rdma"),
             ("127.0.0.1:1,colour=red", "unknown option"),
             ("127.0.0.1:1,id", "has no value"),
         ] {
@@ -378,7 +418,7 @@ mod tests {
         let both = Ok(vec![parsed, other]);
         assert_eq!(listen(&format!("listen = [\"{one}\", \"127.0.0.1:2\"]")), both);
         let tables = "[[listen]]\naddress = \"127.0.0.1:1\"\nid = 2\nana = { 1 = \"inaccessible\" }\n\
-                      [[listen]]\naddress = \"127.0.0.1:2\"\nana = \"optimized\"\n";
+                      [[listen]]\naddress = \"127.0.0.1:2\"\nana = \"optimized\"\ntransport = \"tcp\"\n";
         assert_eq!(listen(tables), both);
         for (text, reason) in [
             ("\nlisten = 7", "line 2, column 10"),

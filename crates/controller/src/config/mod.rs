@@ -13,7 +13,7 @@ use crate::hosts::HostLimits;
 use crate::limits::{LAST_CONTROLLER_ID, MAX_LISTENERS, MAX_NSID};
 use bpfof_chain::Limits;
 pub use error::ConfigError;
-pub use listen::{Advertised, AnaState, AnaStates, ListenConfig, Listeners};
+pub use listen::{Advertised, AnaState, AnaStates, ListenConfig, Listeners, Transport};
 pub use namespace_spec::{NamespaceConfig, NamespaceSource};
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -215,9 +215,15 @@ impl TargetConfig {
             return Err(ConfigError::Listeners(all.len()));
         }
         let mut seen = HashSet::new();
-        let mut named = all.iter().map(|listener| listener.address).filter(|at| at.port() != 0);
-        if let Some(twice) = named.find(|address| !seen.insert(*address)) {
+        let named = all.iter().map(|listener| (listener.address, listener.transport));
+        let mut named = named.filter(|(address, _)| address.port() != 0);
+        if let Some((twice, _)) = named.find(|place| !seen.insert(*place)) {
             return Err(ConfigError::SameAddress(twice));
+        }
+        if self.tls == TlsMode::Required
+            && let Some(plain) = all.iter().find(|listener| listener.transport == Transport::Rdma)
+        {
+            return Err(ConfigError::RdmaWithoutTls(plain.address));
         }
         let mut seen = HashSet::new();
         let twice = self.port_ids().find(|id| !seen.insert(*id));
@@ -231,8 +237,9 @@ impl TargetConfig {
     }
 
     /// Addresses and ids of all listeners, which last as long as the target runs.
-    fn places(&self) -> Vec<(SocketAddr, u16)> {
-        self.listen.0.iter().map(|listener| listener.address).zip(self.port_ids()).collect()
+    fn places(&self) -> Vec<(SocketAddr, Transport, u16)> {
+        let all = self.listen.0.iter().zip(self.port_ids());
+        all.map(|(listener, id)| (listener.address, listener.transport, id)).collect()
     }
 
     /// Checks that a running target can go on with this configuration instead of `running`: only

@@ -4,7 +4,7 @@ use super::input::Input;
 use crate::access::{HostKeys, HostRule, Rights};
 use crate::config::{
     Advertised, AnaState, AnaStates, ListenConfig, Listeners, NamespaceConfig, NamespaceSource,
-    TargetConfig, TlsMode, is_nqn, parse_size,
+    TargetConfig, TlsMode, Transport, is_nqn, parse_size,
 };
 use crate::hosts::HostLimits;
 use bpfof_chain::Limits;
@@ -371,7 +371,8 @@ fn make_listener(address: SocketAddr, input: &mut Input<'_>) -> ListenConfig {
     let port = (input.byte() & 1 != 0).then(|| 1 + u16::from(input.byte()));
     let advertise = (input.byte() & 1 != 0).then_some(Advertised { host, port });
     let port_id = (input.byte() & 1 != 0).then(|| 1 + u16::from(input.byte()));
-    ListenConfig { address, advertise, port_id, ana }
+    let transport = [Transport::Tcp, Transport::Rdma][usize::from(input.byte() % 2)];
+    ListenConfig { address, advertise, port_id, ana, transport }
 }
 
 fn make_nqn(input: &mut Input<'_>) -> String {

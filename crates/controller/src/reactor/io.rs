@@ -14,6 +14,7 @@ use crate::reporting::Part;
 use crate::transport::secure::Secure;
 use bpfof_device::Outgoing;
 use bpfof_device::fabric::{Endpoint, Work};
+use bpfof_device::rdma;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -85,6 +86,9 @@ pub(crate) trait Io {
 pub(crate) enum Link {
     Socket(OwnedFd, Option<Box<Secure>>),
     Fabric(Endpoint),
+    /// Asked for, with what of its size the request says.
+    Requested(rdma::Request, rdma::Shape),
+    Rdma(Box<rdma::Endpoint>),
 }
 
 /// Shared by those who have yet to pass a turn: the last to drop it tells that all have. One that has

@@ -34,7 +34,8 @@ pub(crate) fn adopt<I: Io>(
         log::warn!("{peer}: refused: the reactor has {count} connections, its limit");
         return None;
     };
-    let charge = match core.executor.registry.hosts.pending.charge(Connection::PENDING_BYTES) {
+    let bytes = Connection::PENDING_BYTES + port.registered_bytes();
+    let charge = match core.executor.registry.hosts.pending.charge(bytes) {
         Ok(charge) => charge,
         Err(full) => {
             log::warn!("{}: refused: {full}", ends.peer);

@@ -9,7 +9,9 @@ use super::state::Core;
 use super::{completions, serve, turn, upkeep};
 use crate::authenticator::{Authentication, Authenticator};
 use crate::backend::Backend;
+use crate::connection::Endpoints;
 use crate::executor::Executor;
+use crate::hosts::AddressSlot;
 use crate::limits::{MESSAGES_PER_TURN, SPARE_BYTES};
 use crate::loader::{Load, Loader};
 use crate::observe::SLOWEST_BYTES;
@@ -20,10 +22,12 @@ use crate::transport::message::MessagePort;
 use crate::transport::tcp::TcpPort;
 use bpfof_chain::{ChainId, DeviceRead};
 use bpfof_device::fabric::{Event, Work};
+use bpfof_device::rdma;
 use bpfof_device::{
     Buffer, Completion, NvmeDrive, NvmeRing, Outgoing, Part, Ring, RingError, Volume,
 };
 use bpfof_function::memory::Charge;
+use bpfof_nvme::rdma::{ConnectAccept, ConnectReject, RejectStatus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -274,6 +278,7 @@ impl Reactor {
 
     /// Something has happened at the endpoint of a fabric.
     fn happened(&mut self, index: u32, number: u64) {
+        self.core.io.look(index, number);
         let mut has_happened = false;
         while let Some(event) = self.core.io.poll(index, number) {
             completions::happened(&mut self.core, index, event);
@@ -294,25 +299,41 @@ impl Reactor {
             let Uring { setup, .. } = &self.core.io;
             let Ok(message) = setup.messages.try_recv() else { return };
             match message {
-                Message::Adopt(mut link, ends, address) => {
+                Message::Adopt(link, ends, address) => {
                     setup.mailbox(|mailbox| mailbox.untaken.fetch_sub(1, Ordering::Relaxed));
-                    let port = match &mut link {
-                        Link::Socket(_, secure) => Port::Tcp(match secure.take() {
-                            Some(secure) => TcpPort::secured(*secure),
-                            None => TcpPort::default(),
-                        }),
-                        Link::Fabric(_) => Port::Message(MessagePort::default()),
-                    };
-                    let core = &mut self.core;
-                    let adopted = upkeep::adopt(core, ends, port, Some(address));
-                    let Some(index) = adopted else { continue };
-                    core.io.set_link(index, link);
-                    upkeep::begin(core, index);
+                    self.adopt(link, ends, address);
                 }
                 message => completions::message(&mut self.core, message),
             }
         }
         self.core.io.setup.mailbox(Mailbox::wake);
+    }
+
+    /// Takes a connection on.
+    fn adopt(&mut self, mut link: Link, ends: Endpoints, address: AddressSlot) {
+        let port = match &mut link {
+            Link::Socket(_, secure) => Port::Tcp(match secure.take() {
+                Some(secure) => TcpPort::secured(*secure),
+                None => TcpPort::default(),
+            }),
+            Link::Fabric(_) | Link::Rdma(_) => Port::Message(MessagePort::default()),
+            Link::Requested(_, shape) => Port::Message(MessagePort::rdma(shape)),
+        };
+        let core = &mut self.core;
+        let Some(index) = upkeep::adopt(core, ends, port, Some(address)) else {
+            if let Link::Requested(request, _) = link {
+                request.reject(&no_resources());
+            }
+            return;
+        };
+        // Memory is registered only now that it is accounted for.
+        let link = match link {
+            Link::Requested(request, shape) => Link::Rdma(Box::new(accept(request, shape))),
+            link => link,
+        };
+        let number = core.io.set_link(index, link);
+        upkeep::begin(core, index);
+        self.happened(index, number);
     }
 }
 
@@ -429,28 +450,45 @@ impl Uring {
         self.parts = parts;
     }
 
-    fn set_link(&mut self, index: u32, link: Link) {
+    /// Returns its number, as tokens have it.
+    fn set_link(&mut self, index: u32, link: Link) -> u64 {
         if self.links.len() <= index as usize {
             self.links.resize_with(index as usize + 1, || None);
         }
         self.last_link += 1;
         self.links[index as usize] = Some((link, self.last_link));
-        self.arm(index);
+        self.last_link & 0xff_ffff
     }
 
-    /// Waits for the next event of a fabric's endpoint.
+    /// Waits for the next event of an endpoint.
     fn arm(&mut self, index: u32) {
-        let Some(Some((Link::Fabric(endpoint), number))) = self.links.get(index as usize) else {
-            return;
-        };
+        let Some(Some((link, number))) = self.links.get(index as usize) else { return };
         let token = token::FABRIC | (number & 0xff_ffff) << 32 | u64::from(index);
-        self.ring.read_event(endpoint.signal(), token);
+        match link {
+            Link::Fabric(endpoint) => self.ring.read_event(endpoint.signal(), token),
+            Link::Rdma(endpoint) => {
+                if let Some(signal) = endpoint.signal() {
+                    self.ring.readable(signal.as_raw_fd(), token);
+                }
+            }
+            Link::Socket(..) | Link::Requested(..) => {}
+        }
+    }
+
+    /// Looks what has made an endpoint's signal readable.
+    fn look(&mut self, index: u32, number: u64) {
+        if let Some(Some((Link::Rdma(endpoint), its))) = self.links.get_mut(index as usize)
+            && *its & 0xff_ffff == number
+        {
+            endpoint.look();
+        }
     }
 
     /// The next event of a link's endpoint, if it is still that link.
-    fn poll(&self, index: u32, number: u64) -> Option<Event> {
-        match self.links.get(index as usize)?.as_ref()? {
-            (Link::Fabric(endpoint), its) if its & 0xff_ffff == number => endpoint.poll(),
+    fn poll(&mut self, index: u32, number: u64) -> Option<Event> {
+        match self.links.get_mut(index as usize)?.as_mut()? {
+            (Link::Fabric(endpoint), its) if *its & 0xff_ffff == number => endpoint.poll(),
+            (Link::Rdma(endpoint), its) if *its & 0xff_ffff == number => endpoint.poll(),
             _ => None,
         }
     }
@@ -460,10 +498,15 @@ impl Uring {
         &link.expect("it stays open while its connection lives").0
     }
 
+    fn link_mut(&mut self, index: u32) -> &mut Link {
+        let link = self.links[index as usize].as_mut();
+        &mut link.expect("it stays open while its connection lives").0
+    }
+
     fn fd(&self, index: u32) -> RawFd {
         match self.link(index) {
             Link::Socket(socket, _) => socket.as_raw_fd(),
-            Link::Fabric(_) => unreachable!("its port has messages"),
+            _ => unreachable!("its port has messages"),
         }
     }
 }
@@ -525,14 +568,15 @@ impl Io for Uring {
     }
 
     fn post(&mut self, connection: u32, works: Vec<Work>) {
-        match self.link(connection) {
+        match self.link_mut(connection) {
             Link::Fabric(endpoint) => endpoint.post(works),
-            Link::Socket(..) => unreachable!("its port has bytes"),
+            Link::Rdma(endpoint) => endpoint.post(works),
+            Link::Socket(..) | Link::Requested(..) => unreachable!("its port has bytes"),
         }
     }
 
     fn shut(&mut self, connection: u32, half: Shut) {
-        match (self.link(connection), half) {
+        match (self.link_mut(connection), half) {
             // It fails where the other end has gone already.
             (Link::Socket(socket, _), Shut::Receive) => {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
@@ -540,13 +584,20 @@ impl Io for Uring {
             (Link::Socket(socket, _), Shut::Both) => {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
-            (Link::Fabric(_), Shut::Receive) => {}
             (Link::Fabric(endpoint), Shut::Both) => endpoint.close(),
+            (Link::Rdma(endpoint), Shut::Both) => endpoint.close(),
+            (Link::Fabric(_) | Link::Rdma(_) | Link::Requested(..), _) => {}
         }
     }
 
     fn close(&mut self, connection: u32) {
-        self.links[connection as usize] = None;
+        let link = self.links[connection as usize].take();
+        if let Some((Link::Rdma(endpoint), _)) = &link
+            && let Some(signal) = endpoint.signal()
+            && let Err(error) = self.ring.cancel(signal.as_raw_fd())
+        {
+            log::error!("the ring does not let go of a connection that has closed: {error}");
+        }
     }
 
     fn has_hung_up(&mut self, connection: u32) -> bool {
@@ -557,6 +608,8 @@ impl Io for Uring {
                 poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
             }
             Link::Fabric(endpoint) => endpoint.is_closed(),
+            Link::Rdma(endpoint) => endpoint.is_closed(),
+            Link::Requested(..) => false,
         }
     }
 
@@ -564,6 +617,8 @@ impl Io for Uring {
         match self.link(connection) {
             Link::Socket(socket, _) => acked_bytes(socket.as_raw_fd()),
             Link::Fabric(endpoint) => endpoint.taken_bytes(),
+            Link::Rdma(endpoint) => endpoint.taken_bytes(),
+            Link::Requested(..) => 0,
         }
     }
 
@@ -597,6 +652,17 @@ impl Io for Uring {
             mailbox.send(message());
         }
     }
+}
+
+/// Accepts a connection by RDMA, or refuses it for want of what it takes.
+fn accept(request: rdma::Request, shape: rdma::Shape) -> rdma::Endpoint {
+    let accepted = ConnectAccept { controller_receives: shape.receives }.to_bytes();
+    rdma::Endpoint::accept(request, shape, &accepted, &no_resources())
+}
+
+/// What a host is told for whom there is no room.
+fn no_resources() -> [u8; ConnectReject::BYTES] {
+    ConnectReject { status: RejectStatus::NO_RESOURCES }.to_bytes()
 }
 
 /// Bytes that the other end's kernel has acknowledged; 0 if they cannot be had.

@@ -4,20 +4,23 @@
 //! An answer whose command has no room for it elsewhere follows the completion in its message.
 
 use super::arrival::{Arrival, Fetched, Input, Payload, Received, Violation};
-use crate::limits::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES};
+use crate::limits::{IN_CAPSULE_BYTES, MAX_QUEUE_ENTRIES, RDMA_IN_CAPSULE_BYTES};
 use crate::queue::Fetch;
 use bpfof_device::IoBuffer;
 use bpfof_device::fabric::Work;
+use bpfof_device::rdma::Shape;
 use bpfof_nvme::{Cqe, DataPointer, Sqe};
 
 /// Messages that may be received and not looked at before a queue is known.
 const PENDING_MESSAGES: usize = 4;
-/// The longest command capsule, in bytes.
-const CAPSULE_BYTES: usize = Sqe::BYTES + IN_CAPSULE_BYTES as usize;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct MessagePort {
+    /// Data that a capsule has room for, in bytes.
+    in_capsule_bytes: u32,
+    /// Memory that is registered for it, in bytes.
+    registered_bytes: usize,
     /// None while it is looked at.
     inbox: Option<Vec<Received>>,
     /// How many capsules it may hold.
@@ -32,6 +35,8 @@ pub(crate) struct MessagePort {
 impl Default for MessagePort {
     fn default() -> MessagePort {
         MessagePort {
+            in_capsule_bytes: IN_CAPSULE_BYTES,
+            registered_bytes: 0,
             inbox: Some(Vec::new()),
             room: PENDING_MESSAGES,
             unposted: Vec::new(),
@@ -42,8 +47,27 @@ impl Default for MessagePort {
     }
 }
 
+impl MessagePort {
+    /// Of a connection by RDMA.
+    pub(crate) fn rdma(shape: &Shape) -> MessagePort {
+        MessagePort {
+            in_capsule_bytes: RDMA_IN_CAPSULE_BYTES,
+            registered_bytes: shape.registered_bytes(),
+            ..MessagePort::default()
+        }
+    }
+}
+
 /// What the port is for a queue pair.
 impl MessagePort {
+    pub(super) fn in_capsule_bytes(&self) -> u32 {
+        self.in_capsule_bytes
+    }
+
+    pub(super) fn registered_bytes(&self) -> usize {
+        self.registered_bytes
+    }
+
     pub(super) fn take_input(&mut self) -> Option<Input> {
         self.inbox.take().map(Input::Messages)
     }
@@ -63,7 +87,7 @@ impl MessagePort {
         }
         let arrival = match received.first() {
             None => return Ok(None),
-            Some(Received::Capsule(bytes)) => capsule(bytes)?,
+            Some(Received::Capsule(bytes)) => capsule(bytes, self.in_capsule_bytes)?,
             Some(Received::Fetched { slot, buffer }) => {
                 // The message goes with its turn, and the buffer before it.
                 let mut taken = IoBuffer::new(buffer.len());
@@ -168,9 +192,10 @@ impl MessagePort {
     }
 }
 
-fn capsule(bytes: &[u8]) -> Result<Arrival<'_>, Violation> {
-    if bytes.len() > CAPSULE_BYTES {
-        let words = format!("a capsule of {} bytes, where {CAPSULE_BYTES} is most", bytes.len());
+fn capsule(bytes: &[u8], in_capsule_bytes: u32) -> Result<Arrival<'_>, Violation> {
+    let most = Sqe::BYTES + in_capsule_bytes as usize;
+    if bytes.len() > most {
+        let words = format!("a capsule of {} bytes, where {most} is most", bytes.len());
         return Err(Violation(words));
     }
     let Some((sqe, data)) = bytes.split_first_chunk() else {

@@ -13,6 +13,7 @@ mod arrival;
 
 pub(crate) use arrival::{Arrival, Fetched, Input, Payload, Received, Violation};
 
+use crate::limits::IN_CAPSULE_BYTES;
 use crate::queue::Fetch;
 use bpfof_device::IoBuffer;
 use bpfof_nvme::{Cqe, DataPointer, Sgl};
@@ -41,6 +42,22 @@ impl Port {
     /// Whether hosts name data by keys.
     pub(crate) fn is_keyed(&self) -> bool {
         matches!(self, Port::Message(_))
+    }
+
+    /// Data that a capsule has room for, in bytes.
+    pub(crate) fn in_capsule_bytes(&self) -> u32 {
+        match self {
+            Port::Tcp(_) => IN_CAPSULE_BYTES,
+            Port::Message(port) => port.in_capsule_bytes(),
+        }
+    }
+
+    /// Memory that is registered with a network card for it, in bytes.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        match self {
+            Port::Tcp(_) => 0,
+            Port::Message(port) => port.registered_bytes(),
+        }
     }
 
     /// Who the peer has proved to be below this, if it has.
