@@ -12,12 +12,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/../scripts/own_apt.sh"
 readonly SUITE=trixie KERNEL=${2:-amd64}
 readonly PACKAGES=(busybox-static nvme-cli fio e2fsprogs xfsprogs kmod socat ktls-utils keyutils
-	lvm2 dmsetup)
+	lvm2 dmsetup iproute2 librdmacm1t64 ibverbs-providers)
 # What the guest runs; /bin/busybox is there anyway.
 readonly PROGRAMS=(usr/sbin/nvme usr/bin/fio usr/sbin/mke2fs usr/sbin/e2fsck usr/sbin/mkfs.xfs
-	usr/sbin/xfs_repair usr/sbin/lvm usr/sbin/dmsetup usr/bin/kmod usr/bin/socat usr/sbin/tlshd usr/bin/keyctl)
+	usr/sbin/xfs_repair usr/sbin/lvm usr/sbin/dmsetup usr/bin/kmod usr/bin/socat usr/sbin/tlshd usr/bin/keyctl
+	usr/sbin/ip usr/bin/rdma)
+# What programs load while they run: RDMA in user space, with the provider for soft-RoCE.
+readonly LOADED=(librdmacm.so.1 libibverbs/librxe-rdmav34.so)
 MODULES=(nvme nvme-tcp nvmet nvmet-tcp tls ext4 xfs dm-mod dm-mirror dm-snapshot crc32c_generic crc32c-intel virtio_net virtio_pci
-	gcm ghash-generic aesni-intel chacha20poly1305 chacha_generic poly1305_generic)
+	gcm ghash-generic aesni-intel chacha20poly1305 chacha_generic poly1305_generic
+	rdma_rxe rdma_ucm nvme-rdma nvmet-rdma null_blk dummy crc32_generic)
 [[ $KERNEL == amd64 ]] || MODULES=(nvme ext4 xfs crc32c-intel)
 readonly MODULES
 
@@ -72,6 +76,14 @@ copy_programs() {
 		packaged --list "packages/$program" >libraries || fail "$program: $(cat libraries)"
 		sed -n 's/.*=> \([^ ]*\) .*/\1/p' libraries
 	done | sort -u | xargs cp -L -t root/$libraries
+	for program in "${LOADED[@]}"; do
+		mkdir -p "$(dirname "root/$libraries/$program")"
+		cp -L "packages/$libraries/$program" "root/$libraries/$program"
+		packaged --list "packages/$libraries/$program" >libraries || fail "$program: $(cat libraries)"
+		sed -n 's/.*=> \([^ ]*\) .*/\1/p' libraries
+	done | sort -u | xargs cp -L -t root/$libraries
+	mkdir -p root/etc/libibverbs.d
+	cp packages/etc/libibverbs.d/rxe.driver root/etc/libibverbs.d/
 }
 
 # The modules we name and what they need, decompressed: that is quicker here than in the guest.

@@ -24,13 +24,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 BUSYBOX = CACHE / "root/bin/busybox"
-PARTS = ["plain", "query", "volumes", "paths", "secure", "nvmet", "ktls"]
+PARTS = ["plain", "query", "volumes", "paths", "secure", "nvmet", "ktls", "rdma"]
 # Those in which programs of ours run in the guest, which are options of these names.
 OUR_PROGRAMS = {
     "query": ["query"],
     "volumes": ["query", "target"],
     "nvmet": ["verify"],
     "ktls": ["target", "verify"],
+    "rdma": ["target"],
 }
 # Lines of a log that are shown of a failure: what is near its end says why.
 SHOWN_LINES = 60
