@@ -70,6 +70,39 @@ fn the_target_comes_from_the_environment() {
     assert!(run(&["function", "list"]).contains("no function is installed"));
 }
 
+/// No machine has the address; the libraries are this machine's, or one that cannot be loaded.
+#[test]
+fn a_target_that_cannot_do_rdma_says_what_it_needs() {
+    let start = |libraries: Option<&Path>| {
+        let mut target = Command::new(BPFOF);
+        target.args(["target", "--listen", "127.0.0.1:0", "--listen-rdma", "203.0.113.1:4421"]);
+        target.args(["--allow-any-host", "--namespace", "mem:size=1MiB"]);
+        if let Some(folder) = libraries {
+            target.env("LD_LIBRARY_PATH", folder);
+        }
+        let output = target.output().expect("bpfof starts");
+        assert!(!output.status.success());
+        let errors = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(errors.contains("cannot listen on 203.0.113.1:4421 for RDMA"), "{errors}");
+        assert!(!errors.contains("panicked"), "{errors}");
+        errors
+    };
+    start(None);
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join(library), "no library").expect("written");
+        let errors = start(Some(folder.path()));
+        for named in [library, "RDMA needs librdmacm.so.1 and libibverbs.so.1 of rdma-core"] {
+            assert!(errors.contains(named), "{named}: {errors}");
+        }
+    }
+    // TLS cannot be required of it.
+    refused(
+        &["target", "--listen-rdma", "203.0.113.1:4421", "--tls", "required"],
+        &["203.0.113.1:4421 listens for RDMA, which has no TLS"],
+    );
+}
+
 /// Ends a command when `file` is there and has bytes.
 fn interrupt_once(command: &mut Command, file: &Path, signal: Signal) -> Child {
     let mut child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");

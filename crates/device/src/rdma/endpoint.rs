@@ -3,7 +3,7 @@
 use super::listener::Request;
 use super::memory::{Piece, Pieces};
 use super::sys;
-use super::verbs::{Channel, Does, Ended, Happened, Posting, QueuePair, Size};
+use super::verbs::{BATCH, Channel, Does, Ended, Happened, Posting, QueuePair, Size};
 use crate::buffer::IoBuffer;
 use crate::fabric::{Event, Work};
 use rustix::event::epoll;
@@ -62,6 +62,8 @@ pub struct Endpoint {
     free_receives: VecDeque<u32>,
     events: VecDeque<Event>,
     postings: Vec<Posting>,
+    /// What is turned into events; empty at other times.
+    ended: Vec<Ended>,
     /// Whether the next end of something makes the signal readable.
     is_armed: bool,
     is_closed: bool,
@@ -89,6 +91,7 @@ impl Endpoint {
             free_receives: VecDeque::new(),
             events: VecDeque::new(),
             postings: Vec::new(),
+            ended: Vec::with_capacity(BATCH),
             is_armed: false,
             is_closed: false,
             taken_bytes: 0,
@@ -251,9 +254,9 @@ impl Endpoint {
     /// Turns what has ended into events; returns how much that was.
     fn take_ended(&mut self) -> usize {
         let Some(queue) = &mut self.queue else { return 0 };
-        let mut ended = Vec::new();
+        let mut ended = std::mem::take(&mut self.ended);
         let count = queue.pair.poll(|one| ended.push(one));
-        for one in ended {
+        for one in ended.drain(..) {
             match one {
                 Ended::Receive(slot, Ok(bytes)) => self.received(slot, bytes),
                 Ended::Work(number, Ok(())) => self.work_ended(number, true),
@@ -264,6 +267,7 @@ impl Endpoint {
                 }
             }
         }
+        self.ended = ended;
         count
     }
 
@@ -312,7 +316,7 @@ impl Queue {
         accepted: &[u8],
         refused: &[u8],
     ) -> io::Result<Queue> {
-        let Request { id, reads, .. } = request;
+        let Request { id, .. } = request;
         let size = Size {
             receives: shape.receives.into(),
             receive_bytes: shape.receive_bytes,
@@ -321,7 +325,7 @@ impl Queue {
         };
         let mut pair = QueuePair::new(id, Channel::new()?, size, refused)?;
         let ready = Queue::signal_of(&pair).and_then(|signal| {
-            pair.accept(reads, accepted)?;
+            pair.accept(accepted)?;
             Ok(signal)
         });
         match ready {

@@ -1,5 +1,6 @@
 //! Where connections are asked for.
 
+use super::sys;
 use super::verbs::{Channel, Happened, Id};
 use std::io;
 use std::net::SocketAddr;
@@ -50,16 +51,21 @@ impl Listener {
     /// The next connection that is asked for; none if there is none now. It does not wait.
     ///
     /// # Errors
-    /// The kernel's answer.
+    /// The kernel's answer, or the network card is gone.
     pub fn next(&self) -> io::Result<Option<Request>> {
         while let Some(happened) = self.channel.next()? {
-            // Others concern connections that were given up before they were taken.
-            if let Happened::Request(id, asked) = happened
-                && let Some((local, peer)) = id.addresses()
-            {
-                let (reads, private_data) = (asked.reads, asked.private_data);
-                let _channel = Arc::clone(&self.channel);
-                return Ok(Some(Request { id, _channel, reads, private_data, local, peer }));
+            match happened {
+                Happened::Request(id, asked) => {
+                    let Some((local, peer)) = id.addresses() else { continue };
+                    let (reads, private_data) = (asked.reads, asked.private_data);
+                    let _channel = Arc::clone(&self.channel);
+                    return Ok(Some(Request { id, _channel, reads, private_data, local, peer }));
+                }
+                Happened::Other { kind: sys::DEVICE_REMOVAL, .. } => {
+                    return Err(io::Error::other("the network card is gone"));
+                }
+                // They concern connections that were given up before they were taken.
+                Happened::Other { .. } => {}
             }
         }
         Ok(None)

@@ -196,6 +196,8 @@ pub(super) const SEND_SIGNALED: c_uint = 2;
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
 /// `IBV_QPT_RC`.
 pub(super) const QPT_RC: c_int = 2;
+/// `RDMA_MAX_INIT_DEPTH`: the lesser of what the peer's card answers and of what this end's card asks.
+pub(super) const MAX_INITIATOR_DEPTH: u8 = 0xff;
 /// `RDMA_PS_TCP`.
 pub(super) const PS_TCP: c_int = 0x0106;
 

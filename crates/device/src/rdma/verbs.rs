@@ -405,13 +405,13 @@ impl QueuePair {
         (0..self.size.receives).try_for_each(|slot| self.post_receive(slot))
     }
 
-    /// Accepts what was asked for; this end may have so many RDMA Reads outstanding.
-    pub(super) fn accept(&mut self, reads: u8, private_data: &[u8]) -> io::Result<()> {
+    /// Accepts what was asked for. As many RDMA Reads may be outstanding as both cards can have.
+    pub(super) fn accept(&mut self, private_data: &[u8]) -> io::Result<()> {
         let mut param = sys::ConnParam {
             private_data: private_data.as_ptr().cast::<c_void>(),
             private_data_len: private_data.len() as u8,
             responder_resources: 0,
-            initiator_depth: reads,
+            initiator_depth: sys::MAX_INITIATOR_DEPTH,
             flow_control: 0,
             retry_count: RETRY_FOR_EVER,
             rnr_retry_count: RETRY_FOR_EVER,
