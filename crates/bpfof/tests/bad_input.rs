@@ -87,7 +87,8 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
         assert!(!errors.contains("panicked"), "{errors}");
         errors
     };
-    start(None);
+    let errors = start(None);
+    assert!(errors.contains("modprobe rdma_ucm") || errors.contains("RDMA needs "), "{errors}");
     for library in ["libibverbs.so.1", "librdmacm.so.1"] {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join(library), "no library").expect("written");
@@ -98,7 +99,15 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
     }
     // TLS cannot be required of it.
     refused(
-        &["target", "--listen-rdma", "203.0.113.1:4421", "--tls", "required"],
+        &[
+            "target",
+            "--listen-rdma",
+            "203.0.113.1:4421",
+            "--tls",
+            "required",
+            "--namespace",
+            "mem:size=1MiB",
+        ],
         &["203.0.113.1:4421 listens for RDMA, which has no TLS"],
     );
 }

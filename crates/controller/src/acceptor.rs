@@ -16,6 +16,7 @@ use bpfof_device::rdma;
 use bpfof_nvme::Sqe;
 use bpfof_nvme::rdma::{ConnectReject, ConnectRequest, RejectStatus};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -66,6 +67,10 @@ pub(crate) fn listen_rdma(address: SocketAddr) -> Result<rdma::Listener, ServerE
     rdma::Listener::bind(address).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => ServerError::AddressInUse(address),
         io::ErrorKind::AddrNotAvailable => ServerError::NoRdmaCard(address),
+        // There is no device at all, or the kernel does not let programs use them.
+        _ if Errno::from_io_error(&source) == Some(Errno::NODEV) => {
+            ServerError::NoRdmaCard(address)
+        }
         _ => ServerError::ListenRdma { address, source },
     })
 }

@@ -31,7 +31,8 @@ pub enum ServerError {
     /// The address is of no card that does RDMA.
     #[error(
         "cannot listen on {0} for RDMA: no RDMA device of this machine has the address; `rdma link` shows \
-         devices, and for soft-RoCE `rdma link add rxe0 type rxe netdev DEVICE` makes one (not on loopback)"
+         devices, `modprobe rdma_ucm` lets programs use them, and for soft-RoCE `rdma link add rxe0 type rxe \
+         netdev DEVICE` makes one (not on loopback)"
     )]
     NoRdmaCard(SocketAddr),
     /// The address cannot be listened on for RDMA.
