@@ -1,12 +1,14 @@
 //! What is measured: instructions of a guest that are counted from outside, or time.
 #![allow(unsafe_code)]
 
-use super::Result;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+/// Of whatever part of the measurement; errors are told to people.
+pub(super) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// What figures are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

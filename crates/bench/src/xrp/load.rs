@@ -1,6 +1,6 @@
 //! What chains read: linked blocks, and a BPF-KV database.
 
-use super::Result;
+use super::counter::Result;
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::FANOUT;
 use bpfkv::pushdown::{

@@ -4,6 +4,7 @@
 mod counter;
 mod load;
 mod report;
+mod sample;
 mod worker;
 
 use crate::measurement::latencies;
@@ -12,16 +13,15 @@ use bpfof_host::files::{FileMaps, NamespaceDevice, NvmeNamespace};
 use bpfof_terminal::Outcome;
 use bpfof_terminal::progress;
 use clap::Args;
-use counter::Counter;
+use counter::{Counter, Result};
 use load::{Links, Load};
 use report::{Case, Figures, Report};
+use sample::Sample;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::time::Duration;
 use worker::{Done, Way, Worker};
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Chains of 1 to so many reads.
 const READS_MAX: u32 = 10;
@@ -237,39 +237,9 @@ impl Bench<'_> {
     }
 }
 
-/// One measurement of one way.
-#[derive(Debug)]
-struct Sample {
-    /// Instructions, or ns.
-    spent: u64,
-    done: Done,
-}
-
-impl Sample {
-    fn each(&self) -> f64 {
-        self.spent as f64 / self.done.operations as f64
-    }
-}
-
-/// What a read more costs: the slope of a line through these points (reads, cost), by least squares.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let count = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let by = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
-    by(&|point| (point.0 - x) * (point.1 - y)) / by(&|point| (point.0 - x).powi(2))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_hop_is_what_a_read_more_costs() {
-        let points: Vec<(f64, f64)> =
-            (1..=10).map(|n| (f64::from(n), 100.0 + 7.0 * f64::from(n))).collect();
-        assert!((slope(&points) - 7.0).abs() < 1e-9);
-    }
 
     #[test]
     fn drives_have_character_devices() {

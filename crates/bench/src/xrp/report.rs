@@ -2,8 +2,8 @@
 
 use super::counter::Unit;
 use super::load::Load;
+use super::sample::{Sample, slope};
 use super::worker::Way;
-use super::{Sample, slope};
 use crate::measurement::{median, range, thousands};
 use hdrhistogram::Histogram;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Ways to run chains, each in a closed loop of one thread.
 
-use super::Result;
+use super::counter::Result;
 use super::load::{BLOCK_BYTES, Links, Load, Operation, Random};
 use bpfof_device::{Buffer, IoBuffer, Ring};
 use bpfof_host::files::{
