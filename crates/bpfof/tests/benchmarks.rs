@@ -212,6 +212,7 @@ fn vectors_are_measured_against_single_gets() {
     }
     assert!(bad(&["bench", "xrp", "/dev/sda", "/tmp"]).contains("is no /dev/nvmeXnY"));
     assert!(bad(&["bench", "xrp", "/dev/nvme0n1", "/tmp", "--chains", "3"]).contains("--chains"));
+    assert!(bad(&["bench", "xrp", "/dev/nvme0n1", "/tmp", "--depths", "0"]).contains("1..=16"));
     assert!(bad(&["bench", "kv", "--batch", "257"]).contains("1 to 256"));
     assert!(bad(&["bench", "kv", "--batch", "4", "--tls"]).contains("cannot be used with"));
 }

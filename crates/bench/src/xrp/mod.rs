@@ -53,8 +53,8 @@ pub struct XrpOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// In flight, besides 1
-    #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16])]
-    depths: Vec<usize>,
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8, 16], value_parser = clap::value_parser!(u64).range(1..=16))]
+    depths: Vec<u64>,
     /// Write figures as JSON, with a summary.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -81,6 +81,15 @@ impl Module {
         const PARAMETER: &str = "/sys/module/bpfof_xrp/parameters/hand_over";
         std::fs::write(PARAMETER, if all { "1" } else { "0" })
             .map_err(|error| format!("cannot set {PARAMETER}: {error}").into())
+    }
+
+    /// Hops that it has made since it was loaded.
+    fn hops() -> Result<u64> {
+        const COUNTERS: &str = "/sys/kernel/debug/bpfof_xrp/counters";
+        let text = std::fs::read_to_string(COUNTERS)
+            .map_err(|error| format!("cannot read {COUNTERS}: {error}; is debugfs mounted?"))?;
+        let hops = text.lines().find_map(|line| line.strip_prefix("hops "));
+        Ok(hops.ok_or_else(|| format!("{COUNTERS} has no hops"))?.trim().parse()?)
     }
 }
 
@@ -135,7 +144,7 @@ fn measure(options: &XrpOptions) -> Result<Report> {
     let mut plan: Vec<(Load, usize)> =
         (1..=READS_MAX).map(|reads| (Load::Chain(reads), 1)).collect();
     plan.push((Load::Get, 1));
-    plan.extend(options.depths.iter().map(|depth| (Load::Chain(READS_DEEP), *depth)));
+    plan.extend(options.depths.iter().map(|depth| (Load::Chain(READS_DEEP), *depth as usize)));
     // Readers that find no module run chains without it, also later.
     let mut without = Vec::new();
     for (load, in_flight) in &plan {
@@ -173,8 +182,10 @@ impl Bench<'_> {
         let mut samples: Vec<Vec<Sample>> = ways.iter().map(|_| Vec::new()).collect();
         for repetition in 0..=self.options.repetitions {
             for ((way, workers), samples) in ways.iter_mut().zip(&mut samples) {
-                Module::hand_over(*way == Way::WorkItem)?;
-                let sample = self.sample(workers)?;
+                let sample = match way {
+                    Way::Interrupt | Way::WorkItem => self.sample_of_module(*way, load, workers)?,
+                    Way::Pread | Way::IoUring | Way::Passthrough => self.sample(workers)?,
+                };
                 // The first loads functions and maps.
                 if repetition > 0 {
                     samples.push(sample);
@@ -201,6 +212,22 @@ impl Bench<'_> {
         (1..=threads as u64)
             .map(|seed| Worker::new((way, each), load, place, &self.links, seed))
             .collect()
+    }
+
+    /// A sample whose chains were all run by the module.
+    fn sample_of_module(&self, way: Way, load: Load, workers: &mut [Worker<'_>]) -> Result<Sample> {
+        Module::hand_over(way == Way::WorkItem)?;
+        let before = Module::hops()?;
+        let sample = self.sample(workers)?;
+        let (made, wanted) =
+            (Module::hops()? - before, sample.done.operations * u64::from(load.reads()));
+        match made >= wanted {
+            true => Ok(sample),
+            false => Err(format!(
+                "the module has made {made} of {wanted} hops: others ran in user space"
+            )
+            .into()),
+        }
     }
 
     fn sample(&self, workers: &mut [Worker<'_>]) -> Result<Sample> {
