@@ -10,7 +10,7 @@ use crate::limits::{
     RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
 };
 use crate::reactor::uring::Mailbox;
-use crate::reactor::{Link, Message};
+use crate::reactor::{Asked, Link, Message};
 use crate::registry::Registry;
 use bpfof_device::rdma;
 use bpfof_nvme::Sqe;
@@ -18,6 +18,7 @@ use bpfof_nvme::rdma::{ConnectReject, ConnectRequest, RejectStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockRef, Socket, Type};
+use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -181,9 +182,17 @@ impl Acceptor {
             }
             for (listener, index, discovery_only) in &listeners {
                 let which = (*index, *discovery_only);
-                let Some((comer, ends)) = accept_one(listener, which) else { continue };
+                let Some((comer, ends)) = accept_one(listener, which, &mut refused) else {
+                    continue;
+                };
                 let Some(slot) = self.hosts.connection_of(ends.peer.ip()) else {
-                    refused.note(&ends, self.hosts.limits.connections_per_address);
+                    let limit = self.hosts.limits.connections_per_address;
+                    refused.note(
+                        ends.peer,
+                        &format_args!(
+                            "it has {limit} connections, which is the limit (connections-per-address)"
+                        ),
+                    );
                     comer.refuse();
                     continue;
                 };
@@ -198,9 +207,7 @@ impl Acceptor {
                     (Comer::Socket(socket), None) => {
                         self.dealer.deal(Link::Socket(socket, None), ends, slot);
                     }
-                    (Comer::Rdma(request, shape), _) => {
-                        self.dealer.deal(Link::Requested(request, shape), ends, slot);
-                    }
+                    (Comer::Rdma(asked), _) => self.dealer.deal(Link::Asked(asked), ends, slot),
                 }
             }
         }
@@ -221,16 +228,13 @@ struct Refused {
 }
 
 impl Refused {
-    fn note(&mut self, ends: &Endpoints, limit: u32) {
+    fn note(&mut self, peer: SocketAddr, why: &dyn Display) {
         self.count += 1;
         if self.since.is_some_and(|since| since.elapsed() < Duration::from_secs(1)) {
             return;
         }
-        let (address, count) = (ends.peer.ip(), self.count);
-        log::warn!(
-            "{address}: refused: it has {limit} connections, which is the limit \
-             (connections-per-address); {count} such refusals since the last of these lines"
-        );
+        let (address, count) = (peer.ip(), self.count);
+        log::warn!("{address}: refused: {why}; {count} refusals since the last of these lines");
         (self.since, self.count) = (Some(Instant::now()), 0);
     }
 }
@@ -238,15 +242,15 @@ impl Refused {
 /// Who wants to connect.
 enum Comer {
     Socket(OwnedFd),
-    Rdma(rdma::Request, rdma::Shape),
+    Rdma(Box<Asked>),
 }
 
 impl Comer {
     /// There is no room: hosts that come by RDMA hear it, others see the connection closed.
     fn refuse(self) {
-        if let Comer::Rdma(request, _) = self {
+        if let Comer::Rdma(asked) = self {
             let status = RejectStatus::NO_RESOURCES;
-            request.reject(&ConnectReject { status }.to_bytes());
+            asked.request.reject(&ConnectReject { status }.to_bytes());
         }
     }
 }
@@ -254,6 +258,7 @@ impl Comer {
 fn accept_one(
     socket: &Listening,
     (listener, discovery_only): (u16, bool),
+    refused: &mut Refused,
 ) -> Option<(Comer, Endpoints)> {
     let ends = |peer, local| Endpoints { peer, local, discovery_only, listener };
     let accepted = match socket {
@@ -264,7 +269,7 @@ fn accept_one(
         Listening::Rdma(socket) => socket.next().map(|request| {
             let request = request?;
             let ends = ends(request.peer(), request.local());
-            look_at_request(request).map(|(request, shape)| (Comer::Rdma(request, shape), ends))
+            look_at_request(request, refused).map(|asked| (Comer::Rdma(asked), ends))
         }),
     };
     match accepted {
@@ -280,18 +285,19 @@ fn accept_one(
 }
 
 /// Refuses what is asked for wrongly, and sizes the rest.
-fn look_at_request(request: rdma::Request) -> Option<(rdma::Request, rdma::Shape)> {
+fn look_at_request(request: rdma::Request, refused: &mut Refused) -> Option<Box<Asked>> {
     match shape_of(&request) {
-        Ok(shape) => Some((request, shape)),
+        Ok((shape, qid)) => Some(Box::new(Asked { request, shape, qid })),
         Err(status) => {
-            log::warn!("{}: refused: {status}", request.peer());
+            refused.note(request.peer(), &status);
             request.reject(&ConnectReject { status }.to_bytes());
             None
         }
     }
 }
 
-fn shape_of(request: &rdma::Request) -> Result<rdma::Shape, RejectStatus> {
+/// With the queue that is asked for.
+fn shape_of(request: &rdma::Request) -> Result<(rdma::Shape, u16), RejectStatus> {
     let asked = ConnectRequest::from_private_data(request.private_data())?;
     let (most, work_bytes) = match asked.qid {
         0 => (RDMA_ADMIN_ENTRIES, RDMA_ADMIN_WORK_BYTES),
@@ -305,7 +311,8 @@ fn shape_of(request: &rdma::Request) -> Result<rdma::Shape, RejectStatus> {
         return Err(RejectStatus::INVALID_IRD);
     }
     let receive_bytes = Sqe::BYTES + RDMA_IN_CAPSULE_BYTES as usize;
-    Ok(rdma::Shape { receives: asked.host_sends as u16, receive_bytes, work_bytes })
+    let shape = rdma::Shape { receives: asked.host_sends as u16, receive_bytes, work_bytes };
+    Ok((shape, asked.qid))
 }
 
 fn prepare(stream: TcpStream) -> OwnedFd {

@@ -69,6 +69,8 @@ pub(crate) struct Hosts {
     pub(crate) own: Arc<Account>,
     /// Of connections that have not said whose they are.
     pub(crate) pending: Arc<Account>,
+    /// The same by RDMA, which takes more for each: those keep nobody out who comes by TCP.
+    pub(crate) pending_rdma: Arc<Account>,
     known: Mutex<Known>,
 }
 
@@ -200,8 +202,9 @@ impl Hosts {
     /// No hosts yet, which may take so many bytes of memory together.
     pub(crate) fn new(limits: HostLimits, memory_bytes: usize) -> Arc<Hosts> {
         let memory = Memory::new(memory_bytes);
-        let (own, pending) = (memory.own_account(), memory.account());
-        Arc::new(Hosts { limits, memory, own, pending, known: Mutex::default() })
+        let own = memory.own_account();
+        let [pending, pending_rdma] = [memory.account(), memory.account()];
+        Arc::new(Hosts { limits, memory, own, pending, pending_rdma, known: Mutex::default() })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -361,20 +361,18 @@ impl Server {
                     ));
                 }
             }
-            for (_, namespace) in registry.served() {
-                namespace.lock_files(true).map_err(|error| error.to_string())?;
-            }
             let copy = |socket: &Listening| match socket {
                 Listening::Tcp(socket) => socket.try_clone().map_err(|error| error.to_string()),
                 Listening::Rdma(_) => {
                     Err("it listens for RDMA, which cannot be handed over".to_owned())
                 }
             };
-            Ok(HandOver {
-                listeners: sockets.io.iter().map(copy).collect::<Result<_, _>>()?,
-                discovery: sockets.discovery.as_ref().map(copy).transpose()?,
-                last_controller: registry.last_controller(),
-            })
+            let listeners = sockets.io.iter().map(copy).collect::<Result<_, _>>()?;
+            let discovery = sockets.discovery.as_ref().map(copy).transpose()?;
+            for (_, namespace) in registry.served() {
+                namespace.lock_files(true).map_err(|error| error.to_string())?;
+            }
+            Ok(HandOver { listeners, discovery, last_controller: registry.last_controller() })
         }
     }
 

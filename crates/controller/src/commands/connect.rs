@@ -12,6 +12,7 @@ use crate::queue::QueuePair;
 use crate::refusal::Refusal;
 use crate::registry::Registry;
 use crate::subsystem::{Newcomer, Subsystem};
+use crate::transport::Port;
 use crate::transport::secure::Identity;
 use bpfof_nvme::fabrics::{CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData};
 use bpfof_nvme::{AdminCommand, FabricsCommand, Status};
@@ -89,20 +90,8 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
         .map_err(|error| invalid(true, error.offset(), error.field(), error.to_string()))?;
     let registry = Arc::clone(&cx.executor.registry);
     let ends = cx.connection.ends;
-    let subsystem = registry.subsystem(&data.subnqn);
-    let subsystem = subsystem.filter(|known| known.is_discovery() || !ends.discovery_only);
-    let Some(subsystem) = subsystem else {
-        let cause = format!("{:?} is not served here", data.subnqn);
-        return Err(invalid(true, 256, "SUBNQN", cause));
-    };
-    // The name goes into logs.
-    if data.hostnqn.contains(char::is_control) {
-        return Err(invalid(true, 512, "HOSTNQN", "it has a control character".to_owned()));
-    }
-    if sqsize == 0 || sqsize >= MAX_QUEUE_ENTRIES {
-        let cause = format!("{sqsize}, not from 1 to {}", MAX_QUEUE_ENTRIES - 1);
-        return Err(invalid(false, 44, "SQSIZE", cause));
-    }
+    let subsystem = wanted_subsystem(&registry, &data, ends.discovery_only)?;
+    check_queue(&cx.connection.port, qid, sqsize)?;
     let identity = cx.connection.port.identity();
     let is_identified = identity.is_some();
     let access = access(&registry, &data, &subsystem, identity)?;
@@ -142,6 +131,39 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     connection.memory = ConnectionMemory::new(memory, base_bytes);
     connection.asks.connected = true;
     Ok(Outcome::dword(u32::from(id) | asks))
+}
+
+/// Whether the queue may be of this size, and is the one that was asked for.
+fn check_queue(port: &Port, qid: u16, sqsize: u16) -> Result<(), Refusal> {
+    if let Some(asked) = port.asked_qid().filter(|asked| *asked != qid) {
+        // It has memory for that one.
+        let cause = format!("{qid}; the connection was made for {asked}");
+        return Err(invalid(false, 42, "QID", cause));
+    }
+    if sqsize == 0 || sqsize >= MAX_QUEUE_ENTRIES {
+        let cause = format!("{sqsize}, not from 1 to {}", MAX_QUEUE_ENTRIES - 1);
+        return Err(invalid(false, 44, "SQSIZE", cause));
+    }
+    Ok(())
+}
+
+/// The subsystem that the data name, for a host whose name can be told.
+fn wanted_subsystem(
+    registry: &Registry,
+    data: &ConnectData,
+    discovery_only: bool,
+) -> Result<Arc<Subsystem>, Refusal> {
+    let subsystem = registry.subsystem(&data.subnqn);
+    let subsystem = subsystem.filter(|known| known.is_discovery() || !discovery_only);
+    let Some(subsystem) = subsystem else {
+        let cause = format!("{:?} is not served here", data.subnqn);
+        return Err(invalid(true, 256, "SUBNQN", cause));
+    };
+    // The name goes into logs.
+    if data.hostnqn.contains(char::is_control) {
+        return Err(invalid(true, 512, "HOSTNQN", "it has a control character".to_owned()));
+    }
+    Ok(subsystem)
 }
 
 /// What the host may do.

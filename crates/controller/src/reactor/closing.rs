@@ -5,6 +5,7 @@ use super::state::Core;
 use crate::access::Reason;
 use crate::association::Association;
 use crate::commands::{Context, pushdown_vector};
+use crate::connection::Phase;
 use crate::controller::Controller;
 use crate::limits::CLOSES_PER_TURN;
 use crate::transport::Port;
@@ -71,8 +72,14 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
     connection.queue.forget_pending();
     connection.port.stop_fetching(|buffer| core.executor.buffers.recycle(buffer));
     core.io.cancel(connection.serial);
-    // Ends the receive; what is being sent still goes out.
-    core.io.shut(index, Shut::Receive);
+    // Ends the receive; what is being sent still goes out. By RDMA nobody knows what a stranger will take, and
+    // strangers that close are not counted as such.
+    let is_stranger = matches!(connection.phase, Phase::Connecting);
+    let half = match is_stranger && connection.port.asked_qid().is_some() {
+        true => Shut::Both,
+        false => Shut::Receive,
+    };
+    core.io.shut(index, half);
     if let Some(association) = connection.phase.association() {
         let controller = &association.controller;
         if connection.phase.is_admin() {

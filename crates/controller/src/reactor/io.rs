@@ -86,9 +86,19 @@ pub(crate) trait Io {
 pub(crate) enum Link {
     Socket(OwnedFd, Option<Box<Secure>>),
     Fabric(Endpoint),
-    /// Asked for, with what of its size the request says.
-    Requested(rdma::Request, rdma::Shape),
+    /// Until the reactor accepts it.
+    Asked(Box<Asked>),
     Rdma(Box<rdma::Endpoint>),
+}
+
+/// A connection that a host asks for by RDMA.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: rdma::Request,
+    /// What of its size the request says.
+    pub(crate) shape: rdma::Shape,
+    /// The queue that it is to be.
+    pub(crate) qid: u16,
 }
 
 /// Shared by those who have yet to pass a turn: the last to drop it tells that all have. One that has

@@ -22,6 +22,6 @@ pub(crate) mod uring;
 
 mod io;
 
+pub(crate) use io::{Asked, Link, Message};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use io::{Fence, Io, Shut};
-pub(crate) use io::{Link, Message};

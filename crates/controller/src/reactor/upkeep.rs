@@ -35,7 +35,9 @@ pub(crate) fn adopt<I: Io>(
         return None;
     };
     let bytes = Connection::PENDING_BYTES + port.registered_bytes();
-    let charge = match core.executor.registry.hosts.pending.charge(bytes) {
+    let hosts = &core.executor.registry.hosts;
+    let account = if port.asked_qid().is_some() { &hosts.pending_rdma } else { &hosts.pending };
+    let charge = match account.charge(bytes) {
         Ok(charge) => charge,
         Err(full) => {
             log::warn!("{}: refused: {full}", ends.peer);

@@ -4,7 +4,7 @@
 //! soon.
 #![allow(unsafe_code)]
 
-use super::io::{Fence, Io, Link, Message, Shut};
+use super::io::{Asked, Fence, Io, Link, Message, Shut};
 use super::state::Core;
 use super::{completions, serve, turn, upkeep};
 use crate::authenticator::{Authentication, Authenticator};
@@ -126,6 +126,8 @@ struct Uring {
     /// By connection; each with a number, so that a late event is not taken for another's.
     links: Vec<Option<(Link, u64)>>,
     last_link: u64,
+    /// Connections whose endpoints have closed while works were handed to them: nothing else tells of these.
+    over: Vec<u32>,
     /// Of the file operation that is being submitted.
     parts: Vec<Part>,
     setup: Setup,
@@ -160,6 +162,7 @@ impl Reactor {
             failed: Vec::new(),
             links: Vec::new(),
             last_link: 0,
+            over: Vec::new(),
             parts: Vec::new(),
             setup,
         };
@@ -227,6 +230,9 @@ impl Reactor {
     /// Takes what the ring has completed, as much as a turn has time for.
     fn take_completions(&mut self) -> std::io::Result<()> {
         let mut taken = 0;
+        for index in std::mem::take(&mut self.core.io.over) {
+            self.take_events(index);
+        }
         while let Some(completion) = self.next_completion()? {
             self.completed(completion);
             taken += 1;
@@ -278,16 +284,21 @@ impl Reactor {
 
     /// Something has happened at the endpoint of a fabric.
     fn happened(&mut self, index: u32, number: u64) {
-        self.core.io.look(index, number);
-        let mut has_happened = false;
-        while let Some(event) = self.core.io.poll(index, number) {
-            completions::happened(&mut self.core, index, event);
-            has_happened = true;
+        if self.core.io.number_of(index) != Some(number) {
+            return;
         }
-        let link = self.core.io.links.get(index as usize);
-        let is_same = matches!(link, Some(Some((_, its))) if its & 0xff_ffff == number);
-        if is_same || has_happened {
-            self.core.io.arm(index);
+        self.core.io.look(index);
+        self.take_events(index);
+        self.core.io.arm(index);
+    }
+
+    /// Takes what has happened at an endpoint, as long as it is there.
+    fn take_events(&mut self, index: u32) {
+        let number = self.core.io.number_of(index);
+        while self.core.io.number_of(index) == number
+            && let Some(event) = self.core.io.poll(index)
+        {
+            completions::happened(&mut self.core, index, event);
         }
     }
 
@@ -317,18 +328,18 @@ impl Reactor {
                 None => TcpPort::default(),
             }),
             Link::Fabric(_) | Link::Rdma(_) => Port::Message(MessagePort::default()),
-            Link::Requested(_, shape) => Port::Message(MessagePort::rdma(shape)),
+            Link::Asked(asked) => Port::Message(MessagePort::rdma(&asked.shape, asked.qid)),
         };
         let core = &mut self.core;
         let Some(index) = upkeep::adopt(core, ends, port, Some(address)) else {
-            if let Link::Requested(request, _) = link {
-                request.reject(&no_resources());
+            if let Link::Asked(asked) = link {
+                asked.request.reject(&no_resources());
             }
             return;
         };
         // Memory is registered only now that it is accounted for.
         let link = match link {
-            Link::Requested(request, shape) => Link::Rdma(Box::new(accept(request, shape))),
+            Link::Asked(asked) => Link::Rdma(Box::new(accept(*asked))),
             link => link,
         };
         let number = core.io.set_link(index, link);
@@ -358,6 +369,7 @@ impl Uring {
     fn has_completions(&mut self) -> bool {
         self.ring.has_completions()
             || !self.failed.is_empty()
+            || !self.over.is_empty()
             || self.drives.as_mut().is_some_and(|drives| drives.ring.has_completions())
     }
 
@@ -471,26 +483,52 @@ impl Uring {
                     self.ring.readable(signal.as_raw_fd(), token);
                 }
             }
-            Link::Socket(..) | Link::Requested(..) => {}
+            Link::Socket(..) | Link::Asked(_) => {}
         }
     }
 
+    /// The number of a link, as tokens have it.
+    fn number_of(&self, index: u32) -> Option<u64> {
+        let (_, number) = self.links.get(index as usize)?.as_ref()?;
+        Some(number & 0xff_ffff)
+    }
+
     /// Looks what has made an endpoint's signal readable.
-    fn look(&mut self, index: u32, number: u64) {
-        if let Some(Some((Link::Rdma(endpoint), its))) = self.links.get_mut(index as usize)
-            && *its & 0xff_ffff == number
-        {
+    fn look(&mut self, index: u32) {
+        if let Some(Some((Link::Rdma(endpoint), _))) = self.links.get_mut(index as usize) {
             endpoint.look();
         }
     }
 
-    /// The next event of a link's endpoint, if it is still that link.
-    fn poll(&mut self, index: u32, number: u64) -> Option<Event> {
+    /// The next event of a link's endpoint.
+    fn poll(&mut self, index: u32) -> Option<Event> {
         match self.links.get_mut(index as usize)?.as_mut()? {
-            (Link::Fabric(endpoint), its) if *its & 0xff_ffff == number => endpoint.poll(),
-            (Link::Rdma(endpoint), its) if *its & 0xff_ffff == number => endpoint.poll(),
+            (Link::Fabric(endpoint), _) => endpoint.poll(),
+            (Link::Rdma(endpoint), _) => endpoint.poll(),
             _ => None,
         }
+    }
+
+    /// Lets go of the signal of an endpoint.
+    fn disarm(&mut self, endpoint: &rdma::Endpoint) {
+        if let Some(signal) = endpoint.signal()
+            && let Err(error) = self.ring.cancel(signal.as_raw_fd())
+        {
+            log::error!("the ring does not let go of a connection that has closed: {error}");
+        }
+    }
+
+    /// Ends a connection. One that was ended before and has works yet gives them up.
+    fn shut_rdma(&mut self, index: u32) {
+        let Some((Link::Rdma(mut endpoint), number)) = self.links[index as usize].take() else {
+            return;
+        };
+        if endpoint.is_closed() {
+            self.disarm(&endpoint);
+        }
+        endpoint.close();
+        self.links[index as usize] = Some((Link::Rdma(endpoint), number));
+        self.over.push(index);
     }
 
     fn link(&self, index: u32) -> &Link {
@@ -570,8 +608,13 @@ impl Io for Uring {
     fn post(&mut self, connection: u32, works: Vec<Work>) {
         match self.link_mut(connection) {
             Link::Fabric(endpoint) => endpoint.post(works),
-            Link::Rdma(endpoint) => endpoint.post(works),
-            Link::Socket(..) | Link::Requested(..) => unreachable!("its port has bytes"),
+            Link::Rdma(endpoint) => {
+                endpoint.post(works);
+                if endpoint.is_closed() {
+                    self.over.push(connection);
+                }
+            }
+            Link::Socket(..) | Link::Asked(_) => unreachable!("its port has bytes"),
         }
     }
 
@@ -585,18 +628,14 @@ impl Io for Uring {
                 let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
             }
             (Link::Fabric(endpoint), Shut::Both) => endpoint.close(),
-            (Link::Rdma(endpoint), Shut::Both) => endpoint.close(),
-            (Link::Fabric(_) | Link::Rdma(_) | Link::Requested(..), _) => {}
+            (Link::Rdma(_), Shut::Both) => self.shut_rdma(connection),
+            (Link::Fabric(_) | Link::Rdma(_) | Link::Asked(_), _) => {}
         }
     }
 
     fn close(&mut self, connection: u32) {
-        let link = self.links[connection as usize].take();
-        if let Some((Link::Rdma(endpoint), _)) = &link
-            && let Some(signal) = endpoint.signal()
-            && let Err(error) = self.ring.cancel(signal.as_raw_fd())
-        {
-            log::error!("the ring does not let go of a connection that has closed: {error}");
+        if let Some((Link::Rdma(endpoint), _)) = self.links[connection as usize].take() {
+            self.disarm(&endpoint);
         }
     }
 
@@ -609,7 +648,7 @@ impl Io for Uring {
             }
             Link::Fabric(endpoint) => endpoint.is_closed(),
             Link::Rdma(endpoint) => endpoint.is_closed(),
-            Link::Requested(..) => false,
+            Link::Asked(_) => false,
         }
     }
 
@@ -618,7 +657,7 @@ impl Io for Uring {
             Link::Socket(socket, _) => acked_bytes(socket.as_raw_fd()),
             Link::Fabric(endpoint) => endpoint.taken_bytes(),
             Link::Rdma(endpoint) => endpoint.taken_bytes(),
-            Link::Requested(..) => 0,
+            Link::Asked(_) => 0,
         }
     }
 
@@ -655,7 +694,8 @@ impl Io for Uring {
 }
 
 /// Accepts a connection by RDMA, or refuses it for want of what it takes.
-fn accept(request: rdma::Request, shape: rdma::Shape) -> rdma::Endpoint {
+fn accept(asked: Asked) -> rdma::Endpoint {
+    let Asked { request, shape, .. } = asked;
     let accepted = ConnectAccept { controller_receives: shape.receives }.to_bytes();
     rdma::Endpoint::accept(request, shape, &accepted, &no_resources())
 }

@@ -21,6 +21,8 @@ pub(crate) struct MessagePort {
     in_capsule_bytes: u32,
     /// Memory that is registered for it, in bytes.
     registered_bytes: usize,
+    /// The queue that was asked for before there was a connection.
+    asked_qid: Option<u16>,
     /// None while it is looked at.
     inbox: Option<Vec<Received>>,
     /// How many capsules it may hold.
@@ -37,6 +39,7 @@ impl Default for MessagePort {
         MessagePort {
             in_capsule_bytes: IN_CAPSULE_BYTES,
             registered_bytes: 0,
+            asked_qid: None,
             inbox: Some(Vec::new()),
             room: PENDING_MESSAGES,
             unposted: Vec::new(),
@@ -49,10 +52,11 @@ impl Default for MessagePort {
 
 impl MessagePort {
     /// Of a connection by RDMA.
-    pub(crate) fn rdma(shape: &Shape) -> MessagePort {
+    pub(crate) fn rdma(shape: &Shape, qid: u16) -> MessagePort {
         MessagePort {
             in_capsule_bytes: RDMA_IN_CAPSULE_BYTES,
             registered_bytes: shape.registered_bytes(),
+            asked_qid: Some(qid),
             ..MessagePort::default()
         }
     }
@@ -66,6 +70,10 @@ impl MessagePort {
 
     pub(super) fn registered_bytes(&self) -> usize {
         self.registered_bytes
+    }
+
+    pub(super) fn asked_qid(&self) -> Option<u16> {
+        self.asked_qid
     }
 
     pub(super) fn take_input(&mut self) -> Option<Input> {

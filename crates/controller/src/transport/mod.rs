@@ -60,6 +60,14 @@ impl Port {
         }
     }
 
+    /// The queue that the peer has asked for as it connected; none by TCP, where only Connect names it.
+    pub(crate) fn asked_qid(&self) -> Option<u16> {
+        match self {
+            Port::Tcp(_) => None,
+            Port::Message(port) => port.asked_qid(),
+        }
+    }
+
     /// Who the peer has proved to be below this, if it has.
     pub(crate) fn identity(&self) -> Option<&Identity> {
         match self {

@@ -177,8 +177,15 @@ impl Endpoint {
         self.taken_bytes
     }
 
-    /// Ends the connection: what is posted and what waits ends without having been done.
+    /// Ends the connection: what is posted and what waits ends without having been done. Of a connection that is
+    /// over, and whose card has not ended all that is posted, the rest is given up, and there is no signal any
+    /// more.
     pub fn close(&mut self) {
+        if self.is_closed && !self.posted.is_empty() {
+            // Without its queue pair the card does no work, and touches no memory.
+            self.queue = None;
+            self.abandon(0);
+        }
         self.fail("closed from here".to_owned());
     }
 
@@ -316,6 +323,13 @@ impl Queue {
         accepted: &[u8],
         refused: &[u8],
     ) -> io::Result<Queue> {
+        let channel = match Channel::new() {
+            Ok(channel) => channel,
+            Err(error) => {
+                request.reject(refused);
+                return Err(error);
+            }
+        };
         let Request { id, .. } = request;
         let size = Size {
             receives: shape.receives.into(),
@@ -323,7 +337,7 @@ impl Queue {
             works: works_of(shape) as u32,
             work_bytes: shape.work_bytes,
         };
-        let mut pair = QueuePair::new(id, Channel::new()?, size, refused)?;
+        let mut pair = QueuePair::new(id, channel, size, refused)?;
         let ready = Queue::signal_of(&pair).and_then(|signal| {
             pair.accept(accepted)?;
             Ok(signal)

@@ -413,7 +413,8 @@ impl QueuePair {
             responder_resources: 0,
             initiator_depth: sys::MAX_INITIATOR_DEPTH,
             flow_control: 0,
-            retry_count: RETRY_FOR_EVER,
+            // Of who connects only.
+            retry_count: 0,
             rnr_retry_count: RETRY_FOR_EVER,
             srq: 0,
             qp_num: 0,
