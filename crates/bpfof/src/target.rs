@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// Address and port to listen on for NVMe/RDMA, repeatable, beside --listen, with the same options [default:
     /// none]: an address of a network card that does RDMA, or of soft-RoCE. It needs librdmacm and libibverbs
     /// on this machine, and TLS does not protect it.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_rdma)]
     listen_rdma: Vec<ListenConfig>,
     /// Address and port to listen on for discovery only, usually port 8009 [default: none; hosts
     /// can discover at --listen as well].
@@ -214,6 +214,15 @@ pub(crate) fn run(options: &Options) -> Outcome {
         true => Err("a reactor has ended; the log says why".into()),
         false => Ok(()),
     }
+}
+
+/// What `--listen-rdma` has, which no option of the address changes.
+fn parse_rdma(text: &str) -> Result<ListenConfig, String> {
+    if text.split(',').any(|option| option == "transport=tcp") {
+        return Err("it is for RDMA: leave transport=tcp out, or use --listen".to_owned());
+    }
+    let listen: ListenConfig = text.parse()?;
+    Ok(ListenConfig { transport: Transport::Rdma, ..listen })
 }
 
 /// Sockets of the service manager, and what to do without a reactor: a part of the hosts would wait for
@@ -448,9 +457,7 @@ fn with_options(
     if !options.listen.is_empty() {
         config.listen = Listeners(options.listen.clone());
     }
-    let for_rdma = options.listen_rdma.iter().cloned();
-    let for_rdma = for_rdma.map(|listen| ListenConfig { transport: Transport::Rdma, ..listen });
-    config.listen.0.extend(for_rdma);
+    config.listen.0.extend(options.listen_rdma.iter().cloned());
     if let Some(cntlids) = &options.cntlid {
         config.cntlids = cntlids.clone();
     }

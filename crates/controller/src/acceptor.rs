@@ -6,8 +6,8 @@ use crate::error::ServerError;
 use crate::handshake::{Deliver, Handshakes};
 use crate::hosts::{AddressSlot, Hosts};
 use crate::limits::{
-    MAX_QUEUE_ENTRIES, MAX_UNTAKEN, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_WORK_BYTES,
-    RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
+    MAX_QUEUE_ENTRIES, MAX_UNTAKEN, RDMA_ADMIN_ENTRIES, RDMA_ADMIN_IN_CAPSULE_BYTES,
+    RDMA_ADMIN_WORK_BYTES, RDMA_IN_CAPSULE_BYTES, RDMA_WORK_BYTES,
 };
 use crate::reactor::uring::Mailbox;
 use crate::reactor::{Asked, Link, Message};
@@ -15,7 +15,7 @@ use crate::registry::Registry;
 use bpfof_device::rdma;
 use bpfof_nvme::Sqe;
 use bpfof_nvme::rdma::{ConnectReject, ConnectRequest, RejectStatus};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::fmt::Display;
@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
+/// Pause between looks whether the network card of a listener is back.
+const REVIVE_PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Socket buffers in bytes, fixed so that the kernel does not tune them (i10 §3.2): room for the
 /// data of a full queue of small reads.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
@@ -49,7 +51,22 @@ impl Listening {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Listening::Tcp(listener) => listener.local_addr(),
-            Listening::Rdma(listener) => listener.local_addr(),
+            Listening::Rdma(listener) => Ok(listener.local_addr()),
+        }
+    }
+
+    /// Whether it listens no more, and is to be tried again.
+    fn is_dead(&self) -> bool {
+        matches!(self, Listening::Rdma(listener) if listener.is_dead())
+    }
+
+    /// Listens again, if that was not so and is possible now.
+    fn revive(&self) {
+        if let Listening::Rdma(listener) = self
+            && listener.is_dead()
+            && listener.revive().is_ok()
+        {
+            log::info!("{} is listened on for RDMA again", listener.local_addr());
         }
     }
 }
@@ -72,7 +89,7 @@ pub(crate) fn listen_rdma(address: SocketAddr) -> Result<rdma::Listener, ServerE
         _ if Errno::from_io_error(&source) == Some(Errno::NODEV) => {
             ServerError::NoRdmaCard(address)
         }
-        _ => ServerError::ListenRdma { address, source },
+        _ => ServerError::ListenRdma { address, why: rdma::words(&source) },
     })
 }
 
@@ -174,13 +191,15 @@ impl Acceptor {
             let mut wanted = vec![PollFd::new(stop, PollFlags::IN)];
             let all = listeners.iter().map(|(listener, ..)| PollFd::new(*listener, PollFlags::IN));
             wanted.extend(all);
-            if poll(&mut wanted, None).is_err() {
+            let is_one_dead = listeners.iter().any(|(listener, ..)| listener.is_dead());
+            if poll(&mut wanted, is_one_dead.then_some(&REVIVE_PAUSE)).is_err() {
                 continue;
             }
             if !wanted[0].revents().is_empty() {
                 return;
             }
             for (listener, index, discovery_only) in &listeners {
+                listener.revive();
                 let which = (*index, *discovery_only);
                 let Some((comer, ends)) = accept_one(listener, which, &mut refused) else {
                     continue;
@@ -216,7 +235,7 @@ impl Acceptor {
 
 fn is_stopped(stop: &OwnedFd) -> bool {
     let mut wanted = [PollFd::new(stop, PollFlags::IN)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut wanted, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
@@ -275,6 +294,12 @@ fn accept_one(
     match accepted {
         Ok(accepted) => accepted,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(error) if socket.is_dead() => {
+            if let Ok(address) = socket.local_addr() {
+                log::error!("{address}: no host comes in by RDMA until the card is back: {error}");
+            }
+            None
+        }
         Err(error) => {
             // Out of descriptors, say: others may close theirs.
             log::warn!("cannot accept a connection: {error}");
@@ -299,9 +324,9 @@ fn look_at_request(request: rdma::Request, refused: &mut Refused) -> Option<Box<
 /// With the queue that is asked for.
 fn shape_of(request: &rdma::Request) -> Result<(rdma::Shape, u16), RejectStatus> {
     let asked = ConnectRequest::from_private_data(request.private_data())?;
-    let (most, work_bytes) = match asked.qid {
-        0 => (RDMA_ADMIN_ENTRIES, RDMA_ADMIN_WORK_BYTES),
-        _ => (MAX_QUEUE_ENTRIES, RDMA_WORK_BYTES),
+    let (most, work_bytes, in_capsule_bytes) = match asked.qid {
+        0 => (RDMA_ADMIN_ENTRIES, RDMA_ADMIN_WORK_BYTES, RDMA_ADMIN_IN_CAPSULE_BYTES),
+        _ => (MAX_QUEUE_ENTRIES, RDMA_WORK_BYTES, RDMA_IN_CAPSULE_BYTES),
     };
     if asked.host_sends > u32::from(most) {
         return Err(RejectStatus::INVALID_HSQSIZE);
@@ -310,8 +335,9 @@ fn shape_of(request: &rdma::Request) -> Result<(rdma::Shape, u16), RejectStatus>
     if !request.answers_reads() {
         return Err(RejectStatus::INVALID_IRD);
     }
-    let receive_bytes = Sqe::BYTES + RDMA_IN_CAPSULE_BYTES as usize;
-    let shape = rdma::Shape { receives: asked.host_sends as u16, receive_bytes, work_bytes };
+    let receive_bytes = Sqe::BYTES + in_capsule_bytes as usize;
+    let receives = asked.host_sends as u16;
+    let shape = rdma::Shape { receives, receive_bytes, work_bytes, shared_bytes: 0 };
     Ok((shape, asked.qid))
 }
 

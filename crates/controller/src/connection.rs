@@ -259,7 +259,7 @@ impl Connection {
         charge: Charge,
         now_ns: u64,
     ) -> Connection {
-        let base_bytes = Connection::PENDING_BYTES + port.registered_bytes();
+        let base_bytes = Connection::PENDING_BYTES + port.own_bytes();
         let memory = ConnectionMemory::new(charge, base_bytes);
         Connection {
             index,
@@ -298,7 +298,7 @@ impl Connection {
 
     /// The same but for memory, of which there may be more meanwhile.
     pub(crate) fn is_full(&self) -> bool {
-        self.port.unsent_bytes() >= TX_HIGH_WATER_BYTES
+        self.port.backlog_bytes() >= TX_HIGH_WATER_BYTES
             || self.queue.is_full()
             || self.waiters.command_since_ns.is_some()
     }

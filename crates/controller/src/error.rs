@@ -36,12 +36,12 @@ pub enum ServerError {
     )]
     NoRdmaCard(SocketAddr),
     /// The address cannot be listened on for RDMA.
-    #[error("cannot listen on {address} for RDMA: {source}")]
+    #[error("cannot listen on {address} for RDMA: {why}")]
     ListenRdma {
         /// The address.
         address: SocketAddr,
-        /// The libraries' answer.
-        source: io::Error,
+        /// The libraries' answer, and what to do about it.
+        why: String,
     },
     /// A key of a host.
     #[error(transparent)]

@@ -128,9 +128,11 @@ pub(crate) const IDLE_TX_BYTES: usize = 16 << 10;
 /// Data that a command may carry in its capsule: the size that fabrics commands need anyway, and more
 /// than a Pushdown request can have.
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
-/// The same over RDMA, where each command that a queue has room for has a receive of this size: Connect's
-/// data, and more than a request of a lookup has.
-pub(crate) const RDMA_IN_CAPSULE_BYTES: u32 = 1024;
+/// The same over RDMA, where each command that an I/O queue has room for has a receive of this size: a write of
+/// a page, and requests of most chains and vectors.
+pub(crate) const RDMA_IN_CAPSULE_BYTES: u32 = 4096;
+/// The same on an admin queue: keys of maps.
+pub(crate) const RDMA_ADMIN_IN_CAPSULE_BYTES: u32 = 1024;
 /// Memory of an RDMA connection's works, registered with the card: the data of as many commands is on its way
 /// at a time; others wait.
 pub(crate) const RDMA_WORK_BYTES: usize = 512 << 10;

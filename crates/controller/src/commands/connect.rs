@@ -98,8 +98,8 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let entries = sqsize + 1;
     let address = (!is_identified).then(|| ends.peer.ip());
     let host = registry.hosts.host(address, &data.hostnqn);
-    let registered_bytes = cx.connection.port.registered_bytes();
-    let base_bytes = Connection::queue_bytes(qid, entries) + registered_bytes;
+    let own_bytes = cx.connection.port.own_bytes();
+    let base_bytes = Connection::queue_bytes(qid, entries) + own_bytes;
     let room = || -> Result<_, HostFull> {
         let member = host.connection(&registry.hosts.limits)?;
         let bytes = base_bytes + MAX_TRANSFER_BYTES as usize;

@@ -39,6 +39,22 @@ impl Command<'_> {
         }
     }
 
+    /// Checks that the data is in the capsule, whether the descriptor is of it or of room for the answer.
+    #[inline]
+    pub(crate) fn check_in_capsule(&self, cause: &'static str) -> Result<(), Refusal> {
+        match self.pointer {
+            DataPointer::InCapsule { .. } => Ok(()),
+            DataPointer::Keyed { .. } if !self.data.is_empty() => Ok(()),
+            _ => Err(wrong_pointer(cause)),
+        }
+    }
+
+    /// Checks that an answer of up to so many bytes has room, unless it goes into the response.
+    #[inline]
+    pub(crate) fn check_answer_room(&self, most_bytes: u32) -> Result<(), Refusal> {
+        if self.pointer.is_remote() { self.check_room(most_bytes as usize) } else { Ok(()) }
+    }
+
     /// Checks that the host has room for so many bytes outside the capsule.
     pub(crate) fn check_room(&self, length: usize) -> Result<(), Refusal> {
         let room = self.pointer.length_bytes() as usize;

@@ -1,13 +1,13 @@
 //! Commands about function maps (docs/protocol.md, "Function maps").
 
-use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
+use super::context::{Answered, Command, Context, Outcome};
 use crate::controller::Controller;
 use crate::limits::{MAX_PAGE_BYTES, MAX_TRANSFER_BYTES};
 use crate::refusal::{Refusal, Reply};
 use bpfof_chain::FunctionMap;
 use bpfof_function::map::{MAX_KEY_BYTES, MAX_VALUE_BYTES, MapError, SetMode};
+use bpfof_nvme::Status;
 use bpfof_nvme::vendor_specific::{MapAddress, MapChange, MapCommand, MapReportEntry};
-use bpfof_nvme::{DataPointer, Status};
 use std::sync::Arc;
 
 pub(super) fn carry_out(
@@ -96,9 +96,8 @@ fn get(
     map: MapAddress,
     length_bytes: u32,
 ) -> Answered {
-    if !matches!(command.pointer, DataPointer::InCapsule { .. }) {
-        return Err(wrong_pointer("the key is in the capsule"));
-    }
+    command.check_in_capsule("the key is in the capsule")?;
+    command.check_answer_room(length_bytes)?;
     let found = find(cx, map)?;
     let value = found.map.get(command.data).map_err(refusal)?;
     let shown = value[..value.len().min(length_bytes as usize)].to_vec();

@@ -26,13 +26,12 @@ const _: () =
 /// docs/protocol.md, Pushdown.
 #[inline]
 pub(crate) fn pushdown(cx: &mut Context<'_>, command: &Command<'_>, namespace: usize) -> Answered {
-    if !matches!(command.pointer, DataPointer::InCapsule { .. }) {
-        return Err(wrong_pointer("the request is in the capsule"));
-    }
+    command.check_in_capsule("the request is in the capsule")?;
     let request = PushdownRequest::parse(command.data, abi::MAX_READS as u16)
         .map_err(|error| malformed(error.at))?;
     let header = request.header();
     let scratch_bytes = header.effective_scratch_bytes();
+    command.check_answer_room(header.answer_max_bytes.min(scratch_bytes))?;
     if scratch_bytes > abi::MAX_SCRATCH_BYTES as u32 {
         return Err(malformed(PushdownRequest::SCRATCH_SIZE_AT));
     }

@@ -3,7 +3,7 @@
 //! Its chains begin one by one, as arenas become free for the connection, and a few at a time where they
 //! wait for nothing but memory. Each leaves a record and its answer in the buffer that is sent at the end.
 
-use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
+use super::context::{Answered, Command, Context, Outcome};
 use super::pushdown::{count, failed, malformed, namespace_gone};
 use crate::connection::Connection;
 use crate::limits::{
@@ -16,15 +16,12 @@ use crate::transport::Payload;
 use crate::vectors::Vector;
 use bpfof_chain::{Answer, ChainError, ChainId, Outcome as ChainOutcome};
 use bpfof_function::abi;
-use bpfof_nvme::DataPointer;
 use bpfof_nvme::opcode::nvm::PUSHDOWN_VECTOR;
 use bpfof_nvme::vendor_specific::PushdownVectorRequest;
 
 /// Takes a vector of chains. They begin with [`start_more`].
 pub(crate) fn begin(cx: &mut Context<'_>, command: &Command<'_>, namespace: usize) -> Answered {
-    if !matches!(command.pointer, DataPointer::InCapsule { .. }) {
-        return Err(wrong_pointer("the request is in the capsule"));
-    }
+    command.check_in_capsule("the request is in the capsule")?;
     let files_max = abi::MAX_READS as u16;
     let request = PushdownVectorRequest::parse(command.data, files_max, MAX_VECTOR_CHAINS)
         .map_err(|error| malformed(error.at))?;
@@ -35,6 +32,7 @@ pub(crate) fn begin(cx: &mut Context<'_>, command: &Command<'_>, namespace: usiz
     if header.room_bytes > MAX_VECTOR_BYTES {
         return Err(malformed(PushdownVectorRequest::ROOM_AT));
     }
+    command.check_answer_room(header.room_bytes)?;
     let bytes = header.room_bytes + command.data.len() as u32;
     // Room that is new to the process is made of zeroes.
     cx.executor.spend(u64::from(header.room_bytes) / ZEROES_PER_UNIT);

@@ -1,12 +1,13 @@
 //! Commands as they come from a port.
 
 use super::context::{Close, Command, Context};
-use super::{admin, connect, io, nvm_optional, pushdown, pushdown_vector};
+use super::{admin as admin_commands, connect, io, nvm_optional, pushdown, pushdown_vector};
 use crate::connection::Phase;
 use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, COMMAND_UNITS, PDUS_PER_CLOCK};
 use crate::queue::{Slot, State};
 use crate::refusal::Refusal;
 use crate::transport::{Arrival, Fetched, Input, Payload};
+use bpfof_nvme::opcode::{admin, nvm};
 use bpfof_nvme::{DataPointer, Sqe, Status};
 
 /// Works on what has been received behind the first `used` bytes or messages of the input; returns how
@@ -104,7 +105,7 @@ fn take(
     }
     match cx.connection.phase {
         Phase::Io(_) => return io::carry_out(cx, &command),
-        Phase::Admin(..) => admin::carry_out(cx, &command),
+        Phase::Admin(..) => admin_commands::carry_out(cx, &command),
         Phase::Connecting => connect::before_connect(cx, &command),
     }
     Ok(())
@@ -119,9 +120,16 @@ fn is_well_formed(command: &Command<'_>, intact: bool) -> bool {
         DataPointer::InCapsule { offset_bytes, length_bytes } => {
             offset_bytes == 0 && length_bytes as usize == data.len()
         }
+        // Of these the request is in the capsule, and the descriptor has room for the answer.
+        DataPointer::Keyed { .. } => data.is_empty() || may_have_both(sqe.opcode),
         _ => data.is_empty(),
     };
     intact && fits && sqe.flags & 0x03 == 0 && sqe.flags & 0xc0 != 0
+}
+
+/// Whether a command may have data in its capsule, and be answered elsewhere.
+fn may_have_both(opcode: u8) -> bool {
+    matches!(opcode, nvm::PUSHDOWN | nvm::PUSHDOWN_VECTOR | admin::MAP_GET)
 }
 
 #[cold]
@@ -168,7 +176,7 @@ fn data_fetched(cx: &mut Context<'_>, fetched: Fetched) -> Result<(), Close> {
             let command = Command { sqe: &sqe, pointer, data: &buffer };
             match cx.connection.phase {
                 Phase::Connecting => connect::before_connect(cx, &command),
-                _ => admin::carry_out(cx, &command),
+                _ => admin_commands::carry_out(cx, &command),
             }
         }
         State::Ranges { namespace, ranges, deallocate } => {

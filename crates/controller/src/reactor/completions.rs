@@ -17,6 +17,7 @@ use crate::transport::{Port, Received};
 use bpfof_chain::ChainId;
 use bpfof_device::fabric::Event;
 use bpfof_device::{IoBuffer, Outgoing};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -94,11 +95,12 @@ pub(crate) fn happened<I: Io>(core: &mut Core<I>, index: u32, event: Event) {
             };
         }
         Event::Read { id, buffer } => {
-            port.ended(buffer.len());
+            port.has_read(buffer.len());
             if entry.closing {
                 core.executor.buffers.recycle(buffer);
                 return remove_if_done(core, index);
             }
+            let buffer = RefCell::new(Some(buffer));
             port.deliver(Received::Fetched { slot: id as u16, buffer });
         }
         Event::Closed(reason) => {

@@ -34,7 +34,7 @@ pub(crate) fn adopt<I: Io>(
         log::warn!("{peer}: refused: the reactor has {count} connections, its limit");
         return None;
     };
-    let bytes = Connection::PENDING_BYTES + port.registered_bytes();
+    let bytes = Connection::PENDING_BYTES + port.own_bytes();
     let hosts = &core.executor.registry.hosts;
     let account = if port.asked_qid().is_some() { &hosts.pending_rdma } else { &hosts.pending };
     let charge = match account.charge(bytes) {

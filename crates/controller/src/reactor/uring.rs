@@ -35,6 +35,9 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// Events of one endpoint that are taken in a turn, before others have theirs: the queue of a usual host has no
+/// more under way.
+const EVENTS_PER_TURN: usize = 256;
 /// Submissions one ring takes at a time.
 const RING_ENTRIES: u32 = 1024;
 /// How often to look for completions before looking at the clock: while it waits for a device of a few
@@ -126,7 +129,8 @@ struct Uring {
     /// By connection; each with a number, so that a late event is not taken for another's.
     links: Vec<Option<(Link, u64)>>,
     last_link: u64,
-    /// Connections whose endpoints have closed while works were handed to them: nothing else tells of these.
+    /// Connections whose endpoints have closed while works were handed to them, or have more events than a turn
+    /// has time for: nothing else tells of these.
     over: Vec<u32>,
     /// Of the file operation that is being submitted.
     parts: Vec<Part>,
@@ -292,14 +296,17 @@ impl Reactor {
         self.core.io.arm(index);
     }
 
-    /// Takes what has happened at an endpoint, as long as it is there.
+    /// Takes what has happened at an endpoint, as long as it is there, and as much as a turn has time for.
     fn take_events(&mut self, index: u32) {
         let number = self.core.io.number_of(index);
-        while self.core.io.number_of(index) == number
-            && let Some(event) = self.core.io.poll(index)
-        {
+        for _ in 0..EVENTS_PER_TURN {
+            if self.core.io.number_of(index) != number {
+                return;
+            }
+            let Some(event) = self.core.io.poll(index) else { return };
             completions::happened(&mut self.core, index, event);
         }
+        self.core.io.over.push(index);
     }
 
     /// Takes a few messages; for what is left it wakes itself.

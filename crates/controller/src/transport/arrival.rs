@@ -2,6 +2,7 @@
 
 use bpfof_device::{IoBuffer, MemoryNamespace};
 use bpfof_nvme::Sqe;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// The peer breaks the rules of the transport; it has been told, if the transport has words for that.
@@ -72,9 +73,9 @@ impl Payload<'_> {
 #[derive(Debug)]
 pub(crate) enum Received {
     Capsule(Vec<u8>),
-    /// Data that was fetched for the command in this slot.
+    /// Data that was fetched for the command in this slot; none once it was looked at.
     Fetched {
         slot: u16,
-        buffer: IoBuffer,
+        buffer: RefCell<Option<IoBuffer>>,
     },
 }

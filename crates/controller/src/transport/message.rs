@@ -19,33 +19,39 @@ const PENDING_MESSAGES: usize = 4;
 pub(crate) struct MessagePort {
     /// Data that a capsule has room for, in bytes.
     in_capsule_bytes: u32,
-    /// Memory that is registered for it, in bytes.
-    registered_bytes: usize,
+    /// Memory that is registered for it, and of messages that wait to be looked at, in bytes.
+    own_bytes: usize,
     /// The queue that was asked for before there was a connection.
     asked_qid: Option<u16>,
     /// None while it is looked at.
     inbox: Option<Vec<Received>>,
-    /// How many capsules it may hold.
+    /// How many capsules are in it, or are being looked at.
+    capsules: usize,
+    /// How many it may hold.
     room: usize,
     unposted: Vec<Work>,
     unposted_bytes: usize,
     /// Works that have not ended, and their bytes.
     posted: usize,
     posted_bytes: usize,
+    /// Of these bytes those that are being read from the host.
+    reading_bytes: usize,
 }
 
 impl Default for MessagePort {
     fn default() -> MessagePort {
         MessagePort {
             in_capsule_bytes: IN_CAPSULE_BYTES,
-            registered_bytes: 0,
+            own_bytes: 0,
             asked_qid: None,
             inbox: Some(Vec::new()),
+            capsules: 0,
             room: PENDING_MESSAGES,
             unposted: Vec::new(),
             unposted_bytes: 0,
             posted: 0,
             posted_bytes: 0,
+            reading_bytes: 0,
         }
     }
 }
@@ -53,9 +59,12 @@ impl Default for MessagePort {
 impl MessagePort {
     /// Of a connection by RDMA.
     pub(crate) fn rdma(shape: &Shape, qid: u16) -> MessagePort {
+        // There are as many messages as there are receives for them, at most.
+        let inbox_bytes =
+            usize::from(shape.receives) * (shape.receive_bytes + size_of::<Received>());
         MessagePort {
             in_capsule_bytes: RDMA_IN_CAPSULE_BYTES,
-            registered_bytes: shape.registered_bytes(),
+            own_bytes: shape.registered_bytes() + inbox_bytes,
             asked_qid: Some(qid),
             ..MessagePort::default()
         }
@@ -68,8 +77,8 @@ impl MessagePort {
         self.in_capsule_bytes
     }
 
-    pub(super) fn registered_bytes(&self) -> usize {
-        self.registered_bytes
+    pub(super) fn own_bytes(&self) -> usize {
+        self.own_bytes
     }
 
     pub(super) fn asked_qid(&self) -> Option<u16> {
@@ -81,7 +90,8 @@ impl MessagePort {
     }
 
     pub(super) fn put_back(&mut self, mut received: Vec<Received>, used: usize) {
-        received.drain(..used);
+        let seen = received.drain(..used);
+        self.capsules -= seen.filter(|one| matches!(one, Received::Capsule(_))).count();
         self.inbox = Some(received);
     }
 
@@ -89,19 +99,17 @@ impl MessagePort {
         &mut self,
         received: &'a [Received],
     ) -> Result<Option<(usize, Arrival<'a>)>, Violation> {
-        let capsules = received.iter().filter(|one| matches!(one, Received::Capsule(_))).count();
-        if capsules > self.room {
+        if self.capsules > self.room {
             return Err(Violation("more commands than the queue has entries".to_owned()));
         }
         let arrival = match received.first() {
             None => return Ok(None),
             Some(Received::Capsule(bytes)) => capsule(bytes, self.in_capsule_bytes)?,
             Some(Received::Fetched { slot, buffer }) => {
-                // The message goes with its turn, and the buffer before it.
-                let mut taken = IoBuffer::new(buffer.len());
-                taken.copy_from_slice(buffer);
-                let fetched = Fetched { slot: *slot, buffer: taken, intact: true };
-                Arrival::Data { bytes: buffer.len(), fetched: Some(fetched) }
+                let buffer = buffer.take();
+                let bytes = buffer.as_ref().map_or(0, |buffer| buffer.len());
+                let fetched = buffer.map(|buffer| Fetched { slot: *slot, buffer, intact: true });
+                Arrival::Data { bytes, fetched }
             }
         };
         Ok(Some((1, arrival)))
@@ -155,9 +163,13 @@ impl MessagePort {
         self.posted_bytes
     }
 
+    /// Bytes for the host that it has not taken.
+    pub(super) fn backlog_bytes(&self) -> usize {
+        self.unposted_bytes + self.posted_bytes.saturating_sub(self.reading_bytes)
+    }
+
     /// What is being read comes back all the same, and goes then.
     pub(super) fn stop_fetching(&mut self) {
-        let is_read = |work: &Work| matches!(work, Work::Read { .. });
         self.unposted.retain(|work| !is_read(work));
         self.unposted_bytes = self.unposted.iter().map(Work::bytes).sum();
     }
@@ -177,6 +189,7 @@ impl MessagePort {
     /// Something has been received.
     pub(crate) fn deliver(&mut self, received: Received) {
         if let Some(inbox) = &mut self.inbox {
+            self.capsules += usize::from(matches!(received, Received::Capsule(_)));
             inbox.push(received);
         }
     }
@@ -184,6 +197,8 @@ impl MessagePort {
     /// What is to be posted now.
     pub(crate) fn take_unposted(&mut self) -> Vec<Work> {
         self.posted += self.unposted.len();
+        self.reading_bytes +=
+            self.unposted.iter().filter(|work| is_read(work)).map(Work::bytes).sum::<usize>();
         self.posted_bytes += std::mem::take(&mut self.unposted_bytes);
         std::mem::take(&mut self.unposted)
     }
@@ -194,10 +209,20 @@ impl MessagePort {
         self.posted_bytes -= bytes;
     }
 
+    /// So many bytes have been read from the host.
+    pub(crate) fn has_read(&mut self, bytes: usize) {
+        self.reading_bytes -= bytes;
+        self.ended(bytes);
+    }
+
     /// Whether works are posted that have not ended.
     pub(crate) fn is_sending(&self) -> bool {
         self.posted > 0
     }
+}
+
+fn is_read(work: &Work) -> bool {
+    matches!(work, Work::Read { .. })
 }
 
 fn capsule(bytes: &[u8], in_capsule_bytes: u32) -> Result<Arrival<'_>, Violation> {

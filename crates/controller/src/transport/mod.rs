@@ -52,11 +52,11 @@ impl Port {
         }
     }
 
-    /// Memory that is registered with a network card for it, in bytes.
-    pub(crate) fn registered_bytes(&self) -> usize {
+    /// Memory that is registered with a network card for it, and that of messages that wait, in bytes.
+    pub(crate) fn own_bytes(&self) -> usize {
         match self {
             Port::Tcp(_) => 0,
-            Port::Message(port) => port.registered_bytes(),
+            Port::Message(port) => port.own_bytes(),
         }
     }
 
@@ -181,7 +181,16 @@ impl Port {
         }
     }
 
-    /// The same, with those that are being sent.
+    /// Bytes for the host that are in the way of more: what it, or its kernel, has not taken.
+    #[inline]
+    pub(crate) fn backlog_bytes(&self) -> usize {
+        match self {
+            Port::Tcp(port) => port.unsent_bytes(),
+            Port::Message(port) => port.backlog_bytes(),
+        }
+    }
+
+    /// Those that nobody sends yet, and those that are being sent.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         match self {

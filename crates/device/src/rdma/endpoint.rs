@@ -1,17 +1,21 @@
 //! One end of a connection.
 
+use super::connector::{self, ConnectError};
 use super::listener::Request;
 use super::memory::{Piece, Pieces};
 use super::sys;
 use super::verbs::{BATCH, Channel, Does, Ended, Happened, Posting, QueuePair, Size};
+use super::words::words;
 use crate::buffer::IoBuffer;
 use crate::fabric::{Event, Work};
 use rustix::event::epoll;
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-/// How large an endpoint is. It registers `receives × receive_bytes + work_bytes`.
+/// How large an endpoint is. It registers `receives × receive_bytes + work_bytes + shared_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Messages that the peer may send before this end has sent one.
@@ -21,12 +25,26 @@ pub struct Shape {
     /// Memory of what is being sent, written and read, in bytes: no less than the longest work. Works for
     /// which there is no room wait.
     pub work_bytes: usize,
+    /// Memory that the peer reads and writes by its key, in bytes; 0 is none.
+    pub shared_bytes: usize,
 }
 
 impl Shape {
     /// Memory that an endpoint of this shape registers, in bytes.
     pub fn registered_bytes(&self) -> usize {
-        usize::from(self.receives) * self.receive_bytes + self.work_bytes
+        usize::from(self.receives) * self.receive_bytes + self.work_bytes + self.shared_bytes
+    }
+}
+
+impl Shape {
+    fn size(self) -> Size {
+        Size {
+            receives: self.receives.into(),
+            receive_bytes: self.receive_bytes,
+            works: works_of(self) as u32,
+            work_bytes: self.work_bytes,
+            shared_bytes: self.shared_bytes,
+        }
     }
 }
 
@@ -81,8 +99,37 @@ impl Endpoint {
     /// Accepts a connection, with `accepted` as private data. If that fails, the connection is refused with
     /// `refused`, and the endpoint is closed from the start.
     pub fn accept(request: Request, shape: Shape, accepted: &[u8], refused: &[u8]) -> Endpoint {
-        let mut endpoint = Endpoint {
-            queue: None,
+        let mut endpoint = Endpoint::of(None, shape);
+        match Queue::accept(request, shape, accepted, refused) {
+            Ok(queue) => endpoint.queue = Some(queue),
+            Err(error) => {
+                endpoint.is_closed = true;
+                let reason = format!("it cannot be accepted: {}", words(&error));
+                endpoint.events.push_back(Event::Closed(reason));
+            }
+        }
+        endpoint
+    }
+
+    /// Connects to `address` within `timeout`, with at most 56 bytes of private data. Returns what the peer says
+    /// with its acceptance, too.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(
+        address: SocketAddr,
+        shape: Shape,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<(Endpoint, Vec<u8>), ConnectError> {
+        let (pair, accepted) = connector::connect(address, shape.size(), private_data, timeout)?;
+        let signal = Queue::signal_of(&pair)?;
+        Ok((Endpoint::of(Some(Queue { pair, signal }), shape), accepted))
+    }
+
+    fn of(queue: Option<Queue>, shape: Shape) -> Endpoint {
+        Endpoint {
+            queue,
             shape,
             memory: Pieces::new(shape.work_bytes),
             waiting: VecDeque::new(),
@@ -95,16 +142,7 @@ impl Endpoint {
             is_armed: false,
             is_closed: false,
             taken_bytes: 0,
-        };
-        match Queue::accept(request, shape, accepted, refused) {
-            Ok(queue) => endpoint.queue = Some(queue),
-            Err(error) => {
-                endpoint.is_closed = true;
-                let reason = format!("it cannot be accepted: {error}{}", advice(&error));
-                endpoint.events.push_back(Event::Closed(reason));
-            }
         }
-        endpoint
     }
 
     /// Readable when something may have happened; none of an endpoint that was closed from the start.
@@ -170,6 +208,33 @@ impl Endpoint {
     /// Whether the connection is over.
     pub fn is_closed(&self) -> bool {
         self.is_closed
+    }
+
+    /// Where the memory is that the peer reads and writes, for it, and its key; none of an endpoint without such
+    /// memory, or whose queue pair is gone.
+    pub fn shared(&self) -> Option<(u64, u32)> {
+        let queue = self.queue.as_ref().filter(|_| self.shape.shared_bytes > 0)?;
+        Some(queue.pair.shared_address())
+    }
+
+    /// Writes to it at `offset` bytes.
+    ///
+    /// # Panics
+    /// If the range leaves it.
+    pub fn write_shared(&mut self, offset: usize, bytes: &[u8]) {
+        if let Some(queue) = &mut self.queue {
+            queue.pair.write_shared(offset, bytes);
+        }
+    }
+
+    /// Copies what is in it from `offset` bytes on.
+    ///
+    /// # Panics
+    /// If the range leaves it.
+    pub fn read_shared(&self, offset: usize, to: &mut [u8]) {
+        if let Some(queue) = &self.queue {
+            queue.pair.read_shared(offset, to);
+        }
     }
 
     /// Bytes of works that have ended well.
@@ -331,13 +396,7 @@ impl Queue {
             }
         };
         let Request { id, .. } = request;
-        let size = Size {
-            receives: shape.receives.into(),
-            receive_bytes: shape.receive_bytes,
-            works: works_of(shape) as u32,
-            work_bytes: shape.work_bytes,
-        };
-        let mut pair = QueuePair::new(id, channel, size, refused)?;
+        let mut pair = QueuePair::new(id, channel, shape.size(), refused)?;
         let ready = Queue::signal_of(&pair).and_then(|signal| {
             pair.accept(accepted)?;
             Ok(signal)
@@ -364,7 +423,7 @@ impl Queue {
         loop {
             match self.pair.channel().next() {
                 Ok(None) => return None,
-                Ok(Some(Happened::Other { kind, status })) => match kind {
+                Ok(Some(Happened::Other { kind, status, .. })) => match kind {
                     sys::ESTABLISHED | sys::TIMEWAIT_EXIT => {}
                     sys::DISCONNECTED => return Some("the other end closed the connection".into()),
                     sys::DEVICE_REMOVAL => return Some("the network card is gone".into()),
@@ -385,14 +444,4 @@ impl Queue {
 /// Works that are posted at a time at most: for each message an answer, and data that is read or written.
 fn works_of(shape: Shape) -> usize {
     2 * usize::from(shape.receives)
-}
-
-/// What to do about an error.
-fn advice(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::ENOMEM) => {
-            " (the limit of locked memory may be too low: ulimit -l, LimitMEMLOCK=)"
-        }
-        _ => "",
-    }
 }

@@ -5,14 +5,16 @@ use super::verbs::{Channel, Happened, Id};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Listens at an address for RDMA connections.
 #[derive(Debug)]
 pub struct Listener {
-    id: Id,
+    /// None while there is no card that has the address.
+    id: Mutex<Option<Id>>,
     /// Of `id`, which goes before it.
     channel: Arc<Channel>,
+    address: SocketAddr,
 }
 
 /// A connection that somebody asks for. Dropping it refuses it.
@@ -37,21 +39,42 @@ impl Listener {
     /// address, or it is in use.
     pub fn bind(address: SocketAddr) -> io::Result<Listener> {
         let channel = Arc::new(Channel::new()?);
-        Ok(Listener { id: Id::listen(&channel, address)?, channel })
+        let id = Id::listen(&channel, address)?;
+        let told = id.address().ok_or_else(|| io::Error::other("librdmacm tells no address"))?;
+        Ok(Listener { id: Mutex::new(Some(id)), channel, address: told })
     }
 
     /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether its network card is gone, so that it listens no more.
+    pub fn is_dead(&self) -> bool {
+        self.id().is_none()
+    }
+
+    /// Listens again, if the network card was gone and is back.
     ///
     /// # Errors
-    /// The library does not tell.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.id.address().ok_or_else(|| io::Error::other("librdmacm tells no address"))
+    /// Those of [`bind`](Self::bind); it is to be tried again.
+    pub fn revive(&self) -> io::Result<()> {
+        let mut id = self.id();
+        if id.is_none() {
+            *id = Some(Id::listen(&self.channel, self.address)?);
+        }
+        Ok(())
+    }
+
+    fn id(&self) -> MutexGuard<'_, Option<Id>> {
+        self.id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next connection that is asked for; none if there is none now. It does not wait.
     ///
     /// # Errors
-    /// The kernel's answer, or the network card is gone.
+    /// The kernel's answer, or the network card is gone: nobody comes until it [has
+    /// revived](Self::revive).
     pub fn next(&self) -> io::Result<Option<Request>> {
         while let Some(happened) = self.channel.next()? {
             match happened {
@@ -62,6 +85,8 @@ impl Listener {
                     return Ok(Some(Request { id, _channel, reads, private_data, local, peer }));
                 }
                 Happened::Other { kind: sys::DEVICE_REMOVAL, .. } => {
+                    // Else nobody could have its port, this listener included.
+                    *self.id() = None;
                     return Err(io::Error::other("the network card is gone"));
                 }
                 // They concern connections that were given up before they were taken.

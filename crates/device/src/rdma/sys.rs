@@ -194,15 +194,26 @@ pub(super) const WR_READ: c_int = 4;
 pub(super) const SEND_SIGNALED: c_uint = 2;
 /// `IBV_ACCESS_LOCAL_WRITE`.
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
+/// `IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ`.
+pub(super) const ACCESS_REMOTE: c_int = 2 | 4;
 /// `IBV_QPT_RC`.
 pub(super) const QPT_RC: c_int = 2;
 /// `RDMA_MAX_INIT_DEPTH`: the lesser of what the peer's card answers and of what this end's card asks.
 pub(super) const MAX_INITIATOR_DEPTH: u8 = 0xff;
+/// `RDMA_MAX_RESP_RES`: as many RDMA Reads as this end's card answers at a time.
+pub(super) const MAX_RESPONDER_RESOURCES: u8 = 0xff;
 /// `RDMA_PS_TCP`.
 pub(super) const PS_TCP: c_int = 0x0106;
 
 /// Kinds of [`CmEvent`] (`enum rdma_cm_event_type`).
+pub(super) const ADDRESS_RESOLVED: c_int = 0;
+pub(super) const ADDRESS_ERROR: c_int = 1;
+pub(super) const ROUTE_RESOLVED: c_int = 2;
+pub(super) const ROUTE_ERROR: c_int = 3;
 pub(super) const CONNECT_REQUEST: c_int = 4;
+pub(super) const CONNECT_ERROR: c_int = 6;
+pub(super) const UNREACHABLE: c_int = 7;
+pub(super) const REJECTED: c_int = 8;
 pub(super) const ESTABLISHED: c_int = 9;
 pub(super) const DISCONNECTED: c_int = 10;
 pub(super) const DEVICE_REMOVAL: c_int = 11;
@@ -257,6 +268,9 @@ library! {
         rdma_destroy_id(*mut CmId) -> c_int;
         rdma_bind_addr(*mut CmId, *const c_void) -> c_int;
         rdma_listen(*mut CmId, c_int) -> c_int;
+        rdma_resolve_addr(*mut CmId, *const c_void, *const c_void, c_int) -> c_int;
+        rdma_resolve_route(*mut CmId, c_int) -> c_int;
+        rdma_connect(*mut CmId, *mut ConnParam) -> c_int;
         rdma_get_cm_event(*mut EventChannel, *mut *mut CmEvent) -> c_int;
         rdma_ack_cm_event(*mut CmEvent) -> c_int;
         rdma_migrate_id(*mut CmId, *mut EventChannel) -> c_int;

@@ -16,6 +16,8 @@ const BACKLOG: c_int = 1024;
 pub(super) const BATCH: usize = 32;
 /// A receive's number has this bit; the others are those of works.
 const RECEIVE: u64 = 1 << 63;
+/// How often a message without an acknowledgement is sent again, at most (InfiniBand 1.4 §9.9.2.1.1).
+const RETRIES: u8 = 7;
 /// "Infinite": a receive that is not there yet is waited for (InfiniBand 1.4 §9.7.5.2.8).
 const RETRY_FOR_EVER: u8 = 7;
 
@@ -48,6 +50,8 @@ pub(super) enum Happened {
     Other {
         kind: c_int,
         status: c_int,
+        /// What the other end says with it.
+        private_data: Vec<u8>,
     },
 }
 
@@ -83,19 +87,20 @@ impl Channel {
             let event = &*event;
             (event.kind, event.status, event.param, event.id)
         };
+        // Other events have none: their parameters are of another kind.
+        let has_data = matches!(kind, sys::CONNECT_REQUEST | sys::REJECTED | sys::ESTABLISHED);
+        let (from, length) = (param.private_data.cast::<u8>(), usize::from(param.private_data_len));
+        let private_data = match has_data && !from.is_null() {
+            // SAFETY: the data belongs to the event and has this length.
+            true => unsafe { std::slice::from_raw_parts(from, length) }.to_vec(),
+            false => Vec::new(),
+        };
         let happened = if kind == sys::CONNECT_REQUEST {
-            let (from, length) =
-                (param.private_data.cast::<u8>(), usize::from(param.private_data_len));
-            let private_data = match from.is_null() {
-                true => Vec::new(),
-                // SAFETY: the data belongs to the event and has this length.
-                false => unsafe { std::slice::from_raw_parts(from, length) }.to_vec(),
-            };
             // The event tells what this end may do: how many reads it may have outstanding.
             let asked = Asked { private_data, reads: param.initiator_depth };
             created(id).map(|raw| Happened::Request(Id { raw, library: self.library }, asked))
         } else {
-            Ok(Happened::Other { kind, status })
+            Ok(Happened::Other { kind, status, private_data })
         };
         // SAFETY: it was got above, and nothing of it is used any more.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
@@ -131,8 +136,8 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    /// Listens at an address. Requests come to the channel, which must outlive the identifier.
-    pub(super) fn listen(channel: &Channel, address: SocketAddr) -> io::Result<Id> {
+    /// Of nothing yet. What happens to it comes to the channel, which must outlive it.
+    pub(super) fn new(channel: &Channel) -> io::Result<Id> {
         let mut raw = ptr::null_mut();
         let library = channel.library;
         // SAFETY: the channel lives, and the identifier is written.
@@ -144,7 +149,28 @@ impl Id {
                 sys::PS_TCP,
             )
         })?;
-        let id = Id { raw: created(raw)?, library };
+        Ok(Id { raw: created(raw)?, library })
+    }
+
+    /// Finds the card that reaches an address, within so many ms: an event tells the end.
+    pub(super) fn resolve_address(&self, address: SocketAddr, timeout_ms: c_int) -> io::Result<()> {
+        let address = socket2::SockAddr::from(address);
+        let to = address.as_ptr().cast();
+        // SAFETY: the address has the length that its family says, and is copied.
+        check(unsafe {
+            (self.library.rdma_resolve_addr)(self.raw.as_ptr(), ptr::null(), to, timeout_ms)
+        })
+    }
+
+    /// Finds the way to an address that was resolved, within so many ms: an event tells the end.
+    pub(super) fn resolve_route(&self, timeout_ms: c_int) -> io::Result<()> {
+        // SAFETY: the identifier lives.
+        check(unsafe { (self.library.rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) })
+    }
+
+    /// Listens at an address. Requests come to the channel, which must outlive the identifier.
+    pub(super) fn listen(channel: &Channel, address: SocketAddr) -> io::Result<Id> {
+        let (library, id) = (channel.library, Id::new(channel)?);
         let address = socket2::SockAddr::from(address);
         // SAFETY: the address has the length that its family says.
         check(unsafe { (library.rdma_bind_addr)(id.raw.as_ptr(), address.as_ptr().cast()) })?;
@@ -206,7 +232,7 @@ fn address(storage: &[u8; 128]) -> Option<SocketAddr> {
     }
 }
 
-/// Memory that the network card reads and writes. Only this end names it: keys are given to nobody.
+/// Memory that the network card reads and writes.
 #[derive(Debug)]
 struct Region {
     mr: NonNull<sys::Mr>,
@@ -218,13 +244,20 @@ struct Region {
 }
 
 impl Region {
-    fn new(library: &'static Library, pd: NonNull<sys::Pd>, length: usize) -> io::Result<Region> {
+    /// Memory that only this end names, or that the other end may, by its key.
+    fn new(
+        library: &'static Library,
+        pd: NonNull<sys::Pd>,
+        length: usize,
+        is_shared: bool,
+    ) -> io::Result<Region> {
+        let access = sys::ACCESS_LOCAL_WRITE | if is_shared { sys::ACCESS_REMOTE } else { 0 };
         let mut memory = IoBuffer::new(length);
         let start = NonNull::from(&mut memory[..]).cast::<u8>();
         // SAFETY: the memory has this length, and outlives the registration.
         let mr = created(unsafe {
             let to = start.as_ptr().cast();
-            (library.ibv_reg_mr)(pd.as_ptr(), to, length, sys::ACCESS_LOCAL_WRITE)
+            (library.ibv_reg_mr)(pd.as_ptr(), to, length, access)
         })?;
         Ok(Region { mr, start, length, library, _memory: memory })
     }
@@ -276,6 +309,8 @@ pub(super) struct Size {
     pub(super) works: u32,
     /// Memory of these works, in bytes.
     pub(super) work_bytes: usize,
+    /// Memory that the other end reads and writes by its key, in bytes; 0 is none.
+    pub(super) shared_bytes: usize,
 }
 
 /// What a work does with its part of the memory.
@@ -328,6 +363,7 @@ struct Parts {
     cq: Option<NonNull<sys::Cq>>,
     receives: Option<Region>,
     works: Option<Region>,
+    shared: Option<Region>,
 }
 
 // SAFETY: all pointers have this one owner, and the libraries are used from any thread.
@@ -342,26 +378,36 @@ impl QueuePair {
         size: Size,
         refusal: &[u8],
     ) -> io::Result<QueuePair> {
-        let library = channel.library;
-        let mut queue = QueuePair {
-            library,
-            id,
-            channel,
-            qp: None,
-            parts: Parts::default(),
-            size,
-            requests: Vec::new(),
-        };
-        let created = queue.create();
+        let mut queue = QueuePair::of(id, channel, size);
+        let QueuePair { id, channel, .. } = &mut queue;
+        let created = id.migrate(channel).and_then(|()| queue.create());
         if created.is_err() {
             queue.reject(refusal);
         }
         created.map(|()| queue)
     }
 
+    /// Makes one to connect with, with all of its receives posted, for an identifier on `channel` whose route
+    /// is resolved.
+    pub(super) fn to_connect(id: Id, channel: Channel, size: Size) -> io::Result<QueuePair> {
+        let mut queue = QueuePair::of(id, channel, size);
+        queue.create().map(|()| queue)
+    }
+
+    fn of(id: Id, channel: Channel, size: Size) -> QueuePair {
+        QueuePair {
+            library: channel.library,
+            id,
+            channel,
+            qp: None,
+            parts: Parts::default(),
+            size,
+            requests: Vec::new(),
+        }
+    }
+
     fn create(&mut self) -> io::Result<()> {
-        let QueuePair { library, id, channel, size, .. } = self;
-        id.migrate(channel)?;
+        let QueuePair { library, id, size, .. } = self;
         // SAFETY: the identifier lives; one that was asked for a connection has a device.
         let context = created(unsafe { id.raw.as_ref() }.verbs)?.as_ptr();
         let parts = &mut self.parts;
@@ -369,8 +415,11 @@ impl QueuePair {
         let pd = created(unsafe { (library.ibv_alloc_pd)(context) })?;
         parts.pd = Some(pd);
         let receive_bytes = size.receives as usize * size.receive_bytes;
-        parts.receives = Some(Region::new(library, pd, receive_bytes)?);
-        parts.works = Some(Region::new(library, pd, size.work_bytes)?);
+        parts.receives = Some(Region::new(library, pd, receive_bytes, false)?);
+        parts.works = Some(Region::new(library, pd, size.work_bytes, false)?);
+        if size.shared_bytes > 0 {
+            parts.shared = Some(Region::new(library, pd, size.shared_bytes, true)?);
+        }
         // SAFETY: as above.
         let completions = created(unsafe { (library.ibv_create_comp_channel)(context) })?;
         parts.completions = Some(completions);
@@ -421,6 +470,26 @@ impl QueuePair {
         };
         // SAFETY: the library copies the private data.
         check(unsafe { (self.library.rdma_accept)(self.id.raw.as_ptr(), &raw mut param) })
+    }
+
+    /// Asks for a connection, with at most 56 bytes of what for: an event tells the end. The other end may have
+    /// as many RDMA Reads outstanding as this end's card answers.
+    pub(super) fn connect(&mut self, private_data: &[u8]) -> io::Result<()> {
+        debug_assert!(private_data.len() <= 56, "a message of RoCE has no more room");
+        let mut param = sys::ConnParam {
+            private_data: private_data.as_ptr().cast::<c_void>(),
+            private_data_len: private_data.len() as u8,
+            responder_resources: sys::MAX_RESPONDER_RESOURCES,
+            // This end reads nothing.
+            initiator_depth: 0,
+            flow_control: 0,
+            retry_count: RETRIES,
+            rnr_retry_count: RETRY_FOR_EVER,
+            srq: 0,
+            qp_num: 0,
+        };
+        // SAFETY: the library copies the private data.
+        check(unsafe { (self.library.rdma_connect)(self.id.raw.as_ptr(), &raw mut param) })
     }
 
     /// Ends the connection: whatever is posted ends with an error.
@@ -532,6 +601,28 @@ impl QueuePair {
         self.parts.works.as_ref().expect("it was made with the queue pair").read(offset, to);
     }
 
+    fn shared(&self) -> &Region {
+        self.parts.shared.as_ref().expect("its size has some")
+    }
+
+    /// Where the memory is that the other end reads and writes, and its key.
+    pub(super) fn shared_address(&self) -> (u64, u32) {
+        let region = self.shared();
+        // SAFETY: the registration lives.
+        let key = unsafe { region.mr.as_ref() }.rkey;
+        (region.start.as_ptr().addr() as u64, key)
+    }
+
+    /// Writes to a part of it that the other end was not told of.
+    pub(super) fn write_shared(&mut self, offset: usize, bytes: &[u8]) {
+        self.parts.shared.as_mut().expect("its size has some").write(offset, bytes);
+    }
+
+    /// Reads a part of it. What the other end writes at the same time may be torn, and is its own affair.
+    pub(super) fn read_shared(&self, offset: usize, to: &mut [u8]) {
+        self.shared().read(offset, to);
+    }
+
     /// Posts works, all with one call.
     pub(super) fn post(&mut self, postings: &[Posting]) -> io::Result<()> {
         let region = self.parts.works.as_ref().expect("it was made with the queue pair");
@@ -579,7 +670,8 @@ impl QueuePair {
             // SAFETY: it is this identifier's; nothing is posted to it any more.
             unsafe { (library.rdma_destroy_qp)(self.id.raw.as_ptr()) }
         }
-        let Parts { pd, completions, cq, receives, works } = std::mem::take(&mut self.parts);
+        let Parts { pd, completions, cq, receives, works, shared } =
+            std::mem::take(&mut self.parts);
         // SAFETY: each is destroyed once, after what uses it; events that were got are acknowledged.
         unsafe {
             if let Some(cq) = cq {
@@ -588,7 +680,7 @@ impl QueuePair {
             if let Some(completions) = completions {
                 (library.ibv_destroy_comp_channel)(completions.as_ptr());
             }
-            drop((receives, works));
+            drop((receives, works, shared));
             if let Some(pd) = pd {
                 (library.ibv_dealloc_pd)(pd.as_ptr());
             }

@@ -1,0 +1,159 @@
+//! Connecting to a listener.
+
+use super::sys;
+use super::verbs::{Channel, Happened, Id, QueuePair, Size};
+use super::words::words;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::ffi::c_int;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Reasons of a rejection (InfiniBand 1.4 §12.6.7.2, as the connection manager tells them): nobody listens for
+/// this service, and a reason of the listener's own.
+const INVALID_SERVICE: c_int = 8;
+const CONSUMER_DEFINED: c_int = 28;
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The libraries are not installed, or this machine's cards cannot be used.
+    #[error("{}", words(.0))]
+    Local(#[from] io::Error),
+    /// No card of this machine reaches the address.
+    #[error("no RDMA device of this machine reaches it ({0}); `rdma link` shows devices")]
+    NoWay(String),
+    /// Nobody listens there.
+    #[error("nobody listens there for RDMA")]
+    NobodyListens,
+    /// The listener refuses, and says so with this private data, padded with zeroes.
+    #[error("it refuses the connection")]
+    Refused {
+        /// What it says.
+        private_data: Vec<u8>,
+    },
+    /// The connection manager refuses, for this reason.
+    #[error("the connection is rejected (connection manager's reason {0})")]
+    Rejected(i32),
+    /// Nothing is heard of it.
+    #[error("it does not answer within {} ms", .0.as_millis())]
+    Silent(Duration),
+    /// Something else has failed.
+    #[error("the connection failed (connection manager's event {kind}, status {status})")]
+    Failed {
+        /// Kind of event.
+        kind: i32,
+        /// Its status.
+        status: i32,
+    },
+}
+
+/// A step's end by itself, or its time's.
+struct Deadline {
+    ends: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    fn left(&self) -> Duration {
+        self.ends.saturating_duration_since(Instant::now())
+    }
+
+    fn left_ms(&self) -> c_int {
+        c_int::try_from(self.left().as_millis()).unwrap_or(c_int::MAX).max(1)
+    }
+}
+
+/// Connects, and returns what the peer says with its acceptance, too.
+pub(super) fn connect(
+    address: SocketAddr,
+    size: Size,
+    private_data: &[u8],
+    timeout: Duration,
+) -> Result<(QueuePair, Vec<u8>), ConnectError> {
+    let deadline = Deadline { ends: Instant::now() + timeout, timeout };
+    // The identifier goes before its channel, also where this returns early.
+    let channel = Channel::new()?;
+    let id = Id::new(&channel)?;
+    let unreachable = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL) => {
+            ConnectError::NoWay(error.to_string())
+        }
+        _ => error.into(),
+    };
+    id.resolve_address(address, deadline.left_ms()).map_err(unreachable)?;
+    wait(&channel, sys::ADDRESS_RESOLVED, &deadline)?;
+    id.resolve_route(deadline.left_ms()).map_err(unreachable)?;
+    wait(&channel, sys::ROUTE_RESOLVED, &deadline)?;
+    let mut pair = QueuePair::to_connect(id, channel, size)?;
+    pair.connect(private_data)?;
+    let accepted = wait(pair.channel(), sys::ESTABLISHED, &deadline)?;
+    Ok((pair, accepted))
+}
+
+/// Waits for an event of this kind; what the peer says with it.
+fn wait(channel: &Channel, expected: c_int, deadline: &Deadline) -> Result<Vec<u8>, ConnectError> {
+    loop {
+        match channel.next()? {
+            Some(Happened::Other { kind, private_data, .. }) if kind == expected => {
+                return Ok(private_data);
+            }
+            Some(Happened::Other { kind, status, private_data }) => {
+                return Err(failure(kind, status, private_data, deadline));
+            }
+            // Nobody asks here: the request is refused by being dropped.
+            Some(Happened::Request(..)) => {}
+            None => {
+                let left = deadline.left();
+                if left.is_zero() {
+                    return Err(ConnectError::Silent(deadline.timeout));
+                }
+                let mut wanted = [PollFd::new(channel, PollFlags::IN)];
+                let left = Timespec::try_from(left).ok();
+                match poll(&mut wanted, left.as_ref()) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(io::Error::from(error).into()),
+                }
+            }
+        }
+    }
+}
+
+/// What an event means that is not the one that was waited for.
+fn failure(kind: c_int, status: c_int, private_data: Vec<u8>, deadline: &Deadline) -> ConnectError {
+    let errno = |status: c_int| io::Error::from_raw_os_error(status.saturating_abs());
+    match (kind, status) {
+        (sys::ADDRESS_ERROR | sys::ROUTE_ERROR | sys::UNREACHABLE, status)
+            if status.saturating_abs() == libc::ETIMEDOUT =>
+        {
+            ConnectError::Silent(deadline.timeout)
+        }
+        (sys::ADDRESS_ERROR | sys::ROUTE_ERROR, status) => {
+            ConnectError::NoWay(errno(status).to_string())
+        }
+        (sys::REJECTED, CONSUMER_DEFINED) => ConnectError::Refused { private_data },
+        (sys::REJECTED, INVALID_SERVICE) => ConnectError::NobodyListens,
+        (sys::REJECTED, reason) => ConnectError::Rejected(reason),
+        (sys::CONNECT_ERROR, status) if status < 0 => errno(status).into(),
+        (kind, status) => ConnectError::Failed { kind, status },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_in_words() {
+        let deadline = Deadline { ends: Instant::now(), timeout: Duration::from_millis(1500) };
+        let words = |kind, status| failure(kind, status, Vec::new(), &deadline).to_string();
+        assert!(words(sys::REJECTED, 8).contains("nobody listens"));
+        assert!(words(sys::REJECTED, 28).contains("refuses"));
+        assert!(words(sys::REJECTED, 3).contains("reason 3"));
+        assert!(words(sys::ADDRESS_ERROR, -libc::ETIMEDOUT).contains("1500 ms"));
+        assert!(words(sys::UNREACHABLE, -libc::ETIMEDOUT).contains("1500 ms"));
+        assert!(words(sys::ROUTE_ERROR, -libc::EINVAL).contains("no RDMA device"));
+        assert!(words(sys::DEVICE_REMOVAL, 0).contains("event 11"));
+    }
+}
