@@ -117,7 +117,9 @@ impl Failure {
             | Error::SeveralPortals(_)
             | Error::NoLane(_) => libc::EINVAL,
             Error::NoSuchMap { .. } | Error::NoSuchFunction { .. } => libc::ENOENT,
-            Error::Resolve { .. } | Error::NoPath(_) => libc::EHOSTUNREACH,
+            Error::Resolve { .. } | Error::NoPath(_) | Error::ConnectRdma { .. } => {
+                libc::EHOSTUNREACH
+            }
             Error::Connect { source, .. } => errno_of(source),
             Error::Thread(source) => errno_of(source),
             Error::Lost(_) | Error::Unknown { .. } | Error::NoGreeting { .. } => libc::ECONNRESET,

@@ -4,7 +4,7 @@ use crate::admin::Admin;
 use crate::lane_plan::LanePlan;
 use crate::queue::{Queue, QueueConnect};
 use crate::queue_ids::QueueIds;
-use crate::{Error, InitiatorConfig, LostReason, NamespaceInfo, Options, TargetUrl};
+use crate::{Error, InitiatorConfig, LostReason, NamespaceInfo, Options, TargetUrl, Transport};
 use bpfof_nvme::fabrics::{
     CNTLID_DYNAMIC, Cap, ControllerConfig, Csts, FabricsCommand, Shutdown, Version, offset,
 };
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const ADMIN_DEPTH: u16 = 31;
 /// Most data of one command in bytes, whatever a target allows: bounds the buffers of a lane.
 pub(crate) const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// The same by RDMA, where each queue has registered memory for at least one of these.
+const RDMA_TRANSFER_MAX_BYTES: u32 = 128 << 10;
 /// Least wait for a controller to become ready or shut down: CAP.TO may be 0, a shutdown has no
 /// bound.
 const READY_MIN: Duration = Duration::from_secs(5);
@@ -215,9 +217,9 @@ impl Association {
 
     /// Most data of one command in bytes.
     pub(crate) fn max_transfer_bytes(&self) -> u32 {
+        let most = transfer_max_bytes(&self.url);
         let limit = self.identify.max_transfer_bytes(self.cap.mpsmin);
-        let limit = limit.unwrap_or(u64::from(TRANSFER_MAX_BYTES));
-        limit.min(u64::from(TRANSFER_MAX_BYTES)) as u32
+        limit.unwrap_or(u64::from(most)).min(u64::from(most)) as u32
     }
 
     /// In-capsule data of an I/O queue in bytes.
@@ -345,7 +347,7 @@ fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32)
             digests: digests(options),
             depth: ADMIN_DEPTH,
             in_capsule_bytes: ADMIN_IN_CAPSULE_BYTES as u32,
-            max_transfer_bytes: TRANSFER_MAX_BYTES,
+            max_transfer_bytes: transfer_max_bytes(url),
             namespaces: Arc::new([]),
         };
         let (cattr, cntlid) = (0, CNTLID_DYNAMIC);
@@ -359,6 +361,14 @@ fn connect_admin(url: &TargetUrl, options: &Options) -> Result<(Queue, u16, u32)
             connect(0).map(|(queue, cntlid)| (queue, cntlid, 0))
         }
         connected => connected.map(|(queue, cntlid)| (queue, cntlid, wanted_ms)),
+    }
+}
+
+/// Most data of one command by this transport, in bytes.
+const fn transfer_max_bytes(url: &TargetUrl) -> u32 {
+    match url.transport {
+        Transport::Tcp => TRANSFER_MAX_BYTES,
+        Transport::Rdma => RDMA_TRANSFER_MAX_BYTES,
     }
 }
 

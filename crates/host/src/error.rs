@@ -36,6 +36,14 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// No connection by RDMA.
+    #[error("cannot connect to {address} by RDMA: {why}")]
+    ConnectRdma {
+        /// Host and port.
+        address: String,
+        /// Why, and what to do about it.
+        why: String,
+    },
     /// The connection is gone, and every request in flight with it.
     #[error("the connection to the target is lost: {0}")]
     Lost(#[from] LostReason),

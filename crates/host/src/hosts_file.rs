@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! [[target]]
-//! match = "nvme-tcp://10.0.0.2:4420/*"    # or an NQN; * stands for anything
+//! match = "nvme-tcp://10.0.0.2:4420/*"    # or nvme-rdma://, or an NQN; * stands for anything
 //! hostnqn = "nqn.2026-01.org.example:app"
 //! tls-psk = "app.psk"                     # relative to the folder of this file
 //! ```
@@ -53,8 +53,9 @@ struct Target {
 
 impl Target {
     fn check(&self) -> Result<(), String> {
-        let is_known =
-            ["nvme-tcp://", "nqn.", "*"].iter().any(|start| self.pattern.starts_with(start));
+        let is_known = ["nvme-tcp://", "nvme-rdma://", "nqn.", "*"]
+            .iter()
+            .any(|start| self.pattern.starts_with(start));
         if !is_known {
             let pattern = &self.pattern;
             return Err(format!(
@@ -70,16 +71,17 @@ impl Target {
     }
 
     fn is_about(&self, url: &TargetUrl) -> bool {
-        if !self.pattern.starts_with("nvme-tcp:") {
+        let scheme = url.transport.scheme();
+        if !self.pattern.starts_with("nvme-") {
             return matches(&self.pattern, &url.nqn);
         }
         // Keys are for all portals of an address, so it must be about each of them.
         url.portals().all(|portal| {
-            let with_port = format!("nvme-tcp://{portal}/{}", url.nqn);
+            let with_port = format!("{scheme}{portal}/{}", url.nqn);
             let without = || {
                 let text = portal.to_string();
                 let host = text.rsplit_once(':').map_or("", |(host, _)| host);
-                format!("nvme-tcp://{host}/{}", url.nqn)
+                format!("{scheme}{host}/{}", url.nqn)
             };
             matches(&self.pattern, &with_port)
                 || portal.port == DEFAULT_PORT && matches(&self.pattern, &without())

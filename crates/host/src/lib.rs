@@ -81,7 +81,7 @@ pub use requests::InitiatorConfig;
 pub use shared::{Answer, SharedLane, SharedLaneCounters, Urgency};
 pub use transport::Connector;
 pub use transport::tcp::Initiator;
-pub use url::{DEFAULT_NSID, PORTALS_MAX, Portal, TargetUrl, UrlError};
+pub use url::{DEFAULT_NSID, PORTALS_MAX, Portal, TargetUrl, Transport, UrlError};
 
 pub use bpfof_nvme::vendor_specific::{
     Extent, FileMapObject, FileVersion, FirstRead, FirstReads, FunctionReportEntry, MapAddress,

@@ -2,8 +2,8 @@
 
 use crate::authentication;
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
-use crate::transport::Port;
 use crate::transport::tcp::Takeover;
+use crate::transport::{Port, QueueName};
 use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::{AdminCommand, Cqe, Sqe, Status};
@@ -97,7 +97,7 @@ impl Queue {
     pub(crate) fn connect(connect: QueueConnect<'_>) -> Result<(Self, u16), Error> {
         let QueueConnect { url, options, initiator, qid, cattr, cntlid, kato_ms } = connect;
         let started = Instant::now();
-        let port = Port::connect(url, options, initiator)?;
+        let port = Port::connect(url, options, initiator, QueueName { qid, cntlid })?;
         let mut queue = Self::over(port, options, options.connect_timeout);
         queue.clock = started;
         while !queue.requests().is_ready() {

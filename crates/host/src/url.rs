@@ -1,5 +1,5 @@
 //! The address of a target: `nvme-tcp://HOST[:PORT][,HOST[:PORT]…]/NQN[?ns=N]`, and with `&` who the host
-//! is.
+//! is. `nvme-rdma://` is the same by RDMA, with one portal.
 
 use crate::credentials::KeyFiles;
 use bpfof_nvme::fabrics::NQN_MAX_BYTES;
@@ -16,6 +16,7 @@ use thiserror::Error;
 pub const DEFAULT_NSID: u32 = 1;
 
 const SCHEME: &str = "nvme-tcp://";
+const RDMA_SCHEME: &str = "nvme-rdma://";
 
 /// Portals of one address, at most.
 pub const PORTALS_MAX: usize = 8;
@@ -23,12 +24,31 @@ pub const PORTALS_MAX: usize = 8;
 /// What `path-timeout-ms` may be.
 const PATH_TIMEOUT_MS: RangeInclusive<u64> = 100..=600_000;
 
+/// What carries queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// NVMe/TCP, `nvme-tcp://`.
+    #[default]
+    Tcp,
+    /// NVMe/RDMA, `nvme-rdma://` (docs/rdma.md).
+    Rdma,
+}
+
+impl Transport {
+    pub(crate) const fn scheme(self) -> &'static str {
+        match self {
+            Self::Tcp => SCHEME,
+            Self::Rdma => RDMA_SCHEME,
+        }
+    }
+}
+
 /// Where a target listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portal {
     /// Host name or address; an IPv6 address without its brackets.
     pub host: String,
-    /// TCP port.
+    /// Port.
     pub port: u16,
 }
 
@@ -42,9 +62,11 @@ impl fmt::Display for Portal {
 /// Where a subsystem is, and which of its namespaces is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetUrl {
+    /// What carries its queues.
+    pub transport: Transport,
     /// Host name or address; an IPv6 address without its brackets.
     pub host: String,
-    /// TCP port.
+    /// Port.
     pub port: u16,
     /// Further portals of the same subsystem: other paths to its namespaces (docs/failover.md).
     pub further_portals: Vec<Portal>,
@@ -65,8 +87,14 @@ pub struct TargetUrl {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UrlError {
     /// Another scheme, or none.
-    #[error("the address must start with {SCHEME}, as in {EXAMPLE}")]
+    #[error("the address must start with {SCHEME} (or {RDMA_SCHEME}), as in {EXAMPLE}")]
     Scheme,
+    /// More than one portal of RDMA.
+    #[error("{RDMA_SCHEME} has one portal; name one, or several with {SCHEME}")]
+    RdmaPortals,
+    /// A key for TLS, which RDMA does not have.
+    #[error("{RDMA_SCHEME} has no TLS: use {SCHEME}, or leave tls-psk and tls-compat out")]
+    RdmaTls,
     /// No host.
     #[error("the address names no host; write {EXAMPLE}")]
     Host,
@@ -117,9 +145,14 @@ impl FromStr for TargetUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let rest = text.strip_prefix(SCHEME).ok_or(UrlError::Scheme)?;
+        let of = |transport: Transport| Some((transport, text.strip_prefix(transport.scheme())?));
+        let found = of(Transport::Tcp).or_else(|| of(Transport::Rdma));
+        let (transport, rest) = found.ok_or(UrlError::Scheme)?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let mut portals = portals(authority)?;
+        if transport == Transport::Rdma && portals.len() > 1 {
+            return Err(UrlError::RdmaPortals);
+        }
         let (nqn, query) = path.split_once('?').unwrap_or((path, ""));
         if !nqn.starts_with("nqn.") {
             return Err(UrlError::Nqn);
@@ -157,13 +190,16 @@ impl FromStr for TargetUrl {
                 _ => return Err(UrlError::Parameter(key.to_owned())),
             }
         }
+        if transport == Transport::Rdma && (keys.tls_psk.is_some() || keys.tls_compat) {
+            return Err(UrlError::RdmaTls);
+        }
         if path_timeout.is_some() && portals.len() == 1 {
             return Err(UrlError::OnePath);
         }
         let further_portals = portals.split_off(1);
         let Some(Portal { host, port }) = portals.pop() else { return Err(UrlError::Host) };
         let nqn = nqn.to_owned();
-        Ok(Self { host, port, further_portals, nqn, nsid, host_nqn, keys, path_timeout })
+        Ok(Self { transport, host, port, further_portals, nqn, nsid, host_nqn, keys, path_timeout })
     }
 }
 
@@ -229,7 +265,7 @@ fn portal_parts(authority: &str) -> Result<(&str, u16), UrlError> {
 impl fmt::Display for TargetUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nqn, nsid, host_nqn, keys, path_timeout, .. } = self;
-        f.write_str(SCHEME)?;
+        f.write_str(self.transport.scheme())?;
         for (index, portal) in self.portals().enumerate() {
             write!(f, "{}{portal}", if index == 0 { "" } else { "," })?;
         }
@@ -332,6 +368,18 @@ mod tests {
             assert_eq!(parse(&text), Err(UrlError::PathTimeout(wrong.into())));
         }
         assert_eq!(parse("nvme-tcp://a/nqn.a?path-timeout-ms=750"), Err(UrlError::OnePath));
+    }
+
+    #[test]
+    fn by_rdma() {
+        let text = "nvme-rdma://10.0.0.1:4421/nqn.a?ns=2&dhchap-key=k";
+        let url = parse(text).unwrap();
+        assert_eq!((url.transport, url.port), (Transport::Rdma, 4421));
+        assert_eq!(url.to_string(), text);
+        assert_eq!(parse("nvme-rdma://[fe80::1]/nqn.a").unwrap().port, 4420);
+        assert_eq!(parse("nvme-rdma://a,b/nqn.a"), Err(UrlError::RdmaPortals));
+        assert_eq!(parse("nvme-rdma://a/nqn.a?tls-psk=/k"), Err(UrlError::RdmaTls));
+        assert_eq!(parse("nvme-rdma://a/nqn.a?tls-compat"), Err(UrlError::RdmaTls));
     }
 
     #[test]

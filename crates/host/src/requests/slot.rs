@@ -78,15 +78,21 @@ impl Slot {
     /// Keeps a piece of data that belongs at the end of what was received.
     #[inline]
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        self.keep_with(bytes.len(), |place| place.copy_from_slice(bytes));
+    }
+
+    /// The same of so many bytes, which `fill` puts into their place.
+    #[inline]
+    pub(crate) fn keep_with(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) {
         let start = self.received_bytes as usize;
-        let end = start + bytes.len();
+        let end = start + length;
         if self.data_in.len() < end {
             // In one step to the final size, so that pieces do not grow it again and again.
             self.data_in.resize(end.max(self.expected_bytes as usize), 0);
         }
         if let Some(place) = self.data_in.get_mut(start..end) {
-            place.copy_from_slice(bytes);
+            fill(place);
         }
-        self.received_bytes += bytes.len() as u32;
+        self.received_bytes += length as u32;
     }
 }

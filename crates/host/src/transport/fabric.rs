@@ -1,45 +1,22 @@
-//! A queue over a fabric of messages and registered memory ([`bpfof_device::fabric`]).
+//! A queue over messages and registered memory: NVMe/RDMA, or the same within this process
+//! ([`bpfof_device::fabric`]).
 //!
-//! Each slot of the queue has a place in one registered slab, where the target puts what is read and
-//! takes what does not fit a capsule. Answers of chains come in the response.
+//! A request that has data, but for what a capsule holds, has a room in one memory of the queue, where the
+//! target puts what is read and takes what is written. A room is used again when the response of its request
+//! has come, and requests for which there is none wait. A request that times out ends the queue, and with it its memory, so that nothing that comes
+//! late gets into another request's room. Answers of chains come in the response where they are short.
 
-use super::tcp::wait_ready;
+use super::connector::Connector;
+use super::endpoint::{ANSWER_IN_RESPONSE_BYTES, Endpoint, QueueName, room_bytes};
+use super::rooms::Rooms;
 use crate::requests::{DataOut, InitiatorConfig, OnCompletion, Plan, Requests, Returns};
-use crate::{Error, LostReason, Request, SubmitError, Violation};
-use bpfof_device::fabric::{Endpoint, Event, Region, Work};
-use bpfof_nvme::opcode::FABRICS;
-use bpfof_nvme::tcp::ADMIN_IN_CAPSULE_BYTES;
-use bpfof_nvme::{Cqe, Sgl};
-use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl, Violation};
+use bpfof_device::fabric::{Event, Work};
+use bpfof_nvme::{Cqe, Sgl, Sqe};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
-
-/// Makes connections to a target of this process, which has its other ends.
-#[derive(Clone)]
-pub struct Connector(Arc<dyn Fn() -> io::Result<Endpoint> + Send + Sync>);
-
-impl Connector {
-    /// Connections that `connect` makes.
-    pub fn new(connect: impl Fn() -> io::Result<Endpoint> + Send + Sync + 'static) -> Connector {
-        Connector(Arc::new(connect))
-    }
-}
-
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Connector")
-    }
-}
-
-impl PartialEq for Connector {
-    fn eq(&self, other: &Connector) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Connector {}
 
 /// A queue over an endpoint.
 #[derive(Debug)]
@@ -47,37 +24,64 @@ pub(crate) struct FabricPort {
     /// `None` once the connection is over.
     endpoint: Option<Endpoint>,
     requests: Requests,
-    /// A place of so many bytes for each slot.
-    slab: Region,
-    slot_bytes: usize,
+    rooms: Rooms,
+    /// By slots: the rooms of those in flight that have one.
+    taken: Vec<Option<Range<usize>>>,
+    /// Requests that wait for a room, in order.
+    waiting: VecDeque<Waiting>,
     unposted: Vec<Work>,
     is_rung: bool,
 }
 
+/// A command that waits for a room.
+#[derive(Debug)]
+struct Waiting {
+    index: u16,
+    sqe: Sqe,
+    /// Room for the command, and its data in the capsule.
+    message: Vec<u8>,
+    room_bytes: usize,
+    /// What the target is to take there.
+    by_key: Vec<u8>,
+    /// Nobody says how much of the room the target will write: it is to be zeroes before.
+    is_cleared: bool,
+}
+
 impl FabricPort {
-    pub(super) fn connect(
+    /// Connects to a target of this process.
+    pub(super) fn within(
         connector: &Connector,
         config: InitiatorConfig,
     ) -> Result<FabricPort, Error> {
-        let Connector(connect) = connector;
-        let endpoint = connect().map_err(|source| {
-            let address = "a target of this process".to_owned();
-            Error::Connect { address, source }
-        })?;
-        let mut requests = Requests::new(config);
+        let requests = Requests::new(config);
+        let endpoint = Endpoint::within(connector, requests.config())?;
+        Ok(FabricPort::over(endpoint, requests))
+    }
+
+    /// Connects by RDMA.
+    pub(super) fn connect(
+        url: &TargetUrl,
+        options: &Options,
+        config: InitiatorConfig,
+        queue: QueueName,
+    ) -> Result<FabricPort, Error> {
+        let requests = Requests::new(config);
+        let endpoint = Endpoint::connect(url, options, requests.config(), queue)?;
+        Ok(FabricPort::over(endpoint, requests))
+    }
+
+    fn over(endpoint: Endpoint, mut requests: Requests) -> FabricPort {
         // There is no handshake.
         requests.open();
-        let config = requests.config();
-        let slot_bytes = config.max_transfer_bytes as usize;
-        let slab = endpoint.register(slot_bytes * usize::from(config.depth));
-        Ok(FabricPort {
+        FabricPort {
             endpoint: Some(endpoint),
+            rooms: Rooms::new(room_bytes(requests.config())),
+            taken: vec![None; requests.config().depth.into()],
             requests,
-            slab,
-            slot_bytes,
+            waiting: VecDeque::new(),
             unposted: Vec::new(),
             is_rung: false,
-        })
+        }
     }
 
     pub(super) const fn requests(&self) -> &Requests {
@@ -90,37 +94,63 @@ impl FabricPort {
 
     pub(super) fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
         let Plan { mut sqe, data_out, returns, expected_bytes } = self.requests.plan(request)?;
-        let place = usize::from(self.requests.next_slot().unwrap_or(0)) * self.slot_bytes;
-        let keyed = |bytes: u32| Sgl::keyed(place as u64, bytes, self.slab.key());
-        let in_capsule = match sqe.opcode {
-            FABRICS => ADMIN_IN_CAPSULE_BYTES,
-            _ => self.requests.config().in_capsule_bytes as usize,
-        };
-        let mut capsule = Vec::new();
+        let Some(index) = self.requests.next_slot() else { return Err(SubmitError::QueueFull) };
+        let mut message = vec![0; Sqe::BYTES];
+        let mut by_key: &[u8] = &[];
         match data_out {
-            DataOut::None => sqe.sgl = keyed(expected_bytes),
-            DataOut::Bytes(data) if data.len() <= in_capsule => {
-                sqe.sgl = Sgl::in_capsule(data.len() as u32);
-                capsule.extend_from_slice(data);
+            DataOut::None => {}
+            DataOut::Bytes(data) => {
+                // What has data both ways has room for one of them elsewhere.
+                if expected_bytes > 0 || data.len() <= capsule_bytes(self.requests.config()) {
+                    message.extend_from_slice(data);
+                } else {
+                    by_key = data;
+                }
             }
-            DataOut::Bytes(data) => sqe.sgl = keyed(data.len() as u32),
-            DataOut::Pushdown(parts) => {
-                parts.encode_into(&mut capsule);
-                sqe.sgl = Sgl::in_capsule(capsule.len() as u32);
-            }
-            DataOut::PushdownVector(call) => {
-                call.parts().encode_into(&mut capsule);
-                sqe.sgl = Sgl::in_capsule(capsule.len() as u32);
-            }
+            DataOut::Pushdown(parts) => parts.encode_into(&mut message),
+            DataOut::PushdownVector(call) => call.parts().encode_into(&mut message),
         }
+        sqe.sgl = match message.len() - Sqe::BYTES {
+            0 => Sgl::keyed(0, 0, 0),
+            in_capsule => Sgl::in_capsule(in_capsule as u32),
+        };
+        let room_bytes = match returns {
+            Returns::Answer if expected_bytes as usize <= ANSWER_IN_RESPONSE_BYTES => 0,
+            _ => by_key.len().max(expected_bytes as usize),
+        };
         self.requests.take(tag, &mut sqe, returns, expected_bytes)?;
-        if let (DataOut::Bytes(data), true) = (data_out, capsule.is_empty()) {
-            self.slab.write(place, data);
+        if room_bytes == 0 {
+            message[..Sqe::BYTES].copy_from_slice(&sqe.to_bytes());
+            self.unposted.push(Work::Send(message));
+            return Ok(());
         }
-        let mut message = sqe.to_bytes().to_vec();
-        message.append(&mut capsule);
-        self.unposted.push(Work::Send(message));
+        let is_cleared = returns == Returns::AtMost && expected_bytes > 0;
+        let by_key = by_key.to_vec();
+        self.waiting.push_back(Waiting { index, sqe, message, room_bytes, by_key, is_cleared });
+        self.find_rooms();
         Ok(())
+    }
+
+    /// Queues requests that have waited for a room, as far as there are rooms; whether there were any.
+    fn find_rooms(&mut self) -> bool {
+        let before = self.waiting.len();
+        while let (Some(waiting), Some(endpoint)) = (self.waiting.front(), &mut self.endpoint)
+            && let Some(room) = self.rooms.take(waiting.room_bytes)
+            && let Some(Waiting { index, mut sqe, mut message, room_bytes, by_key, is_cleared }) =
+                self.waiting.pop_front()
+        {
+            if is_cleared {
+                endpoint.write(room.start, &vec![0; room_bytes]);
+            }
+            endpoint.write(room.start, &by_key);
+            sqe.sgl = endpoint.name(room.start, room_bytes as u32);
+            message[..Sqe::BYTES].copy_from_slice(&sqe.to_bytes());
+            self.unposted.push(Work::Send(message));
+            if let Some(taken) = self.taken.get_mut(usize::from(index)) {
+                *taken = Some(room);
+            }
+        }
+        self.waiting.len() < before
     }
 
     pub(super) const fn ring(&mut self) {
@@ -137,7 +167,7 @@ impl FabricPort {
 
     pub(super) fn send(&mut self, now_us: u64) -> usize {
         let bytes = self.queued_bytes();
-        if let Some(endpoint) = &self.endpoint {
+        if let Some(endpoint) = &mut self.endpoint {
             endpoint.post(self.unposted.drain(..));
             self.requests.sent(now_us);
         }
@@ -149,46 +179,48 @@ impl FabricPort {
         &mut self,
         on_completion: &mut OnCompletion<'_>,
     ) -> Result<usize, LostReason> {
-        let Some(endpoint) = &self.endpoint else {
+        let Some(endpoint) = &mut self.endpoint else {
             return Err(self.requests.failure().unwrap_or(LostReason::HungUp));
         };
-        endpoint.clear_signal();
+        endpoint.look();
         let mut received = 0;
         while let Some(event) = endpoint.poll() {
             match event {
                 Event::Message(bytes) => {
                     received += bytes.len();
-                    respond(
-                        &mut self.requests,
-                        (&self.slab, self.slot_bytes),
-                        &bytes,
-                        on_completion,
-                    )
-                    .map_err(|reason| {
-                        let kind = "Protocol Error";
-                        LostReason::Protocol(Violation { kind, reason, information: 0 })
-                    })?;
+                    let rooms = (&mut self.rooms, &mut *self.taken);
+                    respond(&mut self.requests, endpoint, rooms, &bytes, on_completion).map_err(
+                        |reason| {
+                            let kind = "Protocol Error";
+                            LostReason::Protocol(Violation { kind, reason, information: 0 })
+                        },
+                    )?;
                 }
                 Event::Done { .. } | Event::Read { .. } => {}
-                Event::Closed(_) => return Err(LostReason::Closed),
+                Event::Closed(why) => {
+                    log::debug!("the connection is over: {why}");
+                    return Err(LostReason::Closed);
+                }
             }
         }
+        // They leave with what is sent next, which is due.
+        self.is_rung |= received > 0 && self.find_rooms();
         Ok(received)
     }
 
     pub(super) fn wait_ready(&self, timeout: Duration) -> Result<bool, LostReason> {
-        self.endpoint.as_ref().map_or(Ok(true), |end| wait_ready(end.signal(), false, timeout))
+        self.endpoint.as_ref().map_or(Ok(true), |endpoint| endpoint.wait_ready(timeout))
     }
 
     pub(super) fn descriptor(&self) -> Result<OwnedFd, Error> {
         let endpoint = self.endpoint.as_ref().ok_or(SubmitError::NotConnected)?;
-        let cloned = endpoint.signal().as_fd().try_clone_to_owned();
-        Ok(cloned.map_err(|error| LostReason::Io(error.kind()))?)
+        Ok(endpoint.descriptor().map_err(|error| LostReason::Io(error.kind()))?)
     }
 
     pub(super) fn close(&mut self, reason: LostReason) {
         self.requests.fail(reason);
         self.unposted.clear();
+        self.waiting.clear();
         self.endpoint = None;
     }
 
@@ -197,11 +229,18 @@ impl FabricPort {
     }
 }
 
+/// Data that goes with a command, in bytes: a command of an admin queue is alone in its capsule (NVMe RDMA
+/// Transport 1.0 §3.1), unless there is no other place for its data.
+fn capsule_bytes(config: &InitiatorConfig) -> usize {
+    if config.admin { 0 } else { config.in_capsule_bytes as usize }
+}
+
 /// A response has come: a completion, and behind it the answer of a command that had no room for it
 /// elsewhere.
 fn respond(
     requests: &mut Requests,
-    (slab, slot_bytes): (&Region, usize),
+    endpoint: &Endpoint,
+    (rooms, taken): (&mut Rooms, &mut [Option<Range<usize>>]),
     message: &[u8],
     on_completion: &mut OnCompletion<'_>,
 ) -> Result<(), &'static str> {
@@ -209,21 +248,287 @@ fn respond(
     let cqe = Cqe::from_bytes(cqe);
     let (index, slot) =
         requests.find(cqe.cid).ok_or("a command identifier that is not in flight")?;
-    if cqe.status.is_success() {
-        let expected = slot.expected_bytes as usize;
-        if !answer.is_empty() {
-            if answer.len() > expected {
+    let room = taken.get_mut(usize::from(index)).and_then(Option::take);
+    let expected = slot.expected_bytes as usize;
+    if cqe.status.is_success() && !answer.is_empty() {
+        if answer.len() > expected || room.is_some() {
+            return Err("data that was not asked for");
+        }
+        slot.keep(answer);
+    } else if let Some(room) = room.as_ref().filter(|_| cqe.status.is_success() && expected > 0) {
+        let written = match slot.returns {
+            Returns::Answer if cqe.dw1 > slot.expected_bytes => {
                 return Err("more data than was asked for");
             }
-            slot.keep(answer);
-        } else if expected > 0 && slot.returns != Returns::Answer {
-            let place = usize::from(index) * slot_bytes;
-            slot.keep(&slab.read(place..place + expected));
-        }
+            Returns::Answer => cqe.dw1 as usize,
+            Returns::Exactly | Returns::AtMost => expected,
+        };
+        slot.keep_with(written, |place| endpoint.read(room.start, place));
     }
-    slot.data_out_sent_bytes = slot.data_out.len() as u32;
+    room.into_iter().for_each(|room| rooms.give_back(room));
     match requests.respond(index, &cqe, on_completion) {
         true => Ok(()),
         false => Err("success before all data was transferred"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileVersion, NamespaceInfo, PushdownCall, RequestError};
+    use bpfof_device::{IoBuffer, fabric};
+    use bpfof_nvme::opcode::nvm;
+    use bpfof_nvme::tcp::Digests;
+    use bpfof_nvme::{DataPointer, Status};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::io;
+    use std::sync::Mutex;
+
+    const BLOCK_BYTES: u32 = 512;
+    const DEPTH: u16 = 8;
+    const TRANSFER_BYTES: u32 = 128 << 10;
+
+    /// What a test does next.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// A request of this kind and so many blocks.
+        Submit(u8, u32),
+        /// Sends and receives.
+        Exchange,
+        /// The target answers one of the commands that it has.
+        Answer(prop::sample::Index, How),
+        /// It sends these bytes.
+        Garbage(Vec<u8>),
+        /// The connection ends.
+        End,
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum How {
+        Well,
+        Badly,
+        /// With the identifier of no command.
+        Strangely,
+        /// Says that the answer has more than was asked for.
+        TooLong,
+        /// Twice.
+        Again,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let how = prop_oneof![
+            20 => Just(How::Well),
+            3 => Just(How::Badly),
+            1 => Just(How::Strangely),
+            1 => Just(How::TooLong),
+            1 => Just(How::Again),
+        ];
+        let step = prop_oneof![
+            20 => (0u8..5, 1u32..256).prop_map(|(kind, blocks)| Step::Submit(kind, blocks)),
+            20 => Just(Step::Exchange),
+            20 => (any::<prop::sample::Index>(), how).prop_map(|(index, how)| Step::Answer(index, how)),
+            1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(Step::Garbage),
+            1 => Just(Step::End),
+        ];
+        prop::collection::vec(step, 1..120)
+    }
+
+    /// What a request has that is known by this number.
+    fn contents(number: u64, length: usize) -> Vec<u8> {
+        (0..length as u64).map(|at| (number * 31 + at * 7 + at / 256) as u8).collect()
+    }
+
+    /// The target, with what it has been sent and has not answered.
+    struct Target {
+        end: fabric::Endpoint,
+        commands: Vec<(Sqe, usize)>,
+    }
+
+    impl Target {
+        fn look(&mut self) {
+            while let Some(event) = self.end.poll() {
+                if let Event::Message(bytes) = event {
+                    let (sqe, capsule) = bytes.split_first_chunk().expect("a command");
+                    let sqe = Sqe::from_bytes(sqe);
+                    if sqe.opcode == nvm::WRITE {
+                        self.check_written(&sqe, capsule);
+                    }
+                    self.commands.push((sqe, capsule.len()));
+                }
+            }
+        }
+
+        /// The number of a write is its first block; what it brings must be its own.
+        fn check_written(&self, sqe: &Sqe, capsule: &[u8]) {
+            let number = u64::from(sqe.cdw10);
+            if let DataPointer::Keyed { address, length_bytes, key, .. } = DataPointer::of(&sqe.sgl)
+            {
+                let buffer = IoBuffer::new(length_bytes as usize);
+                self.end.post([Work::Read { id: 0, key, address, buffer }]);
+                let read = std::iter::from_fn(|| self.end.poll()).find_map(|event| match event {
+                    Event::Read { buffer, .. } => Some(buffer),
+                    _ => None,
+                });
+                let buffer = read.expect("the memory is there");
+                assert_eq!(&*buffer, contents(number, length_bytes as usize));
+            } else {
+                assert_eq!(capsule, contents(number, capsule.len()));
+            }
+        }
+
+        fn answer(&mut self, index: prop::sample::Index, how: How) {
+            if self.commands.is_empty() {
+                return;
+            }
+            let at = index.index(self.commands.len());
+            let (sqe, _) = self.commands.remove(at);
+            let is_chain = sqe.opcode == nvm::PUSHDOWN;
+            let status = if how == How::Badly { Status::INTERNAL_ERROR } else { Status::SUCCESS };
+            let cid = if how == How::Strangely { sqe.cid ^ 0x8000 } else { sqe.cid };
+            let mut cqe = Cqe { cid, status, ..Cqe::default() };
+            let number = u64::from(sqe.cdw10);
+            let mut response = Vec::new();
+            match DataPointer::of(&sqe.sgl) {
+                DataPointer::Keyed { address, length_bytes, key, .. }
+                    if sqe.opcode != nvm::WRITE =>
+                {
+                    let length = if is_chain { length_bytes / 3 } else { length_bytes };
+                    cqe.dw1 = if how == How::TooLong { length_bytes + 1 } else { length };
+                    let bytes = contents(number, length as usize);
+                    self.end.post([Work::Write { key, address, bytes }]);
+                }
+                _ if is_chain && how != How::Badly => {
+                    cqe.dw1 = 20;
+                    response = contents(number, if how == How::TooLong { 2000 } else { 20 });
+                }
+                _ => {}
+            }
+            let message = [&cqe.to_bytes()[..], &response].concat();
+            let times = if how == How::Again { 2 } else { 1 };
+            self.end.post((0..times).map(|_| Work::Send(message.clone())));
+        }
+    }
+
+    /// The port, and what became of its requests: by number, what their data must be like.
+    struct Host {
+        port: FabricPort,
+        open: BTreeMap<u64, (u8, u32)>,
+        next: u64,
+    }
+
+    impl Host {
+        fn submit(&mut self, kind: u8, blocks: u32) {
+            let (number, length) = (self.next, blocks * BLOCK_BYTES);
+            let length_bytes = length.min(TRANSFER_BYTES);
+            let offset_bytes = number * u64::from(BLOCK_BYTES);
+            let data = contents(number, length_bytes as usize);
+            let call = PushdownCall {
+                nsid: 1,
+                function: 1,
+                files: &[FileVersion { id: 1, version: 1 }],
+                first_file: 0,
+                first_offset_bytes: 0,
+                first_size_bytes: BLOCK_BYTES,
+                scratch: b"argument",
+                scratch_size_bytes: 0,
+                answer_max_bytes: if kind == 3 { 64 } else { length_bytes },
+            };
+            let request = match kind {
+                0 => Request::Read { nsid: 1, offset_bytes, length_bytes },
+                1 => Request::Write { nsid: 1, offset_bytes, data: &data, fua: false },
+                2 => Request::Flush { nsid: 1 },
+                _ => Request::Pushdown(call),
+            };
+            match self.port.submit(number, &request) {
+                Ok(()) => {
+                    self.open.insert(number, (kind, length_bytes));
+                    self.next += 1;
+                }
+                Err(SubmitError::QueueFull) => assert_eq!(self.open.len(), usize::from(DEPTH)),
+                Err(error) => assert_eq!(error, SubmitError::NotConnected),
+            }
+        }
+
+        /// Whether the connection goes on.
+        fn exchange(&mut self) -> bool {
+            let Host { port, open, .. } = self;
+            port.ring();
+            port.send(0);
+            let mut ended = |completion: crate::Completion<'_>| {
+                let (kind, length) = open.remove(&completion.tag).expect("it ends once");
+                match completion.result {
+                    Ok(done) if kind == 0 => {
+                        assert_eq!(done.data, contents(completion.tag, length as usize));
+                    }
+                    // Chains do not tell their numbers.
+                    Ok(done) if kind > 2 => assert_eq!(done.data, contents(0, done.dw1 as usize)),
+                    Ok(done) => assert!(done.data.is_empty()),
+                    Err(error) => assert!(matches!(error, RequestError::Command(_))),
+                }
+            };
+            let outcome = port.receive(&mut ended);
+            if let Err(reason) = outcome {
+                port.close(reason);
+                let mut lost = |completion: crate::Completion<'_>| {
+                    assert!(matches!(completion.result, Err(RequestError::Lost(_))));
+                    open.remove(&completion.tag).expect("it ends once");
+                };
+                port.lost(&mut lost);
+                assert!(open.is_empty(), "all have ended");
+            }
+            outcome.is_ok()
+        }
+    }
+
+    fn connected() -> (Host, Target) {
+        let [host, target] = fabric::Endpoint::pair().expect("event counters");
+        let host = Mutex::new(Some(host));
+        let connector = Connector::new(move || {
+            host.lock().expect("no panic").take().ok_or(io::ErrorKind::NotConnected.into())
+        });
+        let namespace =
+            NamespaceInfo { nsid: 1, blocks: 1 << 40, block_bytes: BLOCK_BYTES, nguid: [0; 16] };
+        let config = InitiatorConfig {
+            admin: false,
+            digests: Digests::default(),
+            depth: DEPTH,
+            in_capsule_bytes: 1024,
+            max_transfer_bytes: TRANSFER_BYTES,
+            namespaces: [namespace].into(),
+        };
+        let port = FabricPort::within(&connector, config).expect("connected");
+        let host = Host { port, open: BTreeMap::new(), next: 0 };
+        (host, Target { end: target, commands: Vec::new() })
+    }
+
+    proptest! {
+        /// A target that answers in any order, wrongly or not at all, and a connection that ends at any time:
+        /// each request ends once, with its own data or none.
+        #[test]
+        fn whatever_a_target_does(steps in steps()) {
+            let (mut host, mut target) = connected();
+            let mut goes_on = true;
+            for step in steps {
+                match step {
+                    Step::Submit(kind, blocks) => host.submit(kind, blocks),
+                    Step::Exchange => goes_on = host.exchange(),
+                    Step::Answer(index, how) => {
+                        target.look();
+                        target.answer(index, how);
+                    }
+                    Step::Garbage(bytes) => target.end.post([Work::Send(bytes)]),
+                    Step::End => target.end.close(),
+                }
+                if !goes_on {
+                    break;
+                }
+            }
+            target.end.close();
+            while goes_on {
+                goes_on = host.exchange();
+            }
+            prop_assert!(host.open.is_empty());
+        }
     }
 }

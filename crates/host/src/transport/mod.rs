@@ -1,12 +1,16 @@
-//! What carries a queue: a TCP connection, or an endpoint of a fabric.
+//! What carries a queue: a TCP connection, or an endpoint of a fabric, by RDMA or within this process.
 
+mod connector;
+mod endpoint;
 mod fabric;
+mod rooms;
 pub(crate) mod tcp;
 
-pub use fabric::Connector;
+pub use connector::Connector;
+pub(crate) use endpoint::QueueName;
 
 use crate::requests::{InitiatorConfig, OnCompletion, Requests};
-use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl};
+use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl, Transport};
 use fabric::FabricPort;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -25,10 +29,14 @@ impl Port {
         url: &TargetUrl,
         options: &Options,
         config: InitiatorConfig,
+        queue: QueueName,
     ) -> Result<Port, Error> {
-        Ok(match &options.connector {
-            Some(connector) => Port::Fabric(Box::new(FabricPort::connect(connector, config)?)),
-            None => Port::Tcp(Box::new(TcpPort::connect(url, options, config)?)),
+        Ok(match (&options.connector, url.transport) {
+            (Some(connector), _) => Port::Fabric(Box::new(FabricPort::within(connector, config)?)),
+            (None, Transport::Tcp) => Port::Tcp(Box::new(TcpPort::connect(url, options, config)?)),
+            (None, Transport::Rdma) => {
+                Port::Fabric(Box::new(FabricPort::connect(url, options, config, queue)?))
+            }
         })
     }
 

@@ -1,0 +1,213 @@
+//! The endpoint of a fabric, and the memory at this end that the target reads and writes: within this process
+//! or by a network card.
+
+use super::connector::Connector;
+use super::tcp::wait_ready;
+use crate::requests::InitiatorConfig;
+use crate::{Error, LostReason, Options, TargetUrl};
+use bpfof_device::fabric::{self, Event, Region, Work};
+use bpfof_device::rdma::{self, ConnectError, Shape};
+use bpfof_nvme::rdma::{ConnectAccept, ConnectReject, ConnectRequest};
+use bpfof_nvme::{Cqe, Sgl, Sqe};
+use std::io;
+use std::net::ToSocketAddrs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// The longest answer of a chain that comes in the response, in bytes: a receive of this and the completion is
+/// posted for each request of a queue.
+pub(super) const ANSWER_IN_RESPONSE_BYTES: usize = 1024 - Cqe::BYTES;
+/// Least memory for the data of a queue's requests, in bytes; requests for which it has no room wait.
+const ROOM_MIN_BYTES: usize = 512 << 10;
+/// Memory for each request that there may be, in bytes.
+const ROOM_PER_REQUEST_BYTES: usize = 4096;
+/// Memory for commands that are being sent, in bytes: others wait.
+const WORK_BYTES: usize = 128 << 10;
+
+/// Memory for the data of a queue's requests, in bytes.
+pub(super) fn room_bytes(config: &InitiatorConfig) -> usize {
+    let for_all = usize::from(config.depth) * ROOM_PER_REQUEST_BYTES;
+    // An admin queue has few requests at a time.
+    let least = if config.admin { 0 } else { ROOM_MIN_BYTES };
+    for_all.max(config.max_transfer_bytes as usize).max(least)
+}
+
+/// What a queue is called at the target: RDMA says it before Connect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueName {
+    pub(crate) qid: u16,
+    /// Controller; of an I/O queue only.
+    pub(crate) cntlid: u16,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Endpoint {
+    Fabric { end: fabric::Endpoint, memory: Region },
+    Rdma { end: Box<rdma::Endpoint>, address: u64, key: u32 },
+}
+
+impl Endpoint {
+    /// Connects to a target of this process.
+    pub(super) fn within(connector: &Connector, config: &InitiatorConfig) -> Result<Self, Error> {
+        let end = connector.connect().map_err(|source| {
+            let address = "a target of this process".to_owned();
+            Error::Connect { address, source }
+        })?;
+        let memory = end.register(room_bytes(config));
+        Ok(Self::Fabric { end, memory })
+    }
+
+    /// Connects by RDMA, to the first address of the URL's host that accepts.
+    pub(super) fn connect(
+        url: &TargetUrl,
+        options: &Options,
+        config: &InitiatorConfig,
+        queue: QueueName,
+    ) -> Result<Self, Error> {
+        if options.credentials.tls_psk.is_some() {
+            let words = "NVMe/RDMA has no TLS: use nvme-tcp://, or remove tls-psk from the address and from this \
+                         target's entry in hosts.toml";
+            return Err(Error::Credentials(words.to_owned()));
+        }
+        let entries = config.depth + 1;
+        let shape = Shape {
+            receives: entries,
+            receive_bytes: Cqe::BYTES + ANSWER_IN_RESPONSE_BYTES,
+            // The longest command fits in any case.
+            work_bytes: WORK_BYTES.max(2 * (Sqe::BYTES + config.in_capsule_bytes as usize)),
+            shared_bytes: room_bytes(config),
+        };
+        let request = ConnectRequest {
+            qid: queue.qid,
+            host_receives: entries,
+            host_sends: entries.into(),
+            cntlid: if config.admin { 0 } else { queue.cntlid },
+        };
+        let deadline = Instant::now() + options.connect_timeout;
+        let failed = |why: String| {
+            let address =
+                url.portals().next().map_or_else(String::new, |portal| portal.to_string());
+            Error::ConnectRdma { address, why }
+        };
+        let host = || url.host.clone();
+        let addresses = (url.host.as_str(), url.port)
+            .to_socket_addrs()
+            .map_err(|source| Error::Resolve { host: host(), source })?;
+        let mut why = "the host name has no address".to_owned();
+        for address in addresses {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match rdma::Endpoint::connect(address, shape, &request.to_bytes(), left) {
+                Ok((end, accepted)) => {
+                    let (address, key) =
+                        end.shared().ok_or_else(|| failed("it has no memory".to_owned()))?;
+                    return match ConnectAccept::from_private_data(&accepted) {
+                        Some(_) => Ok(Self::Rdma { end: Box::new(end), address, key }),
+                        None => Err(failed("it accepts, and is no NVMe/RDMA target".to_owned())),
+                    };
+                }
+                Err(error) => why = words(&error),
+            }
+        }
+        Err(failed(why))
+    }
+
+    /// Names a range of the memory to the target.
+    pub(super) fn name(&self, offset: usize, bytes: u32) -> Sgl {
+        match self {
+            Self::Fabric { memory, .. } => Sgl::keyed(offset as u64, bytes, memory.key()),
+            Self::Rdma { address, key, .. } => Sgl::keyed(address + offset as u64, bytes, *key),
+        }
+    }
+
+    /// Writes to the memory.
+    pub(super) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        match self {
+            Self::Fabric { memory, .. } => memory.write(offset, bytes),
+            Self::Rdma { end, .. } => end.write_shared(offset, bytes),
+        }
+    }
+
+    /// Copies what is in the memory.
+    pub(super) fn read(&self, offset: usize, to: &mut [u8]) {
+        match self {
+            Self::Fabric { memory, .. } => {
+                to.copy_from_slice(&memory.read(offset..offset + to.len()));
+            }
+            Self::Rdma { end, .. } => end.read_shared(offset, to),
+        }
+    }
+
+    pub(super) fn post(&mut self, works: impl IntoIterator<Item = Work>) {
+        match self {
+            Self::Fabric { end, .. } => end.post(works),
+            Self::Rdma { end, .. } => end.post(works),
+        }
+    }
+
+    /// Takes notice of what has made the signal readable, before events are taken.
+    pub(super) fn look(&mut self) {
+        match self {
+            Self::Fabric { end, .. } => end.clear_signal(),
+            Self::Rdma { end, .. } => end.look(),
+        }
+    }
+
+    /// The next event. If there is none, the signal becomes readable when there is.
+    pub(super) fn poll(&mut self) -> Option<Event> {
+        match self {
+            Self::Fabric { end, .. } => end.poll(),
+            Self::Rdma { end, .. } => end.poll(),
+        }
+    }
+
+    pub(super) fn wait_ready(&self, timeout: Duration) -> Result<bool, LostReason> {
+        match self {
+            Self::Fabric { end, .. } => wait_ready(end.signal(), false, timeout),
+            // What is closed from the start has none.
+            Self::Rdma { end, .. } => {
+                end.signal().map_or(Ok(true), |signal| wait_ready(signal, false, timeout))
+            }
+        }
+    }
+
+    pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Fabric { end, .. } => end.signal().as_fd().try_clone_to_owned(),
+            Self::Rdma { end, .. } => {
+                end.signal().ok_or(io::ErrorKind::NotConnected)?.try_clone_to_owned()
+            }
+        }
+    }
+}
+
+/// Why there is no connection.
+fn words(error: &ConnectError) -> String {
+    match error {
+        ConnectError::Refused { private_data } => {
+            match ConnectReject::from_private_data(private_data) {
+                Some(ConnectReject { status }) => format!("the target refuses: {status}"),
+                None => "the target refuses, and is no NVMe/RDMA target".to_owned(),
+            }
+        }
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bpfof_nvme::rdma::RejectStatus;
+
+    #[test]
+    fn refusals_in_words() {
+        let status = RejectStatus::NO_RESOURCES;
+        let mut private_data = ConnectReject { status }.to_bytes().to_vec();
+        private_data.resize(148, 0);
+        let refused = words(&ConnectError::Refused { private_data });
+        assert!(refused.contains("no resources for one more queue"), "{refused}");
+        let strange = words(&ConnectError::Refused { private_data: vec![1; 148] });
+        assert!(strange.contains("no NVMe/RDMA target"), "{strange}");
+        assert!(words(&ConnectError::NobodyListens).contains("nobody listens"));
+    }
+}

@@ -1,0 +1,96 @@
+//! Room for the data of requests in one memory of fixed size.
+
+use std::ops::Range;
+
+/// What ranges begin at, in bytes: a line of the processor's cache.
+const ALIGN: usize = 64;
+
+/// Gives out ranges of a memory, and takes them back in any order.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    /// Ranges that nobody has, in order, with something between each two of them.
+    free: Vec<Range<usize>>,
+}
+
+impl Rooms {
+    /// Of a memory of so many bytes.
+    pub(super) fn new(bytes: usize) -> Rooms {
+        let whole = 0..bytes / ALIGN * ALIGN;
+        Rooms { free: if whole.end == 0 { Vec::new() } else { vec![whole] } }
+    }
+
+    /// The first range of at least `bytes` that is free; none if there is none now.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Range<usize>> {
+        let bytes = bytes.max(1).checked_next_multiple_of(ALIGN)?;
+        let index = self.free.iter().position(|range| range.len() >= bytes)?;
+        let range = self.free.get_mut(index)?;
+        let taken = range.start..range.start + bytes;
+        range.start = taken.end;
+        if range.start == range.end {
+            self.free.remove(index);
+        }
+        Some(taken)
+    }
+
+    /// Takes a range back that was given out.
+    pub(super) fn give_back(&mut self, range: Range<usize>) {
+        let index = self.free.partition_point(|other| other.start < range.start);
+        let (before, behind) = self.free.split_at_mut(index);
+        let before = before.last_mut().filter(|other| other.end == range.start);
+        let behind = behind.first_mut().filter(|other| other.start == range.end);
+        match (before, behind) {
+            (Some(before), Some(behind)) => {
+                before.end = behind.end;
+                self.free.remove(index);
+            }
+            (Some(before), None) => before.end = range.end,
+            (None, Some(behind)) => behind.start = range.start,
+            (None, None) => self.free.insert(index, range),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn none_of_no_memory() {
+        assert_eq!(Rooms::new(63).take(1), None);
+        assert_eq!(Rooms::new(128).take(usize::MAX), None);
+    }
+
+    proptest! {
+        #[test]
+        fn rooms_are_apart_and_come_back(
+            steps in prop::collection::vec(prop::result::maybe_ok(any::<prop::sample::Index>(), 1usize..1500), 1..300)
+        ) {
+            const BYTES: usize = 4096;
+            let (mut rooms, mut held) = (Rooms::new(BYTES), Vec::<Range<usize>>::new());
+            for step in steps {
+                match step {
+                    Err(bytes) => {
+                        let taken = rooms.take(bytes);
+                        prop_assert!(taken.is_some() || !held.is_empty());
+                        let Some(range) = taken else { continue };
+                        prop_assert!(range.len() >= bytes && range.end <= BYTES);
+                        prop_assert!(range.start % ALIGN == 0);
+                        let is_apart = |other: &Range<usize>| range.end <= other.start || other.end <= range.start;
+                        prop_assert!(held.iter().all(is_apart));
+                        held.push(range);
+                    }
+                    Ok(index) if !held.is_empty() => {
+                        let at = index.index(held.len());
+                        rooms.give_back(held.swap_remove(at));
+                    }
+                    Ok(_) => {}
+                }
+            }
+            for range in held {
+                rooms.give_back(range);
+            }
+            prop_assert_eq!(rooms.take(BYTES), Some(0..BYTES));
+        }
+    }
+}
