@@ -158,8 +158,9 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	cargo build -p bpfof-cli --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
-	cargo build --release -p bpfof-cli --example verify --locked
+	cargo build --release -p bpfof-cli --example verify --example endure --example packets --locked
 	interop/run.py --target $(BPFOF) --query $(BPFOF)-query --verify $(dir $(BPFOF))examples/verify \
+		--endure $(dir $(BPFOF))examples/endure --packets $(dir $(BPFOF))examples/packets \
 		--fio-seconds $(FIO_SECONDS) --kills $(KILLS)
 	interop/passthrough.py
 	$(MAKE) --no-print-directory interop-module

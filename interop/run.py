@@ -25,13 +25,16 @@ CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 BUSYBOX = CACHE / "root/bin/busybox"
 PARTS = ["plain", "query", "volumes", "paths", "secure", "nvmet", "ktls", "rdma"]
+# By itself, and in no usual run: figures instead of tests.
+COUNTED = ["rdma_figures"]
 # Those in which programs of ours run in the guest, which are options of these names.
 OUR_PROGRAMS = {
     "query": ["query"],
     "volumes": ["query", "target"],
     "nvmet": ["verify"],
     "ktls": ["target", "verify"],
-    "rdma": ["target"],
+    "rdma": ["target", "verify", "endure", "packets"],
+    "rdma_figures": ["target", "packets"],
 }
 # Lines of a log that are shown of a failure: what is near its end says why.
 SHOWN_LINES = 60
@@ -68,7 +71,12 @@ def boot(control, options, served):
     steps += "".join(f" interop.{name}_port={target.port}" for name, target in served.items())
     steps += f" interop.parts={','.join(options.parts)}"
     steps += " interop.fast=1" if options.fast else ""
-    command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "4"]
+    command = ["qemu-system-x86_64", "-cpu", "max"]
+    if options.parts == COUNTED:
+        # One instruction, one nanosecond: the guest's clock counts instructions.
+        command += ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off", "-smp", "1"]
+    else:
+        command += ["-accel", "tcg,thread=multi", "-smp", "4"]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
     command += ["-kernel", str(CACHE / "vmlinuz"), "-initrd", str(RUN / "initrd")]
     command += ["-append", f"console=ttyS0 panic=-1 log_buf_len=4M {steps}"]
@@ -205,11 +213,14 @@ def main():
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--target", default=ROOT / "target/release/bpfof", type=pathlib.Path)
     parser.add_argument("--query", default=ROOT / "target/release/bpfof-query", type=pathlib.Path)
-    parser.add_argument("--verify", default=ROOT / "target/release/examples/verify", type=pathlib.Path)
+    examples = ROOT / "target/release/examples"
+    parser.add_argument("--verify", default=examples / "verify", type=pathlib.Path)
+    parser.add_argument("--endure", default=examples / "endure", type=pathlib.Path)
+    parser.add_argument("--packets", default=examples / "packets", type=pathlib.Path)
     options = parser.parse_args()
     if options.parts is None:
         options.parts = ["plain", "query", "volumes", "paths", "secure"] if options.fast else PARTS
-    if unknown := set(options.parts) - set(PARTS):
+    if options.parts != COUNTED and (unknown := set(options.parts) - set(PARTS)):
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"

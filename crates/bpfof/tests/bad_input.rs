@@ -97,6 +97,28 @@ fn a_target_that_cannot_do_rdma_says_what_it_needs() {
         let (cause, _) = errors.split_once(advice).expect(&errors);
         assert!(cause.contains(library), "{library}: {errors}");
     }
+    // The same of a host.
+    refused(
+        &[
+            "kv",
+            "get",
+            "--target",
+            "nvme-rdma://203.0.113.1:4421/nqn.2026-01.org.example:disk",
+            "1",
+        ],
+        &["cannot connect to 203.0.113.1:4421 by RDMA"],
+    );
+    // Nor can it be another transport.
+    refused(
+        &[
+            "target",
+            "--listen-rdma",
+            "203.0.113.1:4421,transport=tcp",
+            "--namespace",
+            "mem:size=1MiB",
+        ],
+        &["leave transport=tcp out, or use --listen"],
+    );
     // TLS cannot be required of it.
     refused(
         &[
