@@ -64,7 +64,7 @@ const char *bpfof_version_string(void);
 struct bpfof;
 /* A storage function, loaded on both sides. */
 struct bpfof_function;
-/* What runs chains, on a connection of its own. */
+/* What runs chains, on a connection of its own or a shared one. */
 struct bpfof_reader;
 
 /*
@@ -97,9 +97,16 @@ struct bpfof_options {
 	uint32_t command_timeout_ms;
 	/* chains that a reader has at the target at once, 1 to 4095 */
 	uint32_t queue_depth;
+	/* 0: each reader has a connection of its own. Otherwise readers share
+	 * connections, one for each processor that one of them begins on, and at
+	 * most so many; UINT32_MAX is no limit. A shared connection has
+	 * queue_depth chains, or vectors of them, at once. */
+	uint32_t lanes_max;
+	/* 0 */
+	uint32_t reserved;
 };
 
-#define BPFOF_OPTIONS_INIT { sizeof(struct bpfof_options), 0, 1, 20000, 5000, 30000, 128 }
+#define BPFOF_OPTIONS_INIT { sizeof(struct bpfof_options), 0, 1, 20000, 5000, 30000, 128, 0, 0 }
 
 /*
  * Connects to the target at url (nvme-tcp://HOST[:PORT]/NQN[?ns=N][&…]). device is
@@ -419,7 +426,8 @@ int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads,
 int bpfof_reader_is_connected(const struct bpfof_reader *reader);
 
 /* Bytes that the reader has sent to the target and received from it, without
- * TCP and IP headers. */
+ * TCP and IP headers. On a shared connection it exchanges bytes of others as well,
+ * and others its own: each byte is one reader's. */
 int bpfof_reader_traffic(const struct bpfof_reader *reader, uint64_t *sent, uint64_t *received);
 
 #ifdef __cplusplus

@@ -17,6 +17,8 @@ pub(crate) struct Options {
     pub(crate) connect_timeout_ms: u32,
     pub(crate) command_timeout_ms: u32,
     pub(crate) queue_depth: u32,
+    pub(crate) lanes_max: u32,
+    pub(crate) reserved: u32,
 }
 
 impl Default for Options {
@@ -30,6 +32,8 @@ impl Default for Options {
             connect_timeout_ms: 5000,
             command_timeout_ms: 30_000,
             queue_depth: 128,
+            lanes_max: 0,
+            reserved: 0,
         }
     }
 }

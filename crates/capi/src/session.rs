@@ -9,6 +9,7 @@ use bpfof_host::{Controller, Error, HostsFile, TargetUrl};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fs::File;
+use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -47,6 +48,9 @@ impl Session {
         if options.flags & !(NO_FALL_BACK | POLL | STABLE_FDS) != 0 {
             return Err(Failure::invalid("options.flags has bits that this version does not know"));
         }
+        if options.reserved != 0 {
+            return Err(Failure::invalid("options.reserved is not 0"));
+        }
         let queue_depth = u16::try_from(options.queue_depth).ok().filter(|d| (1..4096).contains(d));
         let queue_depth =
             queue_depth.ok_or_else(|| Failure::invalid("options.queue_depth is not 1 to 4095"))?;
@@ -79,6 +83,11 @@ impl Session {
                 }
             }
         };
+        if options.lanes_max > 0 {
+            // More than processors are of no use.
+            let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+            maps.share_lanes(processors.min(options.lanes_max as usize));
+        }
         let session = Session {
             maps,
             policy,

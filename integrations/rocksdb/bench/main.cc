@@ -43,6 +43,8 @@ const char *const USAGE =
 	"  --bloom               Bloom filters are asked\n"
 	"  --sample-rate X       share of Gets that RocksDB does itself, for its cache, fixed\n"
 	"                        [default: the library adapts it]\n"
+	"  --lanes-max N         connections that clients share, one for each processor; 0: each client has\n"
+	"                        its own [default: the library's]\n"
 	"  --check               do nothing; fail if the options are not good\n"
 	"\n"
 	"workloads:\n";
@@ -208,6 +210,10 @@ rocksdb::Status run(const std::string &path, int argc, char **argv)
 				}},
 			{"evictable-index", [&](auto) { opening.evictable_index = true; }},
 			{"bloom", [&](auto) { opening.bloom = true; }},
+			{"lanes-max",
+				[&](auto text) {
+					options.lanes_max = whole("lanes-max", text, 0, UINT32_MAX);
+				}},
 			{"check", [&](auto) { checks_only = true; }},
 			{"sample-rate",
 				[&](auto text) {

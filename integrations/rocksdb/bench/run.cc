@@ -133,6 +133,8 @@ Status open(const RunOptions &options, const Shape &shape, bool is_local, Opened
 		pushdown.sample_rate = *options.sample_rate;
 		pushdown.adapt_sampling = false;
 	}
+	if (options.lanes_max)
+		pushdown.lanes_max = *options.lanes_max;
 	/* For each client, and for compactions. */
 	pushdown.readers_max = *std::max_element(options.threads.begin(), options.threads.end()) + 8;
 	const Status status = PushdownDB::Open(settings, pushdown, options.path, &opened->pushdown);

@@ -34,6 +34,8 @@ struct RunOptions {
 	Opening opening;
 	/* Fixed; without it the library chooses. */
 	std::optional<double> sample_rate;
+	/* Connections that clients share; without it the library chooses. */
+	std::optional<uint32_t> lanes_max;
 	/* Process whose processor time is told, too. */
 	std::optional<int> target_pid;
 };

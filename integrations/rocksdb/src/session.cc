@@ -31,6 +31,7 @@ rocksdb::Status Session::open(const PushdownOptions &options, std::shared_ptr<Se
 
 	/* Table files keep theirs until they have forgotten it. */
 	settings.flags = BPFOF_STABLE_FDS;
+	settings.lanes_max = options.lanes_max;
 
 	if (options.url.empty()) {
 		opened->bpfof_ = bpfof_open(nullptr, nullptr, &settings);

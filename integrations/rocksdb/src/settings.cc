@@ -47,6 +47,8 @@ bool set_known(const std::string &name, const std::string &text, PushdownOptions
 		return read(text, &options->value_bytes_max);
 	if (is("readers_max"))
 		return read(text, &options->readers_max);
+	if (is("lanes_max"))
+		return read(text, &options->lanes_max);
 	if (is("descriptors_max"))
 		return read(text, &options->descriptors_max);
 	if (is("target_reads"))
@@ -73,7 +75,7 @@ Status PushdownOptions::set(const std::string &name, const std::string &value)
 		is_known ? name + " cannot be \"" + value + "\""
 			 : "there is no \"" + name +
 				   "\"; there are url, device, index_bytes_max, value_bytes_max, readers_max, "
-				   "descriptors_max, target_reads, sample_rate, adapt_sampling and report");
+				   "lanes_max, descriptors_max, target_reads, sample_rate, adapt_sampling and report");
 }
 
 Status PushdownOptions::parse(const std::string &text, PushdownOptions *options)

@@ -445,7 +445,7 @@ class Index::Reader {
 		if (!cut_restarts(&block.contents))
 			return damaged(handle, "it does not end in restarts");
 		for (bool first = true; !block.contents.empty(); first = false) {
-			uint32_t shared;
+			uint32_t shared = 0;
 			status = add_key(handle, first, &block.contents, &shared);
 			if (!status.ok())
 				return status;

@@ -3,7 +3,8 @@
 use super::call::ReadError;
 use super::file::{Pin, PushdownFile};
 use super::shared::Shared;
-use crate::{Extent, Lane, Request, SubmitError};
+use super::target_lane::TargetLane;
+use crate::{Extent, Request, SubmitError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -87,7 +88,7 @@ impl Batch {
         &mut self,
         reads: &mut [FileRead<'_>],
         shared: &Arc<Shared>,
-        mut lane: Option<&mut Lane>,
+        mut lane: Option<&mut TargetLane>,
     ) -> bool {
         self.plan(reads, shared, lane.is_some());
         match lane.as_mut().filter(|_| !self.pieces.is_empty()) {
@@ -154,10 +155,14 @@ impl Batch {
 
     /// Sends the commands and takes their data. Reads of which something fails lose their pins.
     /// Whether the connection is lost.
-    fn exchange(&mut self, reads: &mut [FileRead<'_>], shared: &Shared, lane: &mut Lane) -> bool {
+    fn exchange(
+        &mut self,
+        reads: &mut [FileRead<'_>],
+        shared: &Shared,
+        lane: &mut TargetLane,
+    ) -> bool {
         let Self { pieces, pins } = self;
         let Some(remote) = &shared.remote else { return false };
-        lane.set_crowded(shared.is_crowded());
         let (mut next, mut lost) = (0, false);
         loop {
             while let Some(piece) = pieces.get(next).filter(|_| !lost) {
@@ -176,7 +181,7 @@ impl Batch {
             if lane.requests_in_flight() == 0 {
                 break;
             }
-            let waited = lane.wait(WAIT, &mut |completion| {
+            let waited = lane.wait(WAIT, shared.is_crowded(), &mut |completion| {
                 let Some(piece) = pieces.get(completion.tag as usize) else { return };
                 let data = completion.result.ok().map(|done| done.data);
                 let from = data.and_then(|data| data.get(piece.skip..piece.skip + piece.length));

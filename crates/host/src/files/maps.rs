@@ -9,9 +9,10 @@ use super::keeper;
 use super::mapped_file::{Kind, MappedFile};
 use super::nvme::NvmeNamespace;
 use super::shared::{Place, Remote, Server, Shared};
+use super::shared_lanes::SharedLanes;
 use crate::grant::{GrantClient, GrantError};
 use crate::vectors::VectorLimits;
-use crate::{Controller, Error, Lane};
+use crate::{Controller, Error};
 use bpfof_chain::Peers;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -22,10 +23,6 @@ use std::time::{Duration, Instant};
 
 /// How long to wait for a map before it is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-
-/// How long chains wait for a path to the target before they run here, if there are several and none is
-/// usable.
-const PATH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Extents of a file for readers in this process, which hold them anyway: 24 MiB.
 const EXTENTS_MAX_HERE: usize = 1 << 20;
@@ -279,18 +276,11 @@ impl FileMaps {
         Some(use_it(&mut controller))
     }
 
-    /// A lane of the association; None without a target.
-    pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
-        let Some(remote) = &self.shared.remote else { return Ok(None) };
-        if let Some(mut client) = remote.grants() {
-            let idle = self.shared.idle_lanes().pop();
-            return idle.map_or_else(|| client.lane(), Ok).map(Some);
-        }
-        let lane = remote.controller().map(|controller| controller.open_lane()).transpose()?;
-        Ok(lane.map(|mut lane| {
-            lane.set_path_patience(PATH_PATIENCE);
-            lane
-        }))
+    /// From now on readers share lanes: one for each processor that a reader begins a chain on, and at most so
+    /// many. So a thread that only now and then has a chain costs the target no connection. Readers that there
+    /// are keep their own; what was said first counts.
+    pub fn share_lanes(&self, lanes_max: usize) {
+        let _ = self.shared.lanes.set(SharedLanes::new(lanes_max));
     }
 }
 

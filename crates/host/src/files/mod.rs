@@ -20,6 +20,7 @@
 //!   those that start together.
 //! - `executor`: what runs chains: `target`, `local` (direct reads, and NVMe commands by
 //!   passthrough), `fall_back` (plain reads, by `plain_chain`).
+//! - `target_lane`, `shared_lanes`: the connections of readers, their own or one for each processor.
 //! - `batch_read`: reads without a function.
 //! - `sys`: the system calls.
 
@@ -52,8 +53,10 @@ mod placement;
 mod plain_chain;
 mod reader;
 mod shared;
+mod shared_lanes;
 mod sys;
 mod target;
+mod target_lane;
 
 pub use batch_read::FileRead;
 pub use call::{

@@ -15,6 +15,7 @@ use super::local::{Local, Passthrough};
 use super::maps::FileMaps;
 use super::shared::Shared;
 use super::target::AtTarget;
+use super::target_lane::TargetLane;
 use crate::Error;
 use std::mem;
 use std::sync::Arc;
@@ -52,14 +53,15 @@ pub struct PushdownReader {
 }
 
 impl PushdownReader {
-    /// A reader of the files of `maps`, on a lane of its own; without a target, on an io_uring of
-    /// its own where the kernel and the policy allow it.
+    /// A reader of the files of `maps`, on a lane of its own, or one of those that readers share
+    /// ([`FileMaps::share_lanes`]); without a target, on an io_uring of its own where the kernel and the
+    /// policy allow it.
     ///
     /// # Errors
     /// Those of [`Controller::open_lane`](crate::Controller::open_lane).
     pub fn new(maps: &FileMaps, policy: Policy) -> Result<Self, Error> {
         let shared = &maps.shared;
-        let lane = maps.open_lane()?;
+        let lane = TargetLane::open(shared)?;
         let at_target = |lane| {
             let remote = shared.remote.as_ref()?;
             Some(AtTarget::new(lane, Arc::clone(shared), remote.info.nsid, remote.vectors))
@@ -122,16 +124,19 @@ impl PushdownReader {
     /// made again: what is read is read on this machine from then on.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.target.is_some() && self.shared.is_kept()
+        self.target.as_ref().is_some_and(|target| target.lane.is_connected())
+            && self.shared.is_kept()
     }
 
-    /// Bytes sent to the target and received from it so far, without TCP and IP headers.
+    /// Bytes sent to the target and received from it so far, without TCP and IP headers. On a lane that is
+    /// shared a reader exchanges bytes of others, too, and others its own: each byte is one reader's.
     #[must_use]
     pub fn traffic(&self) -> (u64, u64) {
         let (sent, received) = self.past_traffic;
         let lane = self.target.as_ref().map(|target| &target.lane);
         lane.map_or((sent, received), |lane| {
-            (sent + lane.bytes_sent(), received + lane.bytes_received())
+            let now = lane.traffic();
+            (sent + now.0, received + now.1)
         })
     }
 
@@ -395,8 +400,8 @@ impl PushdownReader {
 impl Drop for PushdownReader {
     fn drop(&mut self) {
         self.shared.readers.fetch_sub(1, Ordering::Relaxed);
-        if let Some(target) = self.target.take() {
-            self.shared.leave_lane(target.lane);
+        if let Some(AtTarget { lane: TargetLane::Own(lane), .. }) = self.target.take() {
+            self.shared.leave_lane(lane);
         }
     }
 }

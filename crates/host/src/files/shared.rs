@@ -3,14 +3,19 @@
 use super::device::NamespaceDevice;
 use super::mapped_file::MappedFile;
 use super::nvme::NvmeNamespace;
+use super::shared_lanes::SharedLanes;
 use super::sys::BreakSignal;
 use crate::grant::GrantClient;
 use crate::vectors::VectorLimits;
-use crate::{Controller, Lane, NamespaceInfo};
+use crate::{Controller, Error, Lane, NamespaceInfo};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How long chains wait for a path to the target before they run here, if there are several and none is
+/// usable.
+const PATH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What runs the chains of files that have maps.
 #[derive(Debug)]
@@ -109,6 +114,8 @@ pub(crate) struct Shared {
     /// The keeper knows all leases whose breaks began before, in the time of `lease`, in ns.
     seen_ns: AtomicU64,
     pub(crate) next_id: AtomicU32,
+    /// Those that readers share, if they do.
+    pub(crate) lanes: OnceLock<SharedLanes>,
     /// Lanes that the grant daemon has given, and nobody uses: it does not give as many as one likes.
     pub(crate) idle_lanes: Mutex<Vec<Lane>>,
     /// Readers that there are.
@@ -130,10 +137,25 @@ impl Shared {
             kept: AtomicBool::new(false),
             seen_ns: AtomicU64::new(0),
             next_id: AtomicU32::new(1),
+            lanes: OnceLock::new(),
             idle_lanes: Mutex::default(),
             readers: AtomicUsize::new(0),
             processors: std::thread::available_parallelism().map_or(1, NonZero::get),
         }
+    }
+
+    /// A lane of the association; None without a target.
+    pub(crate) fn open_lane(&self) -> Result<Option<Lane>, Error> {
+        let Some(remote) = &self.remote else { return Ok(None) };
+        if let Some(mut client) = remote.grants() {
+            let idle = self.idle_lanes().pop();
+            return idle.map_or_else(|| client.lane(), Ok).map(Some);
+        }
+        let lane = remote.controller().map(|controller| controller.open_lane()).transpose()?;
+        Ok(lane.map(|mut lane| {
+            lane.set_path_patience(PATH_PATIENCE);
+            lane
+        }))
     }
 
     pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {

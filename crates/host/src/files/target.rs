@@ -4,15 +4,16 @@ use super::call::{Executor, ReadError};
 use super::executor::{Broken, ChainExecutor, End, Failure, NotStarted, Run};
 use super::file::Pin;
 use super::shared::Shared;
+use super::target_lane::TargetLane;
 use crate::vectors::{ChainEnd, Common, Unanswered, VectorLimits, Vectors};
-use crate::{Error, FileVersion, FirstRead, Lane, RequestError, SubmitError, VectorChain};
+use crate::{Error, FileVersion, FirstRead, RequestError, SubmitError, VectorChain};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs chains at the target.
 #[derive(Debug)]
 pub(crate) struct AtTarget {
-    pub(crate) lane: Lane,
+    pub(crate) lane: TargetLane,
     shared: Arc<Shared>,
     nsid: u32,
     versions: Vec<FileVersion>,
@@ -20,8 +21,13 @@ pub(crate) struct AtTarget {
 }
 
 impl AtTarget {
-    pub(crate) fn new(lane: Lane, shared: Arc<Shared>, nsid: u32, limits: VectorLimits) -> Self {
-        let vectors = Vectors::new(limits, lane.config());
+    pub(crate) fn new(
+        lane: TargetLane,
+        shared: Arc<Shared>,
+        nsid: u32,
+        limits: VectorLimits,
+    ) -> Self {
+        let vectors = Vectors::new(limits, &lane.config());
         Self { lane, shared, nsid, versions: Vec::new(), vectors }
     }
 }
@@ -83,8 +89,7 @@ impl ChainExecutor for AtTarget {
         on_end: &mut dyn FnMut(usize, End<'_>),
     ) -> Result<(), Broken> {
         let Self { lane, shared, vectors, .. } = self;
-        lane.set_crowded(shared.is_crowded());
-        let waited = lane.wait(timeout, &mut |completion| {
+        let waited = lane.wait(timeout, shared.is_crowded(), &mut |completion| {
             vectors.complete(&completion, &mut |number, end: ChainEnd<'_>| {
                 on_end(number, end.map_err(failure));
             });

@@ -66,8 +66,13 @@ struct PushdownOptions {
 	 * of which each takes 4 bytes more. Longer ones are read as RocksDB does it. Those in blob files do not
 	 * count. */
 	uint32_t value_bytes_max = 4096;
-	/* Connections to the target: Get() calls at once that it serves. More are served by RocksDB. */
+	/* Calls that the target serves at once. More are served by RocksDB. */
 	size_t readers_max = 64;
+	/*
+	 * Connections to the target that they share: one for each processor, and at most so many. 0: each
+	 * has one of its own.
+	 */
+	uint32_t lanes_max = UINT32_MAX;
 	/*
 	 * Open files that tables take together, at most; 0: half of the soft limit of the process
 	 * (RLIMIT_NOFILE). RocksDB has all tables open, as max_open_files = -1 says, but the descriptor of one

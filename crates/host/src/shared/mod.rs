@@ -9,6 +9,10 @@
 //! look again. As long as that brings new requests, those that wait in the lane are held for them;
 //! when nobody has anything to add they leave.
 
+mod share;
+
+pub(crate) use share::LaneShare;
+
 use crate::doorbell::{Doorbell, Load};
 use crate::lane::Lane;
 use crate::transport::tcp::wait_ready;
@@ -18,10 +22,11 @@ use crate::{
     interrupted,
 };
 use rustix::thread::futex;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::mem;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -87,6 +92,8 @@ pub struct SharedLane {
     clock: Instant,
     spin: Duration,
     never_sleep: bool,
+    /// The connection is over.
+    lost: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -109,12 +116,16 @@ struct State {
     /// Whether the last wait of a driver was short enough for spinning.
     spin_pays: bool,
     counters: SharedLaneCounters,
+    /// Bytes sent and received that a share has taken for its own.
+    taken_bytes: (u64, u64),
 }
 
 /// One call, from its request to its answer.
 #[derive(Debug, Default)]
 struct Call {
     wait: Wait,
+    /// The call by whose bit of the futex its thread sleeps: its own, unless the thread waits for several.
+    bit_of: u32,
     /// The caller's memory, for the answer's data.
     data: Vec<u8>,
     end: Option<Result<Answer, RequestError>>,
@@ -126,6 +137,10 @@ enum Wait {
     /// There is none: the call is over.
     #[default]
     No,
+    /// It does something else, and will ask for the end some time.
+    Away,
+    /// Nobody will ask for the end of the call.
+    Forgotten,
     /// It will look at the lane by itself.
     Awake,
     /// It must be woken.
@@ -154,6 +169,7 @@ impl SharedLane {
             crowd: 0,
             spin_pays: true,
             counters: SharedLaneCounters::default(),
+            taken_bytes: (0, 0),
         };
         Ok(SharedLane {
             state: Mutex::new(state),
@@ -162,7 +178,14 @@ impl SharedLane {
             clock: Instant::now(),
             spin,
             never_sleep,
+            lost: AtomicBool::new(false),
         })
+    }
+
+    /// Whether the connection is open, as far as somebody has looked; with several portals, whether the
+    /// controller is there.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.lost.load(Ordering::Relaxed)
     }
 
     /// Sends `request` and waits for its end. `data` gets what it returns, in place of its contents.
@@ -195,11 +218,11 @@ impl SharedLane {
                 return end.map_err(|error| error.of(request.name()));
             }
             state = if !state.driven {
-                self.drive(state, Some(tag))
+                self.drive(state, &[tag], None)
             } else if yields > 0 {
                 self.let_others_run(state, &mut yields)
             } else {
-                self.sleep(state, tag)
+                self.sleep(state, &[tag], None)
             };
         }
     }
@@ -219,20 +242,24 @@ impl SharedLane {
         loop {
             match state.submit(request, data) {
                 Ok(tag) => return Ok((state, tag)),
-                Err(SubmitError::QueueFull) => {}
+                Err(SubmitError::QueueFull) => state = self.wait_for_room(state),
                 Err(error) => return Err(error),
             }
-            if state.driven {
-                state.crowd += 1;
-                let woken = self.room.wait_timeout(state, WAIT);
-                state = woken.unwrap_or_else(PoisonError::into_inner).0;
-                state.crowd -= 1;
-            } else {
-                // What fills the queue may still be held.
-                state.ring(self.now_us());
-                state = self.drive(state, None);
-            }
         }
+    }
+
+    /// Waits until a call has ended, which may have left room in the lane.
+    fn wait_for_room<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+        if state.driven {
+            state.crowd += 1;
+            let woken = self.room.wait_timeout(state, WAIT);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            state.crowd -= 1;
+            return state;
+        }
+        // What fills the queue may still be held.
+        state.ring(self.now_us());
+        self.drive(state, &[], None)
     }
 
     /// Lets other threads run, whose requests may join those that are held, until they leave. They do
@@ -271,16 +298,26 @@ impl SharedLane {
         self.lock()
     }
 
-    /// Sleeps until the call has ended, or its thread is to drive; or for no reason.
-    fn sleep<'a>(&'a self, mut state: Guard<'a>, tag: u32) -> Guard<'a> {
-        state.set_wait(tag, Wait::Asleep);
+    /// Sleeps until one of these calls has ended, their thread is to drive, or `left` has passed; or for
+    /// no reason.
+    fn sleep<'a>(
+        &'a self,
+        mut state: Guard<'a>,
+        tags: &[u32],
+        left: Option<Duration>,
+    ) -> Guard<'a> {
+        let Some(first) = tags.first().copied() else { return state };
+        state.set_wait(tags, Wait::Asleep);
         let epoch = self.epoch.load(Ordering::Relaxed);
         drop(state);
         let flags = futex::Flags::PRIVATE;
+        let until = left.and_then(|left| {
+            clock_gettime(ClockId::Monotonic).checked_add(Timespec::try_from(left).ok()?)
+        });
         // It ends early if the epoch has changed meanwhile.
-        let _ = futex::wait_bitset(&self.epoch, flags, epoch, None, bit(tag));
+        let _ = futex::wait_bitset(&self.epoch, flags, epoch, until.as_ref(), bit(first));
         let mut state = self.lock();
-        state.set_wait(tag, Wait::Awake);
+        state.set_wait(tags, Wait::Awake);
         state
     }
 
@@ -292,8 +329,14 @@ impl SharedLane {
         }
     }
 
-    /// Receives for everybody until the caller's own request has ended; without one, until any has.
-    fn drive<'a>(&'a self, mut state: Guard<'a>, tag: Option<u32>) -> Guard<'a> {
+    /// Receives for everybody until one of the caller's own requests has ended, or `end` has come; without
+    /// own ones, until any has ended.
+    fn drive<'a>(
+        &'a self,
+        mut state: Guard<'a>,
+        tags: &[u32],
+        end: Option<Instant>,
+    ) -> Guard<'a> {
         state.driven = true;
         loop {
             // The thread that looks after what is held may not get to run.
@@ -303,7 +346,8 @@ impl SharedLane {
                 state.ring(now_us);
             }
             let left = left_us.filter(|left| *left > 0).map_or(WAIT, Duration::from_micros);
-            let at_most = left.min(state.lane.until_check());
+            let until_end = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let at_most = left.min(state.lane.until_check()).min(until_end.unwrap_or(left));
             let (socket, or_send) = (Arc::clone(&state.socket), state.lane.wants_to_send());
             let spin = if state.spin_pays { self.spin } else { Duration::ZERO };
             let has_socket = state.lane.has_socket();
@@ -316,14 +360,17 @@ impl SharedLane {
             };
             state = self.lock();
             state.spin_pays = pays.unwrap_or(state.spin_pays);
-            let (ended, mut to_wake) = state.receive();
+            let (ended, mut to_wake) = self.receive(&mut state);
             // Nothing is on its way any more that what is held could wait for.
             if ended > 0 && state.is_idle() {
                 state.ring(self.now_us());
             }
-            let over = match tag {
-                Some(tag) => state.has_ended(tag),
-                None => ended > 0 || !state.lane.is_connected(),
+            let over = match tags {
+                [] => ended > 0 || !state.lane.is_connected(),
+                tags => {
+                    tags.iter().any(|tag| state.has_ended(*tag))
+                        || end.is_some_and(|end| Instant::now() >= end)
+                }
             };
             if over {
                 state.driven = false;
@@ -369,6 +416,15 @@ impl SharedLane {
         let left = at_most.saturating_sub(begun.elapsed());
         let came = wait_ready(socket, or_send, left) != Ok(false);
         came.then(|| begun.elapsed() <= 2 * self.spin)
+    }
+
+    /// Receives what is there. Returns how many calls ended, and the bits of those who sleep for it.
+    fn receive(&self, state: &mut State) -> (usize, u32) {
+        let received = state.receive();
+        if !state.lane.is_connected() {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        received
     }
 
     fn lock(&self) -> Guard<'_> {
@@ -444,6 +500,7 @@ impl SharedLane {
         let mut state = self.lock();
         state.lane.reconnect(controller)?;
         state.socket = Arc::new(state.lane.socket()?);
+        self.lost.store(false, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -502,6 +559,7 @@ impl State {
         if let Some(call) = self.calls.get_mut(tag as usize) {
             call.data = mem::take(data);
             call.wait = Wait::Awake;
+            call.bit_of = tag;
         }
         Ok(tag)
     }
@@ -510,19 +568,23 @@ impl State {
     fn receive(&mut self) -> (usize, u32) {
         let (mut ended, mut to_wake) = (0, 0);
         let renewals = self.lane.renewals();
-        let calls = &mut self.calls;
+        let Self { calls, free, .. } = self;
         // A lost connection has ended every call in flight.
         let _ = self.lane.poll(&mut |completion| {
             let Some(call) = calls.get_mut(completion.tag as usize) else { return };
+            ended += 1;
+            if call.wait == Wait::Forgotten {
+                call.wait = Wait::No;
+                return free.push(completion.tag as u32);
+            }
             let data = &mut call.data;
             call.end = Some(completion.result.map(|done| {
                 data.extend_from_slice(done.data);
                 Answer { dw0: done.dw0, dw1: done.dw1 }
             }));
             if call.wait == Wait::Asleep {
-                to_wake |= bit(completion.tag as u32).get();
+                to_wake |= bit(call.bit_of).get();
             }
-            ended += 1;
         });
         if self.lane.renewals() != renewals {
             self.look_for_socket();
@@ -531,9 +593,13 @@ impl State {
         (ended, to_wake)
     }
 
-    fn set_wait(&mut self, tag: u32, wait: Wait) {
-        if let Some(call) = self.calls.get_mut(tag as usize) {
-            call.wait = wait;
+    /// What the thread does that waits for these calls, by the bit of the first.
+    fn set_wait(&mut self, tags: &[u32], wait: Wait) {
+        for tag in tags {
+            if let Some(call) = self.calls.get_mut(*tag as usize) {
+                call.wait = wait;
+                call.bit_of = tags[0];
+            }
         }
     }
 
@@ -564,11 +630,11 @@ impl State {
                 continue;
             };
             match call.wait {
-                Wait::No => {}
+                Wait::No | Wait::Away | Wait::Forgotten => {}
                 Wait::Awake => return 0,
                 Wait::Asleep => {
                     self.last_driver = index;
-                    return bit(index as u32).get();
+                    return bit(call.bit_of).get();
                 }
             }
         }
