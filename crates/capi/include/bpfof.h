@@ -359,6 +359,10 @@ int bpfof_submit_many(struct bpfof_reader *reader, struct bpfof_chain *chains, s
 int bpfof_poll(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
 	       int timeout_ms);
 
+/* The same, with a timeout in microseconds. */
+int bpfof_poll_within(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
+		      int64_t timeout_us);
+
 /* Chains that were submitted and not returned by bpfof_poll(). */
 size_t bpfof_in_flight(const struct bpfof_reader *reader);
 
@@ -417,6 +421,14 @@ struct bpfof_file_read {
  * submitted have not ended.
  */
 int bpfof_read_files(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count);
+
+/*
+ * The same, but waits for the target at most so long, in microseconds, and then
+ * fails with ETIMEDOUT. A connection that is not shared is given up with that. A
+ * negative timeout is endless.
+ */
+int bpfof_read_files_within(struct bpfof_reader *reader, struct bpfof_file_read *reads, size_t count,
+			    int64_t timeout_us);
 
 /*
  * Whether the reader has a connection to the target, and the target still knows

@@ -81,6 +81,7 @@ impl Failure {
             ReadError::Stale => Self::new(libc::ESTALE, message),
             // The chain may be tried again; its function is at the target and nowhere else.
             ReadError::Remembers { .. } => Self::new(libc::EAGAIN, message),
+            ReadError::TimedOut => Self::new(libc::ETIMEDOUT, message),
             ReadError::Plain { source, .. } => Self::new(errno_of(source), message),
             ReadError::Target(error) => Self::of_error(error),
             // The call was checked when it was made, so what is missing is the target.

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const GRANTD: &str = "grantd:";
 /// Longest single wait of an endless one.
 const WAIT: Duration = Duration::from_secs(1);
+/// Longest wait that has an end: there are no later moments than a clock can tell.
+const LONGEST: Duration = Duration::from_secs(1 << 32);
 /// A file that cannot be mapped for the moment is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -33,9 +35,14 @@ pub(crate) struct Session {
     files: RwLock<HashMap<c_int, (Identity, PushdownFile)>>,
 }
 
-/// A wait's end; None is never.
-pub(crate) fn timeout_of(timeout_ms: c_int) -> Option<Duration> {
-    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+/// How long to wait; None is for ever.
+pub(crate) fn timeout_of(timeout_us: i64) -> Option<Duration> {
+    u64::try_from(timeout_us).ok().map(|us| Duration::from_micros(us).min(LONGEST))
+}
+
+/// The same of milliseconds.
+pub(crate) fn timeout_of_ms(timeout_ms: c_int) -> Option<Duration> {
+    timeout_of(i64::from(timeout_ms) * 1000)
 }
 
 impl Session {

@@ -68,9 +68,10 @@ impl Failure {
             ReadError::Command(command) => Self::of_command(command, message),
             ReadError::Plain { path, source } => Self::file(message, path, source),
             ReadError::Request(_) => Self::question(message),
-            ReadError::Stale | ReadError::Remembers { .. } | ReadError::Target(_) => {
-                Self::target(message)
-            }
+            ReadError::Stale
+            | ReadError::Remembers { .. }
+            | ReadError::TimedOut
+            | ReadError::Target(_) => Self::target(message),
         }
     }
 }

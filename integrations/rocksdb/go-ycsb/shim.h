@@ -43,7 +43,7 @@ struct ycsb_bytes {
 };
 
 /* What bpf_of::PushdownStats counts, and names of ways in the same order; these are not freed. */
-#define YCSB_WAYS 15
+#define YCSB_WAYS 16
 struct ycsb_stats {
 	uint64_t gets[YCSB_WAYS];
 	const char *names[YCSB_WAYS];

@@ -97,13 +97,13 @@ bool BlobReads::add(const Slice &index, const Slice &key, const BlobFiles &files
 	return true;
 }
 
-bool BlobReads::fetch(const TableFiles &files)
+Fetched BlobReads::fetch(const TableFiles &files, int64_t timeout_us)
 {
 	std::vector<char *> to;
 
 	for (const Read &read : reads_)
 		to.push_back(read.record.get());
-	return to.empty() || files.read(ranges_, to.data());
+	return to.empty() ? Fetched::kAll : files.read(ranges_, timeout_us, to.data());
 }
 
 } /* namespace bpf_of */

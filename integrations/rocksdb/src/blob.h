@@ -59,8 +59,8 @@ class BlobReads {
 	/* Adds the read of the value of a key, whose place is `index`; `of` is a number of the caller's. False
 	 * if that leads to no blob of these files, or to one that is too long. */
 	bool add(const rocksdb::Slice &index, const rocksdb::Slice &key, const BlobFiles &files, size_t of);
-	/* Reads all, in one round trip. False if that fails. */
-	bool fetch(const TableFiles &files);
+	/* Reads all, in one round trip, as TableFiles::read(). */
+	Fetched fetch(const TableFiles &files, int64_t timeout_us);
 
 	size_t count() const { return reads_.size(); }
 	size_t of(size_t read) const { return reads_[read].of; }

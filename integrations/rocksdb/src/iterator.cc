@@ -108,16 +108,22 @@ class PushdownIterator final : public rocksdb::Iterator {
 	    public:
 		Fetch(PushdownIterator &of, const Slice *key) : of_(of), key_(key), seeks_(key) {}
 
-		bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch,
+		bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
 			Slice *result, IOStatus *status) override
 		{
 			*status = IOStatus::OK();
 			if (!of_.stage_.serve(file, offset, size, scratch, result)) {
 				const Slice *key = std::exchange(key_, nullptr);
-				const bool fetched = key ? of_.fetch_seek(*key, file)
-							 : of_.fetch_ahead(file, offset, size);
+				const Fetched fetched =
+					key ? of_.fetch_seek(*key, file, timeout_us)
+					    : of_.fetch_ahead(file, offset, size, timeout_us);
 
-				if (!fetched || !of_.stage_.serve(file, offset, size, scratch, result))
+				if (fetched == Fetched::kTimedOut) {
+					*status = timed_out();
+					return true;
+				}
+				if (fetched == Fetched::kNot ||
+					!of_.stage_.serve(file, offset, size, scratch, result))
 					return false;
 			}
 			if (!seeks_)
@@ -162,25 +168,28 @@ class PushdownIterator final : public rocksdb::Iterator {
 	}
 
 	/* Fetches the blocks of all tables that the seek needs, from the one that is missing on. */
-	bool fetch_seek(const Slice &key, const TableFile &file)
+	Fetched fetch_seek(const Slice &key, const TableFile &file, int64_t timeout_us)
 	{
 		const std::shared_ptr<const View> view = view_ ? view_ : live_->view();
 
 		if (!view)
-			return false;
+			return Fetched::kNot;
 		/* Bytes too many cost less than another round trip. */
 		const size_t usual = scans_->usual_bytes.load(std::memory_order_relaxed) +
 				     2 * scans_->deviation_bytes.load(std::memory_order_relaxed);
 		const std::vector<FileRange> blocks =
 			scan_blocks(*view, key, upper_bound_, std::min(usual, AHEAD_BYTES_MAX), file);
 
-		if (blocks.empty() || !stage_.fetch(*files_, blocks))
-			return false;
-		scans_->staged.fetch_add(1, std::memory_order_relaxed);
-		return true;
+		if (blocks.empty())
+			return Fetched::kNot;
+		const Fetched fetched = stage_.fetch(*files_, blocks, timeout_us);
+
+		if (fetched == Fetched::kAll)
+			scans_->staged.fetch_add(1, std::memory_order_relaxed);
+		return fetched;
 	}
 
-	bool fetch_ahead(const TableFile &file, uint64_t offset, size_t size)
+	Fetched fetch_ahead(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us)
 	{
 		if (stage_.size_bytes() > STAGE_BYTES_MAX)
 			stage_.clear();
@@ -188,7 +197,7 @@ class PushdownIterator final : public rocksdb::Iterator {
 
 		extend(&range, ahead_bytes_);
 		ahead_bytes_ = std::min(2 * ahead_bytes_, AHEAD_BYTES_MAX);
-		return stage_.fetch(*files_, {range});
+		return stage_.fetch(*files_, {range}, timeout_us);
 	}
 
 	/* Makes a range at least so long, if the file has so much. */

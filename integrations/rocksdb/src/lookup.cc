@@ -64,6 +64,32 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &fil
 	chain->user = nullptr;
 }
 
+void not_ended(struct bpfof_chain *chain)
+{
+	chain->result.length = -1;
+	chain->result.error = ETIMEDOUT;
+	chain->result.message[0] = 0;
+}
+
+bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t timeout_us)
+{
+	struct bpfof_chain *ended;
+
+	if (timeout_us == TimeLimit::NONE) {
+		bpfof_read_pushdown_batch(reader, chain, 1);
+		return true;
+	}
+	not_ended(chain);
+	if (timeout_us == 0)
+		return false;
+	if (bpfof_submit_many(reader, chain, 1) < 0) {
+		/* It says what is wrong with the chain. */
+		bpfof_read_pushdown_batch(reader, chain, 1);
+		return true;
+	}
+	return bpfof_poll_within(reader, &ended, 1, timeout_us) == 1;
+}
+
 /* Takes operands apart: sizes and bytes. False if they are cut off. */
 static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rocksdb::Slice> *operands)
 {
@@ -88,6 +114,8 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 
 	if (result.length < 0) {
 		*error = result.message;
+		if (result.error == ETIMEDOUT)
+			return ReadPath::kTimedOut;
 		/* RocksDB has deleted a table that the target does not know: there is another version. */
 		return result.error == ENOENT ? ReadPath::kStale : ReadPath::kFailed;
 	}

@@ -38,6 +38,11 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &fil
 	const rocksdb::Slice &key, uint64_t newest_tag, const struct bpfof_function *sst_get, unsigned char *scratch,
 	size_t scratch_bytes);
 
+/* Runs a chain, and waits so long for its end. False if it has not ended; then the reader is of no use. */
+bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t timeout_us);
+/* What a chain has before it ends. */
+void not_ended(struct bpfof_chain *chain);
+
 /* What a chain has found, in its scratch. */
 struct Found {
 	/* Whether there is a value, onto which operands are merged. */
@@ -55,7 +60,7 @@ struct Found {
 
 /*
  * Reads what a chain that has ended has found: kTarget, kHere. kDeclined: RocksDB has to do it.
- * kFailed: `error` says why.
+ * kFailed: `error` says why. kTimedOut: it has not ended.
  */
 ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string *error);
 

@@ -5,6 +5,7 @@
 #include <rocksdb/snapshot.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 
 namespace bpf_of {
@@ -66,6 +67,7 @@ class ManyChains {
 		}
 		make_chain(&chains_[count_], *plan, lists_.back(), key, newest_tag_,
 			reader.session().sst_get(), &scratch_[count_ * scratch_bytes_], scratch_bytes);
+		not_ended(&chains_[count_]);
 		count_++;
 	}
 
@@ -81,30 +83,39 @@ class ManyChains {
 
 		running_ += failed ? 0 : count_ - begun_;
 		for (size_t i = begun_; failed && i < count_; i++)
-			chains_[i].result.length = -1;
+			chains_[i].result.error = EIO;
 		begun_ = count_;
 		is_closed_ = true;
 	}
 
-	/* Sends what has left, and takes the ends that are there; with `timeout_ms` -1 all of them. */
-	void poll(const Reader &reader, int timeout_ms)
+	/* Sends what has left, and takes the ends that are there. */
+	void poll(const Reader &reader) { take(reader, 0); }
+
+	/* The same, but waits for all ends, as long as there is time. Those that are missing then are as
+	 * not_ended() says, and the reader is of no use. */
+	void wait(const Reader &reader, const TimeLimit &limit)
 	{
-		struct bpfof_chain *ended[POLL_MAX];
-
-		while (running_ > 0) {
-			const int got = bpfof_poll(reader.get(), ended, POLL_MAX, timeout_ms);
-
-			/* The reader is of no use any more; results say nothing then. */
-			if (got < 0)
-				running_ = 0;
-			else
-				running_ -= got;
-			if (timeout_ms == 0)
-				break;
+		for (int64_t left = TimeLimit::NONE; running_ > 0 && left != 0;) {
+			left = limit.timeout_us();
+			take(reader, left);
 		}
 	}
 
     private:
+	void take(const Reader &reader, int64_t timeout_us)
+	{
+		struct bpfof_chain *ended[POLL_MAX];
+		const int got =
+			running_ > 0 ? bpfof_poll_within(reader.get(), ended, POLL_MAX, timeout_us) : 0;
+
+		/* The reader is of no use any more. */
+		for (size_t i = 0; got < 0 && i < begun_; i++) {
+			if (chains_[i].result.error == ETIMEDOUT)
+				chains_[i].result.error = EIO;
+		}
+		running_ = got < 0 ? 0 : running_ - got;
+	}
+
 	const size_t scratch_bytes_;
 	const uint64_t newest_tag_;
 	const bool are_single_;
@@ -126,7 +137,7 @@ class PushdownDB::ManyGets {
 	/* Of the keys each has a family. */
 	ManyGets(State &state, rocksdb::DB *db, const ReadOptions &at, ColumnFamilyHandle **families,
 		const Slice *keys, PinnableSlice *values, Status *statuses)
-		: state_(state), db_(db), at_(at), newest_tag_(State::newest_tag(at)),
+		: state_(state), db_(db), at_(at), limit_(at), newest_tag_(State::newest_tag(at)),
 		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
 		  values_(values), statuses_(statuses)
 	{
@@ -251,11 +262,16 @@ class PushdownDB::ManyGets {
 			return;
 		for (const auto &[key, plan] : pending)
 			plans.push_back(&plan);
-		const ReadPath way = state_.stage(plans, &stage) ? ReadPath::kBlocks : ReadPath::kBusy;
+		const Fetched fetched = state_.stage(plans, limit_.timeout_us(), &stage);
+		const ReadPath way = fetched == Fetched::kAll ? ReadPath::kBlocks : ReadPath::kBusy;
 		ReadPrefetched scope(stage);
 
-		for (const auto &[key, plan] : pending)
-			plainly(key, way);
+		for (const auto &[key, plan] : pending) {
+			if (fetched == Fetched::kTimedOut)
+				time_out(key);
+			else
+				plainly(key, way);
+		}
 	}
 
 	/* Scratch that each chain of the call has room in. */
@@ -296,12 +312,12 @@ class PushdownDB::ManyGets {
 				pending.push_back(std::move(missing));
 			});
 			if (chains && !are_single)
-				chains->poll(*reader, 0);
+				chains->poll(*reader);
 		}
 		if (!chains)
 			return;
 		chains->leave(*reader);
-		chains->poll(*reader, -1);
+		chains->wait(*reader, limit_);
 		reader.reset();
 		take_answers(pending, *chains);
 	}
@@ -311,7 +327,8 @@ class PushdownDB::ManyGets {
 		const size_t key = missing.key;
 		const Family &family = families_[family_of_[key]];
 
-		return {keys_[key], *family.live, *family.view, missing.end, &statuses_[key], &values_[key]};
+		return {keys_[key], *family.live, *family.view, missing.end, limit_, &statuses_[key],
+			&values_[key]};
 	}
 
 	void take_answers(const std::vector<Missing> &pending, const ManyChains &chains)
@@ -321,11 +338,11 @@ class PushdownDB::ManyGets {
 		reads.reserve(pending.size());
 		for (size_t i = 0; i < pending.size(); i++)
 			reads.push_back(state_.take_chain(chains[i], read_of(pending[i])));
-		state_.read_blobs(&reads);
+		state_.read_blobs(&reads, limit_.timeout_us());
 		for (size_t i = 0; i < pending.size(); i++) {
 			const ReadPath way = State::take_answer(&reads[i]);
 
-			if (reads[i].is_good())
+			if (reads[i].is_good() || way == ReadPath::kTimedOut)
 				state_.count(way);
 			else
 				plainly(pending[i].key, way);
@@ -363,6 +380,12 @@ class PushdownDB::ManyGets {
 		statuses_[key] = db_->Get(at_, handles_[key], keys_[key], &values_[key]);
 	}
 
+	void time_out(size_t key)
+	{
+		state_.count(ReadPath::kTimedOut);
+		statuses_[key] = timed_out();
+	}
+
 	void none(const Missing &missing)
 	{
 		Found none;
@@ -376,6 +399,7 @@ class PushdownDB::ManyGets {
 	State &state_;
 	rocksdb::DB *const db_;
 	const ReadOptions &at_;
+	const TimeLimit limit_;
 	const uint64_t newest_tag_;
 	const Mode mode_;
 	ColumnFamilyHandle **const handles_;

@@ -5,7 +5,8 @@
 
 namespace bpf_of {
 
-bool PrefetchBuffer::fetch(const TableFiles &files, const std::vector<FileRange> &ranges)
+Fetched PrefetchBuffer::fetch(
+	const TableFiles &files, const std::vector<FileRange> &ranges, int64_t timeout_us)
 {
 	size_t size = 0;
 
@@ -14,8 +15,10 @@ bool PrefetchBuffer::fetch(const TableFiles &files, const std::vector<FileRange>
 	/* Not cleared: all of it is written. */
 	std::unique_ptr<char[]> buffer(new char[size]);
 
-	if (!files.read(ranges, buffer.get()))
-		return false;
+	const Fetched fetched = files.read(ranges, timeout_us, buffer.get());
+
+	if (fetched != Fetched::kAll)
+		return fetched;
 	const char *bytes = buffer.get();
 
 	for (const FileRange &range : ranges) {
@@ -24,7 +27,7 @@ bool PrefetchBuffer::fetch(const TableFiles &files, const std::vector<FileRange>
 	}
 	buffers_.push_back(std::move(buffer));
 	size_bytes_ += size;
-	return true;
+	return fetched;
 }
 
 bool PrefetchBuffer::serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,

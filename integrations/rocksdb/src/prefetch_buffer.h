@@ -9,9 +9,9 @@ namespace bpf_of {
 
 class PrefetchBuffer {
     public:
-	/* Reads ranges in one round trip, in addition to what is here. False if that fails; then
-	 * nothing is added. */
-	bool fetch(const TableFiles &files, const std::vector<FileRange> &ranges);
+	/* Reads ranges in one round trip, in addition to what is here, as TableFiles::read(). Unless all is
+	 * read nothing is added. */
+	Fetched fetch(const TableFiles &files, const std::vector<FileRange> &ranges, int64_t timeout_us);
 
 	/* Serves a read of RocksDB, if all of it is here. */
 	bool serve(const TableFile &file, uint64_t offset, size_t size, char *scratch,
@@ -38,7 +38,7 @@ class ReadPrefetched final : public ReadScope {
     public:
 	explicit ReadPrefetched(const PrefetchBuffer &stage) : stage_(stage) {}
 
-	bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch,
+	bool read(const TableFile &file, uint64_t offset, size_t size, int64_t, char *scratch,
 		rocksdb::Slice *result, rocksdb::IOStatus *status) override
 	{
 		*status = rocksdb::IOStatus::OK();

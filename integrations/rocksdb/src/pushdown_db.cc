@@ -43,6 +43,7 @@ const char *name(ReadPath way)
 		"busy",
 		"declined",
 		"failed",
+		"timed out",
 	};
 
 	return NAMES[static_cast<size_t>(way)];
@@ -86,8 +87,7 @@ bool PushdownDB::State::can_push_down(const ReadOptions &options)
 	if (options.merge_operand_count_threshold)
 		return false;
 #endif
-	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp &&
-	       !options.deadline.count() && !options.io_timeout.count();
+	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp;
 }
 
 uint64_t PushdownDB::State::newest_tag(const ReadOptions &options)
@@ -150,16 +150,21 @@ namespace {
  */
 class FetchTogether final : public ReadScope {
     public:
-	using Fetch = std::function<bool(const TableFile &missing, PrefetchBuffer *stage)>;
+	using Fetch = std::function<Fetched(const TableFile &missing, int64_t timeout_us, PrefetchBuffer *stage)>;
 
 	explicit FetchTogether(Fetch fetch) : fetch_(std::move(fetch)) {}
 
-	bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch, Slice *result,
-		rocksdb::IOStatus *status) override
+	bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
+		Slice *result, rocksdb::IOStatus *status) override
 	{
 		*status = rocksdb::IOStatus::OK();
-		if (stage_.size_bytes() == 0 && !fetch_(file, &stage_))
-			return false;
+		const Fetched fetched =
+			stage_.size_bytes() == 0 ? fetch_(file, timeout_us, &stage_) : Fetched::kAll;
+
+		if (fetched == Fetched::kTimedOut)
+			*status = timed_out();
+		if (fetched != Fetched::kAll)
+			return fetched == Fetched::kTimedOut;
 		return stage_.serve(file, offset, size, scratch, result);
 	}
 
@@ -202,9 +207,9 @@ Status PushdownDB::get(
 	const auto together = [&](ReadPath why) {
 		if (!view || !state_->files->target().session()->has_target())
 			return plainly(why);
-		FetchTogether scope([&](const TableFile &first, PrefetchBuffer *stage) {
-			return state_->stage_from(
-				first, *view, live->merge(), key, State::newest_tag(options), stage);
+		FetchTogether scope([&](const TableFile &first, int64_t timeout_us, PrefetchBuffer *stage) {
+			return state_->stage_from(first, *view, live->merge(), key, State::newest_tag(options),
+				timeout_us, stage);
 		});
 
 		return plainly(why);
@@ -219,6 +224,7 @@ Status PushdownDB::get(
 		return status;
 	}
 	const uint64_t newest_tag = State::newest_tag(options);
+	const TimeLimit limit(options);
 	Plan plan;
 	ReadPath way = ReadPath::kNoTable;
 
@@ -227,18 +233,24 @@ Status PushdownDB::get(
 	value->Reset();
 	if (mode == Mode::kBlocks && plan.tables > 0) {
 		PrefetchBuffer stage;
+		const Fetched fetched = state_->stage({&plan}, limit.timeout_us(), &stage);
 
-		if (!state_->stage({&plan}, &stage))
+		if (fetched == Fetched::kTimedOut) {
+			state_->count(ReadPath::kTimedOut);
+			return timed_out();
+		}
+		if (fetched == Fetched::kNot)
 			return plainly(ReadPath::kBusy);
 		ReadPrefetched scope(stage);
 
 		return plainly(ReadPath::kBlocks);
 	}
-	way = state_->run_chain(plan, {key, *live, *view, end, &status, value}, newest_tag);
-	if (way != ReadPath::kTarget && way != ReadPath::kHere && way != ReadPath::kNoTable)
+	way = state_->run_chain(plan, {key, *live, *view, end, limit, &status, value}, newest_tag);
+	if (way != ReadPath::kTarget && way != ReadPath::kHere && way != ReadPath::kNoTable &&
+		way != ReadPath::kTimedOut)
 		return plainly(way);
 	state_->count(way);
-	if (way != ReadPath::kNoTable)
+	if (way == ReadPath::kTarget || way == ReadPath::kHere)
 		read.end(Sampling::Kind::kChain);
 	return status;
 }
@@ -262,7 +274,7 @@ ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t 
 		files_of_plan.add(&plan);
 		make_chain(&chain, plan, files_of_plan, read.key, newest_tag, reader.session().sst_get(),
 			scratch, scratch_bytes_of(read.live));
-		bpfof_read_pushdown_batch(reader.get(), &chain, 1);
+		run_within(reader.get(), &chain, read.limit.timeout_us());
 	}
 	ChainRead ended = take_chain(chain, read);
 
@@ -270,7 +282,7 @@ ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t 
 		std::vector<ChainRead> one;
 
 		one.push_back(std::move(ended));
-		read_blobs(&one);
+		read_blobs(&one, read.limit.timeout_us());
 		return take_answer(&one[0]);
 	}
 	return take_answer(&ended);
@@ -295,7 +307,7 @@ ChainRead PushdownDB::State::take_chain(const struct bpfof_chain &chain, const K
 	return ended;
 }
 
-void PushdownDB::State::read_blobs(std::vector<ChainRead> *reads)
+void PushdownDB::State::read_blobs(std::vector<ChainRead> *reads, int64_t timeout_us)
 {
 	BlobReads wanted;
 
@@ -306,7 +318,8 @@ void PushdownDB::State::read_blobs(std::vector<ChainRead> *reads)
 			!wanted.add(read.found.value, read.read.key, read.read.view.blobs, i))
 			read.way = ReadPath::kDeclined;
 	}
-	const bool were_read = wanted.fetch(*files);
+	const Fetched fetched = wanted.fetch(*files, timeout_us);
+	const bool were_read = fetched == Fetched::kAll;
 
 	blobs.fetch_add(wanted.count(), std::memory_order_relaxed);
 	for (size_t i = 0; i < wanted.count(); i++) {
@@ -317,7 +330,9 @@ void PushdownDB::State::read_blobs(std::vector<ChainRead> *reads)
 		read.found.value = read.found.blob.contents;
 		if (status.ok())
 			continue;
-		read.way = were_read ? ReadPath::kFailed : ReadPath::kBusy;
+		read.way = fetched == Fetched::kTimedOut ? ReadPath::kTimedOut
+			   : were_read		     ? ReadPath::kFailed
+						     : ReadPath::kBusy;
 		if (were_read)
 			failed(status.ToString());
 	}
@@ -327,6 +342,8 @@ ReadPath PushdownDB::State::take_answer(ChainRead *read)
 {
 	if (read->is_good() && !settle(&read->found, read->read))
 		read->way = ReadPath::kDeclined;
+	if (read->way == ReadPath::kTimedOut)
+		*read->read.status = timed_out();
 	return read->way;
 }
 
@@ -352,7 +369,8 @@ bool PushdownDB::State::settle(Found *found, const KeyRead &read)
 	return true;
 }
 
-bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, PrefetchBuffer *stage) const
+Fetched PushdownDB::State::stage(
+	const std::vector<const Plan *> &plans, int64_t timeout_us, PrefetchBuffer *stage) const
 {
 	std::vector<FileRange> ranges;
 
@@ -366,18 +384,20 @@ bool PushdownDB::State::stage(const std::vector<const Plan *> &plans, PrefetchBu
 					start.size + SST_TRAILER_BYTES});
 		}
 	}
-	return stage->fetch(*files, ranges);
+	return stage->fetch(*files, ranges, timeout_us);
 }
 
-bool PushdownDB::State::stage_from(const TableFile &first, const View &view, bool merges, const Slice &key,
-	uint64_t newest_tag, PrefetchBuffer *stage) const
+Fetched PushdownDB::State::stage_from(const TableFile &first, const View &view, bool merges, const Slice &key,
+	uint64_t newest_tag, int64_t timeout_us, PrefetchBuffer *stage) const
 {
 	SearchEnd end;
 	Plan plan;
 	ReadPath why;
 
 	end.table = &first;
-	return make_plan(view, key, newest_tag, merges, end, &plan, &why) && this->stage({&plan}, stage);
+	if (!make_plan(view, key, newest_tag, merges, end, &plan, &why))
+		return Fetched::kNot;
+	return this->stage({&plan}, timeout_us, stage);
 }
 
 PushdownStats PushdownDB::stats() const

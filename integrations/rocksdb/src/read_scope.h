@@ -25,8 +25,9 @@ class ReadScope {
 	/* That of this thread, or null. */
 	static ReadScope *current() { return current_; }
 
-	/* Serves or refuses a read as FSRandomAccessFile::Read() does; false if it is to be made. */
-	virtual bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch,
+	/* Serves or refuses a read as FSRandomAccessFile::Read() does; false if it is to be made. With a
+	 * timeout in microseconds, or TimeLimit::NONE. */
+	virtual bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
 		rocksdb::Slice *result, rocksdb::IOStatus *status) = 0;
 
 	/* A Get() has met a merge operand: the last of these, which are newest first. */
@@ -62,8 +63,8 @@ class StopAtRead final : public ReadScope {
     public:
 	explicit StopAtRead(SearchEnd *end) : end_(end) {}
 
-	bool read(const TableFile &file, uint64_t offset, size_t size, char *scratch, rocksdb::Slice *result,
-		rocksdb::IOStatus *status) override;
+	bool read(const TableFile &file, uint64_t offset, size_t size, int64_t timeout_us, char *scratch,
+		rocksdb::Slice *result, rocksdb::IOStatus *status) override;
 
 	/* RocksDB goes on behind a filter that it cannot read; what it finds there, the chain finds, too. */
 	void meet(const std::vector<rocksdb::Slice> &operands) override

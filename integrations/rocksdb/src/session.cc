@@ -114,6 +114,20 @@ void Session::give_back(PooledReader reader)
 	}
 }
 
+void Session::give_away(PooledReader reader)
+{
+	const uint64_t sent = reader.sent, received = reader.received;
+
+	bpfof_reader_traffic(reader.reader, &reader.sent, &reader.received);
+	/* Chains that have not ended do not touch their memory after this. */
+	bpfof_reader_close(reader.reader);
+	std::lock_guard<std::mutex> lock(mutex_);
+
+	sent_ += reader.sent - sent;
+	received_ += reader.received - received;
+	readers_--;
+}
+
 void Session::count(PushdownStats *stats) const
 {
 	std::lock_guard<std::mutex> lock(mutex_);

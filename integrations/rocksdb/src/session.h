@@ -34,9 +34,11 @@ class Session {
 	/* Whether chains and reads go to a target. */
 	bool has_target() const { return has_target_ && !is_lost(); }
 
-	/* One of at most readers_max readers, or one without reader. To be given back. */
+	/* One of at most readers_max readers, or one without reader. To be given back, or away if something is
+	 * still in flight on it. */
 	PooledReader take();
 	void give_back(PooledReader reader);
+	void give_away(PooledReader reader);
 
 	/* Whether a reader has lost its connection to the target. */
 	bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
@@ -69,8 +71,12 @@ class Reader {
 	}
 	~Reader()
 	{
-		if (reader_.reader)
+		if (!reader_.reader)
+			return;
+		if (bpfof_in_flight(reader_.reader) == 0)
 			session_->give_back(reader_);
+		else
+			session_->give_away(reader_);
 	}
 	Reader(const Reader &) = delete;
 	Reader &operator=(const Reader &) = delete;

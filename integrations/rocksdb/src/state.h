@@ -19,6 +19,7 @@ struct KeyRead {
 	const VersionTracker &live;
 	const View &view;
 	const SearchEnd &end;
+	const TimeLimit &limit;
 	rocksdb::Status *status;
 	rocksdb::PinnableSlice *value;
 };
@@ -99,22 +100,22 @@ struct PushdownDB::State {
 	{
 		return live.merge() ? merge_scratch_bytes : scratch_bytes;
 	}
-	/* Searches tables as planned. kTarget, kHere, kNoTable: the read has its answer. */
+	/* Searches tables as planned. kTarget, kHere, kNoTable, kTimedOut: the read has its answer. */
 	ReadPath run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag);
 	/* What a chain that has ended has found; its scratch is still there. */
 	ChainRead take_chain(const struct bpfof_chain &chain, const KeyRead &read);
 	/* Reads the values that are in blob files, all in one round trip. */
-	void read_blobs(std::vector<ChainRead> *reads);
+	void read_blobs(std::vector<ChainRead> *reads, int64_t timeout_us);
 	/* Makes the answer, as run_chain(), of what was found. */
 	static ReadPath take_answer(ChainRead *read);
 	/* Makes the answer of what was found in memory and tables. False: RocksDB has to do it. */
 	static bool settle(Found *found, const KeyRead &read);
 	void failed(const std::string &why);
 	/* Fetches what the plans name, all in one round trip. */
-	bool stage(const std::vector<const Plan *> &plans, PrefetchBuffer *stage) const;
+	Fetched stage(const std::vector<const Plan *> &plans, int64_t timeout_us, PrefetchBuffer *stage) const;
 	/* The same for a read of a key that has come to table `first`: of that, and of those behind it. */
-	bool stage_from(const TableFile &first, const View &view, bool merges, const rocksdb::Slice &key,
-		uint64_t newest_tag, PrefetchBuffer *stage) const;
+	Fetched stage_from(const TableFile &first, const View &view, bool merges, const rocksdb::Slice &key,
+		uint64_t newest_tag, int64_t timeout_us, PrefetchBuffer *stage) const;
 };
 
 } /* namespace bpf_of */

@@ -95,7 +95,7 @@ void TableFiles::reconnect()
 		add_all(*target_->session());
 }
 
-bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
+Fetched TableFiles::read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *to) const
 {
 	std::vector<char *> places;
 
@@ -104,10 +104,11 @@ bool TableFiles::read(const std::vector<FileRange> &ranges, char *to) const
 		places.push_back(to);
 		to += range.size;
 	}
-	return read(ranges, places.data());
+	return read(ranges, timeout_us, places.data());
 }
 
-bool TableFiles::read(const std::vector<FileRange> &ranges, char *const *to) const
+Fetched TableFiles::read(
+	const std::vector<FileRange> &ranges, int64_t timeout_us, char *const *to) const
 {
 	std::vector<struct bpfof_file_read> reads;
 
@@ -116,17 +117,24 @@ bool TableFiles::read(const std::vector<FileRange> &ranges, char *const *to) con
 		reads.push_back({range.file->number(), range.offset, range.size, *to++, 0});
 	const Reader reader(target_->session());
 
-	if (!reader.get() || bpfof_read_files(reader.get(), reads.data(), reads.size()) < 0)
-		return false;
+	if (!reader.get())
+		return Fetched::kNot;
+	if (bpfof_read_files_within(reader.get(), reads.data(), reads.size(), timeout_us) < 0)
+		return timeout_us >= 0 && errno == ETIMEDOUT ? Fetched::kTimedOut : Fetched::kNot;
 	for (const struct bpfof_file_read &read : reads) {
 		if (read.length != read.size)
-			return false;
+			return Fetched::kNot;
 	}
-	return true;
+	return Fetched::kAll;
+}
+
+IOStatus timed_out()
+{
+	return IOStatus::TimedOut("the target has not answered in time");
 }
 
 bool StopAtRead::read(
-	const TableFile &file, uint64_t offset, size_t size, char *, Slice *, IOStatus *status)
+	const TableFile &file, uint64_t offset, size_t size, int64_t, char *, Slice *, IOStatus *status)
 {
 	if (!file.is_table())
 		return false;
@@ -162,10 +170,12 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 		ReadScope *scope = ReadScope::current();
 		IOStatus status;
 
-		if (scope && scope->read(*file_, offset, size, scratch, result, &status))
+		const int64_t timeout_us = timeout_of(options);
+
+		if (scope && scope->read(*file_, offset, size, timeout_us, scratch, result, &status))
 			return status;
-		if (target_reads_ && read_at_target(offset, size, scratch, result))
-			return IOStatus::OK();
+		if (target_reads_ && read_at_target(offset, size, timeout_us, scratch, result, &status))
+			return status;
 		return with_file([&](FSRandomAccessFile &plain) {
 			return plain.Read(offset, size, options, result, scratch, debug);
 		});
@@ -178,8 +188,10 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 			return with_file([&](FSRandomAccessFile &plain) {
 				return plain.MultiRead(requests, count, options, debug);
 			});
-		if (!ReadScope::current() && multi_read_at_target(requests, count))
-			return IOStatus::OK();
+		IOStatus status;
+
+		if (!ReadScope::current() && multi_read_at_target(requests, count, timeout_of(options), &status))
+			return status;
 		for (size_t i = 0; i < count; i++)
 			requests[i].status = Read(requests[i].offset, requests[i].len, options,
 				&requests[i].result, requests[i].scratch, debug);
@@ -226,18 +238,28 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 #endif
 
     private:
-	bool read_at_target(uint64_t offset, size_t size, char *scratch, Slice *result) const
+	/* RocksDB has made it of ReadOptions: what is left until the deadline, or io_timeout. */
+	static int64_t timeout_of(const IOOptions &options)
+	{
+		return options.timeout.count() > 0 ? options.timeout.count() : TimeLimit::NONE;
+	}
+
+	/* False if the target cannot read it; else `status` is that of the read. */
+	bool read_at_target(uint64_t offset, size_t size, int64_t timeout_us, char *scratch, Slice *result,
+		IOStatus *status) const
 	{
 		if (!scratch || offset > file_->size_bytes())
 			return false;
 		size = std::min<uint64_t>(size, file_->size_bytes() - offset);
-		if (!files_->read({{file_, offset, size}}, scratch))
-			return false;
-		*result = Slice(scratch, size);
-		return true;
+		const Fetched fetched = files_->read({{file_, offset, size}}, timeout_us, scratch);
+
+		*status = fetched == Fetched::kTimedOut ? timed_out() : IOStatus::OK();
+		*result = Slice(scratch, fetched == Fetched::kAll ? size : 0);
+		return fetched != Fetched::kNot;
 	}
 
-	bool multi_read_at_target(rocksdb::FSReadRequest *requests, size_t count)
+	bool multi_read_at_target(
+		rocksdb::FSReadRequest *requests, size_t count, int64_t timeout_us, IOStatus *status)
 	{
 		std::vector<FileRange> ranges;
 		size_t size = 0;
@@ -250,14 +272,17 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 		}
 		std::vector<char> bytes(size);
 
-		if (!files_->read(ranges, bytes.data()))
+		const Fetched fetched = files_->read(ranges, timeout_us, bytes.data());
+
+		if (fetched == Fetched::kNot)
 			return false;
+		*status = IOStatus::OK();
 		const char *from = bytes.data();
 
 		for (size_t i = 0; i < count; i++) {
 			std::memcpy(requests[i].scratch, from, requests[i].len);
 			requests[i].result = Slice(requests[i].scratch, requests[i].len);
-			requests[i].status = IOStatus::OK();
+			requests[i].status = fetched == Fetched::kTimedOut ? timed_out() : IOStatus::OK();
 			from += requests[i].len;
 		}
 		return true;

@@ -8,6 +8,7 @@
 
 #include "read_scope.h"
 #include "session.h"
+#include "time_limit.h"
 
 #include <string_view>
 #include <unordered_map>
@@ -64,12 +65,12 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 
 	/*
 	 * Reads ranges into `to`, one behind the other, through the target if there is one: all in
-	 * one round trip. Fails also if one of them is behind the end of its file, or no reader is
-	 * free.
+	 * one round trip, for which it waits so long. kNot also if one of them is behind the end of its
+	 * file, or no reader is free.
 	 */
-	bool read(const std::vector<FileRange> &ranges, char *to) const;
+	Fetched read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *to) const;
 	/* The same, each to a place of its own. */
-	bool read(const std::vector<FileRange> &ranges, char *const *to) const;
+	Fetched read(const std::vector<FileRange> &ranges, int64_t timeout_us, char *const *to) const;
 
 	const Target &target() const { return *target_; }
 
@@ -86,6 +87,9 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 	/* Numbers go down from here: -1 is an error, and those above are descriptors. */
 	int next_number_ = -2;
 };
+
+/* What a read ends with for which the time is over. */
+rocksdb::IOStatus timed_out();
 
 /*
  * The machine's file system, of which at most so many descriptors are open for tables. Reads of tables are

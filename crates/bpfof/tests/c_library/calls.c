@@ -2,10 +2,11 @@
 /*
  * Every call of libbpfof, with and without a target, checked.
  *
- *     calls OBJECT FILE0 FILE1 [URL DEVICE]
+ *     calls OBJECT FILE0 FILE1 [URL DEVICE [LANES]]
  *
  * Byte i of the files is i % 251 and i % 241. With URL and DEVICE all chains must run at the target;
- * when this program says "kill", the target is to be ended, and a line on standard input says so.
+ * when this program says "kill", the target is to be ended, and a line on standard input says so. With LANES
+ * readers share connections, at most so many.
  */
 #include <bpfof.h>
 #include <errno.h>
@@ -23,6 +24,7 @@
 static const char *object, *paths[2], *url, *device;
 /* Where chains must run. */
 static uint32_t executor = BPFOF_HERE;
+static uint32_t lanes_max;
 
 static void check(int good, const char *condition, int line)
 {
@@ -47,6 +49,7 @@ static struct bpfof *session(uint32_t flags)
 	struct bpfof *b;
 
 	options.flags = flags;
+	options.lanes_max = lanes_max;
 	options.retries = 5;
 	options.patience_us = 2000000;
 	b = bpfof_open(url, device, &options);
@@ -266,6 +269,9 @@ static void open_errors(void)
 	options.queue_depth = 5000;
 	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
 	options.queue_depth = 128;
+	options.reserved = 1;
+	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
+	options.reserved = 0;
 	options.size = 0;
 	CHECK(!bpfof_open(NULL, NULL, &options) && errno == EINVAL);
 	/* As a program that was compiled with a later version, or an earlier one. */
@@ -563,6 +569,52 @@ static void threads(struct bpfof *b, const int *fds)
 	bpfof_function_unload(sum);
 }
 
+/* Who does not wait long enough is not answered, and what comes later does no harm. */
+static void in_time(struct bpfof *b, const int *fds)
+{
+	struct bpfof_reader *reader = bpfof_reader_open(b), *other = bpfof_reader_open(b);
+	struct bpfof_function *fill = bpfof_function_load_file(b, object, "fill");
+	struct bpfof_function *sum = bpfof_function_load_file(b, object, "sum");
+	struct bpfof_file_read read;
+	struct bpfof_chain *ended;
+	struct piece piece;
+	char bytes[100];
+	int i, late = 0;
+
+	CHECK(reader && other && fill && sum);
+	memset(&read, 0, sizeof(read));
+	read.fd = fds[0];
+	read.size = sizeof(bytes);
+	read.data = bytes;
+	CHECK(bpfof_read_files_within(other, &read, 1, 60000000) == 0 && read.length == 100);
+	CHECK(bpfof_read_files_within(other, &read, 1, -1) == 0 && bytes[99] == 99);
+	for (i = 0; i < 20; i++) {
+		prepare(&piece, 3, fds, fill);
+		CHECK(bpfof_submit(reader, &piece.chain) == 0);
+		/* It may have ended. */
+		late += bpfof_poll_within(reader, &ended, 1, 1) == 0;
+		bpfof_reader_close(reader);
+		/* Others are not disturbed. */
+		sum_chain(other, sum, fds, 10, 0);
+		CHECK(reader = bpfof_reader_open(b));
+	}
+	CHECK(late > 0 || !url);
+	prepare(&piece, 3, fds, fill);
+	CHECK(bpfof_submit(reader, &piece.chain) == 0);
+	CHECK(bpfof_poll_within(reader, &ended, 1, 60000000) == 1 && ended == &piece.chain);
+	right(&piece, 3);
+	REFUSED(EINVAL, bpfof_poll_within(reader, NULL, 1, 0));
+	if (url) {
+		REFUSED(ETIMEDOUT, bpfof_read_files_within(reader, &read, 1, 0));
+		if (lanes_max)
+			CHECK(bpfof_read_files_within(reader, &read, 1, -1) == 0);
+	}
+	bpfof_reader_close(other);
+	bpfof_reader_close(reader);
+	bpfof_function_unload(sum);
+	bpfof_function_unload(fill);
+}
+
 /* Handles may go in any order; what is in flight is then given up. */
 static void order(void)
 {
@@ -622,18 +674,20 @@ int main(int argc, char **argv)
 	struct bpfof_reader *reader;
 	int fds[2];
 
-	CHECK(argc == 4 || argc == 6);
+	CHECK(argc == 4 || argc == 6 || argc == 7);
 	CHECK(bpfof_version() == BPFOF_VERSION && !strncmp(bpfof_version_string(), "0.1.0", 6));
 	CHECK(!*bpfof_error());
 	object = argv[1];
 	paths[0] = argv[2];
 	paths[1] = argv[3];
 	open_errors();
-	if (argc == 6) {
+	if (argc >= 6) {
 		url = argv[4];
 		device = argv[5];
 		executor = BPFOF_AT_TARGET;
 	}
+	if (argc == 7)
+		lanes_max = (uint32_t)strtoul(argv[6], NULL, 10);
 	b = session(0);
 	reader = bpfof_reader_open(b);
 	CHECK(reader);
@@ -650,6 +704,7 @@ int main(int argc, char **argv)
 	descriptors(b, reader);
 	stable_descriptors();
 	threads(b, fds);
+	in_time(b, fds);
 	order();
 	if (url)
 		target_gone(b, reader, fds);

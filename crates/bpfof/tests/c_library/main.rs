@@ -319,12 +319,15 @@ fn every_call_does_what_the_header_says() {
     if cannot_mount().is_some() {
         return;
     }
-    for (kind, size_bytes) in disk::KINDS {
-        let disk = Disk::new(kind, size_bytes);
-        let mut command = installed.command(&program);
-        command.arg(&object).args(write_files(&disk.mount())).current_dir(disk.mount());
-        command.arg(disk.url.to_string()).arg(disk.image());
-        expect_done(command, Some(&disk));
+    // Each reader with a connection of its own; all on one, or on that of their processor.
+    for ((kind, size_bytes), lanes) in disk::KINDS.into_iter().zip([["1"], ["64"]]) {
+        for lanes in [&[][..], &lanes] {
+            let disk = Disk::new(kind, size_bytes);
+            let mut command = installed.command(&program);
+            command.arg(&object).args(write_files(&disk.mount())).current_dir(disk.mount());
+            command.arg(disk.url.to_string()).arg(disk.image()).args(lanes);
+            expect_done(command, Some(&disk));
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::{call, close, elements, given, null, text, utf8};
 use crate::failure::{Failure, last_message};
 use crate::function::Function;
 use crate::options::Options;
-use crate::session::{Session, timeout_of};
+use crate::session::{Session, timeout_of_ms};
 use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -154,7 +154,7 @@ unsafe extern "C" fn bpfof_wait_mapped(handle: *mut Handle, fd: c_int, timeout_m
     call(-1, || {
         // SAFETY: what C promises.
         let session = &unsafe { given(handle, "bpfof") }?.0;
-        session.wait_mapped(fd, timeout_of(timeout_ms)).map(|()| 0)
+        session.wait_mapped(fd, timeout_of_ms(timeout_ms)).map(|()| 0)
     })
 }
 

@@ -4,8 +4,10 @@ use super::reader::Reader;
 use super::{call, elements_mut, given, null};
 use crate::abi::FileRead as Asked;
 use crate::failure::Failure;
+use crate::session::timeout_of;
 use bpfof_host::files::{FileRead, PushdownFile};
 use std::ffi::c_int;
+use std::time::Instant;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bpfof_read_files(
@@ -13,7 +15,19 @@ unsafe extern "C" fn bpfof_read_files(
     reads: *mut Asked,
     count: usize,
 ) -> c_int {
+    // SAFETY: what C promises.
+    unsafe { bpfof_read_files_within(reader, reads, count, -1) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_read_files_within(
+    reader: *mut Reader,
+    reads: *mut Asked,
+    count: usize,
+    timeout_us: i64,
+) -> c_int {
     call(-1, || {
+        let end = timeout_of(timeout_us).map(|timeout| Instant::now() + timeout);
         // SAFETY: what C promises.
         let reader = unsafe { given(reader, "reader") }?;
         let mut core = reader.lock()?;
@@ -32,7 +46,8 @@ unsafe extern "C" fn bpfof_read_files(
             let data = unsafe { elements_mut(read.data.cast::<u8>(), read.size, "data") }?;
             ours.push(FileRead { file, offset_bytes: read.offset, data, read_bytes: 0 });
         }
-        core.reader.read_files(&mut ours).map_err(|error| Failure::of_chain(&error))?;
+        let read = core.reader.read_files_until(&mut ours, end);
+        read.map_err(|error| Failure::of_chain(&error))?;
         for (theirs, ours) in theirs.iter_mut().zip(&ours) {
             theirs.length = ours.read_bytes;
         }

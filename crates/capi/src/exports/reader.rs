@@ -307,6 +307,17 @@ unsafe extern "C" fn bpfof_poll(
     max: usize,
     timeout_ms: c_int,
 ) -> c_int {
+    // SAFETY: what C promises.
+    unsafe { bpfof_poll_within(reader, ended, max, i64::from(timeout_ms) * 1000) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpfof_poll_within(
+    reader: *mut Reader,
+    ended: *mut *mut Chain,
+    max: usize,
+    timeout_us: i64,
+) -> c_int {
     call(-1, || {
         // SAFETY: what C promises.
         let reader = unsafe { given(reader, "reader") }?;
@@ -314,7 +325,7 @@ unsafe extern "C" fn bpfof_poll(
         if ended.is_null() || max == 0 {
             return Err(Failure::invalid("there is no room for chains that have ended"));
         }
-        let end = timeout_of(timeout_ms).map(|timeout| Instant::now() + timeout);
+        let end = timeout_of(timeout_us).map(|timeout| Instant::now() + timeout);
         loop {
             let left = end.map_or(WAIT, |end| end.saturating_duration_since(Instant::now()));
             // Those that ended during other calls first; what was submitted leaves all the same.

@@ -8,7 +8,7 @@ use crate::{Extent, Request, SubmitError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest sleep before the lane is looked at again. The end is the command timeout.
 const WAIT: Duration = Duration::from_secs(1);
@@ -34,6 +34,17 @@ pub(super) struct Batch {
     pieces: Vec<Piece>,
     /// One for each read; none for those that plain reads of this machine do.
     pins: Vec<Option<Pin>>,
+}
+
+/// How reads at the target have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exchanged {
+    /// With answers, or without some.
+    Done,
+    /// The connection is lost.
+    Lost,
+    /// Not in time: requests are in flight.
+    TimedOut,
 }
 
 /// One NVMe Read.
@@ -82,18 +93,19 @@ impl Batch {
         at >= end
     }
 
-    /// Reads at the target over `lane` what it has maps of. Returns whether the connection is lost.
-    /// [`complete`](Self::complete) must follow.
+    /// Reads at the target over `lane` what it has maps of, until `end` at most.
+    /// [`complete`](Self::complete) must follow, unless that has come.
     pub(super) fn read(
         &mut self,
         reads: &mut [FileRead<'_>],
         shared: &Arc<Shared>,
         mut lane: Option<&mut TargetLane>,
-    ) -> bool {
+        end: Option<Instant>,
+    ) -> Exchanged {
         self.plan(reads, shared, lane.is_some());
         match lane.as_mut().filter(|_| !self.pieces.is_empty()) {
-            Some(lane) => self.exchange(reads, shared, lane),
-            None => false,
+            Some(lane) => self.exchange(reads, shared, lane, end),
+            None => Exchanged::Done,
         }
     }
 
@@ -154,15 +166,15 @@ impl Batch {
     }
 
     /// Sends the commands and takes their data. Reads of which something fails lose their pins.
-    /// Whether the connection is lost.
     fn exchange(
         &mut self,
         reads: &mut [FileRead<'_>],
         shared: &Shared,
         lane: &mut TargetLane,
-    ) -> bool {
+        end: Option<Instant>,
+    ) -> Exchanged {
         let Self { pieces, pins } = self;
-        let Some(remote) = &shared.remote else { return false };
+        let Some(remote) = &shared.remote else { return Exchanged::Done };
         let (mut next, mut lost) = (0, false);
         loop {
             while let Some(piece) = pieces.get(next).filter(|_| !lost) {
@@ -181,23 +193,33 @@ impl Batch {
             if lane.requests_in_flight() == 0 {
                 break;
             }
-            let waited = lane.wait(WAIT, shared.is_crowded(), &mut |completion| {
-                let Some(piece) = pieces.get(completion.tag as usize) else { return };
-                let data = completion.result.ok().map(|done| done.data);
-                let from = data.and_then(|data| data.get(piece.skip..piece.skip + piece.length));
-                let to = reads.get_mut(piece.read).map(|read| &mut *read.data);
-                let to = to.and_then(|to| to.get_mut(piece.at..piece.at + piece.length));
-                match (from, to) {
-                    (Some(from), Some(to)) => to.copy_from_slice(from),
-                    _ => pins[piece.read] = None,
-                }
-            });
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                pins.clear();
+                return Exchanged::TimedOut;
+            }
+            let waited = lane.wait(
+                left.map_or(WAIT, |left| left.min(WAIT)),
+                shared.is_crowded(),
+                &mut |completion| {
+                    let Some(piece) = pieces.get(completion.tag as usize) else { return };
+                    let data = completion.result.ok().map(|done| done.data);
+                    let from =
+                        data.and_then(|data| data.get(piece.skip..piece.skip + piece.length));
+                    let to = reads.get_mut(piece.read).map(|read| &mut *read.data);
+                    let to = to.and_then(|to| to.get_mut(piece.at..piece.at + piece.length));
+                    match (from, to) {
+                        (Some(from), Some(to)) => to.copy_from_slice(from),
+                        _ => pins[piece.read] = None,
+                    }
+                },
+            );
             lost = waited.is_err();
         }
         for piece in pieces.iter().skip(next) {
             pins[piece.read] = None;
         }
-        lost
+        if lost { Exchanged::Lost } else { Exchanged::Done }
     }
 }
 

@@ -310,6 +310,9 @@ pub enum ReadError {
         /// The kernel's answer.
         source: std::io::Error,
     },
+    /// The target has not answered in the time that the caller gave it.
+    #[error("the target has not answered in time")]
+    TimedOut,
     /// The target could not be asked, or has interrupted the chain each time it was sent
     /// ([`CommandError::is_interrupted`]), and the policy allows no plain reads.
     #[error(transparent)]

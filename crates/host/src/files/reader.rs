@@ -1,7 +1,7 @@
 //! `read_pushdown`: chains over files, at the target while maps hold, and otherwise here: by the
 //! local executor where there is no target, and by the fall-back.
 
-use super::batch_read::{Batch, FileRead};
+use super::batch_read::{Batch, Exchanged, FileRead};
 use super::call::{
     Executor, FirstRead, Policy, ReadCompletion, ReadError, ReadInfo, ReadPushdown,
     ReadPushdownMany,
@@ -234,13 +234,32 @@ impl PushdownReader {
     /// cannot be read here either; [`ReadError::Stale`] if the policy forbids that. What was read
     /// is then undefined.
     pub fn read_files(&mut self, reads: &mut [FileRead<'_>]) -> Result<(), ReadError> {
+        self.read_files_until(reads, None)
+    }
+
+    /// The same, but the target is waited for until `end` at most. A lane that is not shared is given up
+    /// when that has come.
+    ///
+    /// # Errors
+    /// [`ReadError::TimedOut`]; those of [`read_files`](Self::read_files).
+    pub fn read_files_until(
+        &mut self,
+        reads: &mut [FileRead<'_>],
+        end: Option<Instant>,
+    ) -> Result<(), ReadError> {
         if self.in_flight() > 0 {
             return Err(ReadError::Request("submitted chains have not ended"));
         }
         let lane = self.target.as_mut().map(|target| &mut target.lane);
-        let lost = self.batch.read(reads, &self.shared, lane);
-        if lost {
-            self.give_up_lane();
+        match self.batch.read(reads, &self.shared, lane, end) {
+            Exchanged::Done => {}
+            Exchanged::Lost => self.give_up_lane(),
+            Exchanged::TimedOut => {
+                if !self.target.as_mut().is_some_and(|target| target.lane.forget()) {
+                    self.give_up_lane();
+                }
+                return Err(ReadError::TimedOut);
+            }
         }
         self.batch.complete(reads, self.policy.fall_back)
     }

@@ -3,14 +3,15 @@
 use super::shared::Shared;
 use crate::{Caravan, Error, Lane, SharedLane};
 use rustix::thread::sched_getcpu;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Lanes by processors: threads of one processor do not wait for each other's turn with a lane, and an answer
 /// is received where its thread is.
 #[derive(Debug)]
 pub(crate) struct SharedLanes {
     /// Processors are dealt out to these in turn.
-    lanes: Box<[OnceLock<Arc<SharedLane>>]>,
+    lanes: Mutex<Vec<Option<Arc<SharedLane>>>>,
+    lanes_max: usize,
     /// Who connects has it. Whether there was none to be had for a processor.
     no_more: Mutex<bool>,
 }
@@ -18,40 +19,63 @@ pub(crate) struct SharedLanes {
 impl SharedLanes {
     /// At most `lanes_max` lanes, of which none is connected.
     pub(crate) fn new(lanes_max: usize) -> Self {
-        let lanes = (0..lanes_max.max(1)).map(|_| OnceLock::new()).collect();
-        Self { lanes, no_more: Mutex::new(false) }
+        let lanes_max = lanes_max.max(1);
+        let lanes = Mutex::new(vec![None; lanes_max]);
+        Self { lanes, lanes_max, no_more: Mutex::new(false) }
     }
 
-    /// The lane of the processor on which the caller runs. If it is to be connected, and another thread
-    /// connects one just now, or there is no more to be had, any other one. None without a target.
+    /// Where the lane is of the processor on which the caller runs.
+    pub(crate) fn place(&self) -> usize {
+        sched_getcpu() % self.lanes_max
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Vec<Option<Arc<SharedLane>>>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lane at a place, and any other one, as far as they are connected.
+    fn find(&self, place: usize) -> (Option<Arc<SharedLane>>, Option<Arc<SharedLane>>) {
+        let lanes = self.lanes();
+        let is_good = |lane: &&Arc<SharedLane>| lane.is_connected();
+        let own = lanes.get(place).and_then(Option::as_ref).filter(is_good);
+        let other = lanes.iter().flatten().find(is_good);
+        (own.map(Arc::clone), other.map(Arc::clone))
+    }
+
+    /// The lane at a place. If it is to be connected, and another thread connects one just now, or there is
+    /// no more to be had, any other one. None without a target.
     ///
     /// # Errors
     /// Those of [`Shared::open_lane`], if there is no lane at all.
-    pub(crate) fn get(&self, shared: &Shared) -> Result<Option<&Arc<SharedLane>>, Error> {
-        let slot = &self.lanes[sched_getcpu() % self.lanes.len()];
-        if let Some(lane) = slot.get() {
-            return Ok(Some(lane));
-        }
-        let any = || self.lanes.iter().find_map(OnceLock::get);
-        let mut no_more = match (any(), self.no_more.try_lock()) {
+    pub(crate) fn get(
+        &self,
+        shared: &Shared,
+        place: usize,
+    ) -> Result<Option<Arc<SharedLane>>, Error> {
+        let mut no_more = match (self.find(place), self.no_more.try_lock()) {
+            ((Some(own), _), _) => return Ok(Some(own)),
             (_, Ok(no_more)) => no_more,
-            (Some(lane), Err(_)) => return Ok(Some(lane)),
-            (None, Err(_)) => self.no_more.lock().unwrap_or_else(PoisonError::into_inner),
+            ((_, Some(other)), Err(_)) => return Ok(Some(other)),
+            (_, Err(_)) => self.no_more.lock().unwrap_or_else(PoisonError::into_inner),
         };
-        let others = any();
-        // A connection that is lost says that the target is not to be waited for.
-        if others.is_some_and(|lane| *no_more || !lane.is_connected()) {
-            return Ok(others);
-        }
-        match shared.open_lane().and_then(|lane| lane.map(share).transpose()) {
-            Ok(Some(lane)) => Ok(Some(slot.get_or_init(|| lane))),
-            Ok(None) => Ok(None),
-            Err(error) if others.is_none() => Err(error),
-            Err(error) => {
+        let other = match self.find(place) {
+            (Some(own), _) => return Ok(Some(own)),
+            (None, other) if other.is_some() && *no_more => return Ok(other),
+            (None, other) => other,
+        };
+        match (shared.open_lane().and_then(|lane| lane.map(share).transpose()), other) {
+            (Ok(lane), _) => {
+                if let (Some(lane), Some(slot)) = (&lane, self.lanes().get_mut(place)) {
+                    *slot = Some(Arc::clone(lane));
+                }
+                Ok(lane)
+            }
+            (Err(error), Some(other)) => {
                 log::warn!("processors share a connection, for there is no other: {error}");
                 *no_more = true;
-                Ok(others)
+                Ok(Some(other))
             }
+            (Err(error), None) => Err(error),
         }
     }
 }

@@ -12,7 +12,30 @@ pub(crate) enum TargetLane {
     /// Nobody else uses it.
     Own(Lane),
     /// One of those that all readers share: that of the processor on which the reader begins.
-    Shared(LaneShare, Arc<Shared>),
+    Shared(LaneShare, Place),
+}
+
+/// Which of the shared lanes it is.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+impl Place {
+    /// Takes a part in the lane of the processor on which the caller runs, if it is another one. A connection
+    /// that is lost stays what it is: then the target is not to be waited for.
+    fn follow(&mut self, share: &mut LaneShare) {
+        let Some(lanes) = self.shared.lanes.get() else { return };
+        let now = lanes.place();
+        if now == self.number || share.requests_in_flight() > 0 || !share.is_connected() {
+            return;
+        }
+        if let Ok(Some(lane)) = lanes.get(&self.shared, now) {
+            share.move_to(&lane);
+            self.number = now;
+        }
+    }
 }
 
 impl TargetLane {
@@ -24,8 +47,10 @@ impl TargetLane {
         let Some(lanes) = shared.lanes.get() else {
             return Ok(shared.open_lane()?.map(Self::Own));
         };
-        let lane = lanes.get(shared)?.map(Arc::clone);
-        Ok(lane.map(|lane| Self::Shared(LaneShare::new(lane), Arc::clone(shared))))
+        let number = lanes.place();
+        let place = Place { shared: Arc::clone(shared), number };
+        let lane = lanes.get(shared, number)?;
+        Ok(lane.map(|lane| Self::Shared(LaneShare::new(lane), place)))
     }
 
     pub(crate) fn config(&self) -> InitiatorConfig {
@@ -62,13 +87,20 @@ impl TargetLane {
     pub(crate) fn submit(&mut self, tag: u64, request: Request<'_>) -> Result<(), SubmitError> {
         match self {
             Self::Own(lane) => lane.submit(tag, request),
-            Self::Shared(share, shared) => {
-                if share.requests_in_flight() == 0
-                    && let Some(Ok(Some(lane))) = shared.lanes.get().map(|lanes| lanes.get(shared))
-                {
-                    share.move_to(lane);
-                }
+            Self::Shared(share, place) => {
+                place.follow(share);
                 share.submit(tag, &request)
+            }
+        }
+    }
+
+    /// Nobody waits for the requests in flight any more. False for a lane that is of no use then.
+    pub(crate) fn forget(&mut self) -> bool {
+        match self {
+            Self::Own(_) => false,
+            Self::Shared(share, _) => {
+                share.forget();
+                true
             }
         }
     }

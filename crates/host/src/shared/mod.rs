@@ -331,12 +331,7 @@ impl SharedLane {
 
     /// Receives for everybody until one of the caller's own requests has ended, or `end` has come; without
     /// own ones, until any has ended.
-    fn drive<'a>(
-        &'a self,
-        mut state: Guard<'a>,
-        tags: &[u32],
-        end: Option<Instant>,
-    ) -> Guard<'a> {
+    fn drive<'a>(&'a self, mut state: Guard<'a>, tags: &[u32], end: Option<Instant>) -> Guard<'a> {
         state.driven = true;
         loop {
             // The thread that looks after what is held may not get to run.

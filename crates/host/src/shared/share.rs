@@ -2,7 +2,9 @@
 //! a [`Lane`](crate::Lane).
 
 use super::{Answer, Guard, SharedLane, Wait, YIELDS};
-use crate::{Completion, Done, Error, InitiatorConfig, LostReason, Request, RequestError, SubmitError};
+use crate::{
+    Completion, Done, Error, InitiatorConfig, LostReason, Request, RequestError, SubmitError,
+};
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,7 +51,7 @@ impl LaneShare {
 
     /// Takes part in another lane from now on; nothing may be in flight.
     pub(crate) fn move_to(&mut self, lane: &Arc<SharedLane>) {
-        if self.tags.is_empty() && !Arc::ptr_eq(&self.lane, lane) {
+        if self.tags.is_empty() {
             self.lane = Arc::clone(lane);
         }
     }
@@ -227,16 +229,9 @@ impl LaneShare {
         }
     }
 
-    fn count_traffic(&mut self, state: &mut Guard<'_>) {
-        let now = (state.lane.bytes_sent(), state.lane.bytes_received());
-        let before = mem::replace(&mut state.taken_bytes, now);
-        self.sent_bytes += now.0.saturating_sub(before.0);
-        self.received_bytes += now.1.saturating_sub(before.1);
-    }
-}
-
-impl Drop for LaneShare {
-    fn drop(&mut self) {
+    /// Nobody waits for the requests in flight any more: their answers, when they come, are thrown away.
+    pub(crate) fn forget(&mut self) {
+        self.names.clear();
         if self.tags.is_empty() {
             return;
         }
@@ -247,5 +242,18 @@ impl Drop for LaneShare {
                 state.set_wait(&[tag], Wait::Forgotten);
             }
         }
+    }
+
+    fn count_traffic(&mut self, state: &mut Guard<'_>) {
+        let now = (state.lane.bytes_sent(), state.lane.bytes_received());
+        let before = mem::replace(&mut state.taken_bytes, now);
+        self.sent_bytes += now.0.saturating_sub(before.0);
+        self.received_bytes += now.1.saturating_sub(before.1);
+    }
+}
+
+impl Drop for LaneShare {
+    fn drop(&mut self) {
+        self.forget();
     }
 }

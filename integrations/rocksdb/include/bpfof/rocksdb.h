@@ -128,8 +128,10 @@ enum class ReadPath : uint8_t {
 	kBusy,	     /* no connection was free, or the target is gone */
 	kDeclined,   /* the chain met a value, merge operands or a block too long; docs/rocksdb.md has all */
 	kFailed,     /* the chain failed; last_error() tells why */
+	/* Not answered: Status::TimedOut. */
+	kTimedOut, /* the target was waited for until ReadOptions::deadline, or for io_timeout */
 };
-constexpr size_t WAYS = 15;
+constexpr size_t WAYS = 16;
 
 /* A word for each way, for people. */
 const char *name(ReadPath way);

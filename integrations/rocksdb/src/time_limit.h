@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* ReadOptions::deadline and io_timeout, as RocksDB understands them. */
+#ifndef BPFOF_ROCKSDB_TIME_LIMIT_H
+#define BPFOF_ROCKSDB_TIME_LIMIT_H
+
+#include <rocksdb/options.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace bpf_of {
+
+/* How long a call may wait for the target. */
+class TimeLimit {
+    public:
+	/* No limit, as a timeout of libbpfof. */
+	static constexpr int64_t NONE = -1;
+
+	explicit TimeLimit(const rocksdb::ReadOptions &options)
+		: deadline_(options.deadline), io_timeout_(options.io_timeout)
+	{
+	}
+
+	/* For one wait that begins now, in microseconds: NONE, or 0 when the deadline has passed. */
+	int64_t timeout_us() const
+	{
+		const int64_t io = io_timeout_.count() > 0 ? io_timeout_.count() : NONE;
+
+		if (deadline_.count() == 0)
+			return io;
+		/* A time of day, which RocksDB takes from the same clock. */
+		const auto now = std::chrono::system_clock::now().time_since_epoch();
+		const int64_t left = std::max<int64_t>(
+			0, (deadline_ - std::chrono::duration_cast<std::chrono::microseconds>(now)).count());
+
+		return io == NONE ? left : std::min(left, io);
+	}
+
+    private:
+	const std::chrono::microseconds deadline_;
+	const std::chrono::microseconds io_timeout_;
+};
+
+/* How reads of files by libbpfof have ended. */
+enum class Fetched : uint8_t {
+	kAll,
+	/* They are to be read in another way. */
+	kNot,
+	/* The time for it is over. */
+	kTimedOut,
+};
+
+} /* namespace bpf_of */
+
+#endif
