@@ -53,6 +53,16 @@ fn is_described(folder: &Path) {
     assert!(needed.iter().all(|part| text.contains(part)), "{text}");
 }
 
+/// Who has a deadline does not wait for a target that says nothing.
+fn reads_end_in_time(folder: &Path, disk: &Disk) {
+    let status = Command::new(folder.join("deadline_test"))
+        .arg(disk.mount())
+        .args([disk.url.to_string(), disk.image().display().to_string()])
+        .env("TARGET_PID", disk.target_pid().to_string())
+        .status();
+    assert!(status.expect("it starts").success());
+}
+
 /// Chains go on when it is back.
 fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     let mut reading = Command::new(folder.join("concurrent_test"))
@@ -183,6 +193,7 @@ fn point_reads_are_those_of_the_plain_library() {
         let lines: Vec<&str> = printed.lines().collect();
         assert!(lines.contains(&"OK: value4711") && lines.contains(&"target: 1"), "{printed}");
     }
+    reads_end_in_time(folder, &disk);
     what_db_bench_has_made_is_read(folder, &disk, READS_OF_DB_BENCH);
     nothing_is_wrong_or_kept(folder, &disk);
     a_target_that_dies_is_used_again(folder, &mut disk);

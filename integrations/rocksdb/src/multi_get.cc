@@ -155,8 +155,13 @@ class PushdownDB::ManyGets {
 		if (mode_ == Mode::kBlocks) {
 			search_blocks();
 		} else {
-			for (size_t first = 0; first < count; first += BATCH_MAX)
+			size_t first = 0;
+
+			/* RocksDB does not look into memory either when it is too late. */
+			for (; first < count && !limit_.has_passed(); first += BATCH_MAX)
 				run_chains(first, std::min(first + BATCH_MAX, count));
+			for (; first < count; first++)
+				time_out(order_[first]);
 		}
 		leave_stale();
 	}

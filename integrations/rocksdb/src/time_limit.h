@@ -29,15 +29,22 @@ class TimeLimit {
 
 		if (deadline_.count() == 0)
 			return io;
-		/* A time of day, which RocksDB takes from the same clock. */
-		const auto now = std::chrono::system_clock::now().time_since_epoch();
-		const int64_t left = std::max<int64_t>(
-			0, (deadline_ - std::chrono::duration_cast<std::chrono::microseconds>(now)).count());
+		const int64_t left = std::max<int64_t>(0, (deadline_ - now()).count());
 
 		return io == NONE ? left : std::min(left, io);
 	}
 
+	/* Whether the deadline has passed. */
+	bool has_passed() const { return deadline_.count() != 0 && now() > deadline_; }
+
     private:
+	/* A time of day, which RocksDB takes from the same clock. */
+	static std::chrono::microseconds now()
+	{
+		return std::chrono::duration_cast<std::chrono::microseconds>(
+			std::chrono::system_clock::now().time_since_epoch());
+	}
+
 	const std::chrono::microseconds deadline_;
 	const std::chrono::microseconds io_timeout_;
 };

@@ -146,6 +146,11 @@ impl Disk {
         rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
+    /// The process of the first target.
+    pub(crate) fn target_pid(&self) -> u32 {
+        self.targets[0].child.id()
+    }
+
     /// Where it is mounted.
     pub(crate) fn mount(&self) -> PathBuf {
         self.folder.path().join("mount")

@@ -3,7 +3,9 @@
 use super::shared::Shared;
 use crate::{Caravan, Error, Lane, SharedLane};
 use rustix::thread::sched_getcpu;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// Lanes by processors: threads of one processor do not wait for each other's turn with a lane, and an answer
 /// is received where its thread is.
@@ -14,6 +16,8 @@ pub(crate) struct SharedLanes {
     lanes_max: usize,
     /// Who connects has it. Whether there was none to be had for a processor.
     no_more: Mutex<bool>,
+    /// A thread connects one.
+    connects: AtomicBool,
 }
 
 impl SharedLanes {
@@ -21,7 +25,33 @@ impl SharedLanes {
     pub(crate) fn new(lanes_max: usize) -> Self {
         let lanes_max = lanes_max.max(1);
         let lanes = Mutex::new(vec![None; lanes_max]);
-        Self { lanes, lanes_max, no_more: Mutex::new(false) }
+        Self { lanes, lanes_max, no_more: Mutex::new(false), connects: AtomicBool::new(false) }
+    }
+
+    /// The lane at a place, if it is connected.
+    pub(crate) fn known(&self, place: usize) -> Option<Arc<SharedLane>> {
+        self.find(place).0
+    }
+
+    /// Has the lane at a place connected, by a thread of its own: nobody waits for that who has a lane.
+    pub(crate) fn connect_later(shared: &Arc<Shared>, place: usize) {
+        let is_wanted = |lanes: &Self| {
+            let no_more = lanes.no_more.try_lock().is_ok_and(|no_more| !*no_more);
+            no_more && !lanes.connects.swap(true, Ordering::Relaxed)
+        };
+        if !shared.lanes.get().is_some_and(is_wanted) {
+            return;
+        }
+        let kept = Arc::clone(shared);
+        let connect = move || {
+            if let Some(lanes) = kept.lanes.get() {
+                // Another one is used as long as there is none.
+                let _ = lanes.get(&kept, place);
+                lanes.connects.store(false, Ordering::Relaxed);
+            }
+        };
+        // Without a thread there is none for this processor.
+        let _ = thread::Builder::new().name("bpfof-lane".to_owned()).spawn(connect);
     }
 
     /// Where the lane is of the processor on which the caller runs.

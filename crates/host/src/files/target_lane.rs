@@ -1,6 +1,7 @@
 //! The connection that a reader's commands leave by: its own, or one that it shares with others.
 
 use super::shared::Shared;
+use super::shared_lanes::SharedLanes;
 use crate::shared::LaneShare;
 use crate::{Completion, Error, InitiatorConfig, Lane, Request, SubmitError};
 use std::sync::Arc;
@@ -23,17 +24,20 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Takes a part in the lane of the processor on which the caller runs, if it is another one. A connection
-    /// that is lost stays what it is: then the target is not to be waited for.
+    /// Takes a part in the lane of the processor on which the caller runs, if it is another one and
+    /// connected. A connection that is lost stays what it is, so that the reader's user learns of that.
     fn follow(&mut self, share: &mut LaneShare) {
         let Some(lanes) = self.shared.lanes.get() else { return };
         let now = lanes.place();
         if now == self.number || share.requests_in_flight() > 0 || !share.is_connected() {
             return;
         }
-        if let Ok(Some(lane)) = lanes.get(&self.shared, now) {
-            share.move_to(&lane);
-            self.number = now;
+        match lanes.known(now) {
+            Some(lane) => {
+                share.move_to(&lane);
+                self.number = now;
+            }
+            None => SharedLanes::connect_later(&self.shared, now),
         }
     }
 }
