@@ -236,7 +236,8 @@ WIREDTIGER_11 := $(CURDIR)/.wiredtiger
 wiredtiger-11: setup ## tests of the WiredTiger integration with 11.3.1, which it compiles; needs root
 	@scripts/setup.sh wiredtiger
 	integrations/wiredtiger/newest.sh $(WIREDTIGER_11)
-	WIREDTIGER_DIR=$(WIREDTIGER_11)/wiredtiger-11.3.1 cargo test -p bpfof-cli --test wiredtiger --locked -- --nocapture
+	WIREDTIGER_DIR=$(WIREDTIGER_11)/wiredtiger-11.3.1 WIREDTIGER_PYTHON=$(WIREDTIGER_11)/python/bin/python \
+		cargo test -p bpfof-cli --test wiredtiger --locked -- --nocapture
 
 soak-paths: setup ## one of two targets is drained, replaced, killed, cut off, PATH_ROUNDS (10) times; needs root
 	@scripts/setup.sh rocksdb

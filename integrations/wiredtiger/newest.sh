@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# newest.sh FOLDER: compiles WiredTiger 11.3.1 in FOLDER, unless that was done. Its sources are those that PyPI
-# has for Python.
+# newest.sh FOLDER: compiles WiredTiger 11.3.1 in FOLDER, unless that was done, and its module for Python, in the
+# environment FOLDER/python. Its sources are those that PyPI has for Python.
 set -euo pipefail
 
 readonly VERSION=11.3.1
@@ -18,4 +18,9 @@ if ! [ -e "wiredtiger-$VERSION/build/libwiredtiger.so" ]; then
 	cmake -S "wiredtiger-$VERSION" -B "wiredtiger-$VERSION/build" -DCMAKE_BUILD_TYPE=Release -DENABLE_PYTHON=0 \
 		-DENABLE_STATIC=0 -DENABLE_SHARED=1 -DHAVE_UNITTEST=0 -DENABLE_STRICT=0 -DHAVE_BUILTIN_EXTENSION_SNAPPY=1
 	cmake --build "wiredtiger-$VERSION/build" --parallel 2 --target wiredtiger_shared
+fi
+if ! python/bin/python -c 'import wiredtiger' 2>/dev/null; then
+	python3 -m venv python
+	python/bin/pip install --quiet cmake ninja setuptools swig wheel
+	PATH=$PWD/python/bin:$PATH python/bin/pip install --quiet --no-build-isolation "wiredtiger-$VERSION.tar.gz"
 fi

@@ -111,6 +111,54 @@ fn a_target_that_dies_is_no_error_and_is_used_again() {
     assert!(running.wait().expect("it ends").success());
 }
 
+/// The Python that has WiredTiger's module, of the version that the extension is built for: `make wiredtiger-11`
+/// makes one, which is in WIREDTIGER_PYTHON.
+fn python() -> Option<String> {
+    let python = std::env::var("WIREDTIGER_PYTHON").ok().filter(|path| !path.is_empty());
+    if python.is_none() {
+        eprintln!("SKIPPED: no Python with WiredTiger's module; make wiredtiger-11 makes one");
+    }
+    python
+}
+
+/// A program in Python, with nothing but a variable of the environment.
+#[test]
+fn a_python_program_is_pushed_down() {
+    let Some(python) = python().filter(|_| !cannot_build() && cannot_mount().is_none()) else {
+        return;
+    };
+    let disk = Disk::new("ext4", IMAGE_BYTES);
+    let (home, extension) = (disk.mount().join("python"), build().join("libbpfof_wiredtiger.so"));
+    let counters = disk.mount().join("counters.json");
+    std::fs::create_dir(&home).expect("made");
+    let config = format!(
+        "cache_size=1MB,extensions=[{}={{early_load=true,config={{url=\"{}\",device=\"{}\",counters=\"{}\"}}}}]",
+        extension.display(),
+        disk.url,
+        disk.image().display(),
+        counters.display()
+    );
+    let program = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = program.join("../../docs/examples/wiredtiger_lookup.py");
+    let run = |more: &[&str], config: &str| {
+        let mut command = Command::new(&python);
+        command.arg(&program).arg(&home).args(more).env("WIREDTIGER_CONFIG", config);
+        let output = command.output().expect("it starts");
+        assert!(output.status.success(), "{more:?}: {}", text(&output));
+        text(&output)
+    };
+    run(&["write"], &config);
+    let read = run(&[], &config);
+    assert!(read.contains("2000 found, 100 scanned, missing True, changed True"), "{read}");
+    let counted = std::fs::read_to_string(counters).expect("counters");
+    let counted: serde_json::Value = serde_json::from_str(&counted).expect("JSON");
+    let chains = counted["values"].as_u64().unwrap_or(0) + counted["staged"].as_u64().unwrap_or(0);
+    assert!(chains > 1000 && counted["failed"] == 0, "{counted}");
+    // What it has written is there without the extension.
+    let plain = run(&[], "cache_size=1MB");
+    assert!(plain.contains("2000 found, 100 scanned, missing True, changed True"), "{plain}");
+}
+
 /// The stock tool, with nothing but a variable of the environment.
 #[test]
 fn a_program_that_knows_nothing_of_it_uses_it() {

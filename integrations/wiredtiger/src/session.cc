@@ -43,6 +43,7 @@ std::shared_ptr<Session> Session::open(const Settings &settings)
 	/* What does not run at the target WiredTiger reads itself. */
 	options.flags = BPFOF_STABLE_FDS | BPFOF_NO_FALL_BACK;
 	options.patience_us = 2000;
+	options.lanes_max = settings.lanes_max;
 	options.connect_timeout_ms = settings.deadline_ms;
 	options.command_timeout_ms = settings.deadline_ms;
 	opened->bpfof_ = bpfof_open(settings.url.c_str(), settings.device.c_str(), &options);

@@ -27,6 +27,8 @@ bool take(const std::string &name, const WT_CONFIG_ITEM &value, Settings *settin
 		return take_number(value, 100, &settings->sample_percent);
 	else if (name == "readers")
 		return take_number(value, 128, &settings->readers_max);
+	else if (name == "lanes")
+		return take_number(value, 128, &settings->lanes_max);
 	else if (name == "deadline_ms")
 		return take_number(value, 600000, &settings->deadline_ms) && settings->deadline_ms > 0;
 	else if (name == "target_reads")
@@ -55,7 +57,7 @@ int read_settings(WT_EXTENSION_API *api, WT_CONFIG_ARG *config, Settings *settin
 			continue;
 		api->err_printf(api, nullptr,
 			"bpfof: config has %s=%.*s; there are url, device, counters (a file), sample (0 to 100), "
-			"readers (0 to 128), deadline_ms (1 to 600000) and target_reads (true or false)",
+			"readers (0 to 128), lanes (0 to 128), deadline_ms (1 to 600000) and target_reads (true or false)",
 			name.c_str(), int(value.len), value.str);
 		error = EINVAL;
 		break;

@@ -20,8 +20,10 @@ struct Settings {
 	std::string counters;
 	/* of a hundred searches so many bring their pages into the cache though it is full */
 	uint32_t sample_percent = 1;
-	/* threads that have connections of their own; others read plainly */
+	/* threads whose searches are pushed down; others read plainly */
 	uint32_t readers_max = 64;
+	/* connections that they share, one for each processor, at most; 0: each has its own */
+	uint32_t lanes_max = UINT32_MAX;
 	/* longest wait for the target, in ms */
 	uint32_t deadline_ms = 2000;
 	/* single pages are read at the target, too, instead of from the file */
