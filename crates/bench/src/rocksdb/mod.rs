@@ -156,6 +156,9 @@ fn arguments(
     if let Some(rate) = setting.sample_rate {
         arguments.extend(["--sample-rate".into(), rate.to_string().into()]);
     }
+    if let Some(lanes) = options.lanes_max {
+        arguments.extend(["--lanes-max".into(), lanes.to_string().into()]);
+    }
     match setting.configuration {
         report::Configuration::Default => {}
         report::Configuration::Bloom => arguments.push("--bloom".into()),

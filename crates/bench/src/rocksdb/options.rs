@@ -41,7 +41,7 @@ pub struct RocksdbOptions {
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) threads: u32,
     /// Numbers of threads for uniform reads, latency against throughput; "" for none [default:
-    /// 1,2,4,8,16,32; with --quick none].
+    /// 1,2,4,8,16,32,64; with --quick none].
     #[arg(long, value_delimiter = ',')]
     pub(super) curve: Option<Vec<String>>,
     /// Numbers of keys of a MultiGet; "" for none [default: 1,4,16,32,64,128; with --quick none].
@@ -54,6 +54,10 @@ pub struct RocksdbOptions {
     /// 0,0.1,1,10,100; with --quick none].
     #[arg(long, value_delimiter = ',')]
     pub(super) sampling: Option<Vec<String>>,
+    /// Connections that the threads share, one for each processor, at most; 0 gives each its own [default: as
+    /// many as processors].
+    #[arg(long, value_name = "N")]
+    pub(super) lanes_max: Option<u32>,
     /// Leave out Bloom filters and indices that are not held in memory, as --quick does.
     #[arg(long)]
     pub(super) default_configuration: bool,

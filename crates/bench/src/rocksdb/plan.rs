@@ -30,7 +30,7 @@ impl Step {
 
 /// Everything that is to be measured, in this order; an error for what is no number.
 pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
-    let curve = options.list("--curve", &options.curve, "1,2,4,8,16,32")?;
+    let curve = options.list("--curve", &options.curve, "1,2,4,8,16,32,64")?;
     let sampling = options.list("--sampling", &options.sampling, "0,0.1,1,10,100")?;
     if let Some(wrong) = sampling.iter().find(|percent| !(0.0..=100.0).contains(*percent)) {
         return Err(format!("--sampling {wrong}: a percentage is from 0 to 100"));
