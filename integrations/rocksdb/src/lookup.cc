@@ -15,7 +15,7 @@ size_t scratch_bytes_for(uint32_t value_bytes_max, bool merges)
 {
 	/* Room for the request and a key of a block, or for the answer without its value. */
 	constexpr size_t LEAST = sizeof(struct sst_get_request) +
-				 SST_TABLES_MAX * sizeof(struct sst_table) + 4 * KEY_BYTES_MAX;
+				 SST_TABLES_MAX * sizeof(struct sst_table) + 4 * USUAL_KEY_BYTES_MAX;
 
 	/* Operands are in scratch together with the request. */
 	if (merges)
@@ -90,6 +90,13 @@ bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t 
 	return bpfof_poll_within(reader, &ended, 1, timeout_us) == 1;
 }
 
+bool met_long_key(const struct bpfof_chain &chain)
+{
+	const struct bpfof_result &result = chain.result;
+
+	return result.length < 0 && result.error == ECANCELED && result.value == DAMAGE_KEY_TOO_LONG;
+}
+
 /* Takes operands apart: sizes and bytes. False if they are cut off. */
 static bool take_operands(rocksdb::Slice bytes, uint32_t count, std::vector<rocksdb::Slice> *operands)
 {
@@ -116,6 +123,8 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 		*error = result.message;
 		if (result.error == ETIMEDOUT)
 			return ReadPath::kTimedOut;
+		if (met_long_key(chain))
+			return ReadPath::kDeclined;
 		/* RocksDB has deleted a table that the target does not know: there is another version. */
 		return result.error == ENOENT ? ReadPath::kStale : ReadPath::kFailed;
 	}

@@ -8,10 +8,12 @@
 namespace bpf_of {
 
 /* Longer keys do not leave scratch enough room for those that the function takes out of blocks. */
-constexpr size_t KEY_BYTES_MAX = 1024;
+constexpr size_t KEY_BYTES_MAX = 4096;
+/* Chains for longer ones have all of the scratch that there is. */
+constexpr size_t USUAL_KEY_BYTES_MAX = 1024;
 
-/* Scratch that chains need whose values are at most so long, in bytes; with `merges` value and operands,
- * of which each takes 4 bytes more. */
+/* Scratch that chains for usual keys need whose values are at most so long, in bytes; with `merges` value and
+ * operands, of which each takes 4 bytes more. */
 size_t scratch_bytes_for(uint32_t value_bytes_max, bool merges);
 
 /* The files of chains that leave together: those of all their plans. */
@@ -42,6 +44,9 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &fil
 bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t timeout_us);
 /* What a chain has before it ends. */
 void not_ended(struct bpfof_chain *chain);
+
+/* Whether the chain has ended at a key, of any entry on its way, for which its scratch has no room. */
+bool met_long_key(const struct bpfof_chain &chain);
 
 /* What a chain has found, in its scratch. */
 struct Found {

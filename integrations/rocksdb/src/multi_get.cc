@@ -45,10 +45,10 @@ struct Missing {
 /* Chains of one call. They leave together as long as their files have room in one list. */
 class ManyChains {
     public:
-	/* At most so many chains, with as many bytes of scratch each. */
-	ManyChains(size_t count, size_t scratch_bytes, uint64_t newest_tag, bool are_single)
-		: scratch_bytes_(scratch_bytes), newest_tag_(newest_tag), are_single_(are_single),
-		  chains_(count), scratch_(new unsigned char[count * scratch_bytes])
+	/* At most so many chains. */
+	ManyChains(size_t count, uint64_t newest_tag, bool are_single)
+		: newest_tag_(newest_tag), are_single_(are_single), chains_(count),
+		  scratch_(new unsigned char[count * BPFOF_SCRATCH_MAX])
 	{
 		lists_.reserve(count);
 	}
@@ -56,17 +56,19 @@ class ManyChains {
 	size_t count() const { return count_; }
 	const struct bpfof_chain &operator[](size_t number) const { return chains_[number]; }
 
-	/* Adds a chain with so much scratch, or less. Those before it leave if it cannot go with them. */
+	/* Adds a chain with so much scratch. Those before it leave if it cannot go with them. */
 	void add(const Reader &reader, Plan *plan, const Slice &key, size_t scratch_bytes)
 	{
-		if (lists_.empty() || is_closed_ || are_single_ || !lists_.back().add(plan)) {
+		const bool is_alike = count_ > 0 && chains_[count_ - 1].scratch_len == scratch_bytes;
+
+		if (is_closed_ || are_single_ || !is_alike || !lists_.back().add(plan)) {
 			leave(reader);
 			lists_.emplace_back();
 			lists_.back().add(plan);
 			is_closed_ = false;
 		}
 		make_chain(&chains_[count_], *plan, lists_.back(), key, newest_tag_,
-			reader.session().sst_get(), &scratch_[count_ * scratch_bytes_], scratch_bytes);
+			reader.session().sst_get(), &scratch_[count_ * BPFOF_SCRATCH_MAX], scratch_bytes);
 		not_ended(&chains_[count_]);
 		count_++;
 	}
@@ -116,7 +118,6 @@ class ManyChains {
 		running_ = got < 0 ? 0 : running_ - got;
 	}
 
-	const size_t scratch_bytes_;
 	const uint64_t newest_tag_;
 	const bool are_single_;
 	size_t count_ = 0;
@@ -125,7 +126,7 @@ class ManyChains {
 	/* Whether the last list's chains have left. */
 	bool is_closed_ = false;
 	std::vector<struct bpfof_chain> chains_;
-	/* Not set to zero: it may be megabytes. */
+	/* The most for each. Not set to zero: it may be megabytes, of which little is used. */
 	const std::unique_ptr<unsigned char[]> scratch_;
 	std::vector<FileList> lists_;
 };
@@ -279,18 +280,6 @@ class PushdownDB::ManyGets {
 		}
 	}
 
-	/* Scratch that each chain of the call has room in. */
-	size_t scratch_bytes_most() const
-	{
-		size_t most = state_.scratch_bytes;
-
-		for (const Family &family : families_) {
-			if (family.live)
-				most = std::max(most, state_.scratch_bytes_of(*family.live));
-		}
-		return most;
-	}
-
 	/* Looks some keys up, in their order, by chains, which leave as soon as their commands are full. */
 	void run_chains(size_t first, size_t last)
 	{
@@ -310,10 +299,9 @@ class PushdownDB::ManyGets {
 				if (!reader->get())
 					return plainly(key, ReadPath::kBusy);
 				if (!chains)
-					chains.emplace(last - first, scratch_bytes_most(), newest_tag_,
-						are_single);
+					chains.emplace(last - first, newest_tag_, are_single);
 				chains->add(*reader, &plan, keys_[key],
-					state_.scratch_bytes_of(*families_[family_of_[key]].live));
+					state_.scratch_bytes_of(*families_[family_of_[key]].live, keys_[key]));
 				pending.push_back(std::move(missing));
 			});
 			if (chains && !are_single)

@@ -273,7 +273,7 @@ ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t 
 			return ReadPath::kBusy;
 		files_of_plan.add(&plan);
 		make_chain(&chain, plan, files_of_plan, read.key, newest_tag, reader.session().sst_get(),
-			scratch, scratch_bytes_of(read.live));
+			scratch, scratch_bytes_of(read.live, read.key));
 		run_within(reader.get(), &chain, read.limit.timeout_us());
 	}
 	ChainRead ended = take_chain(chain, read);
@@ -304,6 +304,8 @@ ChainRead PushdownDB::State::take_chain(const struct bpfof_chain &chain, const K
 	blocks.fetch_add(ended.found.blocks, std::memory_order_relaxed);
 	if (ended.way == ReadPath::kFailed)
 		failed(error);
+	if (met_long_key(chain))
+		read.live.note_long_key();
 	return ended;
 }
 

@@ -96,8 +96,11 @@ struct PushdownDB::State {
 	/* Whether the view, which was there before memory was searched, is of the version that was searched, the
 	 * last that this thread used; else a newer one will be made. */
 	static bool is_current(rocksdb::DB *db, VersionTracker *live, rocksdb::ColumnFamilyHandle *family, const View *view);
-	size_t scratch_bytes_of(const VersionTracker &live) const
+	/* Scratch of a chain that looks for such a key. */
+	size_t scratch_bytes_of(const VersionTracker &live, const rocksdb::Slice &key) const
 	{
+		if (key.size() > USUAL_KEY_BYTES_MAX || live.has_long_keys())
+			return BPFOF_SCRATCH_MAX;
 		return live.merge() ? merge_scratch_bytes : scratch_bytes;
 	}
 	/* Searches tables as planned. kTarget, kHere, kNoTable, kTimedOut: the read has its answer. */

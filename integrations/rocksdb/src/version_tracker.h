@@ -48,6 +48,10 @@ class VersionTracker {
 	/* The database's, for the merge operator. */
 	rocksdb::Logger *logger() const { return logger_.get(); }
 
+	/* Whether tables have keys for which chains need more scratch than usually; a chain has met one. */
+	bool has_long_keys() const { return has_long_keys_.load(std::memory_order_relaxed); }
+	void note_long_key() const { has_long_keys_.store(true, std::memory_order_relaxed); }
+
 	/* There is another version than that of the view. */
 	void poke();
 
@@ -93,6 +97,7 @@ class VersionTracker {
 	const std::string family_;
 	const bool has_block_cache_;
 	const std::shared_ptr<const FollowedMerge> merge_;
+	mutable std::atomic<bool> has_long_keys_{false};
 	std::shared_ptr<rocksdb::Logger> logger_;
 	rocksdb::DB *db_ = nullptr;
 	rocksdb::ColumnFamilyHandle *handle_ = nullptr;

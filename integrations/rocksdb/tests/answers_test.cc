@@ -103,6 +103,18 @@ void check_many(PushdownDB *db, const Model &model, const rocksdb::Snapshot *at)
 	}
 }
 
+/* Some keys at once. */
+void check_many_of(PushdownDB *db, const Model &model, const std::vector<std::string> &names)
+{
+	const std::vector<rocksdb::Slice> keys(names.begin(), names.end());
+	std::vector<std::string> values;
+	const std::vector<Status> statuses = db->MultiGet(ReadOptions(), keys, &values);
+
+	for (size_t i = 0; i < names.size(); i++)
+		CHECK(statuses[i].ok() && values[i] == model.at(names[i]), "%zu: %s", i,
+			statuses[i].ToString().c_str());
+}
+
 /* That an iterator is where one of the model is. */
 void check_at(const rocksdb::Iterator &scan, const Model &model, Model::const_iterator expected)
 {
@@ -262,7 +274,9 @@ void test_the_rest(const Place &place, const Kind &kind)
 	/* It would make one table of two, without the range deletion. */
 	options.disable_auto_compactions = true;
 	PushdownDB *db = open_database(place, kind, options, "rest");
-	const std::string long_value(5000, 'v'), longest_key(1024, 'k'), long_key(1025, 'k');
+	const std::string long_value(5000, 'v'), longest_key(4096, 'k'), long_key(4097, 'k');
+	/* One behind another that takes more scratch than is usual. */
+	const std::string behind_long(3500, 'm'), behind = "mn";
 	Model model;
 
 	for (uint64_t number = 0; number < KEYS; number++)
@@ -270,6 +284,8 @@ void test_the_rest(const Place &place, const Kind &kind)
 	model["long"] = long_value;
 	model[long_key] = "short";
 	model[longest_key] = "chain";
+	model[behind_long] = "another";
+	model[behind] = "behind it";
 	for (const auto &entry : model)
 		check_ok(db->Put(WriteOptions(), entry.first, entry.second), "writing");
 	check_ok(db->Flush(rocksdb::FlushOptions()), "flushing");
@@ -279,7 +295,16 @@ void test_the_rest(const Place &place, const Kind &kind)
 	const uint64_t before = chains(db->stats());
 
 	check_get(db, model, longest_key, nullptr);
-	CHECK(chains(db->stats()) == before + 1, "a key of 1 KiB");
+	CHECK(chains(db->stats()) == before + 1, "a key of 4 KiB");
+	check_get(db, model, behind_long, nullptr);
+	CHECK(chains(db->stats()) == before + 2, "a long key");
+	/* The first one learns of it. */
+	check_get(db, model, behind, nullptr);
+	check_get(db, model, behind, nullptr);
+	CHECK(chains(db->stats()) >= before + 3 && db->stats()[ReadPath::kFailed] == 0, "%s",
+		db->last_error().c_str());
+	check_many_of(db, model, {longest_key, behind_long, behind, key_of(0), key_of(3)});
+	CHECK(chains(db->stats()) >= before + 8, "keys of several lengths at once");
 	check_get(db, model, long_key, nullptr);
 	CHECK(db->stats()[ReadPath::kOptions] == 1, "a long key");
 
