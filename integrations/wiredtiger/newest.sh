@@ -21,6 +21,6 @@ if ! [ -e "wiredtiger-$VERSION/build/libwiredtiger.so" ]; then
 fi
 if ! python/bin/python -c 'import wiredtiger' 2>/dev/null; then
 	python3 -m venv python
-	python/bin/pip install --quiet cmake ninja setuptools swig wheel
+	python/bin/pip install --quiet cmake ninja setuptools 'swig<4.3' wheel
 	PATH=$PWD/python/bin:$PATH python/bin/pip install --quiet --no-build-isolation "wiredtiger-$VERSION.tar.gz"
 fi
