@@ -125,3 +125,123 @@ impl TargetLane {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{FileMaps, NamespaceDevice};
+    use crate::{Controller, Options};
+    use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+
+    const BLOCKS: u64 = 64;
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A target whose reads take so long, and an association whose readers share so many lanes. Each block
+    /// has its number in all bytes.
+    fn association(latency_us: u64, lanes_max: usize) -> (Server, FileMaps) {
+        let source = NamespaceSource::Memory { size_bytes: BLOCKS * 512, latency_us, iops: 0 };
+        let config = TargetConfig {
+            listen: ([127, 0, 0, 1], 0).into(),
+            namespaces: vec![NamespaceConfig::new(source, 512)],
+            ..TargetConfig::default()
+        };
+        let server = Server::start(&config).expect("the target starts");
+        let url = format!("nvme-tcp://{}/{}", server.address(), config.nqn);
+        let url = url.parse().expect("an address");
+        let controller = Controller::connect(&url, Options::default()).expect("it connects");
+        let mut lane = controller.open_lane().expect("a lane");
+        for number in 0..BLOCKS {
+            lane.write(1, number * 512, &[number as u8; 512]).expect("written");
+        }
+        let image = tempfile::NamedTempFile::new().expect("an image");
+        image.as_file().set_len(BLOCKS * 512).expect("as long");
+        let device = NamespaceDevice::new(image.path()).expect("an image");
+        let maps = FileMaps::new(controller, 1, device).expect("maps");
+        maps.share_lanes(lanes_max);
+        (server, maps)
+    }
+
+    fn open(maps: &FileMaps) -> TargetLane {
+        TargetLane::open(&maps.shared).expect("connected").expect("a target")
+    }
+
+    fn submit(lane: &mut TargetLane, block: u64) {
+        let request = Request::Read { nsid: 1, offset_bytes: block * 512, length_bytes: 512 };
+        lane.submit(block, request).expect("room");
+    }
+
+    /// Takes what ends next; blocks that were read are what they should be.
+    fn take(lane: &mut TargetLane, timeout: Duration) -> usize {
+        let ended = lane.wait(timeout, true, &mut |completion| {
+            let done = completion.result.expect("read");
+            assert_eq!(done.data, [completion.tag as u8; 512]);
+        });
+        ended.expect("connected")
+    }
+
+    #[test]
+    fn each_gets_its_own_answers() {
+        for lanes_max in [1, 8] {
+            let (_server, maps) = association(20, lanes_max);
+            std::thread::scope(|scope| {
+                for thread in 0..6 {
+                    let mut lane = open(&maps);
+                    scope.spawn(move || {
+                        for round in 0..300 {
+                            let (mut wanted, mut ended) = (1 + (thread + round) % 5, 0);
+                            for each in 0..wanted {
+                                submit(&mut lane, (thread * 11 + round + each) % BLOCKS);
+                            }
+                            // What others do meanwhile is of no consequence.
+                            ended += take(&mut lane, Duration::ZERO) as u64;
+                            while ended < wanted {
+                                ended += take(&mut lane, LONG) as u64;
+                            }
+                            wanted -= ended;
+                            assert_eq!((wanted, lane.requests_in_flight()), (0, 0));
+                        }
+                        assert!(lane.is_connected());
+                    });
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn who_gives_up_is_of_no_consequence_to_others() {
+        let (_server, maps) = association(2000, 1);
+        let mut other = open(&maps);
+        // More than the lane has room for at once.
+        for _ in 0..4 * u64::from(Options::default().queue_depth) {
+            let mut lane = open(&maps);
+            submit(&mut lane, 3);
+            assert_eq!(take(&mut lane, Duration::from_micros(1)), 0, "it takes 2 ms");
+        }
+        submit(&mut other, 7);
+        assert_eq!(take(&mut other, LONG), 1);
+        submit(&mut other, 8);
+        assert!(other.forget() && other.requests_in_flight() == 0);
+        submit(&mut other, 9);
+        assert_eq!(take(&mut other, LONG), 1, "an answer that was given up");
+    }
+
+    #[test]
+    fn a_lost_lane_is_told_to_all_and_given_to_nobody() {
+        let (server, maps) = association(200_000, 1);
+        let (mut waits, mut idle) = (open(&maps), open(&maps));
+        submit(&mut waits, 1);
+        assert_eq!(take(&mut waits, Duration::ZERO), 0);
+        drop(server);
+        // What was in flight may have been answered before.
+        while waits.is_connected() {
+            let read = Request::Read { nsid: 1, offset_bytes: 512, length_bytes: 512 };
+            let _ = waits.submit(1, read);
+            let _ = waits.wait(LONG, false, &mut |_| {});
+        }
+        assert_eq!(waits.requests_in_flight(), 0);
+        let read = Request::Read { nsid: 1, offset_bytes: 0, length_bytes: 512 };
+        assert!(!idle.is_connected());
+        assert!(matches!(idle.submit(0, read), Err(SubmitError::NotConnected)));
+        assert!(TargetLane::open(&maps.shared).is_err(), "there is no target");
+    }
+}
