@@ -8,10 +8,6 @@
 /* Exported by nvme-core, and declared in its private header. */
 void nvme_init_request(struct request *req, struct nvme_command *cmd);
 
-/* Resubmissions of one processor without a pause that ends its interrupt, and that pause in ns. */
-#define XRP_BURST_MAX		32
-#define XRP_PAUSE_NS		500
-
 struct xrp_burst {
 	u64 last_ns;
 	u32 count;
@@ -223,7 +219,7 @@ static bool xrp_is_burst(void)
 		return false;
 	burst = this_cpu_ptr(&xrp_bursts);
 	now = local_clock();
-	burst->count = now - burst->last_ns < XRP_PAUSE_NS ? burst->count + 1 : 0;
+	burst->count = now - burst->last_ns < READ_ONCE(pause_ns) ? burst->count + 1 : 0;
 	return burst->count > XRP_BURST_MAX;
 }
 
@@ -237,13 +233,28 @@ static void xrp_count_context(void)
 		xrp_count(in_task);
 }
 
+/*
+ * Gives the prepared request to the driver, past the queues of the block layer, as blk_mq_try_issue_directly()
+ * does. If it succeeds the chain may be over before this returns.
+ */
+static blk_status_t xrp_queue(struct request *rq)
+{
+	struct blk_mq_hw_ctx *hctx = rq->mq_hctx;
+	struct blk_mq_queue_data data = { .rq = rq, .last = true };
+	blk_status_t status = BLK_STS_RESOURCE;
+
+	/* The drive's reset sees that nobody is in here. */
+	rcu_read_lock();
+	if (!blk_queue_quiesced(rq->q) && !test_bit(BLK_MQ_S_STOPPED, &hctx->state))
+		status = rq->q->mq_ops->queue_rq(hctx, &data);
+	rcu_read_unlock();
+	return status;
+}
+
 /* Issues the prepared request from a completion. The chain may be over before this returns. */
 static void xrp_resubmit(struct xrp_chain *chain)
 {
 	struct request *rq = chain->rq;
-	struct blk_mq_hw_ctx *hctx = rq->mq_hctx;
-	struct blk_mq_queue_data data = { .rq = rq, .last = true };
-	blk_status_t status = BLK_STS_RESOURCE;
 
 	WRITE_ONCE(rq->state, MQ_RQ_IDLE);
 	rq->rq_flags &= ~RQF_TIMED_OUT;
@@ -251,35 +262,30 @@ static void xrp_resubmit(struct xrp_chain *chain)
 		xrp_count(handed_over_always);
 	} else if (xrp_is_burst()) {
 		xrp_count(handed_over_burst);
-	} else if (!xrp_may_lock(hctx)) {
+	} else if (!xrp_may_lock(rq->mq_hctx)) {
 		xrp_count(handed_over_lock);
-	} else {
-		struct request_queue *q = rq->q;
-
-		/* The drive's reset sees that nobody is in here. */
-		rcu_read_lock();
-		if (!blk_queue_quiesced(q) && !test_bit(BLK_MQ_S_STOPPED, &hctx->state))
-			status = q->mq_ops->queue_rq(hctx, &data);
-		rcu_read_unlock();
-		if (status == BLK_STS_OK) {
-			xrp_count_context();
-			if (!in_task())
-				__this_cpu_write(xrp_bursts.last_ns, local_clock());
-			return;
-		}
+	} else if (xrp_queue(rq) != BLK_STS_OK) {
 		xrp_count(handed_over_queue);
+	} else {
+		xrp_count_context();
+		if (!in_task())
+			__this_cpu_write(xrp_bursts.last_ns, local_clock());
+		return;
 	}
 	queue_work(xrp_workqueue, &chain->work);
 }
 
-/* Issues it by the block layer, from a thread. */
-void xrp_work(struct work_struct *work)
+/* Issues the read by the block layer, from process context. */
+static void xrp_execute(struct xrp_chain *chain)
 {
-	struct xrp_chain *chain = container_of(work, struct xrp_chain, work);
-
 	WRITE_ONCE(chain->rq->state, MQ_RQ_IDLE);
 	xrp_prepare(chain);
 	blk_execute_rq_nowait(chain->rq, false);
+}
+
+void xrp_work(struct work_struct *work)
+{
+	xrp_execute(container_of(work, struct xrp_chain, work));
 }
 
 /* Gives all back but the slot. */
@@ -308,8 +314,7 @@ static int xrp_check(struct xrp_domain *domain, struct xrp_chain *chain)
 	struct bpfof_xrp_run *run = &chain->run;
 	u32 index;
 
-	if (run->function >= BPFOF_XRP_FUNCTIONS_MAX || !run->file_count ||
-	    run->file_count > BPFOF_XRP_CHAIN_FILES || !run->hops_max ||
+	if (run->function >= BPFOF_XRP_FUNCTIONS_MAX || !run->hops_max ||
 	    run->hops_max > BPFOF_XRP_HOPS_MAX || run->scratch_bytes > XRP_SCRATCH_MAX)
 		return -EINVAL;
 	for (index = 0; index < run->file_count; index++) {
@@ -342,8 +347,30 @@ static int xrp_start(struct xrp_chain *chain)
 	reinit_completion(&chain->done);
 	xrp_count(chains);
 	xrp_prepare(chain);
-	blk_execute_rq_nowait(chain->rq, false);
+	/* Without a tag it is a scheduler's to issue. */
+	if (chain->rq->tag == BLK_MQ_NO_TAG || xrp_queue(chain->rq) != BLK_STS_OK)
+		xrp_execute(chain);
 	return 0;
+}
+
+/* Takes a request without the files that it does not have. */
+static int xrp_copy_in(struct bpfof_xrp_run *run, struct bpfof_xrp_run __user *user)
+{
+	if (copy_from_user(run, user, offsetof(struct bpfof_xrp_run, files)))
+		return -EFAULT;
+	if (!run->file_count || run->file_count > BPFOF_XRP_CHAIN_FILES)
+		return -EINVAL;
+	return copy_from_user(run->files, user->files,
+			      run->file_count * sizeof(run->files[0])) ? -EFAULT : 0;
+}
+
+/* Gives back what is out. */
+static int xrp_copy_out(const struct bpfof_xrp_run *run, struct bpfof_xrp_run __user *user)
+{
+	size_t bytes = offsetof(struct bpfof_xrp_run, files) -
+		       offsetof(struct bpfof_xrp_run, units);
+
+	return copy_to_user(&user->units, &run->units, bytes) ? -EFAULT : 0;
 }
 
 /* Runs a chain, and waits for its end. */
@@ -360,7 +387,7 @@ int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user)
 	chain = &domain->chains[slot];
 	if (test_and_set_bit_lock(0, &chain->busy))
 		return -EBUSY;
-	error = copy_from_user(&chain->run, user, sizeof(chain->run)) ? -EFAULT : 0;
+	error = xrp_copy_in(&chain->run, user);
 	if (error)
 		goto release;
 	chain->srcu = srcu_down_read(&domain->srcu);
@@ -379,7 +406,7 @@ int xrp_run(struct xrp_domain *domain, struct bpfof_xrp_run __user *user)
 	error = 1;
 answer:
 	if (error > 0)
-		error = copy_to_user(user, &chain->run, sizeof(chain->run)) ? -EFAULT : 0;
+		error = xrp_copy_out(&chain->run, user);
 release:
 	clear_bit_unlock(0, &chain->busy);
 	return error;

@@ -34,6 +34,10 @@ bool hand_over;
 module_param(hand_over, bool, 0600);
 MODULE_PARM_DESC(hand_over, "Issue each read from a thread and none in an interrupt; for comparison");
 
+uint pause_ns = 500;
+module_param(pause_ns, uint, 0600);
+MODULE_PARM_DESC(pause_ns, "Between two reads of a processor this long its interrupt is taken to have ended; longer for a test");
+
 DEFINE_PER_CPU(struct xrp_counts, xrp_counts);
 struct workqueue_struct *xrp_workqueue;
 static struct dentry *xrp_directory;

@@ -26,6 +26,9 @@
 #define XRP_DATA_PAGES		(XRP_DATA_BYTES / PAGE_SIZE)
 #define XRP_READS_MAX		16U
 
+/* Reads that a processor issues without a pause that ends its interrupt. */
+#define XRP_BURST_MAX		32
+
 /* struct bpfof_ctx of functions/include/bpfof.h, in the arena: anything may be in it at any time. */
 struct xrp_context {
 	u64 data;
@@ -148,6 +151,7 @@ DECLARE_PER_CPU(struct xrp_counts, xrp_counts);
 extern int sq_lock_offset;
 extern bool unguarded;
 extern bool hand_over;
+extern uint pause_ns;
 extern struct workqueue_struct *xrp_workqueue;
 
 /* main.c */

@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-fn chains() -> u64 {
+pub(crate) fn chains() -> u64 {
     std::env::var("BPFOF_CHAINS").ok().and_then(|count| count.parse().ok()).unwrap_or(2000)
 }
 
@@ -29,7 +29,7 @@ fn counted(name: &str) -> u64 {
     line.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-fn has_module() -> bool {
+pub(crate) fn has_module() -> bool {
     Path::new("/dev/bpfof-xrp").exists()
 }
 

@@ -8,6 +8,7 @@ mod disk;
 mod kernel;
 mod local;
 mod passthrough;
+mod shipped;
 mod world;
 
 use bpfof_host::files::{

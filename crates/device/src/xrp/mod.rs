@@ -271,6 +271,7 @@ pub struct XrpDomain {
     mapping: Mapping,
     types: ModuleTypes,
     id: u64,
+    block_bytes: u32,
 }
 
 impl XrpDomain {
@@ -298,13 +299,20 @@ impl XrpDomain {
             id: 0,
         };
         ioctl(&device, IOC_CREATE, &raw mut create)?;
-        Ok(XrpDomain { functions: Vec::new(), device, mapping, types, id: create.id })
+        let Create { id, block_bytes, .. } = create;
+        Ok(XrpDomain { functions: Vec::new(), device, mapping, types, id, block_bytes })
     }
 
     /// The descriptor of the arena, and the kfuncs' numbers in the order in which they were named.
     #[must_use]
     pub fn relocations(&self) -> (i32, &[u32]) {
         (self.mapping.map.as_raw_fd(), &self.types.kfuncs)
+    }
+
+    /// Logical block of the drive, in bytes.
+    #[must_use]
+    pub const fn block_bytes(&self) -> u32 {
+        self.block_bytes
     }
 
     /// Gives the kernel a function; its number.
