@@ -40,7 +40,7 @@ def directory(options):
 
 
 def build():
-    """The test of the executors, and the command line."""
+    """The test of the executors, the command line, and a program in C."""
     # Of the whole workspace, or features differ and much is compiled again.
     command = ["cargo", "test", "--workspace", "--test", "executors", "--no-run", "--locked"]
     output = subprocess.run(
@@ -49,8 +49,18 @@ def build():
     messages = [json.loads(line) for line in output.splitlines()]
     programs = [message["executable"] for message in messages if message.get("executable")]
     test = next(program for program in programs if "/executors-" in program)
-    # Cargo builds the program that a test runs beside it.
-    return test, pathlib.Path(test).parent.parent / "bpfof"
+    # Cargo builds the program that a test runs beside it, and the C library with what the test needs.
+    return test, pathlib.Path(test).parent.parent / "bpfof", c_program(pathlib.Path(test).parent)
+
+
+def c_program(libraries):
+    """A program that uses the C library."""
+    RUN.mkdir(parents=True, exist_ok=True)
+    path = RUN / "get"
+    command = "cc -std=c99 -D_POSIX_C_SOURCE=200809L -O2 -Wall -Wextra -Werror -I crates/capi/include -o".split()
+    command += [path, "interop/nvme/get.c", libraries / "libbpfof.a", "-lm", "-lpthread", "-ldl"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return path
 
 
 def initrd(options, programs):
@@ -191,7 +201,7 @@ def main():
     parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
     options = parser.parse_args()
     options.append += f" BPFOF_CHAINS={options.chains}"
-    programs = dict(zip(("executors", "bpfof"), build()))
+    programs = dict(zip(("executors", "bpfof", "get"), build()))
     sys.exit(1 if run(options, programs, ["-accel", "tcg,thread=multi"]) else 0)
 
 

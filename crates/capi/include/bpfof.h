@@ -121,6 +121,11 @@ struct bpfof_options {
  * daemon serves one namespace. Chains over files that get no grant run here;
  * bpfof_wait_mapped() tells why.
  *
+ * url may also be nvme:PATH, the character device of an NVMe namespace of this machine
+ * (/dev/ngXnY), with device its block device (/dev/nvmeXnY): chains run here and read by NVMe
+ * commands, past the file system, and one that is alone runs in the kernel while its module is loaded
+ * (docs/kernel.md). Needs the right to read the whole namespace.
+ *
  * With url NULL there is no target, and all chains run here. They do so as well
  * if the target cannot be reached or knows no pushdown, unless BPFOF_NO_FALL_BACK
  * is set; bpfof_has_target() is then 0 and bpfof_error() tells why. With that

@@ -3,7 +3,7 @@
 use crate::descriptor::{self, Identity};
 use crate::failure::Failure;
 use crate::options::{NO_FALL_BACK, Options, POLL, STABLE_FDS};
-use bpfof_host::files::{FileMaps, NamespaceDevice, Policy, PushdownFile};
+use bpfof_host::files::{FileMaps, NamespaceDevice, NvmeNamespace, Policy, PushdownFile};
 use bpfof_host::grant::GrantClient;
 use bpfof_host::{Controller, Error, HostsFile, TargetUrl};
 use std::collections::HashMap;
@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How the name of a grant daemon's socket begins, in the place of a target's address.
 const GRANTD: &str = "grantd:";
+/// And that of the character device of an NVMe namespace of this machine.
+const NVME: &str = "nvme:";
 /// Longest single wait of an endless one.
 const WAIT: Duration = Duration::from_secs(1);
 /// Longest wait that has an end: there are no later moments than a clock can tell.
@@ -66,14 +68,21 @@ impl Session {
             retries: options.retries,
             patience: Duration::from_micros(options.patience_us.into()),
             fall_back,
-            // What forbids plain reads forbids everything but the target.
-            local: fall_back,
+            // What forbids plain reads forbids everything but the target, or the drive.
+            local: fall_back || target.is_some_and(|(url, _)| url.starts_with(NVME)),
         };
         let (maps, why) = match target {
             None => (FileMaps::local(), None),
             Some((url, place)) if url.starts_with(GRANTD) => {
                 let socket = Path::new(&url[GRANTD.len()..]);
                 match granted(socket, place) {
+                    Ok(maps) => (maps, None),
+                    Err(why) if fall_back => (FileMaps::local(), Some(why)),
+                    Err(why) => return Err(why),
+                }
+            }
+            Some((url, device)) if url.starts_with(NVME) => {
+                match passthrough(Path::new(&url[NVME.len()..]), device) {
                     Ok(maps) => (maps, None),
                     Err(why) if fall_back => (FileMaps::local(), Some(why)),
                     Err(why) => return Err(why),
@@ -236,6 +245,13 @@ fn granted(socket: &Path, place: &Path) -> Result<FileMaps, Failure> {
         .map_err(Error::from)
         .and_then(FileMaps::granted)
         .map_err(|error| Failure::of_error(&error))
+}
+
+/// By NVMe commands to a drive of this machine, by its character device; `device` is its block device.
+fn passthrough(character: &Path, device: &Path) -> Result<FileMaps, Failure> {
+    let namespace = NvmeNamespace::open(character).map_err(|e| Failure::of_refusal(&e))?;
+    let device = NamespaceDevice::new(device).map_err(|e| Failure::of_refusal(&e))?;
+    FileMaps::passthrough(namespace, device).map_err(|e| Failure::of_error(&e))
 }
 
 fn connect(
