@@ -347,8 +347,8 @@ static int xrp_start(struct xrp_chain *chain)
 	reinit_completion(&chain->done);
 	xrp_count(chains);
 	xrp_prepare(chain);
-	/* Without a tag it is a scheduler's to issue. */
-	if (chain->rq->tag == BLK_MQ_NO_TAG || xrp_queue(chain->rq) != BLK_STS_OK)
+	/* A scheduler issues its requests itself, with tags that they have not got yet. */
+	if ((chain->rq->rq_flags & RQF_SCHED_TAGS) || xrp_queue(chain->rq) != BLK_STS_OK)
 		xrp_execute(chain);
 	return 0;
 }
