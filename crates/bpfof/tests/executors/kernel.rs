@@ -23,7 +23,7 @@ pub(crate) fn chains() -> u64 {
 }
 
 /// Whether the kernel has been given chains: how many, by its own count.
-fn counted(name: &str) -> u64 {
+pub(crate) fn counted(name: &str) -> u64 {
     let text = std::fs::read_to_string("/sys/kernel/debug/bpfof_xrp/counters").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|count| count.parse().ok()).unwrap_or(0)

