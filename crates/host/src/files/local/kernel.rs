@@ -9,7 +9,7 @@ use bpfof_device::xrp::{
 };
 use bpfof_function::kernel::{KFUNCS, KernelProgram, slot};
 use bpfof_function::{Program, abi};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -36,9 +36,9 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Kernel {
     domain: XrpDomain,
-    functions: HashMap<u32, Known>,
+    functions: BTreeMap<u32, Known>,
     /// Files that have a map there: by id, number and version.
-    files: HashMap<u32, (u32, u64)>,
+    files: BTreeMap<u32, (u32, u64)>,
     /// Numbers of files that are free.
     free: Vec<u32>,
     chain_files: Vec<XrpFile>,
@@ -78,8 +78,8 @@ impl Kernel {
         match kernel_domain(drive) {
             Ok(domain) => Some(Kernel {
                 domain,
-                functions: HashMap::new(),
-                files: HashMap::new(),
+                functions: BTreeMap::new(),
+                files: BTreeMap::new(),
                 free: (0..FILES_MAX).rev().collect(),
                 chain_files: Vec::with_capacity(CHAIN_FILES),
             }),
