@@ -341,10 +341,12 @@ fn disturb(random: &mut Random, request: &mut Request) {
         request.argument[at] ^= 1 << random.below(8);
     }
     if random.one_in(8) {
-        request.first.offset_bytes ^= random.below(1 << random.below(20));
+        let bits = random.below(20);
+        request.first.offset_bytes ^= random.below(1 << bits);
     }
     if random.one_in(8) {
-        request.first.size_bytes ^= random.below(1 << random.below(17)) as u32;
+        let bits = random.below(17);
+        request.first.size_bytes ^= random.below(1 << bits) as u32;
     }
 }
 
