@@ -34,6 +34,8 @@ pub(crate) struct Session {
     queue_depth: usize,
     /// Descriptors that are known stay what they are.
     stable_fds: bool,
+    /// Files have maps: for a target, or a drive of this machine.
+    has_maps: bool,
     files: RwLock<HashMap<c_int, (Identity, PushdownFile)>>,
 }
 
@@ -104,7 +106,9 @@ impl Session {
             let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
             maps.share_lanes(processors.min(options.lanes_max as usize));
         }
+        let is_drive = target.is_some_and(|(url, _)| url.starts_with(NVME));
         let session = Session {
+            has_maps: maps.has_target() || is_drive && why.is_none(),
             maps,
             policy,
             queue_depth: queue_depth.into(),
@@ -188,8 +192,9 @@ impl Session {
 
     pub(crate) fn wait_mapped(&self, fd: c_int, timeout: Option<Duration>) -> Result<(), Failure> {
         let file = self.file(fd)?;
-        if !self.maps.has_target() {
-            return Err(Failure::new(libc::ENOTCONN, "there is no target that could map files"));
+        if !self.has_maps {
+            let why = "there is neither target nor drive that could map files";
+            return Err(Failure::new(libc::ENOTCONN, why));
         }
         let end = timeout.map(|timeout| Instant::now() + timeout);
         loop {
