@@ -380,13 +380,19 @@ impl Chain {
 
     fn begin(&mut self, start: &Start<'_>, limits: &Limits) {
         assert!((1..=MAX_READS).contains(&start.files.len()), "the request's parser bounds files");
+        // What the last chain here has found holds for the next of the same function and files.
+        let is_alike = self.function == start.function
+            && self.namespace == start.namespace
+            && self.files[..self.file_count] == *start.files;
+        if !is_alike {
+            self.found_in = 0;
+        }
         self.namespace = start.namespace;
         self.unit_mask = u64::from(start.unit_bytes) - 1;
         self.function = start.function;
         self.last_function = start.function;
         self.files[..start.files.len()].copy_from_slice(start.files);
         self.file_count = start.files.len();
-        self.found_in = 0;
         self.answer_max_bytes = start.answer_max_bytes;
         self.hop = 0;
         self.bytes_left = limits.bytes;
@@ -425,7 +431,9 @@ impl Chain {
         if self.found_in == tables.serial() { Ok(()) } else { self.find_anew(tables) }
     }
 
+    #[cold]
     fn find_anew(&mut self, tables: &Tables) -> Result<(), ChainError> {
+        self.found_in = 0;
         self.function_index =
             tables.function_index(self.function).ok_or(ChainError::UnknownFunction)?;
         for index in 0..self.file_count {

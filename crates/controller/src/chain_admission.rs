@@ -153,11 +153,11 @@ impl Admission {
         self.count(connection, 1);
     }
 
-    /// A chain of a connection has left its arena.
+    /// So many chains of a connection have left their arenas, some of them asked to give way.
     #[inline]
-    pub(crate) fn ended(&mut self, connection: u32, gave_way: bool) {
-        self.count(connection, -1);
-        self.giving_way -= usize::from(gave_way);
+    pub(crate) fn ended(&mut self, connection: u32, chains: u32, gave_way: usize) {
+        self.count(connection, -(chains as i32));
+        self.giving_way -= gave_way;
     }
 
     /// A connection wants an arena and may not have one now.
@@ -336,7 +336,7 @@ mod tests {
         admission.let_go(2);
         assert_eq!(admission.grant(2), Some(0));
         for (connection, chains) in [(0, 4), (2, 1), (3, 1)] {
-            (0..chains).for_each(|_| admission.ended(connection, false));
+            admission.ended(connection, chains, 0);
         }
         for connection in 0..4 {
             admission.leave(connection);

@@ -187,7 +187,8 @@ fn versions() -> block::Table {
         block::TableWriter::new(Shape { block_bytes: 500, tagged: true, ..Shape::default() });
     for number in 0..800 {
         for sequence in (1..=number % 4 + 1).rev() {
-            let kind = [Kind::Value, Kind::Deletion, Kind::Value, Kind::Value][sequence as usize % 4];
+            let kind =
+                [Kind::Value, Kind::Deletion, Kind::Value, Kind::Value][sequence as usize % 4];
             let tag = block::tag(sequence, kind).to_le_bytes();
             let value = vec![sequence as u8; number as usize % 120];
             writer.add(&[&key(number)[..], &tag].concat(), &value).expect("in order");

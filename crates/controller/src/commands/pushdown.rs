@@ -4,7 +4,7 @@ use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
 use super::observed;
 use crate::connection::Resting;
 use crate::kept::is_kept;
-use crate::limits::IN_CAPSULE_BYTES;
+use crate::limits::{IN_CAPSULE_BYTES, RESPONSE_UNITS};
 use crate::metrics::{Class, Ended};
 use crate::queue::State;
 use crate::refusal::{Refusal, Reply};
@@ -145,6 +145,7 @@ pub(crate) fn ended(cx: &mut Context<'_>, slot: u16, chain: ChainId, outcome: Ch
         }
     }
     cx.executor.arenas.engine.release(chain);
+    cx.executor.spend(RESPONSE_UNITS);
     cx.fetch_more();
 }
 

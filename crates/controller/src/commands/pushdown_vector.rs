@@ -7,7 +7,8 @@ use super::context::{Answered, Command, Context, Outcome};
 use super::pushdown::{count, failed, malformed, namespace_gone};
 use crate::connection::Connection;
 use crate::limits::{
-    BYTES_PER_UNIT, MAX_VECTOR_BYTES, MAX_VECTOR_CHAINS, VECTOR_CHAIN_UNITS, ZEROES_PER_UNIT,
+    BYTES_PER_UNIT, MAX_VECTOR_BYTES, MAX_VECTOR_CHAINS, RESPONSE_UNITS, VECTOR_CHAIN_UNITS,
+    ZEROES_PER_UNIT,
 };
 use crate::operation::CommandId;
 use crate::queue::State;
@@ -150,6 +151,7 @@ fn answer_if_over(cx: &mut Context<'_>, place: u32) {
     let vector = connection.vectors.take(place);
     let taken = connection.queue.vacate(vector.slot);
     let (reply, buffer) = vector.answer();
+    executor.spend(RESPONSE_UNITS);
     let copied = connection.send_data(taken.cid, taken.pointer, reply, Payload::Buffer(buffer));
     if let Some(buffer) = copied {
         executor.buffers.recycle(buffer);

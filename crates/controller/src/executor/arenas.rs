@@ -3,7 +3,7 @@
 use crate::limits::{CALLS_SLICE_UNITS, KEPT_ARENAS};
 use crate::observe::HopLog;
 use crate::operation::CommandId;
-use bpfof_chain::{ChainId, DeviceRead, Engine, Limits};
+use bpfof_chain::{ChainId, DeviceRead, Engine, Limits, Outcome};
 use bpfof_function::Arena;
 use bpfof_function::memory::{Account, Charge};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub(crate) struct Arenas {
     memory: Charge,
     /// Reads that a chain has just asked for.
     pub(super) reads: Vec<DeviceRead>,
+    /// Chains that have just come to their ends, and how.
+    pub(crate) ended: Vec<(ChainId, Outcome)>,
     /// By chain index.
     owners: Vec<Owner>,
 }
@@ -46,6 +48,7 @@ impl Arenas {
             engine: Engine::new(limits).with_slice(CALLS_SLICE_UNITS),
             memory: account.charge_anyway(kept),
             reads: Vec::new(),
+            ended: Vec::new(),
             owners: Vec::new(),
         }
     }

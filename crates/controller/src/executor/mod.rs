@@ -53,15 +53,16 @@ pub(crate) struct Most {
     pub(crate) bytes: u32,
 }
 
-/// Reads of chains that were performed together.
+/// Reads of chains that were performed together. Chains that came to their ends by them are in
+/// [`Arenas::ended`].
 #[derive(Debug, Default)]
 pub(crate) struct ChainReads {
     /// How many.
     pub(crate) hops: usize,
     /// What those before the last have cost.
     pub(crate) cost: u64,
-    /// The last one's chain, if that needs more than its next read.
-    pub(crate) ended: Option<(ChainId, Progress)>,
+    /// The last one's chain, if that is to make calls, or to rest.
+    pub(crate) stopped: Option<(ChainId, Progress)>,
 }
 
 /// See the module.
@@ -414,7 +415,7 @@ impl Executor {
     }
 
     /// Performs the read of a chain from memory whose turn it is, and goes on with the chain; and with
-    /// those of the [run](Schedule::run) behind it, until a chain needs more than its next read. Chains
+    /// those of the [run](Schedule::run) behind it, until a chain is to make more calls or to rest. Chains
     /// that are not `wanted` any more end; so do those whose namespace has been removed: file maps may
     /// already be those of another with the same id.
     #[inline]
@@ -428,6 +429,7 @@ impl Executor {
         let ok = wanted && !self.namespaces.is_leaving(namespace);
         let place = namespace as u32;
         let Executor { arenas, schedule, namespaces, .. } = self;
+        debug_assert!(arenas.ended.is_empty(), "the last ones' commands have been answered");
         let Backend::Memory(memory) = &namespaces.get(namespace).backend else {
             unreachable!("the ring works on files")
         };
@@ -446,9 +448,13 @@ impl Executor {
                 queue.push_back(Operation::ChainRead { namespace: place, read });
             });
             done.hops += 1;
-            if progress != Progress::Reads {
-                done.ended = Some((read.chain, progress));
-                break;
+            match progress {
+                Progress::Reads => {}
+                Progress::Done(outcome) => arenas.ended.push((read.chain, outcome)),
+                Progress::Calls | Progress::Rest => {
+                    done.stopped = Some((read.chain, progress));
+                    break;
+                }
             }
             let is_over = done.hops >= most.hops || done.cost + arenas.engine.spent() >= most.units;
             next = of.next().filter(|read| !is_over && read.length <= most.bytes);
@@ -460,7 +466,7 @@ impl Executor {
         }
         debug_assert!(done.hops > 0, "it is the turn of a read over this namespace");
         schedule.advance(done.hops - 1, done.cost, dearest);
-        if done.hops > 1 || done.ended.is_none() {
+        if done.hops > arenas.ended.len() + usize::from(done.stopped.is_some()) {
             schedule.wake(connection);
         }
         done

@@ -5,10 +5,10 @@ use super::state::Core;
 use crate::commands::{Context, pushdown, pushdown_vector};
 use crate::connection::{ChainWaiters, Resting};
 use crate::executor::{Most, Owner};
-use crate::limits::{BYTES_PER_UNIT, HOPS_PER_TURN, LONG_UNITS, RESPONSE_UNITS, SLICE_UNITS};
+use crate::limits::{BYTES_PER_UNIT, HOPS_PER_TURN, LONG_UNITS, SLICE_UNITS};
 use crate::operation::Operation;
 use crate::refusal::Refusal;
-use bpfof_chain::{ChainId, Outcome, Progress};
+use bpfof_chain::{ChainId, Progress};
 use bpfof_nvme::Status;
 
 /// A read of a chain from memory is due, and with it those behind it in the round. Where hosts share the reactor a long one is an operation, and the
@@ -48,8 +48,11 @@ pub(super) fn read<I: Io>(
     let done = core.executor.read_for_chains(namespace, wanted, tables, most);
     core.turn.hops += done.hops;
     core.spend_before_clock(done.cost);
-    if let Some((chain, progress)) = done.ended {
+    if let Some((chain, progress)) = done.stopped {
         progressed(core, index, chain, progress);
+    }
+    if !core.executor.arenas.ended.is_empty() {
+        end_together(core, index);
     }
 }
 
@@ -77,36 +80,49 @@ fn progressed<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId, progress: P
         Progress::Reads => {}
         Progress::Calls => queue(core, chain, Operation::ChainCalls { chain }),
         Progress::Done(outcome) => {
-            let owner = core.executor.arenas.owner(chain);
-            if let Some(entry) = owner.entry {
-                return entry_ended(core, index, (chain, owner, entry), outcome);
-            }
-            let Some(mut cx) = core.context(index) else { return };
-            let before = cx.connection.port.unsent_bytes();
-            pushdown::ended(&mut cx, owner.command.slot, chain, outcome);
-            let bytes = cx.connection.port.unsent_bytes() - before;
-            cx.executor.admission.ended(index, owner.gives_way);
-            cx.executor.spend(RESPONSE_UNITS + bytes as u64 / BYTES_PER_UNIT);
-            core.mark_dirty(index);
+            core.executor.arenas.ended.push((chain, outcome));
+            end_together(core, index);
         }
         Progress::Rest => rest(core, index, chain),
     }
 }
 
-/// A chain of a vector has ended: perhaps the command with it, and others of its chains can begin.
-fn entry_ended<I: Io>(
-    core: &mut Core<I>,
-    index: u32,
-    (chain, owner, entry): (ChainId, Owner, u16),
-    outcome: Outcome,
-) {
+/// Chains of a connection have come to their ends: answers their commands, and begins others of its vectors.
+/// That is no part of what its operations are believed to cost.
+fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
+    let of_operation = core.executor.take_spent();
     let Some(mut cx) = core.context(index) else { return };
+    let mut ended = std::mem::take(&mut cx.executor.arenas.ended);
     let before = cx.connection.port.unsent_bytes();
-    pushdown_vector::ended(&mut cx, (owner.command.slot, entry), chain, outcome);
-    cx.executor.admission.ended(index, owner.gives_way);
-    let until = cx.executor.spent() + SLICE_UNITS;
-    pushdown_vector::start_more(&mut cx, until);
+    let (mut left, mut gave_way, mut of_vectors) = (0, 0, 0);
+    for (chain, outcome) in ended.drain(..) {
+        let Owner { command, entry, gives_way, .. } = cx.executor.arenas.owner(chain);
+        match entry {
+            None => pushdown::ended(&mut cx, command.slot, chain, outcome),
+            Some(entry) => {
+                pushdown_vector::ended(&mut cx, (command.slot, entry), chain, outcome);
+                of_vectors += 1;
+            }
+        }
+        left += 1;
+        gave_way += usize::from(gives_way);
+    }
+    cx.executor.arenas.ended = ended;
+    cx.executor.admission.ended(index, left, gave_way);
+    if of_vectors > 0 {
+        let until = cx.executor.spent() + SLICE_UNITS;
+        pushdown_vector::start_more(&mut cx, until);
+    }
     answered(core, index, before);
+    if of_vectors < left {
+        // Also if it is closing, and had only been waited for.
+        core.mark_dirty(index);
+    }
+    let spent = core.executor.take_spent();
+    let cost = core.spend(spent);
+    core.turn.cost += cost;
+    core.executor.schedule.charge(index, cost as i64);
+    core.executor.spend(of_operation);
 }
 
 /// Begins chains of a connection's vectors. It may be too full to take commands: they are what makes room.
@@ -121,12 +137,13 @@ pub(super) fn start_vectors<I: Io>(core: &mut Core<I>, index: u32) {
     core.executor.schedule.charge(index, cost as i64);
 }
 
-/// Vectors of a connection may have been answered since it had so many bytes to send.
+/// Commands of a connection may have been answered since it had so many bytes to send.
+#[inline]
 fn answered<I: Io>(core: &mut Core<I>, index: u32, before: usize) {
     let Some(cx) = core.context(index) else { return };
     let bytes = cx.connection.port.unsent_bytes() - before;
     if bytes > 0 {
-        cx.executor.spend(RESPONSE_UNITS + bytes as u64 / BYTES_PER_UNIT);
+        cx.executor.spend(bytes as u64 / BYTES_PER_UNIT);
         core.mark_dirty(index);
     }
 }
@@ -151,7 +168,7 @@ fn rest<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId) {
     let (slot, entry) = (owner.command.slot, owner.entry);
     connection.vectors.running -= u32::from(entry.is_some());
     let suspended = executor.arenas.engine.suspend(chain);
-    executor.admission.ended(index, owner.gives_way);
+    executor.admission.ended(index, 1, owner.gives_way.into());
     let before_ns = owner.since_ns.saturating_sub(connection.queue.slot(slot).begun_ns);
     let log = executor.observer.chain_rests(chain, (owner.is_logged, before_ns));
     match connection.memory.charge(suspended.bytes()) {
