@@ -57,9 +57,9 @@ const BUDGETS: [(Kind, u64, u64); 6] = [
     (Kind::Read512, 1020, 1750),
     (Kind::Read4096, 1360, 1680),
     (Kind::Write4096, 1480, 3610),
-    (Kind::Chain, 1070, 7680),
-    (Kind::Vector1, 1160, 8560),
-    (Kind::Vector32, 1330, 216_400),
+    (Kind::Chain, 1070, 7380),
+    (Kind::Vector1, 1160, 8220),
+    (Kind::Vector32, 1330, 204_500),
 ];
 
 /// A host's queue and the target.
