@@ -1,11 +1,9 @@
 //! The lanes that the readers of an association share: one for each processor that has needed one.
 
-use super::shared::Shared;
 use crate::{Caravan, Error, Lane, SharedLane};
 use rustix::thread::sched_getcpu;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 /// Lanes by processors: threads of one processor do not wait for each other's turn with a lane, and an answer
 /// is received where its thread is.
@@ -33,25 +31,16 @@ impl SharedLanes {
         self.find(place).0
     }
 
-    /// Has the lane at a place connected, by a thread of its own: nobody waits for that who has a lane.
-    pub(crate) fn connect_later(shared: &Arc<Shared>, place: usize) {
-        let is_wanted = |lanes: &Self| {
-            let no_more = lanes.no_more.try_lock().is_ok_and(|no_more| !*no_more);
-            no_more && !lanes.connects.swap(true, Ordering::Relaxed)
-        };
-        if !shared.lanes.get().is_some_and(is_wanted) {
-            return;
-        }
-        let kept = Arc::clone(shared);
-        let connect = move || {
-            if let Some(lanes) = kept.lanes.get() {
-                // Another one is used as long as there is none.
-                let _ = lanes.get(&kept, place);
-                lanes.connects.store(false, Ordering::Relaxed);
-            }
-        };
-        // Without a thread there is none for this processor.
-        let _ = thread::Builder::new().name("bpfof-lane".to_owned()).spawn(connect);
+    /// Whether the caller is to have the lane at a place connected, by [`get`](Self::get), and to say when that is
+    /// [over](Self::has_connected): somebody else does so already, or there is none to be had.
+    pub(crate) fn is_to_connect(&self) -> bool {
+        let is_possible = self.no_more.try_lock().is_ok_and(|no_more| !*no_more);
+        is_possible && !self.connects.swap(true, Ordering::Relaxed)
+    }
+
+    /// Another may connect one.
+    pub(crate) fn has_connected(&self) {
+        self.connects.store(false, Ordering::Relaxed);
     }
 
     /// Where the lane is of the processor on which the caller runs.
@@ -72,14 +61,14 @@ impl SharedLanes {
         (own.map(Arc::clone), other.map(Arc::clone))
     }
 
-    /// The lane at a place. If it is to be connected, and another thread connects one just now, or there is
-    /// no more to be had, any other one. None without a target.
+    /// The lane at a place, which `open` connects if there is none. If another thread connects one just now, or
+    /// there is no more to be had, any other one. None without a target.
     ///
     /// # Errors
-    /// Those of [`Shared::open_lane`], if there is no lane at all.
+    /// Those of `open`, if there is no lane at all.
     pub(crate) fn get(
         &self,
-        shared: &Shared,
+        open: impl FnOnce() -> Result<Option<Lane>, Error>,
         place: usize,
     ) -> Result<Option<Arc<SharedLane>>, Error> {
         let mut no_more = match (self.find(place), self.no_more.try_lock()) {
@@ -93,7 +82,7 @@ impl SharedLanes {
             (None, other) if other.is_some() && *no_more => return Ok(other),
             (None, other) => other,
         };
-        match (shared.open_lane().and_then(|lane| lane.map(share).transpose()), other) {
+        match (open().and_then(|lane| lane.map(share).transpose()), other) {
             (Ok(lane), _) => {
                 if let (Some(lane), Some(slot)) = (&lane, self.lanes().get_mut(place)) {
                     *slot = Some(Arc::clone(lane));

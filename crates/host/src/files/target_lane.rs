@@ -5,6 +5,7 @@ use super::shared_lanes::SharedLanes;
 use crate::shared::LaneShare;
 use crate::{Completion, Error, InitiatorConfig, Lane, Request, SubmitError};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 /// A reader's lane.
@@ -37,7 +38,27 @@ impl Place {
                 share.move_to(&lane);
                 self.number = now;
             }
-            None => SharedLanes::connect_later(&self.shared, now),
+            None => self.connect_later(now),
+        }
+    }
+
+    /// Has the lane of a processor connected, by a thread of its own: nobody waits for that who has a lane.
+    fn connect_later(&self, number: usize) {
+        if !self.shared.lanes.get().is_some_and(SharedLanes::is_to_connect) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let connect = move || {
+            if let Some(lanes) = shared.lanes.get() {
+                // Another one is used as long as there is none.
+                let _ = lanes.get(|| shared.open_lane(), number);
+                lanes.has_connected();
+            }
+        };
+        let started = thread::Builder::new().name("bpfof-lane".to_owned()).spawn(connect);
+        // Without a thread there is none for this processor until the next try.
+        if let (Err(_), Some(lanes)) = (started, self.shared.lanes.get()) {
+            lanes.has_connected();
         }
     }
 }
@@ -53,7 +74,7 @@ impl TargetLane {
         };
         let number = lanes.place();
         let place = Place { shared: Arc::clone(shared), number };
-        let lane = lanes.get(shared, number)?;
+        let lane = lanes.get(|| shared.open_lane(), number)?;
         Ok(lane.map(|lane| Self::Shared(LaneShare::new(lane), place)))
     }
 
