@@ -230,14 +230,16 @@ mod tests {
 
     #[test]
     fn who_gives_up_is_of_no_consequence_to_others() {
-        let (_server, maps) = association(2000, 1);
+        let (_server, maps) = association(20_000, 1);
         let mut other = open(&maps);
-        // More than the lane has room for at once.
+        // More than the lane has room for at once. On a busy machine some are answered before they look.
+        let mut gave_up = 0;
         for _ in 0..4 * u64::from(Options::default().queue_depth) {
             let mut lane = open(&maps);
             submit(&mut lane, 3);
-            assert_eq!(take(&mut lane, Duration::from_micros(1)), 0, "it takes 2 ms");
+            gave_up += usize::from(take(&mut lane, Duration::from_micros(1)) == 0);
         }
+        assert!(gave_up > 0, "all were answered within 1 µs");
         submit(&mut other, 7);
         assert_eq!(take(&mut other, LONG), 1);
         submit(&mut other, 8);
