@@ -34,9 +34,7 @@ impl Shape {
     pub fn registered_bytes(&self) -> usize {
         usize::from(self.receives) * self.receive_bytes + self.work_bytes + self.shared_bytes
     }
-}
 
-impl Shape {
     fn size(self) -> Size {
         Size {
             receives: self.receives.into(),
@@ -159,18 +157,20 @@ impl Endpoint {
         }; 2];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok(count) = epoll::wait(&queue.signal, &mut events[..], Some(&now)) else { return };
+        let mut why_over = None;
         for event in &events[..count] {
             match event.data.u64() {
                 ENDED => {
                     queue.pair.clear_notifications();
                     self.is_armed = false;
                 }
-                _ => {
-                    if let Some(reason) = queue.what_happened() {
-                        return self.fail(reason);
-                    }
-                }
+                _ => why_over = queue.what_happened(),
             }
+        }
+        if let Some(reason) = why_over {
+            // What has come before the end counts, and may say why. It ends: no receive is posted meanwhile.
+            while self.take_ended() > 0 {}
+            self.fail(reason);
         }
     }
 
