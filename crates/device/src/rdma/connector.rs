@@ -75,7 +75,7 @@ pub(super) fn connect(
     let deadline = Deadline { ends: Instant::now() + timeout, timeout };
     // The identifier goes before its channel, also where this returns early.
     let channel = Channel::new()?;
-    let id = Id::new(&channel)?;
+    let mut id = Id::new(&channel)?;
     let unreachable = |error: io::Error| match error.raw_os_error() {
         Some(libc::ENODEV | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL) => {
             ConnectError::NoWay(error.to_string())
@@ -124,6 +124,10 @@ fn wait(channel: &Channel, expected: c_int, deadline: &Deadline) -> Result<Vec<u
 fn failure(kind: c_int, status: c_int, private_data: Vec<u8>, deadline: &Deadline) -> ConnectError {
     let errno = |status: c_int| io::Error::from_raw_os_error(status.saturating_abs());
     match (kind, status) {
+        // The library's own, which is no errno.
+        (sys::ADDRESS_ERROR | sys::ROUTE_ERROR | sys::CONNECT_ERROR, -1) => {
+            ConnectError::Failed { kind, status }
+        }
         (sys::ADDRESS_ERROR | sys::ROUTE_ERROR | sys::UNREACHABLE, status)
             if status.saturating_abs() == libc::ETIMEDOUT =>
         {
@@ -154,6 +158,10 @@ mod tests {
         assert!(words(sys::ADDRESS_ERROR, -libc::ETIMEDOUT).contains("1500 ms"));
         assert!(words(sys::UNREACHABLE, -libc::ETIMEDOUT).contains("1500 ms"));
         assert!(words(sys::ROUTE_ERROR, -libc::EINVAL).contains("no RDMA device"));
+        assert!(words(sys::CONNECT_ERROR, -libc::ENOMEM).contains("locked memory"));
         assert!(words(sys::DEVICE_REMOVAL, 0).contains("event 11"));
+        for kind in [sys::ADDRESS_ERROR, sys::ROUTE_ERROR, sys::CONNECT_ERROR] {
+            assert!(words(kind, -1).contains("status -1"));
+        }
     }
 }
