@@ -153,7 +153,11 @@ impl Id {
     }
 
     /// Finds the card that reaches an address, within so many ms: an event tells the end.
-    pub(super) fn resolve_address(&self, address: SocketAddr, timeout_ms: c_int) -> io::Result<()> {
+    pub(super) fn resolve_address(
+        &mut self,
+        address: SocketAddr,
+        timeout_ms: c_int,
+    ) -> io::Result<()> {
         let address = socket2::SockAddr::from(address);
         let to = address.as_ptr().cast();
         // SAFETY: the address has the length that its family says, and is copied.
@@ -163,7 +167,7 @@ impl Id {
     }
 
     /// Finds the way to an address that was resolved, within so many ms: an event tells the end.
-    pub(super) fn resolve_route(&self, timeout_ms: c_int) -> io::Result<()> {
+    pub(super) fn resolve_route(&mut self, timeout_ms: c_int) -> io::Result<()> {
         // SAFETY: the identifier lives.
         check(unsafe { (self.library.rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) })
     }
