@@ -67,7 +67,12 @@ pub enum Event {
         buffer: IoBuffer,
     },
     /// Nothing more comes, and nothing can be sent.
-    Closed(String),
+    Closed {
+        /// Why, in words.
+        reason: String,
+        /// Whether the other end has closed the connection, and nothing has failed.
+        by_peer: bool,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -101,11 +106,11 @@ impl Shared {
         let _ = rustix::io::write(&self.signals[index], &1u64.to_le_bytes());
     }
 
-    fn close(&self, reason: &str) {
+    fn close(&self, reason: &str, by_peer: bool) {
         for index in 0..2 {
             let mut side = self.side(index);
             if !std::mem::replace(&mut side.is_closed, true) {
-                side.events.push_back(Event::Closed(reason.to_owned()));
+                side.events.push_back(Event::Closed { reason: reason.to_owned(), by_peer });
             }
             drop(side);
             self.signal(index);
@@ -160,7 +165,7 @@ impl Endpoint {
             };
             match done {
                 Ok(event) => self.shared.push(self.index, event),
-                Err(reason) => self.shared.close(reason),
+                Err(reason) => self.shared.close(reason, false),
             }
         }
         self.shared.signal(0);
@@ -221,7 +226,7 @@ impl Endpoint {
 
     /// Ends the connection.
     pub fn close(&self) {
-        self.shared.close("the other end closed the connection");
+        self.shared.close("the other end closed the connection", true);
     }
 }
 

@@ -266,7 +266,8 @@ pub enum LostReason {
     /// This side closed it.
     #[error("it was closed by this host")]
     HungUp,
-    /// The operating system reported an error.
+    /// The operating system reported an error. By RDMA, what fails at this end or on the way is
+    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted), and the log says more.
     #[error("{0}")]
     Io(io::ErrorKind),
     /// The target broke the protocol.

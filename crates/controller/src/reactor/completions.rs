@@ -103,7 +103,7 @@ pub(crate) fn happened<I: Io>(core: &mut Core<I>, index: u32, event: Event) {
             let buffer = RefCell::new(Some(buffer));
             port.deliver(Received::Fetched { slot: id as u16, buffer });
         }
-        Event::Closed(reason) => {
+        Event::Closed { reason, .. } => {
             return if !entry.closing {
                 close_soon(core, index, reason)
             };

@@ -60,6 +60,12 @@ struct Posted {
     read: Option<(u64, IoBuffer)>,
 }
 
+/// Why a connection is over; see [`Event::Closed`].
+struct Over {
+    reason: String,
+    by_peer: bool,
+}
+
 /// One end of a connection. Dropping it closes the connection.
 ///
 /// Receives are posted again one for each message that is sent, so a peer that sends more than it gets
@@ -103,7 +109,7 @@ impl Endpoint {
             Err(error) => {
                 endpoint.is_closed = true;
                 let reason = format!("it cannot be accepted: {}", words(&error));
-                endpoint.events.push_back(Event::Closed(reason));
+                endpoint.events.push_back(Event::Closed { reason, by_peer: false });
             }
         }
         endpoint
@@ -157,20 +163,20 @@ impl Endpoint {
         }; 2];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok(count) = epoll::wait(&queue.signal, &mut events[..], Some(&now)) else { return };
-        let mut why_over = None;
+        let mut over = None;
         for event in &events[..count] {
             match event.data.u64() {
                 ENDED => {
                     queue.pair.clear_notifications();
                     self.is_armed = false;
                 }
-                _ => why_over = queue.what_happened(),
+                _ => over = queue.what_happened(),
             }
         }
-        if let Some(reason) = why_over {
+        if let Some(Over { reason, by_peer }) = over {
             // What has come before the end counts, and may say why. It ends: no receive is posted meanwhile.
             while self.take_ended() > 0 {}
-            self.fail(reason);
+            self.end(reason, by_peer);
         }
     }
 
@@ -254,12 +260,17 @@ impl Endpoint {
         self.fail("closed from here".to_owned());
     }
 
-    /// The connection is over.
+    /// The connection is over: something has failed at this end.
     fn fail(&mut self, reason: String) {
+        self.end(reason, false);
+    }
+
+    /// The connection is over.
+    fn end(&mut self, reason: String, by_peer: bool) {
         if std::mem::replace(&mut self.is_closed, true) {
             return;
         }
-        self.events.push_back(Event::Closed(reason));
+        self.events.push_back(Event::Closed { reason, by_peer });
         if let Some(queue) = &mut self.queue {
             queue.pair.disconnect();
         }
@@ -419,23 +430,27 @@ impl Queue {
     }
 
     /// Why the connection is over, if it is.
-    fn what_happened(&self) -> Option<String> {
+    fn what_happened(&self) -> Option<Over> {
+        let failed = |reason| Some(Over { reason, by_peer: false });
         loop {
             match self.pair.channel().next() {
                 Ok(None) => return None,
                 Ok(Some(Happened::Other { kind, status, .. })) => match kind {
                     sys::ESTABLISHED | sys::TIMEWAIT_EXIT => {}
-                    sys::DISCONNECTED => return Some("the other end closed the connection".into()),
-                    sys::DEVICE_REMOVAL => return Some("the network card is gone".into()),
+                    sys::DISCONNECTED => {
+                        let reason = "the other end closed the connection".to_owned();
+                        return Some(Over { reason, by_peer: true });
+                    }
+                    sys::DEVICE_REMOVAL => return failed("the network card is gone".to_owned()),
                     kind => {
-                        return Some(format!(
+                        return failed(format!(
                             "the connection failed (connection manager's event {kind}, status {status})"
                         ));
                     }
                 },
                 // Nobody asks here: the request is refused by being dropped.
                 Ok(Some(Happened::Request(..))) => {}
-                Err(error) => return Some(format!("the connection manager fails: {error}")),
+                Err(error) => return failed(format!("the connection manager fails: {error}")),
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::{Error, LostReason, Options, Request, SubmitError, TargetUrl, Violati
 use bpfof_device::fabric::{Event, Work};
 use bpfof_nvme::{Cqe, Sgl, Sqe};
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -197,9 +198,13 @@ impl FabricPort {
                     )?;
                 }
                 Event::Done { .. } | Event::Read { .. } => {}
-                Event::Closed(why) => {
-                    log::debug!("the connection is over: {why}");
+                Event::Closed { reason, by_peer: true } => {
+                    log::debug!("the connection is over: {reason}");
                     return Err(LostReason::Closed);
+                }
+                Event::Closed { reason, .. } => {
+                    log::warn!("a connection to the target has failed: {reason}");
+                    return Err(LostReason::Io(ErrorKind::ConnectionAborted));
                 }
             }
         }
