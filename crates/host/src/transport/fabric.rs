@@ -3,8 +3,9 @@
 //!
 //! A request that has data, but for what a capsule holds, has a room in one memory of the queue, where the
 //! target puts what is read and takes what is written. A room is used again when the response of its request
-//! has come, and requests for which there is none wait. A request that times out ends the queue, and with it its memory, so that nothing that comes
-//! late gets into another request's room. Answers of chains come in the response where they are short.
+//! has come, and requests for which there is none wait. A request that times out ends the queue, and with it
+//! its memory, so that nothing that comes late gets into another request's room. Answers of chains come in
+//! the response where they are short.
 
 use super::connector::Connector;
 use super::endpoint::{ANSWER_IN_RESPONSE_BYTES, Endpoint, QueueName, room_bytes};
@@ -26,26 +27,42 @@ pub(crate) struct FabricPort {
     endpoint: Option<Endpoint>,
     requests: Requests,
     rooms: Rooms,
-    /// By slots: the rooms of those in flight that have one.
-    taken: Vec<Option<Range<usize>>>,
+    /// By slots: the rooms of those in flight.
+    taken: Vec<Room>,
     /// Requests that wait for a room, in order.
     waiting: VecDeque<Waiting>,
     unposted: Vec<Work>,
     is_rung: bool,
 }
 
-/// A command that waits for a room.
+/// A request's room.
+#[derive(Clone, Debug, Default)]
+enum Room {
+    /// It needs none.
+    #[default]
+    None,
+    /// It waits for one, and is not sent before.
+    Awaited,
+    Has(Range<usize>),
+}
+
+/// A command whose data is in a room.
 #[derive(Debug)]
-struct Waiting {
+struct Command {
     index: u16,
     sqe: Sqe,
     /// Room for the command, and its data in the capsule.
     message: Vec<u8>,
     room_bytes: usize,
-    /// What the target is to take there.
-    by_key: Vec<u8>,
     /// Nobody says how much of the room the target will write: it is to be zeroes before.
     is_cleared: bool,
+}
+
+/// One that waits for a room, and what the target is to take there.
+#[derive(Debug)]
+struct Waiting {
+    command: Command,
+    by_key: Vec<u8>,
 }
 
 impl FabricPort {
@@ -77,7 +94,7 @@ impl FabricPort {
         FabricPort {
             endpoint: Some(endpoint),
             rooms: Rooms::new(room_bytes(requests.config())),
-            taken: vec![None; requests.config().depth.into()],
+            taken: vec![Room::None; requests.config().depth.into()],
             requests,
             waiting: VecDeque::new(),
             unposted: Vec::new(),
@@ -96,18 +113,14 @@ impl FabricPort {
     pub(super) fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
         let Plan { mut sqe, data_out, returns, expected_bytes } = self.requests.plan(request)?;
         let Some(index) = self.requests.next_slot() else { return Err(SubmitError::QueueFull) };
-        let mut message = vec![0; Sqe::BYTES];
+        let in_capsule = in_capsule(self.requests.config(), &data_out, expected_bytes);
+        let mut message = Vec::with_capacity(Sqe::BYTES + in_capsule);
+        message.resize(Sqe::BYTES, 0);
         let mut by_key: &[u8] = &[];
         match data_out {
             DataOut::None => {}
-            DataOut::Bytes(data) => {
-                // What has data both ways has room for one of them elsewhere.
-                if expected_bytes > 0 || data.len() <= capsule_bytes(self.requests.config()) {
-                    message.extend_from_slice(data);
-                } else {
-                    by_key = data;
-                }
-            }
+            DataOut::Bytes(data) if data.len() > in_capsule => by_key = data,
+            DataOut::Bytes(data) => message.extend_from_slice(data),
             DataOut::Pushdown(parts) => parts.encode_into(&mut message),
             DataOut::PushdownVector(call) => call.parts().encode_into(&mut message),
         }
@@ -126,32 +139,50 @@ impl FabricPort {
             return Ok(());
         }
         let is_cleared = returns == Returns::AtMost && expected_bytes > 0;
-        let by_key = by_key.to_vec();
-        self.waiting.push_back(Waiting { index, sqe, message, room_bytes, by_key, is_cleared });
-        self.find_rooms();
+        let command = Command { index, sqe, message, room_bytes, is_cleared };
+        // Those that wait come first.
+        if self.waiting.is_empty()
+            && let Some(room) = self.rooms.take(room_bytes)
+        {
+            self.move_in(command, by_key, room);
+        } else {
+            self.set_room(index, Room::Awaited);
+            self.waiting.push_back(Waiting { command, by_key: by_key.to_vec() });
+        }
         Ok(())
     }
 
     /// Queues requests that have waited for a room, as far as there are rooms; whether there were any.
     fn find_rooms(&mut self) -> bool {
         let before = self.waiting.len();
-        while let (Some(waiting), Some(endpoint)) = (self.waiting.front(), &mut self.endpoint)
-            && let Some(room) = self.rooms.take(waiting.room_bytes)
-            && let Some(Waiting { index, mut sqe, mut message, room_bytes, by_key, is_cleared }) =
-                self.waiting.pop_front()
+        while let Some(waiting) = self.waiting.front()
+            && let Some(room) = self.rooms.take(waiting.command.room_bytes)
+            && let Some(Waiting { command, by_key }) = self.waiting.pop_front()
         {
-            if is_cleared {
-                endpoint.write(room.start, &vec![0; room_bytes]);
-            }
-            endpoint.write(room.start, &by_key);
-            sqe.sgl = endpoint.name(room.start, room_bytes as u32);
-            message[..Sqe::BYTES].copy_from_slice(&sqe.to_bytes());
-            self.unposted.push(Work::Send(message));
-            if let Some(taken) = self.taken.get_mut(usize::from(index)) {
-                *taken = Some(room);
-            }
+            self.move_in(command, &by_key, room);
         }
         self.waiting.len() < before
+    }
+
+    /// Queues a command that has this room now.
+    fn move_in(&mut self, command: Command, by_key: &[u8], room: Range<usize>) {
+        let Command { index, mut sqe, mut message, room_bytes, is_cleared } = command;
+        // It is there: without it there are no requests.
+        let Some(endpoint) = &mut self.endpoint else { return };
+        if is_cleared {
+            endpoint.write(room.start, &vec![0; room_bytes]);
+        }
+        endpoint.write(room.start, by_key);
+        sqe.sgl = endpoint.name(room.start, room_bytes as u32);
+        message[..Sqe::BYTES].copy_from_slice(&sqe.to_bytes());
+        self.unposted.push(Work::Send(message));
+        self.set_room(index, Room::Has(room));
+    }
+
+    fn set_room(&mut self, index: u16, room: Room) {
+        if let Some(taken) = self.taken.get_mut(usize::from(index)) {
+            *taken = room;
+        }
     }
 
     pub(super) const fn ring(&mut self) {
@@ -234,10 +265,19 @@ impl FabricPort {
     }
 }
 
-/// Data that goes with a command, in bytes: a command of an admin queue is alone in its capsule (NVMe RDMA
+/// Data that goes with a command, in bytes. A command of an admin queue is alone in its capsule (NVMe RDMA
 /// Transport 1.0 §3.1), unless there is no other place for its data.
-fn capsule_bytes(config: &InitiatorConfig) -> usize {
-    if config.admin { 0 } else { config.in_capsule_bytes as usize }
+fn in_capsule(config: &InitiatorConfig, data_out: &DataOut<'_>, expected_bytes: u32) -> usize {
+    let room = config.in_capsule_bytes as usize;
+    match data_out {
+        DataOut::None => 0,
+        // What has data both ways has room for one of them elsewhere.
+        DataOut::Bytes(data) if expected_bytes > 0 => data.len(),
+        DataOut::Bytes(data) if !config.admin && data.len() <= room => data.len(),
+        DataOut::Bytes(_) => 0,
+        DataOut::Pushdown(parts) => parts.encoded_bytes(),
+        DataOut::PushdownVector(call) => call.encoded_bytes(),
+    }
 }
 
 /// A response has come: a completion, and behind it the answer of a command that had no room for it
@@ -245,7 +285,7 @@ fn capsule_bytes(config: &InitiatorConfig) -> usize {
 fn respond(
     requests: &mut Requests,
     endpoint: &Endpoint,
-    (rooms, taken): (&mut Rooms, &mut [Option<Range<usize>>]),
+    (rooms, taken): (&mut Rooms, &mut [Room]),
     message: &[u8],
     on_completion: &mut OnCompletion<'_>,
 ) -> Result<(), &'static str> {
@@ -253,7 +293,14 @@ fn respond(
     let cqe = Cqe::from_bytes(cqe);
     let (index, slot) =
         requests.find(cqe.cid).ok_or("a command identifier that is not in flight")?;
-    let room = taken.get_mut(usize::from(index)).and_then(Option::take);
+    let room = taken.get_mut(usize::from(index)).map(std::mem::take).unwrap_or_default();
+    if slot.sent_us.is_none() || matches!(room, Room::Awaited) {
+        return Err("an answer to a command that was not sent");
+    }
+    let room = match room {
+        Room::Has(room) => Some(room),
+        Room::None | Room::Awaited => None,
+    };
     let expected = slot.expected_bytes as usize;
     if cqe.status.is_success() && !answer.is_empty() {
         if answer.len() > expected || room.is_some() {
@@ -303,6 +350,8 @@ mod tests {
         Exchange,
         /// The target answers one of the commands that it has.
         Answer(prop::sample::Index, How),
+        /// It answers one that waits for a room.
+        Guess(prop::sample::Index),
         /// It sends these bytes.
         Garbage(Vec<u8>),
         /// The connection ends.
@@ -330,13 +379,19 @@ mod tests {
             1 => Just(How::Again),
         ];
         let step = prop_oneof![
-            20 => (0u8..5, 1u32..256).prop_map(|(kind, blocks)| Step::Submit(kind, blocks)),
+            30 => (0u8..5, 1u32..256).prop_map(|(kind, blocks)| Step::Submit(kind, blocks)),
             20 => Just(Step::Exchange),
             20 => (any::<prop::sample::Index>(), how).prop_map(|(index, how)| Step::Answer(index, how)),
+            1 => any::<prop::sample::Index>().prop_map(Step::Guess),
             1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(Step::Garbage),
             1 => Just(Step::End),
         ];
         prop::collection::vec(step, 1..120)
+    }
+
+    /// An answer without data.
+    fn success(cid: u16) -> Vec<u8> {
+        Cqe { cid, status: Status::SUCCESS, ..Cqe::default() }.to_bytes().to_vec()
     }
 
     /// What a request has that is known by this number.
@@ -455,6 +510,16 @@ mod tests {
             }
         }
 
+        /// Requests that wait for a room.
+        fn waits(&self) -> usize {
+            self.port.waiting.len()
+        }
+
+        /// The answer to one of those.
+        fn guess(&self, at: usize) -> Vec<u8> {
+            success(self.port.waiting[at].command.sqe.cid)
+        }
+
         /// Whether the connection goes on.
         fn exchange(&mut self) -> bool {
             let Host { port, open, .. } = self;
@@ -486,7 +551,7 @@ mod tests {
         }
     }
 
-    fn connected() -> (Host, Target) {
+    fn connected(admin: bool) -> (Host, Target) {
         let [host, target] = fabric::Endpoint::pair().expect("event counters");
         let host = Mutex::new(Some(host));
         let connector = Connector::new(move || {
@@ -495,7 +560,7 @@ mod tests {
         let namespace =
             NamespaceInfo { nsid: 1, blocks: 1 << 40, block_bytes: BLOCK_BYTES, nguid: [0; 16] };
         let config = InitiatorConfig {
-            admin: false,
+            admin,
             digests: Digests::default(),
             depth: DEPTH,
             in_capsule_bytes: 1024,
@@ -507,12 +572,39 @@ mod tests {
         (host, Target { end: target, commands: Vec::new() })
     }
 
+    /// What this port says of an answer.
+    fn protocol_error(port: &mut FabricPort) -> Option<&'static str> {
+        match port.receive(&mut |completion| panic!("{completion:?}")) {
+            Err(LostReason::Protocol(violation)) => Some(violation.reason),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn answers_to_what_was_not_sent() {
+        const NOT_SENT: Option<&str> = Some("an answer to a command that was not sent");
+        // Nobody has rung.
+        let (mut host, target) = connected(false);
+        host.submit(2, 0);
+        // The first use of the first slot.
+        target.end.post([Work::Send(success(1 << 12))]);
+        assert_eq!(protocol_error(&mut host.port), NOT_SENT);
+        // There is room for four.
+        let (mut host, target) = connected(false);
+        (0..5).for_each(|_| host.submit(1, TRANSFER_BYTES / BLOCK_BYTES));
+        assert_eq!(host.waits(), 1);
+        host.port.ring();
+        host.port.send(0);
+        target.end.post([Work::Send(host.guess(0))]);
+        assert_eq!(protocol_error(&mut host.port), NOT_SENT);
+    }
+
     proptest! {
         /// A target that answers in any order, wrongly or not at all, and a connection that ends at any time:
         /// each request ends once, with its own data or none.
         #[test]
         fn whatever_a_target_does(steps in steps()) {
-            let (mut host, mut target) = connected();
+            let (mut host, mut target) = connected(false);
             let mut goes_on = true;
             for step in steps {
                 match step {
@@ -522,6 +614,12 @@ mod tests {
                         target.look();
                         target.answer(index, how);
                     }
+                    Step::Guess(index) if host.waits() > 0 => {
+                        target.end.post([Work::Send(host.guess(index.index(host.waits())))]);
+                        goes_on = host.exchange();
+                        prop_assert!(!goes_on, "it was not sent");
+                    }
+                    Step::Guess(_) => {}
                     Step::Garbage(bytes) => target.end.post([Work::Send(bytes)]),
                     Step::End => target.end.close(),
                 }
