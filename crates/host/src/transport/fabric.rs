@@ -20,6 +20,9 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+/// Data that a target takes in a capsule of an admin queue, in bytes (docs/rdma.md).
+const ADMIN_IN_CAPSULE_BYTES: usize = 1024;
+
 /// A queue over an endpoint.
 #[derive(Debug)]
 pub(crate) struct FabricPort {
@@ -113,7 +116,7 @@ impl FabricPort {
     pub(super) fn submit(&mut self, tag: u64, request: &Request<'_>) -> Result<(), SubmitError> {
         let Plan { mut sqe, data_out, returns, expected_bytes } = self.requests.plan(request)?;
         let Some(index) = self.requests.next_slot() else { return Err(SubmitError::QueueFull) };
-        let in_capsule = in_capsule(self.requests.config(), &data_out, expected_bytes);
+        let in_capsule = in_capsule(self.requests.config(), &data_out, expected_bytes)?;
         let mut message = Vec::with_capacity(Sqe::BYTES + in_capsule);
         message.resize(Sqe::BYTES, 0);
         let mut by_key: &[u8] = &[];
@@ -267,16 +270,30 @@ impl FabricPort {
 
 /// Data that goes with a command, in bytes. A command of an admin queue is alone in its capsule (NVMe RDMA
 /// Transport 1.0 §3.1), unless there is no other place for its data.
-fn in_capsule(config: &InitiatorConfig, data_out: &DataOut<'_>, expected_bytes: u32) -> usize {
+///
+/// # Errors
+/// It must go there, and is too long.
+fn in_capsule(
+    config: &InitiatorConfig,
+    data_out: &DataOut<'_>,
+    expected_bytes: u32,
+) -> Result<usize, SubmitError> {
     let room = config.in_capsule_bytes as usize;
     match data_out {
-        DataOut::None => 0,
+        DataOut::None => Ok(0),
         // What has data both ways has room for one of them elsewhere.
-        DataOut::Bytes(data) if expected_bytes > 0 => data.len(),
-        DataOut::Bytes(data) if !config.admin && data.len() <= room => data.len(),
-        DataOut::Bytes(_) => 0,
-        DataOut::Pushdown(parts) => parts.encoded_bytes(),
-        DataOut::PushdownVector(call) => call.encoded_bytes(),
+        DataOut::Bytes(data) if expected_bytes > 0 => {
+            let most = if config.admin { ADMIN_IN_CAPSULE_BYTES } else { room };
+            let (bytes, max_bytes) = (data.len() as u64, most as u64);
+            if bytes > max_bytes {
+                return Err(SubmitError::TooLong { bytes, max_bytes });
+            }
+            Ok(data.len())
+        }
+        DataOut::Bytes(data) if !config.admin && data.len() <= room => Ok(data.len()),
+        DataOut::Bytes(_) => Ok(0),
+        DataOut::Pushdown(parts) => Ok(parts.encoded_bytes()),
+        DataOut::PushdownVector(call) => Ok(call.encoded_bytes()),
     }
 }
 
@@ -597,6 +614,27 @@ mod tests {
         host.port.send(0);
         target.end.post([Work::Send(host.guess(0))]);
         assert_eq!(protocol_error(&mut host.port), NOT_SENT);
+    }
+
+    #[test]
+    fn data_both_ways_that_no_capsule_holds() {
+        // Both kinds of queue take as much here.
+        for admin in [false, true] {
+            let (mut host, mut target) = connected(admin);
+            let raw = |data_out| Request::Raw {
+                sqe: Sqe::new(0xc3, 0),
+                data_out,
+                data_in_max_bytes: BLOCK_BYTES,
+            };
+            let too_long = Err(SubmitError::TooLong { bytes: 1025, max_bytes: 1024 });
+            assert_eq!(host.port.submit(0, &raw(&[1; 1025])), too_long);
+            assert_eq!(host.port.requests().in_flight(), 0);
+            assert_eq!(host.port.submit(0, &raw(&[1; 1024])), Ok(()));
+            host.port.ring();
+            host.port.send(0);
+            target.look();
+            assert_eq!(target.commands[0].1, 1024);
+        }
     }
 
     proptest! {
