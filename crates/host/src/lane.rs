@@ -29,7 +29,7 @@ pub struct ChainInfo {
 
 /// One I/O queue pair, its connection and its buffers, for one thread at a time.
 ///
-/// Nothing is allocated per request once the buffers have grown. When the connection is lost, each
+/// By TCP, nothing is allocated per request once the buffers have grown. When the connection is lost, each
 /// request in flight completes exactly once, with [`RequestError::Lost`], at the next
 /// [`poll`](Self::poll) or [`wait`](Self::wait), which then return the reason. Dropping a lane
 /// closes its connection; requests in flight end without a completion.
@@ -253,13 +253,15 @@ impl Lane {
         }
     }
 
-    /// Bytes sent on the connection so far, without TCP and IP headers.
+    /// Bytes sent on the connection so far, without TCP and IP headers. By RDMA, those of messages: data
+    /// that is moved by key is not counted.
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
         self.queue.sent_bytes() + self.on_paths.as_ref().map_or(0, |on| on.past_bytes().0)
     }
 
-    /// Bytes received on the connection so far, without TCP and IP headers.
+    /// Bytes received on the connection so far, without TCP and IP headers; as for
+    /// [`bytes_sent`](Self::bytes_sent).
     #[must_use]
     pub fn bytes_received(&self) -> u64 {
         self.queue.received_bytes() + self.on_paths.as_ref().map_or(0, |on| on.past_bytes().1)
@@ -404,12 +406,16 @@ impl Lane {
         answer.clear();
         let mut end = None;
         while end.is_none() {
-            self.wait(WAIT, &mut |completion| {
+            let waited = self.wait(WAIT, &mut |completion| {
                 end = Some(completion.result.map(|done| {
                     answer.extend_from_slice(done.data);
                     ChainInfo { hops: done.dw0 }
                 }));
-            })?;
+            });
+            // The target may have answered and closed the connection.
+            if matches!(end, None | Some(Err(RequestError::Lost(_)))) {
+                waited?;
+            }
         }
         match end {
             Some(Ok(info)) => Ok(info),
@@ -448,10 +454,14 @@ impl Lane {
             if self.requests_in_flight() == 0 {
                 break;
             }
-            self.wait(WAIT, &mut |completion| match completion.result {
+            let waited = self.wait(WAIT, &mut |completion| match completion.result {
                 Ok(done) => take(completion.tag as usize, done.data),
                 Err(error) => first_error = Some(first_error.unwrap_or(error)),
-            })?;
+            });
+            // The target may have answered all and closed the connection.
+            if at < length || first_error.is_some() {
+                waited?;
+            }
         }
         first_error.map_or(Ok(()), |error| Err(error.of(name)))
     }

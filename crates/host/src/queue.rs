@@ -414,7 +414,10 @@ impl Queue {
                 }));
             });
             self.event_came |= event_came;
-            waited?;
+            // The target may have answered and closed the connection.
+            if answer.is_none() {
+                waited?;
+            }
         }
         match answer {
             Some(Ok(answer)) => Ok(answer),

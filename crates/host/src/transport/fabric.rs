@@ -344,6 +344,8 @@ fn respond(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::Queue;
+    use crate::transport::Port;
     use crate::{FileVersion, NamespaceInfo, PushdownCall, RequestError};
     use bpfof_device::{IoBuffer, fabric};
     use bpfof_nvme::opcode::nvm;
@@ -614,6 +616,19 @@ mod tests {
         host.port.send(0);
         target.end.post([Work::Send(host.guess(0))]);
         assert_eq!(protocol_error(&mut host.port), NOT_SENT);
+    }
+
+    #[test]
+    fn an_answer_that_comes_with_the_end_counts() {
+        let (host, target) = connected(true);
+        // The first use of the first slot.
+        target.end.post([Work::Send(success(1 << 12))]);
+        target.end.close();
+        let port = Port::Fabric(Box::new(host.port));
+        let mut queue = Queue::over(port, &Options::default(), Duration::from_secs(9));
+        let answer = queue.call("Flush", Sqe::new(nvm::FLUSH, 1), &[], 0);
+        assert_eq!(answer.expect("an answer").0.status, Status::SUCCESS);
+        assert!(!queue.is_connected());
     }
 
     #[test]
