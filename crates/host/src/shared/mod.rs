@@ -78,7 +78,7 @@ pub struct SharedLaneCounters {
 /// A [`Lane`] for any number of threads: one queue pair and one connection to the target for all of
 /// them, so that their requests share sends, receives and interrupts. Calls block.
 ///
-/// Nothing is allocated per request once the buffers have grown. When the connection is lost, every
+/// By TCP, nothing is allocated per request once the buffers have grown. When the connection is lost, every
 /// call in flight ends with [`RequestError::Lost`], later ones with [`SubmitError::NotConnected`]
 /// until [`reconnect`](Self::reconnect). With several portals they go on by another path, as those of a
 /// [`Lane`] do.
