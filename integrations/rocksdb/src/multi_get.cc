@@ -93,18 +93,21 @@ class ManyChains {
 	/* Sends what has left, and takes the ends that are there. */
 	void poll(const Reader &reader) { take(reader, 0); }
 
-	/* The same, but waits for all ends, as long as there is time. Those that are missing then are as
-	 * not_ended() says, and the reader is of no use. */
+	/* The same, but waits for all ends, as long as there is time for each wait. Those that are missing
+	 * then are as not_ended() says, and the reader is of no use. */
 	void wait(const Reader &reader, const TimeLimit &limit)
 	{
-		for (int64_t left = TimeLimit::NONE; running_ > 0 && left != 0;) {
-			left = limit.timeout_us();
-			take(reader, left);
+		while (running_ > 0) {
+			const int64_t left = limit.timeout_us();
+
+			if (take(reader, left) == 0 && left != TimeLimit::NONE)
+				break;
 		}
 	}
 
     private:
-	void take(const Reader &reader, int64_t timeout_us)
+	/* Gives how many ends there were; fewer than 0 if the reader has failed. */
+	int take(const Reader &reader, int64_t timeout_us)
 	{
 		struct bpfof_chain *ended[POLL_MAX];
 		const int got =
@@ -116,6 +119,7 @@ class ManyChains {
 				chains_[i].result.error = EIO;
 		}
 		running_ = got < 0 ? 0 : running_ - got;
+		return got;
 	}
 
 	const uint64_t newest_tag_;
