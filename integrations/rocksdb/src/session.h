@@ -35,7 +35,7 @@ class Session {
 	bool has_target() const { return has_target_ && !is_lost(); }
 
 	/* One of at most readers_max readers, or one without reader. To be given back, or away if something is
-	 * still in flight on it. */
+	 * still in flight on it, or its connection was given up. */
 	PooledReader take();
 	void give_back(PooledReader reader);
 	void give_away(PooledReader reader);
@@ -73,7 +73,9 @@ class Reader {
 	{
 		if (!reader_.reader)
 			return;
-		if (bpfof_in_flight(reader_.reader) == 0)
+		const bool gave_lane_up = gave_up_ && !bpfof_reader_is_connected(reader_.reader);
+
+		if (bpfof_in_flight(reader_.reader) == 0 && !gave_lane_up)
 			session_->give_back(reader_);
 		else
 			session_->give_away(reader_);
@@ -83,11 +85,14 @@ class Reader {
 
 	/* Null if all are in use, or the target grants no more. */
 	struct bpfof_reader *get() const { return reader_.reader; }
+	/* A read has timed out. If the connection went with it, the target is not lost. */
+	void give_up() { gave_up_ = true; }
 	const Session &session() const { return *session_; }
 
     private:
 	const std::shared_ptr<Session> session_;
 	const PooledReader reader_;
+	bool gave_up_ = false;
 };
 
 /* The session of the moment: another one once the target was lost and is there again. */

@@ -115,12 +115,16 @@ Fetched TableFiles::read(
 	reads.reserve(ranges.size());
 	for (const FileRange &range : ranges)
 		reads.push_back({range.file->number(), range.offset, range.size, *to++, 0});
-	const Reader reader(target_->session());
+	Reader reader(target_->session());
 
 	if (!reader.get())
 		return Fetched::kNot;
-	if (bpfof_read_files_within(reader.get(), reads.data(), reads.size(), timeout_us) < 0)
-		return timeout_us >= 0 && errno == ETIMEDOUT ? Fetched::kTimedOut : Fetched::kNot;
+	if (bpfof_read_files_within(reader.get(), reads.data(), reads.size(), timeout_us) < 0) {
+		if (timeout_us < 0 || errno != ETIMEDOUT)
+			return Fetched::kNot;
+		reader.give_up();
+		return Fetched::kTimedOut;
+	}
 	for (const struct bpfof_file_read &read : reads) {
 		if (read.length != read.size)
 			return Fetched::kNot;

@@ -41,6 +41,8 @@ struct Kind {
 	size_t index_bytes_max;
 	/* Gets that are left to RocksDB, and its cache, would make other counts a matter of luck. */
 	double sample_rate = 0;
+	/* Connections that readers share; 0: each has its own. */
+	uint32_t lanes_max = UINT32_MAX;
 };
 
 constexpr rocksdb::BlockBasedTableOptions::IndexType BINARY =
@@ -88,6 +90,7 @@ inline bpf_of::PushdownDB *open_database(
 	pushdown.device = place.device;
 	pushdown.index_bytes_max = kind.index_bytes_max;
 	pushdown.sample_rate = kind.sample_rate;
+	pushdown.lanes_max = kind.lanes_max;
 	const rocksdb::Status status =
 		bpf_of::PushdownDB::Open(options, pushdown, place.directory + "/" + name, &db);
 

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <thread>
 
 using bpf_of::PushdownDB;
 using bpf_of::ReadPath;
@@ -184,6 +186,33 @@ template <typename Call> void gives_up(const char *what, Call call)
 		static_cast<long long>(std::chrono::duration_cast<milliseconds>(took).count()));
 }
 
+/* Of a thread, as /proc tells it. */
+char state_of(const std::filesystem::path &task)
+{
+	std::ifstream file(task / "stat");
+	std::string line;
+
+	std::getline(file, line);
+	/* Behind the name, which may have anything in it. */
+	const size_t end = line.rfind(") ");
+
+	return end == std::string::npos ? '?' : line[end + 2];
+}
+
+/* Stops the target, and waits until none of its threads answers any more. */
+void stop(int pid)
+{
+	const auto end = std::chrono::steady_clock::now() + LATE;
+
+	CHECK(kill(pid, SIGSTOP) == 0, "stopping %d", pid);
+	for (const auto &task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+		while (state_of(task.path()) != 'T') {
+			CHECK(std::chrono::steady_clock::now() < end, "%s goes on", task.path().c_str());
+			std::this_thread::sleep_for(milliseconds(1));
+		}
+	}
+}
+
 /* From a key of the tables on; with nothing there but an error. */
 Status seek(PushdownDB *db, const ReadOptions &options)
 {
@@ -212,7 +241,7 @@ void test_stopped_target(PushdownDB *db, int pid)
 	std::string value;
 	uint64_t timed_out = db->stats()[ReadPath::kTimedOut];
 
-	CHECK(kill(pid, SIGSTOP) == 0, "stopping %d", pid);
+	stop(pid);
 	for (int round = 0; round < 10; round++) {
 		gives_up("a Get with a deadline", [&] { return db->Get(until(PATIENCE), key_of(5), &value); });
 		gives_up("a Get with a timeout", [&] { return db->Get(within(PATIENCE), key_of(46), &value); });
@@ -247,13 +276,27 @@ void test_stopped_target(PushdownDB *db, int pid)
 	check_target_answers(db);
 }
 
+/* A read that gives up loses its own connection, and not the target. */
+void test_own_connections(PushdownDB *db, int pid)
+{
+	check_target_answers(db);
+	stop(pid);
+	/* With a deadline RocksDB asks for the block of one table, so that there is no other connection to make. */
+	gives_up("a seek by a connection of its own", [&] { return seek(db, until(PATIENCE)); });
+	CHECK(kill(pid, SIGCONT) == 0, "waking %d", pid);
+	check_target_answers(db);
+}
+
 } /* namespace */
 
 int main(int argc, char **argv)
 {
 	const Place where = place(argc, argv);
 	const char *const pid = std::getenv("TARGET_PID");
-	const Kind kind = {"deadlines", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30};
+	Kind kind = {"deadlines", rocksdb::kSnappyCompression, BINARY, 5, size_t{1} << 30};
+
+	/* A thread that comes to another processor would make a connection to the stopped target. */
+	kind.lanes_max = 1;
 	PushdownDB *db = make_database(where, kind);
 
 	test_in_time(db);
@@ -261,6 +304,14 @@ int main(int argc, char **argv)
 	if (pid)
 		test_stopped_target(db, std::atoi(pid));
 	std::printf("deadlines:");
+	print_ways(*db);
+	delete db;
+	if (!pid)
+		return 0;
+	kind.lanes_max = 0;
+	db = make_database(where, kind);
+	test_own_connections(db, std::atoi(pid));
+	std::printf("deadlines, own connections:");
 	print_ways(*db);
 	delete db;
 	return 0;
