@@ -71,6 +71,20 @@ void not_ended(struct bpfof_chain *chain)
 	chain->result.message[0] = 0;
 }
 
+/* A read of this machine may time out as well, but says of what. */
+static bool has_not_ended(const struct bpfof_chain &chain)
+{
+	const struct bpfof_result &result = chain.result;
+
+	return result.length < 0 && result.error == ETIMEDOUT && !result.message[0];
+}
+
+void cannot_end(struct bpfof_chain *chain)
+{
+	if (has_not_ended(*chain))
+		chain->result.error = EIO;
+}
+
 bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t timeout_us)
 {
 	struct bpfof_chain *ended;
@@ -87,7 +101,11 @@ bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t 
 		bpfof_read_pushdown_batch(reader, chain, 1);
 		return true;
 	}
-	return bpfof_poll_within(reader, &ended, 1, timeout_us) == 1;
+	const int got = bpfof_poll_within(reader, &ended, 1, timeout_us);
+
+	if (got < 0)
+		cannot_end(chain);
+	return got == 1;
 }
 
 bool met_long_key(const struct bpfof_chain &chain)
@@ -121,7 +139,7 @@ ReadPath read_answer(const struct bpfof_chain &chain, Found *found, std::string 
 
 	if (result.length < 0) {
 		*error = result.message;
-		if (result.error == ETIMEDOUT)
+		if (has_not_ended(chain))
 			return ReadPath::kTimedOut;
 		if (met_long_key(chain))
 			return ReadPath::kDeclined;

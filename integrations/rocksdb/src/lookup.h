@@ -44,6 +44,8 @@ void make_chain(struct bpfof_chain *chain, const Plan &plan, const FileList &fil
 bool run_within(struct bpfof_reader *reader, struct bpfof_chain *chain, int64_t timeout_us);
 /* What a chain has before it ends. */
 void not_ended(struct bpfof_chain *chain);
+/* The reader has failed: a chain that has not ended has failed with it. */
+void cannot_end(struct bpfof_chain *chain);
 
 /* Whether the chain has ended at a key, of any entry on its way, for which its scratch has no room. */
 bool met_long_key(const struct bpfof_chain &chain);

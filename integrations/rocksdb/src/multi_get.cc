@@ -113,11 +113,8 @@ class ManyChains {
 		const int got =
 			running_ > 0 ? bpfof_poll_within(reader.get(), ended, POLL_MAX, timeout_us) : 0;
 
-		/* The reader is of no use any more. */
-		for (size_t i = 0; got < 0 && i < begun_; i++) {
-			if (chains_[i].result.error == ETIMEDOUT)
-				chains_[i].result.error = EIO;
-		}
+		for (size_t i = 0; got < 0 && i < begun_; i++)
+			cannot_end(&chains_[i]);
 		running_ = got < 0 ? 0 : running_ - got;
 		return got;
 	}
