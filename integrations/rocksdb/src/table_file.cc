@@ -112,6 +112,9 @@ Fetched TableFiles::read(
 {
 	std::vector<struct bpfof_file_read> reads;
 
+	/* Who is too late sends nothing. */
+	if (timeout_us == 0)
+		return Fetched::kTimedOut;
 	reads.reserve(ranges.size());
 	for (const FileRange &range : ranges)
 		reads.push_back({range.file->number(), range.offset, range.size, *to++, 0});
