@@ -231,20 +231,8 @@ Status PushdownDB::get(
 	if (!make_plan(*view, key, newest_tag, live->merge(), end, &plan, &way))
 		return plainly(way);
 	value->Reset();
-	if (mode == Mode::kBlocks && plan.tables > 0) {
-		PrefetchBuffer stage;
-		const Fetched fetched = state_->stage({&plan}, limit.timeout_us(), &stage);
-
-		if (fetched == Fetched::kTimedOut) {
-			state_->count(ReadPath::kTimedOut);
-			return timed_out();
-		}
-		if (fetched == Fetched::kNot)
-			return plainly(ReadPath::kBusy);
-		ReadPrefetched scope(stage);
-
-		return plainly(ReadPath::kBlocks);
-	}
+	if (mode == Mode::kBlocks && plan.tables > 0)
+		return state_->search_blocks(plan, limit, plainly);
 	way = state_->run_chain(plan, {key, *live, *view, end, limit, &status, value}, newest_tag);
 	if (way != ReadPath::kTarget && way != ReadPath::kHere && way != ReadPath::kNoTable &&
 		way != ReadPath::kTimedOut)
@@ -253,6 +241,23 @@ Status PushdownDB::get(
 	if (way == ReadPath::kTarget || way == ReadPath::kHere)
 		read.end(Sampling::Kind::kChain);
 	return status;
+}
+
+Status PushdownDB::State::search_blocks(
+	const Plan &plan, const TimeLimit &limit, const std::function<Status(ReadPath)> &plainly)
+{
+	PrefetchBuffer stage;
+	const Fetched fetched = this->stage({&plan}, limit.timeout_us(), &stage);
+
+	if (fetched == Fetched::kTimedOut) {
+		count(ReadPath::kTimedOut);
+		return timed_out();
+	}
+	if (fetched == Fetched::kNot)
+		return plainly(ReadPath::kBusy);
+	ReadPrefetched scope(stage);
+
+	return plainly(ReadPath::kBlocks);
 }
 
 ReadPath PushdownDB::State::run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag)

@@ -11,6 +11,8 @@
 #include "sampling.h"
 #include "prefetch_buffer.h"
 
+#include <functional>
+
 namespace bpf_of {
 
 /* A read of a key that memory has not settled, and where its answer goes. */
@@ -103,6 +105,9 @@ struct PushdownDB::State {
 			return BPFOF_SCRATCH_MAX;
 		return live.merge() ? merge_scratch_bytes : scratch_bytes;
 	}
+	/* Fetches the blocks of a plan, and then has RocksDB read by `plainly`, which is told the way. */
+	rocksdb::Status search_blocks(const Plan &plan, const TimeLimit &limit,
+		const std::function<rocksdb::Status(ReadPath)> &plainly);
 	/* Searches tables as planned. kTarget, kHere, kNoTable, kTimedOut: the read has its answer. */
 	ReadPath run_chain(Plan &plan, const KeyRead &read, uint64_t newest_tag);
 	/* What a chain that has ended has found; its scratch is still there. */

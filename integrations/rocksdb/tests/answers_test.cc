@@ -266,6 +266,25 @@ void test_answers(const Place &place, const Kind &kind)
 	delete db;
 }
 
+/* Chains look for long keys, and for `behind`, which comes next to one. */
+void check_long_keys(PushdownDB *db, const Model &model, const std::string &longest,
+	const std::string &behind_long, const std::string &behind)
+{
+	const uint64_t before = chains(db->stats());
+
+	check_get(db, model, longest, nullptr);
+	CHECK(chains(db->stats()) == before + 1, "a key of 4 KiB");
+	check_get(db, model, behind_long, nullptr);
+	CHECK(chains(db->stats()) == before + 2, "a long key");
+	/* The first one learns of it. */
+	check_get(db, model, behind, nullptr);
+	check_get(db, model, behind, nullptr);
+	CHECK(chains(db->stats()) >= before + 3 && db->stats()[ReadPath::kFailed] == 0, "%s",
+		db->last_error().c_str());
+	check_many_of(db, model, {longest, behind_long, behind, key_of(0), key_of(3)});
+	CHECK(chains(db->stats()) >= before + 8, "keys of several lengths at once");
+}
+
 /* What chains cannot do is done by the library, is right, and is counted. */
 void test_the_rest(const Place &place, const Kind &kind)
 {
@@ -292,19 +311,7 @@ void test_the_rest(const Place &place, const Kind &kind)
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
 	check_get(db, model, "long", nullptr);
 	CHECK(db->stats()[ReadPath::kDeclined] == 1, "a long value");
-	const uint64_t before = chains(db->stats());
-
-	check_get(db, model, longest_key, nullptr);
-	CHECK(chains(db->stats()) == before + 1, "a key of 4 KiB");
-	check_get(db, model, behind_long, nullptr);
-	CHECK(chains(db->stats()) == before + 2, "a long key");
-	/* The first one learns of it. */
-	check_get(db, model, behind, nullptr);
-	check_get(db, model, behind, nullptr);
-	CHECK(chains(db->stats()) >= before + 3 && db->stats()[ReadPath::kFailed] == 0, "%s",
-		db->last_error().c_str());
-	check_many_of(db, model, {longest_key, behind_long, behind, key_of(0), key_of(3)});
-	CHECK(chains(db->stats()) >= before + 8, "keys of several lengths at once");
+	check_long_keys(db, model, longest_key, behind_long, behind);
 	check_get(db, model, long_key, nullptr);
 	CHECK(db->stats()[ReadPath::kOptions] == 1, "a long key");
 
