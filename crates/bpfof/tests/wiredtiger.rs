@@ -121,6 +121,20 @@ fn python() -> Option<String> {
     python
 }
 
+/// A new folder for a database, where the extension leaves its counters, and a configuration that loads it.
+fn database(disk: &Disk, name: &str) -> (PathBuf, PathBuf, String) {
+    let (home, counters) = (disk.mount().join(name), disk.mount().join("counters.json"));
+    std::fs::create_dir(&home).expect("made");
+    let config = format!(
+        "cache_size=1MB,extensions=[{}={{early_load=true,config={{url=\"{}\",device=\"{}\",counters=\"{}\"}}}}]",
+        build().join("libbpfof_wiredtiger.so").display(),
+        disk.url,
+        disk.image().display(),
+        counters.display()
+    );
+    (home, counters, config)
+}
+
 /// A program in Python, with nothing but a variable of the environment.
 #[test]
 fn a_python_program_is_pushed_down() {
@@ -128,16 +142,7 @@ fn a_python_program_is_pushed_down() {
         return;
     };
     let disk = Disk::new("ext4", IMAGE_BYTES);
-    let (home, extension) = (disk.mount().join("python"), build().join("libbpfof_wiredtiger.so"));
-    let counters = disk.mount().join("counters.json");
-    std::fs::create_dir(&home).expect("made");
-    let config = format!(
-        "cache_size=1MB,extensions=[{}={{early_load=true,config={{url=\"{}\",device=\"{}\",counters=\"{}\"}}}}]",
-        extension.display(),
-        disk.url,
-        disk.image().display(),
-        counters.display()
-    );
+    let (home, counters, config) = database(&disk, "python");
     let program = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = program.join("../../docs/examples/wiredtiger_lookup.py");
     let run = |more: &[&str], config: &str| {
@@ -171,16 +176,7 @@ fn a_program_that_knows_nothing_of_it_uses_it() {
     };
     assert!(found.status.success());
     let disk = Disk::new("ext4", IMAGE_BYTES);
-    let (home, extension) = (disk.mount().join("stock"), build().join("libbpfof_wiredtiger.so"));
-    let counters = disk.mount().join("counters.json");
-    std::fs::create_dir(&home).expect("made");
-    let config = format!(
-        "cache_size=1MB,extensions=[{}={{early_load=true,config={{url=\"{}\",device=\"{}\",counters=\"{}\"}}}}]",
-        extension.display(),
-        disk.url,
-        disk.image().display(),
-        counters.display()
-    );
+    let (home, counters, config) = database(&disk, "stock");
     let wt = |arguments: &[&str]| {
         let output = Command::new("wt")
             .args(["-h", home.to_str().expect("UTF-8")])
