@@ -9,7 +9,6 @@ use bpfof_host::{Controller, Error, HostsFile, TargetUrl};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::fs::File;
-use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -102,9 +101,7 @@ impl Session {
             }
         };
         if options.lanes_max > 0 {
-            // More than processors are of no use.
-            let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-            maps.share_lanes(processors.min(options.lanes_max as usize));
+            maps.share_lanes(options.lanes_max as usize);
         }
         let is_drive = target.is_some_and(|(url, _)| url.starts_with(NVME));
         let session = Session {

@@ -177,6 +177,12 @@ impl Batch {
         let Some(remote) = &shared.remote else { return Exchanged::Done };
         let (mut next, mut lost) = (0, false);
         loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                pins.clear();
+                return Exchanged::TimedOut;
+            }
+            let mut is_full = false;
             while let Some(piece) = pieces.get(next).filter(|_| !lost) {
                 let request = Request::Read {
                     nsid: remote.info.nsid,
@@ -185,18 +191,16 @@ impl Batch {
                 };
                 match lane.submit(next as u64, request) {
                     Ok(()) => {}
-                    Err(SubmitError::QueueFull) if lane.requests_in_flight() > 0 => break,
+                    Err(SubmitError::QueueFull) => {
+                        is_full = true;
+                        break;
+                    }
                     Err(_) => pins[piece.read] = None,
                 }
                 next += 1;
             }
-            if lane.requests_in_flight() == 0 {
+            if lane.requests_in_flight() == 0 && !is_full {
                 break;
-            }
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                pins.clear();
-                return Exchanged::TimedOut;
             }
             let waited = lane.wait(
                 left.map_or(WAIT, |left| left.min(WAIT)),

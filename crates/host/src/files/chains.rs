@@ -361,7 +361,7 @@ impl Chains {
 
     /// Those that were in an executor that is of no further use.
     pub(crate) fn abandon(&mut self) {
-        let why = "io_uring failed on this machine, and the policy allows no plain reads";
+        let why = "what ran the chain is of no use any more, and the policy allows no plain reads";
         for number in 0..self.chains.len() {
             if self.get(number).is_some_and(|chain| matches!(chain.state, State::Running)) {
                 self.fall_back(&[number], why);

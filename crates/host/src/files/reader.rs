@@ -379,8 +379,11 @@ impl PushdownReader {
     /// Takes what the executor has ended.
     fn receive(&mut self, timeout: Duration, on_done: &mut dyn FnMut(ReadCompletion<'_>)) {
         let Self { chains, target, local, policy, .. } = self;
-        let Some(executor) = either(target, local).filter(|executor| executor.in_flight() > 0)
-        else {
+        // A target's connection may be full of others' requests.
+        let has_work = |executor: &&mut dyn ChainExecutor| {
+            executor.in_flight() > 0 || chains.wants_room() && executor.place() == Executor::Target
+        };
+        let Some(executor) = either(target, local).filter(has_work) else {
             if !timeout.is_zero() && chains.is_waiting() {
                 self.shared.wait_until(timeout, &mut || chains.is_due());
             }

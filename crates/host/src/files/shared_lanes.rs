@@ -2,8 +2,14 @@
 
 use crate::{Caravan, Error, Lane, SharedLane};
 use rustix::thread::sched_getcpu;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most processors that have a lane of their own.
+const PLACES_MAX: usize = 1024;
+/// After this a lane that could not be connected is tried again.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Lanes by processors: threads of one processor do not wait for each other's turn with a lane, and an answer
 /// is received where its thread is.
@@ -11,94 +17,115 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct SharedLanes {
     /// Processors are dealt out to these in turn.
     lanes: Mutex<Vec<Option<Arc<SharedLane>>>>,
-    lanes_max: usize,
-    /// Who connects has it. Whether there was none to be had for a processor.
-    no_more: Mutex<bool>,
-    /// A thread connects one.
+    places: usize,
+    /// Who connects the first lane has it.
+    first: Mutex<()>,
+    /// A thread connects another one.
     connects: AtomicBool,
+    /// When the next may be tried, in ns from `made` on.
+    next_try_ns: AtomicU64,
+    made: Instant,
 }
 
 impl SharedLanes {
     /// At most `lanes_max` lanes, of which none is connected.
     pub(crate) fn new(lanes_max: usize) -> Self {
-        let lanes_max = lanes_max.max(1);
-        let lanes = Mutex::new(vec![None; lanes_max]);
-        Self { lanes, lanes_max, no_more: Mutex::new(false), connects: AtomicBool::new(false) }
-    }
-
-    /// The lane at a place, if it is connected.
-    pub(crate) fn known(&self, place: usize) -> Option<Arc<SharedLane>> {
-        self.find(place).0
-    }
-
-    /// Whether the caller is to have the lane at a place connected, by [`get`](Self::get), and to say when that is
-    /// [over](Self::has_connected): somebody else does so already, or there is none to be had.
-    pub(crate) fn is_to_connect(&self) -> bool {
-        let is_possible = self.no_more.try_lock().is_ok_and(|no_more| !*no_more);
-        is_possible && !self.connects.swap(true, Ordering::Relaxed)
-    }
-
-    /// Another may connect one.
-    pub(crate) fn has_connected(&self) {
-        self.connects.store(false, Ordering::Relaxed);
+        let places = lanes_max.clamp(1, PLACES_MAX);
+        Self {
+            lanes: Mutex::new(vec![None; places]),
+            places,
+            first: Mutex::new(()),
+            connects: AtomicBool::new(false),
+            next_try_ns: AtomicU64::new(0),
+            made: Instant::now(),
+        }
     }
 
     /// Where the lane is of the processor on which the caller runs.
     pub(crate) fn place(&self) -> usize {
-        sched_getcpu() % self.lanes_max
+        sched_getcpu() % self.places
+    }
+
+    /// The lane at a place, if it is connected.
+    pub(crate) fn known(&self, place: usize) -> Option<Arc<SharedLane>> {
+        let lanes = self.lanes();
+        let lane = lanes.get(place)?.as_ref().filter(|lane| lane.is_connected());
+        lane.map(Arc::clone)
+    }
+
+    /// A lane, and its place: the one at `place`, or else any that is connected. If none is, `open` connects
+    /// the first, which others wait for. None without a target.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(crate) fn any(
+        &self,
+        place: usize,
+        open: impl FnOnce() -> Result<Option<Lane>, Error>,
+    ) -> Result<Option<(Arc<SharedLane>, usize)>, Error> {
+        if let Some(found) = self.find(place) {
+            return Ok(Some(found));
+        }
+        let _first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.find(place) {
+            Some(found) => Ok(Some(found)),
+            None => Ok(self.connect(place, open)?.map(|lane| (lane, place))),
+        }
+    }
+
+    /// Whether the caller is to [connect](Self::connect) another lane, and to [say](Self::end) when that is over:
+    /// nobody else does, and none has failed just before.
+    pub(crate) fn begin(&self) -> bool {
+        let now_ns = self.now_ns();
+        now_ns >= self.next_try_ns.load(Ordering::Relaxed)
+            && !self.connects.swap(true, Ordering::Relaxed)
+    }
+
+    /// Another may connect one.
+    pub(crate) fn end(&self) {
+        self.connects.store(false, Ordering::Relaxed);
+    }
+
+    /// Connects the lane at a place.
+    ///
+    /// # Errors
+    /// Those of `open`. It is not to [begin](Self::begin) again for a while then.
+    pub(crate) fn connect(
+        &self,
+        place: usize,
+        open: impl FnOnce() -> Result<Option<Lane>, Error>,
+    ) -> Result<Option<Arc<SharedLane>>, Error> {
+        let lane = open().and_then(|lane| match lane {
+            Some(lane) => {
+                SharedLane::new(lane, Caravan::default()).map(|lane| Some(Arc::new(lane)))
+            }
+            None => Ok(None),
+        });
+        if lane.is_err() {
+            let next = self.now_ns().saturating_add(RETRY.as_nanos() as u64);
+            self.next_try_ns.store(next, Ordering::Relaxed);
+        }
+        let lane = lane?;
+        if let Some(slot) = self.lanes().get_mut(place) {
+            slot.clone_from(&lane);
+        }
+        Ok(lane)
+    }
+
+    fn find(&self, place: usize) -> Option<(Arc<SharedLane>, usize)> {
+        let lanes = self.lanes();
+        let own = lanes.iter().enumerate().skip(place).take(1);
+        let mut good = own.chain(lanes.iter().enumerate()).filter_map(|(at, lane)| {
+            lane.as_ref().filter(|lane| lane.is_connected()).map(|lane| (Arc::clone(lane), at))
+        });
+        good.next()
     }
 
     fn lanes(&self) -> MutexGuard<'_, Vec<Option<Arc<SharedLane>>>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lane at a place, and any other one, as far as they are connected.
-    fn find(&self, place: usize) -> (Option<Arc<SharedLane>>, Option<Arc<SharedLane>>) {
-        let lanes = self.lanes();
-        let is_good = |lane: &&Arc<SharedLane>| lane.is_connected();
-        let own = lanes.get(place).and_then(Option::as_ref).filter(is_good);
-        let other = lanes.iter().flatten().find(is_good);
-        (own.map(Arc::clone), other.map(Arc::clone))
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.made.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
-
-    /// The lane at a place, which `open` connects if there is none. If another thread connects one just now, or
-    /// there is no more to be had, any other one. None without a target.
-    ///
-    /// # Errors
-    /// Those of `open`, if there is no lane at all.
-    pub(crate) fn get(
-        &self,
-        open: impl FnOnce() -> Result<Option<Lane>, Error>,
-        place: usize,
-    ) -> Result<Option<Arc<SharedLane>>, Error> {
-        let mut no_more = match (self.find(place), self.no_more.try_lock()) {
-            ((Some(own), _), _) => return Ok(Some(own)),
-            (_, Ok(no_more)) => no_more,
-            ((_, Some(other)), Err(_)) => return Ok(Some(other)),
-            (_, Err(_)) => self.no_more.lock().unwrap_or_else(PoisonError::into_inner),
-        };
-        let other = match self.find(place) {
-            (Some(own), _) => return Ok(Some(own)),
-            (None, other) if other.is_some() && *no_more => return Ok(other),
-            (None, other) => other,
-        };
-        match (open().and_then(|lane| lane.map(share).transpose()), other) {
-            (Ok(lane), _) => {
-                if let (Some(lane), Some(slot)) = (&lane, self.lanes().get_mut(place)) {
-                    *slot = Some(Arc::clone(lane));
-                }
-                Ok(lane)
-            }
-            (Err(error), Some(other)) => {
-                log::warn!("processors share a connection, for there is no other: {error}");
-                *no_more = true;
-                Ok(Some(other))
-            }
-            (Err(error), None) => Err(error),
-        }
-    }
-}
-
-fn share(lane: Lane) -> Result<Arc<SharedLane>, Error> {
-    SharedLane::new(lane, Caravan::default()).map(Arc::new)
 }

@@ -1,7 +1,6 @@
 //! The connection that a reader's commands leave by: its own, or one that it shares with others.
 
 use super::shared::Shared;
-use super::shared_lanes::SharedLanes;
 use crate::shared::LaneShare;
 use crate::{Completion, Error, InitiatorConfig, Lane, Request, SubmitError};
 use std::sync::Arc;
@@ -26,7 +25,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Takes a part in the lane of the processor on which the caller runs, if it is another one and
-    /// connected. A connection that is lost stays what it is, so that the reader's user learns of that.
+    /// connected; if it is not, has it connected. A connection that is lost stays what it is, so that the reader's
+    /// user learns of that.
     fn follow(&mut self, share: &mut LaneShare) {
         let Some(lanes) = self.shared.lanes.get() else { return };
         let now = lanes.place();
@@ -38,27 +38,34 @@ impl Place {
                 share.move_to(&lane);
                 self.number = now;
             }
-            None => self.connect_later(now),
+            None if lanes.begin() => self.connect_later(now),
+            None => {}
         }
     }
 
-    /// Has the lane of a processor connected, by a thread of its own: nobody waits for that who has a lane.
+    /// Connects the lane of a processor by a thread of its own: nobody waits for that who has a lane.
+    #[cold]
     fn connect_later(&self, number: usize) {
-        if !self.shared.lanes.get().is_some_and(SharedLanes::is_to_connect) {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
+        let connecting = Connecting(Arc::clone(&self.shared));
         let connect = move || {
-            if let Some(lanes) = shared.lanes.get() {
-                // Another one is used as long as there is none.
-                let _ = lanes.get(|| shared.open_lane(), number);
-                lanes.has_connected();
+            let Connecting(shared) = &connecting;
+            let Some(lanes) = shared.lanes.get() else { return };
+            if let Err(error) = lanes.connect(number, || shared.open_lane()) {
+                log::warn!("processors share a connection for the moment: {error}");
             }
         };
-        let started = thread::Builder::new().name("bpfof-lane".to_owned()).spawn(connect);
-        // Without a thread there is none for this processor until the next try.
-        if let (Err(_), Some(lanes)) = (started, self.shared.lanes.get()) {
-            lanes.has_connected();
+        // Without a thread there is none for this processor until somebody tries again.
+        let _ = thread::Builder::new().name("bpfof-lane".to_owned()).spawn(connect);
+    }
+}
+
+/// A lane is being connected for as long as it lives.
+struct Connecting(Arc<Shared>);
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        if let Some(lanes) = self.0.lanes.get() {
+            lanes.end();
         }
     }
 }
@@ -72,10 +79,10 @@ impl TargetLane {
         let Some(lanes) = shared.lanes.get() else {
             return Ok(shared.open_lane()?.map(Self::Own));
         };
-        let number = lanes.place();
-        let place = Place { shared: Arc::clone(shared), number };
-        let lane = lanes.get(|| shared.open_lane(), number)?;
-        Ok(lane.map(|lane| Self::Shared(LaneShare::new(lane), place)))
+        let lane = lanes.any(lanes.place(), || shared.open_lane())?;
+        Ok(lane.map(|(lane, number)| {
+            Self::Shared(LaneShare::new(lane), Place { shared: Arc::clone(shared), number })
+        }))
     }
 
     pub(crate) fn config(&self) -> InitiatorConfig {
@@ -122,7 +129,7 @@ impl TargetLane {
     /// Nobody waits for the requests in flight any more. False for a lane that is of no use then.
     pub(crate) fn forget(&mut self) -> bool {
         match self {
-            Self::Own(_) => false,
+            Self::Own(lane) => lane.requests_in_flight() == 0,
             Self::Shared(share, _) => {
                 share.forget();
                 true
@@ -153,6 +160,7 @@ mod tests {
     use crate::files::{FileMaps, NamespaceDevice};
     use crate::{Controller, Options};
     use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+    use std::time::Instant;
 
     const BLOCKS: u64 = 64;
     const LONG: Duration = Duration::from_secs(20);
@@ -188,7 +196,10 @@ mod tests {
 
     fn submit(lane: &mut TargetLane, block: u64) {
         let request = Request::Read { nsid: 1, offset_bytes: block * 512, length_bytes: 512 };
-        lane.submit(block, request).expect("room");
+        while let Err(error) = lane.submit(block, request) {
+            assert_eq!((error, lane.requests_in_flight()), (SubmitError::QueueFull, 0));
+            take(lane, LONG);
+        }
     }
 
     /// Takes what ends next; blocks that were read are what they should be.
@@ -246,6 +257,43 @@ mod tests {
         assert!(other.forget() && other.requests_in_flight() == 0);
         submit(&mut other, 9);
         assert_eq!(take(&mut other, LONG), 1, "an answer that was given up");
+    }
+
+    /// Who drives gives up and does not come back: another one that sleeps is woken to drive.
+    #[test]
+    fn who_gives_up_has_another_drive() {
+        let (_server, maps) = association(100_000, 1);
+        let begun = Instant::now();
+        for round in 0..10 {
+            let (mut gives_up, mut waits) = (open(&maps), open(&maps));
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    // The other one drives by now; else nothing is tried in this round.
+                    std::thread::sleep(Duration::from_millis(10));
+                    submit(&mut waits, round);
+                    assert_eq!(take(&mut waits, 10 * LONG), 1);
+                });
+                submit(&mut gives_up, 3);
+                take(&mut gives_up, Duration::from_millis(40));
+            });
+        }
+        assert!(begun.elapsed() < LONG, "somebody slept while nobody drove");
+    }
+
+    /// A lane that others have filled keeps nobody longer than it wants to wait.
+    #[test]
+    fn a_full_lane_is_told() {
+        let (_server, maps) = association(20_000, 1);
+        for _ in 0..Options::default().queue_depth {
+            let mut lane = open(&maps);
+            submit(&mut lane, 3);
+        }
+        let mut lane = open(&maps);
+        let request = Request::Read { nsid: 1, offset_bytes: 512, length_bytes: 512 };
+        assert_eq!(lane.submit(1, request), Err(SubmitError::QueueFull));
+        assert_eq!(take(&mut lane, Duration::from_millis(1)), 0);
+        submit(&mut lane, 1);
+        assert_eq!(take(&mut lane, LONG), 1, "there is room once the others have ended");
     }
 
     #[test]

@@ -242,24 +242,25 @@ impl SharedLane {
         loop {
             match state.submit(request, data) {
                 Ok(tag) => return Ok((state, tag)),
-                Err(SubmitError::QueueFull) => state = self.wait_for_room(state),
+                Err(SubmitError::QueueFull) => state = self.wait_for_room(state, None),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Waits until a call has ended, which may have left room in the lane.
-    fn wait_for_room<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+    /// Waits until a call has ended, which may have left room in the lane, or `end` has come.
+    fn wait_for_room<'a>(&'a self, mut state: Guard<'a>, end: Option<Instant>) -> Guard<'a> {
         if state.driven {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             state.crowd += 1;
-            let woken = self.room.wait_timeout(state, WAIT);
+            let woken = self.room.wait_timeout(state, left.map_or(WAIT, |left| left.min(WAIT)));
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
             state.crowd -= 1;
             return state;
         }
         // What fills the queue may still be held.
         state.ring(self.now_us());
-        self.drive(state, &[], None)
+        self.drive(state, &[], end)
     }
 
     /// Lets other threads run, whose requests may join those that are held, until they leave. They do
@@ -360,15 +361,15 @@ impl SharedLane {
             if ended > 0 && state.is_idle() {
                 state.ring(self.now_us());
             }
-            let over = match tags {
+            let has_ended = match tags {
                 [] => ended > 0 || !state.lane.is_connected(),
-                tags => {
-                    tags.iter().any(|tag| state.has_ended(*tag))
-                        || end.is_some_and(|end| Instant::now() >= end)
-                }
+                tags => tags.iter().any(|tag| state.has_ended(*tag)),
             };
+            let over = has_ended || end.is_some_and(|end| Instant::now() >= end);
             if over {
                 state.driven = false;
+                // Whoever drives next, it is not this thread.
+                state.set_wait(tags, Wait::Away);
                 to_wake |= state.next_driver();
             }
             if ended > 0 || over {
@@ -385,6 +386,18 @@ impl SharedLane {
                 return state;
             }
         }
+    }
+
+    /// Has somebody else drive the lane if nobody does: the caller was to, and does not.
+    fn hand_on<'a>(&'a self, mut state: Guard<'a>) -> Guard<'a> {
+        let next = if state.driven { 0 } else { state.next_driver() };
+        if next == 0 {
+            return state;
+        }
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        drop(state);
+        self.wake(next);
+        self.lock()
     }
 
     /// Waits until the socket has something: spins for `spin`, letting other threads run, then
@@ -508,6 +521,11 @@ impl SharedLane {
 }
 
 impl State {
+    /// Whether the lane takes no request before one has ended.
+    fn is_full(&self) -> bool {
+        self.lane.requests_in_flight() >= usize::from(self.lane.depth())
+    }
+
     fn load(&self) -> Load {
         let (queued_requests, queued_bytes) = self.lane.queued();
         let in_flight = self.lane.requests_in_flight() - queued_requests;

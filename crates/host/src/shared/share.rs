@@ -77,25 +77,20 @@ impl LaneShare {
         (self.sent_bytes, self.received_bytes)
     }
 
-    /// Queues a request; it is sent by the next [`wait`](Self::wait), or with those of others. Waits for room
-    /// if others fill the lane, and nothing of this share is in flight.
+    /// Queues a request; it is sent by the next [`wait`](Self::wait), or with those of others.
     ///
     /// # Errors
-    /// See [`SubmitError`]; nothing is queued then.
+    /// See [`SubmitError`]; nothing is queued then. Others may fill the lane, so that it is full although nothing
+    /// of this share is in flight: [`wait`](Self::wait) waits for room then.
     pub(crate) fn submit(&mut self, name: u64, request: &Request<'_>) -> Result<(), SubmitError> {
         let mut memory = self.spare.pop().unwrap_or_default();
         memory.clear();
         let mut state = self.lane.lock();
-        let tag = loop {
-            match state.submit(request, &mut memory) {
-                Ok(tag) => break tag,
-                Err(SubmitError::QueueFull) if self.tags.is_empty() => {
-                    state = self.lane.wait_for_room(state);
-                }
-                Err(error) => {
-                    self.spare.push(memory);
-                    return Err(error);
-                }
+        let tag = match state.submit(request, &mut memory) {
+            Ok(tag) => tag,
+            Err(error) => {
+                self.spare.push(memory);
+                return Err(error);
             }
         };
         let load = state.load();
@@ -109,7 +104,7 @@ impl LaneShare {
     }
 
     /// Sends what is queued, and waits until at least one request of this share has ended, or `timeout` has
-    /// passed (then 0). `on_completion` is called for each that has ended, with its name as the tag; others may
+    /// passed (then 0). If none is in flight it waits for room in the lane. `on_completion` is called for each that has ended, with its name as the tag; others may
     /// use the lane meanwhile.
     ///
     /// # Errors
@@ -122,14 +117,20 @@ impl LaneShare {
         let lane = Arc::clone(&self.lane);
         let mut state = self.leave(&lane, timeout.is_zero());
         self.take_ended(&mut state);
-        if self.ended.is_empty() && !self.tags.is_empty() {
-            state = match timeout.is_zero() {
-                true => Self::look(&lane, state),
+        if self.ended.is_empty() {
+            state = match self.tags.is_empty() {
+                _ if timeout.is_zero() => Self::look(&lane, state),
+                true if state.is_full() => {
+                    lane.wait_for_room(state, Some(Instant::now() + timeout))
+                }
+                true => state,
                 false => self.await_end(&lane, state, timeout),
             };
             self.take_ended(&mut state);
         }
         self.count_traffic(&mut state);
+        // Whoever has found it so has ended all requests before.
+        let is_connected = lane.is_connected();
         drop(state);
         let (mut lost, count) = (None, self.ended.len());
         for (tag, end, data) in &self.ended {
@@ -146,7 +147,7 @@ impl LaneShare {
         }
         match lost {
             Some(reason) => Err(reason.into()),
-            None if lane.is_connected() => Ok(count),
+            None if is_connected => Ok(count),
             None => Err(LostReason::HungUp.into()),
         }
     }
@@ -173,8 +174,10 @@ impl LaneShare {
         if state.driven {
             return state;
         }
-        let (ended, to_wake) = lane.receive(&mut state);
+        let (ended, mut to_wake) = lane.receive(&mut state);
         if ended > 0 {
+            // Of those whose end has come now one may have been about to drive.
+            to_wake |= state.next_driver();
             lane.epoch.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let crowd = state.crowd;
             drop(state);
@@ -195,14 +198,15 @@ impl LaneShare {
         timeout: Duration,
     ) -> Guard<'a> {
         let end = Instant::now() + timeout;
-        let mut yields = YIELDS;
+        let (mut yields, mut drove) = (YIELDS, false);
         state.set_wait(&self.tags, Wait::Awake);
         while !self.tags.iter().any(|tag| state.has_ended(*tag)) {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            state = if !state.driven {
+            drove = !state.driven;
+            state = if drove {
                 lane.drive(state, &self.tags, Some(end))
             } else if yields > 0 {
                 lane.let_others_run(state, &mut yields)
@@ -211,7 +215,8 @@ impl LaneShare {
             };
         }
         state.set_wait(&self.tags, Wait::Away);
-        state
+        // Who drove has handed on; another may have counted on this thread.
+        if drove { state } else { lane.hand_on(state) }
     }
 
     /// Takes the ends of those that have ended.
