@@ -90,8 +90,8 @@ fn progressed<I: Io>(core: &mut Core<I>, index: u32, chain: ChainId, progress: P
 /// Chains of a connection have come to their ends: answers their commands, and begins others of its vectors.
 /// That is no part of what its operations are believed to cost.
 fn end_together<I: Io>(core: &mut Core<I>, index: u32) {
-    let of_operation = core.executor.take_spent();
     let Some(mut cx) = core.context(index) else { return };
+    let of_operation = cx.executor.take_spent();
     let mut ended = std::mem::take(&mut cx.executor.arenas.ended);
     let before = cx.connection.port.unsent_bytes();
     let (mut left, mut gave_way, mut of_vectors) = (0, 0, 0);
