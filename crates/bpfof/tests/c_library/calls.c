@@ -579,7 +579,7 @@ static void in_time(struct bpfof *b, const int *fds)
 	struct bpfof_chain *ended;
 	struct piece piece;
 	char bytes[100];
-	int i, late = 0;
+	int i;
 
 	CHECK(reader && other && fill && sum);
 	memset(&read, 0, sizeof(read));
@@ -591,14 +591,13 @@ static void in_time(struct bpfof *b, const int *fds)
 	for (i = 0; i < 20; i++) {
 		prepare(&piece, 3, fds, fill);
 		CHECK(bpfof_submit(reader, &piece.chain) == 0);
-		/* It may have ended. */
-		late += bpfof_poll_within(reader, &ended, 1, 1) == 0;
+		/* It may have ended all the same. */
+		CHECK(bpfof_poll_within(reader, &ended, 1, 1) >= 0);
 		bpfof_reader_close(reader);
 		/* Others are not disturbed. */
 		sum_chain(other, sum, fds, 10, 0);
 		CHECK(reader = bpfof_reader_open(b));
 	}
-	CHECK(late > 0 || !url);
 	prepare(&piece, 3, fds, fill);
 	CHECK(bpfof_submit(reader, &piece.chain) == 0);
 	CHECK(bpfof_poll_within(reader, &ended, 1, 60000000) == 1 && ended == &piece.chain);
