@@ -196,6 +196,27 @@ fn a_file_that_has_grown_keeps_its_map_until_it_has_a_longer_one() {
 }
 
 #[test]
+fn a_hole_that_is_written_is_read_at_the_target() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for (kind, size_bytes) in KINDS {
+        let mut fixture = Fixture::new(kind, size_bytes);
+        write(&fixture.written, &[1; BLOCK], 2 * ROOM);
+        let file = fixture.add();
+        let (bytes, root) = table(0);
+        let hole = fixture.find(&file, (root, 0), 7);
+        assert!(matches!(hole, Err(ReadError::Command(_))), "{kind}: no bytes yet, {hole:?}");
+        write(&fixture.written, &bytes, 0);
+        let (found, info) = fixture.find(&file, (root, 0), 7).expect("it counts");
+        assert_eq!((found, info.executor), (value(7, 0), Executor::Target), "{kind}");
+        assert!(info.stale > 0, "{kind}: another map");
+        let (_, info) = fixture.find(&file, (root, 0), 8).expect("it counts");
+        assert_eq!(info.stale, 0, "{kind}: the map stays");
+    }
+}
+
+#[test]
 fn a_file_that_has_moved_is_noticed() {
     if cannot_mount().is_some() {
         return;

@@ -100,9 +100,9 @@ impl PushdownFile {
         self.0.mapped.status().looks
     }
 
-    /// Asks for a new map in the background, if the file is not where the map says, or longer. A file that
-    /// only this process writes ([`FileMaps::add_own`](super::FileMaps::add_own)) has grown; of others that
-    /// is noticed.
+    /// Asks for a new map in the background, if the file is not where the map says, or has more bytes. A file
+    /// that only this process writes ([`FileMaps::add_own`](super::FileMaps::add_own)) has grown; of others
+    /// that is noticed.
     pub fn refresh(&self) {
         if self.is_whole_namespace() {
             return;
@@ -224,8 +224,8 @@ impl Pin {
         Arc::ptr_eq(&self.mapping, &other.mapping)
     }
 
-    /// Whether it is a file that only this process writes, which is longer than its map. Then asks for a
-    /// new one. The growth of others makes their maps wrong.
+    /// Whether it is a file that only this process writes, which has bytes that its map has not. Then asks
+    /// for a new one. The growth of others makes their maps wrong.
     pub(crate) fn has_grown(&self) -> bool {
         let Proof::Own(layout) = &self.mapping.proof else { return false };
         let grown = self.file.file().is_ok_and(|file| layout.has_grown(&file));

@@ -150,9 +150,13 @@ impl FileLayout {
         Ok(Self { mark, file_system, placement, raw, extents, on_volume })
     }
 
-    /// Whether `file` is longer than it was.
+    /// Whether `file` is longer than it was, or has got bytes where it had none.
     pub(crate) fn has_grown(&self, file: &File) -> bool {
-        sys::length_bytes(file).is_ok_and(|now| now > self.length_bytes())
+        let is_longer = || sys::length_bytes(file).is_ok_and(|now| now > self.length_bytes());
+        let is_fuller = || {
+            extents::read(file, self.length_bytes(), usize::MAX).is_ok_and(|raw| raw != self.raw)
+        };
+        is_longer() || self.has_gaps() && is_fuller()
     }
 }
 
