@@ -69,7 +69,7 @@ enum Command {
     /// Ask files in SQL: filtered and reduced at the storage target.
     ///
     /// SELECT with columns, count, sum, min, max, avg, variances and histogram, WHERE, GROUP BY, HAVING, ORDER BY
-    /// and LIMIT, over records, .npy and CSV. What is more than that is refused by name. --explain tells what is
+    /// and LIMIT, over records, .npy, CSV and Arrow files. All else is refused by name. --explain tells what is
     /// done at the target, what here, and why.
     Query(Box<bpfof_query_command::Options>),
     /// Where files lie in a target's namespace.
