@@ -108,7 +108,24 @@ impl World {
         ];
         as_nobody("hostile_process", &variables)
     }
+
+    /// The hostile client that goes on until it has lost its lane, once its chains run.
+    fn start_endless_hostile(&self) -> std::process::Child {
+        let hostile = self.start_hostile(None);
+        let begun = Instant::now();
+        while !self.folder.join(RUNS).exists() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "no chain of the hostile client ends"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        hostile
+    }
 }
+
+/// A file in its folder that the hostile client makes when its first chain has ended.
+const RUNS: &str = "runs";
 
 /// Not a test: what the hostile process runs.
 #[test]
@@ -124,10 +141,15 @@ fn hostile_process() {
     }
     let mut hostile = Hostile::new(&socket, &folder, &object);
     // A daemon that is dead takes nothing back: its files wait, until who holds the leases lets go.
-    let changer = Changer::start(folder);
+    let changer = Changer::start(folder.clone());
     let changes = || changer.changes.load(std::sync::atomic::Ordering::SeqCst);
     let last = Instant::now() + Duration::from_secs(120);
+    let mut runs = false;
     hostile.run(&mut |tally| {
+        if !runs && tally.answers > 0 {
+            fs::File::create(folder.join(RUNS)).expect("made");
+            runs = true;
+        }
         let enough = tally.answers + tally.refused >= chains && changes() > CHANGES;
         enough || (chains != u64::MAX && Instant::now() > last)
     });
@@ -270,8 +292,7 @@ fn a_killed_daemon_leaves_leases_until_its_maps_are_gone() {
     world.fill();
     let (_client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
-    let hostile = world.start_hostile(None);
-    std::thread::sleep(Duration::from_secs(1));
+    let hostile = world.start_endless_hostile();
     world.grantd().signal(Signal::KILL);
     let killed = Instant::now();
     // Its associations end with its connections; the leases last as long as they might.
@@ -296,8 +317,7 @@ fn a_stopped_daemon_loses_its_associations() {
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
-    let hostile = world.start_hostile(None);
-    std::thread::sleep(Duration::from_secs(1));
+    let hostile = world.start_endless_hostile();
     world.grantd().signal(Signal::STOP);
     let stopped = Instant::now();
     // The client's own chains do not keep the association alive.
@@ -329,8 +349,7 @@ fn a_daemon_that_is_cut_off_loses_its_associations() {
     world.fill();
     let (client, path) = granted_file(&world, "kept");
     let victim = Victim::start(world.secrets.clone());
-    let hostile = world.start_hostile(None);
-    std::thread::sleep(Duration::from_secs(1));
+    let hostile = world.start_endless_hostile();
     // What the daemon sends; its clients' lanes are its clients'.
     relay.cut_admin_queues();
     let cut = Instant::now();
