@@ -93,7 +93,7 @@ doc: setup ## the documentation of all libraries; warnings are errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --lib --no-deps --locked
 
 fuzz-check: setup ## compile the fuzz targets without the sanitizer
-	cargo check --manifest-path fuzz/Cargo.toml --locked
+	cargo check --manifest-path fuzz/Cargo.toml --locked --target-dir $(or $(CARGO_TARGET_DIR),target)
 
 # All that is installed, so that nothing is compiled again for that.
 release:
