@@ -35,6 +35,7 @@ pub fn run(options: &Options) -> Outcome {
         levels: options.levels,
         target: None,
         latency_us: 0,
+        network_us: 0,
         iops: 0,
         depths: vec![1, 32],
         batch: Vec::new(),

@@ -15,6 +15,7 @@ mod legend;
 mod machine;
 mod measurement;
 mod net;
+mod network;
 mod output;
 mod plot;
 mod query;
@@ -45,6 +46,8 @@ pub enum Command {
     Query(query::QueryOptions),
     /// Chains in the interrupt of an NVMe drive against the same chains by other ways.
     Xrp(xrp::XrpOptions),
+    /// A network for programs of this machine: passes connections on to a target after a delay.
+    Network(network::NetworkOptions),
     /// Fairness: a host that behaves, beside hosts that do not.
     Fair(fair::FairOptions),
 }
@@ -62,6 +65,7 @@ pub fn run(command: &Command) -> Outcome {
         Command::Function(options) => function::run(options),
         Command::Query(options) => query::run(options),
         Command::Xrp(options) => xrp::run(options),
+        Command::Network(options) => network::run(options),
         Command::Fair(options) => fair::run(options),
     }
 }

@@ -20,6 +20,13 @@ pub(crate) fn pin(processor: usize) -> std::io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Lets the calling thread run on every processor that the kernel allows it.
+pub(crate) fn unpin() -> std::io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    (0..rustix::thread::CpuSet::MAX_CPU).for_each(|core| set.set(core));
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
 /// Processor time of all threads of a process, in ns: the first field of each schedstat.
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;

@@ -51,6 +51,11 @@ pub(crate) struct KvOptions {
     /// Most reads a second of the started target's namespace, 0 for no ceiling.
     #[arg(long, default_value_t = 0)]
     pub(crate) iops: u64,
+    /// Round trip of a network in µs that is put before the started target, as by `bpfof bench network`; 0
+    /// for none.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, conflicts_with_all = ["target", "tls"],
+          value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) network_us: u64,
     /// Operations in flight; with --batch keys, by default 128.
     #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = depth,
           default_value_if("batch", ArgPredicate::IsPresent, "128"))]

@@ -7,6 +7,7 @@ use super::report::{self, Case, MessageFloor};
 use crate::child_target::ChildTarget;
 use crate::database::{extent_that_fits, write_to};
 use crate::measurement::{CpuTimes, Ratio, Run, Samples, median, spent};
+use crate::network::ChildNetwork;
 use crate::output::{check_writable, write_json};
 use crate::plot::use_font;
 use crate::tcp_baseline::{self, Messages, Wait};
@@ -40,6 +41,7 @@ pub(crate) struct Bench {
     pub(crate) session: Session,
     /// Keys that can be asked for: 0 to this.
     pub(crate) keys: u64,
+    network: Option<ChildNetwork>,
     child: Option<ChildTarget>,
 }
 
@@ -47,7 +49,7 @@ impl Bench {
     /// Connects to the given target, or starts one and makes the database.
     pub(crate) fn open(options: &KvOptions) -> Result<Bench, Box<dyn std::error::Error>> {
         machine::pin(machine::processors().0)?;
-        let (child, url, keys) = match &options.target {
+        let (child, mut url, keys) = match &options.target {
             Some(url) => (None, url.clone(), None),
             None => {
                 let (child, extent) = start_with_database(options)?;
@@ -55,12 +57,16 @@ impl Bench {
                 (Some(child), url, Some(extent.keys()))
             }
         };
+        let network = ChildNetwork::start(&url, options.network_us)?;
+        if let Some(network) = &network {
+            url = network.url.clone();
+        }
         let session = Session::open(&url, host_options(options), 0)?;
         if session.levels != options.levels {
             let have = session.levels;
             return Err(format!("the database has {have} levels; give --levels {have}").into());
         }
-        let mut bench = Bench { session, keys: keys.unwrap_or(0), child };
+        let mut bench = Bench { session, keys: keys.unwrap_or(0), network, child };
         if keys.is_none() {
             bench.keys = bench.find_keys()?;
         }
@@ -80,9 +86,10 @@ impl Bench {
 
     /// Closes the connection, then stops the target.
     pub(crate) fn close(self) -> Outcome {
-        let Bench { session, child, .. } = self;
+        let Bench { session, network, child, .. } = self;
         drop(session.lane);
         session.controller.disconnect()?;
+        drop(network);
         drop(child);
         Ok(())
     }
@@ -194,9 +201,9 @@ impl Bench {
     }
 
     /// Whether TCP alone can be measured beside it. A target of somebody else's may be on another machine,
-    /// and one that polls takes the processor of the baseline's peer.
+    /// one that polls takes the processor of the baseline's peer, and the baseline has no network before it.
     pub(super) const fn has_baseline(&self, options: &KvOptions) -> bool {
-        self.child.is_some() && !options.poll
+        self.child.is_some() && !options.poll && options.network_us == 0
     }
 }
 

@@ -12,8 +12,10 @@ pub(crate) use options::RocksdbOptions;
 
 use crate::child_target::ChildTarget;
 use crate::machine;
+use crate::network::ChildNetwork;
 use crate::output::{check_writable, write_json};
 use crate::plot::use_font;
+use bpfof_host::TargetUrl;
 use bpfof_terminal::Outcome;
 use bpfof_terminal::progress::{self, ProgressBar};
 use driver::{Driver, Measurement, Program};
@@ -118,7 +120,9 @@ fn measure(
     let latency_us = step.setting.latency_us;
     let namespace = format!("mem:file={},latency_us={latency_us}", image.path().display());
     let target = ChildTarget::start(&namespace, false)?;
-    let arguments = arguments(options, step, image, &target);
+    let network = ChildNetwork::start(&target.url, step.setting.network_us)?;
+    let url = network.as_ref().map_or(&target.url, |network| &network.url);
+    let arguments = arguments(options, step, image, (&target, url));
     let mut measured: Vec<Measurement> = Vec::new();
     driver.run(&arguments, &mut |line| {
         measured.push(serde_json::from_str(line)?);
@@ -132,7 +136,7 @@ fn arguments(
     options: &RocksdbOptions,
     step: &Step,
     image: &Image,
-    target: &ChildTarget,
+    (target, url): (&ChildTarget, &TargetUrl),
 ) -> Vec<OsString> {
     let setting = &step.setting;
     let modes: Vec<&str> = step.modes.iter().map(|mode| mode.name()).collect();
@@ -142,7 +146,7 @@ fn arguments(
     arguments.push("--device".into());
     arguments.push(image.path().into());
     for (option, value) in [
-        ("--url", target.url.to_string()),
+        ("--url", url.to_string()),
         ("--target-pid", target.pid().to_string()),
         ("--workloads", step.workloads.join(",")),
         ("--modes", modes.join(",")),

@@ -50,6 +50,10 @@ pub struct RocksdbOptions {
     /// Threads that call MultiGet with these.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) batch_threads: u32,
+    /// Round trips in µs of networks that are put before the target, as by `bpfof bench network`, for uniform
+    /// reads; "" for none [default: 20,50; with --quick none].
+    #[arg(long, value_delimiter = ',', value_name = "MICROSECONDS")]
+    pub(super) networks: Option<Vec<String>>,
     /// Percentages of Gets that RocksDB does itself for its cache; "" for none [default:
     /// 0,0.1,1,10,100; with --quick none].
     #[arg(long, value_delimiter = ',')]

@@ -42,11 +42,20 @@ pub(super) fn steps(options: &RocksdbOptions) -> Result<Vec<Step>, String> {
     if let Some(wrong) = batches.iter().find(|keys| !(1.0..=10_000.0).contains(*keys)) {
         return Err(format!("--batch {wrong}: a MultiGet has 1 to 10000 keys"));
     }
+    let networks = options.list("--networks", &options.networks, "20,50")?;
+    if let Some(wrong) = networks.iter().find(|us| !(1.0..=1e6).contains(*us)) {
+        return Err(format!("--networks {wrong}: a round trip is from 1 to 1000000 µs"));
+    }
     let mut steps = workload_steps(options);
     if !batches.is_empty() {
         let workloads = batches.iter().map(|keys| format!("multiget:{keys}")).collect();
         let threads = vec![options.batch_threads];
         steps.push(Step { workloads, threads, ..uniform(options, Part::Batches, 0, &BATCH_MODES) });
+    }
+    for network in networks {
+        let mut step = uniform(options, Part::Networks, 0, &MODES);
+        step.setting.network_us = network as u64;
+        steps.push(step);
     }
     for values in [Values::Merge, Values::Blob] {
         let mut step = uniform(options, Part::Values, 0, &VALUE_MODES);
@@ -104,6 +113,7 @@ fn uniform(options: &RocksdbOptions, part: Part, cache_bytes: u64, modes: &[Mode
         setting: Setting {
             part,
             latency_us: options.latencies()[0],
+            network_us: 0,
             cache_bytes,
             configuration: Configuration::Default,
             values: Values::Plain,

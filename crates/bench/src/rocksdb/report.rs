@@ -16,6 +16,8 @@ pub(super) enum Part {
     Threads,
     /// MultiGet by its number of keys.
     Batches,
+    /// Uniform reads over networks of longer round trips.
+    Networks,
     /// Figure 8.
     Sampling,
     /// Figure 10.
@@ -62,6 +64,8 @@ pub(super) enum Configuration {
 pub(super) struct Setting {
     pub(super) part: Part,
     pub(super) latency_us: u64,
+    /// What the network's round trip takes longer than this machine's.
+    pub(super) network_us: u64,
     pub(super) cache_bytes: u64,
     pub(super) configuration: Configuration,
     pub(super) values: Values,
@@ -316,6 +320,7 @@ mod tests {
         let setting = Setting {
             part: Part::Workloads,
             latency_us: 3,
+            network_us: 0,
             cache_bytes: 0,
             configuration: Configuration::Default,
             values: Values::Plain,
@@ -359,6 +364,7 @@ mod tests {
         let setting = Setting {
             part: Part::Batches,
             latency_us: 3,
+            network_us: 0,
             cache_bytes: 0,
             configuration: Configuration::Default,
             values: Values::Plain,
@@ -385,6 +391,7 @@ mod tests {
             let setting = Setting {
                 part: Part::Values,
                 latency_us: 3,
+                network_us: 0,
                 cache_bytes: 0,
                 configuration: Configuration::Default,
                 values,

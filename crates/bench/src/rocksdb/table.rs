@@ -99,6 +99,7 @@ pub(super) fn setting(setting: &Setting) -> String {
     let what = match (part, configuration) {
         (Part::Workloads, _) => "workloads".to_owned(),
         (Part::Threads, _) => "uniform reads by more and more threads".to_owned(),
+        (Part::Networks, _) => format!("network of {} µs", setting.network_us),
         (Part::Batches, _) => "MultiGet of more and more keys".to_owned(),
         (Part::Sampling, _) => {
             format!("{} % of Gets for the cache", sample_rate.unwrap_or(0.0) * 100.0)

@@ -52,6 +52,7 @@ fn refuse_what_means_nothing(options: &KvOptions) -> Outcome {
         (options.target.is_some(), "target"),
         (options.latency_us != default.latency_us, "latency-us"),
         (options.iops != default.iops, "iops"),
+        (options.network_us != default.network_us, "network-us"),
         (options.cached != default.cached, "cached"),
         (options.ranges != default.ranges, "ranges"),
         (options.sums != default.sums, "sums"),

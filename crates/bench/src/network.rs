@@ -1,0 +1,380 @@
+//! `bpfof bench network`: a network between programs of one machine, whose messages take their time.
+
+use crate::machine;
+use bpfof_host::TargetUrl;
+use bpfof_terminal::{Outcome, stop_on_signal};
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::set_current_timer_slack;
+use rustix::time::Timespec;
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections at a time.
+const LINKS_MAX: usize = 512;
+/// Bytes under way in one direction of a connection, from which on no more are taken.
+const HELD_MAX: usize = 8 << 20;
+/// Bytes that are taken at once.
+const CHUNK_BYTES: usize = 256 << 10;
+/// How often it looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// Longest wait for the connection to the target.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Passes TCP connections on, and holds what is sent for half of a round trip in each direction: a network with that
+/// round trip, without loss and without a limit of bandwidth, for programs of this machine. It prints the address
+/// that it listens at, and ends with Ctrl-C. It takes processor time itself, some µs for what is sent at once.
+#[derive(Args)]
+pub struct NetworkOptions {
+    /// What a message and its answer are under way longer than without it, in µs.
+    #[arg(long, value_name = "MICROSECONDS", value_parser = round_trip_us)]
+    round_trip_us: u64,
+    /// Where connections go on to: address and port of a target.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    to: SocketAddr,
+    /// Where to listen; port 0 is one that the kernel chooses.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// End when the program that started it does.
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
+}
+
+/// A round trip of a network, on a command line: µs, from 1 to a second.
+///
+/// # Errors
+/// Words for the user.
+pub(crate) fn round_trip_us(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(us @ 1..=1_000_000) => Ok(us),
+        _ => Err("µs from 1 to 1000000".to_owned()),
+    }
+}
+
+pub(crate) fn run(options: &NetworkOptions) -> Outcome {
+    if options.exit_with_parent {
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+    }
+    let stop = stop_on_signal()?;
+    machine::unpin()?;
+    // Else it sleeps up to 50 µs longer than it is to.
+    set_current_timer_slack(NonZeroU64::new(1))?;
+    let listen = options.listen;
+    let listener =
+        TcpListener::bind(listen).map_err(|e| format!("cannot listen at {listen}: {e}"))?;
+    println!("{}", listener.local_addr()?);
+    Ok(Relay::new(listener, options.to, options.round_trip_us)?.run(&stop)?)
+}
+
+/// Bytes that were sent together, or the end of what is sent if there are none.
+struct Chunk {
+    due: Instant,
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+struct Way {
+    held: VecDeque<Chunk>,
+    held_bytes: usize,
+    /// Nothing more comes in.
+    has_ended: bool,
+    /// Everything has been sent, and that it was all.
+    is_over: bool,
+    /// The receiver takes no more for the moment.
+    is_blocked: bool,
+}
+
+impl Way {
+    fn wants_input(&self) -> bool {
+        !self.has_ended && self.held_bytes < HELD_MAX
+    }
+
+    /// When there is something to do by time alone.
+    fn due(&self) -> Option<Instant> {
+        self.held.front().filter(|_| !self.is_blocked).map(|chunk| chunk.due)
+    }
+
+    fn take(&mut self, mut from: &TcpStream, buffer: &mut [u8], delay: Duration) -> io::Result<()> {
+        let length = match from.read(buffer) {
+            Err(error) if is_passing(&error) => return Ok(()),
+            read => read?,
+        };
+        self.has_ended = length == 0;
+        self.held_bytes += length;
+        let (due, bytes) = (Instant::now() + delay, buffer[..length].to_vec());
+        self.held.push_back(Chunk { due, bytes, sent: 0 });
+        Ok(())
+    }
+
+    /// Sends what is due, as far as the receiver takes it.
+    fn pass_on(&mut self, mut to: &TcpStream) -> io::Result<()> {
+        while let Some(chunk) = self.held.front_mut().filter(|chunk| chunk.due <= Instant::now()) {
+            if chunk.bytes.is_empty() {
+                self.is_over = true;
+                // Whoever has closed both ways does not mind.
+                let _ = to.shutdown(Shutdown::Write);
+            }
+            while chunk.sent < chunk.bytes.len() {
+                match to.write(&chunk.bytes[chunk.sent..]) {
+                    Err(error) if is_passing(&error) => {
+                        self.is_blocked = true;
+                        return Ok(());
+                    }
+                    sent => chunk.sent += sent?,
+                }
+            }
+            self.held_bytes -= chunk.sent;
+            self.held.pop_front();
+        }
+        self.is_blocked = false;
+        Ok(())
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// A connection: `ways[i]` leads from `ends[i]` to the other.
+struct Link {
+    ends: [TcpStream; 2],
+    ways: [Way; 2],
+}
+
+impl Link {
+    fn new(from: TcpStream, to: SocketAddr) -> io::Result<Link> {
+        let ends = [from, TcpStream::connect_timeout(&to, CONNECT_PATIENCE)?];
+        for end in &ends {
+            end.set_nodelay(true)?;
+            end.set_nonblocking(true)?;
+        }
+        Ok(Link { ends, ways: Default::default() })
+    }
+
+    /// What to wait for at an end.
+    fn flags(&self, end: usize) -> PollFlags {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, self.ways[end].wants_input());
+        flags.set(PollFlags::OUT, self.ways[1 - end].is_blocked);
+        flags
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.ways.iter().filter_map(Way::due).min()
+    }
+
+    fn take(&mut self, end: usize, buffer: &mut [u8], delay: Duration) -> io::Result<()> {
+        match self.ways[end].wants_input() {
+            true => self.ways[end].take(&self.ends[end], buffer, delay),
+            false => Ok(()),
+        }
+    }
+
+    fn pass_on(&mut self) -> io::Result<()> {
+        let [first, second] = &mut self.ways;
+        first.pass_on(&self.ends[1])?;
+        second.pass_on(&self.ends[0])
+    }
+
+    fn is_over(&self) -> bool {
+        self.ways.iter().all(|way| way.is_over)
+    }
+}
+
+/// All connections, driven by one thread.
+struct Relay {
+    listener: TcpListener,
+    to: SocketAddr,
+    delay: Duration,
+    links: Vec<Link>,
+    buffer: Vec<u8>,
+}
+
+impl Relay {
+    fn new(listener: TcpListener, to: SocketAddr, round_trip_us: u64) -> io::Result<Relay> {
+        listener.set_nonblocking(true)?;
+        let delay = Duration::from_nanos(round_trip_us * 500);
+        Ok(Relay { listener, to, delay, links: Vec::new(), buffer: vec![0; CHUNK_BYTES] })
+    }
+
+    /// Passes on until `stop` is set.
+    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            let ready = self.wait()?;
+            let mut broken = vec![false; self.links.len()];
+            for (link, end) in ready {
+                match self.links.get_mut(link) {
+                    Some(of) => {
+                        broken[link] |= of.take(end, &mut self.buffer, self.delay).is_err();
+                    }
+                    None => self.accept(),
+                }
+            }
+            let mut broken = broken.into_iter();
+            // A connection that breaks at one end does so at the other.
+            self.links.retain_mut(|link| {
+                !broken.next().unwrap_or(false) && link.pass_on().is_ok() && !link.is_over()
+            });
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) {
+        let to = self.to;
+        match self.listener.accept().and_then(|(from, _)| Link::new(from, to)) {
+            Ok(link) => self.links.push(link),
+            Err(error) if is_passing(&error) => {}
+            Err(error) => eprintln!("no connection to {to}: {error}"),
+        }
+    }
+
+    /// Waits for input and for what is due. Which ends have news; the listener is an end of the link behind the last.
+    fn wait(&self) -> io::Result<Vec<(usize, usize)>> {
+        let mut of = Vec::new();
+        let mut polled = Vec::new();
+        for (index, link) in self.links.iter().enumerate() {
+            for (end, socket) in link.ends.iter().enumerate() {
+                let flags = link.flags(end);
+                // Who is not asked for anything would tell of its end again and again.
+                if !flags.is_empty() {
+                    of.push((index, end));
+                    polled.push(PollFd::new(socket, flags));
+                }
+            }
+        }
+        if self.links.len() < LINKS_MAX {
+            of.push((self.links.len(), 0));
+            polled.push(PollFd::new(&self.listener, PollFlags::IN));
+        }
+        let due = self.links.iter().filter_map(Link::due).min();
+        let left = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()).min(LOOK));
+        let left = Timespec { tv_sec: 0, tv_nsec: left.as_nanos() as _ };
+        match poll(&mut polled, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_news = |fd: &PollFd<'_>| fd.revents().intersects(!PollFlags::OUT);
+        Ok(of.into_iter().zip(&polled).filter(|(_, fd)| has_news(fd)).map(|(of, _)| of).collect())
+    }
+}
+
+/// A network to a target, as a process of its own; dropped, it ends.
+pub(crate) struct ChildNetwork {
+    child: Child,
+    /// The target by way of it.
+    pub(crate) url: TargetUrl,
+}
+
+impl ChildNetwork {
+    /// A network with a round trip of so many µs to `target`; None for none.
+    ///
+    /// # Errors
+    /// It cannot be started, in words.
+    pub(crate) fn start(target: &TargetUrl, round_trip_us: u64) -> Result<Option<Self>, String> {
+        if round_trip_us == 0 {
+            return Ok(None);
+        }
+        let failed = |error: io::Error| format!("cannot start the network: {error}");
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(["bench", "network", "--exit-with-parent"]);
+        command.args(["--round-trip-us", &round_trip_us.to_string()]);
+        command.args(["--to", &format!("{}:{}", target.host, target.port)]);
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line).map_err(failed)?;
+        }
+        let mut network = ChildNetwork { child, url: target.clone() };
+        let address: Option<SocketAddr> = line.trim().parse().ok();
+        let address = address.ok_or("the network did not start; its own message is above")?;
+        network.url.host = address.ip().to_string();
+        network.url.port = address.port();
+        Ok(Some(network))
+    }
+}
+
+impl Drop for ChildNetwork {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    const ROUND_TRIP: Duration = Duration::from_millis(20);
+
+    /// Runs `client` on a connection by way of a relay to `server`.
+    fn relayed(server: impl FnOnce(TcpStream) + Send, client: impl FnOnce(TcpStream)) {
+        let local = || TcpListener::bind("127.0.0.1:0").expect("listens");
+        let (target, listener) = (local(), local());
+        let address = |listener: &TcpListener| listener.local_addr().expect("an address");
+        let (to, at) = (address(&target), address(&listener));
+        let stop = Arc::new(AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let us = ROUND_TRIP.as_micros() as u64;
+                let mut relay = Relay::new(listener, to, us).expect("a relay");
+                relay.run(&stop).expect("runs");
+                assert!(relay.links.is_empty(), "a connection that has ended");
+            });
+            scope.spawn(move || server(target.accept().expect("a connection").0));
+            client(TcpStream::connect(at).expect("connects"));
+            // What ended the connection is still under way.
+            thread::sleep(2 * ROUND_TRIP);
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn messages_take_a_round_trip_and_the_end_comes_behind_them() {
+        let echo = |mut at: TcpStream| {
+            let mut all = [0; 3];
+            at.read_exact(&mut all).expect("a message");
+            at.write_all(&all).expect("sent");
+            assert_eq!(at.read(&mut all).expect("its end"), 0);
+            at.write_all(b"end").expect("the other way is open");
+        };
+        relayed(echo, |mut at| {
+            let begun = Instant::now();
+            at.write_all(b"one").expect("sent");
+            let mut back = [0; 3];
+            at.read_exact(&mut back).expect("the answer");
+            assert_eq!(&back, b"one");
+            assert!(begun.elapsed() >= ROUND_TRIP);
+            at.shutdown(Shutdown::Write).expect("shut down");
+            let mut rest = Vec::new();
+            at.read_to_end(&mut rest).expect("the rest");
+            assert_eq!(rest, b"end");
+        });
+    }
+
+    /// More than is held and than sockets hold: both ends wait for each other's turn.
+    #[test]
+    fn nothing_is_lost_of_much() {
+        let bytes: Vec<u8> = (0..4 * HELD_MAX as u32).map(|at| (at / 7) as u8).collect();
+        let sends = bytes.clone();
+        let server = move |mut at: TcpStream| {
+            at.write_all(&sends).expect("sent");
+        };
+        relayed(server, |mut at| {
+            thread::sleep(3 * ROUND_TRIP);
+            let mut got = Vec::new();
+            at.read_to_end(&mut got).expect("all");
+            assert!(got == bytes, "{} of {} bytes, or others", got.len(), bytes.len());
+        });
+    }
+}
