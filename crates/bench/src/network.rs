@@ -27,9 +27,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for the connection to the target.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Passes TCP connections on, and holds what is sent for half of a round trip in each direction: a network with that
-/// round trip, without loss and without a limit of bandwidth, for programs of this machine. It prints the address
-/// that it listens at, and ends with Ctrl-C. It takes processor time itself, some µs for what is sent at once.
+/// The options of `bpfof bench network`.
 #[derive(Args)]
 pub struct NetworkOptions {
     /// What a message and its answer are under way longer than without it, in µs.

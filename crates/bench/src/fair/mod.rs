@@ -29,13 +29,7 @@ const GIVE_BACK: Duration = Duration::from_secs(60);
 /// Above what it has at rest, memory that it may keep, in bytes.
 const KEEPS_BYTES: u64 = 64 << 20;
 
-/// A victim reads 4 KiB at random, one at a time, then looks up keys by pushdown, one at a time; in
-/// turn beside nobody and beside each aggressor. It also loads functions and connects. Aggressors are
-/// other hosts on the victim's processor, where their threads give way to it; the target has the
-/// other one. Each aggressor gets a target of its own, which is stopped while the aggressor is at it.
-/// At last all are at one target, whose memory is watched.
-///
-/// The victim's p50 and p99 are medians over the repetitions, its maximum is that of all of them.
+/// The options of `bpfof bench fair`.
 #[derive(Args)]
 pub struct FairOptions {
     /// Beside whom [default: each, then everything].

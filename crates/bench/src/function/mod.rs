@@ -37,8 +37,7 @@ enum Part {
     Charges,
 }
 
-/// Everything is measured in rounds, what is compared in turn; figures are medians. The same C is
-/// compiled by `cc -O2` (or $CC), if there is one.
+/// The options of `bpfof bench function`.
 #[derive(Args)]
 pub struct FunctionOptions {
     /// Measure only this.

@@ -31,9 +31,7 @@ pub struct KvCommand {
     pub(crate) options: KvOptions,
 }
 
-/// Every case runs plain and pushed down in turn, several times; figures are medians. `ratio` says
-/// how many times better pushdown is, in each field. The same connection and the same number of
-/// operations in flight serve both; host and target have one processor each.
+/// The options of `bpfof bench kv`.
 #[derive(Args, Clone)]
 pub(crate) struct KvOptions {
     /// Levels of the tree. A database that is larger than 5 GiB or than a third of the free memory

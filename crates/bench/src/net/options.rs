@@ -6,12 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Every case runs in turn, several times: reads with all that is ready in one send, reads with one
-/// send each, and the floor: messages of the same sizes over TCP without a protocol, one at a time
-/// (queue depth 1) or in batches of 16, both polling and blocking. Then mixes of reads and writes,
-/// latency against throughput (reads that are due at random times, whether others have ended or
-/// not), several connections, and threads. Figures are medians. Host and target have one processor
-/// each.
+/// The options of `bpfof bench net`.
 #[derive(Args, Clone)]
 pub struct NetOptions {
     /// A target to read from, with any data; otherwise one is started with a memory namespace.

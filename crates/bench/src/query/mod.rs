@@ -32,21 +32,8 @@ const QUICK_BYTES: u64 = 4 << 20;
 /// Files are whole reads.
 const UNIT_BYTES: u64 = 1 << 20;
 
-/// The same rows, as records of 32 bytes and as CSV, in memory that a target of its own serves. They are asked
-/// pushed down, and in turn by what there is else:
-///
-///   pushed       `bpfof query`: stages at the target, 32 chains at a time
-///   stages here  the same stages as one function, checked machine code, on this side over plain reads
-///   plain        plain reads of 128 KiB, 32 in flight, filtered and folded by compiled code
-///   reads        the same reads, of which nothing is made
-///   duckdb       DuckDB over the same plain reads, which come by a pipe: CSV as they are, records as Arrow
-///   pyarrow      the same by pyarrow's kernels
-///
-/// The target has one processor, and so has the host on the loopback device; over links, which are
-/// virtual and throttled by the kernel, the host may take both. Networks and mounts are the benchmark's own, and go away
-/// with it. It needs root, ip, tc and mkfs.ext4. Figures are medians.
+/// The options of `bpfof bench query`.
 #[derive(Args)]
-#[command(verbatim_doc_comment)]
 pub struct QueryOptions {
     /// Measure only this.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]

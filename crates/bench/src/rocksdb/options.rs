@@ -9,12 +9,7 @@ const KEY_BYTES: u64 = 16;
 /// The fewest that the program makes a database of.
 const KEYS_MIN: u64 = 100_000;
 
-/// RocksDB on a target with modelled drives: each workload runs with plain reads, with chains and with
-/// all blocks fetched at once, in turn, several times. Figures are medians. The target has one
-/// processor, the program with RocksDB another. Needs root, to mount an image.
-///
-/// Workloads: uniform, 5050 (half of them updates), zipf:THETA, YCSB's a to f, twitter19, twitter37,
-/// multiget:N, scan:N.
+/// The options of `bpfof bench rocksdb`.
 #[derive(Args)]
 pub struct RocksdbOptions {
     /// A minute's worth of it: few keys, few workloads, short repetitions.

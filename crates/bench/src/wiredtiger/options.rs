@@ -6,13 +6,7 @@ use std::path::PathBuf;
 /// Bytes of a row: key and value.
 const ROW_BYTES: u64 = 32;
 
-/// WiredTiger on a target with a modelled drive: each workload runs with plain reads, page after page on the
-/// same connections, and with values by chains, in turn, several times. Figures are medians. The target has
-/// one processor, the program with WiredTiger another. Needs root, to mount an image.
-///
-/// Workloads: uniform, zipf (0.99), YCSB's a to f, whose scans are of up to 100 rows. Pages: 512 as in the papers,
-/// 4096, default. WiredTiger is that which the program was built with: `make bench-wiredtiger` takes the machine's,
-/// or that in WIREDTIGER_DIR.
+/// The options of `bpfof bench wiredtiger`.
 #[derive(Args)]
 pub struct WiredtigerOptions {
     /// A minute's worth of it: few rows, few workloads, short repetitions.

@@ -30,13 +30,7 @@ const READS_DEEP: u32 = 6;
 /// Of the module.
 const DEVICE: &str = "/dev/bpfof-xrp";
 
-/// Runs chains of dependent 512-byte reads in the interrupt of an NVMe drive, by the kernel module
-/// bpfof_xrp, and the same chains by pread, io_uring, NVMe passthrough, and the module's work items:
-/// chains of 1 to 10 reads alone, chains of 6 with up to 16 in flight, and gets of BPF-KV with 4 reads.
-/// Loads and unloads the module (root); files of 18 MB in FOLDER are removed afterwards.
-///
-/// Measures time on a real drive. In a virtual machine of interop/xrp.py, where time means nothing, it
-/// counts the instructions of the whole machine.
+/// The options of `bpfof bench xrp`.
 #[derive(Args)]
 pub struct XrpOptions {
     /// Block device of an NVMe namespace, /dev/nvmeXnY.

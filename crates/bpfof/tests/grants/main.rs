@@ -66,6 +66,7 @@ impl World {
         let (folder, secrets) = (disk.mount().join("mine"), disk.mount().join("secrets"));
         fs::create_dir(&folder).expect("made");
         fs::create_dir(&secrets).expect("made");
+        fs::write(folder.join(WAITS), "").expect("made");
         chown(&folder, Some(UID), Some(UID)).expect("given");
         fs::set_permissions(&secrets, fs::Permissions::from_mode(0o700)).expect("set");
         let object = disk.image().with_file_name("peek.bpf.o");
@@ -113,7 +114,7 @@ impl World {
     fn start_endless_hostile(&self) -> std::process::Child {
         let hostile = self.start_hostile(None);
         let begun = Instant::now();
-        while !self.folder.join(RUNS).exists() {
+        while self.folder.join(WAITS).exists() {
             assert!(
                 begun.elapsed() < Duration::from_secs(60),
                 "no chain of the hostile client ends"
@@ -124,8 +125,9 @@ impl World {
     }
 }
 
-/// A file in its folder that the hostile client makes when its first chain has ended.
-const RUNS: &str = "runs";
+/// A file in its folder that the hostile client removes when its first chain has ended: the disk may be too full to
+/// make one.
+const WAITS: &str = "waits";
 
 /// Not a test: what the hostile process runs.
 #[test]
@@ -147,7 +149,7 @@ fn hostile_process() {
     let mut runs = false;
     hostile.run(&mut |tally| {
         if !runs && tally.answers > 0 {
-            fs::File::create(folder.join(RUNS)).expect("made");
+            fs::remove_file(folder.join(WAITS)).expect("removed");
             runs = true;
         }
         let enough = tally.answers + tally.refused >= chains && changes() > CHANGES;
