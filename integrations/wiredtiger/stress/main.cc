@@ -665,6 +665,8 @@ int main(int argc, char **argv)
 		std::this_thread::sleep_for(std::chrono::milliseconds(100));
 		events.Look();
 	}
+	const bool is_whole = !stop;
+
 	stop = true;
 	// The thread with an older snapshot may wait for room in the cache, which its own snapshot keeps: WiredTiger
 	// rolls back nobody who has written nothing.
@@ -685,7 +687,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	CHECK(counters.values > 0, "no chain gave a value: is the target there?");
-	CHECK(counters.ahead_pages > 0, "no page was read ahead");
+	CHECK(counters.ahead_pages > 0 || !is_whole, "no page was read ahead");
 	std::printf("no answer was wrong\n");
 	return 0;
 }
