@@ -107,7 +107,9 @@ impl<'a, 'e> Linker<'a, 'e> {
         while let Some(&index) = wanted.get(next) {
             next += 1;
             let section = self.elf.section_by_index(index)?;
-            self.take(&section, debug)?;
+            if !self.take(&section, debug)? {
+                continue;
+            }
             // One for each instruction, or pointer of static data. Several tables may be for one section.
             let most = section.size() / 8;
             for (number, (_, relocation)) in (0..).zip(section.relocations()) {
@@ -127,7 +129,12 @@ impl<'a, 'e> Linker<'a, 'e> {
         Ok(())
     }
 
-    fn take(&mut self, section: &Section<'_, '_>, debug: &DebugInfo<'_>) -> Result<(), LinkError> {
+    /// Takes a section if it is code or data. What others claim to be, of any size, does not matter.
+    fn take(
+        &mut self,
+        section: &Section<'_, '_>,
+        debug: &DebugInfo<'_>,
+    ) -> Result<bool, LinkError> {
         let flags = flags(section);
         if flags.contains(SHF_EXECINSTR) {
             let code = section.data()?;
@@ -156,8 +163,10 @@ impl<'a, 'e> Linker<'a, 'e> {
             let align = section.align().clamp(1, 64).next_power_of_two();
             let section = section.index();
             self.data.push(Data { section, bytes, align, is_constant, address: 0 });
+        } else {
+            return Ok(false);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Constants first, then variables. Returns the size of all and of the constants.

@@ -167,6 +167,7 @@ impl<'a> File<'a> {
         if elf.architecture() != Architecture::Bpf {
             return Err(ObjectError::NotBpf);
         }
+        check_names(&elf)?;
         let [btf, extension] = [".BTF", ".BTF.ext"].map(|name| {
             let section = elf.section_by_name(name);
             section.and_then(|section| section.data().ok()).unwrap_or_default()
@@ -218,6 +219,19 @@ impl<'a> File<'a> {
             .with_maps(linked.maps);
         Ok(Entry { name: name.to_owned(), program })
     }
+}
+
+/// Many headers may share one long name, and each is looked at several times.
+fn check_names(elf: &Elf<'_>) -> Result<(), ObjectError> {
+    let mut bytes = 0;
+    for section in elf.sections() {
+        bytes += section.name_bytes().map_err(elf_error)?.len();
+        if bytes > MAX_OBJECT_BYTES {
+            let problem = "the names of its sections are longer than an object may be";
+            return Err(ObjectError::Elf(problem.to_owned()));
+        }
+    }
+    Ok(())
 }
 
 fn elf_error(error: object::Error) -> ObjectError {

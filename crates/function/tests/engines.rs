@@ -357,6 +357,24 @@ fn damaged_objects_are_errors() {
     }
 }
 
+/// `depth` loops, each within the one before.
+fn nested(depth: i16) -> Program {
+    let headers = (0..depth).map(|_| slot(0x07, 2, 0, 0, 1));
+    // if r2 < 5 goto the header
+    let ends = (0..depth).map(|end| slot(0xa5, 2, 0, -2 * end - 2, 5));
+    let slots: Vec<[u8; 8]> = headers.chain(ends).chain([mov(0, 0), EXIT]).collect();
+    Program::parse(slots.as_flattened()).expect("a valid program")
+}
+
+#[test]
+fn loops_are_nested_up_to_a_limit() {
+    assert!(NativeFunction::compile(&nested(64)).is_ok());
+    for depth in [65, 2047] {
+        let refusal = NativeFunction::compile(&nested(depth)).expect_err("refused").to_string();
+        assert!(refusal.contains("it nests loops more than 64 deep"), "{refusal}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 

@@ -1,6 +1,7 @@
 //! Objects as clang makes them.
 
 mod clang;
+mod hostile;
 mod maps;
 
 use bpfof_function::kernel::KernelProgram;

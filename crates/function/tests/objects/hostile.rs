@@ -1,0 +1,134 @@
+//! Objects that are made to take time, by hand: they are refused at once.
+
+use bpfof_function::Object;
+use std::time::{Duration, Instant};
+
+/// What an honest object of the same size takes is a hundredth of this.
+const AT_ONCE: Duration = Duration::from_secs(1);
+const NAMES: &[u8] = b"\0bpfof/x\0X\0";
+const ENTRY_NAME: u32 = 1;
+const OTHER_NAME: u32 = 9;
+
+const PROGBITS: u32 = 1;
+const SYMTAB: u32 = 2;
+const STRTAB: u32 = 3;
+const NOBITS: u32 = 8;
+const REL: u32 = 9;
+const CREL: u32 = 0x4000_0014;
+
+#[derive(Clone, Copy, Default)]
+struct Section {
+    name: u32,
+    kind: u32,
+    flags: u64,
+    at: usize,
+    size: u64,
+    link: u32,
+    info: u32,
+}
+
+impl Section {
+    fn header(self) -> Vec<u8> {
+        let Section { name, kind, flags, at, size, link, info } = self;
+        let entry = if kind == SYMTAB { 24u64 } else { 16 };
+        [
+            &name.to_le_bytes()[..],
+            &kind.to_le_bytes(),
+            &flags.to_le_bytes(),
+            &[0; 8],
+            &(at as u64).to_le_bytes(),
+            &size.to_le_bytes(),
+            &link.to_le_bytes(),
+            &info.to_le_bytes(),
+            &8u64.to_le_bytes(),
+            &entry.to_le_bytes(),
+        ]
+        .concat()
+    }
+}
+
+/// An object with these sections, whose contents are in `body`, which begins at offset 64.
+fn object(body: &[u8], sections: &[Section], names: u16) -> Vec<u8> {
+    let headers_at = (64 + body.len()).next_multiple_of(8);
+    let mut object = b"\x7fELF\x02\x01\x01".to_vec();
+    object.resize(16, 0);
+    object.extend(1u16.to_le_bytes());
+    object.extend(247u16.to_le_bytes());
+    object.extend(1u32.to_le_bytes());
+    object.extend([0; 16]);
+    object.extend((headers_at as u64).to_le_bytes());
+    object.extend([0; 4]);
+    for number in [64, 0, 0, 64, sections.len() as u16, names] {
+        object.extend(number.to_le_bytes());
+    }
+    object.extend(body);
+    object.resize(headers_at, 0);
+    object.extend(sections.iter().flat_map(|section| section.header()));
+    object
+}
+
+/// Adds contents of a section; where they are in the object, and how many bytes.
+fn put(body: &mut Vec<u8>, contents: &[u8]) -> (usize, u64) {
+    body.resize(body.len().next_multiple_of(8), 0);
+    let at = 64 + body.len();
+    body.extend(contents);
+    (at, contents.len() as u64)
+}
+
+fn refusal(object: &[u8]) -> String {
+    let began = Instant::now();
+    let refusal = Object::parse_entry(object, 0).expect_err("it is refused").to_string();
+    assert!(began.elapsed() < AT_ONCE, "{:?}: {refusal}", began.elapsed());
+    refusal
+}
+
+#[test]
+fn one_long_name_for_thousands_of_sections() {
+    let mut names = vec![b'x'; 500_000];
+    names.push(0);
+    let none = Section::default();
+    let size = names.len() as u64;
+    let table = Section { kind: STRTAB, at: 64, size, ..none };
+    let mut sections = vec![Section { kind: PROGBITS, ..none }; 8000];
+    sections[0] = none;
+    sections.push(table);
+    let refusal = refusal(&object(&names, &sections, 8000));
+    assert!(refusal.contains("names of its sections are longer"), "{refusal}");
+}
+
+/// Section headers may claim that the same bytes are relocations of a section many times over, and that this
+/// is of any size.
+#[test]
+fn relocations_of_what_is_neither_code_nor_data() {
+    let mut body = NAMES.to_vec();
+    // r0 = &X; exit
+    let code = [&[0x18, 0, 0, 0][..], &[0; 12], &[0x95, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let code = put(&mut body, &code);
+    // Symbol 1 is X, section 4.
+    let mut symbols = [0; 48];
+    (symbols[28], symbols[30]) = (0x13, 4);
+    let symbols = put(&mut body, &symbols);
+    // R_BPF_64_64 of symbol 1, at offset 0.
+    let mut relocation = [0; 16];
+    (relocation[8], relocation[12]) = (1, 1);
+    let relocation = put(&mut body, &relocation);
+    // A count in LEB128, times 8; then one byte of 0 for each.
+    let count = 500_000u32;
+    let mut compact: Vec<u8> = (0..4).map(|part| (count << 3 >> (7 * part)) as u8 | 0x80).collect();
+    compact[3] &= 0x7f;
+    compact.resize(4 + count as usize, 0);
+    let compact = put(&mut body, &compact);
+    let none = Section::default();
+    let mut sections = vec![
+        none,
+        Section { name: ENTRY_NAME, kind: PROGBITS, flags: 6, at: code.0, size: code.1, ..none },
+        Section { kind: SYMTAB, at: symbols.0, size: symbols.1, link: 3, info: 1, ..none },
+        Section { kind: STRTAB, at: 64, size: NAMES.len() as u64, ..none },
+        Section { name: OTHER_NAME, kind: NOBITS, size: 1 << 40, ..none },
+        Section { kind: REL, at: relocation.0, size: relocation.1, link: 2, info: 1, ..none },
+    ];
+    let table = Section { kind: CREL, at: compact.0, size: compact.1, link: 2, info: 4, ..none };
+    sections.extend([table; 200]);
+    let refusal = refusal(&object(&body, &sections, 3));
+    assert!(refusal.contains("refers to a section that is not data"), "{refusal}");
+}
