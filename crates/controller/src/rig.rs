@@ -56,7 +56,7 @@ pub(crate) struct RigIo {
     authentications: Vec<Authentication>,
     messages: VecDeque<Message>,
     /// Commands that no reactor holds back any more.
-    fenced: Arc<Mutex<Vec<Fenced>>>,
+    fenced: Arc<Mutex<Vec<Vec<Fenced>>>>,
     /// They stay where they are.
     pub(crate) holds_messages: bool,
 }
@@ -145,9 +145,10 @@ impl Io for RigIo {
         self.authentications.retain(|work| work.serial != serial);
     }
 
-    fn fence(&mut self, fenced: Fenced) {
+    fn fence(&mut self, fenced: Vec<Fenced>) {
         let all = Arc::clone(&self.fenced);
-        let fence = Fence::new(move || all.lock().expect("no panic while held").push(fenced));
+        let fence =
+            Fence::new(move || all.lock().expect("no panic while held").push(fenced.clone()));
         self.messages.push_back(Message::Fence(fence));
     }
 
@@ -418,6 +419,12 @@ impl Rig {
     pub(crate) fn arrives(&mut self, line: usize, bytes: &[u8]) {
         let index = self.lines[line];
         self.core.io.wire(index).inbox.extend_from_slice(bytes);
+    }
+
+    /// How many messages of reactors have not been taken.
+    #[cfg(test)]
+    pub(crate) fn messages(&self) -> usize {
+        self.core.io.messages.len()
     }
 
     /// One turn that takes nothing of what has arrived.

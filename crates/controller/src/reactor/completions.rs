@@ -193,13 +193,15 @@ pub(crate) fn message<I: Io>(core: &mut Core<I>, message: Message) {
         }
         // No operation is being performed here, and the next one looks for new tables.
         Message::Fence(_passed) => {}
-        Message::Fenced(fenced) => {
-            let index = fenced.command.connection;
-            if let Some(mut cx) = core.context(index)
-                && cx.connection.serial == fenced.serial
-            {
-                file_maps::followed(&mut cx, fenced);
-                core.mark_dirty(index);
+        Message::Fenced(all) => {
+            for fenced in all {
+                let index = fenced.command.connection;
+                if let Some(mut cx) = core.context(index)
+                    && cx.connection.serial == fenced.serial
+                {
+                    file_maps::followed(&mut cx, fenced);
+                    core.mark_dirty(index);
+                }
             }
         }
         Message::Pulse(sign) => _ = sign.send(()),

@@ -75,7 +75,7 @@ pub(crate) trait Io {
     fn cancel(&mut self, serial: u64);
 
     /// Waits until all reactors of the target have passed a turn, and says so by [`Message::Fenced`].
-    fn fence(&mut self, fenced: Fenced);
+    fn fence(&mut self, fenced: Vec<Fenced>);
 
     /// Tells all reactors of the target, this one too.
     fn tell_all(&mut self, message: &dyn Fn() -> Message);
@@ -138,8 +138,8 @@ pub(crate) enum Message {
     Authenticated(Box<Authenticated>),
     /// Drop this, between two operations.
     Fence(Arc<Fence>),
-    /// All reactors have passed a turn since this command changed something.
-    Fenced(Fenced),
+    /// All reactors have passed a turn since these commands changed something.
+    Fenced(Vec<Fenced>),
     /// Give this sign of life.
     Pulse(Sender<()>),
     /// Tell what there is to tell.

@@ -191,9 +191,6 @@ pub(super) fn after_commands<I: Io>(core: &mut Core<I>, index: u32) {
     for work in core.executor.outbox.authentications.drain(..) {
         core.io.authenticate(work);
     }
-    for fenced in core.executor.outbox.fences.drain(..) {
-        core.io.fence(fenced);
-    }
     let Some(entry) = core.table.get_mut(index) else { return };
     let connection = &mut entry.connection;
     if let Some(reason) = connection.asks.close.take() {

@@ -20,6 +20,7 @@ pub(crate) fn begin<I: Io>(core: &mut Core<I>) {
 /// Hands file operations to the ring, sends, and receives again.
 pub(crate) fn end<I: Io>(core: &mut Core<I>) {
     close_ended(core);
+    fence(core);
     submit_file_operations(core);
     let mut with_arena = Vec::new();
     core.executor.grant_arenas(|index| with_arena.push(index));
@@ -46,6 +47,15 @@ pub(crate) fn end<I: Io>(core: &mut Core<I>) {
     }
     submit_file_operations(core);
     tick(core);
+}
+
+/// Waits for all reactors on behalf of those commands of the turn that have to: once for all, or reactors would be
+/// told of more than they take.
+fn fence<I: Io>(core: &mut Core<I>) {
+    let fences = std::mem::take(&mut core.executor.outbox.fences);
+    if !fences.is_empty() {
+        core.io.fence(fences);
+    }
 }
 
 /// Notes with which of a connection's sends the answers leave that are watched.

@@ -687,9 +687,9 @@ impl Io for Uring {
         self.setup.authenticator.cancel(serial);
     }
 
-    fn fence(&mut self, fenced: Fenced) {
+    fn fence(&mut self, fenced: Vec<Fenced>) {
         let mailbox = self.setup.mailbox(Mailbox::clone);
-        let fence = Fence::new(move || mailbox.send(Message::Fenced(fenced)));
+        let fence = Fence::new(move || mailbox.send(Message::Fenced(fenced.clone())));
         self.tell_all(&|| Message::Fence(Arc::clone(&fence)));
     }
 

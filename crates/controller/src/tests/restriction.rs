@@ -1,8 +1,9 @@
 //! Restricted associations: what keeps them alive, and when a change of a file map is over.
 
 use super::peer::{Peer, Said};
-use crate::rig::Rig;
+use crate::rig::{Rig, capsule};
 use bpfof_chain::Limits;
+use bpfof_nvme::tcp::Digests;
 use bpfof_nvme::vendor_specific::{Extent, FileMapObject, PushdownShort};
 use bpfof_nvme::{AdminCommand, Sgl, Sqe, Status, Upload, features};
 
@@ -12,14 +13,18 @@ fn set(admin: &mut Peer, rig: &mut Rig, feature: u8, value: u32) -> Status {
     admin.call(rig, AdminCommand::set_features(feature, value), &[]).status
 }
 
-/// A restricted association with a keep-alive timer of 5 s: its admin queue and an I/O queue.
-fn restricted(rig: &mut Rig) -> (Peer, Peer) {
-    let mut admin = Peer::connect(rig, 0, 31);
+fn restrict(admin: &mut Peer, rig: &mut Rig) {
     for (feature, value) in
         [(features::KEEP_ALIVE_TIMER, 5000), (features::QUEUE_RESTRICTION, features::PUSHDOWN_ONLY)]
     {
-        assert_eq!(set(&mut admin, rig, feature, value), Status::SUCCESS);
+        assert_eq!(set(admin, rig, feature, value), Status::SUCCESS);
     }
+}
+
+/// A restricted association with a keep-alive timer of 5 s: its admin queue and an I/O queue.
+fn restricted(rig: &mut Rig) -> (Peer, Peer) {
+    let mut admin = Peer::connect(rig, 0, 31);
+    restrict(&mut admin, rig);
     let io = Peer::connect(rig, 1, 31);
     (admin, io)
 }
@@ -95,4 +100,26 @@ fn maps_of_other_associations_change_at_once() {
     rig.core.io.holds_messages = true;
     let (sqe, object) = map_command(&map(1));
     assert_eq!(admin.call(&mut rig, sqe, &object).status, Status::SUCCESS);
+}
+
+/// A reactor takes a few messages a turn: with one for each command, those who ask for many would keep it from
+/// new connections.
+#[test]
+fn commands_of_a_turn_wait_for_reactors_together() {
+    let mut rig = Rig::new(Limits::default());
+    let (mut admin, _io) = restricted(&mut rig);
+    let mut other = Peer::connect_as(&mut rig, "nqn.2026-01.io.bpf-of:other");
+    restrict(&mut other, &mut rig);
+    rig.core.io.holds_messages = true;
+    let (sqe, object) = map_command(&map(1));
+    let command = capsule(sqe, &object, Digests::default());
+    rig.arrives(admin.line, &command);
+    rig.turn(other.line, &command);
+    assert_eq!(rig.messages(), 1);
+    rig.core.io.holds_messages = false;
+    rig.work();
+    for peer in [&mut admin, &mut other] {
+        let [Said::Response(answer)] = peer.hear(&mut rig)[..] else { panic!("one answer") };
+        assert_eq!(answer.status, Status::SUCCESS);
+    }
 }

@@ -148,7 +148,7 @@ struct SimulatedIo {
     held: Vec<(Time, Completion)>,
     effects: Vec<Effect>,
     /// Commands that no core holds back any more.
-    fenced: Arc<Mutex<Vec<Fenced>>>,
+    fenced: Arc<Mutex<Vec<Vec<Fenced>>>>,
     random: Random,
 }
 
@@ -319,9 +319,10 @@ impl Io for SimulatedIo {
         // What is being compiled goes on, and nobody takes it.
     }
 
-    fn fence(&mut self, fenced: Fenced) {
+    fn fence(&mut self, fenced: Vec<Fenced>) {
         let all = Arc::clone(&self.fenced);
-        let fence = Fence::new(move || all.lock().expect("no panic while held").push(fenced));
+        let fence =
+            Fence::new(move || all.lock().expect("no panic while held").push(fenced.clone()));
         self.tell_all(&|| Message::Fence(Arc::clone(&fence)));
     }
 
