@@ -76,6 +76,8 @@ pub(crate) const ADMIN_UNITS: u64 = CLOCK_UNITS;
 pub(crate) const MAP_UNITS: u64 = 100;
 /// Taking a command: parsing, checks, its slot.
 pub(crate) const COMMAND_UNITS: u64 = 500;
+/// A piece of data that a command brings, beside its bytes: they may be few.
+pub(crate) const PIECE_UNITS: u64 = 300;
 /// Ending one: its response.
 pub(crate) const RESPONSE_UNITS: u64 = 400;
 /// A chain of a vector: its part of the request, its record. It costs what a chain does besides.

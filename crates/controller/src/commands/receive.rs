@@ -3,7 +3,7 @@
 use super::context::{Close, Command, Context};
 use super::{admin as admin_commands, connect, io, nvm_optional, pushdown, pushdown_vector};
 use crate::connection::Phase;
-use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, COMMAND_UNITS, PDUS_PER_CLOCK};
+use crate::limits::{ADMIN_UNITS, BYTES_PER_UNIT, COMMAND_UNITS, PDUS_PER_CLOCK, PIECE_UNITS};
 use crate::queue::{Slot, State};
 use crate::refusal::Refusal;
 use crate::transport::{Arrival, Fetched, Input, Payload};
@@ -75,7 +75,7 @@ fn arrived(
             take(cx, command, intact, (input, at))
         }
         Arrival::Data { bytes, fetched } => {
-            cx.executor.spend(bytes as u64 / BYTES_PER_UNIT);
+            cx.executor.spend(PIECE_UNITS + bytes as u64 / BYTES_PER_UNIT);
             cx.connection.arrivals.data_ns = cx.executor.now_ns;
             fetched.map_or(Ok(()), |fetched| data_fetched(cx, fetched))
         }

@@ -1,10 +1,13 @@
 //! When a turn ends.
 
-use super::peer::{Peer, pushdown};
-use crate::rig::{Rig, assemble, function};
+use super::peer::{Peer, Said, pushdown};
+use crate::limits::PIECE_UNITS;
+use crate::rig::{Rig, assemble, function, h2c_data};
 use bpfof_chain::{Function, Limits};
 use bpfof_function::cost::UNIT_PS;
+use bpfof_nvme::tcp::{Digests, H2cData};
 use bpfof_nvme::vendor_specific::{FileVersion, PushdownParts};
+use bpfof_nvme::{Rw, Sgl, opcode};
 use std::sync::Arc;
 
 const FUNCTION: u32 = 9;
@@ -99,4 +102,30 @@ fn a_long_read_and_its_call_give_way() {
     assert!((most - 2..=most + 1).contains(&given_way), "both give way: {given_way}");
     assert!(turns(target(SCAN, 2), false) < HOPS as usize, "nobody waits");
     assert!(turns(target(SCAN, 1), true) < HOPS as usize / 2, "it is one host's turn");
+}
+
+#[test]
+fn data_in_pieces_of_a_byte_takes_its_time() {
+    const BYTES: u32 = 2048;
+    let mut rig = Rig::new(Limits::default());
+    rig.core.io.unit_ps = UNIT_PS;
+    let _admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 31);
+    let write = Rw { slba: 0, blocks: BYTES / 512, fua: false }.to_sqe(opcode::nvm::WRITE, 1);
+    io.send(&mut rig, bpfof_nvme::Sqe { sgl: Sgl::transport(BYTES), ..write }, &[]);
+    let said = io.hear(&mut rig);
+    let [Said::R2t(r2t)] = said[..] else { panic!("{said:?}") };
+    let piece = |data_offset_bytes| {
+        let last = data_offset_bytes + 1 == BYTES;
+        let (cccid, ttag) = (r2t.cccid, r2t.ttag);
+        let pdu = H2cData { cccid, ttag, data_offset_bytes, data_length_bytes: 1, last };
+        h2c_data(pdu, &[7], Digests::default())
+    };
+    let pieces: Vec<u8> = (0..BYTES).flat_map(piece).collect();
+    let began_ns = rig.core.io.now_ns;
+    rig.feed(io.line, &pieces);
+    rig.work();
+    assert!(matches!(io.hear(&mut rig)[..], [Said::Response(cqe)] if cqe.status.is_success()));
+    let units = (rig.core.io.now_ns - began_ns) * 1000 / UNIT_PS;
+    assert!(units >= u64::from(BYTES) * PIECE_UNITS, "{units} units");
 }
