@@ -84,7 +84,8 @@ pub(crate) const RESPONSE_UNITS: u64 = 400;
 pub(crate) const VECTOR_CHAIN_UNITS: u64 = 150;
 /// A send, and the receive that follows it.
 pub(crate) const SEND_UNITS: u64 = units_of_us(2);
-/// TLS handshakes that run at once: each has a thread, and a peer may take 10 s for it.
+/// TLS handshakes that go on at once: each has a thread, and a peer may take 10 s for it. One more costs the
+/// address with most its oldest.
 pub(crate) const MAX_HANDSHAKES: usize = 512;
 /// Of these, with one address, so that it leaves room for others.
 pub(crate) const MAX_HANDSHAKES_OF_ADDRESS: usize = 128;
@@ -222,6 +223,8 @@ pub(crate) const MIN_CONTROLLER_IDS: u16 = MAX_CONTROLLERS as u16;
 pub(crate) const MAX_NSID: u32 = 1024;
 /// Log lines that the commands of one connection may cause in a second.
 pub(crate) const LOG_LINES_PER_SECOND: u32 = 10;
+/// The same of all connections of a reactor that have not got through Connect, and of all TLS handshakes.
+pub(crate) const STRANGERS_LOG_LINES_PER_SECOND: u32 = 50;
 
 const _: () = assert!(IN_CAPSULE_BYTES as usize + 512 <= SMALL_RX_BYTES, "a capsule fits");
 const _: () = assert!(

@@ -16,7 +16,7 @@ use common::raw::Peer;
 use common::{NQN, config, memory, until};
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -131,6 +131,32 @@ fn hosts_come_by_tls_with_their_keys() {
     let server = start(vec![rule(HOST, with(&short))], TlsMode::Required);
     use_it(&connect(&url(&server, HOST, &[("tls-psk", &short)])).expect("it connects"));
     assert!(connect(&url(&server, HOST, &[])).is_err());
+}
+
+/// A connection from this address of the loopback network that says nothing.
+fn silent(server: &Server, last: u8) -> socket2::Socket {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let socket = socket.expect("a socket");
+    let here = SocketAddr::from(([127, 0, 0, last], 0));
+    socket.bind(&here.into()).expect("a port");
+    socket.connect(&server.address().into()).expect("it listens");
+    socket
+}
+
+/// As many handshakes as there may be have begun, and none of them goes on.
+#[test]
+fn handshakes_that_stand_still_keep_nobody_out() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("up to hard");
+    let keys = Keys::new();
+    let psk = keys.psk("psk", PskHash::Sha256);
+    let with = HostKeys { tls_psk: vec![psk.clone()], ..HostKeys::default() };
+    let server = start(vec![rule(HOST, with)], TlsMode::ByRules);
+    let strangers: Vec<_> = (2..6).flat_map(|last| [last; 128]).collect();
+    let strangers: Vec<_> = strangers.into_iter().map(|last| silent(&server, last)).collect();
+    use_it(&connect(&url(&server, HOST, &[("tls-psk", &psk)])).expect("it connects"));
+    drop(strangers);
 }
 
 /// Whoever has one key is not everybody.

@@ -36,8 +36,9 @@ pub(super) fn before_connect(cx: &mut Context<'_>, command: &Command<'_>) {
         }
         Ok(_) => {}
         Err(refusal) => {
-            let now_ns = cx.executor.now_ns;
-            cx.connection.note(Level::Warn, now_ns, format_args!("Connect refused: {refusal}"));
+            let when = (Level::Warn, cx.executor.now_ns);
+            let what = format_args!("Connect refused: {refusal}");
+            cx.executor.strangers.note(when, &*cx.connection, what);
             return cx.connection.complete(command.sqe.cid, refusal.reply);
         }
     }

@@ -328,7 +328,18 @@ impl Context<'_> {
 
     /// Answers a command with a refusal.
     pub(crate) fn refuse(&mut self, sqe: &Sqe, refusal: &Refusal) {
-        self.connection.refuse(sqe, refusal, self.executor.now_ns);
+        let Context { connection, executor } = self;
+        let now_ns = executor.now_ns;
+        // Anybody can cause these.
+        let is_strangers = matches!(connection.phase, Phase::Connecting);
+        match is_strangers.then(|| executor.strangers.admit(Level::Info, now_ns)) {
+            None | Some(Some(None)) => connection.refuse(sqe, refusal, now_ns),
+            Some(Some(Some(words))) => {
+                log::info!("{connection}: {words}");
+                connection.complete(sqe.cid, refusal.reply);
+            }
+            Some(None) => connection.complete(sqe.cid, refusal.reply),
+        }
     }
 
     /// The host's share of the memory, or all of it, is used up: the log says which.

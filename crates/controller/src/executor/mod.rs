@@ -13,6 +13,7 @@ pub(crate) use buffers::BufferPool;
 use crate::authenticator::Authentication;
 use crate::backend::Backend;
 use crate::chain_admission::{Admission, DISPLACED_PER_TURN};
+use crate::command_log::CommandLog;
 use crate::controller::Controller;
 use crate::limits::{BYTES_PER_UNIT, MAX_KEPT_FUNCTIONS, VECTOR_CHAINS_AT_A_TIME, ZEROES_PER_UNIT};
 use crate::loader::Load;
@@ -80,6 +81,8 @@ pub(crate) struct Executor {
     pub(crate) namespaces: NamespaceTable,
     pub(crate) observer: Observer,
     pub(crate) functions: FunctionLatencies,
+    /// Lines of the log about connections that have not got through Connect.
+    pub(crate) strangers: CommandLog,
     /// Units of work that is not of an operation, since they were last taken.
     spent: u64,
     /// For each place the operations that are not due: the connection, whether it goes on with something,
@@ -105,6 +108,7 @@ impl Executor {
             namespaces: NamespaceTable::default(),
             observer: Observer::default(),
             functions: FunctionLatencies::default(),
+            strangers: CommandLog::of_strangers(),
             spent: 0,
             delayed: Vec::new(),
             is_modelled: false,

@@ -59,8 +59,11 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         let what =
             format_args!("closed: {reason}; it has not authenticated itself, as its rule asks");
         connection.note(Level::Warn, entry.closed_ns, what);
-    } else {
+    } else if connection.phase.association().is_some() {
         log::info!("{connection}: closed: {reason}");
+    } else {
+        let when = (Level::Info, entry.closed_ns);
+        core.executor.strangers.note(when, &*connection, format_args!("closed: {reason}"));
     }
     // The commands that wait for the peer's data or for a compiler are forgotten. What is left is with
     // a device or a chain and must come back.

@@ -12,6 +12,7 @@ use crate::limits::{
     HOPS_PER_TURN, RESPONSE_UNITS, SLICE_NS, SLICE_UNITS,
 };
 use crate::operation::Operation;
+use log::Level;
 use std::sync::Arc;
 
 /// Serves connections until the turn is over or nothing is left to do.
@@ -170,7 +171,13 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
         }
         Err(reason) => {
             if let Close::Violation(violation) = &reason {
-                log::warn!("{connection}: {violation}");
+                match connection.phase.association() {
+                    Some(_) => log::warn!("{connection}: {violation}"),
+                    None => {
+                        let when = (Level::Warn, executor.now_ns);
+                        executor.strangers.note(when, &*connection, format_args!("{violation}"));
+                    }
+                }
             }
             after_commands(core, index);
             flush(core, index);

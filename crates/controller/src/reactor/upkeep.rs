@@ -7,6 +7,7 @@ use crate::connection::{Connection, Endpoints};
 use crate::hosts::AddressSlot;
 use crate::limits::{KEPT_ARENAS, LINGER_NS};
 use crate::transport::Port;
+use log::Level;
 
 /// How often timers are looked at.
 const TICK_NS: u64 = 1_000_000_000;
@@ -31,7 +32,9 @@ pub(crate) fn adopt<I: Io>(
     }
     let Some(index) = core.table.free_index() else {
         let (peer, count) = (ends.peer, core.table.room.connections);
-        log::warn!("{peer}: refused: the reactor has {count} connections, its limit");
+        let what = format_args!("refused: the reactor has {count} connections, its limit");
+        let when = (Level::Warn, core.executor.now_ns);
+        core.executor.strangers.note(when, peer, what);
         return None;
     };
     let bytes = Connection::PENDING_BYTES + port.own_bytes();
@@ -40,7 +43,8 @@ pub(crate) fn adopt<I: Io>(
     let charge = match account.charge(bytes) {
         Ok(charge) => charge,
         Err(full) => {
-            log::warn!("{}: refused: {full}", ends.peer);
+            let when = (Level::Warn, core.executor.now_ns);
+            core.executor.strangers.note(when, ends.peer, format_args!("refused: {full}"));
             return None;
         }
     };
