@@ -13,6 +13,7 @@ use crate::limits::{
 };
 use crate::operation::Operation;
 use log::Level;
+use std::fmt;
 use std::sync::Arc;
 
 /// Serves connections until the turn is over or nothing is left to do.
@@ -171,13 +172,7 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
         }
         Err(reason) => {
             if let Close::Violation(violation) = &reason {
-                match connection.phase.association() {
-                    Some(_) => log::warn!("{connection}: {violation}"),
-                    None => {
-                        let when = (Level::Warn, executor.now_ns);
-                        executor.strangers.note(when, &*connection, format_args!("{violation}"));
-                    }
-                }
+                warn(&mut Context { connection, executor }, format_args!("{violation}"));
             }
             after_commands(core, index);
             flush(core, index);
@@ -188,6 +183,16 @@ pub(crate) fn take_input<I: Io>(core: &mut Core<I>, index: u32) {
     let spent = core.executor.take_spent();
     let cost = if takes_long { core.spend_by_clock(spent) } else { core.spend(spent) };
     core.executor.schedule.charge(index, cost as i64);
+}
+
+/// Tells the operator of a violation. Anybody can cause those of a connection that has not got through Connect.
+#[cold]
+fn warn(cx: &mut Context<'_>, violation: fmt::Arguments<'_>) {
+    let Context { connection, executor } = cx;
+    match connection.phase.association() {
+        Some(_) => log::warn!("{connection}: {violation}"),
+        None => executor.strangers.note((Level::Warn, executor.now_ns), &*connection, violation),
+    }
 }
 
 /// What commands asked for beyond the executor: of other threads, and of other reactors.
