@@ -1,6 +1,7 @@
-//! Namespaces of NVMe/TCP targets that the kernel's host made block devices of, as sysfs shows them.
+//! Namespaces of NVMe/TCP and NVMe/RDMA targets that the kernel's host made block devices of, as sysfs shows
+//! them.
 
-use crate::{Portal, TargetUrl};
+use crate::{Portal, TargetUrl, Transport};
 use rustix::fs::{major, minor};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ const LAYERS_MAX: usize = 8;
 /// A namespace of a target, and the block device that it is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelNamespace {
-    /// Its address, with a portal for each path that the kernel has. Which keys it uses sysfs does not tell.
+    /// Its address, with a portal for each path that the kernel has by TCP; one by RDMA, if it has none by TCP.
+    /// Which keys it uses sysfs does not tell.
     pub url: TargetUrl,
     /// Who the kernel says that this host is: its NQN.
     pub host_nqn: Option<String>,
@@ -49,11 +51,13 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
     controllers.extend(below.map(|entry| entry.path()));
     controllers.sort();
     let (mut nqn, mut host_nqn) = (None, None);
-    let mut portals: Vec<Portal> = Vec::new();
+    let (mut by_tcp, mut by_rdma) = (Vec::<Portal>::new(), Vec::<Portal>::new());
     for controller in controllers {
-        if text(&controller.join("transport")).as_deref() != Some("tcp") {
-            continue;
-        }
+        let portals = match text(&controller.join("transport")).as_deref() {
+            Some("tcp") => &mut by_tcp,
+            Some("rdma") => &mut by_rdma,
+            _ => continue,
+        };
         let portal = text(&controller.join("address")).and_then(|address| portal(&address));
         let (Some(portal), Some(name)) = (portal, text(&controller.join("subsysnqn"))) else {
             continue;
@@ -64,9 +68,14 @@ fn find(folder: &Path, layers: usize) -> Option<KernelNamespace> {
         nqn = Some(name);
         host_nqn = text(&controller.join("hostnqn")).filter(|nqn| !nqn.is_empty()).or(host_nqn);
     }
-    portals.truncate(crate::PORTALS_MAX);
+    // An address by RDMA has one portal.
+    let (transport, portals) = match by_tcp.is_empty() {
+        false => (Transport::Tcp, by_tcp.get(..crate::PORTALS_MAX).unwrap_or(&by_tcp)),
+        true => (Transport::Rdma, by_rdma.get(..1)?),
+    };
     let list: Vec<String> = portals.iter().map(ToString::to_string).collect();
-    let url = format!("nvme-tcp://{}/{}?ns={nsid}", list.join(","), nqn?).parse().ok()?;
+    let (scheme, list) = (transport.scheme(), list.join(","));
+    let url = format!("{scheme}{list}/{}?ns={nsid}", nqn?).parse().ok()?;
     Some(KernelNamespace { url, host_nqn, device: Path::new("/dev").join(disk.file_name()?) })
 }
 
@@ -94,6 +103,25 @@ mod tests {
             let path = path.join(file);
             fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             fs::write(path, text).expect("written");
+        }
+    }
+
+    #[test]
+    fn a_path_by_rdma_where_there_is_none_by_tcp() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = folder.path().join("nvme0n1");
+        let nqn = "nqn.2026-01.org.example:disk\n";
+        write(&disk, &[("nsid", "1\n")]);
+        for (name, transport, expected) in [
+            ("nvme1", "rdma\n", "nvme-rdma://10.0.0.1:4420"),
+            ("nvme2", "rdma\n", "nvme-rdma://10.0.0.1:4420"),
+            ("nvme3", "tcp\n", "nvme-tcp://10.0.0.3:4420"),
+        ] {
+            let address = format!("traddr=10.0.0.{},trsvcid=4420\n", &name[4..]);
+            let files = [("transport", transport), ("address", &address), ("subsysnqn", nqn)];
+            write(&disk.join("device").join(name), &files);
+            let found = find(&disk, 8).expect("a namespace");
+            assert_eq!(found.url.to_string(), format!("{expected}/{}?ns=1", nqn.trim_end()));
         }
     }
 
