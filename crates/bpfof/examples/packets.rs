@@ -2,8 +2,9 @@
 //! counts them exactly), and time, which in a machine that is emulated with one ns for each instruction
 //! (`interop/run.py --parts rdma_figures`) is instructions of all, kernel included.
 //!
-//!     cargo run --example packets -- URL [TIMES]
+//!     cargo run --example packets -- URL [TIMES [NAME DEPTH]]
 //!
+//! With a name and a depth, as its lines have them, only that.
 //! The namespace has a BPF-KV database (`bpfof kv create`); its last blocks are written. Nothing else may
 //! use the card meanwhile. `interop/guest/rdma` runs it.
 
@@ -44,6 +45,10 @@ fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
     let url: TargetUrl = arguments.next().ok_or("usage: packets URL [TIMES]")?.parse()?;
     let times: u64 = arguments.next().map_or(Ok(200), |text| text.parse())?;
+    let only = arguments.next().zip(arguments.next());
+    let is_wanted = |name: &str, depth: usize| {
+        only.as_ref().is_none_or(|(only, at)| only == name && *at == depth.to_string())
+    };
     // Whoever spins takes the processor from soft-RoCE, and from the counts of instructions.
     let mut session = Session::open(&url, Options { spin_us: 0, ..Options::default() }, 0)?;
     let size_bytes = session.controller.identify_namespace(url.nsid)?.size_bytes();
@@ -56,11 +61,17 @@ fn main() -> Result<(), Failure> {
             ("write 4096", What::Write(4096)),
             ("get, pushed down", What::Get),
         ] {
+            if !is_wanted(name, depth) {
+                continue;
+            }
             repeat(&mut session, what, (depth, 2 * depth as u64), size_bytes)?;
             let (before, begun) = (counts()?, Instant::now());
             repeat(&mut session, what, (depth, times), size_bytes)?;
             tell((name, depth), times, before, begun)?;
         }
+    }
+    if !is_wanted("get, plain", 1) {
+        return Ok(());
     }
     session.get(0, true)?;
     let (before, begun) = (counts()?, Instant::now());
