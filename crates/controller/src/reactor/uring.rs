@@ -108,6 +108,8 @@ mod token {
     pub(super) const FABRIC: u64 = 6 << 56;
     /// Drives have completed something.
     pub(super) const DRIVES: u64 = 7 << 56;
+    /// As `FABRIC`, of a connection's own end.
+    pub(super) const FABRIC_END: u64 = 8 << 56;
     pub(super) const KIND: u64 = 0xff << 56;
 }
 
@@ -282,6 +284,7 @@ impl Reactor {
             }
             (token::DRIVES, _) => self.core.io.arm_drives(),
             (token::FABRIC, _) => self.happened(index, token >> 32 & 0xff_ffff),
+            (token::FABRIC_END, _) => self.happened_to(index, token >> 32 & 0xff_ffff),
             _ => unreachable!("operations come back with what they were begun with"),
         }
     }
@@ -294,6 +297,16 @@ impl Reactor {
         self.core.io.look(index);
         self.take_events(index);
         self.core.io.arm(index);
+    }
+
+    /// Something has happened to a connection by RDMA.
+    fn happened_to(&mut self, index: u32, number: u64) {
+        if self.core.io.number_of(index) != Some(number) {
+            return;
+        }
+        self.core.io.look_at_connection(index);
+        self.take_events(index);
+        self.core.io.arm_connection(index);
     }
 
     /// Takes what has happened at an endpoint, as long as it is there, and as much as a turn has time for.
@@ -351,6 +364,7 @@ impl Reactor {
         };
         let number = core.io.set_link(index, link);
         upkeep::begin(core, index);
+        self.core.io.arm_connection(index);
         self.happened(index, number);
     }
 }
@@ -486,11 +500,22 @@ impl Uring {
         match link {
             Link::Fabric(endpoint) => self.ring.read_event(endpoint.signal(), token),
             Link::Rdma(endpoint) => {
-                if let Some(signal) = endpoint.signal() {
-                    self.ring.readable(signal.as_raw_fd(), token);
+                if let Some([ends, _]) = endpoint.signals() {
+                    self.ring.readable(ends.as_raw_fd(), token);
                 }
             }
             Link::Socket(..) | Link::Asked(_) => {}
+        }
+    }
+
+    /// Waits for what happens next to a connection by RDMA.
+    fn arm_connection(&mut self, index: u32) {
+        let Some(Some((Link::Rdma(endpoint), number))) = self.links.get(index as usize) else {
+            return;
+        };
+        if let Some([_, connection]) = endpoint.signals() {
+            let token = token::FABRIC_END | (number & 0xff_ffff) << 32 | u64::from(index);
+            self.ring.readable(connection.as_raw_fd(), token);
         }
     }
 
@@ -503,7 +528,14 @@ impl Uring {
     /// Looks what has made an endpoint's signal readable.
     fn look(&mut self, index: u32) {
         if let Some(Some((Link::Rdma(endpoint), _))) = self.links.get_mut(index as usize) {
-            endpoint.look();
+            endpoint.look_at_ends();
+        }
+    }
+
+    /// Looks what has happened to a connection.
+    fn look_at_connection(&mut self, index: u32) {
+        if let Some(Some((Link::Rdma(endpoint), _))) = self.links.get_mut(index as usize) {
+            endpoint.look_at_connection();
         }
     }
 
@@ -516,12 +548,12 @@ impl Uring {
         }
     }
 
-    /// Lets go of the signal of an endpoint.
+    /// Lets go of the signals of an endpoint.
     fn disarm(&mut self, endpoint: &rdma::Endpoint) {
-        if let Some(signal) = endpoint.signal()
-            && let Err(error) = self.ring.cancel(signal.as_raw_fd())
-        {
-            log::error!("the ring does not let go of a connection that has closed: {error}");
+        for signal in endpoint.signals().into_iter().flatten() {
+            if let Err(error) = self.ring.cancel(signal.as_raw_fd()) {
+                log::error!("the ring does not let go of a connection that has closed: {error}");
+            }
         }
     }
 
@@ -536,6 +568,17 @@ impl Uring {
         endpoint.close();
         self.links[index as usize] = Some((Link::Rdma(endpoint), number));
         self.over.push(index);
+    }
+
+    /// How many bytes the peer has taken, also of what nobody waits for.
+    fn taken_by_rdma(&mut self, index: u32) -> u64 {
+        let Link::Rdma(endpoint) = self.link_mut(index) else { return 0 };
+        endpoint.take_done();
+        let (bytes, has_events) = (endpoint.taken_bytes(), endpoint.has_events());
+        if has_events {
+            self.over.push(index);
+        }
+        bytes
     }
 
     fn link(&self, index: u32) -> &Link {
@@ -617,7 +660,7 @@ impl Io for Uring {
             Link::Fabric(endpoint) => endpoint.post(works),
             Link::Rdma(endpoint) => {
                 endpoint.post(works);
-                if endpoint.is_closed() {
+                if endpoint.is_closed() || endpoint.has_events() {
                     self.over.push(connection);
                 }
             }
@@ -636,7 +679,11 @@ impl Io for Uring {
             }
             (Link::Fabric(endpoint), Shut::Both) => endpoint.close(),
             (Link::Rdma(_), Shut::Both) => self.shut_rdma(connection),
-            (Link::Fabric(_) | Link::Rdma(_) | Link::Asked(_), _) => {}
+            (Link::Rdma(endpoint), Shut::Receive) => {
+                endpoint.tell_all();
+                self.over.push(connection);
+            }
+            (Link::Fabric(_) | Link::Asked(_), _) => {}
         }
     }
 
@@ -663,7 +710,7 @@ impl Io for Uring {
         match self.link(connection) {
             Link::Socket(socket, _) => acked_bytes(socket.as_raw_fd()),
             Link::Fabric(endpoint) => endpoint.taken_bytes(),
-            Link::Rdma(endpoint) => endpoint.taken_bytes(),
+            Link::Rdma(_) => self.taken_by_rdma(connection),
             Link::Asked(_) => 0,
         }
     }

@@ -4,15 +4,16 @@ use super::connector::{self, ConnectError};
 use super::listener::Request;
 use super::memory::{Piece, Pieces};
 use super::sys;
-use super::verbs::{BATCH, Channel, Does, Ended, Happened, Posting, QueuePair, Size};
+use super::verbs::{BATCH, Channel, Does, Ended, Happened, Of, Posting, QueuePair, Size};
 use super::words::words;
 use crate::buffer::IoBuffer;
 use crate::fabric::{Event, Work};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 /// How large an endpoint is. It registers `receives × receive_bytes + work_bytes + shared_bytes`.
@@ -46,9 +47,14 @@ impl Shape {
     }
 }
 
-/// What [`Endpoint::signal`] has become readable for.
-const ENDED: u64 = 0;
-const HAPPENED: u64 = 1;
+/// What a signal has become readable for: bits.
+const ENDED: u8 = 1;
+const HAPPENED: u8 = 2;
+/// With so many bytes of works posted their ends are waited for: whoever has more under way may go on when
+/// they have ended.
+const QUIET_BYTES: usize = 32 << 10;
+/// How often in a row a signal is not looked at, because something has just been posted.
+const SKIPS: u8 = 16;
 
 /// A work that is posted.
 #[derive(Debug)]
@@ -70,6 +76,10 @@ struct Over {
 ///
 /// Receives are posted again one for each message that is sent, so a peer that sends more than it gets
 /// answers for waits at its own card.
+///
+/// That a message was sent nobody waits for, unless much is under way ([`QUIET_BYTES`]), something waits, or
+/// [all is to be told](Self::tell_all): such ends are taken with what comes next, or by
+/// [`take_done`](Self::take_done).
 #[derive(Debug)]
 pub struct Endpoint {
     /// None if the connection could not be accepted.
@@ -79,6 +89,9 @@ pub struct Endpoint {
     /// Works that are not posted, in order.
     waiting: VecDeque<Work>,
     posted: VecDeque<Posted>,
+    /// Of these: their bytes, and how many are reads.
+    posted_bytes: usize,
+    reads: usize,
     last_number: u64,
     /// Receives whose messages were taken, to be posted again.
     free_receives: VecDeque<u32>,
@@ -86,8 +99,9 @@ pub struct Endpoint {
     postings: Vec<Posting>,
     /// What is turned into events; empty at other times.
     ended: Vec<Ended>,
-    /// Whether the next end of something makes the signal readable.
-    is_armed: bool,
+    /// Whether the next end of a receive, and of a work, makes the signal readable.
+    is_armed: [bool; 2],
+    tells_all: bool,
     is_closed: bool,
     taken_bytes: u64,
 }
@@ -95,8 +109,14 @@ pub struct Endpoint {
 #[derive(Debug)]
 struct Queue {
     pair: QueuePair,
-    /// Readable when one of the pair's descriptors is.
-    signal: OwnedFd,
+    /// Readable when one of the pair's descriptors is; of who has connected only.
+    signal: Option<OwnedFd>,
+    /// What the signal has told and nobody has looked at: bits.
+    told: AtomicU8,
+    /// Works were posted since somebody looked.
+    has_posted: bool,
+    /// How often nobody looked at the signal therefore, in a row.
+    skipped: u8,
 }
 
 impl Endpoint {
@@ -128,7 +148,8 @@ impl Endpoint {
     ) -> Result<(Endpoint, Vec<u8>), ConnectError> {
         let (pair, accepted) = connector::connect(address, shape.size(), private_data, timeout)?;
         let signal = Queue::signal_of(&pair)?;
-        Ok((Endpoint::of(Some(Queue { pair, signal }), shape), accepted))
+        let queue = Queue::of(pair, Some(signal));
+        Ok((Endpoint::of(Some(queue), shape), accepted))
     }
 
     fn of(queue: Option<Queue>, shape: Shape) -> Endpoint {
@@ -138,42 +159,83 @@ impl Endpoint {
             memory: Pieces::new(shape.work_bytes),
             waiting: VecDeque::new(),
             posted: VecDeque::new(),
+            posted_bytes: 0,
+            reads: 0,
             last_number: 0,
             free_receives: VecDeque::new(),
             events: VecDeque::new(),
             postings: Vec::new(),
             ended: Vec::with_capacity(BATCH),
-            is_armed: false,
+            is_armed: [false; 2],
+            tells_all: false,
             is_closed: false,
             taken_bytes: 0,
         }
     }
 
-    /// Readable when something may have happened; none of an endpoint that was closed from the start.
+    /// Readable when something may have happened; none of an endpoint that was accepted, which has
+    /// [two](Self::signals), or whose queue pair is gone.
     pub fn signal(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.as_ref().map(|queue| queue.signal.as_fd())
+        self.queue.as_ref()?.signal.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// Looks what has made the signal readable, which it is not any more.
+    /// Readable when something has ended, and when something has happened to the connection; none of an endpoint
+    /// that was closed from the start, or whose queue pair is gone.
+    pub fn signals(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        let pair = &self.queue.as_ref()?.pair;
+        Some([pair.completions(), pair.channel().as_fd()])
+    }
+
+    /// Waits until the [signal](Self::signal) is readable, at most `timeout`, which may be 0. Whether it is, or is
+    /// none.
+    ///
+    /// # Errors
+    /// The kernel's; a signal that interrupts is none.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let Some(Queue { signal: Some(signal), told, .. }) = &self.queue else { return Ok(true) };
+        let ready = ready(signal, timeout)?;
+        told.fetch_or(ready, Ordering::Relaxed);
+        Ok(ready != 0)
+    }
+
+    /// Looks what has made the [signal](Self::signal) readable, which it is not any more.
     pub fn look(&mut self) {
-        let Some(queue) = &mut self.queue else { return };
-        let mut events = [epoll::Event {
-            flags: epoll::EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        }; 2];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Ok(count) = epoll::wait(&queue.signal, &mut events[..], Some(&now)) else { return };
-        let mut over = None;
-        for event in &events[..count] {
-            match event.data.u64() {
-                ENDED => {
-                    queue.pair.clear_notifications();
-                    self.is_armed = false;
-                }
-                _ => over = queue.what_happened(),
+        let Some(Queue { signal: Some(signal), told, has_posted, skipped, .. }) = &mut self.queue
+        else {
+            return;
+        };
+        let told = match std::mem::take(told.get_mut()) {
+            // Who has just posted something looks again before it waits.
+            0 if std::mem::take(has_posted) && *skipped < SKIPS => {
+                *skipped += 1;
+                return;
             }
+            0 => ready(signal, Duration::ZERO).unwrap_or(0),
+            told => told,
+        };
+        *skipped = 0;
+        if told & ENDED != 0 {
+            self.look_at_ends();
         }
-        if let Some(Over { reason, by_peer }) = over {
+        if told & HAPPENED != 0 {
+            self.look_at_connection();
+        }
+    }
+
+    /// Looks at the first of the [signals](Self::signals), which is not readable any more.
+    pub fn look_at_ends(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        // Each that is waited for is told once.
+        while self.is_armed != [false; 2]
+            && let Some(of) = queue.pair.take_notification()
+        {
+            self.is_armed[of as usize] = false;
+        }
+    }
+
+    /// Looks at the second of the [signals](Self::signals), which is not readable any more.
+    pub fn look_at_connection(&mut self) {
+        if let Some(Over { reason, by_peer }) = self.queue.as_ref().and_then(Queue::what_happened) {
             // What has come before the end counts, and may say why. It ends: no receive is posted meanwhile.
             while self.take_ended() > 0 {}
             self.end(reason, by_peer);
@@ -201,14 +263,55 @@ impl Endpoint {
                 let bytes = self.waiting.pop_front()?.bytes();
                 return Some(Event::Done { bytes });
             }
-            if std::mem::replace(&mut self.is_armed, true) {
+            // What ends before this is seen by the next look, what ends later is told.
+            if !self.arm(Of::Receives) & !self.arm_works() {
                 return None;
             }
-            // What ends before this is seen by the next look, what ends later is told.
-            if let Some(Err(error)) = self.queue.as_mut().map(|queue| queue.pair.notify()) {
-                self.fail(format!("its completion queue does not work: {error}"));
-            }
         }
+    }
+
+    /// Whether events are there that [`poll`](Self::poll) gives without looking.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// From now on the end of each work is waited for.
+    pub fn tell_all(&mut self) {
+        self.tells_all = true;
+        self.arm_works();
+        self.take_done();
+    }
+
+    /// Takes the ends of works, also of those that nobody waits for.
+    pub fn take_done(&mut self) {
+        while self.take(Of::Works) > 0 {}
+    }
+
+    /// Whether the end of a work is waited for.
+    fn awaits_works(&self) -> bool {
+        self.is_closed
+            || self.tells_all
+            || self.reads > 0
+            || !self.waiting.is_empty()
+            || self.posted_bytes >= QUIET_BYTES
+            // The card ends receives where it fails, and there are none.
+            || self.free_receives.len() == usize::from(self.shape.receives)
+    }
+
+    /// Has the end of the next work be told, if somebody waits for it; whether that is new.
+    fn arm_works(&mut self) -> bool {
+        self.awaits_works() && self.arm(Of::Works)
+    }
+
+    /// Has the next of these ends be told; whether that is new.
+    fn arm(&mut self, of: Of) -> bool {
+        if std::mem::replace(&mut self.is_armed[of as usize], true) {
+            return false;
+        }
+        if let Some(Err(error)) = self.queue.as_mut().map(|queue| queue.pair.notify(of)) {
+            self.fail(format!("its completion queue does not work: {error}"));
+        }
+        true
     }
 
     /// Whether the connection is over.
@@ -276,8 +379,19 @@ impl Endpoint {
         }
     }
 
-    /// Posts what there is room for, with one call.
+    /// Posts what there is room for.
     fn submit(&mut self) {
+        loop {
+            self.submit_once();
+            // What has ended until now nobody tells, and it makes room.
+            if self.waiting.is_empty() || self.is_closed || self.take(Of::Works) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Posts what there is room for, with one call.
+    fn submit_once(&mut self) {
         let Some(queue) = &mut self.queue else { return };
         if self.is_closed {
             return;
@@ -307,6 +421,8 @@ impl Endpoint {
                     (Does::Read { address, key }, Some((id, buffer)))
                 }
             };
+            self.posted_bytes += bytes;
+            self.reads += usize::from(read.is_some());
             self.posted.push_back(Posted { number, bytes, piece, read });
             // The end of a message tells that of what was written before it.
             let is_signaled = !matches!(does, Does::Write { .. });
@@ -316,6 +432,13 @@ impl Endpoint {
         if let Some(last) = self.postings.last_mut() {
             last.is_signaled = true;
         }
+        if self.postings.is_empty() {
+            return;
+        }
+        queue.has_posted = true;
+        // Before what is to be told can end.
+        self.arm_works();
+        let Some(queue) = &mut self.queue else { return };
         outcome = outcome.and(queue.pair.post(&self.postings));
         if let Err(error) = outcome {
             // What was not posted never ends.
@@ -330,15 +453,23 @@ impl Endpoint {
     /// The works from this number on end without having been done.
     fn abandon(&mut self, first: u64) {
         let kept = self.posted.partition_point(|posted| posted.number < first);
-        let ends = self.posted.drain(kept..).map(|Posted { bytes, .. }| Event::Done { bytes });
-        self.events.extend(ends);
+        for Posted { bytes, read, .. } in self.posted.drain(kept..) {
+            self.posted_bytes -= bytes;
+            self.reads -= usize::from(read.is_some());
+            self.events.push_back(Event::Done { bytes });
+        }
     }
 
     /// Turns what has ended into events; returns how much that was.
     fn take_ended(&mut self) -> usize {
+        self.take(Of::Works) + self.take(Of::Receives)
+    }
+
+    /// Turns these ends into events; returns how many those were.
+    fn take(&mut self, of: Of) -> usize {
         let Some(queue) = &mut self.queue else { return 0 };
         let mut ended = std::mem::take(&mut self.ended);
-        let count = queue.pair.poll(|one| ended.push(one));
+        let count = queue.pair.poll(of, |one| ended.push(one));
         for one in ended.drain(..) {
             match one {
                 Ended::Receive(slot, Ok(bytes)) => self.received(slot, bytes),
@@ -369,6 +500,8 @@ impl Endpoint {
         while self.posted.front().is_some_and(|posted| posted.number <= number)
             && let Some(Posted { bytes, piece, read, .. }) = self.posted.pop_front()
         {
+            self.posted_bytes -= bytes;
+            self.reads -= usize::from(read.is_some());
             let next = self.posted.front().map(|posted| posted.piece);
             let event = match (read, &self.queue) {
                 // What was not read must not be taken for data.
@@ -393,6 +526,10 @@ impl Drop for Endpoint {
 }
 
 impl Queue {
+    fn of(pair: QueuePair, signal: Option<OwnedFd>) -> Queue {
+        Queue { pair, signal, told: AtomicU8::new(0), has_posted: false, skipped: 0 }
+    }
+
     fn accept(
         request: Request,
         shape: Shape,
@@ -408,12 +545,8 @@ impl Queue {
         };
         let Request { id, .. } = request;
         let mut pair = QueuePair::new(id, channel, shape.size(), refused)?;
-        let ready = Queue::signal_of(&pair).and_then(|signal| {
-            pair.accept(accepted)?;
-            Ok(signal)
-        });
-        match ready {
-            Ok(signal) => Ok(Queue { pair, signal }),
+        match pair.accept(accepted) {
+            Ok(()) => Ok(Queue::of(pair, None)),
             Err(error) => {
                 pair.reject(refused);
                 Err(error)
@@ -424,7 +557,7 @@ impl Queue {
     fn signal_of(pair: &QueuePair) -> io::Result<OwnedFd> {
         let signal = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (fd, data) in [(pair.completions(), ENDED), (pair.channel().as_fd(), HAPPENED)] {
-            epoll::add(&signal, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)?;
+            epoll::add(&signal, fd, epoll::EventData::new_u64(data.into()), epoll::EventFlags::IN)?;
         }
         Ok(signal)
     }
@@ -453,6 +586,20 @@ impl Queue {
                 Err(error) => return failed(format!("the connection manager fails: {error}")),
             }
         }
+    }
+}
+
+/// What of a signal is readable, within a time: bits.
+fn ready(signal: &OwnedFd, timeout: Duration) -> io::Result<u8> {
+    let nothing = epoll::EventFlags::empty();
+    let mut events = [epoll::Event { flags: nothing, data: epoll::EventData::new_u64(0) }; 2];
+    let timeout = Timespec::try_from(timeout).ok();
+    match epoll::wait(signal, &mut events[..], timeout.as_ref()) {
+        Ok(count) => {
+            Ok(events[..count].iter().fold(0, |ready, event| ready | event.data.u64() as u8))
+        }
+        Err(rustix::io::Errno::INTR) => Ok(0),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) struct RecvWr {
 
 /// `struct ibv_wc`.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wc {
     pub(super) id: u64,
     pub(super) status: c_int,

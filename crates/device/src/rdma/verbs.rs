@@ -55,6 +55,13 @@ pub(super) enum Happened {
     },
 }
 
+/// Which ends a completion queue has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Receives,
+    Works,
+}
+
 /// What is asked for with it.
 pub(super) struct Asked {
     pub(super) private_data: Vec<u8>,
@@ -346,7 +353,7 @@ pub(super) enum Ended {
     Work(u64, Result<(), String>),
 }
 
-/// A connection's queue pair with its completion queue, its memory and its identifier.
+/// A connection's queue pair with its completion queues, its memory and its identifier.
 #[derive(Debug)]
 pub(super) struct QueuePair {
     library: &'static Library,
@@ -357,6 +364,8 @@ pub(super) struct QueuePair {
     parts: Parts,
     size: Size,
     requests: Vec<(sys::SendWr, sys::Sge)>,
+    /// What is being taken.
+    ended: Vec<sys::Wc>,
 }
 
 /// What a queue pair is made of, as far as it has been made.
@@ -364,7 +373,9 @@ pub(super) struct QueuePair {
 struct Parts {
     pd: Option<NonNull<sys::Pd>>,
     completions: Option<NonNull<sys::CompChannel>>,
-    cq: Option<NonNull<sys::Cq>>,
+    /// One for receives and one for works, so that each can be waited for without the other.
+    received: Option<NonNull<sys::Cq>>,
+    worked: Option<NonNull<sys::Cq>>,
     receives: Option<Region>,
     works: Option<Region>,
     shared: Option<Region>,
@@ -407,6 +418,7 @@ impl QueuePair {
             parts: Parts::default(),
             size,
             requests: Vec::new(),
+            ended: vec![sys::Wc::default(); BATCH],
         }
     }
 
@@ -430,16 +442,21 @@ impl QueuePair {
         // SAFETY: the channel has the descriptor open.
         let fd = unsafe { BorrowedFd::borrow_raw(completions.as_ref().fd) };
         rustix::io::ioctl_fionbio(fd, true)?;
-        let entries = (size.receives + size.works) as c_int;
-        // SAFETY: the context and the channel live longer than the queue.
-        let cq = created(unsafe {
-            (library.ibv_create_cq)(context, entries, ptr::null_mut(), completions.as_ptr(), 0)
-        })?;
-        parts.cq = Some(cq);
+        let queue = |entries: u32| {
+            let (entries, channel) = (entries as c_int, completions.as_ptr());
+            // SAFETY: the context and the channel live longer than the queue.
+            created(unsafe {
+                (library.ibv_create_cq)(context, entries, ptr::null_mut(), channel, 0)
+            })
+        };
+        let received = queue(size.receives)?;
+        parts.received = Some(received);
+        let worked = queue(size.works)?;
+        parts.worked = Some(worked);
         let mut attributes = sys::QpInitAttr {
             context: ptr::null_mut(),
-            send_cq: cq.as_ptr(),
-            recv_cq: cq.as_ptr(),
+            send_cq: worked.as_ptr(),
+            recv_cq: received.as_ptr(),
             srq: ptr::null_mut(),
             max_send_wr: size.works,
             max_recv_wr: size.receives,
@@ -515,9 +532,9 @@ impl QueuePair {
         unsafe { BorrowedFd::borrow_raw(channel.as_ref().fd) }
     }
 
-    /// Has the end of what ends from now on be told by [`completions`](Self::completions), once.
-    pub(super) fn notify(&mut self) -> io::Result<()> {
-        let cq = self.cq();
+    /// Has the next of these ends from now on be told by [`completions`](Self::completions), once.
+    pub(super) fn notify(&mut self, of: Of) -> io::Result<()> {
+        let cq = self.cq(of);
         // SAFETY: the queue lives, and so does its context.
         let result = unsafe {
             let context = &*cq.as_ref().context;
@@ -526,40 +543,42 @@ impl QueuePair {
         if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result.abs())) }
     }
 
-    /// Makes [`completions`](Self::completions) unreadable.
-    pub(super) fn clear_notifications(&mut self) {
+    /// Takes one of what [`completions`](Self::completions) tells, without waiting: each
+    /// [`notify`](Self::notify) is told once.
+    pub(super) fn take_notification(&mut self) -> Option<Of> {
         let completions = self.parts.completions.expect("it was made with the queue pair");
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        let mut count = 0;
-        // SAFETY: the channel lives; both results are written. It does not wait.
-        while unsafe {
+        // SAFETY: the channel lives; both results are written.
+        let result = unsafe {
             let channel = completions.as_ptr();
             (self.library.ibv_get_cq_event)(channel, &raw mut cq, &raw mut context)
-        } == 0
-        {
-            count += 1;
+        };
+        if result != 0 {
+            return None;
         }
-        if count > 0 {
-            // SAFETY: so many were got.
-            unsafe { (self.library.ibv_ack_cq_events)(self.cq().as_ptr(), count) }
-        }
+        // SAFETY: it was got of this queue, which lives.
+        unsafe { (self.library.ibv_ack_cq_events)(cq, 1) }
+        Some(if cq == self.cq(Of::Receives).as_ptr() { Of::Receives } else { Of::Works })
     }
 
-    fn cq(&self) -> NonNull<sys::Cq> {
-        self.parts.cq.expect("it was made with the queue pair")
+    fn cq(&self, of: Of) -> NonNull<sys::Cq> {
+        let cq = match of {
+            Of::Receives => self.parts.received,
+            Of::Works => self.parts.worked,
+        };
+        cq.expect("it was made with the queue pair")
     }
 
     /// Takes what has ended, at most [`BATCH`].
-    pub(super) fn poll(&mut self, mut take: impl FnMut(Ended)) -> usize {
-        let mut ended = [sys::Wc::default(); BATCH];
-        let cq = self.cq();
+    pub(super) fn poll(&mut self, of: Of, mut take: impl FnMut(Ended)) -> usize {
+        let cq = self.cq(of);
         // SAFETY: the queue and its context live; at most so many are written.
         let count = unsafe {
             let context = &*cq.as_ref().context;
-            (context.ops.poll_cq)(cq.as_ptr(), BATCH as c_int, ended.as_mut_ptr())
+            (context.ops.poll_cq)(cq.as_ptr(), BATCH as c_int, self.ended.as_mut_ptr())
         };
         let count = usize::try_from(count).unwrap_or(0).min(BATCH);
-        for wc in &ended[..count] {
+        for wc in &self.ended[..count] {
             let outcome = match wc.status {
                 0 => Ok(()),
                 status => Err(status_words(status, wc.vendor_error)),
@@ -674,11 +693,11 @@ impl QueuePair {
             // SAFETY: it is this identifier's; nothing is posted to it any more.
             unsafe { (library.rdma_destroy_qp)(self.id.raw.as_ptr()) }
         }
-        let Parts { pd, completions, cq, receives, works, shared } =
+        let Parts { pd, completions, received, worked, receives, works, shared } =
             std::mem::take(&mut self.parts);
         // SAFETY: each is destroyed once, after what uses it; events that were got are acknowledged.
         unsafe {
-            if let Some(cq) = cq {
+            for cq in [received, worked].into_iter().flatten() {
                 (library.ibv_destroy_cq)(cq.as_ptr());
             }
             if let Some(completions) = completions {

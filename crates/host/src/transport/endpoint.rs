@@ -164,9 +164,8 @@ impl Endpoint {
     pub(super) fn wait_ready(&self, timeout: Duration) -> Result<bool, LostReason> {
         match self {
             Self::Fabric { end, .. } => wait_ready(end.signal(), false, timeout),
-            // What is closed from the start has none.
             Self::Rdma { end, .. } => {
-                end.signal().map_or(Ok(true), |signal| wait_ready(signal, false, timeout))
+                end.wait(timeout).map_err(|error| LostReason::Io(error.kind()))
             }
         }
     }
