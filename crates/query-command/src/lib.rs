@@ -54,7 +54,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE(COLUMNS) -> FIELDS", value_parser = OwnStageName::reduction)]
     reduce: Option<OwnStageName>,
     /// The target that serves the files' namespace: nvme-tcp://HOST:PORT/NQN?ns=1. By default it is found
-    /// from their mount: BPFOF_TARGETS, and then the kernel's NVMe/TCP host tell it.
+    /// from their mount: BPFOF_TARGETS, and then the kernel's NVMe host tell it.
     #[arg(long, value_parser = target_url, requires = "device")]
     target: Option<TargetUrl>,
     /// What the namespace is on this machine: the block device of the kernel's NVMe/TCP host, or

@@ -22,7 +22,7 @@ pub enum Reach {
         /// What its namespace is on this machine.
         device: PathBuf,
     },
-    /// By the target of each file's mount: what `BPFOF_TARGETS` says, else what the kernel's NVMe/TCP host tells.
+    /// By the target of each file's mount: what `BPFOF_TARGETS` says, else what the kernel's NVMe host tells.
     Mounts {
         /// Reads an address, and completes it by the user's keys.
         address: fn(&str) -> Result<TargetUrl, String>,
@@ -108,7 +108,7 @@ impl Reach {
                 Ok(Where::Target { url: Box::new(url), device })
             }
             None => Ok(Where::Here(format!(
-                "its file system is on no namespace that the kernel's NVMe/TCP host has; --target with --device \
+                "its file system is on no namespace that the kernel's NVMe host has of a target; --target with --device \
                  or {TARGETS} tell the target"
             ))),
         }
