@@ -33,7 +33,7 @@ OUR_PROGRAMS = {
     "volumes": ["query", "target"],
     "nvmet": ["verify"],
     "ktls": ["target", "verify"],
-    "rdma": ["target", "verify", "endure", "packets"],
+    "rdma": ["target", "query", "verify", "endure", "packets"],
     "rdma_figures": ["target", "packets"],
 }
 # Lines of a log that are shown of a failure: what is near its end says why.
