@@ -15,10 +15,16 @@ use crate::reactor::state::Core;
 use crate::reactor::{Fence, Io, Message, Shut, closing, completions, serve, turn, upkeep};
 use crate::registry::Registry;
 use crate::transport::Port;
+#[cfg(test)]
+use crate::transport::message::MessagePort;
 use crate::transport::tcp::TcpPort;
 use bpfof_chain::{Function, Limits};
 use bpfof_device::Outgoing;
+#[cfg(test)]
+use bpfof_device::fabric::Event;
 use bpfof_device::fabric::Work;
+#[cfg(test)]
+use bpfof_device::rdma::Shape;
 use bpfof_function::{NativeFunction, Program};
 use bpfof_nvme::Sqe;
 use bpfof_nvme::fabrics::{ConnectData, ControllerConfig, FabricsCommand, offset};
@@ -72,8 +78,10 @@ struct Wire {
     tx: Option<Box<Outgoing>>,
     /// What was sent when the connection ended.
     last_words: Vec<u8>,
-    /// Nothing is received any more.
-    is_shut: bool,
+    /// What a card has been given to do, and has not ended.
+    posted: VecDeque<Work>,
+    /// Nothing is received any more, or nothing is sent either.
+    shut: Option<Shut>,
     is_closed: bool,
 }
 
@@ -106,21 +114,25 @@ impl Io for RigIo {
         assert!(before.is_none(), "it sends already");
     }
 
-    fn post(&mut self, _connection: u32, works: Vec<Work>) {
-        unreachable!("its ports have bytes: {works:?}")
+    fn post(&mut self, connection: u32, works: Vec<Work>) {
+        self.wire(connection).posted.extend(works);
     }
 
     fn file(&mut self, _executor: &mut Executor, operation: FileOperation) {
         unreachable!("there are no files: {operation:?}")
     }
 
-    fn shut(&mut self, connection: u32, _half: Shut) {
-        self.wire(connection).is_shut = true;
+    fn shut(&mut self, connection: u32, half: Shut) {
+        let wire = self.wire(connection);
+        if wire.shut != Some(Shut::Both) {
+            wire.shut = Some(half);
+        }
     }
 
     fn close(&mut self, connection: u32) {
         let wire = self.wire(connection);
         assert!(wire.rx.is_none() && wire.tx.is_none(), "the kernel still has a buffer");
+        assert!(wire.posted.is_empty(), "the card still has works");
         wire.is_closed = true;
     }
 
@@ -192,11 +204,20 @@ impl Rig {
 
     /// The same at the listener for discovery, or at the other.
     pub(crate) fn open_at(&mut self, discovery_only: bool) -> usize {
+        self.open_with(discovery_only, Port::Tcp(TcpPort::default()))
+    }
+
+    /// The same by a card.
+    #[cfg(test)]
+    pub(crate) fn open_by_card(&mut self, shape: &Shape, qid: u16) -> usize {
+        self.open_with(false, Port::Message(MessagePort::rdma(shape, qid)))
+    }
+
+    fn open_with(&mut self, discovery_only: bool, port: Port) -> usize {
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let ends = Endpoints { peer, local: peer, discovery_only, listener: 0 };
         turn::begin(&mut self.core);
-        let index = upkeep::adopt(&mut self.core, ends, Port::Tcp(TcpPort::default()), None)
-            .expect("there is room");
+        let index = upkeep::adopt(&mut self.core, ends, port, None).expect("there is room");
         let wires = &mut self.core.io.wires;
         // Indices of connections that have gone are used again, lines are not.
         self.lines.iter_mut().filter(|line| **line == index).for_each(|line| *line = u32::MAX);
@@ -327,11 +348,12 @@ impl Rig {
         let mut has_delivered = false;
         for index in 0..self.core.io.wires.len() as u32 {
             let wire = self.core.io.wire(index);
-            if wire.is_closed || wire.inbox.is_empty() && !wire.is_shut {
+            if wire.is_closed || wire.inbox.is_empty() && wire.shut.is_none() {
                 continue;
             }
             let Some((mut buffer, filled)) = wire.rx.take() else { continue };
-            let inbox = if wire.is_shut { Vec::new() } else { std::mem::take(&mut wire.inbox) };
+            let inbox =
+                if wire.shut.is_some() { Vec::new() } else { std::mem::take(&mut wire.inbox) };
             let (now, later) = inbox.split_at(inbox.len().min(buffer.len() - filled));
             buffer[filled..filled + now.len()].copy_from_slice(now);
             wire.inbox = later.to_vec();
@@ -440,6 +462,29 @@ impl Rig {
     pub(crate) fn being_sent(&self, line: usize) -> Vec<u8> {
         let wire = &self.core.io.wires[self.lines[line] as usize];
         wire.tx.as_ref().map_or_else(Vec::new, |sent| sent.to_bytes())
+    }
+
+    /// What a connection's card has been given to do, and has not ended.
+    #[cfg(test)]
+    pub(crate) fn posted(&mut self, line: usize) -> Option<&mut VecDeque<Work>> {
+        let index = self.lines[line];
+        Some(&mut self.core.io.wires.get_mut(index as usize)?.posted)
+    }
+
+    /// Whether the connection's card is to end all that it has.
+    #[cfg(test)]
+    pub(crate) fn is_cut(&self, line: usize) -> bool {
+        let wire = self.core.io.wires.get(self.lines[line] as usize);
+        wire.is_some_and(|wire| wire.shut == Some(Shut::Both))
+    }
+
+    /// A card tells something.
+    #[cfg(test)]
+    pub(crate) fn happens(&mut self, line: usize, event: Event) {
+        turn::begin(&mut self.core);
+        completions::happened(&mut self.core, self.lines[line], event);
+        turn::end(&mut self.core);
+        self.pump();
     }
 
     /// Takes what a connection has to send.

@@ -1,5 +1,6 @@
 //! Tests of the protocol core, without sockets but for the scripted peer's.
 
+mod card;
 mod endings;
 mod fuzzing;
 mod instructions;
