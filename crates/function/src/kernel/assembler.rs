@@ -169,6 +169,21 @@ impl Assembler {
         self.aim(target);
     }
 
+    /// The same to a way out, which the verifier then follows at once: it keeps in mind where else it has to go,
+    /// and so many branches that are left for later are too many.
+    pub(super) fn leave(&mut self, condition: u8, dst: Reg, src: Source, target: Label) {
+        let stays = self.label();
+        let inverse = match condition {
+            JGT => JLE,
+            JLE => JGT,
+            JGE => JLT,
+            _ => JGE,
+        };
+        self.branch(true, inverse, dst, src, stays);
+        self.jump(target);
+        self.bind(stays);
+    }
+
     fn aim(&mut self, target: Label) {
         if let Some(item) = self.items.last_mut() {
             item.target = Some(target);

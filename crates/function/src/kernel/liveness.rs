@@ -98,6 +98,12 @@ impl Liveness {
     }
 }
 
+/// What these instructions may change.
+pub(super) fn written(program: &Program, slots: Range<u32>) -> Set {
+    let instructions = &program.instructions()[slots.start as usize..slots.end as usize];
+    instructions.iter().map(writes).fold(0, |all, one| all | one)
+}
+
 /// What is not the same afterwards.
 fn writes(instruction: &Instruction) -> Set {
     match *instruction {

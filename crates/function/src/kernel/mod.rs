@@ -8,7 +8,8 @@
 //!   layout of [`abi`](crate::abi). Registers hold guest addresses, as everywhere else. An access is
 //!   compared with the limit of the call, as in native code, and then goes to slot base plus address;
 //! - a jump backwards pays from the budget, which is on the kernel's stack, and is a `may_goto`;
-//! - functions that are called are put in the place of the call, so that the frame pointer is a constant;
+//! - functions that are called are put in the place of the call, or are there once for all calls at one depth
+//!   (`calls`), so that the frame pointer is a constant;
 //! - a helper that the module has is a *kfunc*, a function of the kernel that eBPF may call. One that it
 //!   has not ends the chain with [`Ended::Helper`]: it is then run in user space;
 //! - what went wrong is left in the context ([`context`]), with the same fault, instruction, address and
@@ -23,6 +24,7 @@
 //! registers that nobody reads afterwards (`liveness`), or some that are put aside for a moment.
 
 mod assembler;
+mod calls;
 mod contract;
 mod liveness;
 #[cfg(feature = "fuzz")]

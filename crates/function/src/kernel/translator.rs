@@ -4,11 +4,12 @@ use super::assembler::{
     ADD, AND, ARSH, Assembler, DIV, END, JEQ, JGE, JGT, JLE, JLT, JNE, JSET, JSGE, JSGT, JSLE,
     JSLT, LSH, Label, MOD, MOV, MUL, NEG, OR, RSH, Reg, SUB, Source, XOR,
 };
+use super::calls::{Calls, Key};
 use super::contract::{
     CALL, Ended, KFUNCS, MAX_SLOTS, PSEUDO_KFUNC, PSEUDO_MAP, TranslateError, context,
 };
-use super::liveness::{ARGUMENTS, KEPT, Liveness, Set, bit, index_of, is_kfunc};
-use crate::abi::{self, FRAME_BYTES, GUEST_BASE, STACK_TOP};
+use super::liveness::{ARGUMENTS, Liveness, Set, bit, is_kfunc, written};
+use crate::abi::{self, FRAME_BYTES, STACK_TOP};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
 use crate::program::Program;
@@ -19,6 +20,8 @@ pub(super) const FP: Reg = 10;
 /// Size field of loads and stores: BPF_DW.
 pub(super) const DW: u8 = 0x18;
 const W: u8 = 0x00;
+/// Slots of programs of which the verifier easily follows each way.
+const LARGE: usize = 256;
 
 /// The kernel's stack, from its top.
 pub(super) mod stack {
@@ -34,26 +37,22 @@ pub(super) mod stack {
     pub(in super::super) const LIMITS: [i16; 4] = [-40, -48, -56, -64];
     /// Registers that are put aside.
     pub(in super::super) const SPILLS: [i16; 3] = [-72, -80, -88];
+    /// 0, which the verifier does not know.
+    pub(in super::super) const ZERO: i16 = -96;
     /// r6 to r9 of callers, 32 bytes for each depth of calls.
-    pub(in super::super) const CALLERS: i16 = -120;
-}
-
-/// Who called a function that is put in the place of its call.
-struct Caller {
-    pc: u32,
-    /// After the call.
-    back: Label,
-    kept: Set,
-    live: Set,
+    pub(in super::super) const CALLERS: i16 = -128;
+    /// Where a shared function returns to, 8 bytes for each depth of calls.
+    pub(in super::super) const RETURNS: i16 = -360;
 }
 
 /// A function in one of its places.
 pub(super) struct Place {
-    depth: u64,
+    pub(super) depth: u64,
     /// The labels of its slots begin here.
     start: u32,
     labels: Vec<Label>,
-    caller: Option<Caller>,
+    /// Where it returns to; None from the first.
+    pub(super) back: Option<Label>,
 }
 
 impl Place {
@@ -76,7 +75,10 @@ pub(super) struct Taken<const N: usize> {
 pub(super) struct Translator<'a> {
     pub(super) program: &'a Program,
     pub(super) code: Assembler,
-    liveness: Liveness,
+    pub(super) liveness: Liveness,
+    /// Has so many ways through it that the verifier must not tell them apart.
+    is_large: bool,
+    pub(super) calls: Calls,
     /// Ends with a fault: r2 its address, r3 what and where.
     faulted: Label,
     /// The same, with the distance from the lowest address in r2.
@@ -104,6 +106,8 @@ impl<'a> Translator<'a> {
             program,
             code,
             liveness,
+            is_large: program.instructions().len() > LARGE,
+            calls: Calls::of(program),
             faulted,
             faulted_at,
             helper_faulted,
@@ -113,7 +117,8 @@ impl<'a> Translator<'a> {
 
     pub(super) fn translate(mut self) -> Result<Vec<[u8; 8]>, TranslateError> {
         self.enter();
-        self.function(0, 0, None)?;
+        self.function((0, 0), None)?;
+        self.shared_functions()?;
         self.end();
         self.code.finish()
     }
@@ -135,12 +140,19 @@ impl<'a> Translator<'a> {
         code.store(DW, FP, stack::LOWEST, Source::Reg(2));
         code.load(DW, 2, 1, context::BUDGET);
         code.store(DW, FP, stack::BUDGET, Source::Reg(2));
+        code.load(DW, 2, 1, context::RESULT);
+        code.store(DW, FP, stack::ZERO, Source::Reg(2));
         code.load(DW, 2, 1, context::LIMIT);
         let mut less = self.program.lowest_address() as i32;
         for (at, width) in stack::LIMITS.into_iter().zip([1, 2, 4, 8]) {
             code.add(2, Source::Imm(-(less + width)));
             less = -width;
             code.store(DW, FP, at, Source::Reg(2));
+            if self.is_large {
+                // It is below 2^32. The verifier does not follow what is stored in two parts, and so does not
+                // tell ways apart by what accesses say of it.
+                code.store(W, FP, at + 4, Source::Imm(0));
+            }
         }
         code.store(DW, FP, stack::SCANNED_FROM, Source::Imm(0));
         let live = self.liveness.before(0);
@@ -200,15 +212,14 @@ impl<'a> Translator<'a> {
     }
 
     /// Puts a function here.
-    fn function(
+    pub(super) fn function(
         &mut self,
-        index: usize,
-        depth: u64,
-        caller: Option<Caller>,
+        (depth, index): Key,
+        back: Option<Label>,
     ) -> Result<(), TranslateError> {
         let range = self.program.functions()[index].clone();
         let labels = range.clone().map(|_| self.code.label()).collect();
-        let place = Place { depth, start: range.start, labels, caller };
+        let place = Place { depth, start: range.start, labels, back };
         if let Some(scan) = self.program.scan_at_start(range.start) {
             self.begin_scan(scan);
         }
@@ -265,7 +276,7 @@ impl<'a> Translator<'a> {
             Instruction::Branch { .. } => self.branch(pc, instruction, place),
             Instruction::CallHelper { helper } => self.helper(pc, helper, live),
             Instruction::CallLocal { target } => self.call(pc, target, place, live)?,
-            Instruction::Exit => self.leave(pc, place),
+            Instruction::Exit => self.leave(place),
         }
         Ok(())
     }
@@ -340,13 +351,13 @@ impl<'a> Translator<'a> {
     }
 
     /// Pays, or ends.
-    fn charge(&mut self, pc: u32, units: Source, live: Set) {
+    pub(super) fn charge(&mut self, pc: u32, units: Source, live: Set) {
         let stub = self.stub(Ended::Budget, pc, None);
         let needed = if let Source::Reg(register) = units { bit(register) } else { 0 };
         let taken = self.take::<1>(live, needed);
         let [left] = taken.registers;
         self.code.load(DW, left, FP, stack::BUDGET);
-        self.code.branch(true, JLT, left, units, stub);
+        self.code.leave(JLT, left, units, stub);
         self.code.alu(true, SUB, left, units, 0);
         self.code.store(DW, FP, stack::BUDGET, Source::Reg(left));
         self.give_back(taken);
@@ -358,7 +369,7 @@ impl<'a> Translator<'a> {
 
     /// Pays for the scan that is left where control goes from one slot to another, and remembers where
     /// the one begins that is entered. The instruction at `pc` is to blame.
-    fn cross(&mut self, pc: u32, from: u32, to: u32, live: Set) {
+    pub(super) fn cross(&mut self, pc: u32, from: u32, to: u32, live: Set) {
         let Some(crossing) = self.program.crossing(from, to) else { return };
         if let Some(scan) = crossing.left {
             let register = reg(scan.register);
@@ -391,7 +402,7 @@ impl<'a> Translator<'a> {
     fn pay_way(&mut self, pc: u32, units: Reg, left: Reg) {
         let stub = self.stub(Ended::Budget, pc, None);
         self.code.load(DW, left, FP, stack::BUDGET);
-        self.code.branch(true, JGT, units, Source::Reg(left), stub);
+        self.code.leave(JGT, units, Source::Reg(left), stub);
         self.code.alu(true, SUB, left, Source::Reg(units), 0);
         self.code.store(DW, FP, stack::BUDGET, Source::Reg(left));
     }
@@ -409,10 +420,28 @@ impl<'a> Translator<'a> {
         }
         self.cross(pc, pc, target, live);
         if target <= pc {
+            if self.is_large {
+                // A number that the verifier knows is another one in each turn, all of which it would follow.
+                self.forget(live & written(self.program, target..pc + 1), live);
+            }
             let stub = self.stub(Ended::Budget, pc, None);
             self.code.may_goto(stub);
         }
         self.code.jump(place.label(target));
+    }
+
+    /// The verifier knows nothing of the values of these registers any more.
+    pub(super) fn forget(&mut self, registers: Set, live: Set) {
+        if registers == 0 {
+            return;
+        }
+        let taken = self.take::<1>(live, registers);
+        let [zero] = taken.registers;
+        self.code.load(DW, zero, FP, stack::ZERO);
+        for register in (0..10).filter(|register| registers & bit(*register) != 0) {
+            self.code.alu(true, ADD, register, Source::Reg(zero), 0);
+        }
+        self.give_back(taken);
     }
 
     fn branch(&mut self, pc: u32, instruction: &Instruction, place: &Place) {
@@ -485,65 +514,11 @@ impl<'a> Translator<'a> {
         code.branch(true, JNE, 1, Source::Imm(0), self.helper_faulted);
     }
 
-    fn zero(&mut self, registers: Set) {
+    pub(super) fn zero(&mut self, registers: Set) {
         for register in (0..10).filter(|register| registers & bit(*register) != 0) {
             self.code.mov(register, Source::Imm(0));
         }
     }
-
-    fn call(
-        &mut self,
-        pc: u32,
-        target: u32,
-        place: &Place,
-        live: Set,
-    ) -> Result<(), TranslateError> {
-        let (cost, reads) = (self.program.call_cost(target), self.liveness.before(target));
-        // All of them: what the function does not use itself, its accesses do.
-        let kept = live & KEPT;
-        self.charge(pc, Source::Imm(cost as i32), kept | reads & ARGUMENTS);
-        if STACK_TOP - (place.depth + 1) * FRAME_BYTES == GUEST_BASE {
-            let stub = self.stub(Ended::StackOverflow, pc, None);
-            self.code.jump(stub);
-            return Ok(());
-        }
-        for register in kept_registers(kept) {
-            self.code.store(DW, FP, kept_at(place.depth, register), Source::Reg(register));
-        }
-        self.zero(reads & (KEPT | 1));
-        let back = self.code.label();
-        let index = index_of(self.program, target).unwrap_or(0);
-        let caller = Caller { pc, back, kept, live };
-        self.function(index, place.depth + 1, Some(caller))?;
-        self.code.bind(back);
-        Ok(())
-    }
-
-    /// Returns from a function: to where it was put, or from all.
-    fn leave(&mut self, pc: u32, place: &Place) {
-        let Some(caller) = &place.caller else {
-            self.code.load(DW, 1, FP, stack::CONTEXT);
-            self.code.store(DW, 1, context::RESULT, Source::Reg(0));
-            self.code.load(DW, 2, FP, stack::BUDGET);
-            self.code.store(DW, 1, context::BUDGET, Source::Reg(2));
-            self.code.mov(0, Source::Imm(0));
-            return self.code.exit();
-        };
-        for register in kept_registers(caller.kept) {
-            self.code.load(DW, register, FP, kept_at(place.depth - 1, register));
-        }
-        self.zero(caller.live & ARGUMENTS);
-        self.cross(pc, caller.pc, caller.pc + 1, caller.live);
-        self.code.jump(caller.back);
-    }
-}
-
-fn kept_registers(set: Set) -> impl Iterator<Item = Reg> {
-    (6..10).filter(move |register| set & bit(*register) != 0)
-}
-
-fn kept_at(depth: u64, register: Reg) -> i16 {
-    stack::CALLERS - 32 * depth as i16 + 8 * (i16::from(register) - 6)
 }
 
 pub(super) fn reg(register: Register) -> Reg {

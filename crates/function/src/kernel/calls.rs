@@ -1,0 +1,168 @@
+//! Calls of functions. One that is called from one place at its depth is put there. One that is called from
+//! several is there once for all of them, so that the kernel's verifier follows it once: its code returns by a
+//! number on the kernel's stack, which the verifier does not know.
+
+use super::assembler::{JGE, Label, Reg, Source};
+use super::contract::context;
+use super::contract::{Ended, TranslateError};
+use super::liveness::{ARGUMENTS, KEPT, Set, bit, index_of};
+use super::translator::{DW, FP, Place, Translator, stack};
+use crate::abi::{FRAME_BYTES, GUEST_BASE, MAX_FRAMES, STACK_TOP};
+use crate::instruction::Instruction;
+use crate::program::Program;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Slots of functions that are copied to each call rather than shared, if they call nothing.
+const SHORT: usize = 16;
+
+/// Depth and index of a function. Its frame is another one at another depth.
+pub(super) type Key = (u64, usize);
+
+/// A function that is called from several places.
+struct Shared {
+    start: Label,
+    /// Behind each of the calls, by number.
+    returns: Vec<Label>,
+}
+
+/// The functions of a program that are shared.
+pub(super) struct Calls {
+    is_shared: BTreeSet<Key>,
+    /// Those that were called, and are yet to be put somewhere.
+    open: BTreeMap<Key, Shared>,
+}
+
+impl Calls {
+    pub(super) fn of(program: &Program) -> Calls {
+        let functions = program.functions();
+        let calls = |index: usize| {
+            let slots = functions[index].start as usize..functions[index].end as usize;
+            program.instructions()[slots].iter().filter_map(|instruction| match instruction {
+                Instruction::CallLocal { target } => index_of(program, *target),
+                _ => None,
+            })
+        };
+        let is_long = |index: usize| functions[index].len() > SHORT || calls(index).count() > 0;
+        let mut is_shared = BTreeSet::new();
+        let mut there = BTreeSet::from([0]);
+        for depth in 1..MAX_FRAMES {
+            let mut called = BTreeMap::<usize, usize>::new();
+            for index in there.iter().flat_map(|index| calls(*index)) {
+                *called.entry(index).or_default() += 1;
+            }
+            let several = called.iter().filter(|(index, times)| **times > 1 && is_long(**index));
+            is_shared.extend(several.map(|(index, _)| (depth, *index)));
+            there = called.into_keys().collect();
+        }
+        Calls { is_shared, open: BTreeMap::new() }
+    }
+}
+
+impl Translator<'_> {
+    pub(super) fn call(
+        &mut self,
+        pc: u32,
+        target: u32,
+        place: &Place,
+        live: Set,
+    ) -> Result<(), TranslateError> {
+        let (cost, reads) = (self.program.call_cost(target), self.liveness.before(target));
+        // All of them: what the function does not use itself, its accesses do.
+        let kept = live & KEPT;
+        self.charge(pc, Source::Imm(cost as i32), kept | reads & ARGUMENTS);
+        if STACK_TOP - (place.depth + 1) * FRAME_BYTES == GUEST_BASE {
+            let stub = self.stub(Ended::StackOverflow, pc, None);
+            self.code.jump(stub);
+            return Ok(());
+        }
+        for register in kept_registers(kept) {
+            self.code.store(DW, FP, kept_at(place.depth, register), Source::Reg(register));
+        }
+        let back = self.code.label();
+        let key = (place.depth + 1, index_of(self.program, target).unwrap_or(0));
+        let shared = self.calls.is_shared.contains(&key);
+        let start = shared.then(|| self.announce(key, reads & ARGUMENTS, back));
+        self.zero(reads & (KEPT | 1));
+        match start {
+            Some(start) => self.code.jump(start),
+            None => self.function(key, Some(back))?,
+        }
+        self.code.bind(back);
+        for register in kept_registers(kept) {
+            self.code.load(DW, register, FP, kept_at(place.depth, register));
+        }
+        self.zero(live & ARGUMENTS);
+        self.cross(pc, pc, pc + 1, live);
+        Ok(())
+    }
+
+    /// Leaves behind where a shared function has to return to. Where it starts. r0 is used.
+    fn announce(&mut self, key: Key, arguments: Set, back: Label) -> Label {
+        // The verifier would follow the function for each value of them that it knows.
+        self.forget(arguments, arguments);
+        let code = &mut self.code;
+        let new = || Shared { start: code.label(), returns: Vec::new() };
+        let shared = self.calls.open.entry(key).or_insert_with(new);
+        code.load(DW, 0, FP, stack::ZERO);
+        code.add(0, Source::Imm(shared.returns.len() as i32));
+        code.store(DW, FP, returns_at(key.0), Source::Reg(0));
+        shared.returns.push(back);
+        shared.start
+    }
+
+    /// Puts the shared functions here. Those of one depth are called from lower ones only, so that all calls
+    /// of the next one are known.
+    pub(super) fn shared_functions(&mut self) -> Result<(), TranslateError> {
+        while let Some((key, Shared { start, returns })) = self.calls.open.pop_first() {
+            let end = self.code.label();
+            self.code.bind(start);
+            // As the verifier sees it, it may return behind a call that comes before this one: a loop, which
+            // has to have one of these.
+            let stub = self.stub(Ended::Budget, self.program.functions()[key.1].start, None);
+            self.code.may_goto(stub);
+            self.function(key, Some(end))?;
+            self.code.bind(end);
+            self.code.load(DW, 1, FP, returns_at(key.0));
+            self.go_on(&returns, 0);
+        }
+        Ok(())
+    }
+
+    /// To the one of these that r1, which counts from `first`, says.
+    fn go_on(&mut self, returns: &[Label], first: usize) {
+        if let [only] = returns {
+            return self.code.jump(*only);
+        }
+        let (low, high) = returns.split_at(returns.len() / 2);
+        let (above, middle) = (self.code.label(), first + low.len());
+        self.code.branch(true, JGE, 1, Source::Imm(middle as i32), above);
+        self.go_on(low, first);
+        self.code.bind(above);
+        self.go_on(high, middle);
+    }
+
+    /// Returns from a function, or from all.
+    pub(super) fn leave(&mut self, place: &Place) {
+        if let Some(back) = place.back {
+            return self.code.jump(back);
+        }
+        self.code.load(DW, 1, FP, stack::CONTEXT);
+        self.code.store(DW, 1, context::RESULT, Source::Reg(0));
+        self.code.load(DW, 2, FP, stack::BUDGET);
+        self.code.store(DW, 1, context::BUDGET, Source::Reg(2));
+        self.code.mov(0, Source::Imm(0));
+        self.code.exit();
+    }
+}
+
+fn kept_registers(set: Set) -> impl Iterator<Item = Reg> {
+    (6..10).filter(move |register| set & bit(*register) != 0)
+}
+
+fn kept_at(depth: u64, register: Reg) -> i16 {
+    stack::CALLERS - 32 * depth as i16 + 8 * (i16::from(register) - 6)
+}
+
+fn returns_at(depth: u64) -> i16 {
+    stack::RETURNS - 8 * depth as i16
+}
