@@ -1,6 +1,7 @@
 //! The three executors: at a target, by io_uring here, over plain reads here. They give the same
 //! answers to the same chains.
 
+mod btree;
 #[path = "../clang/mod.rs"]
 mod clang;
 #[path = "../disk/mod.rs"]
