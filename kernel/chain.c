@@ -30,26 +30,39 @@ static void xrp_end(struct xrp_chain *chain, u32 end, u32 reason)
 		xrp_count(reasons[reason]);
 }
 
+/* What all reads of a chain have in common. */
+static void xrp_prepare_all(struct xrp_chain *chain)
+{
+	memset(&chain->command, 0, sizeof(chain->command));
+	chain->command.rw.opcode = nvme_cmd_read;
+	chain->command.rw.nsid = cpu_to_le32(chain->domain->nsid);
+	chain->prepared = 0;
+}
+
 /* Prepares the request for the read that the chain wants. */
 static void xrp_prepare(struct xrp_chain *chain)
 {
-	struct xrp_domain *domain = chain->domain;
+	struct bio *bio = &chain->bio;
 	u32 left = chain->length, index;
 
-	memset(&chain->command, 0, sizeof(chain->command));
-	chain->command.rw.opcode = nvme_cmd_read;
-	chain->command.rw.nsid = cpu_to_le32(domain->nsid);
-	chain->command.rw.slba = cpu_to_le64(chain->device_offset >> domain->block_shift);
-	chain->command.rw.length = cpu_to_le16((chain->length >> domain->block_shift) - 1);
-	bio_init(&chain->bio, NULL, chain->vecs, ARRAY_SIZE(chain->vecs), REQ_OP_DRV_IN);
-	for (index = 0; left; index++) {
-		u32 bytes = min_t(u32, left, PAGE_SIZE);
+	chain->command.rw.slba = cpu_to_le64(chain->device_offset >> chain->domain->block_shift);
+	chain->command.rw.length = cpu_to_le16((chain->length >> chain->domain->block_shift) - 1);
+	if (chain->prepared == chain->length) {
+		/* It has the pages of the last read, which has used it up. */
+		bio->bi_iter = (struct bvec_iter){ .bi_size = chain->length };
+		bio->bi_status = BLK_STS_OK;
+	} else {
+		bio_init(bio, NULL, chain->vecs, ARRAY_SIZE(chain->vecs), REQ_OP_DRV_IN);
+		for (index = 0; left; index++) {
+			u32 bytes = min_t(u32, left, PAGE_SIZE);
 
-		__bio_add_page(&chain->bio, chain->data[index], bytes, 0);
-		left -= bytes;
+			__bio_add_page(bio, chain->data[index], bytes, 0);
+			left -= bytes;
+		}
+		chain->prepared = chain->length;
 	}
 	nvme_init_request(chain->rq, &chain->command);
-	blk_rq_bio_prep(chain->rq, &chain->bio, index);
+	blk_rq_bio_prep(chain->rq, bio, bio->bi_vcnt);
 }
 
 /*
@@ -220,6 +233,7 @@ static bool xrp_is_burst(void)
 	burst = this_cpu_ptr(&xrp_bursts);
 	now = local_clock();
 	burst->count = now - burst->last_ns < READ_ONCE(pause_ns) ? burst->count + 1 : 0;
+	burst->last_ns = now;
 	return burst->count > XRP_BURST_MAX;
 }
 
@@ -268,8 +282,6 @@ static void xrp_resubmit(struct xrp_chain *chain)
 		xrp_count(handed_over_queue);
 	} else {
 		xrp_count_context();
-		if (!in_task())
-			__this_cpu_write(xrp_bursts.last_ns, local_clock());
 		return;
 	}
 	queue_work(xrp_workqueue, &chain->work);
@@ -346,6 +358,7 @@ static int xrp_start(struct xrp_chain *chain)
 	chain->cancelled = false;
 	reinit_completion(&chain->done);
 	xrp_count(chains);
+	xrp_prepare_all(chain);
 	xrp_prepare(chain);
 	/* A scheduler issues its requests itself, with tags that they have not got yet. */
 	if ((chain->rq->rq_flags & RQF_SCHED_TAGS) || xrp_queue(chain->rq) != BLK_STS_OK)

@@ -34,9 +34,9 @@ bool hand_over;
 module_param(hand_over, bool, 0600);
 MODULE_PARM_DESC(hand_over, "Issue each read from a thread and none in an interrupt; for comparison");
 
-uint pause_ns = 500;
+uint pause_ns = 2000;
 module_param(pause_ns, uint, 0600);
-MODULE_PARM_DESC(pause_ns, "Between two reads of a processor this long its interrupt is taken to have ended; longer for a test");
+MODULE_PARM_DESC(pause_ns, "Reads of a processor that follow each other within this time are taken for those of one interrupt; longer for a test");
 
 DEFINE_PER_CPU(struct xrp_counts, xrp_counts);
 struct workqueue_struct *xrp_workqueue;

@@ -26,7 +26,7 @@
 #define XRP_DATA_PAGES		(XRP_DATA_BYTES / PAGE_SIZE)
 #define XRP_READS_MAX		16U
 
-/* Reads that a processor issues without a pause that ends its interrupt. */
+/* Reads that a processor issues from interrupts without a pause (pause_ns) between two of them. */
 #define XRP_BURST_MAX		32
 
 /* struct bpfof_ctx of functions/include/bpfof.h, in the arena: anything may be in it at any time. */
@@ -100,6 +100,7 @@ struct xrp_chain {
 	u32 skip;			/* bytes before it, in its first block */
 	u64 device_offset;
 	u32 length;
+	u32 prepared;			/* the length that bio was made for */
 	int srcu;
 	bool cancelled;
 	unsigned long busy;
