@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """Runs `bpfof bench xrp` on an emulated NVMe drive, and counts instructions of the guest by a plugin of QEMU.
 
-    interop/xrp.py --bpfof PROGRAM --json FILE [--kernel NAME] [-- ARGUMENTS OF THE COMMAND]
+    interop/xrp.py --bpfof PROGRAM --json FILE [--profile FILE] [--kernel NAME] [-- ARGUMENTS OF THE COMMAND]
+
+With --profile the counts by function of the kernel and of the program, for each case and way, go to that file; the
+guest is slower then, and its figures are those of a kernel without address randomization.
 
 Needs QEMU, a C compiler, and the guest that interop/image.sh and interop/module.sh make. Figures are of the whole
 machine: kernel, interrupts, processes. They are exact but no times: an emulated processor has no caches and no
 speed. Logs stay in .interop/nvme.
 """
 
+import bisect
+import collections
+import json
 import pathlib
 import shutil
 import subprocess
@@ -15,6 +21,8 @@ import sys
 
 import passthrough
 
+# In the order in which the command runs them.
+WAYS = ["pread", "io_uring", "passthrough", "interrupt", "work item"]
 # Of the device that shows the counter to the guest.
 SHARED_BYTES = 1 << 20
 
@@ -34,10 +42,60 @@ def plugin():
     return path
 
 
+# Where Linux puts a program that can be anywhere, without randomization, and where the kernel begins.
+PROGRAM_BASE = 0x555555554000
+KERNEL_BASE = 0xFFFF800000000000
+# The longest function, for addresses behind the last known one.
+FUNCTION_BYTES = 1 << 16
+
+
+def symbols(program):
+    """Addresses and names of functions, in order: of the kernel, and of the program."""
+    found = []
+    for line in (passthrough.RUN / "symbols").read_text().splitlines():
+        address, kind, *name = line.split()
+        if kind in "tTwW":
+            found.append((int(address, 16), " ".join(name)))
+    command = ["nm", "--demangle", "--defined-only", program]
+    output = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    for line in output.splitlines():
+        address, kind, name = line.split(" ", 2)
+        if kind in "tTwW":
+            found.append((PROGRAM_BASE + int(address, 16), name))
+    return sorted(found)
+
+
+def write_profile(path, counts, figures, program):
+    """Instructions of an operation by function, the most first."""
+    known = symbols(program)
+    addresses = [address for address, _ in known]
+    by_phase = collections.defaultdict(collections.Counter)
+    for line in counts.read_text().splitlines():
+        phase, address, instructions = line.split()
+        address = int(address, 16)
+        at = bisect.bisect_right(addresses, address) - 1
+        if at >= 0 and address - addresses[at] < FUNCTION_BYTES:
+            name = known[at][1]
+        else:
+            name = "? of the kernel" if address >= KERNEL_BASE else "? of processes"
+        by_phase[int(phase)][name] += int(instructions)
+    with open(path, "w") as file:
+        phase = 0
+        for case in figures["cases"]:
+            for way in WAYS:
+                phase += 1
+                operations, total = case["ways"][way]["operations"], sum(by_phase[phase].values())
+                print(f"== {case['load']}, {case['in_flight']} in flight, {way}: {total / operations:.0f}", file=file)
+                for name, instructions in by_phase[phase].most_common():
+                    if instructions >= operations:
+                        print(f"{instructions / operations:8.1f} {name}", file=file)
+
+
 def main():
     parser = passthrough.arguments(__doc__.splitlines()[0])
     parser.add_argument("--bpfof", type=pathlib.Path, required=True, help="the program")
     parser.add_argument("--json", type=pathlib.Path, required=True, help="where figures go")
+    parser.add_argument("--profile", type=pathlib.Path, help="where counts by function go")
     parser.add_argument("arguments", nargs="*", help="of bpfof bench xrp")
     # A single one: a second that wakes up now and then would be counted as well.
     parser.set_defaults(processors=1, module=True, patience=1800)
@@ -48,12 +106,19 @@ def main():
     counter.write_bytes(bytes(SHARED_BYTES))
     figures = passthrough.RUN / "bench-xrp.json"
     figures.unlink(missing_ok=True)
-    more = ["-accel", "tcg,thread=single", "-plugin", f"{plugin()},counter={counter}"]
+    counts = passthrough.RUN / "counts"
+    profile = ""
+    if options.profile:
+        profile = f",profile={counts}"
+        options.append += " BPFOF_PROFILE=1 nokaslr norandmaps"
+    more = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-plugin", f"{plugin()},counter={counter}{profile}"]
     more += ["-object", f"memory-backend-file,id=counter,share=on,mem-path={counter},size={SHARED_BYTES}"]
     more += ["-device", "ivshmem-plain,memdev=counter"]
     failures = passthrough.run(options, {"bpfof": options.bpfof}, more)
     if figures.exists():
         shutil.copy(figures, options.json)
+        if options.profile:
+            write_profile(options.profile, counts, json.loads(figures.read_text()), options.bpfof)
     sys.exit(1 if failures else 0)
 
 

@@ -32,7 +32,7 @@ impl Unit {
 #[derive(Debug)]
 pub(super) enum Counter {
     /// Memory of the machine's emulator (interop/nvme/count.c), mapped until the process ends.
-    Instructions(*const u64),
+    Instructions(*mut u64),
     Time(Instant),
 }
 
@@ -44,11 +44,10 @@ impl Counter {
         };
         let path = device.join("resource2");
         let named = |error| format!("cannot map {}: {error}", path.display());
-        let file = File::open(&path).map_err(named)?;
+        let file = File::options().read(true).write(true).open(&path).map_err(named)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, which is never taken away.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0)
-        };
+        let at = unsafe { mmap(std::ptr::null_mut(), 4096, access, MapFlags::SHARED, &file, 0) };
         Ok(Counter::Instructions(at.map_err(|error| named(error.into()))?.cast()))
     }
 
@@ -64,6 +63,26 @@ impl Counter {
             // SAFETY: mapped in `find`, aligned, and written by the emulator, hence volatile.
             Counter::Instructions(at) => unsafe { at.read_volatile() },
             Counter::Time(begun) => begun.elapsed().as_nanos() as u64,
+        }
+    }
+
+    /// The same as a measurement begins. The emulator is told its number, for counts by place.
+    pub(super) fn begin(&self, number: u64) -> u64 {
+        self.tell(number);
+        self.now()
+    }
+
+    /// The same as it ends.
+    pub(super) fn end(&self) -> u64 {
+        let now = self.now();
+        self.tell(0);
+        now
+    }
+
+    fn tell(&self, number: u64) {
+        if let Counter::Instructions(at) = self {
+            // SAFETY: as in `now`; the second word is this process's, the emulator only reads it.
+            unsafe { at.add(1).write_volatile(number) };
         }
     }
 }

@@ -148,8 +148,9 @@ fn measure(options: &XrpOptions) -> Result<Report> {
     let bar = progress::steps("measuring", plan.len() as u64);
     let mut cases = Vec::new();
     for ((load, in_flight), workers) in plan.into_iter().zip(without) {
+        let first = (cases.len() * Way::ALL.len()) as u64 + 1;
         bar.set_message(format!("chains of {} reads, {in_flight} in flight", load.reads()));
-        cases.push(bench.case(load, in_flight, workers)?);
+        cases.push(bench.case((load, in_flight), first, workers)?);
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -165,20 +166,25 @@ fn character(drive: &Path) -> Result<PathBuf> {
 }
 
 impl Bench<'_> {
-    /// All ways in turn.
+    /// All ways in turn. For the emulator they have numbers from `first` on.
     fn case<'a>(
         &'a self,
-        load: Load,
-        in_flight: usize,
+        (load, in_flight): (Load, usize),
+        first: u64,
         mut ways: Vec<(Way, Vec<Worker<'a>>)>,
     ) -> Result<Case> {
         ways.extend(self.all_workers(&Way::BY_MODULE, load, in_flight)?);
         let mut samples: Vec<Vec<Sample>> = ways.iter().map(|_| Vec::new()).collect();
         for repetition in 0..=self.options.repetitions {
-            for ((way, workers), samples) in ways.iter_mut().zip(&mut samples) {
+            let each_way = ways.iter_mut().zip(&mut samples);
+            for (number, ((way, workers), samples)) in (first..).zip(each_way) {
+                let number = if repetition > 0 { number } else { 0 };
                 let sample = match way {
-                    Way::Interrupt | Way::WorkItem => self.sample_of_module(*way, load, workers)?,
-                    Way::Pread | Way::IoUring | Way::Passthrough => self.sample(workers)?,
+                    Way::Interrupt | Way::WorkItem => {
+                        Module::hand_over(*way == Way::WorkItem)?;
+                        self.sample_of_module(number, load, workers)?
+                    }
+                    Way::Pread | Way::IoUring | Way::Passthrough => self.sample(number, workers)?,
                 };
                 // The first loads functions and maps.
                 if repetition > 0 {
@@ -209,10 +215,14 @@ impl Bench<'_> {
     }
 
     /// A sample whose chains were all run by the module.
-    fn sample_of_module(&self, way: Way, load: Load, workers: &mut [Worker<'_>]) -> Result<Sample> {
-        Module::hand_over(way == Way::WorkItem)?;
+    fn sample_of_module(
+        &self,
+        number: u64,
+        load: Load,
+        workers: &mut [Worker<'_>],
+    ) -> Result<Sample> {
         let before = Module::hops()?;
-        let sample = self.sample(workers)?;
+        let sample = self.sample(number, workers)?;
         let (made, wanted) =
             (Module::hops()? - before, sample.done.operations * u64::from(load.reads()));
         match made >= wanted {
@@ -224,12 +234,12 @@ impl Bench<'_> {
         }
     }
 
-    fn sample(&self, workers: &mut [Worker<'_>]) -> Result<Sample> {
+    fn sample(&self, number: u64, workers: &mut [Worker<'_>]) -> Result<Sample> {
         let each = self.options.chains / workers.len() as u64;
         if let [worker] = workers {
-            let before = self.counter.now();
+            let before = self.counter.begin(number);
             let done = worker.run(each)?;
-            return Ok(Sample { spent: self.counter.now() - before, done });
+            return Ok(Sample { spent: self.counter.end() - before, done });
         }
         let (begin, end) = (Barrier::new(workers.len() + 1), Barrier::new(workers.len() + 1));
         let run = &|worker: &mut Worker<'_>| {
@@ -242,10 +252,10 @@ impl Bench<'_> {
             let threads: Vec<_> =
                 workers.iter_mut().map(|worker| scope.spawn(move || run(worker))).collect();
             // Threads are made, and go, outside.
-            let before = self.counter.now();
+            let before = self.counter.begin(number);
             begin.wait();
             end.wait();
-            let spent = self.counter.now() - before;
+            let spent = self.counter.end() - before;
             let mut all = Done { operations: 0, wrong: 0, latency: latencies()? };
             for thread in threads {
                 let done = thread.join().map_err(|_| "a thread has ended")??;
