@@ -86,6 +86,11 @@ pub(crate) trait ChainExecutor: Debug + Send {
     /// Chains that have started and not ended.
     fn in_flight(&self) -> usize;
 
+    /// Whether the next [`turn`](Self::turn) runs a chain to its end, however long it may wait.
+    fn ends_one(&self) -> bool {
+        false
+    }
+
     /// Most chains of one call that start together.
     fn together_max(&self) -> usize {
         1

@@ -6,11 +6,12 @@
 //! the keeper, which says until when it has seen all. So both are looked at without a system call.
 
 use super::sys;
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where the kernel tells how long who breaks a lease waits, in seconds. 0 is for ever.
 const BREAK_TIME_FILE: &str = "/proc/sys/fs/lease-break-time";
@@ -19,10 +20,13 @@ const BREAK_TIME: Duration = Duration::from_secs(45);
 /// Shorter ones are not worth the risk.
 const BREAK_TIME_MIN: Duration = Duration::from_secs(8);
 
-/// Time since the first call, in ns.
+/// Time since the first call, in ns. It goes on by ticks of the kernel, some ms, which is exact enough for
+/// leases, and is asked for with each chain.
 pub(crate) fn now_ns() -> u64 {
-    static EPOCH: OnceLock<Instant> = OnceLock::new();
-    EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    static EPOCH: OnceLock<u64> = OnceLock::new();
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    now_ns.saturating_sub(*EPOCH.get_or_init(|| now_ns))
 }
 
 /// How long who breaks a lease waits for its release; None if it is too short to rely on.

@@ -165,6 +165,10 @@ impl ChainExecutor for Passthrough {
         self.chains.running() + usize::from(self.alone.is_some()) + self.failed.len()
     }
 
+    fn ends_one(&self) -> bool {
+        self.alone.is_some()
+    }
+
     fn start(&mut self, run: &Run<'_>, pins: &[Pin]) -> Result<usize, NotStarted> {
         if self.chains.is_full() {
             return Err(NotStarted::NoRoom);
