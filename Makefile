@@ -170,7 +170,7 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 CHAINS ?= 10000
 KERNEL ?=
 GUEST = .interop$(if $(KERNEL),/$(KERNEL))
-interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, interrupts; KERNEL=
+interop-module: release ## chains in the kernel of a guest, by the module of kernel/: processors, queues, interrupts; KERNEL=
 	@scripts/setup.sh qemu
 	interop/image.sh $(GUEST) $(KERNEL)
 	interop/module.sh $(GUEST) $(KERNEL)
@@ -178,7 +178,7 @@ interop-module: setup ## chains in the kernel of a guest, by the module of kerne
 		"--append nvme.use_threaded_interrupts=1" "--append nvme.poll_queues=1" \
 		"--append BPFOF_HAND_OVER=1"; do \
 		echo "== $$machine"; \
-		interop/passthrough.py --module --kernel "$(KERNEL)" --chains $(CHAINS) $$machine; \
+		interop/passthrough.py --module --release --kernel "$(KERNEL)" --chains $(CHAINS) $$machine; \
 	done
 
 # What no time can be taken of on an emulated drive. On a machine with a real one: bpfof bench xrp DRIVE FOLDER.

@@ -2,7 +2,7 @@
 """Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
 target that serves a drive.
 
-    interop/passthrough.py [--module] [--kernel NAME] [--chains N] [--processors N] [--queues N] [--append TEXT]
+    interop/passthrough.py [--module] [--release] [--kernel NAME] [--chains N] [--processors N] [--queues N] [--append TEXT]
 
 With --module chains that are alone run in the kernel of the guest, by the module of kernel/. With --kernel the guest
 is that of `interop/image.sh .interop/NAME NAME`.
@@ -40,10 +40,13 @@ def directory(options):
     return CACHE / options.kernel if options.kernel else CACHE
 
 
-def build():
+def build(release):
     """The test of the executors, the command line, and a program in C."""
-    # Of the whole workspace, or features differ and much is compiled again.
-    command = ["cargo", "test", "--workspace", "--test", "executors", "--no-run", "--locked"]
+    # With the packages that `make test` and `make release` build, or features differ and much is compiled again.
+    packages = ["--workspace"]
+    if release:
+        packages = ["--release", "-p", "bpfof-cli", "-p", "bpfof-query-command", "-p", "bpfof-capi"]
+    command = ["cargo", "test", *packages, "--test", "executors", "--no-run", "--locked"]
     output = subprocess.run(
         command + ["--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
     ).stdout
@@ -210,10 +213,11 @@ def arguments(description):
 def main():
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--module", action="store_true")
+    parser.add_argument("--release", action="store_true", help="programs as make release builds them: for many chains")
     parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
     options = parser.parse_args()
     options.append += f" BPFOF_CHAINS={options.chains}"
-    programs = dict(zip(("executors", "bpfof", "get"), build()))
+    programs = dict(zip(("executors", "bpfof", "get"), build(options.release)))
     sys.exit(1 if run(options, programs, ["-accel", "tcg,thread=multi"]) else 0)
 
 
