@@ -30,6 +30,7 @@ mod liveness;
 #[cfg(feature = "fuzz")]
 pub mod machine;
 mod memory;
+mod shared;
 pub mod slot;
 mod translator;
 

@@ -4,11 +4,11 @@ use super::assembler::{
     ADD, AND, ARSH, Assembler, DIV, END, JEQ, JGE, JGT, JLE, JLT, JNE, JSET, JSGE, JSGT, JSLE,
     JSLT, LSH, Label, MOD, MOV, MUL, NEG, OR, RSH, Reg, SUB, Source, XOR,
 };
-use super::calls::{Calls, Key};
 use super::contract::{
     CALL, Ended, KFUNCS, MAX_SLOTS, PSEUDO_KFUNC, PSEUDO_MAP, TranslateError, context,
 };
 use super::liveness::{ARGUMENTS, Liveness, Set, bit, is_kfunc, written};
+use super::shared::{Calls, Key};
 use crate::abi::{self, FRAME_BYTES, STACK_TOP};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Condition, Instruction, Operand, Register, Width};
