@@ -11,7 +11,7 @@ pub mod context {
     pub const LIMIT: i16 = 8;
     /// `budget`, u64: units, before the call and after it.
     pub const BUDGET: i16 = 16;
-    /// `result`, u64: what the function has returned.
+    /// `result`, u64: what the function has returned; 0 before.
     pub const RESULT: i16 = 24;
     /// `address`, u64: of a fault of memory.
     pub const ADDRESS: i16 = 32;

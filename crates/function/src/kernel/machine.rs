@@ -243,6 +243,7 @@ impl Machine<'_> {
                 (context::LIMIT, 8) => self.hop.limit,
                 (context::BUDGET, 8) => self.hop.budget,
                 (context::FAULT, 4) => self.hop.fault.into(),
+                (context::RESULT, 8) => self.hop.result,
                 other => panic!("a load of {other:?} from the context"),
             }),
             Value::Arena(pointer) => {
@@ -256,11 +257,15 @@ impl Machine<'_> {
     }
 
     fn store(&mut self, base: Register, offset: i16, bytes: u64, value: Value) {
-        if base == Register::FRAME {
+        if base == Register::FRAME && bytes == 8 {
             self.stack[Machine::stack_at(offset, bytes)] = value;
             return;
         }
         let Value::Number(number) = value else { panic!("a pointer would leave the machine") };
+        if base == Register::FRAME {
+            assert_eq!(bytes, 4, "half of a word");
+            return self.store_above(offset, number as u32);
+        }
         match self.registers[base.index()] {
             Value::Context => match (offset, bytes) {
                 (context::BUDGET, 8) => self.hop.budget = number,
@@ -277,6 +282,14 @@ impl Machine<'_> {
                 self.memory[place].copy_from_slice(&number.to_le_bytes()[..bytes as usize]);
             }
             other => panic!("a store through {other:?}"),
+        }
+    }
+
+    /// Stores the upper half of a word of the stack, the lower half of which is there.
+    fn store_above(&mut self, offset: i16, above: u32) {
+        match &mut self.stack[Machine::stack_at(offset - 4, 8)] {
+            Value::Number(word) => *word = *word & u64::from(u32::MAX) | u64::from(above) << 32,
+            other => panic!("half of {other:?}"),
         }
     }
 
