@@ -77,7 +77,7 @@ struct Over {
 /// Receives are posted again one for each message that is sent, so a peer that sends more than it gets
 /// answers for waits at its own card.
 ///
-/// That a message was sent nobody waits for, unless much is under way ([`QUIET_BYTES`]), something waits, or
+/// That a message was sent nobody waits for, unless much is under way (32 KiB), something waits, or
 /// [all is to be told](Self::tell_all): such ends are taken with what comes next, or by
 /// [`take_done`](Self::take_done).
 #[derive(Debug)]
