@@ -67,7 +67,11 @@ pub(crate) fn run(options: &NetworkOptions) -> Outcome {
     let listener =
         TcpListener::bind(listen).map_err(|e| format!("cannot listen at {listen}: {e}"))?;
     println!("{}", listener.local_addr()?);
-    Ok(Relay::new(listener, options.to, options.round_trip_us)?.run(&stop)?)
+    let mut relay = Relay::new(listener, options.to, options.round_trip_us)?;
+    while !stop.load(Ordering::Relaxed) {
+        relay.step()?;
+    }
+    Ok(())
 }
 
 /// Bytes that were sent together, or the end of what is sent if there are none.
@@ -203,25 +207,21 @@ impl Relay {
         Ok(Relay { listener, to, delay, links: Vec::new(), buffer: vec![0; CHUNK_BYTES] })
     }
 
-    /// Passes on until `stop` is set.
-    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        while !stop.load(Ordering::Relaxed) {
-            let ready = self.wait()?;
-            let mut broken = vec![false; self.links.len()];
-            for (link, end) in ready {
-                match self.links.get_mut(link) {
-                    Some(of) => {
-                        broken[link] |= of.take(end, &mut self.buffer, self.delay).is_err();
-                    }
-                    None => self.accept(),
-                }
+    /// Passes on what is due, after the next news or a [`LOOK`].
+    fn step(&mut self) -> io::Result<()> {
+        let ready = self.wait()?;
+        let mut broken = vec![false; self.links.len()];
+        for (link, end) in ready {
+            match self.links.get_mut(link) {
+                Some(of) => broken[link] |= of.take(end, &mut self.buffer, self.delay).is_err(),
+                None => self.accept(),
             }
-            let mut broken = broken.into_iter();
-            // A connection that breaks at one end does so at the other.
-            self.links.retain_mut(|link| {
-                !broken.next().unwrap_or(false) && link.pass_on().is_ok() && !link.is_over()
-            });
         }
+        let mut broken = broken.into_iter();
+        // A connection that breaks at one end does so at the other.
+        self.links.retain_mut(|link| {
+            !broken.next().unwrap_or(false) && link.pass_on().is_ok() && !link.is_over()
+        });
         Ok(())
     }
 
@@ -310,10 +310,10 @@ impl Drop for ChildNetwork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::thread;
 
     const ROUND_TRIP: Duration = Duration::from_millis(20);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Runs `client` on a connection by way of a relay to `server`.
     fn relayed(server: impl FnOnce(TcpStream) + Send, client: impl FnOnce(TcpStream)) {
@@ -321,18 +321,19 @@ mod tests {
         let (target, listener) = (local(), local());
         let address = |listener: &TcpListener| listener.local_addr().expect("an address");
         let (to, at) = (address(&target), address(&listener));
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 let us = ROUND_TRIP.as_micros() as u64;
                 let mut relay = Relay::new(listener, to, us).expect("a relay");
-                relay.run(&stop).expect("runs");
-                assert!(relay.links.is_empty(), "a connection that has ended");
+                let begun = Instant::now();
+                while !stop.load(Ordering::Relaxed) || !relay.links.is_empty() {
+                    assert!(begun.elapsed() < PATIENCE, "a connection does not end");
+                    relay.step().expect("runs");
+                }
             });
             scope.spawn(move || server(target.accept().expect("a connection").0));
             client(TcpStream::connect(at).expect("connects"));
-            // What ended the connection is still under way.
-            thread::sleep(2 * ROUND_TRIP);
             stop.store(true, Ordering::Relaxed);
         });
     }

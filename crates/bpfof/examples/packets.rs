@@ -43,7 +43,8 @@ enum What {
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
-    let url: TargetUrl = arguments.next().ok_or("usage: packets URL [TIMES]")?.parse()?;
+    let url: TargetUrl =
+        arguments.next().ok_or("usage: packets URL [TIMES [NAME DEPTH]]")?.parse()?;
     let times: u64 = arguments.next().map_or(Ok(200), |text| text.parse())?;
     let only = arguments.next().zip(arguments.next());
     let is_wanted = |name: &str, depth: usize| {

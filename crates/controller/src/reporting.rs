@@ -141,7 +141,8 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
         memory_limit_bytes: memory.limit_bytes(),
         memory_used_bytes: memory.used_bytes(),
         memory_own_bytes: registry.hosts.own.used_bytes(),
-        memory_pending_bytes: registry.hosts.pending.used_bytes(),
+        memory_pending_bytes: registry.hosts.pending.used_bytes()
+            + registry.hosts.pending_rdma.used_bytes(),
         memory_namespaces_bytes,
         reactors,
         namespaces,

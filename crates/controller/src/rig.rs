@@ -159,8 +159,7 @@ impl Io for RigIo {
 
     fn fence(&mut self, fenced: Vec<Fenced>) {
         let all = Arc::clone(&self.fenced);
-        let fence =
-            Fence::new(move || all.lock().expect("no panic while held").push(fenced.clone()));
+        let fence = Fence::new(move || all.lock().expect("no panic while held").push(fenced));
         self.messages.push_back(Message::Fence(fence));
     }
 

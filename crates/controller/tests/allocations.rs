@@ -14,9 +14,10 @@ use std::time::Duration;
 
 /// Commands of a round.
 const COMMANDS: u64 = 20_000;
-/// Rounds in which buffers may grow to the size that they keep.
-const ROUNDS: u32 = 10;
 const IN_FLIGHT: u64 = 32;
+/// Rounds in which buffers may grow to the size that they keep: where data is seldom split, each round
+/// may be the first in which that happens to one more slot.
+const ROUNDS: u64 = 3 * IN_FLIGHT;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 

@@ -46,7 +46,7 @@ fn value_cell(value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The file, and the cell with the address of the page that was written last.
+/// The file so far.
 struct Writer {
     file: Vec<u8>,
 }

@@ -103,18 +103,20 @@ pub(crate) struct Asked {
 
 /// Shared by those who have yet to pass a turn: the last to drop it tells that all have. One that has
 /// ended drops it as well.
-pub(crate) struct Fence(Box<dyn Fn() + Send + Sync>);
+pub(crate) struct Fence(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Fence {
     /// Calls `all_passed` once.
-    pub(crate) fn new(all_passed: impl Fn() + Send + Sync + 'static) -> Arc<Fence> {
-        Arc::new(Fence(Box::new(all_passed)))
+    pub(crate) fn new(all_passed: impl FnOnce() + Send + Sync + 'static) -> Arc<Fence> {
+        Arc::new(Fence(Some(Box::new(all_passed))))
     }
 }
 
 impl Drop for Fence {
     fn drop(&mut self) {
-        (self.0)();
+        if let Some(all_passed) = self.0.take() {
+            all_passed();
+        }
     }
 }
 

@@ -46,6 +46,15 @@ const LOOKS_PER_CLOCK: u32 = 4;
 /// The longest sleep and spin.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
+/// By what the endpoint of a fabric tells.
+#[derive(Clone, Copy, Debug)]
+enum Signal {
+    /// Messages have come, or works have ended.
+    Ends,
+    /// Something has happened to the connection; by RDMA only.
+    Connection,
+}
+
 /// Where to send messages to a reactor.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
@@ -108,8 +117,8 @@ mod token {
     pub(super) const FABRIC: u64 = 6 << 56;
     /// Drives have completed something.
     pub(super) const DRIVES: u64 = 7 << 56;
-    /// As `FABRIC`, of a connection's own end.
-    pub(super) const FABRIC_END: u64 = 8 << 56;
+    /// As `FABRIC`: something has happened to a connection by RDMA itself.
+    pub(super) const RDMA_CONNECTION: u64 = 8 << 56;
     pub(super) const KIND: u64 = 0xff << 56;
 }
 
@@ -283,30 +292,22 @@ impl Reactor {
                 completions::chain_read_done(&mut self.core, chain, index, result);
             }
             (token::DRIVES, _) => self.core.io.arm_drives(),
-            (token::FABRIC, _) => self.happened(index, token >> 32 & 0xff_ffff),
-            (token::FABRIC_END, _) => self.happened_to(index, token >> 32 & 0xff_ffff),
+            (token::FABRIC, _) => self.happened(index, token >> 32 & 0xff_ffff, Signal::Ends),
+            (token::RDMA_CONNECTION, _) => {
+                self.happened(index, token >> 32 & 0xff_ffff, Signal::Connection);
+            }
             _ => unreachable!("operations come back with what they were begun with"),
         }
     }
 
     /// Something has happened at the endpoint of a fabric.
-    fn happened(&mut self, index: u32, number: u64) {
+    fn happened(&mut self, index: u32, number: u64, signal: Signal) {
         if self.core.io.number_of(index) != Some(number) {
             return;
         }
-        self.core.io.look(index);
+        self.core.io.look(index, signal);
         self.take_events(index);
-        self.core.io.arm(index);
-    }
-
-    /// Something has happened to a connection by RDMA.
-    fn happened_to(&mut self, index: u32, number: u64) {
-        if self.core.io.number_of(index) != Some(number) {
-            return;
-        }
-        self.core.io.look_at_connection(index);
-        self.take_events(index);
-        self.core.io.arm_connection(index);
+        self.core.io.arm(index, signal);
     }
 
     /// Takes what has happened at an endpoint, as long as it is there, and as much as a turn has time for.
@@ -364,8 +365,8 @@ impl Reactor {
         };
         let number = core.io.set_link(index, link);
         upkeep::begin(core, index);
-        self.core.io.arm_connection(index);
-        self.happened(index, number);
+        self.core.io.arm(index, Signal::Connection);
+        self.happened(index, number, Signal::Ends);
     }
 }
 
@@ -493,29 +494,24 @@ impl Uring {
         self.last_link & 0xff_ffff
     }
 
-    /// Waits for the next event of an endpoint.
-    fn arm(&mut self, index: u32) {
+    /// Waits for what an endpoint tells next by one of its signals, if it has that.
+    fn arm(&mut self, index: u32, signal: Signal) {
         let Some(Some((link, number))) = self.links.get(index as usize) else { return };
-        let token = token::FABRIC | (number & 0xff_ffff) << 32 | u64::from(index);
-        match link {
-            Link::Fabric(endpoint) => self.ring.read_event(endpoint.signal(), token),
-            Link::Rdma(endpoint) => {
-                if let Some([ends, _]) = endpoint.signals() {
-                    self.ring.readable(ends.as_raw_fd(), token);
+        let kind = match signal {
+            Signal::Ends => token::FABRIC,
+            Signal::Connection => token::RDMA_CONNECTION,
+        };
+        let token = kind | (number & 0xff_ffff) << 32 | u64::from(index);
+        match (link, signal) {
+            (Link::Fabric(endpoint), Signal::Ends) => {
+                self.ring.read_event(endpoint.signal(), token);
+            }
+            (Link::Rdma(endpoint), _) => {
+                if let Some(signals) = endpoint.signals() {
+                    self.ring.readable(signals[signal as usize].as_raw_fd(), token);
                 }
             }
-            Link::Socket(..) | Link::Asked(_) => {}
-        }
-    }
-
-    /// Waits for what happens next to a connection by RDMA.
-    fn arm_connection(&mut self, index: u32) {
-        let Some(Some((Link::Rdma(endpoint), number))) = self.links.get(index as usize) else {
-            return;
-        };
-        if let Some([_, connection]) = endpoint.signals() {
-            let token = token::FABRIC_END | (number & 0xff_ffff) << 32 | u64::from(index);
-            self.ring.readable(connection.as_raw_fd(), token);
+            _ => {}
         }
     }
 
@@ -526,16 +522,12 @@ impl Uring {
     }
 
     /// Looks what has made an endpoint's signal readable.
-    fn look(&mut self, index: u32) {
+    fn look(&mut self, index: u32, signal: Signal) {
         if let Some(Some((Link::Rdma(endpoint), _))) = self.links.get_mut(index as usize) {
-            endpoint.look_at_ends();
-        }
-    }
-
-    /// Looks what has happened to a connection.
-    fn look_at_connection(&mut self, index: u32) {
-        if let Some(Some((Link::Rdma(endpoint), _))) = self.links.get_mut(index as usize) {
-            endpoint.look_at_connection();
+            match signal {
+                Signal::Ends => endpoint.look_at_ends(),
+                Signal::Connection => endpoint.look_at_connection(),
+            }
         }
     }
 
@@ -736,7 +728,7 @@ impl Io for Uring {
 
     fn fence(&mut self, fenced: Vec<Fenced>) {
         let mailbox = self.setup.mailbox(Mailbox::clone);
-        let fence = Fence::new(move || mailbox.send(Message::Fenced(fenced.clone())));
+        let fence = Fence::new(move || mailbox.send(Message::Fenced(fenced)));
         self.tell_all(&|| Message::Fence(Arc::clone(&fence)));
     }
 

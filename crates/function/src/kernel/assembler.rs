@@ -171,13 +171,14 @@ impl Assembler {
 
     /// The same to a way out, which the verifier then follows at once: it keeps in mind where else it has to go,
     /// and so many branches that are left for later are too many.
-    pub(super) fn leave(&mut self, condition: u8, dst: Reg, src: Source, target: Label) {
+    pub(super) fn branch_out(&mut self, condition: u8, dst: Reg, src: Source, target: Label) {
         let stays = self.label();
         let inverse = match condition {
             JGT => JLE,
             JLE => JGT,
             JGE => JLT,
-            _ => JGE,
+            JLT => JGE,
+            other => unreachable!("a way out by condition {other:#x}"),
         };
         self.branch(true, inverse, dst, src, stays);
         self.jump(target);

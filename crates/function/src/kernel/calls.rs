@@ -10,6 +10,7 @@ use super::translator::{DW, FP, Place, Translator, stack};
 use crate::abi::{FRAME_BYTES, GUEST_BASE, STACK_TOP};
 
 impl Translator<'_> {
+    /// Calls a function of the program.
     pub(super) fn call(
         &mut self,
         pc: u32,

@@ -93,7 +93,7 @@ impl Translator<'_> {
         let limit = stack::LIMITS[width.bytes().trailing_zeros() as usize];
         let outside = self.stub(Ended::Memory, pc, at);
         self.code.load(DW, other, FP, limit);
-        self.code.leave(JGT, distance, Source::Reg(other), outside);
+        self.code.branch_out(JGT, distance, Source::Reg(other), outside);
         let constants = self.program.statics().constants();
         if !writes || constants.is_empty() {
             return;
@@ -104,7 +104,7 @@ impl Translator<'_> {
         let len = (constants.end - constants.start) as i32 + before;
         self.code.mov(other, Source::Reg(distance));
         self.code.alu(true, SUB, other, Source::Imm(start), 0);
-        self.code.leave(JLT, other, Source::Imm(len), refused);
+        self.code.branch_out(JLT, other, Source::Imm(len), refused);
     }
 
     /// Nobody else has the slot while the function runs, so that no atomic operation is needed; one that

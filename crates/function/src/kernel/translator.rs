@@ -357,7 +357,7 @@ impl<'a> Translator<'a> {
         let taken = self.take::<1>(live, needed);
         let [left] = taken.registers;
         self.code.load(DW, left, FP, stack::BUDGET);
-        self.code.leave(JLT, left, units, stub);
+        self.code.branch_out(JLT, left, units, stub);
         self.code.alu(true, SUB, left, units, 0);
         self.code.store(DW, FP, stack::BUDGET, Source::Reg(left));
         self.give_back(taken);
@@ -402,7 +402,7 @@ impl<'a> Translator<'a> {
     fn pay_way(&mut self, pc: u32, units: Reg, left: Reg) {
         let stub = self.stub(Ended::Budget, pc, None);
         self.code.load(DW, left, FP, stack::BUDGET);
-        self.code.leave(JGT, units, Source::Reg(left), stub);
+        self.code.branch_out(JGT, units, Source::Reg(left), stub);
         self.code.alu(true, SUB, left, Source::Reg(units), 0);
         self.code.store(DW, FP, stack::BUDGET, Source::Reg(left));
     }

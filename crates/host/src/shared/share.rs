@@ -104,8 +104,8 @@ impl LaneShare {
     }
 
     /// Sends what is queued, and waits until at least one request of this share has ended, or `timeout` has
-    /// passed (then 0). If none is in flight it waits for room in the lane. `on_completion` is called for each that has ended, with its name as the tag; others may
-    /// use the lane meanwhile.
+    /// passed (then 0). If none is in flight it waits for room in the lane. `on_completion` is called for each
+    /// that has ended, with its name as the tag; others may use the lane meanwhile.
     ///
     /// # Errors
     /// The connection is lost; the requests in flight were reported to `on_completion`.

@@ -321,8 +321,7 @@ impl Io for SimulatedIo {
 
     fn fence(&mut self, fenced: Vec<Fenced>) {
         let all = Arc::clone(&self.fenced);
-        let fence =
-            Fence::new(move || all.lock().expect("no panic while held").push(fenced.clone()));
+        let fence = Fence::new(move || all.lock().expect("no panic while held").push(fenced));
         self.tell_all(&|| Message::Fence(Arc::clone(&fence)));
     }
 
