@@ -10,6 +10,8 @@ only if each step went well and neither the guest's kernel nor a target warned (
 """
 
 import argparse
+import json
+import os
 import pathlib
 import shutil
 import signal
@@ -25,8 +27,9 @@ CACHE = ROOT / ".interop"
 RUN = CACHE / "run"
 BUSYBOX = CACHE / "root/bin/busybox"
 PARTS = ["plain", "query", "volumes", "paths", "secure", "nvmet", "ktls", "rdma"]
-# By itself, and in no usual run: figures instead of tests.
+# By themselves, and in no usual run: figures instead of tests, and the tests of commands by RDMA.
 COUNTED = ["rdma_figures"]
+COMMANDS = ["rdma_commands"]
 # Those in which programs of ours run in the guest, which are options of these names.
 OUR_PROGRAMS = {
     "query": ["query"],
@@ -35,6 +38,7 @@ OUR_PROGRAMS = {
     "ktls": ["target", "verify"],
     "rdma": ["target", "query", "verify", "endure", "packets"],
     "rdma_figures": ["target", "packets"],
+    "rdma_commands": ["target"],
 }
 # Lines of a log that are shown of a failure: what is near its end says why.
 SHOWN_LINES = 60
@@ -54,6 +58,10 @@ def initrd(options):
     for option in {option for part in options.parts for option in OUR_PROGRAMS.get(part, [])}:
         program = getattr(options, option)
         subprocess.run(["strip", "-o", guest / program.name, program], check=True)
+    if options.parts == COMMANDS:
+        commands(guest)
+    if "rdma" in options.parts and not options.fast:
+        rocksdb(guest, options.target.parent)
     names = "\n".join(str(path.relative_to(guest)) for path in sorted(guest.rglob("*")))
     command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
     archive = subprocess.run(
@@ -62,6 +70,36 @@ def initrd(options):
     path = RUN / "initrd"
     path.write_bytes((CACHE / "initrd").read_bytes() + archive)
     return path
+
+
+def commands(guest):
+    """The tests of commands as a program for the guest, and the functions that they load: the guest has no
+    compiler, so they run here first and leave what they have compiled."""
+    # With the packages that `make test` builds, or features differ and much is compiled again.
+    command = "cargo test --workspace --test over_messages --no-run --locked --message-format=json"
+    output = subprocess.run(command.split(), cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    messages = [json.loads(line) for line in output.splitlines()]
+    program = next(one["executable"] for one in messages if one.get("executable"))
+    (guest / "objects").mkdir()
+    environment = {**os.environ, "BPFOF_TEST_OBJECTS": str(guest / "objects")}
+    subprocess.run([program], env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["strip", "-o", guest / "commands", program], check=True)
+
+
+def rocksdb(guest, libraries):
+    """RocksDB's stress by our integration, in /host with the libraries of this machine that it needs."""
+    build = RUN / "rocksdb"
+    configure = ["cmake", "-S", ROOT / "integrations/rocksdb", "-B", build, "-DBPFOF_TESTS=ON"]
+    for command in (
+        configure + [f"-DBPFOF_LIBRARY_DIR={libraries}"],
+        ["cmake", "--build", build, "--parallel", "2", "--target", "bpfof-rocksdb-stress"],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    program = build / "bpfof-rocksdb-stress"
+    (guest / "host").mkdir()
+    needed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    for path in [program, *(word for word in needed.split() if word.startswith("/"))]:
+        shutil.copy(path, guest / "host")
 
 
 def boot(control, options, served):
@@ -220,7 +258,7 @@ def main():
     options = parser.parse_args()
     if options.parts is None:
         options.parts = ["plain", "query", "volumes", "paths", "secure"] if options.fast else PARTS
-    if options.parts != COUNTED and (unknown := set(options.parts) - set(PARTS)):
+    if options.parts not in (COUNTED, COMMANDS) and (unknown := set(options.parts) - set(PARTS)):
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"

@@ -12,7 +12,7 @@ use crate::worker::{Queue, Waiting, Worker};
 use bpfof_chain::Function;
 use bpfof_function::memory::Charge;
 use bpfof_function::{NativeFunction, Object};
-use bpfof_nvme::Installation;
+use bpfof_nvme::{Installation, is_unprintable};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn split_name(upload: &[u8]) -> Result<(Option<String>, &[u8]), String> {
         .ok_or("the name before the object is cut short")?;
     let name = field.split(|byte| *byte == 0).next().unwrap_or_default();
     let name = str::from_utf8(name).ok();
-    let printable = name.filter(|name| !name.is_empty() && !name.contains(char::is_control));
+    let printable = name.filter(|name| !name.is_empty() && !name.contains(is_unprintable));
     let name = printable.ok_or("the name before the object is empty or not printable UTF-8")?;
     Ok((Some(name.to_owned()), object))
 }
@@ -90,7 +90,7 @@ pub(crate) fn compile(object: &[u8], entry: usize, id: u32) -> Result<Function, 
 /// An error in printable words: it is logged as well.
 fn reason(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
-    cut(text.replace(char::is_control, "\u{fffd}"), MAX_REASON_BYTES)
+    cut(text.replace(is_unprintable, "\u{fffd}"), MAX_REASON_BYTES)
 }
 
 fn cut(mut text: String, max_bytes: usize) -> String {

@@ -82,7 +82,7 @@ fn functions_took(parts: &[Part]) -> BTreeMap<(usize, u32), Octaves> {
 
 /// Puts together what the reactors have told.
 pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
-    let memory = &registry.hosts.memory;
+    let accounts = &registry.hosts;
     let mut reactors = Vec::new();
     let mut connections = Vec::new();
     let mut hosts: BTreeMap<u64, HostReport> = BTreeMap::new();
@@ -138,11 +138,10 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     let listeners = registry.listeners.iter().map(|of| listener_report(of, &connections, &groups));
     TargetReport {
         listeners: listeners.collect(),
-        memory_limit_bytes: memory.limit_bytes(),
-        memory_used_bytes: memory.used_bytes(),
-        memory_own_bytes: registry.hosts.own.used_bytes(),
-        memory_pending_bytes: registry.hosts.pending.used_bytes()
-            + registry.hosts.pending_rdma.used_bytes(),
+        memory_limit_bytes: accounts.memory.limit_bytes(),
+        memory_used_bytes: accounts.memory.used_bytes(),
+        memory_own_bytes: accounts.own.used_bytes(),
+        memory_pending_bytes: accounts.pending.used_bytes() + accounts.pending_rdma.used_bytes(),
         memory_namespaces_bytes,
         reactors,
         namespaces,

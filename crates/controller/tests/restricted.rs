@@ -323,9 +323,7 @@ fn namespaces_that_come_later_are_no_files_either() {
     let function = load(&mut controller, &compile("watch"), "watch").0;
     let more: Vec<NamespaceConfig> =
         namespaces().into_iter().chain([memory(NAMESPACE_BYTES, 4096)]).collect();
-    let listen = server.address();
-    let more = TargetConfig { listen: ([127, 0, 0, 1], 0).into(), ..config(more) };
-    server.reload(&more).unwrap_or_else(|error| panic!("{listen}: {error}"));
+    server.reload(&config(more)).expect("it is taken over");
     let mut lane = controller.open_lane().expect("a lane");
     let scratch = argument(4096, 1);
     let on_new = PushdownCall { nsid: 2, ..call(function, &[WHOLE], 4096, &scratch) };

@@ -44,4 +44,4 @@ pub use fabrics::FabricsCommand;
 pub use nvm::{DsmRange, NvmCommand, Rw};
 pub use sqe::{Sgl, Sqe};
 pub use status::Status;
-pub use text::{NulPadded, SpacePadded};
+pub use text::{NulPadded, SpacePadded, is_unprintable};

@@ -90,3 +90,27 @@ impl<const N: usize> fmt::Display for NulPadded<N> {
         f.write_str(&String::from_utf8_lossy(text))
     }
 }
+
+/// Whether a character of a peer's text must not reach a log or a terminal: it is a control character, ends a
+/// line, changes the direction of writing, or has no width.
+#[must_use]
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_unprintable;
+
+    #[test]
+    fn text_that_lies_is_told_from_text_of_any_language() {
+        for lies in
+            ["\u{202e}gpj", "a\u{2028}b", "\u{feff}", "a\tb", "a\u{200b}b", "\u{7f}", "\u{85}"]
+        {
+            assert!(lies.contains(is_unprintable), "{lies:?}");
+        }
+        assert!(!"nqn.2024-01.org.例:größe é ü_β".contains(is_unprintable));
+    }
+}

@@ -50,6 +50,8 @@ class Part(NamedTuple):
     start_bytes: int
     #: Where it ends.
     end_bytes: int
+    #: The file's inode number when the part was made: another file at this path is refused.
+    inode: int
 
 
 @dataclass(frozen=True)

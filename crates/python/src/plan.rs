@@ -28,14 +28,16 @@ pub(crate) struct Plan {
     pub(crate) names: Vec<String>,
 }
 
-/// A part of a file: path, size of the file, where the part begins, where it ends.
-pub(crate) type PartTuple = (PathBuf, u64, u64, u64);
+/// A part of a file: path, size of the file, where the part begins, where it ends, the file's inode number.
+pub(crate) type PartTuple = (PathBuf, u64, u64, u64, u64);
 
-pub(crate) fn part((path, file_bytes, start_bytes, end_bytes): PartTuple) -> Result<Part, Failure> {
+pub(crate) fn part(
+    (path, file_bytes, start_bytes, end_bytes, inode): PartTuple,
+) -> Result<Part, Failure> {
     if start_bytes > end_bytes || end_bytes > file_bytes {
         return Err(Failure::question("a part ends behind its beginning, and within its file"));
     }
-    Ok(Part { path, file_bytes, start_bytes, end_bytes })
+    Ok(Part { path, file_bytes, inode, start_bytes, end_bytes })
 }
 
 impl Plan {
@@ -205,7 +207,8 @@ impl Plan {
     /// Cuts the files of a source into parts of about so many bytes.
     fn parts(&self, source: &Source, part_max_bytes: u64) -> Vec<PartTuple> {
         let parts = query::parts(&self.plan, &source.0.files, part_max_bytes.max(1));
-        let tuple = |part: Part| (part.path, part.file_bytes, part.start_bytes, part.end_bytes);
+        let tuple =
+            |part: Part| (part.path, part.file_bytes, part.start_bytes, part.end_bytes, part.inode);
         parts.into_iter().map(tuple).collect()
     }
 

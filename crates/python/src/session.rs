@@ -12,7 +12,7 @@ use bpfof_host::{HostsFile, TargetUrl};
 use bpfof_query::ask::{self, PartCost, Reach};
 use bpfof_query::infer;
 use bpfof_query::sql::{Question, Statement};
-use bpfof_query::{OwnStageName, OwnStages, Partial, Place, Settings, split};
+use bpfof_query::{OwnStageName, OwnStages, Partial, Place, Settings, SourceFile, split};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::ops::ControlFlow;
@@ -69,7 +69,7 @@ impl Session {
     }
 
     fn over(&self, source: &infer::Source) -> Result<ask::Session, Failure> {
-        self.with(source.files.iter().map(|(path, _)| &**path))
+        self.with(source.files.iter().map(|file| &*file.path))
     }
 }
 
@@ -230,7 +230,7 @@ impl Session {
     fn places(&self, py: Python<'_>, source: &Source) -> Result<Vec<String>, Failure> {
         py.detach(|| {
             let mut places = Vec::new();
-            for (path, _) in &source.0.files {
+            for SourceFile { path, .. } in &source.0.files {
                 let place = self.reach.place(path)?.to_string();
                 if !places.contains(&place) {
                     places.push(place);

@@ -3,7 +3,9 @@
 use crate::batch::Batch;
 use crate::failure::Failure;
 use bpfof_query::infer::{self, FormatName, Hints};
-use bpfof_query::{Format, OwnStages, Partial, Plan, Predicate, Reduction, Scalar, Schema};
+use bpfof_query::{
+    Format, OwnStages, Partial, Plan, Predicate, Reduction, Scalar, Schema, SourceFile,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ use std::path::PathBuf;
 pub(crate) struct Source(pub(crate) infer::Source);
 
 /// What goes to other processes.
-type Parts = (Vec<(PathBuf, u64)>, Schema, Format);
+type Parts = (Vec<SourceFile>, Schema, Format);
 
 impl Source {
     /// The index of a column.
@@ -79,13 +81,13 @@ impl Source {
     /// Each file with its size in bytes, in order.
     #[getter]
     fn files(&self) -> Vec<(PathBuf, u64)> {
-        self.0.files.clone()
+        self.0.files.iter().map(|file| (file.path.clone(), file.bytes)).collect()
     }
 
     /// A part of the files.
     fn only(&self, paths: Vec<PathBuf>) -> Self {
         let mut source = self.0.clone();
-        source.files.retain(|(path, _)| paths.contains(path));
+        source.files.retain(|file| paths.contains(&file.path));
         Self(source)
     }
 

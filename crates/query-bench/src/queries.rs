@@ -133,8 +133,13 @@ impl<'a> Queries<'a> {
         let Bound { question, settings, .. } = bind(query)?;
         let plan = question.plan();
         let runner = Runner::new(self.stages(Form::Fused), plan, settings)?;
-        let part =
-            Part { path: PathBuf::new(), file_bytes: bytes, start_bytes: 0, end_bytes: bytes };
+        let part = Part {
+            path: PathBuf::new(),
+            file_bytes: bytes,
+            inode: 0,
+            start_bytes: 0,
+            end_bytes: bytes,
+        };
         let function = FileMaps::local().load_function(FUSED.object, 0)?;
         Ok((function, runner.argument(&part)))
     }

@@ -62,7 +62,7 @@ fn write(
     let mut output = Output::new(style, &question.names(), out);
     let mut answers = question.answers();
     let mut whole = Partial::empty(plan);
-    let total_bytes = source.files.iter().map(|(_, bytes)| bytes).sum();
+    let total_bytes = source.files.iter().map(|file| file.bytes).sum();
     let stats = progress::bytes("query", total_bytes, stop, |report| {
         session.run::<Failure>(
             source,

@@ -4,7 +4,7 @@ use crate::Failure;
 use bpfof_query::ask::{Reach, Session, Where};
 use bpfof_query::infer::Source;
 use bpfof_query::sql::Question;
-use bpfof_query::{Place, Stats, split};
+use bpfof_query::{Place, SourceFile, Stats, split};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -17,13 +17,13 @@ pub(crate) fn explain(
 ) -> Result<(), Failure> {
     let split = split(question.plan()).map_err(Failure::question)?;
     let mut places: Vec<String> = Vec::new();
-    for (path, _) in &source.files {
+    for SourceFile { path, .. } in &source.files {
         let place = reach.place(path).map_err(Failure::other)?.to_string();
         if !places.contains(&place) {
             places.push(place);
         }
     }
-    let bytes: u64 = source.files.iter().map(|(_, bytes)| bytes).sum();
+    let bytes: u64 = source.files.iter().map(|file| file.bytes).sum();
     let columns = &question.plan().schema.columns;
     let looked_at: Vec<&str> = split.columns.iter().map(|at| &*columns[*at].name).collect();
     let mut out = io::stdout().lock();

@@ -7,7 +7,7 @@ use bpfof_host::files::FileMaps;
 use bpfof_query::infer::Source;
 use bpfof_query::{
     Aggregate, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, OwnStages, Plan,
-    Predicate, Reduction, Runner, Scalar, Schema, Settings, Stages, Value, parts,
+    Predicate, Reduction, Runner, Scalar, Schema, Settings, SourceFile, Stages, Value, parts,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
@@ -131,7 +131,8 @@ fn queries() -> Vec<(&'static str, Predicate, Reduction)> {
 
 fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan, bytes: u64) {
     let mut runner = Runner::new(stages, plan, Settings::default()).expect("a good plan");
-    let part = &parts(plan, &[(path.to_owned(), bytes)], u64::MAX)[0];
+    let file = SourceFile::at(path).expect("the file");
+    let part = &parts(plan, &[file], u64::MAX)[0];
     let (cpu, start) = (cpu_s(), Instant::now());
     let partial = runner.run(part, &mut |_| true).expect("good rows");
     let (cpu, wall) = (cpu_s() - cpu, start.elapsed().as_secs_f64());

@@ -58,7 +58,7 @@ pub use functions::{Stages, install_stages};
 pub use here::RowsError;
 pub use own::{OwnStageError, OwnStageName};
 pub use partial::{FinishError, Partial};
-pub use parts::{Part, parts};
+pub use parts::{Part, SourceFile, parts};
 pub use plan::{
     Aggregate, AnswerKind, Arithmetic, CSV_NULLS, Column, ColumnBuffers, Compare, Conversion,
     Field, Format, Kind, Measure, OtherColumn, OwnReduction, OwnStage, OwnStages, Plan, Predicate,

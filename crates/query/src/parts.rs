@@ -2,7 +2,9 @@
 
 use crate::plan::{Format, Plan};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// What one call of [`Runner::run`](crate::Runner::run) works on: the rows of a file that begin in a
 /// range of it.
@@ -12,10 +14,34 @@ pub struct Part {
     pub path: PathBuf,
     /// Its size in bytes, when the part was made.
     pub file_bytes: u64,
+    /// Its inode number then: another file at this path is refused.
+    pub inode: u64,
     /// File offset of the range in bytes.
     pub start_bytes: u64,
     /// Where it ends.
     pub end_bytes: u64,
+}
+
+/// A file whose rows are asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its inode number.
+    pub inode: u64,
+}
+
+impl SourceFile {
+    /// The file that is at a path now.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let metadata = path.metadata()?;
+        Ok(Self { path: path.to_owned(), bytes: metadata.len(), inode: metadata.ino() })
+    }
 }
 
 /// A range of rows of a file, as a chain goes through it.
@@ -31,16 +57,16 @@ pub(crate) struct Range {
     pub(crate) skips: bool,
 }
 
-/// Cuts files with their sizes into parts of about `part_max_bytes`, in order. A file without rows has
+/// Cuts files into parts of about `part_max_bytes`, in order. A file without rows has
 /// none.
 #[must_use]
-pub fn parts(plan: &Plan, files: &[(PathBuf, u64)], part_max_bytes: u64) -> Vec<Part> {
+pub fn parts(plan: &Plan, files: &[SourceFile], part_max_bytes: u64) -> Vec<Part> {
     let mut parts = Vec::new();
-    for (path, file_bytes) in files {
+    for SourceFile { path, bytes, inode } in files {
         let (header, unit) = units(&plan.format);
-        for (start_bytes, end_bytes) in cut(header, header, *file_bytes, part_max_bytes, unit) {
+        for (start_bytes, end_bytes) in cut(header, header, *bytes, part_max_bytes, unit) {
             let path = path.clone();
-            parts.push(Part { path, file_bytes: *file_bytes, start_bytes, end_bytes });
+            parts.push(Part { path, file_bytes: *bytes, inode: *inode, start_bytes, end_bytes });
         }
     }
     parts
@@ -104,11 +130,14 @@ mod tests {
         }
     }
 
+    fn file(bytes: u64) -> SourceFile {
+        SourceFile { path: PathBuf::from("f"), bytes, inode: 1 }
+    }
+
     #[test]
     fn records_are_in_one_part_each() {
         let plan = plan(Format::Fixed { header_bytes: 5, record_bytes: 12, fields: Vec::new() });
-        let file = PathBuf::from("f");
-        let parts = parts(&plan, &[(file.clone(), 5), (file, 5 + 12 * 7)], 30);
+        let parts = parts(&plan, &[file(5), file(5 + 12 * 7)], 30);
         let ends: Vec<_> = parts.iter().map(|part| (part.start_bytes, part.end_bytes)).collect();
         assert_eq!(ends, [(5, 29), (29, 53), (53, 77), (77, 89)]);
         let ranges = ranges(&plan, &parts[1], 1);
@@ -120,7 +149,7 @@ mod tests {
     fn lines_belong_to_where_they_begin() {
         let format = Format::Csv { delimiter: b',', header_bytes: 4, nulls: Vec::new() };
         let plan = plan(format);
-        let part = &parts(&plan, &[(PathBuf::from("f"), 10)], 100)[0];
+        let part = &parts(&plan, &[file(10)], 100)[0];
         let ranges = ranges(&plan, part, 4);
         let all: Vec<_> =
             ranges.iter().map(|range| (range.start, range.end, range.skips)).collect();

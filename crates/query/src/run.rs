@@ -13,6 +13,7 @@ use crate::settings::{Settings, Stats};
 use crate::split::{PlanError, Split, columns_of, columns_of_answers, split};
 use crate::stages::{Answer, Program, Status};
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// How long to wait for a file's map.
@@ -154,10 +155,14 @@ impl<'a> Runner<'a> {
         let failed = |source| RunError::Open { path: part.path.clone(), source };
         let file = self.stages.maps().open(&part.path).map_err(failed)?;
         let opened = file.file().map_err(failed)?;
-        let file_bytes = opened.metadata().map_err(failed)?.len();
+        let metadata = opened.metadata().map_err(failed)?;
+        let file_bytes = metadata.len();
         let bad = |offset_bytes, what| {
             Err(RunError::Data { path: part.path.clone(), offset_bytes, what })
         };
+        if metadata.ino() != part.inode {
+            return bad(0, "the file has been replaced by another: ask again".to_owned());
+        }
         if file_bytes < part.file_bytes {
             return bad(file_bytes, "the file has become shorter: ask again".to_owned());
         }

@@ -209,6 +209,26 @@ fn files_that_are_cut_are_refused() {
     }
 }
 
+#[test]
+fn a_file_that_is_replaced_meanwhile_is_refused() {
+    let (folder, path) = folder();
+    std::fs::write(&path, good_file()).expect("room");
+    let statement = Statement::parse(&format!("SELECT count(*) FROM '{}'", path.display()));
+    let statement = statement.expect("a statement");
+    let source = Source::find(statement.files(), &Hints::default()).expect("a file");
+    let question = statement.bind(&source.schema, &source.format).expect("a question");
+    let part = &parts(question.plan(), &source.files, u64::MAX)[0];
+    LOCAL.with(|stages| {
+        let mut runner = Runner::new(stages, question.plan(), Settings::default()).expect("a plan");
+        runner.run(part, &mut |_| true).expect("an answer");
+        let other = folder.path().join("other");
+        std::fs::write(&other, good_file()).expect("room");
+        std::fs::rename(&other, &path).expect("a rename");
+        let error = runner.run(part, &mut |_| true).expect_err("another file");
+        assert!(error.to_string().contains("the file has been replaced"), "{error}");
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 

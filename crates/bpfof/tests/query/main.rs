@@ -12,7 +12,8 @@ mod world;
 use bpfof_host::files::{FileMaps, NamespaceDevice};
 use bpfof_query::{
     Aggregate, Column, Field, Format, Kind, Measure, OwnStages, Plan, Predicate, Reduction,
-    RunError, Runner, STAGES, Scalar, Schema, Settings, Stages, Value, install_stages, parts,
+    RunError, Runner, STAGES, Scalar, Schema, Settings, SourceFile, Stages, Value, install_stages,
+    parts,
 };
 use disk::{Disk, cannot_mount};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -99,12 +100,11 @@ fn sums() -> Plan {
 
 fn sum_of(stages: &Stages<'_>, path: &Path, settings: Settings) -> Result<(i128, u64), RunError> {
     let plan = sums();
-    let bytes = std::fs::metadata(path).expect("it is there").len();
     let mut runner = Runner::new(stages, &plan, settings)?;
-    let part = &parts(&plan, &[(path.to_owned(), bytes)], u64::MAX)[0];
+    let part = &parts(&plan, &[SourceFile::at(path).expect("it is there")], u64::MAX)[0];
     let table = runner.run(part, &mut |_| true)?.finish(&plan).expect("of this plan");
     let [Value::Int(count), Value::Int(sum)] = table.rows[0][..] else { panic!("{table:?}") };
-    assert_eq!(count as u64, bytes / 8);
+    assert_eq!(count as u64, part.file_bytes / 8);
     Ok((sum, runner.stats().chains_at_target))
 }
 
@@ -220,7 +220,7 @@ fn without_its_target_a_query_runs_here() {
     // It dies within a query.
     let plan = sums();
     let mut runner = Runner::new(&stages, &plan, Settings::default()).expect("a target");
-    let files = [(path.clone(), 8 << 20)];
+    let files = [SourceFile::at(&path).expect("it is there")];
     let part = &parts(&plan, &files, u64::MAX)[0];
     let mut is_there = true;
     let partial = runner.run(part, &mut |_| {

@@ -4,7 +4,7 @@ use super::disk::{Disk, cannot_mount};
 use super::{ask, sums, write};
 use bpfof_query::ask::{Reach, Session};
 use bpfof_query::infer::Source;
-use bpfof_query::{Partial, Plan, Reduction, RunError, Scalar, Settings, Value};
+use bpfof_query::{Partial, Plan, Reduction, RunError, Scalar, Settings, SourceFile, Value};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn world() -> ([Disk; 2], Source, Session) {
         write(&path, &(first..first + NUMBERS).flat_map(u64::to_le_bytes).collect::<Vec<_>>());
         let reach = Reach::Target { url: Box::new(disk.url.clone()), device: disk.image() };
         session.add(&path, &reach, false).expect("a target");
-        files.push((path, NUMBERS * 8));
+        files.push(SourceFile::at(&path).expect("the file"));
     }
     let Plan { schema, format, .. } = sums();
     (disks, Source { files, schema, format }, session)
@@ -107,7 +107,7 @@ fn what_ends_a_query_ends_it_at_all_targets() {
     let is_told = matches!(result, Err(RunError::Chain { .. } | RunError::Host(_)));
     assert!(is_told, "{result:?}");
     // Where the stages may run here, they do.
-    let paths: Vec<PathBuf> = source.files.iter().map(|(path, _)| path.clone()).collect();
+    let paths: Vec<PathBuf> = source.files.iter().map(|file| file.path.clone()).collect();
     let targets: Vec<String> = disks
         .iter()
         .map(|disk| format!("{}={} {}", disk.mount().display(), disk.url, disk.image().display()))

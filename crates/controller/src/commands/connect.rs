@@ -15,7 +15,7 @@ use crate::subsystem::{Newcomer, Subsystem};
 use crate::transport::Port;
 use crate::transport::secure::Identity;
 use bpfof_nvme::fabrics::{CATTR_DISABLE_SQ_FLOW_CONTROL, CNTLID_DYNAMIC, ConnectData};
-use bpfof_nvme::{AdminCommand, FabricsCommand, Status};
+use bpfof_nvme::{AdminCommand, FabricsCommand, Status, is_unprintable};
 use log::Level;
 use std::sync::Arc;
 
@@ -161,8 +161,13 @@ fn wanted_subsystem(
         return Err(invalid(true, 256, "SUBNQN", cause));
     };
     // The name goes into logs.
-    if data.hostnqn.contains(char::is_control) {
-        return Err(invalid(true, 512, "HOSTNQN", "it has a control character".to_owned()));
+    if data.hostnqn.contains(is_unprintable) {
+        return Err(invalid(
+            true,
+            512,
+            "HOSTNQN",
+            "it has a character that cannot be printed".to_owned(),
+        ));
     }
     Ok(subsystem)
 }

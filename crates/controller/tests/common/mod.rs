@@ -4,12 +4,16 @@
 pub(crate) mod raw;
 
 use bpfkv::create::{Extent, write_database};
-use bpfof_controller::{NamespaceConfig, NamespaceSource, Server, TargetConfig};
+use bpfof_controller::{
+    ListenConfig, Listeners, NamespaceConfig, NamespaceSource, Server, TargetConfig, Transport,
+};
 use bpfof_function::Object;
 use bpfof_host::{
     CommandError, Connector, Controller, Error, FileVersion, FunctionId, Lane, Options,
     PushdownCall, RequestError, TargetUrl,
 };
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
@@ -40,14 +44,34 @@ pub(crate) fn file(path: &Path, size_bytes: u64, lba_bytes: u32) -> NamespaceCon
     NamespaceConfig::new(source, lba_bytes)
 }
 
-/// A configuration on a port that the kernel chooses.
-pub(crate) fn config(namespaces: Vec<NamespaceConfig>) -> TargetConfig {
-    TargetConfig {
-        listen: ([127, 0, 0, 1], 0).into(),
-        nqn: NQN.to_owned(),
-        namespaces,
-        ..TargetConfig::default()
+/// The address of a network card, if `over_messages.rs` is to connect by RDMA.
+fn card() -> Option<IpAddr> {
+    let text = std::env::var("BPFOF_TEST_RDMA").ok().filter(|_| is_over_messages())?;
+    Some(text.parse().expect("BPFOF_TEST_RDMA is the IP address of a network card for RDMA"))
+}
+
+/// Ports that the kernel chooses.
+pub(crate) fn any_ports() -> Listeners {
+    let mut listeners = Listeners::from(([127, 0, 0, 1], 0));
+    if let Some(card) = card() {
+        let transport = Transport::Rdma;
+        listeners.0.push(ListenConfig { transport, ..SocketAddr::from((card, 0)).into() });
     }
+    listeners
+}
+
+/// Those that a target had.
+pub(crate) fn same_ports(server: &Server) -> Listeners {
+    let mut listeners = any_ports();
+    for (listener, address) in listeners.0.iter_mut().zip(server.addresses()) {
+        listener.address = address;
+    }
+    listeners
+}
+
+/// A configuration on ports that the kernel chooses.
+pub(crate) fn config(namespaces: Vec<NamespaceConfig>) -> TargetConfig {
+    TargetConfig { listen: any_ports(), nqn: NQN.to_owned(), namespaces, ..TargetConfig::default() }
 }
 
 pub(crate) fn start(namespaces: Vec<NamespaceConfig>) -> Server {
@@ -55,17 +79,26 @@ pub(crate) fn start(namespaces: Vec<NamespaceConfig>) -> Server {
 }
 
 pub(crate) fn url(server: &Server) -> TargetUrl {
-    format!("nvme-tcp://{}/{NQN}", server.address()).parse().expect("an address")
+    let text = match card() {
+        Some(_) => format!("nvme-rdma://{}/{NQN}", server.addresses()[1]),
+        None => format!("nvme-tcp://{}/{NQN}", server.address()),
+    };
+    text.parse().expect("an address")
 }
 
-/// Whether these are the tests of `over_messages.rs`, which connect without TCP.
+/// Whether these are the tests of `over_messages.rs`, which connect in this process or by RDMA.
 pub(crate) fn is_over_messages() -> bool {
     module_path!().starts_with("over_messages")
 }
 
+/// Whether hosts connect to targets of their own process.
+pub(crate) fn is_in_process() -> bool {
+    is_over_messages() && card().is_none()
+}
+
 /// Options to connect to a target of this process.
 pub(crate) fn options(server: &Server) -> Options {
-    let connector = is_over_messages().then(|| Connector::new(server.connector()));
+    let connector = is_in_process().then(|| Connector::new(server.connector()));
     Options { connector, ..Options::default() }
 }
 
@@ -88,15 +121,32 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// Compiles a C source of `tests/functions`.
 pub(crate) fn compile(name: &str) -> Vec<u8> {
     let crate_root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    compile_file(&crate_root.join("tests/functions").join(format!("{name}.bpf.c")))
+    let path = crate_root.join("tests/functions").join(format!("{name}.bpf.c"));
+    compiled(name.to_owned(), || compile_file(&path))
 }
 
 /// Compiles a C source.
 pub(crate) fn compile_text(text: &str) -> Vec<u8> {
-    let directory = tempfile::tempdir().expect("a directory");
-    let source = directory.path().join("function.bpf.c");
-    std::fs::write(&source, text).expect("written");
-    compile_file(&source)
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    compiled(format!("{:016x}", hasher.finish()), || {
+        let directory = tempfile::tempdir().expect("a directory");
+        let source = directory.path().join("function.bpf.c");
+        std::fs::write(&source, text).expect("written");
+        compile_file(&source)
+    })
+}
+
+/// An object by its name in the folder BPFOF_TEST_OBJECTS, for machines without a compiler. Where it is not there
+/// yet, it is made and put there.
+fn compiled(name: String, make: impl Fn() -> Vec<u8>) -> Vec<u8> {
+    let Some(folder) = std::env::var_os("BPFOF_TEST_OBJECTS") else { return make() };
+    let path = Path::new(&folder).join(name + ".o");
+    std::fs::read(&path).unwrap_or_else(|_| {
+        let object = make();
+        std::fs::write(&path, &object).expect("the folder can be written");
+        object
+    })
 }
 
 fn compile_file(source: &Path) -> Vec<u8> {

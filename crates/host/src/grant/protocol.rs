@@ -4,6 +4,7 @@
 //! padding. Descriptors travel beside it. Each request has one answer, and a client sends the next
 //! request when it has that. docs/grants.md has the tables.
 
+use bpfof_nvme::is_unprintable;
 use std::fmt;
 
 /// Version of this protocol, the first field of [`Request::Open`].
@@ -180,7 +181,7 @@ impl Cause {
 impl Refusal {
     /// With a text of any length and contents, of which what fits and can be printed is kept.
     pub fn new(cause: Cause, why: impl fmt::Display) -> Self {
-        let mut text = why.to_string().replace(char::is_control, "?");
+        let mut text = why.to_string().replace(is_unprintable, "?");
         text.truncate(text.floor_char_boundary(WHY_MAX_BYTES));
         Self { cause, why: text }
     }
@@ -465,8 +466,8 @@ impl<'a> Fields<'a> {
         }
         let text =
             str::from_utf8(self.take(length)?).map_err(|_| BadPacket("a text not in UTF-8"))?;
-        match text.contains(char::is_control) {
-            true => Err(BadPacket("a text with control characters")),
+        match text.contains(is_unprintable) {
+            true => Err(BadPacket("a text with characters that cannot be printed")),
             false => Ok(text.to_owned()),
         }
     }

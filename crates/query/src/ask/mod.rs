@@ -7,7 +7,7 @@ use crate::error::RunError;
 use crate::functions::{LoadedStages, Stages};
 use crate::infer::Source;
 use crate::partial::Partial;
-use crate::parts::Part;
+use crate::parts::{Part, SourceFile};
 use crate::plan::Plan;
 use crate::run::Runner;
 use crate::settings::{Settings, Stats};
@@ -85,7 +85,7 @@ impl Session {
     /// [`SessionError`].
     pub fn open(source: &Source, reach: &Reach, falls_back: bool) -> Result<Self, SessionError> {
         let mut session = Self::default();
-        for (path, _) in &source.files {
+        for SourceFile { path, .. } in &source.files {
             session.add(path, reach, falls_back)?;
         }
         Ok(session)
@@ -191,7 +191,7 @@ impl Session {
         on_progress: &mut dyn FnMut(u64) -> bool,
         on_part: &mut dyn FnMut(Partial) -> Result<ControlFlow<()>, E>,
     ) -> Result<Stats, E> {
-        let of = |file: &(PathBuf, u64)| Some((*self.of.get(&file.0)?, file.clone()));
+        let of = |file: &SourceFile| Some((*self.of.get(&file.path)?, file.clone()));
         let files: Vec<_> = source.files.iter().filter_map(of).collect();
         let places: Vec<_> = self.places.iter().map(|place| place.stages()).collect();
         places::run(&files, &places, (plan, settings), on_progress, on_part)

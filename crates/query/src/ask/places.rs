@@ -4,13 +4,12 @@
 use crate::error::RunError;
 use crate::functions::Stages;
 use crate::partial::Partial;
-use crate::parts::{Part, parts};
+use crate::parts::{Part, SourceFile, parts};
 use crate::plan::{Plan, Reduction};
 use crate::run::{Runner, merge};
 use crate::settings::{Settings, Stats};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -53,7 +52,7 @@ struct Turns {
 
 /// Runs all parts of files, each at the place with its number. See [`Session::run`](super::Session::run).
 pub(super) fn run<E: From<RunError>>(
-    files: &[(usize, (PathBuf, u64))],
+    files: &[(usize, SourceFile)],
     places: &[Stages<'_>],
     (plan, settings): (&Plan, Settings),
     on_progress: &mut dyn FnMut(u64) -> bool,
@@ -240,7 +239,7 @@ impl Turns {
 }
 
 /// Rows are given on part by part; what is reduced, place by place.
-fn stretches(plan: &Plan, files: &[(usize, (PathBuf, u64))]) -> Vec<Stretch> {
+fn stretches(plan: &Plan, files: &[(usize, SourceFile)]) -> Vec<Stretch> {
     let answers_rows = matches!(plan.reduction, Reduction::Rows { .. });
     let part_bytes = if answers_rows { ROWS_PART_BYTES } else { PART_BYTES };
     let mut all: Vec<Stretch> = Vec::new();
@@ -262,7 +261,9 @@ mod tests {
 
     #[test]
     fn reductions_of_one_place_are_one_stretch() {
-        let file = |place, name: &str, records: u64| (place, (PathBuf::from(name), records * 8));
+        let file = |place, name: &str, records: u64| {
+            (place, SourceFile { path: name.into(), bytes: records * 8, inode: 1 })
+        };
         let of = |reduction| {
             let format = Format::Fixed { header_bytes: 0, record_bytes: 8, fields: Vec::new() };
             let filter = Predicate::Constant(true);

@@ -1,8 +1,10 @@
 //! The first bytes of files.
 
+use crate::parts::SourceFile;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// Of a file's beginning so much is looked at, in bytes: as much as pyarrow's first block.
 pub(super) const FIRST_BLOCK_BYTES: usize = 1 << 20;
@@ -13,15 +15,15 @@ pub(super) struct Beginning<'a> {
     pub(super) file_bytes: u64,
 }
 
-/// Reads the beginning of a file, and tells how long the whole is.
-pub(super) fn read(path: &Path, block: &mut Vec<u8>) -> io::Result<u64> {
+/// Reads the beginning of a file, and tells which file it is.
+pub(super) fn read(path: PathBuf, block: &mut Vec<u8>) -> io::Result<SourceFile> {
     // Before it is opened: to open a pipe is to wait for who writes into it.
-    let metadata = fs::metadata(path)?;
-    if !metadata.is_file() {
+    if !fs::metadata(&path)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
-    let file = File::open(path)?;
+    let file = File::open(&path)?;
+    let metadata = file.metadata()?;
     block.clear();
     file.take(FIRST_BLOCK_BYTES as u64).read_to_end(block)?;
-    Ok(metadata.len())
+    Ok(SourceFile { path, bytes: metadata.len(), inode: metadata.ino() })
 }

@@ -13,6 +13,7 @@ mod records;
 pub(crate) use records::number_fields;
 
 use crate::columns::FileError;
+use crate::parts::SourceFile;
 use crate::plan::{Format, Schema};
 use beginning::Beginning;
 use std::io;
@@ -50,8 +51,8 @@ pub enum FormatName {
 /// Files that are alike, and what is in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Each file with its size in bytes, in order.
-    pub files: Vec<(PathBuf, u64)>,
+    /// The files, in order.
+    pub files: Vec<SourceFile>,
     /// The columns.
     pub schema: Schema,
     /// The format.
@@ -96,20 +97,20 @@ impl Source {
         let mut found: Option<Self> = None;
         let mut block = Vec::new();
         for path in paths {
-            let file_bytes = beginning::read(&path, &mut block)
+            let file = beginning::read(path.clone(), &mut block)
                 .map_err(|source| SourceError::Read { path: path.clone(), source })?;
-            let beginning = Beginning { bytes: &block, file_bytes };
+            let beginning = Beginning { bytes: &block, file_bytes: file.bytes };
             let first = found.as_ref().map(|source| (&source.schema, &source.format));
             let (schema, format) = look(&path, &beginning, hints, first)?;
             match &mut found {
                 None => {
-                    found = Some(Self { files: vec![(path, file_bytes)], schema, format });
+                    found = Some(Self { files: vec![file], schema, format });
                 }
                 Some(source) if source.schema == schema && source.format == format => {
-                    source.files.push((path, file_bytes));
+                    source.files.push(file);
                 }
                 Some(source) => {
-                    let first = source.files[0].0.display();
+                    let first = source.files[0].path.display();
                     let what = format!(
                         "its columns or its header are not those of {first}; ask them apart"
                     );

@@ -46,7 +46,7 @@ fn records_are_what_the_user_says() {
     let at = |offset_bytes, width_bytes| Field { offset_bytes, width_bytes };
     let fields = vec![at(0, 8), at(8, 4), at(16, 8), at(24, 8)];
     assert_eq!(source.format, Format::Fixed { header_bytes: 0, record_bytes: 32, fields });
-    let sizes: Vec<u64> = source.files.iter().map(|(_, bytes)| *bytes).collect();
+    let sizes: Vec<u64> = source.files.iter().map(|file| file.bytes).collect();
     assert_eq!(sizes, [64, 32]);
     let refusal = |pattern, text| find(folder.path(), pattern, &schema(text)).expect_err("refused");
     assert!(

@@ -5,8 +5,8 @@ mod arrow;
 
 use bpfof_query::{
     Aggregate, Arithmetic, CSV_NULLS, Column, Compare, Field, Format, Kind, Measure, OwnStages,
-    Plan, Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, Stages, Stats, Table,
-    Value, parts,
+    Plan, Predicate, Reduction, RunError, Runner, Scalar, Schema, Settings, SourceFile, Stages,
+    Stats, Table, Value, parts,
 };
 use std::cmp::Ordering;
 use std::path::Path;
@@ -207,7 +207,7 @@ impl World {
         settings: Settings,
         part_max_bytes: u64,
     ) -> Result<(Table, Stats), RunError> {
-        let files = [(path.to_owned(), self.bytes.len() as u64)];
+        let files = [SourceFile::at(path).expect("the file")];
         let mut runner = Runner::new(stages, &self.plan, settings)?;
         let mut all = bpfof_query::Partial::empty(&self.plan);
         for part in parts(&self.plan, &files, part_max_bytes) {
