@@ -129,7 +129,7 @@ fn queries() -> Vec<(&'static str, Predicate, Reduction)> {
     ]
 }
 
-fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan, bytes: u64) {
+fn measure(stages: &Stages<'_>, path: &Path, plan: &Plan) {
     let mut runner = Runner::new(stages, plan, Settings::default()).expect("a good plan");
     let file = SourceFile::at(path).expect("the file");
     let part = &parts(plan, &[file], u64::MAX)[0];
@@ -185,7 +185,7 @@ fn main() {
                 own: OwnStages::default(),
             };
             println!("{name}: {query}");
-            measure(&stages, &path, &plan, bytes.len() as u64);
+            measure(&stages, &path, &plan);
         }
     }
 }
