@@ -46,6 +46,8 @@ pub(crate) fn build_only(target: &str) -> PathBuf {
     let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
     let others = std::env::var("ROCKSDB_CMAKE").unwrap_or_default();
     let mut arguments = vec!["-S", &sources, "-B", &to, &library, "-DBPFOF_TESTS=ON"];
+    // It compiles a third faster than with what users have by default: debug information, and -O2.
+    arguments.extend(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]);
     arguments.extend(others.lines());
     run("cmake", &arguments);
     run("cmake", &["--build", &to, "--parallel", "2", "--target", target]);
