@@ -266,7 +266,8 @@ fn file_maps_go_with_their_namespace() {
 /// they have read the log page.
 #[test]
 fn discovery_tells_of_changes() {
-    let base = config(vec![memory(MIB, 512)]);
+    let listen = ([127, 0, 0, 1], 0).into();
+    let base = TargetConfig { listen, ..config(vec![memory(MIB, 512)]) };
     let server = Server::start(&base).expect("it starts");
     let mut admin = Peer::admin(server.address(), DISCOVERY_NQN);
     let (page, _) = admin.call(AdminCommand::identify(cns::CONTROLLER, 0), &[]);

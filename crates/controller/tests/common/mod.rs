@@ -71,7 +71,13 @@ pub(crate) fn same_ports(server: &Server) -> Listeners {
 
 /// A configuration on ports that the kernel chooses.
 pub(crate) fn config(namespaces: Vec<NamespaceConfig>) -> TargetConfig {
-    TargetConfig { listen: any_ports(), nqn: NQN.to_owned(), namespaces, ..TargetConfig::default() }
+    TargetConfig {
+        listen: any_ports(),
+        allow_any_host: card().is_some(),
+        nqn: NQN.to_owned(),
+        namespaces,
+        ..TargetConfig::default()
+    }
 }
 
 pub(crate) fn start(namespaces: Vec<NamespaceConfig>) -> Server {
