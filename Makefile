@@ -154,7 +154,7 @@ go-ycsb: ## go-ycsb over the RocksDB integration, an independent driver: target/
 		PATH="$$PATH:/usr/local/go/bin" go build -buildvcs=false -o $(GO_YCSB)/go-ycsb .
 
 interop: release ## a stock Linux kernel in QEMU uses the target, is one and runs ours, and chains on its NVMe drives
-	@scripts/setup.sh qemu tshark
+	@scripts/setup.sh qemu tshark rocksdb
 	cargo build -p bpfof-cli --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
@@ -162,6 +162,7 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/run.py --target $(BPFOF) --query $(BPFOF)-query --verify $(dir $(BPFOF))examples/verify \
 		--endure $(dir $(BPFOF))examples/endure --packets $(dir $(BPFOF))examples/packets \
 		--fio-seconds $(FIO_SECONDS) --kills $(KILLS)
+	interop/run.py --parts rdma_commands --target $(BPFOF)
 	interop/passthrough.py
 	$(MAKE) --no-print-directory interop-module
 

@@ -61,7 +61,7 @@ def initrd(options):
     if options.parts == COMMANDS:
         commands(guest)
     if "rdma" in options.parts and not options.fast:
-        rocksdb(guest, options.target.parent)
+        rocksdb(guest, options.target.resolve().parent)
     names = "\n".join(str(path.relative_to(guest)) for path in sorted(guest.rglob("*")))
     command = [BUSYBOX, "cpio", "-o", "-H", "newc", "-R", "0:0"]
     archive = subprocess.run(
@@ -87,7 +87,8 @@ def commands(guest):
 
 
 def rocksdb(guest, libraries):
-    """RocksDB's stress by our integration, in /host with the libraries of this machine that it needs."""
+    """RocksDB's stress by our integration, in /host with libraries of this machine, for those that
+    the guest does not have."""
     build = RUN / "rocksdb"
     configure = ["cmake", "-S", ROOT / "integrations/rocksdb", "-B", build, "-DBPFOF_TESTS=ON"]
     for command in (

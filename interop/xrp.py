@@ -13,6 +13,7 @@ speed. Logs stay in .interop/nvme.
 
 import bisect
 import collections
+import gzip
 import json
 import pathlib
 import shutil
@@ -52,7 +53,7 @@ FUNCTION_BYTES = 1 << 16
 def symbols(program):
     """Addresses and names of functions, in order: of the kernel, and of the program."""
     found = []
-    for line in (passthrough.RUN / "symbols").read_text().splitlines():
+    for line in gzip.open(passthrough.RUN / "symbols.gz", "rt"):
         address, kind, *name = line.split()
         if kind in "tTwW":
             found.append((int(address, 16), " ".join(name)))
