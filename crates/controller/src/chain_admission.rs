@@ -214,9 +214,19 @@ impl Admission {
         [self.hosts[host as usize], self.associations[association as usize], share.running]
     }
 
+    /// Which of those that wait needs an arena most: its position among them.
+    fn neediest_at(&self) -> Option<usize> {
+        (0..self.waiting.len()).min_by_key(|at| self.need(self.waiting[*at]))
+    }
+
+    /// The connection that needs an arena most.
+    pub(crate) fn neediest(&self) -> Option<u32> {
+        self.neediest_at().map(|at| self.waiting[at])
+    }
+
     /// Grants an arena to the connection that needs it most; the caller wakes it.
     pub(crate) fn grant(&mut self, free: usize) -> Option<u32> {
-        let neediest = (0..self.waiting.len()).min_by_key(|at| self.need(self.waiting[*at]))?;
+        let neediest = self.neediest_at()?;
         if !self.has_one_for(self.waiting[neediest], free) {
             return None;
         }
@@ -256,13 +266,13 @@ impl Admission {
     }
 
     /// Which of the running chains, each with its connection and for how long it has had its arena,
-    /// should give way to the connection that needs an arena most: who has most gives, and of that the
+    /// should give way to the [neediest](Self::neediest) connection: who has most gives, and of that the
     /// chain that has had its arena longest.
     pub(crate) fn choose_displaced(
         &self,
+        neediest: u32,
         running: impl Iterator<Item = (ChainId, u32, u64)>,
     ) -> Option<ChainId> {
-        let neediest = self.waiting.iter().copied().min_by_key(|who| self.need(*who))?;
         let gives = |(_, owner, held_ns): &(ChainId, u32, u64)| {
             self.is_displaced_by(*owner, neediest, *held_ns)
         };

@@ -549,21 +549,24 @@ impl Executor {
         if !self.admission.is_to_look(self.now_ns) {
             return;
         }
+        // What chains are asked to leave counts as theirs until they have left: all are for the same.
+        let neediest = self.admission.neediest();
         for _ in 0..DISPLACED_PER_TURN {
-            if !self.admission.wants_displaced() || !self.displace() {
+            let wants = self.admission.wants_displaced();
+            if !wants || !neediest.is_some_and(|neediest| self.displace(neediest)) {
                 return self.admission.look_later(self.now_ns);
             }
         }
     }
 
     /// Asks one chain to give way to the connection that needs an arena most; false if none should.
-    fn displace(&mut self) -> bool {
+    fn displace(&mut self, neediest: u32) -> bool {
         let now_ns = self.now_ns;
         let running = self.arenas.running().filter(|(_, owner)| !owner.gives_way);
         let held = running.map(|(chain, owner)| {
             (chain, owner.command.connection, now_ns.saturating_sub(owner.since_ns))
         });
-        let Some(chain) = self.admission.choose_displaced(held) else { return false };
+        let Some(chain) = self.admission.choose_displaced(neediest, held) else { return false };
         self.admission.asked_to_give_way();
         self.arenas.engine.give_way(chain);
         let owner = self.arenas.owner_mut(chain);
