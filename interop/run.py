@@ -3,7 +3,8 @@
 
     interop/run.py [--fast] [--parts PART,…] [--fio-seconds N] [--kills N]
 
-Needs QEMU and the guest that interop/image.sh makes. Targets and QEMU run on this machine as the
+Needs QEMU and the guest that interop/image.sh makes; the part rdma also needs CMake and RocksDB's headers
+(scripts/setup.sh rocksdb). Targets and QEMU run on this machine as the
 calling user; their network is the loopback interface. The steps are in interop/guest, a file for
 each part; --fast takes those that `make test` has time for. Logs stay in .interop/run. The exit status is 0
 only if each step went well and neither the guest's kernel nor a target warned (docs/interop.md).
@@ -82,7 +83,7 @@ def commands(guest):
     program = next(one["executable"] for one in messages if one.get("executable"))
     (guest / "objects").mkdir()
     environment = {**os.environ, "BPFOF_TEST_OBJECTS": str(guest / "objects")}
-    subprocess.run([program], env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([program, "--quiet"], env=environment, check=True)
     subprocess.run(["strip", "-o", guest / "commands", program], check=True)
 
 
@@ -201,7 +202,6 @@ def follow(line, served):
 
 def serve(options):
     """Starts the targets."""
-    targets.make_keys(RUN)
     served = {"target": targets.Open(options.target, RUN)}
     if "paths" in options.parts:
         for name, cntlid in (("left", "1-32000"), ("right", "32001-65000")):
@@ -260,7 +260,8 @@ def main():
     if options.parts is None:
         options.parts = ["plain", "query", "volumes", "paths", "secure"] if options.fast else PARTS
     if options.parts not in (COUNTED, COMMANDS) and (unknown := set(options.parts) - set(PARTS)):
-        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        alone = ", ".join(COUNTED + COMMANDS)
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}; by itself: {alone}")
     RUN.mkdir(parents=True, exist_ok=True)
     control = RUN / "control"
     control.unlink(missing_ok=True)
@@ -268,8 +269,9 @@ def main():
     listener.bind(str(control))
     listener.listen(1)
     listener.settimeout(20)
-    served = serve(options)
+    targets.make_keys(RUN)
     initrd(options)
+    served = serve(options)
     failures = run(options, served, listener)
     # Nothing that the guest does is a reason for a target to warn, unless its steps say so.
     for target in served.values():

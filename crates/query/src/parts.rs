@@ -2,6 +2,7 @@
 
 use crate::plan::{Format, Plan};
 use serde::{Deserialize, Serialize};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -39,8 +40,11 @@ impl SourceFile {
     /// # Errors
     /// The kernel's.
     pub fn at(path: &Path) -> io::Result<Self> {
-        let metadata = path.metadata()?;
-        Ok(Self { path: path.to_owned(), bytes: metadata.len(), inode: metadata.ino() })
+        Ok(Self::of(path.to_owned(), &path.metadata()?))
+    }
+
+    pub(crate) fn of(path: PathBuf, metadata: &Metadata) -> Self {
+        Self { path, bytes: metadata.len(), inode: metadata.ino() }
     }
 }
 
@@ -57,8 +61,7 @@ pub(crate) struct Range {
     pub(crate) skips: bool,
 }
 
-/// Cuts files into parts of about `part_max_bytes`, in order. A file without rows has
-/// none.
+/// Cuts files into parts of about `part_max_bytes`, in order. A file without rows has none.
 #[must_use]
 pub fn parts(plan: &Plan, files: &[SourceFile], part_max_bytes: u64) -> Vec<Part> {
     let mut parts = Vec::new();

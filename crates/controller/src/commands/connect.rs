@@ -162,12 +162,8 @@ fn wanted_subsystem(
     };
     // The name goes into logs.
     if data.hostnqn.contains(is_unprintable) {
-        return Err(invalid(
-            true,
-            512,
-            "HOSTNQN",
-            "it has a character that cannot be printed".to_owned(),
-        ));
+        let cause = "it has a character that cannot be printed".to_owned();
+        return Err(invalid(true, 512, "HOSTNQN", cause));
     }
     Ok(subsystem)
 }

@@ -507,11 +507,15 @@ impl Uring {
                 self.ring.read_event(endpoint.signal(), token);
             }
             (Link::Rdma(endpoint), _) => {
-                if let Some(signals) = endpoint.signals() {
-                    self.ring.readable(signals[signal as usize].as_raw_fd(), token);
+                if let Some([ends, connection]) = endpoint.signals() {
+                    let readable = match signal {
+                        Signal::Ends => ends,
+                        Signal::Connection => connection,
+                    };
+                    self.ring.readable(readable.as_raw_fd(), token);
                 }
             }
-            _ => {}
+            (Link::Fabric(_), Signal::Connection) | (Link::Socket(..) | Link::Asked(_), _) => {}
         }
     }
 

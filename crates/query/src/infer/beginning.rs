@@ -3,7 +3,6 @@
 use crate::parts::SourceFile;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// Of a file's beginning so much is looked at, in bytes: as much as pyarrow's first block.
@@ -25,5 +24,5 @@ pub(super) fn read(path: PathBuf, block: &mut Vec<u8>) -> io::Result<SourceFile>
     let metadata = file.metadata()?;
     block.clear();
     file.take(FIRST_BLOCK_BYTES as u64).read_to_end(block)?;
-    Ok(SourceFile { path, bytes: metadata.len(), inode: metadata.ino() })
+    Ok(SourceFile::of(path, &metadata))
 }
