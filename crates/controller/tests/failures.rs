@@ -3,11 +3,11 @@
 mod common;
 
 use bpfof_controller::{NamespaceSource, Server, ServerError, TargetConfig};
-use bpfof_host::{LostReason, Request, RequestError, Status};
+use bpfof_host::{Controller, LostReason, Options, Request, RequestError, Status};
 use bpfof_nvme::Sqe;
 use common::{
-    NAMESPACE_BYTES, Witness, call, compile, config, connect, ends, file, load, memory, same_ports,
-    slow_memory, start, until,
+    NAMESPACE_BYTES, Witness, call, compile, config, connect, ends, file, load, memory, options,
+    same_ports, slow_memory, start, until, url,
 };
 use std::time::Duration;
 
@@ -79,6 +79,18 @@ fn a_target_that_vanishes() {
     controller.reconnect().expect("it is back");
     lane.reconnect(&controller).expect("a lane");
     lane.write(1, 0, &[1; 512]).expect("served");
+}
+
+#[test]
+fn a_name_that_cannot_be_printed_is_refused() {
+    let server = start(vec![memory(NAMESPACE_BYTES, 512)]);
+    for hidden in ['\u{202e}', '\u{2028}', '\n'] {
+        let host_nqn = format!("nqn.2026-01.io.bpf-of:{hidden}host");
+        let options = Options { host_nqn, ..options(&server) };
+        let error = Controller::connect(&url(&server), options).expect_err("refused").to_string();
+        assert!(error.contains("the host's NQN has a character that cannot be printed"), "{error}");
+    }
+    Witness::new(&server).check();
 }
 
 #[test]

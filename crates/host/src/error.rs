@@ -13,6 +13,8 @@ use thiserror::Error;
 /// Byte of Connect that Connect Invalid Parameters names where the keep-alive timeout is wrong
 /// (NVMe Base 2.0 §6.3, KATO).
 const CONNECT_KATO_BYTE: u32 = 48;
+/// The same where it is the host's NQN: a byte of the data (NVMe over Fabrics, Connect response).
+const CONNECT_HOSTNQN_BYTE: u32 = 1 << 16 | 512;
 
 /// An error of a controller or a lane.
 #[derive(Debug, Error)]
@@ -392,6 +394,8 @@ impl fmt::Display for CommandError {
             f.write_str(": the target had to serve others and kept nothing of it; send it again")
         } else if self.is_of_keep_alive() {
             f.write_str(": the target wants another keep-alive timeout; change Options::keep_alive")
+        } else if is(Status::CONNECT_INVALID_PARAMETERS) && self.dw0 == CONNECT_HOSTNQN_BYTE {
+            f.write_str(": the host's NQN has a character that cannot be printed; use another")
         } else if is(Status::CONNECT_INVALID_PARAMETERS) {
             f.write_str(": check the subsystem's NQN in the address")
         } else {
