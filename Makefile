@@ -72,7 +72,7 @@ setup: ## install what building and testing need and this machine lacks
 
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
 	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium python
-	cargo test --workspace --locked
+	scripts/tests.sh
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
 	else \
@@ -166,12 +166,13 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/passthrough.py
 	$(MAKE) --no-print-directory interop-module
 
-# Each of these boots a machine; CHAINS of each test that counts them. KERNEL may be cloud-amd64 or debian12
+# Each of these boots a machine; CHAINS of each test that counts them, CHAINS_BESIDE_FIO of that. KERNEL may be cloud-amd64 or debian12
 # (6.12 for Debian 12). The guest is Debian 13's.
 CHAINS ?= 10000
+CHAINS_BESIDE_FIO ?= $(CHAINS)
 KERNEL ?=
 GUEST = .interop$(if $(KERNEL),/$(KERNEL))
-interop-module: release ## chains in the kernel of a guest, by the module of kernel/: processors, queues, interrupts; KERNEL=
+interop-module: setup ## chains in the kernel of a guest, by the module of kernel/: processors, queues, interrupts; KERNEL=
 	@scripts/setup.sh qemu
 	interop/image.sh $(GUEST) $(KERNEL)
 	interop/module.sh $(GUEST) $(KERNEL)
@@ -179,7 +180,8 @@ interop-module: release ## chains in the kernel of a guest, by the module of ker
 		"--append nvme.use_threaded_interrupts=1" "--append nvme.poll_queues=1" \
 		"--append BPFOF_HAND_OVER=1"; do \
 		echo "== $$machine"; \
-		interop/passthrough.py --module --release --kernel "$(KERNEL)" --chains $(CHAINS) $$machine; \
+		interop/passthrough.py --module --kernel "$(KERNEL)" --chains $(CHAINS) \
+			--chains-beside-fio $(CHAINS_BESIDE_FIO) $$machine; \
 	done
 
 # What no time can be taken of on an emulated drive. On a machine with a real one: bpfof bench xrp DRIVE FOLDER.

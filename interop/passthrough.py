@@ -2,13 +2,14 @@
 """Runs chains on emulated NVMe drives by commands of our own, in a virtual machine: in a host, and at a
 target that serves a drive.
 
-    interop/passthrough.py [--module] [--release] [--kernel NAME] [--chains N] [--processors N] [--queues N] [--append TEXT]
+    interop/passthrough.py [--module] [--kernel NAME] [--chains N] [--chains-beside-fio N] [--processors N]
+        [--queues N] [--append TEXT] [--patience N]
 
 With --module chains that are alone run in the kernel of the guest, by the module of kernel/. With --kernel the guest
 is that of `interop/image.sh .interop/NAME NAME`.
 Needs QEMU and the guest that interop/image.sh makes, and interop/module.sh for the module. What runs there are the test of the executors and
-the command line, as cargo builds them here, from interop/nvme/init. Logs stay in .interop/nvme. The exit status is 0
-only if each step went well.
+the command line, as cargo builds them here, from interop/nvme/init. Logs stay in .interop/nvme, or .interop/NAME/nvme, so that
+guests with different kernels can run at the same time. The exit status is 0 only if each step went well.
 """
 
 import argparse
@@ -24,12 +25,12 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
-RUN = CACHE / "nvme"
 # Serial number, size and logical block of each drive in bytes. XFS takes no smaller one.
 DRIVES = [("ext4", 96 << 20, 512), ("xfs", 320 << 20, 512), ("bare", 16 << 20, 512)]
 DRIVES += [("large", 16 << 20, 4096), ("served", 64 << 20, 512)]
-# The longest that a step may be silent, in seconds.
+# The longest that a step may be silent, in seconds, and for each chain of it: a step runs those of nine functions.
 PATIENCE = 300
+PATIENCE_PER_CHAIN = 0.05
 # How often the guest is started at most. Patching its kernel's code, as Linux does while it boots, goes
 # wrong now and then where processors are emulated by several threads; nothing has been tested by then.
 BOOTS = 3
@@ -40,13 +41,17 @@ def directory(options):
     return CACHE / options.kernel if options.kernel else CACHE
 
 
-def build(release):
+def logs(options):
+    """The folder of a run, which is made."""
+    path = directory(options) / "nvme"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def build(folder):
     """The test of the executors, the command line, and a program in C."""
-    # With the packages that `make test` and `make release` build, or features differ and much is compiled again.
-    packages = ["--workspace"]
-    if release:
-        packages = ["--release", "-p", "bpfof-cli", "-p", "bpfof-query-command", "-p", "bpfof-capi"]
-    command = ["cargo", "test", *packages, "--test", "executors", "--no-run", "--locked"]
+    # With the packages that `make test` builds, or features differ and much is compiled again.
+    command = ["cargo", "test", "--workspace", "--test", "executors", "--no-run", "--locked"]
     output = subprocess.run(
         command + ["--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, check=True
     ).stdout
@@ -54,13 +59,12 @@ def build(release):
     programs = [message["executable"] for message in messages if message.get("executable")]
     test = next(program for program in programs if "/executors-" in program)
     # Cargo builds the program that a test runs beside it, and the C library with what the test needs.
-    return test, pathlib.Path(test).parent.parent / "bpfof", c_program(pathlib.Path(test).parent)
+    return test, pathlib.Path(test).parent.parent / "bpfof", c_program(folder, pathlib.Path(test).parent)
 
 
-def c_program(libraries):
+def c_program(folder, libraries):
     """A program that uses the C library."""
-    RUN.mkdir(parents=True, exist_ok=True)
-    path = RUN / "get"
+    path = folder / "get"
     command = "cc -std=c99 -D_POSIX_C_SOURCE=200809L -O2 -Wall -Wextra -Werror -I crates/capi/include -o".split()
     command += [path, "interop/nvme/get.c", libraries / "libbpfof.a", "-lm", "-lpthread", "-ldl"]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -69,7 +73,7 @@ def c_program(libraries):
 
 def initrd(options, programs):
     """The guest of image.sh with another first process, programs by name, and a storage function."""
-    guest = RUN / "guest"
+    guest = logs(options) / "guest"
     shutil.rmtree(guest, ignore_errors=True)
     guest.mkdir(parents=True)
     shutil.copy(ROOT / "interop/nvme/init", guest / "init")
@@ -90,7 +94,7 @@ def initrd(options, programs):
     archive = subprocess.run(
         command, cwd=guest, input=names.encode(), stdout=subprocess.PIPE, check=True
     ).stdout
-    path = RUN / "initrd"
+    path = logs(options) / "initrd"
     path.write_bytes((directory(options) / "base.cpio").read_bytes() + archive)
     return path
 
@@ -105,12 +109,13 @@ def ends(options, test, folder):
 
 
 def boot(control, options, programs, more):
+    folder = logs(options)
     command = ["qemu-system-x86_64", *more, "-cpu", "max", "-smp", str(options.processors)]
     command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
     command += ["-kernel", str(directory(options) / "vmlinuz"), "-initrd", str(initrd(options, programs))]
     command += ["-append", f"console=ttyS0 panic=-1 {options.append}"]
     for name, size, block in DRIVES:
-        image = RUN / f"{name}.img"
+        image = folder / f"{name}.img"
         image.unlink(missing_ok=True)
         with open(image, "wb") as disk:
             disk.truncate(size)
@@ -118,19 +123,19 @@ def boot(control, options, programs, more):
         command += ["-device", f"nvme,serial={name},id=nvme-{name},max_ioqpairs={options.queues}"]
         blocks = f"logical_block_size={block},physical_block_size={block}"
         command += ["-device", f"nvme-ns,drive={name},bus=nvme-{name},{blocks}"]
-    command += ["-qmp", f"unix:{RUN / 'monitor'},server=on,wait=off"]
-    command += ["-serial", f"file:{RUN / 'guest.log'}"]
+    command += ["-qmp", f"unix:{folder / 'monitor'},server=on,wait=off"]
+    command += ["-serial", f"file:{folder / 'guest.log'}"]
     command += ["-chardev", f"socket,id=control,path={control}", "-serial", "chardev:control"]
-    return subprocess.Popen(command, stderr=open(RUN / "qemu.log", "wb"))
+    return subprocess.Popen(command, stderr=open(folder / "qemu.log", "wb"))
 
 
-def limit(drive, bytes_per_second):
+def limit(monitor_path, drive, bytes_per_second):
     """Of reads of a drive; 0 for none."""
     arguments = dict.fromkeys(("bps", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
     arguments |= {"device": drive, "bps_rd": bytes_per_second}
     with socket.socket(socket.AF_UNIX) as monitor:
         monitor.settimeout(20)
-        monitor.connect(str(RUN / "monitor"))
+        monitor.connect(str(monitor_path))
         answers = monitor.makefile("r")
         answers.readline()
         for name, given in (("qmp_capabilities", {}), ("block_set_io_throttle", arguments)):
@@ -142,7 +147,7 @@ def limit(drive, bytes_per_second):
                 print(f"note QEMU refuses {name}: {answer}", flush=True)
 
 
-def follow(line):
+def follow(folder, line):
     """Does what the guest asks for: prints what it reports, makes a drive slow, keeps a file. Returns the number of
     failures, or None if the guest stopped before it said anything."""
     failures, begun, text = 0, time.monotonic(), None
@@ -157,10 +162,10 @@ def follow(line):
             print(rest, flush=True)
         elif word in ("slow", "quick"):
             # A read of a block takes 8 s.
-            limit(rest, 64 if word == "slow" else 0)
+            limit(folder / "monitor", rest, 64 if word == "slow" else 0)
         elif word == "file":
             name, _, content = rest.partition(" ")
-            (RUN / pathlib.Path(name).name).write_bytes(base64.b64decode(content))
+            (folder / pathlib.Path(name).name).write_bytes(base64.b64decode(content))
         elif word == "end":
             return failures
     if text is None:
@@ -171,8 +176,8 @@ def follow(line):
 
 def run(options, programs, more):
     """Boots the guest, with more arguments of QEMU, and follows its steps. The number of failures."""
-    RUN.mkdir(parents=True, exist_ok=True)
-    control = RUN / "control"
+    folder = logs(options)
+    control = folder / "control"
     control.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(control))
@@ -184,7 +189,7 @@ def run(options, programs, more):
             guest = boot(control, options, programs, more)
             connection, _ = listener.accept()
             connection.settimeout(options.patience)
-            found = follow(connection.makefile("r", encoding="utf-8", errors="replace"))
+            found = follow(folder, connection.makefile("r", encoding="utf-8", errors="replace"))
             guest.wait(timeout=30)
             if found is not None:
                 failures = found
@@ -195,7 +200,7 @@ def run(options, programs, more):
     finally:
         if guest.poll() is None:
             guest.kill()
-    print(f"{'failed' if failures else 'passed'}; logs are in {RUN}")
+    print(f"{'failed' if failures else 'passed'}; logs are in {folder}")
     return failures
 
 
@@ -206,18 +211,20 @@ def arguments(description):
     parser.add_argument("--processors", type=int, default=2, help="of the guest")
     parser.add_argument("--queues", type=int, default=64, help="of each drive")
     parser.add_argument("--append", default="", help="to the kernel's command line")
-    parser.add_argument("--patience", type=int, default=PATIENCE, help="with a step that says nothing, in seconds")
+    parser.add_argument("--patience", type=float, help="with a step that says nothing, in seconds")
     return parser
 
 
 def main():
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--module", action="store_true")
-    parser.add_argument("--release", action="store_true", help="programs as make release builds them: for many chains")
     parser.add_argument("--chains", type=int, default=2000, help="of each test that counts them")
+    parser.add_argument("--chains-beside-fio", type=int, help="of that step; as many if it is not given")
     options = parser.parse_args()
-    options.append += f" BPFOF_CHAINS={options.chains}"
-    programs = dict(zip(("executors", "bpfof", "get"), build(options.release)))
+    beside_fio = options.chains_beside_fio or options.chains
+    options.patience = options.patience or PATIENCE + PATIENCE_PER_CHAIN * max(options.chains, beside_fio)
+    options.append += f" BPFOF_CHAINS={options.chains} BPFOF_CHAINS_BESIDE_FIO={beside_fio}"
+    programs = dict(zip(("executors", "bpfof", "get"), build(logs(options))))
     sys.exit(1 if run(options, programs, ["-accel", "tcg,thread=multi"]) else 0)
 
 

@@ -28,13 +28,13 @@ WAYS = ["pread", "io_uring", "passthrough", "interrupt", "work item"]
 SHARED_BYTES = 1 << 20
 
 
-def plugin():
+def plugin(folder):
     """Compiles the plugin for the QEMU of this machine."""
     text = subprocess.run(
         ["qemu-system-x86_64", "--version"], stdout=subprocess.PIPE, check=True, text=True
     ).stdout
     major = int(text.split("version ")[1].split(".")[0])
-    path = passthrough.RUN / "count.so"
+    path = folder / "count.so"
     # What a plugin says to be made for. Later ones take 2.
     version = 1 if major < 9 else 2
     command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-DQEMU_PLUGIN_VERSION={version}"]
@@ -50,10 +50,10 @@ KERNEL_BASE = 0xFFFF800000000000
 FUNCTION_BYTES = 1 << 16
 
 
-def symbols(program):
+def symbols(folder, program):
     """Addresses and names of functions, in order: of the kernel, and of the program."""
     found = []
-    for line in gzip.open(passthrough.RUN / "symbols.gz", "rt"):
+    for line in gzip.open(folder / "symbols.gz", "rt"):
         address, kind, *name = line.split()
         if kind in "tTwW":
             found.append((int(address, 16), " ".join(name)))
@@ -66,12 +66,12 @@ def symbols(program):
     return sorted(found)
 
 
-def write_profile(path, counts, figures, program):
+def write_profile(path, folder, figures, program):
     """Instructions of an operation by function, the most first."""
-    known = symbols(program)
+    known = symbols(folder, program)
     addresses = [address for address, _ in known]
     by_phase = collections.defaultdict(collections.Counter)
-    for line in counts.read_text().splitlines():
+    for line in (folder / "counts").read_text().splitlines():
         phase, address, instructions = line.split()
         address = int(address, 16)
         at = bisect.bisect_right(addresses, address) - 1
@@ -102,24 +102,23 @@ def main():
     parser.set_defaults(processors=1, module=True, patience=1800)
     options = parser.parse_args()
     options.append += f" BPFOF_BENCH={':'.join(options.arguments) or '--chains:400:--depths:2:--repetitions:3'}"
-    passthrough.RUN.mkdir(parents=True, exist_ok=True)
-    counter = passthrough.RUN / "counter"
+    folder = passthrough.logs(options)
+    counter = folder / "counter"
     counter.write_bytes(bytes(SHARED_BYTES))
-    figures = passthrough.RUN / "bench-xrp.json"
+    figures = folder / "bench-xrp.json"
     figures.unlink(missing_ok=True)
-    counts = passthrough.RUN / "counts"
     profile = ""
     if options.profile:
-        profile = f",profile={counts}"
+        profile = f",profile={folder / 'counts'}"
         options.append += " BPFOF_PROFILE=1 nokaslr norandmaps"
-    more = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-plugin", f"{plugin()},counter={counter}{profile}"]
+    more = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-plugin", f"{plugin(folder)},counter={counter}{profile}"]
     more += ["-object", f"memory-backend-file,id=counter,share=on,mem-path={counter},size={SHARED_BYTES}"]
     more += ["-device", "ivshmem-plain,memdev=counter"]
     failures = passthrough.run(options, {"bpfof": options.bpfof}, more)
     if figures.exists():
         shutil.copy(figures, options.json)
         if options.profile:
-            write_profile(options.profile, counts, json.loads(figures.read_text()), options.bpfof)
+            write_profile(options.profile, folder, json.loads(figures.read_text()), options.bpfof)
     sys.exit(1 if failures else 0)
 
 
