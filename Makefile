@@ -70,9 +70,15 @@ help: ## list the targets (the default)
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
+# Test programs whose names begin so take about as long as all others.
+HALF := prw
+
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
 	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium python
-	scripts/tests.sh
+	cargo test --workspace --locked --no-run
+	scripts/together.sh \
+		"cargo test --workspace --locked --lib --bins --test '[!$(HALF)]*'; cargo test --workspace --locked --doc" \
+		"cargo test --workspace --locked --test '[$(HALF)]*'"
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
 	else \
@@ -92,8 +98,9 @@ lint: setup ## formatting, clippy, import cycles, and the dependencies' versions
 doc: setup ## the documentation of all libraries; warnings are errors
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --lib --no-deps --locked
 
+# What is not linked needs no libFuzzer, which would be compiled.
 fuzz-check: setup ## compile the fuzz targets without the sanitizer
-	cargo check --manifest-path fuzz/Cargo.toml --locked --target-dir $(or $(CARGO_TARGET_DIR),target)
+	CUSTOM_LIBFUZZER_PATH=/none/libFuzzer.a cargo check --manifest-path fuzz/Cargo.toml --locked --target-dir $(or $(CARGO_TARGET_DIR),target)
 
 # All that is installed, so that nothing is compiled again for that.
 release:
@@ -204,9 +211,10 @@ interop-fast: setup ## the quick part of it, with the debug build
 	cargo build --workspace --bin bpfof --bin bpfof-query --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
-	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
 	interop/module.sh .interop
-	interop/passthrough.py --module --chains 500
+	scripts/together.sh \
+		"interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query" \
+		"interop/passthrough.py --module --chains 500"
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture

@@ -53,6 +53,22 @@ fn is_described(folder: &Path) {
     assert!(needed.iter().all(|part| text.contains(part)), "{text}");
 }
 
+/// Each of these tests in a folder of its own, because they wait for the disk most of their time.
+fn all_at_once(folder: &Path, disk: &Disk, tests: &[&str]) {
+    std::thread::scope(|scope| {
+        for test in tests {
+            scope.spawn(move || {
+                let own = disk.mount().join(test);
+                std::fs::create_dir(&own).expect("made");
+                let program = folder.join(test).display().to_string();
+                let places = [own.display().to_string(), disk.url.to_string()];
+                let image = disk.image().display().to_string();
+                eprintln!("{}", run(&program, &[&places[0], &places[1], &image]));
+            });
+        }
+    });
+}
+
 /// Who has a deadline does not wait for a target that says nothing.
 fn reads_end_in_time(folder: &Path, disk: &Disk) {
     let status = Command::new(folder.join("deadline_test"))
@@ -68,7 +84,7 @@ fn a_target_that_dies_is_used_again(folder: &Path, disk: &mut Disk) {
     let mut reading = Command::new(folder.join("concurrent_test"))
         .arg(disk.mount())
         .args([disk.url.to_string(), disk.image().display().to_string()])
-        .env("READS", "60000")
+        .env("READS", "30000")
         .spawn()
         .expect("it starts");
     std::thread::sleep(Duration::from_millis(500));
@@ -84,7 +100,7 @@ fn a_target_that_dies_is_not_missed(folder: &Path, disk: &mut Disk) {
     let mut reading = Command::new(folder.join("concurrent_test"))
         .arg(disk.mount())
         .args([url, disk.image().display().to_string()])
-        .env("READS", "60000")
+        .env("READS", "30000")
         .spawn()
         .expect("it starts");
     std::thread::sleep(Duration::from_millis(500));
@@ -165,7 +181,7 @@ fn point_reads_are_those_of_the_plain_library() {
     let folder = build();
     let without_target = run(
         "ctest",
-        &["--test-dir", &folder.display().to_string(), "--output-on-failure", "--parallel", "2"],
+        &["--test-dir", &folder.display().to_string(), "--output-on-failure", "--parallel", "6"],
     );
     eprintln!("{without_target}");
     is_described(folder);
@@ -175,17 +191,18 @@ fn point_reads_are_those_of_the_plain_library() {
     let mut disk = Disk::new("ext4", 1 << 30);
     let (url, mount) = (disk.url.to_string(), disk.mount().display().to_string());
     let image = disk.image().display().to_string();
-    for test in [
-        "answers_test",
-        "merge_test",
-        "blob_test",
-        "c_api_test",
-        "concurrent_test",
-        "many_tables_test",
-    ] {
-        let program = folder.join(test).display().to_string();
-        eprintln!("{}", run(&program, &[&mount, &url, &image]));
-    }
+    all_at_once(
+        folder,
+        &disk,
+        &[
+            "answers_test",
+            "merge_test",
+            "blob_test",
+            "c_api_test",
+            "concurrent_test",
+            "many_tables_test",
+        ],
+    );
     // As the documentation has it compiled, which is with the machine's RocksDB.
     if !is_other_version() {
         let example = compile_example(folder).display().to_string();

@@ -42,7 +42,10 @@ fn build() -> &'static Path {
         let (sources, to) = (sources.display().to_string(), folder.display().to_string());
         let library = format!("-DBPFOF_LIBRARY_DIR={}", library.display());
         let dir = format!("-DWIREDTIGER_DIR={}", other().unwrap_or_default().display());
-        run("cmake", &["-S", &sources, "-B", &to, &library, &dir, "-DBPFOF_TESTS=ON"]);
+        let mut arguments = vec!["-S", &sources, "-B", &to, &library, &dir, "-DBPFOF_TESTS=ON"];
+        // It compiles faster than with what users have by default: debug information, and -O2.
+        arguments.extend(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]);
+        run("cmake", &arguments);
         run("cmake", &["--build", &to, "--parallel", "2"]);
         folder
     })

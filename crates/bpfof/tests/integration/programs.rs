@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const READS: u64 = 20_000;
+const READS: u64 = 10_000;
 
 /// The library that is preloaded.
 fn preload(folder: &Path) -> PathBuf {

@@ -293,7 +293,8 @@ fn server() -> Server {
 #[test]
 fn over_a_socket_too() {
     let steps = record(BOTH);
-    for cut in 1..longest(&steps) {
+    // Wherever a header may be cut, and now and then in data: `pdus_cut_anywhere` does that everywhere.
+    for cut in (1..longest(&steps)).filter(|cut| *cut <= 128 || cut % 8 == 0) {
         let server = server();
         let mut sockets = Vec::new();
         for (index, step) in steps.iter().enumerate() {
