@@ -17,7 +17,7 @@ pub(crate) fn time(ns: u64) -> String {
 
 /// Text of others, without what would change the terminal.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.replace(bpfof_nvme::is_unprintable, "\u{fffd}")
 }
 
 /// What a command was.

@@ -78,10 +78,8 @@ impl From<u64> for Cell {
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Cell {
-        // What others are called must not move the cursor.
-        Cell::Text(
-            text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect(),
-        )
+        // What others are called must not move the cursor, nor look like something else.
+        Cell::Text(text.replace(bpfof_nvme::is_unprintable, "?"))
     }
 }
 
@@ -234,7 +232,7 @@ mod tests {
         let rows = vec![
             row("b", 5.0, None),
             row("a", 12_345.6, Some(1500.0)),
-            row("c\x1b[2J", 0.4, Some(9.0)),
+            row("c\x1b[2J\u{202e}", 0.4, Some(9.0)),
         ];
         Table { name: "things", columns: &COLUMNS, rows }
     }
@@ -258,7 +256,7 @@ mod tests {
             "name   reads/s     p99",
             "b            5       –",
             "a       12,346  1.5 ms",
-            "c?[2J      0.4  9.0 µs",
+            "c?[2J?     0.4  9.0 µs",
         ];
         assert_eq!(table().lines(), expected);
         let json = table().json();
