@@ -27,7 +27,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".interop"
 # Serial number, size and logical block of each drive in bytes. XFS takes no smaller one.
 DRIVES = [("ext4", 96 << 20, 512), ("xfs", 320 << 20, 512), ("bare", 16 << 20, 512)]
-DRIVES += [("large", 16 << 20, 4096), ("served", 64 << 20, 512)]
+DRIVES += [("large", 16 << 20, 4096), ("served", 64 << 20, 512), ("broken", 16 << 20, 512)]
+# Of the last one, which cannot be read: crates/bpfof/tests/executors/kernel.rs.
+BROKEN_SECTOR = 4096
 # The longest that a step may be silent, in seconds, and for each chain of it: a step runs those of nine functions.
 PATIENCE = 300
 PATIENCE_PER_CHAIN = 0.05
@@ -119,7 +121,12 @@ def boot(control, options, programs, more):
         image.unlink(missing_ok=True)
         with open(image, "wb") as disk:
             disk.truncate(size)
-        command += ["-drive", f"file={image},if=none,id={name},format=raw,cache=unsafe"]
+        node = f"file.driver=file,file.filename={image}"
+        if name == "broken":
+            fault = f"event=none,iotype=read,sector={BROKEN_SECTOR},errno=5,once=off".split(",")
+            node = f"file.driver=blkdebug,file.image.driver=file,file.image.filename={image},"
+            node += ",".join(f"file.inject-error.0.{setting}" for setting in fault)
+        command += ["-drive", f"driver=raw,{node},if=none,id={name},cache=unsafe"]
         command += ["-device", f"nvme,serial={name},id=nvme-{name},max_ioqpairs={options.queues}"]
         blocks = f"logical_block_size={block},physical_block_size={block}"
         command += ["-device", f"nvme-ns,drive={name},bus=nvme-{name},{blocks}"]

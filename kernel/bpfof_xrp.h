@@ -24,7 +24,7 @@
 /* Units (0.2 ns) of one call of a function, which runs in an interrupt: 50 us. */
 #define BPFOF_XRP_CALL_UNITS	250000
 
-/* Makes a domain of the open file. Needs CAP_SYS_ADMIN, as the next two do. */
+/* Makes a domain of the open file. Needs CAP_SYS_ADMIN. */
 struct bpfof_xrp_create {
 	__u32 version;		/* in: BPFOF_XRP_VERSION */
 	__s32 drive;		/* in: block device of the namespace, open for reading */
@@ -40,22 +40,25 @@ struct bpfof_xrp_extent {
 	__u64 length;
 };
 
-/* Sets the map of a file, or takes it away (extent_count 0). Waits for chains that read by the old one. */
+/*
+ * Sets the map of a file, or takes it away (extent_count 0). Waits for chains that read by the old
+ * one. Needs CAP_SYS_ADMIN.
+ */
 struct bpfof_xrp_file {
 	__u32 file;		/* below BPFOF_XRP_FILES_MAX */
 	__u32 extent_count;
 	__u64 version;		/* not 0 */
 	__u64 length;		/* bytes of the file */
-	__u64 extents;		/* address of struct bpfof_xrp_extent[], in the order of the file */
+	__u64 extents;		/* address of struct bpfof_xrp_extent[], in order of the file */
 };
 
 struct bpfof_xrp_file_version {
 	__u32 file;
-	__u32 reserved;
+	__u32 reserved;		/* 0 */
 	__u64 version;
 };
 
-/* Runs a chain in a slot. Whoever has the file open may. */
+/* Runs a chain in a slot. Needs nothing but the open file. */
 struct bpfof_xrp_run {
 	__u32 slot;
 	__u32 function;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Chains: each completion calls the function and issues the next read on the same request. */
 
+#include <linux/blk-integrity.h>
 #include <linux/sched/clock.h>
 #include <linux/uaccess.h>
 #include "xrp.h"
@@ -71,8 +72,8 @@ static void xrp_prepare(struct xrp_chain *chain)
  */
 
 /*
- * Checks a read and finds it on the drive. 0, or the reason for which user space has to do it, which is
- * then to go on here or to say what is wrong.
+ * Checks a read and finds it on the drive. 0, or the reason for which user space has to do it,
+ * which is then to go on here or to say what is wrong.
  */
 static u32 xrp_place(struct xrp_chain *chain, u32 file, u64 offset, u32 size)
 {
@@ -153,11 +154,13 @@ static int xrp_call(struct xrp_chain *chain)
 	hop->budget = granted;
 	hop->result = 0;
 	hop->fault = 0;
+	hop->helper_bytes = XRP_HELPER_BYTES;
 	chain->run.hops++;
 	chain->ops->run(hop);
 	if (hop->fault)
 		return hop->fault >> 16 == XRP_FAULT_HELPER ? BPFOF_XRP_HELPER : BPFOF_XRP_FAULT;
-	chain->run.units -= granted - min(hop->budget, granted);
+	chain->paid = granted - min(hop->budget, granted);
+	chain->run.units -= chain->paid;
 	return hop->result ? BPFOF_XRP_OUTPUT : 0;
 }
 
@@ -203,8 +206,8 @@ static bool xrp_hop(struct xrp_chain *chain, blk_status_t status)
 }
 
 /*
- * Whether this context may wait for the submission lock, which process context takes with interrupts on.
- * docs/kernel.md argues why no circle of waiting can form.
+ * Whether this context may wait for the submission lock, which process context takes with
+ * interrupts on. docs/kernel.md argues why no circle of waiting can form.
  */
 static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
 {
@@ -213,8 +216,11 @@ static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
 	/* A: nobody below this interrupt holds any spinlock. */
 	if ((preempt_count() & PREEMPT_MASK) <= (is_idle_task(current) ? 1 : 0))
 		return true;
-	/* B: nobody at all holds that one. */
-	if (sq_lock_offset < 0 || !hctx->driver_data)
+	/* B: nobody at all holds that one. Without SMP nobody can see that. */
+	if (!IS_ENABLED(CONFIG_SMP) || sq_lock_offset < 0 || !hctx->driver_data)
+		return false;
+	/* What is held below with softirqs off, one on the lock's holder may wait for. */
+	if (in_hardirq() && softirq_count())
 		return false;
 	/* The look comes after all that this processor did before: see there. */
 	smp_mb();
@@ -222,17 +228,20 @@ static bool xrp_may_lock(struct blk_mq_hw_ctx *hctx)
 	return !spin_is_locked((spinlock_t *)(hctx->driver_data + sq_lock_offset));
 }
 
-/* A fast drive may keep its interrupt from ever ending. A thread may be preempted instead. */
-static bool xrp_is_burst(void)
+/*
+ * A fast drive may keep its interrupt from ever ending. A thread may be preempted instead. The time
+ * of the call is no pause: each of its units counts as a ns, five times what it should take.
+ */
+static bool xrp_is_burst(const struct xrp_chain *chain)
 {
 	struct xrp_burst *burst;
-	u64 now;
+	u64 now, pause = (u64)READ_ONCE(pause_ns) + chain->paid;
 
 	if (in_task())
 		return false;
 	burst = this_cpu_ptr(&xrp_bursts);
 	now = local_clock();
-	burst->count = now - burst->last_ns < READ_ONCE(pause_ns) ? burst->count + 1 : 0;
+	burst->count = now - burst->last_ns < pause ? burst->count + 1 : 0;
 	burst->last_ns = now;
 	return burst->count > XRP_BURST_MAX;
 }
@@ -248,21 +257,18 @@ static void xrp_count_context(void)
 }
 
 /*
- * Gives the prepared request to the driver, past the queues of the block layer, as blk_mq_try_issue_directly()
- * does. If it succeeds the chain may be over before this returns.
+ * Gives the prepared request to the driver, past the queues of the block layer, as
+ * blk_mq_try_issue_directly() does. If it succeeds the chain may be over before this returns. Under
+ * rcu_read_lock(), by which the drive's reset sees that nobody is in here.
  */
 static blk_status_t xrp_queue(struct request *rq)
 {
 	struct blk_mq_hw_ctx *hctx = rq->mq_hctx;
 	struct blk_mq_queue_data data = { .rq = rq, .last = true };
-	blk_status_t status = BLK_STS_RESOURCE;
 
-	/* The drive's reset sees that nobody is in here. */
-	rcu_read_lock();
-	if (!blk_queue_quiesced(rq->q) && !test_bit(BLK_MQ_S_STOPPED, &hctx->state))
-		status = rq->q->mq_ops->queue_rq(hctx, &data);
-	rcu_read_unlock();
-	return status;
+	if (blk_queue_quiesced(rq->q) || test_bit(BLK_MQ_S_STOPPED, &hctx->state))
+		return BLK_STS_RESOURCE;
+	return rq->q->mq_ops->queue_rq(hctx, &data);
 }
 
 /* Issues the prepared request from a completion. The chain may be over before this returns. */
@@ -274,7 +280,7 @@ static void xrp_resubmit(struct xrp_chain *chain)
 	rq->rq_flags &= ~RQF_TIMED_OUT;
 	if (READ_ONCE(hand_over)) {
 		xrp_count(handed_over_always);
-	} else if (xrp_is_burst()) {
+	} else if (xrp_is_burst(chain)) {
 		xrp_count(handed_over_burst);
 	} else if (!xrp_may_lock(rq->mq_hctx)) {
 		xrp_count(handed_over_lock);
@@ -308,11 +314,24 @@ static void xrp_finish(struct xrp_chain *chain)
 	srcu_up_read(&chain->domain->srcu, chain->srcu);
 }
 
+/*
+ * What the drive said of a read. blk_mq_end_request_batch() ends passthrough requests with no error
+ * whatever it said, which is in the driver's part of the request.
+ */
+static blk_status_t xrp_status(struct request *rq, blk_status_t status)
+{
+	const u16 *said = blk_mq_rq_to_pdu(rq) + status_offset;
+
+	return status ? : *said ? BLK_STS_IOERR : BLK_STS_OK;
+}
+
 static enum rq_end_io_ret xrp_end_io(struct request *rq, blk_status_t status)
 {
 	struct xrp_chain *chain = rq->end_io_data;
 
-	if (xrp_hop(chain, status)) {
+	/* Before the module is unloaded its end is waited for, in threaded interrupts too. */
+	guard(rcu)();
+	if (xrp_hop(chain, xrp_status(rq, status))) {
 		xrp_prepare(chain);
 		xrp_resubmit(chain);
 	} else {
@@ -330,11 +349,19 @@ static int xrp_check(struct xrp_domain *domain, struct xrp_chain *chain)
 	    run->hops_max > BPFOF_XRP_HOPS_MAX || run->scratch_bytes > XRP_SCRATCH_MAX)
 		return -EINVAL;
 	for (index = 0; index < run->file_count; index++) {
-		if (run->files[index].file >= BPFOF_XRP_FILES_MAX)
+		if (run->files[index].file >= BPFOF_XRP_FILES_MAX || run->files[index].reserved)
 			return -EINVAL;
 	}
 	chain->ops = rcu_dereference_raw(domain->functions[run->function]);
 	return chain->ops ? 0 : -ENOENT;
+}
+
+/* Whether the drive has been formatted otherwise. It cannot be while a request is held. */
+static bool xrp_is_other_drive(const struct xrp_domain *domain)
+{
+	return bdev_logical_block_size(domain->bdev) != 1U << domain->block_shift ||
+	       bdev_nr_bytes(domain->bdev) < domain->bytes ||
+	       blk_get_integrity(domain->bdev->bd_disk);
 }
 
 /* Takes a request and issues the first read. 1 if the chain is over without one. */
@@ -343,6 +370,7 @@ static int xrp_start(struct xrp_chain *chain)
 	struct xrp_domain *domain = chain->domain;
 	struct bpfof_xrp_run *run = &chain->run;
 	u32 reason = xrp_place(chain, run->file, run->offset, run->size);
+	blk_status_t status = BLK_STS_RESOURCE;
 
 	run->hops = 0;
 	if (reason) {
@@ -352,6 +380,11 @@ static int xrp_start(struct xrp_chain *chain)
 	chain->rq = blk_mq_alloc_request(domain->queue, REQ_OP_DRV_IN, 0);
 	if (IS_ERR(chain->rq))
 		return PTR_ERR(chain->rq);
+	if (xrp_is_other_drive(domain)) {
+		blk_mq_free_request(chain->rq);
+		xrp_end(chain, BPFOF_XRP_RESTART, BPFOF_XRP_DEVICE);
+		return 1;
+	}
 	chain->rq->end_io = xrp_end_io;
 	chain->rq->end_io_data = chain;
 	chain->hop.lowest = chain->ops->workspace ? XRP_WORKSPACE : XRP_GUEST_BASE;
@@ -361,7 +394,12 @@ static int xrp_start(struct xrp_chain *chain)
 	xrp_prepare_all(chain);
 	xrp_prepare(chain);
 	/* A scheduler issues its requests itself, with tags that they have not got yet. */
-	if ((chain->rq->rq_flags & RQF_SCHED_TAGS) || xrp_queue(chain->rq) != BLK_STS_OK)
+	if (!(chain->rq->rq_flags & RQF_SCHED_TAGS)) {
+		rcu_read_lock();
+		status = xrp_queue(chain->rq);
+		rcu_read_unlock();
+	}
+	if (status != BLK_STS_OK)
 		xrp_execute(chain);
 	return 0;
 }

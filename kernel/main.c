@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Chains of dependent reads inside the interrupt of the stock NVMe driver: XRP (OSDI '22) as a module.
- * docs/kernel.md says how it works, and why it does no harm.
+ * Chains of dependent reads inside the interrupt of the stock NVMe driver: XRP (OSDI '22) as a
+ * module. docs/kernel.md says how it works, and why it does no harm.
  */
 
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -24,19 +24,28 @@
 
 int sq_lock_offset = -1;
 module_param(sq_lock_offset, int, 0444);
-MODULE_PARM_DESC(sq_lock_offset, "Where nvme_queue.sq_lock is, in bytes, by the kernel's BTF; -1 if unknown");
+MODULE_PARM_DESC(sq_lock_offset,
+		 "Where nvme_queue.sq_lock is, in bytes, by the kernel's BTF; -1 if unknown");
+
+int status_offset = -1;
+module_param(status_offset, int, 0444);
+MODULE_PARM_DESC(status_offset,
+		 "Where nvme_request.status is, in bytes, by the kernel's BTF");
 
 bool unguarded;
 module_param(unguarded, bool, 0400);
-MODULE_PARM_DESC(unguarded, "Take the submission lock without a look. Hangs the machine; for one test");
+MODULE_PARM_DESC(unguarded,
+		 "Take the submission lock without a look. Hangs the machine; for one test");
 
 bool hand_over;
 module_param(hand_over, bool, 0600);
-MODULE_PARM_DESC(hand_over, "Issue each read from a thread and none in an interrupt; for comparison");
+MODULE_PARM_DESC(hand_over,
+		 "Issue each read from a thread and none in an interrupt; for comparison");
 
 uint pause_ns = 2000;
 module_param(pause_ns, uint, 0600);
-MODULE_PARM_DESC(pause_ns, "Reads of a processor that follow each other within this time are taken for those of one interrupt; longer for a test");
+MODULE_PARM_DESC(pause_ns,
+		 "Reads of a processor with a shorter pause are taken for those of one interrupt; longer for a test");
 
 DEFINE_PER_CPU(struct xrp_counts, xrp_counts);
 struct workqueue_struct *xrp_workqueue;
@@ -61,10 +70,14 @@ struct xrp_domain *xrp_domain_get(u64 id)
 static void xrp_domain_free(struct kref *refs)
 {
 	struct xrp_domain *domain = container_of(refs, struct xrp_domain, refs);
+	u32 slot;
 
 	mutex_lock(&xrp_domains_lock);
 	list_del_init(&domain->list);
 	mutex_unlock(&xrp_domains_lock);
+	/* A worker may still be in the block layer, behind the end of its chain. */
+	for (slot = 0; domain->chains && slot < domain->slots; slot++)
+		flush_work(&domain->chains[slot].work);
 	xrp_files_free(domain);
 	if (domain->memory)
 		vunmap(domain->memory);
@@ -111,7 +124,8 @@ static int xrp_take_drive(struct xrp_domain *domain, int fd)
 	domain->block_shift = ilog2(bdev_logical_block_size(domain->bdev));
 	domain->bytes = bdev_nr_bytes(domain->bdev);
 	if (queue_max_bytes(domain->queue) < XRP_DATA_BYTES ||
-	    queue_max_segments(domain->queue) < XRP_DATA_PAGES || domain->block_shift > PAGE_SHIFT)
+	    queue_max_segments(domain->queue) < XRP_DATA_PAGES || domain->block_shift > PAGE_SHIFT ||
+	    domain->queue->tag_set->cmd_size < status_offset + sizeof(u16))
 		return -EOPNOTSUPP;
 	return 0;
 }
@@ -276,8 +290,9 @@ static int counters_show(struct seq_file *file, void *unused)
 	int reason;
 
 	seq_printf(file, "chains %llu\nhops %llu\n", XRP_SUM(chains), XRP_SUM(hops));
-	seq_printf(file, "resubmitted_hardirq %llu\nresubmitted_softirq %llu\nresubmitted_task %llu\n",
-		   XRP_SUM(in_hardirq), XRP_SUM(in_softirq), XRP_SUM(in_task));
+	seq_printf(file, "resubmitted_hardirq %llu\nresubmitted_softirq %llu\n",
+		   XRP_SUM(in_hardirq), XRP_SUM(in_softirq));
+	seq_printf(file, "resubmitted_task %llu\n", XRP_SUM(in_task));
 	seq_printf(file, "handed_over_lock %llu\nhanded_over_burst %llu\n",
 		   XRP_SUM(handed_over_lock), XRP_SUM(handed_over_burst));
 	seq_printf(file, "handed_over_queue %llu\nhanded_over_always %llu\n",
@@ -315,6 +330,10 @@ static int __init xrp_module_init(void)
 	if (IS_ENABLED(CONFIG_PREEMPT_RT) || !IS_ENABLED(CONFIG_PREEMPT_COUNT)) {
 		pr_err("refused: without PREEMPT_COUNT, or with PREEMPT_RT, an interrupt cannot tell whether the submission lock is held\n");
 		return -EOPNOTSUPP;
+	}
+	if (status_offset < 0 || !IS_ALIGNED(status_offset, sizeof(u16))) {
+		pr_err("refused: without status_offset failed reads are not noticed; bpfof xrp load knows it\n");
+		return -EINVAL;
 	}
 	if (sq_lock_offset > 0 && !IS_ALIGNED(sq_lock_offset, __alignof__(spinlock_t))) {
 		pr_err("refused: a lock at offset %d cannot be\n", sq_lock_offset);

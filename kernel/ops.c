@@ -4,9 +4,18 @@
 #include <linux/btf.h>
 #include <linux/btf_ids.h>
 #include <linux/bpf_verifier.h>
+#include <linux/capability.h>
 #include <linux/crc32.h>
 #include <linux/module.h>
+#include <linux/version.h>
 #include "xrp.h"
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 15, 0)
+#define __crc32c_le crc32c
+#endif
+
+/* The types that functions are verified with. */
+static const struct btf *xrp_types;
 
 static int xrp_fault(struct bpfof_xrp_hop *hop, u32 kind, u64 address)
 {
@@ -25,6 +34,9 @@ static int xrp_charge(struct bpfof_xrp_hop *hop, u64 fixed, u64 len, u32 shift)
 		return xrp_fault(hop, XRP_FAULT_BUDGET, 0);
 	}
 	hop->budget -= units;
+	if (len > hop->helper_bytes)
+		return xrp_fault(hop, XRP_FAULT_HELPER, 0);
+	hop->helper_bytes -= len;
 	return 0;
 }
 
@@ -162,14 +174,18 @@ static bool xrp_is_valid_access(int off, int size, enum bpf_access_type type,
 	return type == BPF_READ && btf_ctx_access(off, size, type, prog, info);
 }
 
-/* Writes of a function: what it leaves behind, and nothing else. */
+/* Writes of a function outside its arena: what it leaves behind in the hop, and nothing else. */
 static int xrp_btf_struct_access(struct bpf_verifier_log *log, const struct bpf_reg_state *reg,
 				 int off, int size)
 {
-	if (off >= offsetof(struct bpfof_xrp_hop, budget) &&
+	const struct btf_type *type = btf_type_by_id(reg->btf, reg->btf_id);
+
+	/* No other structure that a function can get at has that size: the module's own are few. */
+	if (reg->btf == xrp_types && type && type->size == sizeof(struct bpfof_xrp_hop) &&
+	    off >= offsetof(struct bpfof_xrp_hop, budget) &&
 	    off + size <= offsetof(struct bpfof_xrp_hop, reserved))
 		return 0;
-	bpf_log(log, "bpfof_xrp: offset %d of the hop is not for functions to write\n", off);
+	bpf_log(log, "bpfof_xrp: functions may not write at offset %d of that\n", off);
 	return -EACCES;
 }
 
@@ -181,7 +197,15 @@ static const struct bpf_verifier_ops xrp_verifier_ops = {
 
 static int xrp_init(struct btf *btf)
 {
+	xrp_types = btf;
 	return 0;
+}
+
+/* In interrupts nobody sleeps. */
+static int xrp_check_member(const struct btf_type *type, const struct btf_member *member,
+			    const struct bpf_prog *prog)
+{
+	return prog->sleepable ? -EINVAL : 0;
 }
 
 /* Members that are not functions are copied as they are. */
@@ -209,6 +233,8 @@ static int xrp_reg(void *kdata, struct bpf_link *link)
 	struct xrp_domain *domain;
 	int error = 0;
 
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
 	if (!ops->run || ops->function >= BPFOF_XRP_FUNCTIONS_MAX)
 		return -EINVAL;
 	domain = xrp_domain_get(ops->domain);
@@ -255,6 +281,7 @@ static struct bpf_struct_ops xrp_struct_ops = {
 	.verifier_ops = &xrp_verifier_ops,
 	.init = xrp_init,
 	.init_member = xrp_init_member,
+	.check_member = xrp_check_member,
 	.reg = xrp_reg,
 	.unreg = xrp_unreg,
 	.cfi_stubs = &xrp_stubs,

@@ -29,7 +29,10 @@
 /* Reads that a processor issues from interrupts without a pause (pause_ns) between two of them. */
 #define XRP_BURST_MAX		32
 
-/* struct bpfof_ctx of functions/include/bpfof.h, in the arena: anything may be in it at any time. */
+/* Bytes that helpers go over in one call: here they are slower than what they are paid for. */
+#define XRP_HELPER_BYTES	0x20000UL
+
+/* struct bpfof_ctx of functions/include/bpfof.h, in the arena: anything may be in it any time. */
 struct xrp_context {
 	u64 data;
 	u64 data_end;
@@ -57,13 +60,20 @@ struct bpfof_xrp_hop {
 	u64 address;
 	u32 fault;
 	u32 reserved;
-	/* Not for the function: read by kfuncs alone. */
+	/* Not for the function to write, nor made for it to read. */
 	u8 *memory;
 	u64 lowest;
+	u64 helper_bytes;	/* that helpers may still go over */
 };
 
 /* Upper half of fault: enum Ended of crates/function/src/kernel/mod.rs. */
-enum { XRP_FAULT_MEMORY = 1, XRP_FAULT_READ_ONLY, XRP_FAULT_BUDGET, XRP_FAULT_STACK, XRP_FAULT_HELPER };
+enum {
+	XRP_FAULT_MEMORY = 1,
+	XRP_FAULT_READ_ONLY,
+	XRP_FAULT_BUDGET,
+	XRP_FAULT_STACK,
+	XRP_FAULT_HELPER,
+};
 
 /* A function of a domain, as a struct_ops type. */
 struct bpfof_xrp_ops {
@@ -76,7 +86,6 @@ struct bpfof_xrp_ops {
 };
 
 struct xrp_map {
-	struct rcu_head rcu;
 	u64 version;
 	u64 length;
 	u32 count;
@@ -101,6 +110,7 @@ struct xrp_chain {
 	u64 device_offset;
 	u32 length;
 	u32 prepared;			/* the length that bio was made for */
+	u32 paid;			/* units, by the last call */
 	int srcu;
 	bool cancelled;
 	unsigned long busy;
@@ -150,6 +160,7 @@ DECLARE_PER_CPU(struct xrp_counts, xrp_counts);
 #define xrp_count(field)	this_cpu_inc(xrp_counts.field)
 
 extern int sq_lock_offset;
+extern int status_offset;
 extern bool unguarded;
 extern bool hand_over;
 extern uint pause_ns;

@@ -1,6 +1,6 @@
 //! `bpfof xrp`: the kernel module that runs chains in the interrupt of NVMe drives.
 
-use bpfof_device::xrp::{XrpDomain, submission_lock_offset};
+use bpfof_device::xrp::{DriverOffsets, XrpDomain};
 use bpfof_function::Object;
 use bpfof_host::files::{kernel_domain, load_into_kernel};
 use bpfof_terminal::Outcome;
@@ -84,21 +84,27 @@ fn load(load: &Load) -> Outcome {
         println!("{MODULE} is loaded already");
         return Ok(());
     }
-    let offset = submission_lock_offset();
-    let parameter = offset.map(|offset| format!("sq_lock_offset={offset}"));
+    let offsets = DriverOffsets::find();
+    let status = offsets.status.ok_or(
+        "the types of this kernel (/sys/kernel/btf) do not have nvme_request.status, without which failed reads \
+         are not noticed; load the NVMe driver first (modprobe nvme)",
+    )?;
+    let status = format!("status_offset={status}");
+    let lock = offsets.submission_lock.map(|offset| format!("sq_lock_offset={offset}"));
     let module = load.module.as_deref().map(Path::to_string_lossy);
     let (program, name) = match &module {
         Some(path) => ("insmod", path.as_ref()),
         None => ("modprobe", MODULE),
     };
-    let arguments: Vec<&str> = [Some(name), parameter.as_deref()].into_iter().flatten().collect();
+    let arguments: Vec<&str> =
+        [Some(name), Some(&*status), lock.as_deref()].into_iter().flatten().collect();
     tool(program, &arguments).map_err(|said| {
         format!(
             "cannot load {MODULE}: {said}. Install bpfof-dkms and this kernel's headers, or build it (make -C \
              kernel) and name the file with --module; the kernel's log says more (dmesg)"
         )
     })?;
-    let guard = if offset.is_some() { "A and B" } else { "A" };
+    let guard = if lock.is_some() { "A and B" } else { "A" };
     println!("{MODULE} is loaded; guard {guard}");
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use crate::local::{KEYS, Store, table, value};
 use crate::passthrough::nvme;
+use crate::shipped::database;
 use crate::{PATIENCE, PATIENT};
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::value_number;
@@ -156,6 +157,56 @@ fn without_rights_chains_run_in_the_kernel_over_a_whole_namespace() {
             }
         });
     });
+}
+
+/// Where the drive of `BPFOF_BROKEN` cannot read, in bytes: interop/passthrough.py.
+const BROKEN_BYTES: u64 = 2 << 20;
+
+/// Gets whose last read fails end as such, and not by what an earlier one has left in memory.
+#[test]
+fn reads_that_fail_end_chains_in_the_kernel_of_a_broken_drive() {
+    let is_broken = std::env::var_os("BPFOF_BROKEN").is_some();
+    let Some(nvme) = nvme().filter(|_| is_broken && has_module()) else {
+        eprintln!(
+            "SKIPPED: no drive that cannot read, or no module; interop/passthrough.py has both"
+        );
+        return;
+    };
+    let (mut file, keys) = database();
+    // Pages are written as a whole: the drive could not read what the kernel would add.
+    file.resize(file.len().next_multiple_of(4096), 0);
+    let broken = (file.len() - 4096)..(file.len() - 4096 + 512);
+    let device_offset = BROKEN_BYTES - broken.start as u64;
+    let drive = OpenOptions::new().write(true).open(&nvme.block).expect("opens");
+    drive.write_all_at(&file, device_offset).expect("written");
+    drive.sync_all().expect("synced");
+    let object = Object::parse(bpfkv::GET_OBJECT).expect("good");
+    let program = &object.entries()[0].program;
+    let mut domain = kernel_domain(&nvme.block).expect("the module takes the drive");
+    let function = load_into_kernel(&mut domain, program).expect("verified");
+    let length = file.len() as u64;
+    domain
+        .set_file(0, 1, length, &[XrpExtent { file_offset: 0, device_offset, length }])
+        .expect("set");
+    let files = [XrpFile::new(0, 1)];
+    let (mut failed, before) = (0, counted("user_space_device"));
+    for key in 0..keys {
+        let value = value_number(key);
+        let cannot_be_read = file[broken.clone()].chunks(value.len()).any(|found| found == value);
+        let argument = get_argument(key).expect("a key");
+        slot::begin_chain(domain.slot(), program, &argument, GET_SCRATCH_BYTES as usize);
+        match domain.run(&chain(function, &files)).expect("runs") {
+            XrpEnd::Done { length_bytes, .. } if !cannot_be_read => {
+                let answer = slot::scratch(domain.slot(), length_bytes as usize);
+                assert_eq!(get_answer(answer).expect("an answer").expect("found"), &value);
+            }
+            XrpEnd::Restart if cannot_be_read => failed += 1,
+            end => panic!("key {key}, cannot be read {cannot_be_read}: {end:?}"),
+        }
+    }
+    println!("{keys} gets, {failed} of them of a block that cannot be read");
+    assert!(failed > 0, "no key has its value there");
+    assert_eq!(counted("user_space_device") - before, failed);
 }
 
 fn chain(function: u32, files: &[XrpFile]) -> XrpChain<'_> {

@@ -68,7 +68,8 @@ struct Case {
     request: Box<dyn Fn(&mut Random) -> Request + Send>,
 }
 
-fn database() -> (Vec<u8>, u64) {
+/// A database of BPF-KV in memory, and the number of its keys.
+pub(crate) fn database() -> (Vec<u8>, u64) {
     let extent = Extent::part(3, 2).expect("levels").with_numbers();
     let mut file = Vec::new();
     let mut sink = |offset: u64, bytes: &[u8]| -> std::io::Result<()> {

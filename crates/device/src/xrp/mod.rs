@@ -417,11 +417,29 @@ fn ioctl<T>(device: &File, request: u64, argument: *mut T) -> io::Result<()> {
     }
 }
 
-/// Where the lock of the driver's submission queue is in its structure, by the types of the running
-/// kernel; None if they do not say.
-#[must_use]
-pub fn submission_lock_offset() -> Option<u32> {
-    let kernel = Btf::read("vmlinux", Base::default()).ok()?;
-    let here = kernel.member("nvme_queue", "sq_lock");
-    here.or_else(|| Btf::read("nvme", kernel.as_base()).ok()?.member("nvme_queue", "sq_lock"))
+/// Where members of the driver's structures are, in bytes, by the types of the running kernel; None if they do
+/// not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverOffsets {
+    /// The lock of a submission queue: `nvme_queue.sq_lock`.
+    pub submission_lock: Option<u32>,
+    /// What a drive said of a request: `nvme_request.status`.
+    pub status: Option<u32>,
+}
+
+impl DriverOffsets {
+    /// Those of the running kernel, whose drivers may be modules.
+    #[must_use]
+    pub fn find() -> Self {
+        let Ok(kernel) = Btf::read("vmlinux", Base::default()) else { return Self::default() };
+        let driver = Btf::read("nvme", kernel.as_base()).ok();
+        let member = |structure, name| {
+            let in_driver = || driver.as_ref()?.member(structure, name);
+            kernel.member(structure, name).or_else(in_driver)
+        };
+        Self {
+            submission_lock: member("nvme_queue", "sq_lock"),
+            status: member("nvme_request", "status"),
+        }
+    }
 }
