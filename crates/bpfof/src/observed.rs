@@ -1,6 +1,7 @@
 //! How commands are shown that a target tells of: one line each, and chains hop by hop.
 
 use bpfof_controller::{Class, CommandRecord, HopRecord};
+use bpfof_nvme::is_unprintable;
 use std::fmt::Write as _;
 
 /// A time in ns, in the unit that reads best.
@@ -17,7 +18,7 @@ pub(crate) fn time(ns: u64) -> String {
 
 /// Text of others, without what would change the terminal.
 pub(crate) fn plain(text: &str) -> String {
-    text.replace(bpfof_nvme::is_unprintable, "\u{fffd}")
+    text.replace(is_unprintable, "\u{fffd}")
 }
 
 /// What a command was.
