@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/../scripts/own_apt.sh"
 source "$here/own_root.sh"
 readonly SOURCE=linux-source-6.12
-readonly TOOLS=(gcc make pahole flex bison bc libelf-dev libssl-dev zlib1g-dev libc6-dev kmod cpio xz-utils bash
+readonly TOOLS=(gcc make pahole flex bison bc libelf-dev libssl-dev zlib1g-dev libc6-dev kmod cpio xz-utils gzip bash
 	coreutils sed grep gawk findutils perl perl-base diffutils python3-minimal)
 
 fail() {

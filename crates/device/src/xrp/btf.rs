@@ -9,10 +9,11 @@ const FUNCTION: u32 = 12;
 const HEADER_BYTES: usize = 24;
 
 /// What the types of a module are numbered after: those of the kernel.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Base {
     types: u32,
-    string_bytes: u32,
+    /// Those that both have are here only.
+    strings: Vec<u8>,
 }
 
 /// The types of the kernel, or of a module.
@@ -64,7 +65,7 @@ impl Btf {
 
     /// What modules are numbered after.
     pub(super) fn as_base(&self) -> Base {
-        Base { types: self.types().count() as u32, string_bytes: self.strings.len() as u32 }
+        Base { types: self.types().count() as u32, strings: self.strings.clone() }
     }
 
     fn types(&self) -> impl Iterator<Item = Type<'_>> {
@@ -89,10 +90,12 @@ impl Btf {
     }
 
     fn string(&self, at: u32) -> &[u8] {
-        let own =
-            at.checked_sub(self.base.string_bytes).and_then(|at| self.strings.get(at as usize..));
-        let text = own.unwrap_or_default();
-        text.split(|byte| *byte == 0).next().unwrap_or_default()
+        let (at, base) = (at as usize, &self.base.strings);
+        let text = match at.checked_sub(base.len()) {
+            Some(at) => self.strings.get(at..),
+            None => base.get(at..),
+        };
+        text.unwrap_or_default().split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
     fn find(&self, kind: u32, name: &str) -> Option<Type<'_>> {
@@ -140,6 +143,14 @@ mod tests {
         assert_eq!(btf.structure("a"), Some((1, 16)));
         assert_eq!(btf.member("a", "b"), Some(8));
         assert_eq!((btf.member("a", "c"), btf.function("a")), (None, None));
+        // A module's struct "c", whose member has a name of the kernel.
+        let mut module = vec![0x9f, 0xeb, 1, 0, 24, 0, 0, 0];
+        for word in [0u32, 24, 24, 3, 9, 4 << 24 | 1, 4, 3, 0, 16] {
+            module.extend(word.to_le_bytes());
+        }
+        module.extend(b"\0c\0");
+        let module = Btf::parse(&module, btf.as_base()).expect("types");
+        assert_eq!((module.structure("c"), module.member("c", "b")), (Some((2, 4)), Some(2)));
         for end in 0..header.len() {
             if let Some(btf) = Btf::parse(&header[..end], Base::default()) {
                 btf.types().for_each(drop);
