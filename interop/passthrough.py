@@ -3,7 +3,7 @@
 target that serves a drive.
 
     interop/passthrough.py [--module] [--kernel NAME] [--chains N] [--chains-beside-fio N] [--processors N]
-        [--queues N] [--append TEXT] [--patience N]
+        [--memory MIB] [--queues N] [--append TEXT] [--patience N]
 
 With --module chains that are alone run in the kernel of the guest, by the module of kernel/. With --kernel the guest
 is that of `interop/image.sh .interop/NAME NAME`.
@@ -113,7 +113,7 @@ def ends(options, test, folder):
 def boot(control, options, programs, more):
     folder = logs(options)
     command = ["qemu-system-x86_64", *more, "-cpu", "max", "-smp", str(options.processors)]
-    command += ["-m", "1024", "-display", "none", "-no-reboot", "-nodefaults"]
+    command += ["-m", str(options.memory), "-display", "none", "-no-reboot", "-nodefaults"]
     command += ["-kernel", str(directory(options) / "vmlinuz"), "-initrd", str(initrd(options, programs))]
     command += ["-append", f"console=ttyS0 panic=-1 {options.append}"]
     for name, size, block in DRIVES:
@@ -216,6 +216,7 @@ def arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--kernel", default="", help="of the guest, as image.sh names it")
     parser.add_argument("--processors", type=int, default=2, help="of the guest")
+    parser.add_argument("--memory", type=int, default=1024, help="of the guest, in MiB")
     parser.add_argument("--queues", type=int, default=64, help="of each drive")
     parser.add_argument("--append", default="", help="to the kernel's command line")
     parser.add_argument("--patience", type=float, help="with a step that says nothing, in seconds")
