@@ -658,7 +658,8 @@ static void target_gone(struct bpfof *b, struct bpfof_reader *reader, const int 
 	CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == ESTALE);
 	CHECK(bpfof_read_pushdown(strict_reader, fds, 1, &first, fill, scratch, 8, 0, NULL) == -1);
 	/* The kernel may still be closing the target's port. */
-	CHECK(bpfof_reader_open(strict) == NULL && (errno == ECONNREFUSED || errno == ECONNRESET));
+	CHECK(bpfof_reader_open(strict) == NULL);
+	CHECK(errno == ECONNREFUSED || errno == ECONNRESET || errno == ENOTCONN);
 	executor = BPFOF_HERE;
 	sum_chain(reader, sum, fds, 10, 0);
 	bpfof_function_unload(sum);
