@@ -119,6 +119,11 @@ impl Costs {
         costs
     }
 
+    /// What the dearest way forward to a slot costs, without the slot itself.
+    pub(crate) fn before(&self, pc: u32) -> i64 {
+        self.before[pc as usize]
+    }
+
     /// What a call of function number `index` pays before it begins.
     pub(crate) fn call(&self, index: usize) -> i64 {
         self.whole[index]

@@ -38,7 +38,7 @@ pub(crate) enum LinkError {
     TooManyRelocations,
     /// The code is longer than any program.
     TooLong,
-    /// All static data together has this many bytes.
+    /// All static data together has this many bytes, with what alignment puts between.
     StaticsTooLarge(u64),
     /// The object is damaged.
     Elf(object::Error),
@@ -89,6 +89,9 @@ pub(crate) fn link(
     };
     linker.collect(entry, debug)?;
     let (image_bytes, constant_bytes) = linker.lay_out_data();
+    if image_bytes > STATICS_BYTES {
+        return Err(LinkError::StaticsTooLarge(image_bytes as u64));
+    }
     linker.relocate()?;
     let mut image = vec![0; image_bytes];
     for data in &linker.data {
@@ -111,7 +114,8 @@ impl<'a, 'e> Linker<'a, 'e> {
                 continue;
             }
             // One for each instruction, or pointer of static data. Several tables may be for one section.
-            let most = section.size() / 8;
+            // What is not in the file may claim to be of any size.
+            let most = section.size().min(8 * MAX_INSTRUCTIONS as u64) / 8;
             for (number, (_, relocation)) in (0..).zip(section.relocations()) {
                 if number >= most {
                     return Err(LinkError::TooManyRelocations);

@@ -112,7 +112,7 @@ impl Program {
         };
         program.check_flow()?;
         program.costs = Costs::of(&program.instructions, &program.functions);
-        program.scans = Scans::find(&program.instructions, &program.functions);
+        program.scans = Scans::find(&program.instructions, &program.functions, &program.costs);
         Ok(program)
     }
 

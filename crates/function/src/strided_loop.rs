@@ -5,7 +5,7 @@
 //! loop, a *scan*, does not charge the instruction budget turn by turn, which costs more than all
 //! other checks of a tight loop, but once when it is left, for the way that it has come.
 
-use crate::cost::SCAN_UNITS_PER_BYTE;
+use crate::cost::{Costs, SCAN_UNITS_PER_BYTE};
 use crate::helper::Helper;
 use crate::instruction::{AluOp, Instruction, Operand, Register};
 use std::cmp::Reverse;
@@ -24,6 +24,9 @@ pub(crate) struct Scan {
     pub(crate) step: i32,
     /// What a turn costs, in units: all instructions of the loop.
     pub(crate) turn: i64,
+    /// What is paid beside the turns, in units, where the scan may be entered behind where it is left: on the
+    /// way there forward more has been executed than what jumps back from there pay for.
+    pub(crate) toll: i64,
 }
 
 impl Scan {
@@ -32,7 +35,8 @@ impl Scan {
     pub(crate) fn cost(&self, from: u64, to: u64) -> u64 {
         let way = if self.step > 0 { to.wrapping_sub(from) } else { from.wrapping_sub(to) };
         // One more for the turn that was begun.
-        (way / u64::from(self.step.unsigned_abs()) + 1).wrapping_mul(self.turn as u64)
+        let turns = way / u64::from(self.step.unsigned_abs()) + 1;
+        turns.wrapping_mul(self.turn as u64).wrapping_add(self.toll as u64)
     }
 }
 
@@ -51,7 +55,11 @@ impl Scans {
     }
 
     /// Those of checked instructions. Of two loops one in the other the outer is preferred.
-    pub(crate) fn find(instructions: &[Instruction], functions: &[Range<u32>]) -> Scans {
+    pub(crate) fn find(
+        instructions: &[Instruction],
+        functions: &[Range<u32>],
+        costs: &Costs,
+    ) -> Scans {
         let mut scans = Scans { scans: Vec::new(), by_slot: vec![0; instructions.len()] };
         for function in functions {
             let mut spans: Vec<(usize, usize)> = function
@@ -66,7 +74,33 @@ impl Scans {
                 scans.add(first, &instructions[first..=last]);
             }
         }
+        scans.set_tolls(instructions, functions, costs);
         scans
+    }
+
+    /// The dearest way to where each is entered, less the cheapest to where it is left.
+    fn set_tolls(&mut self, instructions: &[Instruction], functions: &[Range<u32>], costs: &Costs) {
+        let mut entered = vec![0; self.scans.len()];
+        let mut left = vec![i64::MAX; self.scans.len()];
+        for pc in functions.iter().cloned().flatten() {
+            let instruction = &instructions[pc as usize];
+            let following = instruction.runs_on().then_some(pc + 1);
+            for next in [instruction.jump_target(), following].into_iter().flatten() {
+                let [from, to] = [pc, next].map(|pc| self.at(pc));
+                if from == to {
+                    continue;
+                }
+                if let Some(scan) = from {
+                    left[scan] = costs.before(pc).min(left[scan]);
+                }
+                if let Some(scan) = to {
+                    entered[scan] = costs.before(next).max(entered[scan]);
+                }
+            }
+        }
+        for (scan, (entered, left)) in self.scans.iter_mut().zip(entered.into_iter().zip(left)) {
+            scan.toll = entered.saturating_sub(left).max(0);
+        }
     }
 
     /// Index of the scan that a slot belongs to.
@@ -95,7 +129,7 @@ impl Scans {
             return;
         };
         let turn = slots().map(|slot| span[slot].cost()).sum();
-        self.scans.push(Scan { register, step, turn });
+        self.scans.push(Scan { register, step, turn, toll: 0 });
         for slot in slots() {
             self.by_slot[first + slot] = self.scans.len() as u16;
         }
@@ -240,7 +274,9 @@ mod tests {
     /// The scan of each slot, by index.
     fn scans(slots: &[Slot]) -> Vec<Option<usize>> {
         let program = program(slots);
-        let found = Scans::find(program.instructions(), program.functions());
+        let (instructions, functions) = (program.instructions(), program.functions());
+        let costs = Costs::of(instructions, functions);
+        let found = Scans::find(instructions, functions, &costs);
         (0..slots.len() as u32).map(|pc| found.at(pc)).collect()
     }
 
@@ -321,9 +357,10 @@ mod tests {
         ];
         let of = Some(0);
         assert_eq!(scans(&turned), [None, None, of, of, None, None, of, of]);
-        // The way through all of it, and as many turns as it went round and one for the way in.
+        // The way through all of it, as many turns as it went round and one for the way in, and the branch
+        // before where it is entered, behind where it is left.
         let (whole, turn) = (1 + 1 + 1 + 6 + 12 + 1, 1 + 6 + 12 + 1);
-        let left = 1000 - whole - 5 * turn;
+        let left = 1000 - whole - 5 * turn - 6;
         assert_eq!(run(&program(&turned), 1000), (Ok(Exit::Return(7)), left));
     }
 
@@ -367,6 +404,33 @@ mod tests {
         let slots = [&outer[..], &inner, &[slot(0x05, 0, 0, -5, 0)]].concat();
         assert_eq!(scans(&slots)[1], Some(0));
         assert_eq!(run(&program(&slots), 100_000).0, Err(FaultKind::Budget));
+    }
+
+    /// A loop around a scan that is entered behind a long way and left before it.
+    #[test]
+    fn a_way_past_a_scan_is_paid_for_when_it_is_left() {
+        let mut slots = vec![slot(0x15, 2, 0, 601, 1)];
+        // r3 /= 7
+        slots.extend([slot(0x37, 3, 0, 0, 7); 600]);
+        slots.extend([slot(0x05, 0, 0, 2, 0), load(1, 0), slot(0x55, 1, 0, 2, 0), add(1, 1)]);
+        slots.extend([
+            slot(0x05, 0, 0, -4, 0),
+            slot(0xbf, 1, 10, 0, 0),
+            slot(0x05, 0, 0, -608, 0),
+            EXIT,
+        ]);
+        assert_eq!(scans(&slots)[602..606], [Some(0); 4]);
+        let program = program(&slots);
+        let mut arena = Arena::new();
+        arena.begin_chain(&[], abi::DEFAULT_SCRATCH_BYTES);
+        arena.begin_hop(0);
+        let limit = arena.begin_call(0..512, 0, 0, 0);
+        let mut budget = 20_000_000;
+        let before = budget;
+        let observed = crate::observe(&program, &mut arena, limit, &mut budget, &mut Alone);
+        assert_eq!(run(&program, before).0, Err(FaultKind::Budget));
+        let most = before + crate::cost::scan_slack(limit);
+        assert!(observed.executed <= most, "{} units were executed", observed.executed);
     }
 
     #[test]

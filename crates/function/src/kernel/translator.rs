@@ -391,6 +391,9 @@ impl<'a> Translator<'a> {
             }
             self.code.add(way, Source::Imm(1));
             self.code.alu(true, MUL, way, Source::Imm(scan.turn as i32), 0);
+            if scan.toll > 0 {
+                self.code.add(way, Source::Imm(scan.toll as i32));
+            }
             self.pay_way(pc, way, other);
             self.give_back(taken);
         }

@@ -129,6 +129,11 @@ fn relocations_of_what_is_neither_code_nor_data() {
     ];
     let table = Section { kind: CREL, at: compact.0, size: compact.1, link: 2, info: 4, ..none };
     sections.extend([table; 200]);
-    let refusal = refusal(&object(&body, &sections, 3));
-    assert!(refusal.contains("refers to a section that is not data"), "{refusal}");
+    let refused = refusal(&object(&body, &sections, 3));
+    assert!(refused.contains("refers to a section that is not data"), "{refused}");
+    // The same of code that is not in the file, and still more often.
+    sections[4].flags = 6;
+    sections.extend([table; 7_000]);
+    let refused = refusal(&object(&body, &sections, 3));
+    assert!(refused.contains("more relocations"), "{refused}");
 }

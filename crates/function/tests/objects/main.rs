@@ -132,6 +132,8 @@ fn refusals_name_the_line() {
             data.contains("refused: its static variables and constants take 3100 bytes"),
             "{data}"
         );
+        let padded = refusal("padded_data");
+        assert!(padded.contains("static variables and constants take 3079 bytes"), "{padded}");
         let pointer = refusal("function_pointer");
         assert!(pointer.contains("/function_pointer.bpf.c:12: "), "{pointer}");
         assert!(pointer.contains("takes the address of a function"), "{pointer}");

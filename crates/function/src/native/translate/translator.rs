@@ -507,6 +507,7 @@ impl<'a> Translator<'a> {
             let turns = self.builder.ins().udiv_imm_u(way, i64::from(scan.step.unsigned_abs()));
             let paid_turns = self.builder.ins().iadd_imm_s(turns, 1);
             let cost = self.builder.ins().imul_imm_s(paid_turns, scan.turn);
+            let cost = self.builder.ins().iadd_imm_s(cost, scan.toll);
             self.charge_value(cost, pc);
         }
         if let Some(scan) = crossing.entered {
