@@ -38,8 +38,13 @@ pub(crate) struct Options {
     /// who do not trust each other then runs in one process of the target, and shares its caches.
     #[arg(long)]
     allow_own_functions: bool,
-    /// TOML file with socket, mode, group, allow-own-functions, clients, clients-per-user, files-per-user,
-    /// extents-per-user, lanes-per-client, and [[namespace]] with target and device; options override it.
+    /// Grant files of ext4 that their owners could truncate in spite of a lease, which lets a hostile owner
+    /// read what is stored in the blocks then. Without it they must be immutable, or root's and writable by
+    /// nobody else.
+    #[arg(long)]
+    trust_owners: bool,
+    /// TOML file with socket, mode, group, allow-own-functions, trust-owners, clients, clients-per-user,
+    /// files-per-user, extents-per-user, lanes-per-client, and [[namespace]] with target and device; options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line once it listens.
@@ -106,6 +111,7 @@ fn configuration(options: &Options) -> Result<Config, Box<dyn std::error::Error>
     options.mode.as_deref().map_or(Ok::<(), ConfigError>(()), |mode| config.set_mode(mode))?;
     config.group = options.group.clone().or(config.group);
     config.allow_own_functions |= options.allow_own_functions;
+    config.trust_owners |= options.trust_owners;
     config.holder = vec![std::env::current_exe()?, "grantd".into(), "--hold-leases".into()];
     Ok(config)
 }

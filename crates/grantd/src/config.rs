@@ -19,6 +19,9 @@ pub struct Config {
     pub namespaces: Vec<Served>,
     /// Whether clients may load functions of their own at the target.
     pub allow_own_functions: bool,
+    /// Whether files of ext4 are granted although their owners could truncate them in spite of a lease, and read
+    /// what is stored in their blocks then.
+    pub trust_owners: bool,
     /// What one user may have.
     pub limits: Limits,
     /// Program and arguments of the process that holds the leases if the daemon dies: it runs
@@ -34,6 +37,7 @@ impl Default for Config {
             group: None,
             namespaces: Vec::new(),
             allow_own_functions: false,
+            trust_owners: false,
             limits: Limits::default(),
             holder: Vec::new(),
         }
@@ -124,6 +128,7 @@ struct Form {
     #[serde(default)]
     namespace: Vec<NamespaceForm>,
     allow_own_functions: Option<bool>,
+    trust_owners: Option<bool>,
     clients: Option<usize>,
     clients_per_user: Option<usize>,
     files_per_user: Option<usize>,
@@ -148,7 +153,7 @@ pub(crate) fn mode(text: &str) -> Result<u32, ConfigError> {
 }
 
 impl Config {
-    /// Reads a TOML file: socket, mode, group, allow-own-functions, clients, clients-per-user,
+    /// Reads a TOML file: socket, mode, group, allow-own-functions, trust-owners, clients, clients-per-user,
     /// files-per-user, extents-per-user, lanes-per-client, and `[[namespace]]` with target and device.
     ///
     /// # Errors
@@ -177,6 +182,7 @@ impl Config {
         config.socket = form.socket.unwrap_or(config.socket);
         config.group = form.group;
         config.allow_own_functions = form.allow_own_functions.unwrap_or(false);
+        config.trust_owners = form.trust_owners.unwrap_or(false);
         for NamespaceForm { target, device } in form.namespace {
             let url = target.parse();
             let url = url.map_err(|source| ConfigError::Url { url: target, source })?;
@@ -229,12 +235,12 @@ mod tests {
     #[test]
     fn a_file_sets_what_it_names() {
         let text = "socket = \"/run/x\"\nmode = \"0600\"\ngroup = \"db\"\nallow-own-functions = true\n\
-                    files-per-user = 7\n[[namespace]]\ntarget = \"nvme-tcp://h/nqn.2026-01.a:b?ns=2\"\n\
+                    trust-owners = true\nfiles-per-user = 7\n[[namespace]]\ntarget = \"nvme-tcp://h/nqn.2026-01.a:b?ns=2\"\n\
                     device = \"/dev/nvme1n2\"\n";
         let config = read(text).expect("good");
         assert_eq!((config.mode, config.group.as_deref()), (0o600, Some("db")));
         assert_eq!(config.limits, Limits { files_per_user: 7, ..Limits::default() });
-        assert!(config.allow_own_functions && config.check().is_ok());
+        assert!(config.allow_own_functions && config.trust_owners && config.check().is_ok());
         let served = &config.namespaces[0];
         assert_eq!((served.url.nsid, served.device.to_str()), (2, Some("/dev/nvme1n2")));
     }

@@ -14,7 +14,9 @@ use bpfof_host::files::{
     file_layout_within, lease_break_time, write_back,
 };
 use bpfof_host::grant::protocol::{Cause, Refusal};
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstat, open, statx,
+};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -58,6 +60,8 @@ pub(crate) struct Examiner {
     pub(crate) device: NamespaceDevice,
     pub(crate) info: NamespaceInfo,
     pub(crate) extents_max: usize,
+    /// Files of ext4 are granted whoever can truncate them.
+    pub(crate) trusts_owners: bool,
     /// Of the thread that answers breaks.
     pub(crate) signal: BreakSignal,
 }
@@ -162,13 +166,38 @@ impl Examiner {
         if extents > max {
             return Err(refused(&MapRefusal::TooManyExtents { extents, max }));
         }
-        if layout.file_system() == FileSystem::Xfs && !layout.is_immutable() {
-            let why = "on XFS the owner of a file can give its blocks away by deduplication, in spite of \
-                       a lease; make it immutable (chattr +i)";
+        if !is_settled(file, layout.file_system(), self.trusts_owners) {
+            let why = match layout.file_system() {
+                FileSystem::Xfs => {
+                    "on XFS the owner of a file can give its blocks away by deduplication, in spite of a \
+                     lease; make it immutable (chattr +i)"
+                }
+                FileSystem::Ext4 => {
+                    "the owner of a file can truncate it in spite of a lease (O_RDONLY with O_TRUNC); make it \
+                     immutable (chattr +i), or give it to root and let nobody else write it, or trust owners \
+                     (bpfof grantd --trust-owners)"
+                }
+            };
             return Err(Refusal::new(Cause::NotImmutable, why));
         }
         Ok(Found { lease, layout })
     }
+}
+
+/// Whether a file keeps its blocks as long as its lease is held: nobody without privileges can give them away in
+/// spite of that. No lease is broken by an open with `O_RDONLY` and `O_TRUNC`, by a truncation through an overlay
+/// or the kernel's NFS server, or on XFS by deduplication.
+pub(crate) fn is_settled(file: &File, file_system: FileSystem, trusts_owners: bool) -> bool {
+    let is_ext4 = file_system == FileSystem::Ext4;
+    if trusts_owners && is_ext4 {
+        return true;
+    }
+    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MODE | StatxFlags::UID);
+    found.is_ok_and(|found| {
+        let is_immutable = found.stx_attributes.contains(StatxAttributes::IMMUTABLE);
+        // With access control lists the group's bits are the most that any entry of theirs gives.
+        is_immutable || is_ext4 && found.stx_uid == 0 && found.stx_mode & 0o022 == 0
+    })
 }
 
 fn refused(refusal: &MapRefusal) -> Refusal {

@@ -1,14 +1,13 @@
 //! The files of one client, and the grants that it has.
 
 use crate::association::{Association, Failed};
-use crate::examine::{Examined, Found, Subject, check_break_time};
+use crate::examine::{Examined, Found, Subject, check_break_time, is_settled};
 use crate::keepsake::{Keepsake, Key};
 use crate::quota::{Exceeded, Kind, Quotas, Share};
 use bpfof_host::Error;
 use bpfof_host::files::{FileSystem, LeasedFile};
 use bpfof_host::grant::PageWriter;
 use bpfof_host::grant::protocol::{Cause, Grant, Refusal};
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
 use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ struct Granted {
     key: Key,
     /// Version 0 as long as the target may have no map.
     grant: Grant,
-    must_be_immutable: bool,
+    file_system: FileSystem,
     _extents: Share,
 }
 
@@ -40,6 +39,8 @@ pub(crate) struct Grants {
     page: PageWriter,
     keepsake: Arc<Keepsake>,
     quotas: Quotas,
+    /// As [`is_settled`] has it.
+    trusts_owners: bool,
     uid: u32,
 }
 
@@ -48,8 +49,14 @@ fn exceeded(error: Exceeded) -> Refusal {
 }
 
 impl Grants {
-    pub(crate) fn new(page: PageWriter, keepsake: Arc<Keepsake>, quotas: Quotas, uid: u32) -> Self {
-        Self { entries: HashMap::new(), page, keepsake, quotas, uid }
+    pub(crate) fn new(
+        page: PageWriter,
+        keepsake: Arc<Keepsake>,
+        quotas: Quotas,
+        trusts_owners: bool,
+        uid: u32,
+    ) -> Self {
+        Self { entries: HashMap::new(), page, keepsake, quotas, trusts_owners, uid }
     }
 
     pub(crate) const fn page(&self) -> &PageWriter {
@@ -106,10 +113,10 @@ impl Grants {
             let why = format!("nobody would keep the lease if the daemon died: {error}");
             Failed::Refused(Refusal::new(Cause::Unavailable, why))
         })?;
-        let must_be_immutable = layout.file_system() == FileSystem::Xfs;
+        let file_system = layout.file_system();
         let grant = Grant { version: 0, has_gaps: layout.has_gaps() };
         // From here on the map may be at the target, whatever goes wrong.
-        entry.granted = Some(Granted { lease, key, grant, must_be_immutable, _extents: share });
+        entry.granted = Some(Granted { lease, key, grant, file_system, _extents: share });
         let version = match self.set(id, &layout, association) {
             Ok(version) => version,
             Err(Failed::Refused(refusal)) => {
@@ -151,7 +158,7 @@ impl Grants {
         let granted = self.entries.get(&id).and_then(|entry| entry.granted.as_ref());
         granted.is_some_and(|granted| {
             granted.lease.is_held()
-                && (!granted.must_be_immutable || is_immutable(granted.lease.file()))
+                && is_settled(granted.lease.file(), granted.file_system, self.trusts_owners)
         })
     }
 
@@ -219,9 +226,4 @@ impl Drop for Grants {
             }
         }
     }
-}
-
-fn is_immutable(file: &File) -> bool {
-    let found = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
-    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::IMMUTABLE))
 }

@@ -266,9 +266,12 @@ impl Session<'_> {
             .map_err(|error| refused(Cause::Unavailable, &format!("the page: {error}")))?;
         let info = association.namespace();
         let (extents_max, signal) = (association.extents_max(), self.signal);
-        let examiner = Examiner { device: device.clone(), info, extents_max, signal };
-        let Shared { keepsake, quotas, .. } = &**self.shared;
-        let grants = Grants::new(page, Arc::clone(keepsake), quotas.clone(), self.peer.uid);
+        let Shared { keepsake, quotas, config, .. } = &**self.shared;
+        let trusts_owners = config.trust_owners;
+        let examiner =
+            Examiner { device: device.clone(), info, extents_max, trusts_owners, signal };
+        let uid = self.peer.uid;
+        let grants = Grants::new(page, Arc::clone(keepsake), quotas.clone(), trusts_owners, uid);
         let opened = Opened {
             nsid: info.nsid,
             block_bytes: info.block_bytes,

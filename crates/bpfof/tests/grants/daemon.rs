@@ -17,8 +17,9 @@ pub(crate) struct Grantd {
 
 impl Grantd {
     /// Serves `image`, which the target at `url` serves, to everybody.
+    /// One that trusts owners of files.
     pub(crate) fn start(url: &str, image: &Path, arguments: &[&str]) -> Grantd {
-        Grantd::start_in(url, image, arguments, &[])
+        Grantd::start_in(url, image, &[arguments, &["--trust-owners"]].concat(), &[])
     }
 
     /// The same with these variables.

@@ -27,6 +27,7 @@ use hostile::{
     wait_immutable, write_files,
 };
 use nobody::{as_nobody, number, outcome, variable};
+use rustix::fs::OFlags;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
@@ -391,6 +392,68 @@ fn kv_get_needs_no_privileges() {
     let failed = get(false);
     let errors = String::from_utf8_lossy(&failed.stderr);
     assert!(!failed.status.success() && errors.contains("bpfof grantd"), "{errors}");
+}
+
+/// An open for reading truncates, and breaks no lease: files that their owners could treat so have no grant.
+#[test]
+fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let mut world = World::new("ext4", 96 << 20);
+    drop(world.grantd.take());
+    let url = world.disk.url.to_string();
+    world.grantd = Some(Grantd::start_in(&url, &world.disk.image(), &[], &[]));
+    let path = world.folder.join("file");
+    fs::write(&path, filled(MINE, 1 << 20)).expect("written");
+    chown(&path, Some(UID), Some(UID)).expect("given");
+    File::open(&path).and_then(|file| file.sync_all()).expect("synced");
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    let file = File::open(&path).expect("opened");
+    let cause = |answers: Vec<bpfof_host::grant::protocol::FileAnswer>| {
+        answers.into_iter().next().and_then(|answer| answer.result.err()).map(|why| why.cause)
+    };
+    let first = client.add(&[1], &[file.as_fd()]).expect("answered");
+    assert_eq!(cause(first), Some(Cause::NotImmutable));
+    chown(&path, Some(0), Some(0)).expect("taken");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).expect("set");
+    assert_eq!(cause(client.refresh(&[1]).expect("answered")), Some(Cause::NotImmutable));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
+    assert_eq!(cause(client.refresh(&[1]).expect("answered")), None);
+    let name = path.to_str().expect("UTF-8");
+    run("chattr", &["+i", name]);
+    chown(&path, Some(UID), Some(UID)).expect_err("it is immutable");
+    run("chattr", &["-i", name]);
+    // Given back, its owner could.
+    chown(&path, Some(UID), Some(UID)).expect("given");
+    let end = Instant::now() + Duration::from_secs(5);
+    while client.page().version(1) != 0 {
+        assert!(Instant::now() < end, "the grant stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    run("chattr", &["+i", name]);
+    assert_eq!(cause(client.refresh(&[1]).expect("answered")), None);
+    run("chattr", &["-i", name]);
+}
+
+/// That is so: the lease stands, and the file is empty. If a kernel breaks it, the rule above can go.
+#[test]
+fn an_open_for_reading_truncates_in_spite_of_a_lease() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    let world = World::new("ext4", 96 << 20);
+    let path = world.folder.join("file");
+    fs::write(&path, filled(MINE, 1 << 20)).expect("written");
+    File::open(&path).and_then(|file| file.sync_all()).expect("synced");
+    let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
+    let file = File::open(&path).expect("opened");
+    let granted = client.add(&[1], &[file.as_fd()]).expect("answered");
+    assert!(granted[0].result.is_ok(), "{granted:?}");
+    let emptied =
+        OpenOptions::new().read(true).custom_flags(OFlags::TRUNC.bits() as i32).open(&path);
+    assert_eq!(emptied.and_then(|file| file.metadata()).expect("opened").len(), 0);
+    assert_ne!(client.page().version(1), 0, "owners need not be trusted any more");
 }
 
 #[test]

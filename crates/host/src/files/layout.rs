@@ -43,7 +43,8 @@ pub(crate) struct ChangeMark {
 /// The kind of a file system that can be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
-    /// ext4: under a lease its blocks stay the file's.
+    /// ext4: under a lease its blocks stay the file's, unless it is truncated by an open with `O_RDONLY` and
+    /// `O_TRUNC`, through an overlay, or by the kernel's NFS server.
     Ext4,
     /// XFS: deduplication moves a file's data in spite of a lease, unless the file is immutable.
     Xfs,
@@ -91,12 +92,6 @@ impl FileLayout {
     #[must_use]
     pub const fn file_system(&self) -> FileSystem {
         self.file_system
-    }
-
-    /// Whether the file was immutable (`chattr +i`), which only a privileged process makes and undoes.
-    #[must_use]
-    pub fn is_immutable(&self) -> bool {
-        self.mark.attributes.contains(StatxAttributes::IMMUTABLE)
     }
 
     /// Whether `file` still has the change time, length and extents that it had, on the same volume.
