@@ -139,7 +139,9 @@ class PushdownDB::ManyGets {
 	/* Of the keys each has a family. */
 	ManyGets(State &state, rocksdb::DB *db, const ReadOptions &at, ColumnFamilyHandle **families,
 		const Slice *keys, PinnableSlice *values, Status *statuses)
-		: state_(state), db_(db), at_(at), limit_(at), newest_tag_(State::newest_tag(at)),
+		: state_(state), db_(db), at_(at), limit_(at),
+		  /* RocksDB has no snapshots with inplace_update_support. */
+		  newest_tag_(at.snapshot ? State::newest_tag(db, at) : UINT64_MAX),
 		  mode_(state.mode.load(std::memory_order_relaxed)), handles_(families), keys_(keys),
 		  values_(values), statuses_(statuses)
 	{
@@ -362,7 +364,14 @@ class PushdownDB::ManyGets {
 		db_->MultiGet(
 			at_, count, handles.data(), keys.data(), values.data(), statuses.data());
 		for (size_t i = 0; i < count; i++) {
-			values_[stale_[i]] = std::move(values[i]);
+			PinnableSlice &to = values_[stale_[i]];
+
+			/* It may use a string of the caller's, which a move would leave. */
+			to.Reset();
+			if (values[i].IsPinned())
+				to = std::move(values[i]);
+			else
+				to.PinSelf(values[i]);
 			statuses_[stale_[i]] = statuses[i];
 		}
 	}

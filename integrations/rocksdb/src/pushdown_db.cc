@@ -90,9 +90,12 @@ bool PushdownDB::State::can_push_down(const ReadOptions &options)
 	return options.read_tier == rocksdb::kReadAllTier && !options.timestamp;
 }
 
-uint64_t PushdownDB::State::newest_tag(const ReadOptions &options)
+uint64_t PushdownDB::State::newest_tag(const rocksdb::DB *db, const ReadOptions &options)
 {
-	return options.snapshot ? options.snapshot->GetSequenceNumber() << 8 | 0xff : UINT64_MAX;
+	const uint64_t newest =
+		options.snapshot ? options.snapshot->GetSequenceNumber() : db->GetLatestSequenceNumber();
+
+	return newest << 8 | 0xff;
 }
 
 bool PushdownDB::State::is_sample(const VersionTracker &live, const ReadOptions &options) const
@@ -208,8 +211,8 @@ Status PushdownDB::get(
 		if (!view || !state_->files->target().session()->has_target())
 			return plainly(why);
 		FetchTogether scope([&](const TableFile &first, int64_t timeout_us, PrefetchBuffer *stage) {
-			return state_->stage_from(first, *view, live->merge(), key, State::newest_tag(options),
-				timeout_us, stage);
+			return state_->stage_from(first, *view, live->merge(), key,
+				State::newest_tag(db_, options), timeout_us, stage);
 		});
 
 		return plainly(why);
@@ -223,7 +226,7 @@ Status PushdownDB::get(
 		read.end(Sampling::Kind::kSample);
 		return status;
 	}
-	const uint64_t newest_tag = State::newest_tag(options);
+	const uint64_t newest_tag = State::newest_tag(db_, options);
 	const TimeLimit limit(options);
 	Plan plan;
 	ReadPath way = ReadPath::kNoTable;

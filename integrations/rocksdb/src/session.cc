@@ -150,7 +150,11 @@ bool Target::reconnect(const std::function<void(const Session &)> &prepare)
 {
 	if (!session()->is_lost())
 		return false;
-	std::lock_guard<std::mutex> lock(reconnecting_);
+	std::unique_lock<std::mutex> lock(reconnecting_, std::try_to_lock);
+
+	/* Somebody else does, which may take long: who closes the database waits for this caller. */
+	if (!lock)
+		return false;
 	const std::shared_ptr<Session> lost = session();
 	std::shared_ptr<Session> made;
 

@@ -85,9 +85,10 @@ struct PushdownDB::State {
 	static bool can_push_down(const rocksdb::ReadOptions &options);
 	bool leaves_to_rocksdb(const rocksdb::ReadOptions &options,
 		rocksdb::ColumnFamilyHandle *const *families, size_t count, ReadPath *why) const;
-	/* Versions with a larger tag are not seen. Without a snapshot all that is in the tables counts:
-	 * it was written before the search. */
-	static uint64_t newest_tag(const rocksdb::ReadOptions &options);
+	/* Versions with a larger tag are not seen. Without a snapshot those that are published count, as in RocksDB's
+	 * own Get: tables may have some that are not yet. After the search in memory, never before it: what has
+	 * left memory meanwhile must be seen. */
+	static uint64_t newest_tag(const rocksdb::DB *db, const rocksdb::ReadOptions &options);
 	/* Whether to leave this read, which memory has not settled, to RocksDB for its block cache. */
 	bool is_sample(const VersionTracker &live, const rocksdb::ReadOptions &options) const;
 	/* A search in memory only, of which `end`, empty before, tells where it ended; if it has a table, it

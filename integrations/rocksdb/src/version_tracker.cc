@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 #include "version_tracker.h"
 
+#include <rocksdb/env.h>
 #include <rocksdb/table.h>
 
 #include <atomic>
+#include <system_error>
 
 namespace bpf_of {
 
@@ -47,7 +49,15 @@ void VersionTracker::start(rocksdb::DB *db, rocksdb::ColumnFamilyHandle *handle,
 	is_own_ = handle && is_own;
 	logger_ = db->GetDBOptions().info_log;
 	poked_ = true;
-	thread_ = std::thread([this] { run(); });
+	try {
+		thread_ = std::thread([this] { run(); });
+	} catch (const std::system_error &error) {
+		std::lock_guard<std::mutex> lock(mutex_);
+
+		/* There is never a view: RocksDB serves the family. */
+		stopping_ = true;
+		rocksdb::Warn(logger_, "bpf-of: family %s is not pushed down: no thread: %s", family_.c_str(), error.what());
+	}
 }
 
 void VersionTracker::stop()
@@ -132,7 +142,7 @@ bool VersionTracker::wait_ready(std::chrono::steady_clock::time_point end)
 		const bool ready = is_ready();
 
 		lock.lock();
-		if (ready)
+		if (ready || stopping_)
 			return true;
 		poked_ = true;
 		wake_.notify_one();
