@@ -70,15 +70,9 @@ help: ## list the targets (the default)
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
-# Test programs whose names begin so take about as long as all others.
-HALF := prw
-
 test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
 	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium python
-	cargo test --workspace --locked --no-run
-	scripts/together.sh \
-		"cargo test --workspace --locked --lib --bins --test '[!$(HALF)]*'; cargo test --workspace --locked --doc" \
-		"cargo test --workspace --locked --test '[$(HALF)]*'"
+	cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
 	else \
