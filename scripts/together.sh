@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs two commands at the same time, for tests that wait much of their time: for disks, timers, and single threads.
+# Runs two commands at the same time, for virtual machines, which wait much of their time.
 #
 #   scripts/together.sh COMMAND COMMAND
 #

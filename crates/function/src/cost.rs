@@ -10,7 +10,8 @@
 //!
 //! - a call of a function pays for its dearest way forward before it begins;
 //! - a jump backwards pays for the dearest way from its target to itself, before it is taken;
-//! - a strided loop (`scan`) pays for its turns when it is left;
+//! - a strided loop (`scan`) pays for its turns when it is left, and for the way past it, if it was entered
+//!   behind where it is left;
 //! - helpers pay for their work before they do it.
 //!
 //! So what has been executed is never more than what has been paid, but for one strided loop that is
