@@ -253,10 +253,10 @@ mod tests {
     #[test]
     fn figures_have_units_and_names_no_control_characters() {
         let expected = [
-            "name   reads/s     p99",
-            "b            5       –",
-            "a       12,346  1.5 ms",
-            "c?[2J?     0.4  9.0 µs",
+            "name    reads/s     p99",
+            "b             5       –",
+            "a        12,346  1.5 ms",
+            "c?[2J?      0.4  9.0 µs",
         ];
         assert_eq!(table().lines(), expected);
         let json = table().json();
