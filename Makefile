@@ -206,9 +206,8 @@ interop-fast: setup ## the quick part of it, with the debug build
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/image.sh .interop
 	interop/module.sh .interop
-	scripts/together.sh \
-		"interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query" \
-		"interop/passthrough.py --module --chains 500"
+	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
+	interop/passthrough.py --module --chains 500
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture
