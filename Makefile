@@ -94,7 +94,8 @@ doc: setup ## the documentation of all libraries; warnings are errors
 
 # What is not linked needs no libFuzzer, which would be compiled.
 fuzz-check: setup ## compile the fuzz targets without the sanitizer
-	CUSTOM_LIBFUZZER_PATH=/none/libFuzzer.a cargo check --manifest-path fuzz/Cargo.toml --locked --target-dir $(or $(CARGO_TARGET_DIR),target)
+	CUSTOM_LIBFUZZER_PATH=/none/libFuzzer.a cargo check --manifest-path fuzz/Cargo.toml --locked \
+		--target-dir $(or $(CARGO_TARGET_DIR),target)
 
 # All that is installed, so that nothing is compiled again for that.
 release:
@@ -167,8 +168,8 @@ interop: release ## a stock Linux kernel in QEMU uses the target, is one and run
 	interop/passthrough.py
 	$(MAKE) --no-print-directory interop-module
 
-# Each of these boots a machine; CHAINS of each test that counts them, CHAINS_BESIDE_FIO of that. KERNEL may be cloud-amd64 or debian12
-# (6.12 for Debian 12). The guest is Debian 13's.
+# Each of these boots a machine; CHAINS of each test that counts them, CHAINS_BESIDE_FIO of that beside fio. KERNEL may
+# be cloud-amd64 or debian12 (6.12 for Debian 12). The guest is Debian 13's.
 CHAINS ?= 10000
 CHAINS_BESIDE_FIO ?= $(CHAINS)
 KERNEL ?=

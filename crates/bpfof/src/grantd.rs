@@ -44,7 +44,8 @@ pub(crate) struct Options {
     #[arg(long)]
     trust_owners: bool,
     /// TOML file with socket, mode, group, allow-own-functions, trust-owners, clients, clients-per-user,
-    /// files-per-user, extents-per-user, lanes-per-client, and [[namespace]] with target and device; options override it.
+    /// files-per-user, extents-per-user, lanes-per-client, and [[namespace]] with target and device;
+    /// options override it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print one JSON line once it listens.

@@ -8,7 +8,7 @@ use crate::{PATIENCE, PATIENT};
 use bpfkv::create::{Extent, write_database};
 use bpfkv::format::value_number;
 use bpfkv::pushdown::{FIRST_READ_BYTES, GET_SCRATCH_BYTES, get_answer, get_argument};
-use bpfof_device::xrp::{XrpChain, XrpDomain, XrpEnd, XrpExtent, XrpFile};
+use bpfof_device::xrp::{XrpChain, XrpDomain, XrpEnd, XrpExtent, XrpFile, XrpFunction};
 use bpfof_function::kernel::slot;
 use bpfof_function::{Object, Program};
 use bpfof_host::files::{FirstRead, PushdownReader, kernel_domain, load_into_kernel};
@@ -157,6 +157,38 @@ fn without_rights_chains_run_in_the_kernel_over_a_whole_namespace() {
             }
         });
     });
+}
+
+/// The kernel's verifier is told what a function may write to: its outputs in the hop.
+#[test]
+fn functions_that_write_elsewhere_are_refused_in_the_kernel_over_a_whole_namespace() {
+    let Some(nvme) = nvme().filter(|nvme| nvme.mount.is_none() && has_module()) else {
+        eprintln!("SKIPPED: no bare NVMe namespace, or no module; interop/passthrough.py has both");
+        return;
+    };
+    let mut domain = kernel_domain(&nvme.block).expect("the module takes the drive");
+    // r0 = the hop, or the process (bpf_get_current_task_btf).
+    let hop: &[[u8; 8]] = &[[0x79, 0x10, 0, 0, 0, 0, 0, 0]];
+    let process: &[[u8; 8]] = &[[0x85, 0, 0, 0, 158, 0, 0, 0]];
+    let mut takes = |object: &[[u8; 8]], offset: u8| {
+        // r1 = 0; *(u64 *)(r0 + offset) = r1; r0 = 0; exit
+        let rest: [[u8; 8]; 4] = [
+            [0xb7, 1, 0, 0, 0, 0, 0, 0],
+            [0x7b, 0x10, offset, 0, 0, 0, 0, 0],
+            [0xb7, 0, 0, 0, 0, 0, 0, 0],
+            [0x95, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        let instructions = &[object, &rest].concat();
+        let function = XrpFunction { instructions, workspace: false, constants: (0, 0) };
+        domain.add_function(&function).map(drop).map_err(|error| error.to_string())
+    };
+    // struct bpfof_xrp_hop of kernel/xrp.h: budget and result are at 16 and 24, memory at 48.
+    takes(hop, 16).expect("an output");
+    takes(hop, 24).expect("an output");
+    for (object, offset) in [(hop, 8), (hop, 48), (process, 16), (process, 24), (process, 32)] {
+        let refusal = takes(object, offset).expect_err("it is not for functions");
+        assert!(refusal.contains("functions may not write at offset"), "{offset}: {refusal}");
+    }
 }
 
 /// Where the drive of `BPFOF_BROKEN` cannot read, in bytes: interop/passthrough.py.

@@ -19,7 +19,7 @@ mod speed;
 mod systemd;
 
 use bpfof_host::grant::GrantClient;
-use bpfof_host::grant::protocol::Cause;
+use bpfof_host::grant::protocol::{Cause, FileAnswer};
 use daemon::{Grantd, UID};
 use disk::{Disk, cannot_mount, run};
 use hostile::{
@@ -75,6 +75,13 @@ impl World {
         let grantd = Grantd::start(url, &disk.image(), &["--allow-own-functions"]);
         let file_system = "ext4".to_owned();
         World { folder, secrets, object, file_system, grantd: Some(grantd), disk }
+    }
+
+    /// Its daemon is another one from now on.
+    fn replace_daemon(&mut self, arguments: &[&str], variables: &[(&str, &str)]) {
+        drop(self.grantd.take());
+        let url = self.disk.url.to_string();
+        self.grantd = Some(Grantd::start_in(&url, &self.disk.image(), arguments, variables));
     }
 
     fn grantd(&self) -> &Grantd {
@@ -394,6 +401,20 @@ fn kv_get_needs_no_privileges() {
     assert!(!failed.status.success() && errors.contains("bpfof grantd"), "{errors}");
 }
 
+/// Why the first file has no grant, if it has none.
+fn cause(answers: Vec<FileAnswer>) -> Option<Cause> {
+    answers.into_iter().next().and_then(|answer| answer.result.err()).map(|why| why.cause)
+}
+
+/// Waits until the grant of file 1 is taken back.
+fn await_taken_back(client: &GrantClient) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while client.page().version(1) != 0 {
+        assert!(Instant::now() < end, "the grant stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// An open for reading truncates, and breaks no lease: files that their owners could treat so have no grant.
 #[test]
 fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
@@ -401,18 +422,13 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
         return;
     }
     let mut world = World::new("ext4", 96 << 20);
-    drop(world.grantd.take());
-    let url = world.disk.url.to_string();
-    world.grantd = Some(Grantd::start_in(&url, &world.disk.image(), &[], &[]));
+    world.replace_daemon(&[], &[]);
     let path = world.folder.join("file");
     fs::write(&path, filled(MINE, 1 << 20)).expect("written");
     chown(&path, Some(UID), Some(UID)).expect("given");
     File::open(&path).and_then(|file| file.sync_all()).expect("synced");
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let file = File::open(&path).expect("opened");
-    let cause = |answers: Vec<bpfof_host::grant::protocol::FileAnswer>| {
-        answers.into_iter().next().and_then(|answer| answer.result.err()).map(|why| why.cause)
-    };
     let first = client.add(&[1], &[file.as_fd()]).expect("answered");
     assert_eq!(cause(first), Some(Cause::NotImmutable));
     chown(&path, Some(0), Some(0)).expect("taken");
@@ -426,11 +442,7 @@ fn on_ext4_files_are_granted_that_their_owners_cannot_truncate() {
     run("chattr", &["-i", name]);
     // Given back, its owner could.
     chown(&path, Some(UID), Some(UID)).expect("given");
-    let end = Instant::now() + Duration::from_secs(5);
-    while client.page().version(1) != 0 {
-        assert!(Instant::now() < end, "the grant stays");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    await_taken_back(&client);
     run("chattr", &["+i", name]);
     assert_eq!(cause(client.refresh(&[1]).expect("answered")), None);
     run("chattr", &["-i", name]);
@@ -470,15 +482,12 @@ fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let file = File::open(&kept).expect("opened");
-    let why = |answers: Vec<bpfof_host::grant::protocol::FileAnswer>| {
-        answers.into_iter().next().and_then(|answer| answer.result.err()).map(|why| why.cause)
-    };
     let first = client.add(&[1], &[file.as_fd()]).expect("answered");
-    assert_eq!(why(first), Some(Cause::NotImmutable));
+    assert_eq!(cause(first), Some(Cause::NotImmutable));
     // Who has it open for writing may change it although it is immutable.
     let writer = OpenOptions::new().write(true).open(&kept).expect("opened");
     run("chattr", &["+i", &text(&kept)]);
-    assert_eq!(why(client.refresh(&[1]).expect("answered")), Some(Cause::BeingWritten));
+    assert_eq!(cause(client.refresh(&[1]).expect("answered")), Some(Cause::BeingWritten));
     drop(writer);
     let granted = client.refresh(&[1]).expect("answered");
     assert!(granted[0].result.is_ok(), "{granted:?}");
@@ -490,11 +499,7 @@ fn on_xfs_immutable_files_are_granted_and_stay_what_they_are() {
     assert!(said.contains("not permitted") || said.contains("denied"), "{said}");
     // An immutable file that is none any more is taken back.
     run("chattr", &["-i", &text(&kept)]);
-    let end = Instant::now() + Duration::from_secs(5);
-    while client.page().version(1) != 0 {
-        assert!(Instant::now() < end, "the grant stays");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    await_taken_back(&client);
     // The tool does deduplicate what is not protected, or the test shows nothing.
     let output = disk::output("xfs_io", &["-c", &dedupe, &text(&kept)]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -93,14 +93,11 @@ fn quotas_policy_and_nonsense() {
         return;
     }
     let mut world = World::new("ext4", 96 << 20);
-    drop(world.grantd.take());
     let config = world.disk.image().with_file_name("grantd.toml");
     let text =
         "clients-per-user = 8\nfiles-per-user = 3\nextents-per-user = 1\nlanes-per-client = 1\n";
     fs::write(&config, text).expect("written");
-    let arguments = ["--config", config.to_str().expect("UTF-8")];
-    world.grantd =
-        Some(Grantd::start(&world.disk.url.to_string(), &world.disk.image(), &arguments));
+    world.replace_daemon(&["--trust-owners", "--config", config.to_str().expect("UTF-8")], &[]);
     let mut client = GrantClient::connect(world.socket(), None).expect("it connects");
     let path = world.folder.join("file");
     fs::write(&path, [7; 100_000]).expect("written");

@@ -12,13 +12,10 @@ fn a_service_manager_keeps_the_leases_of_a_killed_daemon() {
         return;
     }
     let mut world = World::new("ext4", 96 << 20);
-    drop(world.grantd.take());
     let notify = world.disk.image().with_file_name("notify");
     let told = listen(UnixDatagram::bind(&notify).expect("a socket"));
     let variable = [("NOTIFY_SOCKET", notify.to_str().expect("UTF-8"))];
-    let url = world.disk.url.to_string();
-    world.grantd =
-        Some(Grantd::start_in(&url, &world.disk.image(), &["--trust-owners"], &variable));
+    world.replace_daemon(&["--trust-owners"], &variable);
     expect(&told, "READY=1", (1, 0));
     let (mut client, path) = granted_file(&world, "kept");
     expect(&told, "FDSTORE=1", (1, 1));

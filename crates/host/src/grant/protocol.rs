@@ -486,7 +486,7 @@ mod tests {
     fn requests() -> impl Strategy<Value = Request> {
         prop_oneof![
             any::<u16>().prop_map(|protocol| Request::Open { protocol }),
-            (any::<u32>(), any::<u32>(), "\\PC{0,16}").prop_map(|(entry, instructions, name)| {
+            (any::<u32>(), any::<u32>(), printable()).prop_map(|(entry, instructions, name)| {
                 Request::Load { entry, instructions, name }
             }),
             Just(Request::Lane),
@@ -523,6 +523,10 @@ mod tests {
             Just(Answer::Done),
             refusals().prop_map(Answer::Refused),
         ]
+    }
+
+    fn printable() -> impl Strategy<Value = String> {
+        "\\PC{0,16}".prop_map(|text| text.replace(is_unprintable, "?"))
     }
 
     /// Descriptors that a request comes with.
