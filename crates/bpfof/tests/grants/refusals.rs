@@ -1,6 +1,5 @@
 //! What is not granted, and what clients may not do.
 
-use super::daemon::Grantd;
 use super::{World, cannot_mount, granted_file, is_leased};
 use bpfof_host::grant::protocol::{Cause, PROTOCOL, Request};
 use bpfof_host::grant::{GrantClient, GrantError, PacketSocket};

@@ -1,6 +1,5 @@
 //! The daemon under a service manager: leases are in its descriptor store.
 
-use super::daemon::Grantd;
 use super::manager::{expect, listen};
 use super::{World, cannot_mount, granted_file, is_leased};
 use std::os::unix::net::UnixDatagram;
