@@ -20,6 +20,8 @@ pub(crate) struct Association {
     pub(crate) rights: Rights,
     /// It is an I/O queue that takes chains over mapped files and nothing else.
     pub(crate) is_restricted: bool,
+    /// The controller knows its I/O queue: not before the host has authenticated itself, if it must.
+    pub(crate) is_registered: bool,
     access: Arc<Access>,
     /// None if the host need not authenticate itself.
     pub(crate) auth: Option<Box<ControllerAuth>>,
@@ -49,6 +51,7 @@ impl Association {
             controller,
             rights: Rights::NONE,
             is_restricted,
+            is_registered: false,
             auth: access
                 .authentication
                 .as_ref()
@@ -70,6 +73,21 @@ impl Association {
     pub(crate) fn admit(&mut self) {
         let mask = if self.is_restricted { Rights::RUN } else { Rights::ALL };
         self.rights = self.access.rights & mask;
+    }
+
+    /// Registers the I/O queue with this id once the host has proved who it is. False if another has the
+    /// id by now, or all queues have been ended since Connect.
+    pub(crate) fn register(&mut self, qid: u16) -> bool {
+        if !self.is_registered {
+            match self.controller.add_queue(qid) {
+                Some(resets) if resets == self.resets => self.is_registered = true,
+                Some(resets) => self.controller.remove_queue(qid, resets),
+                None => {}
+            }
+            // No longer to be changed: there is a queue.
+            self.is_restricted = self.controller.is_restricted();
+        }
+        self.is_registered
     }
 
     /// Whose it is.

@@ -7,11 +7,12 @@ use crate::health::Traffic;
 use crate::kept::is_kept;
 use crate::limits::{
     CONNECT_TIMEOUT_NS, DATA_TIMEOUT_NS, IDLE_TX_BYTES, MAX_KATO_NS, MAX_TRANSFER_BYTES,
-    MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, RX_BYTES, SMALL_RX_BYTES, TX_HIGH_WATER_BYTES,
+    MEMORY_STEP_BYTES, PDU_TIMEOUT_NS, RX_BYTES, SMALL_RX_BYTES, STRANGER_UNSENT_BYTES,
+    TX_HIGH_WATER_BYTES,
 };
 use crate::metrics::ClassLatencies;
 use crate::observe::HopLog;
-use crate::queue::{QueuePair, Slot, State, Transfer};
+use crate::queue::{Fetch, QueuePair, Slot, State, Transfer};
 use crate::refusal::{Refusal, Reply};
 use crate::report::Totals;
 use crate::transport::{Payload, Port};
@@ -143,17 +144,26 @@ impl ConnectionMemory {
         held > 0 && self.base_bytes + held + MAX_TRANSFER_BYTES as usize > self.charge.bytes()
     }
 
-    /// Takes more of the host's share.
+    /// What one more command needs beside `held` bytes, in steps.
+    fn wanted(&self, held: usize) -> usize {
+        self.base_bytes + MAX_TRANSFER_BYTES as usize + held.next_multiple_of(MEMORY_STEP_BYTES)
+    }
+
+    /// Takes as much of the host's share as one more command needs beside `held` bytes.
     #[cold]
-    fn take_more(&mut self) -> Result<(), MemoryFull> {
-        self.charge.resize(self.charge.bytes() + MEMORY_STEP_BYTES)
+    fn take_more(&mut self, held: usize) -> Result<(), MemoryFull> {
+        self.charge.resize(self.wanted(held))
+    }
+
+    /// Counts nothing any more: the connection is closing, which takes the kernel a moment.
+    pub(crate) fn let_go(&mut self) {
+        // Less is never refused.
+        let _ = self.charge.resize(0);
     }
 
     /// Gives back what is not needed beside `held` bytes.
     fn give_back(&mut self, held: usize) {
-        let wanted = self.base_bytes
-            + MAX_TRANSFER_BYTES as usize
-            + held.next_multiple_of(MEMORY_STEP_BYTES);
+        let wanted = self.wanted(held);
         if wanted < self.charge.bytes() {
             // Less is never refused.
             let _ = self.charge.resize(wanted);
@@ -243,7 +253,7 @@ pub(crate) struct Asks {
 
 impl Connection {
     /// What a connection takes before Connect, in bytes.
-    pub(crate) const PENDING_BYTES: usize = SMALL_RX_BYTES + (8 << 10);
+    pub(crate) const PENDING_BYTES: usize = SMALL_RX_BYTES + 2 * STRANGER_UNSENT_BYTES;
 
     /// What a connection always takes once it has this queue, in bytes: buffers, slots.
     pub(crate) fn queue_bytes(qid: u16, entries: u16) -> usize {
@@ -293,7 +303,21 @@ impl Connection {
 
     /// Whether it takes no commands until some are answered or sent.
     pub(crate) fn is_paused(&self) -> bool {
-        self.is_full() || self.memory.is_short(self.held_bytes())
+        self.is_full() || self.waits_for_memory()
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        match self.phase {
+            // It has no host yet, and no more memory than it came with.
+            Phase::Connecting => self.port.held_bytes() > STRANGER_UNSENT_BYTES,
+            _ => self.ends_by_itself() && self.memory.is_short(self.held_bytes()),
+        }
+    }
+
+    /// Whether something holds memory that ends without more from the host. Data that is being fetched
+    /// does not: who waited for its memory would not see it arrive.
+    fn ends_by_itself(&self) -> bool {
+        self.queue.in_flight_bytes() + self.port.held_bytes() > 0
     }
 
     /// The same but for memory, of which there may be more meanwhile.
@@ -303,16 +327,31 @@ impl Connection {
             || self.waiters.command_since_ns.is_some()
     }
 
-    /// Whether there is no memory of its host for one more command, though it has asked for it.
+    /// Whether there is no memory of its host for one more command, though it has asked for it. While nothing
+    /// but data that is being fetched holds some, one command more is taken than there is memory for.
     #[inline]
     pub(crate) fn lacks_memory(&mut self, now_ns: u64) -> bool {
-        self.memory.is_short(self.held_bytes()) && {
-            let taken = self.memory.take_more();
+        let held = self.held_bytes();
+        if matches!(self.phase, Phase::Connecting) {
+            return self.waits_for_memory();
+        }
+        self.memory.is_short(held) && {
+            let taken = self.memory.take_more(held);
             if let Err(full) = &taken {
                 self.note(Level::Warn, now_ns, format_args!("it has to wait for memory: {full}"));
             }
-            taken.is_err()
+            taken.is_err() && self.ends_by_itself()
         }
+    }
+
+    /// The next data to be fetched, if there is some, and memory for it. Some is always fetched.
+    pub(crate) fn next_fetch(&mut self) -> Option<Fetch> {
+        let held = self.held_bytes();
+        let Connection { queue, memory, .. } = self;
+        queue.next_fetch(|bytes| {
+            let held = held + bytes;
+            !memory.is_short(held) || memory.take_more(held).is_ok()
+        })
     }
 
     fn held_bytes(&self) -> usize {
@@ -475,8 +514,9 @@ impl Connection {
         let Association { controller, subsystem, .. } = association;
         self.tally.totals.add_traffic(&self.tally.traffic);
         subsystem.health.add(&mut self.tally.traffic);
-        // Chains of a process that was handed a queue say nothing of whom the association is.
-        if !association.is_restricted {
+        // Chains of a process that was handed a queue say nothing of whom the association is, nor does what
+        // comes from somebody who has not proved to be its host.
+        if !association.is_restricted && !association.awaits_authentication() {
             controller.last_traffic_ns.fetch_max(self.arrivals.command_ns, Ordering::Relaxed);
         }
         for (function, counters) in self.tally.functions.drain(..) {

@@ -77,6 +77,15 @@ struct Registers {
     is_restricted: bool,
 }
 
+impl Registers {
+    /// How often all queues have been ended before one with this id; none if the id is taken, or more than
+    /// was granted.
+    fn place_of(&self, qid: u16) -> Option<u32> {
+        let is_granted = qid <= self.granted.unwrap_or(MAX_IO_QUEUES);
+        (is_granted && !self.queues.contains_key(&qid)).then_some(self.resets)
+    }
+}
+
 /// The shared state of an association. Only its admin connection changes the tables.
 #[derive(Debug)]
 pub(crate) struct Controller {
@@ -293,14 +302,15 @@ impl Controller {
     /// all queues have been ended before it.
     pub(crate) fn add_queue(&self, qid: u16) -> Option<u32> {
         let mut registers = lock(&self.registers);
-        let resets = registers.resets;
-        let is_new = qid <= registers.granted.unwrap_or(MAX_IO_QUEUES)
-            && !registers.queues.contains_key(&qid);
-        is_new.then(|| {
-            registers.queues.insert(qid, resets);
-            registers.has_had_queues = true;
-            resets
-        })
+        let resets = registers.place_of(qid)?;
+        registers.queues.insert(qid, resets);
+        registers.has_had_queues = true;
+        Some(resets)
+    }
+
+    /// What [`add_queue`](Self::add_queue) would return now: who has not proved to be the host takes no id.
+    pub(crate) fn place_of_queue(&self, qid: u16) -> Option<u32> {
+        lock(&self.registers).place_of(qid)
     }
 
     /// From now on I/O queues take chains over mapped files and nothing else; false if there has been an

@@ -107,6 +107,8 @@ pub(crate) const MAX_CONNECTIONS: usize = 4096;
 pub(crate) const MAX_PENDING: usize = 1024;
 /// Of these, those of one address.
 pub(crate) const MAX_PENDING_OF_ADDRESS: usize = 512;
+/// Unsent bytes of such a connection, above which it takes no more commands.
+pub(crate) const STRANGER_UNSENT_BYTES: usize = 4 << 10;
 /// Connections that a reactor has been given and has not taken. Then no more are accepted.
 pub(crate) const MAX_UNTAKEN: usize = 256;
 /// Associations of a subsystem at a time. Beyond that the least useful one goes.

@@ -119,7 +119,8 @@ pub(crate) struct Loader(Worker<Turns>);
 /// Loads that wait.
 #[derive(Default)]
 struct Turns {
-    waiting: Vec<(Load, Reply)>,
+    /// Each with the virtual time at which it came.
+    waiting: Vec<(Load, Reply, u64)>,
     /// Virtual time: that of the load that was begun last.
     now_us: u64,
 }
@@ -128,16 +129,26 @@ impl Waiting for Turns {
     type Work = (Load, Reply);
 
     fn take(&mut self) -> Option<(Load, Reply)> {
-        let key = |(load, _): &(Load, Reply)| self.begins_us(&load.host) + load.estimate_us();
         // The first of those that are equal.
-        let next = (0..self.waiting.len()).min_by_key(|at| key(&self.waiting[*at]))?;
-        let (load, reply) = self.waiting.remove(next);
-        self.now_us = self.begins_us(&load.host);
+        let begins_us = |at: usize| {
+            let (load, _, came_us) = &self.waiting[at];
+            load.host.compile_time_us.load(Ordering::Relaxed).max(*came_us)
+        };
+        let key = |at: &usize| begins_us(*at) + self.waiting[*at].0.estimate_us();
+        let next = (0..self.waiting.len()).min_by_key(key)?;
+        self.now_us = self.now_us.max(begins_us(next));
+        let (load, reply, _) = self.waiting.remove(next);
         Some((load, reply))
     }
 }
 
 impl Turns {
+    /// A load's place in line is that of the time when it came, however long others take.
+    fn add(&mut self, load: Load, reply: Reply) {
+        let came_us = self.now_us;
+        self.waiting.push((load, reply, came_us));
+    }
+
     /// Where the virtual time of a host stands: one that comes back begins where the others are.
     fn begins_us(&self, host: &Host) -> u64 {
         host.compile_time_us.load(Ordering::Relaxed).max(self.now_us)
@@ -158,12 +169,12 @@ impl Loader {
 
     /// Compiles a function in its turn; `reply` is told on the loader's thread.
     pub(crate) fn load(&self, load: Load, reply: impl FnOnce(Loaded) + Send + 'static) {
-        self.0.add(|turns| turns.waiting.push((load, Box::new(reply))));
+        self.0.add(|turns| turns.add(load, Box::new(reply)));
     }
 
     /// Forgets what the connection with this number has asked for.
     pub(crate) fn cancel(&self, serial: u64) {
-        self.0.cancel(|turns| turns.waiting.retain(|(load, _)| load.serial != serial));
+        self.0.cancel(|turns| turns.waiting.retain(|(load, ..)| load.serial != serial));
     }
 }
 
@@ -204,8 +215,9 @@ mod tests {
         let [greedy, other] =
             ["a", "b"].map(|nqn| hosts.host(Some(Ipv4Addr::LOCALHOST.into()), nqn));
         let mut state = Turns::default();
-        state.waiting.extend((0..3).map(|serial| load(&greedy, serial, 100_000)));
-        state.waiting.push(load(&other, 10, 1000));
+        let add = |state: &mut Turns, (load, reply)| state.add(load, reply);
+        (0..3).for_each(|serial| add(&mut state, load(&greedy, serial, 100_000)));
+        add(&mut state, load(&other, 10, 1000));
         let take = |state: &mut Turns| {
             let (load, _) = state.take().expect("one waits");
             let spent = state.begins_us(&load.host) + load.estimate_us();
@@ -214,14 +226,33 @@ mod tests {
         };
         assert_eq!([take(&mut state), take(&mut state)], [10, 0]);
         // Whoever had less comes first, though the other has waited longer.
-        state.waiting.push(load(&other, 11, 90_000));
+        add(&mut state, load(&other, 11, 90_000));
         assert_eq!([take(&mut state), take(&mut state)], [11, 1]);
         // What others have had while it was away does not count for it.
         let late = hosts.host(Some(Ipv4Addr::LOCALHOST.into()), "c");
-        state.waiting.push(load(&late, 20, 100_000));
-        state.waiting.push(load(&late, 21, 100_000));
+        add(&mut state, load(&late, 20, 100_000));
+        add(&mut state, load(&late, 21, 100_000));
         assert_eq!([take(&mut state), take(&mut state), take(&mut state)], [20, 2, 21]);
         assert!(state.take().is_none());
+    }
+
+    /// However long others go on, with objects that are smaller and cost more than their size says.
+    #[test]
+    fn small_objects_without_end_let_a_large_one_in() {
+        let hosts = Hosts::new(HostLimits::default(), 1 << 30);
+        let [busy, other] = ["a", "b"].map(|nqn| hosts.host(Some(Ipv4Addr::LOCALHOST.into()), nqn));
+        let mut state = Turns::default();
+        let (large, reply) = load(&other, 1000, 60_000);
+        state.add(large, reply);
+        let before = (0..1000).find(|serial| {
+            let (small, reply) = load(&busy, *serial, 2000);
+            state.add(small, reply);
+            let (taken, _) = state.take().expect("two wait");
+            let spent = state.begins_us(&taken.host) + 3000;
+            taken.host.compile_time_us.store(spent, Ordering::Relaxed);
+            taken.serial == 1000
+        });
+        assert_eq!(before, Some(20));
     }
 
     #[test]

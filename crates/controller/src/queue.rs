@@ -294,6 +294,12 @@ impl QueuePair {
         self.held.in_flight >= MAX_IN_FLIGHT_BYTES
     }
 
+    /// Bytes of data held for commands with a device.
+    #[inline]
+    pub(crate) fn in_flight_bytes(&self) -> usize {
+        self.held.in_flight
+    }
+
     /// Bytes of data held for commands: with a device, or being fetched.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
@@ -366,8 +372,12 @@ impl QueuePair {
         !self.waiting.is_empty()
     }
 
-    /// The next data to be fetched, if there is some and room for it. From now on it is on its way.
-    pub(crate) fn next_fetch(&mut self) -> Option<Fetch> {
+    /// The next data to be fetched, if there is some and room for it. From now on it is on its way. While
+    /// commands hold other data, `has_memory` says whether there is memory for so many bytes more.
+    pub(crate) fn next_fetch(
+        &mut self,
+        mut has_memory: impl FnMut(usize) -> bool,
+    ) -> Option<Fetch> {
         while let Some(&slot) = self.waiting.front() {
             let Entry { slot: waiting, held } = &mut self.entries[usize::from(slot)];
             let Slot { cid, pointer, transfer, .. } = waiting;
@@ -377,7 +387,7 @@ impl QueuePair {
             }
             let bytes = buffer_bytes(transfer.length_bytes);
             let all = self.held.in_flight + self.held.fetched;
-            if all > 0 && all + bytes > MAX_IN_FLIGHT_BYTES {
+            if all > 0 && (all + bytes > MAX_IN_FLIGHT_BYTES || !has_memory(bytes)) {
                 return None;
             }
             self.waiting.pop_front();

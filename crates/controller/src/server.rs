@@ -514,17 +514,18 @@ impl Server {
         let plan = Plan::new(&self.registry, config)?;
         let memory_bytes = config.hosts_bytes(plan.memory_bytes())?;
         self.registry.hosts.memory.set_limit_bytes(memory_bytes);
-        let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
-        self.take_over_listeners(&running, config);
-        *running = config.clone();
-        let fewer = self.registry.set_rules(rules);
-        for controller in &fewer {
+        // Before a namespace is served that they do not allow some host.
+        for controller in self.registry.set_rules(rules) {
             let (host, id) = (controller.host_nqn(), controller.id);
             log::info!(
                 "{host}: its association {id} ends, because it may do less by the new rules"
             );
+            self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
         }
-        for controller in ended.into_iter().chain(fewer) {
+        let ended = plan.carry_out(&self.registry, |served| self.serve(served.into()));
+        self.take_over_listeners(&running, config);
+        *running = config.clone();
+        for controller in ended {
             self.tell(|| Message::EndQueues(Arc::clone(&controller), true));
         }
         self.tell(|| Message::NamespacesChanged);

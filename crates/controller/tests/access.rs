@@ -575,6 +575,36 @@ fn queues_are_authenticated_again_while_they_work_and_end_if_that_fails() {
     io.expect_end(None);
 }
 
+/// Who knows a host's name and has none of its secrets takes no id of its queues.
+#[test]
+fn queues_of_strangers_take_no_id() {
+    let with = Authenticating::new();
+    let (_admin, cntlid) = with.association();
+    let mut strangers = [with.io(cntlid), with.io(cntlid)];
+    let mut io = with.io(cntlid);
+    assert!(authenticate(&mut io, &with.good, 2));
+    assert_eq!(io.status(block(opcode::nvm::WRITE), &[7; 512]), Status::SUCCESS);
+    // From now on it is taken: who comes is told at once, who came before when he could begin.
+    let mut late = Peer::open(&with.server);
+    late.initialize(Default::default());
+    assert!(late.connect(NQN, 1, 31, cntlid).same_code(Status::CONNECT_INVALID_PARAMETERS));
+    let [first, second] = &mut strangers;
+    assert!(!authenticate(first, &with.bad, 3));
+    first.expect_end(None);
+    assert!(authenticate(second, &with.good, 4));
+    second.expect_end(None);
+    assert_eq!(io.call(block(opcode::nvm::READ), &[]).0, [7; 512]);
+    // Its end frees the id.
+    drop(io);
+    until("the id is free", || {
+        let mut next = Peer::open(&with.server);
+        next.initialize(Default::default());
+        next.connect(NQN, 1, 31, cntlid) == Status::SUCCESS
+            && authenticate(&mut next, &with.good, 5)
+            && next.status(block(opcode::nvm::READ), &[]) == Status::SUCCESS
+    });
+}
+
 #[test]
 fn messages_that_lie_are_answered_by_a_failure_and_the_end() {
     let with = Authenticating::new();

@@ -194,8 +194,13 @@ impl Rules {
             true => Derivation::Compat,
             false => Derivation::Standard,
         };
-        let its = subsystems.iter().filter(|nqn| rule.is_about(&rule.nqn, nqn));
-        for subsystem in its.copied().chain([DISCOVERY_NQN]) {
+        // Of a subsystem that an earlier rule is about, that rule's keys are the host's.
+        let is_first = |nqn: &str| {
+            let is_about = |known: &Known| known.rule.is_about(&rule.nqn, nqn);
+            rule.is_about(&rule.nqn, nqn) && !self.known.iter().any(is_about)
+        };
+        let its: Vec<&str> = subsystems.iter().copied().filter(|nqn| is_first(nqn)).collect();
+        for subsystem in its.into_iter().chain([DISCOVERY_NQN]) {
             let Ok(names) = Names::new(rule.nqn.as_str(), subsystem) else { continue };
             for found in psk.identities(&names, derivation) {
                 let hash = match found.hash {
@@ -204,7 +209,9 @@ impl Rules {
                 };
                 let names =
                     Identity { host_nqn: rule.nqn.clone(), subsystem_nqn: subsystem.to_owned() };
-                self.tls.insert(found.identity, TlsKey { secret: found.psk, hash, names });
+                // An identity of version 0 is the same for all keys: that of the first is valid.
+                let key = TlsKey { secret: found.psk, hash, names };
+                self.tls.entry(found.identity).or_insert(key);
             }
         }
     }
@@ -287,6 +294,44 @@ mod tests {
         assert!(rules.knows("b") && Rules::default().knows("anybody"));
         assert_eq!(Rules::default().access("anybody", "any"), Some(Access::everything()));
         assert_eq!(access.origin(), "[[host]] rule 1 gives read");
+    }
+
+    /// Each rule with a key of its own for TLS, in this order.
+    #[test]
+    fn keys_are_those_of_the_first_rule_about_a_subsystem() {
+        let psk = || ConfiguredPsk::generate(bpfof_auth::PskHash::Sha256).expect("random numbers");
+        let identities = |psk: &ConfiguredPsk, subsystem: &str| {
+            let names = Names::new("a", subsystem).expect("names");
+            psk.identities(&names, Derivation::Standard)
+        };
+        let (first, second) = (psk(), psk());
+        let mut rules = Rules::default();
+        for (rule, psk) in
+            [(rule("a", Some(&["one"]), None), &first), (rule("a", None, None), &second)]
+        {
+            rules.add_psk(&rule, psk, &["one", "two"]);
+            rules.known.push(Known { rule, dhchap_keys: Vec::new(), dhchap_ctrl_key: None });
+        }
+        for (psk, subsystem, is_in) in [
+            (&first, "one", true),
+            (&second, "one", false),
+            (&first, "two", false),
+            (&second, "two", true),
+        ] {
+            for found in identities(psk, subsystem) {
+                let known = rules.tls.get(&found.identity);
+                let opens = known.is_some_and(|key| key.secret.expose() == found.psk.expose());
+                assert_eq!(opens, is_in, "{subsystem} {}", found.identity);
+            }
+        }
+        // An identity that is the same for both keys of a rule is that of the first.
+        let mut rules = Rules::default();
+        let both = rule("a", None, None);
+        rules.add_psk(&both, &first, &["one"]);
+        rules.add_psk(&both, &second, &["one"]);
+        for found in identities(&first, "one") {
+            assert_eq!(rules.tls[&found.identity].secret.expose(), found.psk.expose());
+        }
     }
 
     #[test]

@@ -141,12 +141,15 @@ pub(super) fn receive(
 
 /// The queue takes other commands from now on.
 fn succeeded(cx: &mut Context<'_>, how: dhchap::Authentication) {
-    let is_admin = cx.connection.phase.is_admin();
+    let (is_admin, qid) = (cx.connection.phase.is_admin(), cx.connection.queue.id());
     if let Some(association) = cx.connection.phase.association_mut() {
-        association.admit();
         if is_admin {
             association.controller.recognize();
+        } else if !association.register(qid) {
+            cx.connection.asks.close = Some("its id is another queue's by now, or it was reset");
+            return;
         }
+        association.admit();
     }
     let both = if how.mutual { ", and so is the target" } else { "" };
     let which = if how.host_key == 0 { "" } else { ", by its second secret" };

@@ -1,7 +1,7 @@
 //! Connect (NVMe Base 2.0 §6.3): a connection becomes a queue of an association.
 
 use super::context::{Answered, Command, Context, Outcome, wrong_length};
-use crate::access::{Access, Reason};
+use crate::access::{Access, Reason, Rules};
 use crate::association::{AdminState, Association};
 use crate::connection::{Connection, ConnectionMemory, Phase};
 use crate::controller::Controller;
@@ -95,7 +95,8 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     check_queue(&cx.connection.port, qid, sqsize)?;
     let identity = cx.connection.port.identity();
     let is_identified = identity.is_some();
-    let access = access(&registry, &data, &subsystem, identity)?;
+    let rules = registry.rules();
+    let access = access(&registry, &rules, &data, &subsystem, identity)?;
     let entries = sqsize + 1;
     let address = (!is_identified).then(|| ends.peer.ip());
     let host = registry.hosts.host(address, &data.hostnqn);
@@ -109,13 +110,14 @@ fn carry_out(cx: &mut Context<'_>, command: &Command<'_>, connect: FabricsComman
     let (member, memory) = room().map_err(|full| no_room(&full, &data.hostnqn))?;
     let wish = Wish { data, qid, kato_ms, subsystem, host, access, is_identified };
     let (controller, resets) = match qid {
-        0 => (new_controller(cx, &wish)?, 0),
+        0 => (new_controller(cx, &wish, &rules)?, 0),
         _ => known_controller(&wish, registry.listener(ends.listener))?,
     };
     let flow_control = cattr & CATTR_DISABLE_SQ_FLOW_CONTROL == 0;
     let id = controller.id;
     let began = (resets, cx.executor.now_ns);
-    let association = Association::new(wish.subsystem, controller, member, qid > 0, began);
+    let mut association = Association::new(wish.subsystem, controller, member, qid > 0, began);
+    association.is_registered = qid > 0 && association.auth.is_none();
     // By the rules under which the admin queue has connected: those may be others now.
     let asks = u32::from(association.awaits_authentication()) * ASKS_FOR_AUTHENTICATION;
     let connection = &mut *cx.connection;
@@ -171,11 +173,11 @@ fn wanted_subsystem(
 /// What the host may do.
 fn access(
     registry: &Registry,
+    rules: &Rules,
     data: &ConnectData,
     subsystem: &Subsystem,
     identity: Option<&Identity>,
 ) -> Result<Arc<Access>, Refusal> {
-    let rules = registry.rules();
     let found = match subsystem.is_discovery() {
         // It has nothing to be protected but the names of subsystems, and tells each host its own.
         true => rules.knows(&data.hostnqn).then(Access::everything),
@@ -209,8 +211,12 @@ fn access(
     }
 }
 
-/// An admin queue makes its controller.
-fn new_controller(cx: &mut Context<'_>, wish: &Wish) -> Result<Arc<Controller>, Refusal> {
+/// An admin queue makes its controller, with what `rules` allow.
+fn new_controller(
+    cx: &mut Context<'_>,
+    wish: &Wish,
+    rules: &Arc<Rules>,
+) -> Result<Arc<Controller>, Refusal> {
     let Wish { data, kato_ms, subsystem, host, access, .. } = wish;
     if data.cntlid != CNTLID_DYNAMIC {
         let cause = format!("{:#x}; controllers are chosen by the subsystem (FFFFh)", data.cntlid);
@@ -238,6 +244,12 @@ fn new_controller(cx: &mut Context<'_>, wish: &Wish) -> Result<Arc<Controller>, 
     let made = subsystem.add_controller(newcomer, hosts, times);
     let (controller, evicted) = made.map_err(|full| no_room(&full, &data.hostnqn))?;
     cx.executor.outbox.evicted.extend(evicted);
+    // Who took over other rules may have looked for controllers before this one was there.
+    if !Arc::ptr_eq(rules, &cx.executor.registry.rules()) {
+        subsystem.remove_controller(controller.id);
+        let cause = "the rules have changed meanwhile";
+        return Err(Refusal::new(Status::CONNECT_CONTROLLER_BUSY, cause));
+    }
     Ok(controller)
 }
 
@@ -271,8 +283,12 @@ fn known_controller(
         let status = Status::COMMAND_SEQUENCE_ERROR.with_dnr();
         return Err(Refusal::new(status, "the controller is not enabled"));
     }
-    // A discovery controller has no I/O queues.
-    let resets = if subsystem.is_discovery() { None } else { controller.add_queue(*qid) };
+    let resets = match controller.access.authentication {
+        // A discovery controller has no I/O queues.
+        _ if subsystem.is_discovery() => None,
+        Some(_) => controller.place_of_queue(*qid),
+        None => controller.add_queue(*qid),
+    };
     let resets = resets.ok_or_else(|| {
         let cause = format!("queue {qid} is taken, or more than the controller has");
         invalid(false, 42, "QID", cause)

@@ -264,7 +264,7 @@ impl Context<'_> {
         let Context { connection, executor } = self;
         let was_fetching = connection.queue.is_fetching();
         let mut has_begun = false;
-        while let Some(fetch) = connection.queue.next_fetch() {
+        while let Some(fetch) = connection.next_fetch() {
             let buffer = executor.buffers.take(fetch.length_bytes as usize);
             connection.port.fetch(fetch, buffer);
             has_begun = true;

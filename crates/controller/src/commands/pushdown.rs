@@ -2,6 +2,8 @@
 
 use super::context::{Answered, Command, Context, Outcome, wrong_pointer};
 use super::observed;
+use crate::access::Rights;
+use crate::association::Association;
 use crate::connection::Resting;
 use crate::kept::is_kept;
 use crate::limits::{IN_CAPSULE_BYTES, RESPONSE_UNITS};
@@ -243,7 +245,10 @@ pub(crate) fn end_resting(cx: &mut Context<'_>, slot: u16, refusal: &Refusal) {
 #[inline]
 pub(crate) fn wait_for_arena(cx: &mut Context<'_>, sqe: &Sqe) -> bool {
     let Context { connection, executor } = cx;
+    let may_run = |association: &Association| association.rights.intersects(Rights::RUN);
+    // Who may not run chains makes no others give way: it is refused.
     let waits = matches!(sqe.opcode, opcode::nvm::PUSHDOWN | opcode::nvm::PUSHDOWN_SHORT)
+        && connection.phase.association().is_some_and(may_run)
         && !executor.may_start_chain(connection.index);
     if waits {
         connection.waiters.command_since_ns = Some(executor.now_ns);

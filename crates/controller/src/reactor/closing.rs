@@ -88,7 +88,7 @@ fn begin_to_close<I: Io>(core: &mut Core<I>, index: u32, reason: &str, cuts_chai
         if connection.phase.is_admin() {
             association.subsystem.remove_controller(controller.id);
             core.io.tell_all(&|| Message::EndQueues(Arc::clone(controller), true));
-        } else {
+        } else if association.is_registered {
             controller.remove_queue(connection.queue.id(), association.resets);
         }
     }

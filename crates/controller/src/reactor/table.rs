@@ -243,6 +243,19 @@ impl Table {
         oldest.map(|entry| entry.connection.index)
     }
 
+    /// The connection that goes when there is no memory for one more that has not got through Connect, at
+    /// these ends and by the same transport: the oldest of the same address, or of all.
+    pub(super) fn oldest_stranger(&self, ends: &Endpoints, port: &Port) -> Option<u32> {
+        let is_alike = |entry: &&Entry| {
+            entry.connection.port.asked_qid().is_some() == port.asked_qid().is_some()
+        };
+        let strangers = || self.entries().filter(|entry| entry.is_pending()).filter(is_alike);
+        let is_here = |entry: &&Entry| entry.connection.ends.peer.ip() == ends.peer.ip();
+        let serial = |entry: &&Entry| entry.connection.serial;
+        let here = strangers().filter(is_here).min_by_key(serial);
+        here.or_else(|| strangers().min_by_key(serial)).map(|entry| entry.connection.index)
+    }
+
     /// The connection that has been idle longest of the host with most of them, if there are so many
     /// that those who want to connect would find no room.
     pub(super) fn idlest_of_greediest(&self) -> Option<u32> {

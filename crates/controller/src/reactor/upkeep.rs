@@ -8,6 +8,7 @@ use crate::hosts::AddressSlot;
 use crate::limits::{KEPT_ARENAS, LINGER_NS};
 use crate::transport::Port;
 use log::Level;
+use std::sync::Arc;
 
 /// How often timers are looked at.
 const TICK_NS: u64 = 1_000_000_000;
@@ -40,7 +41,16 @@ pub(crate) fn adopt<I: Io>(
     let bytes = Connection::PENDING_BYTES + port.own_bytes();
     let hosts = &core.executor.registry.hosts;
     let account = if port.asked_qid().is_some() { &hosts.pending_rdma } else { &hosts.pending };
-    let charge = match account.charge(bytes) {
+    let account = Arc::clone(account);
+    let charge = account.charge(bytes).or_else(|full| {
+        let goes = core.table.oldest_stranger(&ends, &port).ok_or(full)?;
+        close(core, goes, "others came, there is no memory for more, and it had not connected yet");
+        if let Some(entry) = core.table.get_mut(goes) {
+            entry.connection.memory.let_go();
+        }
+        account.charge(bytes)
+    });
+    let charge = match charge {
         Ok(charge) => charge,
         Err(full) => {
             let when = (Level::Warn, core.executor.now_ns);

@@ -1,9 +1,11 @@
 //! What the target refuses, what it bounds, and what it must not stop for.
 
 use super::peer::{Peer, Said, pushdown};
-use crate::hosts::HostLimits;
+use crate::connection::Connection;
+use crate::hosts::{Host, HostLimits};
 use crate::rig::{NQN, Rig, capsule, connect_command, h2c_data};
 use bpfof_chain::Limits;
+use bpfof_function::memory::Charge;
 use bpfof_nvme::fabrics::{ConnectData, FabricsCommand};
 use bpfof_nvme::tcp::{Digests, Fes, H2cData, IcReq, R2t};
 use bpfof_nvme::vendor_specific::{
@@ -450,6 +452,91 @@ fn functions_take_memory_of_their_host() {
     settle(&mut rig);
     let left = host.memory.used_bytes() - before;
     assert!(left < 512, "{left} bytes beside the room that tables keep");
+}
+
+/// Takes all that a host may have of memory, once its connections have given back what they do not need.
+fn fill(rig: &mut Rig, host: &Arc<Host>) -> Charge {
+    rig.core.io.now_ns += 2_000_000_000;
+    rig.work();
+    let mut others = host.memory.charge(0).expect("nothing");
+    for piece in [1 << 20, 1 << 10] {
+        while others.resize(others.bytes() + piece).is_ok() {}
+    }
+    others
+}
+
+/// A host without memory has its writes carried out, one at a time, and its reads meanwhile.
+#[test]
+fn data_arrives_where_memory_is_short() {
+    let mut rig = Rig::with(Limits::default(), HostLimits::default(), 32 << 20);
+    let mut admin = Peer::connect(&mut rig, 0, 31);
+    let mut io = Peer::connect(&mut rig, 1, 255);
+    let host = Arc::clone(rig.connection(io.line).controller().expect("connected").host());
+    let others = fill(&mut rig, &host);
+    let write = rw(opcode::nvm::WRITE, 1, 0, TRANSFER_BYTES);
+    let hear = |rig: &mut Rig, peer: &mut Peer| {
+        let mut all = Vec::new();
+        loop {
+            rig.work();
+            match peer.hear(rig) {
+                said if said.is_empty() => return all,
+                said => all.extend(said),
+            }
+        }
+    };
+    let cids = [0, 1, 2].map(|_| io.send(&mut rig, write, &[]));
+    let read = rw(opcode::nvm::READ, 1, 1000, 4096);
+    io.send(&mut rig, read, &[]);
+    let mut said = hear(&mut rig, &mut io);
+    assert!(said.iter().any(|said| matches!(said, Said::Data(data, _) if data.len() == 4096)));
+    for (cid, byte) in cids.into_iter().zip(1..) {
+        let asked: Vec<_> = said.iter().filter(|said| matches!(said, Said::R2t(_))).collect();
+        let [Said::R2t(r2t)] = asked[..] else { panic!("{said:?}") };
+        assert_eq!(r2t.cccid, cid);
+        assert!(!rig.connection(io.line).is_paused());
+        io.send_data(&mut rig, *r2t, &vec![byte; TRANSFER_BYTES as usize]);
+        said = hear(&mut rig, &mut io);
+        let ended = |said: &Said| matches!(said, Said::Response(cqe) if cqe.cid == cid && cqe.status == Status::SUCCESS);
+        assert!(said.iter().any(ended), "{said:?}");
+    }
+    // Function Load by R2T is refused rather than kept waiting.
+    let upload = Upload { total_bytes: TRANSFER_BYTES, offset_bytes: 0 };
+    let load = AdminCommand::function_load(upload, Installation::default());
+    admin.send(&mut rig, Sqe { sgl: Sgl::transport(TRANSFER_BYTES), ..load }, &[]);
+    let said = hear(&mut rig, &mut admin);
+    let [Said::R2t(r2t)] = said[..] else { panic!("{said:?}") };
+    admin.send_data(&mut rig, r2t, &vec![0; TRANSFER_BYTES as usize]);
+    let said = hear(&mut rig, &mut admin);
+    let [Said::Response(cqe)] = said[..] else { panic!("{said:?}") };
+    assert!(cqe.status.same_code(Status::RESOURCE_LIMIT), "{}", cqe.status);
+    drop(others);
+    rig.finish();
+}
+
+/// Whoever has not connected takes little, and where there is not even that the oldest of them goes.
+#[test]
+fn strangers_that_say_hello_keep_nobody_out() {
+    const MEMORY_BYTES: usize = 16 << 20;
+    let mut rig = Rig::with(Limits::default(), HostLimits::default(), MEMORY_BYTES);
+    let admin = Peer::connect(&mut rig, 0, 31);
+    let host = Arc::clone(rig.connection(admin.line).controller().expect("connected").host());
+    let others = fill(&mut rig, &host);
+    let pending = Arc::clone(&rig.core.executor.registry.hosts.pending);
+    let mut hello = Vec::new();
+    IcReq::default().encode_into(&mut hello);
+    let lines: Vec<_> = (0..400)
+        .map(|_| {
+            let line = rig.open();
+            rig.feed(line, &hello);
+            line
+        })
+        .collect();
+    let open = lines.iter().filter(|line| rig.is_open(**line)).count();
+    assert!(rig.is_open(lines[399]) && open < 400, "{open} are open");
+    assert_eq!(pending.used_bytes(), open * Connection::PENDING_BYTES);
+    Peer::connect_as(&mut rig, "nqn.2026-01.io.bpf-of:another");
+    drop(others);
+    rig.finish();
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Silent peers, by a clock that the test moves.
 
 use super::peer::{Peer, Said};
-use crate::rig::{Rig, capsule, connect_command, h2c_data};
+use crate::access::Rules;
+use crate::rig::{PEER_NQN, Rig, capsule, connect_command, h2c_data};
+use bpfof_auth::{DhchapKey, Hash};
 use bpfof_chain::Limits;
 use bpfof_nvme::tcp::{Digests, H2cData, IcReq};
 use bpfof_nvme::{AdminCommand, Rw, Sgl, Sqe, Status, opcode};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -49,6 +53,29 @@ fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
     rig.feed(line, &capsule(AdminCommand::keep_alive(), &[], Digests::default()));
     assert_eq!(overdue(&rig, 9 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 9 * SECOND_NS + 1), Some("keep-alive timeout"));
+}
+
+/// Its admin queue's commands are all refused, and are no sign of the host.
+#[test]
+fn who_has_not_authenticated_keeps_no_association_alive() {
+    let mut rig = Rig::new(Limits::default());
+    let key = DhchapKey::generate(Hash::Sha256).expect("random numbers");
+    let rules = Rules::with_secrets(PEER_NQN, vec![key], None);
+    rig.core.executor.registry.set_rules(rules);
+    let line = rig.open();
+    let mut request = Vec::new();
+    IcReq::default().encode_into(&mut request);
+    rig.feed(line, &request);
+    let (sqe, data) = connect_command(0, 31, 5_000);
+    rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    let controller = Arc::clone(rig.connection(line).controller().expect("connected"));
+    let last_ns = || controller.last_traffic_ns.load(Ordering::Relaxed);
+    let before_ns = last_ns();
+    rig.core.io.now_ns += SECOND_NS;
+    rig.feed(line, &capsule(AdminCommand::keep_alive(), &[], Digests::default()));
+    rig.work();
+    assert!(rig.is_open(line));
+    assert_eq!(last_ns(), before_ns);
 }
 
 #[test]
