@@ -359,7 +359,8 @@ int bpfof_submit_many(struct bpfof_reader *reader, struct bpfof_chain *chains, s
  * endless. Returns how many have ended and stores them, in the order of their
  * ends, at most max; 0 if none are in flight or none has ended in time. Whether
  * a chain succeeded is in its result. Chains that run on this machine do so
- * during this call, whatever the timeout.
+ * during this call, whatever the timeout; and so does connecting by another path
+ * when one is lost, for at most connect_timeout_ms.
  */
 int bpfof_poll(struct bpfof_reader *reader, struct bpfof_chain **ended, size_t max,
 	       int timeout_ms);

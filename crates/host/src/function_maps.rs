@@ -209,6 +209,9 @@ impl Controller {
             }
             match answer.dw0 {
                 0 => return Ok(entries),
+                _ if answer.dw1 == 0 => {
+                    return Err(Error::BadAnswer("Map Read returned a page without entries"));
+                }
                 next if next > first_slot => first_slot = next,
                 _ => return Err(Error::BadAnswer("Map Read goes on where it has been")),
             }

@@ -35,6 +35,7 @@ mod authentication;
 mod connect;
 mod controller;
 mod credentials;
+mod deadline;
 mod doorbell;
 mod error;
 mod file_map;

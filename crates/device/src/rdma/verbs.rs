@@ -6,6 +6,7 @@ use super::sys::{self, Library};
 use crate::buffer::IoBuffer;
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -251,7 +252,7 @@ struct Region {
     start: NonNull<u8>,
     length: usize,
     library: &'static Library,
-    _memory: IoBuffer,
+    memory: ManuallyDrop<IoBuffer>,
 }
 
 impl Region {
@@ -270,7 +271,7 @@ impl Region {
             let to = start.as_ptr().cast();
             (library.ibv_reg_mr)(pd.as_ptr(), to, length, access)
         })?;
-        Ok(Region { mr, start, length, library, _memory: memory })
+        Ok(Region { mr, start, length, library, memory: ManuallyDrop::new(memory) })
     }
 
     /// Names a part of it to the card.
@@ -306,7 +307,12 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the queue pair that used it is gone.
-        unsafe { (self.library.ibv_dereg_mr)(self.mr.as_ptr()) };
+        let error = unsafe { (self.library.ibv_dereg_mr)(self.mr.as_ptr()) };
+        // Of a card that fails: it may still write to the memory, which nobody else gets then.
+        if error == 0 {
+            // SAFETY: it is dropped here only.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
     }
 }
 

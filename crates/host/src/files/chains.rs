@@ -6,6 +6,7 @@ use super::call::{
 use super::executor::{End, Failure, Member};
 use super::file::{Pin, PushdownFile};
 use super::flights::{FlightId, Flights};
+use crate::deadline::deadline;
 use crate::{CommandError, RequestError, Status, interrupted};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl Chain {
             self.state = State::FallsBack(Some(ReadError::Stale));
             return;
         }
-        self.state = State::WaitsForMaps(Instant::now() + policy.patience);
+        self.state = State::WaitsForMaps(deadline(policy.patience));
         self.looks = looks;
         // Files that have a good map are not looked at.
         for (file, looks) in self.kept.files().iter().zip(&mut self.looks) {

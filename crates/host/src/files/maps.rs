@@ -10,6 +10,7 @@ use super::mapped_file::{Kind, MappedFile};
 use super::nvme::NvmeNamespace;
 use super::shared::{Place, Remote, Server, Shared};
 use super::shared_lanes::SharedLanes;
+use crate::deadline::deadline;
 use crate::grant::{GrantClient, GrantError};
 use crate::vectors::VectorLimits;
 use crate::{Controller, Error};
@@ -201,7 +202,7 @@ impl FileMaps {
     /// Waits until `file` has a map or is refused one; true if it has.
     #[must_use]
     pub fn wait_mapped(&self, file: &PushdownFile, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
+        let end = deadline(patience);
         loop {
             let known = || file.is_mapped() || file.refusal().is_some();
             let left = end.saturating_duration_since(Instant::now());

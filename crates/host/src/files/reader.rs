@@ -17,6 +17,7 @@ use super::shared::Shared;
 use super::target::AtTarget;
 use super::target_lane::TargetLane;
 use crate::Error;
+use crate::deadline::deadline;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -279,7 +280,7 @@ impl PushdownReader {
                 return before - self.in_flight();
             }
         }
-        let end = Instant::now() + timeout;
+        let end = deadline(timeout);
         loop {
             self.start_due();
             self.run_here(on_done);

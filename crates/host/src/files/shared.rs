@@ -5,6 +5,7 @@ use super::mapped_file::MappedFile;
 use super::nvme::NvmeNamespace;
 use super::shared_lanes::SharedLanes;
 use super::sys::BreakSignal;
+use crate::deadline::deadline;
 use crate::grant::GrantClient;
 use crate::vectors::VectorLimits;
 use crate::{Controller, Error, Lane, NamespaceInfo};
@@ -167,8 +168,9 @@ impl Shared {
         let _ = self.signal.set(signal);
     }
 
+    /// Wakes the keeper, if there still is one: the kernel gives its thread's number to others later.
     pub(crate) fn wake(&self) {
-        if let Some(signal) = self.signal.get() {
+        if let Some(signal) = self.signal.get().filter(|_| self.is_kept()) {
             signal.wake();
         }
     }
@@ -208,7 +210,7 @@ impl Shared {
     /// Waits until `done`, which is asked after each look of the keeper; false if `patience` ends
     /// before.
     pub(crate) fn wait_until(&self, patience: Duration, done: &mut dyn FnMut() -> bool) -> bool {
-        let end = Instant::now() + patience;
+        let end = deadline(patience);
         let mut queue = self.queue();
         loop {
             if done() {

@@ -283,10 +283,10 @@ impl BreakSignal {
         signal > 0
     }
 
-    /// Wakes the thread.
+    /// Wakes the thread, which has not ended.
     pub fn wake(&self) {
         let process = std::process::id().cast_signed();
-        // SAFETY: takes no memory of ours. If the thread is gone, nothing happens.
+        // SAFETY: takes no memory of ours.
         unsafe { libc::syscall(libc::SYS_tgkill, process, self.thread, self.number) };
     }
 }

@@ -6,6 +6,7 @@ use super::protocol::{
     Answer, BadPacket, FileAnswer, LANE_STATE_MAX_BYTES, PROTOCOL, Refusal, Request,
 };
 use super::socket::PacketSocket;
+use crate::deadline::deadline;
 use crate::{FunctionId, Lane, NamespaceInfo, STATE_MAX_BYTES};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
@@ -30,6 +31,13 @@ pub struct GrantClient {
     files_max: u32,
     packet: Vec<u8>,
     is_broken: bool,
+}
+
+impl Drop for GrantClient {
+    fn drop(&mut self) {
+        // A process that was forked has a descriptor of the connection, too.
+        self.socket.shut_down();
+    }
 }
 
 impl GrantClient {
@@ -218,7 +226,7 @@ fn exchange(
     // A daemon that has turned this process away has said why before it closed the connection.
     let mut failed = socket.send(packet, descriptors).err();
     let patience = if failed.is_none() { PATIENCE } else { Duration::ZERO };
-    let end = Instant::now() + patience;
+    let end = deadline(patience);
     loop {
         if !socket.wait(end.saturating_duration_since(Instant::now())).map_err(Failure::Io)? {
             return Err(Failure::Io(failed.unwrap_or_else(|| ErrorKind::TimedOut.into())));

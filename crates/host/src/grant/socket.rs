@@ -1,6 +1,7 @@
 //! Packets with descriptors over a SOCK_SEQPACKET socket.
 
 use super::protocol::{FILES_PER_REQUEST, PACKET_MAX_BYTES};
+use crate::deadline::deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -100,7 +101,7 @@ impl PacketSocket {
     /// # Errors
     /// The kernel's.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
-        let end = Instant::now() + timeout;
+        let end = deadline(timeout);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
@@ -111,6 +112,12 @@ impl PacketSocket {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Ends the connection for whoever has a descriptor of it.
+    pub(crate) fn shut_down(&self) {
+        // It may be over already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     /// Whether the other side has closed the connection.

@@ -4,6 +4,7 @@ use super::info::PathInfo;
 use super::state::{PathState, States};
 use super::terms::Terms;
 use crate::association::Association;
+use crate::deadline::deadline;
 use crate::{CommandError, Error, LostReason, Options, TargetUrl};
 use bpfof_nvme::opcode::admin;
 use bpfof_nvme::{Cqe, Sqe};
@@ -163,7 +164,7 @@ impl Paths {
         data_out: &[u8],
         data_in_max_bytes: u32,
     ) -> Result<(Cqe, Vec<u8>), Error> {
-        let end = Instant::now() + self.options.connect_timeout;
+        let end = deadline(self.options.connect_timeout);
         loop {
             let link = self.wait_best(end)?;
             let answer = link.association.call(sqe, data_out, data_in_max_bytes);
@@ -206,7 +207,7 @@ impl Paths {
         }
         drop(table);
         // Where none is usable, one that is connected may become so.
-        self.wait_best(Instant::now() + self.options.connect_timeout)
+        self.wait_best(deadline(self.options.connect_timeout))
     }
 
     /// Those of `url`, of which none is connected yet.

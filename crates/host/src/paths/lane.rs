@@ -6,6 +6,7 @@
 
 use super::core::{Link, Paths};
 use super::ledger::Ledger;
+use crate::deadline::deadline;
 use crate::lane_plan::LanePlan;
 use crate::queue::Queue;
 use crate::requests::OnCompletion;
@@ -128,7 +129,7 @@ impl OnPaths {
         paths: &Arc<Paths>,
         namespaces: &Arc<[NamespaceInfo]>,
     ) -> Result<(Queue, LanePlan, Self), Error> {
-        let end = Instant::now() + paths.options().connect_timeout;
+        let end = deadline(paths.options().connect_timeout);
         loop {
             let seen = paths.generation();
             let link = paths.wait_best(end)?;
@@ -232,7 +233,9 @@ impl OnPaths {
     /// Sends what waits and may be sent, and ends what has waited too long. How many have ended.
     fn send_waiting(&mut self, queue: &mut Queue, on_completion: &mut OnCompletion<'_>) -> usize {
         let is_usable = self.uses(queue);
-        if is_usable {
+        // The queue may only have to become empty, so that it can be changed.
+        let has_path = is_usable || self.paths.best().is_some();
+        if has_path {
             self.stuck = None;
         } else if self.stuck.is_none() {
             self.stuck = Some(Instant::now());
@@ -265,7 +268,11 @@ impl OnPaths {
             let _ = queue.ring();
         } else {
             let is_long = self.stuck.is_some_and(|stuck| now - stuck.min(now) >= self.patience);
-            let patience = if is_long { Duration::ZERO } else { self.patience };
+            let patience = match () {
+                () if has_path => self.patience.max(self.paths.options().command_timeout),
+                () if is_long => Duration::ZERO,
+                () => self.patience,
+            };
             let patience = (!self.paths.has_ended()).then_some(patience);
             self.ledger.expire(now, patience, &mut end);
         }

@@ -141,7 +141,9 @@ impl Ledger {
                 RequestError::Unknown(reason)
             };
             let until = if is_repeatable { Some(None) } else { over.map(Some) };
-            let in_time = |until: &Option<Instant>| until.is_none_or(|at| at <= now + patience);
+            let in_time = |until: &Option<Instant>| {
+                until.is_none_or(|at| at.saturating_duration_since(now) <= patience)
+            };
             match until.filter(in_time).filter(|_| slot.losses < LOSSES_MAX) {
                 Some(until) => {
                     slot.place = Place::Waits(until);

@@ -6,6 +6,7 @@ use super::intent::{Intent, Intents};
 use super::keeper;
 use super::lane::OnPaths;
 use crate::association::Association;
+use crate::deadline::deadline;
 use crate::several::Several;
 use crate::{
     Controller, Error, FileMapObject, FunctionId, Lane, LostReason, MapChange, NamespaceInfo,
@@ -13,7 +14,7 @@ use crate::{
 };
 use bpfof_nvme::{Cqe, Installation, Sqe};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The shortest keep-alive timeout that paths have.
 const PATH_TIMEOUT_MIN: Duration = Duration::from_millis(100);
@@ -56,7 +57,7 @@ impl Owner {
         &self,
         mut act: impl FnMut(&mut Intent, &Arc<Association>, Option<T>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let end = Instant::now() + self.paths.options().connect_timeout;
+        let end = deadline(self.paths.options().connect_timeout);
         loop {
             // Before the intent is locked: who brings a path to life has to lock it.
             self.paths.wait_best(end)?;

@@ -2,6 +2,7 @@
 //! a [`Lane`](crate::Lane).
 
 use super::{Answer, Guard, SharedLane, Wait, YIELDS};
+use crate::deadline::deadline;
 use crate::{
     Completion, Done, Error, InitiatorConfig, LostReason, Request, RequestError, SubmitError,
 };
@@ -120,9 +121,7 @@ impl LaneShare {
         if self.ended.is_empty() {
             state = match self.tags.is_empty() {
                 _ if timeout.is_zero() => Self::look(&lane, state),
-                true if state.is_full() => {
-                    lane.wait_for_room(state, Some(Instant::now() + timeout))
-                }
+                true if state.is_full() => lane.wait_for_room(state, Some(deadline(timeout))),
                 true => state,
                 false => self.await_end(&lane, state, timeout),
             };
@@ -145,11 +144,8 @@ impl LaneShare {
                 self.spare.push(data);
             }
         }
-        match lost {
-            Some(reason) => Err(reason.into()),
-            None if is_connected => Ok(count),
-            None => Err(LostReason::HungUp.into()),
-        }
+        // Over several paths a request may be lost and the lane go on.
+        if is_connected { Ok(count) } else { Err(lost.unwrap_or(LostReason::HungUp).into()) }
     }
 
     /// Sends what is queued, now or, where that may pay, a little later with requests of others.
@@ -197,7 +193,7 @@ impl LaneShare {
         mut state: Guard<'a>,
         timeout: Duration,
     ) -> Guard<'a> {
-        let end = Instant::now() + timeout;
+        let end = deadline(timeout);
         let (mut yields, mut drove) = (YIELDS, false);
         state.set_wait(&self.tags, Wait::Awake);
         while !self.tags.iter().any(|tag| state.has_ended(*tag)) {

@@ -84,7 +84,7 @@ impl Endpoint {
             host_sends: entries.into(),
             cntlid: if config.admin { 0 } else { queue.cntlid },
         };
-        let deadline = Instant::now() + options.connect_timeout;
+        let deadline = crate::deadline::deadline(options.connect_timeout);
         let failed = |why: String| {
             let address =
                 url.portals().next().map_or_else(String::new, |portal| portal.to_string());

@@ -39,6 +39,8 @@ enum End {
     Other(LostReason),
 }
 
+/// The shortest piece of data that a target asks for, but for the last, in bytes.
+const R2T_MIN_BYTES: usize = 512;
 const NOT_IN_FLIGHT: PduError = PduError::sequence("a command identifier that is not in flight");
 
 impl From<PduError> for LostReason {
@@ -391,6 +393,12 @@ impl Initiator {
             let reason = "more data asked for than the command has";
             return Err(PduError::new(Fes::DataTransferOutOfRange, 16, reason));
         };
+        // Each costs a header: a target that asks for single bytes would make the buffer many times the data.
+        let left = slot.data_out.len() - start;
+        if wanted.len() < left.min(R2T_MIN_BYTES) {
+            let reason = "data asked for in pieces of less than 512 bytes";
+            return Err(PduError::new(Fes::DataTransferOutOfRange, 16, reason));
+        }
         slot.data_out_sent_bytes += r2t.length_bytes;
         let mut offset = r2t.offset_bytes;
         let mut pieces = wanted.chunks(self.maxh2cdata_bytes as usize).peekable();

@@ -27,7 +27,7 @@ impl Socket {
         psk: Option<&Psk>,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let deadline = Instant::now() + timeout;
+        let deadline = crate::deadline::deadline(timeout);
         let addresses = (host, port)
             .to_socket_addrs()
             .map_err(|source| Error::Resolve { host: host.to_owned(), source })?;
