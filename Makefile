@@ -58,7 +58,7 @@ ROCKSDB_VERSION ?= machine
 # `make rocksdb-tables`: how many.
 TABLES ?= 20000
 
-.PHONY: help setup test lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
+.PHONY: help setup test guest lint doc fuzz-check release demo bench bench-rocksdb bench-wiredtiger go-ycsb interop \
 	interop-fast interop-module interop-dkms bench-xrp screenshots wheel race grants soak soak-simulation soak-rocksdb \
 	soak-rocksdb-versions soak-wiredtiger wiredtiger-11 soak-paths rocksdb-versions rocksdb-rust rocksdb-tables instructions \
 	loads test-aarch64 fuzz \
@@ -70,13 +70,22 @@ help: ## list the targets (the default)
 setup: ## install what building and testing need and this machine lacks
 	@scripts/setup.sh cargo-deny
 
-test: lint doc fuzz-check ## everything that must pass before a commit: what the CI runs
+test: setup ## everything that must pass before a commit: what the CI runs
 	@scripts/setup.sh rocksdb wiredtiger tls prometheus chromium python
+	@# Downloads, for the most part, while checks compile.
+	@$(MAKE) --no-print-directory guest & guest=$$!; \
+		$(MAKE) --no-print-directory lint doc fuzz-check || { kill $$guest; exit 1; }; \
+		wait $$guest || { echo "test: the guest of interop-fast cannot be made" >&2; exit 1; }
 	cargo test --workspace --locked
 	@if command -v apt-get >/dev/null; then \
 		$(MAKE) --no-print-directory interop-fast; \
 	else \
 		echo "interop-fast: SKIPPED, apt fetches what its guest is made of"; \
+	fi
+
+guest: setup ## what the guest of interop-fast is made of
+	@if command -v apt-get >/dev/null; then \
+		scripts/setup.sh qemu tshark && interop/image.sh .interop && interop/module.sh .interop; \
 	fi
 
 lint: setup ## formatting, clippy, import cycles, and the dependencies' versions, licences and sources
@@ -201,12 +210,9 @@ interop-dkms: deb ## the guest's module built by DKMS from the package, and chai
 
 # With what `cargo test` has built, because there is no time for a release build: of the whole workspace,
 # or features differ and much is compiled again.
-interop-fast: setup ## the quick part of it, with the debug build
-	@scripts/setup.sh qemu tshark
+interop-fast: guest ## the quick part of it, with the debug build
 	cargo build --workspace --bin bpfof --bin bpfof-query --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
-	interop/image.sh .interop
-	interop/module.sh .interop
 	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
 	interop/passthrough.py --module --chains 500
 
