@@ -230,7 +230,7 @@ impl Session {
 fn address(text: &str) -> Result<TargetUrl, Error> {
     let mut url = text.parse()?;
     if let Some(file) = HostsFile::of_user()? {
-        file.complete(&mut url);
+        file.complete(&mut url)?;
     }
     Ok(url)
 }

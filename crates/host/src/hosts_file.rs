@@ -8,7 +8,7 @@
 //! ```
 
 use crate::credentials::KeyFiles;
-use crate::{Error, TargetUrl};
+use crate::{Error, Portal, TargetUrl};
 use bpfof_auth::key_file;
 use bpfof_nvme::fabrics::NQN_MAX_BYTES;
 use bpfof_nvme::tcp::DEFAULT_PORT;
@@ -27,8 +27,8 @@ const PLACE: &str = "bpfof/hosts.toml";
 #[derive(Clone, Debug)]
 pub struct HostsFile {
     targets: Vec<Target>,
-    /// Relative paths of key files begin here.
-    folder: PathBuf,
+    /// The file itself. Relative paths of key files begin in its folder.
+    path: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -70,22 +70,39 @@ impl Target {
         }
     }
 
-    fn is_about(&self, url: &TargetUrl) -> bool {
+    fn is_about(&self, url: &TargetUrl, portal: &Portal) -> bool {
         let scheme = url.transport.scheme();
         if !self.pattern.starts_with("nvme-") {
             return matches(&self.pattern, &url.nqn);
         }
-        // Keys are for all portals of an address, so it must be about each of them.
-        url.portals().all(|portal| {
-            let with_port = format!("{scheme}{portal}/{}", url.nqn);
-            let without = || {
-                let text = portal.to_string();
-                let host = text.rsplit_once(':').map_or("", |(host, _)| host);
-                format!("{scheme}{host}/{}", url.nqn)
-            };
-            matches(&self.pattern, &with_port)
-                || portal.port == DEFAULT_PORT && matches(&self.pattern, &without())
-        })
+        let with_port = format!("{scheme}{portal}/{}", url.nqn);
+        let without = || {
+            let text = portal.to_string();
+            let host = text.rsplit_once(':').map_or("", |(host, _)| host);
+            format!("{scheme}{host}/{}", url.nqn)
+        };
+        matches(&self.pattern, &with_port)
+            || portal.port == DEFAULT_PORT && matches(&self.pattern, &without())
+    }
+
+    /// Keys are for all portals of an address, so it must be about each of them.
+    fn is_about_all(&self, url: &TargetUrl) -> bool {
+        url.portals().all(|portal| self.is_about(url, &portal))
+    }
+
+    /// A portal that it is not about, though it is about another one of the address.
+    fn leaves_out(&self, url: &TargetUrl) -> Option<Portal> {
+        let (about, others): (Vec<_>, Vec<_>) =
+            url.portals().partition(|portal| self.is_about(url, portal));
+        if about.is_empty() { None } else { others.into_iter().next() }
+    }
+
+    /// Whether it has a key of a kind of which the other has none.
+    fn protects_more_than(&self, other: Option<&Self>) -> bool {
+        let has =
+            |of: &Self| [&of.tls_psk, &of.dhchap_key, &of.dhchap_ctrl_key].map(Option::is_some);
+        let others = other.map_or([false; 3], has);
+        has(self).into_iter().zip(others).any(|(has, other)| has && !other)
     }
 }
 
@@ -135,18 +152,36 @@ impl HostsFile {
         if !owner.is_ok_and(|owner| is_ours.contains(&owner)) {
             return Err(refused("it belongs to another user".to_owned()));
         }
-        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        Ok(Self { targets: parse(&text).map_err(refused)?, folder })
+        Ok(Self { targets: parse(&text).map_err(refused)?, path: path.to_owned() })
     }
 
-    /// Adds to an address what the file says of it: by the first entry that is about it, and only if
-    /// the address itself says nothing of who this host is.
-    pub fn complete(&self, url: &mut TargetUrl) {
+    /// Adds to an address what the file says of it: by the first entry that is about all of its portals,
+    /// and only if the address itself says nothing of who this host is.
+    ///
+    /// # Errors
+    /// [`Error::HostsFile`]: an entry before that one is about some of the portals, and has a key of a
+    /// kind of which that one has none. These portals would be connected to without the key.
+    pub fn complete(&self, url: &mut TargetUrl) -> Result<(), Error> {
         if url.host_nqn.is_some() || url.keys != KeyFiles::default() {
-            return;
+            return Ok(());
         }
-        let Some(found) = self.targets.iter().find(|target| target.is_about(url)) else { return };
-        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| self.folder.join(path));
+        let at = self.targets.iter().position(|target| target.is_about_all(url));
+        let found = at.map(|at| &self.targets[at]);
+        for target in self.targets.iter().take(at.unwrap_or(self.targets.len())) {
+            if let Some(portal) = target.leaves_out(url)
+                && target.protects_more_than(found)
+            {
+                let pattern = &target.pattern;
+                let why = format!(
+                    "match = {pattern:?} has keys for some portals of the address, but not for {portal}: let it \
+                     match all of them (* stands for anything), or the NQN of the subsystem; or name one portal"
+                );
+                return Err(Error::HostsFile { path: self.path.clone(), why });
+            }
+        }
+        let Some(found) = found else { return Ok(()) };
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| folder.join(path));
         url.host_nqn.clone_from(&found.hostnqn);
         url.keys = KeyFiles {
             tls_psk: file(&found.tls_psk),
@@ -154,6 +189,7 @@ impl HostsFile {
             dhchap_key: file(&found.dhchap_key),
             dhchap_ctrl_key: file(&found.dhchap_ctrl_key),
         };
+        Ok(())
     }
 }
 
@@ -219,7 +255,7 @@ mod tests {
         let file = HostsFile::read(&path).unwrap();
         let complete = |url: &str| {
             let mut url: TargetUrl = url.parse().unwrap();
-            file.complete(&mut url);
+            file.complete(&mut url).unwrap();
             url
         };
         let first = complete("nvme-tcp://10.0.0.2/nqn.x:disk");
@@ -233,6 +269,61 @@ mod tests {
         for text in ["nvme-tcp://10.0.0.3/nqn.x:tape", "nvme-tcp://10.0.0.2/nqn.x?hostnqn=nqn.b"] {
             assert_eq!(complete(text), text.parse().unwrap());
         }
+    }
+
+    /// What a file says of an address.
+    fn completed(text: &str, address: &str) -> Result<TargetUrl, String> {
+        let file = HostsFile { targets: parse(text).unwrap(), path: "/k/hosts.toml".into() };
+        let mut url: TargetUrl = address.parse().unwrap();
+        file.complete(&mut url).map(|()| url).map_err(|error| error.to_string())
+    }
+
+    /// An entry for one of two portals.
+    fn some_with(key: &str) -> String {
+        format!("[[target]]\nmatch = \"nvme-tcp://10.0.0.2/*\"\n{key} = \"a\"\n")
+    }
+
+    #[test]
+    fn keys_for_some_portals_of_an_address_are_refused() {
+        let both = "nvme-tcp://10.0.0.2,10.0.0.3/nqn.x";
+        for key in ["tls-psk", "dhchap-key", "dhchap-ctrl-key"] {
+            let some = some_with(key);
+            for (addresses, portal) in [
+                (both, "10.0.0.3:4420"),
+                ("nvme-tcp://10.0.0.3,10.0.0.2/nqn.x", "10.0.0.3:4420"),
+                ("nvme-tcp://10.0.0.2,10.0.0.2:4421/nqn.x", "10.0.0.2:4421"),
+            ] {
+                let error = completed(&some, addresses).unwrap_err();
+                assert!(error.starts_with("/k/hosts.toml: match = "), "{error}");
+                assert!(error.contains(portal) && error.contains("* stands for"), "{error}");
+            }
+            let alone = completed(&some, "nvme-tcp://10.0.0.2/nqn.x").unwrap();
+            assert!(alone.keys != KeyFiles::default());
+            let others = "nvme-tcp://10.0.0.3,10.0.0.4/nqn.x";
+            assert_eq!(completed(&some, others), Ok(others.parse().unwrap()));
+            // An entry for all of them does not help without such a key.
+            let named = format!("{some}[[target]]\nmatch = \"*\"\nhostnqn = \"nqn.a\"\n");
+            assert!(completed(&named, both).unwrap_err().contains("10.0.0.3:4420"));
+            let all = format!("{named}{key} = \"b\"\n");
+            let url = completed(&all, both).unwrap();
+            assert_eq!(url.host_nqn.as_deref(), Some("nqn.a"));
+            assert!(url.keys != KeyFiles::default());
+        }
+    }
+
+    #[test]
+    fn entries_for_some_portals_that_take_no_key_away() {
+        let both = "nvme-tcp://10.0.0.2,10.0.0.3/nqn.x";
+        let name = some_with("hostnqn").replace("\"a\"", "\"nqn.a\"");
+        assert_eq!(completed(&name, both), Ok(both.parse().unwrap()));
+        // What comes behind an entry for all of them never counts.
+        let first = format!("[[target]]\nmatch = \"nqn.x\"\n{}", some_with("tls-psk"));
+        assert_eq!(completed(&first, both), Ok(both.parse().unwrap()));
+        // The address itself says who this host is.
+        let own = "nvme-tcp://10.0.0.2,10.0.0.3/nqn.x?hostnqn=nqn.b";
+        assert_eq!(completed(&some_with("tls-psk"), own), Ok(own.parse().unwrap()));
+        let all = some_with("tls-psk").replace("10.0.0.2/", "10.0.0.*/");
+        assert_eq!(completed(&all, both).unwrap().keys.tls_psk.as_deref(), Some(Path::new("/k/a")));
     }
 
     #[test]

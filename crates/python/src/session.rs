@@ -32,7 +32,7 @@ pub(crate) struct Session {
 pub(crate) fn address(text: &str) -> Result<TargetUrl, String> {
     let mut url: TargetUrl = text.parse().map_err(|error| format!("{text}: {error}"))?;
     if let Some(file) = HostsFile::of_user().map_err(|error| error.to_string())? {
-        file.complete(&mut url);
+        file.complete(&mut url).map_err(|error| error.to_string())?;
     }
     Ok(url)
 }

@@ -125,7 +125,7 @@ def check_top(dice: Random, data: bpfof.Dataset, table: pa.Table) -> None:
         return
     by, n, descending = dice.choice(numbers), dice.randint(1, 30), dice.random() < 0.5
     found = data.top_k(n, by, descending=descending)
-    last = lambda value: value is None or value != value
+    last = lambda value: 2 if value is None else 1 if value != value else 0
     rank = lambda pair: (last(pair[1]), 0 if last(pair[1]) else -pair[1] if descending else pair[1], pair[0])
     order = [at for at, _ in sorted(enumerate(table.column(by).to_pylist()), key=rank)][:n]
     # Stages tell -0.0 from 0.0 in their order.

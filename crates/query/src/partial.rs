@@ -91,6 +91,21 @@ impl Group {
     }
 }
 
+/// Adds a group. Its rows join those of the same keys.
+pub(crate) fn add_group(
+    groups: &mut HashMap<Vec<Key>, Group>,
+    keys: Vec<Key>,
+    group: Group,
+) -> Result<(), Overflow> {
+    match groups.entry(keys) {
+        Entry::Occupied(mut known) => known.get_mut().merge(&group)?,
+        Entry::Vacant(place) => {
+            place.insert(group);
+        }
+    }
+    Ok(())
+}
+
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FinishError {
@@ -158,12 +173,7 @@ impl Partial {
             }
             (State::Groups(groups), State::Groups(behind)) => {
                 for (keys, group) in behind {
-                    match groups.entry(keys) {
-                        Entry::Occupied(mut known) => known.get_mut().merge(&group)?,
-                        Entry::Vacant(place) => {
-                            place.insert(group);
-                        }
-                    }
+                    add_group(groups, keys, group)?;
                 }
             }
             (State::Top(rows), State::Top(mut behind)) => {
@@ -232,12 +242,16 @@ fn cut(plan: &Plan, rows: &mut Vec<(Value, Vec<Value>)>) {
     rows.truncate(count as usize);
 }
 
-/// What is missing, or NaN, comes last.
+/// NaN comes behind all numbers, and what is missing last.
 pub(crate) fn top_order(one: &Value, other: &Value, descending: bool) -> Ordering {
-    let is_last = |value: &Value| *value == Value::Null || value.is_nan();
-    match (is_last(one), is_last(other)) {
-        (false, false) if descending => measures::order(other, one),
-        (false, false) => measures::order(one, other),
+    let rank = |value: &Value| match value {
+        Value::Null => 2,
+        value if value.is_nan() => 1,
+        _ => 0,
+    };
+    match (rank(one), rank(other)) {
+        (0, 0) if descending => measures::order(other, one),
+        (0, 0) => measures::order(one, other),
         (one, other) => one.cmp(&other),
     }
 }
@@ -355,4 +369,20 @@ impl<'a> Reducer<'a> {
 /// Whether a measure of a plan has one of these.
 pub(crate) fn has_variance(measure: Measure) -> bool {
     matches!(measure, Measure::Variance { .. } | Measure::Deviation { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_values_come_behind_nan() {
+        let nan = Value::Float(f64::NAN);
+        let values = [Value::Null, nan, Value::Float(1.0), Value::Float(2.0)];
+        for (descending, expected) in [(false, [2, 3, 1, 0]), (true, [3, 2, 1, 0])] {
+            let mut found = [0_usize, 1, 2, 3];
+            found.sort_by(|one, other| top_order(&values[*one], &values[*other], descending));
+            assert_eq!(found, expected, "{descending}");
+        }
+    }
 }

@@ -380,7 +380,7 @@ pub enum Reduction {
         aggregates: Vec<Aggregate>,
     },
     /// The rows with the least or the greatest values, in this order, among equal ones those that
-    /// come first in the files. Missing values and NaN come last.
+    /// come first in the files. NaN comes behind all numbers, and missing values last.
     Top {
         /// What is compared.
         by: Scalar,

@@ -6,9 +6,10 @@ use crate::error::RunError;
 use crate::eval::Overflow;
 use crate::functions::Stages;
 use crate::maps;
+use crate::measures;
 use crate::partial::{FinishError, Partial, Reducer, top_order};
 use crate::parts::{Part, Range, ranges};
-use crate::plan::{Format, Plan, Predicate, Reduction, Scalar, Value};
+use crate::plan::{Format, Plan, Predicate, Reduction, Value};
 use crate::settings::{Settings, Stats};
 use crate::split::{PlanError, Split, columns_of, columns_of_answers, split};
 use crate::stages::{Answer, Program, Status};
@@ -308,15 +309,21 @@ impl<'a> Runner<'a> {
             top_order(one, other, *descending).then(at.cmp(other_at))
         });
         found.truncate(*count as usize);
-        // Those without a number to compare come last.
-        let absent = (u64::from(*count) - found.len() as u64).min(passed - found.len() as u64);
+        // Those without a number to compare come last: NaN, and then what is missing.
+        let mut left = passed.min(u64::from(*count)) - found.len() as u64;
+        let is_float = measures::is_float(by, &plan.schema);
+        let nan = is_float.then(|| Predicate::IsNan(by.clone()));
+        let absent = nan.into_iter().chain([Predicate::IsNull(by.clone())]);
         let mut wanted = BTreeSet::new();
         columns.iter().chain([by]).for_each(|of| columns_of(of, &mut wanted));
-        let by = by.clone();
         let mut all = self.rows_at(file, &ranges, &found, &wanted)?;
-        if absent > 0 {
-            let absent_rows = self.rows_without(file, ranges, &by, absent, wanted)?;
-            merge(&mut all, &self.plan, absent_rows)?;
+        for absent in absent {
+            if left == 0 {
+                break;
+            }
+            let (rows, count) = self.rows_without(file, &ranges, absent, left, &wanted)?;
+            left = left.saturating_sub(count);
+            merge(&mut all, &self.plan, rows)?;
         }
         Ok(all)
     }
@@ -359,28 +366,26 @@ impl<'a> Runner<'a> {
         collected.finish()
     }
 
-    /// The first rows in which there is no number to compare.
+    /// The first rows that meet `absent` as well, and how many have been found: all, or at least `rows`.
     fn rows_without(
         &mut self,
         file: &Opened,
-        ranges: Vec<Range>,
-        by: &Scalar,
+        ranges: &[Range],
+        absent: Predicate,
         rows: u64,
-        mut wanted: BTreeSet<usize>,
-    ) -> Result<Partial, RunError> {
+        wanted: &BTreeSet<usize>,
+    ) -> Result<(Partial, u64), RunError> {
         let plan = &self.plan;
-        let absent =
-            Predicate::Or(vec![Predicate::IsNull(by.clone()), Predicate::IsNan(by.clone())]);
         let filter = flat(Predicate::And(vec![self.split.pushed.clone(), absent]));
-        wanted.extend(&self.split.columns);
+        let columns: BTreeSet<usize> = wanted.iter().chain(&self.split.columns).copied().collect();
         let limit = rows.min(u64::from(u32::MAX)) as u32;
-        let program = Program::rows(plan, (&filter, &ALWAYS), wanted.into_iter().collect(), limit);
+        let program = Program::rows(plan, (&filter, &ALWAYS), columns.into_iter().collect(), limit);
         let mut loaded =
             self.chains.load(&self.stages, plan, program.map_err(PlanError::Invalid)?)?;
         let mut collected = Collected::new(plan, &ALWAYS, ranges.len());
         self.chains.run(
             (plan, &mut loaded),
-            (file, ranges, true),
+            (file, ranges.to_vec(), true),
             &mut |program, index, range, answer| {
                 collected.add(program, index, range, answer)?;
                 let enough = collected.first_rows() >= rows;
@@ -388,7 +393,8 @@ impl<'a> Runner<'a> {
             },
             &mut |_| true,
         )?;
-        collected.finish()
+        let found = collected.first_rows();
+        Ok((collected.finish()?, found))
     }
 }
 

@@ -50,6 +50,53 @@ proptest! {
         let world = World::new(seed, rows);
         check(&world, Settings::default(), u64::MAX).map_err(TestCaseError::fail)?;
     }
+
+    /// Of texts that are no UTF-8 too, by stages and, with five keys, here.
+    #[test]
+    fn texts_that_are_shown_alike_are_one_group(
+        texts in proptest::collection::vec(
+            proptest::collection::vec(
+                prop_oneof![Just(b'a'), Just(0xc3_u8), Just(0xa9_u8), Just(0xfe_u8), Just(0xff_u8)],
+                0..4,
+            ),
+            1..60,
+        ),
+        keys in 1_usize..6, block in 1_u32..200, range in 1_u64..400,
+    ) {
+        let settings = Settings {
+            block_max_bytes: Some(block),
+            range_max_bytes: Some(range),
+            ..Settings::default()
+        };
+        check(&groups_of(&texts, keys), settings, u64::MAX).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// Lines of a text and a number, grouped so many times by the text.
+fn groups_of(texts: &[Vec<u8>], keys: usize) -> World {
+    let (mut rows, mut bytes) = (Vec::new(), Vec::new());
+    for (number, text) in texts.iter().enumerate() {
+        bytes.extend_from_slice(text);
+        bytes.extend_from_slice(format!(",{number}\n").as_bytes());
+        let text = String::from_utf8_lossy(text).into_owned();
+        rows.push(vec![Value::Text(text), Value::Int(number as i128)]);
+    }
+    let aggregate = |measure| Aggregate { measure, of: Scalar::Column(1) };
+    let plan = Plan {
+        schema: Schema {
+            columns: [("text", Kind::Utf8), ("number", Kind::I64)]
+                .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
+                .to_vec(),
+        },
+        format: csv(),
+        filter: Predicate::Constant(true),
+        reduction: Reduction::Groups {
+            keys: vec![Scalar::Column(0); keys],
+            aggregates: [Measure::CountAll, Measure::Sum, Measure::Max].map(aggregate).to_vec(),
+        },
+        own: OwnStages::default(),
+    };
+    World { plan, rows, bytes }
 }
 
 /// A small file, and its plan's answer with all blocks and ranges that there are.

@@ -171,6 +171,49 @@ fn a_file_without_rows_has_none() {
     assert_eq!(table.rows, [[Value::Int(0), Value::Null]]);
 }
 
+/// Numbers, NaN and what is missing are in one order, whether or not all rows are asked for.
+#[test]
+fn the_first_rows_begin_the_order_of_all() {
+    let rows = 60;
+    let number = |row: i64| match row % 5 {
+        0 => None,
+        1 => Some(f64::NAN),
+        _ => Some((row * 7 % 11) as f64 - 5.5),
+    };
+    let integer = |row: i64| (row % 3 > 0).then_some(row * 5 % 13);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("n", Arc::new(Int64Array::from_iter_values(0..rows))),
+        ("x", Arc::new(Float64Array::from_iter((0..rows).map(number)))),
+        ("m", Arc::new(Int64Array::from_iter((0..rows).map(integer)))),
+    ];
+    let (_folder, path) = folder();
+    for (batch_rows, range_max_bytes) in [(60, None), (7, Some(1)), (7, Some(200))] {
+        write(&path, columns.clone(), batch_rows);
+        let settings = Settings { range_max_bytes, ..Settings::default() };
+        for order in [
+            "ORDER BY x",
+            "ORDER BY x DESC",
+            "WHERE n >= 20 ORDER BY x * 2 DESC",
+            "ORDER BY m DESC",
+            "ORDER BY m / 2",
+        ] {
+            let answer = |limit: &str| {
+                let rest = format!("{order} {limit}");
+                let table = ask(&path, "n, x, m", &rest, settings);
+                table.unwrap_or_else(|why| panic!("{rest}: {why}")).rows
+            };
+            let all = answer("");
+            // This machine keeps the first 600.
+            for limit in [1, 24, 25, 36, 37, 42, 48, 49, 59, 600] {
+                let first = answer(&format!("LIMIT {limit}"));
+                let expected = &all[..limit.min(all.len())];
+                // As text, in which NaN is NaN.
+                assert_eq!(format!("{first:?}"), format!("{expected:?}"), "{order}, {limit}");
+            }
+        }
+    }
+}
+
 /// A small file with all that is read.
 fn good_file() -> Vec<u8> {
     let (_folder, path) = folder();

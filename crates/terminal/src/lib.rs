@@ -32,7 +32,7 @@ pub fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
 pub fn target_url(text: &str) -> Result<TargetUrl, String> {
     let mut url: TargetUrl = text.parse().map_err(|error| format!("{error}"))?;
     if let Some(file) = HostsFile::of_user().map_err(|error| error.to_string())? {
-        file.complete(&mut url);
+        file.complete(&mut url).map_err(|error| error.to_string())?;
     }
     if url.keys != KeyFiles::default() {
         forbid_core_dumps().map_err(|error| error.to_string())?;

@@ -141,10 +141,14 @@ impl World {
                 rows.sort_by(|one, other| {
                     let (one, other) =
                         (by.value(one).expect("small"), by.value(other).expect("small"));
-                    let last = |value: &Value| *value == Value::Null || value.is_nan();
-                    match (last(&one), last(&other)) {
-                        (false, false) if *descending => total(&other, &one),
-                        (false, false) => total(&one, &other),
+                    let rank = |value: &Value| match value {
+                        Value::Null => 2,
+                        value if value.is_nan() => 1,
+                        _ => 0,
+                    };
+                    match (rank(&one), rank(&other)) {
+                        (0, 0) if *descending => total(&other, &one),
+                        (0, 0) => total(&one, &other),
                         (one, other) => one.cmp(&other),
                     }
                 });
