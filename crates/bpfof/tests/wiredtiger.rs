@@ -73,6 +73,31 @@ fn the_function_reads_what_wiredtiger_writes() {
 }
 
 #[test]
+fn answers_stay_right_around_truncations_and_rollbacks() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let disk = Disk::new("ext4", IMAGE_BYTES);
+    let folder = build();
+    let extension = folder.join("libbpfof_wiredtiger.so").display().to_string();
+    let (mount, image) = (disk.mount().display().to_string(), disk.image().display().to_string());
+    let test = folder.join("answers_test").display().to_string();
+    eprintln!("{}", run(&test, &[extension, mount, disk.url.to_string(), image]));
+}
+
+#[test]
+fn a_full_disk_loses_nothing_that_was_written() {
+    if cannot_build() || cannot_mount().is_some() {
+        return;
+    }
+    let test = build().join("table_test").display().to_string();
+    for (kind, size_bytes) in KINDS {
+        let disk = Disk::new(kind, size_bytes);
+        eprintln!("{kind}: {}", run(&test, &[disk.mount()]));
+    }
+}
+
+#[test]
 fn no_answer_is_wrong_and_each_omission_is_noticed() {
     if cannot_build() || cannot_mount().is_some() {
         return;

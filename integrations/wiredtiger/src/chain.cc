@@ -375,6 +375,12 @@ namespace {
 /* By a chain, or with pages that the cursor will go on to. Whether that was so, or the search is answered. */
 bool read_together(Thread *own, File *file, uint64_t offset, size_t bytes, void *to)
 {
+	/*
+	 * What has happened since the search began: it has a snapshot only now, which may have a truncation; and the
+	 * page above this one was read, which may say that this one is deleted.
+	 */
+	if (scope->wanted == Wanted::VALUE && !has_answers(file->table()))
+		scope->wanted = Wanted::PAGES;
 #if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
 	if (scope->wanted == Wanted::VALUE && is_worth_it(bytes)) {
 		scope->late_file = file;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Methods of connections and sessions that are ours: each cursor is wrapped, and each truncation is seen. */
+/*
+ * Methods of connections and sessions that are ours: each cursor is wrapped, each truncation is seen, and so is what
+ * resets all cursors of a session.
+ */
 #include "cursor.h"
 
 #include <cstring>
@@ -22,13 +25,46 @@ int truncate(WT_SESSION *session, const char *uri, WT_CURSOR *start, WT_CURSOR *
 {
 	Engine *const engine = engine_of(session->connection);
 	Table *const table = table_of(start ? start : stop);
+	const bool is_any = !table && (!uri || strncmp(uri, "log:", 4));
 
 	/* Before it happens: searches that begin later must know. */
 	if (table)
 		table->is_truncated = true;
-	else if (!uri || strncmp(uri, "log:", 4))
-		engine->truncate_all();
-	return engine->truncate.load()(session, uri, start, stop, config);
+	if (is_any)
+		engine->begin_truncation();
+	const int error = engine->truncate.load()(session, uri, start, stop, config);
+
+	if (is_any)
+		engine->end_truncation();
+	return error;
+}
+
+/* What resets all cursors of the session. */
+template <std::atomic<int (*)(WT_SESSION *, const char *)> Engine::*own>
+int with_reset(WT_SESSION *session, const char *config)
+{
+	const int error = (engine_of(session->connection)->*own).load()(session, config);
+
+	reset_cursors(session);
+	return error;
+}
+
+int reset(WT_SESSION *session)
+{
+	const int error = engine_of(session->connection)->reset.load()(session);
+
+	reset_cursors(session);
+	return error;
+}
+
+/* Cursors keep their rows, unless it fails: then it is a rollback. */
+int commit_transaction(WT_SESSION *session, const char *config)
+{
+	const int error = engine_of(session->connection)->commit_transaction.load()(session, config);
+
+	if (error)
+		reset_cursors(session);
+	return error;
 }
 
 int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const char *config, WT_CURSOR **cursor)
@@ -41,6 +77,13 @@ int open_cursor(WT_SESSION *session, const char *uri, WT_CURSOR *to_dup, const c
 	return error;
 }
 
+/* Of the session's method, WiredTiger's own goes into the engine, and ours takes its place. */
+#define BPFOF_WRAP(method, ours)                                                                       \
+	do {                                                                                           \
+		engine->method = (*session)->method;                                                   \
+		(*session)->method = ours;                                                             \
+	} while (0)
+
 int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const char *config, WT_SESSION **session)
 {
 	Engine *const engine = engine_of(connection);
@@ -49,11 +92,15 @@ int open_session(WT_CONNECTION *connection, WT_EVENT_HANDLER *handler, const cha
 	if (error)
 		return error;
 	engine->started();
+	begin_session(*session);
 	if ((*session)->open_cursor != open_cursor) {
-		engine->open_cursor = (*session)->open_cursor;
-		engine->truncate = (*session)->truncate;
-		(*session)->open_cursor = open_cursor;
-		(*session)->truncate = truncate;
+		BPFOF_WRAP(open_cursor, open_cursor);
+		BPFOF_WRAP(truncate, truncate);
+		BPFOF_WRAP(checkpoint, with_reset<&Engine::checkpoint>);
+		BPFOF_WRAP(commit_transaction, commit_transaction);
+		BPFOF_WRAP(reconfigure, with_reset<&Engine::reconfigure>);
+		BPFOF_WRAP(reset, reset);
+		BPFOF_WRAP(rollback_transaction, with_reset<&Engine::rollback_transaction>);
 	}
 	return 0;
 }

@@ -4,6 +4,7 @@
 #include "counters.h"
 #include "scope.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -20,7 +21,7 @@ std::atomic<int> mode{BPFOF_WIREDTIGER_VALUES};
 
 /* What is known of a cursor, as long as there is memory of one at this address. */
 struct State {
-	const WT_CURSOR *cursor = nullptr;
+	const void *address = nullptr;
 	Engine *engine = nullptr;
 	Table *table = nullptr;
 
@@ -35,6 +36,7 @@ struct State {
 	int (*next)(WT_CURSOR *) = nullptr;
 	int (*prev)(WT_CURSOR *) = nullptr;
 	int (*reset)(WT_CURSOR *) = nullptr;
+	int (*close)(WT_CURSOR *) = nullptr;
 
 	/* The last search was called off: the cursor has a key and a value, and no position. */
 	bool is_detached = false;
@@ -44,25 +46,34 @@ struct State {
 	Ahead ahead;
 };
 
-/* States by the addresses of cursors. Found without a lock; they stay for good, few as cursors are. */
-class States {
+/* The wrapped cursors of a session that are open. */
+struct Cursors {
+	const void *address = nullptr;
+	std::vector<WT_CURSOR *> open;
+};
+
+/*
+ * What is known of cursors, or of sessions, by their addresses. Found without a lock; it stays for good, few as they
+ * are.
+ */
+template <typename State> class States {
     public:
-	State *find(const WT_CURSOR *cursor) const
+	State *find(const void *address) const
 	{
 		const Slots *const slots = slots_.load(std::memory_order_acquire);
 
-		for (size_t at = hash(cursor) & slots->mask;; at = (at + 1) & slots->mask) {
+		for (size_t at = hash(address) & slots->mask;; at = (at + 1) & slots->mask) {
 			State *const state = slots->at[at].load(std::memory_order_acquire);
 
-			if (!state || state->cursor == cursor)
+			if (!state || state->address == address)
 				return state;
 		}
 	}
 
-	State *obtain(const WT_CURSOR *cursor)
+	State *obtain(const void *address)
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
-		State *state = find(cursor);
+		State *state = find(address);
 
 		if (state)
 			return state;
@@ -71,7 +82,7 @@ class States {
 		if (2 * (count_ + 1) > slots->mask)
 			grow(slots);
 		state = new State;
-		state->cursor = cursor;
+		state->address = address;
 		put(slots_.load(), state);
 		count_++;
 		return state;
@@ -85,14 +96,14 @@ class States {
 		std::atomic<State *> *const at;
 	};
 
-	static size_t hash(const WT_CURSOR *cursor)
+	static size_t hash(const void *address)
 	{
-		return (reinterpret_cast<uintptr_t>(cursor) >> 4) * 0x9e3779b97f4a7c15ull >> 20;
+		return (reinterpret_cast<uintptr_t>(address) >> 4) * 0x9e3779b97f4a7c15ull >> 20;
 	}
 
 	static void put(const Slots *slots, State *state)
 	{
-		size_t at = hash(state->cursor) & slots->mask;
+		size_t at = hash(state->address) & slots->mask;
 
 		while (slots->at[at].load())
 			at = (at + 1) & slots->mask;
@@ -116,9 +127,16 @@ class States {
 };
 
 /* Never destroyed: threads end at any time. */
-States &states()
+States<State> &states()
 {
-	static States *const all = new States;
+	static States<State> *const all = new States<State>;
+
+	return *all;
+}
+
+States<Cursors> &sessions()
+{
+	static States<Cursors> *const all = new States<Cursors>;
 
 	return *all;
 }
@@ -165,10 +183,8 @@ Wanted wanted_by_search(const State *state)
 
 	if (mode.load(std::memory_order_relaxed) != BPFOF_WIREDTIGER_VALUES)
 		return Wanted::PAGES;
-#if BPFOF_PLANTED != PLANTED_TRUNCATES_UNSEEN
-	if (table->is_truncated.load(std::memory_order_relaxed))
+	if (!has_answers(table))
 		return Wanted::PAGES;
-#endif
 	if (!table->returning.is_above(RETURNING_PERCENT) ||
 		random_below(100) < state->engine->settings().sample_percent)
 		return Wanted::PAGES;
@@ -326,6 +342,16 @@ int reset(WT_CURSOR *cursor)
 	return state->reset(cursor);
 }
 
+int close(WT_CURSOR *cursor)
+{
+	State *const state = states().find(cursor);
+	std::vector<WT_CURSOR *> &open = sessions().find(cursor->session)->open;
+
+	state->is_detached = false;
+	open.erase(std::remove(open.begin(), open.end(), cursor), open.end());
+	return state->close(cursor);
+}
+
 /* Of `cursor->method`, WiredTiger's own goes into the state, and ours takes its place. */
 #define BPFOF_WRAP(method)                                                                             \
 	do {                                                                                           \
@@ -381,7 +407,8 @@ void learn(WT_EXTENSION_API *api, WT_SESSION *session, Table *table)
 				  encryption.find("name=none") == std::string::npos;
 
 	table->is_suitable = bytes >= 512 && bytes <= WT_BLOCK_BYTES_MAX && !key.empty() && key != "r" &&
-			     is_none(setting(metadata, "collator")) && !is_encrypted;
+			     is_none(setting(metadata, "collator")) && is_none(setting(metadata, "huffman_key")) &&
+			     is_none(setting(metadata, "huffman_value")) && !is_encrypted;
 	table->is_known = true;
 }
 
@@ -424,7 +451,12 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config)
 		BPFOF_WRAP(next);
 		BPFOF_WRAP(prev);
 		BPFOF_WRAP(reset);
+		BPFOF_WRAP(close);
 	}
+	std::vector<WT_CURSOR *> &open = sessions().find(cursor->session)->open;
+
+	if (std::find(open.begin(), open.end(), cursor) == open.end())
+		open.push_back(cursor);
 	state->engine = engine;
 	state->is_detached = false;
 	state->ahead.release();
@@ -441,6 +473,18 @@ Table *table_of(const WT_CURSOR *cursor)
 	const State *const state = cursor && cursor->search == search ? states().find(cursor) : nullptr;
 
 	return state ? state->table : nullptr;
+}
+
+void begin_session(const WT_SESSION *session)
+{
+	sessions().obtain(session)->open.clear();
+}
+
+void reset_cursors(const WT_SESSION *session)
+{
+	for (WT_CURSOR *cursor : sessions().find(session)->open)
+		if (states().find(cursor)->is_detached)
+			reset(cursor);
 }
 
 } /* namespace bpf_of */

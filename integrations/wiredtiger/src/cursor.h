@@ -12,6 +12,14 @@ void wrap_cursor(Engine *engine, WT_CURSOR *cursor, const char *config);
 /* The table of a wrapped cursor, or null. */
 Table *table_of(const WT_CURSOR *cursor);
 
+/* A session that has no cursors yet; there may have been another one at its address. */
+void begin_session(const WT_SESSION *session);
+/*
+ * WiredTiger has reset the session's cursors that have a position. Those of which a search was called off it does not
+ * know; they follow.
+ */
+void reset_cursors(const WT_SESSION *session);
+
 } /* namespace bpf_of */
 
 #endif

@@ -28,8 +28,9 @@ std::string Engine::name_of(const char *path) const
 	return strncmp(path, home.c_str(), home.size()) ? path : path + home.size();
 }
 
-void Engine::truncate_all()
+void Engine::begin_truncation()
 {
+	truncations_++;
 	std::lock_guard<std::mutex> lock(mutex_);
 
 	for (auto &table : tables_)

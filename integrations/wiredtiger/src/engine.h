@@ -21,9 +21,11 @@ class Engine {
 	Table *table(const std::string &file);
 	/* A session of the program: what WiredTiger opens from now on is of its own accord no more. */
 	void started() { is_started_ = true; }
-	bool is_started() const { return is_started_; }
-	/* A range of some table was truncated. */
-	void truncate_all();
+	/* Some tables are truncated now, among them perhaps some that WiredTiger opens only then. */
+	void begin_truncation();
+	void end_truncation() { truncations_--; }
+	/* Whether a table that is opened now may be truncated without being told: by recovery no cursor tells. */
+	bool may_be_truncating() const { return !is_started_ || truncations_; }
 
 	/* The file's name as tables have it: from the database's folder on. */
 	std::string name_of(const char *path) const;
@@ -33,12 +35,18 @@ class Engine {
 	int (*open_session)(WT_CONNECTION *, WT_EVENT_HANDLER *, const char *, WT_SESSION **) = nullptr;
 	std::atomic<decltype(WT_SESSION::open_cursor)> open_cursor{nullptr};
 	std::atomic<decltype(WT_SESSION::truncate)> truncate{nullptr};
+	std::atomic<decltype(WT_SESSION::checkpoint)> checkpoint{nullptr};
+	std::atomic<decltype(WT_SESSION::commit_transaction)> commit_transaction{nullptr};
+	std::atomic<decltype(WT_SESSION::reconfigure)> reconfigure{nullptr};
+	std::atomic<decltype(WT_SESSION::reset)> reset{nullptr};
+	std::atomic<decltype(WT_SESSION::rollback_transaction)> rollback_transaction{nullptr};
 
     private:
 	const Settings settings_;
 	std::mutex mutex_;
 	std::unordered_map<std::string, std::unique_ptr<Table>> tables_;
 	std::atomic<bool> is_started_{false};
+	std::atomic<uint32_t> truncations_{0};
 	std::unique_ptr<Target> target_;
 };
 

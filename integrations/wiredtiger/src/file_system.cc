@@ -206,11 +206,15 @@ int open_table(Handle *handle, const std::string &name, const char *path, int fl
 		return errno;
 	Table *const table = handle->engine->table(name);
 
-	/* It may be another table of the same name. */
+	/* It may be another table of the same name, and is one if the file is new. */
 	table->is_suitable = false;
 	table->is_known = false;
-	/* What recovery truncates no cursor tells. */
-	table->is_truncated = !handle->engine->is_started();
+	if (flags & O_EXCL)
+		table->has_deleted = false;
+	/* In this order: a truncation that begins now is seen, or it sees the table. */
+	table->is_truncated = false;
+	if (handle->engine->may_be_truncating())
+		table->is_truncated = true;
 	handle->file = std::make_unique<File>(table, fd, found.st_size, is_direct);
 	handle->methods.fh_read = table_read;
 	handle->methods.fh_write = table_write;

@@ -119,17 +119,16 @@ Leaf leaf_of(uint8_t type, Cells address)
 
 } /* namespace */
 
-void Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes)
+bool Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes)
 {
 	const uint8_t *const from = static_cast<const uint8_t *>(page);
 
-	if (!entries_ || !unit_bytes || bytes < WT_CLEAR_BYTES || from[WT_PAGE_TYPE] != WT_TYPE_ROW_INTERNAL ||
-		from[WT_PAGE_FLAGS] & (WT_FLAG_COMPRESSED | WT_FLAG_ENCRYPTED))
-		return;
+	if (bytes < WT_CLEAR_BYTES || from[WT_PAGE_TYPE] != WT_TYPE_ROW_INTERNAL)
+		return false;
 	const uint32_t end = number_at(from, WT_PAGE_MEMORY_BYTES);
 
-	if (end > bytes || end < WT_PAGE_CELLS)
-		return;
+	if (from[WT_PAGE_FLAGS] & (WT_FLAG_COMPRESSED | WT_FLAG_ENCRYPTED) || end > bytes || end < WT_PAGE_CELLS)
+		return true;
 	Cells cells(from + WT_PAGE_CELLS, from + end);
 	Leaf before = {0, 0}, own = {0, 0};
 
@@ -141,14 +140,14 @@ void Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes)
 		if (left > 1) {
 			cells.take(&content);
 			if (cells.has_failed() || cells.is_deleted_address())
-				return;
+				return true;
 			const uint8_t type = cells.take(&content);
 
 			if (cells.has_failed())
-				return;
+				return true;
 			behind = leaf_of(type, content);
 		}
-		if (own.at) {
+		if (own.at && entries_ && unit_bytes) {
 			Entry &entry = entries_[own.at % ENTRIES];
 
 			entry.behind.store(uint64_t(own.at) << 32 | behind.at, std::memory_order_relaxed);
@@ -158,6 +157,7 @@ void Neighbours::note(const void *page, size_t bytes, uint32_t unit_bytes)
 		before = own;
 		own = behind;
 	}
+	return false;
 }
 
 Place Neighbours::find(uint64_t offset, uint32_t unit_bytes, bool is_behind) const

@@ -23,10 +23,11 @@ struct Place {
 class Neighbours {
     public:
 	/*
-	 * Notes the leaves of a page that is read or written, if it is an internal page of a row store and not
-	 * compressed. Addresses count in units of so many bytes.
+	 * Notes the leaves of a page that is read or written, if it is an internal page of a row store. Addresses
+	 * count in units of so many bytes; if that is not known, 0, nothing is noted. Whether some of the leaves are
+	 * deleted, or may be: what is compressed is not looked into.
 	 */
-	void note(const void *page, size_t bytes, uint32_t unit_bytes);
+	bool note(const void *page, size_t bytes, uint32_t unit_bytes);
 	/* The leaf behind the page at this place, or before it, if that is known. */
 	Place behind(uint64_t offset, uint32_t unit_bytes) const { return find(offset, unit_bytes, true); }
 	Place before(uint64_t offset, uint32_t unit_bytes) const { return find(offset, unit_bytes, false); }

@@ -63,6 +63,15 @@ struct Scope {
 #define BPFOF_PLANTED 0
 #endif
 
+/* Whether values in the table's file are answers. */
+inline bool has_answers(const Table *table)
+{
+	if (BPFOF_PLANTED == PLANTED_TRUNCATES_UNSEEN)
+		return true;
+	return !table->is_truncated.load(std::memory_order_relaxed) &&
+	       !table->has_deleted.load(std::memory_order_relaxed);
+}
+
 #if BPFOF_PLANTED == PLANTED_CHAIN_AFTER_SEARCH
 bool run_late(const Scope &found);
 #endif

@@ -99,14 +99,17 @@ int File::read(uint64_t offset, size_t bytes, void *to)
 	return error;
 }
 
-/* The file gets its room in advance, so that its place changes seldom. */
+/*
+ * The file gets its room in advance, so that its place changes seldom. When this has succeeded, no zeroes are
+ * written before `end` any more.
+ */
 int File::extend(uint64_t end, Target *target)
 {
 	std::lock_guard<std::mutex> lock(extending_);
 	uint64_t at = end_.load();
 	bool extended = false;
 
-	if (end > at) {
+	if (end > at && is_direct_) {
 		const uint64_t wanted = end + std::clamp(at, AHEAD_MIN, AHEAD_MAX);
 		char *const zeroes = bounce.get(ZEROES);
 
@@ -119,13 +122,16 @@ int File::extend(uint64_t end, Target *target)
 			const int error = transfer(true, at, whole, zeroes);
 
 			/* A full disk has room for what is needed, perhaps. */
+			if (error && at < end && error != ENOSPC)
+				return error;
 			if (error)
-				return at >= end || error == ENOSPC ? 0 : error;
+				break;
 			at += whole;
 			end_ = at;
 			extended = true;
 		}
 	}
+	end_ = std::max(at, end);
 	const std::shared_ptr<Session> session = target ? target->session() : nullptr;
 
 	if (extended && session && session_.load() == session->number())
@@ -135,7 +141,7 @@ int File::extend(uint64_t end, Target *target)
 
 int File::write(uint64_t offset, size_t bytes, const void *from, Target *target)
 {
-	if (offset + bytes > end_.load(std::memory_order_relaxed) && is_direct_) {
+	if (offset + bytes > end_.load(std::memory_order_relaxed)) {
 		const int error = extend(offset + bytes, target);
 
 		if (error)
@@ -154,7 +160,7 @@ int File::write(uint64_t offset, size_t bytes, const void *from, Target *target)
 
 	log_.note(offset, bytes);
 	note_page(offset);
-	neighbours_.note(from, bytes, table_->allocation_bytes.load(std::memory_order_relaxed));
+	note_leaves(from, bytes);
 	return error;
 }
 
@@ -203,6 +209,12 @@ std::atomic<uint64_t> &File::word_of(uint64_t offset, uint64_t *bit)
 
 	*bit = 1ull << unit % 64;
 	return pages_[unit / 64 % PAGE_WORDS];
+}
+
+void File::note_leaves(const void *page, size_t bytes)
+{
+	if (neighbours_.note(page, bytes, table_->allocation_bytes.load(std::memory_order_relaxed)))
+		table_->has_deleted = true;
 }
 
 bool File::note_page(uint64_t offset)

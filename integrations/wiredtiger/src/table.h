@@ -57,6 +57,11 @@ struct Table {
 	 * until it is opened again.
 	 */
 	std::atomic<bool> is_truncated{false};
+	/*
+	 * The same for leaves that internal pages in the file have as deleted, or may have. It stays when the file is
+	 * opened again, because WiredTiger may have such pages without reading them, in its block cache.
+	 */
+	std::atomic<bool> has_deleted{false};
 
 	/* Pages that come into the cache and had been there before: it is full. */
 	Share returning;
@@ -104,7 +109,7 @@ class File {
 	void note_read(uint64_t offset, size_t bytes, const void *page)
 	{
 		table_->returning.count(note_page(offset));
-		neighbours_.note(page, bytes, table_->allocation_bytes.load(std::memory_order_relaxed));
+		note_leaves(page, bytes);
 	}
 
     private:
@@ -114,6 +119,8 @@ class File {
 	int extend(uint64_t end, Target *target);
 	int transfer(bool is_write, uint64_t offset, size_t bytes, char *memory);
 	std::atomic<uint64_t> &word_of(uint64_t offset, uint64_t *bit);
+	/* What a page that is read or written says of its children. */
+	void note_leaves(const void *page, size_t bytes);
 
 	Table *const table_;
 	const int fd_;
@@ -124,7 +131,7 @@ class File {
 	Neighbours neighbours_;
 	/* The session that knows it. */
 	std::atomic<uint64_t> session_{0};
-	/* Written as far as this. */
+	/* Nothing was written behind this. */
 	std::atomic<uint64_t> end_;
 	std::mutex extending_;
 	std::mutex sharing_;

@@ -12,11 +12,12 @@ mod rocksdb;
 mod rounds;
 mod workers;
 
+use bpfof_host::files::Executor;
 use bpfof_host::{PathState, TargetUrl};
 use disk::{Disk, cannot_mount};
 use reading::Reading;
 use rustix::process::Signal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest pause that a reader may notice while another target works.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -55,4 +56,31 @@ fn readers_of_files_do_not_notice_that_a_target_dies() {
     disk.signal(1, Signal::KILL);
     assert!(reading.look_up_many() < PAUSE_MAX);
     reading.wait(1, PathState::Lost);
+}
+
+/// Chains run here while no target works, and at one as soon as there is one: by lanes of a reader's own and by
+/// shared ones.
+#[test]
+fn readers_of_files_come_back_to_a_target() {
+    if cannot_mount().is_some() {
+        return;
+    }
+    for lanes_max in [0, 1] {
+        let mut disk = Disk::new("ext4", 64 << 20);
+        let url = TargetUrl { path_timeout: Some(PATH_TIMEOUT), ..disk.add_path() };
+        let mut reading = Reading::by(&disk, &url, lanes_max);
+        reading.wait(1, PathState::Optimized);
+        reading.look_up_many();
+        (0..2).for_each(|path| disk.signal(path, Signal::KILL));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(2) {
+            assert_ne!(reading.look_up_anywhere(7), Executor::Target);
+        }
+        (0..2).for_each(|path| disk.restart(path));
+        let end = Instant::now() + Duration::from_secs(20);
+        while reading.look_up_anywhere(7) != Executor::Target {
+            assert!(Instant::now() < end, "lanes {lanes_max}: it stays away from the target");
+        }
+        reading.look_up_many();
+    }
 }

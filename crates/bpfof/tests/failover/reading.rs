@@ -33,9 +33,17 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn new(disk: &Disk, url: &TargetUrl) -> Reading {
+        Reading::by(disk, url, 0)
+    }
+
+    /// The same with shared lanes, at most so many; 0 for lanes of each reader's own.
+    pub(crate) fn by(disk: &Disk, url: &TargetUrl, lanes_max: usize) -> Reading {
         let controller = Controller::connect(url, Options::default()).expect("it connects");
         let device = NamespaceDevice::new(disk.image()).expect("an image");
         let maps = FileMaps::new(controller, url.nsid, device).expect("a target");
+        if lanes_max > 0 {
+            maps.share_lanes(lanes_max);
+        }
         let function = maps.load_function(GET_OBJECT, 0).expect("good");
         let reader = PushdownReader::new(&maps, PATIENT).expect("a lane");
         let path = disk.mount().join("table");
@@ -60,15 +68,20 @@ impl Reading {
     /// Looks a key up at a target, and returns how long that took.
     pub(crate) fn look_up(&mut self, key: u64) -> Duration {
         let begun = Instant::now();
+        assert_eq!(self.look_up_anywhere(key), Executor::Target);
+        begun.elapsed()
+    }
+
+    /// Looks a key up, and returns where that was done.
+    pub(crate) fn look_up_anywhere(&mut self, key: u64) -> Executor {
         let Root { offset, size } = self.root;
         let first = FirstRead { file: 0, offset_bytes: offset, size_bytes: size };
         let mut scratch = get_argument(key, &[self.root]).expect("one table");
         let read = self.reader.read_pushdown(&self.file, first, &self.function, &mut scratch);
         let info = read.expect("it succeeds");
-        assert_eq!(info.executor, Executor::Target);
         let expected = value(key, self.generation);
         assert_eq!(Lookup::parse(&scratch), Some(Lookup::Found(0, &expected)), "key {key}");
-        begun.elapsed()
+        info.executor
     }
 
     /// Looks keys up; the longest time that took.
