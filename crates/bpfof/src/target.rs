@@ -154,7 +154,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Outcome {
     daemon::begin(&options.daemon)?;
     // Before the server starts, so that no signal is lost.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, OPERATORS])?;
     let manager = Manager::of_environment()?;
     let manager = manager.as_ref();
     let config = configuration(options)?;
@@ -191,17 +191,19 @@ pub(crate) fn run(options: &Options) -> Outcome {
     // Of the configuration file, with changes that were not saved.
     let mut text = None;
     for signal in signals.forever() {
-        if signal != SIGHUP {
-            log::info!("signal {signal}: stopping");
-            break;
-        }
         daemon::tell(manager, Manager::notify_reloading);
-        let changes = std::mem::take(&mut *lock(&asked));
-        if changes.is_empty() {
-            let _ = carry_out(&Change::Reload, options, &server, &mut text);
-        }
-        for (change, asker) in changes {
-            let _ = asker.send(carry_out(&change, options, &server, &mut text));
+        match signal {
+            SIGHUP => _ = carry_out(&Change::Reload, options, &server, &mut text),
+            OPERATORS => {
+                let changes = std::mem::take(&mut *lock(&asked));
+                for (change, asker) in changes {
+                    let _ = asker.send(carry_out(&change, options, &server, &mut text));
+                }
+            }
+            _ => {
+                log::info!("signal {signal}: stopping");
+                break;
+            }
         }
         daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
@@ -252,6 +254,9 @@ fn surroundings(is_crippled: &Arc<AtomicBool>) -> Result<ServerOptions, String> 
     Ok(options)
 }
 
+/// Says that operators have asked for changes. Not that of a reload: several that come at once are one signal.
+const OPERATORS: i32 = signal_hook::consts::SIGUSR1;
+
 /// What has become of a change: where it was, or why nothing has changed.
 type Changed = Result<Option<Place>, String>;
 
@@ -300,7 +305,9 @@ fn edit_namespaces(
     };
     let in_file = std::fs::read_to_string(path)?;
     let (edited, place) = edit::apply(text.as_ref().unwrap_or(&in_file), edit)?;
-    server.reload(&with_options(TargetConfig::from_toml(&edited)?, options)?)?;
+    // Nothing else of the text, which may be older than the rules that hold.
+    let edited_config = with_options(TargetConfig::from_toml(&edited)?, options)?;
+    server.reload_namespaces(&edited_config.namespaces)?;
     *text = Some(edited);
     if save {
         // Without changes that others did not save.
@@ -358,7 +365,7 @@ fn serve_operators(
     let change = move |change| {
         let (asker, outcome) = channel();
         lock(&asked).push((change, asker));
-        signal_hook::low_level::raise(SIGHUP).map_err(|error| error.to_string())?;
+        signal_hook::low_level::raise(OPERATORS).map_err(|error| error.to_string())?;
         outcome.recv().unwrap_or_else(|_| Err("the target stops".to_owned()))
     };
     let of_hosts = server.hand_over();

@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -335,6 +336,21 @@ fn a_new_process_takes_over_under_load() {
     assert!(!place.path("control").exists(), "it takes its control socket away");
 }
 
+/// A process that goes on in another's place, and ends before all hosts have moved, leaves none that nobody reaches.
+#[test]
+fn a_target_whose_successor_is_gone_stops() {
+    let place = Place::alone();
+    let (mut target, ..) = run(place.command("control", &["--listen", "127.0.0.1:0"]));
+    let mut successor = UnixStream::connect(place.path("control")).expect("it answers");
+    let retire = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"retire\"}\n";
+    successor.write_all(retire.as_bytes()).expect("sent");
+    let mut answer = [0; 256];
+    let length = successor.read(&mut answer).expect("an answer");
+    assert!(length > 0);
+    drop(successor);
+    assert_eq!(target.wait_for(PATIENCE), Some(0));
+}
+
 /// What cannot be taken over is refused, and the target that runs serves on.
 #[test]
 fn a_take_over_that_cannot_be_is_refused() {
@@ -420,12 +436,16 @@ fn keys_are_read_again_and_nothing_else() {
     };
     let mut one = connect("one").expect("the rule lets it in");
     assert!(connect("two").is_err());
+    // What is not saved, and is not the file as it is later.
+    place.said("control", &["namespace", "add", "mem:size=1MiB"]);
     write(&rule("two"), "2MiB");
     place.said("control", &["keys", "reload"]);
+    place.said("control", &["namespace", "add", "mem:size=2MiB"]);
     let begin = Instant::now();
     while one.check_connected() {
         assert!(begin.elapsed() < PATIENCE, "it may do less now");
     }
+    assert!(connect("one").is_err(), "a change of namespaces brings back no rule");
     let two = connect("two").expect("the rule lets it in");
     assert_eq!(two.namespaces()[0].blocks * 512, 1 << 20, "the namespace is as before");
     place.said("control", &["reload"]);

@@ -42,6 +42,9 @@ impl Default for HostLimits {
     }
 }
 
+/// What was done on some connections.
+pub(crate) type Past = (Totals, ClassLatencies);
+
 /// One host.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -55,8 +58,8 @@ pub(crate) struct Host {
     counts: [AtomicU32; 2],
     /// Where it is, unless it is identified.
     address: Option<IpAddr>,
-    /// What was done on connections that are gone.
-    past: Mutex<(Totals, ClassLatencies)>,
+    /// What was done on connections that are gone, by the reactors that had them.
+    past: Mutex<Vec<Past>>,
 }
 
 /// All hosts of a target.
@@ -148,18 +151,27 @@ pub(crate) enum HostFull {
 }
 
 impl Host {
-    /// A connection of it is gone, on which this was done.
-    pub(crate) fn remember(&self, totals: &Totals, latencies: &ClassLatencies) {
+    /// A connection of it at a reactor is gone, on which this was done.
+    pub(crate) fn remember(&self, reactor: usize, totals: &Totals, latencies: &ClassLatencies) {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        past.0.add(totals);
-        past.1.merge(latencies);
+        if past.len() <= reactor {
+            past.resize_with(reactor + 1, Past::default);
+        }
+        past[reactor].0.add(totals);
+        past[reactor].1.merge(latencies);
     }
 
-    /// What there is to tell of it, with what was done on connections that are gone.
+    /// What was done on connections of a reactor that are gone.
+    pub(crate) fn past(&self, reactor: usize) -> Past {
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.get(reactor).copied().unwrap_or_default()
+    }
+
+    /// What there is to tell of it but for what was done, which reactors tell.
     pub(crate) fn report(&self) -> HostReport {
         let [connections, associations] =
             self.counts.each_ref().map(|count| count.load(Ordering::Relaxed).into());
-        let (totals, latencies) = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let (totals, latencies) = Past::default();
         HostReport {
             serial: self.serial,
             nqn: self.nqn.clone(),

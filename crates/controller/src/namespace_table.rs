@@ -125,6 +125,18 @@ impl NamespaceTable {
         places.map(|place| (place.subsystem, &place.namespace, &*place.metrics))
     }
 
+    /// The same without those that were removed.
+    pub(crate) fn served(
+        &self,
+    ) -> impl Iterator<Item = (usize, &Arc<Namespace>, &NamespaceMetrics)> + '_ {
+        let places = self.places.iter().zip(&self.is_leaving);
+        let served = places.filter(|(_, is_leaving)| !**is_leaving);
+        served.filter_map(|(place, _)| place.as_ref()).map(|place| {
+            let Place { subsystem, namespace, metrics } = place;
+            (*subsystem, namespace, &**metrics)
+        })
+    }
+
     /// How long commands took, in all namespaces that there have been.
     pub(crate) fn latencies(&self) -> ClassLatencies {
         let mut all = self.past;

@@ -33,9 +33,9 @@ pub(crate) struct HostPart {
 }
 
 impl HostPart {
-    /// Nothing yet.
-    pub(crate) fn new(host: &Arc<Host>) -> HostPart {
-        let (totals, latencies) = Default::default();
+    /// What was done on connections of this reactor that are gone.
+    pub(crate) fn new(host: &Arc<Host>, reactor: usize) -> HostPart {
+        let (totals, latencies) = host.past(reactor);
         HostPart { host: Arc::clone(host), totals, latencies }
     }
 }
@@ -80,22 +80,44 @@ fn functions_took(parts: &[Part]) -> BTreeMap<(usize, u32), Octaves> {
     took
 }
 
+/// The hosts that are connected to some reactor, with what was done on connections that are gone.
+fn host_reports(parts: &[Part]) -> Vec<HostReport> {
+    let mut hosts: BTreeMap<u64, (&Host, HostReport, BTreeSet<usize>)> = BTreeMap::new();
+    for part in parts {
+        for HostPart { host, totals, latencies } in &part.hosts {
+            let known = hosts.entry(host.serial);
+            let (_, report, told) = known.or_insert_with(|| (host, host.report(), BTreeSet::new()));
+            report.totals.add(totals);
+            report.latencies.merge(latencies);
+            told.insert(part.reactor.index);
+        }
+    }
+    // Of a reactor that has told of the host: what has gone since then is in its part already.
+    for (host, report, told) in hosts.values_mut() {
+        for reactor in parts.iter().map(|part| part.reactor.index) {
+            if !told.contains(&reactor) {
+                let (totals, latencies) = host.past(reactor);
+                report.totals.add(&totals);
+                report.latencies.merge(&latencies);
+            }
+        }
+    }
+    let mut hosts: Vec<HostReport> = hosts.into_values().map(|(_, report, _)| report).collect();
+    hosts.sort_by(|one, other| (&one.nqn, &one.address).cmp(&(&other.nqn, &other.address)));
+    hosts
+}
+
 /// Puts together what the reactors have told.
 pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     let accounts = &registry.hosts;
     let mut reactors = Vec::new();
     let mut connections = Vec::new();
-    let mut hosts: BTreeMap<u64, HostReport> = BTreeMap::new();
+    let hosts = host_reports(&parts);
     let functions_took = functions_took(&parts);
     let mut counted: BTreeMap<(usize, u32), (Arc<Namespace>, NamespaceMetrics)> = BTreeMap::new();
     for part in parts {
         reactors.push(part.reactor);
         connections.extend(part.connections);
-        for HostPart { host, totals, latencies } in part.hosts {
-            let report = hosts.entry(host.serial).or_insert_with(|| host.report());
-            report.totals.add(&totals);
-            report.latencies.merge(&latencies);
-        }
         for (subsystem, namespace, metrics) in part.namespaces {
             let key = (subsystem, namespace.nsid);
             let known = counted.entry(key).or_insert_with(|| (namespace, Default::default()));
@@ -104,8 +126,6 @@ pub(crate) fn assemble(registry: &Registry, parts: Vec<Part>) -> TargetReport {
     }
     reactors.sort_by_key(|reactor| reactor.index);
     connections.sort_by_key(|connection| connection.serial);
-    let mut hosts: Vec<HostReport> = hosts.into_values().collect();
-    hosts.sort_by(|one, other| (&one.nqn, &one.address).cmp(&(&other.nqn, &other.address)));
     let subsystems = registry.subsystems();
     let mut namespaces = Vec::new();
     let mut functions = Vec::new();

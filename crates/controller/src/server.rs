@@ -3,7 +3,7 @@
 use crate::acceptor::{Acceptor, Listening, Sockets, listen, listen_rdma, prepare_listener};
 use crate::access::{HostRule, Rules};
 use crate::authenticator::Authenticator;
-use crate::config::{ListenConfig, Listeners, TargetConfig, TlsMode, Transport};
+use crate::config::{ListenConfig, Listeners, NamespaceConfig, TargetConfig, TlsMode, Transport};
 use crate::connection::Endpoints;
 use crate::error::ServerError;
 use crate::hosts::Hosts;
@@ -403,6 +403,15 @@ impl Server {
     pub fn reload_rules(&self, rules: &[HostRule]) -> Result<(), ServerError> {
         let running = self.running().clone();
         self.reload(&TargetConfig { rules: rules.to_vec(), ..running })
+    }
+
+    /// Goes on with other namespaces, and with the rules that hold now.
+    ///
+    /// # Errors
+    /// As of [`reload`](Self::reload).
+    pub fn reload_namespaces(&self, namespaces: &[NamespaceConfig]) -> Result<(), ServerError> {
+        let running = self.running().clone();
+        self.reload(&TargetConfig { namespaces: namespaces.to_vec(), ..running })
     }
 
     /// Asks all reactors for a sign of life: the call tells whether all of them have given one within the

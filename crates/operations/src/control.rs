@@ -192,6 +192,7 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     let mut reader = BufReader::new(stream);
+    let mut successor = Successor { operations, has_retired: false };
     let mut claim = None;
     loop {
         let mut line = String::new();
@@ -215,7 +216,11 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
                 claim = Some(operations.claims.claim().ok_or_else(taken)?);
                 hand_over::offer(&*operations.hand_over, &mut sockets)
             }
-            _ => carry_out(operations, method, params),
+            _ => {
+                let result = carry_out(operations, method, params);
+                successor.has_done(method);
+                result
+            }
         });
         let text = serde_json::to_string(&answer)? + "\n";
         match sockets {
@@ -224,6 +229,33 @@ fn converse(stream: &UnixStream, operations: &Operations) -> io::Result<()> {
         }
         if let Some(trace) = trace {
             return tracing::tell(&trace, stream);
+        }
+    }
+}
+
+/// Another process, which goes on in this one's place.
+struct Successor<'a> {
+    operations: &'a Operations,
+    /// This one accepts nobody any more, and waits for the word that it may stop.
+    has_retired: bool,
+}
+
+impl Successor<'_> {
+    fn has_done(&mut self, method: &str) {
+        match method {
+            "retire" => self.has_retired = true,
+            "stop" => self.has_retired = false,
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Successor<'_> {
+    fn drop(&mut self) {
+        if self.has_retired {
+            // Nobody reaches this process any more, and no other may listen while it holds the sockets.
+            log::error!("the process that was to go on in this one's place is gone: stopping");
+            (self.operations.stop)();
         }
     }
 }

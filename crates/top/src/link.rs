@@ -21,8 +21,12 @@ pub(crate) enum News {
 #[derive(Debug)]
 pub(crate) struct Link {
     path: PathBuf,
-    client: Option<Client>,
+    /// With when it was last used.
+    client: Option<(Client, Instant)>,
 }
+
+/// A connection that has been silent for so long is not used again: the target ends it after a minute.
+const SILENCE: Duration = Duration::from_secs(30);
 
 impl Link {
     pub(crate) fn new(path: &Path) -> Link {
@@ -30,13 +34,14 @@ impl Link {
     }
 
     fn call(&mut self, method: &str, params: Value) -> Result<Value, ClientError> {
-        let mut client = match self.client.take() {
-            Some(client) => client,
+        let kept = self.client.take().filter(|(_, used)| used.elapsed() < SILENCE);
+        let mut client = match kept {
+            Some((client, _)) => client,
             None => Client::connect(&self.path)?,
         };
         let result = client.call(method, params);
         if matches!(result, Ok(_) | Err(ClientError::Refused(_))) {
-            self.client = Some(client);
+            self.client = Some((client, Instant::now()));
         }
         result
     }

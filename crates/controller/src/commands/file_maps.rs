@@ -92,8 +92,21 @@ fn set_map(cx: &mut Context<'_>, controller: &Controller, object: &[u8]) -> Resu
         Refusal::field("the file map object", format!("the map of file {}: {error}", map.file))
     })?;
     let memory = controller.host().memory.charge(checked.memory_bytes());
+    let end = checked.device_end();
+    let mut fits = true;
     let set = memory.and_then(|memory| {
-        controller.try_update(|tables| tables.with_counted_map(map.file, checked, Some(memory)))
+        controller.try_update(|tables| {
+            // It may be smaller meanwhile; who makes it so looks for maps after that.
+            fits = end <= namespace.size_bytes();
+            match fits {
+                true => tables.with_counted_map(map.file, checked, Some(memory)),
+                false => tables.without_map(map.file),
+            }
+        })
     });
-    set.map_err(|full| cx.no_memory("a file map", &full))
+    set.map_err(|full| cx.no_memory("a file map", &full))?;
+    match fits {
+        true => Ok(()),
+        false => Err(Refusal::field("the file map object", "the namespace is smaller by now")),
+    }
 }

@@ -121,7 +121,7 @@ pub(super) fn remove_if_done<I: Io>(core: &mut Core<I>, index: u32) {
     }
     if let Some(association) = entry.connection.phase.association() {
         let tally = &entry.connection.tally;
-        association.host().remember(&tally.totals, &tally.latencies);
+        association.host().remember(core.index, &tally.totals, &tally.latencies);
     }
     core.executor.admission.leave(index);
     core.executor.schedule.leave(index);

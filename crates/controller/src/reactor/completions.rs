@@ -274,14 +274,14 @@ fn part<I: Io>(core: &Core<I>) -> Part {
         let connection = &entry.connection;
         if let Some(association) = connection.phase.association() {
             let host = association.host();
-            let part = hosts.entry(host.serial).or_insert_with(|| HostPart::new(host));
+            let part = hosts.entry(host.serial).or_insert_with(|| HostPart::new(host, *index));
             part.totals.add(&connection.tally.totals);
             part.latencies.merge(&connection.tally.latencies);
         }
         connection_report(connection, (*index, &executor.registry), now_ns)
     });
     let connections: Vec<_> = connections.collect();
-    let namespaces = executor.namespaces.all();
+    let namespaces = executor.namespaces.served();
     Part {
         reactor: ReactorReport {
             index: *index,
