@@ -159,15 +159,17 @@ RARE __u32 parse_other(const struct bpfof_ctx *ctx, const struct bpfof_column *c
 	return column->kind == BPFOF_FLOAT_COLUMN && parse_infinity(field, bits) ? 0 : 2;
 }
 
-/* Takes the columns of a line: where their texts are. 0, or what is wrong, with the column. */
+/* Takes the columns of a line: where their texts are. 0, or what is wrong, with the column. The fields behind
+ * them are gone through if there are quotes: one that does not end is of a line that ends in them. */
 static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *query,
-			     struct bpfof_batch *batch, __u8 *at, __u8 *end, __u32 row, __u32 *bad)
+			     struct bpfof_batch *batch, __u8 *at, __u8 *end, __u32 row,
+			     __u32 has_quotes, __u32 *bad)
 {
 	const struct bpfof_column *column = query->column, *last = column + query->columns;
 	__u32 delimiter = query->delimiter;
 	struct field field;
 
-	for (__u32 index = 0; column < last; index++) {
+	for (__u32 index = 0; column < last || has_quotes; index++) {
 		__u8 *behind = take_field(at, end, ctx->data_end, delimiter, &field);
 
 		if (!behind) {
@@ -176,7 +178,7 @@ static inline __u32 take_row(const struct bpfof_ctx *ctx, struct bpfof_query *qu
 		}
 		/* Behind the delimiter; behind the end there is no further field. */
 		at = behind + 1;
-		if (index == column->place) {
+		if (column < last && index == column->place) {
 			__u32 stride = column->kind == BPFOF_TEXT_COLUMN ? 4 : 8;
 
 			*(__u32 *)bpfof_at(batch, column->values_at + row * stride) =
@@ -458,10 +460,12 @@ RARE void take_listed(const struct bpfof_ctx *ctx, const struct bpfof_column *co
 	}
 }
 
-/* Takes the columns of a line that is not listed or has quotes: 0, or what is wrong. */
+/* Takes the columns of a line that is not listed or has quotes: 0, or what is wrong. The row is in the lower
+ * 16 bits of `row`, and whether there are quotes above. */
 RARE __u32 take_other(const struct bpfof_ctx *ctx, __u32 at, __u32 end, __u32 row, __u32 *bad)
 {
-	return take_row(ctx, bpfof_query(ctx), bpfof_batch(), ctx->data + at, ctx->data + end, row, bad);
+	return take_row(ctx, bpfof_query(ctx), bpfof_batch(), ctx->data + at, ctx->data + end,
+			(__u16)row, row >> 16, bad);
 }
 
 /*
@@ -510,7 +514,10 @@ static inline __u32 take_rows(const struct bpfof_ctx *ctx, struct bpfof_query *q
 		fields = count_up_to(list, listed.count - listed.next, end - listed.base);
 		listed.next += fields;
 		if (text_end > line) {
-			error = needed ? take_other(ctx, line, text_end, place.row, bad) : 0;
+			__u32 has_quotes = place.quote < text_end;
+
+			error = needed || has_quotes ?
+				take_other(ctx, line, text_end, place.row | has_quotes << 16, bad) : 0;
 			if (error) {
 				*at = line;
 				return ~error;

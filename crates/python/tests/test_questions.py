@@ -273,6 +273,25 @@ def test_casts_arithmetic_and_parts_are_pyarrows(tmp_path):
             assert passing["rows"][0].as_py() == count, (expression, sign, text)
 
 
+def test_rows_that_pyarrow_filters_have_all_types(tmp_path):
+    table = pa.table(
+        {
+            "name": pa.array(["ab", "c", None, "de", "c"] * 20, pa.large_string()),
+            "ok": pa.array([True, False, None, None, True] * 20),
+            "day": pa.array(range(100), pa.date32()),
+            "at": pa.array(range(100), pa.timestamp("ms", "Europe/Berlin")),
+        }
+    )
+    path = tmp_path / "rows.arrow"
+    pyarrow.feather.write_feather(table, path, compression="uncompressed")
+    data = bpfof.dataset(path, here=True)
+    expression = pc.utf8_length(F("name")) > 0
+    for key, of in (("name", "at"), ("name", "day"), ("day", "at"), ("name", "ok")):
+        asked = [(of, "count")] if of == "ok" else [(of, "max"), (of, "count")]
+        found = data.filter(expression).group_by(key).aggregate(asked)
+        assert same(found, table.filter(expression).group_by(key).aggregate(asked).sort_by(key)), (key, of)
+
+
 def test_ctrl_c_at_a_target_that_hangs(tmp_path):
     if cannot_mount():
         pytest.skip(cannot_mount())

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 const LIMBS: usize = 34;
 const SIGN: u64 = 1 << 63;
 const IMPLICIT: u64 = 1 << 52;
+/// A sum divided by 2 to this power always has room in a double.
+const BEYOND_BITS: usize = 128;
 
 /// What was added besides numbers (`functions/query/measures.h`).
 const NAN: u64 = 1;
@@ -95,14 +97,25 @@ impl ExactSum {
     /// The sum, rounded once, to the nearest double and among two to the even one.
     pub(crate) fn value(&self) -> f64 {
         match self.special {
-            0 => self.finite(),
+            0 => self.finite(0),
             PLUS_INFINITY => f64::INFINITY,
             MINUS_INFINITY => f64::NEG_INFINITY,
             _ => f64::NAN,
         }
     }
 
-    fn finite(&self) -> f64 {
+    /// The mean of `count` numbers: the rounded sum by the count. A sum without room in a double has one, too.
+    pub(crate) fn mean(&self, count: f64) -> f64 {
+        match self.value() {
+            sum if sum.is_infinite() && self.special == 0 => {
+                self.finite(BEYOND_BITS) / count * 2_f64.powi(BEYOND_BITS as i32)
+            }
+            sum => sum / count,
+        }
+    }
+
+    /// Rounded once, and divided by 2^`less`: other than 0 only if it is without room in a double.
+    fn finite(&self, less: usize) -> f64 {
         let mut limbs = self.limbs.clone();
         let is_negative = limbs.last().is_some_and(|limb| limb & SIGN != 0);
         if is_negative {
@@ -127,7 +140,7 @@ impl ExactSum {
                 && limbs[half / 64] & ((1 << (half % 64)) - 1) == 0;
             let up = bit(half) == 1 && (!is_exact_half || fraction & 1 == 1);
             // A carry out of the fraction raises the exponent, as it should.
-            let bits = ((shift as u64) << 52) + fraction + u64::from(up);
+            let bits = ((shift.saturating_sub(less) as u64) << 52) + fraction + u64::from(up);
             bits.min(f64::INFINITY.to_bits())
         };
         let value = f64::from_bits(magnitude);
@@ -156,6 +169,21 @@ mod tests {
         assert_eq!(sum(&[9007199254740992.0, 1.0, 5e-324]), 9007199254740994.0);
         assert!(sum(&[f64::INFINITY, f64::NEG_INFINITY]).is_nan());
         assert_eq!(sum(&[-5e-324, f64::MIN_POSITIVE]), f64::MIN_POSITIVE - 5e-324);
+    }
+
+    #[test]
+    fn means_are_finite_though_sums_are_not() {
+        let mean = |values: &[f64]| {
+            let mut sum = ExactSum::default();
+            values.iter().for_each(|value| sum.add(*value));
+            sum.mean(values.len() as f64)
+        };
+        assert_eq!(mean(&[0.1, 0.2, 0.3]), 0.6 / 3.0);
+        assert_eq!(mean(&[1e308, 1e308, 1.5e308, 0.5e308]), 1e308);
+        assert_eq!(mean(&[f64::MAX; 3]), f64::MAX);
+        assert_eq!(mean(&[f64::MIN; 2]), f64::MIN);
+        assert_eq!(mean(&[f64::MAX, f64::INFINITY]), f64::INFINITY);
+        assert!(mean(&[f64::MAX, f64::MAX, f64::NAN]).is_nan());
     }
 
     proptest! {

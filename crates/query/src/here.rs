@@ -2,15 +2,18 @@
 
 use crate::eval::Overflow;
 use crate::partial::{Partial, Reducer};
-use crate::plan::{Plan, Value};
+use crate::plan::{AnswerKind, Plan, Value};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    ArrowPrimitiveType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
+    DurationNanosecondType, DurationSecondType, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType,
+    Time64NanosecondType, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, OffsetSizeTrait, RecordBatch};
 use arrow_ipc::reader::StreamReader;
-use arrow_schema::{ArrowError, DataType};
+use arrow_schema::{ArrowError, DataType, TimeUnit};
 
 /// Why rows cannot be reduced.
 #[derive(Debug, thiserror::Error)]
@@ -68,17 +71,18 @@ fn columns<'a>(plan: &Plan, batch: &'a RecordBatch) -> Result<Vec<(usize, Values
         let index = index.ok_or_else(other)?;
         let is_float = plan.schema.columns[index].kind.is_float();
         let is_text = !is_float && !plan.schema.columns[index].kind.is_integer();
+        // Times have the unit of the plan's.
+        let known = plan.format.column_kind(&plan.schema, index);
+        let is_alike =
+            |kind: &DataType| kind.is_integer() || known == AnswerKind::Arrow(kind.clone());
         let values = match field.data_type() {
             DataType::Float32 if is_float => floats::<Float32Type>(array),
             DataType::Float64 if is_float => floats::<Float64Type>(array),
-            DataType::Utf8 if is_text => {
-                let texts = array.as_string::<i32>();
-                Box::new(move |at| match texts.is_valid(at) {
-                    true => Value::Text(texts.value(at).to_owned()),
-                    false => Value::Null,
-                })
+            DataType::Utf8 if is_text => texts::<i32>(array),
+            DataType::LargeUtf8 if is_text => texts::<i64>(array),
+            kind if !is_float && !is_text && is_alike(kind) => {
+                integers_of(kind, array).ok_or_else(other)?
             }
-            kind if !is_float && !is_text => integers_of(kind, array).ok_or_else(other)?,
             _ => return Err(other()),
         };
         Ok((index, values))
@@ -97,7 +101,42 @@ fn integers_of<'a>(kind: &DataType, array: &'a dyn Array) -> Option<Values<'a>> 
         DataType::UInt16 => integers::<UInt16Type>(array),
         DataType::UInt32 => integers::<UInt32Type>(array),
         DataType::UInt64 => integers::<UInt64Type>(array),
+        DataType::Boolean => booleans(array),
+        DataType::Date32 => integers::<Date32Type>(array),
+        DataType::Date64 => integers::<Date64Type>(array),
+        DataType::Time32(TimeUnit::Second) => integers::<Time32SecondType>(array),
+        DataType::Time32(TimeUnit::Millisecond) => integers::<Time32MillisecondType>(array),
+        DataType::Time64(TimeUnit::Microsecond) => integers::<Time64MicrosecondType>(array),
+        DataType::Time64(TimeUnit::Nanosecond) => integers::<Time64NanosecondType>(array),
+        DataType::Timestamp(unit, _) => match unit {
+            TimeUnit::Second => integers::<TimestampSecondType>(array),
+            TimeUnit::Millisecond => integers::<TimestampMillisecondType>(array),
+            TimeUnit::Microsecond => integers::<TimestampMicrosecondType>(array),
+            TimeUnit::Nanosecond => integers::<TimestampNanosecondType>(array),
+        },
+        DataType::Duration(unit) => match unit {
+            TimeUnit::Second => integers::<DurationSecondType>(array),
+            TimeUnit::Millisecond => integers::<DurationMillisecondType>(array),
+            TimeUnit::Microsecond => integers::<DurationMicrosecondType>(array),
+            TimeUnit::Nanosecond => integers::<DurationNanosecondType>(array),
+        },
         _ => return None,
+    })
+}
+
+fn booleans<'a>(array: &'a dyn Array) -> Values<'a> {
+    let booleans = array.as_boolean();
+    Box::new(move |at| match booleans.is_valid(at) {
+        true => Value::Int(booleans.value(at).into()),
+        false => Value::Null,
+    })
+}
+
+fn texts<'a, O: OffsetSizeTrait>(array: &'a dyn Array) -> Values<'a> {
+    let texts = array.as_string::<O>();
+    Box::new(move |at| match texts.is_valid(at) {
+        true => Value::Text(texts.value(at).to_owned()),
+        false => Value::Null,
     })
 }
 
@@ -122,9 +161,13 @@ mod tests {
     use super::*;
     use crate::plan::OwnStages;
     use crate::plan::{
-        Aggregate, Column, Format, Kind, Measure, Predicate, Reduction, Scalar, Schema,
+        Aggregate, Column, ColumnBuffers, Format, Kind, Measure, Predicate, Reduction, Scalar,
+        Schema,
     };
-    use arrow_array::{Float64Array, StringArray};
+    use arrow_array::{
+        ArrayRef, BooleanArray, Date32Array, DurationSecondArray, Float64Array, LargeStringArray,
+        StringArray, Time64MicrosecondArray, TimestampMillisecondArray,
+    };
     use arrow_ipc::writer::StreamWriter;
     use std::sync::Arc;
 
@@ -164,6 +207,51 @@ mod tests {
         for cut in 0..bytes.len() {
             let _ = Partial::of_rows(&plan(), &bytes[..cut]);
         }
+    }
+
+    /// Least and greatest values of one column, of rows that have two and a missing one.
+    fn range(kind: Kind, data_type: &DataType, array: ArrayRef) -> Result<Vec<Value>, String> {
+        let aggregate = |measure| Aggregate { measure, of: Scalar::Column(0) };
+        let buffers =
+            ColumnBuffers { data_type: data_type.clone(), node: 0, buffer: 0, views_before: 0 };
+        let plan = Plan {
+            schema: Schema { columns: vec![Column { name: "x".to_owned(), kind, nullable: true }] },
+            format: Format::Columns { columns: vec![buffers], others: Vec::new() },
+            reduction: Reduction::Groups {
+                keys: Vec::new(),
+                aggregates: [Measure::Min, Measure::Max, Measure::Count].map(aggregate).to_vec(),
+            },
+            ..plan()
+        };
+        let batch = RecordBatch::try_from_iter([("x", array)]).expect("a batch");
+        let partial =
+            Partial::of_rows(&plan, &stream(&batch)).map_err(|error| error.to_string())?;
+        Ok(partial.finish(&plan).expect("of this plan").rows.remove(0))
+    }
+
+    #[test]
+    fn columns_of_all_types_are_reduced() {
+        let ints = [Value::Int(0), Value::Int(1), Value::Int(2)].to_vec();
+        let zone = TimestampMillisecondArray::from(vec![Some(1), Some(0), None]);
+        let arrays: [(Kind, ArrayRef); 5] = [
+            (Kind::U8, Arc::new(BooleanArray::from(vec![Some(true), Some(false), None]))),
+            (Kind::I32, Arc::new(Date32Array::from(vec![Some(0), Some(1), None]))),
+            (Kind::I64, Arc::new(Time64MicrosecondArray::from(vec![Some(0), None, Some(1)]))),
+            (Kind::I64, Arc::new(zone.with_timezone("Europe/Berlin"))),
+            (Kind::I64, Arc::new(DurationSecondArray::from(vec![None, Some(0), Some(1)]))),
+        ];
+        for (kind, array) in arrays {
+            let data_type = array.data_type().clone();
+            assert_eq!(range(kind, &data_type, array).as_ref(), Ok(&ints), "{data_type}");
+        }
+        let texts: ArrayRef = Arc::new(LargeStringArray::from(vec![Some("b"), None, Some("a")]));
+        let text = |text: &str| Value::Text(text.to_owned());
+        let expected = [text("a"), text("b"), Value::Int(2)].to_vec();
+        assert_eq!(range(Kind::Utf8, &DataType::LargeUtf8, texts), Ok(expected));
+        // Of another unit.
+        let days: ArrayRef = Arc::new(Date32Array::from(vec![1]));
+        let error = range(Kind::I64, &DataType::Date64, days).expect_err("another type");
+        assert!(error.contains("Date32"), "{error}");
     }
 
     #[test]

@@ -17,16 +17,35 @@ pub(crate) struct Wanted {
     pub(crate) variance: bool,
 }
 
+/// A scalar without the casts that change no value: stages leave them out as well.
+fn plain<'a>(of: &'a Scalar, schema: &Schema) -> &'a Scalar {
+    let Scalar::Convert(conversion, inner) = of else { return of };
+    let inner = plain(inner, schema);
+    let is_same = match (conversion, inner) {
+        (Conversion::Double, inner) => is_float(inner, schema),
+        (Conversion::Integer, Scalar::Column(index)) => schema
+            .columns
+            .get(*index)
+            .is_some_and(|column| column.kind.is_integer() && column.kind != Kind::U64),
+        _ => false,
+    };
+    if is_same { inner } else { of }
+}
+
 /// The different scalars of the aggregates, and for each aggregate which one it is of; None for rows.
-pub(crate) fn wanted(aggregates: &[Aggregate]) -> (Vec<Wanted>, Vec<Option<usize>>) {
+pub(crate) fn wanted(
+    aggregates: &[Aggregate],
+    schema: &Schema,
+) -> (Vec<Wanted>, Vec<Option<usize>>) {
     let mut all: Vec<Wanted> = Vec::new();
     let mut of = |aggregate: &Aggregate| {
         if aggregate.measure == Measure::CountAll {
             return None;
         }
-        let known = all.iter().position(|wanted| wanted.of == aggregate.of);
+        let of = plain(&aggregate.of, schema);
+        let known = all.iter().position(|wanted| wanted.of == *of);
         let index = known.unwrap_or_else(|| {
-            let of = aggregate.of.clone();
+            let of = of.clone();
             all.push(Wanted { of, count: true, range: false, sum: false, variance: false });
             all.len() - 1
         });
@@ -171,15 +190,15 @@ impl Summary {
         if self.count == 0 {
             return Value::Null;
         }
-        let sum = || match &self.float_sum {
-            Some(sum) => sum.value(),
-            None => self.sum as f64,
-        };
+        let count = self.count as f64;
+        let sum = self.float_sum.as_ref();
         match measure {
             Measure::Count | Measure::CountAll => Value::Null,
-            Measure::Sum if is_float => Value::Float(sum()),
+            Measure::Sum if is_float => Value::Float(sum.map_or(self.sum as f64, ExactSum::value)),
             Measure::Sum => Value::Int(self.sum),
-            Measure::Mean => Value::Float(sum() / self.count as f64),
+            Measure::Mean => {
+                Value::Float(sum.map_or(self.sum as f64 / count, |sum| sum.mean(count)))
+            }
             Measure::Min => self.range.as_ref().map_or(Value::Float(f64::NAN), |(v, _)| v.clone()),
             Measure::Max => self.range.as_ref().map_or(Value::Float(f64::NAN), |(_, v)| v.clone()),
             Measure::Variance { ddof } => self.variance(narrow, ddof),

@@ -137,7 +137,7 @@ impl Partial {
                 rows.iter().all(|row| row.len() == columns.len())
             }
             (State::Groups(groups), Reduction::Groups { keys, aggregates }) => {
-                let wanted = measures::wanted(aggregates).0.len();
+                let wanted = measures::wanted(aggregates, &plan.schema).0.len();
                 let is_whole = |one: &Summary| match &one.float_sum {
                     Some(sum) => sum.is_whole(),
                     None => true,
@@ -206,7 +206,7 @@ impl Partial {
                 let kinds = keys.iter().map(kind);
                 let of = |aggregate| measures::answer_kind(aggregate, plan);
                 let kinds = kinds.chain(aggregates.iter().map(of)).collect();
-                Ok(Table { kinds, rows: group_rows(plan, groups, keys, aggregates) })
+                Ok(Table { kinds, rows: group_rows(plan, groups, keys, aggregates)? })
             }
             (State::Top(rows), Reduction::Top { columns, .. }) => Ok(Table {
                 kinds: columns.iter().map(kind).collect(),
@@ -261,27 +261,24 @@ fn group_rows(
     mut groups: HashMap<Vec<Key>, Group>,
     keys: &[Scalar],
     aggregates: &[Aggregate],
-) -> Vec<Vec<Value>> {
-    let (wanted, indices) = measures::wanted(aggregates);
+) -> Result<Vec<Vec<Value>>, FinishError> {
+    let (wanted, indices) = measures::wanted(aggregates, &plan.schema);
     let narrow = measures::narrow(plan, &wanted);
     if keys.is_empty() && groups.is_empty() {
         let summaries = vec![Summary::default(); wanted.len()];
         groups.insert(Vec::new(), Group { rows: 0, summaries });
     }
     let value = |group: &Group, aggregate: &Aggregate, index: &Option<usize>| {
-        let summary = index.and_then(|index| Some((group.summaries.get(index)?, narrow[index])));
-        match summary {
-            Some((summary, narrow)) => {
-                let is_float = measures::is_float(&aggregate.of, &plan.schema);
-                summary.measure(aggregate.measure, narrow, is_float)
-            }
-            None => Value::Int(i128::from(group.rows)),
-        }
+        let Some(index) = *index else { return Ok(Value::Int(i128::from(group.rows))) };
+        let summary = group.summaries.get(index).ok_or(FinishError::OfAnother)?;
+        let is_float = measures::is_float(&aggregate.of, &plan.schema);
+        Ok::<_, FinishError>(summary.measure(aggregate.measure, narrow[index], is_float))
     };
     let rows = groups.into_iter().map(|(keys, group)| {
         let measures = aggregates.iter().zip(&indices).map(|(of, index)| value(&group, of, index));
-        let measures: Vec<_> = measures.collect();
-        keys.into_iter().map(Key::into_value).chain(measures).collect()
+        let measures = measures.collect::<Result<Vec<_>, _>>()?;
+        let values: Vec<_> = keys.into_iter().map(Key::into_value).chain(measures).collect();
+        Ok::<_, FinishError>(values)
     });
     rows.collect()
 }
@@ -298,7 +295,7 @@ pub(crate) struct Reducer<'a> {
 impl<'a> Reducer<'a> {
     pub(crate) fn new(plan: &'a Plan) -> Self {
         let wanted = match &plan.reduction {
-            Reduction::Groups { aggregates, .. } => measures::wanted(aggregates).0,
+            Reduction::Groups { aggregates, .. } => measures::wanted(aggregates, &plan.schema).0,
             _ => Vec::new(),
         };
         let edges = match plan.reduction {
@@ -374,6 +371,23 @@ pub(crate) fn has_variance(measure: Measure) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Column, Format, Kind, OwnStages, Predicate, Schema};
+
+    #[test]
+    fn groups_of_another_query_have_no_answer() {
+        let x = Column { name: "x".to_owned(), kind: Kind::F64, nullable: false };
+        let sum = Aggregate { measure: Measure::Sum, of: Scalar::Column(0) };
+        let plan = Plan {
+            schema: Schema { columns: vec![x] },
+            format: Format::Csv { delimiter: b',', header_bytes: 0, nulls: Vec::new() },
+            filter: Predicate::Constant(true),
+            reduction: Reduction::Groups { keys: Vec::new(), aggregates: vec![sum] },
+            own: OwnStages::default(),
+        };
+        let groups = HashMap::from([(Vec::new(), Group { rows: 3, summaries: Vec::new() })]);
+        let finished = Partial(State::Groups(groups)).finish(&plan);
+        assert_eq!(finished, Err(FinishError::OfAnother));
+    }
 
     #[test]
     fn missing_values_come_behind_nan() {

@@ -175,14 +175,20 @@ fn attempt(plan: &Plan, extent: Extent) -> (Split, usize) {
     steps.push(Step { what, place, why_here: reduction.err() });
     let rest = Predicate::And(rest);
     let columns = columns(plan, &pushed, &rest, reduces);
-    let count = columns.len() + mapped.steps.len();
+    let count = looked_at(plan, &columns).len() + mapped.steps.len();
     (Split { pushed, rest, reduces, columns, steps }, count)
+}
+
+/// These columns, and those that are answered of rows that stages find: one chain may look at all of them.
+fn looked_at(plan: &Plan, columns: &[usize]) -> BTreeSet<usize> {
+    let mut all: BTreeSet<usize> = columns.iter().copied().collect();
+    columns_of_answers(plan, &mut all);
+    all
 }
 
 /// Whether stages can look at these columns, and at those that are answered of rows that they find.
 fn check_columns(plan: &Plan, columns: &[usize]) -> Result<(), PlanError> {
-    let mut all: BTreeSet<usize> = columns.iter().copied().collect();
-    columns_of_answers(plan, &mut all);
+    let all = looked_at(plan, columns);
     let texts = all.iter().filter(|index| plan.schema.columns[**index].kind == Kind::Utf8).count();
     let is_in_buffers = matches!(plan.format, Format::Columns { .. });
     if all.len() > COLUMNS_MAX {

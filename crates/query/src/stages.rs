@@ -202,6 +202,9 @@ impl Program {
         let Mapped { plan, steps, .. } = mapped;
         let (taken, has_steps) = (columns.len(), !steps.is_empty());
         columns.extend(first..first + steps.len());
+        if columns.len() > COLUMNS_MAX {
+            return Err(format!("stages look at {COLUMNS_MAX} columns at most"));
+        }
         let filter = &plan.filter;
         let mut conditions = Vec::new();
         let conjuncts = match filter {
@@ -543,7 +546,7 @@ fn reduction(plan: &Plan) -> Result<Told, String> {
             // In an entry of a fold a word for nothing, in one of a group head, keys and rows.
             let head = if keys.is_empty() { 8 } else { 16 + 8 * keys.len() };
             let limbs = if keys.is_empty() { FOLD_LIMBS } else { GROUP_LIMBS };
-            let (wanted, _) = measures::wanted(aggregates);
+            let (wanted, _) = measures::wanted(aggregates, &plan.schema);
             if wanted.len() > MEASURES_MAX {
                 return Err(format!("stages aggregate {MEASURES_MAX} columns at most"));
             }

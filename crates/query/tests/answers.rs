@@ -184,6 +184,41 @@ fn rows_that_are_not_as_the_schema_says_are_told() {
     assert!(error.contains("at byte 5: 1 bytes, no record of 4"), "{error}");
 }
 
+/// Whichever columns are looked at.
+#[test]
+fn lines_that_end_in_quotes_are_refused() {
+    let answer = |measure, text: &str| {
+        let plan = Plan {
+            schema: Schema {
+                columns: [("number", Kind::I64), ("text", Kind::Utf8)]
+                    .map(|(name, kind)| Column { name: name.to_owned(), kind, nullable: false })
+                    .to_vec(),
+            },
+            format: csv(),
+            filter: Predicate::Constant(true),
+            reduction: Reduction::Groups {
+                keys: Vec::new(),
+                aggregates: vec![Aggregate { measure, of: Scalar::Column(0) }],
+            },
+            own: OwnStages::default(),
+        };
+        let world = World { plan, rows: Vec::new(), bytes: text.as_bytes().to_vec() };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows");
+        std::fs::write(&path, &world.bytes).expect("room");
+        let run = world.run(&Stages::new(&FileMaps::local()), &path, Settings::default(), u64::MAX);
+        run.map(|(table, _)| table.rows).map_err(|error| error.to_string())
+    };
+    for (measure, expected) in [(Measure::CountAll, 4), (Measure::Sum, 10)] {
+        let good = "1,\"x\"\n2,\"a,\"\"b\"\r\n3,y\"\n4,\n";
+        assert_eq!(answer(measure, good), Ok(vec![vec![Value::Int(expected)]]));
+        for line in ["\"y", "\"y\"\"", "\"y\"z"] {
+            let error = answer(measure, &format!("1,x\n2,{line}\n3,z\"\n4,w\n")).expect_err(line);
+            assert!(error.contains("at byte 4: a quote that does not end"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn text_is_read_as_pyarrow_reads_it() {
     let rows = all_of(

@@ -204,13 +204,77 @@ fn the_first_rows_begin_the_order_of_all() {
             };
             let all = answer("");
             // This machine keeps the first 600.
-            for limit in [1, 24, 25, 36, 37, 42, 48, 49, 59, 600] {
+            for limit in [0, 1, 24, 25, 36, 37, 42, 48, 49, 59, 600] {
                 let first = answer(&format!("LIMIT {limit}"));
                 let expected = &all[..limit.min(all.len())];
                 // As text, in which NaN is NaN.
                 assert_eq!(format!("{first:?}"), format!("{expected:?}"), "{order}, {limit}");
             }
         }
+    }
+}
+
+/// Rows without a number to order by are found by all columns that are answered, and by what is computed.
+#[test]
+fn as_many_columns_as_stages_look_at_come_in_order() {
+    let rows = 50;
+    let number = |row: i32, at: i32| (at != 2 || row % 3 > 0).then_some(row * (at + 7) % 31);
+    let column = |at: i32| -> ArrayRef {
+        Arc::new(Int32Array::from_iter((0..rows).map(|row| number(row, at))))
+    };
+    let names: Vec<String> = (0..16).map(|at| format!("c{at}")).collect();
+    let columns = names.iter().zip(0..).map(|(name, at)| (&**name, column(at))).collect();
+    let (_folder, path) = folder();
+    write(&path, columns, 13);
+    let answer = |limit: &str| {
+        let rest = format!("WHERE c0 + c1 > 20 ORDER BY c2 {limit}");
+        let table = ask(&path, &names.join(", "), &rest, Settings::default());
+        table.unwrap_or_else(|why| panic!("{rest}: {why}")).rows
+    };
+    let all = answer("");
+    assert!(all.iter().any(|row| row[2] == Value::Null));
+    for limit in [1, all.len() - 1, all.len(), 50] {
+        assert_eq!(answer(&format!("LIMIT {limit}")), all[..limit.min(all.len())], "{limit}");
+    }
+}
+
+/// Aggregates of them and of their columns are of the same values.
+#[test]
+fn casts_that_change_nothing() {
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("x", Arc::new(Float64Array::from(vec![1.5, 2.5, 8.0]))),
+        ("n", Arc::new(Int32Array::from(vec![1, 2, 6]))),
+        ("k", Arc::new(Int64Array::from(vec![7, 7, 7]))),
+    ];
+    let (_folder, path) = folder();
+    write(&path, columns, 2);
+    let (int, float) = (Value::Int, Value::Float);
+    for (select, expected) in [
+        ("max(x), avg(x::DOUBLE)", [float(8.0), float(4.0)]),
+        ("sum(CAST(x::DOUBLE AS DOUBLE)), min(x)", [float(12.0), float(1.5)]),
+        ("max(x * 2), avg((x * 2)::DOUBLE)", [float(16.0), float(8.0)]),
+        ("sum(n * 2), avg((n * 2)::DOUBLE)", [int(18), float(6.0)]),
+        ("min(n), sum(n::BIGINT)", [int(1), int(9)]),
+        ("sum(n::DOUBLE), sum(n::BIGINT::DOUBLE)", [float(9.0), float(9.0)]),
+        ("var_pop(n::BIGINT), sum(n::BIGINT)", [float(14.0 / 3.0), int(9)]),
+        ("var_pop(n), var_samp(n::BIGINT)", [float(14.0 / 3.0), float(7.0)]),
+    ] {
+        for rest in ["", "GROUP BY k", "GROUP BY k, k, k, k, k"] {
+            let table = ask(&path, select, rest, Settings::default());
+            let table = table.unwrap_or_else(|why| panic!("{select} {rest}: {why}"));
+            assert_eq!(table.rows, std::slice::from_ref(&expected), "{select} {rest}");
+        }
+    }
+}
+
+#[test]
+fn sums_of_booleans_are_integers() {
+    let (_folder, path) = folder();
+    let ok: ArrayRef = Arc::new(BooleanArray::from(vec![Some(true), None, Some(true)]));
+    write(&path, vec![("ok", ok)], 2);
+    for having in ["sum(ok) > 1.5", "sum(ok) = 2"] {
+        let table = ask(&path, "sum(ok)", &format!("HAVING {having}"), Settings::default());
+        assert_eq!(table.expect("a number").rows, [[Value::Int(2)]], "{having}");
     }
 }
 

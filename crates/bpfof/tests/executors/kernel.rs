@@ -187,7 +187,10 @@ fn functions_that_write_elsewhere_are_refused_in_the_kernel_over_a_whole_namespa
     takes(hop, 24).expect("an output");
     for (object, offset) in [(hop, 8), (hop, 48), (process, 16), (process, 24), (process, 32)] {
         let refusal = takes(object, offset).expect_err("it is not for functions");
-        assert!(refusal.contains("functions may not write at offset"), "{offset}: {refusal}");
+        // A kernel without tracing gives functions no process.
+        let has_none = object == process && refusal.contains("cannot use helper");
+        let is_told = refusal.contains("functions may not write at offset");
+        assert!(is_told || has_none, "{offset}: {refusal}");
     }
 }
 

@@ -92,6 +92,7 @@ impl Groups<'_> {
         };
         let kind = match measure {
             Measure::CountAll | Measure::Count => Type::Int,
+            Measure::Sum if of.of == Type::Bool => Type::Int,
             Measure::Sum | Measure::Min | Measure::Max => of.of,
             _ => Type::Float,
         };
@@ -347,7 +348,8 @@ impl Statement {
         let count = end.and_then(|end| u32::try_from(end).ok());
         let mut order = Vec::new();
         let reduction = match (&self.order[..], count) {
-            ([], _) => Reduction::Rows { columns: answered, limit: end },
+            // No rows are in order.
+            ([], _) | (_, Some(0)) => Reduction::Rows { columns: answered, limit: end },
             ([key], Some(count)) if !key.nulls_first => {
                 let by = keys.remove(0);
                 Reduction::Top { by, descending: key.descending, count, columns: answered }

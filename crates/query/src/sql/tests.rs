@@ -68,6 +68,9 @@ fn one_key_of_order_with_a_limit_is_the_top() {
     let asked = question("SELECT id FROM 'a' ORDER BY fare DESC LIMIT 3 OFFSET 1");
     let (by, columns) = (Scalar::Column(2), vec![Scalar::Column(0)]);
     assert_eq!(asked.plan().reduction, Reduction::Top { by, descending: true, count: 4, columns });
+    let none = question("SELECT id FROM 'a' ORDER BY fare LIMIT 0");
+    let columns = vec![Scalar::Column(0)];
+    assert_eq!(none.plan().reduction, Reduction::Rows { columns, limit: Some(0) });
     for sorted_here in [
         "SELECT id FROM 'a' ORDER BY fare",
         "SELECT id FROM 'a' ORDER BY fare, id LIMIT 3",
@@ -198,6 +201,7 @@ fn what_is_not_supported_is_refused_by_name() {
         ("SELECT * FROM 'a', 'b'", "JOIN is not supported"),
         ("SELECT * FROM 'a' JOIN 'b' ON true", "JOIN is not supported"),
         ("SELECT * FROM (SELECT * FROM 'a')", "FROM (SELECT * FROM 'a') is not supported"),
+        ("SELECT a FROM 'a' AS t(b, a)", "names of columns after FROM is not supported"),
         ("SELECT * EXCLUDE (id) FROM 'a'", "is not supported: write *, or name the columns"),
         ("SELECT count(DISTINCT id) FROM 'a'", "count(DISTINCT id) is not supported"),
         ("SELECT sum(id) FILTER (WHERE zone = 1) FROM 'a'", "FILTER is not supported"),

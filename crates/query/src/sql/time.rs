@@ -61,7 +61,8 @@ impl Clock {
         }
     }
 
-    /// Reads ISO 8601, of UTC if it has no offset. What lies between two units is a fraction.
+    /// Reads ISO 8601, of UTC if it has no offset. What lies between two units is the middle of them: nearer to one,
+    /// it could be rounded to that.
     pub(super) fn read(self, text: &str) -> Option<Value> {
         let since = match self.of_day {
             true => {
@@ -75,7 +76,7 @@ impl Clock {
         };
         Some(match since % self.unit_ns {
             0 => Value::Int(since / self.unit_ns),
-            _ => Value::Float(since as f64 / self.unit_ns as f64),
+            _ => Value::Float(since.div_euclid(self.unit_ns) as f64 + 0.5),
         })
     }
 }
@@ -121,6 +122,10 @@ mod tests {
         let moment = Some(Value::Int(1_600_041_600_000_000));
         assert_eq!(of(micros(), "2020-09-14T00:00:00Z"), moment);
         assert_eq!(of(micros(), "2020-09-14 02:00:00+02:00"), moment);
+        let between = Some(Value::Float(1_600_041_600_000_000.5));
+        assert_eq!(of(micros(), "2020-09-14 00:00:00.000000001"), between);
+        assert_eq!(of(micros(), "2020-09-14 00:00:00.000000999"), between);
+        assert_eq!(of(micros(), "1969-12-31 23:59:59.9999999"), Some(Value::Float(-0.5)));
         let nanos = DataType::Timestamp(TimeUnit::Nanosecond, None);
         assert_eq!(of(nanos, "2020-09-14"), Some(Value::Int(1_600_041_600_000_000_000)));
         let clock = DataType::Time64(TimeUnit::Microsecond);
