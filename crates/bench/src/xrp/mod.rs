@@ -236,6 +236,7 @@ impl Bench<'_> {
 
     fn sample(&self, number: u64, workers: &mut [Worker<'_>]) -> Result<Sample> {
         let each = self.options.chains / workers.len() as u64;
+        workers.iter_mut().try_for_each(Worker::prepare)?;
         if let [worker] = workers {
             let before = self.counter.begin(number);
             let done = worker.run(each)?;

@@ -77,6 +77,8 @@ pub(super) struct Worker<'a> {
     random: Random,
     operations: Vec<(Operation, Instant)>,
     by: By,
+    /// For the next operations.
+    latency: Option<Histogram<u64>>,
 }
 
 #[derive(Debug)]
@@ -123,13 +125,22 @@ impl<'a> Worker<'a> {
         };
         let operations = (0..in_flight).map(|_| (Operation::new(load), Instant::now())).collect();
         let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Ok(Worker { links, random, operations, by })
+        Ok(Worker { links, random, operations, by, latency: None })
     }
 
-    /// So many operations, at least one for each that may be in flight.
+    /// Makes room for latencies, and touches it: operations must not pay for page faults of the benchmark's.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        let mut latency = crate::measurement::latencies()?;
+        // The compiler knows that it is empty.
+        std::hint::black_box(&mut latency).reset();
+        self.latency = Some(latency);
+        Ok(())
+    }
+
+    /// After [`prepare`](Self::prepare): so many operations, at least one for each that may be in flight.
     pub(super) fn run(&mut self, count: u64) -> Result<Done> {
-        let Self { links, random, operations, by } = self;
-        let latency = crate::measurement::latencies()?;
+        let Self { links, random, operations, by, latency } = self;
+        let latency = latency.take().ok_or("it is not prepared")?;
         let mut loop_ =
             Loop { links, random, left: count, done: Done { operations: 0, wrong: 0, latency } };
         match by {
