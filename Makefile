@@ -214,7 +214,7 @@ interop-fast: guest ## the quick part of it, with the debug build
 	cargo build --workspace --bin bpfof --bin bpfof-query --example tour --locked
 	interop/tshark.py --tour $(BPFOF_DEBUG)/examples/tour
 	interop/run.py --fast --target $(BPFOF_DEBUG)/bpfof --query $(BPFOF_DEBUG)/bpfof-query
-	interop/passthrough.py --module --chains 500
+	interop/passthrough.py --module --chains 100
 
 race: setup ## lookups in files that others change, for RACE_SECONDS (600); needs root
 	RACE_SECONDS=$(RACE_SECONDS) cargo test -p bpfof-cli --test race --locked -- --nocapture

@@ -66,10 +66,17 @@ pub(crate) struct Examiner {
     pub(crate) signal: BreakSignal,
 }
 
+/// What /proc says of a descriptor of a client.
+fn described(descriptor: BorrowedFd<'_>) -> Result<Descriptor, Refusal> {
+    Descriptor::of(descriptor).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => Refusal::new(Cause::OtherPlace, error.to_string()),
+        _ => Refusal::new(Cause::Unavailable, format!("fdinfo: {error}")),
+    })
+}
+
 /// Where a descriptor of a client is, as far as /proc knows: the device number of its file system.
 pub(crate) fn device_of(descriptor: BorrowedFd<'_>, mounts: &Mounts) -> Result<u64, Refusal> {
-    let found = Descriptor::of(descriptor)
-        .map_err(|error| Refusal::new(Cause::Unavailable, format!("fdinfo: {error}")))?;
+    let found = described(descriptor)?;
     mounts.device(found.mount).ok_or_else(|| {
         let why = "the file is on a mount that the grant daemon does not see";
         Refusal::new(Cause::OtherPlace, why)
@@ -116,8 +123,7 @@ impl Examiner {
 
     /// Opens the file of a descriptor once more.
     fn open(&self, sent: BorrowedFd<'_>, mounts: &Mounts) -> Result<Arc<File>, Refusal> {
-        let descriptor = Descriptor::of(sent)
-            .map_err(|error| Refusal::new(Cause::Unavailable, format!("fdinfo: {error}")))?;
+        let descriptor = described(sent)?;
         if !descriptor.is_readable() {
             let why = "the descriptor is not open for reading";
             return Err(Refusal::new(Cause::NotReadable, why));

@@ -3,9 +3,12 @@
 
 use rustix::fs::{OFlags, makedev};
 use std::collections::HashMap;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What of fdinfo is read, in bytes: the lines that are the same for all files come first.
+const INFO_MAX_BYTES: u64 = 4096;
 
 /// What the kernel says of an open descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +20,19 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
+    /// # Errors
+    /// The kernel's; `InvalidInput` if it is of no file.
     pub(crate) fn of(descriptor: BorrowedFd<'_>) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
+        let number = descriptor.as_raw_fd();
+        // What has no path, as an epoll descriptor, may have fdinfo that takes a lock which a client holds for good.
+        let path = fs::read_link(format!("/proc/self/fd/{number}"))?;
+        if !path.is_absolute() {
+            let why = format!("it is no file: {}", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let mut text = String::new();
+        let info = File::open(format!("/proc/self/fdinfo/{number}"))?;
+        info.take(INFO_MAX_BYTES).read_to_string(&mut text)?;
         Self::parse(&text).ok_or_else(|| io::Error::other("fdinfo is not as expected"))
     }
 
@@ -65,7 +79,7 @@ impl Mounts {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::fs::{File, OpenOptions};
+    use std::fs::OpenOptions;
     use std::os::fd::AsFd;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
@@ -81,6 +95,18 @@ mod tests {
         let readable = |file: &File| Descriptor::of(file.as_fd()).expect("described").is_readable();
         assert!(readable(&read) && readable(&both));
         assert!(!readable(&written) && !readable(&path_only.expect("opened")));
+    }
+
+    /// Of some of them fdinfo waits for locks.
+    #[test]
+    fn what_has_no_path_is_not_described() {
+        let (pipe, _write) = std::io::pipe().expect("a pipe");
+        let flags = rustix::event::EventfdFlags::empty();
+        let event = rustix::event::eventfd(0, flags).expect("a descriptor");
+        for descriptor in [pipe.as_fd(), event.as_fd()] {
+            let error = Descriptor::of(descriptor).expect_err("it is no file");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
     }
 
     #[test]

@@ -195,7 +195,8 @@ impl TableWriter {
         }
         // Three varints, a restart point, their number.
         let size = key.len() + value.len() + 3 * 5 + 8 + TRAILER_BYTES;
-        if size > READ_MAX_BYTES {
+        // An index block has two entries at least, or there would be no end of levels.
+        if size > READ_MAX_BYTES || 2 * key.len() + 100 > READ_MAX_BYTES {
             return Err(TableError::TooLong(size));
         }
         let last = match (self.block.entries, self.finished.last()) {

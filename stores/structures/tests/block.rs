@@ -205,6 +205,14 @@ fn large_values_are_told_of_and_read_where_they_are() {
     let answer = world.chain(table.root, &get.argument(), 64).expect("undamaged");
     let Some(Lookup::TooLong(place, 0)) = Lookup::parse(&answer) else { panic!("{answer:?}") };
     assert_eq!(world.reader()(place.offset_bytes, place.size_bytes as usize), Some(large));
+    // Of the longest keys two fit an index block, so that there are fewer at each level.
+    let mut writer = TableWriter::new(Shape::default());
+    let longest = (bpfof_structures::READ_MAX_BYTES - 100) / 2;
+    for byte in 0..3 {
+        writer.add(&vec![byte; longest], b"").expect("it fits");
+    }
+    assert!(matches!(writer.add(&vec![3; longest + 1], b""), Err(TableError::TooLong(_))));
+    assert_eq!(writer.finish().index_levels, 2);
     // A block may be as large as a read.
     let most = bpfof_structures::READ_MAX_BYTES - 40;
     let mut writer = TableWriter::new(Shape::default());
