@@ -191,19 +191,17 @@ pub(crate) fn run(options: &Options) -> Outcome {
     // Of the configuration file, with changes that were not saved.
     let mut text = None;
     for signal in signals.forever() {
+        if ![SIGHUP, OPERATORS].contains(&signal) {
+            log::info!("signal {signal}: stopping");
+            break;
+        }
         daemon::tell(manager, Manager::notify_reloading);
-        match signal {
-            SIGHUP => _ = carry_out(&Change::Reload, options, &server, &mut text),
-            OPERATORS => {
-                let changes = std::mem::take(&mut *lock(&asked));
-                for (change, asker) in changes {
-                    let _ = asker.send(carry_out(&change, options, &server, &mut text));
-                }
-            }
-            _ => {
-                log::info!("signal {signal}: stopping");
-                break;
-            }
+        if signal == SIGHUP {
+            let _ = carry_out(&Change::Reload, options, &server, &mut text);
+        }
+        let changes = std::mem::take(&mut *lock(&asked));
+        for (change, asker) in changes {
+            let _ = asker.send(carry_out(&change, options, &server, &mut text));
         }
         daemon::tell(manager, |manager| manager.notify("READY=1"));
     }
