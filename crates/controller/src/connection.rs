@@ -332,16 +332,15 @@ impl Connection {
     #[inline]
     pub(crate) fn lacks_memory(&mut self, now_ns: u64) -> bool {
         let held = self.held_bytes();
-        if matches!(self.phase, Phase::Connecting) {
-            return self.waits_for_memory();
+        if !self.memory.is_short(held) {
+            return false;
         }
-        self.memory.is_short(held) && {
-            let taken = self.memory.take_more(held);
-            if let Err(full) = &taken {
-                self.note(Level::Warn, now_ns, format_args!("it has to wait for memory: {full}"));
-            }
-            taken.is_err() && self.ends_by_itself()
+        if !matches!(self.phase, Phase::Connecting)
+            && let Err(full) = self.memory.take_more(held)
+        {
+            self.note(Level::Warn, now_ns, format_args!("it has to wait for memory: {full}"));
         }
+        self.waits_for_memory()
     }
 
     /// The next data to be fetched, if there is some, and memory for it. Some is always fetched.

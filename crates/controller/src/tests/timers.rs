@@ -36,15 +36,21 @@ fn a_host_that_does_not_connect_is_given_up_after_ten_seconds() {
     assert_eq!(overdue(&rig, 601), silent);
 }
 
-#[test]
-fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
-    let mut rig = Rig::new(Limits::default());
+/// The line of an admin queue with a keep-alive timeout of 5 s.
+fn connect(rig: &mut Rig) -> usize {
     let line = rig.open();
     let mut request = Vec::new();
     IcReq::default().encode_into(&mut request);
     rig.feed(line, &request);
     let (sqe, data) = connect_command(0, 31, 5_000);
     rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    line
+}
+
+#[test]
+fn a_host_that_stays_silent_beyond_its_keep_alive_timeout_is_given_up() {
+    let mut rig = Rig::new(Limits::default());
+    let line = connect(&mut rig);
     let overdue = |rig: &Rig, ns: u64| rig.connection(line).overdue(ns, 600);
     assert_eq!(overdue(&rig, 5 * SECOND_NS), None);
     assert_eq!(overdue(&rig, 5 * SECOND_NS + 1), Some("keep-alive timeout"));
@@ -62,12 +68,7 @@ fn who_has_not_authenticated_keeps_no_association_alive() {
     let key = DhchapKey::generate(Hash::Sha256).expect("random numbers");
     let rules = Rules::with_secrets(PEER_NQN, vec![key], None);
     rig.core.executor.registry.set_rules(rules);
-    let line = rig.open();
-    let mut request = Vec::new();
-    IcReq::default().encode_into(&mut request);
-    rig.feed(line, &request);
-    let (sqe, data) = connect_command(0, 31, 5_000);
-    rig.feed(line, &capsule(sqe, &data, Digests::default()));
+    let line = connect(&mut rig);
     let controller = Arc::clone(rig.connection(line).controller().expect("connected"));
     let last_ns = || controller.last_traffic_ns.load(Ordering::Relaxed);
     let before_ns = last_ns();
