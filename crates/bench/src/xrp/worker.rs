@@ -77,7 +77,7 @@ pub(super) struct Worker<'a> {
     random: Random,
     operations: Vec<(Operation, Instant)>,
     by: By,
-    /// For the next operations.
+    /// Of the next operations, from `prepare` to `run`.
     latency: Option<Histogram<u64>>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Worker<'a> {
     /// Makes room for latencies, and touches it: operations must not pay for page faults of the benchmark's.
     pub(super) fn prepare(&mut self) -> Result<()> {
         let mut latency = crate::measurement::latencies()?;
-        // The compiler knows that it is empty.
+        // What the compiler knows to be empty it would not write to.
         std::hint::black_box(&mut latency).reset();
         self.latency = Some(latency);
         Ok(())

@@ -3,6 +3,7 @@
 
 use super::connector::Connector;
 use super::tcp::wait_ready;
+use crate::deadline::deadline;
 use crate::requests::InitiatorConfig;
 use crate::{Error, LostReason, Options, TargetUrl};
 use bpfof_device::fabric::{self, Event, Region, Work};
@@ -84,7 +85,7 @@ impl Endpoint {
             host_sends: entries.into(),
             cntlid: if config.admin { 0 } else { queue.cntlid },
         };
-        let deadline = crate::deadline::deadline(options.connect_timeout);
+        let deadline = deadline(options.connect_timeout);
         let failed = |why: String| {
             let address =
                 url.portals().next().map_or_else(String::new, |portal| portal.to_string());

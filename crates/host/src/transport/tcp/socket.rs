@@ -2,6 +2,7 @@
 
 use super::records::{Keys, Records};
 use super::stream::{read, write};
+use crate::deadline::deadline;
 use crate::{Error, LostReason};
 use bpfof_tls::Psk;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,7 +28,7 @@ impl Socket {
         psk: Option<&Psk>,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let deadline = crate::deadline::deadline(timeout);
+        let deadline = deadline(timeout);
         let addresses = (host, port)
             .to_socket_addrs()
             .map_err(|source| Error::Resolve { host: host.to_owned(), source })?;
