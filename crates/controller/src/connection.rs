@@ -306,12 +306,14 @@ impl Connection {
         self.is_full() || self.waits_for_memory()
     }
 
+    #[inline]
     fn waits_for_memory(&self) -> bool {
-        match self.phase {
-            // It has no host yet, and no more memory than it came with.
-            Phase::Connecting => self.port.held_bytes() > STRANGER_UNSENT_BYTES,
-            _ => self.ends_by_itself() && self.memory.is_short(self.held_bytes()),
-        }
+        self.memory.is_short(self.held_bytes())
+            && match self.phase {
+                // It has no host yet, and no more memory than it came with.
+                Phase::Connecting => self.port.held_bytes() > STRANGER_UNSENT_BYTES,
+                _ => self.ends_by_itself(),
+            }
     }
 
     /// Whether something holds memory that ends without more from the host. Data that is being fetched

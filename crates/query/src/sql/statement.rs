@@ -282,7 +282,7 @@ fn source(select: &mut Select, has_table: bool) -> Result<(Vec<String>, Option<S
     };
     none(sample.is_some(), "TABLESAMPLE", USE_AN_ENGINE)?;
     let renames = alias.as_ref().is_some_and(|alias| !alias.columns.is_empty());
-    none(renames, "names of columns after FROM", "write SELECT COLUMN AS NAME")?;
+    none(renames, "a list of columns after FROM", "write SELECT COLUMN AS NAME")?;
     let alias = alias.map(|alias| alias.name.value);
     let (name, quote) = one_name(&name)
         .ok_or_else(|| SqlError::Meaning(format!("FROM {} is no file: {how}", quoted(&name))))?;

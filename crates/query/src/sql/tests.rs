@@ -201,7 +201,7 @@ fn what_is_not_supported_is_refused_by_name() {
         ("SELECT * FROM 'a', 'b'", "JOIN is not supported"),
         ("SELECT * FROM 'a' JOIN 'b' ON true", "JOIN is not supported"),
         ("SELECT * FROM (SELECT * FROM 'a')", "FROM (SELECT * FROM 'a') is not supported"),
-        ("SELECT a FROM 'a' AS t(b, a)", "names of columns after FROM is not supported"),
+        ("SELECT a FROM 'a' AS t(b, a)", "a list of columns after FROM is not supported"),
         ("SELECT * EXCLUDE (id) FROM 'a'", "is not supported: write *, or name the columns"),
         ("SELECT count(DISTINCT id) FROM 'a'", "count(DISTINCT id) is not supported"),
         ("SELECT sum(id) FILTER (WHERE zone = 1) FROM 'a'", "FILTER is not supported"),
