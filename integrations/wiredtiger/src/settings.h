@@ -23,7 +23,7 @@ struct Settings {
 	/* threads whose searches are pushed down; others read plainly */
 	uint32_t readers_max = 64;
 	/* connections that they share, one for each processor, at most; 0: each has its own */
-	uint32_t lanes_max = 0;
+	uint32_t lanes_max = 128;
 	/* longest wait for the target, in ms */
 	uint32_t deadline_ms = 2000;
 	/* single pages are read at the target, too, instead of from the file */

@@ -154,7 +154,10 @@ impl Bench<'_> {
             ("--repetitions", self.options.repetitions.to_string()),
             ("--milliseconds", self.options.milliseconds().to_string()),
         ];
-        let arguments = self.arguments("run", &setting.pages, &more);
+        let mut arguments = self.arguments("run", &setting.pages, &more);
+        if setting.cache_percent.is_none() {
+            arguments.push("--scan-first".into());
+        }
         let mut measured: Vec<Measurement> = Vec::new();
         self.driver.run(&arguments, &mut |line| {
             measured.push(serde_json::from_str(line)?);

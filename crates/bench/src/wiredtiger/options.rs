@@ -80,9 +80,9 @@ impl WiredtigerOptions {
         (self.data_bytes() / 100).saturating_mul(percent).max(1 << 20)
     }
 
-    /// Room for the tables, what updates write elsewhere, and the journal.
+    /// Room for the tables, a copy of one, what updates write elsewhere, and the journal.
     pub(super) fn image_bytes(&self) -> u64 {
-        let tables = self.pages.len() as u64;
+        let tables = self.pages.len() as u64 + 1;
         (self.data_bytes().saturating_mul(4 * tables) + (512 << 20)).next_multiple_of(1 << 20)
     }
 }
