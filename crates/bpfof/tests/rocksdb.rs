@@ -201,6 +201,7 @@ fn point_reads_are_those_of_the_plain_library() {
             "c_api_test",
             "concurrent_test",
             "many_tables_test",
+            "wrapped_test",
         ],
     );
     // As the documentation has it compiled, which is with the machine's RocksDB.

@@ -46,24 +46,22 @@ bool is_error(const Status &status, char **error)
 	return true;
 }
 
-} /* namespace */
-
-rocksdb_t *bpfof_rocksdb_open(
-	const rocksdb_options_t *options, const char *pushdown, const char *path, char **error)
+/* A database that `open` opens, with PushdownOptions and where it goes. */
+template <typename Open> rocksdb_t *open_default(const char *pushdown, char **error, Open open)
 {
 	bpf_of::PushdownOptions ours;
 	bpf_of::PushdownDB *db = nullptr;
 
-	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
-		is_error(bpf_of::PushdownDB::Open(options->rep, ours, path, &db), error))
+	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) || is_error(open(ours, &db), error))
 		return nullptr;
 	return new rocksdb_t{db};
 }
 
-rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, const char *pushdown,
-	const char *path, int count, const char *const *names,
-	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
-	char **error)
+/* The same with column families: `open` gets descriptors, and where handles go, as well. */
+template <typename Open>
+rocksdb_t *open_families(const char *pushdown, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles, char **error,
+	Open open)
 {
 	std::vector<rocksdb::ColumnFamilyDescriptor> families;
 	std::vector<rocksdb::ColumnFamilyHandle *> opened;
@@ -73,7 +71,7 @@ rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, 
 	for (int i = 0; i < count; i++)
 		families.emplace_back(names[i], family_options[i]->rep);
 	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
-		is_error(bpf_of::PushdownDB::Open(options->rep, ours, path, families, &opened, &db), error))
+		is_error(open(ours, families, &opened, &db), error))
 		return nullptr;
 	for (int i = 0; i < count; i++) {
 		handles[i] = new rocksdb_column_family_handle_t();
@@ -82,8 +80,49 @@ rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, 
 	return new rocksdb_t{db};
 }
 
+} /* namespace */
+
+rocksdb_t *bpfof_rocksdb_open(
+	const rocksdb_options_t *options, const char *pushdown, const char *path, char **error)
+{
+	return open_default(pushdown, error, [&](const auto &ours, auto *db) {
+		return bpf_of::PushdownDB::Open(options->rep, ours, path, db);
+	});
+}
+
+rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, const char *pushdown,
+	const char *path, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
+	char **error)
+{
+	return open_families(pushdown, count, names, family_options, handles, error,
+		[&](const auto &ours, const auto &families, auto *opened, auto *db) {
+			return bpf_of::PushdownDB::Open(options->rep, ours, path, families, opened, db);
+		});
+}
+
+rocksdb_t *bpfof_rocksdb_open_for_read_only(const rocksdb_options_t *options, const char *pushdown,
+	const char *path, unsigned char error_if_wal_file_exists, char **error)
+{
+	return open_default(pushdown, error, [&](const auto &ours, auto *db) {
+		return bpf_of::PushdownDB::OpenForReadOnly(options->rep, ours, path, db, error_if_wal_file_exists);
+	});
+}
+
+rocksdb_t *bpfof_rocksdb_open_for_read_only_column_families(const rocksdb_options_t *options,
+	const char *pushdown, const char *path, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
+	unsigned char error_if_wal_file_exists, char **error)
+{
+	return open_families(pushdown, count, names, family_options, handles, error,
+		[&](const auto &ours, const auto &families, auto *opened, auto *db) {
+			return bpf_of::PushdownDB::OpenForReadOnly(
+				options->rep, ours, path, families, opened, db, error_if_wal_file_exists);
+		});
+}
+
 struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
-	rocksdb_options_t *options, const char *pushdown, const char *path, char **error)
+	rocksdb_options_t *options, const char *pushdown, const char *path, unsigned char read_only, char **error)
 {
 	auto opening = std::make_unique<bpfof_rocksdb_opening>();
 	std::vector<rocksdb::ColumnFamilyDescriptor> families = {
@@ -91,7 +130,7 @@ struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
 	bpf_of::PushdownOptions ours;
 
 	if (is_error(bpf_of::PushdownOptions::parse(pushdown, &ours), error) ||
-		is_error(bpf_of::Opening::begin(options->rep, ours, path, &families, &opening->of), error))
+		is_error(bpf_of::Opening::begin(options->rep, ours, path, read_only, &families, &opening->of), error))
 		return nullptr;
 	opening->of->adapt(&options->rep);
 	options->rep.merge_operator = families[0].options.merge_operator;

@@ -9,6 +9,12 @@ using rocksdb::ColumnFamilyHandle;
 using rocksdb::ColumnFamilyOptions;
 using rocksdb::Status;
 
+/* Not every RocksDB that is open for reading only refuses to change families. */
+static Status is_read_only()
+{
+	return Status::NotSupported("the database is open for reading only");
+}
+
 void PushdownDB::State::add(
 	std::shared_ptr<VersionTracker> tracker, rocksdb::DB *db, ColumnFamilyHandle *handle)
 {
@@ -20,6 +26,8 @@ template <typename Create>
 Status PushdownDB::create(
 	const ColumnFamilyOptions &options, const std::string &name, ColumnFamilyHandle **handle, Create create)
 {
+	if (state_->read_only)
+		return is_read_only();
 	ColumnFamilyDescriptor family(name, options);
 	std::shared_ptr<VersionTracker> tracker = state_->follow(&family);
 	const Status status = create(family.options);
@@ -53,6 +61,9 @@ Status PushdownDB::CreateColumnFamilies(
 	std::vector<ColumnFamilyDescriptor> adapted = families;
 	std::vector<std::shared_ptr<VersionTracker>> trackers;
 
+	handles->clear();
+	if (state_->read_only)
+		return is_read_only();
 	for (ColumnFamilyDescriptor &family : adapted)
 		trackers.push_back(state_->follow(&family));
 	const Status status = db_->CreateColumnFamilies(adapted, handles);
@@ -85,6 +96,8 @@ Status PushdownDB::CreateColumnFamilyWithImport(const ColumnFamilyOptions &optio
 
 Status PushdownDB::DropColumnFamily(ColumnFamilyHandle *family)
 {
+	if (state_->read_only)
+		return is_read_only();
 	const Status status = StackableDB::DropColumnFamily(family);
 
 	if (status.ok())

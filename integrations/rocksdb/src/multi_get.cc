@@ -237,7 +237,7 @@ class PushdownDB::ManyGets {
 			/* They were all searched before. */
 			if (checked != &family) {
 				checked = &family;
-				is_current = State::is_current(
+				is_current = state_.is_current(
 					db_, family.live, family.handle, family.view.get());
 			}
 			values_[key].Reset();

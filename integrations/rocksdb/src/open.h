@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* DB::Open(), which gives a plain pointer up to RocksDB 9, and later one that owns the database. */
+/* DB::Open() and the like, which give a plain pointer up to RocksDB 9, and later one that owns the database. */
 #ifndef BPFOF_ROCKSDB_OPEN_H
 #define BPFOF_ROCKSDB_OPEN_H
 
@@ -9,31 +9,62 @@
 
 namespace bpf_of {
 
-template <typename... Arguments>
-auto open_database_as(int, rocksdb::DB **db, Arguments &&...arguments)
-	-> decltype(rocksdb::DB::Open(
-		arguments..., static_cast<std::unique_ptr<rocksdb::DB> *>(nullptr)))
+/* DB::Open(); its last argument is where the database goes. */
+struct OpenForAll {
+	static constexpr bool READ_ONLY = false;
+
+	template <typename... Arguments>
+	auto operator()(Arguments &&...arguments) const -> decltype(rocksdb::DB::Open(arguments...))
+	{
+		return rocksdb::DB::Open(arguments...);
+	}
+};
+
+/* DB::OpenForReadOnly(), likewise. */
+struct OpenForReading {
+	static constexpr bool READ_ONLY = true;
+
+	bool error_if_wal_file_exists;
+
+	template <typename... Arguments>
+	auto operator()(Arguments &&...arguments) const
+		-> decltype(rocksdb::DB::OpenForReadOnly(arguments..., error_if_wal_file_exists))
+	{
+		return rocksdb::DB::OpenForReadOnly(arguments..., error_if_wal_file_exists);
+	}
+};
+
+template <typename Open, typename... Arguments>
+auto open_database_as(int, const Open &open, rocksdb::DB **db, Arguments &&...arguments)
+	-> decltype(open(arguments..., static_cast<std::unique_ptr<rocksdb::DB> *>(nullptr)))
 {
 	std::unique_ptr<rocksdb::DB> opened;
-	const rocksdb::Status status = rocksdb::DB::Open(arguments..., &opened);
+	const rocksdb::Status status = open(arguments..., &opened);
 
 	*db = opened.release();
 	return status;
 }
 
-template <typename... Arguments>
-auto open_database_as(long, rocksdb::DB **db, Arguments &&...arguments)
-	-> decltype(rocksdb::DB::Open(arguments..., db))
+template <typename Open, typename... Arguments>
+auto open_database_as(long, const Open &open, rocksdb::DB **db, Arguments &&...arguments)
+	-> decltype(open(arguments..., db))
 {
 	*db = nullptr;
-	return rocksdb::DB::Open(arguments..., db);
+	return open(arguments..., db);
 }
 
-/* DB::Open() with the arguments before the last. The caller deletes *db, which is null upon errors. */
-template <typename... Arguments>
-rocksdb::Status open_database(rocksdb::DB **db, Arguments &&...arguments)
+/* Calls `open` with the arguments, and where the database goes. The caller deletes *db, which is null upon
+ * errors. */
+template <typename Open, typename... Arguments>
+rocksdb::Status open_database_by(const Open &open, rocksdb::DB **db, Arguments &&...arguments)
 {
-	return open_database_as(0, db, arguments...);
+	return open_database_as(0, open, db, arguments...);
+}
+
+/* The same by DB::Open(). */
+template <typename... Arguments> rocksdb::Status open_database(rocksdb::DB **db, Arguments &&...arguments)
+{
+	return open_database_by(OpenForAll(), db, arguments...);
 }
 
 } /* namespace bpf_of */

@@ -77,7 +77,7 @@ std::shared_ptr<VersionTracker> PushdownDB::State::follow(ColumnFamilyDescriptor
 }
 
 Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
-	const std::string &path, std::vector<ColumnFamilyDescriptor> *families,
+	const std::string &path, bool read_only, std::vector<ColumnFamilyDescriptor> *families,
 	std::unique_ptr<Opening> *opening)
 {
 	const std::string refusal = refuse(options, pushdown);
@@ -90,7 +90,7 @@ Status Opening::begin(const rocksdb::DBOptions &options, const PushdownOptions &
 	if (!status.ok())
 		return status;
 	std::unique_ptr<Opening> begun(new Opening());
-	auto state = std::make_unique<PushdownDB::State>(pushdown);
+	auto state = std::make_unique<PushdownDB::State>(pushdown, read_only);
 
 	state->files = std::make_shared<TableFiles>(std::move(target));
 	state->memory = std::make_shared<IndexMemory>(pushdown.index_bytes_max);
@@ -126,26 +126,15 @@ PushdownDB *Opening::end(rocksdb::DB *opened, const std::vector<ColumnFamilyHand
 	return new PushdownDB(owned, std::move(state_));
 }
 
-Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
-	const std::string &path, PushdownDB **db)
-{
-	std::vector<ColumnFamilyHandle *> handles;
-	const Status status = Open(
-		options, pushdown, path, {{rocksdb::kDefaultColumnFamilyName, options}}, &handles, db);
-
-	/* The database has one of its own. */
-	if (status.ok())
-		(*db)->DestroyColumnFamilyHandle(handles[0]);
-	return status;
-}
-
-Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+/* PushdownDB::Open(), of a database that `open` opens. */
+template <typename Open>
+static Status open_families(const Open &open, const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
 	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
 	std::vector<ColumnFamilyHandle *> *handles, PushdownDB **db)
 {
 	std::unique_ptr<Opening> opening;
 	std::vector<ColumnFamilyDescriptor> all = families;
-	Status status = Opening::begin(options, pushdown, path, &all, &opening);
+	Status status = Opening::begin(options, pushdown, path, Open::READ_ONLY, &all, &opening);
 
 	*db = nullptr;
 	if (!status.ok())
@@ -160,7 +149,7 @@ Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions
 			all.push_back(all[i]);
 	}
 	opening->adapt(&ours);
-	status = open_database(&opened, ours, path, all, handles);
+	status = open_database_by(open, &opened, ours, path, all, handles);
 	if (!status.ok())
 		return status;
 	for (size_t i = 0, next = families.size(); i < families.size(); i++) {
@@ -170,6 +159,48 @@ Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions
 	handles->resize(families.size());
 	*db = opening->end(opened, own);
 	return status;
+}
+
+/* The same of the default column family alone. */
+template <typename Open>
+static Status open_default(const Open &open, const rocksdb::Options &options, const PushdownOptions &pushdown,
+	const std::string &path, PushdownDB **db)
+{
+	std::vector<ColumnFamilyHandle *> handles;
+	const Status status = open_families(
+		open, options, pushdown, path, {{rocksdb::kDefaultColumnFamilyName, options}}, &handles, db);
+
+	/* The database has one of its own. */
+	if (status.ok())
+		(*db)->DestroyColumnFamilyHandle(handles[0]);
+	return status;
+}
+
+Status PushdownDB::Open(const rocksdb::Options &options, const PushdownOptions &pushdown,
+	const std::string &path, PushdownDB **db)
+{
+	return open_default(OpenForAll(), options, pushdown, path, db);
+}
+
+Status PushdownDB::Open(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
+	std::vector<ColumnFamilyHandle *> *handles, PushdownDB **db)
+{
+	return open_families(OpenForAll(), options, pushdown, path, families, handles, db);
+}
+
+Status PushdownDB::OpenForReadOnly(const rocksdb::Options &options, const PushdownOptions &pushdown,
+	const std::string &path, PushdownDB **db, bool error_if_wal_file_exists)
+{
+	return open_default(OpenForReading{error_if_wal_file_exists}, options, pushdown, path, db);
+}
+
+Status PushdownDB::OpenForReadOnly(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
+	std::vector<ColumnFamilyHandle *> *handles, PushdownDB **db, bool error_if_wal_file_exists)
+{
+	return open_families(
+		OpenForReading{error_if_wal_file_exists}, options, pushdown, path, families, handles, db);
 }
 
 } /* namespace bpf_of */

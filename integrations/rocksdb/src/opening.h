@@ -10,9 +10,9 @@ namespace bpf_of {
 class Opening {
     public:
 	/* Connects to the target. `families` are those that will be opened, with the merge operators that they
-	 * have then. As PushdownDB::Open(). */
+	 * have then; whether for reading only. As PushdownDB::Open(). */
 	static rocksdb::Status begin(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
-		const std::string &path, std::vector<rocksdb::ColumnFamilyDescriptor> *families,
+		const std::string &path, bool read_only, std::vector<rocksdb::ColumnFamilyDescriptor> *families,
 		std::unique_ptr<Opening> *opening);
 
 	/* What the database is to be opened with, or it is not followed. The Env is good as long as this, and

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * For programs that are not changed, and link RocksDB dynamically: a library that is loaded before librocksdb
- * (LD_PRELOAD), whose DB::Open() gives a PushdownDB
+ * (LD_PRELOAD), whose DB::Open() and DB::OpenForReadOnly() give a PushdownDB
  *
  *   - where the Env's file system is ours, made by RocksDB's object registry from a string that the program
  *     takes (--fs_uri of db_bench, say): "bpfof://DEVICE@HOST[:PORT]/NQN", or "id=bpfof;OPTIONS";
  *   - where the variable BPFOF_ROCKSDB has OPTIONS: for all databases that the process opens.
  *
- * OPTIONS are what PushdownOptions::parse() takes. TransactionDB::Open(), OpenForReadOnly() and so on are the
- * plain library's.
+ * OPTIONS are what PushdownOptions::parse() takes. TransactionDB::Open(), OpenAsSecondary() and so on are the
+ * plain library's. So is OptimisticTransactionDB::Open(), which would open the database by DB::Open(): its
+ * transactions take what that gives for RocksDB's own class.
  */
 #include "bpfof/rocksdb.h"
 
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 #include <rocksdb/utilities/object_registry.h>
+#include <rocksdb/utilities/optimistic_transaction_db.h>
+#include <rocksdb/utilities/transaction_db.h>
 #include <rocksdb/version.h>
 
 #include <algorithm>
@@ -123,9 +126,12 @@ thread_local bool is_inside = false;
 class Inside {
     public:
 	Inside() { is_inside = true; }
-	~Inside() { is_inside = false; }
+	~Inside() { is_inside = was_; }
 	Inside(const Inside &) = delete;
 	Inside &operator=(const Inside &) = delete;
+
+    private:
+	const bool was_ = is_inside;
 };
 
 /* The program is compiled for one version of RocksDB, and so is this. */
@@ -143,7 +149,8 @@ enum class Wish { kNone, kByVariable, kByFileSystem };
 Wish wish(const rocksdb::DBOptions &options, PushdownOptions *pushdown, Status *status)
 {
 	const char *const text = std::getenv(VARIABLE);
-	const std::shared_ptr<rocksdb::FileSystem> files = options.env->GetFileSystem();
+	rocksdb::Env *const env = options.env ? options.env : rocksdb::Env::Default();
+	const std::shared_ptr<rocksdb::FileSystem> files = env->GetFileSystem();
 
 	/* No other one can have that name: this library has registered it. */
 	if (std::strcmp(files->Name(), PushdownFileSystem::kClassName()) == 0) {
@@ -156,10 +163,11 @@ Wish wish(const rocksdb::DBOptions &options, PushdownOptions *pushdown, Status *
 	return Wish::kByVariable;
 }
 
-/* DB::Open() as the program calls it: `plain` opens it without pushdown, and `ours` with. */
+/* DB::Open() and the like as the program calls them: `plain` opens without pushdown, and `ours` with. */
 template <typename Options, typename Plain, typename Ours>
-Status open(const Options &options, const std::string &path, Plain plain, Ours ours)
+Status open(const Options &options, const std::string &path, DB **db, Plain plain, Ours ours)
 {
+	PushdownDB *opened = nullptr;
 	PushdownOptions pushdown;
 	Options adapted = options;
 	Status status;
@@ -177,7 +185,8 @@ Status open(const Options &options, const std::string &path, Plain plain, Ours o
 	if (wanted == Wish::kByFileSystem)
 		adapted.env = rocksdb::Env::Default();
 	if (status.ok())
-		status = ours(adapted, pushdown);
+		status = ours(adapted, pushdown, &opened);
+	*db = opened;
 	/* Who says so in an option gets it or an error; the variable may reach programs it is not meant for. */
 	if (status.ok() || wanted == Wish::kByFileSystem)
 		return status;
@@ -198,14 +207,9 @@ Status DB::Open(const Options &options, const std::string &path, DB **db)
 		"_ZN7rocksdb2DB4OpenERKNS_7OptionsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPPS0_");
 
 	return bpf_of::open(
-		options, path, [&] { return plain(options, path, db); },
-		[&](const Options &adapted, const bpf_of::PushdownOptions &pushdown) {
-			bpf_of::PushdownDB *opened = nullptr;
-			const Status status =
-				bpf_of::PushdownDB::Open(adapted, pushdown, path, &opened);
-
-			*db = opened;
-			return status;
+		options, path, db, [&] { return plain(options, path, db); },
+		[&](const Options &adapted, const bpf_of::PushdownOptions &pushdown, bpf_of::PushdownDB **opened) {
+			return bpf_of::PushdownDB::Open(adapted, pushdown, path, opened);
 		});
 }
 
@@ -220,15 +224,76 @@ Status DB::Open(const DBOptions &options, const std::string &path,
 		"RKSt6vectorINS_22ColumnFamilyDescriptorESaISD_EEPSC_IPNS_18ColumnFamilyHandleESaISJ_EEPPS0_");
 
 	return bpf_of::open(
-		options, path, [&] { return plain(options, path, families, handles, db); },
-		[&](const DBOptions &adapted, const bpf_of::PushdownOptions &pushdown) {
-			bpf_of::PushdownDB *opened = nullptr;
-			const Status status = bpf_of::PushdownDB::Open(
-				adapted, pushdown, path, families, handles, &opened);
-
-			*db = opened;
-			return status;
+		options, path, db, [&] { return plain(options, path, families, handles, db); },
+		[&](const DBOptions &adapted, const bpf_of::PushdownOptions &pushdown, bpf_of::PushdownDB **opened) {
+			return bpf_of::PushdownDB::Open(adapted, pushdown, path, families, handles, opened);
 		});
+}
+
+/* RocksDB does not look at `error_if_wal_file_exists` here. */
+Status DB::OpenForReadOnly(const Options &options, const std::string &path, DB **db, bool error_if_wal_file_exists)
+{
+	using Function = Status(const Options &, const std::string &, DB **, bool);
+	static Function *const plain = bpf_of::next<Function>(
+		"_ZN7rocksdb2DB15OpenForReadOnlyERKNS_7OptionsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+		"PPS0_b");
+
+	return bpf_of::open(
+		options, path, db, [&] { return plain(options, path, db, error_if_wal_file_exists); },
+		[&](const Options &adapted, const bpf_of::PushdownOptions &pushdown, bpf_of::PushdownDB **opened) {
+			return bpf_of::PushdownDB::OpenForReadOnly(adapted, pushdown, path, opened);
+		});
+}
+
+Status DB::OpenForReadOnly(const DBOptions &options, const std::string &path,
+	const std::vector<ColumnFamilyDescriptor> &families, std::vector<ColumnFamilyHandle *> *handles,
+	DB **db, bool error_if_wal_file_exists)
+{
+	using Function = Status(const DBOptions &, const std::string &, const std::vector<ColumnFamilyDescriptor> &,
+		std::vector<ColumnFamilyHandle *> *, DB **, bool);
+	static Function *const plain = bpf_of::next<Function>(
+		"_ZN7rocksdb2DB15OpenForReadOnlyERKNS_9DBOptionsERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+		"RKSt6vectorINS_22ColumnFamilyDescriptorESaISD_EEPSC_IPNS_18ColumnFamilyHandleESaISJ_EEPPS0_b");
+
+	return bpf_of::open(
+		options, path, db,
+		[&] { return plain(options, path, families, handles, db, error_if_wal_file_exists); },
+		[&](const DBOptions &adapted, const bpf_of::PushdownOptions &pushdown, bpf_of::PushdownDB **opened) {
+			return bpf_of::PushdownDB::OpenForReadOnly(
+				adapted, pushdown, path, families, handles, opened, error_if_wal_file_exists);
+		});
+}
+
+/* The other forms call this one. */
+Status OptimisticTransactionDB::Open(const DBOptions &options, const OptimisticTransactionDBOptions &how,
+	const std::string &path, const std::vector<ColumnFamilyDescriptor> &families,
+	std::vector<ColumnFamilyHandle *> *handles, OptimisticTransactionDB **db)
+{
+	using Function = Status(const DBOptions &, const OptimisticTransactionDBOptions &, const std::string &,
+		const std::vector<ColumnFamilyDescriptor> &, std::vector<ColumnFamilyHandle *> *,
+		OptimisticTransactionDB **);
+	static Function *const plain = bpf_of::next<Function>(
+		"_ZN7rocksdb23OptimisticTransactionDB4OpenERKNS_9DBOptionsERKNS_30OptimisticTransactionDBOptionsE"
+		"RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt6vectorINS_22ColumnFamilyDescriptorESaISG_EE"
+		"PSF_IPNS_18ColumnFamilyHandleESaISM_EEPPS0_");
+	const bpf_of::Inside scope;
+
+	return plain(options, how, path, families, handles, db);
+}
+
+/* It takes RocksDB's own class, and WrapStackableDB() what is over it. */
+Status TransactionDB::WrapDB(DB *opened, const TransactionDBOptions &how, const std::vector<size_t> &compacted,
+	const std::vector<ColumnFamilyHandle *> &handles, TransactionDB **db)
+{
+	using Function = Status(DB *, const TransactionDBOptions &, const std::vector<size_t> &,
+		const std::vector<ColumnFamilyHandle *> &, TransactionDB **);
+	static Function *const plain = bpf_of::next<Function>(
+		"_ZN7rocksdb13TransactionDB6WrapDBEPNS_2DBERKNS_20TransactionDBOptionsERKSt6vectorImSaImEE"
+		"RKS6_IPNS_18ColumnFamilyHandleESaISC_EEPPS0_");
+
+	if (auto *ours = dynamic_cast<bpf_of::PushdownDB *>(opened))
+		return WrapStackableDB(ours, how, compacted, handles, db);
+	return plain(opened, how, compacted, handles, db);
 }
 
 } /* namespace rocksdb */

@@ -75,6 +75,19 @@ Status PushdownDB::SetDBOptions(const std::unordered_map<std::string, std::strin
 	return StackableDB::SetDBOptions(options);
 }
 
+#if ROCKSDB_MAJOR >= 9
+Status PushdownDB::WaitForCompact(const rocksdb::WaitForCompactOptions &options)
+{
+	rocksdb::WaitForCompactOptions waits = options;
+
+	/* RocksDB would close itself under those who follow it. */
+	waits.close_db = false;
+	const Status status = StackableDB::WaitForCompact(waits);
+
+	return status.ok() && options.close_db ? Close() : status;
+}
+#endif
+
 void PushdownDB::set_mode(Mode mode)
 {
 	state_->mode = mode;
@@ -113,11 +126,11 @@ Status PushdownDB::State::search_memory(rocksdb::DB *db, const ReadOptions &opti
 }
 
 bool PushdownDB::State::is_current(
-	rocksdb::DB *db, VersionTracker *live, ColumnFamilyHandle *family, const View *view)
+	rocksdb::DB *db, VersionTracker *live, ColumnFamilyHandle *family, const View *view) const
 {
 	uint64_t version;
 
-	if (view && is_known_version(live->number(), view->version))
+	if (view && (read_only || is_known_version(live->number(), view->version)))
 		return true;
 	if (view && VersionTracker::current_version(db, family, &version) && version == view->version) {
 		know_version(live->number(), version);
@@ -218,7 +231,7 @@ Status PushdownDB::get(
 		return plainly(why);
 	};
 
-	if (!State::is_current(db_, live, family, view.get()))
+	if (!state_->is_current(db_, live, family, view.get()))
 		return together(ReadPath::kStale);
 	if (state_->is_sample(*live, options)) {
 		read.begin();

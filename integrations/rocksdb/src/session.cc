@@ -146,7 +146,7 @@ rocksdb::Status Target::open(const PushdownOptions &options, std::shared_ptr<Tar
 	return status;
 }
 
-bool Target::reconnect(const std::function<void(const Session &)> &prepare)
+bool Target::reconnect(const std::function<std::shared_ptr<void>(const Session &)> &prepare)
 {
 	if (!session()->is_lost())
 		return false;
@@ -160,7 +160,8 @@ bool Target::reconnect(const std::function<void(const Session &)> &prepare)
 
 	if (!lost->is_lost() || !Session::open(options_, &made).ok())
 		return false;
-	prepare(*made);
+	const std::shared_ptr<void> prepared = prepare(*made);
+
 	std::atomic_store(&session_, std::move(made));
 	PushdownStats past;
 

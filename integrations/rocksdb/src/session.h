@@ -102,8 +102,8 @@ class Target {
 
 	std::shared_ptr<Session> session() const { return std::atomic_load(&session_); }
 	/* Makes a new session if this one was lost. False if that does not succeed, or none was. */
-	/* `prepare` is called with it before anybody uses it. */
-	bool reconnect(const std::function<void(const Session &)> &prepare);
+	/* `prepare` is called with it before anybody uses it; what that returns goes when all use it. */
+	bool reconnect(const std::function<std::shared_ptr<void>(const Session &)> &prepare);
 	void count(PushdownStats *stats) const;
 
     private:

@@ -45,6 +45,8 @@ struct PushdownDB::State {
 	size_t scratch_bytes;
 	size_t merge_scratch_bytes;
 	const std::string report;
+	/* The database is open for reading only: its sets of tables never change. */
+	const bool read_only;
 	Sampling sampling;
 	std::atomic<Mode> mode{Mode::kChains};
 	std::array<std::atomic<uint64_t>, WAYS> gets{};
@@ -53,8 +55,9 @@ struct PushdownDB::State {
 	mutable std::mutex mutex;
 	std::string last_error;
 
-	explicit State(const PushdownOptions &options)
-		: report(options.report), sampling(options.sample_rate, options.adapt_sampling)
+	State(const PushdownOptions &options, bool is_read_only)
+		: report(options.report), read_only(is_read_only),
+		  sampling(options.sample_rate, options.adapt_sampling)
 	{
 	}
 
@@ -98,7 +101,8 @@ struct PushdownDB::State {
 		rocksdb::PinnableSlice *value, SearchEnd *end);
 	/* Whether the view, which was there before memory was searched, is of the version that was searched, the
 	 * last that this thread used; else a newer one will be made. */
-	static bool is_current(rocksdb::DB *db, VersionTracker *live, rocksdb::ColumnFamilyHandle *family, const View *view);
+	bool is_current(rocksdb::DB *db, VersionTracker *live, rocksdb::ColumnFamilyHandle *family,
+		const View *view) const;
 	/* Scratch of a chain that looks for such a key. */
 	size_t scratch_bytes_of(const VersionTracker &live, const rocksdb::Slice &key) const
 	{

@@ -73,25 +73,27 @@ void TableFiles::add(const TableFile &file, const Session &session)
 	bpfof_add_path(session.get(), file.path().c_str(), file.number());
 }
 
-void TableFiles::add_all(const Session &session)
+std::shared_ptr<void> TableFiles::add_all(const Session &session)
 {
-	std::vector<std::shared_ptr<const TableFile>> files;
+	auto files = std::make_shared<std::vector<std::shared_ptr<const TableFile>>>();
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
 
 		for (const auto &entry : known_) {
 			if (auto file = entry.second.lock())
-				files.push_back(std::move(file));
+				files->push_back(std::move(file));
 		}
 	}
-	for (const auto &file : files)
+	for (const auto &file : *files)
 		add(*file, session);
+	return files;
 }
 
 void TableFiles::reconnect()
 {
-	/* Before chains use the session; and those that came meanwhile. */
-	if (target_->reconnect([this](const Session &made) { add_all(made); }))
+	/* Before chains use the session; and those that came meanwhile. One that goes is forgotten in the session of
+	 * that moment, and so not before the new one is it. */
+	if (target_->reconnect([this](const Session &made) { return add_all(made); }))
 		add_all(*target_->session());
 }
 
@@ -312,6 +314,14 @@ class HookedFile : public rocksdb::FSRandomAccessFile {
 	size_t alignment_ = rocksdb::kDefaultPageSize;
 };
 
+/* Whether a file has another size than when it was opened first: one that is still written, as blob files may be. */
+bool has_grown(const TableFile &file)
+{
+	struct stat now;
+
+	return ::stat(file.path().c_str(), &now) < 0 || uint64_t(now.st_size) != file.size_bytes();
+}
+
 class HookedFileSystem : public rocksdb::FileSystemWrapper {
     public:
 	HookedFileSystem(std::shared_ptr<TableFiles> files, bool target_reads, size_t descriptors_max)
@@ -332,7 +342,7 @@ class HookedFileSystem : public rocksdb::FileSystemWrapper {
 		std::unique_ptr<TableHandle> handle;
 
 		if (!(ends_with(path, ".sst") || (target_reads_ && ends_with(path, ".blob"))) ||
-			!files_->open(path, &file).ok())
+			!files_->open(path, &file).ok() || has_grown(*file))
 			return target()->NewRandomAccessFile(path, options, result, debug);
 		/* What RocksDB reads is not aligned then, and the target may be gone. */
 		if (target_reads_)

@@ -78,7 +78,8 @@ class TableFiles : public std::enable_shared_from_this<TableFiles> {
 	friend class TableFile;
 
 	static void add(const TableFile &file, const Session &session);
-	void add_all(const Session &session);
+	/* Keeps all files that were added. */
+	std::shared_ptr<void> add_all(const Session &session);
 
 	const std::shared_ptr<Target> target_;
 	std::mutex mutex_;

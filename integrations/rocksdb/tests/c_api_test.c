@@ -243,13 +243,55 @@ static void families(const char *path, const char *pushdown)
 	rocksdb_options_destroy(options);
 }
 
+/* What families() has left, where the second family is no more. */
+static void for_reading(const char *path, const char *pushdown)
+{
+	const char *const names[] = {"default", "third"};
+	const int numbers[] = {0, 2};
+	rocksdb_options_t *options = small_tables();
+	const rocksdb_options_t *const each[] = {options, options};
+	rocksdb_writeoptions_t *how = rocksdb_writeoptions_create();
+	rocksdb_column_family_handle_t *handles[2];
+	char none[4096 + 8];
+	char *error = NULL;
+	rocksdb_t *db = bpfof_rocksdb_open_for_read_only_column_families(
+		options, pushdown, path, 2, names, each, handles, 0, &error);
+
+	check_ok(error, "bpfof_rocksdb_open_for_read_only_column_families");
+	wait_ready(db);
+	for (int i = 0; i < 2; i++) {
+		const uint64_t before = chains(db);
+
+		read_all(db, handles[i], numbers[i]);
+		read_many(db, handles[i], numbers[i]);
+		CHECK(chains(db) > before + KEYS / 6 + 100 * MANY / 2, "chains gave few answers");
+		scan(db, handles[i], numbers[i]);
+		rocksdb_column_family_handle_destroy(handles[i]);
+	}
+	rocksdb_put(db, how, "key", 3, "value", 5, &error);
+	CHECK(error, "it was written to");
+	rocksdb_free(error);
+	error = NULL;
+	rocksdb_close(db);
+	/* Of the families one is enough. */
+	db = bpfof_rocksdb_open_for_read_only(options, pushdown, path, 0, &error);
+	check_ok(error, "bpfof_rocksdb_open_for_read_only");
+	rocksdb_close(db);
+	snprintf(none, sizeof(none), "%s.none", path);
+	CHECK(!bpfof_rocksdb_open_for_read_only(options, pushdown, none, 0, &error) && error,
+		"there is no database");
+	rocksdb_free(error);
+	rocksdb_writeoptions_destroy(how);
+	rocksdb_options_destroy(options);
+}
+
 /* The program opens it, as libraries do that hide the database. */
 static void put_on_top(const char *path, const char *pushdown)
 {
 	rocksdb_options_t *options = small_tables();
 	char *error = NULL;
 	struct bpfof_rocksdb_opening *opening =
-		bpfof_rocksdb_begin(options, pushdown, path, &error);
+		bpfof_rocksdb_begin(options, pushdown, path, 0, &error);
 
 	check_ok(error, "bpfof_rocksdb_begin");
 	rocksdb_t *db = rocksdb_open(options, path, &error);
@@ -309,6 +351,7 @@ int main(int argc, char **argv)
 	says_no("sample_rate=2", path, "sample_rate must be from 0 to 1");
 	says_no("url=nvme-tcp://127.0.0.1:4420/nqn", path, "url and device belong together");
 	families(path, pushdown);
+	for_reading(path, pushdown);
 	rocksdb_options_destroy(options);
 
 	/* Reopened with all that there is of families: RocksDB refuses fewer. */

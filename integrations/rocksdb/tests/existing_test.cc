@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A database that somebody else has made: random reads of keys that it has, and of neighbours that it
- * has not, are those of the plain library; then the same at snapshots, while it is overwritten, deleted
- * from, flushed, compacted and ingested into.
+ * has not, are those of the plain library, of the database opened for reading only as well; then the same at
+ * snapshots, while it is overwritten, deleted from, flushed, compacted and ingested into.
  *
  *     existing_test DATABASE [URL DEVICE]
  *
@@ -179,6 +179,38 @@ void read_while_it_changes(
 	changes.join();
 }
 
+/* Reads of each of the families, and nothing is written. */
+void read_only(const Place &where, const rocksdb::DBOptions &options, const bpf_of::PushdownOptions &pushdown,
+	const std::vector<rocksdb::ColumnFamilyDescriptor> &families, size_t reads)
+{
+	std::vector<rocksdb::ColumnFamilyHandle *> handles;
+	PushdownDB *db;
+
+	check_ok(PushdownDB::OpenForReadOnly(options, pushdown, where.directory, families, &handles, &db),
+		"opening for reading");
+	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());
+	const std::vector<std::string> all = all_keys(db->GetBaseDB());
+	Random random(10);
+
+	for (size_t done = 0; done < reads; done += AT_ONCE) {
+		ReadOptions how;
+
+		how.snapshot = done / AT_ONCE % 2 ? db->GetSnapshot() : nullptr;
+		check_round(db, how, all, random);
+		if (how.snapshot)
+			db->ReleaseSnapshot(how.snapshot);
+	}
+	CHECK(db->Put(WriteOptions(), all[0], "").IsNotSupported(), "it was written to");
+	std::printf("%s, for reading:", where.directory.c_str());
+	print_ways(*db);
+	const bpf_of::PushdownStats stats = db->stats();
+
+	CHECK(chains(stats) > reads / 2 && stats[bpf_of::ReadPath::kStale] == 0, "%s", db->last_error().c_str());
+	for (rocksdb::ColumnFamilyHandle *handle : handles)
+		check_ok(db->DestroyColumnFamilyHandle(handle), "giving back a handle");
+	delete db;
+}
+
 } /* namespace */
 
 int main(int argc, char **argv)
@@ -206,6 +238,7 @@ int main(int argc, char **argv)
 	}
 	pushdown.url = where.url;
 	pushdown.device = where.device;
+	read_only(where, options, pushdown, families, reads / 4);
 	check_ok(PushdownDB::Open(options, pushdown, where.directory, families, &handles, &db),
 		"opening");
 	CHECK(db->wait_ready(20000), "%s", db->last_error().c_str());

@@ -70,7 +70,9 @@ pub(crate) fn a_stock_db_bench_is_pushed_down(folder: &Path, disk: &Disk) {
         by_option.arg(format!("--fs_uri=id=bpfof;{}", settings(disk, &report)));
         let mut by_variable = db_bench(&database, benchmark);
         by_variable.arg("--multiread_batched").env("BPFOF_ROCKSDB", settings(disk, &report));
-        for command in [&mut by_option, &mut by_variable] {
+        let mut for_reading = db_bench(&database, benchmark);
+        for_reading.arg("--readonly").env("BPFOF_ROCKSDB", settings(disk, &report));
+        for command in [&mut by_option, &mut by_variable, &mut for_reading] {
             with_library(command, folder);
             let pushed = found(&printed(command.env("LD_PRELOAD", preload(folder))));
             let counts = reported(&report);
@@ -85,8 +87,20 @@ pub(crate) fn a_stock_db_bench_is_pushed_down(folder: &Path, disk: &Disk) {
             assert!(count("received-bytes") > READS, "{counts}");
         }
     }
+    transactions_are_as_without(folder, disk);
     unreachable_targets_are_told(folder, &database);
     std::fs::remove_dir_all(database).expect("removed");
+}
+
+/// Databases with optimistic transactions take RocksDB's own class under them.
+fn transactions_are_as_without(folder: &Path, disk: &Disk) {
+    let database = disk.mount().join("transactions");
+    std::fs::create_dir(&database).expect("made");
+    let mut command = Command::new(folder.join("stock_transactions"));
+    command.arg(&database).env("BPFOF_ROCKSDB", settings(disk, &folder.join("report")));
+    with_library(&mut command, folder);
+    printed(command.env("LD_PRELOAD", preload(folder)));
+    std::fs::remove_dir_all(&database).expect("removed");
 }
 
 /// Who asks for pushdown by an option gets an error, and who has the variable only is told.

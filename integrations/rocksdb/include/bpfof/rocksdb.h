@@ -189,6 +189,17 @@ class PushdownDB : public rocksdb::StackableDB {
 		const std::string &path, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
 		std::vector<rocksdb::ColumnFamilyHandle *> *handles, PushdownDB **db);
 
+	/*
+	 * The same for a database that is only read, as DB::OpenForReadOnly(): what writes, and what creates or drops
+	 * families, fails, and no process may write to it meanwhile.
+	 */
+	static rocksdb::Status OpenForReadOnly(const rocksdb::Options &options, const PushdownOptions &pushdown,
+		const std::string &path, PushdownDB **db, bool error_if_wal_file_exists = false);
+	static rocksdb::Status OpenForReadOnly(const rocksdb::DBOptions &options, const PushdownOptions &pushdown,
+		const std::string &path, const std::vector<rocksdb::ColumnFamilyDescriptor> &families,
+		std::vector<rocksdb::ColumnFamilyHandle *> *handles, PushdownDB **db,
+		bool error_if_wal_file_exists = false);
+
 	~PushdownDB() override;
 
 	/*
@@ -261,6 +272,10 @@ class PushdownDB : public rocksdb::StackableDB {
 
 	/* As DB::Close(). Reads are left to RocksDB from then on. */
 	rocksdb::Status Close() override;
+#if ROCKSDB_MAJOR >= 9
+	/* As DB::WaitForCompact(). */
+	rocksdb::Status WaitForCompact(const rocksdb::WaitForCompactOptions &options) override;
+#endif
 
 	using rocksdb::StackableDB::SetDBOptions;
 	/* As DB::SetDBOptions(), but max_open_files must stay as it is: InvalidArgument. */

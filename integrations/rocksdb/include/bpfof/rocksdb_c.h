@@ -32,15 +32,24 @@ rocksdb_t *bpfof_rocksdb_open_column_families(const rocksdb_options_t *options, 
 	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
 	char **error);
 
+/* As rocksdb_open_for_read_only() and rocksdb_open_for_read_only_column_families(). */
+rocksdb_t *bpfof_rocksdb_open_for_read_only(const rocksdb_options_t *options, const char *pushdown,
+	const char *path, unsigned char error_if_wal_file_exists, char **error);
+rocksdb_t *bpfof_rocksdb_open_for_read_only_column_families(const rocksdb_options_t *options,
+	const char *pushdown, const char *path, int count, const char *const *names,
+	const rocksdb_options_t *const *family_options, rocksdb_column_family_handle_t **handles,
+	unsigned char error_if_wal_file_exists, char **error);
+
 /*
- * For libraries that open the database themselves, by rocksdb_open(): begin() connects to the target and
- * changes `options`, which are for this one database then; after rocksdb_open() end() puts pushdown on top of
+ * For libraries that open the database themselves, by rocksdb_open(), or with `read_only` 1 by
+ * rocksdb_open_for_read_only(): begin() connects to the target and
+ * changes `options`, which are for this one database then; after it is open, end() puts pushdown on top of
  * `db`. If the database could not be opened `db` is NULL. The default column family is pushed down, and those
  * that are created later.
  */
 struct bpfof_rocksdb_opening;
 struct bpfof_rocksdb_opening *bpfof_rocksdb_begin(
-	rocksdb_options_t *options, const char *pushdown, const char *path, char **error);
+	rocksdb_options_t *options, const char *pushdown, const char *path, unsigned char read_only, char **error);
 void bpfof_rocksdb_end(struct bpfof_rocksdb_opening *opening, rocksdb_t *db);
 
 #ifdef __cplusplus

@@ -64,5 +64,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     assert_eq!(found, (0..KEYS).filter(|number| value(*number).is_some()).count());
     println!("{}", db.property_value("bpfof.stats")?.expect("a property"));
+    drop(db);
+
+    let db = bpfof_rocksdb::open_for_read_only(&options, &path, false, &settings)?;
+    while count(&db, "bpfof.ready")? == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for number in (0..KEYS + 1000).step_by(50) {
+        assert_eq!(db.get(key(number))?, value(number), "key {number}");
+    }
+    assert!(count(&db, "bpfof.gets.target")? + count(&db, "bpfof.gets.here")? > KEYS / 50 / 2);
+    assert!(db.put(key(0), "value").is_err(), "it was written to");
     Ok(())
 }

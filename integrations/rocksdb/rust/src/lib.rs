@@ -21,7 +21,7 @@
 //! `TransactionDB` and `OptimisticTransactionDB` open are left to RocksDB.
 
 use rocksdb::{AsRawPtr, DB, Options};
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_uchar, c_void};
 use std::fmt;
 use std::path::Path;
 
@@ -33,6 +33,7 @@ unsafe extern "C" {
         options: *mut librocksdb_sys::rocksdb_options_t,
         pushdown: *const c_char,
         path: *const c_char,
+        read_only: c_uchar,
         error: *mut *mut c_char,
     ) -> *mut c_void;
     fn bpfof_rocksdb_end(opening: *mut c_void, db: *mut librocksdb_sys::rocksdb_t);
@@ -65,21 +66,53 @@ impl std::error::Error for Error {
     }
 }
 
+/// As [`DB::open_for_read_only`], with the target that `pushdown` names as for [`open`]. No process may write to
+/// the database meanwhile.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_for_read_only(
+    options: &Options,
+    path: impl AsRef<Path>,
+    error_if_log_file_exist: bool,
+    pushdown: &str,
+) -> Result<DB, Error> {
+    open_by(options, path.as_ref(), pushdown, true, |options, path| {
+        DB::open_for_read_only(options, path, error_if_log_file_exist)
+    })
+}
+
 /// As [`DB::open`], with the target that `pushdown` names: `NAME=VALUE`, separated by `;`, with the names of
 /// `PushdownOptions` in `bpfof/rocksdb.h`.
 ///
 /// # Errors
 /// [`Error::Pushdown`], before the database is touched, or what [`DB::open`] fails with.
 pub fn open(options: &Options, path: impl AsRef<Path>, pushdown: &str) -> Result<DB, Error> {
+    open_by(options, path.as_ref(), pushdown, false, |options, path| DB::open(options, path))
+}
+
+fn open_by(
+    options: &Options,
+    path: &Path,
+    pushdown: &str,
+    is_read_only: bool,
+    open: impl FnOnce(&Options, &Path) -> Result<DB, rocksdb::Error>,
+) -> Result<DB, Error> {
     let no_nul = |_| Error::Pushdown("pushdown settings and paths have no zero bytes".to_owned());
     let settings = CString::new(pushdown).map_err(no_nul)?;
-    let shown = CString::new(path.as_ref().to_string_lossy().into_owned()).map_err(no_nul)?;
+    let shown = CString::new(path.to_string_lossy().into_owned()).map_err(no_nul)?;
     // The caller's may be for other databases, too.
     let ours = options.clone();
     let mut error = std::ptr::null_mut();
     // SAFETY: `ours` lives longer than the call; the strings end with zero; `error` is null.
     let opening = unsafe {
-        bpfof_rocksdb_begin(ours.as_raw_ptr(), settings.as_ptr(), shown.as_ptr(), &raw mut error)
+        bpfof_rocksdb_begin(
+            ours.as_raw_ptr(),
+            settings.as_ptr(),
+            shown.as_ptr(),
+            is_read_only.into(),
+            &raw mut error,
+        )
     };
     if opening.is_null() {
         // SAFETY: a call that fails leaves a string that is ours.
@@ -88,7 +121,7 @@ pub fn open(options: &Options, path: impl AsRef<Path>, pushdown: &str) -> Result
         unsafe { librocksdb_sys::rocksdb_free(error.cast()) };
         return Err(Error::Pushdown(why));
     }
-    let opened = DB::open(&ours, path);
+    let opened = open(&ours, path);
     let raw = match &opened {
         // SAFETY: nobody else has the database yet.
         Ok(db) => unsafe { db.as_raw_ptr() },
